@@ -1,0 +1,17 @@
+//! The small corners of softdpu that must be unsafe and are not rings.
+//!
+//! Each module wraps one kernel or processor facility in an interface that safe code cannot misuse.
+
+pub mod affinity;
+pub mod buffer;
+pub mod clock;
+pub mod iovec;
+pub mod lock;
+pub mod net;
+pub mod nudge;
+pub mod prefetch;
+pub mod uring;
+pub mod wake;
+
+pub use buffer::{AlignedBuffer, OneOf};
+pub use iovec::{IoMemory, IoVec};

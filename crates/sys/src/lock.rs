@@ -1,0 +1,69 @@
+//! Locks on open file descriptions (fcntl(2), "Open file description locks").
+//!
+//! Such a lock belongs to the description, not to the process: it ends when the last reference to the description does, and
+//! the kernel holds one for every I/O in flight. So a lock on the description that carries a process's I/O outlives even a
+//! killed process until its last write has landed.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Tries to lock the whole file behind `fd`, for itself alone or shared with other shared locks. Whether it is locked now;
+/// asking again for what one has is fine.
+///
+/// # Errors
+/// What the kernel says, other than that somebody else has a lock in the way.
+pub fn try_lock(fd: BorrowedFd<'_>, exclusive: bool) -> io::Result<bool> {
+    let kind = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
+    match set(fd, kind) {
+        Ok(()) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn set(fd: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
+    // From 0 for 0 bytes: the whole file, whatever size it will have.
+    let lock = libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    // SAFETY: F_OFD_SETLK reads one flock structure, which lives across the call.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &lock) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn a_lock_belongs_to_the_description_and_ends_with_its_last_reference() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = || std::fs::OpenOptions::new().read(true).write(true).open(file.path()).unwrap();
+        let (first, second) = (open(), open());
+        assert!(try_lock(first.as_fd(), true).unwrap());
+        assert!(try_lock(first.as_fd(), true).unwrap(), "asking again is fine");
+        assert!(!try_lock(second.as_fd(), true).unwrap());
+        assert!(!try_lock(second.as_fd(), false).unwrap());
+        let copy = first.try_clone().unwrap();
+        drop(first);
+        assert!(!try_lock(second.as_fd(), true).unwrap(), "a copy of the descriptor keeps it");
+        drop(copy);
+        assert!(try_lock(second.as_fd(), true).unwrap());
+    }
+
+    #[test]
+    fn shared_locks_go_together() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = || std::fs::OpenOptions::new().read(true).write(true).open(file.path()).unwrap();
+        let (first, second) = (open(), open());
+        assert!(try_lock(first.as_fd(), false).unwrap());
+        assert!(try_lock(second.as_fd(), false).unwrap());
+        assert!(!try_lock(second.as_fd(), true).unwrap());
+    }
+}
