@@ -1,0 +1,199 @@
+//! All the memory one guest shares, mapped once for all its devices (ZOC §4.4).
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use thiserror::Error;
+
+use crate::{MapError, Mapping, MappingKey};
+
+/// Why a connection may not use a descriptor as its guest's memory.
+#[derive(Debug, Error)]
+pub enum DomainError {
+    /// It cannot be mapped.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// Other devices of the domain are in use by a guest with other memory.
+    #[error(
+        "none of these descriptors is memory of domain '{domain}', which another device of that domain shares right \
+         now: is this a second guest on a device of the first?"
+    )]
+    Foreign {
+        /// The domain as configured.
+        domain: String,
+    },
+}
+
+/// The memory of one guest, or of the host.
+#[derive(Debug)]
+pub struct Domain {
+    name: String,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    mappings: HashMap<MappingKey, Weak<Mapping>>,
+    /// The files (device, inode) that each member holds memory of.
+    members: HashMap<u64, HashSet<(u64, u64)>>,
+    joined: u64,
+}
+
+impl Domain {
+    /// A domain of that name, with nothing mapped.
+    pub fn new(name: impl Into<String>) -> Arc<Domain> {
+        Arc::new(Domain { name: name.into(), state: Mutex::default() })
+    }
+
+    /// Its name in the configuration.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A connection that will share memory.
+    pub fn join(self: &Arc<Self>) -> Member {
+        let mut state = self.lock();
+        state.joined += 1;
+        Member { domain: Arc::clone(self), id: state.joined }
+    }
+
+    /// Bytes mapped right now.
+    pub fn mapped(&self) -> u64 {
+        self.lock().mappings.values().filter_map(Weak::upgrade).map(|mapping| mapping.len() as u64).sum()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One connection's part in a domain; what it held is forgotten when it is dropped.
+#[derive(Debug)]
+pub struct Member {
+    domain: Arc<Domain>,
+    id: u64,
+}
+
+impl Member {
+    /// Maps file ranges (descriptor, offset, length), in place of what this connection mapped before: what another device
+    /// of the domain already mapped is shared, the rest is new. All or nothing.
+    ///
+    /// Where other connections of the domain hold memory, at least one of the ranges has to be of a file they hold: one
+    /// guest's memory files are known to all its devices, another guest's to none.
+    ///
+    /// # Errors
+    /// [`DomainError`]; the connection then holds what it held.
+    pub fn map(&self, ranges: &[(BorrowedFd<'_>, u64, u64)]) -> Result<Vec<Arc<Mapping>>, DomainError> {
+        let keys =
+            ranges.iter().map(|(fd, offset, len)| Mapping::key(*fd, *offset, *len)).collect::<Result<Vec<_>, _>>()?;
+        let files: HashSet<(u64, u64)> = keys.iter().map(|key| (key.device, key.inode)).collect();
+        let mut state = self.domain.lock();
+        let mut others = state.members.iter().filter(|(id, held)| **id != self.id && !held.is_empty()).peekable();
+        if !files.is_empty() && others.peek().is_some() && others.all(|(_, held)| held.is_disjoint(&files)) {
+            return Err(DomainError::Foreign { domain: self.domain.name.clone() });
+        }
+        state.mappings.retain(|_, mapping| mapping.strong_count() > 0);
+        let mut mapped = Vec::with_capacity(keys.len());
+        for (key, (fd, offset, len)) in keys.into_iter().zip(ranges) {
+            let mapping = match state.mappings.get(&key).and_then(Weak::upgrade) {
+                Some(mapping) => mapping,
+                None => {
+                    let mapping = Mapping::file(*fd, *offset, *len)?;
+                    state.mappings.insert(key, Arc::downgrade(&mapping));
+                    mapping
+                }
+            };
+            mapped.push(mapping);
+        }
+        state.members.insert(self.id, files);
+        Ok(mapped)
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        self.domain.lock().members.remove(&self.id);
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::os::fd::{AsFd, OwnedFd};
+
+    use super::*;
+
+    fn memory(size: u64) -> OwnedFd {
+        let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, size).unwrap();
+        file
+    }
+
+    #[test]
+    fn two_devices_of_a_guest_share_one_mapping() {
+        let domain = Domain::new("vm1");
+        let file = memory(0x2000);
+        let copy = file.try_clone().unwrap();
+        let (disk, nic) = (domain.join(), domain.join());
+        let first = disk.map(&[(file.as_fd(), 0, 0x2000)]).unwrap();
+        let second = nic.map(&[(copy.as_fd(), 0, 0x2000)]).unwrap();
+        assert!(Arc::ptr_eq(&first[0], &second[0]));
+        assert_eq!(domain.mapped(), 0x2000);
+        drop((first, second));
+        assert_eq!(domain.mapped(), 0);
+    }
+
+    #[test]
+    fn a_second_guest_is_refused_until_the_first_has_gone() {
+        let domain = Domain::new("vm1");
+        let (mine, foreign) = (memory(0x1000), memory(0x1000));
+        let (first, second) = (domain.join(), domain.join());
+        let _pinned = first.map(&[(mine.as_fd(), 0, 0x1000)]).unwrap();
+        let refused = second.map(&[(foreign.as_fd(), 0, 0x1000)]);
+        assert!(matches!(refused, Err(DomainError::Foreign { .. })), "{refused:?}");
+        drop(first);
+        assert!(second.map(&[(foreign.as_fd(), 0, 0x1000)]).is_ok(), "what only a request still pins does not count");
+    }
+
+    #[test]
+    fn hot_plugged_memory_joins_the_domain() {
+        let domain = Domain::new("vm1");
+        let (boot, plugged) = (memory(0x1000), memory(0x1000));
+        let (first, second) = (domain.join(), domain.join());
+        let _held = first.map(&[(boot.as_fd(), 0, 0x1000)]).unwrap();
+        let both = second.map(&[(boot.as_fd(), 0, 0x1000), (plugged.as_fd(), 0, 0x1000)]).unwrap();
+        assert_eq!(both.len(), 2);
+    }
+
+    #[test]
+    fn the_only_device_of_a_guest_may_replace_all_its_memory() {
+        let domain = Domain::new("vm1");
+        let (before, after) = (memory(0x1000), memory(0x1000));
+        let only = domain.join();
+        let _still_pinned = only.map(&[(before.as_fd(), 0, 0x1000)]).unwrap();
+        assert!(only.map(&[(after.as_fd(), 0, 0x1000)]).is_ok());
+    }
+
+    #[test]
+    fn what_is_not_memory_is_refused_by_kind() {
+        let domain = Domain::new("vm1");
+        let member = domain.join();
+        let short = memory(0x1000);
+        assert!(matches!(
+            member.map(&[(short.as_fd(), 0, 0x2000)]),
+            Err(DomainError::Map(MapError::TooShort { size: 0x1000, needed: 0x2000 }))
+        ));
+        let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        assert!(matches!(member.map(&[(event.as_fd(), 0, 0x1000)]), Err(DomainError::Map(_))));
+        let (socket, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(matches!(
+            member.map(&[(socket.as_fd(), 0, 0x1000)]),
+            Err(DomainError::Map(MapError::NotMemory("socket")))
+        ));
+        let file = memory(0x1000);
+        for (offset, len) in [(1, 8), (0, 0), (u64::MAX - 4095, 4096), (0x1000, 1)] {
+            assert!(member.map(&[(file.as_fd(), offset, len)]).is_err(), "{offset:#x}+{len:#x}");
+        }
+        assert_eq!(domain.mapped(), 0);
+    }
+}

@@ -1,0 +1,135 @@
+//! Surviving a front end that shrinks the file behind its memory.
+//!
+//! Touching a page beyond the end of a mapped file raises SIGBUS. The handler looks the address up in a fixed table (no
+//! lock, no allocation: it runs in signal context), maps zeroes over the whole mapping, marks it faulted and returns; the
+//! access that failed then succeeds. The engine looks at the mark once per round and breaks the devices concerned.
+//! A SIGBUS anywhere else takes its default course.
+
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::{Arc, Once};
+
+/// Mappings that can be watched at once; no more are made.
+const SLOTS: usize = 8192;
+
+struct Entry {
+    /// 0: free. Written last when a slot is taken, first when it is given back.
+    base: AtomicUsize,
+    len: AtomicUsize,
+    faulted: AtomicPtr<AtomicBool>,
+    taken: AtomicBool,
+}
+
+static TABLE: [Entry; SLOTS] = [const {
+    Entry {
+        base: AtomicUsize::new(0),
+        len: AtomicUsize::new(0),
+        faulted: AtomicPtr::new(std::ptr::null_mut()),
+        taken: AtomicBool::new(false),
+    }
+}; SLOTS];
+
+/// A place in the table, given back on drop.
+pub(crate) struct Slot {
+    index: usize,
+    // Keeps the flag alive for as long as the handler may write it.
+    _faulted: Arc<AtomicBool>,
+}
+
+pub(crate) fn register(base: usize, len: usize, faulted: Arc<AtomicBool>) -> Option<Slot> {
+    let index = TABLE
+        .iter()
+        .position(|e| e.taken.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok())?;
+    let entry = &TABLE[index];
+    entry.len.store(len, Ordering::Relaxed);
+    entry.faulted.store(Arc::as_ptr(&faulted).cast_mut(), Ordering::Relaxed);
+    entry.base.store(base, Ordering::Release);
+    Some(Slot { index, _faulted: faulted })
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let entry = &TABLE[self.index];
+        entry.base.store(0, Ordering::Release);
+        entry.faulted.store(std::ptr::null_mut(), Ordering::Relaxed);
+        entry.taken.store(false, Ordering::Release);
+    }
+}
+
+/// Installs the SIGBUS handler. Call once at the start of a process that maps memory of others; later calls do nothing.
+pub fn catch_bus_errors() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: the handler uses only async-signal-safe operations (atomics and raw system calls), and the action
+        // structure is fully initialised.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = handler as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+            libc::sigemptyset(&mut action.sa_mask);
+            libc::sigaction(libc::SIGBUS, &action, std::ptr::null_mut());
+        }
+    });
+}
+
+extern "C" fn handler(_signal: libc::c_int, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the kernel passes a valid siginfo to an SA_SIGINFO handler.
+    let address = unsafe { (*info).si_addr() } as usize;
+    for entry in &TABLE {
+        let base = entry.base.load(Ordering::Acquire);
+        let len = entry.len.load(Ordering::Relaxed);
+        if base == 0 || address < base || address - base >= len {
+            continue;
+        }
+        // SAFETY: the range is a live mapping of ours: a thread is touching it right now and holds a pin. Replacing it
+        // whole keeps huge page alignment. The flag outlives the entry (Slot holds an Arc of it).
+        unsafe {
+            let replaced = libc::mmap(
+                base as *mut libc::c_void,
+                len,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                -1,
+                0,
+            );
+            if replaced == libc::MAP_FAILED {
+                break;
+            }
+            let faulted = entry.faulted.load(Ordering::Relaxed);
+            if !faulted.is_null() {
+                (*faulted).store(true, Ordering::Relaxed);
+            }
+        }
+        return;
+    }
+    // Not ours: the default action, on return to the instruction that faulted.
+    // SAFETY: restoring the default disposition is async-signal-safe.
+    unsafe {
+        libc::signal(libc::SIGBUS, libc::SIG_DFL);
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use crate::{GuestAddress, Mapping, Region, UserAddress, View};
+
+    #[test]
+    fn a_shrunk_file_reads_as_zeroes_and_marks_its_mapping() {
+        super::catch_bus_errors();
+        let file = rustix::fs::memfd_create("shrink", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 0x4000).unwrap();
+        let mapping = Mapping::file(file.as_fd(), 0, 0x4000).unwrap();
+        let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), 0x4000, mapping.clone(), 0)]).unwrap();
+        let buffer = view.buffer(GuestAddress(0x3000), 8).unwrap();
+        buffer.write_at(0, &[7; 8]).unwrap();
+        assert!(!mapping.is_faulted());
+
+        rustix::fs::ftruncate(&file, 0x1000).unwrap();
+        let mut bytes = [1; 8];
+        buffer.read_at(0, &mut bytes).unwrap();
+        assert_eq!(bytes, [0; 8]);
+        assert!(mapping.is_faulted());
+        assert!(view.is_faulted());
+    }
+}
