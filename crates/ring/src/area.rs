@@ -1,0 +1,222 @@
+//! The parts of a ring in shared memory. Nothing here trusts an index: each is brought into range before it is used.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use softdpu_memory::{GuestAddress, UserAddress, View, Window};
+use softdpu_sys::prefetch;
+
+use crate::error::Part;
+use crate::layout::{DESCRIPTOR, Descriptor, EVENT};
+use crate::sync::Word;
+use crate::{QueueError, RingAddresses};
+
+/// A window whose words are reached by offsets that the caller has proved.
+struct Area(Window);
+
+impl Area {
+    fn new(view: &Arc<View>, part: Part, address: UserAddress, len: usize, align: usize) -> Result<Area, QueueError> {
+        view.window(address, len, align).map(Area).map_err(|_| QueueError::Unmapped { part, address, len, align })
+    }
+
+    /// The word at byte `offset`.
+    ///
+    /// # Safety
+    /// The whole word is inside the window, and `offset` is a multiple of its size; the window is aligned to at least that.
+    #[inline(always)]
+    unsafe fn word<W: Word>(&self, offset: usize) -> &W {
+        debug_assert!(offset + size_of::<W>() <= self.0.len() && offset.is_multiple_of(size_of::<W>()));
+        // SAFETY: inside the window (the caller), which keeps the memory mapped for as long as `self` lives; the type is an
+        // atomic, valid for any bytes, and all of this process uses atomics on it.
+        unsafe { &*self.0.base().add(offset).cast::<W>() }
+    }
+}
+
+/// The descriptor table of a split ring, or the descriptor ring of a packed one.
+pub(crate) struct Descriptors {
+    area: Area,
+    size: u16,
+}
+
+impl Descriptors {
+    pub fn new(view: &Arc<View>, addresses: &RingAddresses, size: u16) -> Result<Self, QueueError> {
+        let len = DESCRIPTOR * usize::from(size);
+        Ok(Descriptors { area: Area::new(view, Part::Descriptors, addresses.descriptors, len, DESCRIPTOR)?, size })
+    }
+
+    #[inline(always)]
+    fn offset(&self, index: u16) -> usize {
+        // Callers have checked the index and answered the guest; this is what makes the accessors below sound by
+        // themselves, and compiles to a conditional move.
+        let index = if index < self.size { index } else { 0 };
+        usize::from(index) * DESCRIPTOR
+    }
+
+    /// Its address field.
+    #[inline(always)]
+    pub fn addr(&self, index: u16) -> &AtomicU64 {
+        // SAFETY: `offset` is that of one of `size` descriptors, which the area was made for, aligned to 16.
+        unsafe { self.area.word(self.offset(index)) }
+    }
+
+    /// Everything else: length and two 16-bit fields.
+    #[inline(always)]
+    pub fn meta(&self, index: u16) -> &AtomicU64 {
+        // SAFETY: as in `addr`; the second half of the descriptor.
+        unsafe { self.area.word(self.offset(index) + 8) }
+    }
+
+    /// All of it, each word once.
+    #[inline(always)]
+    pub fn read(&self, index: u16) -> Descriptor {
+        Descriptor::from_words(self.addr(index).get(Relaxed), self.meta(index).get(Relaxed))
+    }
+
+    /// Writes all of it (the driver's side).
+    pub fn write(&self, index: u16, descriptor: Descriptor) {
+        self.addr(index).set(descriptor.addr, Relaxed);
+        self.meta(index).set(descriptor.meta(), Relaxed);
+    }
+
+    #[inline(always)]
+    pub fn prefetch(&self, index: u16) {
+        softdpu_sys::prefetch::read(self.area.0.base().wrapping_add(usize::from(index) * DESCRIPTOR));
+    }
+}
+
+/// The available ring (virtio 1.3 §2.7.6): `flags`, `idx`, `ring[size]`, `used_event`.
+pub(crate) struct Available {
+    area: Area,
+    mask: u16,
+}
+
+impl Available {
+    pub fn new(view: &Arc<View>, addresses: &RingAddresses, size: u16, event_idx: bool) -> Result<Self, QueueError> {
+        // The trailing word exists for a driver that negotiated it.
+        let len = 4 + 2 * usize::from(size) + if event_idx { 2 } else { 0 };
+        Ok(Available { area: Area::new(view, Part::Driver, addresses.driver, len, 2)?, mask: size - 1 })
+    }
+
+    #[inline(always)]
+    pub fn flags(&self) -> &AtomicU16 {
+        // SAFETY: the first word of an area of at least 6 bytes, aligned to 2.
+        unsafe { self.area.word(0) }
+    }
+
+    #[inline(always)]
+    pub fn idx(&self) -> &AtomicU16 {
+        // SAFETY: the second word of an area of at least 6 bytes, aligned to 2.
+        unsafe { self.area.word(2) }
+    }
+
+    /// The entry of a free-running index.
+    #[inline(always)]
+    pub fn entry(&self, index: u16) -> &AtomicU16 {
+        // SAFETY: masked to one of `size` entries behind the two words, which the area was made for.
+        unsafe { self.area.word(4 + 2 * usize::from(index & self.mask)) }
+    }
+
+    /// Only with VIRTIO_F_EVENT_IDX; the last entry of the ring otherwise.
+    #[inline(always)]
+    pub fn used_event(&self) -> &AtomicU16 {
+        // SAFETY: the last word of the area: behind the entries with EVENT_IDX, the last entry without.
+        unsafe { self.area.word(self.area.0.len() - 2) }
+    }
+}
+
+/// The used ring (virtio 1.3 §2.7.8): `flags`, `idx`, `ring[size]` of `id` and `len`, `avail_event`.
+pub(crate) struct UsedRing {
+    area: Area,
+    mask: u16,
+}
+
+impl UsedRing {
+    /// Bytes of one entry.
+    pub const ENTRY: usize = 8;
+    /// Offset of the first entry.
+    pub const RING: usize = 4;
+    /// Entries in a cache line of 64 bytes.
+    pub const ENTRIES_A_LINE: usize = 64 / Self::ENTRY;
+
+    /// Fetches the line with `idx` for writing.
+    #[inline(always)]
+    pub fn prefetch_index(&self) {
+        prefetch::write(self.area.0.base());
+    }
+
+    /// Fetches the line with the entry of a free-running index for writing.
+    #[inline(always)]
+    pub fn prefetch_entry(&self, index: u16) {
+        prefetch::write(self.area.0.base().wrapping_add(self.entry_offset(index)));
+    }
+
+    pub fn new(view: &Arc<View>, addresses: &RingAddresses, size: u16, event_idx: bool) -> Result<Self, QueueError> {
+        let len = Self::RING + Self::ENTRY * usize::from(size) + if event_idx { 2 } else { 0 };
+        Ok(UsedRing { area: Area::new(view, Part::Device, addresses.device, len, 4)?, mask: size - 1 })
+    }
+
+    #[inline(always)]
+    pub fn flags(&self) -> &AtomicU16 {
+        // SAFETY: the first word of an area of at least 12 bytes, aligned to 4.
+        unsafe { self.area.word(0) }
+    }
+
+    #[inline(always)]
+    pub fn idx(&self) -> &AtomicU16 {
+        // SAFETY: the second word of an area of at least 12 bytes, aligned to 4.
+        unsafe { self.area.word(2) }
+    }
+
+    /// Offset of the entry of a free-running index.
+    #[inline(always)]
+    pub fn entry_offset(&self, index: u16) -> usize {
+        Self::RING + Self::ENTRY * usize::from(index & self.mask)
+    }
+
+    /// `id` of the entry of a free-running index.
+    #[inline(always)]
+    pub fn id(&self, index: u16) -> &AtomicU32 {
+        // SAFETY: masked to one of `size` entries, which the area was made for, aligned to 4.
+        unsafe { self.area.word(self.entry_offset(index)) }
+    }
+
+    /// `len` of the entry of a free-running index.
+    #[inline(always)]
+    pub fn len(&self, index: u16) -> &AtomicU32 {
+        // SAFETY: as in `id`, its second half.
+        unsafe { self.area.word(self.entry_offset(index) + 4) }
+    }
+
+    /// Offset of `avail_event`.
+    pub fn avail_event_offset(&self) -> usize {
+        Self::RING + Self::ENTRY * (usize::from(self.mask) + 1)
+    }
+
+    /// Only with VIRTIO_F_EVENT_IDX; part of the last entry otherwise.
+    #[inline(always)]
+    pub fn avail_event(&self) -> &AtomicU16 {
+        // SAFETY: the last two bytes of the area, whose length is even.
+        unsafe { self.area.word(self.area.0.len() - 2) }
+    }
+}
+
+/// An event suppression structure of a packed ring (virtio 1.3 §2.8.14): `off_wrap` and `flags`, read and written as one
+/// word.
+pub(crate) struct Event(Area);
+
+impl Event {
+    pub fn new(view: &Arc<View>, part: Part, address: UserAddress) -> Result<Self, QueueError> {
+        Ok(Event(Area::new(view, part, address, EVENT, 4)?))
+    }
+
+    /// Where it lies, for the dirty log.
+    pub fn guest(&self) -> GuestAddress {
+        self.0.0.guest()
+    }
+
+    #[inline(always)]
+    pub fn word(&self) -> &AtomicU32 {
+        // SAFETY: the only word of an area of 4 bytes, aligned to 4.
+        unsafe { self.0.word(0) }
+    }
+}

@@ -1,0 +1,134 @@
+//! `QueueRegionSplit` and `DescStateSplit`.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use softdpu_memory::Window;
+
+use super::{DESC_NUM_AT, FEATURES_AT, InflightRecords, VERSION, VERSION_AT, in_use};
+use crate::sync::publish;
+use crate::{Format, QueueError, Used};
+
+const LAST_BATCH_HEAD_AT: usize = 12;
+const USED_IDX_AT: usize = 14;
+/// Offset of `desc[0]`.
+pub(super) const DESC: usize = 16;
+/// Bytes of a `DescStateSplit`.
+pub(super) const ENTRY: usize = 16;
+
+const INFLIGHT: usize = 0;
+const NEXT: usize = 6;
+const COUNTER: usize = 8;
+
+/// The records of a split queue.
+pub(crate) struct SplitRecords {
+    window: Window,
+    counter: u64,
+}
+
+fn entry(head: u16) -> usize {
+    DESC + ENTRY * usize::from(head)
+}
+
+impl SplitRecords {
+    /// Whether the front end cut their file short: they record nothing that would outlive this process.
+    pub fn is_faulted(&self) -> bool {
+        self.window.is_faulted()
+    }
+
+    /// Takes over the region. `ring` is the index of the used ring as it is now. Returns the heads that are in flight, in
+    /// the order they were taken; none if the region was not in use.
+    pub fn open(
+        records: InflightRecords,
+        size: u16,
+        resumed: bool,
+        ring: u16,
+    ) -> Result<(Self, Option<Vec<u16>>), QueueError> {
+        let window = records.check(Format::Split, size)?;
+        let mut this = SplitRecords { window, counter: 0 };
+        let was_in_use = in_use(&this.window, size, resumed)?;
+        let mut flight = if was_in_use { this.recover(size, ring)? } else { Vec::new() };
+        flight.sort_unstable();
+        this.counter = flight.last().map_or(0, |(counter, _)| counter.wrapping_add(1));
+        if was_in_use {
+            publish(this.window.u16(VERSION_AT), VERSION);
+        } else {
+            this.start(size, ring);
+        }
+        let heads = flight.into_iter().map(|(_, head)| head).collect();
+        Ok((this, was_in_use.then_some(heads)))
+    }
+
+    /// Without `used_idx` set to where the ring stands, the first recovery after a migration would take the distance from
+    /// zero for a batch and drop entry 0.
+    fn start(&self, size: u16, ring: u16) {
+        publish(self.window.u64(FEATURES_AT), 0);
+        publish(self.window.u16(DESC_NUM_AT), size);
+        publish(self.window.u16(LAST_BATCH_HEAD_AT), 0);
+        publish(self.window.u16(USED_IDX_AT), ring);
+        for head in 0..size {
+            publish(self.window.u8(entry(head) + INFLIGHT), 0);
+        }
+        publish(self.window.u16(VERSION_AT), VERSION);
+    }
+
+    fn is_in_flight(&self, head: u16) -> bool {
+        self.window.u8(entry(head) + INFLIGHT).load(Relaxed) != 0
+    }
+
+    fn recover(&self, size: u16, ring: u16) -> Result<Vec<(u64, u16)>, QueueError> {
+        if !(0..size).any(|head| self.is_in_flight(head)) {
+            publish(self.window.u16(USED_IDX_AT), ring);
+            return Ok(Vec::new());
+        }
+        // The last batch became visible, but not all of it was cleared.
+        let used_idx = self.window.u16(USED_IDX_AT).load(Relaxed);
+        let batch = ring.wrapping_sub(used_idx);
+        if batch > size {
+            return Err(QueueError::RecordsDamaged { field: "used_idx", value: used_idx.into(), size });
+        }
+        let mut head = self.window.u16(LAST_BATCH_HEAD_AT).load(Relaxed);
+        for _ in 0..batch {
+            if head >= size {
+                return Err(QueueError::RecordsDamaged { field: "last_batch_head or next", value: head.into(), size });
+            }
+            publish(self.window.u8(entry(head) + INFLIGHT), 0);
+            head = self.window.u16(entry(head) + NEXT).load(Relaxed);
+        }
+        publish(self.window.u16(USED_IDX_AT), ring);
+        let flight = (0..size).filter(|head| self.is_in_flight(*head));
+        Ok(flight.map(|head| (self.window.u64(entry(head) + COUNTER).load(Relaxed), head)).collect())
+    }
+
+    /// Before the request is handed out.
+    #[inline]
+    pub fn taken(&mut self, head: u16) {
+        publish(self.window.u64(entry(head) + COUNTER), self.counter);
+        self.counter = self.counter.wrapping_add(1);
+        publish(self.window.u8(entry(head) + INFLIGHT), 1);
+    }
+
+    /// Before the completions become visible.
+    #[inline]
+    pub fn completing(&self, done: &[Used]) {
+        let mut last = self.window.u16(LAST_BATCH_HEAD_AT).load(Relaxed);
+        for used in done {
+            publish(self.window.u16(entry(used.id) + NEXT), last);
+            publish(self.window.u16(LAST_BATCH_HEAD_AT), used.id);
+            last = used.id;
+        }
+    }
+
+    /// After they did; `ring` is the index of the used ring now.
+    #[inline]
+    pub fn completed(&self, done: &[Used], ring: u16) {
+        for used in done {
+            publish(self.window.u8(entry(used.id) + INFLIGHT), 0);
+        }
+        publish(self.window.u16(USED_IDX_AT), ring);
+    }
+
+    /// The position is with the front end now.
+    pub fn retire(&self) {
+        publish(self.window.u16(VERSION_AT), 0);
+    }
+}

@@ -1,0 +1,149 @@
+//! One interface for both formats.
+
+use std::sync::Arc;
+
+use softdpu_memory::{GuestAddress, View};
+
+use crate::packed::PackedQueue;
+use crate::split::SplitQueue;
+use crate::{Chain, Format, InflightRecords, Position, QueueConfig, QueueError, RingAddresses, Used};
+
+/// The device side of a virtqueue. One core owns it.
+///
+/// After an error the queue is inert: every further call returns [`QueueError::Broken`] and nothing of the guest's memory
+/// is written.
+pub enum Queue {
+    /// Split format.
+    Split(SplitQueue),
+    /// Packed format.
+    Packed(PackedQueue),
+}
+
+macro_rules! each {
+    ($self:expr, $queue:ident => $body:expr) => {
+        match $self {
+            Queue::Split($queue) => $body,
+            Queue::Packed($queue) => $body,
+        }
+    };
+}
+
+impl Queue {
+    /// A queue that starts at `position`.
+    ///
+    /// Where `records` were in use and not [retired](Self::retire), they know better than `position` where the queue
+    /// stood, and [`resubmit`](Self::resubmit) hands out what was in flight.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration, the addresses or the records; nothing of the guest's was written.
+    pub fn new(
+        view: &Arc<View>,
+        config: QueueConfig,
+        addresses: RingAddresses,
+        position: Position,
+        records: Option<InflightRecords>,
+    ) -> Result<Queue, QueueError> {
+        match config.format {
+            Format::Split => SplitQueue::new(view, config, addresses, position, records).map(Queue::Split),
+            Format::Packed => PackedQueue::new(view, config, addresses, position, records).map(Queue::Packed),
+        }
+    }
+
+    /// Goes on with other memory, or another dirty log. Chains that were handed out stay pinned to what they were found in.
+    ///
+    /// # Errors
+    /// [`QueueError::Unmapped`] where a part of the ring is not in the new memory; the queue is then broken.
+    pub fn remap(&mut self, view: &Arc<View>) -> Result<(), QueueError> {
+        each!(self, queue => queue.remap(view))
+    }
+
+    /// After a restart: appends what was in flight, in the order it was first taken; returns how much that is.
+    ///
+    /// [`pop`](Self::pop) does it by itself where it was not done.
+    ///
+    /// # Errors
+    /// As [`pop`](Self::pop).
+    pub fn resubmit(&mut self, out: &mut Vec<Chain>) -> Result<usize, QueueError> {
+        each!(self, queue => queue.resubmit(out))
+    }
+
+    /// Appends up to `max` chains the driver made available, in its order; returns how many. They are recorded as in flight
+    /// when it returns.
+    ///
+    /// # Errors
+    /// What the driver did wrong. Nothing is then appended, and the queue is broken.
+    #[inline]
+    pub fn pop(&mut self, out: &mut Vec<Chain>, max: usize) -> Result<usize, QueueError> {
+        each!(self, queue => queue.pop(out, max))
+    }
+
+    /// Gives requests back to the driver, in this order; returns whether the driver wants to be notified.
+    ///
+    /// # Errors
+    /// [`QueueError::NotInFlight`] where one is not in flight; the queue is then broken.
+    #[inline]
+    pub fn complete(&mut self, done: &[Used]) -> Result<bool, QueueError> {
+        each!(self, queue => queue.complete(done))
+    }
+
+    /// Asks the driver for notifications and looks once more: true where something slipped in that it may not notify us of.
+    ///
+    /// # Errors
+    /// [`QueueError::Broken`].
+    pub fn arm(&mut self) -> Result<bool, QueueError> {
+        each!(self, queue => queue.arm())
+    }
+
+    /// Tells the driver that notifications are not needed: we look by ourselves. A hint; some may still come.
+    pub fn disarm(&mut self) {
+        each!(self, queue => queue.disarm());
+    }
+
+    /// Whether something is available. A look at one word, cheap enough for every round.
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        each!(self, queue => queue.has_work())
+    }
+
+    /// Stops for good and hands the position to whoever restarts the queue: the front end, with GET_VRING_BASE. With
+    /// nothing in flight the records are given up, as the position says it all; otherwise they stay, and the next start
+    /// resubmits what is in them.
+    pub fn retire(&mut self) -> Position {
+        each!(self, queue => queue.retire())
+    }
+
+    /// Reports writes to the used ring to the dirty log under this address from now on, or not at all.
+    pub fn set_log_used(&mut self, log: Option<GuestAddress>) {
+        each!(self, queue => queue.set_log_used(log));
+    }
+
+    /// Requests handed out and not completed, those not yet resubmitted included.
+    pub fn in_flight(&self) -> u16 {
+        each!(self, queue => queue.in_flight())
+    }
+
+    /// How far the queue has come.
+    pub fn position(&self) -> Position {
+        each!(self, queue => queue.position())
+    }
+
+    /// Whether an error (or [`retire`](Self::retire), or [`break_off`](Self::break_off)) made it inert.
+    pub fn is_broken(&self) -> bool {
+        each!(self, queue => queue.is_broken())
+    }
+
+    /// Whether the front end cut the file of the in-flight records short under us.
+    pub fn records_are_cut_short(&self) -> bool {
+        each!(self, queue => queue.records_are_cut_short())
+    }
+
+    /// Makes it inert: what the device does when a request shows that its driver cannot be trusted with the queue.
+    pub fn break_off(&mut self) {
+        each!(self, queue => queue.set_broken());
+    }
+
+    /// As it was configured.
+    pub fn config(&self) -> &QueueConfig {
+        each!(self, queue => queue.config())
+    }
+}

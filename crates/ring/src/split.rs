@@ -1,0 +1,412 @@
+//! The device side of a split virtqueue (virtio 1.3 §2.7).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use softdpu_memory::{GuestAddress, View};
+use softdpu_sys::{IoMemory, prefetch};
+
+use crate::area::{Available, Descriptors, UsedRing};
+use crate::chain::{Limits, Walk, prefetch_table};
+use crate::inflight::SplitRecords;
+use crate::layout::{NEXT, NO_INTERRUPT, NO_NOTIFY, need_event};
+use crate::sync::{observe, publish, publish_then_look};
+use crate::{Chain, Format, InflightRecords, Position, QueueConfig, QueueError, RingAddresses, Used};
+
+/// Heads that are read, and whose descriptors are fetched, before the first of them is looked into.
+const AHEAD: usize = 16;
+
+/// Chains whose indirect tables are fetched ahead of the one that is looked into.
+const TABLES_AHEAD: usize = 4;
+
+/// Used entries that are fetched for writing when requests are taken.
+const USED_AHEAD: u16 = 64;
+
+/// Where the last single request lay. Addresses for the prefetcher, never for an access.
+#[derive(Clone, Copy, Default)]
+struct Guess {
+    head: u16,
+    first: usize,
+    last: usize,
+}
+
+/// A split queue.
+pub struct SplitQueue {
+    view: Arc<View>,
+    config: QueueConfig,
+    addresses: RingAddresses,
+    limits: Limits,
+    descriptors: Descriptors,
+    available: Available,
+    used: UsedRing,
+    last_avail: u16,
+    used_idx: u16,
+    /// Slots of the chain with that head; 0: not in flight.
+    flight: Box<[u16]>,
+    in_flight: u16,
+    /// In flight since before a restart and not handed out again yet, in the order they were taken.
+    recovered: Vec<u16>,
+    records: Option<SplitRecords>,
+    /// The driver does not know yet what it missed.
+    notify_anyway: bool,
+    guess: Guess,
+    broken: bool,
+}
+
+impl SplitQueue {
+    pub(crate) fn new(
+        view: &Arc<View>,
+        config: QueueConfig,
+        addresses: RingAddresses,
+        position: Position,
+        records: Option<InflightRecords>,
+    ) -> Result<Self, QueueError> {
+        config.check()?;
+        let size = config.size;
+        let Position::Split { mut last_avail } = position else {
+            return Err(QueueError::Position { position, format: Format::Split, size });
+        };
+        let view = view.replica();
+        let descriptors = Descriptors::new(&view, &addresses, size)?;
+        let available = Available::new(&view, &addresses, size, config.event_idx)?;
+        let used = UsedRing::new(&view, &addresses, size, config.event_idx)?;
+        let used_idx = used.idx().load(Relaxed);
+        let mut recovered = Vec::new();
+        let records = match records {
+            None => None,
+            Some(records) => {
+                let (records, heads) = SplitRecords::open(records, size, config.resumed, used_idx)?;
+                if let Some(heads) = heads {
+                    // What was taken and not given back lies between the used index and ours, whatever the front end,
+                    // which may have missed some of it, remembers.
+                    last_avail = used_idx.wrapping_add(heads.len() as u16);
+                    recovered = heads;
+                }
+                Some(records)
+            }
+        };
+        let mut flight = vec![0; usize::from(size)].into_boxed_slice();
+        for head in &recovered {
+            flight[usize::from(*head)] = 1;
+        }
+        let limits = Limits { format: Format::Split, max_pieces: config.max_pieces, indirect: config.indirect };
+        Ok(SplitQueue {
+            view,
+            config,
+            addresses,
+            limits,
+            descriptors,
+            available,
+            used,
+            last_avail,
+            used_idx,
+            flight,
+            in_flight: recovered.len() as u16,
+            recovered,
+            records,
+            notify_anyway: true,
+            guess: Guess::default(),
+            broken: false,
+        })
+    }
+
+    pub(crate) fn remap(&mut self, view: &Arc<View>) -> Result<(), QueueError> {
+        let view = view.replica();
+        let size = self.config.size;
+        let parts = Descriptors::new(&view, &self.addresses, size).and_then(|descriptors| {
+            let available = Available::new(&view, &self.addresses, size, self.config.event_idx)?;
+            let used = UsedRing::new(&view, &self.addresses, size, self.config.event_idx)?;
+            Ok((descriptors, available, used))
+        });
+        match parts {
+            Ok(parts) => {
+                (self.descriptors, self.available, self.used) = parts;
+                self.view = view;
+                Ok(())
+            }
+            Err(error) => {
+                self.broken = true;
+                Err(error)
+            }
+        }
+    }
+
+    pub(crate) fn resubmit(&mut self, out: &mut Vec<Chain>) -> Result<usize, QueueError> {
+        if self.broken {
+            return Err(QueueError::Broken);
+        }
+        let before = out.len();
+        for at in 0..self.recovered.len() {
+            let head = self.recovered[at];
+            match self.walk(head, out) {
+                Ok(slots) => self.flight[usize::from(head)] = slots,
+                Err(error) => {
+                    out.truncate(before);
+                    self.broken = true;
+                    return Err(error);
+                }
+            }
+        }
+        self.recovered = Vec::new();
+        Ok(out.len() - before)
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self, out: &mut Vec<Chain>, max: usize) -> Result<usize, QueueError> {
+        if self.broken {
+            return Err(QueueError::Broken);
+        }
+        let before = out.len();
+        if !self.recovered.is_empty() {
+            self.resubmit(out)?;
+        }
+        let found = observe(self.available.idx());
+        let ready = found.wrapping_sub(self.last_avail);
+        if ready == 0 {
+            return Ok(out.len() - before);
+        }
+        self.fetch_ahead(ready);
+        let start = out.len();
+        let taken = if ready > self.config.size {
+            Err(QueueError::AvailJumped { last: self.last_avail, found, size: self.config.size })
+        } else {
+            self.take(out, max.min(usize::from(ready)))
+        };
+        if let Err(error) = taken {
+            for chain in out.drain(start..) {
+                self.flight[usize::from(chain.id)] = 0;
+            }
+            self.broken = true;
+            return Err(error);
+        }
+        let taken = out.len() - start;
+        if taken == 1 {
+            self.remember(&out[start]);
+        }
+        if let Some(records) = &mut self.records {
+            for chain in &out[start..] {
+                records.taken(chain.id);
+            }
+        }
+        self.last_avail = self.last_avail.wrapping_add(taken as u16);
+        self.in_flight += taken as u16;
+        Ok(out.len() - before)
+    }
+
+    /// Fetches what a single request will touch all at once, instead of one line after the other as each names the next. A
+    /// driver with one request at a time uses the same descriptors and buffers over and over; a wrong guess costs a few
+    /// fetches. What completions will write is fetched for writing.
+    #[inline]
+    fn fetch_ahead(&self, ready: u16) {
+        if ready == 1 {
+            self.descriptors.prefetch(self.guess.head);
+            prefetch::read(self.guess.first as *const u8);
+            prefetch::write(self.guess.last as *const u8);
+        }
+        self.used.prefetch_index();
+        for entry in (0..ready.min(USED_AHEAD)).step_by(UsedRing::ENTRIES_A_LINE) {
+            self.used.prefetch_entry(self.used_idx.wrapping_add(entry));
+        }
+    }
+
+    /// Remembers the request before for [`fetch_ahead`](Self::fetch_ahead).
+    #[inline]
+    fn remember(&mut self, chain: &Chain) {
+        if let (Some(first), Some(last)) = (chain.buffer.iovecs().first(), chain.buffer.iovecs().last()) {
+            let end = last.base().wrapping_add(last.len().wrapping_sub(1));
+            self.guess = Guess { head: chain.id, first: first.base() as usize, last: end as usize };
+        }
+    }
+
+    #[inline]
+    fn take(&mut self, out: &mut Vec<Chain>, count: usize) -> Result<(), QueueError> {
+        let size = self.config.size;
+        let mut index = self.last_avail;
+        let mut left = count;
+        let mut heads = [0u16; AHEAD];
+        out.reserve(count);
+        while left > 0 {
+            let batch = left.min(AHEAD);
+            for head in &mut heads[..batch] {
+                *head = self.available.entry(index).load(Relaxed);
+                if *head >= size {
+                    return Err(QueueError::HeadOutOfRange { slot: index & (size - 1), head: *head, size });
+                }
+                self.descriptors.prefetch(*head);
+                index = index.wrapping_add(1);
+            }
+            for (at, head) in heads[..batch].iter().enumerate() {
+                if let Some(soon) = heads[..batch].get(at + TABLES_AHEAD) {
+                    let descriptor = self.descriptors.read(*soon);
+                    prefetch_table(&self.view, descriptor.addr, descriptor.at12);
+                }
+                if self.flight[usize::from(*head)] != 0 {
+                    return Err(QueueError::InFlight { id: *head });
+                }
+                match self.walk(*head, out) {
+                    Ok(slots) => self.flight[usize::from(*head)] = slots,
+                    Err(error) => {
+                        out.pop();
+                        return Err(error);
+                    }
+                }
+            }
+            left -= batch;
+        }
+        Ok(())
+    }
+
+    /// Appends the chain at `head`, also where it turns out to be bad; returns its slots.
+    #[inline(always)]
+    fn walk(&self, head: u16, out: &mut Vec<Chain>) -> Result<u16, QueueError> {
+        let size = self.config.size;
+        let mut walk = Walk::new(&self.view, self.limits, head, out);
+        let mut index = head;
+        let mut slots = 0u16;
+        loop {
+            let descriptor = self.descriptors.read(index);
+            let flags = descriptor.at12;
+            slots += 1;
+            walk.ring_descriptor(descriptor.addr, descriptor.len, flags)?;
+            if flags & NEXT == 0 {
+                walk.finish(head, slots)?;
+                return Ok(slots);
+            }
+            if slots == size {
+                return Err(QueueError::Loop { head, size: size.into() });
+            }
+            index = descriptor.at14;
+            if index >= size {
+                return Err(QueueError::NextOutOfRange { head, next: index, size: size.into() });
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn complete(&mut self, done: &[Used]) -> Result<bool, QueueError> {
+        if self.broken {
+            return Err(QueueError::Broken);
+        }
+        for used in done {
+            match self.flight.get_mut(usize::from(used.id)) {
+                Some(slots) if *slots != 0 && *slots == used.descriptors => *slots = 0,
+                _ => {
+                    self.broken = true;
+                    return Err(QueueError::NotInFlight { id: used.id, descriptors: used.descriptors });
+                }
+            }
+        }
+        if done.is_empty() {
+            return Ok(false);
+        }
+        if let Some(records) = &self.records {
+            records.completing(done);
+        }
+        let old = self.used_idx;
+        let mut new = old;
+        for used in done {
+            publish(self.used.id(new), u32::from(used.id));
+            publish(self.used.len(new), used.written);
+            new = new.wrapping_add(1);
+        }
+        self.log_entries(old, done.len());
+        self.used_idx = new;
+        self.in_flight -= done.len() as u16;
+        // The wish is read after the index is visible, or a driver that goes to sleep in between is never woken.
+        let wish = if self.config.event_idx { self.available.used_event() } else { self.available.flags() };
+        let wish = publish_then_look(self.used.idx(), new, wish);
+        self.log(2, 2);
+        if let Some(records) = &self.records {
+            records.completed(done, new);
+        }
+        let notify = if self.config.event_idx { need_event(wish, new, old) } else { wish & NO_INTERRUPT == 0 };
+        Ok(std::mem::take(&mut self.notify_anyway) || notify)
+    }
+
+    /// Reports the entries that were written from free-running index `from`.
+    #[inline]
+    fn log_entries(&self, from: u16, count: usize) {
+        if self.config.log_used.is_none() || !self.view.is_tracked() {
+            return;
+        }
+        let size = usize::from(self.config.size);
+        let to_end = size - usize::from(from & (self.config.size - 1));
+        let first = count.min(to_end);
+        self.log(self.used.entry_offset(from), first * UsedRing::ENTRY);
+        self.log(UsedRing::RING, (count - first) * UsedRing::ENTRY);
+    }
+
+    #[inline]
+    fn log(&self, offset: usize, len: usize) {
+        if let Some(GuestAddress(start)) = self.config.log_used {
+            self.view.mark_dirty(GuestAddress(start.wrapping_add(offset as u64)), len as u64);
+        }
+    }
+
+    pub(crate) fn arm(&mut self) -> Result<bool, QueueError> {
+        if self.broken {
+            return Err(QueueError::Broken);
+        }
+        let found = if self.config.event_idx {
+            let found = publish_then_look(self.used.avail_event(), self.last_avail, self.available.idx());
+            self.log(self.used.avail_event_offset(), 2);
+            found
+        } else {
+            let found = publish_then_look(self.used.flags(), 0, self.available.idx());
+            self.log(0, 2);
+            found
+        };
+        Ok(found != self.last_avail || !self.recovered.is_empty())
+    }
+
+    pub(crate) fn disarm(&mut self) {
+        // With EVENT_IDX the event that was asked for is in the past as soon as something is taken; nothing to write.
+        if !self.broken && !self.config.event_idx {
+            publish(self.used.flags(), NO_NOTIFY);
+            self.log(0, 2);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn has_work(&self) -> bool {
+        !self.broken && (self.available.idx().load(Relaxed) != self.last_avail || !self.recovered.is_empty())
+    }
+
+    pub(crate) fn retire(&mut self) -> Position {
+        if let Some(records) = &self.records
+            && self.in_flight == 0
+        {
+            records.retire();
+        }
+        self.broken = true;
+        self.position()
+    }
+
+    pub(crate) fn set_log_used(&mut self, log: Option<GuestAddress>) {
+        self.config.log_used = log;
+    }
+
+    pub(crate) fn position(&self) -> Position {
+        Position::Split { last_avail: self.last_avail }
+    }
+
+    pub(crate) fn in_flight(&self) -> u16 {
+        self.in_flight
+    }
+
+    pub(crate) fn records_are_cut_short(&self) -> bool {
+        self.records.as_ref().is_some_and(|records| records.is_faulted())
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    pub(crate) fn config(&self) -> &QueueConfig {
+        &self.config
+    }
+
+    pub(crate) fn set_broken(&mut self) {
+        self.broken = true;
+    }
+}

@@ -1,0 +1,114 @@
+//! Every interleaving of the two hand-shakes, over loom's atomics.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test --release -p softdpu-ring --test loom`
+#![cfg(loom)]
+
+use std::sync::atomic::Ordering;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, AtomicU16, fence};
+use loom::thread;
+use softdpu_ring::sync::{Word, observe, publish, publish_then_look};
+
+/// A word of shared memory.
+struct Shared(AtomicU16);
+
+impl Shared {
+    fn new(value: u16) -> Self {
+        Shared(AtomicU16::new(value))
+    }
+}
+
+impl Word for Shared {
+    type Value = u16;
+    fn get(&self, ordering: Ordering) -> u16 {
+        self.0.load(ordering)
+    }
+    fn set(&self, value: u16, ordering: Ordering) {
+        self.0.store(value, ordering);
+    }
+    fn barrier() {
+        fence(Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn who_sees_the_index_sees_the_entries() {
+    loom::model(|| {
+        let ring = Arc::new(([Shared::new(0), Shared::new(0)], Shared::new(0)));
+        let driver = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || {
+                for at in 0..2u16 {
+                    ring.0[usize::from(at)].set(at + 7, Ordering::Relaxed);
+                    publish(&ring.1, at + 1);
+                }
+            })
+        };
+        let seen = observe(&ring.1);
+        for at in 0..seen {
+            assert_eq!(ring.0[usize::from(at)].get(Ordering::Relaxed), at + 7);
+        }
+        driver.join().unwrap();
+    });
+}
+
+#[test]
+fn a_slot_is_used_again_only_after_it_was_read() {
+    // One slot: the driver overwrites it once it has it back.
+    loom::model(|| {
+        let ring = Arc::new((Shared::new(1), Shared::new(1), Shared::new(0)));
+        let device = {
+            let ring = Arc::clone(&ring);
+            thread::spawn(move || {
+                let (slot, avail, used) = &*ring;
+                if observe(avail) == 1 {
+                    assert_eq!(slot.get(Ordering::Relaxed), 1, "the driver has not got it back");
+                    publish(used, 1);
+                }
+            })
+        };
+        let (slot, avail, used) = &*ring;
+        if observe(used) == 1 {
+            slot.set(2, Ordering::Relaxed);
+            publish(avail, 2);
+        }
+        device.join().unwrap();
+    });
+}
+
+/// The consumer asks to be woken and goes to sleep unless something came; the producer publishes and wakes it if it asked.
+fn sleep_and_wake(sleep: fn(&Shared, u16, &Shared) -> u16, wake: fn(&Shared, u16, &Shared) -> u16) {
+    loom::model(move || {
+        let index = Arc::new(Shared::new(0));
+        // The index from which on the consumer wants to hear: far away, then here.
+        let event = Arc::new(Shared::new(100));
+        let kicked = Arc::new(AtomicBool::new(false));
+        let producer = {
+            let (index, event, kicked) = (Arc::clone(&index), Arc::clone(&event), Arc::clone(&kicked));
+            thread::spawn(move || {
+                if wake(&index, 1, &event) == 0 {
+                    kicked.store(true, Ordering::Release);
+                }
+            })
+        };
+        let seen = sleep(&event, 0, &index);
+        producer.join().unwrap();
+        assert!(seen == 1 || kicked.load(Ordering::Acquire), "asleep, with work, and nobody wakes it");
+    });
+}
+
+#[test]
+fn a_side_that_goes_to_sleep_is_woken_or_sees_the_work() {
+    sleep_and_wake(publish_then_look, publish_then_look);
+}
+
+#[test]
+#[should_panic(expected = "nobody wakes it")]
+fn without_the_barrier_it_would_sleep_for_ever() {
+    fn no_barrier(word: &Shared, value: u16, other: &Shared) -> u16 {
+        publish(word, value);
+        observe(other)
+    }
+    sleep_and_wake(publish_then_look, no_barrier);
+}
