@@ -1,0 +1,346 @@
+//! One data-plane core's way to the volumes it serves.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use softdpu_memory::GuestBuffer;
+
+use crate::file::engine::{Engine, OpenFile};
+use crate::nbd::Link;
+use crate::nbd::mailbox::Mailbox;
+use crate::volume::Backing;
+use crate::{Done, IoError, Kind, Request, Volume, VolumeError};
+
+/// A volume, as one [`IoContext`] knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attachment(u32);
+
+struct Attached {
+    volume: Arc<Volume>,
+    backend: Backend,
+}
+
+enum Backend {
+    Null,
+    Memory(Arc<GuestBuffer>),
+    File(Arc<OpenFile>),
+    Nbd(Remote),
+}
+
+/// An NBD volume's connection, and what of it is in our epoll set.
+struct Remote {
+    link: Arc<Link>,
+    timeout: Duration,
+    epoch: u32,
+    watched: Option<Arc<OwnedFd>>,
+}
+
+/// What a core owns of its volumes: its io_uring, its connections, what is outstanding. Used by one thread.
+pub struct IoContext {
+    attached: Vec<Option<Attached>>,
+    /// Made when the first file is attached.
+    files: Option<Engine>,
+    /// Made when the first NBD volume is attached.
+    mailbox: Option<Arc<Mailbox>>,
+    epoll: OwnedFd,
+    entries: u32,
+}
+
+impl IoContext {
+    /// A context for up to `entries` kernel operations at a time; more requests wait their turn inside.
+    ///
+    /// # Errors
+    /// When the process is out of file descriptors. The io_uring is made when the first volume needs it.
+    pub fn new(entries: u32) -> Result<Self, VolumeError> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| VolumeError::Ring(e.into()))?;
+        Ok(IoContext { attached: Vec::new(), files: None, mailbox: None, epoll, entries })
+    }
+
+    /// Prepares to send requests to a volume.
+    ///
+    /// # Errors
+    /// [`VolumeError::NotActive`] before it is fenced; others where the core's part of it cannot be made.
+    pub fn attach(&mut self, volume: &Arc<Volume>) -> Result<Attachment, VolumeError> {
+        if !volume.is_active() {
+            return Err(VolumeError::NotActive { volume: volume.name().into() });
+        }
+        let backend = match &volume.backing {
+            Backing::Null => Backend::Null,
+            Backing::Memory(memory) => Backend::Memory(memory.whole()),
+            Backing::File(backing) => Backend::File(self.files()?.attach(volume, backing)?),
+            Backing::Nbd(backing) => {
+                let mailbox = self.mailbox()?;
+                let link = backing.link(volume, &mailbox, Instant::now());
+                let Kind::Nbd { timeout, .. } = volume.spec().kind else {
+                    return Err(VolumeError::NotActive { volume: volume.name().into() });
+                };
+                let mut remote = Remote { link, timeout, epoch: 0, watched: None };
+                remote.watch(&self.epoll);
+                Backend::Nbd(remote)
+            }
+        };
+        let attached = Some(Attached { volume: Arc::clone(volume), backend });
+        let index = match self.attached.iter().position(Option::is_none) {
+            Some(free) => {
+                self.attached[free] = attached;
+                free
+            }
+            None => {
+                self.attached.push(attached);
+                self.attached.len() - 1
+            }
+        };
+        Ok(Attachment(index as u32))
+    }
+
+    fn files(&mut self) -> Result<&mut Engine, VolumeError> {
+        if self.files.is_none() {
+            let engine = Engine::new(self.entries)?;
+            self.watch(engine.wait_fd())?;
+            self.files = Some(engine);
+        }
+        self.files.as_mut().ok_or_else(|| VolumeError::Ring(std::io::ErrorKind::NotFound.into()))
+    }
+
+    fn mailbox(&mut self) -> Result<Arc<Mailbox>, VolumeError> {
+        if let Some(mailbox) = &self.mailbox {
+            return Ok(Arc::clone(mailbox));
+        }
+        let mailbox = Arc::new(Mailbox::new()?);
+        self.watch(mailbox.as_fd())?;
+        self.mailbox = Some(Arc::clone(&mailbox));
+        Ok(mailbox)
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), VolumeError> {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN).map_err(|e| VolumeError::Ring(e.into()))
+    }
+
+    /// The links of all NBD attachments, for `each` to look at; then what epoll waits for is brought up to date.
+    fn for_links(&mut self, mut each: impl FnMut(&Link, &Arc<Mailbox>)) {
+        let Some(mailbox) = &self.mailbox else { return };
+        for attached in self.attached.iter_mut().flatten() {
+            if let Backend::Nbd(remote) = &mut attached.backend {
+                each(&remote.link, mailbox);
+                remote.watch(&self.epoll);
+            }
+        }
+    }
+
+    /// Ends an attachment. What is outstanding on it is given up, as by [`abandon`](Self::abandon). Its index may be used
+    /// again by the next [`attach`](Self::attach).
+    pub fn detach(&mut self, attachment: Attachment) {
+        let Some(attached) = self.attached.get_mut(attachment.0 as usize).and_then(Option::take) else { return };
+        match (attached.backend, &mut self.files, &self.mailbox) {
+            (Backend::File(file), Some(engine), _) => engine.detach(&file, &mut Vec::new()),
+            (Backend::Nbd(mut remote), _, Some(mailbox)) => {
+                remote.link.leave(mailbox);
+                remote.unwatch(&self.epoll);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes all of `requests`. Those that end at once are added to `done`; the others are with [`poll`](Self::poll), after
+    /// [`flush`](Self::flush) has sent them on their way.
+    ///
+    /// A failed request is an answer in `done`, never a failure of the call. After `detach`, all fail as `Gone`.
+    #[inline]
+    pub fn submit(&mut self, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
+        let Some(Some(attached)) = self.attached.get_mut(to.0 as usize) else {
+            let gone = |request: Request| request.end(Err(IoError::Gone));
+            done.extend(requests.drain(..).map(gone));
+            return;
+        };
+        let volume = &*attached.volume;
+        match &mut attached.backend {
+            Backend::Null => done.extend(requests.drain(..).map(|request| {
+                let result = volume.admit(&request).inspect_err(|error| volume.count(*error));
+                request.end(result)
+            })),
+            Backend::Memory(whole) => {
+                let Backing::Memory(memory) = &volume.backing else { return };
+                done.extend(requests.drain(..).map(|request| {
+                    let result = volume.admit(&request).and_then(|()| memory.run(whole, &request));
+                    request.end(result.inspect_err(|error| volume.count(*error)))
+                }));
+            }
+            Backend::File(file) => {
+                let Some(engine) = &mut self.files else { return };
+                for request in requests.drain(..) {
+                    let ended = match volume.admit(&request) {
+                        Ok(()) => engine.submit(file, request),
+                        Err(error) => {
+                            volume.count(error);
+                            Some(request.end(Err(error)))
+                        }
+                    };
+                    done.extend(ended);
+                }
+            }
+            Backend::Nbd(remote) => {
+                let Some(mailbox) = &self.mailbox else { return };
+                let deadline = Instant::now() + remote.timeout;
+                for request in requests.drain(..) {
+                    match volume.admit(&request) {
+                        Ok(()) if request.is_idle(volume) => done.push(request.end(Ok(()))),
+                        Ok(()) if !request.has_data() => {
+                            let invalid = IoError::Device { errno: rustix::io::Errno::INVAL.raw_os_error() };
+                            done.push(request.end(Err(invalid)));
+                        }
+                        Ok(()) => {
+                            let durable = request.durable || volume.spec().write_through;
+                            remote.link.submit(Request { durable, ..request }, mailbox, deadline);
+                        }
+                        Err(error) => {
+                            volume.count(error);
+                            done.push(request.end(Err(error)));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends what was submitted in this round to the kernel: at most one system call for all files, none where there is
+    /// nothing to send.
+    #[inline]
+    pub fn flush(&mut self) {
+        if let Some(engine) = &mut self.files {
+            engine.flush();
+        }
+        if self.mailbox.as_ref().is_some_and(|mailbox| mailbox.outstanding() > 0) {
+            let now = Instant::now();
+            self.for_links(|link, mailbox| link.flush(mailbox, now));
+        }
+    }
+
+    /// Collects what has ended. No system call where nothing is outstanding.
+    #[inline]
+    pub fn poll(&mut self, done: &mut Vec<Done>) {
+        if let Some(engine) = &mut self.files {
+            engine.poll(done);
+        }
+        if self.mailbox.as_ref().is_some_and(|mailbox| mailbox.outstanding() > 0 || mailbox.is_full()) {
+            self.poll_links(done);
+        }
+    }
+
+    #[cold]
+    fn poll_links(&mut self, done: &mut Vec<Done>) {
+        let now = Instant::now();
+        self.for_links(|link, mailbox| link.poll(mailbox, now));
+        if let Some(mailbox) = &self.mailbox {
+            if mailbox.is_full() {
+                mailbox.silence();
+            }
+            mailbox.take(done);
+        }
+    }
+
+    /// Requests taken and not yet answered.
+    #[inline]
+    pub fn outstanding(&self) -> usize {
+        self.files.as_ref().map_or(0, Engine::outstanding)
+            + self.mailbox.as_ref().map_or(0, |mailbox| mailbox.outstanding())
+    }
+
+    /// Gives up outstanding requests whose token `matches`, and adds their tokens to `given_up`: they will not be in any
+    /// `done`, and no late answer touches their guest's memory through us. Returns at once.
+    ///
+    /// What cannot be called back (an operation the kernel is in the middle of) keeps its buffer, and so the mapping of its
+    /// guest's memory, until the kernel is done with it: the kernel may still write there, as a disk's DMA might.
+    pub fn abandon(&mut self, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
+        if let Some(engine) = &mut self.files {
+            engine.abandon(matches, given_up);
+        }
+        self.for_links(|link, mailbox| link.abandon(mailbox, matches, given_up));
+        // Another core may have received an answer that we have not looked at yet; its token is about to mean something else.
+        if let Some(mailbox) = &self.mailbox {
+            mailbox.abandon(matches, given_up);
+        }
+    }
+
+    /// A descriptor that is readable when [`poll`](Self::poll) has something to do, for the core's own epoll set: add it
+    /// once. It stays the same for the life of the context, whatever is attached.
+    ///
+    /// Before it sleeps, a core calls `flush`, then `poll` once more, and sleeps no longer than
+    /// [`next_deadline`](Self::next_deadline). The sleep may end early with EINTR when a completion arrives; that is a
+    /// wake-up like any other.
+    pub fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// When [`tick`](Self::tick) has something to do; none where nothing is waiting for time to pass.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let remotes = self.attached.iter().flatten().filter_map(|attached| match &attached.backend {
+            Backend::Nbd(remote) => remote.link.next_deadline(),
+            _ => None,
+        });
+        remotes.min()
+    }
+
+    /// Time-outs and reconnections, and letting go of what was abandoned. Call now and then (every few milliseconds while
+    /// something is outstanding is plenty), after each sleep, and at [`next_deadline`](Self::next_deadline). What it ends is
+    /// with the next [`poll`](Self::poll).
+    pub fn tick(&mut self, now: Instant) {
+        if let Some(engine) = &mut self.files {
+            engine.sweep();
+        }
+        if let Some(mailbox) = &self.mailbox {
+            // A bell may ring for what a poll has already seen; without this it would never be silent.
+            mailbox.silence();
+        }
+        self.for_links(|link, mailbox| link.tick(mailbox, now));
+        if let Some(mailbox) = self.mailbox.as_ref().filter(|mailbox| mailbox.is_full()) {
+            mailbox.wake();
+        }
+    }
+}
+
+impl Drop for IoContext {
+    fn drop(&mut self) {
+        for index in 0..self.attached.len() {
+            self.detach(Attachment(index as u32));
+        }
+    }
+}
+
+impl Remote {
+    /// Brings the epoll set up to date with the connection.
+    #[inline]
+    fn watch(&mut self, epoll: &OwnedFd) {
+        let epoch = self.link.epoch();
+        if epoch == self.epoch {
+            return;
+        }
+        self.epoch = epoch;
+        let Some((socket, writable)) = self.link.interest() else { return self.unwatch(epoll) };
+        let flags = if writable { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+        let data = epoll::EventData::new_u64(0);
+        if self.watched.as_ref().is_some_and(|watched| Arc::ptr_eq(watched, &socket)) {
+            let _ = epoll::modify(epoll, &socket, data, flags);
+        } else {
+            self.unwatch(epoll);
+            // Without room in the set the core still polls it.
+            let _ = epoll::add(epoll, &socket, data, flags);
+            self.watched = Some(socket);
+        }
+    }
+
+    /// The broker keeps a copy of the socket, so closing ours would not take it out of the set.
+    fn unwatch(&mut self, epoll: &OwnedFd) {
+        if let Some(socket) = self.watched.take() {
+            let _ = epoll::delete(epoll, &socket);
+        }
+    }
+}
+
+impl std::fmt::Debug for IoContext {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("IoContext").field("attached", &self.attached.len()).field("entries", &self.entries).finish()
+    }
+}

@@ -1,0 +1,462 @@
+//! One core's I/O on all its files and block devices, through one io_uring.
+//!
+//! ```text
+//!  Request ─▶ Flight: Move (read, write) ───────────────────────────────▶ Done
+//!                      Range (discard, zero a range) ─┬─▶ Zeroes (written) ─┬─▶ Sync (durable, flush) ─▶ Done
+//!                                                     └────────────────────┘
+//! ```
+//!
+//! Each step is one operation of the ring; what comes back short goes again for the rest.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+use softdpu_memory::GuestBuffer;
+use softdpu_sys::uring::{Completion, FileIndex, Operation, Ring, Ticket};
+use softdpu_sys::{AlignedBuffer, IoMemory, OneOf, iovec};
+
+use super::{Direct, FileBacking};
+use crate::volume::Backing;
+use crate::{Done, IoError, Op, Request, Volume, VolumeError};
+
+/// Files one core can have.
+const FILES: u32 = 1024;
+/// The most bytes that go through one bounce buffer at a time: a hostile request costs us no more memory than this.
+const BOUNCE: usize = 1 << 20;
+/// The most bytes of one read or write: where they are in the page cache the kernel copies them within the system call that
+/// submits, and a core has other tenants.
+const MOST: usize = 1 << 20;
+/// The most zeroes written at a time.
+const ZEROES: usize = 256 << 10;
+/// Bounce buffers kept for the next request.
+const SPARE: usize = 8;
+
+type Memory = OneOf<GuestBuffer, AlignedBuffer>;
+
+/// What the ring does for a request at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Move,
+    Range { mode: FallocateFlags },
+    Zeroes,
+    Sync,
+}
+
+struct Flight {
+    token: u64,
+    op: Op,
+    file: Arc<OpenFile>,
+    offset: u64,
+    len: u64,
+    /// Bytes that are behind us.
+    done: u64,
+    /// Where the data starts in the guest's buffer.
+    skip: u64,
+    durable: bool,
+    step: Step,
+    /// The guest's buffer, where the ring works on one of ours.
+    guest: Option<GuestBuffer>,
+    /// Nobody waits for it any more.
+    abandoned: bool,
+}
+
+/// A volume's file in this core's ring.
+pub(crate) struct OpenFile {
+    index: FileIndex,
+    volume: Arc<Volume>,
+}
+
+impl OpenFile {
+    fn backing(&self) -> Option<&FileBacking> {
+        match &self.volume.backing {
+            Backing::File(backing) => Some(backing),
+            _ => None,
+        }
+    }
+}
+
+pub(crate) struct Engine {
+    ring: Ring<Memory, Flight>,
+    /// What found no room in the ring, in order.
+    backlog: VecDeque<(Memory, Flight)>,
+    spare: Vec<AlignedBuffer>,
+    /// Requests somebody waits for.
+    outstanding: usize,
+}
+
+impl Engine {
+    pub(crate) fn new(entries: u32) -> Result<Self, VolumeError> {
+        let ring = Ring::new(entries, FILES).map_err(VolumeError::Ring)?;
+        Ok(Engine { ring, backlog: VecDeque::new(), spare: Vec::new(), outstanding: 0 })
+    }
+
+    pub(crate) fn wait_fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+
+    pub(crate) fn attach(&mut self, volume: &Arc<Volume>, backing: &FileBacking) -> Result<Arc<OpenFile>, VolumeError> {
+        let index = self.ring.add_file(backing.as_fd());
+        let index = index.map_err(|e| VolumeError::os(volume.name(), "register its file with io_uring", e))?;
+        Ok(Arc::new(OpenFile { index, volume: Arc::clone(volume) }))
+    }
+
+    pub(crate) fn detach(&mut self, file: &Arc<OpenFile>, given_up: &mut Vec<u64>) {
+        self.abandon_where(|flight| Arc::ptr_eq(&flight.file, file), given_up);
+        self.ring.remove_file(file.index);
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding
+    }
+
+    /// Takes a request that was admitted; what ends at once is returned.
+    #[inline]
+    pub(crate) fn submit(&mut self, file: &Arc<OpenFile>, request: Request) -> Option<Done> {
+        let Some(backing) = file.backing() else { return Some(request.end(Err(IoError::Gone))) };
+        let invalid = Err(IoError::Device { errno: Errno::INVAL.raw_os_error() });
+        if !request.has_data() {
+            return Some(request.end(invalid));
+        }
+        let Request { token, op, offset, len, buffer, data, durable } = request;
+        let durable = durable || file.volume.spec().write_through;
+        let mut flight = Flight {
+            token,
+            op,
+            file: Arc::clone(file),
+            offset,
+            len,
+            done: 0,
+            skip: 0,
+            durable,
+            step: Step::Move,
+            guest: None,
+            abandoned: false,
+        };
+        let memory = match op {
+            Op::Read | Op::Write => {
+                flight.skip = buffer.len_of(0..data.start);
+                match backing.direct {
+                    Some(direct) if !is_aligned(direct, &flight, &buffer) => {
+                        let unaligned_range = !(offset | len).is_multiple_of(direct.offset);
+                        if op == Op::Write && unaligned_range {
+                            // Its driver was told the block size; half blocks cannot be written around the page cache.
+                            return Some(Done { token, result: invalid, buffer });
+                        }
+                        let bounce = self.bounce(direct, &flight);
+                        flight.guest = Some(buffer);
+                        OneOf::B(bounce)
+                    }
+                    _ => OneOf::A(buffer),
+                }
+            }
+            Op::Flush => {
+                flight.step = Step::Sync;
+                OneOf::A(buffer)
+            }
+            Op::Discard => {
+                if !backing.punch.load(Ordering::Relaxed) {
+                    return Some(Done { token, result: Ok(()), buffer });
+                }
+                flight.step = Step::Range { mode: FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE };
+                OneOf::A(buffer)
+            }
+            Op::WriteZeroes { unmap } => {
+                flight.step = if unmap && backing.punch.load(Ordering::Relaxed) {
+                    Step::Range { mode: FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE }
+                } else {
+                    zero_step(backing)
+                };
+                OneOf::A(buffer)
+            }
+        };
+        if op != Op::Flush && len == 0 {
+            return Some(Done { token, result: Ok(()), buffer: self.guest_buffer(memory, &mut flight)? });
+        }
+        self.outstanding += 1;
+        self.start(memory, flight);
+        None
+    }
+
+    /// Hands the next operation of a flight to the ring, or to the backlog.
+    fn start(&mut self, memory: Memory, mut flight: Flight) {
+        let memory = if flight.step == Step::Zeroes && flight.guest.is_none() {
+            // The ring works on zeroes of ours from here on.
+            let zeroes = AlignedBuffer::new(ZEROES.min(usize::try_from(flight.len).unwrap_or(ZEROES)));
+            match memory {
+                OneOf::A(guest) => flight.guest = Some(guest),
+                OneOf::B(_) => {}
+            }
+            OneOf::B(zeroes)
+        } else {
+            memory
+        };
+        if !self.backlog.is_empty() || self.ring.room() == 0 {
+            self.backlog.push_back((memory, flight));
+            return;
+        }
+        self.push(memory, flight);
+    }
+
+    fn push(&mut self, memory: Memory, flight: Flight) {
+        let operation = operation(&memory, &flight);
+        if let Err(back) = self.ring.push(flight.file.index, operation, memory, flight) {
+            self.backlog.push_front(back);
+        }
+    }
+
+    /// Sends what was submitted to the kernel.
+    #[inline]
+    pub(crate) fn flush(&mut self) {
+        self.ring.submit();
+    }
+
+    /// Collects what has ended.
+    #[inline]
+    pub(crate) fn poll(&mut self, done: &mut Vec<Done>) {
+        if self.ring.in_flight() == 0 {
+            return;
+        }
+        let mut more = false;
+        while let Some(completion) = self.ring.reap() {
+            if let Some(ended) = self.advance(completion) {
+                done.push(ended);
+            } else {
+                more = true;
+            }
+        }
+        while self.ring.room() > 0 {
+            let Some((memory, flight)) = self.backlog.pop_front() else { break };
+            self.push(memory, flight);
+            more = true;
+        }
+        if more {
+            self.ring.submit();
+        }
+    }
+
+    /// Lets go of what was abandoned and has ended since: nobody polls for it, and it keeps its file open, and so locked, and
+    /// its guest's memory mapped.
+    pub(crate) fn sweep(&mut self) {
+        if self.outstanding == 0 && self.ring.in_flight() > 0 {
+            let mut none = Vec::new();
+            self.poll(&mut none);
+            debug_assert!(none.is_empty(), "an answer nobody waits for");
+        }
+    }
+
+    /// One step has ended: the next one, or the end.
+    #[inline]
+    fn advance(&mut self, completion: Completion<Memory, Flight>) -> Option<Done> {
+        let Completion { result, memory, payload: mut flight } = completion;
+        if flight.abandoned {
+            self.recycle(memory);
+            return None;
+        }
+        let next = match result {
+            Ok(bytes) => self.moved(bytes, &memory, &mut flight),
+            // Nothing happened; again.
+            Err(Errno::INTR | Errno::AGAIN) => Ok(true),
+            Err(errno) => refused(errno, &mut flight),
+        };
+        match next {
+            Ok(true) => {
+                self.start(memory, flight);
+                None
+            }
+            Ok(false) => self.finish(memory, flight, Ok(())),
+            Err(error) => self.finish(memory, flight, Err(error)),
+        }
+    }
+
+    /// A step went well: whether there is another.
+    fn moved(&mut self, bytes: usize, memory: &Memory, flight: &mut Flight) -> Result<bool, IoError> {
+        let bytes = bytes as u64;
+        match flight.step {
+            Step::Move => {
+                let mut bytes = bytes;
+                if flight.op == Op::Read
+                    && let (OneOf::B(bounce), Some(guest)) = (memory, &flight.guest)
+                {
+                    let lead = lead(flight);
+                    bytes = bytes.saturating_sub(lead).min(flight.len - flight.done);
+                    iovec::copy(bounce, lead, guest, flight.skip + flight.done, bytes as usize);
+                }
+                if bytes == 0 {
+                    // The end of a file that was cut behind our back; or a device that takes no more.
+                    return Err(IoError::Device { errno: Errno::IO.raw_os_error() });
+                }
+                flight.done += bytes;
+                Ok(flight.done < flight.len)
+            }
+            Step::Zeroes => {
+                if bytes == 0 {
+                    return Err(IoError::Device { errno: Errno::IO.raw_os_error() });
+                }
+                flight.done += bytes;
+                Ok(flight.done < flight.len)
+            }
+            Step::Range { .. } => {
+                flight.step = Step::Sync;
+                Ok(flight.durable)
+            }
+            Step::Sync => Ok(false),
+        }
+    }
+
+    fn finish(&mut self, memory: Memory, mut flight: Flight, result: Result<(), IoError>) -> Option<Done> {
+        self.outstanding -= 1;
+        if let Err(error) = result {
+            flight.file.volume.count(error);
+        }
+        let buffer = self.guest_buffer(memory, &mut flight)?;
+        Some(Done { token: flight.token, result, buffer })
+    }
+
+    fn guest_buffer(&mut self, memory: Memory, flight: &mut Flight) -> Option<GuestBuffer> {
+        match memory {
+            OneOf::A(guest) => Some(guest),
+            OneOf::B(bounce) => {
+                if flight.op != Op::Flush {
+                    self.recycle(OneOf::B(bounce));
+                }
+                // A flight on a buffer of ours always has the guest's.
+                flight.guest.take()
+            }
+        }
+    }
+
+    fn bounce(&mut self, direct: Direct, flight: &Flight) -> AlignedBuffer {
+        let mask = direct.offset - 1;
+        let whole = flight.len.saturating_add(2 * mask) & !mask;
+        let need = usize::try_from(whole).unwrap_or(BOUNCE).min(BOUNCE);
+        match self.spare.iter().position(|spare| spare.capacity() >= need) {
+            Some(index) => self.spare.swap_remove(index),
+            None => AlignedBuffer::new(need),
+        }
+    }
+
+    fn recycle(&mut self, memory: Memory) {
+        if let OneOf::B(buffer) = memory
+            && self.spare.len() < SPARE
+        {
+            self.spare.push(buffer);
+        }
+    }
+
+    pub(crate) fn abandon(&mut self, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
+        self.abandon_where(|flight| matches(flight.token), given_up);
+    }
+
+    fn abandon_where(&mut self, mut matches: impl FnMut(&Flight) -> bool, given_up: &mut Vec<u64>) {
+        let before = given_up.len();
+        let mut cancel: Vec<Ticket> = Vec::new();
+        for (ticket, flight) in self.ring.payloads() {
+            if !flight.abandoned && matches(flight) {
+                flight.abandoned = true;
+                flight.file.volume.count_abandoned();
+                given_up.push(flight.token);
+                cancel.push(ticket);
+            }
+        }
+        for ticket in cancel {
+            self.ring.cancel(ticket);
+        }
+        self.backlog.retain(|(_, flight)| {
+            let gone = matches(flight);
+            if gone {
+                flight.file.volume.count_abandoned();
+                given_up.push(flight.token);
+            }
+            !gone
+        });
+        self.outstanding -= given_up.len() - before;
+        self.ring.submit();
+    }
+}
+
+fn zero_step(backing: &FileBacking) -> Step {
+    if backing.zero_range.load(Ordering::Relaxed) {
+        Step::Range { mode: FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE }
+    } else {
+        Step::Zeroes
+    }
+}
+
+/// A step failed: whether there is another way.
+fn refused(errno: Errno, flight: &mut Flight) -> Result<bool, IoError> {
+    let Some(backing) = flight.file.backing() else { return Err(IoError::Gone) };
+    let Step::Range { mode } = flight.step else { return Err(IoError::from_errno(errno.raw_os_error())) };
+    let unsupported = matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV);
+    // Block devices answer EINVAL for ranges that are not whole logical blocks.
+    if !unsupported && errno != Errno::INVAL {
+        return Err(IoError::from_errno(errno.raw_os_error()));
+    }
+    let punching = mode.contains(FallocateFlags::PUNCH_HOLE);
+    if unsupported {
+        FileBacking::switch_off(if punching { &backing.punch } else { &backing.zero_range });
+    }
+    if flight.op == Op::Discard {
+        // A discard is a hint.
+        return Ok(false);
+    }
+    flight.step = if punching { zero_step(backing) } else { Step::Zeroes };
+    Ok(true)
+}
+
+/// Bytes before the request in its first bounced block.
+fn lead(flight: &Flight) -> u64 {
+    let align = flight.file.backing().and_then(|backing| backing.direct).map_or(1, |direct| direct.offset);
+    (flight.offset + flight.done) % align
+}
+
+fn operation(memory: &Memory, flight: &Flight) -> Operation {
+    let Flight { offset, len, done, skip, durable, .. } = *flight;
+    let at = offset + done;
+    let left = usize::try_from(len - done).unwrap_or(MOST).min(MOST);
+    match (flight.step, memory) {
+        (Step::Move, OneOf::A(_)) if flight.op == Op::Read => Operation::Read { at, skip: skip + done, len: left },
+        (Step::Move, OneOf::A(_)) => Operation::Write { at, skip: skip + done, len: left, durable },
+        (Step::Move, OneOf::B(bounce)) if flight.op == Op::Read => {
+            let align = flight.file.backing().and_then(|backing| backing.direct).map_or(1, |d| d.offset as usize);
+            let lead = lead(flight);
+            let want = (lead as usize).saturating_add(left).min(bounce.capacity());
+            let whole = want.next_multiple_of(align).min(bounce.capacity());
+            Operation::Read { at: at - lead, skip: 0, len: whole }
+        }
+        (Step::Move, OneOf::B(bounce)) => {
+            let part = left.min(bounce.capacity());
+            if let Some(guest) = &flight.guest {
+                iovec::copy(guest, skip + done, bounce, 0, part);
+            }
+            Operation::Write { at, skip: 0, len: part, durable }
+        }
+        (Step::Zeroes, memory) => {
+            let have = memory.iovecs().first().map_or(0, |piece| piece.len());
+            Operation::Write { at, skip: 0, len: left.min(have), durable }
+        }
+        (Step::Range { mode }, _) => Operation::Allocate { mode: mode.bits(), at: offset, len },
+        (Step::Sync, _) => Operation::Sync,
+    }
+}
+
+/// Whether the kernel takes this request as it is around the page cache.
+fn is_aligned(direct: Direct, flight: &Flight, buffer: &GuestBuffer) -> bool {
+    if !(flight.offset | flight.len).is_multiple_of(direct.offset) {
+        return false;
+    }
+    // Where it goes in several operations, each but the first starts within a piece, at a multiple of MOST from the data's start.
+    let unit = if flight.len > MOST as u64 { direct.offset.max(direct.memory as u64) } else { direct.offset };
+    let (mut at, end) = (0, flight.skip + flight.len);
+    buffer.iovecs().iter().all(|piece| {
+        let start = at;
+        at += piece.len() as u64;
+        // Pieces before and after the data do not matter; those of the data are whole, as requests are split there.
+        at <= flight.skip
+            || start >= end
+            || (piece.base() as usize).is_multiple_of(direct.memory) && (piece.len() as u64).is_multiple_of(unit)
+    })
+}

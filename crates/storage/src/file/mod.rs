@@ -1,0 +1,167 @@
+//! Files and block devices: opening, the fence, growing. The I/O itself is in [`engine`].
+
+pub(crate) mod engine;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{AtFlags, FileType, SeekFrom, StatxFlags};
+use softdpu_sys::lock;
+
+use crate::{Activation, Broker, Kind, Limits, RangeLimits, VolumeError, VolumeSpec};
+
+/// What direct I/O asks of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Direct {
+    /// Alignment of each piece's address.
+    pub memory: usize,
+    /// Alignment of offset and length, and of each piece's length.
+    pub offset: u64,
+}
+
+/// A file or block device. One open file description per process carries the lock and all I/O.
+pub(crate) struct FileBacking {
+    file: OwnedFd,
+    device: bool,
+    exclusive: bool,
+    /// None: through the page cache.
+    pub(super) direct: Option<Direct>,
+    /// Whether discards reach the file; switched off when it turns out not to support them.
+    pub(super) punch: AtomicBool,
+    /// Whether FALLOC_FL_ZERO_RANGE works; as above.
+    pub(super) zero_range: AtomicBool,
+}
+
+impl FileBacking {
+    /// Opens the file; its size and what it can do.
+    pub(crate) fn open(spec: &VolumeSpec, broker: &dyn Broker) -> Result<(FileBacking, u64, Limits), VolumeError> {
+        let name = &spec.name;
+        let (path, direct, device, discard, asked, create) = match &spec.kind {
+            Kind::File { path, direct, discard, size, create } => (path, *direct, false, *discard, *size, *create),
+            Kind::Device { path, direct } => (path, *direct, true, true, None, false),
+            Kind::Null { .. } | Kind::Memory { .. } | Kind::Nbd { .. } => {
+                return Err(VolumeError::spec(name, "this kind of volume has no file"));
+            }
+        };
+        let shown = path.display();
+        let os = |what: String, source: std::io::Error| VolumeError::os(name, what, source);
+        let file = broker.open_backing(spec).map_err(|e| match e.raw_os_error() {
+            Some(libc_einval) if direct && libc_einval == rustix::io::Errno::INVAL.raw_os_error() => {
+                VolumeError::spec(name, format!("the file system of {shown} has no direct I/O: set direct = false"))
+            }
+            _ => os(format!("open {shown}"), e),
+        })?;
+        let stat = rustix::fs::fstat(&file).map_err(|e| os(format!("look at {shown}"), e.into()))?;
+        match (FileType::from_raw_mode(stat.st_mode), device) {
+            (FileType::RegularFile, false) | (FileType::BlockDevice, true) => {}
+            (FileType::BlockDevice, false) => {
+                return Err(VolumeError::spec(name, format!("{shown} is a block device: say device, not file")));
+            }
+            (FileType::RegularFile, true) => {
+                return Err(VolumeError::spec(name, format!("{shown} is a file: say file, not device")));
+            }
+            (other, _) => return Err(VolumeError::spec(name, format!("{shown} is neither file nor disk ({other:?})"))),
+        }
+        let direct = if direct { Some(alignment(file.as_fd(), device)) } else { None };
+        let block = direct.map_or(1, |direct| direct.offset).max(u64::from(spec.block_size));
+        let had = length(file.as_fd(), device).map_err(|e| os(format!("find the size of {shown}"), e))?;
+        let size = match asked {
+            Some(asked) if create && had == 0 => {
+                rustix::fs::ftruncate(&file, asked)
+                    .map_err(|e| os(format!("size {shown} to {asked} bytes"), e.into()))?;
+                asked
+            }
+            Some(asked) if had < asked => {
+                let reason = format!(
+                    "{shown} has {had} bytes, less than the {asked} it should have: correct the size, or leave it out \
+                     and grow the volume"
+                );
+                return Err(VolumeError::spec(name, reason));
+            }
+            // A volume may have been grown at run time; nothing is ever cut off.
+            _ => had,
+        };
+        let size = size / block * block;
+        if size == 0 {
+            return Err(VolumeError::spec(name, format!("{shown} has {had} bytes, less than one block of {block}")));
+        }
+        let preferred = u32::try_from(stat.st_blksize).unwrap_or(4096).clamp(4096, 1 << 20);
+        let alignment = if device { block.max(4096) as u32 } else { preferred };
+        // Bounded, so that one request cannot keep a kernel worker for ever.
+        let range = RangeLimits { alignment, max_bytes: 1 << 30 };
+        let limits = Limits {
+            block_size: block as u32,
+            preferred_block: preferred.max(block as u32),
+            discard: discard.then_some(range),
+            write_zeroes: range,
+        };
+        let backing = FileBacking {
+            file,
+            device,
+            exclusive: !spec.read_only && !spec.shared,
+            direct,
+            punch: AtomicBool::new(discard),
+            zero_range: AtomicBool::new(true),
+        };
+        Ok((backing, size, limits))
+    }
+
+    /// Takes the lock, on the very description that carries the I/O of this process. A process before us that was killed has
+    /// one on its own description, which lives until the kernel is done with the last write it had in flight.
+    pub(crate) fn fence(&self, name: &str) -> Result<Activation, VolumeError> {
+        match lock::try_lock(self.file.as_fd(), self.exclusive) {
+            Ok(true) => Ok(Activation::Active),
+            Ok(false) => Ok(Activation::Busy {
+                why: "its file is locked: by a softdpu that runs, or by I/O in flight of one that was killed".into(),
+            }),
+            Err(error) => Err(VolumeError::os(name, "lock its file", error)),
+        }
+    }
+
+    pub(crate) fn grow(&self, name: &str, size: u64) -> Result<(), VolumeError> {
+        let os = |what: &str, e: std::io::Error| VolumeError::os(name, what, e);
+        let had = length(self.file.as_fd(), self.device).map_err(|e| os("find its size", e))?;
+        if had >= size {
+            return Ok(());
+        }
+        if self.device {
+            let reason = format!("its device has {had} bytes: grow the device to {size} first");
+            return Err(VolumeError::spec(name, reason));
+        }
+        rustix::fs::ftruncate(&self.file, size).map_err(|e| os("grow its file", e.into()))
+    }
+
+    pub(crate) fn switch_off(flag: &AtomicBool) {
+        flag.store(false, Ordering::Relaxed);
+    }
+}
+
+impl AsFd for FileBacking {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn length(file: BorrowedFd<'_>, device: bool) -> std::io::Result<u64> {
+    if device {
+        // The description is ours alone and all I/O says its offset, so moving its position disturbs nobody.
+        return Ok(rustix::fs::seek(file, SeekFrom::End(0))?);
+    }
+    Ok(u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0))
+}
+
+/// What direct I/O on this file needs: statx tells from Linux 6.1 on; before, a disk's logical block size, and a page for
+/// files, which is enough everywhere.
+fn alignment(file: BorrowedFd<'_>, device: bool) -> Direct {
+    if let Ok(stat) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        && stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0
+        && stat.stx_dio_mem_align.is_power_of_two()
+        && stat.stx_dio_offset_align.is_power_of_two()
+    {
+        let memory = stat.stx_dio_mem_align.max(4) as usize;
+        return Direct { memory, offset: u64::from(stat.stx_dio_offset_align.clamp(512, 65536)) };
+    }
+    let block = if device { rustix::fs::ioctl_blksszget(file).unwrap_or(4096) } else { 4096 };
+    let block = if block.is_power_of_two() { block.clamp(512, 65536) } else { 4096 };
+    Direct { memory: block as usize, offset: u64::from(block) }
+}

@@ -1,0 +1,40 @@
+//! Volumes: what a disk's bytes are kept in, and how requests reach them.
+//!
+//! ```text
+//!  VolumeSpec ─ open ─▶ Volume (one per process, shared by all cores: state, size, limits, counters, fence)
+//!                         │ attach, once activated
+//!  engine core ── IoContext (one per core: its io_uring, its NBD connections)
+//!                   submit(&mut Vec<Request>) ─▶ … ─▶ poll(&mut Vec<Done>)
+//! ```
+//!
+//! A volume is `opened` first: it can be looked at, and several processes may hold it so (the target of a migration, the
+//! next release during an upgrade). [`Volume::activate`] takes the **fence**, after which no write of a process before us
+//! can land any more; only then are queues started and in-flight requests replayed.
+//!
+//! ```text
+//!           activate: Busy (retry)
+//!             ┌─────┐              connection lost               back end is there, but not what it was
+//!   open ─▶ opened ─┴─▶ active ◀───────────────────▶ recovering ◀────────▶ failed (somebody has to look at it)
+//! ```
+//!
+//! Buffers travel with their requests: a [`Request`] owns its [`GuestBuffer`](softdpu_memory::GuestBuffer), so guest memory
+//! stays mapped for as long as anything may touch it, and comes back with the [`Done`].
+
+#![forbid(unsafe_code)]
+
+mod broker;
+mod context;
+mod error;
+mod file;
+mod memory;
+mod nbd;
+mod request;
+mod spec;
+mod volume;
+
+pub use broker::{Broker, PathBroker, open_path};
+pub use context::{Attachment, IoContext};
+pub use error::{IoError, VolumeError};
+pub use request::{Done, Op, Request};
+pub use spec::{Kind, VolumeSpec};
+pub use volume::{Activation, ErrorCounts, Limits, RangeLimits, State, Volume, VolumeStatus};

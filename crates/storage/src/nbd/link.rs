@@ -1,0 +1,294 @@
+//! One connection to an NBD server, through its lives: in order, requests are sent, answered, and sent again after a
+//! reconnection.
+//!
+//! ```text
+//!            arrived                     error, EOF
+//!   waiting ────────▶ connected ─────────────────────────────▶ waiting (back-off, connector thread)
+//!                        │ hung, or talks nonsense                ▲
+//!                        └──▶ closing: nothing is sent, what ─────┘ EOF, or deadline
+//!                             comes is still taken
+//! ```
+//!
+//! A connection that is given up is shut down for writing and read until the server closes it: only then is all that the
+//! server had received done, and only then may the requests go again on another connection. Otherwise an old write could
+//! land after newer ones.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::net::{Shutdown, shutdown};
+use softdpu_sys::net;
+
+use super::flight::{Flight, Memory};
+use super::mailbox::Mailbox;
+use super::traffic::{Connection, HEADER, Inner, Outcome, Rx, Slot};
+use super::wire::{self, Export};
+use super::{Arrival, NbdBacking, Refusal};
+use crate::volume::Backing;
+use crate::{Request, State, Volume};
+
+/// The first pause before a reconnection; it doubles up to the volume's limit.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+pub(crate) struct Link {
+    volume: Arc<Volume>,
+    id: u32,
+    state: Mutex<Inner>,
+    /// Changes with the socket and with what is to be waited for on it.
+    epoch: AtomicU32,
+}
+
+impl Link {
+    pub(super) fn new(volume: &Arc<Volume>, id: u32, first: Option<(OwnedFd, Export)>) -> Arc<Link> {
+        let arrival = Arrival::default();
+        let connecting = first.is_some();
+        if let Some(first) = first {
+            *arrival.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ok(first));
+        }
+        if let Some(backing) = backing(volume) {
+            backing.goes_down();
+        }
+        let state = Mutex::new(Inner {
+            connection: None,
+            slots: Vec::new(),
+            free: Vec::new(),
+            queue: VecDeque::new(),
+            serial: 0,
+            owners: Vec::new(),
+            arrival,
+            connecting,
+            retry_at: None,
+            pause: FIRST_PAUSE,
+        });
+        Arc::new(Link { volume: Arc::clone(volume), id, state, epoch: AtomicU32::new(1) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn join(&self, me: &Arc<Mailbox>, now: Instant) {
+        let mut inner = self.lock();
+        if !inner.owners.iter().any(|owner| Arc::ptr_eq(owner, me)) {
+            inner.owners.push(Arc::clone(me));
+        }
+        drop(inner);
+        // Connects, where there is no connection yet.
+        self.tick(me, now);
+    }
+
+    pub(crate) fn leave(&self, me: &Arc<Mailbox>) {
+        let mut given_up = Vec::new();
+        self.abandon(me, &mut |_| true, &mut given_up);
+        self.lock().owners.retain(|owner| !Arc::ptr_eq(owner, me));
+    }
+
+    /// Takes requests that were admitted.
+    pub(crate) fn submit(&self, request: Request, me: &Arc<Mailbox>, deadline: Instant) {
+        let inner = &mut *self.lock();
+        inner.serial += 1;
+        me.expect();
+        let flight = Flight::new(request, me, inner.serial, deadline);
+        let index = inner.free.pop().unwrap_or_else(|| {
+            inner.slots.push(Slot::default());
+            inner.slots.len() as u32 - 1
+        });
+        let slot = &mut inner.slots[index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.flight = Some(flight);
+        inner.queue.push_back(index);
+    }
+
+    /// Sends what is waiting to be sent.
+    pub(crate) fn flush(&self, me: &Arc<Mailbox>, now: Instant) {
+        let mut inner = self.lock();
+        if inner.queue.is_empty() && inner.connection.as_ref().is_none_or(|connection| connection.tx.is_none()) {
+            return;
+        }
+        let outcome = inner.transmit(&self.volume, me);
+        self.conclude(&mut inner, outcome, me, now);
+    }
+
+    /// Sends and receives what can be without waiting.
+    pub(crate) fn poll(&self, me: &Arc<Mailbox>, now: Instant) {
+        self.look(&mut self.lock(), me, now);
+    }
+
+    fn look(&self, inner: &mut Inner, me: &Arc<Mailbox>, now: Instant) {
+        self.install(inner, now);
+        let received = inner.receive(&self.volume, me);
+        self.conclude(inner, received, me, now);
+        let sent = inner.transmit(&self.volume, me);
+        self.conclude(inner, sent, me, now);
+    }
+
+    /// Time-outs, hung servers, reconnections.
+    pub(crate) fn tick(&self, me: &Arc<Mailbox>, now: Instant) {
+        let inner = &mut *self.lock();
+        self.look(inner, me, now);
+        let answer = backing(&self.volume).map_or(FIRST_PAUSE, NbdBacking::answer);
+        if inner.expire(&self.volume, me, now, answer) {
+            let reason = "the server did not answer in time".into();
+            self.conclude(inner, Outcome::Close { reason, deaf: false }, me, now);
+        }
+        let over =
+            inner.connection.as_ref().and_then(|connection| connection.closing).is_some_and(|until| until <= now);
+        if over {
+            let reason = "the server did not close its old connection in time".into();
+            self.conclude(inner, Outcome::Lost(reason), me, now);
+        }
+        let Some(backing) = backing(&self.volume) else { return };
+        if inner.connection.is_none() && !inner.connecting && inner.retry_at.is_none_or(|at| at <= now) {
+            inner.connecting = backing.start_connecting(self.id, &inner.arrival, &inner.owners);
+            inner.retry_at = Some(now + inner.pause);
+        }
+    }
+
+    /// Takes what the connector thread has brought.
+    fn install(&self, inner: &mut Inner, now: Instant) {
+        if !inner.connecting {
+            return;
+        }
+        let Some(arrived) = inner.arrival.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        inner.connecting = false;
+        match arrived {
+            Ok((socket, export)) => {
+                let socket = Arc::new(socket);
+                inner.connection =
+                    Some(Connection { socket, export, tx: None, rx: HEADER, closing: None, blocked: false });
+                inner.pause = FIRST_PAUSE;
+                inner.retry_at = None;
+                self.epoch.fetch_add(1, Ordering::Release);
+                if backing(&self.volume).is_some_and(NbdBacking::comes_up) {
+                    self.volume.enter(State::Active, "");
+                }
+            }
+            Err(Refusal { reason, lasting }) => {
+                let most = backing(&self.volume).map_or(FIRST_PAUSE, NbdBacking::longest_pause);
+                inner.retry_at = Some(now + inner.pause);
+                inner.pause = (inner.pause * 2).min(most).max(FIRST_PAUSE);
+                self.volume.enter(if lasting { State::Failed } else { State::Recovering }, &reason);
+            }
+        }
+    }
+
+    fn conclude(&self, inner: &mut Inner, outcome: Outcome, me: &Arc<Mailbox>, now: Instant) {
+        let Some(connection) = &mut inner.connection else { return };
+        match outcome {
+            Outcome::Fine => {
+                let blocked = connection.tx.is_some() && connection.closing.is_none();
+                if std::mem::replace(&mut connection.blocked, blocked) != blocked {
+                    self.epoch.fetch_add(1, Ordering::Release);
+                }
+            }
+            Outcome::Close { reason, deaf } => {
+                if deaf {
+                    connection.rx = Rx::Deaf;
+                }
+                if connection.closing.is_none() {
+                    let _ = shutdown(&connection.socket, Shutdown::Write);
+                    let patience = backing(&self.volume).map_or(FIRST_PAUSE, NbdBacking::timeout);
+                    connection.closing = Some(now + patience);
+                    connection.tx = None;
+                    self.volume.enter(State::Recovering, &reason);
+                    self.epoch.fetch_add(1, Ordering::Release);
+                }
+            }
+            Outcome::Lost(reason) => {
+                inner.connection = None;
+                let replayed = inner.requeue();
+                inner.retry_at = Some(now);
+                self.volume.count_disconnect(replayed);
+                self.epoch.fetch_add(1, Ordering::Release);
+                if let Some(backing) = backing(&self.volume) {
+                    backing.goes_down();
+                }
+                self.volume.enter(State::Recovering, &reason);
+                // Whoever sleeps on the socket has to look at the clock instead.
+                inner.wake_others(me);
+            }
+        }
+    }
+
+    pub(crate) fn abandon(&self, me: &Arc<Mailbox>, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
+        let inner = &mut *self.lock();
+        let sending = inner.connection.as_ref().and_then(|connection| connection.tx.as_ref()).map(|tx| {
+            let gone = tx.gone.saturating_sub(wire::REQUEST_LEN as u64);
+            (tx.index, (gone, tx.payload))
+        });
+        for index in 0..inner.slots.len() as u32 {
+            let slot = &mut inner.slots[index as usize];
+            let Some(flight) = slot.flight.as_mut() else { continue };
+            if flight.late || !Arc::ptr_eq(&flight.owner, me) || !matches(flight.token) {
+                continue;
+            }
+            given_up.push(flight.token);
+            me.give_up();
+            self.volume.count_abandoned();
+            if flight.sent {
+                flight.let_go(sending.filter(|(sent, (_, all))| *sent == index && *all > 0).map(|(_, bytes)| bytes));
+            } else {
+                slot.flight = None;
+                inner.free.push(index);
+                inner.queue.retain(|queued| *queued != index);
+            }
+        }
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let inner = self.lock();
+        let flights = || inner.slots.iter().filter_map(|slot| slot.flight.as_ref());
+        // A connection that is being given up already is not waited for twice.
+        let open = inner.connection.as_ref().is_some_and(|connection| connection.closing.is_none());
+        let answer = backing(&self.volume).filter(|_| open).map(NbdBacking::answer);
+        let answers =
+            answer.into_iter().flat_map(|answer| flights().filter_map(move |flight| flight.answer_by(answer)));
+        let deadlines = flights().filter(|flight| !flight.late).map(|flight| flight.deadline);
+        let closing = inner.connection.as_ref().and_then(|connection| connection.closing);
+        let retry = if inner.connection.is_none() && !inner.connecting { inner.retry_at } else { None };
+        deadlines.chain(answers).chain(closing).chain(retry).min()
+    }
+
+    pub(crate) fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// The socket to wait for, and whether for room to send, too.
+    pub(crate) fn interest(&self) -> Option<(Arc<OwnedFd>, bool)> {
+        self.lock().connection.as_ref().map(|connection| (Arc::clone(&connection.socket), connection.blocked))
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        let inner = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let idle = inner.slots.iter().all(|slot| slot.flight.is_none());
+        let Some(backing) = backing(&self.volume) else { return };
+        match inner.connection.take() {
+            Some(connection) => {
+                if idle && connection.closing.is_none() {
+                    let bye = wire::request(wire::Command::Disconnect, 0, 0, 0, 0);
+                    let _ = net::send::<Memory>(connection.socket.as_fd(), &bye, None);
+                    backing.forget(self.id);
+                }
+                // Otherwise the copy that is kept lets the next to activate wait for the end of what is in flight.
+            }
+            None => {
+                backing.comes_up();
+                if let Ok(Some(Ok(_))) = inner.arrival.try_lock().as_deref() {
+                    backing.forget(self.id);
+                }
+            }
+        }
+    }
+}
+
+fn backing(volume: &Volume) -> Option<&NbdBacking> {
+    match &volume.backing {
+        Backing::Nbd(backing) => Some(backing),
+        _ => None,
+    }
+}

@@ -1,0 +1,91 @@
+//! Where one core finds what ended for it, whoever received the answer.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use softdpu_sys::wake::Doorbell;
+
+use crate::{Done, VolumeError};
+
+pub(crate) struct Mailbox {
+    done: Mutex<Vec<Done>>,
+    /// Whether there is anything to look at, set before the bell is rung: a polling core looks here only.
+    full: AtomicBool,
+    bell: Doorbell,
+    /// The core's requests that nobody has answered.
+    outstanding: AtomicUsize,
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> Result<Self, VolumeError> {
+        let bell = Doorbell::new().map_err(|e| VolumeError::Ring(e.into()))?;
+        Ok(Mailbox { done: Mutex::default(), full: AtomicBool::new(false), bell, outstanding: AtomicUsize::new(0) })
+    }
+
+    pub(crate) fn outstanding(&self) -> usize {
+        self.outstanding.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn expect(&self) {
+        self.outstanding.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One request less to wait for, without an answer.
+    pub(super) fn give_up(&self) {
+        self.outstanding.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Puts an answer in; the owner looks by itself or is [woken](Self::wake).
+    pub(super) fn put(&self, done: Done) {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).push(done);
+        self.full.store(true, Ordering::Release);
+    }
+
+    /// Makes the owner look even if it sleeps.
+    pub(crate) fn wake(&self) {
+        self.full.store(true, Ordering::Release);
+        self.bell.ring();
+    }
+
+    /// Whether somebody else had something for us.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire)
+    }
+
+    /// Takes the answers.
+    pub(crate) fn take(&self, done: &mut Vec<Done>) {
+        if !self.full.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let mut ended = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        self.outstanding.fetch_sub(ended.len(), Ordering::Relaxed);
+        done.append(&mut ended);
+    }
+
+    /// Throws away answers whose token `matches`, and adds their tokens to `given_up`. Links abandon first: what one of them
+    /// answers until then is in here, and what comes later it does not answer any more.
+    pub(crate) fn abandon(&self, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
+        let mut ended = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = ended.len();
+        ended.retain(|done| {
+            let gone = matches(done.token);
+            if gone {
+                given_up.push(done.token);
+            }
+            !gone
+        });
+        self.outstanding.fetch_sub(before - ended.len(), Ordering::Relaxed);
+    }
+
+    /// Silences the bell. What it rang for is in `full`, so this comes before looking there.
+    pub(crate) fn silence(&self) {
+        self.bell.drain();
+    }
+}
+
+impl AsFd for Mailbox {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}

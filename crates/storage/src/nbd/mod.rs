@@ -1,0 +1,335 @@
+//! Volumes at NBD servers.
+//!
+//! ```text
+//!  NbdBacking (per volume) ── what the server said, sockets of a process before us, who connects
+//!    Link (per core; one for all where the server has no multi-conn) ── one connection and its requests
+//!      Flight (per request) ── which command is next
+//! ```
+//!
+//! Connecting may block (names, handshakes), so a short-lived thread does it; cores only ever use connected, non-blocking
+//! sockets.
+//!
+//! **The fence.** NBD has none, so it is made of what there is: each socket is kept by the broker under `nbd/VOLUME/N`, so it
+//! outlives a killed process; whoever activates the volume next shuts each kept socket down for writing and reads until the
+//! server closes it, which servers do when all they had received is done. What this cannot give: a server that closes
+//! earlier, or not within the volume's timeout, or that is reached by another host.
+
+mod flight;
+mod handshake;
+mod link;
+pub(crate) mod mailbox;
+mod traffic;
+mod uri;
+mod wire;
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+use rustix::fs::MemfdFlags;
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
+use serde::{Deserialize, Serialize};
+
+pub(crate) use link::Link;
+use mailbox::Mailbox;
+use uri::Uri;
+use wire::Export;
+
+use crate::{Activation, Broker, Kind, Limits, RangeLimits, Volume, VolumeError, VolumeSpec};
+
+/// The longest a first connection may take: its caller waits for it.
+const FIRST_CONNECT: Duration = Duration::from_secs(10);
+
+/// The most times an old connection is read from at a look: 4 MiB, after which others have their turn.
+const READS_PER_LOOK: usize = 64;
+
+/// What a connector thread brings.
+type Arrival = Arc<Mutex<Option<Result<(OwnedFd, Export), Refusal>>>>;
+
+/// Why there is no connection.
+struct Refusal {
+    reason: String,
+    /// The server is there, but what it offers cannot be used: somebody has to look at it.
+    lasting: bool,
+}
+
+pub(crate) struct NbdBacking {
+    name: String,
+    text: String,
+    uri: Uri,
+    read_only: bool,
+    /// What a server that is well may take for an answer.
+    answer: Duration,
+    timeout: Duration,
+    longest_pause: Duration,
+    export: Export,
+    broker: Arc<dyn Broker>,
+    /// The connection over which the export was first looked at. Kept, as some servers serve one client only, or end with
+    /// their last.
+    first: Mutex<Option<(OwnedFd, Export)>>,
+    /// Sockets of the process before us, until their server has closed them; none before the first look.
+    old: Mutex<Option<Vec<Old>>>,
+    shared: Mutex<Weak<Link>>,
+    links: AtomicU32,
+    /// Links without a connection.
+    down: AtomicUsize,
+}
+
+struct Old {
+    key: String,
+    socket: OwnedFd,
+    until: Instant,
+}
+
+/// What outlives a process about an export: with it a volume opens though its server is away, or serves one client only and
+/// still has the old one.
+#[derive(Serialize, Deserialize)]
+struct Memo {
+    uri: String,
+    export: Export,
+}
+
+impl NbdBacking {
+    pub(crate) fn open(spec: &VolumeSpec, broker: &Arc<dyn Broker>) -> Result<(NbdBacking, u64, Limits), VolumeError> {
+        let Kind::Nbd { uri: text, answer, timeout, reconnect } = &spec.kind else {
+            return Err(VolumeError::spec(&spec.name, "this kind of volume has no server"));
+        };
+        let uri = Uri::parse(text).map_err(|reason| VolumeError::spec(&spec.name, reason))?;
+        let known = recall(&spec.name, text, &**broker);
+        let (export, first) = match known {
+            Some(export) => (export, None),
+            None => {
+                let found = handshake::connect(&uri, FIRST_CONNECT.min(*timeout));
+                let (socket, export) = found.map_err(|reason| server_error(&spec.name, &uri, reason))?;
+                remember(&spec.name, text, export, &**broker)?;
+                (export, Some((socket, export)))
+            }
+        };
+        if export.can(wire::READ_ONLY) && !spec.read_only {
+            let reason = format!("the export at {text} is read-only: set read_only = true");
+            return Err(VolumeError::spec(&spec.name, reason));
+        }
+        let block = export.min_block.max(spec.block_size);
+        let size = export.size / u64::from(block) * u64::from(block);
+        if size == 0 {
+            return Err(VolumeError::spec(&spec.name, format!("the export at {text} is smaller than a block")));
+        }
+        let range = RangeLimits { alignment: export.preferred_block.max(block), max_bytes: 1 << 30 };
+        let limits = Limits {
+            block_size: block,
+            preferred_block: export.preferred_block.max(block),
+            discard: export.can(wire::SEND_TRIM).then_some(range),
+            write_zeroes: range,
+        };
+        let backing = NbdBacking {
+            name: spec.name.clone(),
+            text: text.clone(),
+            uri,
+            read_only: spec.read_only,
+            answer: *answer,
+            timeout: *timeout,
+            longest_pause: *reconnect,
+            export,
+            broker: Arc::clone(broker),
+            first: Mutex::new(first),
+            old: Mutex::new(None),
+            shared: Mutex::default(),
+            links: AtomicU32::new(0),
+            down: AtomicUsize::new(0),
+        };
+        Ok((backing, size, limits))
+    }
+
+    /// Waits, a look at a time, until the server has closed the connections of the process before us.
+    pub(crate) fn fence(&self) -> Result<Activation, VolumeError> {
+        let mut old = lock(&self.old);
+        let os = |what: &str, e| VolumeError::os(&self.name, what, e);
+        let waiting = match &mut *old {
+            Some(waiting) => waiting,
+            None => {
+                let until = Instant::now() + self.timeout;
+                let prefix = sockets_prefix(&self.name);
+                let kept = self.broker.kept(&prefix).map_err(|e| os("ask for its old connections", e))?;
+                let kept = kept.into_iter().map(|(key, socket)| {
+                    // No more requests; the server ends what it has.
+                    let _ = shutdown(&socket, Shutdown::Write);
+                    Old { key, socket, until }
+                });
+                old.insert(kept.collect())
+            }
+        };
+        let mut result = Ok(());
+        waiting.retain(|old| {
+            let over = old.is_over(&self.name);
+            if over {
+                result = std::mem::replace(&mut result, Ok(())).and(self.broker.forget(&old.key));
+            }
+            !over
+        });
+        result.map_err(|e| os("have its old connections forgotten", e))?;
+        if waiting.is_empty() {
+            return Ok(Activation::Active);
+        }
+        let why = format!("{} has not yet ended what a softdpu that was killed had sent it", self.uri.server);
+        Ok(Activation::Busy { why })
+    }
+
+    /// Looks at the export's size anew: NBD tells a client once.
+    pub(crate) fn grow(&self, size: u64) -> Result<(), VolumeError> {
+        let found = handshake::connect(&self.uri, FIRST_CONNECT.min(self.timeout));
+        let (_, export) = found.map_err(|reason| server_error(&self.name, &self.uri, reason))?;
+        if export.size < size {
+            let reason = format!("the export has {} bytes: grow it at the server to {size} first", export.size);
+            return Err(server_error(&self.name, &self.uri, reason));
+        }
+        remember(&self.name, &self.text, Export { size, ..self.export }, &*self.broker)
+    }
+
+    /// A core's connection: its own where the server promises that a flush on one covers the writes of all
+    /// (NBD_FLAG_CAN_MULTI_CONN), else the one all cores share.
+    pub(crate) fn link(&self, volume: &Arc<Volume>, me: &Arc<Mailbox>, now: Instant) -> Arc<Link> {
+        let mut shared = lock(&self.shared);
+        let link = match shared.upgrade().filter(|_| !self.export.can(wire::CAN_MULTI_CONN)) {
+            Some(link) => link,
+            None => {
+                let id = self.links.fetch_add(1, Ordering::Relaxed);
+                let first = lock(&self.first).take();
+                let first = first.filter(|(socket, _)| self.broker.keep(&self.key(id), socket.as_fd()).is_ok());
+                let link = Link::new(volume, id, first);
+                *shared = Arc::downgrade(&link);
+                link
+            }
+        };
+        drop(shared);
+        link.join(me, now);
+        link
+    }
+
+    fn key(&self, id: u32) -> String {
+        format!("{}{id}", sockets_prefix(&self.name))
+    }
+
+    fn forget(&self, id: u32) {
+        let _ = self.broker.forget(&self.key(id));
+    }
+
+    fn answer(&self) -> Duration {
+        self.answer
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn longest_pause(&self) -> Duration {
+        self.longest_pause
+    }
+
+    fn goes_down(&self) {
+        self.down.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether no link is down any more.
+    fn comes_up(&self) -> bool {
+        self.down.fetch_sub(1, Ordering::Relaxed) == 1
+    }
+
+    /// Connects in a thread of its own, which leaves what it got in `arrival` and wakes the owners. Whether there is one.
+    fn start_connecting(&self, id: u32, arrival: &Arrival, owners: &[Arc<Mailbox>]) -> bool {
+        let (uri, broker, key) = (self.uri.clone(), Arc::clone(&self.broker), self.key(id));
+        let (known, read_only, limit) = (self.export, self.read_only, self.timeout.min(FIRST_CONNECT));
+        let (arrival, owners) = (Arc::downgrade(arrival), owners.to_vec());
+        let attempt = move || {
+            let refused = |reason: String, lasting| Refusal { reason: format!("{}: {reason}", uri.server), lasting };
+            let connected = handshake::connect(&uri, limit).map_err(|reason| refused(reason, false));
+            let result = connected.and_then(|(socket, export)| {
+                same_export(&known, &export, read_only).map_err(|reason| refused(reason, true))?;
+                // Before the first request is on it: else a kill in between would leave nobody who knows of it.
+                let kept = broker.keep(&key, socket.as_fd());
+                kept.map_err(|e| refused(format!("cannot have its connection kept: {e}"), false))?;
+                Ok((socket, export))
+            });
+            let Some(arrival) = arrival.upgrade() else {
+                // The volume was detached in the meantime.
+                let _ = broker.forget(&key);
+                return;
+            };
+            *lock(&arrival) = Some(result);
+            for owner in owners {
+                owner.wake();
+            }
+        };
+        std::thread::Builder::new().name("nbd-connect".into()).spawn(attempt).is_ok()
+    }
+}
+
+impl Old {
+    /// One look, which ends soon even if the server keeps sending. Whether there will be no other.
+    fn is_over(&self, volume: &str) -> bool {
+        let mut scratch = [0; 64 << 10];
+        for _ in 0..READS_PER_LOOK {
+            match recv(&self.socket, &mut scratch[..], RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return true,
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => break,
+                // Reset: the server has dropped it.
+                Err(_) => return true,
+            }
+        }
+        if Instant::now() < self.until {
+            return false;
+        }
+        tracing::warn!(volume, "the server did not close an old connection in time; going on without");
+        true
+    }
+}
+
+/// A server that was restarted has to offer at least what it did before.
+fn same_export(known: &Export, now: &Export, read_only: bool) -> Result<(), String> {
+    if now.size < known.size {
+        return Err(format!("its export has shrunk from {} to {} bytes", known.size, now.size));
+    }
+    if now.can(wire::READ_ONLY) && !read_only {
+        return Err("its export has become read-only".into());
+    }
+    if now.min_block > known.min_block.max(512) {
+        return Err(format!("its smallest block has grown from {} to {} bytes", known.min_block, now.min_block));
+    }
+    Ok(())
+}
+
+fn server_error(name: &str, uri: &Uri, reason: String) -> VolumeError {
+    VolumeError::Server { volume: name.into(), server: uri.server.to_string(), reason }
+}
+
+/// How the names begin under which the broker keeps a volume's sockets.
+pub(crate) fn sockets_prefix(name: &str) -> String {
+    format!("nbd/{name}/")
+}
+
+/// The name under which the broker keeps what is known about a volume's export.
+pub(crate) fn memo_key(name: &str) -> String {
+    format!("nbd-export/{name}")
+}
+
+fn remember(name: &str, uri: &str, export: Export, broker: &dyn Broker) -> Result<(), VolumeError> {
+    let os = |e: std::io::Error| VolumeError::os(name, "have its export's size kept", e);
+    let memo = serde_json::to_vec(&Memo { uri: uri.into(), export }).map_err(|e| os(e.into()))?;
+    let file = rustix::fs::memfd_create("nbd export", MemfdFlags::CLOEXEC).map_err(|e| os(e.into()))?;
+    rustix::io::pwrite(&file, &memo, 0).map_err(|e| os(e.into()))?;
+    broker.keep(&memo_key(name), file.as_fd()).map_err(os)
+}
+
+fn recall(name: &str, uri: &str, broker: &dyn Broker) -> Option<Export> {
+    let key = memo_key(name);
+    let (_, file) = broker.kept(&key).ok()?.into_iter().find(|(other, _)| *other == key)?;
+    let mut bytes = vec![0; 16 << 10];
+    let len = rustix::io::pread(&file, &mut bytes[..], 0).ok()?;
+    let memo: Memo = serde_json::from_slice(&bytes[..len]).ok()?;
+    (memo.uri == uri).then_some(memo.export)
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

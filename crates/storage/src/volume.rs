@@ -1,0 +1,374 @@
+//! A volume: what is common to all kinds, and what all cores share of one.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::file::FileBacking;
+use crate::memory::{self, Memory};
+use crate::nbd::{self, NbdBacking};
+use crate::{Broker, IoError, Kind, Op, Request, VolumeError, VolumeSpec};
+
+/// Where a volume is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Looked at; not fenced, no requests.
+    Opened,
+    /// Fenced, takes requests.
+    Active,
+    /// Active, but its back end is away; requests wait.
+    Recovering,
+    /// Its back end is there, but cannot be used as it is (an export that has shrunk, say): somebody has to look at it.
+    /// Requests fail when their time is up. Should the back end become what it was, so does the volume.
+    Failed,
+}
+
+/// The answer of [`Volume::activate`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// The fence is ours.
+    Active,
+    /// Somebody else still has it: a dead process whose I/O is in flight, or a living one. Try again soon.
+    Busy {
+        /// Who, as far as is known.
+        why: String,
+    },
+}
+
+/// What a back end can take in one discard or write-zeroes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeLimits {
+    /// Ranges should start and end at multiples of this many bytes to have an effect.
+    pub alignment: u32,
+    /// The longest range, bytes; never zero.
+    pub max_bytes: u64,
+}
+
+/// What a device tells its driver about a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Every range starts and ends at multiples of this many bytes.
+    pub block_size: u32,
+    /// The size of I/O the back end is best at, bytes; at least the block size.
+    pub preferred_block: u32,
+    /// Discards, if it takes them.
+    pub discard: Option<RangeLimits>,
+    /// Write-zeroes; every kind takes them, natively or not.
+    pub write_zeroes: RangeLimits,
+}
+
+/// Failed requests by reason, since the volume was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorCounts {
+    /// [`IoError::NoSpace`].
+    pub no_space: u64,
+    /// [`IoError::Device`].
+    pub device: u64,
+    /// [`IoError::Timeout`].
+    pub timeout: u64,
+    /// [`IoError::OutOfRange`], [`IoError::ReadOnly`], [`IoError::Unsupported`]: the driver asked for the impossible.
+    pub refused: u64,
+    /// [`IoError::Gone`].
+    pub gone: u64,
+    /// Connections to the back end that were lost.
+    pub disconnects: u64,
+    /// Requests that were sent a second time after a connection was lost.
+    pub replayed: u64,
+    /// Requests given up while in flight, because their queue was stopped.
+    pub abandoned: u64,
+}
+
+/// A volume as `status` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeStatus {
+    /// Its name.
+    pub name: String,
+    /// `null`, `memory`, `file`, `device` or `nbd`.
+    pub kind: String,
+    /// Where it is in its life.
+    pub state: State,
+    /// What it waits for or why it failed; empty when all is well.
+    pub detail: String,
+    /// Bytes.
+    pub size: u64,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Failed requests.
+    pub errors: ErrorCounts,
+    /// The last error, in words.
+    pub last_error: Option<String>,
+}
+
+pub(crate) enum Backing {
+    Null,
+    Memory(Memory),
+    File(FileBacking),
+    Nbd(Box<NbdBacking>),
+}
+
+#[derive(Debug)]
+struct Condition {
+    state: State,
+    detail: String,
+    last_error: Option<String>,
+    errors: ErrorCounts,
+}
+
+/// A disk's bytes, as all cores of this process share them.
+pub struct Volume {
+    spec: VolumeSpec,
+    size: AtomicU64,
+    limits: Limits,
+    active: AtomicBool,
+    condition: Mutex<Condition>,
+    /// One grows or activates at a time.
+    change: Mutex<()>,
+    pub(crate) backing: Backing,
+}
+
+impl Volume {
+    /// Opens what the specification names. Nothing is locked yet and nothing is written, except that a file that is to be
+    /// created is created, and an NBD server is connected to (for up to ten seconds, and only if no process before us has
+    /// learned what there is to know).
+    ///
+    /// # Errors
+    /// [`VolumeError`] with what was wrong.
+    pub fn open(spec: VolumeSpec, broker: &Arc<dyn Broker>) -> Result<Arc<Volume>, VolumeError> {
+        if let Some(problem) = spec.problem() {
+            return Err(VolumeError::spec(&spec.name, problem));
+        }
+        let anything = RangeLimits { alignment: spec.block_size, max_bytes: 1 << 30 };
+        let mut limits = Limits {
+            block_size: spec.block_size,
+            preferred_block: spec.block_size.max(4096),
+            discard: Some(anything),
+            write_zeroes: anything,
+        };
+        let (backing, size) = match &spec.kind {
+            Kind::Null { size } => (Backing::Null, *size),
+            Kind::Memory { size } => {
+                let (memory, size) = Memory::open(&spec.name, *size, &**broker)?;
+                (Backing::Memory(memory), size)
+            }
+            Kind::File { .. } | Kind::Device { .. } => {
+                let (file, size, file_limits) = FileBacking::open(&spec, &**broker)?;
+                limits = file_limits;
+                (Backing::File(file), size)
+            }
+            Kind::Nbd { .. } => {
+                let (nbd, size, nbd_limits) = NbdBacking::open(&spec, broker)?;
+                limits = nbd_limits;
+                (Backing::Nbd(Box::new(nbd)), size)
+            }
+        };
+        if spec.read_only {
+            limits.discard = None;
+        }
+        let condition =
+            Condition { state: State::Opened, detail: String::new(), last_error: None, errors: ErrorCounts::default() };
+        Ok(Arc::new(Volume {
+            spec,
+            size: AtomicU64::new(size),
+            limits,
+            active: AtomicBool::new(false),
+            condition: Mutex::new(condition),
+            change: Mutex::new(()),
+            backing,
+        }))
+    }
+
+    /// Takes the fence: when it answers `Active`, no write of a process before us can land any more. Asking again is
+    /// harmless. Does not wait: on `Busy` the caller tries again after a few milliseconds.
+    ///
+    /// # Errors
+    /// When it can never succeed.
+    pub fn activate(&self) -> Result<Activation, VolumeError> {
+        let _one = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.is_active() {
+            return Ok(Activation::Active);
+        }
+        let activation = match &self.backing {
+            // Bytes of ours alone, changed by nobody but running code: what ended before us cannot write any more.
+            Backing::Null | Backing::Memory(_) => Activation::Active,
+            Backing::File(file) => file.fence(&self.spec.name)?,
+            Backing::Nbd(nbd) => nbd.fence()?,
+        };
+        match &activation {
+            Activation::Active => {
+                self.enter(State::Active, "");
+                self.active.store(true, Ordering::Release);
+            }
+            Activation::Busy { why } => self.enter(State::Opened, why),
+        }
+        Ok(activation)
+    }
+
+    /// Whether it takes requests.
+    pub fn is_active(&self) -> bool {
+        self.active.load(Ordering::Acquire)
+    }
+
+    /// Makes it larger; the same size is fine.
+    ///
+    /// # Errors
+    /// [`VolumeError::Shrink`] for less than it has; others where the back end cannot grow.
+    pub fn grow(&self, new_size: u64) -> Result<(), VolumeError> {
+        let _one = self.change.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = &self.spec.name;
+        let size = self.size();
+        if let Some(problem) = self.spec.size_problem(new_size) {
+            return Err(VolumeError::spec(name, problem));
+        }
+        let block = u64::from(self.limits.block_size);
+        if !new_size.is_multiple_of(block) {
+            return Err(VolumeError::spec(
+                name,
+                format!("size {new_size} is not a multiple of its block size {block}"),
+            ));
+        }
+        if new_size < size {
+            return Err(VolumeError::Shrink { volume: name.clone(), size, asked: new_size });
+        }
+        if new_size == size {
+            return Ok(());
+        }
+        match &self.backing {
+            Backing::Null => {}
+            Backing::Memory(memory) => memory.grow(name, new_size)?,
+            Backing::File(file) => file.grow(name, new_size)?,
+            Backing::Nbd(nbd) => nbd.grow(new_size)?,
+        }
+        self.size.store(new_size, Ordering::Release);
+        Ok(())
+    }
+
+    /// Has the broker forget all it keeps of the volume of that name: for a volume that was deleted, after the last user of
+    /// it is gone. Otherwise the next volume of that name would begin with the bytes of this one, which may have been another
+    /// tenant's.
+    ///
+    /// A keeper that cannot be asked is logged, and the rest is still tried: the volume is gone either way.
+    pub fn forget_kept(name: &str, broker: &dyn Broker) {
+        let sockets = broker.kept(&nbd::sockets_prefix(name)).unwrap_or_else(|error| {
+            tracing::warn!(volume = name, %error, "cannot ask for the kept connections of a deleted volume");
+            Vec::new()
+        });
+        let sockets = sockets.into_iter().map(|(key, _)| key);
+        for key in [memory::kept_key(name), nbd::memo_key(name)].into_iter().chain(sockets) {
+            if let Err(error) = broker.forget(&key) {
+                tracing::warn!(volume = name, key, %error, "what is kept of a deleted volume cannot be forgotten");
+            }
+        }
+    }
+
+    /// What it was opened from.
+    pub fn spec(&self) -> &VolumeSpec {
+        &self.spec
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
+    /// Bytes.
+    #[inline]
+    pub fn size(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
+
+    /// Whether writes are refused.
+    #[inline]
+    pub fn read_only(&self) -> bool {
+        self.spec.read_only
+    }
+
+    /// Logical block size, bytes.
+    pub fn block_size(&self) -> u32 {
+        self.limits.block_size
+    }
+
+    /// What a device tells its driver.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// For `status`.
+    pub fn status(&self) -> VolumeStatus {
+        let condition = self.condition();
+        VolumeStatus {
+            name: self.spec.name.clone(),
+            kind: self.spec.kind.word().into(),
+            state: condition.state,
+            detail: condition.detail.clone(),
+            size: self.size(),
+            read_only: self.read_only(),
+            errors: condition.errors,
+            last_error: condition.last_error.clone(),
+        }
+    }
+
+    fn condition(&self) -> std::sync::MutexGuard<'_, Condition> {
+        self.condition.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes state; logs where that is news.
+    pub(crate) fn enter(&self, state: State, detail: &str) {
+        let mut condition = self.condition();
+        if condition.state == state && condition.detail == detail {
+            return;
+        }
+        match state {
+            State::Failed => tracing::error!(volume = self.spec.name, detail, "volume failed"),
+            State::Recovering => tracing::warn!(volume = self.spec.name, detail, "volume recovering"),
+            State::Opened | State::Active => tracing::info!(volume = self.spec.name, ?state, detail, "volume"),
+        }
+        condition.state = state;
+        condition.detail = detail.into();
+    }
+
+    /// Counts a failed request.
+    #[cold]
+    pub(crate) fn count(&self, error: IoError) {
+        let mut condition = self.condition();
+        let errors = &mut condition.errors;
+        match error {
+            IoError::NoSpace => errors.no_space += 1,
+            IoError::Device { .. } => errors.device += 1,
+            IoError::Timeout => errors.timeout += 1,
+            IoError::OutOfRange | IoError::ReadOnly | IoError::Unsupported => errors.refused += 1,
+            IoError::Gone => errors.gone += 1,
+        }
+        condition.last_error = Some(error.to_string());
+    }
+
+    pub(crate) fn count_abandoned(&self) {
+        self.condition().errors.abandoned += 1;
+    }
+
+    pub(crate) fn count_disconnect(&self, replayed: u64) {
+        let errors = &mut self.condition().errors;
+        errors.disconnects += 1;
+        errors.replayed += replayed;
+    }
+
+    /// Whether the request can be on this volume at all.
+    #[inline]
+    pub(crate) fn admit(&self, request: &Request) -> Result<(), IoError> {
+        if request.op == Op::Flush {
+            return Ok(());
+        }
+        match request.offset.checked_add(request.len) {
+            Some(end) if end <= self.size() => {}
+            _ => return Err(IoError::OutOfRange),
+        }
+        if request.op.is_write() && self.spec.read_only { Err(IoError::ReadOnly) } else { Ok(()) }
+    }
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Volume({}, {} bytes)", self.spec.name, self.size())
+    }
+}

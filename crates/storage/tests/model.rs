@@ -1,0 +1,206 @@
+//! Random operations on every kind of volume, several at a time, against an array of bytes.
+
+mod common;
+
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Core, MIB};
+use proptest::prelude::*;
+use softdpu_storage::*;
+
+const SIZE: u64 = MIB;
+const BLOCK: u64 = 512;
+
+#[derive(Clone, Debug)]
+struct Step {
+    op: Op,
+    start: u64,
+    blocks: u64,
+    cuts: Vec<u64>,
+    skew: u64,
+    seed: u8,
+    durable: bool,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let op = prop_oneof![
+        4 => Just(Op::Read),
+        4 => Just(Op::Write),
+        1 => Just(Op::Flush),
+        1 => Just(Op::Discard),
+        1 => Just(Op::WriteZeroes { unmap: true }),
+        1 => Just(Op::WriteZeroes { unmap: false }),
+    ];
+    let blocks = prop_oneof![Just(1), Just(8), 1..=64u64];
+    let cuts = proptest::collection::vec(1..4096u64, 0..4);
+    (op, 0..SIZE / BLOCK, blocks, cuts, prop_oneof![Just(0), 0..64u64], any::<u8>(), any::<bool>()).prop_map(
+        |(op, start, blocks, cuts, skew, seed, durable)| Step { op, start, blocks, cuts, skew, seed, durable },
+    )
+}
+
+/// The pieces of `len` bytes cut at `cuts`.
+fn pieces(len: u64, cuts: &[u64]) -> Vec<u64> {
+    let mut left = len;
+    let mut pieces: Vec<u64> = Vec::new();
+    for cut in cuts {
+        if *cut < left {
+            pieces.push(*cut);
+            left -= cut;
+        }
+    }
+    pieces.push(left);
+    pieces
+}
+
+struct Volumes {
+    cores: Vec<(&'static str, Core)>,
+    _folder: tempfile::TempDir,
+    server: Option<Child>,
+}
+
+impl Drop for Volumes {
+    fn drop(&mut self) {
+        self.cores.clear();
+        if let Some(server) = &mut self.server {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+fn volumes() -> Volumes {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = |name: &str, direct| Kind::File {
+        path: folder.path().join(name),
+        size: Some(SIZE),
+        create: true,
+        direct,
+        discard: true,
+    };
+    let mut kinds = vec![
+        ("memory", Kind::Memory { size: SIZE }),
+        ("buffered file", file("buffered.img", false)),
+        ("direct file", file("direct.img", true)),
+    ];
+    let sockets = tempfile::tempdir().unwrap().keep();
+    let socket = sockets.join("nbd.sock");
+    let server = Command::new("nbdkit")
+        .args(["-f", "--exit-with-parent", "-U", socket.to_str().unwrap(), "memory", "1M"])
+        .stdout(Stdio::null())
+        .spawn();
+    match &server {
+        Ok(_) => {
+            let uri = format!("nbd+unix:///?socket={}", socket.display());
+            let (timeout, reconnect) = (Duration::from_secs(10), Duration::from_millis(100));
+            kinds.push(("nbd", Kind::Nbd { uri, answer: timeout, timeout, reconnect }));
+        }
+        Err(_) => eprintln!("SKIPPED nbd in the property test: nbdkit is not installed"),
+    }
+    let open = |kind| {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            match Volume::open(VolumeSpec::new("v", Kind::clone(kind)), &PathBroker::new()) {
+                Ok(volume) => return Core::with(volume),
+                // The server is on its way.
+                Err(error) => assert!(Instant::now() < deadline, "{error}"),
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let cores = kinds.iter().map(|(name, kind)| (*name, open(kind))).collect();
+    let _ = std::fs::remove_dir_all(sockets);
+    Volumes { cores, _folder: folder, server: server.ok() }
+}
+
+fn run(name: &str, core: &mut Core, steps: &[Step]) -> Result<(), TestCaseError> {
+    let mut model = vec![0u8; SIZE as usize];
+    core.op(Op::WriteZeroes { unmap: true }, 0, SIZE).unwrap();
+    let block = u64::from(core.volume.block_size()).max(BLOCK);
+    for step in steps {
+        let start = step.start * BLOCK / block * block;
+        let len = (step.blocks * BLOCK).next_multiple_of(block);
+        let fits = start + len <= SIZE;
+        let mut request = match step.op {
+            Op::Read | Op::Write => core.request_at(step.op, start, &pieces(len, &step.cuts), 0x1000 + step.skew),
+            op => core.request(op, start, len),
+        };
+        request.durable = step.durable;
+        let range = start as usize..(start + len) as usize;
+        let data: Vec<u8> = (0..len).map(|i| (i as u8) ^ (i >> 8) as u8 ^ step.seed).collect();
+        match step.op {
+            Op::Write => request.buffer.write_at(16, &data).unwrap(),
+            Op::Read => request.buffer.fill(16, len, 0xee).unwrap(),
+            _ => {}
+        }
+        let done = core.run(request);
+        if !fits && step.op != Op::Flush {
+            prop_assert_eq!(done.result, Err(IoError::OutOfRange));
+            continue;
+        }
+        prop_assert_eq!(done.result, Ok(()), "{}: {:?}", name, step);
+        match step.op {
+            Op::Read => {
+                let mut read = vec![0; len as usize];
+                done.buffer.read_at(16, &mut read).unwrap();
+                prop_assert!(read == model[range], "{}: {:?} read something else", name, step);
+            }
+            Op::Write => model[range].copy_from_slice(&data),
+            // All kinds here make zeroes of what they discard, or keep it; so does the model, by looking.
+            Op::Discard => {
+                let now = core.read(start, len as usize).unwrap();
+                let kept = now == model[range.clone()];
+                prop_assert!(kept || now.iter().all(|byte| *byte == 0), "{}: neither old nor zero", name);
+                model[range].copy_from_slice(&now);
+            }
+            Op::WriteZeroes { .. } => model[range].fill(0),
+            Op::Flush => {}
+        }
+    }
+    for offset in (0..SIZE).step_by(MIB as usize / 4) {
+        let read = core.read(offset, MIB as usize / 4).unwrap();
+        prop_assert!(read == model[offset as usize..][..read.len()], "{}: differs at the end", name);
+    }
+    prop_assert_eq!(core.context.outstanding(), 0);
+    Ok(())
+}
+
+#[test]
+fn every_kind_of_volume_behaves_like_an_array_of_bytes() {
+    let mut volumes = volumes();
+    let config = ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() };
+    let mut runner = proptest::test_runner::TestRunner::new(config);
+    let volumes = std::cell::RefCell::new(&mut volumes);
+    let result = runner.run(&proptest::collection::vec(step(), 1..60), |steps| {
+        for (name, core) in &mut volumes.borrow_mut().cores {
+            run(name, core, &steps)?;
+        }
+        Ok(())
+    });
+    result.unwrap();
+}
+
+#[test]
+fn many_requests_at_once_to_separate_places_all_land() {
+    let mut volumes = volumes();
+    for (name, core) in &mut volumes.cores {
+        let mut requests: Vec<Request> = (0..200u64)
+            .map(|i| {
+                let request = core.request_at(Op::Write, i * 4096, &[4096], 0x1000 + i * 4096);
+                request.buffer.fill(16, 4096, i as u8 + 1).unwrap();
+                request
+            })
+            .collect();
+        let mut done = Vec::new();
+        core.context.submit(core.to, &mut requests, &mut done);
+        core.context.flush();
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while done.len() < 200 && Instant::now() < deadline {
+            core.context.poll(&mut done);
+        }
+        assert!(done.len() == 200 && done.iter().all(|done| done.result.is_ok()), "{name}: {}", done.len());
+        for i in 0..200u64 {
+            assert!(core.read(i * 4096, 4096).unwrap().iter().all(|byte| *byte == i as u8 + 1), "{name} {i}");
+        }
+    }
+}
