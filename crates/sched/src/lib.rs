@@ -1,0 +1,39 @@
+//! Everything that decides, and nothing that acts.
+//!
+//! A policy here is a deterministic state machine: time comes in as an argument, the answer goes out as a value. There is
+//! no clock, no thread and no I/O, so the engine drives a policy with real time, the simulator with simulated time, and a
+//! test with a literal sequence, and all three see the same decisions.
+//!
+//! One instance serves one core and is never shared, hence no lock.
+
+#![forbid(unsafe_code)]
+
+mod fcfs;
+mod types;
+
+pub use fcfs::Fcfs;
+pub use types::{Cost, Decision, Grant, Nanos, QueueId, Share, TenantId, Work};
+
+/// Decides which tenant's work a core runs next. Pure: time is an argument, the answer is a value.
+///
+/// The caller tells the policy what became ready, asks it to decide, runs what it was granted, and reports what that cost.
+/// A policy counts work units; the work itself stays in the caller's channels, in arrival order per queue.
+pub trait TenantScheduler {
+    /// Sets a tenant's share. A tenant that was never configured has [`Share::default`].
+    fn configure(&mut self, tenant: TenantId, share: Share);
+
+    /// `work` became ready at `now` on `queue` and waits in that queue's part of its tenant's channel.
+    fn ready(&mut self, now: Nanos, queue: QueueId, work: Work);
+
+    /// What to run next.
+    fn decide(&mut self, now: Nanos) -> Decision;
+
+    /// What running `grant` cost on this core. Called once per grant, after it ran.
+    fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost);
+
+    /// What the asynchronous part of some of `grant`'s work cost (a back end's time and bytes), when it finished.
+    fn complete(&mut self, now: Nanos, grant: Grant, cost: Cost);
+
+    /// Forgets everything that is ready on `queue`: it stopped or moved to another core.
+    fn cancel(&mut self, now: Nanos, queue: QueueId);
+}

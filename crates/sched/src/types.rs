@@ -1,0 +1,101 @@
+//! The words policies and their callers share.
+
+use std::fmt;
+
+/// A point in time or a duration, in nanoseconds of the caller's clock. The origin is the caller's business.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// One microsecond.
+    pub const MICRO: Nanos = Nanos(1_000);
+    /// One millisecond.
+    pub const MILLI: Nanos = Nanos(1_000_000);
+    /// One second.
+    pub const SECOND: Nanos = Nanos(1_000_000_000);
+
+    /// The time from `earlier` to `self`; zero where the clock went backwards.
+    pub fn since(self, earlier: Nanos) -> Nanos {
+        Nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl std::ops::Add for Nanos {
+    type Output = Nanos;
+    fn add(self, rhs: Nanos) -> Nanos {
+        Nanos(self.0.saturating_add(rhs.0))
+    }
+}
+
+/// A tenant, numbered by the configuration in force. Dense from 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TenantId(pub u16);
+
+/// A device queue, numbered by the engine; unique on a node while the queue exists. The policy needs only its identity
+/// and its tenant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueId {
+    /// Whose queue it is.
+    pub tenant: TenantId,
+    /// Which of the node's queues it is.
+    pub index: u32,
+}
+
+impl fmt::Display for QueueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.tenant.0, self.index)
+    }
+}
+
+/// Work that became ready, as far as it can be known before it ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Requests or packets.
+    pub units: u32,
+    /// Payload bytes of all of them.
+    pub bytes: u64,
+}
+
+/// A tenant's claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Relative weight, at least 1.
+    pub weight: u32,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        Share { weight: 1 }
+    }
+}
+
+/// Permission to run up to `units` of one queue's ready work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Whose work.
+    pub queue: QueueId,
+    /// How many units at the most, at least 1.
+    pub units: u32,
+}
+
+/// What running something cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Requests or packets that ran.
+    pub units: u32,
+    /// Core time, in nanoseconds.
+    pub time: Nanos,
+    /// Bytes moved.
+    pub bytes: u64,
+}
+
+/// The answer of [`TenantScheduler::decide`](crate::TenantScheduler::decide).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Run this now.
+    Run(Grant),
+    /// Something is ready but may not run before this time.
+    IdleUntil(Nanos),
+    /// Nothing is ready.
+    Idle,
+}
