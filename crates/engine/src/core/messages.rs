@@ -1,0 +1,270 @@
+//! What a core does when it is told something: queues come, change, move on and stop.
+
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use softdpu_ring::QueueError;
+use softdpu_sched::{Nanos, TenantScheduler, Work};
+use softdpu_storage::{Attachment, Volume, VolumeError};
+use softdpu_sys::clock;
+
+use super::{BLOCKED_CALL, Core, finish_here, here};
+use crate::message::{CoreIndex, FromCore, QueueKey, QueueUpdate, ToCore};
+use crate::queue::{RunningQueue, State};
+
+impl<S: TenantScheduler> Core<S> {
+    pub(super) fn handle(&mut self, message: ToCore) {
+        match message {
+            ToCore::Start(queue) => {
+                let (number, told) = (queue.key.number, !queue.spec.resumed || queue.interrupt());
+                self.adopt(queue);
+                if !told {
+                    self.break_queue(number, BLOCKED_CALL.to_owned());
+                }
+            }
+            ToCore::Adopt(queue) => self.adopt(queue),
+            ToCore::Update { key, update, token } => match here(&mut self.queues, key) {
+                Some(_) => self.update(key, update, token),
+                None => self.elsewhere(key, ToCore::Update { key, update, token }),
+            },
+            ToCore::Stop { key, patience } => match here(&mut self.queues, key) {
+                Some(queue) => {
+                    let broken = queue.state == State::Broken;
+                    queue.stop(patience);
+                    if queue.taken == 0 || patience.is_zero() || broken {
+                        self.end_queue(key.number);
+                    }
+                }
+                None => self.elsewhere(key, ToCore::Stop { key, patience }),
+            },
+            ToCore::Move { key, to } => match here(&mut self.queues, key) {
+                Some(_) => self.send_away(key, to),
+                None => self.elsewhere(key, ToCore::Move { key, to }),
+            },
+            ToCore::Completed { key, done } => match here(&mut self.queues, key) {
+                Some(queue) => {
+                    for finished in done {
+                        finish_here(queue, finished, &mut self.touched);
+                    }
+                }
+                None => self.elsewhere(key, ToCore::Completed { key, done }),
+            },
+            ToCore::Forget(key) => {
+                self.moved.remove(&key);
+                self.early.retain(|message| message_key(message) != Some(key));
+                self.abandon(key);
+                let number = key.number as usize;
+                if self.forgotten.len() <= number {
+                    self.forgotten.resize(number + 1, 0);
+                }
+                self.forgotten[number] = key.generation;
+            }
+            ToCore::Detach(volume) => self.detach(&volume),
+            ToCore::Tenant(tenant, share, counters) => {
+                self.scheduler.configure(tenant, share);
+                let index = usize::from(tenant.0);
+                if self.tenants.len() <= index {
+                    self.tenants.resize_with(index + 1, || None);
+                }
+                self.tenants[index] = Some(counters);
+            }
+            ToCore::Shutdown => self.stopping = true,
+        }
+    }
+
+    /// A message for a queue that is not here: it went on, or is still on its way to us.
+    fn elsewhere(&mut self, key: QueueKey, message: ToCore) {
+        match self.moved.get(&key) {
+            Some(core) => self.peers[core.0].send(message),
+            None if self.forgotten.get(key.number as usize).is_some_and(|gone| key.generation <= *gone) => {}
+            None => self.early.push(message),
+        }
+    }
+
+    fn adopt(&mut self, mut queue: Box<RunningQueue>) {
+        let (key, number) = (queue.key, queue.key.number);
+        self.moved.remove(&key);
+        let problem = match self.attach(&queue.spec.volume) {
+            Ok(attachment) => {
+                queue.attachment = Some(attachment);
+                None
+            }
+            Err(error) => Some(format!("volume '{}': {error}", queue.spec.volume.name())),
+        };
+        let unwatched = queue.spec.kick.as_ref().and_then(|kick| self.sleep.watch(number, kick.as_fd()).err());
+        let problem =
+            problem.or_else(|| unwatched.map(|error| format!("its kick descriptor cannot be waited for: {error}")));
+        if queue.state != State::Broken {
+            queue.spec.ring.disarm();
+        }
+        let (id, tenant) = (queue.id(), queue.spec.tenant);
+        let waiting = queue.waiting.len() as u32;
+        let bytes = queue.waiting.iter().map(|chain| chain.buffer.len()).sum();
+        queue.touched = !queue.finished.is_empty();
+        if queue.touched {
+            self.touched.push(number);
+        }
+        if self.queues.len() <= number as usize {
+            self.queues.resize_with(number as usize + 1, || None);
+        }
+        self.queues[number as usize] = Some(queue);
+        self.here.push(number);
+        self.counters.queues.set(self.here.len() as u64);
+        if waiting > 0 {
+            self.channels.enter(tenant, waiting);
+            self.scheduler.ready(Nanos(clock::now()), id, Work { units: waiting, bytes });
+        }
+        if let Some(reason) = problem {
+            self.break_queue(number, reason);
+        }
+        let (now_here, early) =
+            std::mem::take(&mut self.early).into_iter().partition(|message| message_key(message) == Some(key));
+        self.early = early;
+        let now_here: Vec<_> = now_here;
+        for message in now_here {
+            self.handle(message);
+        }
+    }
+
+    /// This core's attachment to a volume, made on first use.
+    fn attach(&mut self, volume: &Arc<Volume>) -> Result<Attachment, VolumeError> {
+        if let Some((_, attachment)) = self.attached.iter().find(|(other, _)| Arc::ptr_eq(other, volume)) {
+            return Ok(*attachment);
+        }
+        let attachment = self.io.attach(volume)?;
+        self.attached.push((Arc::clone(volume), attachment));
+        Ok(attachment)
+    }
+
+    fn detach(&mut self, volume: &Arc<Volume>) {
+        if let Some(at) = self.attached.iter().position(|(other, _)| Arc::ptr_eq(other, volume)) {
+            self.io.detach(self.attached.swap_remove(at).1);
+        }
+    }
+
+    fn update(&mut self, key: QueueKey, update: QueueUpdate, token: u64) {
+        let Some(queue) = here(&mut self.queues, key) else { return };
+        let mut problem = None;
+        match update {
+            QueueUpdate::View(view) => {
+                if queue.state != State::Broken {
+                    problem = queue.spec.ring.remap(&view).err().map(|error: QueueError| error.to_string());
+                }
+                queue.spec.view = view;
+            }
+            QueueUpdate::Call(call) => {
+                queue.spec.call = call;
+                // A driver that armed before the descriptor came must not wait for ever.
+                if !queue.interrupt() {
+                    problem = Some(BLOCKED_CALL.to_owned());
+                }
+            }
+            QueueUpdate::Kick(kick) => {
+                if let Some(old) = &queue.spec.kick {
+                    self.sleep.forget(old.as_fd());
+                }
+                queue.spec.kick = kick;
+                if let Some(new) = &queue.spec.kick
+                    && let Err(error) = self.sleep.watch(key.number, new.as_fd())
+                {
+                    problem = Some(format!("its kick descriptor cannot be waited for: {error}"));
+                }
+            }
+            QueueUpdate::Error(error) => queue.spec.error = error,
+            QueueUpdate::Enabled(enabled) => queue.spec.enabled = enabled,
+            QueueUpdate::LogUsed(log) => queue.spec.ring.set_log_used(log),
+        }
+        if let Some(reason) = problem {
+            self.break_queue(key.number, reason);
+        }
+        self.control.send(FromCore::Updated { key, token });
+    }
+
+    /// Hands a queue to another core. What is in flight stays.
+    fn send_away(&mut self, key: QueueKey, to: CoreIndex) {
+        if to == self.index {
+            return;
+        }
+        self.publish();
+        let Some(queue) = self.take_out(key.number) else { return };
+        self.moved.insert(key, to);
+        self.peers[to.0].send(ToCore::Adopt(queue));
+    }
+
+    /// Removes a queue from this core's tables.
+    fn take_out(&mut self, number: u32) -> Option<Box<RunningQueue>> {
+        let mut queue = self.queues.get_mut(number as usize)?.take()?;
+        self.here.retain(|other| *other != number);
+        self.touched.retain(|other| *other != number);
+        queue.touched = false;
+        self.counters.queues.set(self.here.len() as u64);
+        if let Some(kick) = &queue.spec.kick {
+            self.sleep.forget(kick.as_fd());
+        }
+        self.scheduler.cancel(Nanos(clock::now()), queue.id());
+        self.channels.leave(queue.spec.tenant, queue.waiting.len() as u32);
+        queue.attachment = None;
+        Some(queue)
+    }
+
+    /// A stopped queue leaves, with nothing in flight or with what a back end would not give back in time.
+    pub(super) fn end_queue(&mut self, number: u32) {
+        let Some(mut queue) = self.take_out(number) else { return };
+        let key = queue.key;
+        self.abandon(key);
+        let abandoned = u16::try_from(queue.taken).unwrap_or(u16::MAX);
+        if abandoned > 0 {
+            tracing::warn!(
+                device = %queue.spec.device, queue = queue.spec.index, abandoned,
+                "stopped with requests that the volume did not finish in time"
+            );
+        }
+        queue.spec.counters.in_flight.set(0);
+        self.control.send(FromCore::Stopped { key, position: queue.spec.ring.retire(), abandoned });
+    }
+
+    /// Gives up the requests of a queue that ended: their completions will reach nobody.
+    pub(super) fn abandon(&mut self, key: QueueKey) {
+        let tokens = self.flights.of(key);
+        if tokens.is_empty() {
+            return;
+        }
+        self.io.abandon(&mut |token| tokens.contains(&token), &mut Vec::new());
+        for token in tokens {
+            self.flights.remove(token);
+        }
+    }
+
+    pub(super) fn break_queue(&mut self, number: u32, reason: String) {
+        let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return };
+        if queue.state == State::Broken {
+            return;
+        }
+        // Zeroes where the ring was make no sense; this is why they are there.
+        let reason = super::cut_short(queue).map_or(reason, str::to_owned);
+        tracing::warn!(device = %queue.spec.device, queue = queue.spec.index, reason, "queue broken by its driver");
+        let stopping = queue.stop_deadline().is_some();
+        queue.state = State::Broken;
+        queue.finished.clear();
+        self.scheduler.cancel(Nanos(clock::now()), queue.id());
+        self.channels.leave(queue.spec.tenant, queue.waiting.len() as u32);
+        queue.waiting.clear();
+        queue.signal_error();
+        self.control.send(FromCore::Broken { key: queue.key, reason });
+        if stopping {
+            self.end_queue(number);
+        }
+    }
+}
+
+fn message_key(message: &ToCore) -> Option<QueueKey> {
+    match message {
+        ToCore::Start(queue) | ToCore::Adopt(queue) => Some(queue.key),
+        ToCore::Update { key, .. }
+        | ToCore::Stop { key, .. }
+        | ToCore::Move { key, .. }
+        | ToCore::Completed { key, .. }
+        | ToCore::Forget(key) => Some(*key),
+        ToCore::Detach(_) | ToCore::Tenant(..) | ToCore::Shutdown => None,
+    }
+}

@@ -1,0 +1,493 @@
+//! A data-plane core: intake → decide → run → charge → complete → poll back ends, again and again.
+
+mod messages;
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use softdpu_device::block::{self, Op, Parsed, Status};
+use softdpu_ring::{Chain, Used};
+use softdpu_sched::{Cost, Decision, Grant, Nanos, TenantId, TenantScheduler, Work};
+use softdpu_storage::{Attachment, Done, IoContext, IoError, Request, Volume};
+use softdpu_sys::clock;
+use softdpu_sys::nudge::ThreadId;
+
+use crate::channel::Channels;
+use crate::counters::{CoreCounters, TenantCounters};
+use crate::flight::{Flight, Flights};
+use crate::mailbox::{Inbox, Mailbox};
+use crate::message::{CoreIndex, Finished, FromCore, QueueKey, ToCore};
+use crate::queue::{RunningQueue, State};
+use crate::sleep::{Sleep, Waker};
+
+/// Chains taken from one ring before the next is looked at.
+const INTAKE: usize = 64;
+
+/// Rounds between two looks at what changes slowly: time-outs, stop deadlines, memory that was cut short.
+const SLOW_EVERY: u32 = 1024;
+
+/// What a front end did that made an interrupt block.
+const BLOCKED_CALL: &str = "writing to its call eventfd blocked: the front end made it blocking and filled it";
+
+/// The longest sleep, so that time-outs of back ends are noticed.
+const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
+
+/// Everything a core owns. Lives on its thread.
+pub(crate) struct Core<S> {
+    index: CoreIndex,
+    scheduler: S,
+    io: IoContext,
+    inbox: Inbox<ToCore>,
+    peers: Vec<Mailbox<ToCore>>,
+    control: Mailbox<FromCore>,
+    counters: Arc<CoreCounters>,
+    sleep: Sleep,
+    /// Spinning time without work before the core sleeps; none: never.
+    idle_after_ns: Option<u64>,
+
+    /// By queue number.
+    queues: Vec<Option<Box<RunningQueue>>>,
+    /// Numbers of the queues here, in the order of arrival.
+    here: Vec<u32>,
+    /// Queues that went to another core.
+    moved: HashMap<QueueKey, CoreIndex>,
+    /// Messages for queues that have not arrived yet.
+    early: Vec<ToCore>,
+    /// By queue number: the last generation of which nothing more is to be heard. Generations only grow.
+    forgotten: Vec<u32>,
+    channels: Channels,
+    tenants: Vec<Option<Arc<TenantCounters>>>,
+    flights: Flights,
+    attached: Vec<(Arc<Volume>, Attachment)>,
+    /// Numbers of queues with something to publish.
+    touched: Vec<u32>,
+    /// Finished requests of queues that moved.
+    travelling: Vec<(QueueKey, CoreIndex, Vec<Finished>)>,
+    announced: bool,
+    stopping: bool,
+
+    // Reused in every round.
+    requests: Vec<Request>,
+    done: Vec<Done>,
+    batch: Vec<Chain>,
+}
+
+/// What a core is made of.
+pub(crate) struct CoreParts<S> {
+    pub index: CoreIndex,
+    pub scheduler: S,
+    pub io: IoContext,
+    pub inbox: Inbox<ToCore>,
+    pub peers: Vec<Mailbox<ToCore>>,
+    pub control: Mailbox<FromCore>,
+    pub counters: Arc<CoreCounters>,
+    pub idle_after_ns: Option<u64>,
+}
+
+impl<S: TenantScheduler> Core<S> {
+    pub(crate) fn new(parts: CoreParts<S>) -> Result<Self, rustix::io::Errno> {
+        let sleep = Sleep::new(parts.inbox.bell().as_fd(), parts.io.wait_fd())?;
+        Ok(Core {
+            index: parts.index,
+            scheduler: parts.scheduler,
+            io: parts.io,
+            inbox: parts.inbox,
+            peers: parts.peers,
+            control: parts.control,
+            counters: parts.counters,
+            sleep,
+            idle_after_ns: parts.idle_after_ns,
+            queues: Vec::new(),
+            here: Vec::new(),
+            moved: HashMap::new(),
+            early: Vec::new(),
+            forgotten: Vec::new(),
+            channels: Channels::default(),
+            tenants: Vec::new(),
+            flights: Flights::default(),
+            attached: Vec::new(),
+            touched: Vec::new(),
+            travelling: Vec::new(),
+            announced: false,
+            stopping: false,
+            requests: Vec::with_capacity(INTAKE),
+            done: Vec::with_capacity(INTAKE),
+            batch: Vec::with_capacity(INTAKE),
+        })
+    }
+
+    /// Runs until told to shut down.
+    pub(crate) fn run(mut self) {
+        self.counters.thread.store(ThreadId::current().as_raw(), Relaxed);
+        let mut last = clock::now();
+        let mut idle_since = last;
+        let mut until_slow = SLOW_EVERY;
+        while !self.stopping {
+            let busy = self.round(last);
+            until_slow -= 1;
+            if until_slow == 0 {
+                until_slow = SLOW_EVERY;
+                self.look_around();
+            }
+            let now = clock::now();
+            let passed = now.saturating_sub(last);
+            last = now;
+            self.counters.rounds.add(1);
+            if busy {
+                self.counters.busy_ns.add(passed);
+                idle_since = now;
+                continue;
+            }
+            self.counters.idle_ns.add(passed);
+            std::hint::spin_loop();
+            if self.idle_after_ns.is_some_and(|limit| now.saturating_sub(idle_since) >= limit) {
+                self.nap();
+                let now = clock::now();
+                self.counters.idle_ns.add(now.saturating_sub(last));
+                last = now;
+                idle_since = now;
+            }
+        }
+    }
+
+    /// Everything once. Whether there was anything to do.
+    fn round(&mut self, now: u64) -> bool {
+        let mut busy = false;
+        if self.inbox.posted() {
+            busy = true;
+            while let Some(message) = self.inbox.take() {
+                self.handle(message);
+            }
+        }
+        busy |= self.intake(Nanos(now));
+        if self.channels.total() > 0 {
+            while let Decision::Run(grant) = self.scheduler.decide(Nanos(now)) {
+                self.run_grant(grant);
+                busy = true;
+            }
+        }
+        if self.io.outstanding() > 0 {
+            self.io.flush();
+            self.io.poll(&mut self.done);
+            busy |= !self.done.is_empty();
+            self.finish_done();
+        }
+        self.publish();
+        busy
+    }
+
+    /// Takes new requests from the rings into their tenants' channels.
+    fn intake(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        for at in 0..self.here.len() {
+            let number = self.here[at];
+            let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
+            if !queue.takes_work() {
+                continue;
+            }
+            let room = (self.channels.room(queue.spec.tenant) as usize).min(INTAKE);
+            if room == 0 {
+                continue;
+            }
+            let before = queue.waiting.len();
+            let taken = match queue.spec.ring.pop(&mut queue.waiting, room) {
+                Ok(0) => continue,
+                Ok(taken) => taken,
+                Err(error) => {
+                    // What came before the bad entry is dropped with the queue.
+                    queue.waiting.truncate(before);
+                    self.break_queue(number, error.to_string());
+                    continue;
+                }
+            };
+            any = true;
+            let bytes = queue.waiting[before..].iter().map(|chain| chain.buffer.len()).sum();
+            let taken = taken as u32;
+            queue.taken += taken;
+            queue.spec.counters.in_flight.set(u64::from(queue.taken));
+            self.channels.enter(queue.spec.tenant, taken);
+            self.scheduler.ready(now, queue.id(), Work { units: taken, bytes });
+        }
+        any
+    }
+
+    /// Runs what the scheduler granted and tells it the cost.
+    fn run_grant(&mut self, grant: Grant) {
+        let started = clock::now();
+        let number = grant.queue.index;
+        let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return };
+        let Some(attachment) = queue.attachment else { return };
+        let units = (grant.units as usize).min(queue.waiting.len());
+        self.channels.leave(queue.spec.tenant, units as u32);
+        let mut bytes = 0;
+        let mut broken = None;
+        std::mem::swap(&mut self.batch, &mut queue.waiting);
+        let counters = Arc::clone(&queue.spec.counters);
+        for mut chain in self.batch.drain(..units) {
+            match queue.spec.requests.parse(&mut chain.buffer, chain.readable) {
+                Parsed::Io(io) => {
+                    bytes += io.len;
+                    match io.op {
+                        Op::Read => {
+                            counters.reads.add(1);
+                            counters.bytes_read.add(io.len);
+                        }
+                        Op::Write => {
+                            counters.writes.add(1);
+                            counters.bytes_written.add(io.len);
+                        }
+                        Op::Flush => counters.flushes.add(1),
+                        Op::Discard => counters.discards.add(1),
+                        Op::WriteZeroes { .. } => counters.write_zeroes.add(1),
+                    }
+                    let (op, offset, len, data, durable) =
+                        (storage_op(io.op), io.offset, io.len, io.data.clone(), io.durable);
+                    let token = self.flights.insert(Flight {
+                        key: queue.key,
+                        id: chain.id,
+                        descriptors: chain.descriptors,
+                        to_guest: io.to_guest(),
+                    });
+                    self.requests.push(Request { token, op, offset, len, buffer: chain.buffer, data, durable });
+                }
+                Parsed::Finished { status, written } => {
+                    counters.immediate.add(1);
+                    let used = Used { id: chain.id, descriptors: chain.descriptors, written };
+                    finish_here(
+                        queue,
+                        Finished { used, buffer: chain.buffer, to_guest: written - 1, failed: status != Status::Ok },
+                        &mut self.touched,
+                    );
+                }
+                Parsed::Broken(error) => {
+                    broken = Some(error.to_string());
+                    break;
+                }
+            }
+        }
+        std::mem::swap(&mut self.batch, &mut queue.waiting);
+        self.io.submit(attachment, &mut self.requests, &mut self.done);
+        if let Some(reason) = broken {
+            self.break_queue(number, reason);
+        }
+        self.finish_done();
+        let ended = clock::now();
+        let cost = Cost { units: units as u32, time: Nanos(ended.saturating_sub(started)), bytes };
+        self.scheduler.charge(Nanos(ended), grant, cost);
+        if let Some(Some(tenant)) = self.tenants.get(usize::from(grant.queue.tenant.0)) {
+            tenant.served.add(u64::from(cost.units));
+            tenant.bytes.add(bytes);
+            tenant.core_ns.add(cost.time.0);
+        }
+    }
+
+    /// Gives finished requests back to their queues, wherever those are now.
+    fn finish_done(&mut self) {
+        let mut done = std::mem::take(&mut self.done);
+        for Done { token, result, buffer } in done.drain(..) {
+            let Some(flight) = self.flights.remove(token) else { continue };
+            let status = match result {
+                Ok(()) => Status::Ok,
+                Err(IoError::Unsupported) => Status::Unsupp,
+                Err(_) => Status::IoErr,
+            };
+            let written = block::finish(&buffer, flight.to_guest, status);
+            let used = Used { id: flight.id, descriptors: flight.descriptors, written };
+            let finished = Finished { used, buffer, to_guest: flight.to_guest, failed: status != Status::Ok };
+            self.route(flight.key, finished);
+        }
+        self.done = done;
+    }
+
+    fn route(&mut self, key: QueueKey, finished: Finished) {
+        if let Some(queue) = here(&mut self.queues, key) {
+            finish_here(queue, finished, &mut self.touched);
+        } else if let Some(&core) = self.moved.get(&key) {
+            match self.travelling.iter_mut().find(|(other, ..)| *other == key) {
+                Some((_, _, batch)) => batch.push(finished),
+                None => self.travelling.push((key, core, vec![finished])),
+            }
+        }
+        // Otherwise the queue was stopped and gave this request up: nobody waits for it.
+    }
+
+    /// Makes what was finished visible to the drivers, and tells those who want to know.
+    fn publish(&mut self) {
+        for (key, core, done) in self.travelling.drain(..) {
+            self.peers[core.0].send(ToCore::Completed { key, done });
+        }
+        let mut touched = std::mem::take(&mut self.touched);
+        for number in touched.drain(..) {
+            let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
+            queue.touched = false;
+            if queue.finished.is_empty() || queue.state == State::Broken {
+                queue.finished.clear();
+                continue;
+            }
+            let count = queue.finished.len() as u32;
+            match queue.spec.ring.complete(&queue.finished) {
+                Ok(notify) => {
+                    let counters = &queue.spec.counters;
+                    let mut blocked = false;
+                    if notify {
+                        blocked = !queue.interrupt();
+                        counters.interrupts.add(1);
+                    } else {
+                        counters.suppressed.add(1);
+                    }
+                    queue.finished.clear();
+                    queue.taken = queue.taken.saturating_sub(count);
+                    counters.completed.add(u64::from(count));
+                    counters.in_flight.set(u64::from(queue.taken));
+                    self.counters.completed.add(u64::from(count));
+                    if !self.announced {
+                        self.announced = true;
+                        self.control.send(FromCore::FirstCompletion { at_ns: clock::now() });
+                    }
+                    if blocked {
+                        self.break_queue(number, BLOCKED_CALL.to_owned());
+                    } else if queue.taken == 0 && queue.stop_deadline().is_some() {
+                        self.end_queue(number);
+                    }
+                }
+                Err(error) => self.break_queue(number, error.to_string()),
+            }
+        }
+        self.touched = touched;
+    }
+
+    /// What changes slowly.
+    fn look_around(&mut self) {
+        self.io.tick(Instant::now());
+        if self.io.outstanding() == 0 {
+            // Only what was given up can be there. It is to be taken all the same: its buffers pin guest memory, and its
+            // readable descriptor would keep the core awake.
+            self.io.poll(&mut self.done);
+            self.finish_done();
+        }
+        self.counters.waiting.set(u64::from(self.channels.total()));
+        for (index, tenant) in self.tenants.iter().enumerate() {
+            if let Some(tenant) = tenant {
+                tenant.waiting.set(u64::from(self.channels.waiting(TenantId(index as u16))));
+            }
+        }
+        self.counters.outstanding.set(self.io.outstanding() as u64);
+        let now = clock::now();
+        for at in (0..self.here.len()).rev() {
+            let number = self.here[at];
+            let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
+            if queue.stop_deadline().is_some_and(|deadline| now >= deadline) {
+                self.end_queue(number);
+            } else if queue.state != State::Broken
+                && let Some(reason) = cut_short(queue)
+            {
+                self.break_queue(number, reason.to_owned());
+            }
+        }
+    }
+
+    /// Sleeps until a driver, a back end, a message or a deadline wakes the core.
+    fn nap(&mut self) {
+        self.look_around();
+        let mut slipped = false;
+        let mut armed = 0;
+        let mut broken = Vec::new();
+        while armed < self.here.len() && !slipped {
+            let number = self.here[armed];
+            armed += 1;
+            let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
+            if !queue.takes_work() {
+                continue;
+            }
+            if queue.spec.kick.is_none() {
+                slipped = true;
+                continue;
+            }
+            match queue.spec.ring.arm() {
+                Ok(more) => slipped |= more,
+                Err(error) => broken.push((number, error)),
+            }
+        }
+        if !slipped && broken.is_empty() && self.channels.total() == 0 && self.inbox.fall_asleep() {
+            self.counters.sleeps.add(1);
+            self.counters.asleep.store(true, Relaxed);
+            let limit = self.sleep_limit();
+            let queues = &self.queues;
+            self.sleep.wait(Some(limit), |waker| {
+                if let Waker::Queue(number) = waker
+                    && let Some(Some(queue)) = queues.get(number as usize)
+                {
+                    queue.spec.counters.kicks.add(1);
+                }
+            });
+            self.counters.asleep.store(false, Relaxed);
+            self.inbox.wake_up();
+        }
+        for &number in &self.here[..armed] {
+            if let Some(queue) = self.queues[number as usize].as_deref_mut()
+                && queue.takes_work()
+            {
+                queue.spec.ring.disarm();
+            }
+        }
+        for (number, error) in broken {
+            self.break_queue(number, error.to_string());
+        }
+        self.look_around();
+    }
+
+    fn sleep_limit(&self) -> u64 {
+        let now = clock::now();
+        let stops = self.here.iter().filter_map(|number| self.queues[*number as usize].as_deref()?.stop_deadline());
+        let backend = self.io.next_deadline().map(|at| at.saturating_duration_since(Instant::now()).as_nanos() as u64);
+        stops
+            .map(|deadline| deadline.saturating_sub(now))
+            .chain(backend)
+            .chain([LONGEST_SLEEP_NS])
+            .min()
+            .unwrap_or(LONGEST_SLEEP_NS)
+    }
+}
+
+/// Why a queue has nothing left to stand on, if a file was cut short under it.
+fn cut_short(queue: &RunningQueue) -> Option<&'static str> {
+    if queue.spec.view.is_faulted() {
+        Some("the front end cut short the file that holds its guest's memory")
+    } else if queue.spec.ring.records_are_cut_short() {
+        Some("the front end cut short the file that holds its in-flight region")
+    } else {
+        None
+    }
+}
+
+fn here(queues: &mut [Option<Box<RunningQueue>>], key: QueueKey) -> Option<&mut RunningQueue> {
+    queues.get_mut(key.number as usize)?.as_deref_mut().filter(|queue| queue.key == key)
+}
+
+#[inline]
+fn finish_here(queue: &mut RunningQueue, finished: Finished, touched: &mut Vec<u32>) {
+    if finished.failed {
+        queue.spec.counters.errors.add(1);
+    }
+    if queue.spec.view.is_tracked() {
+        block::mark_dirty(&finished.buffer, &queue.spec.view, finished.to_guest);
+    }
+    queue.finished.push(finished.used);
+    if !queue.touched {
+        queue.touched = true;
+        touched.push(queue.key.number);
+    }
+}
+
+fn storage_op(op: Op) -> softdpu_storage::Op {
+    match op {
+        Op::Read => softdpu_storage::Op::Read,
+        Op::Write => softdpu_storage::Op::Write,
+        Op::Flush => softdpu_storage::Op::Flush,
+        Op::Discard => softdpu_storage::Op::Discard,
+        Op::WriteZeroes { unmap } => softdpu_storage::Op::WriteZeroes { unmap },
+    }
+}

@@ -1,0 +1,319 @@
+//! The control thread's handle on the cores.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use softdpu_sched::{Fcfs, Share, TenantId};
+use softdpu_storage::{IoContext, Volume};
+use softdpu_sys::affinity;
+use softdpu_sys::nudge::{self, ThreadId};
+use thiserror::Error;
+
+use crate::core::{Core, CoreParts};
+use crate::counters::{CoreCounters, TenantCounters};
+use crate::mailbox::{Inbox, Mailbox, mailbox};
+use crate::message::{CoreIndex, FromCore, QueueKey, QueueUpdate, ToCore};
+use crate::queue::{QueueSpec, RunningQueue};
+
+/// How the cores are set up.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// The CPUs, one core thread each.
+    pub cpus: Vec<usize>,
+    /// How long a core spins without work before it sleeps; none: it never sleeps.
+    pub idle_sleep: Option<Duration>,
+    /// Submission entries of each core's io_uring.
+    pub io_depth: u32,
+}
+
+/// Why the engine did not start.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// No CPU was named.
+    #[error("no data-plane CPU is configured")]
+    NoCores,
+    /// A CPU cannot be used.
+    #[error("data-plane CPU {cpu} cannot be used: {source}; this process may run on CPUs {allowed:?}")]
+    Pin {
+        /// The CPU.
+        cpu: usize,
+        /// What this process may use.
+        allowed: Vec<usize>,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// A kernel facility could not be set up.
+    #[error("{what}: {source}")]
+    Os {
+        /// Which.
+        what: &'static str,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// A core's back-end context could not be set up.
+    #[error("I/O context of a core: {0}")]
+    Io(String),
+    /// No such core.
+    #[error("there is no core {0}; the node has cores 0 to {1}")]
+    NoSuchCore(usize, usize),
+    /// No such queue.
+    #[error("the queue is not running")]
+    NoSuchQueue,
+}
+
+struct CoreHandle {
+    cpu: usize,
+    mailbox: Mailbox<ToCore>,
+    counters: Arc<CoreCounters>,
+    thread: Option<JoinHandle<()>>,
+    queues: usize,
+    /// Rounds at the last look.
+    rounds_seen: u64,
+}
+
+/// The running cores. Dropping it stops them.
+pub struct Engine {
+    cores: Vec<CoreHandle>,
+    inbox: Inbox<FromCore>,
+    placed: HashMap<QueueKey, CoreIndex>,
+    tenants: HashMap<TenantId, Vec<Arc<TenantCounters>>>,
+    free: Vec<u32>,
+    numbers: u32,
+    generation: u32,
+    tokens: u64,
+}
+
+impl Engine {
+    /// Starts one pinned thread per CPU.
+    ///
+    /// # Errors
+    /// [`EngineError`]; threads that were started have ended then.
+    pub fn start(config: &EngineConfig) -> Result<Engine, EngineError> {
+        if config.cpus.is_empty() {
+            return Err(EngineError::NoCores);
+        }
+        nudge::accept();
+        let os = |what| move |source: std::io::Error| EngineError::Os { what, source };
+        let (control, inbox) = mailbox().map_err(os("event counter"))?;
+        let boxes =
+            config.cpus.iter().map(|_| mailbox()).collect::<Result<Vec<_>, _>>().map_err(os("event counter"))?;
+        let peers: Vec<Mailbox<ToCore>> = boxes.iter().map(|(sender, _)| sender.clone()).collect();
+        let mut engine = Engine {
+            cores: Vec::new(),
+            inbox,
+            placed: HashMap::new(),
+            tenants: HashMap::new(),
+            free: Vec::new(),
+            numbers: 0,
+            generation: 0,
+            tokens: 0,
+        };
+        let allowed = affinity::allowed();
+        for (index, ((mailbox, inbox), &cpu)) in boxes.into_iter().zip(&config.cpus).enumerate() {
+            if !allowed.contains(&cpu) {
+                let source = std::io::Error::from(rustix::io::Errno::INVAL);
+                return Err(EngineError::Pin { cpu, allowed, source });
+            }
+            let io = IoContext::new(config.io_depth).map_err(|error| EngineError::Io(error.to_string()))?;
+            let counters = Arc::new(CoreCounters::default());
+            let core = Core::new(CoreParts {
+                index: CoreIndex(index),
+                scheduler: Fcfs::new(),
+                io,
+                inbox,
+                peers: peers.clone(),
+                control: control.clone(),
+                counters: Arc::clone(&counters),
+                idle_after_ns: config.idle_sleep.map(|idle| idle.as_nanos() as u64),
+            })
+            .map_err(|error| os("epoll set")(error.into()))?;
+            let thread = std::thread::Builder::new()
+                .name(format!("core-{index}"))
+                .spawn(move || {
+                    if let Err(error) = affinity::pin_to(cpu) {
+                        tracing::error!(cpu, %error, "data-plane core is not pinned");
+                    }
+                    if let Err(error) = affinity::highest_nice() {
+                        tracing::info!(cpu, %error, "data-plane core runs at ordinary priority (no CAP_SYS_NICE)");
+                    }
+                    core.run();
+                })
+                .map_err(os("thread"))?;
+            engine.cores.push(CoreHandle { cpu, mailbox, counters, thread: Some(thread), queues: 0, rounds_seen: 0 });
+        }
+        Ok(engine)
+    }
+
+    /// Readable when [`event`](Self::event) has something. Call [`prepare_wait`](Self::prepare_wait) before waiting.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.inbox.bell().as_fd()
+    }
+
+    /// The control thread is about to wait on [`bell`](Self::bell). False: there are events already.
+    pub fn prepare_wait(&self) -> bool {
+        self.inbox.fall_asleep()
+    }
+
+    /// The control thread has waited.
+    pub fn waited(&self) {
+        self.inbox.wake_up();
+    }
+
+    /// The next event from the cores.
+    pub fn event(&mut self) -> Option<FromCore> {
+        self.inbox.posted();
+        let event = self.inbox.take()?;
+        if let FromCore::Stopped { key, .. } = event {
+            self.retire(key);
+        }
+        Some(event)
+    }
+
+    /// Starts serving a queue, on `core` or on the one with the fewest queues.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchCore`].
+    pub fn start_queue(&mut self, core: Option<CoreIndex>, spec: QueueSpec) -> Result<QueueKey, EngineError> {
+        let core = match core {
+            Some(core) => self.check(core)?,
+            None => self.least_loaded(),
+        };
+        let number = self.free.pop().unwrap_or_else(|| {
+            self.numbers += 1;
+            self.numbers - 1
+        });
+        self.generation += 1;
+        let key = QueueKey { number, generation: self.generation };
+        self.placed.insert(key, core);
+        self.cores[core.0].queues += 1;
+        self.send(core, ToCore::Start(Box::new(RunningQueue::new(key, spec))));
+        Ok(key)
+    }
+
+    /// Changes a running queue. [`FromCore::Updated`] with the returned token tells when it took effect.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchQueue`].
+    pub fn update_queue(&mut self, key: QueueKey, update: QueueUpdate) -> Result<u64, EngineError> {
+        let core = self.core_of(key).ok_or(EngineError::NoSuchQueue)?;
+        self.tokens += 1;
+        self.send(core, ToCore::Update { key, update, token: self.tokens });
+        Ok(self.tokens)
+    }
+
+    /// Stops a queue: nothing more is taken from the ring, what is in flight gets `patience` to finish.
+    /// [`FromCore::Stopped`] follows in any case.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchQueue`].
+    pub fn stop_queue(&mut self, key: QueueKey, patience: Duration) -> Result<(), EngineError> {
+        let core = self.core_of(key).ok_or(EngineError::NoSuchQueue)?;
+        self.send(core, ToCore::Stop { key, patience });
+        Ok(())
+    }
+
+    /// Moves a queue to another core while it runs.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchQueue`], [`EngineError::NoSuchCore`].
+    pub fn move_queue(&mut self, key: QueueKey, to: CoreIndex) -> Result<(), EngineError> {
+        let to = self.check(to)?;
+        let from = self.core_of(key).ok_or(EngineError::NoSuchQueue)?;
+        if from != to {
+            self.send(from, ToCore::Move { key, to });
+            self.cores[from.0].queues -= 1;
+            self.cores[to.0].queues += 1;
+            self.placed.insert(key, to);
+        }
+        Ok(())
+    }
+
+    /// Where a queue is, or is on its way to.
+    pub fn core_of(&self, key: QueueKey) -> Option<CoreIndex> {
+        self.placed.get(&key).copied()
+    }
+
+    /// Sets a tenant's share on every core.
+    pub fn configure_tenant(&mut self, tenant: TenantId, share: Share) {
+        let counters =
+            self.tenants.entry(tenant).or_insert_with(|| self.cores.iter().map(|_| Arc::default()).collect());
+        for (core, counters) in self.cores.iter().zip(counters) {
+            core.mailbox.send(ToCore::Tenant(tenant, share, Arc::clone(counters)));
+        }
+    }
+
+    /// What a tenant got, core by core.
+    pub fn tenant(&self, tenant: TenantId) -> &[Arc<TenantCounters>] {
+        self.tenants.get(&tenant).map_or(&[], Vec::as_slice)
+    }
+
+    /// No queue uses the volume any more: cores close what they hold of it.
+    pub fn detach(&self, volume: &Arc<Volume>) {
+        for core in &self.cores {
+            core.mailbox.send(ToCore::Detach(Arc::clone(volume)));
+        }
+    }
+
+    /// Whether every core has gone round its loop since the last call, or sleeps. A core that has not is stuck in a bug or in
+    /// a system call, out of which it is nudged.
+    pub fn cores_advance(&mut self) -> bool {
+        let mut advance = true;
+        for core in &mut self.cores {
+            let rounds = core.counters.rounds.get();
+            let asleep = core.counters.asleep.load(Ordering::Relaxed);
+            if !asleep && rounds == core.rounds_seen {
+                advance = false;
+                if let Some(thread) = ThreadId::from_raw(core.counters.thread.load(Ordering::Relaxed)) {
+                    thread.nudge();
+                }
+            }
+            core.rounds_seen = rounds;
+        }
+        advance
+    }
+
+    /// CPU and counters of each core.
+    pub fn cores(&self) -> impl Iterator<Item = (usize, &Arc<CoreCounters>)> {
+        self.cores.iter().map(|core| (core.cpu, &core.counters))
+    }
+
+    fn send(&self, core: CoreIndex, message: ToCore) {
+        self.cores[core.0].mailbox.send(message);
+    }
+
+    fn check(&self, core: CoreIndex) -> Result<CoreIndex, EngineError> {
+        if core.0 < self.cores.len() { Ok(core) } else { Err(EngineError::NoSuchCore(core.0, self.cores.len() - 1)) }
+    }
+
+    fn least_loaded(&self) -> CoreIndex {
+        let least = self.cores.iter().enumerate().min_by_key(|(_, core)| core.queues);
+        CoreIndex(least.map_or(0, |(index, _)| index))
+    }
+
+    fn retire(&mut self, key: QueueKey) {
+        if let Some(core) = self.placed.remove(&key) {
+            self.cores[core.0].queues -= 1;
+            for core in &self.cores {
+                core.mailbox.send(ToCore::Forget(key));
+            }
+            self.free.push(key.number);
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        for core in &self.cores {
+            core.mailbox.send(ToCore::Shutdown);
+        }
+        for core in &mut self.cores {
+            if let Some(thread) = core.thread.take() {
+                let _ = thread.join();
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Requests that a back end holds.
+
+use crate::message::QueueKey;
+
+/// What is needed when a request comes back.
+pub(crate) struct Flight {
+    pub key: QueueKey,
+    pub id: u16,
+    pub descriptors: u16,
+    /// Bytes of data that success writes to the guest.
+    pub to_guest: u32,
+}
+
+/// A slab of flights; a token is the index. Grows to the most that was ever outstanding, then allocates no more.
+#[derive(Default)]
+pub(crate) struct Flights {
+    slots: Vec<Option<Flight>>,
+    free: Vec<u32>,
+}
+
+impl Flights {
+    #[inline]
+    pub(crate) fn insert(&mut self, flight: Flight) -> u64 {
+        match self.free.pop() {
+            Some(index) => {
+                self.slots[index as usize] = Some(flight);
+                u64::from(index)
+            }
+            None => {
+                self.slots.push(Some(flight));
+                self.slots.len() as u64 - 1
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn remove(&mut self, token: u64) -> Option<Flight> {
+        let flight = self.slots.get_mut(usize::try_from(token).ok()?)?.take()?;
+        self.free.push(token as u32);
+        Some(flight)
+    }
+
+    /// The tokens of a queue's requests.
+    pub(crate) fn of(&self, key: QueueKey) -> Vec<u64> {
+        let of_queue = |(index, slot): (usize, &Option<Flight>)| {
+            slot.as_ref().filter(|flight| flight.key == key).map(|_| index as u64)
+        };
+        self.slots.iter().enumerate().filter_map(of_queue).collect()
+    }
+}

@@ -1,0 +1,126 @@
+//! What is said between the control thread and the cores, and among cores.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use softdpu_memory::{GuestAddress, GuestBuffer, View};
+use softdpu_ring::{Position, Used};
+use softdpu_sched::{Share, TenantId};
+use softdpu_storage::Volume;
+
+use crate::counters::TenantCounters;
+use crate::queue::RunningQueue;
+
+/// One of the engine's cores, from 0 in the order of the configuration. Not a CPU number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CoreIndex(pub usize);
+
+/// A running queue. The number is used again after the queue has ended; the generation is not, so that a late message
+/// about the one cannot hit the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueKey {
+    /// Small and dense: an index into per-core tables.
+    pub number: u32,
+    /// Which use of that number.
+    pub generation: u32,
+}
+
+/// A change to a running queue.
+#[derive(Debug)]
+pub enum QueueUpdate {
+    /// Memory or dirty logging changed: use this view from now on.
+    View(Arc<View>),
+    /// Another interrupt eventfd, or none.
+    Call(Option<OwnedFd>),
+    /// Another notification eventfd, or none (the ring is then polled).
+    Kick(Option<OwnedFd>),
+    /// Another error eventfd, or none.
+    Error(Option<OwnedFd>),
+    /// The driver may use the ring, or not for now.
+    Enabled(bool),
+    /// Log writes to the used ring under this address, or not at all (VHOST_VRING_F_LOG).
+    LogUsed(Option<GuestAddress>),
+}
+
+/// To a core.
+pub(crate) enum ToCore {
+    Start(Box<RunningQueue>),
+    /// The queue comes from another core.
+    Adopt(Box<RunningQueue>),
+    Update {
+        key: QueueKey,
+        update: QueueUpdate,
+        token: u64,
+    },
+    /// Take no more from the ring; report when nothing is in flight, or what is given up when the time is over.
+    Stop {
+        key: QueueKey,
+        patience: Duration,
+    },
+    Move {
+        key: QueueKey,
+        to: CoreIndex,
+    },
+    /// Requests of a queue that was here when they were submitted elsewhere.
+    Completed {
+        key: QueueKey,
+        done: Vec<Finished>,
+    },
+    /// No queue of this key will be heard of again.
+    Forget(QueueKey),
+    /// Nothing uses the volume any more.
+    Detach(Arc<Volume>),
+    Tenant(TenantId, Share, Arc<TenantCounters>),
+    Shutdown,
+}
+
+/// A request whose status byte is written and whose used entry is not.
+pub(crate) struct Finished {
+    pub used: Used,
+    /// For the dirty log: what was written is known only where the current view is.
+    pub buffer: GuestBuffer,
+    /// Bytes of data that may have been written to the guest, beside the status.
+    pub to_guest: u32,
+    pub failed: bool,
+}
+
+/// From a core to the control thread.
+#[derive(Debug)]
+pub enum FromCore {
+    /// A stopped queue has nothing in flight, or was told to give up.
+    Stopped {
+        /// Which queue.
+        key: QueueKey,
+        /// Where the ring stands.
+        position: Position,
+        /// Requests that a back end still holds. Their completions will be dropped.
+        abandoned: u16,
+    },
+    /// An update took effect; the old view is no longer used for new requests.
+    Updated {
+        /// Which queue.
+        key: QueueKey,
+        /// The token given with the update.
+        token: u64,
+    },
+    /// The driver broke its ring. The queue is inert until it is stopped.
+    Broken {
+        /// Which queue.
+        key: QueueKey,
+        /// What the driver did.
+        reason: String,
+    },
+    /// The first request since the engine started was completed.
+    FirstCompletion {
+        /// When, in nanoseconds of [`softdpu_sys::clock`].
+        at_ns: u64,
+    },
+    /// A core could not go on (its back-end context failed).
+    CoreFailed {
+        /// Which core.
+        core: CoreIndex,
+        /// Why.
+        reason: String,
+    },
+}

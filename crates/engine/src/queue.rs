@@ -1,0 +1,126 @@
+//! A device queue that a core serves.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use softdpu_device::block::Requests;
+use softdpu_memory::View;
+use softdpu_ring::{Chain, Queue, Used};
+use softdpu_sched::{QueueId, TenantId};
+use softdpu_storage::{Attachment, Volume};
+use softdpu_sys::{clock, wake};
+
+use crate::counters::QueueCounters;
+use crate::message::QueueKey;
+
+/// Everything a core needs to serve a queue.
+pub struct QueueSpec {
+    /// The device's name, for logs.
+    pub device: Arc<str>,
+    /// Which of the device's queues it is.
+    pub index: u16,
+    /// Whose work it carries.
+    pub tenant: TenantId,
+    /// What its requests read and write.
+    pub volume: Arc<Volume>,
+    /// How its requests are read.
+    pub requests: Requests,
+    /// The ring, at the position from which it goes on.
+    pub ring: Queue,
+    /// Guest memory as the connection sees it now.
+    pub view: Arc<View>,
+    /// The driver's notifications; none: the ring is only polled, and the core does not sleep while it is there.
+    pub kick: Option<OwnedFd>,
+    /// Interrupts.
+    pub call: Option<OwnedFd>,
+    /// Told when the driver broke the ring (SET_VRING_ERR).
+    pub error: Option<OwnedFd>,
+    /// Whether the driver may use it yet (SET_VRING_ENABLE).
+    pub enabled: bool,
+    /// It ran before this process: its driver may have missed an interrupt.
+    pub resumed: bool,
+    /// Where it counts.
+    pub counters: Arc<QueueCounters>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Running,
+    /// Nothing more is taken from the ring; what was taken is finished until then (clock nanoseconds).
+    Stopping {
+        deadline: u64,
+    },
+    /// The driver broke it. Inert until it is stopped.
+    Broken,
+}
+
+pub(crate) struct RunningQueue {
+    pub key: QueueKey,
+    pub spec: QueueSpec,
+    pub state: State,
+    /// In the tenant's channel: taken from the ring and not yet run, in ring order.
+    pub waiting: Vec<Chain>,
+    /// Finished in this round, not yet in the used ring.
+    pub finished: Vec<Used>,
+    /// Taken from the ring and not yet completed, here or on cores it was on before.
+    pub taken: u32,
+    /// On the core that owns it now.
+    pub attachment: Option<Attachment>,
+    /// In the core's list of queues with something to publish.
+    pub touched: bool,
+}
+
+impl RunningQueue {
+    pub(crate) fn new(key: QueueKey, spec: QueueSpec) -> Self {
+        RunningQueue {
+            key,
+            spec,
+            state: State::Running,
+            waiting: Vec::new(),
+            finished: Vec::new(),
+            taken: 0,
+            attachment: None,
+            touched: false,
+        }
+    }
+
+    pub(crate) fn id(&self) -> QueueId {
+        QueueId { tenant: self.spec.tenant, index: self.key.number }
+    }
+
+    /// Whether its ring is to be looked at.
+    #[inline]
+    pub(crate) fn takes_work(&self) -> bool {
+        self.state == State::Running && self.spec.enabled
+    }
+
+    /// Sends an interrupt. False: the write blocked, which the front end must have brought about.
+    #[inline]
+    pub(crate) fn interrupt(&self) -> bool {
+        match &self.spec.call {
+            Some(call) => wake::ring(call.as_fd()) != Err(Errno::INTR),
+            None => true,
+        }
+    }
+
+    /// Tells the front end that the ring is broken.
+    pub(crate) fn signal_error(&self) {
+        if let Some(error) = &self.spec.error {
+            // Told once; one that cannot be told is not waited for twice.
+            let _ = wake::ring(error.as_fd());
+        }
+    }
+
+    pub(crate) fn stop_deadline(&self) -> Option<u64> {
+        match self.state {
+            State::Stopping { deadline } => Some(deadline),
+            State::Running | State::Broken => None,
+        }
+    }
+
+    pub(crate) fn stop(&mut self, patience: std::time::Duration) {
+        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        self.state = State::Stopping { deadline: clock::now().saturating_add(patience) };
+    }
+}

@@ -1,0 +1,197 @@
+//! A driver in this process, for the engine's tests.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use softdpu_device::block::{Block, BlockConfig};
+use softdpu_engine::{Engine, EngineConfig, FromCore, QueueCounters, QueueSpec};
+use softdpu_memory::{GuestAddress, Mapping, Region, UserAddress, View};
+use softdpu_ring::driver::{Driver, Layout, Piece};
+use softdpu_ring::{Format, InflightRecords, Position, Queue, QueueConfig};
+use softdpu_sched::TenantId;
+use softdpu_storage::{Kind, PathBroker, Volume, VolumeSpec};
+use softdpu_sys::wake::{self, Doorbell};
+
+pub const SIZE: u16 = 64;
+pub const SECTOR: u64 = 512;
+/// Each slot: header and status in its first half, data in the second.
+const SLOT: u64 = 8192;
+const RING_AT: u64 = 0x1000;
+const SLOTS_AT: u64 = 0x10_0000;
+
+/// Guest memory with a ring in it, its driver, and the eventfds between both.
+pub struct Guest {
+    pub view: Arc<View>,
+    pub driver: Driver,
+    pub format: Format,
+    pub kick: Doorbell,
+    pub call: Doorbell,
+    slots: Vec<u64>,
+    busy: HashMap<u16, u64>,
+}
+
+pub fn cpus() -> Vec<usize> {
+    let allowed = softdpu_sys::affinity::allowed();
+    vec![allowed[0], *allowed.get(1).unwrap_or(&allowed[0])]
+}
+
+pub fn engine(idle_sleep: Option<Duration>) -> Engine {
+    Engine::start(&EngineConfig { cpus: cpus(), idle_sleep, io_depth: 64 }).unwrap()
+}
+
+pub fn memory_volume(size: u64) -> Arc<Volume> {
+    let volume = Volume::open(VolumeSpec::new("disk", Kind::Memory { size }), &PathBroker::new()).unwrap();
+    volume.activate().unwrap();
+    volume
+}
+
+impl Guest {
+    pub fn new(format: Format) -> Guest {
+        let mapping = Mapping::heap(0x20_0000);
+        let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), 0x20_0000, mapping, 0)]).unwrap();
+        let addresses = Layout::new(format, SIZE).addresses(UserAddress(RING_AT));
+        let driver = Driver::new(&view, format, SIZE, true, addresses).unwrap();
+        Guest {
+            view,
+            driver,
+            format,
+            kick: Doorbell::new().unwrap(),
+            call: Doorbell::new().unwrap(),
+            slots: (0..u64::from(SIZE) / 3).collect(),
+            busy: HashMap::new(),
+        }
+    }
+
+    /// The device's end of the queue.
+    pub fn spec(&self, volume: &Arc<Volume>, tenant: u16) -> QueueSpec {
+        self.spec_at(volume, tenant, Position::start(self.format), None)
+    }
+
+    pub fn spec_at(
+        &self,
+        volume: &Arc<Volume>,
+        tenant: u16,
+        position: Position,
+        records: Option<InflightRecords>,
+    ) -> QueueSpec {
+        let block = Block::new(BlockConfig::new(volume.size())).unwrap();
+        let config = QueueConfig {
+            size: SIZE,
+            format: self.format,
+            event_idx: true,
+            indirect: true,
+            max_pieces: 128,
+            log_used: None,
+            resumed: false,
+        };
+        let addresses = Layout::new(self.format, SIZE).addresses(UserAddress(RING_AT));
+        QueueSpec {
+            device: "disk".into(),
+            index: 0,
+            tenant: TenantId(tenant),
+            volume: Arc::clone(volume),
+            requests: block.requests(block.features()),
+            ring: Queue::new(&self.view, config, addresses, position, records).unwrap(),
+            view: Arc::clone(&self.view),
+            kick: Some(self.kick.as_fd().try_clone_to_owned().unwrap()),
+            call: Some(self.call.as_fd().try_clone_to_owned().unwrap()),
+            error: None,
+            enabled: true,
+            resumed: false,
+            counters: Arc::new(QueueCounters::default()),
+        }
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.view.buffer(GuestAddress(at), bytes.len() as u64).unwrap().write_at(0, bytes).unwrap();
+    }
+
+    fn read(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.view.buffer(GuestAddress(at), len as u64).unwrap().read_at(0, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// Queues a request of one block; false: no room.
+    pub fn submit(&mut self, write: Option<&[u8; 512]>, sector: u64) -> bool {
+        let Some(slot) = self.slots.pop() else { return false };
+        let at = SLOTS_AT + slot * SLOT;
+        let (header, status, data) = (GuestAddress(at), GuestAddress(at + 64), GuestAddress(at + SLOT / 2));
+        let mut bytes = [0; 16];
+        bytes[0] = u8::from(write.is_some());
+        bytes[8..].copy_from_slice(&sector.to_le_bytes());
+        self.write(header.0, &bytes);
+        self.write(status.0, &[0xff]);
+        if let Some(block) = write {
+            self.write(data.0, block);
+        }
+        let data = Piece { address: data, len: SECTOR as u32, writable: write.is_none() };
+        let pieces = [Piece::readable(header, 16), data, Piece::writable(status, 1)];
+        match self.driver.add(&pieces) {
+            Some(id) => {
+                assert!(self.busy.insert(id, slot).is_none(), "id {id} is in use");
+                true
+            }
+            None => {
+                self.slots.push(slot);
+                false
+            }
+        }
+    }
+
+    /// Hands over what was queued, ringing if the device wants it.
+    pub fn publish(&mut self) {
+        if self.driver.publish() {
+            self.kick.ring();
+        }
+    }
+
+    /// A completion: its status byte and data.
+    pub fn take(&mut self) -> Option<(u8, Vec<u8>)> {
+        let done = self.driver.take()?;
+        let slot = self.busy.remove(&done.id).expect("completed twice, or never submitted");
+        self.slots.push(slot);
+        let at = SLOTS_AT + slot * SLOT;
+        Some((self.read(at + 64, 1)[0], self.read(at + SLOT / 2, 512)))
+    }
+
+    /// Waits for a completion as a driver that sleeps does.
+    pub fn wait(&mut self) -> (u8, Vec<u8>) {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(done) = self.take() {
+                return done;
+            }
+            if self.driver.arm() {
+                continue;
+            }
+            let fd = self.call.as_fd();
+            let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+            let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
+            poll(&mut fds, Some(&timeout)).unwrap();
+            wake::drain(fd);
+            assert!(Instant::now() < deadline, "no completion within 20 s; {} requests are out", self.busy.len());
+        }
+    }
+
+    pub fn outstanding(&self) -> usize {
+        self.busy.len()
+    }
+}
+
+/// Waits for an event of the cores that `pick` accepts.
+pub fn event<T>(engine: &mut Engine, what: &str, mut pick: impl FnMut(FromCore) -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        while let Some(event) = engine.event() {
+            if let Some(found) = pick(event) {
+                return found;
+            }
+        }
+        assert!(Instant::now() < deadline, "no event within 20 s: {what}");
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}

@@ -1,0 +1,150 @@
+//! Real cores, a driver in this process: what a queue may rely on.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{Guest, engine, event, memory_volume};
+use softdpu_engine::{CoreIndex, FromCore};
+use softdpu_ring::Format;
+
+const BOTH: [Format; 2] = [Format::Split, Format::Packed];
+
+#[test]
+fn what_was_written_is_read_back() {
+    for format in BOTH {
+        let mut engine = engine(Some(Duration::from_micros(50)));
+        let volume = memory_volume(1 << 20);
+        let mut guest = Guest::new(format);
+        engine.start_queue(None, guest.spec(&volume, 0)).unwrap();
+        for sector in 0..100u64 {
+            assert!(guest.submit(Some(&[sector as u8; 512]), sector));
+            guest.publish();
+            assert_eq!(guest.wait().0, 0, "write of sector {sector}");
+        }
+        for sector in 0..100u64 {
+            assert!(guest.submit(None, sector));
+            guest.publish();
+            let (status, data) = guest.wait();
+            assert_eq!((status, data), (0, vec![sector as u8; 512]), "read of sector {sector}");
+        }
+    }
+}
+
+#[test]
+fn a_sleeping_core_misses_no_kick() {
+    for format in BOTH {
+        let mut engine = engine(Some(Duration::ZERO));
+        let volume = memory_volume(1 << 20);
+        let mut guest = Guest::new(format);
+        let spec = guest.spec(&volume, 0);
+        engine.start_queue(Some(CoreIndex(1)), spec).unwrap();
+        let mut pause = Duration::ZERO;
+        for round in 0..3_000 {
+            assert!(guest.submit(None, round % 100));
+            guest.publish();
+            assert_eq!(guest.wait().0, 0);
+            // Sweep the moment of the next kick over the time the core takes to fall asleep.
+            let until = Instant::now() + pause;
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+            pause = if pause > Duration::from_micros(60) { Duration::ZERO } else { pause + Duration::from_nanos(137) };
+        }
+    }
+}
+
+#[test]
+fn a_queue_moves_a_thousand_times_under_load_and_nothing_is_lost_or_doubled() {
+    for format in BOTH {
+        let mut engine = engine(Some(Duration::from_micros(20)));
+        let volume = memory_volume(1 << 20);
+        let mut guest = Guest::new(format);
+        let key = engine.start_queue(Some(CoreIndex(0)), guest.spec(&volume, 0)).unwrap();
+        let (mut written, mut completed) = (0u64, 0u64);
+        let deadline = Instant::now() + Duration::from_secs(120);
+        for round in 0..1_000u64 {
+            engine.move_queue(key, CoreIndex((round % 2) as usize)).unwrap();
+            // The guest checks that no completion comes twice; here that each one comes.
+            while guest.submit(Some(&[written as u8; 512]), written % 1024) {
+                written += 1;
+            }
+            guest.publish();
+            for _ in 0..8 {
+                assert_eq!(guest.wait().0, 0);
+                completed += 1;
+            }
+            assert!(Instant::now() < deadline, "{round} of 1000 moves within 120 s");
+        }
+        while guest.outstanding() > 0 {
+            assert_eq!(guest.wait().0, 0);
+            completed += 1;
+        }
+        assert_eq!(written, completed);
+        // The last write to each sector is what is there, so none was run late or out of order.
+        for sector in (written - 512..written).map(|n| n % 1024) {
+            let last = (0..written).rev().find(|n| n % 1024 == sector).unwrap();
+            assert!(guest.submit(None, sector));
+            guest.publish();
+            assert_eq!(guest.wait(), (0, vec![last as u8; 512]), "sector {sector}");
+        }
+    }
+}
+
+#[test]
+fn a_stopped_queue_tells_where_it_stands_and_goes_on_from_there() {
+    for format in BOTH {
+        let mut engine = engine(None);
+        let volume = memory_volume(1 << 20);
+        let mut guest = Guest::new(format);
+        let mut spec = guest.spec(&volume, 0);
+        for round in 0..20u64 {
+            let key = engine.start_queue(None, spec).unwrap();
+            for n in 0..7 {
+                assert!(guest.submit(Some(&[n as u8; 512]), round * 7 + n));
+            }
+            guest.publish();
+            for _ in 0..7 {
+                assert_eq!(guest.wait().0, 0);
+            }
+            engine.stop_queue(key, Duration::from_secs(5)).unwrap();
+            let (position, abandoned) = event(&mut engine, "the queue stops", |event| match event {
+                FromCore::Stopped { key: stopped, position, abandoned } if stopped == key => {
+                    Some((position, abandoned))
+                }
+                _ => None,
+            });
+            assert_eq!(abandoned, 0);
+            // Nothing is taken while it is stopped.
+            assert!(guest.submit(None, 0));
+            guest.publish();
+            std::thread::sleep(Duration::from_millis(2));
+            assert!(guest.take().is_none());
+            spec = guest.spec_at(&volume, 0, position, None);
+            let key = engine.start_queue(None, spec).unwrap();
+            assert_eq!(guest.wait().0, 0);
+            engine.stop_queue(key, Duration::from_secs(5)).unwrap();
+            let position = event(&mut engine, "the queue stops again", |event| match event {
+                FromCore::Stopped { position, .. } => Some(position),
+                _ => None,
+            });
+            spec = guest.spec_at(&volume, 0, position, None);
+        }
+    }
+}
+
+#[test]
+fn a_request_outside_the_disk_fails_alone() {
+    let mut engine = engine(None);
+    let volume = memory_volume(1 << 20);
+    let mut guest = Guest::new(Format::Split);
+    let spec = guest.spec(&volume, 0);
+    let counters = spec.counters.clone();
+    engine.start_queue(None, spec).unwrap();
+    assert!(guest.submit(None, 1 << 40));
+    assert!(guest.submit(None, 1));
+    guest.publish();
+    let statuses = [guest.wait().0, guest.wait().0];
+    assert_eq!(statuses, [1, 0], "VIRTIO_BLK_S_IOERR, then VIRTIO_BLK_S_OK");
+    assert_eq!(counters.errors.get(), 1);
+}
