@@ -1,0 +1,275 @@
+//! What is wrong with a configuration, and how that is shown.
+//!
+//! A [`Problem`] is found by the reader (which knows the exact place in the text) or by the rules over a whole site (which
+//! know only the path of the key, such as `volume[0].file.size`). A [`Report`] joins problems with the text and renders
+//! them as a compiler would: `site.toml:12:3: error: …`, the line, a caret, help.
+
+use std::collections::HashMap;
+use std::fmt::{self, Write as _};
+use std::ops::Range;
+
+use serde::Serialize;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The site cannot run.
+    Error,
+    /// The site can run, though perhaps not on this machine or not as meant.
+    Warning,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        })
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Path of the key it is about, such as `volume[0].file.size`; empty for the whole file.
+    pub place: String,
+    /// Bytes of the text it is about, where the finder knows them.
+    pub span: Option<Range<usize>>,
+    /// What is wrong, without found and expected.
+    pub message: String,
+    /// What is written there.
+    pub found: Option<String>,
+    /// What could be written there.
+    pub expected: Option<String>,
+    /// What to do about it.
+    pub help: Option<String>,
+}
+
+impl Problem {
+    /// An error at `place`.
+    pub fn error(place: impl Into<String>, message: impl Into<String>) -> Problem {
+        Problem {
+            severity: Severity::Error,
+            place: place.into(),
+            span: None,
+            message: message.into(),
+            found: None,
+            expected: None,
+            help: None,
+        }
+    }
+
+    /// A warning at `place`.
+    pub fn warning(place: impl Into<String>, message: impl Into<String>) -> Problem {
+        Problem { severity: Severity::Warning, ..Problem::error(place, message) }
+    }
+
+    /// With what is written there.
+    pub fn found(mut self, found: impl Into<String>) -> Problem {
+        self.found = Some(found.into());
+        self
+    }
+
+    /// With what could be written there.
+    pub fn expected(mut self, expected: impl Into<String>) -> Problem {
+        self.expected = Some(expected.into());
+        self
+    }
+
+    /// With what to do about it.
+    pub fn help(mut self, help: impl Into<String>) -> Problem {
+        self.help = Some(help.into());
+        self
+    }
+
+    /// With its exact place in the text.
+    pub fn at(mut self, span: Range<usize>) -> Problem {
+        self.span = Some(span);
+        self
+    }
+
+    /// The message with what was found and what was expected, in one line.
+    pub fn sentence(&self) -> String {
+        match (&self.found, &self.expected) {
+            (Some(found), Some(expected)) => format!("{}: found {found}, expected {expected}", self.message),
+            (Some(found), None) => format!("{}: found {found}", self.message),
+            (None, Some(expected)) => format!("{}: expected {expected}", self.message),
+            (None, None) => self.message.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    /// One line, for where there is no text to point into: the management API.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.place.is_empty() {
+            write!(f, "{}: ", self.place)?;
+        }
+        f.write_str(&self.sentence())?;
+        match &self.help {
+            Some(help) => write!(f, " ({help})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Where each key that was read stands in the text, by its path.
+pub(super) type Spans = HashMap<String, Range<usize>>;
+
+/// The span of `place`, or of the nearest table around it: what is wrong with a default is shown where it could be set.
+pub(super) fn span_of(spans: &Spans, place: &str) -> Range<usize> {
+    let mut place = place;
+    loop {
+        if let Some(span) = spans.get(place) {
+            return span.clone();
+        }
+        match place.rfind(['.', '[']) {
+            Some(end) => place = &place[..end],
+            None => return 0..0,
+        }
+    }
+}
+
+/// A problem with its place in the text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Diagnostic {
+    /// How bad it is.
+    pub severity: Severity,
+    /// From 1.
+    pub line: usize,
+    /// From 1, in characters.
+    pub column: usize,
+    /// The column after its last character on that line.
+    pub end_column: usize,
+    /// Path of the key, such as `volume[0].file.size`.
+    pub place: String,
+    /// What is wrong, in one line.
+    pub message: String,
+    /// What is written there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub found: Option<String>,
+    /// What could be written there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expected: Option<String>,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub help: Option<String>,
+    /// The line of the text.
+    #[serde(skip)]
+    pub source: String,
+}
+
+/// Everything that is wrong with one file, in the order of its lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The file, as it was named by whoever asked.
+    pub file: String,
+    /// What is wrong with it.
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+impl Report {
+    pub(super) fn new(file: &str, text: &str, problems: Vec<Problem>, spans: &Spans) -> Report {
+        let mut placed: Vec<(Range<usize>, Problem)> = problems
+            .into_iter()
+            .map(|problem| (problem.span.clone().unwrap_or_else(|| span_of(spans, &problem.place)), problem))
+            .collect();
+        placed.sort_by_key(|(span, problem)| (span.start, problem.severity));
+        placed.dedup();
+        let diagnostics = placed.into_iter().map(|(span, problem)| locate(text, span, problem)).collect();
+        Report { file: file.to_owned(), diagnostics }
+    }
+
+    /// Whether anything keeps the site from running.
+    pub fn has_errors(&self) -> bool {
+        self.count(Severity::Error) > 0
+    }
+
+    /// How many problems are this bad.
+    pub fn count(&self, severity: Severity) -> usize {
+        self.diagnostics.iter().filter(|diagnostic| diagnostic.severity == severity).count()
+    }
+}
+
+/// Turns byte offsets into a line and columns. Offsets outside the text, or inside a character, are moved into it.
+fn locate(text: &str, span: Range<usize>, problem: Problem) -> Diagnostic {
+    let floor = |at: usize| (0..=at.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let start = floor(span.start);
+    let line_start = text[..start].rfind('\n').map_or(0, |newline| newline + 1);
+    let line_end = text[start..].find('\n').map_or(text.len(), |newline| start + newline);
+    let end = floor(span.end).clamp(start, line_end.max(start));
+    let column = text[line_start..start].chars().count() + 1;
+    Diagnostic {
+        severity: problem.severity,
+        line: text[..start].matches('\n').count() + 1,
+        column,
+        end_column: column + text[start..end].chars().count().max(1),
+        message: problem.sentence(),
+        place: problem.place,
+        found: problem.found,
+        expected: problem.expected,
+        help: problem.help,
+        source: text[line_start..line_end].trim_end_matches('\r').to_owned(),
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for diagnostic in &self.diagnostics {
+            let Diagnostic { severity, line, column, end_column, message, source, .. } = diagnostic;
+            writeln!(f, "{}:{line}:{column}: {severity}: {message}", self.file)?;
+            let gutter = line.to_string().len();
+            // Tabs stay tabs above and below, so that the caret stands under its character whatever a tab is worth.
+            let pad: String = source.chars().take(column - 1).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
+            let shown: String = source.chars().filter(|c| !c.is_control() || *c == '\t').collect();
+            writeln!(f, "{:gutter$} |", "")?;
+            writeln!(f, "{line} | {shown}")?;
+            writeln!(f, "{:gutter$} | {pad}{}", "", "^".repeat(end_column - column))?;
+            if let Some(help) = &diagnostic.help {
+                writeln!(f, "{:gutter$} = help: {help}", "")?;
+            }
+            f.write_char('\n')?;
+        }
+        let (errors, warnings) = (self.count(Severity::Error), self.count(Severity::Warning));
+        match (errors, warnings) {
+            (0, 0) => Ok(()),
+            (0, _) => writeln!(f, "{}: {}", self.file, counted(warnings, "warning")),
+            (_, 0) => writeln!(f, "{}: {}", self.file, counted(errors, "error")),
+            _ => writeln!(f, "{}: {}, {}", self.file, counted(errors, "error"), counted(warnings, "warning")),
+        }
+    }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+impl std::error::Error for Report {}
+
+/// The candidate that `found` was most likely meant to be, if any is close enough to be worth saying.
+pub fn nearest<'a>(found: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    candidates
+        .into_iter()
+        .map(|candidate| (strsim::damerau_levenshtein(found, candidate), candidate))
+        .filter(|(distance, candidate)| {
+            *distance <= (candidate.chars().count() / 3).clamp(1, 4) || {
+                // A forgotten prefix or suffix (`mode` for `socket-mode`) is further away than a typing error.
+                found.len() >= 4 && candidate.split('-').any(|part| part == found)
+            }
+        })
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// `a, b or c`, each in backquotes.
+pub fn alternatives<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
+    let quoted: Vec<String> = names.into_iter().map(|name| format!("`{name}`")).collect();
+    match quoted.split_last() {
+        None => "nothing".to_owned(),
+        Some((last, [])) => last.clone(),
+        Some((last, rest)) => format!("{} or {last}", rest.join(", ")),
+    }
+}

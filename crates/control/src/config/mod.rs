@@ -1,0 +1,147 @@
+//! The site file: TOML in, a typed and validated [`Site`] out, or everything that is wrong with it at once.
+//!
+//! ```text
+//!  text ──toml──▶ values with places ──read──▶ Site ──rules──▶ valid Site
+//!                        │                │            │
+//!                        └──── problems ──┴────────────┴──▶ Report: file:line:column, found, expected, help
+//! ```
+//!
+//! `softdpu check` and `softdpu run` call [`load`]; the management API reads its parameters through [`volume_from_json`]
+//! and [`device_from_json`], the same reader with the same defaults and messages, and applies [`Site::problems`] to the
+//! site as it would become.
+
+mod diagnostic;
+mod machine;
+mod nbd_uri;
+mod read;
+mod reader;
+mod rules;
+pub mod schema;
+mod site;
+mod summary;
+mod units;
+mod value;
+
+use std::path::Path;
+
+use reader::{Context, Reader};
+use value::Data;
+
+pub use diagnostic::{Diagnostic, Problem, Report, Severity, alternatives, nearest};
+pub use nbd_uri::{NbdServer, NbdUri, NbdUriError};
+pub use reader::is_name;
+pub use site::{
+    Backend, Cache, DEFAULT_TENANT, Dataplane, Device, DeviceBackend, DeviceKind, Discard, Fairness, FileBackend,
+    FileMode, IdleSleep, Log, LogFormat, LogLevel, Metrics, Mode, NbdBackend, Node, Reconnect, Site, SocketAccess,
+    Tenant, VirtioBlk, Volume,
+};
+pub use summary::summary;
+pub use units::{Bytes, BytesPerSecond, Span, UnitError};
+
+/// The largest site file that is read: thousands of devices fit, a wrong file name (an image) does not.
+const LARGEST_FILE: u64 = 16 << 20;
+
+/// What became of a site file.
+#[derive(Clone, Debug)]
+pub struct Loaded {
+    /// The site, unless there are errors.
+    pub site: Option<Site>,
+    /// Errors and warnings.
+    pub report: Report,
+}
+
+/// Reads and checks the site file at `path`. Relative paths in it are relative to its folder. What this machine lacks is
+/// reported with the severity `machine`.
+pub fn load(path: &Path, machine: Severity) -> Loaded {
+    let name = path.display().to_string();
+    let text = match read_text(path) {
+        Ok(text) => text,
+        Err(problem) => {
+            let report = Report::new(&name, "", vec![Problem::error("", problem)], &Default::default());
+            return Loaded { site: None, report };
+        }
+    };
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let base = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    parse(&text, &name, &base, Some(machine))
+}
+
+fn read_text(path: &Path) -> Result<String, String> {
+    let metadata = std::fs::metadata(path).map_err(|error| format!("the site file cannot be read: {error}"))?;
+    if metadata.is_dir() {
+        return Err("the site file is a folder".to_owned());
+    }
+    if metadata.len() > LARGEST_FILE {
+        return Err(format!("the site file is larger than {}: is this the right file?", Bytes(LARGEST_FILE)));
+    }
+    let bytes = std::fs::read(path).map_err(|error| format!("the site file cannot be read: {error}"))?;
+    String::from_utf8(bytes).map_err(|error| {
+        format!("the site file is not UTF-8 text (byte {} is wrong)", error.utf8_error().valid_up_to())
+    })
+}
+
+/// Checks `text`, called `name` in messages. Relative paths are relative to `base`, which is absolute. The machine is looked
+/// at only where `machine` says with which severity.
+pub fn parse(text: &str, name: &str, base: &Path, machine: Option<Severity>) -> Loaded {
+    let context = Context::new(Some(base));
+    let (document, syntax_errors) = toml::de::DeTable::parse_recoverable(text);
+    if !syntax_errors.is_empty() {
+        // What was read around a syntax error may be in the wrong table: further messages would mislead.
+        let problems = syntax_errors.iter().map(syntax_problem).collect();
+        return Loaded { site: None, report: Report::new(name, text, problems, &Default::default()) };
+    }
+    let root = value::from_toml_table(document.into_inner());
+    let site = read::site(Reader::new(&context, &schema::ROOT, String::new(), 0..0, &root));
+    let mut problems = context.problems.into_inner();
+    let spans = context.spans.into_inner();
+    problems.extend(site.problems());
+    if let Some(severity) = machine {
+        problems.extend(site.machine_problems(severity));
+    }
+    let report = Report::new(name, text, problems, &spans);
+    Loaded { site: (!report.has_errors()).then_some(site), report }
+}
+
+fn syntax_problem(error: &toml::de::Error) -> Problem {
+    let message: Vec<&str> = error.message().lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let problem = Problem::error("", format!("not valid TOML: {}", message.join(", ")));
+    match error.span() {
+        Some(span) => problem.at(span),
+        None => problem,
+    }
+}
+
+/// Reads a volume from the parameters of a management request, which have the shape of `[[volume]]`. Paths are absolute.
+pub fn volume_from_json(parameters: &serde_json::Value) -> Result<Volume, Vec<Problem>> {
+    from_json(parameters, &schema::VOLUME, read::volume)
+}
+
+/// Reads a device from the parameters of a management request, which have the shape of `[[device]]`. A socket that is not
+/// given is put into `run_directory`.
+pub fn device_from_json(parameters: &serde_json::Value, run_directory: &Path) -> Result<Device, Vec<Problem>> {
+    from_json(parameters, &schema::DEVICE, |reader| read::device(reader, run_directory))
+}
+
+fn from_json<T>(
+    parameters: &serde_json::Value,
+    section: &'static schema::Section,
+    read: impl FnOnce(Reader<'_>) -> T,
+) -> Result<T, Vec<Problem>> {
+    let value = value::from_json(parameters);
+    let Data::Table(table) = &value.data else {
+        let keys = alternatives(section.keys.iter().copied());
+        return Err(vec![
+            Problem::error("", "the parameters").found(value.describe()).expected(format!("an object with {keys}")),
+        ]);
+    };
+    let context = Context::new(None);
+    let result = read(Reader::new(&context, section, String::new(), 0..0, table));
+    let problems = context.problems.into_inner();
+    if problems.is_empty() { Ok(result) } else { Err(problems) }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,348 @@
+//! From tables to the typed site, section by section.
+//!
+//! Every section gives a value even where something in it is wrong, so that the rules over the whole site can find what
+//! else is wrong. A site that was read with errors is never handed out.
+
+use std::path::Path;
+
+use super::nbd_uri::{NbdServer, NbdUri, NbdUriError};
+use super::reader::Reader;
+use super::schema;
+use super::site::*;
+use super::units::{Bytes, BytesPerSecond, Span};
+use super::value::Data;
+
+/// The largest weight: far beyond any useful ratio, small enough that sums of weights never overflow.
+const LARGEST_WEIGHT: u32 = 10_000;
+/// The largest number of request queues. virtio allows 65,535 (virtio 1.3 §5.2.4); a guest uses one per CPU at the most.
+const MOST_QUEUES: u16 = 256;
+/// The smallest queue that carries a request: header, one data segment, status, rounded up to a power of two.
+const SMALLEST_QUEUE: u16 = 4;
+/// The largest queue: QEMU, the front end in use nearly everywhere, refuses more (VIRTQUEUE_MAX_SIZE).
+const LARGEST_QUEUE: u16 = 1024;
+const DEFAULT_QUEUE_SIZE: u16 = 256;
+/// A request takes a descriptor for its header and one for its status beside its data (virtio 1.3 §5.2.6).
+pub(super) const DESCRIPTORS_WITHOUT_DATA: u32 = 2;
+/// Bytes of the serial number (virtio 1.3 §5.2.6, VIRTIO_BLK_T_GET_ID).
+const SERIAL_BYTES: usize = 20;
+
+const WHAT_SIZE: &str = "a size with a unit such as \"20 GiB\"";
+const WHAT_SPAN: &str = "a time with a unit such as \"50 us\"";
+
+pub(super) fn site(reader: Reader<'_>) -> Site {
+    let node = match reader.table("node", &schema::NODE) {
+        Some(table) => node(table),
+        None => default_node(&reader),
+    };
+    let tenants = reader.tables("tenant", &schema::TENANT).into_iter().map(tenant).collect();
+    let volumes = reader.tables("volume", &schema::VOLUME).into_iter().map(volume).collect();
+    reader.not_yet(
+        "network",
+        "[[network]] does not work yet: this release serves disks only",
+        "remove the section; networks come together with `virtio-net` devices",
+    );
+    let devices =
+        reader.tables("device", &schema::DEVICE).into_iter().map(|table| device(table, &node.run_directory)).collect();
+    reader.finish();
+    let mut site = Site { node, tenants, volumes, devices };
+    site.declare_default_tenant();
+    site
+}
+
+impl Site {
+    /// Adds [`DEFAULT_TENANT`] where a device belongs to it and the site does not declare it.
+    pub fn declare_default_tenant(&mut self) {
+        let needed = self.devices.iter().any(|device| device.tenant == DEFAULT_TENANT);
+        if needed && self.tenant(DEFAULT_TENANT).is_none() {
+            self.tenants.push(Tenant { name: DEFAULT_TENANT.to_owned(), weight: 1 });
+        }
+    }
+}
+
+fn default_node(reader: &Reader<'_>) -> Node {
+    let mut node = Node::default();
+    for path in [&mut node.run_directory, &mut node.state_directory, &mut node.api.socket] {
+        *path = reader.default_path(path);
+    }
+    node
+}
+
+fn node(reader: Reader<'_>) -> Node {
+    let default = Node::default();
+    let dataplane = reader.table("dataplane", &schema::DATAPLANE).map(dataplane).unwrap_or_default();
+    let fairness = reader.choice(
+        "fairness",
+        &[("fcfs", Fairness::Fcfs)],
+        &["wfq", "drr", "mtda", "weighted", "credits", "round-robin"],
+    );
+    let run_directory = reader.path("run-directory").unwrap_or_else(|| reader.default_path(&default.run_directory));
+    let state_directory = reader.path("state-directory").unwrap_or_else(|| run_directory.join("state"));
+    let api_socket = run_directory.join("api.sock");
+    let api = match reader.table("api", &schema::API) {
+        Some(table) => {
+            let access = socket_access(&table, &api_socket);
+            table.finish();
+            access
+        }
+        None => SocketAccess::at(api_socket),
+    };
+    let metrics = reader.table("metrics", &schema::METRICS).and_then(|table| {
+        let listen = table.parsed("listen", "an address and a port such as \"127.0.0.1:9477\"");
+        if table.value("listen").is_none() {
+            table.missing("listen", "listen = \"127.0.0.1:9477\"");
+        }
+        table.finish();
+        listen.map(|listen| Metrics { listen })
+    });
+    let log = reader.table("log", &schema::LOG).map(log).unwrap_or_default();
+    reader.finish();
+    Node { dataplane, fairness: fairness.unwrap_or_default(), run_directory, state_directory, api, metrics, log }
+}
+
+fn dataplane(reader: Reader<'_>) -> Dataplane {
+    let default = Dataplane::default();
+    let dataplane = Dataplane {
+        cores: reader.cores("cores").unwrap_or(default.cores),
+        mode: reader
+            .choice("mode", &[("performance", Mode::Performance)], &["zero-cost", "hybrid"])
+            .unwrap_or(default.mode),
+        idle_sleep: reader
+            .converted("idle-sleep", "a time with a unit such as \"50 us\", or \"never\"", |text| {
+                IdleSleep::try_from(text.to_owned()).map_err(|error| error.to_string())
+            })
+            .unwrap_or(default.idle_sleep),
+    };
+    reader.finish();
+    dataplane
+}
+
+fn log(reader: Reader<'_>) -> Log {
+    let format = reader.choice("format", &[("text", LogFormat::Text), ("json", LogFormat::Json)], &[]);
+    let level = reader.choice(
+        "level",
+        &[
+            ("error", LogLevel::Error),
+            ("warn", LogLevel::Warn),
+            ("info", LogLevel::Info),
+            ("debug", LogLevel::Debug),
+            ("trace", LogLevel::Trace),
+        ],
+        &[],
+    );
+    reader.finish();
+    Log { format: format.unwrap_or_default(), level: level.unwrap_or_default() }
+}
+
+fn socket_access(reader: &Reader<'_>, default: &Path) -> SocketAccess {
+    SocketAccess {
+        socket: reader.path("socket").unwrap_or_else(|| default.to_owned()),
+        socket_owner: reader.string("socket-owner").map(|(text, _)| text.to_owned()),
+        socket_group: reader.string("socket-group").map(|(text, _)| text.to_owned()),
+        socket_mode: reader
+            .converted("socket-mode", "permission bits in octal such as \"0660\"", |text| {
+                FileMode::try_from(text.to_owned())
+            })
+            .unwrap_or_default(),
+    }
+}
+
+fn name(reader: &Reader<'_>, example: &str) -> String {
+    if reader.value("name").is_none() {
+        reader.missing("name", &format!("name = \"{example}\""));
+    }
+    reader.name("name").unwrap_or_default()
+}
+
+fn tenant(reader: Reader<'_>) -> Tenant {
+    let name = name(&reader, "acme");
+    let weight = reader.integer("weight", 1..=LARGEST_WEIGHT).unwrap_or(1);
+    if let Some(limits) = reader.table("limits", &schema::LIMITS) {
+        limits.integer("iops", 1..=i64::MAX);
+        limits.parsed::<BytesPerSecond>("bandwidth", "a rate with a unit such as \"2 GiB/s\"");
+        limits.finish();
+        reader.not_yet(
+            "limits",
+            "`limits` do not work yet: the tenant would not be limited",
+            "remove `limits`; every tenant may use what is free",
+        );
+    }
+    reader.finish();
+    Tenant { name, weight }
+}
+
+/// `[[volume]]`, or the parameters of `volume.create`.
+pub(super) fn volume(reader: Reader<'_>) -> Volume {
+    let name = name(&reader, "acme-root");
+    let block_size = match reader.value("block-size") {
+        None => 512,
+        Some(value) => match value.data {
+            Data::Integer(512) => 512,
+            Data::Integer(4096) => 4096,
+            _ => {
+                reader.report(reader.wrong("block-size", value, "512 or 4096"));
+                512
+            }
+        },
+    };
+    const BACKENDS: &[&str] = &["null", "memory", "file", "device", "nbd"];
+    // Every table is read, so that mistakes in a second backend are found too.
+    let null = reader.table("null", &schema::NULL).map(|table| Backend::Null { size: only_size(table) });
+    let memory = reader.table("memory", &schema::MEMORY).map(|table| Backend::Memory { size: only_size(table) });
+    let read_only = reader.boolean("read-only").unwrap_or(false);
+    let file = reader.table("file", &schema::FILE).map(|table| file(table, read_only));
+    let device = reader.table("device", &schema::BLOCK_DEVICE).map(block_device);
+    let nbd = reader.table("nbd", &schema::NBD).map(nbd);
+    reader.exactly_one(BACKENDS, "file = { path = \"disk.img\", size = \"20 GiB\" }");
+    let volume = Volume {
+        name,
+        read_only,
+        block_size,
+        cache: reader
+            .choice("cache", &[("write-back", Cache::WriteBack), ("write-through", Cache::WriteThrough)], &[])
+            .unwrap_or_default(),
+        shared: reader.boolean("shared").unwrap_or(false),
+        // Where none could be read an error was reported, and this stands in for it: one valid block.
+        backend: null
+            .or(memory)
+            .or(file)
+            .or(device)
+            .or(nbd)
+            .unwrap_or(Backend::Null { size: Bytes(u64::from(block_size)) }),
+    };
+    reader.finish();
+    volume
+}
+
+/// A size that is no size was reported already; 4096 is a multiple of either block size.
+const STAND_IN_SIZE: Bytes = Bytes(4096);
+
+fn only_size(reader: Reader<'_>) -> Bytes {
+    if reader.value("size").is_none() {
+        reader.missing("size", "size = \"20 GiB\"");
+    }
+    let size = reader.parsed("size", WHAT_SIZE).unwrap_or(STAND_IN_SIZE);
+    reader.finish();
+    size
+}
+
+fn file(reader: Reader<'_>, read_only: bool) -> Backend {
+    if reader.value("path").is_none() {
+        reader.missing("path", "path = \"disk.img\"");
+    }
+    let size = reader.parsed("size", WHAT_SIZE);
+    let create = reader.boolean("create");
+    if create == Some(true) && reader.value("size").is_none() {
+        reader.missing("size", "size = \"20 GiB\"");
+    }
+    let file = FileBackend {
+        path: reader.path("path").unwrap_or_default(),
+        size,
+        create: create.unwrap_or(size.is_some() && !read_only),
+        direct: reader.boolean("direct").unwrap_or(false),
+        discard: reader
+            .choice("discard", &[("unmap", Discard::Unmap), ("ignore", Discard::Ignore)], &[])
+            .unwrap_or_default(),
+    };
+    reader.finish();
+    Backend::File(file)
+}
+
+fn block_device(reader: Reader<'_>) -> Backend {
+    if reader.value("path").is_none() {
+        reader.missing("path", "path = \"/dev/nvme0n1\"");
+    }
+    let device = DeviceBackend {
+        path: reader.path("path").unwrap_or_default(),
+        direct: reader.boolean("direct").unwrap_or(true),
+        discard: reader.choice("discard", &[("unmap", Discard::Unmap)], &["ignore"]).unwrap_or_default(),
+    };
+    reader.finish();
+    Backend::Device(device)
+}
+
+fn nbd(reader: Reader<'_>) -> Backend {
+    if reader.value("uri").is_none() {
+        reader.missing("uri", "uri = \"nbd://localhost:10809/export\"");
+    }
+    let uri = reader.converted("uri", "an NBD URI such as \"nbd://host:10809/export\"", |text| {
+        let uri: NbdUri = text.parse().map_err(|error: NbdUriError| error.to_string())?;
+        match (reader.base(), &uri.server) {
+            (Some(base), _) => Ok(uri.relative_to(base).to_string()),
+            (None, NbdServer::Unix(path)) if path.is_relative() => Err("the socket's path must be absolute".to_owned()),
+            (None, _) => Ok(uri.to_string()),
+        }
+    });
+    let nbd = NbdBackend {
+        uri: uri.unwrap_or_default(),
+        timeout: reader.parsed("timeout", WHAT_SPAN).unwrap_or(Span::from_secs(30)),
+        reconnect: reader
+            .converted("reconnect", "a time with a unit such as \"60 s\", or \"forever\", or \"never\"", |text| {
+                Reconnect::try_from(text.to_owned()).map_err(|error| error.to_string())
+            })
+            .unwrap_or_default(),
+    };
+    reader.finish();
+    Backend::Nbd(nbd)
+}
+
+/// `[[device]]`, or the parameters of `device.add`. Sockets that are not given are put into `run_directory`.
+pub(super) fn device(reader: Reader<'_>, run_directory: &Path) -> Device {
+    let name = name(&reader, "acme-vm1-disk");
+    let tenant = reader.name("tenant").unwrap_or_else(|| DEFAULT_TENANT.to_owned());
+    let domain = reader.name("domain").unwrap_or_else(|| name.clone());
+    let cores = reader.cores("cores");
+    reader.not_yet(
+        "virtio-net",
+        "`virtio-net` devices do not work yet: this release serves disks only",
+        "remove the device; `virtio-blk` works",
+    );
+    let blk = reader.table("virtio-blk", &schema::VIRTIO_BLK).map(|table| virtio_blk(table, &name, run_directory));
+    if blk.is_none() && reader.value("virtio-net").is_none() && reader.value("virtio-blk").is_none() {
+        reader.exactly_one(&["virtio-blk"], "virtio-blk = { volume = \"acme-root\" }");
+    }
+    reader.finish();
+    let kind = DeviceKind::VirtioBlk(blk.unwrap_or_else(|| VirtioBlk::stand_in(&name, run_directory)));
+    Device { name, tenant, domain, cores, kind }
+}
+
+impl VirtioBlk {
+    /// What stands in for a device that could not be read, whose error was reported.
+    fn stand_in(name: &str, run_directory: &Path) -> VirtioBlk {
+        VirtioBlk {
+            volume: String::new(),
+            queues: 1,
+            queue_size: DEFAULT_QUEUE_SIZE,
+            serial: String::new(),
+            read_only: false,
+            packed: true,
+            seg_max: u32::from(DEFAULT_QUEUE_SIZE) - DESCRIPTORS_WITHOUT_DATA,
+            access: SocketAccess::at(run_directory.join(format!("{name}.sock"))),
+        }
+    }
+}
+
+fn virtio_blk(reader: Reader<'_>, device: &str, run_directory: &Path) -> VirtioBlk {
+    let default = VirtioBlk::stand_in(device, run_directory);
+    if reader.value("volume").is_none() {
+        reader.missing("volume", "volume = \"acme-root\"");
+    }
+    let queue_size = reader.integer("queue-size", SMALLEST_QUEUE..=LARGEST_QUEUE).unwrap_or(default.queue_size);
+    let serial = reader.converted("serial", "at most 20 printable ASCII characters", |text| {
+        let printable = text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
+        if text.len() <= SERIAL_BYTES && printable { Ok(text.to_owned()) } else { Err(String::new()) }
+    });
+    let blk = VirtioBlk {
+        volume: reader.name("volume").unwrap_or_default(),
+        queues: reader.integer("queues", 1..=MOST_QUEUES).unwrap_or(default.queues),
+        queue_size,
+        serial: serial.unwrap_or_else(|| device.chars().take(SERIAL_BYTES).collect()),
+        read_only: reader.boolean("read-only").unwrap_or(default.read_only),
+        packed: reader.boolean("packed").unwrap_or(default.packed),
+        seg_max: reader
+            .integer("seg-max", 1..=u32::from(LARGEST_QUEUE) - DESCRIPTORS_WITHOUT_DATA)
+            .unwrap_or_else(|| u32::from(queue_size).saturating_sub(DESCRIPTORS_WITHOUT_DATA).max(1)),
+        access: socket_access(&reader, &default.access.socket),
+    };
+    reader.finish();
+    blk
+}

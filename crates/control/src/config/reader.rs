@@ -1,0 +1,366 @@
+//! Reads one table: asks for keys by name, checks types and ranges, and reports everything that is wrong rather than the
+//! first thing.
+//!
+//! Every getter gives `None` both for a key that is absent and for one that is wrong; the wrong one has been reported, so
+//! the caller goes on with a default and finds the remaining mistakes too.
+
+use std::cell::{Cell, RefCell};
+use std::fmt::Display;
+use std::ops::{Range, RangeInclusive};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::diagnostic::{Problem, Spans, alternatives, nearest};
+use super::schema::Section;
+use super::value::{Data, Table, Value};
+
+/// What is shared by all readers of one text.
+pub(super) struct Context<'a> {
+    /// What relative paths are relative to; where there is none, they are refused.
+    pub(super) base: Option<&'a Path>,
+    pub(super) problems: RefCell<Vec<Problem>>,
+    pub(super) spans: RefCell<Spans>,
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn new(base: Option<&'a Path>) -> Context<'a> {
+        Context { base, problems: RefCell::default(), spans: RefCell::default() }
+    }
+
+    pub(super) fn report(&self, problem: Problem) {
+        self.problems.borrow_mut().push(problem);
+    }
+}
+
+pub(super) struct Reader<'a> {
+    context: &'a Context<'a>,
+    section: &'static Section,
+    /// Path of the table, such as `volume[0].file`.
+    pub(super) path: String,
+    span: Range<usize>,
+    table: &'a Table,
+    /// One bit per key of the section that was asked for.
+    asked: Cell<u64>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(
+        context: &'a Context<'a>,
+        section: &'static Section,
+        path: String,
+        span: Range<usize>,
+        table: &'a Table,
+    ) -> Reader<'a> {
+        context.spans.borrow_mut().insert(path.clone(), span.clone());
+        for (key, value) in table {
+            context.spans.borrow_mut().insert(join(&path, &key.name), value.span.clone());
+        }
+        let reader = Reader { context, section, path, span, table, asked: Cell::new(0) };
+        reader.report_unknown_keys();
+        reader
+    }
+
+    fn report_unknown_keys(&self) {
+        for (key, _) in self.table {
+            if self.section.keys.contains(&key.name.as_str()) {
+                continue;
+            }
+            let problem = Problem::error(join(&self.path, &key.name), format!("unknown key in {}", self.section.title))
+                .found(format!("`{}`", key.name))
+                .expected(alternatives(self.section.keys.iter().copied()))
+                .at(key.span.clone());
+            self.context.report(match nearest(&key.name, self.section.keys.iter().copied()) {
+                Some(near) => problem.help(format!("did you mean `{near}`?")),
+                None => problem,
+            });
+        }
+    }
+
+    /// The value of `key`, if it is there.
+    pub(super) fn value(&self, key: &'static str) -> Option<&'a Value> {
+        let index = self.section.keys.iter().position(|known| *known == key);
+        debug_assert!(index.is_some(), "{key} is read but not a key of {}", self.section.title);
+        self.asked.set(self.asked.get() | 1 << index.unwrap_or(0));
+        self.table.iter().find(|(present, _)| present.name == key).map(|(_, value)| value)
+    }
+
+    /// Asserts (in debug builds) that every key of the section was asked for: none can exist that does nothing.
+    pub(super) fn finish(self) {
+        let unread: Vec<&str> = (0..self.section.keys.len())
+            .filter(|index| self.asked.get() & (1 << index) == 0)
+            .map(|index| self.section.keys[index])
+            .collect();
+        debug_assert!(unread.is_empty(), "{}: {unread:?} are keys but nobody reads them", self.section.title);
+    }
+
+    pub(super) fn report(&self, problem: Problem) {
+        self.context.report(problem);
+    }
+
+    /// A problem with the value of `key`.
+    pub(super) fn wrong(&self, key: &str, value: &Value, expected: impl Into<String>) -> Problem {
+        Problem::error(join(&self.path, key), format!("`{key}` in {}", self.section.title))
+            .found(value.describe())
+            .expected(expected)
+            .at(value.span.clone())
+    }
+
+    /// Reports that `key` has to be there.
+    pub(super) fn missing(&self, key: &str, example: &str) {
+        self.report(
+            Problem::error(self.path.clone(), format!("`{key}` is missing in {}", self.section.title))
+                .at(self.span.clone())
+                .help(format!("add `{example}`")),
+        );
+    }
+
+    /// Reports that `key` may be written in a later release but does nothing yet.
+    pub(super) fn not_yet(&self, key: &'static str, message: &str, help: &str) {
+        if let Some(value) = self.value(key) {
+            self.report(Problem::error(join(&self.path, key), message).help(help).at(value.span.clone()));
+        }
+    }
+
+    pub(super) fn string(&self, key: &'static str) -> Option<(&'a str, &'a Value)> {
+        let value = self.value(key)?;
+        match &value.data {
+            Data::String(text) => Some((text, value)),
+            _ => {
+                self.report(self.wrong(key, value, "a string"));
+                None
+            }
+        }
+    }
+
+    pub(super) fn boolean(&self, key: &'static str) -> Option<bool> {
+        let value = self.value(key)?;
+        match value.data {
+            Data::Boolean(flag) => Some(flag),
+            _ => {
+                self.report(self.wrong(key, value, "true or false"));
+                None
+            }
+        }
+    }
+
+    pub(super) fn integer<T: TryFrom<i64> + Display + Copy + Into<i64>>(
+        &self,
+        key: &'static str,
+        range: RangeInclusive<T>,
+    ) -> Option<T> {
+        let value = self.value(key)?;
+        let bounds: RangeInclusive<i64> = (*range.start()).into()..=(*range.end()).into();
+        let number = match value.data {
+            Data::Integer(number) if bounds.contains(&number) => T::try_from(number).ok(),
+            _ => None,
+        };
+        if number.is_none() {
+            let expected = format!("a whole number from {} to {}", range.start(), range.end());
+            self.report(self.wrong(key, value, expected));
+        }
+        number
+    }
+
+    /// A string that `T` can be read from; `what` describes it.
+    pub(super) fn parsed<T>(&self, key: &'static str, what: &str) -> Option<T>
+    where
+        T: FromStr<Err: Display>,
+    {
+        self.converted(key, what, |text| text.parse().map_err(|error: T::Err| error.to_string()))
+    }
+
+    /// A string that `convert` takes; `what` describes it. The conversion's own message becomes the help.
+    pub(super) fn converted<T>(
+        &self,
+        key: &'static str,
+        what: &str,
+        convert: impl FnOnce(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        let value = self.value(key)?;
+        let Data::String(text) = &value.data else {
+            self.report(self.wrong(key, value, what));
+            return None;
+        };
+        match convert(text) {
+            Ok(converted) => Some(converted),
+            Err(help) => {
+                let problem = self.wrong(key, value, what);
+                self.report(if what.contains(&help) || help.is_empty() { problem } else { problem.help(help) });
+                None
+            }
+        }
+    }
+
+    /// One of the words in `choices`. `planned` are words that will mean something in a later release.
+    pub(super) fn choice<T: Copy>(
+        &self,
+        key: &'static str,
+        choices: &[(&'static str, T)],
+        planned: &[&'static str],
+    ) -> Option<T> {
+        let (text, value) = self.string(key)?;
+        if let Some((_, choice)) = choices.iter().find(|(name, _)| *name == text) {
+            return Some(*choice);
+        }
+        let expected = alternatives(choices.iter().map(|(name, _)| *name));
+        let mut problem = self.wrong(key, value, expected.clone());
+        if planned.contains(&text) {
+            problem.message = format!("`{key} = {text:?}` is planned but does not work yet");
+            problem.help = Some(format!("only {expected} works in this release"));
+            problem.found = None;
+            problem.expected = None;
+        } else if let Some(near) = nearest(text, choices.iter().map(|(name, _)| *name)) {
+            problem = problem.help(format!("did you mean `{near}`?"));
+        }
+        self.report(problem);
+        None
+    }
+
+    /// A path, made absolute.
+    pub(super) fn path(&self, key: &'static str) -> Option<PathBuf> {
+        let (text, value) = self.string(key)?;
+        if text.is_empty() || text.contains('\0') {
+            self.report(self.wrong(key, value, "a path"));
+            return None;
+        }
+        let path = Path::new(text);
+        match self.context.base {
+            Some(base) => Some(base.join(path)),
+            None if path.is_absolute() => Some(path.to_owned()),
+            None => {
+                self.report(self.wrong(key, value, "an absolute path"));
+                None
+            }
+        }
+    }
+
+    /// What relative paths are relative to; `None` where they are refused.
+    pub(super) fn base(&self) -> Option<&'a Path> {
+        self.context.base
+    }
+
+    /// A path as given by default, made absolute as a written one would be.
+    pub(super) fn default_path(&self, path: &Path) -> PathBuf {
+        self.context.base.map_or_else(|| path.to_owned(), |base| base.join(path))
+    }
+
+    /// A name: what can stand in a metric label, a file name and a command line without quoting.
+    pub(super) fn name(&self, key: &'static str) -> Option<String> {
+        let (text, value) = self.string(key)?;
+        if is_name(text) {
+            return Some(text.to_owned());
+        }
+        self.report(self.wrong(
+            key,
+            value,
+            "1 to 63 letters, digits, `.`, `_` or `-`, beginning with a letter or digit",
+        ));
+        None
+    }
+
+    /// A list of CPU numbers: at least one, none twice.
+    pub(super) fn cores(&self, key: &'static str) -> Option<Vec<u32>> {
+        /// One more than the largest CPU number Linux can be built for (NR_CPUS on x86-64).
+        const MOST_CPUS: i64 = 8192;
+        let value = self.value(key)?;
+        let expected = "a list of CPU numbers such as [1, 2]";
+        let Data::Array(items) = &value.data else {
+            self.report(self.wrong(key, value, expected));
+            return None;
+        };
+        if items.is_empty() {
+            self.report(self.wrong(key, value, expected));
+            return None;
+        }
+        let mut cores = Vec::new();
+        for item in items {
+            match item.data {
+                Data::Integer(number) if (0..MOST_CPUS).contains(&number) => {
+                    let core = number as u32;
+                    if cores.contains(&core) {
+                        let message = format!("CPU {core} is listed twice in `{key}`");
+                        self.report(Problem::error(join(&self.path, key), message).at(item.span.clone()));
+                    } else {
+                        cores.push(core);
+                    }
+                }
+                _ => self.report(self.wrong(key, item, format!("a CPU number from 0 to {}", MOST_CPUS - 1))),
+            }
+        }
+        Some(cores)
+    }
+
+    /// The table under `key`.
+    pub(super) fn table(&self, key: &'static str, section: &'static Section) -> Option<Reader<'a>> {
+        let value = self.value(key)?;
+        match &value.data {
+            Data::Table(table) => {
+                Some(Reader::new(self.context, section, join(&self.path, key), value.span.clone(), table))
+            }
+            _ => {
+                self.report(self.wrong(
+                    key,
+                    value,
+                    format!("a table with {}", alternatives(section.keys.iter().copied())),
+                ));
+                None
+            }
+        }
+    }
+
+    /// The tables under `[[key]]`.
+    pub(super) fn tables(&self, key: &'static str, section: &'static Section) -> Vec<Reader<'a>> {
+        let Some(value) = self.value(key) else { return Vec::new() };
+        let Data::Array(items) = &value.data else {
+            self.report(self.wrong(key, value, format!("a list: write [[{key}]] with two pairs of brackets")));
+            return Vec::new();
+        };
+        let mut readers = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            match &item.data {
+                Data::Table(table) => {
+                    let path = format!("{}[{index}]", join(&self.path, key));
+                    readers.push(Reader::new(self.context, section, path, item.span.clone(), table));
+                }
+                _ => self.report(self.wrong(key, item, "a table")),
+            }
+        }
+        readers
+    }
+
+    /// Which of `keys` is there: exactly one has to be.
+    pub(super) fn exactly_one(&self, keys: &[&'static str], example: &str) -> Option<&'static str> {
+        let present: Vec<(&'static str, &Value)> =
+            keys.iter().filter_map(|key| self.value(key).map(|value| (*key, value))).collect();
+        match present[..] {
+            [] => {
+                let message = format!("{} needs one of {}", self.section.title, alternatives(keys.iter().copied()));
+                let problem = Problem::error(self.path.clone(), message).at(self.span.clone());
+                self.report(problem.help(format!("add `{example}`")));
+                None
+            }
+            [(key, _)] => Some(key),
+            [(first, _), ..] => {
+                for (key, value) in &present[1..] {
+                    let message = format!("{} has both `{first}` and `{key}`", self.section.title);
+                    let problem = Problem::error(join(&self.path, key), message).at(value.span.clone());
+                    self.report(problem.help("keep one of them"));
+                }
+                None
+            }
+        }
+    }
+}
+
+/// Whether `text` can name a tenant, volume, device or domain.
+pub fn is_name(text: &str) -> bool {
+    /// As long as a host name's label (RFC 1123 §2.1): a domain is often named after its guest's host name.
+    const LONGEST_NAME: usize = 63;
+    (1..=LONGEST_NAME).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        && text.as_bytes()[0].is_ascii_alphanumeric()
+}
+
+pub(super) fn join(path: &str, key: &str) -> String {
+    if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") }
+}

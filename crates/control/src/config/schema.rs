@@ -1,0 +1,90 @@
+//! The keys of a site file, listed once.
+//!
+//! The reader may only ask for keys that are listed here and has to ask for all of them (it asserts both in debug
+//! builds), and a test holds `docs/configuration.md` to the same list: a key cannot exist without being read and
+//! documented.
+
+/// A table of the site file and the keys it may have.
+#[derive(Debug)]
+pub struct Section {
+    /// How messages and the documentation call it, such as `[node]` or `volume.file`.
+    pub title: &'static str,
+    /// Its keys.
+    pub keys: &'static [&'static str],
+}
+
+/// The file itself.
+pub const ROOT: Section = Section { title: "the site file", keys: &["node", "tenant", "volume", "network", "device"] };
+/// `[node]`
+pub const NODE: Section = Section {
+    title: "[node]",
+    keys: &["dataplane", "fairness", "run-directory", "state-directory", "api", "metrics", "log"],
+};
+/// `node.dataplane`
+pub const DATAPLANE: Section = Section { title: "node.dataplane", keys: &["cores", "mode", "idle-sleep"] };
+/// `node.api`
+pub const API: Section =
+    Section { title: "node.api", keys: &["socket", "socket-owner", "socket-group", "socket-mode"] };
+/// `node.metrics`
+pub const METRICS: Section = Section { title: "node.metrics", keys: &["listen"] };
+/// `node.log`
+pub const LOG: Section = Section { title: "node.log", keys: &["format", "level"] };
+/// `[[tenant]]`
+pub const TENANT: Section = Section { title: "[[tenant]]", keys: &["name", "weight", "limits"] };
+/// `tenant.limits`
+pub const LIMITS: Section = Section { title: "tenant.limits", keys: &["iops", "bandwidth"] };
+/// `[[volume]]`
+pub const VOLUME: Section = Section {
+    title: "[[volume]]",
+    keys: &["name", "read-only", "block-size", "cache", "shared", "null", "memory", "file", "device", "nbd"],
+};
+/// `volume.null`
+pub const NULL: Section = Section { title: "volume.null", keys: &["size"] };
+/// `volume.memory`
+pub const MEMORY: Section = Section { title: "volume.memory", keys: &["size"] };
+/// `volume.file`
+pub const FILE: Section = Section { title: "volume.file", keys: &["path", "size", "create", "direct", "discard"] };
+/// `volume.device`
+pub const BLOCK_DEVICE: Section = Section { title: "volume.device", keys: &["path", "direct", "discard"] };
+/// `volume.nbd`
+pub const NBD: Section = Section { title: "volume.nbd", keys: &["uri", "timeout", "reconnect"] };
+/// `[[device]]`
+pub const DEVICE: Section =
+    Section { title: "[[device]]", keys: &["name", "tenant", "domain", "cores", "virtio-blk", "virtio-net"] };
+/// `device.virtio-blk`
+pub const VIRTIO_BLK: Section = Section {
+    title: "device.virtio-blk",
+    keys: &[
+        "volume",
+        "queues",
+        "queue-size",
+        "socket",
+        "socket-owner",
+        "socket-group",
+        "socket-mode",
+        "serial",
+        "read-only",
+        "packed",
+        "seg-max",
+    ],
+};
+
+/// Every section, in the order of the reference.
+pub const SECTIONS: &[&Section] = &[
+    &ROOT,
+    &NODE,
+    &DATAPLANE,
+    &API,
+    &METRICS,
+    &LOG,
+    &TENANT,
+    &LIMITS,
+    &VOLUME,
+    &NULL,
+    &MEMORY,
+    &FILE,
+    &BLOCK_DEVICE,
+    &NBD,
+    &DEVICE,
+    &VIRTIO_BLK,
+];

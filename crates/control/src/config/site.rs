@@ -1,0 +1,500 @@
+//! The typed site: what a site file says once every default is filled in and every reference resolved.
+//!
+//! These types serialize in the site file's own shape and with its own units, so the same text is a site file, a stored
+//! desired state, a parameter of the management API and what the supervisor hands to the data plane.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::units::{Bytes, Span};
+
+/// Name of the tenant that owns devices which name none. It exists without being declared.
+pub const DEFAULT_TENANT: &str = "default";
+
+/// A whole node: what softdpu runs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Site {
+    /// The daemon itself.
+    #[serde(default)]
+    pub node: Node,
+    /// Tenants, declared ones and, where a device needs it, [`DEFAULT_TENANT`].
+    #[serde(default, rename = "tenant")]
+    pub tenants: Vec<Tenant>,
+    /// Volumes.
+    #[serde(default, rename = "volume")]
+    pub volumes: Vec<Volume>,
+    /// Devices.
+    #[serde(default, rename = "device")]
+    pub devices: Vec<Device>,
+}
+
+impl Site {
+    /// The volume called `name`.
+    pub fn volume(&self, name: &str) -> Option<&Volume> {
+        self.volumes.iter().find(|volume| volume.name == name)
+    }
+
+    /// The device called `name`.
+    pub fn device(&self, name: &str) -> Option<&Device> {
+        self.devices.iter().find(|device| device.name == name)
+    }
+
+    /// The tenant called `name`.
+    pub fn tenant(&self, name: &str) -> Option<&Tenant> {
+        self.tenants.iter().find(|tenant| tenant.name == name)
+    }
+
+    /// The devices that use the volume called `name`.
+    pub fn users<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Device> {
+        self.devices.iter().filter(move |device| device.volume() == Some(name))
+    }
+}
+
+/// `[node]`: the daemon itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Node {
+    /// The cores that do the work.
+    pub dataplane: Dataplane,
+    /// How tenants share a core.
+    pub fairness: Fairness,
+    /// Sockets, the lock and the process id.
+    pub run_directory: PathBuf,
+    /// What has to survive a reboot: volumes and devices made on the running daemon.
+    pub state_directory: PathBuf,
+    /// The management socket.
+    pub api: SocketAccess,
+    /// Prometheus metrics over HTTP; none where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<Metrics>,
+    /// The log.
+    pub log: Log,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        let run_directory = PathBuf::from("run/softdpu");
+        Node {
+            dataplane: Dataplane::default(),
+            fairness: Fairness::default(),
+            state_directory: run_directory.join("state"),
+            api: SocketAccess::at(run_directory.join("api.sock")),
+            run_directory,
+            metrics: None,
+            log: Log::default(),
+        }
+    }
+}
+
+/// `node.dataplane`: the cores that poll.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Dataplane {
+    /// CPUs, as the kernel numbers them; one thread is pinned to each.
+    pub cores: Vec<u32>,
+    /// What the cores do beside the data path.
+    pub mode: Mode,
+    /// How long a core spins without work before it sleeps.
+    pub idle_sleep: IdleSleep,
+}
+
+impl Default for Dataplane {
+    fn default() -> Self {
+        Dataplane { cores: vec![1], mode: Mode::default(), idle_sleep: IdleSleep::default() }
+    }
+}
+
+/// A node's running mode (ZOC §4.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mode {
+    /// The cores belong to the data plane alone.
+    #[default]
+    Performance,
+}
+
+/// How long a core spins without work before it sleeps on its eventfds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum IdleSleep {
+    /// It never sleeps: the lowest latency, a whole CPU each.
+    Never,
+    /// It sleeps after this long without work.
+    After(Span),
+}
+
+impl Default for IdleSleep {
+    fn default() -> Self {
+        IdleSleep::After(Span::from_micros(50))
+    }
+}
+
+impl From<IdleSleep> for String {
+    fn from(idle: IdleSleep) -> String {
+        match idle {
+            IdleSleep::Never => "never".to_owned(),
+            IdleSleep::After(span) => span.to_string(),
+        }
+    }
+}
+
+impl TryFrom<String> for IdleSleep {
+    type Error = super::units::UnitError;
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        if text == "never" { Ok(IdleSleep::Never) } else { text.parse().map(IdleSleep::After) }
+    }
+}
+
+/// How tenants share a core: the scheduling policy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Fairness {
+    /// First come, first served: no isolation between tenants.
+    #[default]
+    Fcfs,
+}
+
+/// A Unix socket and who may connect to it. A device's socket and the management socket have the same keys.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct SocketAccess {
+    /// Where it is bound.
+    pub socket: PathBuf,
+    /// The user that owns it; the daemon's user where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_owner: Option<String>,
+    /// The group it belongs to; the daemon's group where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket_group: Option<String>,
+    /// Its permission bits.
+    #[serde(default)]
+    pub socket_mode: FileMode,
+}
+
+impl SocketAccess {
+    /// A socket at `path` that only the daemon's user may connect to.
+    pub fn at(path: PathBuf) -> SocketAccess {
+        SocketAccess { socket: path, socket_owner: None, socket_group: None, socket_mode: FileMode::default() }
+    }
+}
+
+/// Permission bits, written in octal: `"0660"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct FileMode(pub u32);
+
+impl Default for FileMode {
+    fn default() -> Self {
+        FileMode(0o600)
+    }
+}
+
+impl From<FileMode> for String {
+    fn from(mode: FileMode) -> String {
+        format!("{:04o}", mode.0)
+    }
+}
+
+impl TryFrom<String> for FileMode {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        let digits = (3..=4).contains(&text.len()) && text.bytes().all(|b| (b'0'..=b'7').contains(&b));
+        match u32::from_str_radix(&text, 8) {
+            Ok(bits) if digits && bits <= 0o777 => Ok(FileMode(bits)),
+            _ => Err("permission bits in octal, from \"0000\" to \"0777\"".to_owned()),
+        }
+    }
+}
+
+/// `node.metrics`: the Prometheus endpoint.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metrics {
+    /// Address and port to listen on.
+    pub listen: SocketAddr,
+}
+
+/// `node.log`: the log on standard error.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    /// How a line looks.
+    pub format: LogFormat,
+    /// What is logged.
+    pub level: LogLevel,
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For machines: an object a line.
+    Json,
+}
+
+/// The least serious thing that is logged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LogLevel {
+    /// Only what failed.
+    Error,
+    /// And what may fail soon.
+    Warn,
+    /// And what changed.
+    #[default]
+    Info,
+    /// And why.
+    Debug,
+    /// And every protocol message.
+    Trace,
+}
+
+/// `[[tenant]]`: whose devices share one weight.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tenant {
+    /// Its name, unique among tenants.
+    pub name: String,
+    /// Its share beside the other tenants', at least 1.
+    pub weight: u32,
+}
+
+/// `[[volume]]`: what a disk's bytes are kept in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Volume {
+    /// Its name, unique among volumes.
+    pub name: String,
+    /// No device may write it.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Logical block size in bytes, 512 or 4096.
+    pub block_size: u32,
+    /// Whether a completed write may still be in a volatile cache.
+    pub cache: Cache,
+    /// Several devices may write it at once.
+    #[serde(default)]
+    pub shared: bool,
+    /// What it is kept in: exactly one of the keys `null`, `memory`, `file`, `device`, `nbd`.
+    #[serde(flatten)]
+    pub backend: Backend,
+}
+
+/// Whether a completed write may still be in a volatile cache (virtio 1.3 §5.2.5, `writeback`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cache {
+    /// A write is stable after the next flush.
+    #[default]
+    WriteBack,
+    /// A write is stable when it completes.
+    WriteThrough,
+}
+
+/// What a volume is kept in.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Backend {
+    /// Nothing: reads give zeroes, writes are dropped.
+    Null {
+        /// The size it claims.
+        size: Bytes,
+    },
+    /// Memory of the daemon; empty at every start.
+    Memory {
+        /// Its size.
+        size: Bytes,
+    },
+    /// A file in a file system.
+    File(FileBackend),
+    /// A block device of the host.
+    Device(DeviceBackend),
+    /// An export of an NBD server.
+    Nbd(NbdBackend),
+}
+
+impl Backend {
+    /// The key that selects it in a site file.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Backend::Null { .. } => "null",
+            Backend::Memory { .. } => "memory",
+            Backend::File(_) => "file",
+            Backend::Device(_) => "device",
+            Backend::Nbd(_) => "nbd",
+        }
+    }
+
+    /// The size the site file gives it, where it gives one.
+    pub fn size(&self) -> Option<Bytes> {
+        match self {
+            Backend::Null { size } | Backend::Memory { size } => Some(*size),
+            Backend::File(file) => file.size,
+            Backend::Device(_) | Backend::Nbd(_) => None,
+        }
+    }
+}
+
+/// `volume.file`: a file in a file system.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FileBackend {
+    /// Where it is. Absolute once it was read from a site file.
+    pub path: PathBuf,
+    /// The size it is created with. A file that is there keeps its own and may not be smaller.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<Bytes>,
+    /// Make the file where it does not exist; needs `size`.
+    pub create: bool,
+    /// Go around the page cache (O_DIRECT).
+    pub direct: bool,
+    /// What a discard does.
+    pub discard: Discard,
+}
+
+/// `volume.device`: a block device of the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceBackend {
+    /// Its node, such as `/dev/nvme0n1`.
+    pub path: PathBuf,
+    /// Go around the page cache (O_DIRECT).
+    pub direct: bool,
+    /// What a discard does.
+    pub discard: Discard,
+}
+
+/// What a discard does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Discard {
+    /// Gives the space back: a hole in a file, a discard on a device.
+    #[default]
+    Unmap,
+    /// Discard is not offered to the guest.
+    Ignore,
+}
+
+/// `volume.nbd`: an export of an NBD server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NbdBackend {
+    /// Where it is: `nbd://host:port/export` or `nbd+unix:///export?socket=PATH`.
+    pub uri: String,
+    /// How long a request may be unanswered before the connection counts as dead.
+    pub timeout: Span,
+    /// What happens to requests while the server is away.
+    pub reconnect: Reconnect,
+}
+
+/// How long requests wait for a server that went away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Reconnect {
+    /// Until it is back.
+    #[default]
+    Forever,
+    /// This long; then they fail with an I/O error, and softdpu goes on trying for the requests to come.
+    For(Span),
+    /// Not at all: they fail at once, and the volume stays failed.
+    Never,
+}
+
+impl From<Reconnect> for String {
+    fn from(reconnect: Reconnect) -> String {
+        match reconnect {
+            Reconnect::Forever => "forever".to_owned(),
+            Reconnect::Never => "never".to_owned(),
+            Reconnect::For(span) => span.to_string(),
+        }
+    }
+}
+
+impl TryFrom<String> for Reconnect {
+    type Error = super::units::UnitError;
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        match text.as_str() {
+            "forever" => Ok(Reconnect::Forever),
+            "never" => Ok(Reconnect::Never),
+            _ => text.parse().map(Reconnect::For),
+        }
+    }
+}
+
+/// `[[device]]`: what a guest attaches to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    /// Its name, unique among devices.
+    pub name: String,
+    /// Whose work it is.
+    pub tenant: String,
+    /// The guest whose memory it shares; devices of one guest name one domain.
+    pub domain: String,
+    /// The cores its queues are spread over; all data-plane cores where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<Vec<u32>>,
+    /// What kind of device it is.
+    #[serde(flatten)]
+    pub kind: DeviceKind,
+}
+
+impl Device {
+    /// The volume it serves, where it is a disk.
+    pub fn volume(&self) -> Option<&str> {
+        let DeviceKind::VirtioBlk(blk) = &self.kind;
+        Some(&blk.volume)
+    }
+
+    /// The socket its driver connects to.
+    pub fn access(&self) -> &SocketAccess {
+        let DeviceKind::VirtioBlk(blk) = &self.kind;
+        &blk.access
+    }
+}
+
+/// The kinds of devices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceKind {
+    /// A virtio block device over vhost-user.
+    VirtioBlk(VirtioBlk),
+}
+
+impl DeviceKind {
+    /// The key that selects it in a site file.
+    pub fn name(&self) -> &'static str {
+        match self {
+            DeviceKind::VirtioBlk(_) => "virtio-blk",
+        }
+    }
+}
+
+/// `device.virtio-blk`: a virtio block device over vhost-user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct VirtioBlk {
+    /// The volume it serves.
+    pub volume: String,
+    /// How many request queues it has.
+    pub queues: u16,
+    /// How many descriptors a queue may have at the most: a power of two.
+    pub queue_size: u16,
+    /// The serial number the guest sees, at most 20 bytes (virtio 1.3 §5.2.6).
+    pub serial: String,
+    /// The guest may not write.
+    #[serde(default)]
+    pub read_only: bool,
+    /// Offer packed virtqueues beside split ones (virtio 1.3 §2.8).
+    pub packed: bool,
+    /// How many data segments a request may have.
+    pub seg_max: u32,
+    /// Its socket.
+    #[serde(flatten)]
+    pub access: SocketAccess,
+}

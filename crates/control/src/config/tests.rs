@@ -1,0 +1,532 @@
+//! The site file as an operator meets it: what is accepted, what is refused, and with exactly which words.
+
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+
+use super::*;
+
+const BASE: &str = "/srv/site";
+
+fn check(text: &str) -> Loaded {
+    parse(text, "site.toml", Path::new(BASE), None)
+}
+
+fn site(text: &str) -> Site {
+    let loaded = check(text);
+    loaded.site.unwrap_or_else(|| panic!("{}", loaded.report))
+}
+
+/// `line:column: message (help)` of everything that is wrong.
+fn messages(text: &str) -> Vec<String> {
+    check(text)
+        .report
+        .diagnostics
+        .iter()
+        .map(|found| {
+            let help = found.help.as_ref().map(|help| format!(" ({help})")).unwrap_or_default();
+            format!("{}:{}: {}{help}", found.line, found.column, found.message)
+        })
+        .collect()
+}
+
+const SMALL: &str = "
+[[volume]]
+name = \"root\"
+memory = { size = \"64 MiB\" }
+
+[[device]]
+name = \"disk\"
+virtio-blk = { volume = \"root\" }
+";
+
+#[test]
+fn a_small_site_has_a_sensible_default_for_everything_else() {
+    let site = site(SMALL);
+    assert_eq!(site.node.dataplane, Dataplane::default());
+    assert_eq!(site.node.api.socket, Path::new("/srv/site/run/softdpu/api.sock"));
+    assert_eq!(site.tenants, [Tenant { name: "default".into(), weight: 1 }]);
+    assert_eq!(site.volumes[0].block_size, 512);
+    let device = &site.devices[0];
+    assert_eq!((device.tenant.as_str(), device.domain.as_str()), ("default", "disk"));
+    let DeviceKind::VirtioBlk(blk) = &device.kind;
+    assert_eq!((blk.queues, blk.queue_size, blk.seg_max, blk.serial.as_str()), (1, 256, 254, "disk"));
+    assert_eq!(blk.access, SocketAccess::at("/srv/site/run/softdpu/disk.sock".into()));
+}
+
+#[test]
+fn everything_that_can_be_written_is_read() {
+    let site = site(
+        r#"
+[node]
+dataplane       = { cores = [0, 3], mode = "performance", idle-sleep = "never" }
+fairness        = "fcfs"
+run-directory   = "/run/softdpu"
+state-directory = "state"
+api             = { socket = "/run/api", socket-owner = "root", socket-group = "libvirt", socket-mode = "0660" }
+metrics         = { listen = "127.0.0.1:9477" }
+log             = { format = "json", level = "debug" }
+
+[[tenant]]
+name   = "acme"
+weight = 1_000
+
+[[volume]]
+name       = "image"
+read-only  = true
+block-size = 4096
+cache      = "write-through"
+file       = { path = "a.img", size = "20 GiB", create = false, direct = true, discard = "ignore" }
+
+[[volume]]
+name   = "remote"
+shared = true
+nbd    = { uri = "nbd+unix:///x?socket=nbd.sock", timeout = "5 s", reconnect = "1 min" }
+
+[[volume]]
+name   = "raw"
+device = { path = "/dev/sdz", direct = false, discard = "unmap" }
+
+[[device]]
+name       = "one"
+tenant     = "acme"
+domain     = "vm1"
+cores      = [3]
+virtio-blk = { volume = "remote", queues = 4, queue-size = 128, socket = "one.sock", socket-group = "kvm", socket-mode = "660", serial = "S 1", read-only = true, packed = false, seg-max = 64 }
+"#,
+    );
+    assert_eq!(site.node.dataplane.cores, [0, 3]);
+    assert_eq!(site.node.dataplane.idle_sleep, IdleSleep::Never);
+    assert_eq!(site.node.state_directory, Path::new("/srv/site/state"));
+    assert_eq!(site.node.api.socket_mode, FileMode(0o660));
+    assert_eq!(site.node.metrics.as_ref().unwrap().listen.port(), 9477);
+    assert_eq!(site.node.log, Log { format: LogFormat::Json, level: LogLevel::Debug });
+    assert_eq!(site.tenants[0].weight, 1000);
+    assert_eq!(
+        site.volumes[0].backend,
+        Backend::File(FileBackend {
+            path: "/srv/site/a.img".into(),
+            size: Some(Bytes(20 << 30)),
+            create: false,
+            direct: true,
+            discard: Discard::Ignore,
+        })
+    );
+    assert_eq!(
+        site.volumes[1].backend,
+        Backend::Nbd(NbdBackend {
+            uri: "nbd+unix:///x?socket=/srv/site/nbd.sock".into(),
+            timeout: Span::from_secs(5),
+            reconnect: Reconnect::For(Span::from_secs(60)),
+        })
+    );
+    let DeviceKind::VirtioBlk(blk) = &site.devices[0].kind;
+    assert_eq!((blk.queues, blk.queue_size, blk.seg_max, blk.packed, blk.read_only), (4, 128, 64, false, true));
+    assert_eq!(blk.access.socket_mode, FileMode(0o660));
+}
+
+#[test]
+fn a_site_survives_being_stored_as_json_and_as_toml() {
+    let site = site(SMALL);
+    let json = serde_json::to_string(&site).unwrap();
+    assert_eq!(serde_json::from_str::<Site>(&json).unwrap(), site);
+    let toml = toml::to_string(&site).unwrap();
+    assert_eq!(self::site(&toml), site, "{toml}");
+}
+
+/// A broken line added to a valid site, and the one message it has to give.
+const BROKEN: &[(&str, &str)] = &[
+    // Keys
+    (
+        "[node]\nfairnes = \"fcfs\"",
+        "2:1: unknown key in [node]: found `fairnes`, expected `dataplane`, `fairness`, `run-directory`, \
+         `state-directory`, `api`, `metrics` or `log` (did you mean `fairness`?)",
+    ),
+    (
+        "[nodes]",
+        "1:2: unknown key in the site file: found `nodes`, expected `node`, `tenant`, `volume`, `network` or `device` \
+         (did you mean `node`?)",
+    ),
+    (
+        "[node]\napi = { mode = \"0660\" }",
+        "2:9: unknown key in node.api: found `mode`, expected `socket`, `socket-owner`, `socket-group` or `socket-mode` \
+         (did you mean `socket-mode`?)",
+    ),
+    // Types and ranges
+    (
+        "[[tenant]]\nname = \"a\"\nweight = \"four\"",
+        "3:10: `weight` in [[tenant]]: found the string \"four\", expected a whole number from 1 to 10000",
+    ),
+    (
+        "[[tenant]]\nname = \"a\"\nweight = 0",
+        "3:10: `weight` in [[tenant]]: found the integer 0, expected a whole number from 1 to 10000",
+    ),
+    (
+        "[[tenant]]\nname = \"a b\"",
+        "2:8: `name` in [[tenant]]: found the string \"a b\", expected 1 to 63 letters, digits, `.`, `_` or `-`, \
+         beginning with a letter or digit",
+    ),
+    ("[[tenant]]\nweight = 1", "1:1: `name` is missing in [[tenant]] (add `name = \"acme\"`)"),
+    (
+        "tenant = { name = \"a\" }",
+        "1:10: `tenant` in the site file: found a table, expected a list: write [[tenant]] with two pairs of brackets",
+    ),
+    (
+        "[node]\ndataplane = { cores = [] }",
+        "2:23: `cores` in node.dataplane: found an empty array, expected a list of CPU numbers such as [1, 2]",
+    ),
+    ("[node]\ndataplane = { cores = [1, 1] }", "2:27: CPU 1 is listed twice in `cores`"),
+    (
+        "[node]\ndataplane = { cores = [-1] }",
+        "2:24: `cores` in node.dataplane: found the integer -1, expected a CPU number from 0 to 8191",
+    ),
+    (
+        "[node]\ndataplane = { idle-sleep = 50 }",
+        "2:28: `idle-sleep` in node.dataplane: found the integer 50, expected a time with a unit such as \"50 us\", or \
+         \"never\"",
+    ),
+    (
+        "[node]\ndataplane = { idle-sleep = \"50 lightyears\" }",
+        "2:28: `idle-sleep` in node.dataplane: found the string \"50 lightyears\", expected a time with a unit such as \
+         \"50 us\", or \"never\" (unknown unit `lightyears`: expected one of ns, us, µs, ms, s, min, h)",
+    ),
+    (
+        "[node]\nmetrics = { listen = \"localhost\" }",
+        "2:22: `listen` in node.metrics: found the string \"localhost\", expected an address and a port such as \
+         \"127.0.0.1:9477\" (invalid socket address syntax)",
+    ),
+    (
+        "[node]\nlog = { level = \"verbose\" }",
+        "2:17: `level` in node.log: found the string \"verbose\", expected `error`, `warn`, `info`, `debug` or `trace`",
+    ),
+    (
+        "[node]\napi = { socket-mode = 0o660 }",
+        "2:23: `socket-mode` in node.api: found the integer 432, expected permission bits in octal such as \"0660\"",
+    ),
+    // Planned, and said so
+    (
+        "[node]\ndataplane = { mode = \"zero-cost\" }",
+        "2:22: `mode = \"zero-cost\"` is planned but does not work yet (only `performance` works in this release)",
+    ),
+    (
+        "[node]\nfairness = \"mtda\"",
+        "2:12: `fairness = \"mtda\"` is planned but does not work yet (only `fcfs` works in this release)",
+    ),
+    (
+        "[[tenant]]\nname = \"a\"\nlimits = { iops = 50_000 }",
+        "3:10: `limits` do not work yet: the tenant would not be limited (remove `limits`; every tenant may use what is \
+         free)",
+    ),
+    (
+        "[[network]]\nname = \"n\"",
+        "1:1: [[network]] does not work yet: this release serves disks only (remove the section; networks come together \
+         with `virtio-net` devices)",
+    ),
+    (
+        "[[device]]\nname = \"n\"\nvirtio-net = {}",
+        "3:14: `virtio-net` devices do not work yet: this release serves disks only (remove the device; `virtio-blk` \
+         works)",
+    ),
+    // Volumes
+    (
+        "[[volume]]\nname = \"v\"\nmemory = { size = 64 }",
+        "3:19: `size` in volume.memory: found the integer 64, expected a size with a unit such as \"20 GiB\"",
+    ),
+    (
+        "[[volume]]\nname = \"v\"\nmemory = { size = \"64\" }",
+        "3:19: `size` in volume.memory: found the string \"64\", expected a size with a unit such as \"20 GiB\" (the \
+         unit is missing: write \"20 GiB\", for instance)",
+    ),
+    (
+        "[[volume]]\nname = \"v\"\nmemory = { size = \"0 B\" }",
+        "3:19: `size` in volume.memory: found zero, expected at least one block",
+    ),
+    (
+        "[[volume]]\nname = \"v\"\nblock-size = 4096\nmemory = { size = \"513 KiB\" }",
+        "4:19: `size` in volume.memory: found 513 KiB, expected a multiple of the block size, 4096 bytes (\"516 KiB\" is \
+         the next)",
+    ),
+    (
+        "[[volume]]\nname = \"v\"\nnull = { size = \"9000 PiB\" }",
+        "3:17: `size` in volume.null: found 9000 PiB, expected less than 8 EiB, the largest file offset",
+    ),
+    (
+        "[[volume]]\nname = \"v\"\nblock-size = 1024\nnull = { size = \"1 GiB\" }",
+        "3:14: `block-size` in [[volume]]: found the integer 1024, expected 512 or 4096",
+    ),
+    (
+        "[[volume]]\nname = \"v\"",
+        "1:1: [[volume]] needs one of `null`, `memory`, `file`, `device` or `nbd` (add `file = { path = \"disk.img\", \
+         size = \"20 GiB\" }`)",
+    ),
+    (
+        "[[volume]]\nname = \"v\"\nnull = { size = \"1 GiB\" }\nfile = { path = \"x\" }",
+        "4:8: [[volume]] has both `null` and `file` (keep one of them)",
+    ),
+    ("[[volume]]\nname = \"v\"\nfile = {}", "3:8: `path` is missing in volume.file (add `path = \"disk.img\"`)"),
+    (
+        "[[volume]]\nname = \"v\"\nfile = { path = \"x\", create = true }",
+        "3:8: `size` is missing in volume.file (add `size = \"20 GiB\"`)",
+    ),
+    (
+        "[[volume]]\nname = \"v\"\nnbd = { uri = \"http://x\" }",
+        "3:15: `uri` in volume.nbd: found the string \"http://x\", expected an NBD URI such as \
+         \"nbd://host:10809/export\" (write nbd://host:port/export or nbd+unix:///export?socket=PATH)",
+    ),
+    (
+        "[[volume]]\nname = \"v\"\nnbd = { uri = \"nbd://x\", timeout = \"0 s\" }",
+        "3:36: `timeout` in volume.nbd: found zero, expected a time in which the server can answer",
+    ),
+    (
+        "[[volume]]\nname = \"root\"\nnull = { size = \"1 GiB\" }",
+        "5:8: volume `root` exists already (give each [[volume]] a name of its own)",
+    ),
+    (
+        "[[volume]]\nname = \"a\"\nfile = { path = \"x\" }\n[[volume]]\nname = \"b\"\nfile = { path = \"/srv/site/x\" }",
+        "6:17: volume `a` is already kept in /srv/site/x (use one volume for both devices, or make both volumes \
+         read-only)",
+    ),
+    (
+        "[[volume]]\nname = \"v\"\nread-only = true\nfile = { path = \"x\", size = \"1 GiB\", create = true }",
+        "4:47: a read-only volume is not created: it would stay empty (remove `create`, or `read-only`)",
+    ),
+    (
+        "[[volume]]\nname = \"v\"\ndevice = { path = \"/dev/sdz\", discard = \"ignore\" }",
+        "3:41: `discard = \"ignore\"` is planned but does not work yet (only `unmap` works in this release)",
+    ),
+    // Devices
+    (
+        "[[volume]]\nname = \"v\"\nread-only = true\nnull = { size = \"1 GiB\" }\n[[device]]\nname = \"d\"\nvirtio-blk = { volume = \"v\" }",
+        "7:25: volume `v` is read-only (add `read-only = true` to the device)",
+    ),
+    (
+        "[[device]]\nname = \"d\"",
+        "1:1: [[device]] needs one of `virtio-blk` (add `virtio-blk = { volume = \"acme-root\" }`)",
+    ),
+    (
+        "[[device]]\nname = \"d\"\nvirtio-blk = {}",
+        "3:14: `volume` is missing in device.virtio-blk (add `volume = \"acme-root\"`)",
+    ),
+    (
+        "[[device]]\nname = \"d\"\nvirtio-blk = { volume = \"rooot\" }",
+        "3:25: there is no volume `rooot` (did you mean `root`?)",
+    ),
+    (
+        "[[device]]\nname = \"d\"\ntenant = \"nobody\"\nvirtio-blk = { volume = \"root\", read-only = true }",
+        "3:10: there is no tenant `nobody` (declare it, or use one of: default)",
+    ),
+    (
+        "[[device]]\nname = \"d\"\nvirtio-blk = { volume = \"root\", read-only = true, queue-size = 100 }",
+        "3:64: `queue-size` in device.virtio-blk: found the integer 100, expected a power of two (128 is the next)",
+    ),
+    (
+        "[[device]]\nname = \"d\"\nvirtio-blk = { volume = \"root\", read-only = true, queue-size = 64, seg-max = 64 }",
+        "3:78: `seg-max` in device.virtio-blk: found the integer 64, expected at most 62: `queue-size` less one \
+         descriptor each for header and status",
+    ),
+    (
+        "[[device]]\nname = \"d\"\ncores = [7]\nvirtio-blk = { volume = \"root\", read-only = true }",
+        "3:9: CPU 7 is not one of the data plane's: expected only CPUs of node.dataplane.cores = [1]",
+    ),
+    (
+        "[[device]]\nname = \"d\"\nvirtio-blk = { volume = \"root\", read-only = true, serial = \"123456789012345678901\" }",
+        "3:60: `serial` in device.virtio-blk: found the string \"123456789012345678901\", expected at most 20 printable \
+         ASCII characters",
+    ),
+    (
+        "[[device]]\nname = \"d\"\nvirtio-blk = { volume = \"root\", read-only = true, socket = \"run/softdpu/api.sock\" }",
+        "3:60: the management API already listens on /srv/site/run/softdpu/api.sock (give each device a socket of its \
+         own, or leave `socket` out)",
+    ),
+];
+
+#[test]
+fn every_mistake_has_its_own_message_at_its_own_place() {
+    let mut wrong = Vec::new();
+    for (addition, expected) in BROKEN {
+        let text = format!("{addition}\n{}", SMALL.trim_start());
+        let found = messages(&text);
+        // A device that comes first takes the volume, the socket or the name from the site's own: only what the
+        // addition itself says is compared.
+        let lines = addition.lines().count();
+        let own: Vec<&String> = found
+            .iter()
+            .filter(|message| {
+                expected.starts_with(&message[..message.find(':').unwrap()])
+                    || message[..message.find(':').unwrap()].parse::<usize>().unwrap() <= lines
+            })
+            .collect();
+        if own != [expected] {
+            wrong.push(format!("{addition}\nfound {found:#?}\nexpected {expected}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+#[test]
+fn two_devices_that_disturb_each_other_are_refused() {
+    let second = |more: &str| format!("{SMALL}\n[[device]]\nname = \"disk2\"\n{more}");
+    assert_eq!(
+        messages(&second("virtio-blk = { volume = \"root\" }")),
+        [
+            "12:25: volume `root` already has a writer, device `disk` (add `read-only = true` here, or `shared = true` to \
+          the volume if its file system allows it)"
+        ]
+    );
+    assert_eq!(messages(&second("virtio-blk = { volume = \"root\", read-only = true }")), Vec::<String>::new());
+    assert_eq!(
+        messages(&second("virtio-blk = { volume = \"root\", read-only = true, socket = \"run/softdpu/disk.sock\" }")),
+        [
+            "12:60: device `disk` already listens on /srv/site/run/softdpu/disk.sock (give each device a socket of its own, \
+          or leave `socket` out)"
+        ]
+    );
+    assert_eq!(
+        messages(&format!(
+            "{}\ndomain = \"disk\"\ntenant = \"other\"\n[[tenant]]\nname = \"other\"\n",
+            second("virtio-blk = { volume = \"root\", read-only = true }")
+        )),
+        ["14:10: domain `disk` belongs to tenant `default` through device `disk`: found tenant `other`, expected one \
+          tenant for all devices of a guest"]
+    );
+}
+
+#[test]
+fn a_socket_path_that_the_kernel_cannot_bind_is_refused() {
+    let folder = "x".repeat(90);
+    let found = messages(&format!("[node]\nrun-directory = \"/{folder}\"\n{SMALL}"));
+    assert_eq!(found.len(), 0, "91 + /disk.sock is short enough: {found:?}");
+    let folder = "x".repeat(97);
+    let found = messages(&format!("[node]\nrun-directory = \"/{folder}\"\n{SMALL}"));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("too long for the kernel: found 108 bytes"), "{found:?}");
+}
+
+#[test]
+fn all_mistakes_are_reported_in_the_order_of_the_file() {
+    let found = messages(
+        "[node]\nfairnes = 1\n[[tenant]]\nweight = 0\n[[volume]]\nname = \"v\"\nmemory = { size = \"1 B\" }\n\
+         [[device]]\nname = \"d\"\ntenant = \"t\"\nvirtio-blk = { volume = \"w\", queues = 0 }\n",
+    );
+    let places: Vec<&str> = found.iter().map(|message| message.split_once(": ").unwrap().0).collect();
+    assert_eq!(places, ["2:1", "3:1", "4:10", "7:19", "10:10", "11:25", "11:39"], "{found:#?}");
+}
+
+#[test]
+fn every_syntax_error_is_reported() {
+    let found = messages("[node]\nlog = \nfairness = fcfs\n");
+    assert!(found.len() >= 2 && found.iter().all(|message| message.contains("not valid TOML")), "{found:#?}");
+    let found = messages("[node]\nfairness = \"fcfs\"\nfairness = \"fcfs\"\n");
+    assert_eq!(found, ["3:1: not valid TOML: duplicate key"]);
+}
+
+#[test]
+fn a_report_reads_like_a_compilers() {
+    let report = check("[[tenant]]\n\tname = \"ä\"  # größer\n").report;
+    assert_eq!(
+        report.to_string(),
+        "site.toml:2:9: error: `name` in [[tenant]]: found the string \"ä\", expected 1 to 63 letters, digits, `.`, `_` \
+         or `-`, beginning with a letter or digit\n  \
+         |\n\
+         2 | \tname = \"ä\"  # größer\n  \
+         | \t       ^^^\n\
+         \n\
+         site.toml: 1 error\n"
+    );
+}
+
+#[test]
+fn a_file_that_is_no_site_file_is_reported_as_such() {
+    let folder = tempfile::tempdir().unwrap();
+    let message = |path: &Path| load(path, Severity::Warning).report.diagnostics[0].message.clone();
+    assert!(message(&folder.path().join("none.toml")).contains("No such file"));
+    assert!(message(folder.path()).contains("is a folder"));
+    let binary = folder.path().join("binary.toml");
+    std::fs::write(&binary, [b'#', 0xff]).unwrap();
+    assert!(message(&binary).contains("not UTF-8 text (byte 1 is wrong)"));
+}
+
+#[test]
+fn the_machine_is_a_warning_when_checked_and_an_error_when_run() {
+    let text = "[[volume]]\nname = \"v\"\nfile = { path = \"/nonexistent/disk.img\" }\n";
+    for (severity, runs) in [(Severity::Warning, true), (Severity::Error, false)] {
+        let loaded = parse(text, "site.toml", Path::new(BASE), Some(severity));
+        assert_eq!(loaded.site.is_some(), runs);
+        assert!(loaded.report.to_string().contains("/nonexistent/disk.img does not exist"), "{}", loaded.report);
+    }
+}
+
+#[test]
+fn api_parameters_have_the_shape_and_the_messages_of_the_site_file() {
+    let volume = volume_from_json(&serde_json::json!({"name": "v", "memory": {"size": "1 GiB"}})).unwrap();
+    assert_eq!(volume.backend, Backend::Memory { size: Bytes(1 << 30) });
+    let errors = |json| -> Vec<String> {
+        volume_from_json(&json).unwrap_err().iter().map(|problem| problem.to_string()).collect()
+    };
+    assert_eq!(
+        errors(serde_json::json!({"name": "v", "file": {"path": "x", "sise": "1 GiB"}})),
+        [
+            "file.sise: unknown key in volume.file: found `sise`, expected `path`, `size`, `create`, `direct` or \
+             `discard` (did you mean `size`?)",
+            "file.path: `path` in volume.file: found the string \"x\", expected an absolute path",
+        ]
+    );
+    assert_eq!(
+        errors(serde_json::json!({"name": "v", "nbd": {"uri": "nbd+unix:///?socket=s"}}))[0].split(" (").nth(1),
+        Some("the socket's path must be absolute)")
+    );
+    assert!(errors(serde_json::json!([1]))[0].starts_with("the parameters: found an array"));
+    let device =
+        device_from_json(&serde_json::json!({"name": "d", "virtio-blk": {"volume": "v"}}), Path::new("/run/softdpu"))
+            .unwrap();
+    assert_eq!(device.access().socket, PathBuf::from("/run/softdpu/d.sock"));
+}
+
+#[test]
+fn what_is_serialized_is_what_the_reader_takes() {
+    let site = site(SMALL);
+    let volume = serde_json::to_value(&site.volumes[0]).unwrap();
+    assert_eq!(volume_from_json(&volume).unwrap(), site.volumes[0]);
+    let device = serde_json::to_value(&site.devices[0]).unwrap();
+    assert_eq!(device_from_json(&device, Path::new("/")).unwrap(), site.devices[0]);
+}
+
+/// Pieces of site files, valid and not, to be put together at random.
+fn fragment() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just("[node]\n".to_owned()),
+        Just("[[volume]]\n".to_owned()),
+        Just("[[device]]\n".to_owned()),
+        Just("[[tenant]]\n".to_owned()),
+        Just("[network]\n".to_owned()),
+        Just("name = \"a\"\n".to_owned()),
+        Just("domain = \"ä\"\n".to_owned()),
+        Just("memory = { size = \"1 GiB\" }\n".to_owned()),
+        Just("file = { path = \"\\u0000\", size = 1e9 }\n".to_owned()),
+        Just("nbd = { uri = \"nbd://[\" }\n".to_owned()),
+        Just("cores = [1, 1, \"\", 99999999999999999999]\n".to_owned()),
+        Just("dataplane.cores = 1979-05-27\n".to_owned()),
+        "virtio-blk = \\{ volume = \"[a-z\\\\]{0,3}\", queue-size = -?[0-9_]{1,20} \\}\n",
+        "[a-z-]{1,10} = [\\[\\]{}0-9a-z\"]{0,5}\n",
+        any::<String>(),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_text_never_panics(text in any::<String>()) {
+        let loaded = check(&text);
+        prop_assert_eq!(loaded.site.is_none(), loaded.report.has_errors());
+        let _ = loaded.report.to_string();
+    }
+
+    #[test]
+    fn arbitrary_sites_never_panic_and_always_say_why(parts in prop::collection::vec(fragment(), 0..12)) {
+        let loaded = check(&parts.concat());
+        prop_assert_eq!(loaded.site.is_none(), loaded.report.has_errors());
+        let _ = loaded.report.to_string();
+        if let Some(site) = loaded.site {
+            prop_assert_eq!(self::site(&toml::to_string(&site).unwrap()), site);
+        }
+    }
+}

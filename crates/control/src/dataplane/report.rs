@@ -1,0 +1,247 @@
+//! What runs, for `status`: the data plane's part of it.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use serde_json::Value;
+use softdpu_engine::{Engine, QueueCounters};
+use softdpu_sched::TenantId;
+use softdpu_storage::{ErrorCounts, State, VolumeStatus as StorageStatus};
+use softdpu_transport::vhost_user::{QueueIndex, RingFormat};
+
+use super::connection::Run;
+use super::device::Device;
+use super::{DataPlane, refusal};
+use crate::config;
+use crate::link::Refusal;
+use crate::status::{
+    CoreState, CoreStatus, DeviceState, DeviceStatus, NodeStatus, QueueFormat, QueueStatus, RequestCounts,
+    TenantStatus, VolumeState, VolumeStatus,
+};
+
+/// Names of virtio-blk and ring feature bits (virtio 1.3 §5.2.3, §6), as the specification has them.
+const FEATURE_NAMES: [(u32, &str); 13] = [
+    (1, "SIZE_MAX"),
+    (2, "SEG_MAX"),
+    (5, "RO"),
+    (6, "BLK_SIZE"),
+    (9, "FLUSH"),
+    (10, "TOPOLOGY"),
+    (11, "CONFIG_WCE"),
+    (12, "MQ"),
+    (13, "DISCARD"),
+    (14, "WRITE_ZEROES"),
+    (28, "INDIRECT_DESC"),
+    (29, "EVENT_IDX"),
+    (34, "RING_PACKED"),
+];
+
+impl DataPlane {
+    /// The state of everything this process knows of.
+    pub(super) fn report(&self) -> Result<Value, Refusal> {
+        let status = NodeStatus {
+            cores: self.core_status(),
+            devices: self
+                .devices
+                .values()
+                .map(|device| device_status(device, &self.engine, &self.cpus))
+                .chain(self.failed.values().map(|(device, error)| failed_status(device, error)))
+                .collect(),
+            volumes: self.volume_status(),
+            tenants: self.tenant_status(),
+            ..NodeStatus::default()
+        };
+        serde_json::to_value(status).map_err(|error| refusal("internal", error.to_string()))
+    }
+
+    fn core_status(&self) -> Vec<CoreStatus> {
+        self.engine
+            .cores()
+            .map(|(cpu, counters)| CoreStatus {
+                cpu: cpu as u32,
+                state: if counters.asleep.load(Relaxed) { CoreState::Sleeping } else { CoreState::Spinning },
+                busy_ns: counters.busy_ns.get(),
+                idle_ns: counters.idle_ns.get(),
+                loops: counters.rounds.get(),
+                wakeups: counters.sleeps.get(),
+                queues: counters.queues.get() as u32,
+            })
+            .collect()
+    }
+
+    fn volume_status(&self) -> Vec<VolumeStatus> {
+        let one = |(name, volume): (&str, &Result<std::sync::Arc<softdpu_storage::Volume>, String>)| {
+            let users: Vec<_> = self.devices.values().filter(|device| device.config.volume() == Some(name)).collect();
+            match volume {
+                Ok(volume) => {
+                    let status = volume.status();
+                    let mut requests = RequestCounts::default();
+                    for queue in users.iter().flat_map(|device| &device.counters) {
+                        add(&mut requests, &request_counts(queue));
+                    }
+                    let spec = volume.spec();
+                    opened_status(status, volume.block_size(), spec.shared, users.len() as u32, requests)
+                }
+                Err(error) => VolumeStatus {
+                    name: name.to_owned(),
+                    state: VolumeState::Failed,
+                    users: users.len() as u32,
+                    error: Some(error.clone()),
+                    ..VolumeStatus::default()
+                },
+            }
+        };
+        self.volumes.iter().map(one).collect()
+    }
+
+    fn tenant_status(&self) -> Vec<TenantStatus> {
+        let one = |(index, tenant): (usize, &config::Tenant)| {
+            let mut status =
+                TenantStatus { name: tenant.name.clone(), weight: tenant.weight, ..TenantStatus::default() };
+            for core in self.engine.tenant(TenantId(index as u16)) {
+                status.queued += core.waiting.get();
+                status.served += core.served.get();
+                status.bytes += core.bytes.get();
+                status.core_time_ns += core.core_ns.get();
+            }
+            status
+        };
+        self.tenants.iter().enumerate().map(one).collect()
+    }
+}
+
+fn opened_status(
+    status: StorageStatus,
+    block_size: u32,
+    shared: bool,
+    users: u32,
+    requests: RequestCounts,
+) -> VolumeStatus {
+    let ErrorCounts { no_space, device, timeout, refused, gone, .. } = status.errors;
+    VolumeStatus {
+        name: status.name,
+        kind: status.kind,
+        state: match status.state {
+            State::Opened => VolumeState::Opened,
+            State::Active => VolumeState::Active,
+            State::Recovering => VolumeState::Recovering,
+            State::Failed => VolumeState::Failed,
+        },
+        size: status.size,
+        block_size,
+        read_only: status.read_only,
+        shared,
+        users,
+        requests,
+        errors: no_space + device + timeout + refused + gone,
+        counters: status.errors,
+        error: status.last_error,
+        detail: status.detail,
+    }
+}
+
+fn failed_status(device: &config::Device, error: &str) -> DeviceStatus {
+    DeviceStatus {
+        name: device.name.clone(),
+        tenant: device.tenant.clone(),
+        domain: device.domain.clone(),
+        kind: device.kind.name().to_owned(),
+        state: DeviceState::Broken,
+        broken_reason: Some(error.to_owned()),
+        volume: device.volume().map(str::to_owned),
+        socket: device.access().socket.clone(),
+        queues: Vec::new(),
+        features: Vec::new(),
+    }
+}
+
+fn device_status(device: &Device, engine: &Engine, cpus: &[u32]) -> DeviceStatus {
+    let features = device.connection.as_ref().and_then(|connection| connection.session.features()).unwrap_or(0);
+    let queues = (0u16..).zip(&device.counters).map(|(index, counters)| {
+        let run = device.connection.as_ref().and_then(|connection| connection.queues.get(&QueueIndex(index)));
+        queue_status(index, counters, run, device, engine, cpus)
+    });
+    let queues: Vec<QueueStatus> = queues.collect();
+    let broken = queues.iter().any(|queue| queue.broken_reason.is_some());
+    let state = match &device.connection {
+        _ if broken => DeviceState::Broken,
+        None => DeviceState::Listening,
+        Some(connection) if connection.queues.is_empty() => DeviceState::Connected,
+        Some(_) => DeviceState::Running,
+    };
+    DeviceStatus {
+        name: device.config.name.clone(),
+        tenant: device.config.tenant.clone(),
+        domain: device.config.domain.clone(),
+        kind: device.config.kind.name().to_owned(),
+        state,
+        broken_reason: device.trouble.clone(),
+        volume: device.config.volume().map(str::to_owned),
+        socket: device.config.access().socket.clone(),
+        queues,
+        features: FEATURE_NAMES
+            .iter()
+            .filter(|(bit, _)| features & (1 << bit) != 0)
+            .map(|(_, name)| (*name).to_owned())
+            .collect(),
+    }
+}
+
+fn queue_status(
+    index: u16,
+    counters: &QueueCounters,
+    run: Option<&Run>,
+    device: &Device,
+    engine: &Engine,
+    cpus: &[u32],
+) -> QueueStatus {
+    let started = match run {
+        Some(Run::Running(started) | Run::Broken(started)) => Some(started),
+        Some(Run::Waiting(_) | Run::Failed { .. }) | None => None,
+    };
+    let core = started.and_then(|started| engine.core_of(started.key)).and_then(|core| cpus.get(core.0)).copied();
+    let broken_reason = match run {
+        Some(Run::Broken(_) | Run::Failed { .. }) => {
+            Some(device.trouble.clone().unwrap_or_else(|| "it was broken by its driver".to_owned()))
+        }
+        Some(Run::Waiting(_) | Run::Running(_)) | None => None,
+    };
+    QueueStatus {
+        index,
+        core,
+        size: started.map_or(0, |started| started.size),
+        format: match started.map(|started| started.format) {
+            Some(RingFormat::Packed) => QueueFormat::Packed,
+            Some(RingFormat::Split) | None => QueueFormat::Split,
+        },
+        running: matches!(run, Some(Run::Running(_))),
+        requests: request_counts(counters),
+        read_bytes: counters.bytes_read.get(),
+        written_bytes: counters.bytes_written.get(),
+        errors: counters.errors.get(),
+        kicks: counters.kicks.get(),
+        interrupts_sent: counters.interrupts.get(),
+        interrupts_suppressed: counters.suppressed.get(),
+        inflight: counters.in_flight.get() as u32,
+        broken_reason,
+    }
+}
+
+fn request_counts(counters: &QueueCounters) -> RequestCounts {
+    RequestCounts {
+        reads: counters.reads.get(),
+        writes: counters.writes.get(),
+        flushes: counters.flushes.get(),
+        discards: counters.discards.get(),
+        write_zeroes: counters.write_zeroes.get(),
+        others: counters.immediate.get(),
+    }
+}
+
+fn add(sum: &mut RequestCounts, more: &RequestCounts) {
+    sum.reads += more.reads;
+    sum.writes += more.writes;
+    sum.flushes += more.flushes;
+    sum.discards += more.discards;
+    sum.write_zeroes += more.write_zeroes;
+    sum.others += more.others;
+}

@@ -1,0 +1,120 @@
+//! From a start command to a queue that a core can serve.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use softdpu_memory::{GuestAddress, Mapping, UserAddress, View, Window};
+use softdpu_ring::{Format, InflightRecords, Position, Queue, QueueConfig, RingAddresses};
+use softdpu_transport::vhost_user::{FdId, InflightRef, QueueStart, RingFormat, VringBase};
+
+use super::broker::Wire;
+use crate::link::SharedFd;
+
+/// VIRTIO_F_INDIRECT_DESC (virtio 1.3 §6).
+const F_INDIRECT_DESC: u64 = 1 << 28;
+/// VIRTIO_F_EVENT_IDX (virtio 1.3 §6).
+const F_EVENT_IDX: u64 = 1 << 29;
+
+/// Most descriptors of one chain: more than any request that the model accepts has, so that an oversized one gets an error
+/// status instead of breaking the queue, and few enough to bound what one chain can cost.
+const MAX_PIECES: usize = 2048;
+
+fn format(format: RingFormat) -> Format {
+    match format {
+        RingFormat::Split => Format::Split,
+        RingFormat::Packed => Format::Packed,
+    }
+}
+
+/// The ring's own position as the protocol's.
+pub(super) fn base_of(position: Position) -> VringBase {
+    let format = match position {
+        Position::Split { .. } => RingFormat::Split,
+        Position::Packed { .. } => RingFormat::Packed,
+    };
+    VringBase::from_wire(format, position.to_base())
+}
+
+/// Puts the ring together. In-flight records are the front end's where it shared a region for them, and otherwise our own,
+/// which the supervisor keeps, so that a kill of this process loses nothing with either.
+pub(super) fn make(
+    device: &str,
+    start: &QueueStart,
+    view: &Arc<View>,
+    fds: &BTreeMap<u32, SharedFd>,
+    wire: &Wire,
+) -> Result<Queue, String> {
+    let format = format(start.format);
+    let records = match &start.inflight {
+        Some(region) => shared_records(region, fds)?,
+        None => own_records(device, start, format, wire)?,
+    };
+    let config = QueueConfig {
+        size: start.size,
+        format,
+        event_idx: start.features & F_EVENT_IDX != 0,
+        indirect: start.features & F_INDIRECT_DESC != 0,
+        max_pieces: MAX_PIECES,
+        log_used: start.log.map(GuestAddress),
+        resumed: start.resumed,
+    };
+    let addresses = RingAddresses {
+        descriptors: UserAddress(start.descriptor),
+        driver: UserAddress(start.driver),
+        device: UserAddress(start.device),
+    };
+    let position = if start.base.may_be_fresh() && is_fresh(view, start) {
+        Position::start(format)
+    } else {
+        Position::from_base(format, start.base.to_wire())
+    };
+    Queue::new(view, config, addresses, position, Some(records)).map_err(|error| error.to_string())
+}
+
+/// Whether nothing was ever used in a packed ring: the first descriptor's USED flag (virtio 1.3 §2.8.1) is still clear.
+fn is_fresh(view: &Arc<View>, start: &QueueStart) -> bool {
+    const FLAGS: usize = 14;
+    const USED: u16 = 1 << 15;
+    let first = view.window(UserAddress(start.descriptor), 16, 16);
+    // A ring that is not there is refused by the queue itself.
+    first.is_ok_and(|first| first.u16(FLAGS).load(Ordering::Acquire) & USED == 0)
+}
+
+/// This queue's part of the region that the front end holds.
+fn shared_records(region: &InflightRef, fds: &BTreeMap<u32, SharedFd>) -> Result<InflightRecords, String> {
+    let FdId(id) = region.fd;
+    let fd = fds.get(&id).ok_or("the in-flight region's descriptor is not in the connection's table")?;
+    let end = region.offset.checked_add(region.bytes).ok_or("the in-flight region wraps")?;
+    let mapping = Mapping::file(fd.as_fd(), 0, end).map_err(|error| format!("in-flight region: {error}"))?;
+    let offset = usize::try_from(region.offset).map_err(|_| "the in-flight region is too far into its file")?;
+    let bytes = usize::try_from(region.bytes).map_err(|_| "the in-flight region is too large")?;
+    let window = Window::of_mapping(mapping).part(offset, bytes).ok_or("the in-flight region is empty")?;
+    Ok(InflightRecords::new(window))
+}
+
+/// Where the supervisor keeps a queue's own records.
+pub(super) fn records_key(device: &str, index: u16) -> String {
+    format!("inflight/{device}/{index}")
+}
+
+/// A region of our own, as it was if the queue runs on, empty if it starts anew.
+fn own_records(device: &str, start: &QueueStart, format: Format, wire: &Wire) -> Result<InflightRecords, String> {
+    let key = records_key(device, start.index.0);
+    let bytes = InflightRecords::bytes(format, start.size) as u64;
+    let text = |what: &str, error: &dyn std::fmt::Display| format!("in-flight records: {what}: {error}");
+    let fd = match wire.kept_fd(&key) {
+        Some(fd) if start.resumed => fd,
+        _ => {
+            let fd = memfd_create("softdpu-inflight", MemfdFlags::CLOEXEC).map_err(|e| text("memfd", &e))?;
+            ftruncate(&fd, bytes).map_err(|e| text("size", &e))?;
+            let fd = Arc::new(fd);
+            wire.keep_fd(&key, Arc::clone(&fd)).map_err(|e| text("keeping them", &e))?;
+            fd
+        }
+    };
+    let mapping = Mapping::file(fd.as_fd(), 0, bytes).map_err(|e| text("mapping", &e))?;
+    Ok(InflightRecords::new(Window::of_mapping(mapping)))
+}

@@ -1,0 +1,351 @@
+//! What a running node says about itself, and how that is shown: tables, live, JSON (serde), Prometheus.
+//!
+//! Counters count from the start of the data plane; where it was restarted they begin again at zero, as Prometheus
+//! expects of a restarted target.
+
+mod prometheus;
+mod table;
+mod top;
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use prometheus::prometheus;
+pub use table::{TABLE_WIDTH, device_table, table, volume_table};
+pub use top::{Top, run as run_top};
+
+/// Everything about a node.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// softdpu's version.
+    pub version: String,
+    /// Seconds since the supervisor started.
+    pub uptime_s: u64,
+    /// The supervisor's process.
+    pub supervisor_pid: u32,
+    /// The process that does the work.
+    pub data_plane: DataPlaneStatus,
+    /// Its cores.
+    pub cores: Vec<CoreStatus>,
+    /// The devices.
+    pub devices: Vec<DeviceStatus>,
+    /// The volumes.
+    pub volumes: Vec<VolumeStatus>,
+    /// The tenants.
+    pub tenants: Vec<TenantStatus>,
+}
+
+/// The data-plane process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DataPlaneStatus {
+    /// Its process, while there is one.
+    pub pid: Option<u32>,
+    /// What it is doing.
+    pub state: DataPlaneState,
+    /// How often it was started again.
+    pub restarts: u64,
+    /// How it ended last, such as `killed by SIGKILL`.
+    pub last_exit: Option<String>,
+    /// From its last start until it was ready, in microseconds.
+    pub time_to_ready_us: Option<u64>,
+    /// From its last end until the first request completed again, in microseconds.
+    pub first_completion_after_restart_us: Option<u64>,
+}
+
+/// What the data plane is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DataPlaneState {
+    /// It was started and is not ready yet.
+    #[default]
+    Starting,
+    /// It serves.
+    Running,
+    /// It ended and is started again in a moment.
+    Restarting,
+    /// It ended too often, or cannot start.
+    Failed,
+    /// It was told to stop.
+    Stopped,
+}
+
+/// One data-plane core.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CoreStatus {
+    /// The CPU it is pinned to.
+    pub cpu: u32,
+    /// What it is doing.
+    pub state: CoreState,
+    /// Time with work, in nanoseconds.
+    pub busy_ns: u64,
+    /// Time without work, spinning or asleep, in nanoseconds.
+    pub idle_ns: u64,
+    /// How often its loop went round.
+    pub loops: u64,
+    /// How often it was woken.
+    pub wakeups: u64,
+    /// How many queues it serves.
+    pub queues: u32,
+}
+
+/// What a core is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CoreState {
+    /// It polls.
+    #[default]
+    Spinning,
+    /// It waits to be woken.
+    Sleeping,
+}
+
+/// One device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// Its name.
+    pub name: String,
+    /// Whose it is.
+    pub tenant: String,
+    /// The guest whose memory it shares.
+    pub domain: String,
+    /// Its kind, such as `virtio-blk`.
+    pub kind: String,
+    /// What it is doing.
+    pub state: DeviceState,
+    /// Why it is broken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken_reason: Option<String>,
+    /// The volume it serves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub volume: Option<String>,
+    /// Its socket.
+    pub socket: PathBuf,
+    /// Its queues.
+    pub queues: Vec<QueueStatus>,
+    /// Names of the virtio features that were negotiated.
+    pub features: Vec<String>,
+}
+
+/// What a device is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DeviceState {
+    /// Nobody is connected.
+    #[default]
+    Listening,
+    /// A front end is connected, its driver does not run yet.
+    Connected,
+    /// A driver uses it.
+    Running,
+    /// Its driver broke the rules; a reset brings it back.
+    Broken,
+    /// It was told to stop.
+    Stopped,
+}
+
+/// One queue of a device. Counters are cumulative.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct QueueStatus {
+    /// Which of the device's queues.
+    pub index: u16,
+    /// The CPU that serves it.
+    pub core: Option<u32>,
+    /// How many descriptors it has.
+    pub size: u16,
+    /// Its layout.
+    pub format: QueueFormat,
+    /// Whether it runs.
+    pub running: bool,
+    /// Requests by type.
+    pub requests: RequestCounts,
+    /// Bytes read from the volume.
+    pub read_bytes: u64,
+    /// Bytes written to the volume.
+    pub written_bytes: u64,
+    /// Requests that ended in an error status.
+    pub errors: u64,
+    /// Notifications from the driver.
+    pub kicks: u64,
+    /// Interrupts sent to the driver.
+    pub interrupts_sent: u64,
+    /// Interrupts the driver did not want.
+    pub interrupts_suppressed: u64,
+    /// Requests that have started and not completed.
+    pub inflight: u32,
+    /// Why it is broken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broken_reason: Option<String>,
+}
+
+/// A virtqueue's layout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum QueueFormat {
+    /// Split (virtio 1.3 §2.7).
+    #[default]
+    Split,
+    /// Packed (virtio 1.3 §2.8).
+    Packed,
+}
+
+/// Requests by type (virtio 1.3 §5.2.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestCounts {
+    /// VIRTIO_BLK_T_IN
+    pub reads: u64,
+    /// VIRTIO_BLK_T_OUT
+    pub writes: u64,
+    /// VIRTIO_BLK_T_FLUSH
+    pub flushes: u64,
+    /// VIRTIO_BLK_T_DISCARD
+    pub discards: u64,
+    /// VIRTIO_BLK_T_WRITE_ZEROES
+    pub write_zeroes: u64,
+    /// VIRTIO_BLK_T_GET_ID and what is not known
+    pub others: u64,
+}
+
+impl RequestCounts {
+    /// The counts with their names, as metrics and tables call them.
+    pub fn by_type(&self) -> [(&'static str, u64); 6] {
+        [
+            ("read", self.reads),
+            ("write", self.writes),
+            ("flush", self.flushes),
+            ("discard", self.discards),
+            ("write-zeroes", self.write_zeroes),
+            ("other", self.others),
+        ]
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.by_type().iter().map(|(_, count)| count).sum()
+    }
+}
+
+/// One volume. Counters are cumulative, over all its devices.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct VolumeStatus {
+    /// Its name.
+    pub name: String,
+    /// What it is kept in: `null`, `memory`, `file`, `device` or `nbd`.
+    pub kind: String,
+    /// What it is doing.
+    pub state: VolumeState,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its logical block size in bytes.
+    pub block_size: u32,
+    /// No device may write it.
+    pub read_only: bool,
+    /// Several devices may write it.
+    pub shared: bool,
+    /// How many devices use it.
+    pub users: u32,
+    /// Requests by type.
+    pub requests: RequestCounts,
+    /// Requests that failed.
+    pub errors: u64,
+    /// The same by reason, and what became of connections to the back end.
+    #[serde(default)]
+    pub counters: softdpu_storage::ErrorCounts,
+    /// Why it failed, or the last error.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Where it is kept, or what it is waiting for.
+    pub detail: String,
+}
+
+/// What a volume is doing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VolumeState {
+    /// Readable, not fenced: no queue uses it.
+    #[default]
+    Opened,
+    /// In use, and fenced against other writers.
+    Active,
+    /// Its back end went away; requests wait.
+    Recovering,
+    /// Requests fail.
+    Failed,
+}
+
+/// One tenant. Counters are cumulative.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TenantStatus {
+    /// Its name.
+    pub name: String,
+    /// Its share.
+    pub weight: u32,
+    /// Requests that wait for a core now.
+    pub queued: u64,
+    /// Requests that were served.
+    pub served: u64,
+    /// Bytes that were moved.
+    pub bytes: u64,
+    /// Core time it used, in nanoseconds.
+    pub core_time_ns: u64,
+}
+
+macro_rules! display_as_written {
+    ($($kind:ty { $($variant:ident = $text:literal),* $(,)? })*) => {$(
+        impl $kind {
+            /// Every value, in the order of the declaration.
+            pub const ALL: &'static [$kind] = &[$(<$kind>::$variant),*];
+        }
+
+        impl std::fmt::Display for $kind {
+            /// As in JSON and in metric labels.
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(match self { $(<$kind>::$variant => $text),* })
+            }
+        }
+    )*};
+}
+
+display_as_written! {
+    DataPlaneState {
+        Starting = "starting", Running = "running", Restarting = "restarting", Failed = "failed", Stopped = "stopped",
+    }
+    CoreState { Spinning = "spinning", Sleeping = "sleeping" }
+    DeviceState {
+        Listening = "listening", Connected = "connected", Running = "running", Broken = "broken", Stopped = "stopped",
+    }
+    QueueFormat { Split = "split", Packed = "packed" }
+    VolumeState { Opened = "opened", Active = "active", Recovering = "recovering", Failed = "failed" }
+}
+
+impl NodeStatus {
+    /// What is broken, worst first, a line each.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if !matches!(self.data_plane.state, DataPlaneState::Running) {
+            let exit = self.data_plane.last_exit.as_ref().map(|exit| format!(": last {exit}")).unwrap_or_default();
+            problems.push(format!("the data plane is {}{exit}", self.data_plane.state));
+        }
+        for volume in &self.volumes {
+            if matches!(volume.state, VolumeState::Failed | VolumeState::Recovering) {
+                let why = volume.error.as_deref().unwrap_or(&volume.detail);
+                problems.push(format!("volume {} is {}: {why}", volume.name, volume.state));
+            }
+        }
+        for device in &self.devices {
+            if device.state == DeviceState::Broken {
+                let why = device.broken_reason.as_deref().unwrap_or("no reason was given");
+                problems.push(format!("device {} is broken: {why}", device.name));
+            }
+            for queue in &device.queues {
+                if let Some(why) = &queue.broken_reason {
+                    problems.push(format!("device {} queue {} is broken: {why}", device.name, queue.index));
+                }
+            }
+        }
+        problems
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! The status in the Prometheus text exposition format, version 0.0.4.
+
+use std::fmt::Write as _;
+
+use super::{CoreState, DataPlaneState, DeviceState, NodeStatus, VolumeState};
+
+/// The status as a scrape's answer.
+pub fn prometheus(status: &NodeStatus) -> String {
+    let mut out = Exposition::default();
+    node(&mut out, status);
+    cores(&mut out, status);
+    devices(&mut out, status);
+    queues(&mut out, status);
+    volumes(&mut out, status);
+    tenants(&mut out, status);
+    out.text
+}
+
+type Labels<'a> = Vec<(&'static str, &'a str)>;
+
+/// A metric of one kind of thing: its name, its help, and where its value comes from.
+type Metric<T> = (&'static str, &'static str, fn(&T) -> f64);
+
+#[derive(Default)]
+struct Exposition {
+    text: String,
+}
+
+impl Exposition {
+    /// One metric: its HELP and TYPE once, and its samples, which the format wants together. Nothing without samples.
+    fn metric<'a>(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'a>, f64)>) {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        let mut header = true;
+        for (labels, value) in samples {
+            if std::mem::take(&mut header) {
+                let _ = writeln!(self.text, "# HELP softdpu_{name} {help}\n# TYPE softdpu_{name} {kind}");
+            }
+            let _ = write!(self.text, "softdpu_{name}");
+            if !labels.is_empty() {
+                let labels: Vec<String> =
+                    labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escape(value))).collect();
+                let _ = write!(self.text, "{{{}}}", labels.join(","));
+            }
+            let _ = writeln!(self.text, " {value}");
+        }
+    }
+}
+
+/// A label's value as the format wants it: backslash, double quote and line feed are escaped.
+fn escape(value: &str) -> String {
+    value.replace('\\', r"\\").replace('"', "\\\"").replace('\n', r"\n")
+}
+
+fn seconds(ns: u64) -> f64 {
+    ns as f64 / 1e9
+}
+
+/// One sample per possible state, 1 for the present one: an alert can name a state.
+fn states<'a, S: PartialEq + Copy>(
+    labels: Labels<'a>,
+    all: &'a [(S, String)],
+    now: S,
+) -> impl Iterator<Item = (Labels<'a>, f64)> {
+    all.iter().map(move |(state, name)| {
+        let mut labels = labels.clone();
+        labels.push(("state", name.as_str()));
+        (labels, f64::from(u8::from(*state == now)))
+    })
+}
+
+fn named<S: Copy + ToString>(all: &[S]) -> Vec<(S, String)> {
+    all.iter().map(|state| (*state, state.to_string())).collect()
+}
+
+fn node(out: &mut Exposition, status: &NodeStatus) {
+    let plane = &status.data_plane;
+    out.metric(
+        "build_info",
+        "Always 1; the label says which version runs.",
+        [(vec![("version", &*status.version)], 1.0)],
+    );
+    out.metric("uptime_seconds", "Time since the supervisor started.", [(vec![], status.uptime_s as f64)]);
+    out.metric(
+        "data_plane_state",
+        "1 for the state the data-plane process is in.",
+        states(vec![], &named(DataPlaneState::ALL), plane.state),
+    );
+    out.metric(
+        "data_plane_restarts_total",
+        "How often the data-plane process was started again.",
+        [(vec![], plane.restarts as f64)],
+    );
+    let ready = plane.time_to_ready_us.map(|us| (vec![], us as f64 / 1e6));
+    out.metric("data_plane_time_to_ready_seconds", "From the last start until the data plane was ready.", ready);
+    let first = plane.first_completion_after_restart_us.map(|us| (vec![], us as f64 / 1e6));
+    out.metric(
+        "data_plane_first_completion_seconds",
+        "From the last end of the data plane until a request completed again.",
+        first,
+    );
+}
+
+fn cores(out: &mut Exposition, status: &NodeStatus) {
+    let names: Vec<String> = status.cores.iter().map(|core| core.cpu.to_string()).collect();
+    let cores = || status.cores.iter().zip(&names);
+    let all = named(CoreState::ALL);
+    out.metric(
+        "core_state",
+        "1 for the state the core is in.",
+        cores().flat_map(|(core, cpu)| states(vec![("cpu", cpu)], &all, core.state)),
+    );
+    out.metric(
+        "core_busy_seconds_total",
+        "Time with work.",
+        cores().map(|(core, cpu)| (vec![("cpu", &**cpu)], seconds(core.busy_ns))),
+    );
+    out.metric(
+        "core_idle_seconds_total",
+        "Time without work, spinning or asleep.",
+        cores().map(|(core, cpu)| (vec![("cpu", &**cpu)], seconds(core.idle_ns))),
+    );
+    out.metric(
+        "core_loops_total",
+        "How often the core's loop went round.",
+        cores().map(|(core, cpu)| (vec![("cpu", &**cpu)], core.loops as f64)),
+    );
+    out.metric(
+        "core_wakeups_total",
+        "How often the core was woken.",
+        cores().map(|(core, cpu)| (vec![("cpu", &**cpu)], core.wakeups as f64)),
+    );
+    out.metric(
+        "core_queues",
+        "Queues the core serves.",
+        cores().map(|(core, cpu)| (vec![("cpu", &**cpu)], f64::from(core.queues))),
+    );
+}
+
+fn devices(out: &mut Exposition, status: &NodeStatus) {
+    out.metric(
+        "device_info",
+        "Always 1; the labels say whose the device is and what it serves.",
+        status.devices.iter().map(|device| {
+            let volume = device.volume.as_deref().unwrap_or_default();
+            let labels = vec![
+                ("device", &*device.name),
+                ("tenant", &device.tenant),
+                ("domain", &device.domain),
+                ("kind", &device.kind),
+                ("volume", volume),
+            ];
+            (labels, 1.0)
+        }),
+    );
+    let all = named(DeviceState::ALL);
+    out.metric(
+        "device_state",
+        "1 for the state the device is in.",
+        status.devices.iter().flat_map(|device| states(vec![("device", &device.name)], &all, device.state)),
+    );
+}
+
+fn queues(out: &mut Exposition, status: &NodeStatus) {
+    let queues: Vec<_> = status
+        .devices
+        .iter()
+        .flat_map(|device| device.queues.iter().map(|queue| (&*device.name, queue.index.to_string(), queue)))
+        .collect();
+    out.metric(
+        "queue_requests_total",
+        "Requests by type.",
+        queues.iter().flat_map(|(device, index, queue)| {
+            let labels = move |kind| vec![("device", *device), ("queue", &**index), ("type", kind)];
+            queue.requests.by_type().into_iter().map(move |(kind, count)| (labels(kind), count as f64))
+        }),
+    );
+    let counters: [Metric<super::QueueStatus>; 8] = [
+        ("queue_read_bytes_total", "Bytes read from the volume.", |queue| queue.read_bytes as f64),
+        ("queue_written_bytes_total", "Bytes written to the volume.", |queue| queue.written_bytes as f64),
+        ("queue_errors_total", "Requests that ended in an error status.", |queue| queue.errors as f64),
+        ("queue_kicks_total", "Notifications from the driver.", |queue| queue.kicks as f64),
+        ("queue_interrupts_total", "Interrupts sent to the driver.", |queue| queue.interrupts_sent as f64),
+        ("queue_interrupts_suppressed_total", "Interrupts the driver did not want.", |queue| {
+            queue.interrupts_suppressed as f64
+        }),
+        ("queue_inflight", "Requests that have started and not completed.", |queue| f64::from(queue.inflight)),
+        ("queue_broken", "1 if the driver broke the queue.", |queue| {
+            f64::from(u8::from(queue.broken_reason.is_some()))
+        }),
+    ];
+    for (name, help, value) in counters {
+        out.metric(
+            name,
+            help,
+            queues.iter().map(|(device, index, queue)| (vec![("device", *device), ("queue", &**index)], value(queue))),
+        );
+    }
+}
+
+fn volumes(out: &mut Exposition, status: &NodeStatus) {
+    let volumes = || status.volumes.iter();
+    let all = named(VolumeState::ALL);
+    out.metric(
+        "volume_info",
+        "Always 1; the label says what the volume is kept in.",
+        volumes().map(|volume| (vec![("volume", &*volume.name), ("kind", &volume.kind)], 1.0)),
+    );
+    out.metric(
+        "volume_state",
+        "1 for the state the volume is in.",
+        volumes().flat_map(|volume| states(vec![("volume", &volume.name)], &all, volume.state)),
+    );
+    out.metric(
+        "volume_size_bytes",
+        "The volume's size.",
+        volumes().map(|volume| (vec![("volume", &*volume.name)], volume.size as f64)),
+    );
+    out.metric(
+        "volume_users",
+        "Devices that use the volume.",
+        volumes().map(|volume| (vec![("volume", &*volume.name)], f64::from(volume.users))),
+    );
+    out.metric(
+        "volume_requests_total",
+        "Requests by type.",
+        volumes().flat_map(|volume| {
+            let labels = |kind| vec![("volume", &*volume.name), ("type", kind)];
+            volume.requests.by_type().into_iter().map(move |(kind, count)| (labels(kind), count as f64))
+        }),
+    );
+    out.metric(
+        "volume_errors_total",
+        "Requests that failed.",
+        volumes().map(|volume| (vec![("volume", &*volume.name)], volume.errors as f64)),
+    );
+}
+
+fn tenants(out: &mut Exposition, status: &NodeStatus) {
+    let gauges: [Metric<super::TenantStatus>; 5] = [
+        ("tenant_weight", "The tenant's share.", |tenant| f64::from(tenant.weight)),
+        ("tenant_queued", "Requests that wait for a core.", |tenant| tenant.queued as f64),
+        ("tenant_served_total", "Requests that were served.", |tenant| tenant.served as f64),
+        ("tenant_bytes_total", "Bytes that were moved.", |tenant| tenant.bytes as f64),
+        ("tenant_core_seconds_total", "Core time the tenant used.", |tenant| seconds(tenant.core_time_ns)),
+    ];
+    for (name, help, value) in gauges {
+        let samples = status.tenants.iter().map(|tenant| (vec![("tenant", &*tenant.name)], value(tenant)));
+        out.metric(name, help, samples);
+    }
+}

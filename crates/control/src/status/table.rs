@@ -1,0 +1,301 @@
+//! `softdpu status` for people: what is broken first, then everything, in at most [`TABLE_WIDTH`] columns.
+
+use super::{DeviceStatus, NodeStatus, QueueStatus, VolumeStatus};
+use crate::config::Bytes;
+
+/// Columns the tables keep to: two thirds of a wide terminal, all of a narrow one.
+pub const TABLE_WIDTH: usize = 100;
+
+/// No column gets narrower than this while another is wider.
+const NARROWEST: usize = 6;
+
+/// The whole status.
+pub fn table(status: &NodeStatus) -> String {
+    let mut out = String::new();
+    let problems = status.problems();
+    if !problems.is_empty() {
+        out.push_str("PROBLEMS\n");
+        for problem in problems {
+            for (index, line) in wrap(&one_line(&problem), TABLE_WIDTH - 4).into_iter().enumerate() {
+                out.push_str(if index == 0 { "  ! " } else { "    " });
+                out.push_str(&line);
+                out.push('\n');
+            }
+        }
+        out.push('\n');
+    }
+    out.push_str(&node(status));
+    section(&mut out, cores(status));
+    section(&mut out, activity(&status.devices));
+    section(&mut out, queues(&status.devices));
+    section(&mut out, volume_table(&status.volumes));
+    section(&mut out, tenants(status));
+    out
+}
+
+fn section(out: &mut String, table: String) {
+    if !table.is_empty() {
+        out.push('\n');
+        out.push_str(&table);
+    }
+}
+
+fn node(status: &NodeStatus) -> String {
+    let plane = &status.data_plane;
+    let pid = plane.pid.map_or_else(|| "no process".to_owned(), |pid| format!("pid {pid}"));
+    let mut lines = vec![
+        format!(
+            "softdpu {}, up {}, supervisor pid {}",
+            one_line(&status.version),
+            elapsed(status.uptime_s),
+            status.supervisor_pid
+        ),
+        format!("data plane {}, {pid}, {} restarts", plane.state, plane.restarts),
+    ];
+    let mut last = Vec::new();
+    if let Some(exit) = &plane.last_exit {
+        last.push(format!("last exit: {}", one_line(exit)));
+    }
+    if let Some(us) = plane.time_to_ready_us {
+        last.push(format!("ready after {}", millis(us)));
+    }
+    if let Some(us) = plane.first_completion_after_restart_us {
+        last.push(format!("first completion after {}", millis(us)));
+    }
+    if !last.is_empty() {
+        lines.push(format!("  {}", last.join(", ")));
+    }
+    lines.iter().flat_map(|line| wrap(line, TABLE_WIDTH)).map(|line| line + "\n").collect()
+}
+
+fn cores(status: &NodeStatus) -> String {
+    let rows = status.cores.iter().map(|core| {
+        vec![
+            core.cpu.to_string(),
+            core.state.to_string(),
+            percent(core.busy_ns, core.busy_ns.saturating_add(core.idle_ns)),
+            core.queues.to_string(),
+            short(core.loops),
+            short(core.wakeups),
+        ]
+    });
+    layout(&["CORE", "STATE", "BUSY>", "QUEUES>", "LOOPS>", "WAKEUPS>"], rows.collect())
+}
+
+/// What the devices are, a line each: `softdpu device list`.
+pub fn device_table(devices: &[DeviceStatus]) -> String {
+    let rows = devices.iter().map(|device| {
+        vec![
+            device.name.clone(),
+            device.state.to_string(),
+            device.kind.clone(),
+            device.volume.clone().unwrap_or_else(|| "-".to_owned()),
+            device.socket.display().to_string(),
+        ]
+    });
+    layout(&["DEVICE", "STATE", "KIND", "VOLUME", "SOCKET"], rows.collect())
+}
+
+/// What the devices are doing, a line each.
+fn activity(devices: &[DeviceStatus]) -> String {
+    let rows = devices.iter().map(|device| {
+        let sum = |counter: fn(&QueueStatus) -> u64| device.queues.iter().map(counter).fold(0, u64::saturating_add);
+        let running = device.queues.iter().filter(|queue| queue.running).count();
+        vec![
+            device.name.clone(),
+            device.state.to_string(),
+            device.tenant.clone(),
+            device.domain.clone(),
+            device.volume.clone().unwrap_or_else(|| "-".to_owned()),
+            format!("{running}/{}", device.queues.len()),
+            short(sum(|queue| queue.requests.total())),
+            short(sum(|queue| queue.errors)),
+            sum(|queue| u64::from(queue.inflight)).to_string(),
+        ]
+    });
+    let header = ["DEVICE", "STATE", "TENANT", "DOMAIN", "VOLUME", "QUEUES>", "REQUESTS>", "ERRORS>", "INFLIGHT>"];
+    layout(&header, rows.collect())
+}
+
+fn queues(devices: &[DeviceStatus]) -> String {
+    let rows = devices.iter().flat_map(|device| {
+        device.queues.iter().map(|queue| {
+            vec![
+                format!("{}.{}", device.name, queue.index),
+                queue.core.map_or_else(|| "-".to_owned(), |core| core.to_string()),
+                format!("{} {}", queue.format, queue.size),
+                if queue.broken_reason.is_some() {
+                    "broken"
+                } else if queue.running {
+                    "running"
+                } else {
+                    "stopped"
+                }
+                .to_owned(),
+                short(queue.requests.reads),
+                short(queue.requests.writes),
+                size(queue.read_bytes),
+                size(queue.written_bytes),
+                short(queue.kicks),
+                short(queue.interrupts_sent),
+                short(queue.interrupts_suppressed),
+            ]
+        })
+    });
+    let header =
+        ["QUEUE", "CORE>", "RING", "STATE", "READS>", "WRITES>", "READ>", "WRITTEN>", "KICKS>", "IRQS>", "NO IRQ>"];
+    layout(&header, rows.collect())
+}
+
+/// The volumes, a line each.
+pub fn volume_table(volumes: &[VolumeStatus]) -> String {
+    let rows = volumes.iter().map(|volume| {
+        let mut flags = Vec::new();
+        for (set, flag) in [(volume.read_only, "ro"), (volume.shared, "shared")] {
+            if set {
+                flags.push(flag);
+            }
+        }
+        vec![
+            volume.name.clone(),
+            volume.state.to_string(),
+            volume.kind.clone(),
+            Bytes(volume.size).to_string(),
+            if flags.is_empty() { "-".to_owned() } else { flags.join(",") },
+            volume.users.to_string(),
+            short(volume.requests.reads),
+            short(volume.requests.writes),
+            short(volume.requests.flushes),
+            short(volume.errors),
+            volume.detail.clone(),
+        ]
+    });
+    let header =
+        ["VOLUME", "STATE", "KIND", "SIZE>", "FLAGS", "USERS>", "READS>", "WRITES>", "FLUSHES>", "ERRORS>", "DETAIL"];
+    layout(&header, rows.collect())
+}
+
+fn tenants(status: &NodeStatus) -> String {
+    let rows = status.tenants.iter().map(|tenant| {
+        vec![
+            tenant.name.clone(),
+            tenant.weight.to_string(),
+            short(tenant.queued),
+            short(tenant.served),
+            size(tenant.bytes),
+            millis(tenant.core_time_ns / 1_000),
+        ]
+    });
+    layout(&["TENANT", "WEIGHT>", "QUEUED>", "SERVED>", "BYTES>", "CORE TIME>"], rows.collect())
+}
+
+/// Lines up `rows` under `header`, cutting the widest columns until everything fits. A header that ends in `>` is flush
+/// right. Empty if there are no rows.
+fn layout(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    const GAP: usize = 2;
+    if rows.is_empty() {
+        return String::new();
+    }
+    let titles = header.iter().map(|title| title.trim_end_matches('>').to_owned()).collect();
+    let mut rows: Vec<Vec<String>> = std::iter::once(titles).chain(rows).collect();
+    for cell in rows.iter_mut().flatten() {
+        *cell = one_line(cell);
+    }
+    let mut widths: Vec<usize> =
+        (0..header.len()).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+    while widths.iter().sum::<usize>() + GAP * (widths.len() - 1) > TABLE_WIDTH {
+        match widths.iter_mut().filter(|width| **width > NARROWEST).max() {
+            Some(widest) => *widest -= 1,
+            None => break,
+        }
+    }
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for ((cell, width), title) in row.iter().zip(&widths).zip(header) {
+            let cell = cut(cell, *width);
+            if !line.is_empty() {
+                line.push_str("  ");
+            }
+            line.push_str(&if title.ends_with('>') { format!("{cell:>width$}") } else { format!("{cell:<width$}") });
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// `text` in at most `width` characters; what was cut is shown as `…`.
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Without line breaks and terminal control sequences: an error text may hold what a guest or a server sent.
+pub(super) fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let mut word = word.to_owned();
+        let last = lines.last().map_or(0, |line| line.chars().count());
+        if last > 0 && last + 1 + word.chars().count() > width {
+            lines.push(String::new());
+        }
+        while word.chars().count() > width {
+            let rest = word.chars().skip(width).collect();
+            let end = lines.len() - 1;
+            lines[end] = word.chars().take(width).collect();
+            lines.push(String::new());
+            word = rest;
+        }
+        let end = lines.len() - 1;
+        if !lines[end].is_empty() {
+            lines[end].push(' ');
+        }
+        lines[end].push_str(&word);
+    }
+    lines
+}
+
+/// `12.3 k`: four characters and a letter, whatever the count.
+pub(super) fn short(count: u64) -> String {
+    scaled(count as f64, &["", "k", "M", "G", "T", "P", "E"], 1000.0)
+}
+
+/// `12.3 GiB`, rounded.
+pub(super) fn size(bytes: u64) -> String {
+    scaled(bytes as f64, &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"], 1024.0)
+}
+
+pub(super) fn scaled(value: f64, units: &[&str], step: f64) -> String {
+    let (mut value, mut unit) = (value, 0);
+    while value >= step && unit + 1 < units.len() {
+        value /= step;
+        unit += 1;
+    }
+    let number = if unit == 0 || value >= 100.0 { format!("{value:.0}") } else { format!("{value:.1}") };
+    if units[unit].is_empty() { number } else { format!("{number} {}", units[unit]) }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".to_owned() } else { format!("{:.1}%", part as f64 * 100.0 / whole as f64) }
+}
+
+fn millis(us: u64) -> String {
+    if us < 10_000_000 { format!("{:.1} ms", us as f64 / 1e3) } else { format!("{:.1} s", us as f64 / 1e6) }
+}
+
+pub(super) fn elapsed(seconds: u64) -> String {
+    let (days, hours, minutes, seconds) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60, seconds % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m{seconds:02}s"),
+        (0, ..) => format!("{hours}h{minutes:02}m"),
+        _ => format!("{days}d{hours:02}h"),
+    }
+}

@@ -1,0 +1,252 @@
+//! The status as it is shown.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::*;
+
+fn sample() -> NodeStatus {
+    NodeStatus {
+        version: "0.1.0".to_owned(),
+        uptime_s: 93_784,
+        supervisor_pid: 10,
+        data_plane: DataPlaneStatus {
+            pid: Some(11),
+            state: DataPlaneState::Running,
+            restarts: 2,
+            last_exit: Some("killed by SIGKILL".to_owned()),
+            time_to_ready_us: Some(12_345),
+            first_completion_after_restart_us: Some(20_000),
+        },
+        cores: vec![CoreStatus {
+            cpu: 1,
+            state: CoreState::Sleeping,
+            busy_ns: 250_000_000,
+            idle_ns: 750_000_000,
+            loops: 1_234_567,
+            wakeups: 7,
+            queues: 2,
+        }],
+        devices: vec![DeviceStatus {
+            name: "acme-vm1-disk".to_owned(),
+            tenant: "acme".to_owned(),
+            domain: "acme-vm1".to_owned(),
+            kind: "virtio-blk".to_owned(),
+            state: DeviceState::Broken,
+            broken_reason: Some("queue 0: descriptor 7\nloops \x1b[2J".to_owned()),
+            volume: Some("acme-root".to_owned()),
+            socket: "/run/softdpu/a-very-long-path-that-does-not-fit/acme-vm1-disk.sock".into(),
+            queues: vec![QueueStatus {
+                index: 0,
+                core: Some(1),
+                size: 256,
+                running: true,
+                requests: RequestCounts { reads: 5_000, writes: 12, ..RequestCounts::default() },
+                read_bytes: 20_480_000,
+                inflight: 3,
+                ..QueueStatus::default()
+            }],
+            features: vec!["VIRTIO_F_VERSION_1".to_owned()],
+        }],
+        volumes: vec![VolumeStatus {
+            name: "acme-root".to_owned(),
+            kind: "nbd".to_owned(),
+            state: VolumeState::Recovering,
+            size: 20 << 30,
+            block_size: 512,
+            users: 1,
+            error: Some("connection refused".to_owned()),
+            detail: "nbd://storage1.example.com/\"quoted\\".to_owned(),
+            ..VolumeStatus::default()
+        }],
+        tenants: vec![TenantStatus { name: "acme".to_owned(), weight: 4, served: 5_012, ..TenantStatus::default() }],
+    }
+}
+
+#[test]
+fn the_table_fits_and_says_what_is_broken_first() {
+    let text = table(&sample());
+    assert!(text.starts_with("PROBLEMS\n  ! volume acme-root is recovering: connection refused\n"), "{text}");
+    for line in text.lines() {
+        assert!(line.chars().count() <= TABLE_WIDTH, "{line}");
+        assert!(!line.chars().any(char::is_control), "a guest's text reached the terminal: {line:?}");
+    }
+    for shown in ["up 1d02h", "12.3 ms", "25.0%", "acme-vm1-disk", "20 GiB", "killed by SIGKILL", "5.0 k"] {
+        assert!(text.contains(shown), "{shown} is missing:\n{text}");
+    }
+}
+
+#[test]
+fn the_list_of_devices_says_where_to_connect() {
+    let mut devices = sample().devices;
+    devices[0].socket = "/run/softdpu/acme-vm1-disk.sock".into();
+    assert_eq!(
+        device_table(&devices),
+        "DEVICE         STATE   KIND        VOLUME     SOCKET\n\
+         acme-vm1-disk  broken  virtio-blk  acme-root  /run/softdpu/acme-vm1-disk.sock\n"
+    );
+    assert_eq!(device_table(&[]), "");
+}
+
+#[test]
+fn a_healthy_node_has_no_problems_and_an_empty_one_no_tables() {
+    let mut status = NodeStatus::default();
+    status.data_plane.state = DataPlaneState::Running;
+    assert_eq!(status.problems(), Vec::<String>::new());
+    assert_eq!(table(&status).lines().count(), 2, "{}", table(&status));
+}
+
+#[test]
+fn a_table_fits_whatever_its_contents() {
+    let mut status = sample();
+    let long = "ä".repeat(300);
+    status.devices[0].name.clone_from(&long);
+    status.devices[0].tenant.clone_from(&long);
+    status.volumes[0].detail.clone_from(&long);
+    status.version.clone_from(&long);
+    status.devices[0].queues[0].read_bytes = u64::MAX;
+    status.volumes[0].requests.reads = u64::MAX;
+    for line in table(&status).lines() {
+        assert!(line.chars().count() <= TABLE_WIDTH, "{line}");
+    }
+}
+
+#[test]
+fn the_status_survives_json() {
+    let json = serde_json::to_string(&sample()).unwrap();
+    assert_eq!(serde_json::from_str::<NodeStatus>(&json).unwrap(), sample());
+}
+
+#[test]
+fn states_are_called_the_same_everywhere() {
+    fn same<S: serde::Serialize + std::fmt::Display>(all: &[S]) {
+        for state in all {
+            assert_eq!(serde_json::to_value(state).unwrap(), state.to_string());
+        }
+    }
+    same(DataPlaneState::ALL);
+    same(CoreState::ALL);
+    same(DeviceState::ALL);
+    same(QueueFormat::ALL);
+    same(VolumeState::ALL);
+}
+
+/// A metric's type and its samples by label set.
+type Read = (String, BTreeMap<Vec<(String, String)>, f64>);
+
+/// A strict reader of the text exposition format: name → (type, samples by label set).
+fn read_exposition(text: &str) -> BTreeMap<String, Read> {
+    let mut metrics: BTreeMap<String, Read> = BTreeMap::new();
+    let (mut helped, mut current) = (BTreeSet::new(), String::new());
+    assert!(text.ends_with('\n'));
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap();
+            assert!(!help.is_empty() && helped.insert(name.to_owned()), "HELP twice: {line}");
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert!(helped.contains(name), "TYPE without HELP: {line}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            assert!(metrics.insert(name.to_owned(), (kind.to_owned(), BTreeMap::new())).is_none(), "twice: {line}");
+            current = name.to_owned();
+        } else {
+            let (series, value) = line.rsplit_once(' ').unwrap();
+            let (name, labels) = match series.split_once('{') {
+                Some((name, labels)) => (name, read_labels(labels)),
+                None => (series, Vec::new()),
+            };
+            assert_eq!(name, current, "samples of one metric stand together: {line}");
+            assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{line}");
+            let samples = &mut metrics.get_mut(name).unwrap().1;
+            assert!(samples.insert(labels, value.parse().unwrap()).is_none(), "the series is there twice: {line}");
+        }
+    }
+    metrics
+}
+
+/// Reads `a="b",c="d\"e"}`.
+fn read_labels(mut text: &str) -> Vec<(String, String)> {
+    let mut labels = Vec::new();
+    loop {
+        let (name, rest) = text.split_once("=\"").unwrap();
+        let (mut value, mut characters) = (String::new(), rest.char_indices());
+        let end = loop {
+            match characters.next().unwrap() {
+                (at, '"') => break at,
+                (_, '\\') => value.push(match characters.next().unwrap().1 {
+                    'n' => '\n',
+                    c @ ('\\' | '"') => c,
+                    c => panic!("unknown escape {c}"),
+                }),
+                (_, c) => value.push(c),
+            }
+        };
+        labels.push((name.to_owned(), value));
+        match &rest[end + 1..] {
+            "}" => return labels,
+            more => text = more.strip_prefix(',').unwrap(),
+        }
+    }
+}
+
+#[test]
+fn the_metrics_are_valid_exposition_and_hold_the_status() {
+    let mut status = sample();
+    status.tenants[0].name = "quote \" backslash \\ newline \n end".to_owned();
+    let metrics = read_exposition(&prometheus(&status));
+    let value = |name: &str, labels: &[(&str, &str)]| {
+        let labels: Vec<(String, String)> = labels.iter().map(|(l, v)| ((*l).to_owned(), (*v).to_owned())).collect();
+        metrics[name].1[&labels]
+    };
+    let queue = [("device", "acme-vm1-disk"), ("queue", "0"), ("type", "read")];
+    assert_eq!(value("softdpu_queue_requests_total", &queue), 5000.0);
+    assert_eq!(value("softdpu_core_busy_seconds_total", &[("cpu", "1")]), 0.25);
+    assert_eq!(value("softdpu_device_state", &[("device", "acme-vm1-disk"), ("state", "broken")]), 1.0);
+    assert_eq!(value("softdpu_device_state", &[("device", "acme-vm1-disk"), ("state", "running")]), 0.0);
+    assert_eq!(value("softdpu_tenant_weight", &[("tenant", &status.tenants[0].name)]), 4.0);
+    assert!(read_exposition(&prometheus(&NodeStatus::default())).len() >= 4);
+}
+
+fn screen(top: &Top, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| top.draw(frame)).unwrap();
+    terminal.backend().to_string()
+}
+
+#[test]
+fn top_shows_what_changed_per_second() {
+    let (mut top, start) = (Top::default(), Instant::now());
+    assert!(screen(&top, 100, 24).contains("asking softdpu"));
+    top.update(start, Ok(sample()));
+    assert!(!screen(&top, 100, 24).contains("k/s"), "no rates from one status");
+
+    let mut later = sample();
+    later.devices[0].queues[0].requests.reads += 250_000;
+    later.devices[0].queues[0].read_bytes += 2 * (512 << 20);
+    later.cores[0].busy_ns += 1_500_000_000;
+    later.cores[0].idle_ns += 500_000_000;
+    top.update(start + Duration::from_secs(2), Ok(later));
+    let shown = screen(&top, 100, 24);
+    for expected in ["125 k", "512 MiB", "75.0%", "! volume acme-root is recovering", "acme-vm1-disk"] {
+        assert!(shown.contains(expected), "{expected} is missing:\n{shown}");
+    }
+}
+
+#[test]
+fn top_survives_a_restart_a_lost_daemon_and_a_tiny_terminal() {
+    let (mut top, start) = (Top::default(), Instant::now());
+    top.update(start, Ok(sample()));
+    let mut restarted = sample();
+    restarted.devices[0].queues[0].requests.reads = 2_000;
+    top.update(start + Duration::from_secs(1), Ok(restarted));
+    assert!(screen(&top, 100, 24).contains("2.0 k"), "counted from zero: {}", screen(&top, 100, 24));
+    top.update(start + Duration::from_secs(2), Err("nothing listens".to_owned()));
+    let shown = screen(&top, 100, 24);
+    assert!(shown.contains("! nothing listens") && shown.contains("acme-vm1-disk"), "{shown}");
+    for (width, height) in [(1, 1), (20, 3), (300, 100)] {
+        screen(&top, width, height);
+    }
+}

@@ -1,0 +1,209 @@
+//! Devices' listening sockets and the front ends connected to them: one at a time for each device, a second one waits in
+//! the socket's backlog until the first is gone.
+
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use super::front_end::{FrontEnd, Hangup};
+use super::poller::{EventFlags, Token};
+use super::socket::{Listener, SocketError};
+use super::state::{ACCEPT_PAUSE, Supervisor};
+use crate::config::Device;
+use crate::link::{ConnectionId, Down, FdId, SharedFd};
+
+/// A device's listening socket.
+#[derive(Debug)]
+pub(super) struct Port {
+    device: String,
+    number: u64,
+    listener: Listener,
+    pub(super) connection: Option<ConnectionId>,
+}
+
+impl Supervisor {
+    /// Opens a device's socket; nobody is accepted before [`add_port`](Self::add_port).
+    pub(super) fn open_port(&mut self, device: &Device) -> Result<Port, SocketError> {
+        let listener = Listener::bind(device.access())?;
+        self.next_port += 1;
+        Ok(Port { device: device.name.clone(), number: self.next_port, listener, connection: None })
+    }
+
+    pub(super) fn add_port(&mut self, port: Port) {
+        let device = port.device.clone();
+        self.ports.insert(device.clone(), port);
+        self.watch_port(&device);
+    }
+
+    /// Closes a device's socket and its connection.
+    pub(super) fn remove_port(&mut self, device: &str) {
+        let connection = self.ports.get(device).and_then(|port| port.connection);
+        if let Some(id) = connection {
+            self.close_front_end(id, "the device was removed");
+        }
+        if let Some(port) = self.ports.remove(device) {
+            self.poller.forget(port.listener.as_fd(), Token::Port(port.number));
+        }
+    }
+
+    fn watch_port(&mut self, device: &str) {
+        let Some(port) = self.ports.get(device) else {
+            return;
+        };
+        let open = port.connection.is_none() && self.accept_at.is_none() && self.stopping.is_none();
+        let events = if open { EventFlags::IN } else { EventFlags::empty() };
+        if let Err(error) = self.poller.watch(port.listener.as_fd(), Token::Port(port.number), events) {
+            tracing::error!(device, %error, "the device's socket cannot be waited for");
+        }
+    }
+
+    pub(super) fn watch_listeners(&mut self) {
+        let devices: Vec<String> = self.ports.keys().cloned().collect();
+        for device in devices {
+            self.watch_port(&device);
+        }
+        self.watch_api();
+    }
+
+    /// The process has no descriptor left for a connection: try again in a while.
+    pub(super) fn pause_accepting(&mut self, error: rustix::io::Errno) {
+        tracing::error!(%error, "connections cannot be accepted: raise the limit of open files (LimitNOFILE, ulimit -n)");
+        self.accept_at = Some(Instant::now() + ACCEPT_PAUSE);
+        self.watch_listeners();
+    }
+
+    pub(super) fn port_ready(&mut self, number: u64) {
+        let Some(port) = self.ports.values_mut().find(|port| port.number == number) else {
+            return;
+        };
+        if port.connection.is_some() {
+            return;
+        }
+        let socket = match port.listener.accept() {
+            Ok(Some(socket)) => socket,
+            Ok(None) => return,
+            Err(error) => return self.pause_accepting(error),
+        };
+        let id = ConnectionId(self.next_connection);
+        self.next_connection += 1;
+        port.connection = Some(id);
+        let device = port.device.clone();
+        let front_end = FrontEnd::new(id, device.clone(), socket);
+        let peer = front_end.peer();
+        tracing::info!(device, connection = id.0, pid = peer.map(|peer| peer.pid), "a front end has connected");
+        let (attach, fds) = front_end.attach();
+        self.front_ends.insert(id, front_end);
+        self.watch_port(&device);
+        self.watch_front_end(id);
+        self.send(&attach, fds);
+    }
+
+    /// Watches a connection for what is wanted of it now. Its end is always noticed.
+    fn watch_front_end(&mut self, id: ConnectionId) {
+        let Some(front_end) = self.front_ends.get(&id) else {
+            return;
+        };
+        let mut events = EventFlags::RDHUP;
+        if front_end.wants_read() {
+            events |= EventFlags::IN;
+        }
+        if front_end.wants_write() {
+            events |= EventFlags::OUT;
+        }
+        if let Err(error) = self.poller.watch(front_end.as_fd(), Token::FrontEnd(id), events) {
+            self.close_front_end(id, &format!("its socket cannot be waited for: {error}"));
+        }
+    }
+
+    pub(super) fn front_end_ready(&mut self, id: ConnectionId, events: EventFlags) {
+        let Some(front_end) = self.front_ends.get_mut(&id) else {
+            return;
+        };
+        let gone = events.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR);
+        let outcome = front_end.flush().and_then(|()| {
+            let read = front_end.read()?;
+            // A front end that is gone has no use for what it may have sent before; one message at the most was read.
+            if gone { Err(Hangup::Disconnected) } else { Ok(read) }
+        });
+        match outcome {
+            Ok(true) => {
+                if let Some((message, fds)) = front_end.pending() {
+                    self.send(&message, fds);
+                }
+                self.watch_front_end(id);
+            }
+            Ok(false) => self.watch_front_end(id),
+            Err(hangup) => self.close_front_end(id, &hangup.to_string()),
+        }
+    }
+
+    /// A message is applied: stores what came of it, then replies, then forgets it.
+    pub(super) fn handled(
+        &mut self,
+        id: ConnectionId,
+        (reply, reply_fds): (Vec<u8>, Vec<SharedFd>),
+        (session, kept, released): (String, Vec<(FdId, SharedFd)>, Vec<FdId>),
+        close: Option<String>,
+    ) {
+        // It may have gone while the answer was on its way.
+        let Some(front_end) = self.front_ends.get_mut(&id) else {
+            return;
+        };
+        if !front_end.applied() {
+            tracing::error!(connection = id.0, "the data plane answered a message that nobody sent; it is ignored");
+            return;
+        }
+        if let Err(reason) = front_end.store(session, kept, &released) {
+            return self.close_front_end(id, &reason);
+        }
+        front_end.reply(reply, reply_fds);
+        let flushed = front_end.flush();
+        match (flushed, close) {
+            (Err(hangup), _) => self.close_front_end(id, &hangup.to_string()),
+            (Ok(()), Some(reason)) => self.close_front_end(id, &reason),
+            (Ok(()), None) => self.watch_front_end(id),
+        }
+    }
+
+    pub(super) fn session_changed(
+        &mut self,
+        id: ConnectionId,
+        session: String,
+        kept: Vec<(FdId, SharedFd)>,
+        released: &[FdId],
+    ) {
+        if let Some(front_end) = self.front_ends.get_mut(&id)
+            && let Err(reason) = front_end.store(session, kept, released)
+        {
+            self.close_front_end(id, &reason);
+        }
+    }
+
+    /// Closes a connection, tells the data plane, and lets the next front end in.
+    pub(super) fn close_front_end(&mut self, id: ConnectionId, reason: &str) {
+        let Some(front_end) = self.front_ends.remove(&id) else {
+            return;
+        };
+        tracing::info!(device = front_end.device, connection = id.0, reason, "the front end's connection is closed");
+        self.poller.forget(front_end.as_fd(), Token::FrontEnd(id));
+        self.send(&Down::Closed { connection: id }, Vec::new());
+        if let Some(port) = self.ports.get_mut(&front_end.device) {
+            port.connection = None;
+        }
+        self.watch_port(&front_end.device);
+    }
+
+    /// A data plane died soon after it was started: a message that it was given again may be why, and is given up if that
+    /// happens too often. Everybody else's guests wait meanwhile.
+    pub(super) fn suspect_pending_messages(&mut self) {
+        let mut poison = Vec::new();
+        for front_end in self.front_ends.values_mut() {
+            if let Err(hangup) = front_end.data_plane_died_young() {
+                poison.push((front_end.id, hangup));
+            }
+        }
+        for (id, hangup) in poison {
+            tracing::error!(connection = id.0, "{hangup}");
+            self.close_front_end(id, &hangup.to_string());
+        }
+    }
+}
