@@ -1,0 +1,27 @@
+//! The driver's side: a vhost-user-blk front end, the load it makes, and comparisons of servers under that load.
+//!
+//! ```text
+//!  FrontEnd ── Control: messages over the socket            ┐
+//!     │                                                      ├─ any vhost-user-blk server: a Subject
+//!     └────── Queue ×N: requests over shared memory         ┘
+//!  load::run ── keeps queues at a depth, polling or blocking ──▶ Outcome
+//!  comparison ── Subjects × cases × interleaved rounds ──▶ Report: table, JSON lines, plots
+//! ```
+//!
+//! [`front_end`] is also what tests use to be a driver, a restless one or a hostile one.
+
+#![forbid(unsafe_code)]
+
+pub mod calibration;
+pub mod comparison;
+mod error;
+pub mod front_end;
+pub mod idle;
+pub mod load;
+pub mod plot;
+pub mod process;
+pub mod report;
+pub mod subject;
+
+pub use error::SetupError;
+pub use softdpu_ring::Format;
