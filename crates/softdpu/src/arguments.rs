@@ -1,0 +1,264 @@
+//! What can be typed.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use softdpu_control::config::{Bytes, Span};
+
+/// A software DPU: cloud disks for the guests of an ordinary server
+#[derive(Debug, Parser)]
+#[command(version, about, max_term_width = 100)]
+pub struct Arguments {
+    /// How to reach a running daemon.
+    #[command(flatten)]
+    pub connection: Connection,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// How to reach a running daemon.
+#[derive(Debug, Args)]
+pub struct Connection {
+    /// The daemon's management socket [env: SOFTDPU_SOCKET] [default: /run/softdpu/api.sock, else
+    /// ./run/softdpu/api.sock]
+    #[arg(long, global = true, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// How long to wait for the daemon's answer
+    #[arg(long, global = true, value_name = "TIME", default_value = "10 s")]
+    pub timeout: Span,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Validate a site file and show what it would run
+    Check {
+        /// The site file
+        site: PathBuf,
+        /// Print one JSON object instead of text
+        #[arg(long)]
+        json: bool,
+    },
+    /// Start the daemon in the foreground
+    Run {
+        /// The site file
+        site: PathBuf,
+    },
+    /// The data plane, on the link that the supervisor passes as standard input
+    #[command(hide = true)]
+    DataPlane,
+    /// Show devices, queues, cores, volumes and tenants of a running daemon
+    Status {
+        /// Print one JSON object instead of tables
+        #[arg(long)]
+        json: bool,
+    },
+    /// The same, live; q quits
+    Top,
+    /// Create, grow, delete and list volumes of a running daemon
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Add, remove, list and attach devices of a running daemon
+    #[command(subcommand)]
+    Device(DeviceCommand),
+    /// Move queues of a running daemon between cores
+    #[command(subcommand)]
+    Queue(QueueCommand),
+    /// Measure, beside the peers that are installed
+    #[command(subcommand)]
+    Bench(crate::bench::BenchCommand),
+    /// Stop a running daemon
+    Shutdown,
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// `softdpu volume …`
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// Create a volume
+    Create(VolumeCreate),
+    /// Make a volume larger; its guests see the new size at once
+    Grow {
+        /// The volume
+        name: String,
+        /// Its new size, such as "30 GiB"
+        size: Bytes,
+    },
+    /// Forget a volume that no device uses; its data stays where it is
+    Delete {
+        /// The volume
+        name: String,
+    },
+    /// List volumes
+    List {
+        /// Print a JSON array instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// `softdpu volume create`: the keys of `[[volume]]`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("backend").required(true).args(["null", "memory", "file", "device", "nbd"]))]
+pub struct VolumeCreate {
+    /// Its name
+    pub name: String,
+    /// Keep nothing: reads give zeroes
+    #[arg(long, requires = "size")]
+    pub null: bool,
+    /// Keep it in the daemon's memory
+    #[arg(long, requires = "size")]
+    pub memory: bool,
+    /// Keep it in this file, which is created if --size is given
+    #[arg(long, value_name = "PATH")]
+    pub file: Option<PathBuf>,
+    /// Keep it in this block device
+    #[arg(long, value_name = "PATH")]
+    pub device: Option<PathBuf>,
+    /// Keep it in this export of an NBD server
+    #[arg(long, value_name = "URI")]
+    pub nbd: Option<String>,
+    /// Its size, such as "20 GiB"
+    #[arg(long, conflicts_with_all = ["device", "nbd"])]
+    pub size: Option<Bytes>,
+    /// Go around the page cache
+    #[arg(long, conflicts_with_all = ["null", "memory", "nbd"], value_name = "BOOL")]
+    pub direct: Option<bool>,
+    /// Logical block size in bytes, 512 or 4096
+    #[arg(long, value_name = "BYTES")]
+    pub block_size: Option<u32>,
+    /// write-back or write-through
+    #[arg(long)]
+    pub cache: Option<String>,
+    /// No device may write it
+    #[arg(long)]
+    pub read_only: bool,
+    /// Several devices may write it
+    #[arg(long)]
+    pub shared: bool,
+}
+
+/// `softdpu device …`
+#[derive(Debug, Subcommand)]
+pub enum DeviceCommand {
+    /// Add a virtio-blk device
+    Add(DeviceAdd),
+    /// Stop a device and close its socket
+    Remove {
+        /// The device
+        name: String,
+    },
+    /// List devices
+    List {
+        /// Print a JSON array instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print what attaches a device: QEMU arguments, libvirt XML, ...
+    Args(DeviceArgs),
+}
+
+/// `softdpu device add`: the keys of `[[device]]` and its `virtio-blk`.
+#[derive(Debug, Args)]
+pub struct DeviceAdd {
+    /// Its name
+    pub name: String,
+    /// The volume it serves
+    #[arg(long)]
+    pub volume: String,
+    /// Whose work its requests are
+    #[arg(long)]
+    pub tenant: Option<String>,
+    /// The guest whose memory it shares
+    #[arg(long)]
+    pub domain: Option<String>,
+    /// CPUs its queues are spread over
+    #[arg(long, value_delimiter = ',')]
+    pub cores: Option<Vec<u32>>,
+    /// Request queues
+    #[arg(long)]
+    pub queues: Option<u16>,
+    /// Descriptors of a queue
+    #[arg(long)]
+    pub queue_size: Option<u16>,
+    /// Its vhost-user socket
+    #[arg(long = "device-socket", value_name = "PATH")]
+    pub device_socket: Option<PathBuf>,
+    /// Who owns the socket
+    #[arg(long)]
+    pub socket_owner: Option<String>,
+    /// Which group the socket belongs to
+    #[arg(long)]
+    pub socket_group: Option<String>,
+    /// Who may connect, such as 0660
+    #[arg(long)]
+    pub socket_mode: Option<String>,
+    /// The serial number the guest sees
+    #[arg(long)]
+    pub serial: Option<String>,
+    /// The guest may not write
+    #[arg(long)]
+    pub read_only: bool,
+}
+
+/// `softdpu device args`
+#[derive(Debug, Args)]
+pub struct DeviceArgs {
+    /// The device
+    pub name: String,
+    /// Who attaches it
+    #[arg(long, value_enum, default_value = "qemu")]
+    pub format: ArgsFormat,
+    /// With --format libvirt: only the `disk` element instead of a whole domain
+    #[arg(long)]
+    pub fragment: bool,
+    /// The guest's memory
+    #[arg(long, default_value = "1 GiB", value_name = "SIZE")]
+    pub memory: Bytes,
+    /// Read the device from a site file instead of asking a running daemon
+    #[arg(long, value_name = "FILE")]
+    pub site: Option<PathBuf>,
+}
+
+/// Who attaches a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ArgsFormat {
+    /// Arguments for qemu-system-*
+    Qemu,
+    /// XML for libvirt
+    Libvirt,
+    /// Image options for qemu-img and qemu-io
+    Libblkio,
+    /// Variables for a shell
+    Env,
+}
+
+/// `softdpu queue …`
+#[derive(Debug, Subcommand)]
+pub enum QueueCommand {
+    /// Let another core serve a queue, while it runs
+    Move {
+        /// The device
+        device: String,
+        /// Which of its queues, from 0
+        queue: u16,
+        /// The CPU, one of the data plane's
+        core: u32,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

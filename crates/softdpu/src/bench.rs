@@ -1,0 +1,245 @@
+//! `softdpu bench`: measure, beside the peers that are installed.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use softdpu_bench::comparison::{self, Plan, VolumeKind};
+use softdpu_bench::front_end::Transfer;
+use softdpu_bench::load::{Pattern, Waiting};
+use softdpu_bench::subject::Subject;
+use softdpu_bench::{Format, idle, plot};
+
+/// `softdpu bench …`
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Drive virtio-blk over vhost-user from the driver's side, against softdpu and a peer in turns
+    Block(Block),
+    /// What a daemon with idle disks takes: memory and CPU time
+    Idle(Idle),
+}
+
+/// `softdpu bench block`
+#[derive(Debug, Args)]
+pub struct Block {
+    /// Who is measured: `softdpu`, `qsd`, or the path of any vhost-user-blk socket, also as NAME=PATH. Several: one option
+    /// each
+    #[arg(long, value_name = "SUBJECT", default_value = "softdpu")]
+    subject: Vec<String>,
+    /// Whom the subjects are compared with, named like a subject; `none`: nobody
+    #[arg(long, value_name = "SUBJECT", default_value = "qsd")]
+    peer: String,
+    /// How the client waits for completions
+    #[arg(long, value_enum, default_value = "both")]
+    client: Client,
+    /// Requests in flight on each queue, one case each
+    #[arg(long, value_delimiter = ',', default_value = "1,2,4,8,16,32,64,128")]
+    depth: Vec<usize>,
+    /// Bytes of a request; a k behind the number makes it KiB
+    #[arg(long, value_parser = block_size, default_value = "4k")]
+    block_size: u32,
+    /// Access pattern
+    #[arg(long, value_enum, default_value = "randread")]
+    rw: Access,
+    /// What is behind the disk: nothing, the server's memory, or a file in the page cache
+    #[arg(long, value_enum, default_value = "null")]
+    volume: Kind,
+    /// Queues, all driven by the one client thread
+    #[arg(long, default_value_t = 1)]
+    queues: u16,
+    /// Packed virtqueues instead of split ones
+    #[arg(long)]
+    packed: bool,
+    /// Length of one measurement
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Measurements of each case and subject, taking turns
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// CPU of the client
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    client_cpu: usize,
+    /// CPU of the servers
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    server_cpu: usize,
+    /// poll-max-ns of qemu-storage-daemon's iothread
+    #[arg(long, value_name = "NS", default_value_t = softdpu_bench::subject::QSD_POLL_MAX_NS)]
+    poll_max_ns: u64,
+    /// Folder for the file of `--volume file`
+    #[arg(long, value_name = "FOLDER", default_value_os_t = std::env::temp_dir())]
+    folder: PathBuf,
+    /// Print one JSON object a line instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Draw IOPS and latency over depth into FILE.svg
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+/// `softdpu bench idle`
+#[derive(Debug, Args)]
+pub struct Idle {
+    /// Disks, each with a front end attached
+    #[arg(long, default_value_t = 8)]
+    devices: usize,
+    /// How long it is watched
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// CPU of the data plane
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    server_cpu: usize,
+    /// Print one JSON object a line instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Client {
+    Polling,
+    Blocking,
+    Both,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Access {
+    Randread,
+    Randwrite,
+    Read,
+    Write,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Kind {
+    Null,
+    Memory,
+    File,
+}
+
+/// Runs it; the error is a sentence for the user.
+pub fn execute(command: &BenchCommand) -> Result<(), String> {
+    match command {
+        BenchCommand::Block(options) => block(options),
+        BenchCommand::Idle(options) => measure_idle(options),
+    }
+}
+
+fn block(options: &Block) -> Result<(), String> {
+    let mut subjects = Vec::new();
+    for name in &options.subject {
+        subjects.push(subject(name, options)?.ok_or_else(|| format!("{name} is not installed on this machine"))?);
+    }
+    let peer = if options.peer == "none" { None } else { subject(&options.peer, options)? };
+    if peer.is_none() && options.peer != "none" {
+        eprintln!("softdpu bench: {} is not installed here: nothing to compare with", options.peer);
+    }
+    // Compared are the others with the last.
+    subjects.extend(peer);
+    let plan = Plan {
+        subjects,
+        volume: match options.volume {
+            Kind::Null => VolumeKind::Null,
+            Kind::Memory => VolumeKind::Memory,
+            Kind::File => VolumeKind::File,
+        },
+        pattern: match options.rw {
+            Access::Randread => Pattern { transfer: Transfer::Read, random: true },
+            Access::Randwrite => Pattern { transfer: Transfer::Write, random: true },
+            Access::Read => Pattern { transfer: Transfer::Read, random: false },
+            Access::Write => Pattern { transfer: Transfer::Write, random: false },
+        },
+        block_size: options.block_size,
+        queues: options.queues,
+        format: if options.packed { Format::Packed } else { Format::Split },
+        depths: options.depth.clone(),
+        clients: match options.client {
+            Client::Polling => vec![Waiting::Polling],
+            Client::Blocking => vec![Waiting::Blocking],
+            Client::Both => vec![Waiting::Polling, Waiting::Blocking],
+        },
+        rounds: options.rounds,
+        duration: seconds(options.seconds)?,
+        client_cpu: options.client_cpu,
+        server_cpu: options.server_cpu,
+        folder: options.folder.clone(),
+    };
+    let shown = std::io::stderr().is_terminal();
+    let report = comparison::run(&plan, |progress| {
+        if shown {
+            eprint!("\r\x1b[K{}/{} {}: {}", progress.done + 1, progress.of, progress.case, progress.subject);
+        }
+    });
+    if shown {
+        eprint!("\r\x1b[K");
+    }
+    let report = report.map_err(|error| error.to_string())?;
+    if options.json {
+        let written = report.write_json(&mut std::io::stdout().lock());
+        written.map_err(|error| format!("writing the results: {error}"))?;
+    } else {
+        print!("{}", report.table());
+        println!(
+            "\nclient on CPU {}, servers on CPU {}; {} rounds of {} s taking turns, medians; ratio to the last subject of a \
+             case;\nclient: what a request costs the client itself; qemu-storage-daemon with poll-max-ns={}",
+            plan.client_cpu, plan.server_cpu, plan.rounds, options.seconds, options.poll_max_ns
+        );
+    }
+    if let Some(path) = &options.plot {
+        plot::draw(&report, path).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+fn measure_idle(options: &Idle) -> Result<(), String> {
+    let program = this_program()?;
+    let figures =
+        idle::measure(&Subject::Softdpu { program }, options.devices, options.server_cpu, seconds(options.seconds)?)
+            .map_err(|error| error.to_string())?;
+    if options.json {
+        let written = figures.write_json(&mut std::io::stdout().lock());
+        written.map_err(|error| format!("writing the results: {error}"))
+    } else {
+        println!("{figures}");
+        Ok(())
+    }
+}
+
+/// The subject called `name`; none where it is a program that is not installed.
+fn subject(name: &str, options: &Block) -> Result<Option<Subject>, String> {
+    Ok(match name {
+        "softdpu" => Some(Subject::Softdpu { program: this_program()? }),
+        "qsd" | "qemu-storage-daemon" => Subject::qsd(options.poll_max_ns),
+        socket => {
+            let (name, path) = socket.split_once('=').unwrap_or((socket, socket));
+            if !std::path::Path::new(path).exists() {
+                return Err(format!(
+                    "{path} does not exist; expected `softdpu`, `qsd` or the path of a vhost-user-blk socket"
+                ));
+            }
+            Some(Subject::Socket { name: name.to_owned(), path: path.into() })
+        }
+    })
+}
+
+fn this_program() -> Result<PathBuf, String> {
+    std::env::current_exe().map_err(|error| format!("finding softdpu's own program: {error}"))
+}
+
+fn seconds(value: f64) -> Result<Duration, String> {
+    // A tenth of a second is a hundred thousand requests; an hour is a typing mistake.
+    if !(0.1..=3600.0).contains(&value) {
+        return Err(format!("--seconds {value}: expected 0.1 to 3600"));
+    }
+    Ok(Duration::from_secs_f64(value))
+}
+
+fn block_size(text: &str) -> Result<u32, String> {
+    let (digits, unit) = match text.strip_suffix(['k', 'K']) {
+        Some(digits) => (digits, 1024),
+        None => (text, 1),
+    };
+    let bytes = digits.parse::<u32>().ok().and_then(|number| number.checked_mul(unit));
+    bytes
+        .filter(|bytes| *bytes > 0 && bytes.is_multiple_of(512) && *bytes <= 1 << 20)
+        .ok_or_else(|| format!("{text:?} is not a multiple of 512 up to 1024k, such as 4096 or 4k"))
+}

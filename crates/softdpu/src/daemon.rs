@@ -1,0 +1,150 @@
+//! Commands that ask a running daemon.
+
+use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use softdpu_control::api::{Client, ClientError, DeviceArgs, Empty, Request, find_socket};
+use softdpu_control::config::{self, Problem};
+use softdpu_control::status::{self, DeviceStatus, VolumeStatus};
+
+use crate::arguments::{Command, Connection, DeviceAdd, DeviceCommand, QueueCommand, VolumeCommand, VolumeCreate};
+
+/// Connects to the daemon.
+pub fn connect(connection: &Connection) -> Result<Client, String> {
+    if connection.timeout.nanos() == 0 {
+        return Err("--timeout has to be longer than zero".to_owned());
+    }
+    Client::connect(&find_socket(connection.socket.clone()), connection.timeout.0).map_err(text)
+}
+
+fn text(error: ClientError) -> String {
+    error.to_string()
+}
+
+/// Asks the daemon for what `command` says and prints what came of it.
+pub fn execute(connection: &Connection, command: Command) -> Result<(), String> {
+    let request = match command {
+        Command::Status { json } => {
+            let status = connect(connection)?.status().map_err(text)?;
+            print!("{}", if json { json_line(&status) } else { status::table(&status) });
+            return Ok(());
+        }
+        Command::Top => return top(connection),
+        Command::Volume(VolumeCommand::List { json }) => {
+            let volumes: Vec<VolumeStatus> = connect(connection)?.call(&Request::VolumeList).map_err(text)?;
+            print!("{}", if json { json_line(&volumes) } else { status::volume_table(&volumes) });
+            return Ok(());
+        }
+        Command::Device(DeviceCommand::List { json }) => {
+            let devices: Vec<DeviceStatus> = connect(connection)?.call(&Request::DeviceList).map_err(text)?;
+            print!("{}", if json { json_line(&devices) } else { status::device_table(&devices) });
+            return Ok(());
+        }
+        Command::Device(DeviceCommand::Add(options)) => return add_device(connection, &options),
+        Command::Volume(VolumeCommand::Create(options)) => create_volume(&options)?,
+        Command::Volume(VolumeCommand::Grow { name, size }) => Request::VolumeGrow { name, size },
+        Command::Volume(VolumeCommand::Delete { name }) => Request::VolumeDelete { name },
+        Command::Device(DeviceCommand::Remove { name }) => Request::DeviceRemove { name },
+        Command::Queue(QueueCommand::Move { device, queue, core }) => Request::QueueMove { device, queue, core },
+        Command::Shutdown => Request::Shutdown,
+        Command::Check { .. }
+        | Command::Bench(_)
+        | Command::Run { .. }
+        | Command::DataPlane
+        | Command::Completions { .. }
+        | Command::Device(_) => {
+            return Err("this command does not ask a daemon".to_owned());
+        }
+    };
+    connect(connection)?.call::<Empty>(&request).map(|Empty {}| ()).map_err(text)
+}
+
+fn json_line(value: &impl serde::Serialize) -> String {
+    json!(value).to_string() + "\n"
+}
+
+fn top(connection: &Connection) -> Result<(), String> {
+    if !std::io::stdout().is_terminal() {
+        return Err("`top` needs a terminal: use `softdpu status`, or `softdpu status --json`".to_owned());
+    }
+    let mut client = Some(connect(connection)?);
+    // A daemon that went away is looked for again at the next refresh.
+    status::run_top(|| {
+        let mut connected = match client.take() {
+            Some(connected) => connected,
+            None => connect(connection)?,
+        };
+        let status = connected.status().map_err(text)?;
+        client = Some(connected);
+        Ok(status)
+    })
+    .map_err(|error| format!("the terminal: {error}"))
+}
+
+/// The daemon has another current folder.
+fn absolute(path: &Path) -> Result<PathBuf, String> {
+    std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn problems(problems: Vec<Problem>) -> String {
+    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n         ")
+}
+
+/// An object of those members that have a value.
+fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+    let members = members.into_iter().filter(|(_, value)| !value.is_null());
+    Value::Object(members.map(|(key, value)| (key.to_owned(), value)).collect())
+}
+
+fn create_volume(options: &VolumeCreate) -> Result<Request, String> {
+    let VolumeCreate { size, direct, .. } = options;
+    let (kind, backend) = if let Some(path) = &options.file {
+        ("file", object([("path", json!(absolute(path)?)), ("size", json!(size)), ("direct", json!(direct))]))
+    } else if let Some(path) = &options.device {
+        ("device", object([("path", json!(absolute(path)?)), ("direct", json!(direct))]))
+    } else if let Some(uri) = &options.nbd {
+        ("nbd", json!({ "uri": uri }))
+    } else {
+        (if options.memory { "memory" } else { "null" }, object([("size", json!(size))]))
+    };
+    let volume = object([
+        ("name", json!(options.name)),
+        ("block-size", json!(options.block_size)),
+        ("cache", json!(options.cache)),
+        ("read-only", json!(options.read_only)),
+        ("shared", json!(options.shared)),
+        (kind, backend),
+    ]);
+    config::volume_from_json(&volume).map(Request::VolumeCreate).map_err(problems)
+}
+
+fn add_device(connection: &Connection, options: &DeviceAdd) -> Result<(), String> {
+    let device_socket = options.device_socket.as_deref().map(absolute).transpose()?;
+    let device = object([
+        ("name", json!(options.name)),
+        ("tenant", json!(options.tenant)),
+        ("domain", json!(options.domain)),
+        ("cores", json!(options.cores)),
+        (
+            "virtio-blk",
+            object([
+                ("volume", json!(options.volume)),
+                ("queues", json!(options.queues)),
+                ("queue-size", json!(options.queue_size)),
+                ("socket", json!(device_socket)),
+                ("socket-owner", json!(options.socket_owner)),
+                ("socket-group", json!(options.socket_group)),
+                ("socket-mode", json!(options.socket_mode)),
+                ("serial", json!(options.serial)),
+                ("read-only", json!(options.read_only)),
+            ]),
+        ),
+    ]);
+    // As it is: what is left out, such as the socket, is the daemon's to choose.
+    let result: DeviceArgs = connect(connection)?.call_method("device.add", &device).map_err(text)?;
+    if let Some(device) = result.devices.first() {
+        println!("{}", device.access().socket.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,48 @@
+//! `softdpu device args`: what attaches a device, from a site file or a running daemon.
+
+use softdpu_control::api::{DeviceArgs as ArgsResult, Request};
+use softdpu_control::attach::{self, Format};
+use softdpu_control::config::{self, Device, Severity, nearest};
+
+use crate::arguments::{ArgsFormat, Connection, DeviceArgs};
+use crate::daemon;
+
+/// Prints what attaches the device.
+pub fn print(connection: &Connection, options: &DeviceArgs) -> Result<(), String> {
+    let format = match options.format {
+        ArgsFormat::Libvirt => Format::Libvirt { fragment: options.fragment },
+        _ if options.fragment => return Err("--fragment needs --format libvirt".to_owned()),
+        ArgsFormat::Qemu => Format::Qemu,
+        ArgsFormat::Libblkio => Format::Libblkio,
+        ArgsFormat::Env => Format::Env,
+    };
+    let devices = match &options.site {
+        Some(site) => from_site(site, &options.name)?,
+        None => {
+            let request = Request::DeviceArgs { name: options.name.clone() };
+            let result: ArgsResult = daemon::connect(connection)?.call(&request).map_err(|error| error.to_string())?;
+            result.devices
+        }
+    };
+    print!("{}", attach::render(&devices, format, options.memory));
+    Ok(())
+}
+
+fn from_site(site: &std::path::Path, name: &str) -> Result<Vec<Device>, String> {
+    let loaded = config::load(site, Severity::Warning);
+    let Some(valid) = loaded.site else {
+        eprint!("{}", loaded.report);
+        return Err(format!("{} is not valid", site.display()));
+    };
+    let devices = attach::domain_of(&valid, name);
+    if devices.is_empty() {
+        let names: Vec<&str> = valid.devices.iter().map(|device| device.name.as_str()).collect();
+        let hint = match nearest(name, names.iter().copied()) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None if names.is_empty() => "it declares none".to_owned(),
+            None => format!("it declares {}", names.join(", ")),
+        };
+        return Err(format!("{} has no device `{name}`: {hint}", site.display()));
+    }
+    Ok(devices)
+}

@@ -1,0 +1,23 @@
+//! The log: standard error, for people or for machines.
+
+use softdpu_control::config::{Log, LogFormat, LogLevel};
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::EnvFilter;
+
+/// Starts logging as the site says; `SOFTDPU_LOG` (such as `debug` or `softdpu_engine=trace`) overrides the level.
+pub fn start(log: &Log) {
+    let level = match log.level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var("SOFTDPU_LOG").from_env_lossy();
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second start in one process changes nothing.
+    let _ = match log.format {
+        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
+        LogFormat::Json => builder.json().try_init(),
+    };
+}

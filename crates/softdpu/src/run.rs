@@ -1,0 +1,24 @@
+//! Starting the two processes.
+
+use std::path::Path;
+
+use softdpu_control::config::{self, Severity};
+use softdpu_control::dataplane;
+use softdpu_control::supervisor::{self, RunOptions};
+
+use crate::logging;
+
+/// `softdpu run`: the supervisor, which starts the data plane.
+pub fn supervisor(site: &Path) -> Result<(), String> {
+    if let Some(site) = config::load(site, Severity::Error).site {
+        logging::start(&site.node.log);
+    }
+    supervisor::run(site, RunOptions::default()).map_err(|error| error.to_string())
+}
+
+/// `softdpu data-plane`: the data plane, on the link that the supervisor passes as standard input.
+pub fn data_plane() -> Result<(), String> {
+    let link = rustix::io::dup(rustix::stdio::stdin()).map_err(|error| format!("standard input: {error}"))?;
+    dataplane::run(link, logging::start)
+        .map_err(|error| format!("the data plane ended: {error} (it is started by `softdpu run`, not by hand)"))
+}

@@ -1,0 +1,129 @@
+//! The `softdpu` program as a user types it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, Output};
+use std::thread;
+
+use softdpu_control::api::{Empty, Request, Response, decode_request, encode_response};
+use softdpu_control::config::Backend;
+use softdpu_control::status::NodeStatus;
+
+const SITE: &str = "
+[[volume]]
+name = \"root\"
+memory = { size = \"64 MiB\" }
+[[device]]
+name = \"disk\"
+virtio-blk = { volume = \"root\" }
+";
+
+fn softdpu(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_softdpu"))
+        .current_dir(folder)
+        .env_remove("SOFTDPU_SOCKET")
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn site(text: &str) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("site.toml"), text).unwrap();
+    folder
+}
+
+#[test]
+fn check_says_what_would_run() {
+    let folder = site(SITE);
+    let output = softdpu(folder.path(), &["check", "site.toml"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stdout(&output).contains("device      disk: virtio-blk on root, 1 queue(s) of 256"), "{}", stdout(&output));
+}
+
+#[test]
+fn check_fails_with_the_place_as_text_and_as_json() {
+    let folder = site(&SITE.replace("memory", "memroy"));
+    let output = softdpu(folder.path(), &["check", "site.toml"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("site.toml:4:1: error: unknown key in [[volume]]: found `memroy`"));
+
+    let output = softdpu(folder.path(), &["check", "--json", "site.toml"]);
+    assert_eq!(output.status.code(), Some(1));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["ok"], false);
+    let lines: Vec<u64> =
+        json["diagnostics"].as_array().unwrap().iter().map(|found| found["line"].as_u64().unwrap()).collect();
+    assert_eq!(lines, [2, 4], "no backend, and the key that was meant to be one");
+}
+
+#[test]
+fn device_args_come_from_a_site_file() {
+    let folder = site(SITE);
+    let socket = folder.path().canonicalize().unwrap().join("run/softdpu/disk.sock");
+    let output = softdpu(folder.path(), &["device", "args", "disk", "--site", "site.toml", "--format", "env"]);
+    assert!(stdout(&output).contains(&format!("SOFTDPU_SOCKET={}\n", socket.display())), "{}", stdout(&output));
+    let output = softdpu(folder.path(), &["device", "args", "disc", "--site", "site.toml"]);
+    assert_eq!(stderr(&output), "softdpu: site.toml has no device `disc`: did you mean `disk`?\n");
+}
+
+#[test]
+fn a_daemon_that_is_not_there_is_one_clear_message() {
+    let folder = tempfile::tempdir().unwrap();
+    for arguments in [&["status"][..], &["volume", "list"], &["shutdown"], &["queue", "move", "a", "0", "1"]] {
+        let output = softdpu(folder.path(), &[arguments, &["--socket", "none.sock"]].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let message = stderr(&output);
+        assert!(message.starts_with("softdpu: nothing listens on none.sock: is softdpu running?"), "{message}");
+        assert_eq!(message.lines().count(), 1);
+    }
+}
+
+/// Runs `arguments` against a daemon that gives `result`; what it was asked, and what was printed.
+fn asked(arguments: &[&str], result: serde_json::Value) -> (Request, Output) {
+    let folder = tempfile::tempdir().unwrap();
+    let listener = UnixListener::bind(folder.path().join("api.sock")).unwrap();
+    let daemon = thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut line = String::new();
+        BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+        let (id, request) = decode_request(line.trim_end().as_bytes(), Path::new("/run/softdpu")).unwrap();
+        let response = Response { id: Some(id), outcome: Ok(result), more: false };
+        stream.write_all(encode_response(&response).as_bytes()).unwrap();
+        request
+    });
+    let output = softdpu(folder.path(), &[arguments, &["--socket", "api.sock"]].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    (daemon.join().unwrap(), output)
+}
+
+#[test]
+fn commands_become_requests() {
+    let empty = serde_json::json!(Empty {});
+    let (request, _) = asked(&["volume", "create", "v", "--file", "/x/v.img", "--size", "1 GiB"], empty.clone());
+    let Request::VolumeCreate(volume) = request else { panic!("{request:?}") };
+    let Backend::File(file) = &volume.backend else { panic!("{volume:?}") };
+    assert!(file.create && !file.direct && file.path == Path::new("/x/v.img"));
+
+    let (request, _) = asked(&["queue", "move", "disk", "1", "3"], empty.clone());
+    assert_eq!(request, Request::QueueMove { device: "disk".into(), queue: 1, core: 3 });
+    let (request, _) = asked(&["volume", "grow", "v", "2GiB"], empty);
+    assert!(matches!(request, Request::VolumeGrow { size, .. } if size.0 == 2 << 30));
+
+    let (request, _) = asked(&["device", "add", "d", "--volume", "v"], serde_json::json!({ "devices": [] }));
+    let Request::DeviceAdd(device) = request else { panic!("{request:?}") };
+    assert_eq!(device.access().socket, Path::new("/run/softdpu/d.sock"), "the daemon's choice");
+
+    let (request, output) = asked(&["status"], serde_json::json!(NodeStatus::default()));
+    assert_eq!(request, Request::Status);
+    assert!(stdout(&output).starts_with("PROBLEMS\n  ! the data plane is starting\n"), "{}", stdout(&output));
+}
