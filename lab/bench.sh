@@ -1,0 +1,74 @@
+#!/bin/bash
+# The measurements that softdpu is held to, beside qemu-storage-daemon, with a verdict for each.
+#
+# usage: lab/bench.sh [FOLDER]      raw results go to FOLDER (results/) as JSON lines, plots as SVG
+#
+#   SOFTDPU_BIN      the program (target/release/softdpu)
+#   BENCH_SECONDS    length of a measurement (2)
+#   BENCH_ROUNDS     measurements of each case and subject, taking turns (5)
+#
+# Exit code: 0 where every bar was met, 1 where one was missed, 2 where there was nothing to compare with.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+softdpu=${SOFTDPU_BIN:-${CARGO_TARGET_DIR:-target}/release/softdpu}
+results=${1:-results}
+seconds=${BENCH_SECONDS:-2}
+rounds=${BENCH_ROUNDS:-5}
+
+if [ ! -x "$softdpu" ]; then
+    echo "bench: $softdpu is not there; run \`make build\`" >&2
+    exit 2
+fi
+if [ "$(nproc)" -lt 2 ]; then
+    echo "bench: client and server need a CPU each; this machine has $(nproc)" >&2
+    exit 2
+fi
+mkdir -p "$results"
+
+measure() { # NAME ARGUMENTS...
+    local name=$1
+    shift
+    echo "bench: $name" >&2
+    "$softdpu" bench block --json --rounds "$rounds" --seconds "$seconds" --plot "$results/bench-$name.svg" "$@" \
+        >"$results/bench-$name.jsonl"
+}
+
+measure null-polling --volume null --client polling --depth 1,2,4,8,16,32,64,128
+measure null-blocking --volume null --client blocking --depth 1,2,4,8,16,32,64,128
+measure file --volume file --client polling --depth 1,2,4,8,16,32,64,128
+echo "bench: idle" >&2
+"$softdpu" bench idle --json --devices 8 --seconds 10 >"$results/bench-idle.jsonl"
+
+if ! grep -q '"metric":"iops-ratio"' "$results/bench-null-polling.jsonl"; then
+    echo "bench: qemu-storage-daemon is not installed: figures without a peer are in $results/, no bar was tried" >&2
+    exit 2
+fi
+
+# Case, figure, bar. A line is a flat object whose keys come in one order, so fields between quotes have fixed numbers.
+awk -F'"' '
+    function number(line) { sub(/.*"value":/, "", line); sub(/}.*/, "", line); return line + 0 }
+    function verdict(what, bar, measured, met) {
+        printf "%-44s %-14s %14s   %s\n", what, bar, measured, met ? "met" : "MISSED"
+        if (!met) missed++
+    }
+    BEGIN { printf "%-44s %-14s %14s   %s\n", "", "bar", "measured", "verdict" }
+    $8 == "machine" { next }
+    $16 == "iops-ratio" && $8 == "softdpu" {
+        bar = 0
+        if ($12 ~ /^null .* polling qd1$/) bar = 2
+        if ($12 ~ /^null .* polling qd(32|128)$/) bar = 1.3
+        if ($12 ~ /^null .* blocking qd1$/) bar = 1.5
+        if ($12 ~ /^file /) bar = 1
+        if (bar) verdict($12, sprintf(">= %.1f times", bar), sprintf("%.2f times", number($0)), number($0) >= bar)
+    }
+    $4 == "idle" && $16 == "resident" {
+        mib = number($0) / 1048576
+        verdict("idle, " $12 ": resident", "< 30 MiB", sprintf("%.1f MiB", mib), mib < 30)
+    }
+    $4 == "idle" && $16 == "cpu" {
+        verdict("idle, " $12 ": CPU", "< 1% of a core", sprintf("%.3f%%", number($0) * 100), number($0) < 0.01)
+    }
+    END { exit missed > 0 }
+' "$results"/bench-null-polling.jsonl "$results"/bench-null-blocking.jsonl "$results"/bench-file.jsonl \
+    "$results"/bench-idle.jsonl

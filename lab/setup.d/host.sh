@@ -1,0 +1,62 @@
+# Programs of the host: what building, testing and the demonstration call by name.
+
+# program=package (Debian name)
+HOST_PROGRAMS='
+cc=gcc
+qemu-system-x86_64=qemu-system-x86
+qemu-img=qemu-utils
+qemu-io=qemu-utils
+qemu-storage-daemon=qemu-utils
+nbdkit=nbdkit
+busybox=busybox-static
+mke2fs=e2fsprogs
+xz=xz-utils
+flock=util-linux
+virt-xml-validate=libvirt-clients
+xmllint=libxml2-utils
+setpriv=util-linux
+'
+
+missing_programs() {
+    local line
+    for line in $HOST_PROGRAMS; do
+        command -v "${line%%=*}" >/dev/null 2>&1 || printf '%s\n' "$line"
+    done
+    # gcc without the C library's start files cannot link: ask the compiler where they are.
+    if command -v cc >/dev/null 2>&1 && [ "$(cc -print-file-name=crt1.o)" = crt1.o ]; then printf 'crt1.o=libc6-dev\n'; fi
+}
+
+# as_root COMMAND...: directly when we are root, else through sudo.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
+}
+
+apt_install() {
+    export DEBIAN_FRONTEND=noninteractive
+    as_root apt-get -q update
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y --no-install-recommends \
+        -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300 install "$@"
+}
+
+host_programs() {
+    local missing packages
+    [ "$(uname -s)-$(uname -m)" = Linux-x86_64 ] || die "softdpu's lab runs on Linux on x86_64, this is $(uname -s) on $(uname -m)"
+    missing=$(missing_programs)
+    if ! command -v apt-get >/dev/null 2>&1; then
+        say "this system has no apt. Install these programs by its own means:"
+        # shellcheck disable=SC2086
+        printf '  %s\n' ${missing:-"(all of the host's programs are there)"} | sed 's/=\(.*\)/   (Debian calls the package \1)/' >&2
+        die "the guest's kernel and root image are made from Debian packages, which needs apt-get and dpkg (many systems package both)"
+    fi
+    [ -n "$missing" ] || return 0
+    # gcc only recommends the C library's headers and start files, and linking needs them.
+    packages=$(printf '%s\n' "$missing" | sed 's/.*=//; s/^gcc$/gcc libc6-dev/' | tr ' ' '\n' | sort -u | tr '\n' ' ')
+    if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null 2>&1; then
+        die "these packages are missing and there is neither root nor sudo here. As root: apt-get install --no-install-recommends $packages"
+    fi
+    if [ "$(id -u)" != 0 ]; then sudo -v || die "sudo was refused. As root: apt-get install --no-install-recommends $packages"; fi
+    # shellcheck disable=SC2086
+    run_step "installing $packages" apt_install $packages
+    missing=$(missing_programs)
+    [ -z "$missing" ] || die "still missing after the installation: $(printf '%s' "$missing" | tr '\n' ' ')"
+}
