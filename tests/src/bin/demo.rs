@@ -1,0 +1,267 @@
+//! `make demo`: a stock Debian guest lives on softdpu's disks, through a kill of the data plane, a growing disk and a
+//! second boot. Prints a table and ends with 0 only if every step held.
+
+#![forbid(unsafe_code)]
+
+use std::os::unix::fs::MetadataExt;
+use std::process::ExitCode;
+use std::time::{Duration, Instant, SystemTime};
+
+use clap::Parser;
+use softdpu_tests::{
+    Accel, Context, Disk, Failure, Guest, GuestSpec, Lab, Report, Root, Server, ServerKind, repository, wait_until,
+};
+
+/// Every step of the guest is done within this time on a busy machine without KVM.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+const MIB: u64 = 1 << 20;
+
+/// What `lab/sites/demo.toml` gives the data disk, and what it grows to.
+const DATA_MIB: u64 = 512;
+const GROWN_MIB: u64 = 1024;
+
+/// Boots a Debian guest on softdpu's disks and shows that it works.
+#[derive(Parser)]
+struct Options {
+    /// Serve with something else (`qsd`), to prove the demonstration itself: nothing is killed or grown then.
+    #[arg(long, hide = true, default_value = "softdpu")]
+    server: ServerKind,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let mut table = Table::default();
+    let start = Instant::now();
+    table.print_head();
+    let result = Lab::open("demo").and_then(|lab| {
+        let result = demonstrate(options.server, &lab, &mut table);
+        lab.close(result.is_err());
+        result
+    });
+    table.print_sum(start.elapsed());
+    match result {
+        Ok(()) => {
+            println!("\nEverything held.");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            println!("\nThe demonstration failed: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn demonstrate(kind: ServerKind, lab: &Lab, table: &mut Table) -> Result<(), Failure> {
+    let softdpu = kind == ServerKind::Softdpu;
+    let accel = table.row("choose how to run the guest", || {
+        let accel = Accel::detect();
+        Ok((accel, if accel == Accel::Kvm { "KVM" } else { "TCG: KVM was not found to work here" }.to_owned()))
+    })?;
+    let mut server = table.row("start the server of the disks", || Ok((start(kind, lab)?, format!("{kind:?}"))))?;
+
+    let mut guest = boot(lab, &server, accel, "first", softdpu)?;
+    table.step(&mut guest, "boot", "boot Debian from the first disk")?;
+    let disks = guest.step("disks", DEADLINE)?;
+    expect("the data disk's size in MiB", disks.get("data_mib")?, DATA_MIB)?;
+    expect("the data disk's queues", disks.get("queues")?, 2)?;
+    table.step(&mut guest, "partition", "partition the second disk")?;
+    table.step(&mut guest, "ext4", "make ext4 on it")?;
+    table.step(&mut guest, "write", "write files, sync")?;
+    table.step(&mut guest, "reread", "reread past the cache, verify checksums")?;
+    table.step(&mut guest, "round", "fio: random writes of mixed sizes, verified")?;
+    if softdpu {
+        table.row("kill -9 the data plane under this I/O", || {
+            // Between two rounds nothing is under way. A write that has just reached the volume's file is followed by
+            // others: each of fio's two jobs keeps sixteen requests in flight.
+            let modified = modified(lab)?;
+            wait_until("the guest's next write", DEADLINE, || Ok((self::modified(lab)? != modified).then_some(())))?;
+            let time = server.daemon()?.kill_data_plane()?;
+            guest.check()?;
+            Ok(((), format!("back after {:.0} ms", time.as_secs_f64() * 1e3)))
+        })?;
+    }
+    table.step(&mut guest, "round", "fio: the round under way, verified")?;
+    let before = allocated(lab)?;
+    guest.type_line("stop")?;
+    guest.step("rounds", DEADLINE)?;
+    table.step(&mut guest, "reread", "reread the files, verify checksums")?;
+    table.step(&mut guest, "discard", "discard the second partition")?;
+    table.row("the volume's file gave the space back", || {
+        let after = allocated(lab)?;
+        let freed = before.saturating_sub(after) / MIB;
+        // fio wrote 32 MiB there.
+        if freed >= 30 {
+            Ok(((), format!("{freed} MiB")))
+        } else {
+            Err(Failure::new(format!("only {freed} MiB were freed")))
+        }
+    })?;
+    if softdpu {
+        guest.step("growable", DEADLINE)?;
+        table
+            .row("softdpu volume grow data '1 GiB'", || Ok((server.daemon()?.grow("data", "1 GiB")?, String::new())))?;
+        let grown = table.step(&mut guest, "grown", "the guest sees its disk grow")?;
+        expect("the grown disk's size in MiB", grown.get("mib")?, GROWN_MIB)?;
+        table.step(&mut guest, "use-growth", "grow the partition, write and reread its end")?;
+    } else {
+        table.skipped("kill the data plane, grow the disk", "only softdpu can");
+    }
+    table.step(&mut guest, "mark", "leave a mark on the root disk, unmount")?;
+    table.row("power off without a single I/O error", || Ok((guest.finish(DEADLINE)?, String::new())))?;
+    if softdpu {
+        table.row("status counts one restart", || {
+            let (_, restarts) = server.daemon()?.data_plane()?;
+            expect("restarts of the data plane", restarts, 1)?;
+            Ok(((), String::new()))
+        })?;
+    }
+
+    let server = table.row("stop the server and start it again", || {
+        server.stop()?;
+        Ok((start(kind, lab)?, String::new()))
+    })?;
+    let mut guest = boot(lab, &server, accel, "second", softdpu)?;
+    table.step(&mut guest, "boot", "boot a second time")?;
+    table.step(&mut guest, "mark", "find the mark on the root disk")?;
+    table.step(&mut guest, "ext4", "check ext4: clean")?;
+    table.step(&mut guest, "reread", "verify the first boot's checksums")?;
+    if softdpu {
+        let grown = table.step(&mut guest, "use-growth", "find what was written to the grown part")?;
+        expect("the disk's size in MiB", grown.get("mib")?, GROWN_MIB)?;
+    }
+    table.row("power off without a single I/O error", || Ok((guest.finish(DEADLINE)?, String::new())))?;
+    table.row("stop the server", || Ok((server.stop()?, String::new())))
+}
+
+/// Starts the server on images that are made where they do not exist yet.
+fn start(kind: ServerKind, lab: &Lab) -> Result<Server, Failure> {
+    let (root, data) = (lab.path().join("root.img"), lab.path().join("data.img"));
+    if !root.exists() {
+        lab.root_image("root.img")?;
+    }
+    match kind {
+        // The site file names and makes the images.
+        ServerKind::Softdpu => {
+            let site = repository().join("lab/sites/demo.toml");
+            let site = std::fs::read_to_string(&site).context(format_args!("reading {}", site.display()))?;
+            let disks = [Disk::new("root", root).queues(2), Disk::new("data", data).queues(2)];
+            Server::start_softdpu(lab, &site, &disks)
+        }
+        ServerKind::StorageDaemon => {
+            if !data.exists() {
+                lab.image("data.img", DATA_MIB * MIB)?;
+            }
+            Server::start(kind, lab, &[Disk::new("root", root).queues(2), Disk::new("data", data).queues(2)])
+        }
+    }
+}
+
+fn boot(lab: &Lab, server: &Server, accel: Accel, job: &str, grow: bool) -> Result<Guest, Failure> {
+    let spec = GuestSpec::new(&format!("{job}-boot")).cpus(2).memory_mib(768).accel(accel).root(Root::FirstDisk);
+    let spec = spec.disk(server.guest_disk("root")?).disk(server.guest_disk("data")?);
+    let spec = spec.job(&format!("demo-{job}")).parameter("GROW", if grow { "yes" } else { "no" });
+    Guest::boot(lab.path(), spec)
+}
+
+/// Bytes of the host's disk that the data volume's file takes.
+fn allocated(lab: &Lab) -> Result<u64, Failure> {
+    let path = lab.path().join("data.img");
+    // st_blocks counts units of 512 bytes (stat(2)).
+    Ok(std::fs::metadata(&path).context(path.display())?.blocks() * 512)
+}
+
+/// When the data volume's file was last written.
+fn modified(lab: &Lab) -> Result<SystemTime, Failure> {
+    let path = lab.path().join("data.img");
+    std::fs::metadata(&path).and_then(|metadata| metadata.modified()).context(path.display())
+}
+
+fn expect(what: &str, found: u64, expected: u64) -> Result<(), Failure> {
+    if found == expected { Ok(()) } else { Err(Failure::new(format!("{what}: {found}, expected {expected}"))) }
+}
+
+/// Characters of the lines above and below the table.
+const LINE: usize = 96;
+
+/// What was done, how it ended and how long it took: rows are printed as they come, and counted.
+#[derive(Default)]
+struct Table {
+    ok: u32,
+    failed: u32,
+    skipped: u32,
+}
+
+enum Outcome {
+    Ok,
+    Failed,
+    Skipped,
+}
+
+impl Table {
+    /// Something that the host does. A failure is a row too.
+    fn row<T>(&mut self, what: &str, work: impl FnOnce() -> Result<(T, String), Failure>) -> Result<T, Failure> {
+        let start = Instant::now();
+        let result = work();
+        match result {
+            Ok((value, note)) => {
+                self.push(what, Outcome::Ok, start.elapsed(), &note);
+                Ok(value)
+            }
+            Err(error) => {
+                self.push(what, Outcome::Failed, start.elapsed(), "");
+                Err(error)
+            }
+        }
+    }
+
+    /// Waits for a step of the guest.
+    fn step(&mut self, guest: &mut Guest, step: &str, what: &str) -> Result<Report, Failure> {
+        let start = Instant::now();
+        match guest.step(step, DEADLINE) {
+            Ok(report) => {
+                let notes = report.fields.iter().filter(|(key, _)| *key != "ms");
+                let notes: Vec<String> = notes.map(|(key, value)| format!("{key}={value}")).collect();
+                self.guest(what, &report, &notes.join(" "))?;
+                Ok(report)
+            }
+            Err(error) => {
+                self.push(what, Outcome::Failed, start.elapsed(), "");
+                Err(error)
+            }
+        }
+    }
+
+    /// A step that the guest reported, by the guest's clock.
+    fn guest(&mut self, what: &str, report: &Report, note: &str) -> Result<(), Failure> {
+        self.push(what, Outcome::Ok, Duration::from_millis(report.get("ms")?), note);
+        Ok(())
+    }
+
+    fn skipped(&mut self, what: &str, why: &str) {
+        self.push(what, Outcome::Skipped, Duration::ZERO, why);
+    }
+
+    fn push(&mut self, what: &str, outcome: Outcome, time: Duration, note: &str) {
+        let (word, count) = match outcome {
+            Outcome::Ok => ("ok", &mut self.ok),
+            Outcome::Failed => ("FAILED", &mut self.failed),
+            Outcome::Skipped => ("skipped", &mut self.skipped),
+        };
+        *count += 1;
+        println!("  {what:<48} {word:<7} {:>6.2} s  {note}", time.as_secs_f64());
+    }
+
+    fn print_head(&self) {
+        println!("  {:<48} {:<7} {:>8}  note\n  {}", "step", "result", "time", "-".repeat(LINE));
+    }
+
+    fn print_sum(&self, total: Duration) {
+        let Table { ok, failed, skipped } = self;
+        println!(
+            "  {}\n  {ok} ok, {failed} failed, {skipped} skipped in {:.1} s",
+            "-".repeat(LINE),
+            total.as_secs_f64()
+        );
+    }
+}

@@ -1,0 +1,242 @@
+//! softdpu from outside: started, asked, changed and killed as an operator would.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
+use serde_json::Value;
+
+use crate::{Context, Failure, Process, paths, wait_until};
+
+/// The management socket of a site that does not say otherwise, beside its site file.
+const API_SOCKET: &str = "run/softdpu/api.sock";
+
+/// From `softdpu run` to the first answer of `softdpu status`.
+const READY_DEADLINE: Duration = Duration::from_secs(20);
+
+/// From the death of a data plane to the next one's first sign of life.
+const RESTART_DEADLINE: Duration = Duration::from_secs(20);
+
+/// A running `softdpu run`.
+pub struct Daemon {
+    process: Process,
+    binary: PathBuf,
+    folder: PathBuf,
+}
+
+impl Daemon {
+    /// Writes the site file into `folder`, starts the daemon there and waits until it answers and every device has its
+    /// socket. Relative paths of the site are relative to `folder`.
+    pub fn start(folder: &Path, site: &str) -> Result<Daemon, Failure> {
+        Daemon::start_binary(paths::softdpu()?, folder, site)
+    }
+
+    fn start_binary(binary: PathBuf, folder: &Path, site: &str) -> Result<Daemon, Failure> {
+        let file = folder.join("site.toml");
+        std::fs::write(&file, site).context(format_args!("writing {}", file.display()))?;
+        let process = Process::start("softdpu", folder, &binary, ["run", "site.toml"])?;
+        let mut daemon = Daemon { process, binary, folder: folder.to_owned() };
+        wait_until("softdpu to answer `softdpu status` with a data plane", READY_DEADLINE, || {
+            if let Some(status) = daemon.process.exited()? {
+                return Err(Failure::new(format!("softdpu ended ({status}){}", daemon.process.tail())));
+            }
+            Ok(daemon.ready_data_plane())
+        })
+        .map_err(|error| Failure::new(format!("{error}{}", daemon.process.tail())))?;
+        Ok(daemon)
+    }
+
+    /// The socket of the device that serves the volume `name`, as [`Server`](crate::Server) writes its site files.
+    pub fn device_socket(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}-disk.sock"))
+    }
+
+    /// Runs `softdpu ARGUMENTS...` beside the daemon and gives what it printed.
+    pub fn command(&self, arguments: &[&str]) -> Result<String, Failure> {
+        let what = format!("`softdpu {}`", arguments.join(" "));
+        let mut command = Command::new(&self.binary);
+        // Always this daemon's own socket: a machine may run a softdpu that is not ours to change, let alone to kill.
+        command.args(arguments).current_dir(&self.folder).env("SOFTDPU_SOCKET", self.folder.join(API_SOCKET));
+        let output = command.output().context(&what)?;
+        if output.status.success() {
+            return String::from_utf8(output.stdout).context(what);
+        }
+        let words = String::from_utf8_lossy(&output.stderr);
+        Err(Failure::new(format!("{what} ended with {}: {}", output.status, words.trim())))
+    }
+
+    /// `softdpu status --json`.
+    pub fn status(&self) -> Result<Value, Failure> {
+        let text = self.command(&["status", "--json"])?;
+        serde_json::from_str(&text).context(format_args!("`softdpu status --json` printed no JSON: {text}"))
+    }
+
+    /// The data plane's process id and how often it was started again.
+    pub fn data_plane(&self) -> Result<(u32, u64), Failure> {
+        let status = self.status()?;
+        let number = |key: &str| {
+            let value = &status["data_plane"][key];
+            value.as_u64().ok_or_else(|| Failure::new(format!("status has no number data_plane.{key}: {status}")))
+        };
+        let pid = u32::try_from(number("pid")?).context("data_plane.pid")?;
+        Ok((pid, number("restarts")?))
+    }
+
+    /// The state that `status` shows for the device of the volume `name`.
+    pub fn device_state(&self, name: &str) -> Result<String, Failure> {
+        let status = self.status()?;
+        let wanted = format!("{name}-disk");
+        let devices = status["devices"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let state = devices.iter().find(|device| device["name"] == wanted.as_str()).map(|device| &device["state"]);
+        let state = state.and_then(Value::as_str);
+        state
+            .map(str::to_owned)
+            .ok_or_else(|| Failure::new(format!("status shows no state of device {wanted}: {status}")))
+    }
+
+    /// The same, once the data plane takes changes: a process that has just been started does not yet.
+    fn ready_data_plane(&self) -> Option<(u32, u64)> {
+        let status = self.status().ok()?;
+        if status["data_plane"]["state"] == "running" { self.data_plane().ok() } else { None }
+    }
+
+    /// Kills the data plane at once (SIGKILL), waits until another one is ready, and tells how long that took.
+    pub fn kill_data_plane(&mut self) -> Result<Duration, Failure> {
+        let (pid, restarts) = self.data_plane()?;
+        if pid == self.process.pid() {
+            return Err(Failure::new("the data plane is the supervisor: it cannot be killed and come back"));
+        }
+        let target = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let target = target.ok_or_else(|| Failure::new(format!("status names data_plane.pid {pid}")))?;
+        let start = Instant::now();
+        rustix::process::kill_process(target, Signal::KILL).context(format_args!("killing data plane {pid}"))?;
+        wait_until("the data plane to be started again after SIGKILL", RESTART_DEADLINE, || {
+            if let Some(status) = self.process.exited()? {
+                return Err(Failure::new(format!(
+                    "softdpu's supervisor ended with its data plane ({status}){}",
+                    self.process.tail()
+                )));
+            }
+            // Between the two data planes `status` may have nothing to say; the deadline decides.
+            let back = self.ready_data_plane().is_some_and(|(new, count)| new != pid && count > restarts);
+            Ok(back.then(|| start.elapsed()))
+        })
+        .map_err(|error| Failure::new(format!("{error}{}", self.process.tail())))
+    }
+
+    /// From the last end of a data plane until the next one completed a request, as `status` tells it.
+    pub fn first_completion_after_restart(&self) -> Result<Duration, Failure> {
+        let status = self.status()?;
+        let micros = status["data_plane"]["first_completion_after_restart_us"].as_u64();
+        let micros = micros.ok_or_else(|| {
+            Failure::new(format!(
+                "status has no data_plane.first_completion_after_restart_us: {}",
+                status["data_plane"]
+            ))
+        })?;
+        Ok(Duration::from_micros(micros))
+    }
+
+    /// `softdpu volume grow NAME SIZE`.
+    pub fn grow(&self, volume: &str, size: &str) -> Result<(), Failure> {
+        self.command(&["volume", "grow", volume, size]).map(|_| ())
+    }
+
+    /// Ends it in an orderly way; the data plane has to be gone afterwards.
+    pub fn stop(mut self) -> Result<(), Failure> {
+        let data_plane = self.data_plane().map(|(pid, _)| pid);
+        self.process.stop()?;
+        if let Ok(pid) = data_plane {
+            wait_until("the data plane to end with the supervisor", Duration::from_secs(5), || {
+                Ok((!self.is_softdpu(pid)).then_some(()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether the process is alive and runs the binary under test.
+    fn is_softdpu(&self, pid: u32) -> bool {
+        let program = std::fs::read_link(format!("/proc/{pid}/exe"));
+        program.is_ok_and(|path| self.binary.canonicalize().is_ok_and(|binary| binary == path))
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        // The supervisor ends its data plane when it is asked to end. After a failure it may be past asking: then the
+        // data plane is ended here, so that nothing is left behind.
+        let data_plane = self.data_plane().map(|(pid, _)| pid);
+        // What is left to report was reported by whoever lets the daemon go.
+        let _ = self.process.stop();
+        if let Ok(pid) = data_plane
+            && self.is_softdpu(pid)
+            && let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw)
+        {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    /// A softdpu that serves nothing, but starts, restarts, answers and ends as softdpu's command line does.
+    const STAND_IN: &str = r#"#!/bin/bash
+case $1 in
+    run)
+        restarts=-1
+        trap 'kill -9 $child; exit 0' TERM
+        while :; do
+            sleep 1000 &
+            child=$!
+            restarts=$((restarts + 1))
+            mkdir -p run/softdpu
+            echo "{\"data_plane\": {\"state\": \"running\", \"pid\": $child, \"restarts\": $restarts}, \"devices\": []}" >run/softdpu/status
+            wait $child
+        done ;;
+    status) [ -n "$SOFTDPU_SOCKET" ] && cat "${SOFTDPU_SOCKET%/*}/status" ;;
+    volume) echo "no such volume $3" >&2; exit 1 ;;
+esac
+"#;
+
+    fn stand_in() -> (tempfile::TempDir, Daemon) {
+        let folder = tempfile::tempdir().unwrap();
+        let binary = folder.path().join("softdpu");
+        std::fs::write(&binary, STAND_IN).unwrap();
+        std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let daemon = Daemon::start_binary(binary, folder.path(), "").unwrap();
+        (folder, daemon)
+    }
+
+    #[test]
+    fn a_killed_data_plane_is_another_process_afterwards_and_counted() {
+        let (_folder, mut daemon) = stand_in();
+        let (before, restarts) = daemon.data_plane().unwrap();
+        assert_eq!(restarts, 0);
+        daemon.kill_data_plane().unwrap();
+        let (after, restarts) = daemon.data_plane().unwrap();
+        assert_eq!(restarts, 1);
+        assert_ne!(before, after);
+        daemon.stop().unwrap();
+    }
+
+    #[test]
+    fn a_refused_command_says_what_softdpu_said() {
+        let (_folder, daemon) = stand_in();
+        let error = daemon.grow("data", "1 GiB").unwrap_err().to_string();
+        assert!(error.contains("volume grow data 1 GiB") && error.contains("no such volume data"), "{error}");
+    }
+
+    #[test]
+    fn a_daemon_that_ends_at_once_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let start = Instant::now();
+        let error = Daemon::start_binary(PathBuf::from("/bin/false"), folder.path(), "").err().unwrap().to_string();
+        assert!(error.contains("softdpu ended"), "{error}");
+        assert!(start.elapsed() < READY_DEADLINE);
+    }
+}

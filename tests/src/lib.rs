@@ -1,0 +1,42 @@
+//! The harness of softdpu's end-to-end tests and of its demonstration.
+//!
+//! Nothing here links softdpu: it is started, asked and killed from outside, as an operator would do it.
+//!
+//! ```text
+//!   Lab ── temporary folder, one test at a time, shows every process's last words when a test fails
+//!    ├── Server ── serves disks over vhost-user-blk
+//!    │     ├── Daemon         `softdpu run site.toml`
+//!    │     └── StorageDaemon  `qemu-storage-daemon`, the peer that also proves the harness itself
+//!    └── Guest ── QEMU with a stock Debian kernel; a job from lab/guest/jobs reports over the serial console
+//! ```
+//!
+//! Every process is a [`Process`]: it ends when its value is dropped, and when the test dies without dropping it.
+
+#![forbid(unsafe_code)]
+
+mod accel;
+mod cpio;
+mod daemon;
+mod failure;
+mod guest;
+mod lab;
+mod paths;
+mod process;
+mod random;
+mod report;
+mod server;
+mod storage_daemon;
+mod wait;
+
+pub use accel::Accel;
+pub use daemon::Daemon;
+pub use failure::{Context, Failure};
+pub use guest::{Guest, GuestDisk, GuestSpec, Root};
+pub use lab::{Lab, skip};
+pub use paths::{blkio_tool, job, repository, softdpu};
+pub use process::Process;
+pub use random::Random;
+pub use report::Report;
+pub use server::{Disk, Server, ServerKind};
+pub use storage_daemon::StorageDaemon;
+pub use wait::wait_until;

@@ -1,0 +1,33 @@
+//! Reproducible randomness for kill times: splitmix64 (Steele, Lea, Flood 2014), seeded by a number that a failure prints.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A stream of numbers that its seed determines.
+pub struct Random {
+    state: u64,
+    /// The seed; `SOFTDPU_SEED` sets it to repeat a run.
+    pub seed: u64,
+}
+
+impl Random {
+    /// From `SOFTDPU_SEED`, or from the clock.
+    pub fn from_environment() -> Random {
+        let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
+        let seed = std::env::var("SOFTDPU_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(clock);
+        Random { state: seed, seed }
+    }
+
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A duration between `least` and `most`.
+    pub fn between(&mut self, least: Duration, most: Duration) -> Duration {
+        let span = most.saturating_sub(least).as_micros() as u64;
+        least + Duration::from_micros(self.next() % span.max(1))
+    }
+}

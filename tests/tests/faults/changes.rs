@@ -1,0 +1,63 @@
+//! Volumes and devices that come and go on a running daemon.
+
+use softdpu_bench::front_end::Options;
+use softdpu_tests::{Daemon, Failure, Lab, wait_until};
+
+use crate::common::*;
+
+fn exists(daemon: &Daemon, list: &str, name: &str) -> Result<bool, Failure> {
+    Ok(entry(&daemon.status()?, list, name).is_some())
+}
+
+#[test]
+fn what_was_made_at_run_time_survives_a_kill_and_a_restart() {
+    if !possible("changes at run time", &[]) {
+        return;
+    }
+    Lab::run("changes", |lab| {
+        let site = node(&[0]) + &disk("data", "memory = { size = \"1 MiB\" }", 1);
+        let mut daemon = Daemon::start(lab.path(), &site)?;
+        let (image, socket) = (lab.path().join("extra.img"), lab.path().join("extra-disk.sock"));
+        daemon.command(&["volume", "create", "extra", "--file", text(&image)?, "--size", "8 MiB"])?;
+        let add = ["device", "add", "extra-disk", "--volume", "extra", "--device-socket", text(&socket)?];
+        daemon.command(&add)?;
+        let mut front_end = connect(&daemon, "extra", &Options { inflight: true, ..Options::default() })?;
+        write(&mut front_end, 0, &[1; 4096])?;
+
+        daemon.kill_data_plane()?;
+        assert!(exists(&daemon, "volumes", "extra")? && exists(&daemon, "devices", "extra-disk")?);
+        assert!(read(&mut front_end, 0, 4096)? == [1; 4096]);
+
+        let words = refused(&daemon, &["volume", "delete", "extra"]);
+        assert!(words.contains("extra") && words.contains("extra-disk"), "it does not say who uses it: {words}");
+        let words = refused(&daemon, &add);
+        assert!(words.contains("extra-disk"), "{words}");
+        let words = refused(&daemon, &["volume", "delete", "nothing"]);
+        assert!(words.contains("nothing"), "{words}");
+        drop(front_end);
+        daemon.stop()?;
+
+        let mut daemon = Daemon::start(lab.path(), &site)?;
+        let mut front_end = connect(&daemon, "extra", &Options::default())?;
+        assert_eq!(front_end.capacity(), 8 * MIB / 512);
+        assert!(read(&mut front_end, 0, 4096)? == [1; 4096]);
+        let words = refused(&daemon, &["device", "remove", "extra-disk"]);
+        assert!(words.contains("extra-disk") && words.contains("connected"), "{words}");
+        drop(front_end);
+        wait_until("the device to be left alone", WAIT, || {
+            Ok((daemon.device_state("extra")? == "listening").then_some(()))
+        })?;
+
+        daemon.command(&["device", "remove", "extra-disk"])?;
+        assert!(!socket.exists(), "the socket of a device that is gone is still there");
+        daemon.command(&["volume", "delete", "extra"])?;
+        assert!(image.exists(), "deleting a volume deleted its data");
+        daemon.kill_data_plane()?;
+        assert!(!exists(&daemon, "volumes", "extra")? && !exists(&daemon, "devices", "extra-disk")?);
+        daemon.stop()?;
+        let daemon = Daemon::start(lab.path(), &site)?;
+        assert!(!exists(&daemon, "volumes", "extra")? && !exists(&daemon, "devices", "extra-disk")?);
+        assert!(exists(&daemon, "volumes", "data")?, "what the site file names is there as before");
+        daemon.stop()
+    });
+}

@@ -1,0 +1,19 @@
+//! What goes wrong around a running softdpu, and what its guests and its operator may expect then: storage that hangs,
+//! vanishes, is full or fails; a data plane that is killed; changes while everything runs.
+//!
+//! The front end of `softdpu-bench` stands for a guest; the daemon and the NBD servers are the real programs.
+
+#![allow(missing_docs)]
+
+mod cache;
+mod changes;
+mod common;
+mod dirty_log;
+mod errors;
+mod grow;
+mod hung;
+mod load;
+mod lost;
+mod qcow2;
+mod queues;
+mod sockets;

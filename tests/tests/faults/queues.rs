@@ -1,0 +1,71 @@
+//! Queues that move between cores while they work.
+
+use serde_json::{Value, json};
+use softdpu_bench::front_end::Options;
+use softdpu_tests::{Daemon, Failure, Lab, skip, wait_until};
+
+use crate::common::*;
+use crate::load::Load;
+
+const QUEUES: u16 = 4;
+const MOVES: u64 = 1000;
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Queues a core serves, as `status` counts them.
+fn count(status: &Value, cpu: u64) -> Option<u64> {
+    let core = status["cores"].as_array()?.iter().find(|core| core["cpu"] == cpu)?;
+    core["queues"].as_u64()
+}
+
+fn expect_counts(daemon: &Daemon, wanted: [u64; 2]) -> Result<(), Failure> {
+    wait_until(&format!("status to show {wanted:?} queues on the two cores"), WAIT, || {
+        let status = daemon.status()?;
+        Ok(([count(&status, 0), count(&status, 1)] == wanted.map(Some)).then_some(()))
+    })
+}
+
+#[test]
+fn a_thousand_moves_of_queues_under_load_lose_and_double_nothing() {
+    const TEST: &str = "queue moves";
+    if !possible(TEST, &[]) {
+        return;
+    }
+    if cpus() < 2 {
+        return skip(TEST, "this machine has one CPU");
+    }
+    Lab::run("moves", |lab| {
+        let backend = "memory = { size = \"16 MiB\" }";
+        let daemon = Daemon::start(lab.path(), &(node(&[0, 1]) + &disk("data", backend, QUEUES)))?;
+        let mut front_end = connect(&daemon, "data", &Options { queues: QUEUES, ..Options::default() })?;
+        let mut api = Api::connect(lab)?;
+        let mut put = |queue: u16, core: u64| {
+            api.call("queue.move", &json!({ "device": "data-disk", "queue": queue, "core": core })).map(|_| ())
+        };
+        let mut load = Load::new(&front_end, 256, 8);
+        load.run(&mut front_end, |_| {
+            for queue in 0..QUEUES {
+                put(queue, 0)?;
+            }
+            expect_counts(&daemon, [4, 0])?;
+            for step in 0..MOVES {
+                // Each queue in turn goes to the other core.
+                put((step % u64::from(QUEUES)) as u16, (step / u64::from(QUEUES) + 1) % 2)?;
+                if step == 1 {
+                    expect_counts(&daemon, [2, 2])?;
+                }
+            }
+            // 1,000 moves are 250 of each queue: all are back.
+            expect_counts(&daemon, [4, 0])?;
+            daemon.command(&["queue", "move", "data-disk", "3", "1"])?;
+            expect_counts(&daemon, [3, 1])
+        })?;
+        assert!(load.completed > MOVES, "{} requests in {MOVES} moves", load.completed);
+        let words = refused(&daemon, &["queue", "move", "data-disk", "3", "77"]);
+        assert!(words.contains("77"), "{words}");
+        drop(front_end);
+        daemon.stop()
+    });
+}

@@ -1,0 +1,304 @@
+//! The daemon under attack, and what has to hold after each abuse.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
+
+use crate::SOON;
+use crate::client::{BLOCK, FrontEnd, MEMORY, Memory, Settings, pattern};
+
+/// The block that tells whether the device works, which no abuse writes.
+const PROBE: u64 = 900;
+
+/// What has to come of an abuse.
+#[derive(Clone, Copy, Debug)]
+pub enum Expect {
+    /// The queue breaks, for a reason with these words.
+    Breaks(&'static str),
+    /// The request ends with this status, and counts as an error.
+    Fails(u8),
+    /// The message is refused in good order, with these words in the log.
+    Refused(&'static str),
+    /// The connection is closed, with these words in the log.
+    Closes(&'static str),
+    /// Nothing: the device goes on.
+    Harmless,
+    /// It depends on a race whether the queue breaks; it comes back either way.
+    Survives,
+}
+
+/// What the abuser saw itself.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Nothing that says anything.
+    Nothing,
+    /// A request came back with this status.
+    Status(u8),
+    /// A message was accepted.
+    Accepted,
+    /// A message was refused.
+    Refused,
+    /// The connection was closed.
+    Closed,
+}
+
+/// One abuse.
+pub struct Abuse {
+    pub name: &'static str,
+    pub what: &'static str,
+    pub settings: Settings,
+    pub expect: Expect,
+    /// A reset cannot help, as the memory itself is gone: the front end has to come back.
+    pub reconnect: bool,
+    pub act: fn(&mut FrontEnd) -> Result<Seen, Failure>,
+}
+
+impl Abuse {
+    pub fn new(
+        name: &'static str,
+        what: &'static str,
+        expect: Expect,
+        act: fn(&mut FrontEnd) -> Result<Seen, Failure>,
+    ) -> Abuse {
+        Abuse { name, what, settings: Settings::SPLIT, expect, reconnect: false, act }
+    }
+
+    pub fn reconnecting(mut self) -> Abuse {
+        self.reconnect = true;
+        self
+    }
+
+    pub fn with(mut self, settings: Settings) -> Abuse {
+        self.settings = settings;
+        self
+    }
+}
+
+/// The daemon and the device under attack.
+pub struct Scene {
+    daemon: Daemon,
+    folder: PathBuf,
+    data_plane: (u32, u64),
+    resets: u64,
+}
+
+impl Scene {
+    pub fn start(lab: &Lab, site: &str) -> Result<Scene, Failure> {
+        softdpu_memory::catch_bus_errors();
+        let daemon = Daemon::start(lab.path(), site)?;
+        let data_plane = daemon.data_plane()?;
+        let scene = Scene { daemon, folder: lab.path().to_owned(), data_plane, resets: 0 };
+        scene.connect(Settings::SPLIT)?.write_block(PROBE, &pattern(PROBE, 1))?;
+        Ok(scene)
+    }
+
+    pub fn socket(&self, volume: &str) -> PathBuf {
+        self.daemon.device_socket(volume)
+    }
+
+    fn connect(&self, settings: Settings) -> Result<FrontEnd, Failure> {
+        FrontEnd::start(&self.socket("hostile"), Arc::new(Memory::new(MEMORY)?), settings)
+    }
+
+    /// Plays an abuse and checks everything that has to follow; says what was seen.
+    pub fn play(&mut self, abuse: &Abuse) -> Result<String, Failure> {
+        let mut front = self.connect(abuse.settings).context("before the abuse")?;
+        probe(&mut front).context("before the abuse")?;
+        front.restart_queue().context("before the abuse")?;
+        let (log, errors) = (self.log()?.len(), self.errors()?);
+        let seen = (abuse.act)(&mut front)?;
+        match abuse.expect {
+            Expect::Breaks(reason) => {
+                let said = self.broken(reason)?;
+                if !front.error_signalled(SOON) {
+                    return Err(Failure::new("the error eventfd was not signalled"));
+                }
+                if abuse.reconnect {
+                    drop(front);
+                    front = self.connect(abuse.settings)?;
+                    probe(&mut front).context("after reconnecting")?;
+                } else {
+                    self.recover(&mut front)?;
+                }
+                self.no_longer_broken()?;
+                Ok(said)
+            }
+            Expect::Fails(status) => {
+                same(&seen, &Seen::Status(status))?;
+                wait_until("the error to be counted", SOON, || Ok((self.errors()? > errors).then_some(())))?;
+                self.recover(&mut front)?;
+                Ok(format!("status {status}"))
+            }
+            Expect::Refused(words) => {
+                same(&seen, &Seen::Refused)?;
+                let line = self.logged(log, words)?;
+                // The connection and its queue go on: no reset.
+                probe(&mut front).context("after the refusal")?;
+                Ok(line)
+            }
+            Expect::Closes(words) => {
+                if seen != Seen::Closed {
+                    front.closed()?;
+                }
+                let line = self.logged(log, words)?;
+                drop(front);
+                probe(&mut self.connect(abuse.settings)?).context("after reconnecting")?;
+                Ok(line)
+            }
+            Expect::Harmless => {
+                if self.broken_reason()?.is_some() {
+                    return Err(Failure::new(format!("the queue broke: {:?}", self.broken_reason()?)));
+                }
+                if !matches!(seen, Seen::Nothing | Seen::Accepted | Seen::Status(0)) {
+                    return Err(Failure::new(format!("harmless, and yet: {seen:?}")));
+                }
+                self.recover(&mut front)?;
+                Ok(format!("{seen:?}").to_lowercase())
+            }
+            Expect::Survives => {
+                let reason = self.broken_reason()?;
+                self.recover(&mut front)?;
+                self.no_longer_broken()?;
+                Ok(reason.unwrap_or_else(|| "it did not break".to_owned()))
+            }
+        }
+    }
+
+    /// Plays an abuse that breaks a queue, kills the data plane, and checks that the next one says the same and that a
+    /// reset brings the device back.
+    pub fn play_across_a_kill(&mut self, abuse: &Abuse) -> Result<String, Failure> {
+        let Expect::Breaks(reason) = abuse.expect else {
+            return Err(Failure::new("only what breaks a queue can be broken after a kill"));
+        };
+        let mut front = self.connect(abuse.settings)?;
+        (abuse.act)(&mut front)?;
+        self.broken(reason).context("before the kill")?;
+        self.daemon.kill_data_plane()?;
+        self.data_plane = self.daemon.data_plane()?;
+        let said = self.broken(reason).context("after the kill")?;
+        self.recover(&mut front)?;
+        self.no_longer_broken()?;
+        Ok(said)
+    }
+
+    /// In turn: the ring alone, and the whole device.
+    fn recover(&mut self, front: &mut FrontEnd) -> Result<(), Failure> {
+        self.resets += 1;
+        match self.resets % 2 {
+            0 => front.restart_queue().context("restarting the ring")?,
+            _ => front.reset().context("resetting the device")?,
+        }
+        probe(front).context("after the reset")
+    }
+
+    /// The data plane is the one that was started first.
+    pub fn same_data_plane(&self) -> Result<(), Failure> {
+        let now = self.daemon.data_plane()?;
+        if now == self.data_plane {
+            return Ok(());
+        }
+        Err(Failure::new(format!("the data plane is another one: (pid, restarts) {:?} → {now:?}", self.data_plane)))
+    }
+
+    fn device(&self) -> Result<Value, Failure> {
+        let mut status = self.daemon.status()?;
+        let devices = status["devices"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        let device = devices.into_iter().find(|device| device["name"] == "hostile-disk");
+        device.ok_or_else(|| Failure::new("status shows no device hostile-disk"))
+    }
+
+    fn errors(&self) -> Result<u64, Failure> {
+        Ok(self.device()?["queues"][0]["errors"].as_u64().unwrap_or(0))
+    }
+
+    /// Why the queue is broken, if it is.
+    fn broken_reason(&self) -> Result<Option<String>, Failure> {
+        let device = self.device()?;
+        let reason = device["queues"][0]["broken_reason"].as_str();
+        Ok(reason.filter(|_| device["state"] == "broken").map(str::to_owned))
+    }
+
+    fn broken(&self, reason: &str) -> Result<String, Failure> {
+        let mut last = None;
+        wait_until("status to show the broken queue", SOON, || {
+            last = self.broken_reason()?;
+            Ok(last.clone().filter(|found| found.contains(reason)))
+        })
+        .map_err(|error| Failure::new(format!("{error}; expected `{reason}`, it shows {last:?}")))
+    }
+
+    fn no_longer_broken(&self) -> Result<(), Failure> {
+        wait_until("status to show the device at work again", SOON, || {
+            let device = self.device()?;
+            let healed = device["broken_reason"].is_null() && device["queues"][0]["broken_reason"].is_null();
+            Ok((device["state"] == "running" && healed).then_some(()))
+        })
+    }
+
+    fn log(&self) -> Result<String, Failure> {
+        std::fs::read_to_string(self.folder.join("softdpu.log")).context("softdpu's log")
+    }
+
+    /// The line since `from` that names the device and has these words.
+    fn logged(&self, from: usize, words: &str) -> Result<String, Failure> {
+        let found = wait_until("the log to tell the reason", SOON, || {
+            let log = self.log()?;
+            let line = log[from..].lines().find(|line| line.contains(words) && line.contains("hostile-disk"));
+            Ok(line.map(|line| line.split_once("hostile-disk").map_or(line, |(_, rest)| rest).trim().to_owned()))
+        });
+        found.map_err(|error| {
+            let log = self.log().unwrap_or_default();
+            Failure::new(format!("{error}; expected `{words}`, it says {}", &log[from..]))
+        })
+    }
+
+    /// Open descriptors of supervisor and data plane while only the bystander is connected: what `wanted` says, or what
+    /// they settle at.
+    pub fn descriptors_at_rest(&mut self, wanted: Option<(usize, usize)>) -> Result<(usize, usize), Failure> {
+        let supervisor = self.daemon.status()?["supervisor_pid"].as_u64().unwrap_or(0);
+        let data_plane = self.data_plane.0;
+        let count = |pid: &dyn std::fmt::Display| {
+            std::fs::read_dir(format!("/proc/{pid}/fd")).map(Iterator::count).context("counting descriptors")
+        };
+        let now = || Ok::<_, Failure>((count(&supervisor)?, count(&data_plane)?));
+        // What is closed by messages between two processes takes a moment.
+        let mut last = now()?;
+        for _ in 0..20 {
+            std::thread::sleep(Duration::from_millis(100));
+            let next = now()?;
+            if wanted.map_or(next == last, |wanted| wanted == next) {
+                return Ok(next);
+            }
+            last = next;
+        }
+        Ok(last)
+    }
+
+    pub fn stop(self) -> Result<(), Failure> {
+        self.daemon.stop()
+    }
+}
+
+fn same(seen: &Seen, expected: &Seen) -> Result<(), Failure> {
+    if seen == expected { Ok(()) } else { Err(Failure::new(format!("expected {expected:?}, saw {seen:?}"))) }
+}
+
+/// A normal read gives what is there.
+fn probe(front: &mut FrontEnd) -> Result<(), Failure> {
+    let found = front.read_block(PROBE)?;
+    if found == pattern(PROBE, 1) && found.len() == BLOCK {
+        return Ok(());
+    }
+    Err(Failure::new("a normal read found other data than was written"))
+}
+
+/// The device's other socket of the same domain.
+pub fn second_socket(front: &FrontEnd) -> Result<PathBuf, Failure> {
+    let address = front.socket.peer_addr().context("the peer's address")?;
+    let path = address.as_pathname().ok_or_else(|| Failure::new("the peer has no path"))?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    Ok(folder.join("second-disk.sock"))
+}

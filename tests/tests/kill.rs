@@ -1,0 +1,97 @@
+//! kill -9 of the data plane at random moments while a guest writes and verifies: the guest never notices.
+//!
+//! `SOFTDPU_KILLS` is the number of kills (20; `make soak` takes 200), `SOFTDPU_SEED` repeats a run's moments.
+
+#![allow(missing_docs)]
+
+use std::time::{Duration, Instant};
+
+use softdpu_tests::{Context, Disk, Failure, Guest, GuestSpec, Lab, Random, Server, ServerKind, skip, wait_until};
+
+const MIB: u64 = 1 << 20;
+
+/// Between two kills: from "right after the restart" to "in the middle of a round".
+const LEAST_PAUSE: Duration = Duration::from_millis(50);
+const MOST_PAUSE: Duration = Duration::from_millis(1500);
+
+/// A round of a guest takes seconds; one that takes this long hangs.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+fn kills() -> Result<u32, Failure> {
+    std::env::var("SOFTDPU_KILLS").map_or(Ok(20), |text| text.parse().context("SOFTDPU_KILLS"))
+}
+
+fn survive(lab: &Lab, disk: Disk) -> Result<(), Failure> {
+    let mut random = Random::from_environment();
+    eprintln!("SOFTDPU_SEED={}", random.seed);
+    let mut server = Server::start(ServerKind::Softdpu, lab, &[disk])?;
+    let spec = GuestSpec::new("guest").cpus(4).memory_mib(768).disk(server.guest_disk("data")?).job("kill-loop");
+    let spec = spec.parameter("DISK", "vda").parameter("MIB", 8).parameter("JOBS", 4);
+    let mut guest = Guest::boot(lab.path(), spec)?;
+    guest.step("bystander", DEADLINE)?;
+
+    let kills = kills()?;
+    let (mut restarts, mut completions) = (Vec::new(), Vec::new());
+    for _ in 0..kills {
+        std::thread::sleep(random.between(LEAST_PAUSE, MOST_PAUSE));
+        guest.check()?;
+        let daemon = server.daemon()?;
+        restarts.push(daemon.kill_data_plane()?);
+        // fio is never idle for longer than between two rounds, so a request completes soon.
+        completions.push(wait_until("the first completion after a kill", DEADLINE, || {
+            guest.check()?;
+            Ok(daemon.first_completion_after_restart().ok())
+        })?);
+    }
+    // A whole round after the last kill: an old write that lands late would be found by its verification.
+    let rounds = guest.reports().iter().filter(|report| report.step == "round").count();
+    let start = Instant::now();
+    while guest.reports().iter().filter(|report| report.step == "round").count() < rounds + 2 {
+        guest.check()?;
+        if start.elapsed() > DEADLINE {
+            return Err(Failure::new("the guest finished no round after the last kill"));
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    guest.type_line("stop")?;
+    guest.finish(DEADLINE)?;
+
+    let (_, counted) = server.daemon()?.data_plane()?;
+    assert_eq!(counted, u64::from(kills), "status counts other restarts than there were kills");
+    let rounds = guest.reports().into_iter().filter(|report| report.step == "round");
+    let slowest: Result<Vec<u64>, Failure> = rounds.map(|round| round.get("worst_ms")).collect();
+    eprintln!("{kills} kills: data plane back after {}", median_and_worst(&mut restarts));
+    eprintln!("{kills} kills: first completion after {}", median_and_worst(&mut completions));
+    eprintln!("{kills} kills: the guest's slowest request took {} ms", slowest?.into_iter().max().unwrap_or(0));
+    server.stop()
+}
+
+fn median_and_worst(times: &mut [Duration]) -> String {
+    times.sort();
+    let millis = |time: Option<&Duration>| time.map_or(0.0, |time| time.as_secs_f64() * 1e3);
+    format!("{:.1} ms (median), {:.1} ms (worst)", millis(times.get(times.len() / 2)), millis(times.last()))
+}
+
+fn only_softdpu(test: &str) -> bool {
+    let softdpu = matches!(ServerKind::from_environment(), Ok(ServerKind::Softdpu));
+    if !softdpu {
+        skip(test, "qemu-storage-daemon does not survive a kill");
+    }
+    softdpu
+}
+
+#[test]
+fn a_guest_does_not_notice_kills_of_the_data_plane_with_split_queues() {
+    if only_softdpu("kills with split queues") {
+        Lab::run("kill-split", |lab| survive(lab, Disk::new("data", lab.image("data.img", 64 * MIB)?).queues(4)));
+    }
+}
+
+#[test]
+fn a_guest_does_not_notice_kills_of_the_data_plane_with_packed_queues() {
+    if only_softdpu("kills with packed queues") {
+        Lab::run("kill-packed", |lab| {
+            survive(lab, Disk::new("data", lab.image("data.img", 64 * MIB)?).queues(4).packed())
+        });
+    }
+}
