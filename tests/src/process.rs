@@ -15,6 +15,9 @@ use crate::{Context, Failure, wait_until};
 /// How long a process that was asked to end may take before it is killed.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// How long the last lines of an ended process are awaited.
+const DRAIN: Duration = Duration::from_secs(2);
+
 /// How many last lines stand for a process's output in an error.
 const TAIL: usize = 25;
 
@@ -144,11 +147,28 @@ impl Process {
         format!("; the last lines of {}:\n    {}", self.name, lines.lines[skipped..].join("\n    "))
     }
 
-    /// Waits for it to end by itself.
+    /// Waits for it to end by itself, then for the end of its output.
     pub fn wait(&mut self, deadline: Duration) -> Result<ExitStatus, Failure> {
         let what = format!("{} to end", self.name);
         let ended = wait_until(&what, deadline, || self.exited());
-        ended.map_err(|error| Failure::new(format!("{error}{}", self.tail())))
+        let status = ended.map_err(|error| Failure::new(format!("{error}{}", self.tail())))?;
+        self.drain();
+        Ok(status)
+    }
+
+    /// Gives the readers time to arrive at the end of both streams: the kernel reports an exit before a reader on
+    /// a busy CPU has taken the last lines. A grandchild that still holds a stream open ends the patience.
+    fn drain(&self) {
+        let start = Instant::now();
+        let mut lines = self.output.lock();
+        while lines.ended < 2 {
+            let left = DRAIN.saturating_sub(start.elapsed());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.output.changed.wait_timeout(lines, left);
+            lines = waited.unwrap_or_else(std::sync::PoisonError::into_inner).0;
+        }
     }
 
     /// Asks it to end (SIGTERM), and kills it if it does not.
@@ -228,6 +248,17 @@ mod tests {
         let error = process.wait_for_line("a prompt", 0, Duration::from_secs(60), |_| None::<()>).unwrap_err();
         assert!(start.elapsed() < Duration::from_secs(10));
         assert!(error.to_string().contains("a prompt") && error.to_string().contains("giving up"), "{error}");
+    }
+
+    #[test]
+    fn the_last_words_are_there_once_the_end_was_awaited() {
+        for _ in 0..50 {
+            let (_folder, mut process) = shell("seq 1000; echo last >&2");
+            process.wait(Duration::from_secs(20)).unwrap();
+            let lines = process.lines();
+            assert_eq!(lines.len(), 1001);
+            assert!(lines.iter().any(|line| line == "last"), "{:?}", lines.last());
+        }
     }
 
     #[test]
