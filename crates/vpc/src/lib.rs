@@ -1,0 +1,27 @@
+//! VPC networks: what happens to a frame between the port it came from and the port it leaves by.
+//!
+//! ```text
+//!   guest · TAP · underlay          ports: the engine moves the bytes, this crate never sees a ring or a socket
+//!        │ Packet: a private copy of the frame's head, its offload, its length
+//!   switch tier, before             parse, classify, network, routes                      stateless
+//!        │
+//!   flow tier                       exact matches                                         per core
+//!        │                                    ╲ what it does not know
+//!        │                                     software tier: services, everything else   whole frames
+//!   switch tier, after              next hop, encapsulation
+//!        │ Verdict
+//!   guest · TAP · underlay
+//! ```
+//!
+//! The tiers are those of Zephyrus (§3.2, §4.1). A frame's payload is never touched here: headers are rewritten in the
+//! [`Head`], and whoever moves the frame copies the rest from where it lies to where it goes, once.
+//!
+//! No clock and no I/O: time comes in as an argument, frames that are to be sent go out as values.
+
+#![forbid(unsafe_code)]
+
+pub mod packet;
+mod verdict;
+
+pub use packet::{Checksum, HEAD, HEADROOM, Head, Packet, Segmentation, SegmentationKind, Tail, TailError};
+pub use verdict::{DropReason, PortId, Reply, Verdict};

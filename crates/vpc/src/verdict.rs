@@ -1,0 +1,116 @@
+//! What becomes of a frame.
+
+use std::fmt;
+
+/// A port of this node: a guest's interface, a TAP, the underlay. Small and dense: an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortId(pub u32);
+
+/// What becomes of a frame. The head is already as it leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// To a port of this node, with its offload as it is.
+    Local {
+        /// Which.
+        port: PortId,
+        /// Of its 5-tuple: frames of one flow have one, and stay in order.
+        hash: u32,
+    },
+    /// To the underlay. The head begins with the outer headers, whose lengths are those of the frame as a whole: who cuts it
+    /// up sets them anew.
+    Underlay {
+        /// The port.
+        port: PortId,
+        /// Of its 5-tuple.
+        hash: u32,
+        /// Bytes of the outer headers.
+        overhead: u16,
+    },
+    /// The software tier has to see the whole frame.
+    Software,
+    /// Nobody gets it.
+    Drop(DropReason),
+}
+
+/// A frame that the software tier wants sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply {
+    /// By which port.
+    pub port: PortId,
+    /// The frame, its checksums complete; whole, without outer headers for an underlay port included.
+    pub frame: Vec<u8>,
+}
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident = $word:literal,)+) => {
+        /// Why a frame was dropped.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl DropReason {
+            /// All of them, in the order of their numbers.
+            pub const ALL: &[DropReason] = &[$(DropReason::$name),+];
+
+            /// The word for it in `status` and metrics.
+            pub const fn word(self) -> &'static str {
+                match self {
+                    $(DropReason::$name => $word),+
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Shorter than its headers say, or than an Ethernet header.
+    Truncated = "truncated",
+    /// A header contradicts itself.
+    Malformed = "malformed",
+    /// The offload that came with the frame does not fit it.
+    BadOffload = "bad-offload",
+    /// Longer than the port takes, and not to be cut up.
+    TooLong = "too-long",
+    /// Neither ARP, IPv4 nor IPv6.
+    EtherType = "ether-type",
+    /// A broadcast or multicast that no service answers: a VPC does not flood.
+    Multicast = "multicast",
+    /// The source MAC is not the port's.
+    SpoofedMac = "spoofed-mac",
+    /// The source address is not the port's.
+    SpoofedAddress = "spoofed-address",
+    /// An ARP or ND message claims what is not the port's.
+    SpoofedNeighbor = "spoofed-neighbor",
+    /// Neither a guest nor a route has the destination.
+    NoRoute = "no-route",
+    /// The destination is known, but not where it is now.
+    Unresolved = "unresolved",
+    /// The hop limit is used up.
+    HopLimit = "hop-limit",
+    /// Larger than the path takes; the sender was told.
+    PathMtu = "path-mtu",
+    /// Not for a tunnel end point of this node, or from one that is not known.
+    UnknownTunnel = "unknown-tunnel",
+    /// No network has this VNI here.
+    UnknownNetwork = "unknown-network",
+    /// A service did not understand the message, or does not serve it.
+    Service = "service",
+    /// A service was asked too often.
+    RateLimited = "rate-limited",
+    /// The destination has no free receive buffer.
+    NoBuffer = "no-buffer",
+    /// The destination's driver is not there, or its queues are not enabled.
+    PortDown = "port-down",
+    /// The kernel did not take it.
+    Backend = "backend",
+    /// Above the port's rate limit.
+    Policed = "policed",
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
