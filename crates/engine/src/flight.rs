@@ -40,6 +40,11 @@ impl Flights {
         Some(flight)
     }
 
+    /// Whether a queue has requests here.
+    pub(crate) fn any_of(&self, key: QueueKey) -> bool {
+        self.slots.iter().flatten().any(|flight| flight.key == key)
+    }
+
     /// The tokens of a queue's requests.
     pub(crate) fn of(&self, key: QueueKey) -> Vec<u64> {
         let of_queue = |(index, slot): (usize, &Option<Flight>)| {

@@ -67,6 +67,13 @@ pub(crate) enum ToCore {
         key: QueueKey,
         done: Vec<Finished>,
     },
+    /// The queue moved on from here and ends on core `by`: give up what is still in flight for it, then say so.
+    GiveUp {
+        key: QueueKey,
+        by: CoreIndex,
+    },
+    /// The answer to [`GiveUp`](Self::GiveUp): what is in flight there touches the guest's memory no more.
+    GivenUp(QueueKey),
     /// No queue of this key will be heard of again.
     Forget(QueueKey),
     /// Nothing uses the volume any more.
@@ -83,6 +90,15 @@ pub(crate) struct Finished {
     /// Bytes of data that may have been written to the guest, beside the status.
     pub to_guest: u32,
     pub failed: bool,
+}
+
+/// A queue that has left its last core, while the cores before that one give up what they hold of it.
+pub(crate) struct Ending {
+    pub key: QueueKey,
+    pub position: Position,
+    pub abandoned: u16,
+    /// Cores that have not answered yet.
+    pub unanswered: usize,
 }
 
 /// From a core to the control thread.

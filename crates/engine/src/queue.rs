@@ -12,7 +12,7 @@ use softdpu_storage::{Attachment, Volume};
 use softdpu_sys::{clock, wake};
 
 use crate::counters::QueueCounters;
-use crate::message::QueueKey;
+use crate::message::{CoreIndex, QueueKey};
 
 /// Everything a core needs to serve a queue.
 pub struct QueueSpec {
@@ -65,6 +65,8 @@ pub(crate) struct RunningQueue {
     pub finished: Vec<Used>,
     /// Taken from the ring and not yet completed, here or on cores it was on before.
     pub taken: u32,
+    /// Cores it was on before and left requests with. Some may have ended meanwhile.
+    pub former: Vec<CoreIndex>,
     /// On the core that owns it now.
     pub attachment: Option<Attachment>,
     /// In the core's list of queues with something to publish.
@@ -80,6 +82,7 @@ impl RunningQueue {
             waiting: Vec::new(),
             finished: Vec::new(),
             taken: 0,
+            former: Vec::new(),
             attachment: None,
             touched: false,
         }

@@ -2,6 +2,9 @@
 
 mod common;
 
+#[path = "queues/give_up.rs"]
+mod give_up;
+
 use std::time::{Duration, Instant};
 
 use common::{Guest, engine, event, memory_volume};

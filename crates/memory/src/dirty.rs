@@ -1,8 +1,9 @@
 //! Dirty bitmaps: which pages of a guest were written on its behalf.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 
+use crate::mark::{self, Bits};
 use crate::{GuestAddress, Mapping};
 
 /// Bytes of guest memory per bit: VHOST_LOG_PAGE of the vhost-user protocol.
@@ -30,7 +31,7 @@ impl DirtyBitmap {
         self.len as u64 * 8 * PAGE
     }
 
-    /// Marks the pages of `len` bytes from `start`. Pages beyond the bitmap have no bit and are passed over; whoever takes
+    /// Marks the pages of `len` bytes from `start`, which were stored to before the call. Pages beyond the bitmap have no bit and are passed over; whoever takes
     /// a bitmap from a peer checks [`covers`](Self::covers) first.
     pub fn mark(&self, start: GuestAddress, len: u64) {
         if len == 0 {
@@ -38,14 +39,8 @@ impl DirtyBitmap {
         }
         let first = start.0 / PAGE;
         let last = start.0.saturating_add(len - 1) / PAGE;
-        for page in first..=last {
-            let Some(byte) = self.byte(page / 8) else { break };
-            let bit = 1u8 << (page % 8);
-            // Most pages of a busy buffer are already dirty: look before paying for the locked instruction.
-            if byte.load(Ordering::Relaxed) & bit == 0 {
-                byte.fetch_or(bit, Ordering::Release);
-            }
-        }
+        let bit = |page: u64| self.byte(page / 8).map(|byte| (byte, 1u8 << (page % 8)));
+        mark::mark((first..=last).map_while(bit));
     }
 
     /// Whether the page that holds `address` is marked.
@@ -59,6 +54,21 @@ impl DirtyBitmap {
         // SAFETY: inside the mapping (checked in `new` and above), which lives as long as `self`; a byte is always aligned
         // and shared memory may be accessed atomically by anyone.
         Some(unsafe { &*self.mapping.base().add(self.offset + index).cast::<AtomicU8>() })
+    }
+}
+
+impl Bits for AtomicU8 {
+    #[inline(always)]
+    fn look(&self) -> u8 {
+        self.load(Ordering::Relaxed)
+    }
+    #[inline(always)]
+    fn add(&self, bits: u8) {
+        self.fetch_or(bits, Ordering::Release);
+    }
+    #[inline(always)]
+    fn barrier() {
+        fence(Ordering::SeqCst);
     }
 }
 

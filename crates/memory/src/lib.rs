@@ -25,6 +25,7 @@ mod dirty;
 mod domain;
 mod fault;
 mod mapping;
+mod mark;
 mod view;
 mod window;
 

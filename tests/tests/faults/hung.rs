@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use softdpu_bench::front_end::{FrontEnd, Options, Request};
+use softdpu_ring::Format;
 use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
 
 use crate::common::*;
@@ -20,6 +21,7 @@ fn start(lab: &Lab, more: &str) -> Result<(NbdServer, Daemon), Failure> {
     let server = NbdServer::nbdkit(lab, "nbdkit", &["file", text(&image)?])?;
     let site =
         node(&[0]) + &disk("remote", &server.backend(more), 1) + &disk("local", "memory = { size = \"1 MiB\" }", 1);
+    let site = site.replace("virtio-blk = { ", "virtio-blk = { packed = true, ");
     let daemon = Daemon::start(lab.path(), &site)?;
     Ok((server, daemon))
 }
@@ -43,9 +45,15 @@ fn a_hung_server_holds_up_neither_the_stop_of_its_ring_nor_other_devices_and_its
     if !possible(TEST, &["nbdkit"]) {
         return;
     }
-    Lab::run("hung", |lab| {
+    // With the front end's in-flight region, and with the records that softdpu keeps where there is none.
+    late_reply("hung", Options { inflight: true, ..Options::default() });
+    late_reply("hung-own", Options::default());
+    late_reply("hung-own-packed", Options { format: Format::Packed, ..Options::default() });
+}
+
+fn late_reply(name: &str, options: Options) {
+    Lab::run(name, |lab| {
         let (mut server, daemon) = start(lab, "")?;
-        let options = Options { inflight: true, ..Options::default() };
         let mut remote = connect(&daemon, "remote", &options)?;
         let mut local = connect(&daemon, "local", &Options::default())?;
         assert!(read(&mut remote, 0, LEN)? == [SERVED; LEN as usize]);

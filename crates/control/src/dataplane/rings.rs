@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use softdpu_memory::{GuestAddress, Mapping, UserAddress, View, Window};
 use softdpu_ring::{Format, InflightRecords, Position, Queue, QueueConfig, RingAddresses};
-use softdpu_transport::vhost_user::{FdId, InflightRef, QueueStart, RingFormat, VringBase};
+use softdpu_transport::vhost_user::{FdId, InflightRef, QueueIndex, QueueStart, RingFormat, VringBase};
 
 use super::broker::Wire;
 use crate::link::SharedFd;
@@ -48,10 +48,6 @@ pub(super) fn make(
     wire: &Wire,
 ) -> Result<Queue, String> {
     let format = format(start.format);
-    let records = match &start.inflight {
-        Some(region) => shared_records(region, fds)?,
-        None => own_records(device, start, format, wire)?,
-    };
     let config = QueueConfig {
         size: start.size,
         format,
@@ -70,6 +66,12 @@ pub(super) fn make(
         Position::start(format)
     } else {
         Position::from_base(format, start.base.to_wire())
+    };
+    let records = match &start.inflight {
+        Some(region) => shared_records(region, fds)?,
+        None => own_records(device, start.index, &config, wire, |records| {
+            start.resumed || records.left_at(view, format, start.size, &addresses, position)
+        })?,
     };
     Queue::new(view, config, addresses, position, Some(records)).map_err(|error| error.to_string())
 }
@@ -100,21 +102,35 @@ pub(super) fn records_key(device: &str, index: u16) -> String {
     format!("inflight/{device}/{index}")
 }
 
-/// A region of our own, as it was if the queue runs on, empty if it starts anew.
-fn own_records(device: &str, start: &QueueStart, format: Format, wire: &Wire) -> Result<InflightRecords, String> {
-    let key = records_key(device, start.index.0);
-    let bytes = InflightRecords::bytes(format, start.size) as u64;
+/// A region of our own: what is kept if the queue goes on from it, and otherwise an empty one.
+///
+/// A queue goes on where the process before this one left it, and where it was stopped with requests that its volume had
+/// not finished: those are nowhere but in the records, and the driver waits for them.
+fn own_records(
+    device: &str,
+    index: QueueIndex,
+    config: &QueueConfig,
+    wire: &Wire,
+    goes_on: impl FnOnce(&InflightRecords) -> bool,
+) -> Result<InflightRecords, String> {
+    let key = records_key(device, index.0);
+    let bytes = InflightRecords::bytes(config.format, config.size) as u64;
     let text = |what: &str, error: &dyn std::fmt::Display| format!("in-flight records: {what}: {error}");
-    let fd = match wire.kept_fd(&key) {
-        Some(fd) if start.resumed => fd,
-        _ => {
-            let fd = memfd_create("softdpu-inflight", MemfdFlags::CLOEXEC).map_err(|e| text("memfd", &e))?;
-            ftruncate(&fd, bytes).map_err(|e| text("size", &e))?;
-            let fd = Arc::new(fd);
-            wire.keep_fd(&key, Arc::clone(&fd)).map_err(|e| text("keeping them", &e))?;
-            fd
-        }
+    let map = |fd: &SharedFd| {
+        let mapping = Mapping::file(fd.as_fd(), 0, bytes).map_err(|e| text("mapping", &e))?;
+        Ok::<_, String>(InflightRecords::new(Window::of_mapping(mapping)))
     };
-    let mapping = Mapping::file(fd.as_fd(), 0, bytes).map_err(|e| text("mapping", &e))?;
-    Ok(InflightRecords::new(Window::of_mapping(mapping)))
+    if let Some(fd) = wire.kept_fd(&key) {
+        match map(&fd) {
+            Ok(records) if goes_on(&records) => return Ok(records),
+            // Those of a smaller ring.
+            Err(error) if config.resumed => return Err(error),
+            Ok(_) | Err(_) => {}
+        }
+    }
+    let fd = memfd_create("softdpu-inflight", MemfdFlags::CLOEXEC).map_err(|e| text("memfd", &e))?;
+    ftruncate(&fd, bytes).map_err(|e| text("size", &e))?;
+    let fd = Arc::new(fd);
+    wire.keep_fd(&key, Arc::clone(&fd)).map_err(|e| text("keeping them", &e))?;
+    map(&fd)
 }

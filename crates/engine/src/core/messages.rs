@@ -9,7 +9,7 @@ use softdpu_storage::{Attachment, Volume, VolumeError};
 use softdpu_sys::clock;
 
 use super::{BLOCKED_CALL, Core, finish_here, here};
-use crate::message::{CoreIndex, FromCore, QueueKey, QueueUpdate, ToCore};
+use crate::message::{CoreIndex, Ending, FromCore, QueueKey, QueueUpdate, ToCore};
 use crate::queue::{RunningQueue, State};
 
 impl<S: TenantScheduler> Core<S> {
@@ -49,10 +49,22 @@ impl<S: TenantScheduler> Core<S> {
                 }
                 None => self.elsewhere(key, ToCore::Completed { key, done }),
             },
+            ToCore::GiveUp { key, by } => {
+                self.abandon(key);
+                self.peers[by.0].send(ToCore::GivenUp(key));
+            }
+            ToCore::GivenUp(key) => {
+                if let Some(at) = self.endings.iter().position(|ending| ending.key == key) {
+                    self.endings[at].unanswered -= 1;
+                    if self.endings[at].unanswered == 0 {
+                        let Ending { position, abandoned, .. } = self.endings.swap_remove(at);
+                        self.control.send(FromCore::Stopped { key, position, abandoned });
+                    }
+                }
+            }
             ToCore::Forget(key) => {
                 self.moved.remove(&key);
                 self.early.retain(|message| message_key(message) != Some(key));
-                self.abandon(key);
                 let number = key.number as usize;
                 if self.forgotten.len() <= number {
                     self.forgotten.resize(number + 1, 0);
@@ -186,7 +198,10 @@ impl<S: TenantScheduler> Core<S> {
             return;
         }
         self.publish();
-        let Some(queue) = self.take_out(key.number) else { return };
+        let Some(mut queue) = self.take_out(key.number) else { return };
+        if self.flights.any_of(key) && !queue.former.contains(&self.index) {
+            queue.former.push(self.index);
+        }
         self.moved.insert(key, to);
         self.peers[to.0].send(ToCore::Adopt(queue));
     }
@@ -207,7 +222,8 @@ impl<S: TenantScheduler> Core<S> {
         Some(queue)
     }
 
-    /// A stopped queue leaves, with nothing in flight or with what a back end would not give back in time.
+    /// A stopped queue leaves, with nothing in flight or with what a back end would not give back in time. Its stop is told
+    /// when no core has a request left whose completion would touch the guest's memory.
     pub(super) fn end_queue(&mut self, number: u32) {
         let Some(mut queue) = self.take_out(number) else { return };
         let key = queue.key;
@@ -220,7 +236,16 @@ impl<S: TenantScheduler> Core<S> {
             );
         }
         queue.spec.counters.in_flight.set(0);
-        self.control.send(FromCore::Stopped { key, position: queue.spec.ring.retire(), abandoned });
+        let position = queue.spec.ring.retire();
+        queue.former.retain(|core| *core != self.index);
+        if abandoned == 0 || queue.former.is_empty() {
+            self.control.send(FromCore::Stopped { key, position, abandoned });
+            return;
+        }
+        self.endings.push(Ending { key, position, abandoned, unanswered: queue.former.len() });
+        for core in queue.former {
+            self.peers[core.0].send(ToCore::GiveUp { key, by: self.index });
+        }
     }
 
     /// Gives up the requests of a queue that ended: their completions will reach nobody.
@@ -264,6 +289,8 @@ fn message_key(message: &ToCore) -> Option<QueueKey> {
         | ToCore::Stop { key, .. }
         | ToCore::Move { key, .. }
         | ToCore::Completed { key, .. }
+        | ToCore::GiveUp { key, .. }
+        | ToCore::GivenUp(key)
         | ToCore::Forget(key) => Some(*key),
         ToCore::Detach(_) | ToCore::Tenant(..) | ToCore::Shutdown => None,
     }

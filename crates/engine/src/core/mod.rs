@@ -19,7 +19,7 @@ use crate::channel::Channels;
 use crate::counters::{CoreCounters, TenantCounters};
 use crate::flight::{Flight, Flights};
 use crate::mailbox::{Inbox, Mailbox};
-use crate::message::{CoreIndex, Finished, FromCore, QueueKey, ToCore};
+use crate::message::{CoreIndex, Ending, Finished, FromCore, QueueKey, ToCore};
 use crate::queue::{RunningQueue, State};
 use crate::sleep::{Sleep, Waker};
 
@@ -56,6 +56,8 @@ pub(crate) struct Core<S> {
     moved: HashMap<QueueKey, CoreIndex>,
     /// Messages for queues that have not arrived yet.
     early: Vec<ToCore>,
+    /// Queues whose stop is told when the cores they were on before have given up what they hold of them.
+    endings: Vec<Ending>,
     /// By queue number: the last generation of which nothing more is to be heard. Generations only grow.
     forgotten: Vec<u32>,
     channels: Channels,
@@ -104,6 +106,7 @@ impl<S: TenantScheduler> Core<S> {
             here: Vec::new(),
             moved: HashMap::new(),
             early: Vec::new(),
+            endings: Vec::new(),
             forgotten: Vec::new(),
             channels: Channels::default(),
             tenants: Vec::new(),

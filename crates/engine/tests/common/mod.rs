@@ -18,6 +18,7 @@ pub const SIZE: u16 = 64;
 pub const SECTOR: u64 = 512;
 /// Each slot: header and status in its first half, data in the second.
 const SLOT: u64 = 8192;
+const MEMORY: usize = 0x20_0000;
 const RING_AT: u64 = 0x1000;
 const SLOTS_AT: u64 = 0x10_0000;
 
@@ -49,8 +50,8 @@ pub fn memory_volume(size: u64) -> Arc<Volume> {
 
 impl Guest {
     pub fn new(format: Format) -> Guest {
-        let mapping = Mapping::heap(0x20_0000);
-        let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), 0x20_0000, mapping, 0)]).unwrap();
+        let mapping = Mapping::heap(MEMORY);
+        let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), MEMORY as u64, mapping, 0)]).unwrap();
         let addresses = Layout::new(format, SIZE).addresses(UserAddress(RING_AT));
         let driver = Driver::new(&view, format, SIZE, true, addresses).unwrap();
         Guest {
@@ -175,6 +176,11 @@ impl Guest {
             wake::drain(fd);
             assert!(Instant::now() < deadline, "no completion within 20 s; {} requests are out", self.busy.len());
         }
+    }
+
+    /// All of its memory.
+    pub fn memory(&self) -> Vec<u8> {
+        self.read(0, MEMORY)
     }
 
     pub fn outstanding(&self) -> usize {

@@ -14,9 +14,13 @@ mod split;
 pub(crate) use packed::{PackedRecords, Recovered};
 pub(crate) use split::SplitRecords;
 
-use softdpu_memory::Window;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
-use crate::{Format, QueueError};
+use softdpu_memory::{View, Window};
+
+use crate::area::UsedRing;
+use crate::{Format, Position, QueueError, RingAddresses};
 
 /// The version of the layout (vhost-user, `version`); zero is a region nobody has used.
 pub(crate) const VERSION: u16 = 1;
@@ -49,6 +53,35 @@ impl InflightRecords {
         crate::sync::publish(self.0.u16(VERSION_AT), 0);
     }
 
+    /// Whether a queue was stopped at `position` with requests in flight and these records tell of them: what to ask where a
+    /// start does not say that it goes on where another left off.
+    ///
+    /// A ring that its driver made anew, after a reset or because it is another driver, is at a position with nothing in
+    /// flight, which no such record has; so that its records are not used for it does not depend on having heard of the
+    /// reset.
+    pub fn left_at(
+        &self,
+        view: &Arc<View>,
+        format: Format,
+        size: u16,
+        ring: &RingAddresses,
+        position: Position,
+    ) -> bool {
+        if self.0.len() < Self::bytes(format, size) || in_use(&self.0, size, false) != Ok(true) {
+            return false;
+        }
+        let left = match format {
+            Format::Split => split::left_at(&self.0, size)
+                .filter(|(used, _)| {
+                    let ring = UsedRing::new(view, ring, size, false);
+                    ring.is_ok_and(|ring| ring.idx().load(Relaxed) == *used)
+                })
+                .map(|(_, position)| position),
+            Format::Packed => packed::left_at(&self.0, size),
+        };
+        left == Some(position)
+    }
+
     fn check(self, format: Format, size: u16) -> Result<Window, QueueError> {
         let expected = Self::bytes(format, size);
         if self.0.len() < expected || !(self.0.base() as usize).is_multiple_of(8) {
@@ -66,7 +99,6 @@ const DESC_NUM_AT: usize = 10;
 /// Whether the region was in use, by a queue of this size. A queue that is `resumed` was, also where the process before this
 /// one retired its records and was killed before anybody knew.
 fn in_use(window: &Window, size: u16, resumed: bool) -> Result<bool, QueueError> {
-    use std::sync::atomic::Ordering::Relaxed;
     let version = window.u16(VERSION_AT).load(Relaxed);
     let found = window.u16(DESC_NUM_AT).load(Relaxed);
     match version {

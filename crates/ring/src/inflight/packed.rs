@@ -15,7 +15,7 @@ use softdpu_memory::Window;
 use super::{DESC_NUM_AT, FEATURES_AT, InflightRecords, VERSION, VERSION_AT, in_use};
 use crate::layout::Descriptor;
 use crate::sync::publish;
-use crate::{Format, PackedIndex, QueueError, Used};
+use crate::{Format, PackedIndex, Position, QueueError, Used};
 
 const FREE_HEAD_AT: usize = 12;
 const OLD_FREE_HEAD_AT: usize = 14;
@@ -42,6 +42,23 @@ fn entry(index: u16) -> usize {
 /// `used_idx` and the rest as one word.
 fn used_word(new: PackedIndex, old: PackedIndex) -> u64 {
     u64::from(new.index) | u64::from(old.index) << 16 | u64::from(new.wrap) << 32 | u64::from(old.wrap) << 40
+}
+
+/// Both positions, new and old, of that word.
+fn used_positions(word: u64) -> (PackedIndex, PackedIndex) {
+    let new = PackedIndex { index: word as u16, wrap: (word >> 32) as u8 != 0 };
+    let old = PackedIndex { index: (word >> 16) as u16, wrap: (word >> 40) as u8 != 0 };
+    (new, old)
+}
+
+/// The position of a queue that was stopped with requests in flight; none where nothing was, or where it was not stopped
+/// but killed in the middle of a batch.
+pub(super) fn left_at(window: &Window, size: u16) -> Option<Position> {
+    let (used, old) = used_positions(window.u64(USED_AT).load(Relaxed));
+    let heads = (0..size).filter(|head| window.u8(entry(*head) + INFLIGHT).load(Relaxed) != 0);
+    let slots: u64 = heads.map(|head| u64::from(window.u16(entry(head) + NUM).load(Relaxed))).sum();
+    let slots = u16::try_from(slots).ok().filter(|slots| (1..=size).contains(slots))?;
+    (used == old && used.index < size).then(|| Position::Packed { avail: used.advance(slots, size), used })
 }
 
 /// A chain that was in flight when the process before us ended.
@@ -123,9 +140,7 @@ impl PackedRecords {
     }
 
     fn recover(&mut self, size: u16, is_used: impl Fn(PackedIndex) -> bool) -> Result<Vec<Recovered>, QueueError> {
-        let word = self.window.u64(USED_AT).load(Relaxed);
-        let new = PackedIndex { index: word as u16, wrap: (word >> 32) as u8 != 0 };
-        let old = PackedIndex { index: (word >> 16) as u16, wrap: (word >> 40) as u8 != 0 };
+        let (new, old) = used_positions(self.window.u64(USED_AT).load(Relaxed));
         for (field, value) in [("used_idx", new.index), ("old_used_idx", old.index)] {
             if value >= size {
                 return Err(QueueError::RecordsDamaged { field, value: value.into(), size });

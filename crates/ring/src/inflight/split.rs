@@ -6,7 +6,7 @@ use softdpu_memory::Window;
 
 use super::{DESC_NUM_AT, FEATURES_AT, InflightRecords, VERSION, VERSION_AT, in_use};
 use crate::sync::publish;
-use crate::{Format, QueueError, Used};
+use crate::{Format, Position, QueueError, Used};
 
 const LAST_BATCH_HEAD_AT: usize = 12;
 const USED_IDX_AT: usize = 14;
@@ -27,6 +27,17 @@ pub(crate) struct SplitRecords {
 
 fn entry(head: u16) -> usize {
     DESC + ENTRY * usize::from(head)
+}
+
+fn is_in_flight(window: &Window, head: u16) -> bool {
+    window.u8(entry(head) + INFLIGHT).load(Relaxed) != 0
+}
+
+/// The used index and the position of a queue that was stopped with requests in flight; none where nothing was.
+pub(super) fn left_at(window: &Window, size: u16) -> Option<(u16, Position)> {
+    let in_flight = (0..size).filter(|head| is_in_flight(window, *head)).count() as u16;
+    let used = window.u16(USED_IDX_AT).load(Relaxed);
+    (in_flight > 0).then_some((used, Position::Split { last_avail: used.wrapping_add(in_flight) }))
 }
 
 impl SplitRecords {
@@ -71,12 +82,8 @@ impl SplitRecords {
         publish(self.window.u16(VERSION_AT), VERSION);
     }
 
-    fn is_in_flight(&self, head: u16) -> bool {
-        self.window.u8(entry(head) + INFLIGHT).load(Relaxed) != 0
-    }
-
     fn recover(&self, size: u16, ring: u16) -> Result<Vec<(u64, u16)>, QueueError> {
-        if !(0..size).any(|head| self.is_in_flight(head)) {
+        if !(0..size).any(|head| is_in_flight(&self.window, head)) {
             publish(self.window.u16(USED_IDX_AT), ring);
             return Ok(Vec::new());
         }
@@ -95,7 +102,7 @@ impl SplitRecords {
             head = self.window.u16(entry(head) + NEXT).load(Relaxed);
         }
         publish(self.window.u16(USED_IDX_AT), ring);
-        let flight = (0..size).filter(|head| self.is_in_flight(*head));
+        let flight = (0..size).filter(|head| is_in_flight(&self.window, *head));
         Ok(flight.map(|head| (self.window.u64(entry(head) + COUNTER).load(Relaxed), head)).collect())
     }
 

@@ -150,3 +150,49 @@ fn a_resumed_queue_believes_records_that_were_retired_before_anybody_knew() {
         assert_eq!(rig.recorded().unwrap().position(), Position::start(format), "{format:?}");
     }
 }
+
+#[test]
+fn records_tell_the_start_that_goes_on_from_a_stop_with_requests_in_flight_from_any_other() {
+    for format in FORMATS {
+        let mut rig = Rig::new(format, 16);
+        let mut queue = rig.recorded().unwrap();
+        let mut chains = Vec::new();
+        for _ in 0..11 {
+            rig.request(2).unwrap();
+            rig.driver.publish();
+            queue.pop(&mut chains, 1).unwrap();
+            queue.complete(&used(&chains)).unwrap();
+            chains.clear();
+            rig.taken();
+        }
+        (0..3).for_each(|_| drop(rig.request(2).unwrap()));
+        rig.driver.publish();
+        queue.pop(&mut chains, 3).unwrap();
+        queue.complete(&[chains[1].used(1)]).unwrap();
+        let kept = [chains[0].id, chains[2].id];
+        let stopped = queue.retire();
+        let left_at =
+            |rig: &Rig, position| rig.records().left_at(&rig.view, format, rig.config.size, &rig.addresses, position);
+
+        // A driver that starts anew does so at the start, one that takes over a ring from another machine at rest.
+        let at_rest = match stopped {
+            Position::Split { last_avail } => Position::Split { last_avail: last_avail - 2 },
+            Position::Packed { used, .. } => Position::Packed { avail: used, used },
+        };
+        assert!(!left_at(&rig, Position::start(format)) && !left_at(&rig, at_rest), "{format:?}");
+        assert!(left_at(&rig, stopped), "{format:?}");
+        if format == Format::Split {
+            // The position alone could be a coincidence.
+            let fresh = Rig { region: Arc::clone(&rig.region), ..Rig::new(format, 16) };
+            assert!(!left_at(&fresh, stopped), "in a ring with nothing used");
+        }
+
+        let mut queue = Queue::new(&rig.view, rig.config, rig.addresses, stopped, Some(rig.records())).unwrap();
+        let again = pop(&mut queue);
+        assert_eq!(again.iter().map(|chain| chain.id).collect::<Vec<_>>(), kept, "{format:?}");
+        queue.complete(&used(&again)).unwrap();
+        assert_eq!(rig.taken().len(), 3);
+        let stopped = queue.retire();
+        assert!(!left_at(&rig, stopped), "{format:?}: nothing was in flight");
+    }
+}
