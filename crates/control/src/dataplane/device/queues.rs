@@ -1,0 +1,153 @@
+//! The device's queues: made, started when the volume is fenced, lost.
+
+use std::sync::Arc;
+
+use softdpu_engine::{CoreIndex, QueueKey, QueueSpec};
+use softdpu_storage::Activation;
+use softdpu_transport::vhost_user::{QueueIndex, QueueStart, VringBase};
+
+use super::{Device, Host};
+use crate::dataplane::connection::{Awaited, End, Run, Started, WaitingQueue};
+use crate::dataplane::rings;
+
+impl Device {
+    pub(super) fn start_queue(&mut self, start: QueueStart, host: &mut Host<'_>) -> Result<(), String> {
+        let connection = self.connection.as_mut().ok_or("not connected")?;
+        // Bad descriptors are the message's fault and refused with it.
+        for fd in [start.kick, start.call, start.err] {
+            connection.optional_eventfd(fd)?;
+        }
+        let (index, base, error) = (start.index, start.base, start.err);
+        match rings::make(&self.name, &start, &connection.tracked(), &connection.fds, host.wire) {
+            Ok(ring) => {
+                let waiting = WaitingQueue { start, ring };
+                // It starts when the supervisor has the session that says so: a queue that had served before could not be
+                // told from a fresh one after a kill.
+                connection.queues.insert(index, Run::Waiting(Box::new(waiting)));
+            }
+            Err(reason) => {
+                // The ring's content is the driver's, not the message's: the queue is broken, the connection goes on.
+                connection.queues.insert(index, Run::Failed { base });
+                connection.signal_error(error);
+                self.trouble = Some(format!("queue {index}: {reason}"));
+                tracing::warn!(device = %self.name, queue = index.0, reason, "queue cannot start");
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether queues wait for the volume's fence.
+    pub(in crate::dataplane) fn has_waiting(&self) -> bool {
+        self.connection.as_ref().is_some_and(|c| c.queues.values().any(|run| matches!(run, Run::Waiting(_))))
+    }
+
+    /// Starts what waits, if the volume is ours by now.
+    pub(in crate::dataplane) fn start_waiting(&mut self, host: &mut Host<'_>) {
+        match self.volume.activate() {
+            Ok(Activation::Active) => {}
+            Ok(Activation::Busy { why }) => {
+                tracing::debug!(device = %self.name, why, "waiting for the volume's fence");
+                return;
+            }
+            Err(error) => {
+                let error = error.to_string();
+                if self.trouble.as_ref() != Some(&error) {
+                    tracing::error!(device = %self.name, error, "the volume cannot be activated");
+                    self.trouble = Some(error);
+                }
+                return;
+            }
+        }
+        let Some(connection) = &mut self.connection else { return };
+        let waiting: Vec<QueueIndex> = connection
+            .queues
+            .iter()
+            .filter_map(|(index, run)| matches!(run, Run::Waiting(_)).then_some(*index))
+            .collect();
+        for index in waiting {
+            let Some(Run::Waiting(waiting)) = connection.queues.remove(&index) else { continue };
+            let (base, error) = (waiting.start.base, waiting.start.err);
+            let (size, format) = (waiting.start.size, waiting.start.format);
+            let run = match self.start_now(index, *waiting, host) {
+                Ok(key) => Run::Running(Started { key, size, format }),
+                Err(reason) => {
+                    tracing::warn!(device = %self.name, queue = index.0, reason, "queue cannot start");
+                    self.trouble = Some(format!("queue {index}: {reason}"));
+                    Run::Failed { base }
+                }
+            };
+            let Some(current) = &mut self.connection else { return };
+            let failed = matches!(run, Run::Failed { .. });
+            if failed {
+                current.signal_error(error);
+            }
+            current.queues.insert(index, run);
+            let ailing = |run: &Run| matches!(run, Run::Failed { .. } | Run::Broken(_));
+            if !failed && !current.queues.values().any(ailing) {
+                self.trouble = None;
+            }
+            return self.start_waiting(host);
+        }
+    }
+
+    fn start_now(&mut self, index: QueueIndex, waiting: WaitingQueue, host: &mut Host<'_>) -> Result<QueueKey, String> {
+        let connection = self.connection.as_ref().ok_or("not connected")?;
+        let WaitingQueue { start, ring } = waiting;
+        let counters = self.counters.get(usize::from(index.0)).ok_or("the device has no such queue")?;
+        let spec = QueueSpec {
+            device: Arc::clone(&self.name),
+            index: index.0,
+            tenant: self.tenant,
+            volume: Arc::clone(&self.volume),
+            requests: self.disk.block.requests(start.features),
+            ring,
+            view: connection.tracked(),
+            kick: connection.optional_eventfd(start.kick)?,
+            call: connection.optional_eventfd(start.call)?,
+            error: connection.optional_eventfd(start.err)?,
+            enabled: start.enabled,
+            resumed: start.resumed,
+            counters: Arc::clone(counters),
+        };
+        let core = self.core_for(index, host);
+        host.engine.start_queue(core, spec).map_err(|error| error.to_string())
+    }
+
+    /// Where a queue goes: where it was moved to, or in turn over the device's own cores, or wherever there is least.
+    fn core_for(&self, index: QueueIndex, host: &Host<'_>) -> Option<CoreIndex> {
+        let moved = host.placements.get(&(self.name.to_string(), index.0));
+        let own = self.config.cores.as_deref().filter(|cores| !cores.is_empty());
+        let cpu = moved.or_else(|| own.map(|cores| &cores[usize::from(index.0) % cores.len()]))?;
+        host.cores.get(cpu).copied()
+    }
+
+    /// The queues that a new memory table left without their rings are broken, and everybody who looks is told.
+    pub(super) fn lose_queues(&mut self, awaited: &Awaited) {
+        let End::Broken(indexes) = &awaited.end else { return };
+        for (index, base) in indexes.iter().filter_map(|index| Some((*index, *awaited.bases.get(index)?))) {
+            self.lose_queue(index, base);
+        }
+    }
+
+    pub(super) fn lose_queue(&mut self, index: QueueIndex, base: VringBase) {
+        let Some(connection) = &mut self.connection else { return };
+        let reason = "its rings are not in the memory that the front end shares now";
+        tracing::warn!(device = %self.name, queue = index.0, reason, "queue broken by its front end");
+        self.trouble = Some(format!("queue {index}: {reason}"));
+        connection.queues.insert(index, Run::Failed { base });
+        connection.signal_error(connection.session.error_descriptor(index));
+    }
+
+    /// Whether one of its queues has this key.
+    pub(in crate::dataplane) fn owns(&self, key: QueueKey) -> bool {
+        self.connection.as_ref().is_some_and(|connection| connection.queue_of(key).is_some())
+    }
+
+    /// The running queue of that index.
+    pub(in crate::dataplane) fn queue(&self, index: u16) -> Option<QueueKey> {
+        match self.connection.as_ref()?.queues.get(&QueueIndex(index))? {
+            Run::Running(started) | Run::Broken(started) => Some(started.key),
+            Run::Waiting(_) | Run::Failed { .. } => None,
+        }
+    }
+}
