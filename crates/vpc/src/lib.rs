@@ -21,6 +21,8 @@
 #![forbid(unsafe_code)]
 
 pub mod packet;
+pub mod service;
+pub mod spec;
 mod verdict;
 
 pub use packet::{Checksum, HEAD, HEADROOM, Head, Packet, Segmentation, SegmentationKind, Tail, TailError};

@@ -17,7 +17,8 @@ pub enum Verdict {
         hash: u32,
     },
     /// To the underlay. The head begins with the outer headers, whose lengths are those of the frame as a whole: who cuts it
-    /// up sets them anew.
+    /// up sets them anew. Over IPv6 the outer UDP checksum is 0 and to be completed by who sends (RFC 8200 §8.1).
+    /// The offload's offsets are those of the inner frame.
     Underlay {
         /// The port.
         port: PortId,
@@ -26,8 +27,10 @@ pub enum Verdict {
         /// Bytes of the outer headers.
         overhead: u16,
     },
-    /// The software tier has to see the whole frame.
+    /// The software tier has to see the whole frame. The head is as it came in.
     Software,
+    /// The software tier has dealt with it: what leaves are its replies.
+    Consumed,
     /// Nobody gets it.
     Drop(DropReason),
 }
@@ -37,7 +40,7 @@ pub enum Verdict {
 pub struct Reply {
     /// By which port.
     pub port: PortId,
-    /// The frame, its checksums complete; whole, without outer headers for an underlay port included.
+    /// The frame, whole, its checksums complete; for an underlay port with its outer headers.
     pub frame: Vec<u8>,
 }
 
@@ -69,10 +72,14 @@ reasons! {
     Truncated = "truncated",
     /// A header contradicts itself.
     Malformed = "malformed",
+    /// Its headers go on behind the bytes that are looked at.
+    Headers = "headers",
     /// The offload that came with the frame does not fit it.
     BadOffload = "bad-offload",
     /// Longer than the port takes, and not to be cut up.
     TooLong = "too-long",
+    /// It has a VLAN tag.
+    Vlan = "vlan",
     /// Neither ARP, IPv4 nor IPv6.
     EtherType = "ether-type",
     /// A broadcast or multicast that no service answers: a VPC does not flood.
@@ -93,6 +100,8 @@ reasons! {
     PathMtu = "path-mtu",
     /// Not for a tunnel end point of this node, or from one that is not known.
     UnknownTunnel = "unknown-tunnel",
+    /// Marked as congested on the way between nodes, and its sender does not know ECN (RFC 6040 §4.2).
+    Congestion = "congestion",
     /// No network has this VNI here.
     UnknownNetwork = "unknown-network",
     /// A service did not understand the message, or does not serve it.

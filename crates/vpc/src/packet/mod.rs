@@ -1,10 +1,14 @@
 //! Frames: their heads, their offload, and where the rest of them lies.
 
 mod head;
+mod mac;
 mod offload;
+pub mod parse;
 
 pub use head::{HEAD, HEADROOM, Head};
+pub use mac::{Mac, MacError};
 pub use offload::{Checksum, Segmentation, SegmentationKind};
+pub use parse::{Arp, Fragment, Ip, Layer4, Parsed, Payload, parse};
 
 use thiserror::Error;
 

@@ -1,0 +1,271 @@
+//! What the control plane gives: networks, who is in them and where, and the underlay. Plain data, unchecked;
+//! `Tables::build` checks it.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::PortId;
+use crate::packet::Mac;
+
+/// UDP port of VXLAN (RFC 7348 §5).
+pub const VXLAN_PORT: u16 = 4789;
+
+/// Everything a node's tables are made of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spec {
+    /// Networks, each name and each VNI once.
+    pub networks: Vec<NetworkSpec>,
+    /// Who is in them, here and elsewhere.
+    pub endpoints: Vec<EndpointSpec>,
+    /// Routes beyond the networks' subnets.
+    pub routes: Vec<RouteSpec>,
+    /// How this node reaches others; None: it does not.
+    pub underlay: Option<UnderlaySpec>,
+    /// Next hops of the underlay.
+    pub neighbors: Vec<NeighborSpec>,
+    /// How often services run for one port.
+    pub services: ServiceLimit,
+}
+
+/// A tenant's network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NetworkSpec {
+    /// What endpoints and routes call it.
+    pub name: String,
+    /// VXLAN network identifier, 24 bit, not 0.
+    pub vni: u32,
+    /// Its subnets; they do not overlap.
+    pub subnets: Vec<SubnetSpec>,
+    /// The MAC address of the gateway, one for all subnets and on every node.
+    pub gateway_mac: Mac,
+    /// Largest IP packet, bytes; what guests are told.
+    pub mtu: u16,
+    /// Name servers that guests are told of.
+    pub dns: Vec<IpAddr>,
+}
+
+/// A subnet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubnetSpec {
+    /// Its addresses.
+    pub prefix: Prefix,
+    /// The address of the gateway, inside the prefix.
+    pub gateway: IpAddr,
+}
+
+/// A guest's interface, a TAP, or one of another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndpointSpec {
+    /// Name of its network.
+    pub network: String,
+    /// Its MAC address.
+    pub mac: Mac,
+    /// Its addresses, inside the network's subnets.
+    pub addresses: Vec<IpAddr>,
+    /// Where it is.
+    pub place: Place,
+    /// Largest IP packet it takes, bytes; None: its network's.
+    pub mtu: Option<u16>,
+    /// Frames with other source addresses than its own are dropped. Off for routers and NAT appliances.
+    pub spoof_check: bool,
+}
+
+/// Where an endpoint is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// At a port of this node.
+    Port(PortId),
+    /// On another node: the address of its tunnel end point.
+    Host(IpAddr),
+}
+
+/// A static route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteSpec {
+    /// Name of the network.
+    pub network: String,
+    /// The destinations.
+    pub prefix: Prefix,
+    /// Where they are reached.
+    pub via: Via,
+}
+
+/// The next hop of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Via {
+    /// The endpoint of the same network that has this address.
+    Endpoint(IpAddr),
+    /// The tunnel end point of another node, which knows more.
+    Host(IpAddr),
+}
+
+/// The port by which this node reaches others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnderlaySpec {
+    /// The port.
+    pub port: PortId,
+    /// Addresses of this node's tunnel end point: at most one IPv4 and one IPv6.
+    pub addresses: Vec<IpAddr>,
+    /// The port's MAC address.
+    pub mac: Mac,
+    /// UDP port of the tunnels, [`VXLAN_PORT`] unless there is a reason.
+    pub udp_port: u16,
+    /// Largest outer IP packet, bytes.
+    pub mtu: u16,
+    /// Outer IPv4 headers say that nobody on the way may cut the packet up.
+    pub dont_fragment: bool,
+}
+
+/// The MAC address to which frames for a tunnel end point go: its own, or a router's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeighborSpec {
+    /// The tunnel end point.
+    pub host: IpAddr,
+    /// The MAC address.
+    pub mac: Mac,
+}
+
+/// How often services run for one port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServiceLimit {
+    /// Answers a second.
+    pub rate: u32,
+    /// Answers at once.
+    pub burst: u32,
+    /// How long a DHCP lease is given for, seconds.
+    pub lease: u32,
+}
+
+impl Default for ServiceLimit {
+    fn default() -> ServiceLimit {
+        ServiceLimit { rate: 1000, burst: 256, lease: 86_400 }
+    }
+}
+
+/// The addresses that begin with the same bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Prefix {
+    address: IpAddr,
+    length: u8,
+}
+
+/// A text that is no prefix, or a prefix that is none.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum PrefixError {
+    /// Not of the form.
+    #[error("{0:?} is not a prefix: expected an address and a length, such as 10.0.0.0/16 or 2001:db8::/64")]
+    Form(String),
+    /// Longer than an address.
+    #[error("prefix length {length} of {address} is more than {most}")]
+    Length {
+        /// The address.
+        address: IpAddr,
+        /// The length.
+        length: u8,
+        /// The most an address of its family has.
+        most: u8,
+    },
+    /// Bits behind the length are set.
+    #[error("{address}/{length} has bits set behind its length: the prefix is {prefix}")]
+    HostBits {
+        /// The address.
+        address: IpAddr,
+        /// The length.
+        length: u8,
+        /// What was meant.
+        prefix: Prefix,
+    },
+}
+
+impl Prefix {
+    /// The addresses whose first `length` bits are those of `address`, whose others are 0.
+    ///
+    /// # Errors
+    /// [`PrefixError`] for a length that the family does not have, and for bits behind it.
+    pub fn new(address: IpAddr, length: u8) -> Result<Prefix, PrefixError> {
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        if length > most {
+            return Err(PrefixError::Length { address, length, most });
+        }
+        let prefix = Prefix { address: mask(address, length), length };
+        if prefix.address == address { Ok(prefix) } else { Err(PrefixError::HostBits { address, length, prefix }) }
+    }
+
+    /// The first address.
+    pub const fn address(self) -> IpAddr {
+        self.address
+    }
+
+    /// How many bits are the same.
+    pub const fn length(self) -> u8 {
+        self.length
+    }
+
+    /// Whether `address` is one of them.
+    pub fn contains(self, address: IpAddr) -> bool {
+        self.address.is_ipv4() == address.is_ipv4() && mask(address, self.length) == self.address
+    }
+
+    /// Whether any address is in both.
+    pub fn overlaps(self, other: Prefix) -> bool {
+        if self.length <= other.length { self.contains(other.address) } else { other.contains(self.address) }
+    }
+}
+
+/// `address` with all bits behind the first `length` cleared.
+pub(crate) fn mask(address: IpAddr, length: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(length.min(32))).unwrap_or(0);
+            Ipv4Addr::from_bits(address.to_bits() & mask).into()
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(length.min(128))).unwrap_or(0);
+            Ipv6Addr::from_bits(address.to_bits() & mask).into()
+        }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = PrefixError;
+
+    fn from_str(text: &str) -> Result<Prefix, PrefixError> {
+        let form = || PrefixError::Form(text.to_owned());
+        let (address, length) = text.split_once('/').ok_or_else(form)?;
+        Prefix::new(address.parse().map_err(|_| form())?, length.parse().map_err(|_| form())?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_says_what_is_wrong_with_it() {
+        let prefix: Prefix = "10.1.0.0/16".parse().unwrap();
+        assert_eq!(prefix.to_string(), "10.1.0.0/16");
+        let error = "10.1.2.0/16".parse::<Prefix>().unwrap_err();
+        assert_eq!(error.to_string(), "10.1.2.0/16 has bits set behind its length: the prefix is 10.1.0.0/16");
+        assert!(matches!("10.0.0.0/33".parse::<Prefix>(), Err(PrefixError::Length { most: 32, .. })));
+        assert!(matches!("10.0.0.0".parse::<Prefix>(), Err(PrefixError::Form(_))));
+    }
+
+    #[test]
+    fn containing_and_overlapping_stay_in_the_family() {
+        let (all, all6): (Prefix, Prefix) = ("0.0.0.0/0".parse().unwrap(), "::/0".parse().unwrap());
+        assert!(all.contains("10.0.0.1".parse().unwrap()) && !all.contains("::ffff:10.0.0.1".parse().unwrap()));
+        assert!(!all.overlaps(all6));
+        let (wide, narrow): (Prefix, Prefix) = ("10.0.0.0/8".parse().unwrap(), "10.9.0.0/16".parse().unwrap());
+        assert!(wide.overlaps(narrow) && narrow.overlaps(wide));
+        assert!(!narrow.overlaps("10.8.0.0/16".parse().unwrap()));
+    }
+}
