@@ -14,3 +14,4 @@
 pub mod block;
 #[cfg(any(test, fuzzing, feature = "fuzz"))]
 pub mod fuzz;
+pub mod net;

@@ -132,6 +132,38 @@ impl GuestBuffer {
         })
     }
 
+    /// Copies `len` bytes at `from_offset` of `from` to `offset` here: one copy, from guest to guest, or within one guest.
+    ///
+    /// What overlaps is copied as if through a buffer in between, piece by piece; a guest that wants the bytes of a frame in
+    /// several places at once gets some of them.
+    ///
+    /// # Errors
+    /// [`AccessError`] where one of the two is too short; guest memory may then be partly written.
+    #[inline]
+    pub fn copy_from(&self, offset: u64, from: &GuestBuffer, from_offset: u64, len: u64) -> Result<(), AccessError> {
+        let refused = AccessError { address: offset, len };
+        let len = usize::try_from(len).map_err(|_| refused)?;
+        let mut at = from_offset;
+        let mut found = Ok(());
+        self.each(offset, len, |to, room| {
+            if found.is_err() {
+                return;
+            }
+            let mut done = 0;
+            found = from.each(at, room, |base, part| {
+                // SAFETY: `each` yields ranges inside pieces that are pinned, the source's by `from`, the target's by `self`;
+                // the parts of one target range sum to at most `room`, so `to + done` and the `part` bytes from there are
+                // inside it. The two may overlap, which `copy` allows; guest memory is only ever accessed through raw copies
+                // and atomics, never through references.
+                unsafe { std::ptr::copy(base.cast_const(), to.add(done), part) };
+                done += part;
+            });
+            // Cannot overflow: the source has these bytes, or that was an error.
+            at = at.saturating_add(room as u64);
+        })?;
+        found
+    }
+
     /// Writes `len` bytes of `value` at `offset`.
     ///
     /// # Errors
@@ -234,6 +266,56 @@ mod tests {
         assert!(buffer.write_at(17, &[0; 1]).is_err());
         assert!(buffer.fill(u64::MAX, 1, 0).is_err());
         assert!(buffer.read_at(16, &mut []).is_ok());
+    }
+
+    #[test]
+    fn a_copy_between_buffers_is_a_copy_of_bytes_however_both_are_cut() {
+        let to = scattered();
+        let mut from = GuestBuffer::new(&view());
+        for (address, len) in [(0x3100, 1), (0x1100, 7), (0x2100, 2), (0x100, 9)] {
+            from.append(GuestAddress(address), len).unwrap();
+        }
+        let data: Vec<u8> = (1..20).collect();
+        from.write_at(0, &data).unwrap();
+        for (offset, from_offset) in [(0, 0), (0, 3), (2, 0), (4, 9), (15, 18), (16, 19)] {
+            for len in 0..=(16 - offset).min(19 - from_offset) {
+                to.fill(0, 16, 0xee).unwrap();
+                to.copy_from(offset, &from, from_offset, len).unwrap();
+                let mut seen = [0; 16];
+                to.read_at(0, &mut seen).unwrap();
+                let (at, from_at, len) = (offset as usize, from_offset as usize, len as usize);
+                assert_eq!(seen[at..at + len], data[from_at..from_at + len]);
+                assert!(seen[..at].iter().chain(&seen[at + len..]).all(|byte| *byte == 0xee), "and nothing else");
+            }
+        }
+    }
+
+    #[test]
+    fn a_copy_that_either_side_is_too_short_for_is_refused() {
+        let (to, from) = (scattered(), scattered());
+        assert!(to.copy_from(1, &from, 0, 16).is_err());
+        assert!(to.copy_from(0, &from, 1, 16).is_err());
+        assert!(to.copy_from(0, &from, u64::MAX, 1).is_err());
+        assert!(to.copy_from(u64::MAX, &from, 0, 1).is_err());
+        assert!(to.copy_from(0, &from, 0, u64::MAX).is_err());
+        assert!(to.copy_from(16, &from, 16, 0).is_ok());
+    }
+
+    #[test]
+    fn a_copy_within_one_guest_may_overlap() {
+        let view = view();
+        let whole = view.buffer(GuestAddress(0x1000), 32).unwrap();
+        for (from, to) in [(0, 5), (5, 0), (3, 3)] {
+            let data: Vec<u8> = (0..32).collect();
+            whole.write_at(0, &data).unwrap();
+            view.buffer(GuestAddress(0x1000 + to), 20)
+                .unwrap()
+                .copy_from(0, &view.buffer(GuestAddress(0x1000 + from), 20).unwrap(), 0, 20)
+                .unwrap();
+            let mut seen = [0; 20];
+            whole.read_at(to, &mut seen).unwrap();
+            assert_eq!(seen[..], data[from as usize..from as usize + 20]);
+        }
     }
 
     #[test]

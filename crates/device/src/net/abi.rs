@@ -1,0 +1,111 @@
+//! Numbers of the virtio-net interface, with the section of virtio 1.3 that gives them.
+
+/// Feature bits of the network device (§5.1.3).
+pub mod feature {
+    /// The device finishes partial checksums.
+    pub const CSUM: u64 = 1 << 0;
+    /// The driver takes frames with partial checksums.
+    pub const GUEST_CSUM: u64 = 1 << 1;
+    /// `mtu` is valid.
+    pub const MTU: u64 = 1 << 3;
+    /// `mac` is valid.
+    pub const MAC: u64 = 1 << 5;
+    /// The driver takes TCP over IPv4 frames that stand for several.
+    pub const GUEST_TSO4: u64 = 1 << 7;
+    /// The driver takes TCP over IPv6 frames that stand for several.
+    pub const GUEST_TSO6: u64 = 1 << 8;
+    /// The driver takes such frames with congestion marks.
+    pub const GUEST_ECN: u64 = 1 << 9;
+    /// The device cuts up TCP over IPv4.
+    pub const HOST_TSO4: u64 = 1 << 11;
+    /// The device cuts up TCP over IPv6.
+    pub const HOST_TSO6: u64 = 1 << 12;
+    /// The device cuts up TCP with congestion marks.
+    pub const HOST_ECN: u64 = 1 << 13;
+    /// A received frame may lie in several buffers.
+    pub const MRG_RXBUF: u64 = 1 << 15;
+    /// `status` is valid.
+    pub const STATUS: u64 = 1 << 16;
+    /// The driver can announce its addresses by itself.
+    pub const GUEST_ANNOUNCE: u64 = 1 << 21;
+    /// Several queue pairs.
+    pub const MQ: u64 = 1 << 22;
+    /// The driver takes UDP over IPv4 frames that stand for several.
+    pub const GUEST_USO4: u64 = 1 << 54;
+    /// The driver takes UDP over IPv6 frames that stand for several.
+    pub const GUEST_USO6: u64 = 1 << 55;
+    /// The device cuts up UDP.
+    pub const HOST_USO: u64 = 1 << 56;
+
+    /// Indirect descriptors (§6).
+    pub const RING_INDIRECT_DESC: u64 = 1 << 28;
+    /// Notification suppression by index (§6).
+    pub const RING_EVENT_IDX: u64 = 1 << 29;
+    /// Not a legacy device (§6.1).
+    pub const VERSION_1: u64 = 1 << 32;
+    /// Packed virtqueues (§6).
+    pub const RING_PACKED: u64 = 1 << 34;
+    /// Buffers are used in the order they were made available (§6).
+    pub const IN_ORDER: u64 = 1 << 35;
+}
+
+/// `struct virtio_net_hdr` (§5.1.6), which precedes every frame.
+pub mod header {
+    /// Bytes of it. It is 10 only for legacy drivers without MRG_RXBUF (§5.1.6.1), which are refused.
+    pub const SIZE: usize = 12;
+
+    /// u8, `F_*`.
+    pub const FLAGS: usize = 0;
+    /// u8, `GSO_*`.
+    pub const GSO_TYPE: usize = 1;
+    /// le16, bytes of the frame's headers. A hint.
+    pub const HDR_LEN: usize = 2;
+    /// le16, bytes of transport payload in each segment.
+    pub const GSO_SIZE: usize = 4;
+    /// le16, where the sum begins.
+    pub const CSUM_START: usize = 6;
+    /// le16, where the sum goes, from its begin.
+    pub const CSUM_OFFSET: usize = 8;
+    /// le16, buffers the frame lies in.
+    pub const NUM_BUFFERS: usize = 10;
+
+    /// The checksum is partial.
+    pub const F_NEEDS_CSUM: u8 = 1;
+    /// The checksum was found right.
+    pub const F_DATA_VALID: u8 = 2;
+
+    /// An ordinary frame.
+    pub const GSO_NONE: u8 = 0;
+    /// TCP over IPv4.
+    pub const GSO_TCPV4: u8 = 1;
+    /// TCP over IPv6.
+    pub const GSO_TCPV6: u8 = 4;
+    /// UDP, each segment a datagram.
+    pub const GSO_UDP_L4: u8 = 5;
+    /// Added to a TCP type: the frame has congestion marks.
+    pub const GSO_ECN: u8 = 0x80;
+}
+
+/// Offsets in `struct virtio_net_config` (§5.1.4).
+pub mod config {
+    /// Six bytes.
+    pub const MAC: usize = 0;
+    /// le16, [`LINK_UP`].
+    pub const STATUS: usize = 6;
+    /// le16.
+    pub const MAX_VIRTQUEUE_PAIRS: usize = 8;
+    /// le16, bytes.
+    pub const MTU: usize = 10;
+    /// Bytes of the fields this device has. What follows in the structure belongs to features that are not offered.
+    pub const SIZE: usize = 12;
+
+    /// VIRTIO_NET_S_LINK_UP.
+    pub const LINK_UP: u16 = 1;
+}
+
+/// Bytes of an Ethernet header.
+pub const ETHERNET: usize = 14;
+
+/// Most bytes of a frame, its Ethernet header included: what a driver of a device with segmentation offloads provides
+/// buffers for, less the header (§5.1.6.3.1: 65562 − 12).
+pub const MAX_FRAME: usize = 65550;
