@@ -1,0 +1,46 @@
+//! Memory shared with the kernel that is unmapped with its owner.
+
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+/// A mapping of this process. It hands out its address only: who makes references answers for them.
+pub(crate) struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: it owns its mapping and makes no reference into it.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    /// `len` bytes of a kernel object (a socket's rings) from `offset` on, readable, writable and present.
+    pub(crate) fn of(fd: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, Errno> {
+        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, offset) }?;
+        Self::new(base.cast(), len)
+    }
+
+    fn new(base: *mut u8, len: usize) -> Result<Self, Errno> {
+        NonNull::new(base).map(|base| Mapping { base, len }).ok_or(Errno::NOMEM)
+    }
+
+    pub(crate) fn base(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: made by mmap with this length; whoever had addresses in it is gone with the owner.
+        // An error would mean that it was not mapped, which leaves nothing to do.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
