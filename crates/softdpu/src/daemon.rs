@@ -143,8 +143,8 @@ fn add_device(connection: &Connection, options: &DeviceAdd) -> Result<(), String
     ]);
     // As it is: what is left out, such as the socket, is the daemon's to choose.
     let result: DeviceArgs = connect(connection)?.call_method("device.add", &device).map_err(text)?;
-    if let Some(device) = result.devices.first() {
-        println!("{}", device.access().socket.display());
+    if let Some(access) = result.devices.first().and_then(|device| device.access()) {
+        println!("{}", access.socket.display());
     }
     Ok(())
 }

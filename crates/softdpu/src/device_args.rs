@@ -2,7 +2,7 @@
 
 use softdpu_control::api::{DeviceArgs as ArgsResult, Request};
 use softdpu_control::attach::{self, Format};
-use softdpu_control::config::{self, Device, Severity, nearest};
+use softdpu_control::config::{self, Severity, nearest};
 
 use crate::arguments::{ArgsFormat, Connection, DeviceArgs};
 use crate::daemon;
@@ -16,26 +16,24 @@ pub fn print(connection: &Connection, options: &DeviceArgs) -> Result<(), String
         ArgsFormat::Libblkio => Format::Libblkio,
         ArgsFormat::Env => Format::Env,
     };
-    let devices = match &options.site {
+    let args = match &options.site {
         Some(site) => from_site(site, &options.name)?,
         None => {
             let request = Request::DeviceArgs { name: options.name.clone() };
-            let result: ArgsResult = daemon::connect(connection)?.call(&request).map_err(|error| error.to_string())?;
-            result.devices
+            daemon::connect(connection)?.call(&request).map_err(|error| error.to_string())?
         }
     };
-    print!("{}", attach::render(&devices, format, options.memory));
+    print!("{}", attach::render(&args, format, options.memory).map_err(|error| error.to_string())?);
     Ok(())
 }
 
-fn from_site(site: &std::path::Path, name: &str) -> Result<Vec<Device>, String> {
+fn from_site(site: &std::path::Path, name: &str) -> Result<ArgsResult, String> {
     let loaded = config::load(site, Severity::Warning);
     let Some(valid) = loaded.site else {
         eprint!("{}", loaded.report);
         return Err(format!("{} is not valid", site.display()));
     };
-    let devices = attach::domain_of(&valid, name);
-    if devices.is_empty() {
+    let Some(args) = attach::device_args(&valid, name) else {
         let names: Vec<&str> = valid.devices.iter().map(|device| device.name.as_str()).collect();
         let hint = match nearest(name, names.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),
@@ -43,6 +41,6 @@ fn from_site(site: &std::path::Path, name: &str) -> Result<Vec<Device>, String> 
             None => format!("it declares {}", names.join(", ")),
         };
         return Err(format!("{} has no device `{name}`: {hint}", site.display()));
-    }
-    Ok(devices)
+    };
+    Ok(args)
 }

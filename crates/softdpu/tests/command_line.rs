@@ -121,7 +121,7 @@ fn commands_become_requests() {
 
     let (request, _) = asked(&["device", "add", "d", "--volume", "v"], serde_json::json!({ "devices": [] }));
     let Request::DeviceAdd(device) = request else { panic!("{request:?}") };
-    assert_eq!(device.access().socket, Path::new("/run/softdpu/d.sock"), "the daemon's choice");
+    assert_eq!(device.access().unwrap().socket, Path::new("/run/softdpu/d.sock"), "the daemon's choice");
 
     let (request, output) = asked(&["status"], serde_json::json!(NodeStatus::default()));
     assert_eq!(request, Request::Status);

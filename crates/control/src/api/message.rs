@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::VERSION;
-use crate::config::{self, Bytes, Device, Volume, alternatives, nearest};
+use crate::config::{self, Bytes, Device, Network, Volume, alternatives, nearest};
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -83,6 +83,9 @@ pub struct Empty {}
 pub struct DeviceArgs {
     /// The device, and after it the other devices of its domain: what [`attach::render`](crate::attach::render) takes.
     pub devices: Vec<Device>,
+    /// The networks they attach to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<Network>,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -6,13 +6,14 @@
 //!                        └──── problems ──┴────────────┴──▶ Report: file:line:column, found, expected, help
 //! ```
 //!
-//! `softdpu check` and `softdpu run` call [`load`]; the management API reads its parameters through [`volume_from_json`]
-//! and [`device_from_json`], the same reader with the same defaults and messages, and applies [`Site::problems`] to the
+//! `softdpu check` and `softdpu run` call [`load`]; the management API reads its parameters through [`volume_from_json`],
+//! [`network_from_json`] and [`device_from_json`], the same reader with the same defaults and messages, and applies [`Site::problems`] to the
 //! site as it would become.
 
 mod diagnostic;
 mod machine;
 mod nbd_uri;
+mod network;
 mod read;
 mod reader;
 mod rules;
@@ -29,6 +30,10 @@ use value::Data;
 
 pub use diagnostic::{Diagnostic, Problem, Report, Severity, alternatives, nearest};
 pub use nbd_uri::{NbdServer, NbdUri, NbdUriError};
+pub use network::{
+    DEFAULT_MTU, Endpoint, MacAddress, MacError, Network, NetworkPort, RateLimit, Subnet, Tap, Underlay,
+    UnderlayBackend, VXLAN_PORT, VirtioNet, Vni,
+};
 pub use reader::is_name;
 pub use site::{
     Backend, Cache, DEFAULT_TENANT, Dataplane, Device, DeviceBackend, DeviceKind, Discard, Fairness, FileBackend,
@@ -36,7 +41,7 @@ pub use site::{
     Tenant, VirtioBlk, Volume,
 };
 pub use summary::summary;
-pub use units::{Bytes, BytesPerSecond, Span, UnitError};
+pub use units::{BitsPerSecond, Bytes, BytesPerSecond, Span, UnitError};
 
 /// The largest site file that is read: thousands of devices fit, a wrong file name (an image) does not.
 const LARGEST_FILE: u64 = 16 << 20;
@@ -117,6 +122,11 @@ fn syntax_problem(error: &toml::de::Error) -> Problem {
 /// Reads a volume from the parameters of a management request, which have the shape of `[[volume]]`. Paths are absolute.
 pub fn volume_from_json(parameters: &serde_json::Value) -> Result<Volume, Vec<Problem>> {
     from_json(parameters, &schema::VOLUME, read::volume)
+}
+
+/// Reads a network from the parameters of a management request, which have the shape of `[[network]]`.
+pub fn network_from_json(parameters: &serde_json::Value) -> Result<Network, Vec<Problem>> {
+    from_json(parameters, &schema::NETWORK, network::read::network)
 }
 
 /// Reads a device from the parameters of a management request, which have the shape of `[[device]]`. A socket that is not

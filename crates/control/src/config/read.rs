@@ -5,8 +5,10 @@
 
 use std::path::Path;
 
+use super::diagnostic::Problem;
 use super::nbd_uri::{NbdServer, NbdUri, NbdUriError};
-use super::reader::Reader;
+use super::network;
+use super::reader::{Reader, join};
 use super::schema;
 use super::site::*;
 use super::units::{Bytes, BytesPerSecond, Span};
@@ -36,15 +38,11 @@ pub(super) fn site(reader: Reader<'_>) -> Site {
     };
     let tenants = reader.tables("tenant", &schema::TENANT).into_iter().map(tenant).collect();
     let volumes = reader.tables("volume", &schema::VOLUME).into_iter().map(volume).collect();
-    reader.not_yet(
-        "network",
-        "[[network]] does not work yet: this release serves disks only",
-        "remove the section; networks come together with `virtio-net` devices",
-    );
+    let networks = reader.tables("network", &schema::NETWORK).into_iter().map(network::read::network).collect();
     let devices =
         reader.tables("device", &schema::DEVICE).into_iter().map(|table| device(table, &node.run_directory)).collect();
     reader.finish();
-    let mut site = Site { node, tenants, volumes, devices };
+    let mut site = Site { node, tenants, volumes, networks, devices };
     site.declare_default_tenant();
     site
 }
@@ -95,8 +93,18 @@ fn node(reader: Reader<'_>) -> Node {
         listen.map(|listen| Metrics { listen })
     });
     let log = reader.table("log", &schema::LOG).map(log).unwrap_or_default();
+    let underlay = reader.table("underlay", &schema::UNDERLAY).map(network::read::underlay);
     reader.finish();
-    Node { dataplane, fairness: fairness.unwrap_or_default(), run_directory, state_directory, api, metrics, log }
+    Node {
+        dataplane,
+        fairness: fairness.unwrap_or_default(),
+        run_directory,
+        state_directory,
+        api,
+        metrics,
+        log,
+        underlay,
+    }
 }
 
 fn dataplane(reader: Reader<'_>) -> Dataplane {
@@ -133,7 +141,7 @@ fn log(reader: Reader<'_>) -> Log {
     Log { format: format.unwrap_or_default(), level: level.unwrap_or_default() }
 }
 
-fn socket_access(reader: &Reader<'_>, default: &Path) -> SocketAccess {
+pub(super) fn socket_access(reader: &Reader<'_>, default: &Path) -> SocketAccess {
     SocketAccess {
         socket: reader.path("socket").unwrap_or_else(|| default.to_owned()),
         socket_owner: reader.string("socket-owner").map(|(text, _)| text.to_owned()),
@@ -146,7 +154,7 @@ fn socket_access(reader: &Reader<'_>, default: &Path) -> SocketAccess {
     }
 }
 
-fn name(reader: &Reader<'_>, example: &str) -> String {
+pub(super) fn name(reader: &Reader<'_>, example: &str) -> String {
     if reader.value("name").is_none() {
         reader.missing("name", &format!("name = \"{example}\""));
     }
@@ -291,17 +299,28 @@ pub(super) fn device(reader: Reader<'_>, run_directory: &Path) -> Device {
     let tenant = reader.name("tenant").unwrap_or_else(|| DEFAULT_TENANT.to_owned());
     let domain = reader.name("domain").unwrap_or_else(|| name.clone());
     let cores = reader.cores("cores");
-    reader.not_yet(
-        "virtio-net",
-        "`virtio-net` devices do not work yet: this release serves disks only",
-        "remove the device; `virtio-blk` works",
-    );
-    let blk = reader.table("virtio-blk", &schema::VIRTIO_BLK).map(|table| virtio_blk(table, &name, run_directory));
-    if blk.is_none() && reader.value("virtio-net").is_none() && reader.value("virtio-blk").is_none() {
-        reader.exactly_one(&["virtio-blk"], "virtio-blk = { volume = \"acme-root\" }");
-    }
+    // Every table is read, so that mistakes in a second kind are found too.
+    let blk = reader
+        .table("virtio-blk", &schema::VIRTIO_BLK)
+        .map(|table| DeviceKind::VirtioBlk(virtio_blk(table, &name, run_directory)));
+    let net = reader
+        .table("virtio-net", &schema::VIRTIO_NET)
+        .map(|table| DeviceKind::VirtioNet(network::read::virtio_net(table, &name, run_directory)));
+    let tap = reader.table("tap", &schema::TAP).map(|table| DeviceKind::Tap(network::read::tap(table)));
+    reader.exactly_one(&["virtio-blk", "virtio-net", "tap"], "virtio-blk = { volume = \"acme-root\" }");
+    let kind = blk.or(net).or(tap).unwrap_or_else(|| DeviceKind::VirtioBlk(VirtioBlk::stand_in(&name, run_directory)));
+    let domain = match (&kind, reader.value("domain")) {
+        (DeviceKind::Tap(_), Some(value)) => {
+            let message = "a `tap` has no `domain`: it is an interface of the host, not of a guest";
+            reader.report(
+                Problem::error(join(&reader.path, "domain"), message).at(value.span.clone()).help("remove `domain`"),
+            );
+            String::new()
+        }
+        (DeviceKind::Tap(_), None) => String::new(),
+        _ => domain,
+    };
     reader.finish();
-    let kind = DeviceKind::VirtioBlk(blk.unwrap_or_else(|| VirtioBlk::stand_in(&name, run_directory)));
     Device { name, tenant, domain, cores, kind }
 }
 

@@ -191,6 +191,45 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A string or a list of strings, at least one, that `convert` takes; none may be there twice.
+    pub(super) fn one_or_more<T: PartialEq>(
+        &self,
+        key: &'static str,
+        what: &str,
+        convert: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        let value = self.value(key)?;
+        let list = format!("{what}, or a list of them");
+        let items = match &value.data {
+            Data::Array(items) if !items.is_empty() => items.as_slice(),
+            Data::String(_) => std::slice::from_ref(value),
+            _ => {
+                self.report(self.wrong(key, value, list));
+                return None;
+            }
+        };
+        let mut taken = Vec::new();
+        for (index, item) in items.iter().enumerate() {
+            self.context.spans.borrow_mut().insert(format!("{}[{index}]", join(&self.path, key)), item.span.clone());
+            let Data::String(text) = &item.data else {
+                self.report(self.wrong(key, item, what));
+                continue;
+            };
+            match convert(text) {
+                Ok(converted) if taken.contains(&converted) => {
+                    let message = format!("{text} is listed twice in `{key}`");
+                    self.report(Problem::error(join(&self.path, key), message).at(item.span.clone()));
+                }
+                Ok(converted) => taken.push(converted),
+                Err(help) => {
+                    let problem = self.wrong(key, item, what);
+                    self.report(if help.is_empty() { problem } else { problem.help(help) });
+                }
+            }
+        }
+        Some(taken)
+    }
+
     /// One of the words in `choices`. `planned` are words that will mean something in a later release.
     pub(super) fn choice<T: Copy>(
         &self,
@@ -352,7 +391,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether `text` can name a tenant, volume, device or domain.
+/// Whether `text` can name a tenant, volume, network, device or domain.
 pub fn is_name(text: &str) -> bool {
     /// As long as a host name's label (RFC 1123 §2.1): a domain is often named after its guest's host name.
     const LONGEST_NAME: usize = 63;

@@ -19,11 +19,13 @@ impl Site {
         let mut problems = Vec::new();
         duplicate_names("tenant", self.tenants.iter().map(|tenant| tenant.name.as_str()), &mut problems);
         duplicate_names("volume", self.volumes.iter().map(|volume| volume.name.as_str()), &mut problems);
+        duplicate_names("network", self.networks.iter().map(|network| network.name.as_str()), &mut problems);
         duplicate_names("device", self.devices.iter().map(|device| device.name.as_str()), &mut problems);
         for (index, volume) in self.volumes.iter().enumerate() {
             volume.check(&format!("volume[{index}]"), &mut problems);
         }
         self.check_files(&mut problems);
+        self.check_networks(&mut problems);
         for (index, device) in self.devices.iter().enumerate() {
             self.check_device(&format!("device[{index}]"), device, &mut problems);
         }
@@ -65,8 +67,12 @@ impl Site {
                 );
             }
         }
-        let DeviceKind::VirtioBlk(blk) = &device.kind;
-        let place = format!("{place}.virtio-blk");
+        if let Some(blk) = device.disk() {
+            self.check_disk(&format!("{place}.virtio-blk"), blk, problems);
+        }
+    }
+
+    fn check_disk(&self, place: &str, blk: &VirtioBlk, problems: &mut Vec<Problem>) {
         if !blk.volume.is_empty() && self.volume(&blk.volume).is_none() {
             let names = self.volumes.iter().map(|volume| volume.name.as_str());
             problems.push(dangling(format!("{place}.volume"), "volume", &blk.volume, names));
@@ -100,9 +106,9 @@ impl Site {
     fn check_sockets(&self, problems: &mut Vec<Problem>) {
         let mut users: HashMap<&Path, String> = HashMap::new();
         let sockets = std::iter::once(("node.api.socket".to_owned(), "the management API".to_owned(), &self.node.api))
-            .chain(self.devices.iter().enumerate().map(|(index, device)| {
+            .chain(self.devices.iter().enumerate().filter_map(|(index, device)| {
                 let place = format!("device[{index}].{}.socket", device.kind.name());
-                (place, format!("device `{}`", device.name), device.access())
+                device.access().map(|access| (place, format!("device `{}`", device.name), access))
             }));
         for (place, user, access) in sockets {
             let length = access.socket.as_os_str().as_bytes().len();
@@ -129,10 +135,11 @@ impl Site {
 
     fn check_writers(&self, problems: &mut Vec<Problem>) {
         for volume in self.volumes.iter().filter(|volume| !volume.shared && !volume.read_only) {
-            let mut writers = self.devices.iter().enumerate().filter(|(_, device)| {
-                let DeviceKind::VirtioBlk(blk) = &device.kind;
-                blk.volume == volume.name && !blk.read_only
-            });
+            let mut writers = self
+                .devices
+                .iter()
+                .enumerate()
+                .filter(|(_, device)| device.disk().is_some_and(|blk| blk.volume == volume.name && !blk.read_only));
             let Some((_, first)) = writers.next() else { continue };
             for (index, _) in writers {
                 problems.push(
@@ -241,7 +248,12 @@ fn duplicate_names<'a>(section: &str, names: impl Iterator<Item = &'a str>, prob
     }
 }
 
-fn dangling<'a>(place: String, what: &str, found: &str, names: impl Iterator<Item = &'a str> + Clone) -> Problem {
+pub(super) fn dangling<'a>(
+    place: String,
+    what: &str,
+    found: &str,
+    names: impl Iterator<Item = &'a str> + Clone,
+) -> Problem {
     let problem = Problem::error(place, format!("there is no {what} `{found}`"));
     match nearest(found, names.clone().filter(|name| !name.is_empty())) {
         Some(near) => problem.help(format!("did you mean `{near}`?")),

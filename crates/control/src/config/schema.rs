@@ -18,7 +18,7 @@ pub const ROOT: Section = Section { title: "the site file", keys: &["node", "ten
 /// `[node]`
 pub const NODE: Section = Section {
     title: "[node]",
-    keys: &["dataplane", "fairness", "run-directory", "state-directory", "api", "metrics", "log"],
+    keys: &["dataplane", "fairness", "run-directory", "state-directory", "api", "metrics", "log", "underlay"],
 };
 /// `node.dataplane`
 pub const DATAPLANE: Section = Section { title: "node.dataplane", keys: &["cores", "mode", "idle-sleep"] };
@@ -29,6 +29,9 @@ pub const API: Section =
 pub const METRICS: Section = Section { title: "node.metrics", keys: &["listen"] };
 /// `node.log`
 pub const LOG: Section = Section { title: "node.log", keys: &["format", "level"] };
+/// `node.underlay`
+pub const UNDERLAY: Section =
+    Section { title: "node.underlay", keys: &["interface", "address", "port", "backend", "mtu"] };
 /// `[[tenant]]`
 pub const TENANT: Section = Section { title: "[[tenant]]", keys: &["name", "weight", "limits"] };
 /// `tenant.limits`
@@ -48,9 +51,14 @@ pub const FILE: Section = Section { title: "volume.file", keys: &["path", "size"
 pub const BLOCK_DEVICE: Section = Section { title: "volume.device", keys: &["path", "direct", "discard"] };
 /// `volume.nbd`
 pub const NBD: Section = Section { title: "volume.nbd", keys: &["uri", "timeout", "reconnect"] };
+/// `[[network]]`
+pub const NETWORK: Section =
+    Section { title: "[[network]]", keys: &["name", "tenant", "vni", "cidr", "gateway", "mtu", "dns", "endpoint"] };
+/// `[[network.endpoint]]`
+pub const ENDPOINT: Section = Section { title: "[[network.endpoint]]", keys: &["address", "mac", "host"] };
 /// `[[device]]`
 pub const DEVICE: Section =
-    Section { title: "[[device]]", keys: &["name", "tenant", "domain", "cores", "virtio-blk", "virtio-net"] };
+    Section { title: "[[device]]", keys: &["name", "tenant", "domain", "cores", "virtio-blk", "virtio-net", "tap"] };
 /// `device.virtio-blk`
 pub const VIRTIO_BLK: Section = Section {
     title: "device.virtio-blk",
@@ -68,6 +76,33 @@ pub const VIRTIO_BLK: Section = Section {
         "seg-max",
     ],
 };
+/// `device.virtio-net`
+pub const VIRTIO_NET: Section = Section {
+    title: "device.virtio-net",
+    keys: &[
+        "network",
+        "address",
+        "mac",
+        "queues",
+        "queue-size",
+        "packed",
+        "mtu",
+        "spoof-check",
+        "rate",
+        "socket",
+        "socket-owner",
+        "socket-group",
+        "socket-mode",
+    ],
+};
+/// `device.tap`
+pub const TAP: Section = Section {
+    title: "device.tap",
+    keys: &["network", "address", "interface", "mac", "queues", "mtu", "spoof-check", "rate"],
+};
+/// `rate` of `device.virtio-net` and of `device.tap`
+pub const RATE: Section =
+    Section { title: "rate", keys: &["packets", "packets-burst", "bandwidth", "bandwidth-burst"] };
 
 /// Every section, in the order of the reference.
 pub const SECTIONS: &[&Section] = &[
@@ -77,6 +112,7 @@ pub const SECTIONS: &[&Section] = &[
     &API,
     &METRICS,
     &LOG,
+    &UNDERLAY,
     &TENANT,
     &LIMITS,
     &VOLUME,
@@ -85,6 +121,11 @@ pub const SECTIONS: &[&Section] = &[
     &FILE,
     &BLOCK_DEVICE,
     &NBD,
+    &NETWORK,
+    &ENDPOINT,
     &DEVICE,
     &VIRTIO_BLK,
+    &VIRTIO_NET,
+    &TAP,
+    &RATE,
 ];

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::network::{Network, Tap, Underlay, VirtioNet};
 use super::units::{Bytes, Span};
 
 /// Name of the tenant that owns devices which name none. It exists without being declared.
@@ -26,6 +27,9 @@ pub struct Site {
     /// Volumes.
     #[serde(default, rename = "volume")]
     pub volumes: Vec<Volume>,
+    /// Networks.
+    #[serde(default, rename = "network")]
+    pub networks: Vec<Network>,
     /// Devices.
     #[serde(default, rename = "device")]
     pub devices: Vec<Device>,
@@ -72,6 +76,9 @@ pub struct Node {
     pub metrics: Option<Metrics>,
     /// The log.
     pub log: Log,
+    /// How networks reach other hosts; they do not where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub underlay: Option<Underlay>,
 }
 
 impl Default for Node {
@@ -85,6 +92,7 @@ impl Default for Node {
             run_directory,
             metrics: None,
             log: Log::default(),
+            underlay: None,
         }
     }
 }
@@ -434,7 +442,8 @@ pub struct Device {
     pub name: String,
     /// Whose work it is.
     pub tenant: String,
-    /// The guest whose memory it shares; devices of one guest name one domain.
+    /// The guest whose memory it shares; devices of one guest name one domain. Empty for a TAP, which has no guest.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
     pub domain: String,
     /// The cores its queues are spread over; all data-plane cores where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -447,14 +456,24 @@ pub struct Device {
 impl Device {
     /// The volume it serves, where it is a disk.
     pub fn volume(&self) -> Option<&str> {
-        let DeviceKind::VirtioBlk(blk) = &self.kind;
-        Some(&blk.volume)
+        self.disk().map(|blk| blk.volume.as_str())
     }
 
-    /// The socket its driver connects to.
-    pub fn access(&self) -> &SocketAccess {
-        let DeviceKind::VirtioBlk(blk) = &self.kind;
-        &blk.access
+    /// The disk, where it is one.
+    pub fn disk(&self) -> Option<&VirtioBlk> {
+        match &self.kind {
+            DeviceKind::VirtioBlk(blk) => Some(blk),
+            DeviceKind::VirtioNet(_) | DeviceKind::Tap(_) => None,
+        }
+    }
+
+    /// The socket its driver connects to; none for a TAP, whose driver is the kernel.
+    pub fn access(&self) -> Option<&SocketAccess> {
+        match &self.kind {
+            DeviceKind::VirtioBlk(blk) => Some(&blk.access),
+            DeviceKind::VirtioNet(net) => Some(&net.access),
+            DeviceKind::Tap(_) => None,
+        }
     }
 }
 
@@ -464,6 +483,10 @@ impl Device {
 pub enum DeviceKind {
     /// A virtio block device over vhost-user.
     VirtioBlk(VirtioBlk),
+    /// A virtio network device over vhost-user.
+    VirtioNet(VirtioNet),
+    /// A TAP interface of the host.
+    Tap(Tap),
 }
 
 impl DeviceKind {
@@ -471,6 +494,8 @@ impl DeviceKind {
     pub fn name(&self) -> &'static str {
         match self {
             DeviceKind::VirtioBlk(_) => "virtio-blk",
+            DeviceKind::VirtioNet(_) => "virtio-net",
+            DeviceKind::Tap(_) => "tap",
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::site::{Backend, DeviceKind, IdleSleep, Site};
+use super::network::NetworkPort;
+use super::site::{Backend, DeviceKind, IdleSleep, Site, VirtioBlk};
 
 /// What `site` would run, for people.
 pub fn summary(site: &Site) -> String {
@@ -21,6 +22,9 @@ fn write_summary(out: &mut String, site: &Site) -> std::fmt::Result {
     };
     writeln!(out, "data plane  CPU {}, {idle}", cores.join(", "))?;
     writeln!(out, "management  {}", site.node.api.socket.display())?;
+    if let Some(underlay) = &site.node.underlay {
+        writeln!(out, "underlay    {}, VXLAN port {}", underlay.interface, underlay.port)?;
+    }
     if let Some(metrics) = &site.node.metrics {
         writeln!(out, "metrics     http://{}/metrics", metrics.listen)?;
     }
@@ -44,18 +48,40 @@ fn write_summary(out: &mut String, site: &Site) -> std::fmt::Result {
         }
         writeln!(out, "volume      {}: {}{place}, {size}{flags}", volume.name, volume.backend.kind())?;
     }
-    for device in &site.devices {
-        let DeviceKind::VirtioBlk(blk) = &device.kind;
-        let read_only = if blk.read_only { ", read-only" } else { "" };
+    for network in &site.networks {
+        let prefixes: Vec<String> = network.cidr.iter().map(ToString::to_string).collect();
+        let tenant = network.tenant.as_ref().map_or_else(String::new, |tenant| format!(", only for {tenant}"));
+        let elsewhere = network.endpoints.len();
+        let mtu = site.network_mtu(network).map_or_else(|| "its underlay's MTU".to_owned(), |mtu| format!("MTU {mtu}"));
         writeln!(
             out,
-            "device      {}: virtio-blk on {}, {} queue(s) of {}{read_only}, {}",
-            device.name,
-            blk.volume,
-            blk.queues,
-            blk.queue_size,
-            blk.access.socket.display()
+            "network     {}: VNI {}, {}, {mtu}, {} device(s) here, {elsewhere} endpoint(s) elsewhere{tenant}",
+            network.name,
+            network.vni,
+            prefixes.join(", "),
+            site.attached(&network.name).count(),
         )?;
     }
+    for device in &site.devices {
+        let what = match &device.kind {
+            DeviceKind::VirtioBlk(blk) => disk(blk),
+            DeviceKind::VirtioNet(net) => {
+                format!("virtio-net {}, queues of {}", port(&net.port), net.queue_size)
+            }
+            DeviceKind::Tap(tap) => format!("tap {} {}", tap.interface, port(&tap.port)),
+        };
+        let socket = device.access().map_or_else(String::new, |access| format!(", {}", access.socket.display()));
+        writeln!(out, "device      {}: {what}{socket}", device.name)?;
+    }
     Ok(())
+}
+
+fn disk(blk: &VirtioBlk) -> String {
+    let read_only = if blk.read_only { ", read-only" } else { "" };
+    format!("virtio-blk on {}, {} queue(s) of {}{read_only}", blk.volume, blk.queues, blk.queue_size)
+}
+
+fn port(port: &NetworkPort) -> String {
+    let addresses: Vec<String> = port.addresses.iter().map(ToString::to_string).collect();
+    format!("in {}, {}, {}, {} queue pair(s)", port.network, addresses.join(", "), port.mac, port.queues)
 }

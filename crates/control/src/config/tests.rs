@@ -49,7 +49,7 @@ fn a_small_site_has_a_sensible_default_for_everything_else() {
     assert_eq!(site.volumes[0].block_size, 512);
     let device = &site.devices[0];
     assert_eq!((device.tenant.as_str(), device.domain.as_str()), ("default", "disk"));
-    let DeviceKind::VirtioBlk(blk) = &device.kind;
+    let blk = device.disk().unwrap();
     assert_eq!((blk.queues, blk.queue_size, blk.seg_max, blk.serial.as_str()), (1, 256, 254, "disk"));
     assert_eq!(blk.access, SocketAccess::at("/srv/site/run/softdpu/disk.sock".into()));
 }
@@ -120,7 +120,7 @@ virtio-blk = { volume = "remote", queues = 4, queue-size = 128, socket = "one.so
             reconnect: Reconnect::For(Span::from_secs(60)),
         })
     );
-    let DeviceKind::VirtioBlk(blk) = &site.devices[0].kind;
+    let blk = site.devices[0].disk().unwrap();
     assert_eq!((blk.queues, blk.queue_size, blk.seg_max, blk.packed, blk.read_only), (4, 128, 64, false, true));
     assert_eq!(blk.access.socket_mode, FileMode(0o660));
 }
@@ -140,7 +140,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "[node]\nfairnes = \"fcfs\"",
         "2:1: unknown key in [node]: found `fairnes`, expected `dataplane`, `fairness`, `run-directory`, \
-         `state-directory`, `api`, `metrics` or `log` (did you mean `fairness`?)",
+         `state-directory`, `api`, `metrics`, `log` or `underlay` (did you mean `fairness`?)",
     ),
     (
         "[nodes]",
@@ -217,16 +217,6 @@ const BROKEN: &[(&str, &str)] = &[
         "3:10: `limits` do not work yet: the tenant would not be limited (remove `limits`; every tenant may use what is \
          free)",
     ),
-    (
-        "[[network]]\nname = \"n\"",
-        "1:1: [[network]] does not work yet: this release serves disks only (remove the section; networks come together \
-         with `virtio-net` devices)",
-    ),
-    (
-        "[[device]]\nname = \"n\"\nvirtio-net = {}",
-        "3:14: `virtio-net` devices do not work yet: this release serves disks only (remove the device; `virtio-blk` \
-         works)",
-    ),
     // Volumes
     (
         "[[volume]]\nname = \"v\"\nmemory = { size = 64 }",
@@ -301,7 +291,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "[[device]]\nname = \"d\"",
-        "1:1: [[device]] needs one of `virtio-blk` (add `virtio-blk = { volume = \"acme-root\" }`)",
+        "1:1: [[device]] needs one of `virtio-blk`, `virtio-net` or `tap` (add `virtio-blk = { volume = \"acme-root\" }`)",
     ),
     (
         "[[device]]\nname = \"d\"\nvirtio-blk = {}",
@@ -479,7 +469,7 @@ fn api_parameters_have_the_shape_and_the_messages_of_the_site_file() {
     let device =
         device_from_json(&serde_json::json!({"name": "d", "virtio-blk": {"volume": "v"}}), Path::new("/run/softdpu"))
             .unwrap();
-    assert_eq!(device.access().socket, PathBuf::from("/run/softdpu/d.sock"));
+    assert_eq!(device.access().unwrap().socket, PathBuf::from("/run/softdpu/d.sock"));
 }
 
 #[test]
@@ -499,6 +489,12 @@ fn fragment() -> impl Strategy<Value = String> {
         Just("[[device]]\n".to_owned()),
         Just("[[tenant]]\n".to_owned()),
         Just("[network]\n".to_owned()),
+        Just("[[network]]\nvni = 7\ncidr = [\"10.0.0.0/8\", \"fd00::/64\"]\n".to_owned()),
+        Just("[[network.endpoint]]\naddress = \"fd00::\"\n".to_owned()),
+        Just("tap = { network = \"a\", address = \"10.0.0.2\", interface = \"t\" }\n".to_owned()),
+        "cidr = \"[0-9a-f:.]{0,9}/[0-9]{1,3}\"\n",
+        Just("virtio-net = { network = \"a\", address = [\"fd00::2\"], rate = { packets = 9 } }\n".to_owned()),
+        Just("node.underlay = { interface = \"t\", mtu = 700, address = \"fe80::1\" }\n".to_owned()),
         Just("name = \"a\"\n".to_owned()),
         Just("domain = \"ä\"\n".to_owned()),
         Just("memory = { size = \"1 GiB\" }\n".to_owned()),

@@ -23,6 +23,16 @@ const SIZE_UNITS: &[(&str, u64)] = &[
     ("TB", 1_000_000_000_000),
 ];
 
+/// Units of data rates in bits per second; decimal, as networks are measured.
+const BIT_UNITS: &[(&str, u64)] = &[
+    ("bit", 1),
+    ("kbit", 1_000),
+    ("Kbit", 1_000),
+    ("Mbit", 1_000_000),
+    ("Gbit", 1_000_000_000),
+    ("Tbit", 1_000_000_000_000),
+];
+
 /// Units of time in nanoseconds.
 const TIME_UNITS: &[(&str, u64)] = &[
     ("ns", 1),
@@ -131,6 +141,10 @@ pub struct Bytes(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BytesPerSecond(pub u64);
 
+/// A number of bits per second, written as `"1 Gbit/s"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BitsPerSecond(pub u64);
+
 /// A time span with nanosecond resolution, written as `"50 us"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(pub Duration);
@@ -166,6 +180,13 @@ impl FromStr for BytesPerSecond {
     }
 }
 
+impl FromStr for BitsPerSecond {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        parse_quantity(text, BIT_UNITS, "/s", "bits per second", "\"1 Gbit/s\"").map(BitsPerSecond)
+    }
+}
+
 impl FromStr for Span {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
@@ -182,6 +203,14 @@ impl fmt::Display for Bytes {
 impl fmt::Display for BytesPerSecond {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_quantity(f, self.0, &SIZE_UNITS[..6], "/s")
+    }
+}
+
+impl fmt::Display for BitsPerSecond {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The last of equal units would be written: "Kbit" is read but not written.
+        const WRITTEN: &[(&str, u64)] = &[BIT_UNITS[0], BIT_UNITS[1], BIT_UNITS[3], BIT_UNITS[4], BIT_UNITS[5]];
+        write_quantity(f, self.0, WRITTEN, "/s")
     }
 }
 
@@ -209,7 +238,7 @@ macro_rules! serde_as_text {
     )*};
 }
 
-serde_as_text!(Bytes, BytesPerSecond, Span);
+serde_as_text!(Bytes, BytesPerSecond, BitsPerSecond, Span);
 
 #[cfg(test)]
 mod tests {
@@ -241,6 +270,18 @@ mod tests {
     fn rates_need_their_per_second() {
         assert_eq!("2 GiB/s".parse(), Ok(BytesPerSecond(2 << 30)));
         assert!("2 GiB".parse::<BytesPerSecond>().is_err());
+        assert!("1 Gbit".parse::<BitsPerSecond>().is_err());
+    }
+
+    #[test]
+    fn bit_rates_are_decimal_and_no_byte_rates() {
+        for (text, bits) in [("1 Gbit/s", 1_000_000_000), ("2.5 Mbit/s", 2_500_000), ("64 Kbit/s", 64_000)] {
+            assert_eq!(text.parse(), Ok(BitsPerSecond(bits)), "{text}");
+        }
+        assert_eq!(BitsPerSecond(64_000).to_string(), "64 kbit/s");
+        for text in ["1 GiB/s", "1 Gb/s", "1 gbit/s", "0.5 bit/s"] {
+            assert!(text.parse::<BitsPerSecond>().is_err(), "{text} was taken");
+        }
     }
 
     #[test]
@@ -258,6 +299,7 @@ mod tests {
             let value = value >> shift;
             prop_assert_eq!(Bytes(value).to_string().parse(), Ok(Bytes(value)));
             prop_assert_eq!(BytesPerSecond(value).to_string().parse(), Ok(BytesPerSecond(value)));
+            prop_assert_eq!(BitsPerSecond(value).to_string().parse(), Ok(BitsPerSecond(value)));
             let span = Span(Duration::from_nanos(value));
             prop_assert_eq!(span.to_string().parse(), Ok(span));
         }

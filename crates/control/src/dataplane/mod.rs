@@ -182,7 +182,10 @@ impl DataPlane {
     }
 
     fn make_device(&mut self, device: &config::Device) -> Result<Device, String> {
-        let DeviceKind::VirtioBlk(blk) = &device.kind;
+        let blk = match &device.kind {
+            DeviceKind::VirtioBlk(blk) => blk,
+            DeviceKind::VirtioNet(_) | DeviceKind::Tap(_) => return Err(not_served(device)),
+        };
         let volume = Arc::clone(self.volumes.get(&blk.volume).map_err(|e| format!("volume '{}': {e}", blk.volume))?);
         let disk = Disk::new(blk, &volume).map_err(|error| error.to_string())?;
         let tenant = self
@@ -399,4 +402,9 @@ impl DataPlane {
 
 fn refusal(code: &str, message: String) -> Refusal {
     Refusal { code: code.to_owned(), message }
+}
+
+/// What is said of a device that may be declared but that no core can serve.
+fn not_served(device: &config::Device) -> String {
+    format!("`{}` devices are not served yet: this release serves disks", device.kind.name())
 }

@@ -148,7 +148,7 @@ fn failed_status(device: &config::Device, error: &str) -> DeviceStatus {
         state: DeviceState::Broken,
         broken_reason: Some(error.to_owned()),
         volume: device.volume().map(str::to_owned),
-        socket: device.access().socket.clone(),
+        socket: device.access().map(|access| access.socket.clone()).unwrap_or_default(),
         queues: Vec::new(),
         features: Vec::new(),
     }
@@ -176,7 +176,7 @@ fn device_status(device: &Device, engine: &Engine, cpus: &[u32]) -> DeviceStatus
         state,
         broken_reason: device.trouble.clone(),
         volume: device.config.volume().map(str::to_owned),
-        socket: device.config.access().socket.clone(),
+        socket: device.config.access().map(|access| access.socket.clone()).unwrap_or_default(),
         queues,
         features: FEATURE_NAMES
             .iter()

@@ -16,9 +16,9 @@ use super::poller::{EventFlags, Token};
 use super::ports::Port;
 use super::state::Supervisor;
 use crate::api::{
-    ApiError, DeviceArgs, ErrorCode, Id, LONGEST_REQUEST, LineBuffer, Request, Response, decode_request,
-    encode_response,
+    ApiError, ErrorCode, Id, LONGEST_REQUEST, LineBuffer, Request, Response, decode_request, encode_response,
 };
+use crate::attach;
 use crate::config::{Device, Volume};
 use crate::link::{Call, Placement, Refusal};
 use crate::status::{DataPlaneStatus, DeviceState, DeviceStatus, NodeStatus, TenantStatus, VolumeStatus};
@@ -367,7 +367,7 @@ impl Supervisor {
         match change {
             Change::DeviceAdd(device) => {
                 let port = self.open_port(device);
-                port.map(Some).map_err(|error| ApiError::new(ErrorCode::Failed, error.to_string()))
+                port.map_err(|error| ApiError::new(ErrorCode::Failed, error.to_string()))
             }
             _ => Ok(None),
         }
@@ -417,13 +417,10 @@ impl Supervisor {
     }
 
     fn device_args(&self, name: &str) -> Result<Value, ApiError> {
-        let site = self.desired.site();
-        let Some(device) = site.device(name) else {
-            return Err(ApiError::new(ErrorCode::NotFound, format!("there is no device called {name:?}")));
-        };
-        let others = site.devices.iter().filter(|other| other.domain == device.domain && other.name != device.name);
-        let devices = std::iter::once(device).chain(others).cloned().collect();
-        Ok(json!(DeviceArgs { devices }))
+        match attach::device_args(self.desired.site(), name) {
+            Some(args) => Ok(json!(args)),
+            None => Err(ApiError::new(ErrorCode::NotFound, format!("there is no device called {name:?}"))),
+        }
     }
 
     /// The node's status: what the data plane said of itself, and what only the supervisor knows.
@@ -468,7 +465,7 @@ impl Supervisor {
                 None => DeviceState::Listening,
             },
             volume: device.volume().map(str::to_owned),
-            socket: device.access().socket.clone(),
+            socket: device.access().map(|access| access.socket.clone()).unwrap_or_default(),
             ..DeviceStatus::default()
         };
         NodeStatus {

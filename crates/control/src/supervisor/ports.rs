@@ -21,11 +21,12 @@ pub(super) struct Port {
 }
 
 impl Supervisor {
-    /// Opens a device's socket; nobody is accepted before [`add_port`](Self::add_port).
-    pub(super) fn open_port(&mut self, device: &Device) -> Result<Port, SocketError> {
-        let listener = Listener::bind(device.access())?;
+    /// Opens a device's socket, if it has one; nobody is accepted before [`add_port`](Self::add_port).
+    pub(super) fn open_port(&mut self, device: &Device) -> Result<Option<Port>, SocketError> {
+        let Some(access) = device.access() else { return Ok(None) };
+        let listener = Listener::bind(access)?;
         self.next_port += 1;
-        Ok(Port { device: device.name.clone(), number: self.next_port, listener, connection: None })
+        Ok(Some(Port { device: device.name.clone(), number: self.next_port, listener, connection: None }))
     }
 
     pub(super) fn add_port(&mut self, port: Port) {

@@ -157,8 +157,9 @@ impl Supervisor {
             signals,
         };
         for device in &devices {
-            let port = supervisor.open_port(device)?;
-            supervisor.add_port(port);
+            if let Some(port) = supervisor.open_port(device)? {
+                supervisor.add_port(port);
+            }
         }
         Ok((supervisor, handle))
     }

@@ -1,0 +1,147 @@
+//! How a device is attached: arguments for QEMU, XML for libvirt, a driver for libblkio, variables for a script; for a TAP,
+//! the commands that configure it.
+//!
+//! `softdpu device args` prints these, from a site file or from what a running daemon serves. A vhost-user back end reads
+//! and writes its guest's memory, so whatever starts the guest has to share that memory: both QEMU and libvirt default to
+//! private memory, and every full output here says otherwise.
+
+mod libvirt;
+mod qemu;
+mod tap;
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use crate::api::DeviceArgs;
+use crate::config::{Bytes, Device, DeviceKind, Network, NetworkPort, Site};
+
+/// Who is going to attach the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `qemu-system-*` on a command line.
+    Qemu,
+    /// A libvirt domain, or with `fragment` only the device's element.
+    Libvirt {
+        /// Only the `<disk>` or `<interface>` element, for `virsh attach-device` or an existing domain.
+        fragment: bool,
+    },
+    /// `qemu-img` and `qemu-io`, which reach libblkio through `--image-opts`.
+    Libblkio,
+    /// Shell variables.
+    Env,
+}
+
+/// The guest's memory where the caller does not say.
+pub const DEFAULT_MEMORY: Bytes = Bytes(1 << 30);
+
+/// Why there is no such output.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttachError {
+    /// there is no device to attach
+    #[error("there is no device to attach")]
+    NoDevice,
+    /// libblkio drives disks only
+    #[error("libblkio drives disks, and `{0}` is none: use --format qemu, libvirt or env")]
+    NoDisk(String),
+    /// a TAP is no guest's
+    #[error("`{0}` is a TAP interface of the host, which no guest attaches to: leave --format out")]
+    NoGuest(String),
+}
+
+/// What [`render`] needs for the device called `name`: the device and after it the other devices of its domain, and the
+/// networks they attach to, with their MTU where the site settles it.
+pub fn device_args(site: &Site, name: &str) -> Option<DeviceArgs> {
+    let device = site.device(name)?;
+    // A TAP has no domain: there is nothing it shares one with.
+    let others = site
+        .devices
+        .iter()
+        .filter(|other| !device.domain.is_empty() && other.domain == device.domain && other.name != name);
+    let devices: Vec<Device> = std::iter::once(device).chain(others).cloned().collect();
+    let attached =
+        |network: &&Network| devices.iter().filter_map(Device::port).any(|port| port.network == network.name);
+    let networks = site.networks.iter().filter(attached);
+    let networks = networks.map(|network| Network { mtu: site.network_mtu(network), ..network.clone() }).collect();
+    Some(DeviceArgs { devices, networks })
+}
+
+/// How the first device of `args` is attached; a whole libvirt domain gets all of them. `memory` is the guest's.
+pub fn render(args: &DeviceArgs, format: Format, memory: Bytes) -> Result<String, AttachError> {
+    let device = args.devices.first().ok_or(AttachError::NoDevice)?;
+    match (format, &device.kind) {
+        (Format::Env, _) => Ok(env(device)),
+        (Format::Qemu, DeviceKind::VirtioBlk(blk)) => Ok(qemu::disk(&device.name, blk, memory)),
+        (Format::Qemu, DeviceKind::VirtioNet(net)) => {
+            Ok(qemu::interface(&device.name, net, mtu(args, &net.port), memory))
+        }
+        (Format::Qemu, DeviceKind::Tap(tap)) => Ok(tap::commands(tap, network(args, &tap.port), mtu(args, &tap.port))),
+        (Format::Libvirt { .. } | Format::Libblkio, DeviceKind::Tap(_)) => {
+            Err(AttachError::NoGuest(device.name.clone()))
+        }
+        (Format::Libvirt { fragment: true }, _) => Ok(libvirt::element(args, device, 0, "")),
+        (Format::Libvirt { fragment: false }, _) => Ok(libvirt::domain(args, memory)),
+        (Format::Libblkio, DeviceKind::VirtioBlk(blk)) => {
+            let path = qemu_value(&blk.access.socket);
+            Ok(format!("{}\n", shell_word(&format!("driver=virtio-blk-vhost-user,path={path},cache.direct=on"))))
+        }
+        (Format::Libblkio, DeviceKind::VirtioNet(_)) => Err(AttachError::NoDisk(device.name.clone())),
+    }
+}
+
+fn network<'a>(args: &'a DeviceArgs, port: &NetworkPort) -> Option<&'a Network> {
+    args.networks.iter().find(|network| network.name == port.network)
+}
+
+/// The largest IP packet of `port`, where it is known without looking at the underlay's interface.
+fn mtu(args: &DeviceArgs, port: &NetworkPort) -> Option<u16> {
+    port.mtu.or_else(|| network(args, port).and_then(|network| network.mtu))
+}
+
+/// A value inside a QEMU option list: a comma would end it and is doubled.
+fn qemu_value(path: &Path) -> String {
+    path.display().to_string().replace(',', ",,")
+}
+
+/// `text` as one word of a POSIX shell.
+fn shell_word(text: &str) -> String {
+    if text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./,=:+@%".contains(&byte)) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+fn env(device: &Device) -> String {
+    let mut variables = vec![("NAME", device.name.clone()), ("KIND", device.kind.name().to_owned())];
+    if !device.domain.is_empty() {
+        variables.push(("DOMAIN", device.domain.clone()));
+    }
+    if let Some(access) = device.access() {
+        variables.push(("SOCKET", access.socket.display().to_string()));
+    }
+    if let Some(port) = device.port() {
+        let addresses: Vec<String> = port.addresses.iter().map(ToString::to_string).collect();
+        variables.push(("NETWORK", port.network.clone()));
+        variables.push(("ADDRESS", addresses.join(" ")));
+        variables.push(("MAC", port.mac.to_string()));
+        variables.push(("QUEUES", port.queues.to_string()));
+    }
+    match &device.kind {
+        DeviceKind::VirtioBlk(blk) => variables.extend([
+            ("QUEUES", blk.queues.to_string()),
+            ("QUEUE_SIZE", blk.queue_size.to_string()),
+            ("VOLUME", blk.volume.clone()),
+        ]),
+        DeviceKind::VirtioNet(net) => variables.push(("QUEUE_SIZE", net.queue_size.to_string())),
+        DeviceKind::Tap(tap) => variables.push(("INTERFACE", tap.interface.clone())),
+    }
+    let mut text = String::new();
+    for (key, value) in variables {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "SOFTDPU_{key}={}", shell_word(&value));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,325 @@
+//! What a site file says about networks: `[node] underlay`, `[[network]]`, and the devices that attach to them.
+//!
+//! A [`Network`] is one tenant's Ethernet segment with routed subnets, told apart from all others by its VNI. A
+//! [`NetworkPort`] is where one of this node's devices attaches to it; an [`Endpoint`] is a guest of the same network on
+//! another host, behind the underlay.
+
+mod mac;
+pub(super) mod read;
+mod rules;
+
+use std::fmt;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use super::site::{Device, DeviceKind, Node, Site, SocketAccess};
+use super::units::{BitsPerSecond, Bytes};
+
+pub use mac::{MacAddress, MacError};
+
+/// The largest frame's payload that a network without an underlay carries where it does not say: Ethernet's own.
+pub const DEFAULT_MTU: u16 = 1500;
+/// The UDP port of VXLAN (RFC 7348 §5).
+pub const VXLAN_PORT: u16 = 4789;
+/// What VXLAN over IPv4 takes of the underlay's MTU: IPv4 20, UDP 8, VXLAN 8, inner Ethernet 14 bytes (RFC 7348 §5).
+const OVERHEAD_IPV4: u16 = 20 + 8 + 8 + 14;
+/// The same over IPv6, whose header has 40 bytes.
+const OVERHEAD_IPV6: u16 = 40 + 8 + 8 + 14;
+
+/// `node.underlay`: how this node reaches the other hosts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Underlay {
+    /// The host's interface that carries tunnelled frames.
+    pub interface: String,
+    /// This node's tunnel end points, at most one of IPv4 and one of IPv6; the interface's own where empty.
+    #[serde(default, rename = "address", skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
+    /// The UDP port that VXLAN is received on and sent to.
+    pub port: u16,
+    /// How frames get to the interface and from it.
+    pub backend: UnderlayBackend,
+    /// The largest IP packet that the hosts can send each other; the interface's own where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
+}
+
+impl Underlay {
+    /// What tunnelling takes of the MTU between tunnel end points with `addresses`: as much as the largest of their headers.
+    pub fn overhead<'a>(addresses: impl IntoIterator<Item = &'a IpAddr>) -> u16 {
+        if addresses.into_iter().any(IpAddr::is_ipv6) { OVERHEAD_IPV6 } else { OVERHEAD_IPV4 }
+    }
+}
+
+/// How frames get to the underlay's interface and from it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UnderlayBackend {
+    /// AF_XDP where the interface and the kernel have it, AF_PACKET otherwise.
+    #[default]
+    Auto,
+    /// AF_XDP, or not at all.
+    AfXdp,
+    /// AF_PACKET: slower, works with every interface.
+    AfPacket,
+}
+
+/// A VXLAN network identifier: 1 to 2^24 − 1 (RFC 7348 §5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(into = "u32", try_from = "u32")]
+pub struct Vni(u32);
+
+impl Vni {
+    /// The smallest; 0 is what VXLAN gateways use for frames of no network.
+    pub const MIN: u32 = 1;
+    /// The largest: the field has 24 bits.
+    pub const MAX: u32 = (1 << 24) - 1;
+
+    /// `None` outside 1 to 2^24 − 1.
+    pub const fn new(vni: u32) -> Option<Vni> {
+        if vni >= Vni::MIN && vni <= Vni::MAX { Some(Vni(vni)) } else { None }
+    }
+
+    /// The number.
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl From<Vni> for u32 {
+    fn from(vni: Vni) -> u32 {
+        vni.0
+    }
+}
+
+impl TryFrom<u32> for Vni {
+    type Error = String;
+    fn try_from(vni: u32) -> Result<Vni, String> {
+        Vni::new(vni).ok_or_else(|| format!("{vni} is no VNI: expected {} to {}", Vni::MIN, Vni::MAX))
+    }
+}
+
+impl fmt::Display for Vni {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// `[[network]]`: one tenant's network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// Its name, unique among networks.
+    pub name: String,
+    /// The only tenant whose devices may attach; any where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// What tells it from other networks on the underlay; unique among networks.
+    pub vni: Vni,
+    /// The prefixes of its subnets, at least one; they do not overlap. [`subnets`](Network::subnets) has them with their
+    /// gateways.
+    pub cidr: Vec<IpNet>,
+    /// The subnets' gateways, in the order of `cidr`.
+    pub gateway: Vec<IpAddr>,
+    /// The largest IP packet it carries; [`Site::network_mtu`] where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
+    /// The name servers that guests are told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dns: Vec<IpAddr>,
+    /// Its guests on other hosts.
+    #[serde(default, rename = "endpoint", skip_serializing_if = "Vec::is_empty")]
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// A subnet of a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Subnet {
+    /// Its addresses.
+    pub prefix: IpNet,
+    /// Where its guests send what is for other subnets.
+    pub gateway: IpAddr,
+}
+
+impl Network {
+    /// Its subnets with their gateways.
+    pub fn subnets(&self) -> impl Iterator<Item = Subnet> {
+        self.cidr.iter().zip(&self.gateway).map(|(prefix, gateway)| Subnet { prefix: *prefix, gateway: *gateway })
+    }
+
+    /// The subnet that `address` belongs to.
+    pub fn subnet_of(&self, address: IpAddr) -> Option<Subnet> {
+        self.subnets().find(|subnet| subnet.prefix.contains(&address))
+    }
+
+    /// Whether one of its subnets is IPv6.
+    pub fn has_ipv6(&self) -> bool {
+        self.cidr.iter().any(|prefix| matches!(prefix, IpNet::V6(_)))
+    }
+
+    /// The MAC address of its gateways: one for all, and the same on every host, so that a guest that moves keeps it.
+    pub fn gateway_mac(&self) -> MacAddress {
+        let address = self.gateway.first().copied().unwrap_or(IpAddr::V4(0.into()));
+        MacAddress::derived(&self.name, address)
+    }
+
+    /// The MTU where `underlay` is that between hosts and `overhead` what tunnelling takes of it
+    /// ([`Underlay::overhead`]); without an underlay, Ethernet's own.
+    pub fn mtu_over(&self, underlay: Option<(u16, u16)>) -> u16 {
+        self.mtu.unwrap_or_else(|| underlay.map_or(DEFAULT_MTU, |(mtu, overhead)| mtu.saturating_sub(overhead)))
+    }
+}
+
+/// `network.endpoint`: a guest of the network on another host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Endpoint {
+    /// Its addresses in the network, at least one.
+    #[serde(rename = "address")]
+    pub addresses: Vec<IpAddr>,
+    /// Its MAC address.
+    pub mac: MacAddress,
+    /// The tunnel end point of the host it is on.
+    pub host: IpAddr,
+}
+
+/// Where a device attaches to a network: what `device.virtio-net` and `device.tap` have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct NetworkPort {
+    /// The network.
+    pub network: String,
+    /// Its addresses in the network, at least one; the first of each family is what DHCP gives out.
+    #[serde(rename = "address")]
+    pub addresses: Vec<IpAddr>,
+    /// Its MAC address, unique in the network.
+    pub mac: MacAddress,
+    /// How many queue pairs it has.
+    pub queues: u16,
+    /// The largest IP packet, where it is smaller than the network's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
+    /// Drop what it sends with a MAC or IP address that is not its own.
+    pub spoof_check: bool,
+    /// The most it may send.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<RateLimit>,
+}
+
+/// `rate` of a port: the most it may send, in packets, in bits, or both; a token bucket each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct RateLimit {
+    /// Packets per second; unlimited where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets: Option<u64>,
+    /// How many packets may come at once; there where `packets` is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packets_burst: Option<u64>,
+    /// Bits of Ethernet frames per second; unlimited where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<BitsPerSecond>,
+    /// How many bytes may come at once; there where `bandwidth` is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth_burst: Option<Bytes>,
+}
+
+impl RateLimit {
+    /// Packets per second and packets at once, where packets are limited.
+    pub fn packet_bucket(&self) -> Option<(u64, u64)> {
+        self.packets.zip(self.packets_burst)
+    }
+
+    /// Bits per second and bytes at once, where bandwidth is limited.
+    pub fn bandwidth_bucket(&self) -> Option<(BitsPerSecond, Bytes)> {
+        self.bandwidth.zip(self.bandwidth_burst)
+    }
+}
+
+/// `device.virtio-net`: a virtio network device over vhost-user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct VirtioNet {
+    /// Where it attaches.
+    #[serde(flatten)]
+    pub port: NetworkPort,
+    /// How many descriptors a queue may have at the most: a power of two.
+    pub queue_size: u16,
+    /// Offer packed virtqueues beside split ones (virtio 1.3 §2.8).
+    pub packed: bool,
+    /// Its socket.
+    #[serde(flatten)]
+    pub access: SocketAccess,
+}
+
+/// `device.tap`: a port for the host itself, or for a container.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Tap {
+    /// Where it attaches.
+    #[serde(flatten)]
+    pub port: NetworkPort,
+    /// The TAP interface of the host.
+    pub interface: String,
+}
+
+impl Site {
+    /// The network called `name`.
+    pub fn network(&self, name: &str) -> Option<&Network> {
+        self.networks.iter().find(|network| network.name == name)
+    }
+
+    /// The devices that attach to the network called `name`.
+    pub fn attached<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Device> {
+        self.devices.iter().filter(move |device| device.port().is_some_and(|port| port.network == name))
+    }
+
+    /// The MTU of `network`, where the site file settles it: not if it depends on the underlay's interface.
+    pub fn network_mtu(&self, network: &Network) -> Option<u16> {
+        match self.node.underlay_path() {
+            UnderlayPath::None => Some(network.mtu_over(None)),
+            UnderlayPath::Known { mtu, overhead } => Some(network.mtu_over(Some((mtu, overhead)))),
+            UnderlayPath::Unknown => network.mtu,
+        }
+    }
+}
+
+/// What a site file says of the way to other hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum UnderlayPath {
+    /// There is none.
+    None,
+    /// Its MTU is written down.
+    Known { mtu: u16, overhead: u16 },
+    /// Its MTU is its interface's.
+    Unknown,
+}
+
+impl Node {
+    fn underlay_path(&self) -> UnderlayPath {
+        match &self.underlay {
+            None => UnderlayPath::None,
+            // Without addresses in the site file these are the interface's, and may be IPv6 too.
+            Some(Underlay { mtu: Some(mtu), addresses, .. }) if !addresses.is_empty() => {
+                UnderlayPath::Known { mtu: *mtu, overhead: Underlay::overhead(addresses) }
+            }
+            Some(_) => UnderlayPath::Unknown,
+        }
+    }
+}
+
+impl Device {
+    /// Where it attaches to a network, where it is a network device.
+    pub fn port(&self) -> Option<&NetworkPort> {
+        match &self.kind {
+            DeviceKind::VirtioBlk(_) => None,
+            DeviceKind::VirtioNet(net) => Some(&net.port),
+            DeviceKind::Tap(tap) => Some(&tap.port),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

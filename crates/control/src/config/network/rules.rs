@@ -1,0 +1,448 @@
+//! What must hold over the networks of a whole site, whoever made it.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use super::read::{SMALLEST_MTU, SMALLEST_MTU_IPV6};
+use super::*;
+use crate::config::diagnostic::Problem;
+use crate::config::rules::dangling;
+
+/// Room for a network's own address, a gateway, a guest and, in IPv4, the broadcast address.
+const HOST_BITS: u8 = 2;
+/// What is no network's to have, and why.
+const RESERVED: [(&str, &str); 7] = [
+    ("0.0.0.0/8", "\"this network\", which no host has as its address (RFC 1122 §3.2.1.3)"),
+    ("127.0.0.0/8", "loopback (RFC 1122 §3.2.1.3)"),
+    ("169.254.0.0/16", "link-local (RFC 3927)"),
+    ("224.0.0.0/3", "multicast or reserved (RFC 1112 §4)"),
+    ("::/8", "loopback or reserved (RFC 4291 §2.4)"),
+    ("fe80::/10", "link-local (RFC 4291 §2.5.6)"),
+    ("ff00::/8", "multicast (RFC 4291 §2.7)"),
+];
+/// A frame that still has to be cut into segments has up to 64 KiB: a smaller bucket would never let one pass.
+const SMALLEST_BYTE_BURST: Bytes = Bytes(64 << 10);
+
+/// Who has what, within one network: addresses, or MAC addresses.
+type Owners<T> = HashMap<T, String>;
+
+impl Site {
+    pub(in crate::config) fn check_networks(&self, problems: &mut Vec<Problem>) {
+        if let Some(underlay) = &self.node.underlay {
+            underlay.check(problems);
+        }
+        self.check_vnis(problems);
+        for (index, network) in self.networks.iter().enumerate() {
+            let place = format!("network[{index}]");
+            network.check_subnets(&place, problems);
+            network.check_gateways(&place, problems);
+            self.check_network_tenant(&place, network, problems);
+            self.check_network_mtu(&place, network, problems);
+            self.check_members(index, network, problems);
+        }
+        for (index, device) in self.devices.iter().enumerate() {
+            if let Some(port) = device.port() {
+                let place = format!("device[{index}].{}", device.kind.name());
+                self.check_port(&place, device, port, problems);
+            }
+        }
+        self.check_interfaces(problems);
+    }
+
+    fn check_vnis(&self, problems: &mut Vec<Problem>) {
+        let mut seen: HashMap<Vni, &str> = HashMap::new();
+        // A network without a name was reported, and its VNI may be a stand-in.
+        for (index, network) in self.networks.iter().enumerate().filter(|(_, network)| !network.cidr.is_empty()) {
+            match seen.get(&network.vni) {
+                Some(other) if *other != network.name => problems.push(
+                    Problem::error(
+                        format!("network[{index}].vni"),
+                        format!("network `{other}` already has VNI {}", network.vni),
+                    )
+                    .help("give each [[network]] a VNI of its own: frames on the underlay are told apart by it"),
+                ),
+                Some(_) => {}
+                None => drop(seen.insert(network.vni, &network.name)),
+            }
+        }
+    }
+
+    fn check_network_tenant(&self, place: &str, network: &Network, problems: &mut Vec<Problem>) {
+        if let Some(tenant) = &network.tenant
+            && self.tenant(tenant).is_none()
+            && tenant != crate::config::DEFAULT_TENANT
+        {
+            let names = self.tenants.iter().map(|tenant| tenant.name.as_str());
+            problems.push(dangling(format!("{place}.tenant"), "tenant", tenant, names));
+        }
+    }
+
+    fn check_network_mtu(&self, place: &str, network: &Network, problems: &mut Vec<Problem>) {
+        let smallest = if network.has_ipv6() { SMALLEST_MTU_IPV6 } else { SMALLEST_MTU };
+        let room = match self.node.underlay_path() {
+            UnderlayPath::Known { mtu, overhead } => Some((mtu.saturating_sub(overhead), mtu, overhead)),
+            UnderlayPath::None | UnderlayPath::Unknown => None,
+        };
+        if let Some((room, mtu, overhead)) = room
+            && network.mtu.map_or(room < smallest, |wanted| wanted > room)
+        {
+            let (found, expected) = match network.mtu {
+                Some(wanted) => (
+                    format!("{wanted} bytes"),
+                    format!("at most {room}: the underlay's {mtu} less {overhead} for VXLAN"),
+                ),
+                None => (format!("{room} bytes"), format!("at least {smallest}")),
+            };
+            problems.push(
+                Problem::error(format!("{place}.mtu"), "the underlay has no room for the network's packets")
+                    .found(found)
+                    .expected(expected)
+                    .help("raise the MTU of the underlay's network and `mtu` in node.underlay"),
+            );
+        } else if let Some(wanted) = network.mtu
+            && wanted < smallest
+        {
+            problems.push(
+                Problem::error(format!("{place}.mtu"), "`mtu` in [[network]]")
+                    .found(format!("the integer {wanted}"))
+                    .expected(format!("at least {smallest}, which IPv6 needs (RFC 8200 §5)")),
+            );
+        }
+    }
+
+    /// Addresses and MAC addresses are unique within a network, over the devices here and the guests elsewhere.
+    fn check_members(&self, index: usize, network: &Network, problems: &mut Vec<Problem>) {
+        let mut addresses = Owners::new();
+        let mut macs = Owners::from([(network.gateway_mac(), "the gateway".to_owned())]);
+        for (number, endpoint) in network.endpoints.iter().enumerate() {
+            let place = format!("network[{index}].endpoint[{number}]");
+            network.check_addresses(&place, &endpoint.addresses, problems);
+            self.check_endpoint_host(&place, endpoint, problems);
+            let owner = format!("the endpoint on {}", endpoint.host);
+            claim_addresses(&place, &endpoint.addresses, &owner, &mut addresses, problems);
+            claim_mac(&place, endpoint.mac, owner, &mut macs, problems);
+        }
+        if network.name.is_empty() || self.network(&network.name) != Some(network) {
+            return;
+        }
+        for (number, device) in self.devices.iter().enumerate() {
+            let Some(port) = device.port().filter(|port| port.network == network.name) else { continue };
+            let place = format!("device[{number}].{}", device.kind.name());
+            network.check_addresses(&place, &port.addresses, problems);
+            let owner = format!("device `{}`", device.name);
+            claim_addresses(&place, &port.addresses, &owner, &mut addresses, problems);
+            claim_mac(&place, port.mac, owner, &mut macs, problems);
+        }
+    }
+
+    fn check_endpoint_host(&self, place: &str, endpoint: &Endpoint, problems: &mut Vec<Problem>) {
+        let place = format!("{place}.host");
+        let Some(underlay) = &self.node.underlay else {
+            problems.push(
+                Problem::error(place, "guests on other hosts cannot be reached without an underlay")
+                    .help("add `underlay = { interface = \"eth0\" }` to [node]"),
+            );
+            return;
+        };
+        let Underlay { addresses, .. } = underlay;
+        if endpoint.host.is_unspecified() || addresses.is_empty() {
+            return;
+        }
+        if addresses.contains(&endpoint.host) {
+            problems.push(
+                Problem::error(place, format!("{} is this host's own tunnel end point", endpoint.host))
+                    .help("remove the endpoint: guests of this host are its [[device]]s"),
+            );
+        } else if !addresses.iter().any(|own| own.is_ipv4() == endpoint.host.is_ipv4()) {
+            let family = if endpoint.host.is_ipv4() { "IPv4" } else { "IPv6" };
+            problems.push(
+                Problem::error(place, format!("this host has no {family} tunnel end point"))
+                    .found(endpoint.host.to_string())
+                    .help(format!("add an {family} address to `address` in node.underlay")),
+            );
+        }
+    }
+
+    fn check_port(&self, place: &str, device: &Device, port: &NetworkPort, problems: &mut Vec<Problem>) {
+        if let DeviceKind::VirtioNet(net) = &device.kind
+            && !net.queue_size.is_power_of_two()
+        {
+            problems.push(
+                Problem::error(format!("{place}.queue-size"), "`queue-size` in device.virtio-net")
+                    .found(format!("the integer {}", net.queue_size))
+                    .expected("a power of two")
+                    .help(format!("{} is the next", net.queue_size.next_power_of_two())),
+            );
+        }
+        if let Some(rate) = &port.rate {
+            rate.check(&format!("{place}.rate"), problems);
+        }
+        if port.network.is_empty() {
+            return;
+        }
+        let Some(network) = self.network(&port.network) else {
+            let names = self.networks.iter().map(|network| network.name.as_str());
+            problems.push(dangling(format!("{place}.network"), "network", &port.network, names));
+            return;
+        };
+        if let Some(tenant) = &network.tenant
+            && *tenant != device.tenant
+        {
+            problems.push(
+                Problem::error(
+                    format!("{place}.network"),
+                    format!("network `{}` is only for tenant `{tenant}`", network.name),
+                )
+                .found(format!("a device of tenant `{}`", device.tenant))
+                .expected(format!("one of tenant `{tenant}`")),
+            );
+        }
+        self.check_port_mtu(place, port, network, problems);
+    }
+
+    fn check_port_mtu(&self, place: &str, port: &NetworkPort, network: &Network, problems: &mut Vec<Problem>) {
+        let Some(wanted) = port.mtu else { return };
+        let ipv6 = port.addresses.iter().any(IpAddr::is_ipv6);
+        let expected = match self.network_mtu(network) {
+            Some(most) if wanted > most => format!("at most {most}, the MTU of network `{}`", network.name),
+            _ if ipv6 && wanted < SMALLEST_MTU_IPV6 => {
+                format!("at least {SMALLEST_MTU_IPV6}, which IPv6 needs (RFC 8200 §5)")
+            }
+            _ => return,
+        };
+        problems.push(
+            Problem::error(format!("{place}.mtu"), "the device's `mtu`")
+                .found(format!("the integer {wanted}"))
+                .expected(expected),
+        );
+    }
+
+    /// An interface of the host carries the underlay or is one TAP.
+    fn check_interfaces(&self, problems: &mut Vec<Problem>) {
+        let mut users: HashMap<&str, String> = HashMap::new();
+        if let Some(underlay) = &self.node.underlay {
+            users.insert(&underlay.interface, "the underlay".to_owned());
+        }
+        for (index, device) in self.devices.iter().enumerate() {
+            let DeviceKind::Tap(tap) = &device.kind else { continue };
+            if tap.interface.is_empty() {
+                continue;
+            }
+            match users.get(tap.interface.as_str()) {
+                Some(other) => problems.push(
+                    Problem::error(
+                        format!("device[{index}].tap.interface"),
+                        format!("{other} already has the interface {}", tap.interface),
+                    )
+                    .help("give each `tap` an interface of its own"),
+                ),
+                None => drop(users.insert(&tap.interface, format!("device `{}`", device.name))),
+            }
+        }
+    }
+}
+
+impl Underlay {
+    fn check(&self, problems: &mut Vec<Problem>) {
+        for ipv4 in [true, false] {
+            if let Some((index, second)) =
+                self.addresses.iter().enumerate().filter(|(_, address)| address.is_ipv4() == ipv4).nth(1)
+            {
+                let family = if ipv4 { "IPv4" } else { "IPv6" };
+                problems.push(
+                    Problem::error(
+                        format!("node.underlay.address[{index}]"),
+                        format!("the underlay has a second {family} address"),
+                    )
+                    .found(second.to_string())
+                    .expected("at most one of each family: other hosts send to one tunnel end point"),
+                );
+            }
+        }
+    }
+}
+
+impl Network {
+    fn check_subnets(&self, place: &str, problems: &mut Vec<Problem>) {
+        for (index, prefix) in self.cidr.iter().enumerate() {
+            let place = format!("{place}.cidr[{index}]");
+            let longest = prefix.max_prefix_len() - HOST_BITS;
+            if let Some((reserved, why)) = reserved(prefix) {
+                problems.push(
+                    Problem::error(place, format!("{prefix} overlaps {reserved}, which is {why}"))
+                        .help("use private addresses, such as 10.0.0.0/16 or fd00:5d::/64"),
+                );
+            } else if prefix.prefix_len() > longest {
+                problems.push(
+                    Problem::error(place, "the subnet has no room for a gateway and a guest")
+                        .found(prefix.to_string())
+                        .expected(format!("a prefix length of at most {longest}")),
+                );
+            } else if let Some(other) = self.cidr[..index].iter().find(|other| overlap(other, prefix)) {
+                problems.push(
+                    Problem::error(place, format!("the subnets {other} and {prefix} overlap"))
+                        .help("networks may have the same addresses, subnets of one network may not"),
+                );
+            }
+        }
+    }
+
+    /// The reader puts a gateway for each subnet first, and what is too much after them.
+    fn check_gateways(&self, place: &str, problems: &mut Vec<Problem>) {
+        let place = format!("{place}.gateway");
+        for subnet in self.subnets() {
+            if let Some(what) = special(&subnet.prefix, subnet.gateway) {
+                problems
+                    .push(Problem::error(place.clone(), format!("{} is {what} of {}", subnet.gateway, subnet.prefix)));
+            }
+        }
+        for extra in self.gateway.iter().skip(self.cidr.len()).filter(|_| !self.cidr.is_empty()) {
+            let message = match self.subnet_of(*extra) {
+                Some(subnet) => {
+                    format!("{extra} would be a second gateway of {}, beside {}", subnet.prefix, subnet.gateway)
+                }
+                None => format!("the gateway {extra} is in no subnet of the network"),
+            };
+            problems.push(
+                Problem::error(place.clone(), message).expected(format!("one address in each of {}", self.prefixes())),
+            );
+        }
+    }
+
+    fn prefixes(&self) -> String {
+        self.cidr.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    fn check_addresses(&self, place: &str, addresses: &[IpAddr], problems: &mut Vec<Problem>) {
+        // Without a valid subnet there is nothing to hold them against, and that was reported.
+        for (index, address) in addresses.iter().enumerate().filter(|_| !self.cidr.is_empty()) {
+            let problem = |message: String| Problem::error(format!("{place}.address[{index}]"), message);
+            match self.subnet_of(*address) {
+                None => problems.push(
+                    problem(format!("the address is outside network `{}`", self.name))
+                        .found(address.to_string())
+                        .expected(format!("an address in {}", self.prefixes())),
+                ),
+                Some(subnet) if subnet.gateway == *address => {
+                    problems.push(problem(format!("{address} is the gateway of {}", subnet.prefix)));
+                }
+                Some(subnet) => {
+                    if let Some(what) = special(&subnet.prefix, *address) {
+                        problems.push(problem(format!("{address} is {what} of {}", subnet.prefix)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl RateLimit {
+    fn check(&self, place: &str, problems: &mut Vec<Problem>) {
+        if self.packets.is_none() && self.bandwidth.is_none() {
+            problems.push(
+                Problem::error(place, "`rate` limits nothing")
+                    .expected("`packets`, `bandwidth` or both")
+                    .help("such as rate = { bandwidth = \"1 Gbit/s\" }; without `rate` nothing is limited"),
+            );
+        } else if self.packets.is_none() && self.packets_burst.is_some() {
+            problems.push(
+                Problem::error(format!("{place}.packets-burst"), "`packets-burst` does nothing without `packets`")
+                    .help("add `packets`, such as packets = 100_000"),
+            );
+        } else if self.bandwidth.is_none() && self.bandwidth_burst.is_some() {
+            problems.push(
+                Problem::error(
+                    format!("{place}.bandwidth-burst"),
+                    "`bandwidth-burst` does nothing without `bandwidth`",
+                )
+                .help("add `bandwidth`, such as bandwidth = \"1 Gbit/s\""),
+            );
+        }
+        if self.bandwidth == Some(BitsPerSecond(0)) {
+            problems.push(
+                Problem::error(format!("{place}.bandwidth"), "`bandwidth` in rate")
+                    .found("zero")
+                    .expected("at least 1 bit/s: a device that may send nothing is of no use"),
+            );
+        }
+        if let Some(burst) = self.bandwidth_burst
+            && burst < SMALLEST_BYTE_BURST
+        {
+            problems.push(
+                Problem::error(format!("{place}.bandwidth-burst"), "`bandwidth-burst` in rate")
+                    .found(burst.to_string())
+                    .expected(format!("at least {SMALLEST_BYTE_BURST}: the largest frame a guest may send")),
+            );
+        }
+    }
+}
+
+fn claim_addresses(
+    place: &str,
+    addresses: &[IpAddr],
+    owner: &str,
+    owners: &mut Owners<IpAddr>,
+    problems: &mut Vec<Problem>,
+) {
+    for (index, address) in addresses.iter().enumerate() {
+        if let Some(other) = claim(*address, owner.to_owned(), owners) {
+            problems.push(
+                Problem::error(format!("{place}.address[{index}]"), format!("{other} already has {address}"))
+                    .help("an address is unique within its network"),
+            );
+        }
+    }
+}
+
+fn claim_mac(
+    place: &str,
+    mac: MacAddress,
+    owner: String,
+    owners: &mut Owners<MacAddress>,
+    problems: &mut Vec<Problem>,
+) {
+    // What could not be read was reported, and all zeroes stand in for it.
+    if mac.is_unicast()
+        && let Some(other) = claim(mac, owner, owners)
+    {
+        problems.push(
+            Problem::error(format!("{place}.mac"), format!("{other} already has the MAC address {mac}"))
+                .help("a MAC address is unique within its network"),
+        );
+    }
+}
+
+/// Gives `what` to `owner`, unless somebody has it.
+fn claim<T: Eq + Hash>(what: T, owner: String, owners: &mut Owners<T>) -> Option<String> {
+    match owners.get(&what) {
+        Some(other) => Some(other.clone()),
+        None => {
+            owners.insert(what, owner);
+            None
+        }
+    }
+}
+
+/// What an address of a subnet is beside a host's, if anything.
+fn special(prefix: &IpNet, address: IpAddr) -> Option<&'static str> {
+    match prefix {
+        IpNet::V4(_) if address == prefix.network() => Some("the network's own address"),
+        IpNet::V4(_) if address == prefix.broadcast() => Some("the broadcast address"),
+        IpNet::V6(_) if address == prefix.network() => Some("the subnet-router anycast address"),
+        _ => None,
+    }
+}
+
+fn overlap(a: &IpNet, b: &IpNet) -> bool {
+    a.contains(b) || b.contains(a)
+}
+
+fn reserved(prefix: &IpNet) -> Option<(IpNet, &'static str)> {
+    RESERVED
+        .iter()
+        .filter_map(|(reserved, why)| reserved.parse::<IpNet>().ok().map(|reserved| (reserved, *why)))
+        .find(|(reserved, _)| overlap(reserved, prefix))
+}
