@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use softdpu_memory::{GuestAddress, Mapping, Region, UserAddress, View, Window};
 use softdpu_ring::driver::{Driver, Layout, Piece};
-use softdpu_ring::{Format, InflightRecords, Position, Queue, QueueConfig};
+use softdpu_ring::{Format, InflightRecords, Position, Positions, Queue, QueueConfig, RingAddresses};
 
 const SIZE: u16 = 256;
 const BATCH: usize = 32;
@@ -26,6 +26,36 @@ enum Shape {
     Indirect,
 }
 
+/// What the queue writes for a process that comes after it.
+#[derive(Clone, Copy, Debug)]
+enum Kept {
+    /// Nothing.
+    Nothing,
+    /// What is in flight.
+    Records,
+    /// Its position; it completes in order.
+    Position,
+}
+
+impl Kept {
+    fn queue(self, view: &Arc<View>, config: QueueConfig, addresses: RingAddresses) -> Queue {
+        let start = Position::start(config.format);
+        let heap = |bytes| -> Window { Window::of_mapping(Mapping::heap(bytes)) };
+        match self {
+            Kept::Nothing => Queue::new(view, config, addresses, start, None),
+            Kept::Records => {
+                let records = InflightRecords::new(heap(InflightRecords::bytes(config.format, config.size)));
+                Queue::new(view, config, addresses, start, Some(records))
+            }
+            Kept::Position => {
+                let positions = Positions::new(heap(Positions::bytes(config.format, config.size)));
+                Queue::in_order(view, config, addresses, start, positions)
+            }
+        }
+        .expect("inside")
+    }
+}
+
 struct Cost {
     pop: f64,
     complete: f64,
@@ -33,7 +63,7 @@ struct Cost {
     round: f64,
 }
 
-fn measure(format: Format, shape: Shape, recorded: bool, rounds: u32) -> Cost {
+fn measure(format: Format, shape: Shape, kept: Kept, rounds: u32) -> Cost {
     let mapping = Mapping::heap(MEMORY as usize);
     let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), MEMORY, mapping, 0)]).expect("one region");
     let addresses = Layout::new(format, SIZE).addresses(UserAddress(0x1000));
@@ -47,11 +77,7 @@ fn measure(format: Format, shape: Shape, recorded: bool, rounds: u32) -> Cost {
         log_used: None,
         resumed: false,
     };
-    let records = recorded.then(|| {
-        let region: Arc<Mapping> = Mapping::heap(InflightRecords::bytes(format, SIZE));
-        InflightRecords::new(Window::of_mapping(region))
-    });
-    let mut queue = Queue::new(&view, config, addresses, Position::start(format), records).expect("inside");
+    let mut queue = kept.queue(&view, config, addresses);
     let mut chains = Vec::with_capacity(SIZE.into());
     let mut done = Vec::with_capacity(SIZE.into());
     let (mut pop, mut complete) = (Duration::ZERO, Duration::ZERO);
@@ -148,11 +174,12 @@ fn main() {
         for (name, shape) in
             [("one descriptor", Shape::One), ("block, direct", Shape::Block), ("block, indirect", Shape::Indirect)]
         {
-            for recorded in [false, true] {
-                measure(format, shape, recorded, rounds / 10);
-                let cost = measure(format, shape, recorded, rounds);
+            for kept in [Kept::Nothing, Kept::Records, Kept::Position] {
+                measure(format, shape, kept, rounds / 10);
+                let cost = measure(format, shape, kept, rounds);
+                let kept = format!("{kept:?}");
                 println!(
-                    "{format:?} {name:16} records {recorded:5}: pop {:5.1} complete {:5.1} total {:5.1}   (with driver {:5.1})",
+                    "{format:?} {name:16} keeps {kept:8}: pop {:5.1} complete {:5.1} total {:5.1}   (with driver {:5.1})",
                     cost.pop,
                     cost.complete,
                     cost.pop + cost.complete,

@@ -33,7 +33,8 @@ pub struct QueueConfig {
     /// VHOST_VRING_F_LOG is set. For the packed format it stands for the descriptor ring.
     pub log_used: Option<GuestAddress>,
     /// The queue ran in a process before this one, which may have been killed between [retiring](crate::Queue::retire) its
-    /// records and telling anybody: they are believed though they say that they are not in use.
+    /// records and telling anybody: they are believed though they say that they are not in use. A queue that completes in
+    /// order believes its record where this is set, and only there.
     pub resumed: bool,
 }
 

@@ -101,6 +101,26 @@ pub enum QueueError {
         expected: usize,
     },
 
+    /// The record of positions is for another queue.
+    #[error(
+        "the record of positions begins with {found:#x}; a queue of this size and format begins it with {expected:#x} \
+         (version, format, size): it is for another queue or was written by another release"
+    )]
+    PositionsMismatch {
+        /// Its first word.
+        found: u64,
+        /// What it should be.
+        expected: u64,
+    },
+    /// The record of positions is too small or not aligned.
+    #[error("a record of positions of {found} bytes is too small or not aligned to 8: {expected} are needed")]
+    PositionsTooSmall {
+        /// Its length, bytes.
+        found: usize,
+        /// Needed, bytes.
+        expected: usize,
+    },
+
     // What the driver did.
     /// More became available than the ring holds.
     #[error("the available index jumped from {last} to {found}: more than the {size} entries of the ring")]
@@ -250,4 +270,17 @@ pub enum QueueError {
         /// As given.
         descriptors: u16,
     },
+    /// Completing in another order than that of a queue that completes in order: a bug of ours.
+    #[error(
+        "{id} was completed before {expected}, which was taken first, in a queue that completes in order: a bug in softdpu"
+    )]
+    OutOfOrder {
+        /// As given.
+        id: u16,
+        /// Taken first.
+        expected: u16,
+    },
+    /// Taking back chains of a queue that does not complete in order: a bug of ours.
+    #[error("only a queue that completes in order can be rewound: a bug in softdpu")]
+    NotInOrder,
 }

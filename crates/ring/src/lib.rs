@@ -40,6 +40,7 @@ pub mod fuzz;
 mod inflight;
 mod layout;
 mod packed;
+mod positions;
 mod queue;
 mod split;
 pub mod sync;
@@ -50,5 +51,6 @@ pub use config::{Chain, Format, MAX_SIZE, PackedIndex, Position, QueueConfig, Ri
 pub use error::{Part, QueueError};
 pub use inflight::InflightRecords;
 pub use packed::PackedQueue;
+pub use positions::Positions;
 pub use queue::Queue;
 pub use split::SplitQueue;

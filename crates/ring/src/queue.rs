@@ -6,7 +6,7 @@ use softdpu_memory::{GuestAddress, View};
 
 use crate::packed::PackedQueue;
 use crate::split::SplitQueue;
-use crate::{Chain, Format, InflightRecords, Position, QueueConfig, QueueError, RingAddresses, Used};
+use crate::{Chain, Format, InflightRecords, Position, Positions, QueueConfig, QueueError, RingAddresses, Used};
 
 /// The device side of a virtqueue. One core owns it.
 ///
@@ -49,6 +49,36 @@ impl Queue {
         }
     }
 
+    /// A queue that completes in the order it takes, which `positions` remembers beyond a kill; it needs no record of what is
+    /// in flight, as that is available again to the next process.
+    ///
+    /// Where [`QueueConfig::resumed`] is set, `positions` knows better than `position` where the queue stood. Otherwise it
+    /// starts at `position`, less what somebody else took before it and did not complete.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn in_order(
+        view: &Arc<View>,
+        config: QueueConfig,
+        addresses: RingAddresses,
+        position: Position,
+        positions: Positions,
+    ) -> Result<Queue, QueueError> {
+        match config.format {
+            Format::Split => SplitQueue::in_order(view, config, addresses, position, positions).map(Queue::Split),
+            Format::Packed => PackedQueue::in_order(view, config, addresses, position, positions).map(Queue::Packed),
+        }
+    }
+
+    /// A queue that completes in order takes back what was [taken](Self::pop) and not completed: [`pop`](Self::pop) hands it
+    /// out anew, found in the memory as it is then. Chains that are still held are void; completing one breaks the queue.
+    ///
+    /// # Errors
+    /// [`QueueError::NotInOrder`] for any other queue.
+    pub fn rewind(&mut self) -> Result<(), QueueError> {
+        each!(self, queue => queue.rewind())
+    }
+
     /// Goes on with other memory, or another dirty log. Chains that were handed out stay pinned to what they were found in.
     ///
     /// # Errors
@@ -80,7 +110,8 @@ impl Queue {
     /// Gives requests back to the driver, in this order; returns whether the driver wants to be notified.
     ///
     /// # Errors
-    /// [`QueueError::NotInFlight`] where one is not in flight; the queue is then broken.
+    /// [`QueueError::NotInFlight`] where one is not in flight, [`QueueError::OutOfOrder`] where it is not its turn; the queue
+    /// is then broken.
     #[inline]
     pub fn complete(&mut self, done: &[Used]) -> Result<bool, QueueError> {
         each!(self, queue => queue.complete(done))
@@ -107,7 +138,7 @@ impl Queue {
 
     /// Stops for good and hands the position to whoever restarts the queue: the front end, with GET_VRING_BASE. With
     /// nothing in flight the records are given up, as the position says it all; otherwise they stay, and the next start
-    /// resubmits what is in them.
+    /// resubmits what is in them. A queue that completes in order is [rewound](Self::rewind) before.
     pub fn retire(&mut self) -> Position {
         each!(self, queue => queue.retire())
     }

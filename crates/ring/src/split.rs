@@ -10,8 +10,9 @@ use crate::area::{Available, Descriptors, UsedRing};
 use crate::chain::{Limits, Walk, prefetch_table};
 use crate::inflight::SplitRecords;
 use crate::layout::{NEXT, NO_INTERRUPT, NO_NOTIFY, need_event};
+use crate::positions::InOrder;
 use crate::sync::{observe, publish, publish_then_look};
-use crate::{Chain, Format, InflightRecords, Position, QueueConfig, QueueError, RingAddresses, Used};
+use crate::{Chain, Format, InflightRecords, Position, Positions, QueueConfig, QueueError, RingAddresses, Used};
 
 /// Heads that are read, and whose descriptors are fetched, before the first of them is looked into.
 const AHEAD: usize = 16;
@@ -47,6 +48,7 @@ pub struct SplitQueue {
     /// In flight since before a restart and not handed out again yet, in the order they were taken.
     recovered: Vec<u16>,
     records: Option<SplitRecords>,
+    in_order: Option<InOrder>,
     /// The driver does not know yet what it missed.
     notify_anyway: bool,
     guess: Guess,
@@ -104,10 +106,58 @@ impl SplitQueue {
             in_flight: recovered.len() as u16,
             recovered,
             records,
+            in_order: None,
             notify_anyway: true,
             guess: Guess::default(),
             broken: false,
         })
+    }
+
+    pub(crate) fn in_order(
+        view: &Arc<View>,
+        config: QueueConfig,
+        addresses: RingAddresses,
+        position: Position,
+        positions: Positions,
+    ) -> Result<Self, QueueError> {
+        let mut this = SplitQueue::new(view, config, addresses, position, None)?;
+        let size = config.size;
+        let (in_order, committed) = InOrder::open(positions, Format::Split, size, config.resumed)?;
+        match committed {
+            // The ring's index is the driver's to write: it chooses between two, and it can say nothing else.
+            Some(committed) if this.used_idx == committed.new => {}
+            Some(committed) => this.used_idx = committed.old,
+            None if this.last_avail.wrapping_sub(this.used_idx) <= size => {}
+            None => return Err(QueueError::Position { position, format: Format::Split, size }),
+        }
+        this.last_avail = this.used_idx;
+        in_order.start(Format::Split, this.used_idx);
+        this.in_order = Some(in_order);
+        Ok(this)
+    }
+
+    pub(crate) fn rewind(&mut self) -> Result<(), QueueError> {
+        if self.in_order.is_none() {
+            return Err(QueueError::NotInOrder);
+        }
+        self.flight.fill(0);
+        self.last_avail = self.used_idx;
+        self.in_flight = 0;
+        Ok(())
+    }
+
+    /// Whether `done` is what was taken first, in that order.
+    #[inline]
+    fn check_order(&self, in_order: &InOrder, done: &[Used]) -> Result<(), QueueError> {
+        let mut at = self.used_idx;
+        for used in done {
+            let expected = in_order.id(at & (self.config.size - 1));
+            if used.id != expected {
+                return Err(QueueError::OutOfOrder { id: used.id, expected });
+            }
+            at = at.wrapping_add(1);
+        }
+        Ok(())
     }
 
     pub(crate) fn remap(&mut self, view: &Arc<View>) -> Result<(), QueueError> {
@@ -186,6 +236,13 @@ impl SplitQueue {
         if let Some(records) = &mut self.records {
             for chain in &out[start..] {
                 records.taken(chain.id);
+            }
+        }
+        if let Some(in_order) = &mut self.in_order {
+            let mut at = self.last_avail;
+            for chain in &out[start..] {
+                in_order.taken(at & (self.config.size - 1), chain.id);
+                at = at.wrapping_add(1);
             }
         }
         self.last_avail = self.last_avail.wrapping_add(taken as u16);
@@ -287,6 +344,12 @@ impl SplitQueue {
         if self.broken {
             return Err(QueueError::Broken);
         }
+        if let Some(in_order) = &self.in_order
+            && let Err(error) = self.check_order(in_order, done)
+        {
+            self.broken = true;
+            return Err(error);
+        }
         for used in done {
             match self.flight.get_mut(usize::from(used.id)) {
                 Some(slots) if *slots != 0 && *slots == used.descriptors => *slots = 0,
@@ -303,6 +366,9 @@ impl SplitQueue {
             records.completing(done);
         }
         let old = self.used_idx;
+        if let Some(in_order) = &self.in_order {
+            in_order.completing(old, old.wrapping_add(done.len() as u16));
+        }
         let mut new = old;
         for used in done {
             publish(self.used.id(new), u32::from(used.id));
@@ -377,6 +443,10 @@ impl SplitQueue {
             && self.in_flight == 0
         {
             records.retire();
+        }
+        if self.in_order.is_some() {
+            // Cannot fail: it completes in order.
+            let _ = self.rewind();
         }
         self.broken = true;
         self.position()

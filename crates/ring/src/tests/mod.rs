@@ -3,6 +3,7 @@
 mod abuse;
 mod behaviour;
 mod crash;
+mod in_order;
 
 use std::sync::Arc;
 

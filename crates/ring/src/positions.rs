@@ -1,0 +1,201 @@
+//! Positions of queues that complete in order, in memory that outlives the process.
+//!
+//! A network queue has no request that must not be lost with its process: a frame that was taken and not completed is
+//! simply available again. What the next process has to know is how far the queue was completed, and the one hard moment is
+//! a kill around the store that makes a batch visible to the driver. So before that store both positions, the one before
+//! and the one after the batch, are committed with one 64-bit store; whoever opens the record looks at the ring: is the
+//! batch visible, the queue stands at the new one, otherwise at the old one. A driver that lies there has the choice between
+//! these two and no other.
+//!
+//! ```text
+//!   position (old, new) ──▶ used entries ──▶ used index, or first used descriptor ──▶ position (new, newer) ──▶ …
+//!                      ▲ kill: old                                              ▲ kill: new
+//! ```
+//!
+//! A used descriptor of a packed ring takes the place of the available one. Those of a batch that is not visible yet become
+//! available again after a kill, so what is overwritten before the batch is visible is kept here, by slot.
+//!
+//! The order of the stores is the whole trick, as it is for [in-flight records](crate::InflightRecords). Nothing is written
+//! when a chain is taken.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use softdpu_memory::Window;
+
+use crate::sync::publish;
+use crate::{Format, QueueError};
+
+/// The version of the layout; zero is memory nobody has used.
+const VERSION: u16 = 1;
+
+/// `version`, `format`, `size`, 16 bits of zero; as one word.
+const HEAD_AT: usize = 0;
+/// The position before the last batch and the one after it, 16 bits each, then 32 bits of zero; as one word. Split: used
+/// index. Packed: index and wrap counter, as in `off_wrap` (virtio 1.3 §2.8.14).
+const POSITION_AT: usize = 8;
+/// Packed only: by slot, the second word of the available descriptor that a used one replaced.
+const REPLACED_AT: usize = LINE;
+
+/// Records of several queues lie one behind the other, each on cache lines of its own.
+const LINE: usize = 64;
+
+/// Where the position of one queue is kept. Zeroed memory is one that was not used yet.
+#[derive(Debug)]
+pub struct Positions(Window);
+
+impl Positions {
+    /// The record in `window`, which begins on a multiple of 64 bytes in its file.
+    pub fn new(window: Window) -> Self {
+        Positions(window)
+    }
+
+    /// Bytes the record of one queue takes, a multiple of 64.
+    pub const fn bytes(format: Format, size: u16) -> usize {
+        match format {
+            Format::Split => LINE,
+            Format::Packed => (REPLACED_AT + 8 * size as usize).next_multiple_of(LINE),
+        }
+    }
+
+    /// Makes it memory nobody has used: what to do before a queue starts at a position of the front end's, or else a
+    /// process that is killed before it opened the record leaves the position of the queue's former life to the next.
+    pub fn clear(&self) {
+        publish(self.0.u64(HEAD_AT), 0);
+    }
+}
+
+/// The two positions of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Committed {
+    pub old: u16,
+    pub new: u16,
+}
+
+/// What a queue that completes in order keeps: its record, and in which order its chains were taken.
+pub(crate) struct InOrder {
+    window: Window,
+    /// Ids of the chains that were taken. By slot of the available ring (split) or of a chain's first descriptor (packed).
+    order: Box<[u16]>,
+}
+
+fn head(format: Format, size: u16) -> u64 {
+    let format: u64 = match format {
+        Format::Split => 1,
+        Format::Packed => 2,
+    };
+    u64::from(VERSION) | format << 16 | u64::from(size) << 32
+}
+
+impl InOrder {
+    /// Opens the record. What it has is believed where the queue is `resumed`, and otherwise of no interest, as the front end
+    /// says where a queue starts.
+    pub fn open(
+        positions: Positions,
+        format: Format,
+        size: u16,
+        resumed: bool,
+    ) -> Result<(Self, Option<Committed>), QueueError> {
+        let Positions(window) = positions;
+        let expected = Positions::bytes(format, size);
+        if window.len() < expected || !(window.base() as usize).is_multiple_of(8) {
+            return Err(QueueError::PositionsTooSmall { found: window.len(), expected });
+        }
+        if !resumed {
+            // A kill between the two stores of `start` leaves no head of the one with a position of the other.
+            publish(window.u64(HEAD_AT), 0);
+        }
+        let found = window.u64(HEAD_AT).load(Relaxed);
+        let committed = match found {
+            // Killed before it was opened for the first time: the queue stands where it was to start.
+            0 => None,
+            _ if found == head(format, size) => {
+                let word = window.u64(POSITION_AT).load(Relaxed);
+                Some(Committed { old: word as u16, new: (word >> 16) as u16 })
+            }
+            _ => return Err(QueueError::PositionsMismatch { found, expected: head(format, size) }),
+        };
+        Ok((InOrder { window, order: vec![0; size.into()].into() }, committed))
+    }
+
+    /// The queue stands at `position`: the first commit of a queue, or of a process.
+    pub fn start(&self, format: Format, position: u16) {
+        self.completing(position, position);
+        publish(self.window.u64(HEAD_AT), head(format, self.order.len() as u16));
+    }
+
+    /// A chain was taken from `slot`, which is below the queue size.
+    #[inline(always)]
+    pub fn taken(&mut self, slot: u16, id: u16) {
+        if let Some(entry) = self.order.get_mut(usize::from(slot)) {
+            *entry = id;
+        }
+    }
+
+    /// The chain that was taken from `slot`.
+    #[inline(always)]
+    pub fn id(&self, slot: u16) -> u16 {
+        self.order.get(usize::from(slot)).copied().unwrap_or(u16::MAX)
+    }
+
+    /// Before a batch becomes visible that takes the queue from one position to the other.
+    #[inline(always)]
+    pub fn completing(&self, old: u16, new: u16) {
+        publish(self.window.u64(POSITION_AT), u64::from(old) | u64::from(new) << 16);
+    }
+
+    /// Packed: before [`completing`](Self::completing), for a slot that is written before the batch is visible.
+    #[inline(always)]
+    pub fn replacing(&self, slot: u16, meta: u64) {
+        publish(self.window.u64(REPLACED_AT + 8 * usize::from(slot)), meta);
+    }
+
+    /// Packed: what was last replaced at `slot`.
+    pub fn replaced(&self, slot: u16) -> u64 {
+        self.window.u64(REPLACED_AT + 8 * usize::from(slot)).load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use softdpu_memory::Mapping;
+
+    use super::*;
+
+    #[test]
+    fn the_layout_is_version_1() {
+        let mapping = Mapping::heap(Positions::bytes(Format::Packed, 5));
+        let open = || Positions::new(Window::of_mapping(mapping.clone()));
+        let (record, committed) = InOrder::open(open(), Format::Packed, 5, true).unwrap();
+        assert_eq!(committed, None, "nobody has used it");
+        record.start(Format::Packed, 0x8000);
+        record.replacing(4, 0x1122_3344_5566_7788);
+        record.completing(0x8003, 0x0001);
+        let memory = Window::of_mapping(mapping.clone());
+        let words: Vec<u64> =
+            (0..Positions::bytes(Format::Packed, 5) / 8).map(|at| memory.u64(at * 8).load(Relaxed)).collect();
+        let mut golden = vec![0; 16];
+        (golden[0], golden[1], golden[12]) = (0x5_0002_0001, 0x0001_8003, 0x1122_3344_5566_7788);
+        assert_eq!(words, golden);
+        let (_, committed) = InOrder::open(open(), Format::Packed, 5, true).unwrap();
+        assert_eq!(committed, Some(Committed { old: 0x8003, new: 1 }));
+        assert_eq!(InOrder::open(open(), Format::Packed, 5, false).unwrap().1, None, "the front end knows");
+        open().clear();
+        assert_eq!(InOrder::open(open(), Format::Packed, 5, true).unwrap().1, None);
+    }
+
+    #[test]
+    fn a_record_of_another_queue_is_refused() {
+        let mapping = Mapping::heap(Positions::bytes(Format::Packed, 16));
+        let open = || Positions::new(Window::of_mapping(mapping.clone()));
+        for (format, size) in [(Format::Packed, 16), (Format::Split, 8)] {
+            InOrder::open(open(), Format::Split, 16, false).unwrap().0.start(Format::Split, 7);
+            assert!(InOrder::open(open(), Format::Split, 16, true).is_ok());
+            let error = InOrder::open(open(), format, size, true).err().unwrap();
+            assert!(matches!(error, QueueError::PositionsMismatch { .. }), "{error}");
+            assert!(InOrder::open(open(), format, size, false).is_ok(), "it begins anew");
+        }
+        let small = Positions::new(Window::of_mapping(mapping.clone()).part(0, 128).unwrap());
+        let error = InOrder::open(small, Format::Packed, 16, false).err().unwrap();
+        assert_eq!(error, QueueError::PositionsTooSmall { found: 128, expected: 192 });
+    }
+}
