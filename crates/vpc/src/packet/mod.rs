@@ -1,9 +1,11 @@
 //! Frames: their heads, their offload, and where the rest of them lies.
 
+pub mod checksum;
 mod head;
 mod mac;
 mod offload;
 pub mod parse;
+pub mod segment;
 
 pub use head::{HEAD, HEADROOM, Head};
 pub use mac::{Mac, MacError};
