@@ -119,6 +119,7 @@ impl Drop for Member {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
+    use std::fs::File;
     use std::os::fd::{AsFd, OwnedFd};
 
     use super::*;
@@ -190,10 +191,27 @@ mod tests {
             member.map(&[(socket.as_fd(), 0, 0x1000)]),
             Err(DomainError::Map(MapError::NotMemory("socket")))
         ));
+        let zero = File::options().read(true).write(true).open("/dev/zero").unwrap();
+        assert!(matches!(member.map(&[(zero.as_fd(), 0, 0x1000)]), Err(DomainError::Map(MapError::NotMemory(_)))));
         let file = memory(0x1000);
         for (offset, len) in [(1, 8), (0, 0), (u64::MAX - 4095, 4096), (0x1000, 1)] {
             assert!(member.map(&[(file.as_fd(), offset, len)]).is_err(), "{offset:#x}+{len:#x}");
         }
         assert_eq!(domain.mapped(), 0);
+    }
+
+    #[test]
+    fn files_whose_page_faults_others_may_serve_are_refused_by_the_file_systems_name() {
+        let domain = Domain::new("vm1");
+        let member = domain.join();
+        for (path, file_system) in
+            [("/proc/self/environ", "procfs"), ("/sys/kernel/mm/transparent_hugepage/enabled", "sysfs")]
+        {
+            let Ok(file) = File::open(path) else { continue };
+            match member.map(&[(file.as_fd(), 0, 0x1000)]) {
+                Err(DomainError::Map(MapError::FileSystem { name, .. })) => assert_eq!(name, file_system),
+                other => panic!("{path}: {other:?}"),
+            }
+        }
     }
 }

@@ -24,6 +24,7 @@ mod buffer;
 mod dirty;
 mod domain;
 mod fault;
+mod file_system;
 mod mapping;
 mod mark;
 mod view;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use thiserror::Error;
 
-use crate::fault;
+use crate::{fault, file_system};
 
 /// Files are mapped in whole pages of this size.
 pub(crate) const PAGE_SIZE: u64 = 4096;
@@ -55,6 +55,17 @@ pub enum MapError {
     /// The descriptor is not a file that can hold memory.
     #[error("the descriptor is not a memory file (its type is {0})")]
     NotMemory(&'static str),
+    /// Page faults on the file may wait for others than this machine's kernel.
+    #[error(
+        "the file is on a file system ({name}, type {kind:#x}) whose page faults may wait for a program or a server, and \
+         would hold up a core; share a memfd, or a file on tmpfs, hugetlbfs, ext4, xfs or btrfs"
+    )]
+    FileSystem {
+        /// Its `f_type` (linux/magic.h).
+        kind: u64,
+        /// Its name.
+        name: &'static str,
+    },
     /// The kernel refused.
     #[error("{call} failed: {source}")]
     Os {
@@ -90,8 +101,10 @@ impl Mapping {
     /// # Errors
     /// [`MapError`], before anything was mapped.
     pub fn file(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Arc<Mapping>, MapError> {
-        let key = Self::key(fd, offset, len)?;
-        let whole = Self::whole_pages(fd, len).ok_or(MapError::Range { offset, len })?;
+        let (key, page) = Self::check(fd, offset, len)?;
+        // In whole pages of the file's own size: the kernel maps huge pages whole, and unmaps nothing smaller.
+        let whole = len.checked_next_multiple_of(page).and_then(|whole| usize::try_from(whole).ok());
+        let whole = whole.ok_or(MapError::Range { offset, len })?;
         let bytes = usize::try_from(len).map_err(|_| MapError::Range { offset, len })?;
         // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
         let base = unsafe {
@@ -108,20 +121,16 @@ impl Mapping {
         }
     }
 
-    /// `len` in whole pages of the file's own size: the kernel maps huge pages whole, and unmaps nothing smaller.
-    fn whole_pages(fd: BorrowedFd<'_>, len: u64) -> Option<usize> {
-        /// `f_type` of hugetlbfs (linux/magic.h).
-        const HUGETLBFS_MAGIC: u64 = 0x958458f6;
-        let system = rustix::fs::fstatfs(fd).ok()?;
-        let page = if system.f_type as u64 == HUGETLBFS_MAGIC { system.f_bsize as u64 } else { PAGE_SIZE };
-        usize::try_from(len.checked_next_multiple_of(page)?).ok()
-    }
-
     /// What [`Mapping::file`] would map, checked against the file, without mapping it.
     ///
     /// # Errors
     /// As [`Mapping::file`].
     pub fn key(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<MappingKey, MapError> {
+        Self::check(fd, offset, len).map(|(key, _)| key)
+    }
+
+    /// The key, and the size of the file's pages.
+    fn check(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(MappingKey, u64), MapError> {
         if !offset.is_multiple_of(PAGE_SIZE) {
             return Err(MapError::Unaligned(offset));
         }
@@ -129,6 +138,7 @@ impl Mapping {
         if len == 0 || len > isize::MAX as u64 {
             return Err(MapError::Range { offset, len });
         }
+        let page = file_system::page_size(fd, PAGE_SIZE)?;
         let stat = rustix::fs::fstat(fd).map_err(|source| MapError::Os { call: "fstat", source })?;
         match rustix::fs::FileType::from_raw_mode(stat.st_mode) {
             rustix::fs::FileType::RegularFile => {
@@ -137,15 +147,17 @@ impl Mapping {
                     return Err(MapError::TooShort { size, needed });
                 }
             }
-            // /dev/dax and the like have no size to compare with; mmap itself refuses what is out of range.
-            rustix::fs::FileType::CharacterDevice => {}
+            // Without a size to compare with; mmap itself refuses what is out of range.
+            rustix::fs::FileType::CharacterDevice if is_dax(stat.st_rdev) => {}
+            rustix::fs::FileType::CharacterDevice => {
+                return Err(MapError::NotMemory("character device other than device DAX"));
+            }
             rustix::fs::FileType::Directory => return Err(MapError::NotMemory("directory")),
-            rustix::fs::FileType::Socket => return Err(MapError::NotMemory("socket")),
             rustix::fs::FileType::Fifo => return Err(MapError::NotMemory("pipe")),
             rustix::fs::FileType::BlockDevice => return Err(MapError::NotMemory("block device")),
-            _ => return Err(MapError::NotMemory("an anonymous inode such as an eventfd")),
+            _ => return Err(MapError::NotMemory("special file")),
         }
-        Ok(MappingKey { device: stat.st_dev, inode: stat.st_ino, offset, len })
+        Ok((MappingKey { device: stat.st_dev, inode: stat.st_ino, offset, len }, page))
     }
 
     /// Zeroed memory of this process alone, for tests and tools. `len` is rounded up to whole pages.
@@ -187,6 +199,13 @@ impl Mapping {
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()
     }
+}
+
+/// Whether a character device is persistent or other memory that the kernel maps directly (device DAX).
+fn is_dax(device: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let subsystem = std::fs::read_link(format!("/sys/dev/char/{major}:{minor}/subsystem"));
+    subsystem.is_ok_and(|path| path.ends_with("dax"))
 }
 
 impl Drop for Mapping {

@@ -180,6 +180,9 @@ fn memory() -> Vec<Abuse> {
         Abuse::new("a directory as memory", "no file", Refused("SET_MEM_TABLE"), |f| {
             as_memory(f, File::open("/").context("/")?)
         }),
+        Abuse::new("memory that another program serves", "a file on procfs", Refused("file system"), |f| {
+            as_memory(f, File::open("/proc/self/environ").context("a file")?)
+        }),
         Abuse::new("/dev/null as memory", "nothing to map", Refused("SET_MEM_TABLE"), |f| {
             as_memory(f, File::options().read(true).write(true).open("/dev/null").context("/dev/null")?)
         }),
