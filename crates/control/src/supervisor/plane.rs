@@ -40,6 +40,8 @@ pub(super) struct Plane {
 pub(super) struct Running {
     pub(super) process: Box<dyn Process>,
     pub(super) ready: bool,
+    /// Since when it serves.
+    serves_since: Option<Instant>,
     link: SupervisorLink,
     /// Nothing more is to be had from the link.
     link_is_done: bool,
@@ -91,8 +93,16 @@ impl Supervisor {
         if let Err(error) = self.poller.watch(process.end(), Token::End { incarnation }, EventFlags::IN) {
             tracing::error!(%error, "the data plane's end cannot be waited for");
         }
-        self.plane.running =
-            Some(Running { process, ready: false, link, link_is_done: false, started: now, beat: now, killed: None });
+        self.plane.running = Some(Running {
+            process,
+            ready: false,
+            serves_since: None,
+            link,
+            link_is_done: false,
+            started: now,
+            beat: now,
+            killed: None,
+        });
         let start = Down::Start {
             site: Box::new(self.desired.site().clone()),
             incarnation,
@@ -218,6 +228,7 @@ impl Supervisor {
         };
         running.ready = true;
         running.beat = Instant::now();
+        running.serves_since = Some(running.beat);
         let took = running.started.elapsed();
         self.plane.time_to_ready = Some(took);
         tracing::info!(us = took.as_micros() as u64, "the data plane is ready");
@@ -290,6 +301,7 @@ impl Supervisor {
         self.poller.forget(running.process.end(), Token::End { incarnation });
         self.poller.forget(running.link.as_fd(), Token::Link { incarnation });
         let lived = running.started.elapsed();
+        let served = running.serves_since.map_or(Duration::ZERO, |since| since.elapsed());
         let reason = match running.killed {
             Some(why) => format!("{} ({why})", exit.reason),
             None => exit.reason,
@@ -306,7 +318,7 @@ impl Supervisor {
         if running.ready && lived < SUSPICIOUS {
             self.suspect_pending_messages();
         }
-        let pause = self.plane.policy.died(lived);
+        let pause = self.plane.policy.died(served);
         if pause.is_zero() {
             self.start_plane();
         } else {
