@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::hand_over::HandOver;
 use super::opener::{Backing, Opened};
 use super::poller::{EventFlags, Token};
 use super::process::Process;
@@ -13,9 +14,6 @@ use super::restart::RestartPolicy;
 use super::state::Supervisor;
 use crate::link::{Death, Down, LinkError, Open, OpenFailure, SharedFd, SupervisorLink, Up, monotonic_ns};
 use crate::status::DataPlaneState;
-
-/// A data plane that was ready and died sooner than this after its start may have died of what it was given again.
-const SUSPICIOUS: Duration = Duration::from_secs(2);
 
 /// The most descriptors the vault holds.
 const MAX_VAULT: usize = 16 << 10;
@@ -40,8 +38,9 @@ pub(super) struct Plane {
 pub(super) struct Running {
     pub(super) process: Box<dyn Process>,
     pub(super) ready: bool,
-    /// Since when it serves.
-    serves_since: Option<Instant>,
+    /// Since when it serves, having been given every connection.
+    pub(super) serves_since: Option<Instant>,
+    pub(super) hand_over: HandOver,
     link: SupervisorLink,
     /// Nothing more is to be had from the link.
     link_is_done: bool,
@@ -49,6 +48,13 @@ pub(super) struct Running {
     beat: Instant,
     /// Why the supervisor killed it.
     killed: Option<String>,
+}
+
+impl Plane {
+    /// Whether one data plane after the other dies, so that pauses are made.
+    pub(super) fn is_in_crash_loop(&self) -> bool {
+        self.policy.is_backing_off()
+    }
 }
 
 impl Supervisor {
@@ -67,8 +73,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts a data plane and gives it everything: the site, the vault, each connection, each message that the last one
-    /// did not answer.
+    /// Starts a data plane, with the site and the vault. What front ends have to do with comes when it is ready.
     pub(super) fn start_plane(&mut self) {
         self.plane.start_at = None;
         self.plane.incarnation += 1;
@@ -97,6 +102,7 @@ impl Supervisor {
             process,
             ready: false,
             serves_since: None,
+            hand_over: HandOver::default(),
             link,
             link_is_done: false,
             started: now,
@@ -111,11 +117,6 @@ impl Supervisor {
             death: self.plane.death.clone(),
         };
         self.send(&start, self.vault.values().cloned().collect());
-        let front_ends = self.front_ends.values();
-        let again: Vec<_> = front_ends.flat_map(|it| [Some(it.attach()), it.pending()]).flatten().collect();
-        for (message, fds) in again {
-            self.send(&message, fds);
-        }
     }
 
     /// Sends to the data plane, if one runs. Whatever it does not get any more its successor will.
@@ -195,6 +196,7 @@ impl Supervisor {
                     running.beat = Instant::now();
                 }
             }
+            Up::Attached { connection } => self.attached(connection),
             Up::Handled { connection, reply, reply_fds, session, kept, released, close } => {
                 let reply_fds = fds.by_ref().take(reply_fds as usize).collect();
                 let kept = kept.into_iter().zip(fds).collect();
@@ -228,11 +230,11 @@ impl Supervisor {
         };
         running.ready = true;
         running.beat = Instant::now();
-        running.serves_since = Some(running.beat);
         let took = running.started.elapsed();
         self.plane.time_to_ready = Some(took);
         tracing::info!(us = took.as_micros() as u64, "the data plane is ready");
         self.notifier.ready();
+        self.hand_over_all();
     }
 
     /// Opens a volume's backing for the data plane. The descriptor goes to it and nowhere else.
@@ -315,9 +317,7 @@ impl Supervisor {
         tracing::error!(reason, lived_ms = lived.as_millis() as u64, "the data plane died");
         self.plane.last_exit = Some(reason.clone());
         self.plane.death = Some(Death { at_ns, reason });
-        if running.ready && lived < SUSPICIOUS {
-            self.suspect_pending_messages();
-        }
+        self.blame(&running.hand_over, served);
         let pause = self.plane.policy.died(served);
         if pause.is_zero() {
             self.start_plane();

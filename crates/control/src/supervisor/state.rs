@@ -99,6 +99,8 @@ pub(super) struct Supervisor {
     pub(super) changes: VecDeque<(Change, Ticket)>,
     /// When to try to accept again.
     pub(super) accept_at: Option<Instant>,
+    /// When a device accepts again whose front end was closed for the data planes that died of it.
+    pub(super) readmit_at: Option<Instant>,
     pub(super) notifier: Notifier,
     pub(super) started: Instant,
     /// Until when the data plane may take to stop.
@@ -149,6 +151,7 @@ impl Supervisor {
             change: None,
             changes: VecDeque::new(),
             accept_at: None,
+            readmit_at: None,
             notifier: Notifier::new(),
             started: Instant::now(),
             stopping: None,
@@ -221,10 +224,10 @@ impl Supervisor {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        [self.plane.start_at, self.silence_ends(), self.accept_at, self.stopping, self.notifier.due()]
-            .into_iter()
-            .flatten()
-            .min()
+        let trial = self.plane.running.as_ref().and_then(|running| running.hand_over.due());
+        let plane = [self.plane.start_at, self.silence_ends(), trial];
+        let others = [self.accept_at, self.readmit_at, self.stopping, self.notifier.due()];
+        plane.into_iter().chain(others).flatten().min()
     }
 
     fn timers(&mut self, now: Instant) {
@@ -234,6 +237,12 @@ impl Supervisor {
         }
         if due(self.silence_ends()) {
             self.plane_is_silent();
+        }
+        if due(self.plane.running.as_ref().and_then(|running| running.hand_over.due())) {
+            self.next_trial();
+        }
+        if due(self.readmit_at) {
+            self.readmit();
         }
         if due(self.stopping) {
             self.kill_plane("it did not stop in time");

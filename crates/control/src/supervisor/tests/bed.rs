@@ -132,11 +132,38 @@ impl FakePlane {
         }
     }
 
+    /// Takes up the session that is to come next.
     pub fn attach(&mut self) -> (ConnectionId, Option<String>, Vec<FdId>, Vec<OwnedFd>) {
         match self.next() {
-            (Down::Attach { connection, session, fds, .. }, attached) => (connection, session, fds, attached),
+            (Down::Attach { connection, session, fds, .. }, attached) => {
+                self.say(&Up::Attached { connection }, vec![]);
+                (connection, session, fds, attached)
+            }
             other => panic!("expected Attach, got {other:?}"),
         }
+    }
+
+    /// Takes up whatever session comes, leaves messages unanswered, and dies of the first thing that is deadly.
+    pub fn die_of(mut self, deadly: impl Fn(&Down) -> bool) {
+        loop {
+            let (message, _) = self.next();
+            if deadly(&message) {
+                return self.die("killed by SIGSEGV");
+            }
+            if let Down::Attach { connection, .. } = message {
+                self.say(&Up::Attached { connection }, vec![]);
+            }
+        }
+    }
+
+    /// Takes up whatever session comes until it has not heard anything for `quiet`, and dies.
+    pub fn die_after(mut self, quiet: Duration) {
+        while let Some((message, _)) = self.link.wait(Some(quiet)).unwrap() {
+            if let Down::Attach { connection, .. } = message {
+                self.say(&Up::Attached { connection }, vec![]);
+            }
+        }
+        self.die("killed by SIGSEGV");
     }
 
     pub fn message(&mut self) -> (ConnectionId, Vec<u8>, Vec<FdId>, Vec<OwnedFd>) {

@@ -286,22 +286,3 @@ fn the_data_plane_can_close_a_connection_with_a_last_reply() {
     assert!(front_end.is_closed());
     assert_eq!(plane.next().0, Down::Closed { connection });
 }
-
-#[test]
-fn a_message_that_kills_every_data_plane_is_given_up_with_its_connection() {
-    let bed = Bed::new();
-    let mut front_end = bed.connect("a");
-    front_end.send(&message(66, b"poison"));
-    let mut innocent = bed.connect("b");
-    for _ in 0..5 {
-        // Until the message is there, which the first data plane may have to wait for.
-        let mut plane = bed.ready_plane();
-        while !matches!(plane.next().0, Down::Message { .. }) {}
-        plane.die("killed by SIGSEGV");
-    }
-    assert!(front_end.is_closed());
-    let mut plane = bed.ready_plane();
-    let (connection, ..) = plane.attach();
-    innocent.send(&message(1, b""));
-    assert_eq!(plane.message().0, connection);
-}

@@ -165,7 +165,7 @@ fn a_socket_left_by_a_dead_process_is_replaced_and_one_in_use_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     drop(UnixListener::bind(folder.path().join("a.sock")).unwrap());
     let bed = Bed::try_in(folder, Timing::default(), false).unwrap();
-    bed.connect("a");
+    let _front_end = bed.connect("a");
     let mut plane = bed.ready_plane();
     plane.attach();
 }
