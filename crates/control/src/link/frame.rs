@@ -94,6 +94,11 @@ impl<Out, In> Link<Out, In> {
         !self.outgoing.is_empty()
     }
 
+    /// Messages that are not sent yet.
+    pub fn queued(&self) -> usize {
+        self.outgoing.len()
+    }
+
     /// Sends what the socket takes; whether that was everything.
     ///
     /// # Errors

@@ -15,6 +15,11 @@ use super::state::Supervisor;
 use crate::link::{Death, Down, LinkError, Open, OpenFailure, SharedFd, SupervisorLink, Up, monotonic_ns};
 use crate::status::DataPlaneState;
 
+/// Nothing more is taken from front ends while so many messages wait to be taken by the data plane. A front end that
+/// connects, sends and leaves again and again would otherwise fill memory and the table of descriptors with what nobody
+/// needs any more.
+const MOST_QUEUED: usize = 256;
+
 /// The most descriptors the vault holds.
 const MAX_VAULT: usize = 16 << 10;
 
@@ -131,8 +136,16 @@ impl Supervisor {
         }
     }
 
-    /// Watches the link for what is wanted of it now.
+    /// Watches the link for what is wanted of it now, and front ends no longer while it takes nothing.
     pub(super) fn watch_link(&mut self) {
+        let queued = self.plane.running.as_ref().map_or(0, |running| running.link.queued());
+        let congested = queued >= if self.congested { MOST_QUEUED / 2 } else { MOST_QUEUED };
+        if congested != self.congested {
+            self.congested = congested;
+            tracing::debug!(congested, queued, "the data plane's backlog");
+            self.watch_listeners();
+            self.watch_front_ends();
+        }
         let token = Token::Link { incarnation: self.plane.incarnation };
         let Some(running) = &self.plane.running else {
             return;

@@ -53,7 +53,8 @@ impl Supervisor {
             return;
         };
         let banned = port.ban.as_ref().is_some_and(|ban| ban.until > Instant::now());
-        let open = port.connection.is_none() && !banned && self.accept_at.is_none() && self.stopping.is_none();
+        let paused = banned || self.congested || self.accept_at.is_some() || self.stopping.is_some();
+        let open = port.connection.is_none() && !paused;
         let events = if open { EventFlags::IN } else { EventFlags::empty() };
         if let Err(error) = self.poller.watch(port.listener.as_fd(), Token::Port(port.number), events) {
             tracing::error!(device, %error, "the device's socket cannot be waited for");
@@ -106,7 +107,7 @@ impl Supervisor {
             return;
         };
         let mut events = EventFlags::RDHUP;
-        if front_end.wants_read() {
+        if front_end.wants_read() && !self.congested {
             events |= EventFlags::IN;
         }
         if front_end.wants_write() {
@@ -117,13 +118,21 @@ impl Supervisor {
         }
     }
 
+    pub(super) fn watch_front_ends(&mut self) {
+        let all: Vec<ConnectionId> = self.front_ends.keys().copied().collect();
+        for id in all {
+            self.watch_front_end(id);
+        }
+    }
+
     pub(super) fn front_end_ready(&mut self, id: ConnectionId, events: EventFlags) {
         let Some(front_end) = self.front_ends.get_mut(&id) else {
             return;
         };
         let gone = events.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR);
         let outcome = front_end.flush().and_then(|()| {
-            let read = front_end.read()?;
+            // One that is gone is read from in any case: it tells a cut message from an orderly end.
+            let read = (gone || !self.congested) && front_end.read()?;
             // A front end that is gone has no use for what it may have sent before; one message at the most was read.
             if gone { Err(Hangup::Disconnected) } else { Ok(read) }
         });

@@ -97,6 +97,8 @@ pub(super) struct Supervisor {
     pub(super) next_call: u64,
     pub(super) change: Option<InProgress>,
     pub(super) changes: VecDeque<(Change, Ticket)>,
+    /// The data plane does not keep up: nothing more is taken from front ends.
+    pub(super) congested: bool,
     /// When to try to accept again.
     pub(super) accept_at: Option<Instant>,
     /// When a device accepts again whose front end was closed for the data planes that died of it.
@@ -150,6 +152,7 @@ impl Supervisor {
             next_call: 1,
             change: None,
             changes: VecDeque::new(),
+            congested: false,
             accept_at: None,
             readmit_at: None,
             notifier: Notifier::new(),
