@@ -43,7 +43,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Device, Site, Volume};
 
 pub use error::LinkError;
-pub use frame::{Link, MAX_FRAME, MAX_FRAME_FDS};
+pub use frame::{Link, MAX_FRAME, MAX_FRAME_FDS, REFS_PAUSE};
 
 /// The supervisor's end.
 pub type SupervisorLink = Link<Down, Up>;

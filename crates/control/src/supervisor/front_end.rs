@@ -115,6 +115,7 @@ pub(super) struct FrontEnd {
     reading_fds: Vec<OwnedFd>,
     pending: Option<Pending>,
     replies: VecDeque<Reply>,
+    held_up: bool,
 }
 
 impl FrontEnd {
@@ -139,6 +140,7 @@ impl FrontEnd {
             reading_fds: Vec::new(),
             pending: None,
             replies: VecDeque::new(),
+            held_up: false,
         }
     }
 
@@ -151,8 +153,14 @@ impl FrontEnd {
         self.pending.is_none() && self.replies.is_empty()
     }
 
+    /// Whether there is something to flush when the socket is writable.
     pub(super) fn wants_write(&self) -> bool {
-        !self.replies.is_empty()
+        !self.replies.is_empty() && !self.held_up
+    }
+
+    /// Whether there is something to flush after [`REFS_PAUSE`](crate::link::REFS_PAUSE).
+    pub(super) fn is_held_up(&self) -> bool {
+        self.held_up
     }
 
     /// Reads towards one whole message, never beyond it. `true` when it is there, and pending from then on.
@@ -359,6 +367,7 @@ impl FrontEnd {
 
     /// Sends what the socket takes.
     pub(super) fn flush(&mut self) -> Result<(), Hangup> {
+        self.held_up = false;
         while let Some(reply) = self.replies.front_mut() {
             match reply.send(self.socket.as_fd()) {
                 Ok(()) if reply.sent == reply.bytes.len() => {
@@ -366,6 +375,10 @@ impl FrontEnd {
                 }
                 Ok(()) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::TOOMANYREFS) => {
+                    self.held_up = true;
+                    return Ok(());
+                }
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(Hangup::Disconnected),
                 Err(error) => return Err(Hangup::Socket(error)),
             }

@@ -12,7 +12,7 @@ use super::poller::{EventFlags, Token};
 use super::process::Process;
 use super::restart::RestartPolicy;
 use super::state::Supervisor;
-use crate::link::{Death, Down, LinkError, Open, OpenFailure, SharedFd, SupervisorLink, Up, monotonic_ns};
+use crate::link::{Death, Down, LinkError, Open, OpenFailure, REFS_PAUSE, SharedFd, SupervisorLink, Up, monotonic_ns};
 use crate::status::DataPlaneState;
 
 /// Nothing more is taken from front ends while so many messages wait to be taken by the data plane. A front end that
@@ -153,6 +153,9 @@ impl Supervisor {
         if running.link_is_done {
             self.poller.forget(running.link.as_fd(), token);
             return;
+        }
+        if running.link.is_held_up() {
+            self.held_up_until.get_or_insert(Instant::now() + REFS_PAUSE);
         }
         let mut events = EventFlags::IN;
         if running.link.wants_write() {

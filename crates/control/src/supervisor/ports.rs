@@ -10,7 +10,7 @@ use super::poller::{EventFlags, Token};
 use super::socket::{Listener, SocketError};
 use super::state::{ACCEPT_PAUSE, Supervisor};
 use crate::config::Device;
-use crate::link::{ConnectionId, Down, FdId, SharedFd};
+use crate::link::{ConnectionId, Down, FdId, REFS_PAUSE, SharedFd};
 
 /// A device's listening socket.
 #[derive(Debug)]
@@ -106,6 +106,9 @@ impl Supervisor {
         let Some(front_end) = self.front_ends.get(&id) else {
             return;
         };
+        if front_end.is_held_up() {
+            self.held_up_until.get_or_insert(Instant::now() + REFS_PAUSE);
+        }
         let mut events = EventFlags::RDHUP;
         if front_end.wants_read() && !self.congested {
             events |= EventFlags::IN;
@@ -122,6 +125,17 @@ impl Supervisor {
         let all: Vec<ConnectionId> = self.front_ends.keys().copied().collect();
         for id in all {
             self.watch_front_end(id);
+        }
+    }
+
+    /// Sends again what the kernel had no room for, though the sockets had.
+    pub(super) fn retry_held_up(&mut self) {
+        self.held_up_until = None;
+        self.link_ready(self.plane.incarnation);
+        let held_up = self.front_ends.values().filter(|front_end| front_end.is_held_up());
+        let held_up: Vec<ConnectionId> = held_up.map(|front_end| front_end.id).collect();
+        for id in held_up {
+            self.front_end_ready(id, EventFlags::empty());
         }
     }
 

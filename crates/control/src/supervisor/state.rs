@@ -99,6 +99,8 @@ pub(super) struct Supervisor {
     pub(super) changes: VecDeque<(Change, Ticket)>,
     /// The data plane does not keep up: nothing more is taken from front ends.
     pub(super) congested: bool,
+    /// When to send again what the kernel had no room for.
+    pub(super) held_up_until: Option<Instant>,
     /// When to try to accept again.
     pub(super) accept_at: Option<Instant>,
     /// When a device accepts again whose front end was closed for the data planes that died of it.
@@ -153,6 +155,7 @@ impl Supervisor {
             change: None,
             changes: VecDeque::new(),
             congested: false,
+            held_up_until: None,
             accept_at: None,
             readmit_at: None,
             notifier: Notifier::new(),
@@ -229,7 +232,7 @@ impl Supervisor {
     fn next_deadline(&self) -> Option<Instant> {
         let trial = self.plane.running.as_ref().and_then(|running| running.hand_over.due());
         let plane = [self.plane.start_at, self.silence_ends(), trial];
-        let others = [self.accept_at, self.readmit_at, self.stopping, self.notifier.due()];
+        let others = [self.held_up_until, self.accept_at, self.readmit_at, self.stopping, self.notifier.due()];
         plane.into_iter().chain(others).flatten().min()
     }
 
@@ -243,6 +246,9 @@ impl Supervisor {
         }
         if due(self.plane.running.as_ref().and_then(|running| running.hand_over.due())) {
             self.next_trial();
+        }
+        if due(self.held_up_until) {
+            self.retry_held_up();
         }
         if due(self.readmit_at) {
             self.readmit();

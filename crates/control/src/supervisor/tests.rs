@@ -6,3 +6,4 @@ mod bed;
 mod front_ends;
 mod hand_over;
 mod lifecycle;
+mod refs;
