@@ -54,7 +54,10 @@ fn data_plane() {
                 incarnation = number;
                 link.send(&Up::Ready, vec![]).unwrap();
             }
-            Down::Attach { session: before, .. } => session = before.unwrap_or_default(),
+            Down::Attach { connection, session: before, .. } => {
+                session = before.unwrap_or_default();
+                link.send(&Up::Attached { connection }, vec![]).unwrap();
+            }
             Down::Message { connection, header, .. } => {
                 if header[0] == DIE_ONCE as u8 && incarnation == 1 {
                     kill_process(getpid(), Signal::KILL).unwrap();

@@ -151,6 +151,7 @@ fn failed_status(device: &config::Device, error: &str) -> DeviceStatus {
         socket: device.access().map(|access| access.socket.clone()).unwrap_or_default(),
         queues: Vec::new(),
         features: Vec::new(),
+        ..DeviceStatus::default()
     }
 }
 
@@ -183,6 +184,7 @@ fn device_status(device: &Device, engine: &Engine, cpus: &[u32]) -> DeviceStatus
             .filter(|(bit, _)| features & (1 << bit) != 0)
             .map(|(_, name)| (*name).to_owned())
             .collect(),
+        ..DeviceStatus::default()
     }
 }
 

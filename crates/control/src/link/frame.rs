@@ -36,14 +36,16 @@ const HEADER: usize = 8;
 /// How many bytes are asked of the socket at once.
 const READ_SIZE: usize = 64 << 10;
 
-/// How long a sender waits when the kernel has too many descriptors in flight (ETOOMANYREFS), which nothing polls for.
-const REFS_PAUSE: Duration = Duration::from_millis(1);
+/// How long a sender waits when too many of its user's descriptors are in flight (ETOOMANYREFS; unix(7)). The kernel counts
+/// them over all sockets and lets nobody wait for that, so it is tried again; the socket itself is writable all the time.
+pub const REFS_PAUSE: Duration = Duration::from_millis(5);
 
 /// One end of the link: sends `Out`, receives `In`. Nothing but [`Link::wait`] and [`Link::drain`] blocks.
 #[derive(Debug)]
 pub struct Link<Out, In> {
     socket: OwnedFd,
     outgoing: VecDeque<Outgoing>,
+    held_up: bool,
     incoming: Vec<u8>,
     /// How much of `incoming` has been taken.
     taken: usize,
@@ -72,6 +74,7 @@ impl<Out, In> Link<Out, In> {
         Link {
             socket,
             outgoing: VecDeque::new(),
+            held_up: false,
             incoming: Vec::new(),
             taken: 0,
             incoming_fds: VecDeque::new(),
@@ -91,7 +94,17 @@ impl<Out, In> Link<Out, In> {
 
     /// Whether there is something to flush when the socket is writable.
     pub fn wants_write(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.outgoing.is_empty() && !self.held_up
+    }
+
+    /// Whether there is something to flush after [`REFS_PAUSE`], for which there is nothing else to wait for.
+    pub fn is_held_up(&self) -> bool {
+        self.held_up
+    }
+
+    /// Messages that are not sent yet.
+    pub fn queued(&self) -> usize {
+        self.outgoing.len()
     }
 
     /// Sends what the socket takes; whether that was everything.
@@ -99,13 +112,18 @@ impl<Out, In> Link<Out, In> {
     /// # Errors
     /// When the link is of no more use.
     pub fn flush(&mut self) -> Result<bool, LinkError> {
+        self.held_up = false;
         while let Some(frame) = self.outgoing.front_mut() {
             match frame.send(self.socket.as_fd()) {
                 Ok(()) if frame.sent == frame.bytes.len() => {
                     self.outgoing.pop_front();
                 }
                 Ok(()) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN | Errno::TOOMANYREFS) => return Ok(false),
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::TOOMANYREFS) => {
+                    self.held_up = true;
+                    return Ok(false);
+                }
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(LinkError::Closed),
                 Err(error) => return Err(error.into()),
             }
@@ -119,14 +137,10 @@ impl<Out, In> Link<Out, In> {
     /// When the link is of no more use.
     pub fn drain(&mut self) -> Result<(), LinkError> {
         while !self.flush()? {
-            if !ready(self.socket.as_fd(), PollFlags::OUT, None)? {
-                continue;
-            }
-            // Writable, and yet it did not take it: too many descriptors in flight.
-            if !self.flush()? {
+            if self.held_up {
                 std::thread::sleep(REFS_PAUSE);
             } else {
-                break;
+                ready(self.socket.as_fd(), PollFlags::OUT, None)?;
             }
         }
         Ok(())
@@ -269,12 +283,16 @@ impl<Out, In: DeserializeOwned + Attached> Link<Out, In> {
                 return Ok(Some(received));
             }
             let mut events = PollFlags::IN;
-            if !self.flush()? {
+            self.flush()?;
+            if self.wants_write() {
                 events |= PollFlags::OUT;
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let mut left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 return Ok(None);
+            }
+            if self.held_up {
+                left = Some(left.map_or(REFS_PAUSE, |left| left.min(REFS_PAUSE)));
             }
             ready(self.socket.as_fd(), events, left)?;
         }

@@ -12,12 +12,16 @@
 //!
 //! The invariant: **a message that was read from a front end is applied, or still there, after the data plane is killed.**
 //! The supervisor reads one message of a connection, keeps it, and reads the next one only after [`Up::Handled`] has
-//! brought the session that contains it. A data plane that follows another gets, in this order: [`Down::Start`] with
-//! everything in the vault, [`Down::Attach`] for each connection with its stored session and its fd table, and the
-//! [`Down::Message`] that the one before it has not answered.
+//! brought the session that contains it. A data plane that follows another gets [`Down::Start`] with everything in the
+//! vault; when it is [`Up::Ready`], [`Down::Attach`] for each connection with its stored session and its fd table, each
+//! followed by the [`Down::Message`] that the one before it has not answered.
+//!
+//! What was given and not answered is what a data plane may have died of: [`Up::Attached`] and [`Up::Handled`] say what it
+//! has survived.
 //!
 //! What the data plane has to keep to:
 //!
+//! - [`Up::Attached`], or [`Up::Close`], answers every [`Down::Attach`].
 //! - [`Up::Handled`] answers every [`Down::Message`] exactly once, also when the message is refused.
 //! - A session and the fd table it speaks of change together, in one `Handled` or [`Up::Session`].
 //! - Nothing that a message asked for may be visible to the guest in a way that applying it a second time would break.
@@ -39,7 +43,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Device, Site, Volume};
 
 pub use error::LinkError;
-pub use frame::{Link, MAX_FRAME, MAX_FRAME_FDS};
+pub use frame::{Link, MAX_FRAME, MAX_FRAME_FDS, REFS_PAUSE};
 
 /// The supervisor's end.
 pub type SupervisorLink = Link<Down, Up>;
@@ -122,8 +126,8 @@ pub enum Down {
         /// The death that this data plane is to make good.
         death: Option<Death>,
     },
-    /// A front end has connected to a device, or was connected when the last data plane died. One descriptor is attached
-    /// for each of `fds`, in that order.
+    /// A front end has connected to a device, or was connected when the last data plane died; wants [`Up::Attached`] or
+    /// [`Up::Close`]. One descriptor is attached for each of `fds`, in that order.
     Attach {
         /// The device's name.
         device: String,
@@ -253,10 +257,15 @@ pub struct Open {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Up {
-    /// The site is up: volumes are opened, devices can be attached. Connections and messages may be answered before.
+    /// The site is up: volumes are opened, devices can be attached. No connection is given to it before.
     Ready,
     /// The watchdog's beat.
     Alive,
+    /// The answer to [`Down::Attach`]: what the session asks for is set up.
+    Attached {
+        /// Which.
+        connection: ConnectionId,
+    },
     /// The answer to [`Down::Message`]. Attached: the `reply_fds` descriptors that go with the reply, then one for each of
     /// `kept`.
     Handled {
@@ -350,6 +359,7 @@ impl Attached for Up {
             Up::Keep { .. } => 1,
             Up::Ready
             | Up::Alive
+            | Up::Attached { .. }
             | Up::Close { .. }
             | Up::Answer { .. }
             | Up::Open { .. }

@@ -125,6 +125,20 @@ pub struct DeviceStatus {
     pub queues: Vec<QueueStatus>,
     /// Names of the virtio features that were negotiated.
     pub features: Vec<String>,
+    /// Front ends that were closed because data planes died of them; kept until the device is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed_front_ends: Option<ClosedFrontEnds>,
+}
+
+/// Front ends of a device that were closed because data planes died of what they sent or share.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClosedFrontEnds {
+    /// How many.
+    pub count: u32,
+    /// Why the last one was.
+    pub reason: String,
+    /// In how many seconds the device accepts a front end again.
+    pub accepts_in_s: u64,
 }
 
 /// What a device is doing.
@@ -336,6 +350,13 @@ impl NodeStatus {
             if device.state == DeviceState::Broken {
                 let why = device.broken_reason.as_deref().unwrap_or("no reason was given");
                 problems.push(format!("device {} is broken: {why}", device.name));
+            }
+            if let Some(closed) = device.closed_front_ends.as_ref().filter(|_| device.state != DeviceState::Running) {
+                let again = match closed.accepts_in_s {
+                    0 => String::new(),
+                    seconds => format!("; another is accepted in {seconds} s"),
+                };
+                problems.push(format!("the front end of device {} was closed: {}{again}", device.name, closed.reason));
             }
             for queue in &device.queues {
                 if let Some(why) = &queue.broken_reason {

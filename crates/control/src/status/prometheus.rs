@@ -158,6 +158,12 @@ fn devices(out: &mut Exposition, status: &NodeStatus) {
         "1 for the state the device is in.",
         status.devices.iter().flat_map(|device| states(vec![("device", &device.name)], &all, device.state)),
     );
+    let closed = |device: &super::DeviceStatus| device.closed_front_ends.as_ref().map_or(0.0, |it| it.count.into());
+    out.metric(
+        "device_front_ends_closed_total",
+        "Front ends that were closed because data planes died of them.",
+        status.devices.iter().map(|device| (vec![("device", &*device.name)], closed(device))),
+    );
 }
 
 fn queues(out: &mut Exposition, status: &NodeStatus) {

@@ -50,6 +50,7 @@ fn sample() -> NodeStatus {
                 ..QueueStatus::default()
             }],
             features: vec!["VIRTIO_F_VERSION_1".to_owned()],
+            closed_front_ends: Some(ClosedFrontEnds { count: 2, reason: "it is poison".to_owned(), accepts_in_s: 7 }),
         }],
         volumes: vec![VolumeStatus {
             name: "acme-root".to_owned(),
@@ -74,6 +75,7 @@ fn the_table_fits_and_says_what_is_broken_first() {
         assert!(line.chars().count() <= TABLE_WIDTH, "{line}");
         assert!(!line.chars().any(char::is_control), "a guest's text reached the terminal: {line:?}");
     }
+    assert!(text.contains("device acme-vm1-disk was closed: it is poison; another is accepted in 7 s"), "{text}");
     for shown in ["up 1d02h", "12.3 ms", "25.0%", "acme-vm1-disk", "20 GiB", "killed by SIGKILL", "5.0 k"] {
         assert!(text.contains(shown), "{shown} is missing:\n{text}");
     }

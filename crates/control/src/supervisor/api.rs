@@ -6,6 +6,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::SyncSender;
+use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
@@ -21,7 +22,9 @@ use crate::api::{
 use crate::attach;
 use crate::config::{Device, Volume};
 use crate::link::{Call, Placement, Refusal};
-use crate::status::{DataPlaneStatus, DeviceState, DeviceStatus, NodeStatus, TenantStatus, VolumeStatus};
+use crate::status::{
+    ClosedFrontEnds, DataPlaneStatus, DeviceState, DeviceStatus, NodeStatus, TenantStatus, VolumeStatus,
+};
 
 /// The most clients at once; more wait in the backlog.
 const MAX_CLIENTS: usize = 64;
@@ -437,6 +440,14 @@ impl Supervisor {
             time_to_ready_us: self.plane.time_to_ready.map(|took| took.as_micros() as u64),
             first_completion_after_restart_us: self.plane.first_completion_ns.map(|ns| ns / 1000),
         };
+        for device in &mut status.devices {
+            let ban = self.ports.get(&device.name).and_then(|port| port.ban.as_ref());
+            device.closed_front_ends = ban.map(|ban| ClosedFrontEnds {
+                count: ban.front_ends,
+                reason: ban.reason.clone(),
+                accepts_in_s: ban.until.saturating_duration_since(Instant::now()).as_secs_f64().ceil() as u64,
+            });
+        }
         status
     }
 

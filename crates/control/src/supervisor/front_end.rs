@@ -40,8 +40,8 @@ const MAX_TABLE: usize = 2048;
 const VERSION_MASK: u32 = 0b11;
 const VERSION: u32 = 1;
 
-/// So many data planes may die soon after they were given the same message before the message is held to be the cause.
-const SUSPECT_AFTER: u32 = 5;
+/// So many data planes may die of what a connection gave them, as far as can be told, before it is closed.
+const MOST_DEATHS: u32 = 5;
 
 /// Why a connection is closed.
 #[derive(Debug, Error, PartialEq, Eq)]
@@ -63,7 +63,9 @@ pub(super) enum Hangup {
     #[error("the socket failed: {0}")]
     Socket(Errno),
     #[error("{deaths} data planes died while they handled its request {request}, which is taken to be the cause")]
-    Poison { request: u32, deaths: u32 },
+    PoisonMessage { request: u32, deaths: u32 },
+    #[error("{deaths} data planes died when they had taken up its session, which is taken to be the cause")]
+    PoisonSession { deaths: u32 },
 }
 
 /// A message that was read and is not yet applied.
@@ -72,8 +74,21 @@ struct Pending {
     header: [u8; HEADER_SIZE],
     payload: Vec<u8>,
     fds: Vec<(FdId, SharedFd)>,
-    /// Data planes that died soon after they got it.
+    /// The number under which this data plane was given it.
+    given: Option<u64>,
+    /// Data planes that died of it, as far as can be told.
     deaths: u32,
+}
+
+/// How far the present data plane has come with a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// It was not given it.
+    Waiting,
+    /// It was given it under this number, and has not answered.
+    Given(u64),
+    /// It has taken it up.
+    Attached,
 }
 
 #[derive(Debug)]
@@ -91,12 +106,16 @@ pub(super) struct FrontEnd {
     socket: OwnedFd,
     peer: Option<Peer>,
     session: Option<String>,
+    progress: Progress,
+    /// Data planes that died of the session, as far as can be told.
+    session_deaths: u32,
     fds: BTreeMap<FdId, SharedFd>,
     next_fd: FdId,
     reading: Vec<u8>,
     reading_fds: Vec<OwnedFd>,
     pending: Option<Pending>,
     replies: VecDeque<Reply>,
+    held_up: bool,
 }
 
 impl FrontEnd {
@@ -113,12 +132,15 @@ impl FrontEnd {
             socket,
             peer,
             session: None,
+            progress: Progress::Waiting,
+            session_deaths: 0,
             fds: BTreeMap::new(),
             next_fd: 0,
             reading: Vec::new(),
             reading_fds: Vec::new(),
             pending: None,
             replies: VecDeque::new(),
+            held_up: false,
         }
     }
 
@@ -131,8 +153,14 @@ impl FrontEnd {
         self.pending.is_none() && self.replies.is_empty()
     }
 
+    /// Whether there is something to flush when the socket is writable.
     pub(super) fn wants_write(&self) -> bool {
-        !self.replies.is_empty()
+        !self.replies.is_empty() && !self.held_up
+    }
+
+    /// Whether there is something to flush after [`REFS_PAUSE`](crate::link::REFS_PAUSE).
+    pub(super) fn is_held_up(&self) -> bool {
+        self.held_up
     }
 
     /// Reads towards one whole message, never beyond it. `true` when it is there, and pending from then on.
@@ -194,7 +222,7 @@ impl FrontEnd {
         self.reading.clear();
         let fds: Vec<OwnedFd> = self.reading_fds.drain(..).collect();
         let fds = fds.into_iter().map(|fd| (self.new_fd_id(), Arc::new(fd))).collect();
-        self.pending = Some(Pending { header, payload, fds, deaths: 0 });
+        self.pending = Some(Pending { header, payload, fds, given: None, deaths: 0 });
         Ok(())
     }
 
@@ -209,8 +237,22 @@ impl FrontEnd {
         }
     }
 
-    /// What a data plane is told first about this connection.
-    pub(super) fn attach(&self) -> (Down, Vec<SharedFd>) {
+    /// Another data plane: it was given nothing yet.
+    pub(super) fn start_anew(&mut self) {
+        self.progress = Progress::Waiting;
+        if let Some(pending) = &mut self.pending {
+            pending.given = None;
+        }
+    }
+
+    /// Whether the present data plane knows of this connection.
+    pub(super) fn is_given(&self) -> bool {
+        self.progress != Progress::Waiting
+    }
+
+    /// What a data plane is told first about this connection; given under `number`.
+    pub(super) fn attach(&mut self, number: u64) -> (Down, Vec<SharedFd>) {
+        self.progress = Progress::Given(number);
         let message = Down::Attach {
             device: self.device.clone(),
             connection: self.id,
@@ -221,9 +263,10 @@ impl FrontEnd {
         (message, self.fds.values().cloned().collect())
     }
 
-    /// The message that is not yet applied.
-    pub(super) fn pending(&self) -> Option<(Down, Vec<SharedFd>)> {
-        let pending = self.pending.as_ref()?;
+    /// The message that is not yet applied; given under `number`.
+    pub(super) fn message(&mut self, number: u64) -> Option<(Down, Vec<SharedFd>)> {
+        let pending = self.pending.as_mut()?;
+        pending.given = Some(number);
         let message = Down::Message {
             connection: self.id,
             header: pending.header,
@@ -233,16 +276,54 @@ impl FrontEnd {
         Some((message, pending.fds.iter().map(|(_, fd)| Arc::clone(fd)).collect()))
     }
 
-    /// The data plane died, soon after it was given things to do. An error says that the pending message has to go.
-    pub(super) fn data_plane_died_young(&mut self) -> Result<(), Hangup> {
-        let Some(pending) = &mut self.pending else {
-            return Ok(());
-        };
-        pending.deaths += 1;
-        if pending.deaths >= SUSPECT_AFTER {
-            return Err(Hangup::Poison { request: word(&pending.header, 0), deaths: pending.deaths });
+    /// The data plane has taken up the session.
+    pub(super) fn attached(&mut self) {
+        if self.is_given() {
+            self.progress = Progress::Attached;
         }
-        Ok(())
+    }
+
+    /// Whether the data plane has taken up the session.
+    pub(super) fn is_attached(&self) -> bool {
+        self.progress == Progress::Attached
+    }
+
+    /// The number of the first thing that the data plane was given and has not answered.
+    pub(super) fn first_unanswered(&self) -> Option<u64> {
+        match self.progress {
+            Progress::Given(number) => Some(number),
+            Progress::Waiting | Progress::Attached => self.pending.as_ref()?.given,
+        }
+    }
+
+    /// How many data planes died of this connection, as far as can be told.
+    pub(super) fn deaths(&self) -> u32 {
+        self.session_deaths + self.pending.as_ref().map_or(0, |pending| pending.deaths)
+    }
+
+    /// A data plane died of this connection, as far as can be told. An error says that it has to go.
+    pub(super) fn accuse(&mut self) -> Result<(), Hangup> {
+        let message = self.pending.as_mut().filter(|pending| pending.given.is_some());
+        let request = match message.filter(|_| self.progress == Progress::Attached) {
+            Some(pending) => {
+                pending.deaths += 1;
+                Some(word(&pending.header, 0))
+            }
+            None => {
+                self.session_deaths += 1;
+                None
+            }
+        };
+        match (self.deaths(), request) {
+            (deaths, _) if deaths < MOST_DEATHS => Ok(()),
+            (deaths, Some(request)) => Err(Hangup::PoisonMessage { request, deaths }),
+            (deaths, None) => Err(Hangup::PoisonSession { deaths }),
+        }
+    }
+
+    /// A data plane has taken up the session and lives. The message is acquitted by its answer.
+    pub(super) fn acquit(&mut self) {
+        self.session_deaths = 0;
     }
 
     /// The pending message is applied: its descriptors are in the table from now on. `false` if there was none.
@@ -251,6 +332,7 @@ impl FrontEnd {
             return false;
         };
         self.fds.extend(pending.fds);
+        self.attached();
         true
     }
 
@@ -285,6 +367,7 @@ impl FrontEnd {
 
     /// Sends what the socket takes.
     pub(super) fn flush(&mut self) -> Result<(), Hangup> {
+        self.held_up = false;
         while let Some(reply) = self.replies.front_mut() {
             match reply.send(self.socket.as_fd()) {
                 Ok(()) if reply.sent == reply.bytes.len() => {
@@ -292,6 +375,10 @@ impl FrontEnd {
                 }
                 Ok(()) | Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::TOOMANYREFS) => {
+                    self.held_up = true;
+                    return Ok(());
+                }
                 Err(Errno::PIPE | Errno::CONNRESET) => return Err(Hangup::Disconnected),
                 Err(error) => return Err(Hangup::Socket(error)),
             }

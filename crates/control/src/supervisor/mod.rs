@@ -15,6 +15,7 @@
 mod api;
 mod desired;
 mod front_end;
+mod hand_over;
 mod notify;
 mod opener;
 mod plane;

@@ -6,16 +6,19 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::hand_over::HandOver;
 use super::opener::{Backing, Opened};
 use super::poller::{EventFlags, Token};
 use super::process::Process;
 use super::restart::RestartPolicy;
 use super::state::Supervisor;
-use crate::link::{Death, Down, LinkError, Open, OpenFailure, SharedFd, SupervisorLink, Up, monotonic_ns};
+use crate::link::{Death, Down, LinkError, Open, OpenFailure, REFS_PAUSE, SharedFd, SupervisorLink, Up, monotonic_ns};
 use crate::status::DataPlaneState;
 
-/// A data plane that was ready and died sooner than this after its start may have died of what it was given again.
-const SUSPICIOUS: Duration = Duration::from_secs(2);
+/// Nothing more is taken from front ends while so many messages wait to be taken by the data plane. A front end that
+/// connects, sends and leaves again and again would otherwise fill memory and the table of descriptors with what nobody
+/// needs any more.
+const MOST_QUEUED: usize = 256;
 
 /// The most descriptors the vault holds.
 const MAX_VAULT: usize = 16 << 10;
@@ -40,6 +43,9 @@ pub(super) struct Plane {
 pub(super) struct Running {
     pub(super) process: Box<dyn Process>,
     pub(super) ready: bool,
+    /// Since when it serves, having been given every connection.
+    pub(super) serves_since: Option<Instant>,
+    pub(super) hand_over: HandOver,
     link: SupervisorLink,
     /// Nothing more is to be had from the link.
     link_is_done: bool,
@@ -47,6 +53,13 @@ pub(super) struct Running {
     beat: Instant,
     /// Why the supervisor killed it.
     killed: Option<String>,
+}
+
+impl Plane {
+    /// Whether one data plane after the other dies, so that pauses are made.
+    pub(super) fn is_in_crash_loop(&self) -> bool {
+        self.policy.is_backing_off()
+    }
 }
 
 impl Supervisor {
@@ -65,8 +78,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts a data plane and gives it everything: the site, the vault, each connection, each message that the last one
-    /// did not answer.
+    /// Starts a data plane, with the site and the vault. What front ends have to do with comes when it is ready.
     pub(super) fn start_plane(&mut self) {
         self.plane.start_at = None;
         self.plane.incarnation += 1;
@@ -91,8 +103,17 @@ impl Supervisor {
         if let Err(error) = self.poller.watch(process.end(), Token::End { incarnation }, EventFlags::IN) {
             tracing::error!(%error, "the data plane's end cannot be waited for");
         }
-        self.plane.running =
-            Some(Running { process, ready: false, link, link_is_done: false, started: now, beat: now, killed: None });
+        self.plane.running = Some(Running {
+            process,
+            ready: false,
+            serves_since: None,
+            hand_over: HandOver::default(),
+            link,
+            link_is_done: false,
+            started: now,
+            beat: now,
+            killed: None,
+        });
         let start = Down::Start {
             site: Box::new(self.desired.site().clone()),
             incarnation,
@@ -101,11 +122,6 @@ impl Supervisor {
             death: self.plane.death.clone(),
         };
         self.send(&start, self.vault.values().cloned().collect());
-        let front_ends = self.front_ends.values();
-        let again: Vec<_> = front_ends.flat_map(|it| [Some(it.attach()), it.pending()]).flatten().collect();
-        for (message, fds) in again {
-            self.send(&message, fds);
-        }
     }
 
     /// Sends to the data plane, if one runs. Whatever it does not get any more its successor will.
@@ -120,8 +136,16 @@ impl Supervisor {
         }
     }
 
-    /// Watches the link for what is wanted of it now.
+    /// Watches the link for what is wanted of it now, and front ends no longer while it takes nothing.
     pub(super) fn watch_link(&mut self) {
+        let queued = self.plane.running.as_ref().map_or(0, |running| running.link.queued());
+        let congested = queued >= if self.congested { MOST_QUEUED / 2 } else { MOST_QUEUED };
+        if congested != self.congested {
+            self.congested = congested;
+            tracing::debug!(congested, queued, "the data plane's backlog");
+            self.watch_listeners();
+            self.watch_front_ends();
+        }
         let token = Token::Link { incarnation: self.plane.incarnation };
         let Some(running) = &self.plane.running else {
             return;
@@ -129,6 +153,9 @@ impl Supervisor {
         if running.link_is_done {
             self.poller.forget(running.link.as_fd(), token);
             return;
+        }
+        if running.link.is_held_up() {
+            self.held_up_until.get_or_insert(Instant::now() + REFS_PAUSE);
         }
         let mut events = EventFlags::IN;
         if running.link.wants_write() {
@@ -185,6 +212,7 @@ impl Supervisor {
                     running.beat = Instant::now();
                 }
             }
+            Up::Attached { connection } => self.attached(connection),
             Up::Handled { connection, reply, reply_fds, session, kept, released, close } => {
                 let reply_fds = fds.by_ref().take(reply_fds as usize).collect();
                 let kept = kept.into_iter().zip(fds).collect();
@@ -222,6 +250,7 @@ impl Supervisor {
         self.plane.time_to_ready = Some(took);
         tracing::info!(us = took.as_micros() as u64, "the data plane is ready");
         self.notifier.ready();
+        self.hand_over_all();
     }
 
     /// Opens a volume's backing for the data plane. The descriptor goes to it and nowhere else.
@@ -290,6 +319,7 @@ impl Supervisor {
         self.poller.forget(running.process.end(), Token::End { incarnation });
         self.poller.forget(running.link.as_fd(), Token::Link { incarnation });
         let lived = running.started.elapsed();
+        let served = running.serves_since.map_or(Duration::ZERO, |since| since.elapsed());
         let reason = match running.killed {
             Some(why) => format!("{} ({why})", exit.reason),
             None => exit.reason,
@@ -303,10 +333,8 @@ impl Supervisor {
         tracing::error!(reason, lived_ms = lived.as_millis() as u64, "the data plane died");
         self.plane.last_exit = Some(reason.clone());
         self.plane.death = Some(Death { at_ns, reason });
-        if running.ready && lived < SUSPICIOUS {
-            self.suspect_pending_messages();
-        }
-        let pause = self.plane.policy.died(lived);
+        self.blame(&running.hand_over, served);
+        let pause = self.plane.policy.died(served);
         if pause.is_zero() {
             self.start_plane();
         } else {

@@ -5,19 +5,22 @@ use std::os::fd::AsFd;
 use std::time::Instant;
 
 use super::front_end::{FrontEnd, Hangup};
+use super::hand_over::Ban;
 use super::poller::{EventFlags, Token};
 use super::socket::{Listener, SocketError};
 use super::state::{ACCEPT_PAUSE, Supervisor};
 use crate::config::Device;
-use crate::link::{ConnectionId, Down, FdId, SharedFd};
+use crate::link::{ConnectionId, Down, FdId, REFS_PAUSE, SharedFd};
 
 /// A device's listening socket.
 #[derive(Debug)]
 pub(super) struct Port {
-    device: String,
+    pub(super) device: String,
     number: u64,
     listener: Listener,
     pub(super) connection: Option<ConnectionId>,
+    /// There if data planes died of its front ends.
+    pub(super) ban: Option<Ban>,
 }
 
 impl Supervisor {
@@ -26,7 +29,7 @@ impl Supervisor {
         let Some(access) = device.access() else { return Ok(None) };
         let listener = Listener::bind(access)?;
         self.next_port += 1;
-        Ok(Some(Port { device: device.name.clone(), number: self.next_port, listener, connection: None }))
+        Ok(Some(Port { device: device.name.clone(), number: self.next_port, listener, connection: None, ban: None }))
     }
 
     pub(super) fn add_port(&mut self, port: Port) {
@@ -46,11 +49,13 @@ impl Supervisor {
         }
     }
 
-    fn watch_port(&mut self, device: &str) {
+    pub(super) fn watch_port(&mut self, device: &str) {
         let Some(port) = self.ports.get(device) else {
             return;
         };
-        let open = port.connection.is_none() && self.accept_at.is_none() && self.stopping.is_none();
+        let banned = port.ban.as_ref().is_some_and(|ban| ban.until > Instant::now());
+        let paused = banned || self.congested || self.accept_at.is_some() || self.stopping.is_some();
+        let open = port.connection.is_none() && !paused;
         let events = if open { EventFlags::IN } else { EventFlags::empty() };
         if let Err(error) = self.poller.watch(port.listener.as_fd(), Token::Port(port.number), events) {
             tracing::error!(device, %error, "the device's socket cannot be waited for");
@@ -91,11 +96,10 @@ impl Supervisor {
         let front_end = FrontEnd::new(id, device.clone(), socket);
         let peer = front_end.peer();
         tracing::info!(device, connection = id.0, pid = peer.map(|peer| peer.pid), "a front end has connected");
-        let (attach, fds) = front_end.attach();
         self.front_ends.insert(id, front_end);
         self.watch_port(&device);
         self.watch_front_end(id);
-        self.send(&attach, fds);
+        self.hand_over(id);
     }
 
     /// Watches a connection for what is wanted of it now. Its end is always noticed.
@@ -103,8 +107,11 @@ impl Supervisor {
         let Some(front_end) = self.front_ends.get(&id) else {
             return;
         };
+        if front_end.is_held_up() {
+            self.held_up_until.get_or_insert(Instant::now() + REFS_PAUSE);
+        }
         let mut events = EventFlags::RDHUP;
-        if front_end.wants_read() {
+        if front_end.wants_read() && !self.congested {
             events |= EventFlags::IN;
         }
         if front_end.wants_write() {
@@ -115,21 +122,38 @@ impl Supervisor {
         }
     }
 
+    pub(super) fn watch_front_ends(&mut self) {
+        let all: Vec<ConnectionId> = self.front_ends.keys().copied().collect();
+        for id in all {
+            self.watch_front_end(id);
+        }
+    }
+
+    /// Sends again what the kernel had no room for, though the sockets had.
+    pub(super) fn retry_held_up(&mut self) {
+        self.held_up_until = None;
+        self.link_ready(self.plane.incarnation);
+        let held_up = self.front_ends.values().filter(|front_end| front_end.is_held_up());
+        let held_up: Vec<ConnectionId> = held_up.map(|front_end| front_end.id).collect();
+        for id in held_up {
+            self.front_end_ready(id, EventFlags::empty());
+        }
+    }
+
     pub(super) fn front_end_ready(&mut self, id: ConnectionId, events: EventFlags) {
         let Some(front_end) = self.front_ends.get_mut(&id) else {
             return;
         };
         let gone = events.intersects(EventFlags::HUP | EventFlags::RDHUP | EventFlags::ERR);
         let outcome = front_end.flush().and_then(|()| {
-            let read = front_end.read()?;
+            // One that is gone is read from in any case: it tells a cut message from an orderly end.
+            let read = (gone || !self.congested) && front_end.read()?;
             // A front end that is gone has no use for what it may have sent before; one message at the most was read.
             if gone { Err(Hangup::Disconnected) } else { Ok(read) }
         });
         match outcome {
             Ok(true) => {
-                if let Some((message, fds)) = front_end.pending() {
-                    self.send(&message, fds);
-                }
+                self.give_message(id);
                 self.watch_front_end(id);
             }
             Ok(false) => self.watch_front_end(id),
@@ -158,6 +182,7 @@ impl Supervisor {
         }
         front_end.reply(reply, reply_fds);
         let flushed = front_end.flush();
+        self.set_quiet(id);
         match (flushed, close) {
             (Err(hangup), _) => self.close_front_end(id, &hangup.to_string()),
             (Ok(()), Some(reason)) => self.close_front_end(id, &reason),
@@ -186,25 +211,15 @@ impl Supervisor {
         };
         tracing::info!(device = front_end.device, connection = id.0, reason, "the front end's connection is closed");
         self.poller.forget(front_end.as_fd(), Token::FrontEnd(id));
-        self.send(&Down::Closed { connection: id }, Vec::new());
+        if let Some(running) = &mut self.plane.running {
+            running.hand_over.forget(id);
+        }
+        if front_end.is_given() {
+            self.send(&Down::Closed { connection: id }, Vec::new());
+        }
         if let Some(port) = self.ports.get_mut(&front_end.device) {
             port.connection = None;
         }
         self.watch_port(&front_end.device);
-    }
-
-    /// A data plane died soon after it was started: a message that it was given again may be why, and is given up if that
-    /// happens too often. Everybody else's guests wait meanwhile.
-    pub(super) fn suspect_pending_messages(&mut self) {
-        let mut poison = Vec::new();
-        for front_end in self.front_ends.values_mut() {
-            if let Err(hangup) = front_end.data_plane_died_young() {
-                poison.push((front_end.id, hangup));
-            }
-        }
-        for (id, hangup) in poison {
-            tracing::error!(connection = id.0, "{hangup}");
-            self.close_front_end(id, &hangup.to_string());
-        }
     }
 }

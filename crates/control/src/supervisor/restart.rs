@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// A data plane that lived for less than this died young. It is ready after a few milliseconds, so one that lives longer
-/// has served: whatever kills it then is no reason to keep its guests waiting.
-const YOUNG: Duration = Duration::from_millis(250);
+/// A data plane that served for less than this died young; what it took to be ready does not count. Whatever kills one
+/// that has served for longer is no reason to keep its guests waiting.
+pub(super) const YOUNG: Duration = Duration::from_millis(250);
 
 /// So many may die young, one after the other, before a pause is made.
 const FREE: u32 = 5;
@@ -22,9 +22,9 @@ pub(super) struct RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// A data plane died after it had lived for `lived`. How long to wait before the next is started.
-    pub(super) fn died(&mut self, lived: Duration) -> Duration {
-        self.young_deaths = if lived < YOUNG { self.young_deaths.saturating_add(1) } else { 0 };
+    /// A data plane died that had served for `served`: zero if it never did. How long to wait before the next is started.
+    pub(super) fn died(&mut self, served: Duration) -> Duration {
+        self.young_deaths = if served < YOUNG { self.young_deaths.saturating_add(1) } else { 0 };
         match self.young_deaths.checked_sub(FREE) {
             None | Some(0) => Duration::ZERO,
             Some(more) => (FIRST_PAUSE * (1 << (more - 1).min(16))).min(LONGEST_PAUSE),
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_lives_ends_the_crash_loop() {
+    fn one_that_serves_ends_the_crash_loop() {
         let mut policy = RestartPolicy::default();
         for _ in 0..20 {
             policy.died(MS);

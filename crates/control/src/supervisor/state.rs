@@ -97,8 +97,14 @@ pub(super) struct Supervisor {
     pub(super) next_call: u64,
     pub(super) change: Option<InProgress>,
     pub(super) changes: VecDeque<(Change, Ticket)>,
+    /// The data plane does not keep up: nothing more is taken from front ends.
+    pub(super) congested: bool,
+    /// When to send again what the kernel had no room for.
+    pub(super) held_up_until: Option<Instant>,
     /// When to try to accept again.
     pub(super) accept_at: Option<Instant>,
+    /// When a device accepts again whose front end was closed for the data planes that died of it.
+    pub(super) readmit_at: Option<Instant>,
     pub(super) notifier: Notifier,
     pub(super) started: Instant,
     /// Until when the data plane may take to stop.
@@ -148,7 +154,10 @@ impl Supervisor {
             next_call: 1,
             change: None,
             changes: VecDeque::new(),
+            congested: false,
+            held_up_until: None,
             accept_at: None,
+            readmit_at: None,
             notifier: Notifier::new(),
             started: Instant::now(),
             stopping: None,
@@ -222,10 +231,10 @@ impl Supervisor {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        [self.plane.start_at, self.silence_ends(), self.accept_at, self.stopping, self.notifier.due()]
-            .into_iter()
-            .flatten()
-            .min()
+        let trial = self.plane.running.as_ref().and_then(|running| running.hand_over.due());
+        let plane = [self.plane.start_at, self.silence_ends(), trial];
+        let others = [self.held_up_until, self.accept_at, self.readmit_at, self.stopping, self.notifier.due()];
+        plane.into_iter().chain(others).flatten().min()
     }
 
     fn timers(&mut self, now: Instant) {
@@ -235,6 +244,15 @@ impl Supervisor {
         }
         if due(self.silence_ends()) {
             self.plane_is_silent();
+        }
+        if due(self.plane.running.as_ref().and_then(|running| running.hand_over.due())) {
+            self.next_trial();
+        }
+        if due(self.held_up_until) {
+            self.retry_held_up();
+        }
+        if due(self.readmit_at) {
+            self.readmit();
         }
         if due(self.stopping) {
             self.kill_plane("it did not stop in time");

@@ -4,4 +4,6 @@
 mod api;
 mod bed;
 mod front_ends;
+mod hand_over;
 mod lifecycle;
+mod refs;

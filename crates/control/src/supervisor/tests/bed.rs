@@ -10,7 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    connect, sendmsg, socket_with,
+};
 use softdpu_sys::wake::Doorbell;
 
 use super::super::process::{Exit, Process, Spawner};
@@ -132,11 +136,38 @@ impl FakePlane {
         }
     }
 
+    /// Takes up the session that is to come next.
     pub fn attach(&mut self) -> (ConnectionId, Option<String>, Vec<FdId>, Vec<OwnedFd>) {
         match self.next() {
-            (Down::Attach { connection, session, fds, .. }, attached) => (connection, session, fds, attached),
+            (Down::Attach { connection, session, fds, .. }, attached) => {
+                self.say(&Up::Attached { connection }, vec![]);
+                (connection, session, fds, attached)
+            }
             other => panic!("expected Attach, got {other:?}"),
         }
+    }
+
+    /// Takes up whatever session comes, leaves messages unanswered, and dies of the first thing that is deadly.
+    pub fn die_of(mut self, deadly: impl Fn(&Down) -> bool) {
+        loop {
+            let (message, _) = self.next();
+            if deadly(&message) {
+                return self.die("killed by SIGSEGV");
+            }
+            if let Down::Attach { connection, .. } = message {
+                self.say(&Up::Attached { connection }, vec![]);
+            }
+        }
+    }
+
+    /// Takes up whatever session comes until it has not heard anything for `quiet`, and dies.
+    pub fn die_after(mut self, quiet: Duration) {
+        while let Some((message, _)) = self.link.wait(Some(quiet)).unwrap() {
+            if let Down::Attach { connection, .. } = message {
+                self.say(&Up::Attached { connection }, vec![]);
+            }
+        }
+        self.die("killed by SIGSEGV");
     }
 
     pub fn message(&mut self) -> (ConnectionId, Vec<u8>, Vec<FdId>, Vec<OwnedFd>) {
@@ -214,6 +245,26 @@ impl Bed {
         let stream = UnixStream::connect(self.path(&format!("{device}.sock"))).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         FrontEndStub(stream)
+    }
+
+    /// Connects unless so many wait to be accepted, for a while, that there is no room for one more.
+    pub fn try_connect(&self, device: &str) -> Option<FrontEndStub> {
+        let address = SocketAddrUnix::new(self.path(&format!("{device}.sock"))).unwrap();
+        let deadline = Instant::now() + A_WHILE;
+        loop {
+            let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+            match connect(&socket, &address) {
+                Ok(()) => {
+                    let stream = UnixStream::from(socket);
+                    stream.set_nonblocking(false).unwrap();
+                    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                    return Some(FrontEndStub(stream));
+                }
+                Err(Errno::AGAIN) if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(1)),
+                Err(Errno::AGAIN) => return None,
+                Err(error) => panic!("{error}"),
+            }
+        }
     }
 
     pub fn api(&self) -> ApiStub {

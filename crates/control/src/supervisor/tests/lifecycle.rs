@@ -88,6 +88,22 @@ fn a_crash_loop_is_slowed_down_shown_and_never_given_up() {
 }
 
 #[test]
+fn data_planes_that_take_long_to_start_and_never_serve_are_slowed_down_too() {
+    let bed = Bed::new();
+    for _ in 0..7 {
+        let mut plane = bed.plane();
+        plane.start();
+        std::thread::sleep(Duration::from_millis(260));
+        plane.die("exit status 1");
+    }
+    bed.status_becomes(|status| status.data_plane.state == DataPlaneState::Failed);
+    bed.plane();
+    let starts = bed.starts.lock().unwrap().clone();
+    // The seventh death is followed by the second pause.
+    assert!(starts[7] - starts[6] >= Duration::from_millis(260 + 100), "{:?}", starts[7] - starts[6]);
+}
+
+#[test]
 fn a_silent_data_plane_is_killed_and_replaced() {
     let timing = Timing { watchdog: Duration::from_millis(200), ..Timing::default() };
     let bed = Bed::with(timing, false);
@@ -149,7 +165,7 @@ fn a_socket_left_by_a_dead_process_is_replaced_and_one_in_use_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     drop(UnixListener::bind(folder.path().join("a.sock")).unwrap());
     let bed = Bed::try_in(folder, Timing::default(), false).unwrap();
-    bed.connect("a");
+    let _front_end = bed.connect("a");
     let mut plane = bed.ready_plane();
     plane.attach();
 }
