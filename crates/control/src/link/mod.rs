@@ -253,7 +253,8 @@ pub struct Open {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Up {
-    /// The site is up: volumes are opened, devices can be attached. Connections and messages may be answered before.
+    /// The site is up: devices can be attached, and volumes are open but for those that fail or take long. Connections and
+    /// messages may be answered before.
     Ready,
     /// The watchdog's beat.
     Alive,
