@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use softdpu_memory::GuestBuffer;
 
+use crate::copies::{Copies, STEP};
 use crate::file::engine::{Engine, OpenFile};
 use crate::nbd::Link;
 use crate::nbd::mailbox::Mailbox;
 use crate::volume::Backing;
-use crate::{Done, IoError, Kind, Request, Volume, VolumeError};
+use crate::{Done, IoError, Kind, Op, Request, Volume, VolumeError};
 
 /// A volume, as one [`IoContext`] knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,6 +41,7 @@ struct Remote {
 /// What a core owns of its volumes: its io_uring, its connections, what is outstanding. Used by one thread.
 pub struct IoContext {
     attached: Vec<Option<Attached>>,
+    copies: Copies,
     /// Made when the first file is attached.
     files: Option<Engine>,
     /// Made when the first NBD volume is attached.
@@ -55,7 +57,7 @@ impl IoContext {
     /// When the process is out of file descriptors. The io_uring is made when the first volume needs it.
     pub fn new(entries: u32) -> Result<Self, VolumeError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| VolumeError::Ring(e.into()))?;
-        Ok(IoContext { attached: Vec::new(), files: None, mailbox: None, epoll, entries })
+        Ok(IoContext { attached: Vec::new(), copies: Copies::default(), files: None, mailbox: None, epoll, entries })
     }
 
     /// Prepares to send requests to a volume.
@@ -134,6 +136,7 @@ impl IoContext {
     /// again by the next [`attach`](Self::attach).
     pub fn detach(&mut self, attachment: Attachment) {
         let Some(attached) = self.attached.get_mut(attachment.0 as usize).and_then(Option::take) else { return };
+        self.copies.abandon(|other, _| other == attachment.0, &mut Vec::new());
         match (attached.backend, &mut self.files, &self.mailbox) {
             (Backend::File(file), Some(engine), _) => engine.detach(&file, &mut Vec::new()),
             (Backend::Nbd(mut remote), _, Some(mailbox)) => {
@@ -163,10 +166,18 @@ impl IoContext {
             })),
             Backend::Memory(whole) => {
                 let Backing::Memory(memory) = &volume.backing else { return };
-                done.extend(requests.drain(..).map(|request| {
-                    let result = volume.admit(&request).and_then(|()| memory.run(whole, &request));
-                    request.end(result.inspect_err(|error| volume.count(*error)))
-                }));
+                let mut room = STEP;
+                for request in requests.drain(..) {
+                    let len = if request.op == Op::Flush { 0 } else { request.len };
+                    let admitted = volume.admit(&request);
+                    if admitted.is_ok() && len > room {
+                        self.copies.push(to.0, &attached.volume, whole, request);
+                        continue;
+                    }
+                    room -= len.min(room);
+                    let result = admitted.and_then(|()| memory.run(whole, &request, 0, len));
+                    done.push(request.end(result.inspect_err(|error| volume.count(*error))));
+                }
             }
             Backend::File(file) => {
                 let Some(engine) = &mut self.files else { return };
@@ -221,6 +232,9 @@ impl IoContext {
     /// Collects what has ended. No system call where nothing is outstanding.
     #[inline]
     pub fn poll(&mut self, done: &mut Vec<Done>) {
+        if !self.copies.is_empty() {
+            self.copies.step(done);
+        }
         if let Some(engine) = &mut self.files {
             engine.poll(done);
         }
@@ -244,7 +258,8 @@ impl IoContext {
     /// Requests taken and not yet answered.
     #[inline]
     pub fn outstanding(&self) -> usize {
-        self.files.as_ref().map_or(0, Engine::outstanding)
+        self.copies.len()
+            + self.files.as_ref().map_or(0, Engine::outstanding)
             + self.mailbox.as_ref().map_or(0, |mailbox| mailbox.outstanding())
     }
 
@@ -254,6 +269,7 @@ impl IoContext {
     /// What cannot be called back (an operation the kernel is in the middle of) keeps its buffer, and so the mapping of its
     /// guest's memory, until the kernel is done with it: the kernel may still write there, as a disk's DMA might.
     pub fn abandon(&mut self, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
+        self.copies.abandon(|_, token| matches(token), given_up);
         if let Some(engine) = &mut self.files {
             engine.abandon(matches, given_up);
         }
@@ -274,8 +290,12 @@ impl IoContext {
         self.epoll.as_fd()
     }
 
-    /// When [`tick`](Self::tick) has something to do; none where nothing is waiting for time to pass.
+    /// When [`tick`](Self::tick) or [`poll`](Self::poll) has something to do without an event; none where nothing is waiting
+    /// for time to pass. A time that is past where there is something to copy.
     pub fn next_deadline(&self) -> Option<Instant> {
+        if !self.copies.is_empty() {
+            return Some(Instant::now());
+        }
         let remotes = self.attached.iter().flatten().filter_map(|attached| match &attached.backend {
             Backend::Nbd(remote) => remote.link.next_deadline(),
             _ => None,

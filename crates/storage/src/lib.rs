@@ -24,6 +24,7 @@
 
 mod broker;
 mod context;
+mod copies;
 mod error;
 mod file;
 mod memory;

@@ -58,16 +58,23 @@ impl Memory {
         Arc::clone(&self.whole.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Runs a request whose range was checked against the volume's size. `whole` is the caller's copy, made anew where the
-    /// volume has grown beyond it.
+    /// Does `len` bytes of a request whose range was checked against the volume's size, from `done` bytes into it on. `whole`
+    /// is the caller's copy, made anew where the volume has grown beyond it.
     #[inline]
-    pub(crate) fn run(&self, whole: &mut Arc<GuestBuffer>, request: &Request) -> Result<(), IoError> {
-        let Request { op, offset, len, buffer, data, .. } = request;
-        let (offset, len) = (*offset, *len);
+    pub(crate) fn run(
+        &self,
+        whole: &mut Arc<GuestBuffer>,
+        request: &Request,
+        done: u64,
+        len: u64,
+    ) -> Result<(), IoError> {
+        let Request { op, offset, buffer, data, .. } = request;
+        let offset = *offset + done;
         let Ok(bytes) = usize::try_from(len) else { return Err(IoError::OutOfRange) };
+        let at = || buffer.len_of(0..data.start) + done;
         let run = |whole: &GuestBuffer| match op {
-            Op::Read => iovec::copy(whole, offset, buffer, buffer.len_of(0..data.start), bytes),
-            Op::Write => iovec::copy(buffer, buffer.len_of(0..data.start), whole, offset, bytes),
+            Op::Read => iovec::copy(whole, offset, buffer, at(), bytes),
+            Op::Write => iovec::copy(buffer, at(), whole, offset, bytes),
             Op::Flush => true,
             Op::Discard | Op::WriteZeroes { .. } => self.zero(whole, offset, len),
         };

@@ -1,7 +1,7 @@
 //! A volume: what is common to all kinds, and what all cores share of one.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use serde::{Deserialize, Serialize};
 
@@ -130,8 +130,8 @@ pub struct Volume {
 
 impl Volume {
     /// Opens what the specification names. Nothing is locked yet and nothing is written, except that a file that is to be
-    /// created is created, and an NBD server is connected to (for up to ten seconds, and only if no process before us has
-    /// learned what there is to know).
+    /// created is created, and an NBD server is connected to (for up to ten seconds after its name is resolved, and only if no
+    /// process before us has learned what there is to know). So it may block: not for a thread that others wait for.
     ///
     /// # Errors
     /// [`VolumeError`] with what was wrong.
@@ -183,26 +183,33 @@ impl Volume {
     /// harmless. Does not wait: on `Busy` the caller tries again after a few milliseconds.
     ///
     /// # Errors
-    /// When it can never succeed.
+    /// When the fence cannot even be asked for; the state is [`State::Failed`] then. Trying again is worth it where the cause
+    /// may go away.
     pub fn activate(&self) -> Result<Activation, VolumeError> {
-        let _one = self.change.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_active() {
             return Ok(Activation::Active);
         }
+        let _one = match self.change.try_lock() {
+            Ok(one) => one,
+            Err(TryLockError::Poisoned(one)) => one.into_inner(),
+            // Growing asks servers and file systems, and may take as long as they please.
+            Err(TryLockError::WouldBlock) => return Ok(Activation::Busy { why: "it is being grown".into() }),
+        };
         let activation = match &self.backing {
             // Bytes of ours alone, changed by nobody but running code: what ended before us cannot write any more.
-            Backing::Null | Backing::Memory(_) => Activation::Active,
-            Backing::File(file) => file.fence(&self.spec.name)?,
-            Backing::Nbd(nbd) => nbd.fence()?,
+            Backing::Null | Backing::Memory(_) => Ok(Activation::Active),
+            Backing::File(file) => file.fence(&self.spec.name),
+            Backing::Nbd(nbd) => nbd.fence(),
         };
         match &activation {
-            Activation::Active => {
+            Ok(Activation::Active) => {
                 self.enter(State::Active, "");
                 self.active.store(true, Ordering::Release);
             }
-            Activation::Busy { why } => self.enter(State::Opened, why),
+            Ok(Activation::Busy { why }) => self.enter(State::Opened, why),
+            Err(error) => self.enter(State::Failed, &error.to_string()),
         }
-        Ok(activation)
+        activation
     }
 
     /// Whether it takes requests.
@@ -210,7 +217,7 @@ impl Volume {
         self.active.load(Ordering::Acquire)
     }
 
-    /// Makes it larger; the same size is fine.
+    /// Makes it larger; the same size is fine. May block, as [`open`](Self::open) does.
     ///
     /// # Errors
     /// [`VolumeError::Shrink`] for less than it has; others where the back end cannot grow.

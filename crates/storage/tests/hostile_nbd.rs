@@ -396,3 +396,29 @@ fn a_look_at_an_old_connection_reads_a_bounded_number_of_times() {
     assert!(matches!(volume.activate().unwrap(), Activation::Busy { .. }), "there is more to read");
     assert_eq!(volume.activate().unwrap(), Activation::Active, "the rest, and its end");
 }
+
+#[test]
+fn a_write_that_was_answered_but_not_flushed_is_written_again_on_the_next_connection() {
+    // Without NBD_FLAG_SEND_FUA a durable write is a write and a flush; the server dies between the two, and its cache with it.
+    let (said, heard) = std::sync::mpsc::channel();
+    let (_folder, socket) = serve(move |mut stream, number| {
+        handshake_with(&mut stream, HAS_FLAGS | SEND_FLUSH);
+        while let Some(asked) = request(&mut stream) {
+            let len = u32::from_be_bytes(asked[24..28].try_into().unwrap()) as usize;
+            let mut data = vec![0; if asked[7] == 1 { len } else { 0 }];
+            stream.read_exact(&mut data).unwrap();
+            said.send((number, asked[7], data)).unwrap();
+            if number == 0 && asked[7] == 3 {
+                return;
+            }
+            let _ = stream.write_all(&reply(REPLY, 0, cookie(&asked)));
+        }
+    });
+    let mut core = Core::new(spec(&socket, Duration::from_secs(10)));
+    let durable = Request { durable: true, ..core.request(Op::Write, 0, 512) };
+    durable.buffer.write_at(16, &[0x5a; 512]).unwrap();
+    assert_eq!(core.run(durable).result, Ok(()));
+    let (write, flush) = (|number| (number, 1, vec![0x5a; 512]), |number| (number, 3, Vec::new()));
+    assert_eq!(heard.try_iter().collect::<Vec<_>>(), [write(0), flush(0), write(1), flush(1)]);
+    assert_eq!(core.volume.status().errors.replayed, 1);
+}

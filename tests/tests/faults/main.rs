@@ -14,6 +14,7 @@ mod grow;
 mod hung;
 mod load;
 mod lost;
+mod opening;
 mod qcow2;
 mod queues;
 mod sockets;

@@ -1,27 +1,28 @@
 //! The data plane's way to the supervisor: the link, and over it the opening of files and the vault.
+//!
+//! The control thread alone takes messages off the link. Whoever opens a file does so on a thread of its own, and waits there
+//! for the control thread to pass the answer on.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softdpu_storage::{Broker, Kind, VolumeSpec};
 
-use crate::link::{BEAT, DataPlaneLink, Down, Link, LinkError, Open, SharedFd, Up};
-
-/// How long the supervisor may take to open a file.
-const OPEN_PATIENCE: Duration = Duration::from_secs(20);
+use crate::link::{DataPlaneLink, Down, Link, LinkError, Open, OpenFailure, SharedFd, Up};
 
 /// The link, shared by the control loop and by whoever opens volumes.
 pub(super) struct Wire {
     /// The link's socket, to wait on without the lock.
     fd: OwnedFd,
     link: Mutex<DataPlaneLink>,
-    /// Messages that came while an answer was awaited.
-    backlog: Mutex<VecDeque<(Down, Vec<OwnedFd>)>>,
+    /// Who waits for a file to be opened, by call.
+    opens: Mutex<HashMap<u64, Sender<io::Result<OwnedFd>>>>,
     vault: Mutex<BTreeMap<String, SharedFd>>,
     calls: AtomicU64,
 }
@@ -36,7 +37,7 @@ impl Wire {
         Ok(Arc::new(Wire {
             fd,
             link: Mutex::new(Link::new(socket)),
-            backlog: Mutex::default(),
+            opens: Mutex::default(),
             vault: Mutex::default(),
             calls: AtomicU64::new(0),
         }))
@@ -56,14 +57,10 @@ impl Wire {
 
     /// The next message that is here.
     pub(super) fn next(&self) -> Result<Option<(Down, Vec<OwnedFd>)>, LinkError> {
-        if let Some(message) = lock(&self.backlog).pop_front() {
-            return Ok(Some(message));
-        }
         lock(&self.link).receive()
     }
 
-    /// Waits for the next message. The lock is free meanwhile: cores that keep or forget a descriptor must not wait for a
-    /// slow file server with us.
+    /// Waits for the next message.
     pub(super) fn wait(&self, timeout: Duration) -> Result<Option<(Down, Vec<OwnedFd>)>, LinkError> {
         let deadline = Instant::now() + timeout;
         loop {
@@ -78,6 +75,17 @@ impl Wire {
             // EINTR is a wake-up like any other.
             let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&pause));
         }
+    }
+
+    /// Gives whoever asked for a file what became of it.
+    pub(super) fn opened(&self, call: u64, result: Result<(), OpenFailure>, fds: Vec<OwnedFd>) {
+        let Some(waiting) = lock(&self.opens).remove(&call) else {
+            tracing::warn!(call, "a file was opened that nobody asked for");
+            return;
+        };
+        let first = || fds.into_iter().next().ok_or_else(|| io::Error::other("no descriptor came with the answer"));
+        // Whoever asked waits for as long as there is an answer to come.
+        let _ = waiting.send(result.map_err(io::Error::from).and_then(|()| first()));
     }
 
     /// The link's descriptor, to poll.
@@ -110,27 +118,11 @@ impl Broker for Wire {
         };
         let call = self.calls.fetch_add(1, Ordering::Relaxed);
         let open = Open { volume: spec.name.clone(), read_only: spec.read_only, direct };
+        let (sender, answer) = channel();
+        lock(&self.opens).insert(call, sender);
         self.send(&Up::Open { call, open }, Vec::new()).map_err(lost)?;
-        let deadline = Instant::now() + OPEN_PATIENCE;
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.wait(left.min(BEAT)).map_err(lost)? {
-                Some((Down::Opened { call: answered, result }, fds)) if answered == call => {
-                    result?;
-                    return fds
-                        .into_iter()
-                        .next()
-                        .ok_or_else(|| io::Error::other("no descriptor came with the answer"));
-                }
-                Some(other) => lock(&self.backlog).push_back(other),
-                // Whoever waits is alive: the supervisor's watchdog must not take a slow file server for a hang.
-                None if !left.is_zero() => self.send(&Up::Alive, Vec::new()).map_err(lost)?,
-                None => {
-                    let text = format!("the supervisor did not open it within {} s", OPEN_PATIENCE.as_secs());
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, text));
-                }
-            }
-        }
+        // A file system that hangs holds this thread and nobody else; the supervisor answers every call.
+        answer.recv().map_err(|_| io::Error::other("the answer got lost"))?
     }
 
     fn keep(&self, key: &str, fd: BorrowedFd<'_>) -> io::Result<()> {

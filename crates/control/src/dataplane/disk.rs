@@ -1,9 +1,10 @@
 //! A virtio-blk device as configured: its model on its volume, and what vhost-user has to know of it.
 
+use serde::{Deserialize, Serialize};
 use softdpu_device::block::{
     Block, BlockConfig, BlockConfigError, Cache, DiscardLimits, Serial, SerialError, State, Topology, WriteZeroesLimits,
 };
-use softdpu_storage::Volume;
+use softdpu_storage::{Limits, Volume};
 use softdpu_transport::vhost_user::{DeviceModel, ProtocolFeatures};
 use thiserror::Error;
 
@@ -20,9 +21,33 @@ pub(super) enum DiskError {
     Serial(#[from] SerialError),
 }
 
+/// What a device has to know of its volume to answer its driver. Saved with the session, so that a device goes on before its
+/// volume is open again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Geometry {
+    /// Bytes.
+    size: u64,
+    limits: Limits,
+    read_only: bool,
+    write_through: bool,
+}
+
+impl Geometry {
+    pub(super) fn of(volume: &Volume) -> Geometry {
+        Geometry {
+            size: volume.size(),
+            limits: *volume.limits(),
+            read_only: volume.read_only(),
+            write_through: volume.spec().write_through,
+        }
+    }
+}
+
 /// The control side of a virtio-blk device.
 pub(super) struct Disk {
     pub block: Block,
+    /// What it was made for.
+    pub geometry: Geometry,
 }
 
 /// Bytes per sector of the virtio-blk configuration space (virtio 1.3 §5.2.4).
@@ -34,21 +59,21 @@ fn sectors(bytes: u64, block_size: u32) -> u32 {
 }
 
 impl Disk {
-    pub(super) fn new(blk: &config::VirtioBlk, volume: &Volume) -> Result<Disk, DiskError> {
-        let limits = *volume.limits();
-        let block_size = volume.block_size();
-        let mut config = BlockConfig::new(volume.size());
+    pub(super) fn new(blk: &config::VirtioBlk, geometry: Geometry) -> Result<Disk, DiskError> {
+        let Geometry { size, limits, read_only, write_through } = geometry;
+        let block_size = limits.block_size;
+        let mut config = BlockConfig::new(size);
         config.block_size = block_size;
         config.topology = Topology {
             physical_block_exp: (limits.preferred_block / block_size).max(1).ilog2() as u8,
             ..Topology::default()
         };
-        config.read_only = blk.read_only || volume.read_only();
+        config.read_only = blk.read_only || read_only;
         config.queues = blk.queues;
         config.queue_size = blk.queue_size;
         config.seg_max = blk.seg_max;
         config.serial = blk.serial.parse::<Serial>()?;
-        config.write_cache = if volume.spec().write_through { Cache::WriteThrough } else { Cache::WriteBack };
+        config.write_cache = if write_through { Cache::WriteThrough } else { Cache::WriteBack };
         config.discard = limits.discard.map(|range| DiscardLimits {
             max_sectors: sectors(range.max_bytes, block_size),
             alignment_sectors: (range.alignment.max(block_size) / SECTOR as u32).max(1),
@@ -58,7 +83,7 @@ impl Disk {
             may_unmap: limits.discard.is_some(),
         });
         config.packed = blk.packed;
-        Ok(Disk { block: Block::new(config)? })
+        Ok(Disk { block: Block::new(config)?, geometry })
     }
 
     /// Goes on as the device that a driver was using.

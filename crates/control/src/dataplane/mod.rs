@@ -1,12 +1,14 @@
 //! The data plane: the process that does the work and may be killed at any instant.
 //!
 //! Its control thread, here, takes messages from the supervisor and events from the cores, one at a time, and never waits
-//! for a peer. Everything it must not lose is with the supervisor before anybody can rely on it: see [`crate::link`].
+//! for a peer: what may block runs on a thread of its own ([`opener`]). Everything it must not lose is with the supervisor before anybody can rely on it: see [`crate::link`].
 
 mod broker;
+mod calls;
 mod connection;
 mod device;
 mod disk;
+mod opener;
 mod report;
 mod rings;
 mod volumes;
@@ -20,18 +22,18 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softdpu_engine::{CoreIndex, Engine, EngineConfig, EngineError, FromCore};
 use softdpu_memory::Domain;
 use softdpu_sched::{Share, TenantId};
-use softdpu_storage::{Broker, Volume};
+use softdpu_storage::Broker;
 use thiserror::Error;
 
 use self::broker::Wire;
 use self::device::{Device, Event, Host};
-use self::disk::Disk;
-use self::volumes::Volumes;
-use crate::config::{self, DeviceKind, IdleSleep, Site};
-use crate::link::{BEAT, Call, ConnectionId, Death, Down, LinkError, Refusal, Up, monotonic_ns};
+use self::volumes::{News, Stand, Volumes};
+use crate::config::{self, IdleSleep, Site};
+use crate::link::{BEAT, ConnectionId, Death, Down, LinkError, Refusal, Up, monotonic_ns};
 
-/// How often a volume that is still fenced off by a dead process is tried again.
-const FENCE_PAUSE: Duration = Duration::from_millis(2);
+/// How long the site's volumes have to open before this process says that it is ready without them: files open within
+/// milliseconds, and a server that does not answer must keep nobody else waiting.
+const SETTLING: Duration = Duration::from_millis(500);
 
 /// Messages handled before the cores are looked at again.
 const MESSAGES_A_ROUND: u32 = 64;
@@ -66,8 +68,6 @@ struct DataPlane {
     domains: HashMap<String, Arc<Domain>>,
     tenants: Vec<config::Tenant>,
     devices: BTreeMap<String, Device>,
-    /// Devices that cannot be served, and why.
-    failed: BTreeMap<String, (config::Device, String)>,
     connections: HashMap<ConnectionId, String>,
     /// CPU → core.
     cores: HashMap<u32, CoreIndex>,
@@ -76,6 +76,8 @@ struct DataPlane {
     placements: HashMap<(String, u16), u32>,
     death: Option<Death>,
     first_completion: bool,
+    /// [`Up::Ready`] was said.
+    ready: bool,
     stopping: bool,
 }
 
@@ -105,23 +107,22 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
     })?;
     let cores = site.node.dataplane.cores.iter().enumerate().map(|(index, cpu)| (*cpu, CoreIndex(index))).collect();
     let mut plane = DataPlane {
+        volumes: Volumes::new(Arc::clone(&wire) as Arc<dyn Broker>).map_err(std::io::Error::from)?,
         wire,
         engine,
-        volumes: Volumes::default(),
         domains: HashMap::new(),
         tenants: Vec::new(),
         devices: BTreeMap::new(),
-        failed: BTreeMap::new(),
         connections: HashMap::new(),
         cores,
         cpus: site.node.dataplane.cores.clone(),
         placements: placements.into_iter().map(|p| ((p.device, p.queue), p.core)).collect(),
         death,
         first_completion: false,
+        ready: false,
         stopping: false,
     };
-    plane.set_up(&site);
-    plane.wire.send(&Up::Ready, Vec::new())?;
+    plane.set_up(&site)?;
     plane.serve()
 }
 
@@ -136,24 +137,18 @@ fn abort_on_panic() {
 }
 
 impl DataPlane {
-    fn set_up(&mut self, site: &Site) {
+    fn set_up(&mut self, site: &Site) -> Result<(), LinkError> {
         for tenant in &site.tenants {
             self.tenant(tenant);
         }
+        let now = Instant::now();
         for volume in &site.volumes {
-            if let Err(error) = self.volumes.open(volume, &self.broker()) {
-                tracing::error!(volume = volume.name, error, "volume cannot be opened");
-            }
+            self.volumes.add(volume.clone(), None, now);
         }
         for device in &site.devices {
-            if let Err(error) = self.add_device(device) {
-                tracing::error!(device = device.name, error, "device cannot be served");
-            }
+            self.add_device(device)?;
         }
-    }
-
-    fn broker(&self) -> Arc<dyn Broker> {
-        Arc::clone(&self.wire) as Arc<dyn Broker>
+        Ok(())
     }
 
     fn tenant(&mut self, tenant: &config::Tenant) -> TenantId {
@@ -166,44 +161,30 @@ impl DataPlane {
         id
     }
 
-    fn add_device(&mut self, device: &config::Device) -> Result<(), String> {
-        let made = self.make_device(device);
-        match made {
-            Ok(made) => {
-                self.failed.remove(&device.name);
-                self.devices.insert(device.name.clone(), made);
-                Ok(())
-            }
-            Err(error) => {
-                self.failed.insert(device.name.clone(), (device.clone(), error.clone()));
-                Err(error)
-            }
-        }
-    }
-
-    fn make_device(&mut self, device: &config::Device) -> Result<Device, String> {
-        let blk = match &device.kind {
-            DeviceKind::VirtioBlk(blk) => blk,
-            DeviceKind::VirtioNet(_) | DeviceKind::Tap(_) => return Err(not_served(device)),
-        };
-        let volume = Arc::clone(self.volumes.get(&blk.volume).map_err(|e| format!("volume '{}': {e}", blk.volume))?);
-        let disk = Disk::new(blk, &volume).map_err(|error| error.to_string())?;
-        let tenant = self
-            .tenants
-            .iter()
-            .find(|tenant| tenant.name == device.tenant)
-            .cloned()
-            .unwrap_or(config::Tenant { name: device.tenant.clone(), weight: 1 });
-        let tenant = self.tenant(&tenant);
+    fn add_device(&mut self, device: &config::Device) -> Result<(), LinkError> {
+        let known = self.tenants.iter().find(|tenant| tenant.name == device.tenant).cloned();
+        let tenant = self.tenant(&known.unwrap_or(config::Tenant { name: device.tenant.clone(), weight: 1 }));
         let domain = self.domains.entry(device.domain.clone()).or_insert_with(|| Domain::new(device.domain.as_str()));
-        Ok(Device::new(device.clone(), tenant, Arc::clone(domain), volume, disk))
+        let mut made = Device::new(device.clone(), tenant, Arc::clone(domain));
+        let DataPlane { volumes, engine, wire, cores, placements, .. } = self;
+        let host = &mut Host { engine, wire, cores, placements };
+        match device.volume().and_then(|name| volumes.stand(name)) {
+            Some(Stand::Open(volume)) => made.opened(Arc::clone(volume), host)?,
+            Some(Stand::Failing(reason)) => made.failing(reason.to_owned(), host)?,
+            Some(Stand::Opening) => {}
+            None => made.failing("there is no such volume".to_owned(), host)?,
+        }
+        self.devices.insert(device.name.clone(), made);
+        Ok(())
     }
 
     fn serve(&mut self) -> Result<(), DataPlaneError> {
         let wire = Arc::clone(&self.wire);
+        let settled = Instant::now() + SETTLING;
         // Not at once: a core that was just started may not have gone round yet.
         let mut beat = Instant::now() + BEAT;
         loop {
+            self.turn_volumes()?;
             // Bounded: busy front ends must keep neither the cores' events nor the beat waiting.
             let mut taken = 0;
             while taken < MESSAGES_A_ROUND
@@ -218,8 +199,8 @@ impl DataPlane {
             while let Some(event) = self.engine.event() {
                 self.core_event(&event)?;
             }
-            let waiting = self.start_waiting();
             let now = Instant::now();
+            let fences = self.start_waiting(now);
             if now >= beat {
                 beat = now + BEAT;
                 // No beat for a core that is stuck: the supervisor's watchdog then starts a new data plane.
@@ -229,13 +210,23 @@ impl DataPlane {
                     tracing::error!("a data-plane core has not gone round its loop for a second");
                 }
             }
+            if !self.ready && (self.volumes.are_settled() || now >= settled) {
+                self.ready = true;
+                self.wire.send(&Up::Ready, Vec::new())?;
+            }
             if taken == MESSAGES_A_ROUND || !self.engine.prepare_wait() {
                 continue;
             }
-            let pause = if waiting { FENCE_PAUSE } else { beat.saturating_duration_since(now) };
+            let settled = (!self.ready).then_some(settled);
+            let due = [Some(beat), fences, settled, self.volumes.next_deadline()].into_iter().flatten().min();
+            let pause = due.unwrap_or(beat).saturating_duration_since(now);
             let pause = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
             let bell = self.engine.bell();
-            let mut fds = [PollFd::from_borrowed_fd(wire.fd(), PollFlags::IN), PollFd::new(&bell, PollFlags::IN)];
+            let mut fds = [
+                PollFd::from_borrowed_fd(wire.fd(), PollFlags::IN),
+                PollFd::new(&bell, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.volumes.bell(), PollFlags::IN),
+            ];
             // EINTR is a wake-up like any other.
             let _ = poll(&mut fds, Some(&pause));
             self.engine.waited();
@@ -243,25 +234,52 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Starts queues whose volumes were fenced off; whether some still are.
-    fn start_waiting(&mut self) -> bool {
-        let mut waiting = false;
-        let DataPlane { devices, engine, wire, cores, placements, .. } = self;
-        for device in devices.values_mut().filter(|device| device.has_waiting()) {
-            device.start_waiting(&mut Host { engine, wire, cores, placements });
-            waiting |= device.has_waiting();
+    /// Tells devices and callers what became of volumes.
+    fn turn_volumes(&mut self) -> Result<(), LinkError> {
+        for news in self.volumes.turn(Instant::now()) {
+            let DataPlane { devices, engine, wire, cores, placements, .. } = self;
+            let host = &mut Host { engine, wire, cores, placements };
+            let (asked, result) = match news {
+                News::Opened { volume, asked } => {
+                    for device in users(devices, volume.name()) {
+                        device.opened(Arc::clone(&volume), host)?;
+                    }
+                    (asked, Ok(()))
+                }
+                News::Failing { name, reason } => {
+                    for device in users(devices, &name) {
+                        device.failing(reason.clone(), host)?;
+                    }
+                    continue;
+                }
+                News::NotCreated { reason, asked } => (Some(asked), Err(reason)),
+                News::Grown { name, size, result, asked } => {
+                    let told = result.and_then(|()| users(devices, &name).try_for_each(|device| device.grow(size)));
+                    (asked, told)
+                }
+            };
+            if let Some(id) = asked {
+                let result = result.map(|()| calls::done()).map_err(|error| refusal("failed", error));
+                self.wire.send(&Up::Answer { id, result }, Vec::new())?;
+            }
         }
-        waiting
+        Ok(())
+    }
+
+    /// Starts queues whose volumes are fenced by now; when to ask again for those that are not.
+    fn start_waiting(&mut self, now: Instant) -> Option<Instant> {
+        let DataPlane { devices, engine, wire, cores, placements, .. } = self;
+        for device in devices.values_mut().filter(|device| device.fence_due().is_some_and(|at| at <= now)) {
+            device.start_waiting(now, &mut Host { engine, wire, cores, placements });
+        }
+        devices.values().filter_map(Device::fence_due).min()
     }
 
     fn handle(&mut self, message: Down, fds: Vec<OwnedFd>) -> Result<(), DataPlaneError> {
         match message {
             Down::Attach { device, connection, session, fds: ids, peer } => {
                 if !self.devices.contains_key(&device) {
-                    let reason = match self.failed.get(&device) {
-                        Some((_, error)) => format!("device '{device}' cannot be served: {error}"),
-                        None => format!("there is no device '{device}'"),
-                    };
+                    let reason = format!("there is no device '{device}'");
                     self.wire.send(&Up::Close { connection, reason }, Vec::new())?;
                     return Ok(());
                 }
@@ -280,15 +298,17 @@ impl DataPlane {
                 outcome
             }
             Down::Call { id, call } => {
-                let result = self.call(call);
-                Ok(self.wire.send(&Up::Answer { id, result }, Vec::new())?)
+                if let Some(result) = self.call(id, call)? {
+                    self.wire.send(&Up::Answer { id, result }, Vec::new())?;
+                }
+                Ok(())
             }
             Down::Shutdown => {
                 self.stopping = true;
                 Ok(())
             }
-            Down::Opened { call, .. } => {
-                tracing::warn!(call, "an opened file came after its time");
+            Down::Opened { call, result } => {
+                self.wire.opened(call, result, fds);
                 Ok(())
             }
             Down::Start { .. } => {
@@ -329,83 +349,13 @@ impl DataPlane {
         }
         Ok(())
     }
+}
 
-    fn call(&mut self, call: Call) -> Result<serde_json::Value, Refusal> {
-        let done = || Ok(serde_json::Value::Object(Default::default()));
-        match call {
-            Call::Status => self.report(),
-            Call::VolumeCreate { volume } => {
-                self.volumes.open(&volume, &self.broker()).map_err(|error| {
-                    self.volumes.remove(&volume.name);
-                    refusal("failed", error)
-                })?;
-                done()
-            }
-            Call::VolumeGrow { volume, size } => {
-                let opened = self.volumes.get(&volume).map_err(|error| refusal("failed", error))?;
-                opened.grow(size).map_err(|error| refusal("failed", error.to_string()))?;
-                for device in self.devices.values_mut().filter(|device| device.config.volume() == Some(&*volume)) {
-                    device.grow(size).map_err(|error| refusal("failed", error))?;
-                }
-                done()
-            }
-            Call::VolumeDelete { volume } => {
-                if let Some(user) = self.devices.values().find(|device| device.config.volume() == Some(&*volume)) {
-                    return Err(refusal("busy", format!("device '{}' uses volume '{volume}'", user.name)));
-                }
-                if let Some(closed) = self.volumes.remove(&volume) {
-                    self.engine.detach(&closed);
-                }
-                Volume::forget_kept(&volume, &*self.wire);
-                done()
-            }
-            Call::DeviceAdd { device } => {
-                self.add_device(&device).map_err(|error| {
-                    self.failed.remove(&device.name);
-                    refusal("failed", error)
-                })?;
-                done()
-            }
-            Call::DeviceRemove { device } => {
-                if self.devices.get(&device).is_some_and(|known| !known.is_idle()) {
-                    return Err(refusal("busy", format!("a front end is connected to device '{device}'")));
-                }
-                if let Some(gone) = self.devices.remove(&device) {
-                    gone.forget_records(&self.wire);
-                }
-                self.failed.remove(&device);
-                self.placements.retain(|(name, _), _| *name != device);
-                done()
-            }
-            Call::QueueMove(to) => {
-                let device = self
-                    .devices
-                    .get(&to.device)
-                    .ok_or_else(|| refusal("not-found", format!("there is no device '{}'", to.device)))?;
-                let core = *self.cores.get(&to.core).ok_or_else(|| {
-                    let mut cpus: Vec<_> = self.cores.keys().collect();
-                    cpus.sort_unstable();
-                    refusal("not-found", format!("CPU {} is no data-plane core; there are {cpus:?}", to.core))
-                })?;
-                if usize::from(to.queue) >= device.counters.len() {
-                    let text = format!("device '{}' has queues 0 to {}", to.device, device.counters.len() - 1);
-                    return Err(refusal("not-found", text));
-                }
-                if let Some(key) = device.queue(to.queue) {
-                    self.engine.move_queue(key, core).map_err(|error| refusal("failed", error.to_string()))?;
-                }
-                self.placements.insert((to.device, to.queue), to.core);
-                done()
-            }
-        }
-    }
+/// The devices on the volume of that name.
+fn users<'a>(devices: &'a mut BTreeMap<String, Device>, volume: &str) -> impl Iterator<Item = &'a mut Device> {
+    devices.values_mut().filter(move |device| device.config.volume() == Some(volume))
 }
 
 fn refusal(code: &str, message: String) -> Refusal {
     Refusal { code: code.to_owned(), message }
-}
-
-/// What is said of a device that may be declared but that no core can serve.
-fn not_served(device: &config::Device) -> String {
-    format!("`{}` devices are not served yet: this release serves disks", device.kind.name())
 }

@@ -9,7 +9,8 @@ use softdpu_storage::{ErrorCounts, State, VolumeStatus as StorageStatus};
 use softdpu_transport::vhost_user::{QueueIndex, RingFormat};
 
 use super::connection::Run;
-use super::device::Device;
+use super::device::{Backing, Device};
+use super::volumes::Stand;
 use super::{DataPlane, refusal};
 use crate::config;
 use crate::link::Refusal;
@@ -40,12 +41,7 @@ impl DataPlane {
     pub(super) fn report(&self) -> Result<Value, Refusal> {
         let status = NodeStatus {
             cores: self.core_status(),
-            devices: self
-                .devices
-                .values()
-                .map(|device| device_status(device, &self.engine, &self.cpus))
-                .chain(self.failed.values().map(|(device, error)| failed_status(device, error)))
-                .collect(),
+            devices: self.devices.values().map(|device| device_status(device, &self.engine, &self.cpus)).collect(),
             volumes: self.volume_status(),
             tenants: self.tenant_status(),
             ..NodeStatus::default()
@@ -69,25 +65,21 @@ impl DataPlane {
     }
 
     fn volume_status(&self) -> Vec<VolumeStatus> {
-        let one = |(name, volume): (&str, &Result<std::sync::Arc<softdpu_storage::Volume>, String>)| {
+        let one = |(config, stand): (&config::Volume, Stand<'_>)| {
+            let name = config.name.as_str();
             let users: Vec<_> = self.devices.values().filter(|device| device.config.volume() == Some(name)).collect();
-            match volume {
-                Ok(volume) => {
-                    let status = volume.status();
+            let count = users.len() as u32;
+            match stand {
+                Stand::Open(volume) => {
                     let mut requests = RequestCounts::default();
                     for queue in users.iter().flat_map(|device| &device.counters) {
                         add(&mut requests, &request_counts(queue));
                     }
                     let spec = volume.spec();
-                    opened_status(status, volume.block_size(), spec.shared, users.len() as u32, requests)
+                    opened_status(volume.status(), volume.block_size(), spec.shared, count, requests)
                 }
-                Err(error) => VolumeStatus {
-                    name: name.to_owned(),
-                    state: VolumeState::Failed,
-                    users: users.len() as u32,
-                    error: Some(error.clone()),
-                    ..VolumeStatus::default()
-                },
+                Stand::Opening => waiting_status(config, VolumeState::Opening, count, None),
+                Stand::Failing(reason) => waiting_status(config, VolumeState::Failed, count, Some(reason)),
             }
         };
         self.volumes.iter().map(one).collect()
@@ -139,19 +131,23 @@ fn opened_status(
     }
 }
 
-fn failed_status(device: &config::Device, error: &str) -> DeviceStatus {
-    DeviceStatus {
-        name: device.name.clone(),
-        tenant: device.tenant.clone(),
-        domain: device.domain.clone(),
-        kind: device.kind.name().to_owned(),
-        state: DeviceState::Broken,
-        broken_reason: Some(error.to_owned()),
-        volume: device.volume().map(str::to_owned),
-        socket: device.access().map(|access| access.socket.clone()).unwrap_or_default(),
-        queues: Vec::new(),
-        features: Vec::new(),
-        ..DeviceStatus::default()
+/// A volume that is not open.
+fn waiting_status(config: &config::Volume, state: VolumeState, users: u32, error: Option<&str>) -> VolumeStatus {
+    VolumeStatus {
+        name: config.name.clone(),
+        kind: config.backend.kind().to_owned(),
+        state,
+        size: config.backend.size().map_or(0, |size| size.0),
+        block_size: config.block_size,
+        read_only: config.read_only,
+        shared: config.shared,
+        users,
+        error: error.map(str::to_owned),
+        detail: match error {
+            Some(_) => "it is tried again".to_owned(),
+            None => "it is being opened".to_owned(),
+        },
+        ..VolumeStatus::default()
     }
 }
 
@@ -163,11 +159,19 @@ fn device_status(device: &Device, engine: &Engine, cpus: &[u32]) -> DeviceStatus
     });
     let queues: Vec<QueueStatus> = queues.collect();
     let broken = queues.iter().any(|queue| queue.broken_reason.is_some());
-    let state = match &device.connection {
+    let fenced_off = |run: &Run| matches!(run, Run::Waiting(_));
+    let state = match (&device.backing, &device.connection) {
+        (Backing::Failing(_), _) => DeviceState::Broken,
         _ if broken => DeviceState::Broken,
-        None => DeviceState::Listening,
-        Some(connection) if connection.queues.is_empty() => DeviceState::Connected,
-        Some(_) => DeviceState::Running,
+        (Backing::Opening, _) => DeviceState::Opening,
+        (Backing::Open(_), None) => DeviceState::Listening,
+        (Backing::Open(_), Some(connection)) if connection.queues.is_empty() => DeviceState::Connected,
+        (Backing::Open(_), Some(connection)) if connection.queues.values().any(fenced_off) => DeviceState::Opening,
+        (Backing::Open(_), Some(_)) => DeviceState::Running,
+    };
+    let broken_reason = match &device.backing {
+        Backing::Failing(reason) => Some(reason.clone()),
+        Backing::Opening | Backing::Open(_) => device.trouble.clone(),
     };
     DeviceStatus {
         name: device.config.name.clone(),
@@ -175,7 +179,7 @@ fn device_status(device: &Device, engine: &Engine, cpus: &[u32]) -> DeviceStatus
         domain: device.config.domain.clone(),
         kind: device.config.kind.name().to_owned(),
         state,
-        broken_reason: device.trouble.clone(),
+        broken_reason,
         volume: device.config.volume().map(str::to_owned),
         socket: device.config.access().map(|access| access.socket.clone()).unwrap_or_default(),
         queues,

@@ -1,11 +1,24 @@
-//! Volumes as configured, opened.
+//! Volumes as configured, on their way to being open.
+//!
+//! ```text
+//!            room for one more            opened
+//!   queued ───────────────────▶ opening ─────────▶ open
+//!     ▲                           │
+//!     └── pause, doubling ────────┘ failed
+//! ```
+//!
+//! A volume that takes long or fails is shown with its reason and tried again for as long as it is configured: what keeps it
+//! away may be outside, and guests wait for it.
 
 use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use softdpu_storage::{Broker, Kind, Volume, VolumeError, VolumeSpec};
+use rustix::io::Errno;
+use softdpu_storage::{Broker, Kind, Volume, VolumeSpec};
 
+use super::opener::{Done, Opener, Outcome};
 use crate::config::{self, Backend, Cache, Discard, Reconnect};
 
 /// How long a request waits for a server that may be away for ever: longer than anybody waits.
@@ -14,32 +27,303 @@ const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// The longest pause between two attempts to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(2);
 
-/// Opened volumes by name; a volume that could not be opened has its error instead.
-#[derive(Default)]
-pub(super) struct Volumes(BTreeMap<String, Result<Arc<Volume>, String>>);
+/// After this long an attempt counts as failed for everybody who waits. It is not given up: there is no other way to take
+/// back a thread, and a second attempt would hang where the first one does.
+const OPEN_PATIENCE: Duration = Duration::from_secs(20);
 
-impl Volumes {
-    /// Opens one and remembers it, or why it did not work.
-    pub(super) fn open(&mut self, volume: &config::Volume, broker: &Arc<dyn Broker>) -> Result<Arc<Volume>, String> {
-        let opened = Volume::open(spec(volume), broker).map_err(|error: VolumeError| error.to_string());
-        self.0.insert(volume.name.clone(), opened.clone());
-        opened
-    }
+/// The first pause before a volume that failed is tried again; it doubles with each failure.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
-    pub(super) fn get(&self, name: &str) -> Result<&Arc<Volume>, String> {
-        match self.0.get(name) {
-            Some(Ok(volume)) => Ok(volume),
-            Some(Err(error)) => Err(error.clone()),
-            None => Err(format!("there is no volume '{name}'")),
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// So many attempts are begun at once; those that take longer than [`SLOW`] make room for others.
+const MOST_AT_ONCE: usize = 64;
+
+/// What an attempt takes whose file system and server are well.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// The configured volumes.
+pub(super) struct Volumes {
+    slots: BTreeMap<String, Slot>,
+    opener: Opener,
+    broker: Arc<dyn Broker>,
+    serial: u64,
+}
+
+struct Slot {
+    config: config::Volume,
+    /// Tells its attempts from those of a volume of the same name that was deleted.
+    serial: u64,
+    stage: Stage,
+    pause: Duration,
+    /// Why the last attempt failed, or is given no more time.
+    error: Option<String>,
+    /// The management call that waits, and until when.
+    asked: Option<(u64, Instant)>,
+}
+
+enum Stage {
+    /// To be opened, not before then.
+    Queued(Instant),
+    /// An attempt is under way, since then.
+    Opening(Instant),
+    Open(Arc<Volume>),
+}
+
+/// Where a volume is, for those who want to use it.
+pub(super) enum Stand<'a> {
+    Opening,
+    /// Not open, and why; it is tried again.
+    Failing(&'a str),
+    Open(&'a Arc<Volume>),
+}
+
+/// What has changed.
+pub(super) enum News {
+    Opened {
+        volume: Arc<Volume>,
+        asked: Option<u64>,
+    },
+    /// For the first time, or for another reason than before.
+    Failing {
+        name: String,
+        reason: String,
+    },
+    /// The call that created it is refused; the volume is no more.
+    NotCreated {
+        reason: String,
+        asked: u64,
+    },
+    Grown {
+        name: String,
+        size: u64,
+        result: Result<(), String>,
+        asked: Option<u64>,
+    },
+}
+
+impl Slot {
+    fn stand(&self) -> Stand<'_> {
+        match (&self.stage, &self.error) {
+            (Stage::Open(volume), _) => Stand::Open(volume),
+            (_, Some(reason)) => Stand::Failing(reason),
+            (_, None) => Stand::Opening,
         }
     }
 
-    pub(super) fn remove(&mut self, name: &str) -> Option<Arc<Volume>> {
-        self.0.remove(name)?.ok()
+    /// Remembers why it is not open. What there is to tell: nothing, where it is no news.
+    fn fails(&mut self, reason: String) -> Option<News> {
+        if self.error.as_ref() == Some(&reason) {
+            return None;
+        }
+        let name = self.config.name.clone();
+        tracing::error!(volume = name, reason, "the volume cannot be opened; it is tried again");
+        self.error = Some(reason.clone());
+        Some(News::Failing { name, reason })
+    }
+}
+
+impl Volumes {
+    pub(super) fn new(broker: Arc<dyn Broker>) -> Result<Self, Errno> {
+        Ok(Volumes { slots: BTreeMap::new(), opener: Opener::new()?, broker, serial: 0 })
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Result<Arc<Volume>, String>)> {
-        self.0.iter().map(|(name, volume)| (name.as_str(), volume))
+    /// Takes one on, to be opened at the next [`turn`](Self::turn); `asked` is the management call that waits for it.
+    pub(super) fn add(&mut self, config: config::Volume, asked: Option<u64>, now: Instant) {
+        self.serial += 1;
+        let slot = Slot {
+            serial: self.serial,
+            stage: Stage::Queued(now),
+            pause: FIRST_PAUSE,
+            error: None,
+            asked: asked.map(|call| (call, now + OPEN_PATIENCE)),
+            config,
+        };
+        self.slots.insert(slot.config.name.clone(), slot);
+    }
+
+    /// Where the volume of that name is; none where there is no such volume.
+    pub(super) fn stand(&self, name: &str) -> Option<Stand<'_>> {
+        self.slots.get(name).map(Slot::stand)
+    }
+
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&config::Volume, Stand<'_>)> {
+        self.slots.values().map(|slot| (&slot.config, slot.stand()))
+    }
+
+    /// Whether none is being opened for the first time.
+    pub(super) fn are_settled(&self) -> bool {
+        self.slots.values().all(|slot| !matches!(slot.stand(), Stand::Opening))
+    }
+
+    /// Takes one away, and has everything forgotten that is kept of it; what it was, if it was open.
+    pub(super) fn remove(&mut self, name: &str) -> Option<Arc<Volume>> {
+        let slot = self.slots.remove(name);
+        Volume::forget_kept(name, &*self.broker);
+        match slot?.stage {
+            Stage::Open(volume) => Some(volume),
+            Stage::Queued(_) | Stage::Opening(_) => None,
+        }
+    }
+
+    /// Begins to make an open volume larger, for the management call `asked`.
+    ///
+    /// # Errors
+    /// Why it cannot even begin.
+    pub(super) fn grow(&mut self, name: &str, size: u64, asked: u64, now: Instant) -> Result<(), String> {
+        let slot = self.slots.get_mut(name).ok_or_else(|| format!("there is no volume '{name}'"))?;
+        let volume = match slot.stand() {
+            Stand::Open(volume) => Arc::clone(volume),
+            Stand::Opening => return Err(format!("volume '{name}' is being opened: try again in a moment")),
+            Stand::Failing(reason) => return Err(reason.to_owned()),
+        };
+        let serial = slot.serial;
+        let task = move || {
+            let result = volume.grow(size).map_err(|error| error.to_string());
+            Outcome { volume: volume.name().to_owned(), serial, done: Done::Grown { size, result } }
+        };
+        if !self.opener.start(task) {
+            return Err("no thread can be started for it".to_owned());
+        }
+        slot.asked = Some((asked, now + OPEN_PATIENCE));
+        Ok(())
+    }
+
+    /// Readable when there is something for [`turn`](Self::turn).
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.opener.bell()
+    }
+
+    /// When [`turn`](Self::turn) has something to do without the bell.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        let room_at = self.begun().get(MOST_AT_ONCE - 1).map(|since| *since + SLOW);
+        let deadlines = self.slots.values().flat_map(|slot| {
+            let stage = match slot.stage {
+                Stage::Queued(at) => Some(room_at.map_or(at, |room_at| at.max(room_at))),
+                Stage::Opening(since) => slot.error.is_none().then_some(since + OPEN_PATIENCE),
+                Stage::Open(_) => None,
+            };
+            stage.into_iter().chain(slot.asked.map(|(_, until)| until))
+        });
+        deadlines.min()
+    }
+
+    /// Collects what has ended, judges what takes long, begins what is due.
+    pub(super) fn turn(&mut self, now: Instant) -> Vec<News> {
+        self.opener.silence();
+        let mut news = Vec::new();
+        while let Some(outcome) = self.opener.outcome() {
+            self.ended(outcome, now, &mut news);
+        }
+        self.judge(now, &mut news);
+        self.begin(now, &mut news);
+        news
+    }
+
+    fn ended(&mut self, outcome: Outcome, now: Instant, news: &mut Vec<News>) {
+        let Outcome { volume: name, serial, done } = outcome;
+        let Some(slot) = self.slots.get_mut(&name).filter(|slot| slot.serial == serial) else {
+            if !self.slots.contains_key(&name) {
+                // It was deleted meanwhile, and has left things behind since.
+                Volume::forget_kept(&name, &*self.broker);
+            }
+            return;
+        };
+        match done {
+            Done::Opened(Ok(volume)) => {
+                if slot.error.take().is_some() {
+                    tracing::info!(volume = name, "the volume is open");
+                }
+                slot.stage = Stage::Open(Arc::clone(&volume));
+                news.push(News::Opened { volume, asked: slot.asked.take().map(|(call, _)| call) });
+            }
+            Done::Opened(Err(reason)) => self.failed(&name, reason, now, news),
+            Done::Grown { size, result } => {
+                let asked = slot.asked.take().map(|(call, _)| call);
+                news.push(News::Grown { name, size, result, asked });
+            }
+        }
+    }
+
+    fn failed(&mut self, name: &str, reason: String, now: Instant, news: &mut Vec<News>) {
+        let Some(slot) = self.slots.get_mut(name) else { return };
+        if let Some((asked, _)) = slot.asked {
+            self.remove(name);
+            return news.push(News::NotCreated { reason, asked });
+        }
+        slot.stage = Stage::Queued(now + slot.pause);
+        slot.pause = (slot.pause * 2).min(LONGEST_PAUSE);
+        news.extend(slot.fails(reason));
+    }
+
+    /// Whoever waits is not kept waiting for what does not end.
+    fn judge(&mut self, now: Instant, news: &mut Vec<News>) {
+        let mut refused = Vec::new();
+        for slot in self.slots.values_mut() {
+            let late = slot.asked.take_if(|(_, until)| *until <= now).map(|(call, _)| call);
+            let name = slot.config.name.clone();
+            let text = |what: &str| format!("volume '{name}' {what} for {} s", OPEN_PATIENCE.as_secs());
+            let (opening, growing) = (text("has been opening"), text("has been growing") + ": it may yet be done");
+            match (&slot.stage, late) {
+                (Stage::Open(volume), Some(asked)) => {
+                    let size = volume.size();
+                    news.push(News::Grown { name, size, result: Err(growing), asked: Some(asked) });
+                }
+                (Stage::Queued(_) | Stage::Opening(_), Some(asked)) => {
+                    refused.push(name.clone());
+                    news.push(News::NotCreated { reason: opening, asked });
+                }
+                (Stage::Opening(since), None) if slot.error.is_none() && *since + OPEN_PATIENCE <= now => {
+                    news.extend(slot.fails(opening));
+                }
+                _ => {}
+            }
+        }
+        for name in refused {
+            self.remove(&name);
+        }
+    }
+
+    /// When each attempt that is under way was begun, the youngest first.
+    fn begun(&self) -> Vec<Instant> {
+        let begun = self.slots.values().filter_map(|slot| match slot.stage {
+            Stage::Opening(since) => Some(since),
+            Stage::Queued(_) | Stage::Open(_) => None,
+        });
+        let mut begun: Vec<_> = begun.collect();
+        begun.sort_unstable_by(|a, b| b.cmp(a));
+        begun
+    }
+
+    fn begin(&mut self, now: Instant, news: &mut Vec<News>) {
+        let is_due = |slot: &&Slot| matches!(slot.stage, Stage::Queued(at) if at <= now);
+        let due: Vec<_> = self.slots.values().filter(is_due).map(|slot| slot.config.name.clone()).collect();
+        if due.is_empty() {
+            return;
+        }
+        let fresh = self.begun().into_iter().filter(|since| *since + SLOW > now).count();
+        let mut room = MOST_AT_ONCE.saturating_sub(fresh);
+        for name in due {
+            let Some(slot) = self.slots.get_mut(&name) else { continue };
+            let (spec, serial, broker) = (spec(&slot.config), slot.serial, Arc::clone(&self.broker));
+            let asks_nobody = matches!(spec.kind, Kind::Null { .. } | Kind::Memory { .. });
+            let task = move || {
+                let volume = spec.name.clone();
+                let opened = Volume::open(spec, &broker).map_err(|error| error.to_string());
+                Outcome { volume, serial, done: Done::Opened(opened) }
+            };
+            if asks_nobody {
+                self.ended(task(), now, news);
+            } else if room > 0 {
+                room -= 1;
+                slot.stage = Stage::Opening(now);
+                if !self.opener.start(task) {
+                    self.failed(&name, "no thread can be started to open it".to_owned(), now, news);
+                }
+            }
+        }
     }
 }
 

@@ -257,7 +257,8 @@ pub struct Open {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Up {
-    /// The site is up: volumes are opened, devices can be attached. No connection is given to it before.
+    /// The site is up: devices can be attached, and volumes are open but for those that fail or take long. No connection is
+    /// given to it before.
     Ready,
     /// The watchdog's beat.
     Alive,

@@ -152,7 +152,9 @@ pub enum DeviceState {
     Connected,
     /// A driver uses it.
     Running,
-    /// Its driver broke the rules; a reset brings it back.
+    /// Its volume is being opened, or is not fenced yet: a front end that connects waits, its queues start by themselves.
+    Opening,
+    /// Its driver broke the rules, and a reset brings it back; or its volume cannot be opened, which is tried again.
     Broken,
     /// It was told to stop.
     Stopped,
@@ -276,6 +278,8 @@ pub struct VolumeStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum VolumeState {
+    /// It is being opened for the first time.
+    Opening,
     /// Readable, not fenced: no queue uses it.
     #[default]
     Opened,
@@ -283,7 +287,7 @@ pub enum VolumeState {
     Active,
     /// Its back end went away; requests wait.
     Recovering,
-    /// Requests fail.
+    /// Requests fail, or it cannot be opened and is tried again.
     Failed,
 }
 
@@ -326,10 +330,11 @@ display_as_written! {
     }
     CoreState { Spinning = "spinning", Sleeping = "sleeping" }
     DeviceState {
-        Listening = "listening", Connected = "connected", Running = "running", Broken = "broken", Stopped = "stopped",
+        Listening = "listening", Connected = "connected", Running = "running", Opening = "opening", Broken = "broken",
+        Stopped = "stopped",
     }
     QueueFormat { Split = "split", Packed = "packed" }
-    VolumeState { Opened = "opened", Active = "active", Recovering = "recovering", Failed = "failed" }
+    VolumeState { Opening = "opening", Opened = "opened", Active = "active", Recovering = "recovering", Failed = "failed" }
 }
 
 impl NodeStatus {

@@ -56,6 +56,10 @@ pub(super) struct Flight {
     guest: Option<GuestBuffer>,
 }
 
+fn first_stage(op: Op) -> Stage {
+    if op == Op::Flush { Stage::Flush } else { Stage::Main }
+}
+
 /// What an answer leads to.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Next {
@@ -87,7 +91,7 @@ impl Flight {
             done: 0,
             part: 0,
             durable,
-            stage: if op == Op::Flush { Stage::Flush } else { Stage::Main },
+            stage: first_stage(op),
             memory: Some(OneOf::A(buffer)),
             guest: None,
         }
@@ -185,6 +189,15 @@ impl Flight {
             return Next::Send;
         }
         Next::End(Ok(()))
+    }
+
+    /// Its connection is lost: all of it is to be done again on the next. What the server has answered may be lost as well, with
+    /// the cache of a server that died, so a write that was to be made durable by a flush is written again before that.
+    /// Whether any of it had been sent.
+    pub(super) fn rewind(&mut self) -> bool {
+        let begun = self.sent || self.done > 0 || self.stage != first_stage(self.op);
+        (self.sent, self.done, self.part, self.stage) = (false, 0, 0, first_stage(self.op));
+        begun
     }
 
     fn fall_back(&mut self) {

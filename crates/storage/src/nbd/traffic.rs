@@ -339,7 +339,7 @@ impl Inner {
                 self.free.push(index as u32);
                 continue;
             }
-            if std::mem::replace(&mut flight.sent, false) {
+            if flight.rewind() {
                 replayed += 1;
                 slot.generation = slot.generation.wrapping_add(1);
             }

@@ -70,8 +70,10 @@ impl Device {
             Command::Reset(cause) => {
                 let connection = self.connection.as_mut()?;
                 if cause != ResetCause::Disconnect {
-                    self.disk.block.reset();
                     self.trouble = None;
+                    if let Some(disk) = &self.disk {
+                        disk.block.reset();
+                    }
                 }
                 // A driver that resets has given its requests up; one that went away may come back for them.
                 let patience = if cause == ResetCause::Disconnect { STOP_PATIENCE } else { Duration::ZERO };
@@ -79,7 +81,8 @@ impl Device {
                 return self.stop_queues(id, all, patience, End::Done, host);
             }
             Command::SetConfig { offset, bytes, live_migration } => {
-                match self.disk.block.write_config(offset, &bytes) {
+                let written = self.disk.as_ref().map_or(Ok(()), |disk| disk.block.write_config(offset, &bytes));
+                match written {
                     // A migration brings the whole space, of which all but the cache mode is configured here.
                     Err(_) if live_migration => Ack::Done,
                     Err(error) => Ack::Failed(error.to_string()),
@@ -187,7 +190,7 @@ impl Device {
                 if *abandoned > 0 && self.trouble.is_none() {
                     self.trouble = Some(format!(
                         "queue {index} was stopped with {abandoned} requests that volume '{}' had not finished",
-                        self.volume.name()
+                        self.config.volume().unwrap_or_default()
                     ));
                 }
                 if let Some(awaited) = &mut connection.awaited

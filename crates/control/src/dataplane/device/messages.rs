@@ -20,12 +20,12 @@ impl Device {
         fds: Vec<(LinkFd, OwnedFd)>,
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {
-        let Some(connection) = &mut self.connection else { return Ok(()) };
+        let (Some(connection), Some(disk)) = (&mut self.connection, &self.disk) else { return Ok(()) };
         let ids: Vec<_> = fds.iter().map(|(id, _)| softdpu_transport::vhost_user::FdId(*id)).collect();
         connection.fds.extend(fds.into_iter().map(|(id, fd)| (id, Arc::new(fd))));
         connection.answering = true;
         let actions = Header::parse(&header).map_err(|error| error.to_string()).and_then(|header| {
-            connection.session.message(&self.disk, header, payload, ids).map_err(|error| error.to_string())
+            connection.session.message(disk, header, payload, ids).map_err(|error| error.to_string())
         });
         match actions {
             Ok(actions) => self.act(actions, host),
@@ -82,14 +82,16 @@ impl Device {
             self.peer = None;
             return self.catch_up(host);
         }
-        if std::mem::take(&mut connection.answering) {
-            return send_handled(connection, &self.disk, None, host.wire);
+        if let Some(disk) = &self.disk
+            && std::mem::take(&mut connection.answering)
+        {
+            return send_handled(connection, disk, None, host.wire);
         }
         Ok(())
     }
 
-    /// Goes on with what came while the last connection was being wound up.
-    fn catch_up(&mut self, host: &mut Host<'_>) -> Result<(), LinkError> {
+    /// Goes on with what came while the last connection was being wound up, or the volume opened.
+    pub(super) fn catch_up(&mut self, host: &mut Host<'_>) -> Result<(), LinkError> {
         for event in std::mem::take(&mut self.later) {
             self.event(event, host)?;
         }
@@ -102,8 +104,10 @@ impl Device {
         self.protocol_errors += 1;
         self.trouble = Some(reason.clone());
         let Some(connection) = &mut self.connection else { return Ok(()) };
-        if std::mem::take(&mut connection.answering) {
-            return send_handled(connection, &self.disk, Some(reason), host.wire);
+        if let Some(disk) = &self.disk
+            && std::mem::take(&mut connection.answering)
+        {
+            return send_handled(connection, disk, Some(reason), host.wire);
         }
         host.wire.send(&Up::Close { connection: connection.id, reason }, Vec::new())
     }
@@ -123,7 +127,7 @@ fn send_handled(connection: &mut Connection, disk: &Disk, close: Option<String>,
     let kept = std::mem::take(&mut connection.kept);
     let released = std::mem::take(&mut connection.released);
     // Plain data always serialises.
-    let saved = Saved { session: connection.session.save(), device: disk.block.save() };
+    let saved = Saved { session: connection.session.save(), device: disk.block.save(), geometry: Some(disk.geometry) };
     let session = serde_json::to_string(&saved).unwrap_or_default();
     let fds = reply_fds.iter().chain(kept.iter().filter_map(|id| connection.fds.get(id))).cloned().collect();
     let message = Up::Handled {

@@ -2,6 +2,11 @@
 //!
 //! The session says what to do ([`Command`](softdpu_transport::vhost_user::Command)), `commands` does it with the engine
 //! and the queues, and acknowledges.
+//!
+//! A device is there before its volume is. A front end that comes meanwhile is held: nothing it says is answered until the
+//! volume is open, and it is let go with the reason when the volume turns out to fail. One that was connected before this
+//! process began is kept whatever happens: its session says enough of the volume to go on with, and its queues start when the
+//! volume is open.
 
 mod commands;
 mod messages;
@@ -10,6 +15,7 @@ mod queues;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use softdpu_device::block;
@@ -21,10 +27,10 @@ use softdpu_transport::vhost_user::{Ack, CommandId, SavedSession, Session};
 
 use super::broker::Wire;
 use super::connection::{Connection, command_name};
-use super::disk::Disk;
+use super::disk::{Disk, Geometry};
 use super::rings;
 use crate::config;
-use crate::link::{ConnectionId, FdId as LinkFd, HEADER_SIZE, LinkError, Peer};
+use crate::link::{ConnectionId, FdId as LinkFd, HEADER_SIZE, LinkError, Peer, Up};
 
 /// What a device needs of its surroundings while it handles something.
 pub(super) struct Host<'a> {
@@ -53,14 +59,24 @@ impl Event {
     }
 }
 
+/// A device's volume, as far as it has come.
+pub(super) enum Backing {
+    /// It is being opened.
+    Opening,
+    /// It cannot be opened, or not be used; it is tried again.
+    Failing(String),
+    Open(Arc<Volume>),
+}
+
 /// A device as configured, and its front end.
 pub(super) struct Device {
     pub name: Arc<str>,
     pub config: config::Device,
     pub tenant: TenantId,
     pub domain: Arc<Domain>,
-    pub volume: Arc<Volume>,
-    pub disk: Disk,
+    pub backing: Backing,
+    /// Made when its volume is open, or of what a session says of it. There is none without it, and no connection.
+    disk: Option<Disk>,
     pub counters: Vec<Arc<QueueCounters>>,
     pub connection: Option<Connection>,
     pub peer: Option<Peer>,
@@ -68,33 +84,101 @@ pub(super) struct Device {
     pub trouble: Option<String>,
     /// Messages that were refused or led to a close.
     pub protocol_errors: u64,
-    /// Events of a connection that follows one still being wound up.
+    /// When the volume's fence is asked for again, if queues wait for it.
+    fence: FenceRetry,
+    /// Events of a connection that follows one still being wound up, or that is held.
     later: VecDeque<Event>,
 }
 
+/// When to ask for a fence again. A dead process's I/O mostly ends at once; what does not, or cannot be asked for, is not
+/// worth a core.
+struct FenceRetry {
+    at: Instant,
+    pause: Duration,
+}
+
+impl FenceRetry {
+    const FIRST_PAUSE: Duration = Duration::from_millis(1);
+    /// While somebody else has it.
+    const WHILE_BUSY: Duration = Duration::from_millis(50);
+    /// While it cannot be asked for.
+    const WHILE_FAILING: Duration = Duration::from_secs(2);
+
+    fn now() -> Self {
+        FenceRetry { at: Instant::now(), pause: Self::FIRST_PAUSE }
+    }
+
+    fn put_off(&mut self, now: Instant, most: Duration) {
+        self.at = now + self.pause;
+        self.pause = (self.pause * 2).min(most);
+    }
+}
+
 impl Device {
-    pub(super) fn new(
-        config: config::Device,
-        tenant: TenantId,
-        domain: Arc<Domain>,
-        volume: Arc<Volume>,
-        disk: Disk,
-    ) -> Self {
-        let counters = (0..disk.block.config().queues).map(|_| Arc::default()).collect();
+    pub(super) fn new(config: config::Device, tenant: TenantId, domain: Arc<Domain>) -> Self {
+        let queues = config.disk().map_or(0, |blk| blk.queues);
+        let counters = (0..queues).map(|_| Arc::default()).collect();
         Device {
             name: config.name.as_str().into(),
             config,
             tenant,
             domain,
-            volume,
-            disk,
+            backing: Backing::Opening,
+            disk: None,
             counters,
             connection: None,
             peer: None,
             trouble: None,
             protocol_errors: 0,
+            fence: FenceRetry::now(),
             later: VecDeque::new(),
         }
+    }
+
+    /// Its volume is open: whoever waits for it goes on.
+    pub(super) fn opened(&mut self, volume: Arc<Volume>, host: &mut Host<'_>) -> Result<(), LinkError> {
+        let disk = match self.make_disk(Geometry::of(&volume)) {
+            Ok(disk) => disk,
+            Err(reason) => return self.failing(reason, host),
+        };
+        let before = self.disk.as_ref().filter(|_| self.connection.is_some()).map(|before| before.block.save());
+        let kept = before.map_or(Ok(()), |before| disk.restore(&before));
+        self.disk = Some(disk);
+        self.backing = Backing::Open(volume);
+        self.fence = FenceRetry::now();
+        match kept {
+            Ok(()) => self.tell_size(),
+            Err(reason) => {
+                self.give_up_waiting();
+                self.close(format!("its session cannot go on: {reason}"), host)?;
+            }
+        }
+        if self.connection.is_none() { self.catch_up(host) } else { Ok(()) }
+    }
+
+    /// Its volume cannot be opened for now. Held front ends that have nothing to lose are let go.
+    pub(super) fn failing(&mut self, reason: String, host: &mut Host<'_>) -> Result<(), LinkError> {
+        let fresh = |event: &Event| match event {
+            Event::Attach { connection, session: None, .. } => Some(*connection),
+            _ => None,
+        };
+        let fresh: Vec<_> = self.later.iter().filter_map(fresh).collect();
+        self.later.retain(|event| !fresh.contains(&event.connection()));
+        for connection in fresh {
+            self.turn_away(connection, &reason, host)?;
+        }
+        self.backing = Backing::Failing(reason);
+        Ok(())
+    }
+
+    fn turn_away(&self, connection: ConnectionId, reason: &str, host: &Host<'_>) -> Result<(), LinkError> {
+        let reason = format!("device '{}' cannot be served: {reason}", self.name);
+        host.wire.send(&Up::Close { connection, reason }, Vec::new())
+    }
+
+    fn make_disk(&self, geometry: Geometry) -> Result<Disk, String> {
+        let blk = self.config.disk().ok_or("this release serves disks only")?;
+        Disk::new(blk, geometry).map_err(|error| error.to_string())
     }
 
     /// Takes an event of the supervisor.
@@ -103,8 +187,13 @@ impl Device {
             self.put_off(event);
             return Ok(());
         }
+        let id = event.connection();
+        if self.later.iter().any(|held| held.connection() == id) {
+            self.put_off(event);
+            return Ok(());
+        }
         match event {
-            Event::Attach { connection, session, fds, peer } => self.attach(connection, session, fds, peer, host),
+            Event::Attach { connection, session, fds, peer } => self.arrive(connection, session, fds, peer, host),
             Event::Message { connection, header, payload, fds } => {
                 match self.connection.as_mut().filter(|current| current.id == connection) {
                     Some(_) => self.message(header, &payload, fds, host),
@@ -116,6 +205,31 @@ impl Device {
                 None => Ok(()),
             },
         }
+    }
+
+    /// A front end is here: served, where the volume is open or its session says enough of it; otherwise held or turned away.
+    fn arrive(
+        &mut self,
+        connection: ConnectionId,
+        session: Option<String>,
+        fds: BTreeMap<u32, Arc<OwnedFd>>,
+        peer: Option<Peer>,
+        host: &mut Host<'_>,
+    ) -> Result<(), LinkError> {
+        match (&self.backing, &session) {
+            (Backing::Open(_), _) => return self.attach(connection, session, fds, peer, host),
+            (Backing::Failing(reason), None) => return self.turn_away(connection, reason, host),
+            (Backing::Opening, None) => {}
+            (_, Some(saved)) => {
+                let geometry = serde_json::from_str::<Saved>(saved).ok().and_then(|saved| saved.geometry);
+                if let Some(disk) = geometry.and_then(|geometry| self.make_disk(geometry).ok()) {
+                    self.disk = Some(disk);
+                    return self.attach(connection, session, fds, peer, host);
+                }
+            }
+        }
+        self.later.push_back(Event::Attach { connection, session, fds, peer });
+        Ok(())
     }
 
     /// Keeps what belongs to the next connection for later. One that has come and gone meanwhile leaves nothing.
@@ -147,20 +261,21 @@ impl Device {
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {
         self.peer = peer;
+        let Some(disk) = &self.disk else { return Ok(()) };
         let Some(saved) = saved else {
             // What the driver before it chose ends with it.
-            self.disk.block.reset();
-            self.connection = Some(Connection::new(id, Session::new(&self.disk), fds, self.domain.join()));
+            disk.block.reset();
+            self.connection = Some(Connection::new(id, Session::new(disk), fds, self.domain.join()));
             return Ok(());
         };
         let restored = serde_json::from_str::<Saved>(&saved).map_err(|error| error.to_string()).and_then(|saved| {
-            self.disk.restore(&saved.device)?;
-            Session::restore(saved.session, &self.disk).map_err(|error| error.to_string())
+            disk.restore(&saved.device)?;
+            Session::restore(saved.session, disk).map_err(|error| error.to_string())
         });
         let restored = match restored {
             Ok(restored) => restored,
             Err(reason) => {
-                self.connection = Some(Connection::new(id, Session::new(&self.disk), fds, self.domain.join()));
+                self.connection = Some(Connection::new(id, Session::new(disk), fds, self.domain.join()));
                 return self.close(format!("its session cannot go on: {reason}"), host);
             }
         };
@@ -179,23 +294,38 @@ impl Device {
         for (index, base) in lost {
             self.lose_queue(index, base);
         }
-        // The volume may have grown since the driver was last told.
-        if self.volume.size() > self.disk.block.capacity()
-            && let Err(error) = self.grow(self.volume.size())
+        self.tell_size();
+        Ok(())
+    }
+
+    /// The volume may have grown since the driver was last told.
+    fn tell_size(&mut self) {
+        let (Some(volume), Some(disk)) = (self.volume(), &self.disk) else { return };
+        let size = volume.size();
+        if size > disk.block.capacity()
+            && let Err(error) = self.grow(size)
         {
             tracing::warn!(device = %self.name, error, "the driver is not told that its volume grew");
         }
-        Ok(())
+    }
+
+    /// Its volume, if it is open.
+    pub(super) fn volume(&self) -> Option<&Arc<Volume>> {
+        match &self.backing {
+            Backing::Open(volume) => Some(volume),
+            Backing::Opening | Backing::Failing(_) => None,
+        }
     }
 
     /// Whether the device can go: nobody is connected.
     pub(super) fn is_idle(&self) -> bool {
-        self.connection.is_none()
+        self.connection.is_none() && self.later.is_empty()
     }
 
     /// The volume grew: the capacity, and word to the driver.
     pub(super) fn grow(&mut self, size: u64) -> Result<(), String> {
-        self.disk.block.grow(size).map_err(|error| error.to_string())?;
+        let Some(disk) = &self.disk else { return Ok(()) };
+        disk.block.grow(size).map_err(|error| error.to_string())?;
         if let Some(connection) = &mut self.connection
             && let Some(message) = connection.session.config_changed()
         {
@@ -210,4 +340,6 @@ impl Device {
 struct Saved {
     session: SavedSession,
     device: block::State,
+    #[serde(default)]
+    geometry: Option<Geometry>,
 }

@@ -1,12 +1,13 @@
 //! The device's queues: made, started when the volume is fenced, lost.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use softdpu_engine::{CoreIndex, QueueKey, QueueSpec};
-use softdpu_storage::Activation;
+use softdpu_storage::{Activation, Volume};
 use softdpu_transport::vhost_user::{QueueIndex, QueueStart, VringBase};
 
-use super::{Device, Host};
+use super::{Device, FenceRetry, Host};
 use crate::dataplane::connection::{Awaited, End, Run, Started, WaitingQueue};
 use crate::dataplane::rings;
 
@@ -24,6 +25,7 @@ impl Device {
                 // It starts when the supervisor has the session that says so: a queue that had served before could not be
                 // told from a fresh one after a kill.
                 connection.queues.insert(index, Run::Waiting(Box::new(waiting)));
+                self.fence = FenceRetry::now();
             }
             Err(reason) => {
                 // The ring's content is the driver's, not the message's: the queue is broken, the connection goes on.
@@ -36,39 +38,39 @@ impl Device {
         Ok(())
     }
 
-    /// Whether queues wait for the volume's fence.
-    pub(in crate::dataplane) fn has_waiting(&self) -> bool {
+    /// When queues that wait for the volume's fence are to be [started](Self::start_waiting); none while there are none, or
+    /// the volume is not even open.
+    pub(in crate::dataplane) fn fence_due(&self) -> Option<Instant> {
+        (self.has_waiting() && self.volume().is_some()).then_some(self.fence.at)
+    }
+
+    fn has_waiting(&self) -> bool {
         self.connection.as_ref().is_some_and(|c| c.queues.values().any(|run| matches!(run, Run::Waiting(_))))
     }
 
     /// Starts what waits, if the volume is ours by now.
-    pub(in crate::dataplane) fn start_waiting(&mut self, host: &mut Host<'_>) {
-        match self.volume.activate() {
-            Ok(Activation::Active) => {}
+    pub(in crate::dataplane) fn start_waiting(&mut self, now: Instant, host: &mut Host<'_>) {
+        let Some(volume) = self.volume().cloned() else { return };
+        match volume.activate() {
+            Ok(Activation::Active) => self.fence = FenceRetry::now(),
             Ok(Activation::Busy { why }) => {
-                tracing::debug!(device = %self.name, why, "waiting for the volume's fence");
-                return;
+                tracing::trace!(device = %self.name, why, "waiting for the volume's fence");
+                return self.fence.put_off(now, FenceRetry::WHILE_BUSY);
             }
             Err(error) => {
+                self.fence.put_off(now, FenceRetry::WHILE_FAILING);
                 let error = error.to_string();
                 if self.trouble.as_ref() != Some(&error) {
-                    tracing::error!(device = %self.name, error, "the volume cannot be activated");
+                    tracing::error!(device = %self.name, error, "the volume cannot be activated; it is tried again");
                     self.trouble = Some(error);
                 }
                 return;
             }
         }
-        let Some(connection) = &mut self.connection else { return };
-        let waiting: Vec<QueueIndex> = connection
-            .queues
-            .iter()
-            .filter_map(|(index, run)| matches!(run, Run::Waiting(_)).then_some(*index))
-            .collect();
-        for index in waiting {
-            let Some(Run::Waiting(waiting)) = connection.queues.remove(&index) else { continue };
+        while let Some((index, waiting)) = self.take_waiting() {
             let (base, error) = (waiting.start.base, waiting.start.err);
             let (size, format) = (waiting.start.size, waiting.start.format);
-            let run = match self.start_now(index, *waiting, host) {
+            let run = match self.start_now(index, waiting, &volume, host) {
                 Ok(key) => Run::Running(Started { key, size, format }),
                 Err(reason) => {
                     tracing::warn!(device = %self.name, queue = index.0, reason, "queue cannot start");
@@ -86,20 +88,45 @@ impl Device {
             if !failed && !current.queues.values().any(ailing) {
                 self.trouble = None;
             }
-            return self.start_waiting(host);
         }
     }
 
-    fn start_now(&mut self, index: QueueIndex, waiting: WaitingQueue, host: &mut Host<'_>) -> Result<QueueKey, String> {
+    fn take_waiting(&mut self) -> Option<(QueueIndex, WaitingQueue)> {
+        let queues = &mut self.connection.as_mut()?.queues;
+        let index = queues.iter().find_map(|(index, run)| matches!(run, Run::Waiting(_)).then_some(*index))?;
+        match queues.remove(&index)? {
+            Run::Waiting(waiting) => Some((index, *waiting)),
+            Run::Running(_) | Run::Broken(_) | Run::Failed { .. } => None,
+        }
+    }
+
+    /// What waits will never start: the volume is not what the driver knows.
+    pub(super) fn give_up_waiting(&mut self) {
+        while let Some((index, mut waiting)) = self.take_waiting() {
+            let base = rings::base_of(waiting.ring.retire());
+            if let Some(connection) = &mut self.connection {
+                connection.queues.insert(index, Run::Failed { base });
+            }
+        }
+    }
+
+    fn start_now(
+        &mut self,
+        index: QueueIndex,
+        waiting: WaitingQueue,
+        volume: &Arc<Volume>,
+        host: &mut Host<'_>,
+    ) -> Result<QueueKey, String> {
         let connection = self.connection.as_ref().ok_or("not connected")?;
+        let disk = self.disk.as_ref().ok_or("not connected")?;
         let WaitingQueue { start, ring } = waiting;
         let counters = self.counters.get(usize::from(index.0)).ok_or("the device has no such queue")?;
         let spec = QueueSpec {
             device: Arc::clone(&self.name),
             index: index.0,
             tenant: self.tenant,
-            volume: Arc::clone(&self.volume),
-            requests: self.disk.block.requests(start.features),
+            volume: Arc::clone(volume),
+            requests: disk.block.requests(start.features),
             ring,
             view: connection.tracked(),
             kick: connection.optional_eventfd(start.kick)?,

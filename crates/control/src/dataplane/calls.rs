@@ -1,0 +1,90 @@
+//! What the management API asks of the data plane.
+
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::device::Backing;
+use super::{DataPlane, refusal};
+use crate::config;
+use crate::link::{Call, LinkError, Placement, Refusal};
+
+/// What a change that was made is answered with.
+pub(super) fn done() -> Value {
+    Value::Object(Default::default())
+}
+
+impl DataPlane {
+    /// Does what is asked, or begins it. None: it is answered when a volume has opened or grown.
+    pub(super) fn call(&mut self, id: u64, call: Call) -> Result<Option<Result<Value, Refusal>>, LinkError> {
+        let made = match call {
+            Call::Status => return Ok(Some(self.report())),
+            Call::VolumeCreate { volume } => {
+                self.volumes.add(volume, Some(id), Instant::now());
+                return Ok(None);
+            }
+            Call::VolumeGrow { volume, size } => match self.volumes.grow(&volume, size, id, Instant::now()) {
+                Ok(()) => return Ok(None),
+                Err(error) => Err(refusal("failed", error)),
+            },
+            Call::VolumeDelete { volume } => self.delete_volume(&volume),
+            Call::DeviceAdd { device } => self.new_device(&device)?,
+            Call::DeviceRemove { device } => self.remove_device(&device),
+            Call::QueueMove(to) => self.move_queue(to),
+        };
+        Ok(Some(made.map(|()| done())))
+    }
+
+    fn delete_volume(&mut self, volume: &str) -> Result<(), Refusal> {
+        if let Some(user) = self.devices.values().find(|device| device.config.volume() == Some(volume)) {
+            return Err(refusal("busy", format!("device '{}' uses volume '{volume}'", user.name)));
+        }
+        if let Some(closed) = self.volumes.remove(volume) {
+            self.engine.detach(&closed);
+        }
+        Ok(())
+    }
+
+    /// One on a volume that is being opened is fine; it is better to hear now of one that cannot be.
+    fn new_device(&mut self, device: &config::Device) -> Result<Result<(), Refusal>, LinkError> {
+        self.add_device(device)?;
+        let reason = match self.devices.get(&device.name).map(|added| &added.backing) {
+            Some(Backing::Failing(reason)) => reason.clone(),
+            _ => return Ok(Ok(())),
+        };
+        self.devices.remove(&device.name);
+        Ok(Err(refusal("failed", reason)))
+    }
+
+    fn remove_device(&mut self, device: &str) -> Result<(), Refusal> {
+        if self.devices.get(device).is_some_and(|known| !known.is_idle()) {
+            return Err(refusal("busy", format!("a front end is connected to device '{device}'")));
+        }
+        if let Some(gone) = self.devices.remove(device) {
+            gone.forget_records(&self.wire);
+        }
+        self.placements.retain(|(name, _), _| name != device);
+        Ok(())
+    }
+
+    fn move_queue(&mut self, to: Placement) -> Result<(), Refusal> {
+        let device = self
+            .devices
+            .get(&to.device)
+            .ok_or_else(|| refusal("not-found", format!("there is no device '{}'", to.device)))?;
+        let core = *self.cores.get(&to.core).ok_or_else(|| {
+            let mut cpus: Vec<_> = self.cores.keys().collect();
+            cpus.sort_unstable();
+            refusal("not-found", format!("CPU {} is no data-plane core; there are {cpus:?}", to.core))
+        })?;
+        if usize::from(to.queue) >= device.counters.len() {
+            let text = format!("device '{}' has queues 0 to {}", to.device, device.counters.len() - 1);
+            return Err(refusal("not-found", text));
+        }
+        if let Some(key) = device.queue(to.queue) {
+            self.engine.move_queue(key, core).map_err(|error| refusal("failed", error.to_string()))?;
+        }
+        self.placements.insert((to.device, to.queue), to.core);
+        Ok(())
+    }
+}

@@ -1,0 +1,192 @@
+//! Volumes that cannot be opened yet: nobody else waits for them, nobody is disconnected, and they are tried again.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use softdpu_bench::front_end::{Options, Request};
+use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
+
+use crate::common::*;
+
+/// What a device whose volume is there needs at most for a connection and a request.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+/// A listener whose backlog is full, so that the kernel drops what else wants to connect: a host that is not there.
+fn black_hole() -> Result<(TcpListener, Vec<TcpStream>), Failure> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("a listener")?;
+    rustix::net::listen(&listener, 0).context("a short backlog")?;
+    let address = listener.local_addr().context("its address")?;
+    let full = (0..16).map_while(|_| TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok()).collect();
+    Ok((listener, full))
+}
+
+/// A server that says nothing for `pause` after it was connected to, and then serves 1 MiB of zeroes.
+fn slow_server(lab: &Lab, pause: Duration) -> Result<String, Failure> {
+    let socket = lab.path().join("slow.sock");
+    let listener = UnixListener::bind(&socket).context("a slow server")?;
+    let serve = move |mut stream: UnixStream| -> std::io::Result<()> {
+        std::thread::sleep(pause);
+        stream.write_all(b"NBDMAGICIHAVEOPT\0\x03")?;
+        stream.read_exact(&mut [0; 4 + 8 + 4 + 4 + 4 + 2 + 2])?;
+        let reply = |kind: u32, body: &[u8]| {
+            let head = [&0x3e889045565a9u64.to_be_bytes()[..], &7u32.to_be_bytes(), &kind.to_be_bytes()].concat();
+            [&head[..], &(body.len() as u32).to_be_bytes(), body].concat()
+        };
+        let export = [&[0, 0][..], &MIB.to_be_bytes(), &1u16.to_be_bytes()].concat();
+        stream.write_all(&[reply(3, &export), reply(1, &[])].concat())?;
+        let mut asked = [0; 28];
+        loop {
+            stream.read_exact(&mut asked)?;
+            let len = u32::from_be_bytes([asked[24], asked[25], asked[26], asked[27]]);
+            let head = [&0x67446698u32.to_be_bytes()[..], &[0; 4], &asked[8..16]].concat();
+            stream.write_all(&[head, vec![0; len as usize]].concat())?;
+        }
+    };
+    // Ends with the test process.
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || serve(stream));
+        }
+    });
+    Ok(format!("nbd = {{ uri = \"nbd+unix:///?socket={}\" }}", socket.display()))
+}
+
+fn serves_at_once(daemon: &Daemon, name: &str) -> Result<(), Failure> {
+    let start = Instant::now();
+    let mut front_end = connect(daemon, name, &Options::default())?;
+    write(&mut front_end, 0, &[1; 4096])?;
+    assert!(start.elapsed() < AT_ONCE, "{name} took {:?}", start.elapsed());
+    Ok(())
+}
+
+fn device(daemon: &Daemon, name: &str) -> Result<serde_json::Value, Failure> {
+    entry(&daemon.status()?, "devices", name).ok_or_else(|| Failure::new(format!("status has no device {name}")))
+}
+
+#[test]
+fn servers_that_never_answer_hold_up_neither_the_start_nor_other_devices_and_status_tells() {
+    if !possible("NBD servers that never answer", &[]) {
+        return;
+    }
+    Lab::run("dead-servers", |lab| {
+        let mute = lab.path().join("mute.sock");
+        let other = lab.path().join("other.sock");
+        let _mute = [&mute, &other].map(|socket| UnixListener::bind(socket).context("a mute server"));
+        let (hole, _full) = black_hole()?;
+        let mute = format!(
+            "nbd = {{ uri = \"nbd+unix:///?socket={}\", timeout = \"4 s\", reconnect = \"never\" }}",
+            mute.display()
+        );
+        let hole = hole.local_addr().context("an address")?;
+        let hole = format!("nbd = {{ uri = \"nbd://{hole}/\", timeout = \"4 s\", reconnect = \"never\" }}");
+        let local = disk("local", "memory = { size = \"1 MiB\" }", 1);
+        let start = Instant::now();
+        let daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("a", &mute, 1) + &disk("b", &hole, 1) + &local))?;
+        assert!(start.elapsed() < Duration::from_secs(3), "the start took {:?}", start.elapsed());
+        for name in ["a", "b"] {
+            assert_eq!(volume(&daemon, name)?["state"], "opening");
+            assert_eq!(device(&daemon, &format!("{name}-disk"))?["state"], "opening");
+        }
+        serves_at_once(&daemon, "local")?;
+
+        // A change that waits for such a server keeps nobody waiting either.
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| {
+                let uri = format!("nbd+unix:///?socket={}", other.display());
+                let params =
+                    serde_json::json!({"name": "c", "nbd": {"uri": uri, "timeout": "3 s", "reconnect": "never"}});
+                Api::connect(lab).and_then(|mut api| api.call("volume.create", &params))
+            });
+            std::thread::sleep(Duration::from_millis(300));
+            let start = Instant::now();
+            serves_at_once(&daemon, "local")?;
+            daemon.status()?;
+            assert!(start.elapsed() < AT_ONCE, "status took {:?}", start.elapsed());
+            assert!(!asked.is_finished(), "the change is still under way: {:?}", asked.join());
+            let refused = asked.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+            let error = refused.expect_err("a volume at a server that never answers").to_string();
+            assert!(error.contains("no answer in time"), "{error}");
+            Ok::<(), Failure>(())
+        })?;
+
+        for (name, why) in [("a", "no answer in time"), ("b", "cannot connect")] {
+            wait_until("status to tell why a volume is not open", WAIT, || {
+                let (volume, device) = (volume(&daemon, name)?, device(&daemon, &format!("{name}-disk"))?);
+                let told = |text: &serde_json::Value| text.as_str().is_some_and(|text| text.contains(why));
+                let failed = volume["state"] == "failed" && device["state"] == "broken";
+                Ok((failed && told(&volume["error"]) && told(&device["broken_reason"])).then_some(()))
+            })
+            .map_err(|error| Failure::new(format!("{error}: {:?}", daemon.status())))?;
+        }
+        serves_at_once(&daemon, "local")?;
+        assert_eq!(daemon.data_plane()?.1, 0, "the data plane was never restarted");
+        daemon.stop()
+    });
+}
+
+#[test]
+fn a_front_end_that_comes_before_its_volume_is_open_is_served_when_it_is() {
+    if !possible("a front end before its volume", &[]) {
+        return;
+    }
+    Lab::run("early", |lab| {
+        let backend = slow_server(lab, Duration::from_secs(2))?;
+        let daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("slow", &backend, 1)))?;
+        assert_eq!(device(&daemon, "slow-disk")?["state"], "opening");
+        let mut front_end = connect(&daemon, "slow", &Options::default())?;
+        assert_eq!(front_end.capacity(), MIB / 512);
+        assert!(read(&mut front_end, 0, 4096)? == [0; 4096]);
+        assert_eq!(device(&daemon, "slow-disk")?["state"], "running");
+        assert_eq!(daemon.data_plane()?.1, 0, "the data plane was never restarted");
+        drop(front_end);
+        daemon.stop()
+    });
+}
+
+#[test]
+fn a_volume_that_cannot_be_opened_after_a_kill_costs_no_guest_its_disk() {
+    if !possible("a volume that is gone after a kill", &[]) {
+        return;
+    }
+    Lab::run("gone-after-kill", |lab| {
+        let image = lab.image("data.img", 1 << 20)?;
+        let away = lab.path().join("away.img");
+        let backend = format!("file = {{ path = \"{}\" }}", image.display());
+        let mut daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &backend, 1)))?;
+        let mut front_end = connect(&daemon, "data", &Options { inflight: true, ..Options::default() })?;
+        write(&mut front_end, 0, &[0x42; 4096])?;
+
+        std::fs::rename(&image, &away).context("taking the image away")?;
+        daemon.kill_data_plane()?;
+        let queue = front_end.queue_mut(0);
+        let tag = queue.submit(Request::Read { sector: 0, len: 4096 }).context("adding a read")?;
+        queue.publish();
+        let shown = device(&daemon, "data-disk")?;
+        assert_eq!(shown["state"], "broken", "{shown}");
+        assert!(shown["broken_reason"].as_str().is_some_and(|why| why.contains("data.img")), "{shown}");
+        assert_eq!(volume(&daemon, "data")?["state"], "failed");
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(front_end.queue_mut(0).poll().is_none(), "a request without a volume was answered");
+
+        std::fs::rename(&away, &image).context("bringing it back")?;
+        let done = front_end.queue_mut(0).wait(WAIT).context("waiting for the read")?;
+        assert_eq!((done.tag, done.status), (tag, OK));
+        assert!(data(&mut front_end, tag, 4096)? == [0x42; 4096]);
+        let shown = device(&daemon, "data-disk")?;
+        assert_eq!((&shown["state"], shown.get("broken_reason")), (&"running".into(), None), "{shown}");
+
+        // Its ring can be stopped while the volume is away: the guest's host must not hang.
+        std::fs::rename(&image, &away).context("taking the image away")?;
+        daemon.kill_data_plane()?;
+        let start = Instant::now();
+        let position = front_end.stop(0).context("stopping the ring")?;
+        assert!(start.elapsed() < AT_ONCE, "the stop took {:?}", start.elapsed());
+        std::fs::rename(&away, &image).context("bringing it back")?;
+        front_end.start(0, position).context("starting the ring")?;
+        assert!(read(&mut front_end, 0, 4096)? == [0x42; 4096]);
+        drop(front_end);
+        daemon.stop()
+    });
+}
