@@ -20,10 +20,19 @@
 
 #![forbid(unsafe_code)]
 
+mod flow;
 pub mod packet;
 pub mod service;
+mod software;
 pub mod spec;
+mod stats;
+mod switch;
+mod tables;
 mod verdict;
+mod vpc;
 
-pub use packet::{Checksum, HEAD, HEADROOM, Head, Packet, Segmentation, SegmentationKind, Tail, TailError};
+pub use packet::{Checksum, HEAD, HEADROOM, Head, Mac, Packet, Segmentation, SegmentationKind, Tail, TailError};
+pub use stats::Stats;
+pub use tables::{Entry, Problem, SpecError, Tables};
 pub use verdict::{DropReason, PortId, Reply, Verdict};
+pub use vpc::Vpc;

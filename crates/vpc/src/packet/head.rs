@@ -74,6 +74,14 @@ impl Head {
         Some(bytes)
     }
 
+    /// Keeps the first `len` bytes, where there are more.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        if len < self.len() {
+            self.end = self.start + len as u16;
+        }
+    }
+
     /// Takes the first `len` bytes off. False, and nothing happens, where there are fewer.
     #[inline]
     pub fn strip(&mut self, len: usize) -> bool {
@@ -104,6 +112,10 @@ mod tests {
         assert_eq!(head.bytes(), [2, 3]);
         assert!(!head.strip(3));
         assert_eq!(head.len(), 2);
+        head.truncate(3);
+        assert_eq!(head.len(), 2);
+        head.truncate(1);
+        assert_eq!(head.bytes(), [2]);
     }
 
     #[test]

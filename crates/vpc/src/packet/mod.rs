@@ -38,6 +38,15 @@ impl Packet {
         self.head.len() + self.tail as usize
     }
 
+    /// Keeps the first `len` bytes, where there are more.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        if len < self.len() {
+            self.tail = len.saturating_sub(self.head.len()) as u32;
+            self.head.truncate(len);
+        }
+    }
+
     /// Whether it has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -1,0 +1,70 @@
+//! What a core's VPC counts.
+
+use crate::verdict::{DropReason, Verdict};
+
+/// Counts of one core, frames each.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Went in: the sum of the next four and of all drops.
+    pub received: u64,
+    /// Left for a port of this node.
+    pub local: u64,
+    /// Left for the underlay.
+    pub underlay: u64,
+    /// Were handed to the software tier.
+    pub software: u64,
+    /// Are in a flow: reached the flow tier.
+    pub flow: u64,
+    /// Of those handed to the software tier: dealt with.
+    pub consumed: u64,
+    /// Frames that the software tier sent.
+    pub replies: u64,
+    /// Dropped by the switch and flow tiers, by reason, in the order of [`DropReason::ALL`].
+    pub dropped: [u64; DropReason::ALL.len()],
+    /// Dropped by the software tier, likewise: of those handed to it.
+    pub dropped_software: [u64; DropReason::ALL.len()],
+}
+
+impl Default for Stats {
+    fn default() -> Stats {
+        Stats {
+            received: 0,
+            local: 0,
+            underlay: 0,
+            software: 0,
+            flow: 0,
+            consumed: 0,
+            replies: 0,
+            dropped: [0; DropReason::ALL.len()],
+            dropped_software: [0; DropReason::ALL.len()],
+        }
+    }
+}
+
+impl Stats {
+    /// Drops for `reason` in all tiers.
+    pub fn drops(&self, reason: DropReason) -> u64 {
+        self.dropped[reason as usize] + self.dropped_software[reason as usize]
+    }
+
+    #[inline]
+    pub(crate) fn count(&mut self, verdict: &Verdict) {
+        self.received += 1;
+        match verdict {
+            Verdict::Local { .. } => self.local += 1,
+            Verdict::Underlay { .. } => self.underlay += 1,
+            Verdict::Software => self.software += 1,
+            Verdict::Consumed => self.consumed += 1,
+            Verdict::Drop(reason) => self.dropped[*reason as usize] += 1,
+        }
+    }
+
+    pub(crate) fn count_software(&mut self, verdict: &Verdict) {
+        match verdict {
+            Verdict::Drop(reason) => self.dropped_software[*reason as usize] += 1,
+            Verdict::Local { .. } | Verdict::Underlay { .. } | Verdict::Software | Verdict::Consumed => {
+                self.consumed += 1
+            }
+        }
+    }
+}

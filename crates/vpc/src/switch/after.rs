@@ -1,0 +1,98 @@
+//! After the flow tier: next hop, path MTU, rewriting, encapsulation (Zephyrus §3.2, post-DPU).
+
+use super::{Ask, Metadata, Next, Origin, Stop, encapsulate, offload, outer, rewrite};
+use crate::packet::{Checksum, Ip, Packet};
+use crate::tables::{Hop, Tables, Tunnel, Way};
+use crate::verdict::{DropReason, Verdict};
+
+/// A frame that may leave: everything about it was checked.
+#[derive(Clone, Copy)]
+pub(crate) struct Departure<'a> {
+    ip: Ip,
+    hop: &'a Hop,
+    tunnel: Option<&'a Tunnel>,
+    vni: u32,
+    /// The inner source MAC address, where it is to be another.
+    source: Option<crate::Mac>,
+    /// What a SYN may announce, by its packets' size; None: what it likes.
+    clamp: Option<u16>,
+    ecn: Option<u8>,
+    routed: bool,
+}
+
+/// Resolves the next hop and checks whether the frame can go there. The frame stays as it is.
+#[inline]
+pub(crate) fn check<'a>(
+    tables: &'a Tables,
+    packet: &Packet,
+    metadata: &Metadata,
+    next: &Next,
+) -> Result<Departure<'a>, Stop> {
+    let ip = *metadata.parsed.ip().ok_or(DropReason::EtherType)?;
+    let hop = tables.hop(next.hop).ok_or(DropReason::Unresolved)?;
+    let network = tables.network(hop.network).ok_or(DropReason::UnknownNetwork)?;
+    let routed = matches!(metadata.from, Origin::Endpoint { .. }) && !next.beside;
+    if routed && ip.hop_limit <= 1 {
+        return Err(Stop::Ask(Ask::HopLimit));
+    }
+    let tunnel = match hop.way {
+        Way::Port(_) => None,
+        Way::Tunnel(number) => {
+            Some(tables.tunnel(number).filter(|tunnel| tunnel.resolved).ok_or(DropReason::Unresolved)?)
+        }
+    };
+    if offload::packet_len(&ip, packet.segmentation) > usize::from(hop.mtu) {
+        return Err(Stop::Ask(Ask::PathMtu(hop.mtu)));
+    }
+    let back = next.back.and_then(|back| tables.hop(back));
+    let (source, clamp, ecn) = match metadata.from {
+        Origin::Endpoint { .. } => (routed.then_some(network.gateway_mac), tunnel.map(|_| hop.mtu), None),
+        Origin::Tunnel { ecn, .. } => {
+            let inner = ip.traffic_class & 3;
+            let ecn = outer::decapsulated_ecn(inner, ecn)?;
+            // A MAC address from a tunnel is not believed: the source is the endpoint beside, or the router.
+            let source = back.filter(|_| next.beside).map_or(network.gateway_mac, |back| back.mac);
+            let clamp = back.map_or(hop.mtu, |back| hop.mtu.min(back.mtu));
+            (Some(source), Some(clamp), (ecn != inner).then_some(ecn))
+        }
+    };
+    Ok(Departure { ip, hop, tunnel, vni: network.vni, source, clamp, ecn, routed })
+}
+
+/// Makes the head what leaves.
+#[inline]
+pub(crate) fn send(packet: &mut Packet, metadata: &Metadata, departure: &Departure<'_>, id: u16) -> Verdict {
+    let Departure { ip, hop, .. } = departure;
+    if let Origin::Tunnel { outer, checksum, .. } = metadata.from {
+        packet.head.strip(outer.into());
+        packet.checksum = checksum;
+    }
+    packet.truncate(ip.end as usize);
+    let checksum: Checksum = packet.checksum;
+    let frame = packet.head.bytes_mut();
+    rewrite::set_macs(frame, hop.mac, departure.source);
+    if departure.routed {
+        rewrite::decrement_hop_limit(frame, ip);
+    }
+    if let Some(ecn) = departure.ecn {
+        rewrite::set_ecn(frame, ip, ecn);
+    }
+    if let Some(mtu) = departure.clamp {
+        rewrite::clamp_mss(frame, ip, checksum, mtu);
+    }
+    match (hop.way, departure.tunnel) {
+        (Way::Port(port), _) => Verdict::Local { port, hash: metadata.hash },
+        (Way::Tunnel(_), Some(tunnel)) => {
+            let inner = packet.len();
+            let overhead = tunnel.headers().len();
+            match packet.head.prepend(overhead) {
+                Some(headers) => {
+                    encapsulate(headers, tunnel, departure.vni, metadata.hash, inner, ip.traffic_class, id);
+                    Verdict::Underlay { port: tunnel.port, hash: metadata.hash, overhead: overhead as u16 }
+                }
+                None => Verdict::Drop(DropReason::Headers),
+            }
+        }
+        (Way::Tunnel(_), None) => Verdict::Drop(DropReason::Unresolved),
+    }
+}

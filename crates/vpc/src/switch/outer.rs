@@ -1,0 +1,137 @@
+//! Outer headers: VXLAN over UDP over IPv4 or IPv6 (RFC 7348 §5), ECN across them (RFC 6040).
+
+use std::net::IpAddr;
+
+use crate::packet::checksum::Sum;
+use crate::packet::parse::{ETHERNET, IPV4, IPV6, UDP, protocol};
+use crate::packet::{Checksum, Layer4, Packet, checksum, parse};
+use crate::spec::UnderlaySpec;
+use crate::tables::{OVERHEAD_V6, Tables, Tunnel, VALID_VNI, VXLAN};
+use crate::verdict::DropReason;
+
+/// First of the source ports: the ports that are nobody's (RFC 7348 §5, RFC 6335 §6).
+const FIRST_PORT: u16 = 49_152;
+/// ECN: congestion experienced; capable, either way (RFC 3168 §5).
+const CE: u8 = 3;
+const ECT_1: u8 = 1;
+const NOT_ECT: u8 = 0;
+
+/// What the outer headers of a frame say.
+pub(super) struct Outer {
+    pub network: u32,
+    pub tunnel: u32,
+    /// Bytes of them.
+    pub len: u16,
+    /// Bytes of the inner frame.
+    pub inner: usize,
+    pub ecn: u8,
+    /// What is left to do of the inner frame's checksum.
+    pub checksum: Checksum,
+}
+
+/// Parses and verifies the outer headers of a frame from the underlay. Whatever is not from a node that has something of the
+/// network, to this node's tunnel end point, is not a tunnel's. The outer UDP checksum is left to who received it.
+#[inline]
+pub(super) fn outer(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -> Result<Outer, DropReason> {
+    let bytes = packet.head.bytes();
+    let parsed = parse(bytes, packet.len())?;
+    let ip = parsed.ip().ok_or(DropReason::UnknownTunnel)?;
+    let is_ours = parsed.destination == underlay.mac
+        && parsed.vlan.is_none()
+        && ip.fragment.is_none()
+        && matches!(ip.layer4, Layer4::Udp { destination, .. } if destination == underlay.udp_port)
+        && underlay.addresses.contains(&ip.destination);
+    if !is_ours {
+        return Err(DropReason::UnknownTunnel);
+    }
+    let vxlan_at = usize::from(ip.transport) + UDP;
+    let len = vxlan_at + VXLAN;
+    let inner = (ip.end as usize).checked_sub(len).ok_or(DropReason::Truncated)?;
+    let vxlan: [u8; VXLAN] =
+        bytes.get(vxlan_at..len).and_then(|bytes| bytes.try_into().ok()).ok_or(DropReason::Headers)?;
+    if vxlan[0] & VALID_VNI == 0 {
+        return Err(DropReason::Malformed);
+    }
+    let vni = u32::from_be_bytes([0, vxlan[4], vxlan[5], vxlan[6]]);
+    let network = tables.network_of(vni).ok_or(DropReason::UnknownNetwork)?;
+    let tunnel = tables.member(network, ip.source).ok_or(DropReason::UnknownTunnel)?;
+    if packet.segmentation.is_some() {
+        return Err(DropReason::BadOffload);
+    }
+    let sum_at = usize::from(ip.transport) + 6;
+    let summed = bytes.get(sum_at..sum_at + 2).is_some_and(|sum| sum != [0, 0]);
+    let checksum = match packet.checksum {
+        // Of the inner frame: its sender is on this node's own kernel.
+        Checksum::Partial { start, offset } if usize::from(start) >= len => {
+            Checksum::Partial { start: start - len as u16, offset }
+        }
+        // The outer checksum covers the inner frame, if there is one.
+        Checksum::Valid if summed => Checksum::Valid,
+        Checksum::Valid | Checksum::Partial { .. } | Checksum::Complete => Checksum::Complete,
+    };
+    Ok(Outer { network, tunnel, len: len as u16, inner, ecn: ip.traffic_class & 3, checksum })
+}
+
+/// The inner packet's ECN once the outer headers are off (RFC 6040 §4.2, figure 4).
+#[inline]
+pub(super) fn decapsulated_ecn(inner: u8, outer: u8) -> Result<u8, DropReason> {
+    match (inner, outer) {
+        (NOT_ECT, CE) => Err(DropReason::Congestion),
+        (NOT_ECT, _) => Ok(NOT_ECT),
+        (_, CE) => Ok(CE),
+        (CE, _) => Ok(CE),
+        (_, ECT_1) => Ok(ECT_1),
+        (inner, _) => Ok(inner),
+    }
+}
+
+/// Writes the outer headers of a frame of `inner` bytes to `headers`, as many as the tunnel has. The traffic class is the inner
+/// packet's, DSCP and ECN (RFC 6040 §4.1, normal mode). Lengths that do not fit their fields are those of something that will
+/// be cut up. The UDP checksum is 0.
+#[inline]
+pub(crate) fn encapsulate(
+    headers: &mut [u8],
+    tunnel: &Tunnel,
+    vni: u32,
+    hash: u32,
+    inner: usize,
+    traffic_class: u8,
+    id: u16,
+) {
+    headers.copy_from_slice(tunnel.headers());
+    let datagram = (UDP + VXLAN + inner).min(usize::from(u16::MAX) - IPV4) as u16;
+    let udp = match tunnel.host {
+        IpAddr::V4(_) => {
+            headers[ETHERNET + 1] = traffic_class;
+            headers[ETHERNET + 2..ETHERNET + 4].copy_from_slice(&(datagram + IPV4 as u16).to_be_bytes());
+            // An identification means something only where the packet can be cut up (RFC 6864 §4).
+            if headers[ETHERNET + 6] == 0 {
+                headers[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&id.to_be_bytes());
+            }
+            let sum = checksum::checksum(&headers[ETHERNET..ETHERNET + IPV4]);
+            headers[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
+            ETHERNET + IPV4
+        }
+        IpAddr::V6(_) => {
+            headers[ETHERNET] |= traffic_class >> 4;
+            headers[ETHERNET + 1] = traffic_class << 4;
+            headers[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&datagram.to_be_bytes());
+            ETHERNET + IPV6
+        }
+    };
+    headers[udp..udp + 2].copy_from_slice(&(FIRST_PORT | hash as u16 & !FIRST_PORT).to_be_bytes());
+    headers[udp + 4..udp + 6].copy_from_slice(&datagram.to_be_bytes());
+    headers[udp + UDP + 4..udp + UDP + 7].copy_from_slice(&vni.to_be_bytes()[1..]);
+}
+
+/// Completes the UDP checksum of a whole outer frame over IPv6, which must have one (RFC 8200 §8.1).
+pub(crate) fn complete_udp6(frame: &mut [u8]) {
+    let udp = ETHERNET + IPV6;
+    if frame.len() < OVERHEAD_V6 {
+        return;
+    }
+    let addresses = Sum::ZERO.bytes(&frame[ETHERNET + 8..udp]);
+    let pseudo = addresses.bytes(&((frame.len() - udp) as u32).to_be_bytes()).word(u16::from(protocol::UDP));
+    let sum = pseudo.bytes(&frame[udp..]).transport_checksum();
+    frame[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+}

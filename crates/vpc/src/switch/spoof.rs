@@ -1,0 +1,139 @@
+//! Whether a guest may be who it says it is, and which of its frames are for the network's own services.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::{Ask, Stop};
+use crate::packet::parse::protocol;
+use crate::packet::{Arp, Ip, Layer4, Parsed};
+use crate::tables::{Endpoint, Key, Owner, Tables};
+use crate::verdict::DropReason;
+
+/// All DHCPv6 relays and servers (RFC 8415 §7.1).
+const DHCP6_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
+/// RFC 826.
+const ARP_REQUEST: u16 = 1;
+/// Ports of DHCP clients and servers (RFC 2131 §4.1), and of DHCPv6 servers (RFC 8415 §7.2).
+const DHCP_CLIENT: u16 = 68;
+const DHCP_SERVER: u16 = 67;
+const DHCP6_SERVER: u16 = 547;
+/// ICMPv6 types (RFC 4861 §4).
+const ROUTER_SOLICITATION: u8 = 133;
+const ROUTER_ADVERTISEMENT: u8 = 134;
+const NEIGHBOR_SOLICITATION: u8 = 135;
+const NEIGHBOR_ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
+/// Echo requests (RFC 792, RFC 4443 §4.1).
+const ECHO: u8 = 8;
+const ECHO6: u8 = 128;
+
+/// A guest's ARP message: requests are answered, and nobody asked for anything else.
+pub(super) fn arp(endpoint: &Endpoint, arp: &Arp) -> Stop {
+    let sender = IpAddr::V4(arp.sender);
+    let probe = arp.sender.is_unspecified();
+    if endpoint.spoof_check && (arp.sender_mac != endpoint.mac || !(probe || endpoint.addresses.contains(&sender))) {
+        return DropReason::SpoofedNeighbor.into();
+    }
+    if arp.operation == ARP_REQUEST { Stop::Ask(Ask::Arp) } else { DropReason::Service.into() }
+}
+
+/// The source of a guest's IP packet: its owner where it is the guest's own. Stops what is not the guest's, and what is for a
+/// service.
+#[inline]
+pub(super) fn source(
+    tables: &Tables,
+    endpoint: &Endpoint,
+    number: u32,
+    parsed: &Parsed,
+    ip: &Ip,
+) -> Result<Option<Owner>, Stop> {
+    let owner = endpoint.owner(number, ip.source);
+    if ip.protocol == protocol::ICMPV6 && ip.is_ipv6() {
+        neighbor_discovery(tables, endpoint, ip, owner)?;
+    }
+    if let Layer4::Udp { source, destination } = ip.layer4 {
+        dhcp(endpoint, parsed, ip, owner, (source, destination))?;
+    }
+    match owner {
+        Some(owner) => Ok(Some(owner)),
+        None if is_link_local(ip.source) => link_local(tables, endpoint, ip),
+        None if endpoint.spoof_check || !is_station(ip.source) => Err(DropReason::SpoofedAddress.into()),
+        None => Ok(None),
+    }
+}
+
+/// A link-local source talks to the gateway, and to nobody else: nothing forwards it (RFC 4291 §2.5.6).
+fn link_local(tables: &Tables, endpoint: &Endpoint, ip: &Ip) -> Result<Option<Owner>, Stop> {
+    let owns = |address| tables.addresses().get(&Key::address(endpoint.network, address));
+    match (owns(ip.source), owns(ip.destination)) {
+        (None, Some(owner)) if owner.hop().is_none() => Ok(None),
+        _ => Err(DropReason::SpoofedAddress.into()),
+    }
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+/// Whether an address can be a source at all.
+fn is_station(address: IpAddr) -> bool {
+    let broadcast = matches!(address, IpAddr::V4(address) if address.is_broadcast());
+    !(address.is_unspecified() || address.is_multicast() || address.is_loopback() || broadcast)
+}
+
+fn neighbor_discovery(tables: &Tables, endpoint: &Endpoint, ip: &Ip, owner: Option<Owner>) -> Result<(), Stop> {
+    let Layer4::Icmp { kind, .. } = ip.layer4 else { return Ok(()) };
+    let ask = match kind {
+        ROUTER_SOLICITATION => Ask::Router,
+        NEIGHBOR_SOLICITATION => Ask::Neighbor,
+        // Nobody asked: the network knows its neighbours.
+        NEIGHBOR_ADVERTISEMENT => return Err(DropReason::Service.into()),
+        ROUTER_ADVERTISEMENT | REDIRECT => return Err(DropReason::SpoofedNeighbor.into()),
+        _ => return Ok(()),
+    };
+    let gateway = Key::address(endpoint.network, ip.source);
+    let own = owner.is_some()
+        || ip.source.is_unspecified()
+        || (is_link_local(ip.source) && tables.addresses().get(&gateway).is_none());
+    // Neighbour discovery is never in fragments (RFC 6980 §5).
+    if (endpoint.spoof_check && !own) || ip.fragment.is_some() {
+        return Err(DropReason::SpoofedNeighbor.into());
+    }
+    Err(Stop::Ask(ask))
+}
+
+fn dhcp(
+    endpoint: &Endpoint,
+    parsed: &Parsed,
+    ip: &Ip,
+    owner: Option<Owner>,
+    (source, destination): (u16, u16),
+) -> Result<(), Stop> {
+    let (ask, nameless) = match ip.destination {
+        IpAddr::V4(Ipv4Addr::BROADCAST) if (source, destination) == (DHCP_CLIENT, DHCP_SERVER) => {
+            (Ask::Dhcp4, ip.source.is_unspecified())
+        }
+        IpAddr::V6(DHCP6_SERVERS) if destination == DHCP6_SERVER => (Ask::Dhcp6, is_link_local(ip.source)),
+        _ => return Ok(()),
+    };
+    if !parsed.destination.is_group() || ip.fragment.is_some() {
+        return Err(DropReason::Malformed.into());
+    }
+    if endpoint.spoof_check && owner.is_none() && !nameless {
+        return Err(DropReason::SpoofedAddress.into());
+    }
+    Err(Stop::Ask(ask))
+}
+
+/// What the gateway does with a packet that is for itself.
+pub(super) fn gateway(ip: &Ip) -> Stop {
+    if ip.fragment.is_some() {
+        return DropReason::Service.into();
+    }
+    match (ip.layer4, ip.is_ipv6()) {
+        (Layer4::Icmp { kind: ECHO, .. }, false) | (Layer4::Icmp { kind: ECHO6, .. }, true) => Stop::Ask(Ask::Echo),
+        (Layer4::Udp { destination: DHCP_SERVER, .. }, false) => Stop::Ask(Ask::Dhcp4),
+        (Layer4::Udp { destination: DHCP6_SERVER, .. }, true) => Stop::Ask(Ask::Dhcp6),
+        (Layer4::Udp { .. }, _) => Stop::Ask(Ask::NoPort),
+        (Layer4::Tcp { .. } | Layer4::Icmp { .. } | Layer4::Other, _) => DropReason::Service.into(),
+    }
+}

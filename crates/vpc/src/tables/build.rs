@@ -1,0 +1,324 @@
+//! From a spec to tables.
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+use super::error::{Entry, Problem, SpecError};
+use super::{Attachment, Endpoint, Exact, Hop, Key, NONE, Network, Owner, Prefixes, Tables, Tunnel, Way};
+use crate::PortId;
+use crate::packet::Mac;
+use crate::spec::{EndpointSpec, NetworkSpec, Place, Prefix, RouteSpec, Spec, SubnetSpec, UnderlaySpec, Via};
+
+/// Port numbers are indices: nobody means to have more than these.
+const MOST_PORTS: u32 = 65_535;
+/// Least MTU of IPv4 that hosts count on (RFC 791 §3.1: 576 bytes are always taken).
+const LEAST_MTU: u16 = 576;
+/// Least MTU of IPv6 (RFC 8200 §5).
+const LEAST_MTU_V6: u16 = 1280;
+
+impl Tables {
+    /// The tables that `spec` describes.
+    ///
+    /// # Errors
+    /// [`SpecError`] with the first entry that is wrong.
+    pub fn build(spec: &Spec) -> Result<Tables, SpecError> {
+        let mut builder = Builder::new(spec)?;
+        for network in &spec.networks {
+            builder.network(network).map_err(at(|| Entry::Network(network.name.clone())))?;
+        }
+        for endpoint in &spec.endpoints {
+            builder.endpoint(endpoint).map_err(at(|| endpoint.into()))?;
+        }
+        for route in &spec.routes {
+            builder.route(route).map_err(at(|| route.into()))?;
+        }
+        Ok(builder.finish())
+    }
+}
+
+fn at(entry: impl FnOnce() -> Entry) -> impl FnOnce(Problem) -> SpecError {
+    |problem| SpecError { entry: entry(), problem }
+}
+
+struct Builder<'a> {
+    spec: &'a Spec,
+    /// MAC addresses of the underlay's next hops.
+    neighbors: HashMap<IpAddr, Mac>,
+    names: HashMap<&'a str, u32>,
+    networks: Vec<Network>,
+    subnets: Vec<SubnetSpec>,
+    /// For each network, its subnets' place in `subnets`.
+    ranges: Vec<std::ops::Range<usize>>,
+    vnis: HashMap<u32, u32>,
+    endpoints: Vec<Endpoint>,
+    hops: Vec<Hop>,
+    tunnels: Vec<Tunnel>,
+    hosts: HashMap<IpAddr, u32>,
+    ports: Vec<Attachment>,
+    macs: HashSet<(u32, Mac)>,
+    addresses: HashMap<(u32, IpAddr), Owner>,
+    prefixes: HashMap<(u32, Prefix), Owner>,
+    members: HashMap<(u32, IpAddr), u32>,
+}
+
+impl<'a> Builder<'a> {
+    fn new(spec: &'a Spec) -> Result<Builder<'a>, SpecError> {
+        let mut ports = Vec::new();
+        if let Some(underlay) = &spec.underlay {
+            check_underlay(underlay).map_err(at(|| Entry::Underlay))?;
+            attach(&mut ports, underlay.port, Attachment::Underlay).map_err(at(|| Entry::Underlay))?;
+        }
+        let mut neighbors = HashMap::new();
+        for neighbor in &spec.neighbors {
+            let entry = || Entry::Neighbor(neighbor.host);
+            station(neighbor.mac).map_err(at(entry))?;
+            if neighbors.insert(neighbor.host, neighbor.mac).is_some() {
+                return Err(at(entry)(Problem::Twice));
+            }
+        }
+        for number in [spec.services.rate, spec.services.burst] {
+            if !(1..=1_000_000_000).contains(&number) {
+                return Err(at(|| Entry::Services)(Problem::Rate(number)));
+            }
+        }
+        if let Some(first_too_many) = spec.networks.get(Prefixes::<Owner>::NETWORKS) {
+            let entry = || Entry::Network(first_too_many.name.clone());
+            return Err(at(entry)(Problem::TooMany(Prefixes::<Owner>::NETWORKS)));
+        }
+        Ok(Builder {
+            spec,
+            neighbors,
+            names: HashMap::new(),
+            networks: Vec::new(),
+            subnets: Vec::new(),
+            ranges: Vec::new(),
+            vnis: HashMap::new(),
+            endpoints: Vec::new(),
+            hops: Vec::new(),
+            tunnels: Vec::new(),
+            hosts: HashMap::new(),
+            ports,
+            macs: HashSet::new(),
+            addresses: HashMap::new(),
+            prefixes: HashMap::new(),
+            members: HashMap::new(),
+        })
+    }
+
+    fn network(&mut self, spec: &'a NetworkSpec) -> Result<(), Problem> {
+        let number = self.networks.len() as u32;
+        if self.names.insert(&spec.name, number).is_some() {
+            return Err(Problem::NameTaken);
+        }
+        if !(1..1 << 24).contains(&spec.vni) {
+            return Err(Problem::Vni(spec.vni));
+        }
+        if let Some(other) = self.vnis.insert(spec.vni, number) {
+            return Err(Problem::VniTaken { vni: spec.vni, other: self.networks[other as usize].name.clone() });
+        }
+        station(spec.gateway_mac)?;
+        self.macs.insert((number, spec.gateway_mac));
+        check_mtu(spec.mtu, spec.subnets.iter().any(|subnet| subnet.gateway.is_ipv6()))?;
+        let first = self.subnets.len();
+        for (at, subnet) in spec.subnets.iter().enumerate() {
+            if !subnet.prefix.contains(subnet.gateway) {
+                return Err(Problem::GatewayOutside { gateway: subnet.gateway, prefix: subnet.prefix });
+            }
+            host(subnet.gateway)?;
+            if let Some(other) = spec.subnets[..at].iter().find(|other| other.prefix.overlaps(subnet.prefix)) {
+                return Err(Problem::Overlap(other.prefix, subnet.prefix));
+            }
+            let owner = Owner { hop: NONE, subnet: (first + at) as u32 };
+            self.addresses.insert((number, subnet.gateway), owner);
+            self.prefixes.insert((number, subnet.prefix), owner);
+        }
+        let link_local = IpAddr::V6(spec.gateway_mac.link_local());
+        self.addresses.insert((number, link_local), Owner { hop: NONE, subnet: NONE });
+        self.subnets.extend(&spec.subnets);
+        self.ranges.push(first..self.subnets.len());
+        self.networks.push(Network {
+            name: spec.name.clone(),
+            vni: spec.vni,
+            gateway_mac: spec.gateway_mac,
+            mtu: spec.mtu,
+            dns: spec.dns.as_slice().into(),
+        });
+        Ok(())
+    }
+
+    fn network_number(&self, name: &str) -> Result<u32, Problem> {
+        self.names.get(name).copied().ok_or_else(|| Problem::NoNetwork(name.to_owned()))
+    }
+
+    fn endpoint(&mut self, spec: &EndpointSpec) -> Result<(), Problem> {
+        let number = self.endpoints.len() as u32;
+        let network = self.network_number(&spec.network)?;
+        station(spec.mac)?;
+        if !self.macs.insert((network, spec.mac)) {
+            return Err(Problem::MacTaken(spec.mac));
+        }
+        if spec.addresses.is_empty() {
+            return Err(Problem::NoAddress);
+        }
+        let (mut subnets, mut numbers) = (Vec::<SubnetSpec>::new(), Vec::new());
+        for &address in &spec.addresses {
+            host(address)?;
+            let mut range = self.ranges[network as usize].clone();
+            let subnet = range
+                .find(|&subnet| self.subnets[subnet].prefix.contains(address))
+                .ok_or(Problem::AddressOutside(address))?;
+            let owner = Owner { hop: number, subnet: subnet as u32 };
+            if self.addresses.insert((network, address), owner).is_some() {
+                return Err(Problem::AddressTaken(address));
+            }
+            numbers.push(owner.subnet);
+            if !subnets.contains(&self.subnets[subnet]) {
+                subnets.push(self.subnets[subnet]);
+            }
+        }
+        let mtu = spec.mtu.unwrap_or(self.networks[network as usize].mtu);
+        check_mtu(mtu, spec.addresses.iter().any(IpAddr::is_ipv6))?;
+        let way = match spec.place {
+            Place::Port(port) => {
+                attach(&mut self.ports, port, Attachment::Endpoint(number))?;
+                Way::Port(port)
+            }
+            Place::Host(host) => Way::Tunnel(self.tunnel(network, host)?),
+        };
+        self.hops.push(Hop { network, mtu: self.path_mtu(mtu, way), mac: spec.mac, way });
+        self.endpoints.push(Endpoint {
+            network,
+            mac: spec.mac,
+            spoof_check: spec.spoof_check,
+            mtu,
+            addresses: spec.addresses.as_slice().into(),
+            numbers: numbers.into(),
+            subnets: subnets.into(),
+        });
+        Ok(())
+    }
+
+    /// Endpoints' next hops come first, so that they have their numbers; routes' own come behind.
+    fn route(&mut self, spec: &RouteSpec) -> Result<(), Problem> {
+        let network = self.network_number(&spec.network)?;
+        let hop = match spec.via {
+            Via::Endpoint(address) => {
+                let owner = self.addresses.get(&(network, address));
+                owner.and_then(|owner| owner.hop()).ok_or(Problem::NoEndpoint(address))?
+            }
+            Via::Host(host) => {
+                let way = Way::Tunnel(self.tunnel(network, host)?);
+                let Network { mtu, gateway_mac, .. } = self.networks[network as usize];
+                self.hops.push(Hop { network, mtu: self.path_mtu(mtu, way), mac: gateway_mac, way });
+                self.hops.len() as u32 - 1
+            }
+        };
+        match self.prefixes.insert((network, spec.prefix), Owner { hop, subnet: NONE }) {
+            None => Ok(()),
+            Some(_) => Err(Problem::RouteTaken(spec.prefix)),
+        }
+    }
+
+    fn path_mtu(&self, mtu: u16, way: Way) -> u16 {
+        match (way, &self.spec.underlay) {
+            (Way::Tunnel(tunnel), Some(underlay)) => mtu.min(self.tunnels[tunnel as usize].mtu(underlay.mtu)),
+            (Way::Tunnel(_), None) | (Way::Port(_), _) => mtu,
+        }
+    }
+
+    /// The tunnel to `to`, by which something of `network` is reached.
+    fn tunnel(&mut self, network: u32, to: IpAddr) -> Result<u32, Problem> {
+        host(to)?;
+        let underlay = self.spec.underlay.as_ref().ok_or(Problem::NoUnderlay(to))?;
+        if underlay.addresses.contains(&to) {
+            return Err(Problem::OwnHost(to));
+        }
+        let number = match self.hosts.get(&to) {
+            Some(number) => *number,
+            None => {
+                let tunnel = Tunnel::new(underlay, to, self.neighbors.get(&to).copied());
+                self.tunnels.push(tunnel.ok_or(Problem::NoUnderlay(to))?);
+                self.tunnels.len() as u32 - 1
+            }
+        };
+        self.hosts.insert(to, number);
+        self.members.insert((network, to), number);
+        Ok(number)
+    }
+
+    fn finish(self) -> Tables {
+        let addresses: Vec<_> = self
+            .addresses
+            .iter()
+            .map(|(&(network, address), &owner)| (Key::address(network, address), owner))
+            .collect();
+        let prefixes: Vec<_> =
+            self.prefixes.iter().map(|(&(network, prefix), &owner)| (network, prefix, owner)).collect();
+        let members: Vec<_> =
+            self.members.iter().map(|(&(network, host), &tunnel)| (Key::address(network, host), tunnel)).collect();
+        let vnis: Vec<_> = self.vnis.iter().map(|(&vni, &network)| (Key::new(0, vni.into()), network)).collect();
+        Tables {
+            prefixes: Prefixes::build(self.networks.len(), &prefixes),
+            networks: self.networks.into(),
+            endpoints: self.endpoints.into(),
+            hops: self.hops.into(),
+            tunnels: self.tunnels.into(),
+            ports: self.ports.into(),
+            vnis: Exact::build(&vnis, 0),
+            addresses: Exact::build(&addresses, 0),
+            members: Exact::build(&members, 0),
+            underlay: self.spec.underlay.clone(),
+            services: self.spec.services,
+        }
+    }
+}
+
+fn attach(ports: &mut Vec<Attachment>, port: PortId, what: Attachment) -> Result<(), Problem> {
+    if port.0 > MOST_PORTS {
+        return Err(Problem::PortNumber { port, most: MOST_PORTS });
+    }
+    let at = port.0 as usize;
+    if ports.len() <= at {
+        ports.resize(at + 1, Attachment::Nothing);
+    }
+    match std::mem::replace(&mut ports[at], what) {
+        Attachment::Nothing => Ok(()),
+        Attachment::Endpoint(_) | Attachment::Underlay => Err(Problem::PortTaken(port)),
+    }
+}
+
+fn check_underlay(underlay: &UnderlaySpec) -> Result<(), Problem> {
+    station(underlay.mac)?;
+    check_mtu(underlay.mtu, underlay.addresses.iter().any(IpAddr::is_ipv6))?;
+    if underlay.addresses.is_empty() {
+        return Err(Problem::NoAddress);
+    }
+    for (at, address) in underlay.addresses.iter().enumerate() {
+        host(*address)?;
+        if underlay.addresses[..at].iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
+            return Err(Problem::SecondAddress(*address));
+        }
+    }
+    Ok(())
+}
+
+fn check_mtu(mtu: u16, ipv6: bool) -> Result<(), Problem> {
+    let least = if ipv6 { LEAST_MTU_V6 } else { LEAST_MTU };
+    if mtu < least { Err(Problem::Mtu { mtu, least }) } else { Ok(()) }
+}
+
+fn station(mac: Mac) -> Result<(), Problem> {
+    if mac.is_station() { Ok(()) } else { Err(Problem::NotAStation(mac)) }
+}
+
+/// An address that one host can have: no group's, not unspecified, no loopback, none that only stands for an IPv4 one.
+fn host(address: IpAddr) -> Result<(), Problem> {
+    let no_host = match address {
+        IpAddr::V4(address) => address.is_broadcast(),
+        IpAddr::V6(address) => address.to_ipv4_mapped().is_some() || address.is_unicast_link_local(),
+    };
+    if no_host || address.is_multicast() || address.is_unspecified() || address.is_loopback() {
+        return Err(Problem::NotAHost(address));
+    }
+    Ok(())
+}

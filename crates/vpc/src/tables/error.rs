@@ -1,0 +1,166 @@
+//! What is wrong with a spec, and with which entry of it.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use thiserror::Error;
+
+use crate::PortId;
+use crate::packet::Mac;
+use crate::spec::{EndpointSpec, Prefix, RouteSpec};
+
+/// An entry of a spec.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// A network, by its name.
+    Network(String),
+    /// An endpoint.
+    Endpoint {
+        /// Its network.
+        network: String,
+        /// Its MAC address.
+        mac: Mac,
+    },
+    /// A route.
+    Route {
+        /// Its network.
+        network: String,
+        /// Its prefix.
+        prefix: Prefix,
+    },
+    /// The underlay.
+    Underlay,
+    /// A neighbour in the underlay.
+    Neighbor(IpAddr),
+    /// The limit of the services.
+    Services,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Entry::Network(name) => write!(f, "network {name}"),
+            Entry::Endpoint { network, mac } => write!(f, "endpoint {mac} of network {network}"),
+            Entry::Route { network, prefix } => write!(f, "route {prefix} of network {network}"),
+            Entry::Underlay => f.write_str("underlay"),
+            Entry::Neighbor(host) => write!(f, "neighbor {host}"),
+            Entry::Services => f.write_str("services"),
+        }
+    }
+}
+
+impl From<&EndpointSpec> for Entry {
+    fn from(endpoint: &EndpointSpec) -> Entry {
+        Entry::Endpoint { network: endpoint.network.clone(), mac: endpoint.mac }
+    }
+}
+
+impl From<&RouteSpec> for Entry {
+    fn from(route: &RouteSpec) -> Entry {
+        Entry::Route { network: route.network.clone(), prefix: route.prefix }
+    }
+}
+
+/// What is wrong with an entry.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum Problem {
+    /// Two networks have one name.
+    #[error("another network has this name")]
+    NameTaken,
+    /// Too many for the tables.
+    #[error("there are more than {0} networks")]
+    TooMany(usize),
+    /// Not a VNI.
+    #[error("VNI {0} is not in 1 to 16777215")]
+    Vni(u32),
+    /// Two networks have one VNI.
+    #[error("VNI {vni} is network {other}'s")]
+    VniTaken {
+        /// The VNI.
+        vni: u32,
+        /// Whose it is.
+        other: String,
+    },
+    /// A group's MAC address, or none.
+    #[error("{0} is not the address of a single interface")]
+    NotAStation(Mac),
+    /// Two have one MAC address.
+    #[error("MAC address {0} is another's in this network")]
+    MacTaken(Mac),
+    /// An MTU that IP does not allow.
+    #[error("MTU {mtu} is not in {least} to 65535")]
+    Mtu {
+        /// The MTU.
+        mtu: u16,
+        /// The least.
+        least: u16,
+    },
+    /// Two subnets overlap.
+    #[error("subnets {0} and {1} overlap")]
+    Overlap(Prefix, Prefix),
+    /// The gateway is not in its subnet.
+    #[error("gateway {gateway} is not in subnet {prefix}")]
+    GatewayOutside {
+        /// The gateway.
+        gateway: IpAddr,
+        /// The subnet.
+        prefix: Prefix,
+    },
+    /// No such network.
+    #[error("there is no network {0}")]
+    NoNetwork(String),
+    /// No address.
+    #[error("it has no address")]
+    NoAddress,
+    /// An address that nobody can have.
+    #[error("{0} is not the address of a single host")]
+    NotAHost(IpAddr),
+    /// An address outside.
+    #[error("address {0} is in none of the network's subnets")]
+    AddressOutside(IpAddr),
+    /// Two have one address.
+    #[error("address {0} is another's, or the gateway's, in this network")]
+    AddressTaken(IpAddr),
+    /// Two have one port.
+    #[error("port {} is another's", .0.0)]
+    PortTaken(PortId),
+    /// A port number that is no small index.
+    #[error("port {} is more than {most}", .port.0)]
+    PortNumber {
+        /// The port.
+        port: PortId,
+        /// The most.
+        most: u32,
+    },
+    /// A host that is not reached.
+    #[error("host {0} is not reached: the underlay has no address of its family")]
+    NoUnderlay(IpAddr),
+    /// A host that is this one.
+    #[error("host {0} is this node itself")]
+    OwnHost(IpAddr),
+    /// Two routes for one prefix.
+    #[error("{0} is routed twice, or is a subnet")]
+    RouteTaken(Prefix),
+    /// A route by nobody.
+    #[error("no endpoint of the network has the address {0}")]
+    NoEndpoint(IpAddr),
+    /// A second address of one family.
+    #[error("a second address of the family of {0}")]
+    SecondAddress(IpAddr),
+    /// Given twice.
+    #[error("it is given twice")]
+    Twice,
+    /// Not a rate.
+    #[error("{0} is not in 1 to 1000000000")]
+    Rate(u32),
+}
+
+/// What is wrong with a spec.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{entry}: {problem}")]
+pub struct SpecError {
+    /// With which entry.
+    pub entry: Entry,
+    /// What.
+    pub problem: Problem,
+}

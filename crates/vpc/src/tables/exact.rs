@@ -1,0 +1,204 @@
+//! Exact matches: open addressing, linear probing with Robin Hood order, never more than [`PROBES`] slots looked at.
+//!
+//! A table is built once and then only read, so nothing is ever deleted from it. Tenants choose addresses, so they could choose
+//! ones that meet in one place: every table has a random seed, and one in which too many meet is built anew with another.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::IpAddr;
+
+use softdpu_sys::prefetch;
+
+/// Most slots that one look-up reads. At half load Robin Hood order needs fewer in practice; a table that would need more
+/// gets another seed, then more slots.
+const PROBES: usize = 16;
+/// Seeds that are tried before the table is doubled.
+const SEEDS: u32 = 4;
+/// `space` of a slot nobody is in.
+const EMPTY: u32 = u32::MAX;
+
+/// What is looked up: an address (or number) in a space of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    high: u64,
+    low: u64,
+    space: u32,
+}
+
+impl Key {
+    /// `bits` in `space`, which is less than `u32::MAX`.
+    #[inline]
+    pub const fn new(space: u32, bits: u128) -> Key {
+        Key { high: (bits >> 64) as u64, low: bits as u64, space }
+    }
+
+    /// An address of network number `network`. The two families never meet, not even in an IPv4-mapped address.
+    #[inline]
+    pub fn address(network: u32, address: IpAddr) -> Key {
+        match address {
+            IpAddr::V4(address) => Key { high: 0, low: address.to_bits().into(), space: network << 1 },
+            IpAddr::V6(address) => Key::new(network << 1 | 1, address.to_bits()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot<V> {
+    high: u64,
+    low: u64,
+    space: u32,
+    value: V,
+}
+
+impl<V> Slot<V> {
+    #[inline]
+    fn is(&self, key: &Key) -> bool {
+        // One comparison without branches: a probe that misses is as cheap as one that hits.
+        (self.low ^ key.low) | (self.high ^ key.high) | u64::from(self.space ^ key.space) == 0
+    }
+}
+
+/// A table from keys to values.
+#[derive(Clone, Debug)]
+pub struct Exact<V> {
+    slots: Box<[Slot<V>]>,
+    mask: u64,
+    seed: u64,
+}
+
+/// Where a look-up begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Place(usize);
+
+#[inline]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    (product >> 64) as u64 ^ product as u64
+}
+
+impl<V: Copy + Default> Exact<V> {
+    /// A table of `entries`, whose keys differ, with room for at least `capacity` of them at half load.
+    pub fn build(entries: &[(Key, V)], capacity: usize) -> Exact<V> {
+        let mut size = (entries.len().max(capacity).max(PROBES) * 2).next_power_of_two();
+        loop {
+            for _ in 0..SEEDS {
+                if let Some(table) = Exact::try_build(entries, size) {
+                    return table;
+                }
+            }
+            size *= 2;
+        }
+    }
+
+    fn try_build(entries: &[(Key, V)], size: usize) -> Option<Exact<V>> {
+        let empty = Slot { high: 0, low: 0, space: EMPTY, value: V::default() };
+        let mut table = Exact {
+            // A look-up never wraps around: there is room for all its probes behind the last place.
+            slots: vec![empty; size + PROBES].into(),
+            mask: size as u64 - 1,
+            seed: RandomState::new().build_hasher().finish(),
+        };
+        entries.iter().all(|(key, value)| table.insert(*key, *value)).then_some(table)
+    }
+
+    /// Whoever is nearer to the place where its look-up begins makes room for who is farther.
+    fn insert(&mut self, key: Key, value: V) -> bool {
+        let mut slot = Slot { high: key.high, low: key.low, space: key.space, value };
+        let mut at = self.place(&key).0;
+        let mut distance = 0;
+        while distance < PROBES {
+            let there = self.slots[at];
+            if there.space == EMPTY {
+                self.slots[at] = slot;
+                return true;
+            }
+            let home = self.place(&Key { high: there.high, low: there.low, space: there.space }).0;
+            if at - home < distance {
+                self.slots[at] = slot;
+                (slot, distance) = (there, at - home);
+            }
+            at += 1;
+            distance += 1;
+        }
+        false
+    }
+
+    /// Where the look-up of `key` begins.
+    #[inline]
+    pub fn place(&self, key: &Key) -> Place {
+        let mixed = fold(key.low ^ self.seed, key.high ^ 0xa076_1d64_78bd_642f);
+        Place((fold(mixed ^ u64::from(key.space), 0x8ebc_6af0_9c88_c6e3) & self.mask) as usize)
+    }
+
+    /// Has the slots at `place` fetched into the cache.
+    #[inline]
+    pub fn prefetch(&self, place: Place) {
+        if let Some(slot) = self.slots.get(place.0) {
+            prefetch::read(slot);
+        }
+    }
+
+    /// The value of `key`, whose look-up begins at `place`.
+    #[inline]
+    pub fn get_at(&self, place: Place, key: &Key) -> Option<V> {
+        for slot in self.slots.get(place.0..place.0 + PROBES)? {
+            if slot.is(key) {
+                return Some(slot.value);
+            }
+            if slot.space == EMPTY {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// The value of `key`.
+    #[inline]
+    pub fn get(&self, key: &Key) -> Option<V> {
+        self.get_at(self.place(key), key)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_slot_of_the_address_table_is_half_a_cache_line() {
+        assert_eq!(size_of::<Slot<[u32; 2]>>(), 32);
+    }
+
+    #[test]
+    fn the_families_do_not_meet() {
+        let mapped: IpAddr = "::ffff:10.0.0.2".parse().unwrap();
+        let table = Exact::build(&[(Key::address(7, "10.0.0.2".parse().unwrap()), 1u32)], 0);
+        assert_eq!(table.get(&Key::address(7, mapped)), None);
+        assert_eq!(table.get(&Key::address(7, mapped.to_canonical())), Some(1));
+    }
+
+    #[test]
+    fn many_sequential_addresses_fit() {
+        let entries: Vec<_> = (0..200_000u32).map(|at| (Key::new(at % 3, at.into()), at)).collect();
+        let table = Exact::build(&entries, 0);
+        assert!(entries.iter().all(|(key, value)| table.get(key) == Some(*value)));
+        assert!(table.slots.len() <= (1 << 19) + PROBES, "{} slots", table.slots.len());
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_map(
+            entries in prop::collection::hash_map((0u32..4, prop_oneof![0u128..64, any::<u128>()]), any::<u32>(), 0..300),
+            others in prop::collection::vec((0u32..4, prop_oneof![0u128..64, any::<u128>()]), 0..50),
+        ) {
+            let listed: Vec<_> = entries.iter().map(|(&(space, bits), &value)| (Key::new(space, bits), value)).collect();
+            let table = Exact::build(&listed, 0);
+            let model: HashMap<_, _> = listed.iter().copied().collect();
+            for key in model.keys().copied().chain(others.into_iter().map(|(space, bits)| Key::new(space, bits))) {
+                prop_assert_eq!(table.get(&key), model.get(&key).copied());
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What forwarding looks up: built from a [`Spec`](crate::spec::Spec) at once, then only read, shared by all cores.
+//!
+//! ```text
+//!   port ──► attachment ──► endpoint ─► network        VNI ──► network
+//!   (network, address) ──► owner: the gateway, or a next hop              exact
+//!   (network, prefix)  ──► a next hop, or nobody                          longest prefix
+//!   next hop ──► MAC address, path MTU, port or tunnel ──► tunnel's outer headers
+//! ```
+
+mod build;
+mod error;
+mod exact;
+mod prefixes;
+mod tunnel;
+
+use std::net::IpAddr;
+
+pub use error::{Entry, Problem, SpecError};
+pub(crate) use exact::{Exact, Key, Place};
+pub(crate) use prefixes::Prefixes;
+pub(crate) use tunnel::{OVERHEAD_V6, Tunnel, VALID_VNI, VXLAN};
+
+use softdpu_sys::prefetch;
+
+use crate::PortId;
+use crate::packet::Mac;
+use crate::spec::{ServiceLimit, SubnetSpec, UnderlaySpec};
+
+/// The number of an endpoint, a next hop or a tunnel that is none.
+const NONE: u32 = u32::MAX;
+
+/// Everything that forwarding looks up.
+#[derive(Debug)]
+pub struct Tables {
+    networks: Box<[Network]>,
+    endpoints: Box<[Endpoint]>,
+    hops: Box<[Hop]>,
+    tunnels: Box<[Tunnel]>,
+    ports: Box<[Attachment]>,
+    vnis: Exact<u32>,
+    addresses: Exact<Owner>,
+    prefixes: Prefixes<Owner>,
+    /// (network, tunnel end point): the tunnels by which a network's endpoints and routes are reached.
+    members: Exact<u32>,
+    underlay: Option<UnderlaySpec>,
+    services: ServiceLimit,
+}
+
+/// A network.
+#[derive(Debug)]
+pub(crate) struct Network {
+    pub name: String,
+    pub vni: u32,
+    pub gateway_mac: Mac,
+    pub mtu: u16,
+    pub dns: Box<[IpAddr]>,
+}
+
+/// An endpoint. Its next hop has the same number.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub network: u32,
+    pub mac: Mac,
+    pub spoof_check: bool,
+    pub mtu: u16,
+    pub addresses: Box<[IpAddr]>,
+    /// Numbers of their subnets, in their order.
+    numbers: Box<[u32]>,
+    /// Where its addresses are, in their order, each once.
+    pub subnets: Box<[SubnetSpec]>,
+}
+
+impl Endpoint {
+    /// The owner of `address` where that is this endpoint, whose number is `number`.
+    #[inline]
+    pub fn owner(&self, number: u32, address: IpAddr) -> Option<Owner> {
+        let at = self.addresses.iter().position(|own| *own == address)?;
+        Some(Owner { hop: number, subnet: *self.numbers.get(at)? })
+    }
+}
+
+/// Where packets go next: the index that the flow tier hands to the switch tier (Zephyrus §4.2).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hop {
+    pub network: u32,
+    /// Largest IP packet on the way there, bytes.
+    pub mtu: u16,
+    /// Inner destination MAC address.
+    pub mac: Mac,
+    pub way: Way,
+}
+
+/// How a next hop is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    Port(PortId),
+    Tunnel(u32),
+}
+
+/// What is at a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Attachment {
+    #[default]
+    Nothing,
+    Endpoint(u32),
+    Underlay,
+}
+
+/// Who has an address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Owner {
+    /// Number of its next hop; [`NONE`] where the gateway has it, or nobody.
+    hop: u32,
+    /// The subnet, by its number in all networks; [`NONE`] behind a route.
+    subnet: u32,
+}
+
+impl Owner {
+    /// Its next hop.
+    #[inline]
+    pub fn hop(self) -> Option<u32> {
+        (self.hop != NONE).then_some(self.hop)
+    }
+
+    /// Whether both are in one subnet.
+    #[inline]
+    pub fn is_beside(self, other: Owner) -> bool {
+        self.subnet == other.subnet && self.subnet != NONE
+    }
+}
+
+impl Tables {
+    #[inline]
+    pub(crate) fn attachment(&self, port: PortId) -> Attachment {
+        self.ports.get(port.0 as usize).copied().unwrap_or_default()
+    }
+
+    #[inline]
+    pub(crate) fn network(&self, number: u32) -> Option<&Network> {
+        self.networks.get(number as usize)
+    }
+
+    #[inline]
+    pub(crate) fn endpoint(&self, number: u32) -> Option<&Endpoint> {
+        self.endpoints.get(number as usize)
+    }
+
+    #[inline]
+    pub(crate) fn hop(&self, number: u32) -> Option<&Hop> {
+        self.hops.get(number as usize)
+    }
+
+    #[inline]
+    pub(crate) fn prefetch_hop(&self, number: u32) {
+        if let Some(hop) = self.hops.get(number as usize) {
+            prefetch::read(hop);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn tunnel(&self, number: u32) -> Option<&Tunnel> {
+        self.tunnels.get(number as usize)
+    }
+
+    #[inline]
+    pub(crate) fn addresses(&self) -> &Exact<Owner> {
+        &self.addresses
+    }
+
+    #[inline]
+    pub(crate) fn route(&self, network: u32, address: IpAddr) -> Option<Owner> {
+        self.prefixes.longest(network, address)
+    }
+
+    #[inline]
+    pub(crate) fn network_of(&self, vni: u32) -> Option<u32> {
+        self.vnis.get(&Key::new(0, vni.into()))
+    }
+
+    /// The tunnel to `host`, if anything of `network` is there.
+    #[inline]
+    pub(crate) fn member(&self, network: u32, host: IpAddr) -> Option<u32> {
+        self.members.get(&Key::address(network, host))
+    }
+
+    #[inline]
+    pub(crate) fn underlay(&self) -> Option<&UnderlaySpec> {
+        self.underlay.as_ref()
+    }
+
+    pub(crate) fn services(&self) -> ServiceLimit {
+        self.services
+    }
+
+    /// Port numbers are below this.
+    pub(crate) fn ports(&self) -> usize {
+        self.ports.len()
+    }
+}

@@ -1,0 +1,150 @@
+//! One core's VPC: the tiers over a batch of frames.
+
+use std::sync::Arc;
+
+use crate::packet::{Checksum, Head, Packet, Segmentation};
+use crate::software;
+use crate::software::limit::{Bucket, Limit};
+use crate::stats::Stats;
+use crate::switch::{Metadata, Next, Stop, after, before};
+use crate::tables::Tables;
+use crate::verdict::{DropReason, PortId, Reply, Verdict};
+
+/// One core's VPC. Tables are shared and only read; everything else is the core's own.
+#[derive(Debug)]
+pub struct Vpc {
+    tables: Arc<Tables>,
+    limit: Limit,
+    /// By port number.
+    buckets: Vec<Bucket>,
+    stats: Stats,
+    /// Between the passes over a batch; empty between batches, kept for its room.
+    stages: Vec<Stage>,
+    /// Identification of the next outer IPv4 packet.
+    id: u16,
+}
+
+/// How far a frame of a batch has come.
+#[derive(Debug)]
+enum Stage {
+    /// Classified; its look-ups are on their way into the cache.
+    Classified(Metadata),
+    /// Its next hop's number is known.
+    Found(Metadata, Next),
+    Stopped(Stop),
+}
+
+impl Vpc {
+    /// A core's VPC over `tables`.
+    pub fn new(tables: Arc<Tables>) -> Vpc {
+        let services = tables.services();
+        Vpc {
+            limit: Limit::new(services.rate, services.burst),
+            buckets: vec![Bucket::default(); tables.ports()],
+            tables,
+            stats: Stats::default(),
+            stages: Vec::new(),
+            id: 0,
+        }
+    }
+
+    /// Goes on with other tables. Counts, and what services have spent, stay.
+    pub fn replace(&mut self, tables: Arc<Tables>) {
+        let services = tables.services();
+        self.limit = Limit::new(services.rate, services.burst);
+        self.buckets.resize(tables.ports(), Bucket::default());
+        self.tables = tables;
+    }
+
+    /// The tables it forwards by.
+    pub fn tables(&self) -> &Arc<Tables> {
+        &self.tables
+    }
+
+    /// What it has counted.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// Decides what becomes of `packets`, makes their heads what leaves, and appends a verdict for each to `verdicts`. The
+    /// time is `now`, nanoseconds on any clock that does not go backwards.
+    ///
+    /// In three passes, so that what one packet waits for is fetched while others are worked on.
+    pub fn forward(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut Vec<Verdict>) {
+        let tables = &*self.tables;
+        self.stages.clear();
+        self.stages.extend(packets.iter().map(|packet| match before::classify(tables, packet) {
+            Ok(metadata) => Stage::Classified(metadata),
+            Err(stop) => Stage::Stopped(stop),
+        }));
+        for stage in &mut self.stages {
+            if let Stage::Classified(metadata) = stage {
+                self.stats.flow += 1;
+                *stage = match before::find(tables, metadata) {
+                    Ok(next) => {
+                        tables.prefetch_hop(next.hop);
+                        Stage::Found(*metadata, next)
+                    }
+                    Err(stop) => Stage::Stopped(stop),
+                };
+            }
+        }
+        for (packet, stage) in packets.iter_mut().zip(&self.stages) {
+            let stop = match stage {
+                Stage::Found(metadata, next) => match after::check(tables, packet, metadata, next) {
+                    Ok(departure) => {
+                        self.id = self.id.wrapping_add(1);
+                        let verdict = after::send(packet, metadata, &departure, self.id);
+                        self.stats.count(&verdict);
+                        verdicts.push(verdict);
+                        continue;
+                    }
+                    Err(stop) => stop,
+                },
+                Stage::Stopped(stop) => *stop,
+                Stage::Classified(_) => Stop::Drop(DropReason::Unresolved),
+            };
+            let verdict = match stop {
+                Stop::Drop(reason) => Verdict::Drop(reason),
+                Stop::Ask(_) => {
+                    let bucket = self.buckets.get_mut(packet.port.0 as usize);
+                    let served = bucket.is_some_and(|bucket| bucket.take(now, self.limit));
+                    if served { Verdict::Software } else { Verdict::Drop(DropReason::RateLimited) }
+                }
+            };
+            self.stats.count(&verdict);
+            verdicts.push(verdict);
+        }
+    }
+
+    /// Deals with a whole frame that [`forward`](Self::forward) handed to the software tier; appends what is to be sent to
+    /// `out`. The verdict is [`Consumed`](Verdict::Consumed), or why the frame was dropped, of which its sender may have been
+    /// told.
+    pub fn software(
+        &mut self,
+        port: PortId,
+        frame: &[u8],
+        checksum: Checksum,
+        segmentation: Option<Segmentation>,
+        out: &mut Vec<Reply>,
+    ) -> Verdict {
+        let head = Head::of(frame);
+        let tail = (frame.len() - head.len()) as u32;
+        let packet = Packet { head, tail, checksum, segmentation, port };
+        let tables = &*self.tables;
+        let before = out.len();
+        let stopped = before::classify(tables, &packet).and_then(|metadata| {
+            let next = before::find(tables, &metadata)?;
+            after::check(tables, &packet, &metadata, &next).map(|_| ())
+        });
+        let verdict = match stopped {
+            Err(Stop::Ask(ask)) => software::refuse(ask),
+            Err(Stop::Drop(reason)) => Verdict::Drop(reason),
+            // The tables were replaced in between: now there is a way, which the sender's next frame takes.
+            Ok(()) => Verdict::Drop(DropReason::Unresolved),
+        };
+        self.stats.replies += (out.len() - before) as u64;
+        self.stats.count_software(&verdict);
+        verdict
+    }
+}
