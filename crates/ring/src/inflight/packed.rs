@@ -169,13 +169,14 @@ impl PackedRecords {
             self.next[usize::from(at)] = self.window.u16(entry(at) + NEXT).load(Relaxed);
             at = self.next[usize::from(at)];
         }
-        let mut flight = Vec::new();
+        let mut flight: Vec<Recovered> = Vec::new();
+        let mut taken = vec![false; usize::from(size)];
         for head in 0..size {
             if self.window.u8(entry(head) + INFLIGHT).load(Relaxed) == 0 {
                 continue;
             }
             let chain = self.recover_chain(head, size, &mut seen)?;
-            if flight.iter().any(|other: &Recovered| other.id == chain.id) {
+            if std::mem::replace(&mut taken[usize::from(chain.id)], true) {
                 return Err(QueueError::RecordsDamaged { field: "id", value: chain.id.into(), size });
             }
             flight.push(chain);

@@ -166,7 +166,9 @@ fn records_tell_the_start_that_goes_on_from_a_stop_with_requests_in_flight_from_
             chains.clear();
             rig.taken();
         }
-        (0..3).for_each(|_| drop(rig.request(2).unwrap()));
+        for _ in 0..3 {
+            rig.request(2).unwrap();
+        }
         rig.driver.publish();
         queue.pop(&mut chains, 3).unwrap();
         queue.complete(&[chains[1].used(1)]).unwrap();
