@@ -1,5 +1,7 @@
 //! Requests that a back end holds.
 
+use softdpu_sched::{Cost, Grant, Nanos};
+
 use crate::message::QueueKey;
 
 /// What is needed when a request comes back.
@@ -9,6 +11,20 @@ pub(crate) struct Flight {
     pub descriptors: u16,
     /// Bytes of data that success writes to the guest.
     pub to_guest: u32,
+    /// With what it was run.
+    pub grant: Grant,
+    /// When.
+    pub since: Nanos,
+    /// Bytes it moves.
+    pub bytes: u64,
+}
+
+impl Flight {
+    /// What it cost the back end if it ends now.
+    #[inline]
+    pub(crate) fn cost(&self, now: Nanos) -> Cost {
+        Cost { units: 1, time: now.since(self.since), bytes: self.bytes }
+    }
 }
 
 /// A slab of flights; a token is the index. Grows to the most that was ever outstanding, then allocates no more.

@@ -15,7 +15,8 @@
 //!
 //! A queue belongs to one core, which alone reads its available ring and writes its used ring. Moving it is a message.
 //! Requests in flight stay with the core that submitted them; what they come to travels to the queue's new core as a
-//! message. Nothing on the path of a request takes a lock, allocates, or makes a system call that a batch does not share.
+//! message. On the path of a request a core allocates nothing and makes no system call that a batch does not share; it takes
+//! no lock but that of an NBD connection, which the cores that use the volume share.
 
 #![forbid(unsafe_code)]
 
@@ -29,6 +30,14 @@ mod mailbox;
 mod message;
 mod queue;
 mod sleep;
+
+// The driver of the tests in `tests/` names this crate from outside.
+#[cfg(test)]
+extern crate self as softdpu_engine;
+#[cfg(test)]
+#[allow(dead_code, missing_docs, unreachable_pub, reason = "each program of tests uses a part of it")]
+#[path = "../tests/common/mod.rs"]
+mod common;
 
 pub use counters::{CoreCounters, Counter, QueueCounters, TenantCounters};
 pub use engine::{Engine, EngineConfig, EngineError};

@@ -83,7 +83,7 @@ pub struct Grant {
 pub struct Cost {
     /// Requests or packets that ran.
     pub units: u32,
-    /// Core time, in nanoseconds.
+    /// Core time; for what a back end did, the time from its grant to its end. Nanoseconds.
     pub time: Nanos,
     /// Bytes moved.
     pub bytes: u64,

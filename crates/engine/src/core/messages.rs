@@ -255,8 +255,12 @@ impl<S: TenantScheduler> Core<S> {
             return;
         }
         self.io.abandon(&mut |token| tokens.contains(&token), &mut Vec::new());
+        let now = Nanos(clock::now());
         for token in tokens {
-            self.flights.remove(token);
+            // Nobody waits for it any more: to its tenant it is done.
+            if let Some(flight) = self.flights.remove(token) {
+                self.scheduler.complete(now, flight.grant, flight.cost(now));
+            }
         }
     }
 

@@ -1,6 +1,8 @@
 //! A data-plane core: intake → decide → run → charge → complete → poll back ends, again and again.
 
 mod messages;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -176,7 +178,7 @@ impl<S: TenantScheduler> Core<S> {
             self.io.flush();
             self.io.poll(&mut self.done);
             busy |= !self.done.is_empty();
-            self.finish_done();
+            self.finish_ended();
         }
         self.publish();
         busy
@@ -253,6 +255,9 @@ impl<S: TenantScheduler> Core<S> {
                         id: chain.id,
                         descriptors: chain.descriptors,
                         to_guest: io.to_guest(),
+                        grant,
+                        since: Nanos(started),
+                        bytes: io.len,
                     });
                     self.requests.push(Request { token, op, offset, len, buffer: chain.buffer, data, durable });
                 }
@@ -276,7 +281,7 @@ impl<S: TenantScheduler> Core<S> {
         if let Some(reason) = broken {
             self.break_queue(number, reason);
         }
-        self.finish_done();
+        self.finish_done(None);
         let ended = clock::now();
         let cost = Cost { units: units as u32, time: Nanos(ended.saturating_sub(started)), bytes };
         self.scheduler.charge(Nanos(ended), grant, cost);
@@ -287,11 +292,22 @@ impl<S: TenantScheduler> Core<S> {
         }
     }
 
-    /// Gives finished requests back to their queues, wherever those are now.
-    fn finish_done(&mut self) {
+    /// Gives back what back ends have ended since they were last looked at, and tells the scheduler what that cost them.
+    fn finish_ended(&mut self) {
+        if !self.done.is_empty() {
+            self.finish_done(Some(Nanos(clock::now())));
+        }
+    }
+
+    /// Gives finished requests back to their queues, wherever those are now. What ended by `back_ends` has a cost of its
+    /// own; the others ended within their grant, which is charged for them.
+    fn finish_done(&mut self, back_ends: Option<Nanos>) {
         let mut done = std::mem::take(&mut self.done);
         for Done { token, result, buffer } in done.drain(..) {
             let Some(flight) = self.flights.remove(token) else { continue };
+            if let Some(now) = back_ends {
+                self.scheduler.complete(now, flight.grant, flight.cost(now));
+            }
             let status = match result {
                 Ok(()) => Status::Ok,
                 Err(IoError::Unsupported) => Status::Unsupp,
@@ -369,7 +385,7 @@ impl<S: TenantScheduler> Core<S> {
             // Only what was given up can be there. It is to be taken all the same: its buffers pin guest memory, and its
             // readable descriptor would keep the core awake.
             self.io.poll(&mut self.done);
-            self.finish_done();
+            self.finish_ended();
         }
         self.counters.waiting.set(u64::from(self.channels.total()));
         for (index, tenant) in self.tenants.iter().enumerate() {
