@@ -328,27 +328,6 @@ fn stopping_gives_the_position_and_needs_a_new_kick_to_start_again() {
 }
 
 #[test]
-fn requests_may_stay_in_flight_only_if_both_features_are_there_and_a_region_is() {
-    let inflight =
-        InflightDescription { mmap_size: 4160, mmap_offset: 0, num_queues: 1, queue_size: 256, padded: false };
-    let bit20 = ProtocolFeatures::GET_VRING_BASE_INFLIGHT;
-    for (features, region, expected) in [
-        (ProtocolFeatures::IMPLEMENTED, true, true),
-        (ProtocolFeatures::IMPLEMENTED, false, false),
-        (ProtocolFeatures::IMPLEMENTED.without(bit20), true, false),
-    ] {
-        let mut link = Link::ready();
-        link.ok(Message::SetProtocolFeatures(features.0));
-        if region {
-            link.ok(Message::SetInflightFd(inflight));
-        }
-        link.start(0);
-        let index = QueueIndex(0);
-        assert_eq!(link.ok(stop(0)).commands, [Command::QueueStop { index, may_leave_inflight: expected }]);
-    }
-}
-
-#[test]
 fn reset_forgets_what_the_driver_negotiated_and_keeps_what_the_front_end_does_not_send_again() {
     let mut link = Link::ready();
     link.ok(Message::SetBackendReqFd);

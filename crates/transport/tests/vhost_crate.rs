@@ -181,7 +181,7 @@ fn the_vhost_crates_front_end_is_understood_and_understands() {
     assert_eq!((start.descriptor, start.driver, start.device), (ring.descriptor, ring.available, ring.used));
     assert!(start.kick.is_some() && start.call.is_some() && start.err.is_some() && start.inflight.is_some());
     assert_eq!(commands[10], Command::QueueUpdate { index, change: QueueChange::Log(Some(0x2000)) });
-    assert_eq!(commands[11], Command::QueueStop { index, may_leave_inflight: true });
+    assert_eq!(commands[11], Command::QueueStop(index));
 }
 
 fn name(command: &Command) -> String {

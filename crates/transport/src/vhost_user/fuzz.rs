@@ -221,7 +221,7 @@ impl<'a> World<'a> {
                 assert!(self.running.contains_key(&index));
                 Ack::Done
             }
-            Command::QueueStop { index, .. } => {
+            Command::QueueStop(index) => {
                 let format = self.running.remove(&index).expect("only a running queue is stopped");
                 Ack::Stopped { base: format.initial_base() }
             }

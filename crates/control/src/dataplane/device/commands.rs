@@ -60,7 +60,7 @@ impl Device {
                     Some(Run::Failed { .. }) | None => Ack::Done,
                 }
             }
-            Command::QueueStop { index, may_leave_inflight: _ } => {
+            Command::QueueStop(index) => {
                 return self.stop_queues(id, vec![index], STOP_PATIENCE, End::Stopped(index), host);
             }
             Command::CreateInflight { bytes, .. } => match self.connection.as_mut()?.make_inflight(bytes) {

@@ -91,13 +91,11 @@ pub enum Command {
     },
     /// Stop a running queue: nothing is taken from it, written to it or notified for it afterwards. Answer with
     /// [`Ack::Stopped`].
-    QueueStop {
-        /// The queue.
-        index: QueueIndex,
-        /// Whether requests may stay behind as records in the in-flight region (GET_VRING_BASE_INFLIGHT). Otherwise they
-        /// are to be completed first.
-        may_leave_inflight: bool,
-    },
+    ///
+    /// Requests are to be completed first, also where they may stay behind as records in the in-flight region
+    /// (GET_VRING_BASE_INFLIGHT): what a back end is in the middle of could otherwise take effect after whoever goes on
+    /// from the records has done it again. Only what a back end does not finish within a deadline stays behind.
+    QueueStop(QueueIndex),
     /// The dirty log or the wish to log changed. Answer with [`Ack::Done`].
     DirtyLog(DirtyLog),
     /// Make a zero-filled in-flight region of `bytes` in a file that can be mapped. Answer with [`Ack::Memory`].

@@ -5,7 +5,7 @@ use super::state::{RingAddress, Run, State, Vring, check_base, check_size};
 use super::{Answer, DeviceModel, Finish, Step};
 use crate::vhost_user::codec::Writer;
 use crate::vhost_user::error::Fault;
-use crate::vhost_user::features::{F_PROTOCOL_FEATURES, ProtocolFeatures};
+use crate::vhost_user::features::F_PROTOCOL_FEATURES;
 use crate::vhost_user::layout::{RingFormat, VringBase};
 use crate::vhost_user::messages::{FdPresence, RequestId, VringAddress, VringState, request};
 
@@ -80,7 +80,6 @@ impl State {
     }
 
     pub(super) fn get_vring_base(&mut self, ring: VringState) -> Result<Step, Fault> {
-        let may_leave_inflight = self.inflight.is_some() && self.has(ProtocolFeatures::GET_VRING_BASE_INFLIGHT);
         let format = RingFormat::of(self.features.unwrap_or(0));
         let (index, slot) = self.ring(ring.index)?;
         // The started ring's kick is what started it; the next start needs another SET_VRING_KICK.
@@ -88,7 +87,7 @@ impl State {
         let run = std::mem::take(&mut slot.run);
         if run == Run::Running {
             let index = QueueIndex(index);
-            return Ok(Step::Then(Command::QueueStop { index, may_leave_inflight }, Finish::Base(index)));
+            return Ok(Step::Then(Command::QueueStop(index), Finish::Base(index)));
         }
         let number = slot.base.unwrap_or(format.initial_base().to_wire());
         Ok(Step::Done(base_reply(index, number)))
