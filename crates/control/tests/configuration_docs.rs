@@ -1,14 +1,24 @@
-//! `docs/configuration.md` is held to what the reader does: every key documented exists and the reverse, every example is
-//! a valid site.
+//! `docs/configuration.md`, `docs/networks.md` and `lab/sites` are held to what the reader does: every key documented exists
+//! and the reverse, every example is a valid site.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use softdpu_control::config::{parse, schema};
+use softdpu_control::attach::{DEFAULT_MEMORY, Format, device_args, render};
+use softdpu_control::config::{parse, schema, summary};
 
 fn reference() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
+    read("docs/configuration.md")
+}
+
+fn read(path: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The TOML examples of a page.
+fn examples(text: &str) -> Vec<&str> {
+    text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()).collect()
 }
 
 /// The keys documented under each heading that has a table of keys.
@@ -56,14 +66,57 @@ fn every_row_says_type_default_and_meaning() {
 
 #[test]
 fn every_example_is_a_valid_site() {
-    let text = reference();
-    let examples: Vec<&str> =
-        text.split("```toml\n").skip(1).map(|rest| rest.split("```").next().unwrap_or_default()).collect();
-    assert!(examples.len() >= 8, "{} examples", examples.len());
+    let (reference, networks) = (reference(), read("docs/networks.md"));
+    let examples: Vec<&str> = examples(&reference).into_iter().chain(examples(&networks)).collect();
+    assert!(examples.len() >= 12, "{} examples", examples.len());
     for example in examples {
         let loaded = parse(example, "example.toml", Path::new("/srv/site"), None);
         assert!(loaded.site.is_some() && loaded.report.diagnostics.is_empty(), "{example}\n{}", loaded.report);
     }
+}
+
+#[test]
+fn every_site_of_the_lab_is_valid() {
+    for name in ["demo", "networks", "two-hosts-a", "two-hosts-b"] {
+        let loaded = parse(&read(&format!("lab/sites/{name}.toml")), name, Path::new("/srv/site"), None);
+        assert!(loaded.site.is_some() && loaded.report.diagnostics.is_empty(), "{}", loaded.report);
+    }
+}
+
+#[test]
+fn each_of_two_hosts_knows_the_others_guests() {
+    let site =
+        |name: &str| parse(&read(&format!("lab/sites/{name}.toml")), name, Path::new("/srv/site"), None).site.unwrap();
+    let (a, b) = (site("two-hosts-a"), site("two-hosts-b"));
+    for (here, there) in [(&a, &b), (&b, &a)] {
+        let known = &there.networks[0].endpoints;
+        assert_eq!(known.len(), here.devices.len());
+        for (port, endpoint) in here.devices.iter().filter_map(|device| device.port()).zip(known) {
+            assert_eq!((&port.addresses, port.mac), (&endpoint.addresses, endpoint.mac));
+            assert!(here.node.underlay.as_ref().unwrap().addresses.contains(&endpoint.host));
+        }
+    }
+}
+
+#[test]
+fn what_the_networks_page_shows_is_what_is_printed() {
+    let text = read("docs/networks.md");
+    let shown: Vec<&str> = text
+        .split("$ softdpu device args ")
+        .skip(1)
+        .map(|rest| rest.split_once('\n').unwrap().1.split("```").next().unwrap())
+        .collect();
+    let examples = examples(&text);
+    let site = |device: &str| {
+        let example = examples.iter().find(|example| example.contains(&format!("\"{device}\""))).unwrap();
+        parse(example, "site.toml", Path::new("/srv/site"), None).site.unwrap()
+    };
+    for (shown, device) in shown.iter().zip(["host-port", "vm1-nic"]) {
+        let args = device_args(&site(device), device).unwrap();
+        assert_eq!(*shown, render(&args, Format::Qemu, DEFAULT_MEMORY).unwrap());
+    }
+    let line = text.lines().find(|line| line.starts_with("device      vm1-nic")).unwrap();
+    assert!(summary(&site("vm1-nic")).lines().any(|printed| printed == line), "{line}");
 }
 
 #[test]

@@ -26,10 +26,10 @@ ip link set dev {interface} address {}{mtu} up
         let _ = writeln!(text, "ip address add {address}/{length} dev {interface}{nodad}");
     }
     for subnet in network.into_iter().flat_map(Network::subnets) {
-        if !tap.port.addresses.iter().any(|address| subnet.prefix.contains(address)) {
-            if let Some(gateway) = own_gateway(tap, network, subnet.prefix.addr()) {
-                let _ = writeln!(text, "ip route add {} via {gateway} dev {interface}", subnet.prefix);
-            }
+        if !tap.port.addresses.iter().any(|address| subnet.prefix.contains(address))
+            && let Some(gateway) = own_gateway(tap, network, subnet.prefix.addr())
+        {
+            let _ = writeln!(text, "ip route add {} via {gateway} dev {interface}", subnet.prefix);
         }
     }
     let _ = writeln!(

@@ -18,6 +18,24 @@ virtio-blk = { volume = \"a\", queues = 2, queue-size = 128, socket = \"a,b & 'c
 name = \"2nd\"
 domain = \"vm\"
 virtio-blk = { volume = \"b\" }
+[[network]]
+name = \"vpc\"
+vni = 7
+cidr = [\"10.0.0.0/16\", \"10.1.0.0/24\", \"fd00:5d::/64\"]
+mtu = 1450
+[[device]]
+name = \"nic\"
+domain = \"vm\"
+virtio-net = { network = \"vpc\", address = \"10.0.0.2\", mac = \"02:5d:00:00:00:02\", queues = 4, queue-size = 2048 }
+[[device]]
+name = \"plain\"
+virtio-net = { network = \"vpc\", address = \"10.0.0.3\", mac = \"02:5d:00:00:00:03\", mtu = 1400, packed = false }
+[[device]]
+name = \"port\"
+tap = { network = \"vpc\", address = [\"10.0.0.5\", \"fd00:5d::5\"], mac = \"02:5d:00:00:00:05\", interface = \"acme0\" }
+[[device]]
+name = \"port2\"
+tap = { network = \"vpc\", address = \"10.0.0.6\", interface = \"acme1\" }
 [[device]]
 name = \"other\"
 virtio-blk = { volume = \"b\", read-only = true }
@@ -61,12 +79,65 @@ fn a_domain_has_all_the_devices_of_its_guest_and_no_other() {
 }
 
 #[test]
+fn qemu_gets_the_interface_with_what_the_network_says_of_it() {
+    let text = render(&args("nic"), Format::Qemu, DEFAULT_MEMORY).unwrap();
+    let (memory, interface) = text.split_once("-chardev").unwrap();
+    assert_eq!(memory, render(&args("2nd"), Format::Qemu, DEFAULT_MEMORY).unwrap().split_once("-chardev").unwrap().0);
+    assert_eq!(
+        interface,
+        " socket,id=softdpu-nic,path=/run/run/softdpu/nic.sock \\\n\
+         -netdev vhost-user,id=softdpu-nic,chardev=softdpu-nic,queues=4 \\\n\
+         -device virtio-net-pci,netdev=softdpu-nic,mac=02:5d:00:00:00:02,mrg_rxbuf=on,mq=on,vectors=10,\
+         rx_queue_size=1024,tx_queue_size=1024,packed=on,host_mtu=1450\n"
+    );
+    let plain = render(&args("plain"), Format::Qemu, DEFAULT_MEMORY).unwrap();
+    assert!(
+        plain.ends_with("virtio-net-pci,netdev=softdpu-plain,mac=02:5d:00:00:00:03,mrg_rxbuf=on,host_mtu=1400\n"),
+        "{plain}"
+    );
+}
+
+#[test]
+fn a_tap_is_configured_rather_than_attached() {
+    let args = args("port");
+    assert_eq!(args.devices.len(), 1, "another TAP is not of the same guest");
+    let text = render(&args, Format::Qemu, DEFAULT_MEMORY).unwrap();
+    let commands: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(
+        commands,
+        [
+            "ip link set dev acme0 address 02:5d:00:00:00:05 mtu 1450 up",
+            "ip address add 10.0.0.5/16 dev acme0",
+            "ip address add fd00:5d::5/64 dev acme0 nodad",
+            "ip route add 10.1.0.0/24 via 10.0.0.1 dev acme0",
+        ]
+    );
+    let error = render(&args, Format::Libvirt { fragment: false }, DEFAULT_MEMORY).unwrap_err();
+    assert_eq!(error, AttachError::NoGuest("port".into()));
+    assert!(render(&args, Format::Env, DEFAULT_MEMORY).unwrap().contains("SOFTDPU_INTERFACE=acme0\n"));
+}
+
+#[test]
+fn scripts_get_the_interfaces_addresses_and_libblkio_gets_none() {
+    let env = render(&args("nic"), Format::Env, DEFAULT_MEMORY).unwrap();
+    for line in ["SOFTDPU_NETWORK=vpc", "SOFTDPU_ADDRESS=10.0.0.2", "SOFTDPU_MAC=02:5d:00:00:00:02", "SOFTDPU_QUEUES=4"]
+    {
+        assert!(env.lines().any(|found| found == line), "{line}\n{env}");
+    }
+    let error = render(&args("nic"), Format::Libblkio, DEFAULT_MEMORY).unwrap_err();
+    assert_eq!(error, AttachError::NoDisk("nic".into()));
+}
+
+#[test]
 fn libvirts_own_schema_accepts_the_domain() {
     let folder = tempfile::tempdir().unwrap();
     let fragment = render(&args("1st"), Format::Libvirt { fragment: true }, DEFAULT_MEMORY).unwrap();
     let full = render(&args("1st"), Format::Libvirt { fragment: false }, DEFAULT_MEMORY).unwrap();
     let indented: String = fragment.lines().map(|line| format!("    {line}\n")).collect();
     assert!(full.contains(&indented), "the fragment is what the domain has");
+    let interface = render(&args("nic"), Format::Libvirt { fragment: true }, DEFAULT_MEMORY).unwrap();
+    let indented: String = interface.lines().map(|line| format!("    {line}\n")).collect();
+    assert!(full.contains(&indented) && interface.contains("<mtu size='1450'/>"), "{interface}");
     let file = folder.path().join("domain.xml");
     let validate = |text: &str| {
         std::fs::write(&file, text).unwrap();
@@ -77,8 +148,12 @@ fn libvirts_own_schema_accepts_the_domain() {
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(output.status.success(), "{said}\n{full}");
-            let broken = validate(&full.replace("queues=", "queuse=")).unwrap();
-            assert!(!broken.status.success(), "the schema is not looked at");
+            for (right, wrong) in
+                [("queues='2'", "queuse='2'"), ("rx_queue_size", "queue_size"), ("<mtu size", "<mtu siez")]
+            {
+                let broken = validate(&full.replace(right, wrong)).unwrap();
+                assert!(!broken.status.success(), "the schema does not look at {right}");
+            }
         }
     }
 }

@@ -6,12 +6,14 @@ use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-use super::diagnostic::{Problem, Severity};
+use super::diagnostic::{Problem, Severity, alternatives};
 use super::site::{Backend, FileBackend, Site};
 use super::units::Bytes;
 
 /// Where the kernel lists the CPUs that run.
 const ONLINE_CPUS: &str = "/sys/devices/system/cpu/online";
+/// Where the kernel lists the network interfaces of this network namespace.
+const INTERFACES: &str = "/sys/class/net";
 
 impl Site {
     /// What this machine lacks to run the site.
@@ -20,6 +22,9 @@ impl Site {
         // A machine that does not tell is not held against the site: pinning will say.
         if let Some(online) = fs::read_to_string(ONLINE_CPUS).ok().as_deref().and_then(parse_cpu_list) {
             self.check_cores(&online, &mut problems);
+        }
+        if let Some(underlay) = &self.node.underlay {
+            check_interface(Path::new(INTERFACES), &underlay.interface, &mut problems);
         }
         for (index, volume) in self.volumes.iter().enumerate() {
             match &volume.backend {
@@ -44,6 +49,20 @@ impl Site {
                 );
             }
         }
+    }
+}
+
+fn check_interface(interfaces: &Path, name: &str, problems: &mut Vec<Problem>) {
+    let Ok(listed) = fs::read_dir(interfaces) else { return };
+    let mut there: Vec<String> =
+        listed.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    there.sort();
+    if !there.iter().any(|other| other == name) {
+        problems.push(
+            Problem::error("node.underlay.interface", "this machine has no such network interface")
+                .found(name)
+                .expected(alternatives(there.iter().map(String::as_str))),
+        );
     }
 }
 
@@ -126,6 +145,24 @@ mod tests {
         assert_eq!(
             messages,
             ["node.dataplane.cores[1]: this machine has no such CPU: found CPU 9, expected one of [0, 1]"]
+        );
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_named_with_those_that_are() {
+        let folder = tempfile::tempdir().unwrap();
+        for name in ["lo", "eth0"] {
+            std::fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        let mut problems = Vec::new();
+        check_interface(folder.path(), "eth0", &mut problems);
+        assert_eq!(problems, []);
+        check_interface(folder.path(), "eth1", &mut problems);
+        assert_eq!(
+            problems.iter().map(Problem::to_string).collect::<Vec<_>>(),
+            [
+                "node.underlay.interface: this machine has no such network interface: found eth1, expected `eth0` or `lo`"
+            ]
         );
     }
 

@@ -305,8 +305,8 @@ pub(super) fn device(reader: Reader<'_>, run_directory: &Path) -> Device {
         .map(|table| DeviceKind::VirtioBlk(virtio_blk(table, &name, run_directory)));
     let net = reader
         .table("virtio-net", &schema::VIRTIO_NET)
-        .map(|table| DeviceKind::VirtioNet(network::read::virtio_net(table, &name, run_directory)));
-    let tap = reader.table("tap", &schema::TAP).map(|table| DeviceKind::Tap(network::read::tap(table)));
+        .map(|table| DeviceKind::VirtioNet(Box::new(network::read::virtio_net(table, &name, run_directory))));
+    let tap = reader.table("tap", &schema::TAP).map(|table| DeviceKind::Tap(Box::new(network::read::tap(table))));
     reader.exactly_one(&["virtio-blk", "virtio-net", "tap"], "virtio-blk = { volume = \"acme-root\" }");
     let kind = blk.or(net).or(tap).unwrap_or_else(|| DeviceKind::VirtioBlk(VirtioBlk::stand_in(&name, run_directory)));
     let domain = match (&kind, reader.value("domain")) {

@@ -484,9 +484,9 @@ pub enum DeviceKind {
     /// A virtio block device over vhost-user.
     VirtioBlk(VirtioBlk),
     /// A virtio network device over vhost-user.
-    VirtioNet(VirtioNet),
+    VirtioNet(Box<VirtioNet>),
     /// A TAP interface of the host.
-    Tap(Tap),
+    Tap(Box<Tap>),
 }
 
 impl DeviceKind {

@@ -1,6 +1,6 @@
 //! What a site file says about networks: `[node] underlay`, `[[network]]`, and the devices that attach to them.
 //!
-//! A [`Network`] is one tenant's Ethernet segment with routed subnets, told apart from all others by its VNI. A
+//! A [`Network`] is a set of routed subnets, told apart from all others by its VNI. A
 //! [`NetworkPort`] is where one of this node's devices attaches to it; an [`Endpoint`] is a guest of the same network on
 //! another host, behind the underlay.
 

@@ -6,8 +6,9 @@ use std::path::Path;
 use ipnet::IpNet;
 
 use super::*;
+use crate::config::diagnostic::Problem;
 use crate::config::read::{name, socket_access};
-use crate::config::reader::Reader;
+use crate::config::reader::{Reader, join};
 use crate::config::schema;
 
 /// The smallest MTU: what every IPv4 host has to take (RFC 791 §3.1).
@@ -24,14 +25,16 @@ const SMALLEST_QUEUE: u16 = 256;
 const LARGEST_QUEUE: u16 = 32_768;
 /// Bytes of an interface's name without its closing zero (IFNAMSIZ is 16).
 const LONGEST_INTERFACE: usize = 15;
+/// The largest number of packets a second: far beyond any interface, small enough that no product of it overflows.
+const MOST_PACKETS: u32 = 1_000_000_000;
 /// Bursts that are not written are what comes in a hundredth of a second …
 const BURSTS_PER_SECOND: u64 = 100;
 /// … but no fewer packets than a batch,
 const SMALLEST_PACKET_BURST: u64 = 64;
 /// and no fewer bytes than two frames that still have to be cut into segments.
 const DEFAULT_BYTE_BURST: u64 = 128 << 10;
-/// What stands in for a VNI that was reported as missing or wrong.
-const STAND_IN_VNI: Vni = Vni(Vni::MIN);
+/// What stands in for a VNI that was reported as missing or wrong: one that no network can have.
+pub(super) const STAND_IN_VNI: Vni = Vni(0);
 
 const WHAT_ADDRESS: &str = "an IPv4 or IPv6 address such as \"10.0.0.2\"";
 const WHAT_PREFIX: &str = "a prefix such as \"10.0.0.0/16\"";
@@ -180,10 +183,19 @@ fn port(reader: &Reader<'_>) -> NetworkPort {
 }
 
 fn rate(reader: Reader<'_>) -> RateLimit {
-    let packets = reader.integer("packets", 1..=i64::MAX).map(i64::unsigned_abs);
-    let packets_burst = reader.integer("packets-burst", 1..=i64::MAX).map(i64::unsigned_abs);
+    let packets = reader.integer("packets", 1..=MOST_PACKETS).map(u64::from);
+    let packets_burst = reader.integer("packets-burst", 1..=MOST_PACKETS).map(u64::from);
     let bandwidth: Option<BitsPerSecond> = reader.parsed("bandwidth", WHAT_BITS);
     let bandwidth_burst: Option<Bytes> = reader.parsed("bandwidth-burst", WHAT_BYTES);
+    if reader.value("packets").is_none() && reader.value("bandwidth").is_none() {
+        reader.report(
+            Problem::error(&*reader.path, "`rate` limits nothing")
+                .expected("`packets`, `bandwidth` or both")
+                .help("such as rate = { bandwidth = \"1 Gbit/s\" }; without `rate` nothing is limited"),
+        );
+    }
+    burst_needs_rate(&reader, "packets-burst", "packets", "packets = 100_000");
+    burst_needs_rate(&reader, "bandwidth-burst", "bandwidth", "bandwidth = \"1 Gbit/s\"");
     reader.finish();
     RateLimit {
         packets,
@@ -192,6 +204,16 @@ fn rate(reader: Reader<'_>) -> RateLimit {
         bandwidth,
         bandwidth_burst: bandwidth_burst
             .or_else(|| bandwidth.map(|rate| Bytes((rate.0 / 8 / BURSTS_PER_SECOND).max(DEFAULT_BYTE_BURST)))),
+    }
+}
+
+fn burst_needs_rate(reader: &Reader<'_>, burst: &'static str, rate: &'static str, example: &str) {
+    if let Some(value) = reader.value(burst)
+        && reader.value(rate).is_none()
+    {
+        let message = format!("`{burst}` does nothing without `{rate}`");
+        let problem = Problem::error(join(&reader.path, burst), message).at(value.span.clone());
+        reader.report(problem.help(format!("add `{rate}`, such as {example}")));
     }
 }
 

@@ -1,12 +1,11 @@
 //! What must hold over the networks of a whole site, whoever made it.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use super::read::{SMALLEST_MTU, SMALLEST_MTU_IPV6};
+use super::read::{SMALLEST_MTU, SMALLEST_MTU_IPV6, STAND_IN_VNI};
 use super::*;
 use crate::config::diagnostic::Problem;
 use crate::config::rules::dangling;
@@ -25,9 +24,6 @@ const RESERVED: [(&str, &str); 7] = [
 ];
 /// A frame that still has to be cut into segments has up to 64 KiB: a smaller bucket would never let one pass.
 const SMALLEST_BYTE_BURST: Bytes = Bytes(64 << 10);
-
-/// Who has what, within one network: addresses, or MAC addresses.
-type Owners<T> = HashMap<T, String>;
 
 impl Site {
     pub(in crate::config) fn check_networks(&self, problems: &mut Vec<Problem>) {
@@ -54,8 +50,7 @@ impl Site {
 
     fn check_vnis(&self, problems: &mut Vec<Problem>) {
         let mut seen: HashMap<Vni, &str> = HashMap::new();
-        // A network without a name was reported, and its VNI may be a stand-in.
-        for (index, network) in self.networks.iter().enumerate().filter(|(_, network)| !network.cidr.is_empty()) {
+        for (index, network) in self.networks.iter().enumerate().filter(|(_, network)| network.vni != STAND_IN_VNI) {
             match seen.get(&network.vni) {
                 Some(other) if *other != network.name => problems.push(
                     Problem::error(
@@ -82,10 +77,11 @@ impl Site {
 
     fn check_network_mtu(&self, place: &str, network: &Network, problems: &mut Vec<Problem>) {
         let smallest = if network.has_ipv6() { SMALLEST_MTU_IPV6 } else { SMALLEST_MTU };
-        let room = match self.node.underlay_path() {
-            UnderlayPath::Known { mtu, overhead } => Some((mtu.saturating_sub(overhead), mtu, overhead)),
-            UnderlayPath::None | UnderlayPath::Unknown => None,
-        };
+        // Where the underlay's addresses are its interface's, this is the least that tunnelling takes.
+        let room = self.node.underlay.as_ref().and_then(|underlay| {
+            let (mtu, overhead) = (underlay.mtu?, Underlay::overhead(&underlay.addresses));
+            Some((mtu.saturating_sub(overhead), mtu, overhead))
+        });
         if let Some((room, mtu, overhead)) = room
             && network.mtu.map_or(room < smallest, |wanted| wanted > room)
         {
@@ -115,26 +111,21 @@ impl Site {
 
     /// Addresses and MAC addresses are unique within a network, over the devices here and the guests elsewhere.
     fn check_members(&self, index: usize, network: &Network, problems: &mut Vec<Problem>) {
-        let mut addresses = Owners::new();
-        let mut macs = Owners::from([(network.gateway_mac(), "the gateway".to_owned())]);
+        let mut owners = Owners::of(network);
         for (number, endpoint) in network.endpoints.iter().enumerate() {
             let place = format!("network[{index}].endpoint[{number}]");
-            network.check_addresses(&place, &endpoint.addresses, problems);
             self.check_endpoint_host(&place, endpoint, problems);
             let owner = format!("the endpoint on {}", endpoint.host);
-            claim_addresses(&place, &endpoint.addresses, &owner, &mut addresses, problems);
-            claim_mac(&place, endpoint.mac, owner, &mut macs, problems);
+            owners.admit(&place, &endpoint.addresses, endpoint.mac, &owner, problems);
         }
-        if network.name.is_empty() || self.network(&network.name) != Some(network) {
+        // A second network of this name was reported, and no device is meant to be in both.
+        if network.name.is_empty() || !self.network(&network.name).is_some_and(|first| std::ptr::eq(first, network)) {
             return;
         }
         for (number, device) in self.devices.iter().enumerate() {
             let Some(port) = device.port().filter(|port| port.network == network.name) else { continue };
             let place = format!("device[{number}].{}", device.kind.name());
-            network.check_addresses(&place, &port.addresses, problems);
-            let owner = format!("device `{}`", device.name);
-            claim_addresses(&place, &port.addresses, &owner, &mut addresses, problems);
-            claim_mac(&place, port.mac, owner, &mut macs, problems);
+            owners.admit(&place, &port.addresses, port.mac, &format!("device `{}`", device.name), problems);
         }
     }
 
@@ -269,7 +260,7 @@ impl Network {
     fn check_subnets(&self, place: &str, problems: &mut Vec<Problem>) {
         for (index, prefix) in self.cidr.iter().enumerate() {
             let place = format!("{place}.cidr[{index}]");
-            let longest = prefix.max_prefix_len() - HOST_BITS;
+            let longest = longest_prefix(prefix);
             if let Some((reserved, why)) = reserved(prefix) {
                 problems.push(
                     Problem::error(place, format!("{prefix} overlaps {reserved}, which is {why}"))
@@ -293,7 +284,8 @@ impl Network {
     /// The reader puts a gateway for each subnet first, and what is too much after them.
     fn check_gateways(&self, place: &str, problems: &mut Vec<Problem>) {
         let place = format!("{place}.gateway");
-        for subnet in self.subnets() {
+        // A subnet without room was reported; its default gateway means nothing.
+        for subnet in self.subnets().filter(|subnet| subnet.prefix.prefix_len() <= longest_prefix(&subnet.prefix)) {
             if let Some(what) = special(&subnet.prefix, subnet.gateway) {
                 problems
                     .push(Problem::error(place.clone(), format!("{} is {what} of {}", subnet.gateway, subnet.prefix)));
@@ -341,26 +333,6 @@ impl Network {
 
 impl RateLimit {
     fn check(&self, place: &str, problems: &mut Vec<Problem>) {
-        if self.packets.is_none() && self.bandwidth.is_none() {
-            problems.push(
-                Problem::error(place, "`rate` limits nothing")
-                    .expected("`packets`, `bandwidth` or both")
-                    .help("such as rate = { bandwidth = \"1 Gbit/s\" }; without `rate` nothing is limited"),
-            );
-        } else if self.packets.is_none() && self.packets_burst.is_some() {
-            problems.push(
-                Problem::error(format!("{place}.packets-burst"), "`packets-burst` does nothing without `packets`")
-                    .help("add `packets`, such as packets = 100_000"),
-            );
-        } else if self.bandwidth.is_none() && self.bandwidth_burst.is_some() {
-            problems.push(
-                Problem::error(
-                    format!("{place}.bandwidth-burst"),
-                    "`bandwidth-burst` does nothing without `bandwidth`",
-                )
-                .help("add `bandwidth`, such as bandwidth = \"1 Gbit/s\""),
-            );
-        }
         if self.bandwidth == Some(BitsPerSecond(0)) {
             problems.push(
                 Problem::error(format!("{place}.bandwidth"), "`bandwidth` in rate")
@@ -380,48 +352,43 @@ impl RateLimit {
     }
 }
 
-fn claim_addresses(
-    place: &str,
-    addresses: &[IpAddr],
-    owner: &str,
-    owners: &mut Owners<IpAddr>,
-    problems: &mut Vec<Problem>,
-) {
-    for (index, address) in addresses.iter().enumerate() {
-        if let Some(other) = claim(*address, owner.to_owned(), owners) {
-            problems.push(
-                Problem::error(format!("{place}.address[{index}]"), format!("{other} already has {address}"))
-                    .help("an address is unique within its network"),
-            );
+/// Who has what within one network.
+struct Owners<'a> {
+    network: &'a Network,
+    addresses: HashMap<IpAddr, String>,
+    macs: HashMap<MacAddress, String>,
+}
+
+impl Owners<'_> {
+    fn of(network: &Network) -> Owners<'_> {
+        let macs = HashMap::from([(network.gateway_mac(), "the gateway".to_owned())]);
+        Owners { network, addresses: HashMap::new(), macs }
+    }
+
+    /// Gives `owner` its addresses, unless they are no guest's to have or somebody has them.
+    fn admit(&mut self, place: &str, addresses: &[IpAddr], mac: MacAddress, owner: &str, problems: &mut Vec<Problem>) {
+        let before = problems.len();
+        self.network.check_addresses(place, addresses, problems);
+        for (index, address) in addresses.iter().enumerate() {
+            match self.addresses.get(address) {
+                Some(other) => problems.push(
+                    Problem::error(format!("{place}.address[{index}]"), format!("{other} already has {address}"))
+                        .help("an address is unique within its network"),
+                ),
+                None => drop(self.addresses.insert(*address, owner.to_owned())),
+            }
         }
-    }
-}
-
-fn claim_mac(
-    place: &str,
-    mac: MacAddress,
-    owner: String,
-    owners: &mut Owners<MacAddress>,
-    problems: &mut Vec<Problem>,
-) {
-    // What could not be read was reported, and all zeroes stand in for it.
-    if mac.is_unicast()
-        && let Some(other) = claim(mac, owner, owners)
-    {
-        problems.push(
-            Problem::error(format!("{place}.mac"), format!("{other} already has the MAC address {mac}"))
-                .help("a MAC address is unique within its network"),
-        );
-    }
-}
-
-/// Gives `what` to `owner`, unless somebody has it.
-fn claim<T: Eq + Hash>(what: T, owner: String, owners: &mut Owners<T>) -> Option<String> {
-    match owners.get(&what) {
-        Some(other) => Some(other.clone()),
-        None => {
-            owners.insert(what, owner);
-            None
+        // With a wrong address, what is derived from it is wrong too. What could not be read is all zeroes.
+        let derived = addresses.first().map(|address| MacAddress::derived(&self.network.name, *address));
+        if !mac.is_unicast() || (problems.len() > before && derived == Some(mac)) {
+            return;
+        }
+        match self.macs.get(&mac) {
+            Some(other) => problems.push(
+                Problem::error(format!("{place}.mac"), format!("{other} already has the MAC address {mac}"))
+                    .help("a MAC address is unique within its network"),
+            ),
+            None => drop(self.macs.insert(mac, owner.to_owned())),
         }
     }
 }
@@ -434,6 +401,10 @@ fn special(prefix: &IpNet, address: IpAddr) -> Option<&'static str> {
         IpNet::V6(_) if address == prefix.network() => Some("the subnet-router anycast address"),
         _ => None,
     }
+}
+
+fn longest_prefix(prefix: &IpNet) -> u8 {
+    prefix.max_prefix_len() - HOST_BITS
 }
 
 fn overlap(a: &IpNet, b: &IpNet) -> bool {
