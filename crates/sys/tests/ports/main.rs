@@ -3,3 +3,12 @@
 mod lab;
 mod packet;
 mod tap;
+mod xdp;
+
+#[test]
+fn ports_may_be_handed_to_the_core_that_polls_them() {
+    fn sendable<T: Send>() {}
+    sendable::<softdpu_sys::port::tap::Tap>();
+    sendable::<softdpu_sys::port::packet::PacketSocket>();
+    sendable::<softdpu_sys::port::xdp::XdpSocket>();
+}
