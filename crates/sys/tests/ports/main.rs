@@ -1,6 +1,7 @@
 //! The ports between real network namespaces, with the kernel's own stack at the other end.
 
 mod lab;
+mod netlink;
 mod packet;
 mod tap;
 mod xdp;
