@@ -33,8 +33,15 @@ pub(super) fn open(program: &XdpProgram, queue: u32, options: &XdpOptions) -> Re
         },
         errno => at("registering AF_XDP memory")(errno),
     };
-    let fd = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None)
-        .map_err(at("opening an AF_XDP socket"))?;
+    let fd =
+        socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None).map_err(|errno| match errno {
+            Errno::AFNOSUPPORT => PortError::Unsupported {
+                name: name.to_owned(),
+                what: "AF_XDP (CONFIG_XDP_SOCKETS)",
+                remedy: "use an AF_PACKET port",
+            },
+            errno => at("opening an AF_XDP socket")(errno),
+        })?;
     let umem = Umem::new(2 * frames as usize).map_err(memory)?;
     set(fd.as_fd(), libc::SOL_XDP, libc::XDP_UMEM_REG, &umem.registration()).map_err(memory)?;
     for ring in [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING] {
