@@ -9,6 +9,7 @@ pub mod iovec;
 pub mod lock;
 pub mod namespace;
 pub mod net;
+pub mod netlink;
 pub mod nudge;
 pub mod port;
 pub mod prefetch;

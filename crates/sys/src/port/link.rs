@@ -85,6 +85,19 @@ impl Links {
         Ok(unsafe { request.ifr_ifru.ifru_ifindex } as u32)
     }
 
+    /// How many receive queues an interface has; 1 where the driver does not tell.
+    ///
+    /// # Errors
+    /// [`PortError::NoInterface`].
+    pub fn rx_queues(&self, name: &InterfaceName) -> Result<u32, PortError> {
+        self.index(name)?;
+        let mut channels = EthtoolChannels { command: ETHTOOL_GCHANNELS, ..EthtoolChannels::default() };
+        let mut request = name.request();
+        request.ifr_ifru.ifru_data = (&raw mut channels).cast();
+        let known = ioctl(self.socket.as_fd(), SIOCETHTOOL, &mut request, name.as_str(), "counting its queues");
+        Ok(if known.is_ok() { (channels.rx + channels.combined).max(1) } else { 1 })
+    }
+
     /// Sets the largest IP packet, in bytes.
     ///
     /// # Errors
@@ -138,6 +151,22 @@ impl Links {
     }
 }
 
+/// linux/ethtool.h: struct ethtool_channels.
+#[repr(C)]
+#[derive(Default)]
+struct EthtoolChannels {
+    command: u32,
+    max: [u32; 4],
+    rx: u32,
+    tx: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// linux/ethtool.h.
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+/// linux/sockios.h.
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
 /// linux/sockios.h; the C library's headers for Rust have it for some targets only.
 const SIOCSIFHWADDR: libc::c_ulong = 0x8924;
 /// An ioctl that takes an `ifreq` in both directions.
@@ -148,7 +177,8 @@ pub(crate) fn ioctl(
     name: &str,
     doing: &'static str,
 ) -> Result<(), PortError> {
-    // SAFETY: all callers' numbers take a pointer to an ifreq, which is borrowed exclusively for the call.
+    // SAFETY: all callers' numbers take a pointer to an ifreq, which is borrowed exclusively for the call; where it holds
+    // an address, it is of the caller's structure for that number.
     let answer = unsafe { libc::ioctl(fd.as_raw_fd(), number as _, request as *mut libc::ifreq) };
     if answer < 0 {
         return Err(PortError::at(name, doing, "CAP_NET_ADMIN", std::io::Error::last_os_error()));

@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 /// A mapping of this process. It hands out its address only: who makes references answers for them.
 pub(crate) struct Mapping {
@@ -21,6 +21,17 @@ impl Mapping {
         let flags = MapFlags::SHARED | MapFlags::POPULATE;
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, offset) }?;
+        Self::new(base.cast(), len)
+    }
+
+    /// `len` zeroed bytes, in huge pages if `huge` (then `len` is a multiple of 2 MiB).
+    pub(crate) fn anonymous(len: usize, huge: bool) -> Result<Self, Errno> {
+        let mut flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        if huge {
+            flags |= MapFlags::HUGETLB | MapFlags::HUGE_2MB;
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
         Self::new(base.cast(), len)
     }
 

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | [`tap::Tap`] | the host's own network stack | all that virtio-net has |
 //! | [`packet::PacketSocket`] | any interface, a copy of its traffic (AF_PACKET) | all that virtio-net has |
+//! | [`xdp::XdpSocket`] | a NIC's queue (AF_XDP) | none: whole frames, finished checksums |
 //!
 //! Nothing here knows what a frame means; a [`VnetHeader`] travels beside it where the port has offloads. All ports are
 //! used in the same way:
@@ -28,6 +29,7 @@ pub mod packet;
 mod scatter;
 pub mod tap;
 mod vnet;
+pub mod xdp;
 
 pub use error::PortError;
 pub use frame::{Counters, Frame, MAX_BATCH, MAX_FRAME, Outgoing};

@@ -15,6 +15,14 @@ unsafe impl Plain for i32 {}
 unsafe impl Plain for u32 {}
 // SAFETY: four ints.
 unsafe impl Plain for libc::tpacket_req {}
+// SAFETY: two long ints and four ints.
+unsafe impl Plain for libc::xdp_umem_reg {}
+// SAFETY: long ints.
+unsafe impl Plain for libc::xdp_mmap_offsets {}
+// SAFETY: long ints.
+unsafe impl Plain for libc::xdp_statistics {}
+// SAFETY: an int.
+unsafe impl Plain for libc::xdp_options {}
 // SAFETY: two ints.
 unsafe impl Plain for libc::tpacket_stats {}
 

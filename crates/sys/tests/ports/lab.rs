@@ -134,3 +134,17 @@ pub fn transfer(lab: &Lab, from: usize, to: usize, address: &str) -> JoinHandle<
         server.join().unwrap();
     })
 }
+
+/// A frame of an experimental protocol with a number in it.
+pub fn numbered(number: u32, space: &mut [u8]) {
+    space.fill(0);
+    space[..6].fill(0xff);
+    space[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+    space[12..14].copy_from_slice(&[0x88, 0xb5]);
+    space[14..18].copy_from_slice(&number.to_be_bytes());
+}
+
+/// The number in such a frame.
+pub fn number(frame: &[u8]) -> Option<u32> {
+    (frame[12..14] == [0x88, 0xb5]).then(|| u32::from_be_bytes(frame[14..18].try_into().unwrap()))
+}

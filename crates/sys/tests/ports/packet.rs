@@ -6,20 +6,7 @@ use softdpu_sys::AlignedBuffer;
 use softdpu_sys::port::packet::{Fanout, FanoutMode, PacketOptions, PacketSocket, PortSink};
 use softdpu_sys::port::{GsoType, Outgoing, PortError, VnetHeader};
 
-use crate::lab::{Lab, readable, transfer, until};
-
-/// A frame of an experimental protocol with a number in it.
-fn numbered(number: u32, space: &mut [u8]) {
-    space.fill(0);
-    space[..6].fill(0xff);
-    space[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
-    space[12..14].copy_from_slice(&[0x88, 0xb5]);
-    space[14..18].copy_from_slice(&number.to_be_bytes());
-}
-
-fn number(frame: &[u8]) -> Option<u32> {
-    (frame[12..14] == [0x88, 0xb5]).then(|| u32::from_be_bytes(frame[14..18].try_into().unwrap()))
-}
+use crate::lab::{Lab, number, numbered, readable, transfer, until};
 
 fn open(lab: &Lab, index: usize, name: &str, options: PacketOptions) -> PacketSocket {
     lab.within(index, || PacketSocket::open(name, &options).unwrap())

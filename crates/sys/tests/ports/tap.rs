@@ -7,10 +7,19 @@ use softdpu_sys::port::link::Links;
 use softdpu_sys::port::tap::{Offloads, Tap, TapOptions};
 use softdpu_sys::port::{GsoType, InterfaceName, Outgoing, PortError, VnetHeader};
 
-use crate::lab::{Lab, readable, transfer, until};
+use crate::lab::{Lab, readable, skip, transfer, until};
 
 const HOST: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const US: [u8; 6] = [2, 0, 0, 0, 0, 2];
+
+/// Namespaces, or none where the kernel or the container has no TAP.
+fn lab(test: &str, count: usize) -> Option<Lab> {
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        skip(test, "there is no /dev/net/tun (`modprobe tun`)");
+        return None;
+    }
+    Lab::new(test, count)
+}
 
 /// A TAP in namespace `index`, up.
 fn tap(lab: &Lab, index: usize, mac: [u8; 6]) -> Tap {
@@ -55,7 +64,7 @@ fn echo_request() -> Vec<u8> {
 
 #[test]
 fn the_kernel_is_heard_and_answers() {
-    let Some(lab) = Lab::new("TAP with the kernel", 1) else { return };
+    let Some(lab) = lab("TAP with the kernel", 1) else { return };
     let mut tap = tap(&lab, 0, HOST);
     lab.ip(0, "address add 10.9.0.1/24 dev tap0");
     let socket = lab.within(0, || UdpSocket::bind("10.9.0.1:0").unwrap());
@@ -120,7 +129,7 @@ fn forward(from: &mut Tap, to: &mut Tap) -> usize {
 
 #[test]
 fn large_segments_pass_whole_between_two_stacks() {
-    let Some(lab) = Lab::new("TAP with segmentation offload", 2) else { return };
+    let Some(lab) = lab("TAP with segmentation offload", 2) else { return };
     let mut taps = [tap(&lab, 0, HOST), tap(&lab, 1, US)];
     assert!(taps[0].offloads().tso4 && taps[0].offloads().csum);
     lab.ip(0, "address add 10.9.0.1/24 dev tap0");
@@ -150,7 +159,7 @@ fn forward_plain(from: &mut Tap, to: &mut Tap) {
 
 #[test]
 fn without_offloads_every_frame_is_finished_and_fits_the_mtu() {
-    let Some(lab) = Lab::new("TAP without offloads", 2) else { return };
+    let Some(lab) = lab("TAP without offloads", 2) else { return };
     let mut taps = [tap(&lab, 0, HOST), tap(&lab, 1, US)];
     for tap in &mut taps {
         assert_eq!(tap.set_offloads(Offloads::default()).unwrap(), Offloads::default());
@@ -169,7 +178,7 @@ fn without_offloads_every_frame_is_finished_and_fits_the_mtu() {
 
 #[test]
 fn a_descriptor_is_adopted_with_its_settings() {
-    let Some(lab) = Lab::new("adopting a TAP", 1) else { return };
+    let Some(lab) = lab("adopting a TAP", 1) else { return };
     let options = TapOptions { multi_queue: true, persistent: true, ..TapOptions::default() };
     let queues = lab.within(0, || [(); 2].map(|()| Tap::open("tap0", &options).unwrap()));
     let fd = queues[1].fd().try_clone_to_owned().unwrap();
@@ -188,7 +197,7 @@ fn what_is_no_tap_is_refused() {
     let file = tempfile::tempfile().unwrap();
     let error = Tap::adopt(file.into(), Offloads::ALL).err().unwrap();
     assert!(matches!(error, PortError::WrongDescriptor { .. }), "{error}");
-    let Some(lab) = Lab::new("TAP errors", 2) else { return };
+    let Some(lab) = lab("TAP errors", 2) else { return };
     lab.veth((0, "veth0"), (1, "veth1"));
     let error = lab.within(0, || Tap::open("veth0", &TapOptions::default())).err().unwrap();
     assert!(matches!(error, PortError::Setting { .. }), "{error}");

@@ -8,7 +8,7 @@
 //! those with ICMP port unreachable. ARP and neighbour discovery stay the kernel's. Frames of VLANs on top of the interface
 //! are left alone and counted; open the VLAN's interface for them.
 //!
-//! **How frames travel.** Received ones come through a TPACKET_V2 [ring](ring), without a system call. Sent ones go with
+//! **How frames travel.** Received ones come through a TPACKET_V2 ring, without a system call. Sent ones go with
 //! sendmmsg, which copies: TPACKET's transmit ring would not, but the kernel reports a slot as free as soon as the frame
 //! leaves its socket's account, and on veth that is before the receiver has read it.
 
