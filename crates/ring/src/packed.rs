@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use softdpu_memory::{GuestAddress, View};
 
 use crate::area::{Descriptors, Event};
-use crate::chain::{Limits, Walk, prefetch_table};
+use crate::chain::{self, Limits, Walk, prefetch_table};
 use crate::error::Part;
 use crate::inflight::{PackedRecords, Recovered};
 use crate::layout::{AVAIL, DESCRIPTOR, Descriptor, EVENT, EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, NEXT, USED, WRITE};
@@ -91,6 +91,8 @@ pub struct PackedQueue {
     recovered: Vec<Recovered>,
     records: Option<PackedRecords>,
     in_order: Option<InOrder>,
+    /// Chains that came back, pinned to `view`.
+    spare: Vec<Chain>,
     /// Descriptors of the batch that is being taken, for the records.
     raw: Vec<Descriptor>,
     /// The driver does not know yet what it missed.
@@ -154,6 +156,7 @@ impl PackedQueue {
             raw: Vec::with_capacity(if records.is_some() { size.into() } else { 0 }),
             records,
             in_order: None,
+            spare: Vec::new(),
             notify_anyway: true,
             broken: false,
         };
@@ -202,6 +205,11 @@ impl PackedQueue {
             }
             at = at.advance(1, self.config.size);
         }
+    }
+
+    #[inline]
+    pub(crate) fn recycle(&mut self, chains: &mut Vec<Chain>) {
+        chain::recycle(&mut self.spare, &self.view, self.config.size, chains);
     }
 
     pub(crate) fn rewind(&mut self) -> Result<(), QueueError> {
@@ -261,6 +269,7 @@ impl PackedQueue {
             Ok(parts) => {
                 self.parts = parts;
                 self.view = view;
+                self.spare.clear();
                 Ok(())
             }
             Err(error) => {
@@ -287,7 +296,7 @@ impl PackedQueue {
     }
 
     fn rewalk(&self, recovered: &Recovered, out: &mut Vec<Chain>) -> Result<(), QueueError> {
-        let mut walk = Walk::new(&self.view, self.limits, recovered.id, out);
+        let mut walk = Walk::new(&self.view, self.limits, recovered.id, &mut Vec::new(), out);
         for descriptor in &recovered.descriptors {
             walk.ring_descriptor(descriptor.addr, descriptor.len, descriptor.at14)?;
         }
@@ -373,7 +382,7 @@ impl PackedQueue {
         let size = self.config.size;
         let free = size - self.slots;
         let head = self.avail.index;
-        let mut walk = Walk::new(&self.view, self.limits, head, out);
+        let mut walk = Walk::new(&self.view, self.limits, head, &mut self.spare, out);
         let mut at = self.avail;
         let mut descriptor = first;
         let mut slots = 0;

@@ -7,7 +7,7 @@ use softdpu_memory::{GuestAddress, View};
 use softdpu_sys::{IoMemory, prefetch};
 
 use crate::area::{Available, Descriptors, UsedRing};
-use crate::chain::{Limits, Walk, prefetch_table};
+use crate::chain::{self, Limits, Walk, prefetch_table};
 use crate::inflight::SplitRecords;
 use crate::layout::{NEXT, NO_INTERRUPT, NO_NOTIFY, need_event};
 use crate::positions::InOrder;
@@ -49,6 +49,8 @@ pub struct SplitQueue {
     recovered: Vec<u16>,
     records: Option<SplitRecords>,
     in_order: Option<InOrder>,
+    /// Chains that came back, pinned to `view`.
+    spare: Vec<Chain>,
     /// The driver does not know yet what it missed.
     notify_anyway: bool,
     guess: Guess,
@@ -107,6 +109,7 @@ impl SplitQueue {
             recovered,
             records,
             in_order: None,
+            spare: Vec::new(),
             notify_anyway: true,
             guess: Guess::default(),
             broken: false,
@@ -134,6 +137,11 @@ impl SplitQueue {
         in_order.start(Format::Split, this.used_idx);
         this.in_order = Some(in_order);
         Ok(this)
+    }
+
+    #[inline]
+    pub(crate) fn recycle(&mut self, chains: &mut Vec<Chain>) {
+        chain::recycle(&mut self.spare, &self.view, self.config.size, chains);
     }
 
     pub(crate) fn rewind(&mut self) -> Result<(), QueueError> {
@@ -172,6 +180,7 @@ impl SplitQueue {
             Ok(parts) => {
                 (self.descriptors, self.available, self.used) = parts;
                 self.view = view;
+                self.spare.clear();
                 Ok(())
             }
             Err(error) => {
@@ -315,9 +324,9 @@ impl SplitQueue {
 
     /// Appends the chain at `head`, also where it turns out to be bad; returns its slots.
     #[inline(always)]
-    fn walk(&self, head: u16, out: &mut Vec<Chain>) -> Result<u16, QueueError> {
+    fn walk(&mut self, head: u16, out: &mut Vec<Chain>) -> Result<u16, QueueError> {
         let size = self.config.size;
-        let mut walk = Walk::new(&self.view, self.limits, head, out);
+        let mut walk = Walk::new(&self.view, self.limits, head, &mut self.spare, out);
         let mut index = head;
         let mut slots = 0u16;
         loop {
