@@ -3,6 +3,8 @@
 //! ```text
 //!  ring::Chain ─► parse ─► Io ─► (engine, storage) ─► finish ─► used length
 //!                   └────► Finished: answered at once, status already written
+//!
+//!  ring::Chain ─► net::Transmit ─► TxFrame ─► (engine, vpc) ─► net::Receive ─► used lengths
 //! ```
 //!
 //! A model turns descriptors and registers into typed requests. It does no I/O, starts no thread and reads no clock. All it

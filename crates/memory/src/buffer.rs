@@ -27,6 +27,12 @@ impl GuestBuffer {
         GuestBuffer { view: Arc::clone(view), pieces: SmallVec::new() }
     }
 
+    /// Takes all pieces out. It stays pinned to its view, and keeps the room it had for pieces.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.pieces.clear();
+    }
+
     /// Adds `len` bytes at `address` to the end.
     ///
     /// # Errors

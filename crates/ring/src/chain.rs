@@ -46,10 +46,21 @@ pub(crate) struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// Starts a chain at the end of `out`. After an error the caller takes it off again.
     #[inline(always)]
-    pub fn new(view: &'a Arc<View>, limits: Limits, head: u16, out: &'a mut Vec<Chain>) -> Self {
+    pub fn new(
+        view: &'a Arc<View>,
+        limits: Limits,
+        head: u16,
+        spare: &mut Vec<Chain>,
+        out: &'a mut Vec<Chain>,
+    ) -> Self {
         let at = out.len();
-        out.push(Chain { id: 0, descriptors: 0, buffer: GuestBuffer::new(view), readable: 0 });
+        match spare.pop() {
+            Some(chain) => out.push(chain),
+            None => out.push(Chain { id: 0, descriptors: 0, buffer: GuestBuffer::new(view), readable: 0 }),
+        }
         let chain = &mut out[at];
+        chain.buffer.clear();
+        chain.readable = 0;
         Walk { view, limits, head, chain, writable: false, descriptors: 0, total: 0 }
     }
 
@@ -225,4 +236,12 @@ impl<'a> Table<'a> {
             u64::from_le_bytes(meta.try_into().ok()?),
         ))
     }
+}
+
+/// Keeps chains that are pinned to `view` for the next ones, up to `most`; what else there is loses its pin.
+#[inline]
+pub(crate) fn recycle(spare: &mut Vec<Chain>, view: &Arc<View>, most: u16, chains: &mut Vec<Chain>) {
+    chains.retain(|chain| Arc::ptr_eq(chain.buffer.view(), view));
+    chains.truncate(usize::from(most) - spare.len().min(most.into()));
+    spare.append(chains);
 }

@@ -7,6 +7,9 @@
 //!   take back      ◀── │ used        │ ◀── complete ◀── Used                ◀── device
 //! ```
 //!
+//! A block queue records what is in flight and completes in any order ([`Queue::new`]); a network queue completes in order and
+//! keeps its [`Positions`] ([`Queue::in_order`]).
+//!
 //! Trust ends here: every index, length and address of the driver is read once and checked once. What is wrong is a
 //! [`QueueError`] with all the facts, and breaks this queue alone.
 //!

@@ -1,20 +1,20 @@
 //! The device side of a packed virtqueue (virtio 1.3 §2.8).
 
+mod in_order;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use softdpu_memory::{GuestAddress, View};
 
 use crate::area::{Descriptors, Event};
-use crate::chain::{Limits, Walk, prefetch_table};
+use crate::chain::{self, Limits, Walk, prefetch_table};
 use crate::error::Part;
 use crate::inflight::{PackedRecords, Recovered};
 use crate::layout::{AVAIL, DESCRIPTOR, Descriptor, EVENT, EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, NEXT, USED, WRITE};
 use crate::positions::InOrder;
 use crate::sync::{observe, publish, publish_then_look};
-use crate::{
-    Chain, Format, InflightRecords, PackedIndex, Position, Positions, QueueConfig, QueueError, RingAddresses, Used,
-};
+use crate::{Chain, Format, InflightRecords, PackedIndex, Position, QueueConfig, QueueError, RingAddresses, Used};
 
 /// Slots whose cache line is fetched ahead of the one that is looked at: two lines.
 const AHEAD: u16 = 8;
@@ -91,6 +91,8 @@ pub struct PackedQueue {
     recovered: Vec<Recovered>,
     records: Option<PackedRecords>,
     in_order: Option<InOrder>,
+    /// Chains that came back, pinned to `view`.
+    spare: Vec<Chain>,
     /// Descriptors of the batch that is being taken, for the records.
     raw: Vec<Descriptor>,
     /// The driver does not know yet what it missed.
@@ -154,6 +156,7 @@ impl PackedQueue {
             raw: Vec::with_capacity(if records.is_some() { size.into() } else { 0 }),
             records,
             in_order: None,
+            spare: Vec::new(),
             notify_anyway: true,
             broken: false,
         };
@@ -163,80 +166,9 @@ impl PackedQueue {
         Ok(this)
     }
 
-    pub(crate) fn in_order(
-        view: &Arc<View>,
-        config: QueueConfig,
-        addresses: RingAddresses,
-        position: Position,
-        positions: Positions,
-    ) -> Result<Self, QueueError> {
-        let mut this = PackedQueue::new(view, config, addresses, position, None)?;
-        let size = config.size;
-        let (in_order, committed) = InOrder::open(positions, Format::Packed, size, config.resumed)?;
-        if let Some(committed) = committed {
-            let (old, new) = (PackedIndex::from_bits(committed.old), PackedIndex::from_bits(committed.new));
-            if old.index >= size || new.index >= size {
-                let position = Position::Packed { avail: old, used: new };
-                return Err(QueueError::Position { position, format: Format::Packed, size });
-            }
-            // The flags are the driver's to write: it chooses between two, and it can say nothing else.
-            let visible = !is_available(this.parts.ring.read(old.index).at14, old.wrap);
-            this.used = if visible { new } else { old };
-            if !visible {
-                this.put_back(&in_order, old, new);
-            }
-        }
-        this.avail = this.used;
-        in_order.start(Format::Packed, this.used.to_bits());
-        this.in_order = Some(in_order);
-        Ok(this)
-    }
-
-    /// Makes the used descriptors of a batch that did not become visible what they were before.
-    fn put_back(&self, in_order: &InOrder, old: PackedIndex, new: PackedIndex) {
-        let mut at = old;
-        while at != new {
-            if self.parts.ring.read(at.index).at14 & (AVAIL | USED) == used_flags(at.wrap) {
-                publish(self.parts.ring.meta(at.index), in_order.replaced(at.index));
-                self.log_slot(at.index);
-            }
-            at = at.advance(1, self.config.size);
-        }
-    }
-
-    pub(crate) fn rewind(&mut self) -> Result<(), QueueError> {
-        if self.in_order.is_none() {
-            return Err(QueueError::NotInOrder);
-        }
-        self.flight.fill(0);
-        self.avail = self.used;
-        (self.slots, self.in_flight) = (0, 0);
-        Ok(())
-    }
-
-    /// Whether `done` is what was taken first, in that order.
     #[inline]
-    fn check_order(&self, in_order: &InOrder, done: &[Used]) -> Result<(), QueueError> {
-        let mut at = self.used;
-        for used in done {
-            let expected = in_order.id(at.index);
-            if used.id != expected {
-                return Err(QueueError::OutOfOrder { id: used.id, expected });
-            }
-            at = at.advance(used.descriptors.min(self.config.size), self.config.size);
-        }
-        Ok(())
-    }
-
-    /// Commits both positions, having kept what is overwritten before the batch is visible.
-    #[inline]
-    fn commit(&self, in_order: &InOrder, first: &Used, rest: &[Used], old: PackedIndex, new: PackedIndex) {
-        let mut at = old.advance(first.descriptors, self.config.size);
-        for used in rest {
-            in_order.replacing(at.index, self.parts.ring.meta(at.index).load(Relaxed));
-            at = at.advance(used.descriptors, self.config.size);
-        }
-        in_order.completing(old.to_bits(), new.to_bits());
+    pub(crate) fn recycle(&mut self, chains: &mut Vec<Chain>) {
+        chain::recycle(&mut self.spare, &self.view, self.config.size, chains);
     }
 
     /// A batch is published by its first descriptor, so a kill before that leaves used flags on the others. The driver has
@@ -261,6 +193,7 @@ impl PackedQueue {
             Ok(parts) => {
                 self.parts = parts;
                 self.view = view;
+                self.spare.clear();
                 Ok(())
             }
             Err(error) => {
@@ -287,7 +220,7 @@ impl PackedQueue {
     }
 
     fn rewalk(&self, recovered: &Recovered, out: &mut Vec<Chain>) -> Result<(), QueueError> {
-        let mut walk = Walk::new(&self.view, self.limits, recovered.id, out);
+        let mut walk = Walk::new(&self.view, self.limits, recovered.id, &mut Vec::new(), out);
         for descriptor in &recovered.descriptors {
             walk.ring_descriptor(descriptor.addr, descriptor.len, descriptor.at14)?;
         }
@@ -373,7 +306,7 @@ impl PackedQueue {
         let size = self.config.size;
         let free = size - self.slots;
         let head = self.avail.index;
-        let mut walk = Walk::new(&self.view, self.limits, head, out);
+        let mut walk = Walk::new(&self.view, self.limits, head, &mut self.spare, out);
         let mut at = self.avail;
         let mut descriptor = first;
         let mut slots = 0;

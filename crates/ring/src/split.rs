@@ -1,5 +1,7 @@
 //! The device side of a split virtqueue (virtio 1.3 §2.7).
 
+mod in_order;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -7,12 +9,12 @@ use softdpu_memory::{GuestAddress, View};
 use softdpu_sys::{IoMemory, prefetch};
 
 use crate::area::{Available, Descriptors, UsedRing};
-use crate::chain::{Limits, Walk, prefetch_table};
+use crate::chain::{self, Limits, Walk, prefetch_table};
 use crate::inflight::SplitRecords;
 use crate::layout::{NEXT, NO_INTERRUPT, NO_NOTIFY, need_event};
 use crate::positions::InOrder;
 use crate::sync::{observe, publish, publish_then_look};
-use crate::{Chain, Format, InflightRecords, Position, Positions, QueueConfig, QueueError, RingAddresses, Used};
+use crate::{Chain, Format, InflightRecords, Position, QueueConfig, QueueError, RingAddresses, Used};
 
 /// Heads that are read, and whose descriptors are fetched, before the first of them is looked into.
 const AHEAD: usize = 16;
@@ -49,6 +51,8 @@ pub struct SplitQueue {
     recovered: Vec<u16>,
     records: Option<SplitRecords>,
     in_order: Option<InOrder>,
+    /// Chains that came back, pinned to `view`.
+    spare: Vec<Chain>,
     /// The driver does not know yet what it missed.
     notify_anyway: bool,
     guess: Guess,
@@ -107,57 +111,16 @@ impl SplitQueue {
             recovered,
             records,
             in_order: None,
+            spare: Vec::new(),
             notify_anyway: true,
             guess: Guess::default(),
             broken: false,
         })
     }
 
-    pub(crate) fn in_order(
-        view: &Arc<View>,
-        config: QueueConfig,
-        addresses: RingAddresses,
-        position: Position,
-        positions: Positions,
-    ) -> Result<Self, QueueError> {
-        let mut this = SplitQueue::new(view, config, addresses, position, None)?;
-        let size = config.size;
-        let (in_order, committed) = InOrder::open(positions, Format::Split, size, config.resumed)?;
-        match committed {
-            // The ring's index is the driver's to write: it chooses between two, and it can say nothing else.
-            Some(committed) if this.used_idx == committed.new => {}
-            Some(committed) => this.used_idx = committed.old,
-            None if this.last_avail.wrapping_sub(this.used_idx) <= size => {}
-            None => return Err(QueueError::Position { position, format: Format::Split, size }),
-        }
-        this.last_avail = this.used_idx;
-        in_order.start(Format::Split, this.used_idx);
-        this.in_order = Some(in_order);
-        Ok(this)
-    }
-
-    pub(crate) fn rewind(&mut self) -> Result<(), QueueError> {
-        if self.in_order.is_none() {
-            return Err(QueueError::NotInOrder);
-        }
-        self.flight.fill(0);
-        self.last_avail = self.used_idx;
-        self.in_flight = 0;
-        Ok(())
-    }
-
-    /// Whether `done` is what was taken first, in that order.
     #[inline]
-    fn check_order(&self, in_order: &InOrder, done: &[Used]) -> Result<(), QueueError> {
-        let mut at = self.used_idx;
-        for used in done {
-            let expected = in_order.id(at & (self.config.size - 1));
-            if used.id != expected {
-                return Err(QueueError::OutOfOrder { id: used.id, expected });
-            }
-            at = at.wrapping_add(1);
-        }
-        Ok(())
+    pub(crate) fn recycle(&mut self, chains: &mut Vec<Chain>) {
+        chain::recycle(&mut self.spare, &self.view, self.config.size, chains);
     }
 
     pub(crate) fn remap(&mut self, view: &Arc<View>) -> Result<(), QueueError> {
@@ -172,6 +135,7 @@ impl SplitQueue {
             Ok(parts) => {
                 (self.descriptors, self.available, self.used) = parts;
                 self.view = view;
+                self.spare.clear();
                 Ok(())
             }
             Err(error) => {
@@ -315,9 +279,9 @@ impl SplitQueue {
 
     /// Appends the chain at `head`, also where it turns out to be bad; returns its slots.
     #[inline(always)]
-    fn walk(&self, head: u16, out: &mut Vec<Chain>) -> Result<u16, QueueError> {
+    fn walk(&mut self, head: u16, out: &mut Vec<Chain>) -> Result<u16, QueueError> {
         let size = self.config.size;
-        let mut walk = Walk::new(&self.view, self.limits, head, out);
+        let mut walk = Walk::new(&self.view, self.limits, head, &mut self.spare, out);
         let mut index = head;
         let mut slots = 0u16;
         loop {

@@ -4,6 +4,7 @@ mod abuse;
 mod behaviour;
 mod crash;
 mod in_order;
+mod recycle;
 
 use std::sync::Arc;
 
