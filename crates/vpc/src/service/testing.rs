@@ -86,3 +86,33 @@ pub fn hostile(service: Service, context: &ServiceContext<'_>, frames: &[Vec<u8>
         })
         .unwrap();
 }
+
+/// An ICMPv6 message from the guest, with its checksum.
+pub fn icmp6(source: Ipv6Addr, destination: Ipv6Addr, hop_limit: u8, mut message: Vec<u8>) -> Vec<u8> {
+    let to = destination.octets();
+    let to_mac = if destination.is_multicast() { [0x33, 0x33, to[12], to[13], to[14], to[15]] } else { GATEWAY_MAC.0 };
+    let header = etherparse::Icmpv6Type::Unknown {
+        type_u8: message[0],
+        code_u8: message[1],
+        bytes5to8: message[4..8].try_into().unwrap(),
+    };
+    let sum = header.calc_checksum(source.octets(), to, &message[8..]).unwrap();
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut frame = [&to_mac[..], &GUEST_MAC.0, &[0x86, 0xdd, 0x60, 0, 0, 0]].concat();
+    frame.extend_from_slice(&(message.len() as u16).to_be_bytes());
+    frame.extend_from_slice(&[58, hop_limit]);
+    frame.extend_from_slice(&source.octets());
+    frame.extend_from_slice(&to);
+    frame.extend_from_slice(&message);
+    frame
+}
+
+/// An ICMPv6 answer, whose lengths and checksum are right: its IP header, and the message.
+pub fn icmp6_of(frame: &[u8]) -> (etherparse::Ipv6Header, Vec<u8>) {
+    let sliced = etherparse::SlicedPacket::from_ethernet(frame).unwrap();
+    let Some(etherparse::NetSlice::Ipv6(ip)) = sliced.net else { panic!() };
+    let Some(etherparse::TransportSlice::Icmpv6(icmp)) = sliced.transport else { panic!() };
+    let header = ip.header().to_header();
+    assert!(icmp.is_checksum_valid(header.source, header.destination));
+    (header, icmp.slice().to_vec())
+}
