@@ -99,6 +99,13 @@ impl V6 {
         message[2..4].copy_from_slice(&sum.to_be_bytes());
         self.packet(asked, protocol::ICMPV6, &message)
     }
+
+    /// A UDP datagram.
+    pub fn udp(&self, asked: &Parsed, ports: (u16, u16), payload: &[u8]) -> Vec<u8> {
+        let len = UDP + payload.len();
+        let pseudo = Sum::pseudo_v6(self.from.octets(), self.to.octets(), protocol::UDP, len as u32);
+        self.packet(asked, protocol::UDP, &udp(ports, payload, pseudo))
+    }
 }
 
 /// A UDP header (RFC 768) from the first port to the second, and its payload.

@@ -4,6 +4,7 @@ pub mod arp;
 mod build;
 mod context;
 pub mod dhcp4;
+pub mod dhcp6;
 pub mod icmp;
 pub mod nd;
 pub mod ra;
