@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -11,13 +11,16 @@ use softdpu_sched::{Fcfs, Share, TenantId};
 use softdpu_storage::{IoContext, Volume};
 use softdpu_sys::affinity;
 use softdpu_sys::nudge::{self, ThreadId};
+use softdpu_vpc::Tables;
+use softdpu_vpc::spec::Spec;
 use thiserror::Error;
 
 use crate::core::{Core, CoreParts};
 use crate::counters::{CoreCounters, TenantCounters};
 use crate::mailbox::{Inbox, Mailbox, mailbox};
 use crate::message::{CoreIndex, FromCore, QueueKey, QueueUpdate, ToCore};
-use crate::queue::{QueueSpec, RunningQueue};
+use crate::network::{Entry, Network};
+use crate::queue::{QueueSpec, Role, RunningQueue};
 
 /// How the cores are set up.
 #[derive(Clone, Debug)]
@@ -65,9 +68,9 @@ pub enum EngineError {
     NoSuchQueue,
 }
 
-struct CoreHandle {
+pub(crate) struct CoreHandle {
     cpu: usize,
-    mailbox: Mailbox<ToCore>,
+    pub(crate) mailbox: Mailbox<ToCore>,
     counters: Arc<CoreCounters>,
     thread: Option<JoinHandle<()>>,
     queues: usize,
@@ -77,10 +80,11 @@ struct CoreHandle {
 
 /// The running cores. Dropping it stops them.
 pub struct Engine {
-    cores: Vec<CoreHandle>,
+    pub(crate) cores: Vec<CoreHandle>,
     inbox: Inbox<FromCore>,
     placed: HashMap<QueueKey, CoreIndex>,
     tenants: HashMap<TenantId, Vec<Arc<TenantCounters>>>,
+    pub(crate) network: Network,
     free: Vec<u32>,
     numbers: u32,
     generation: u32,
@@ -107,11 +111,15 @@ impl Engine {
             inbox,
             placed: HashMap::new(),
             tenants: HashMap::new(),
+            network: Network::default(),
             free: Vec::new(),
             numbers: 0,
             generation: 0,
             tokens: 0,
         };
+        let parcels: Arc<[AtomicUsize]> = config.cpus.iter().map(|_| AtomicUsize::new(0)).collect();
+        let tables = Tables::build(&Spec::default()).map_err(|error| EngineError::Io(error.to_string()))?;
+        let tables = Arc::new(tables);
         let allowed = affinity::allowed();
         for (index, ((mailbox, inbox), &cpu)) in boxes.into_iter().zip(&config.cpus).enumerate() {
             if !allowed.contains(&cpu) {
@@ -128,6 +136,8 @@ impl Engine {
                 peers: peers.clone(),
                 control: control.clone(),
                 counters: Arc::clone(&counters),
+                parcels: Arc::clone(&parcels),
+                tables: Arc::clone(&tables),
                 idle_after_ns: config.idle_sleep.map(|idle| idle.as_nanos() as u64),
             })
             .map_err(|error| os("epoll set")(error.into()))?;
@@ -190,6 +200,10 @@ impl Engine {
         let key = QueueKey { number, generation: self.generation };
         self.placed.insert(key, core);
         self.cores[core.0].queues += 1;
+        if let Role::Receive(receive) = &spec.role {
+            self.network.receivers.push(Entry { port: receive.port, index: spec.index, key, enabled: spec.enabled });
+            self.tell_receivers(receive.port);
+        }
         self.send(core, ToCore::Start(Box::new(RunningQueue::new(key, spec))));
         Ok(key)
     }
@@ -200,6 +214,9 @@ impl Engine {
     /// [`EngineError::NoSuchQueue`].
     pub fn update_queue(&mut self, key: QueueKey, update: QueueUpdate) -> Result<u64, EngineError> {
         let core = self.core_of(key).ok_or(EngineError::NoSuchQueue)?;
+        if let QueueUpdate::Enabled(enabled) = update {
+            self.enable_receiver(key, enabled);
+        }
         self.tokens += 1;
         self.send(core, ToCore::Update { key, update, token: self.tokens });
         Ok(self.tokens)
@@ -228,6 +245,9 @@ impl Engine {
             self.cores[from.0].queues -= 1;
             self.cores[to.0].queues += 1;
             self.placed.insert(key, to);
+            if let Some(port) = self.network.port_of(key) {
+                self.tell_receivers(port);
+            }
         }
         Ok(())
     }
@@ -281,20 +301,21 @@ impl Engine {
         self.cores.iter().map(|core| (core.cpu, &core.counters))
     }
 
-    fn send(&self, core: CoreIndex, message: ToCore) {
+    pub(crate) fn send(&self, core: CoreIndex, message: ToCore) {
         self.cores[core.0].mailbox.send(message);
     }
 
-    fn check(&self, core: CoreIndex) -> Result<CoreIndex, EngineError> {
+    pub(crate) fn check(&self, core: CoreIndex) -> Result<CoreIndex, EngineError> {
         if core.0 < self.cores.len() { Ok(core) } else { Err(EngineError::NoSuchCore(core.0, self.cores.len() - 1)) }
     }
 
-    fn least_loaded(&self) -> CoreIndex {
+    pub(crate) fn least_loaded(&self) -> CoreIndex {
         let least = self.cores.iter().enumerate().min_by_key(|(_, core)| core.queues);
         CoreIndex(least.map_or(0, |(index, _)| index))
     }
 
     fn retire(&mut self, key: QueueKey) {
+        self.remove_receiver(key);
         if let Some(core) = self.placed.remove(&key) {
             self.cores[core.0].queues -= 1;
             for core in &self.cores {

@@ -28,6 +28,8 @@ mod flight;
 mod handshake;
 mod mailbox;
 mod message;
+mod net;
+mod network;
 mod queue;
 mod sleep;
 
@@ -42,4 +44,5 @@ mod common;
 pub use counters::{CoreCounters, Counter, QueueCounters, TenantCounters};
 pub use engine::{Engine, EngineConfig, EngineError};
 pub use message::{CoreIndex, FromCore, QueueKey, QueueUpdate};
-pub use queue::QueueSpec;
+pub use net::{PortCounters, PortSpec, RateLimit, Receive, Socket, Transmit};
+pub use queue::{QueueSpec, Role};

@@ -8,8 +8,10 @@ use softdpu_memory::{GuestAddress, GuestBuffer, View};
 use softdpu_ring::{Position, Used};
 use softdpu_sched::{Share, TenantId};
 use softdpu_storage::Volume;
+use softdpu_vpc::{PortId, Tables};
 
 use crate::counters::TenantCounters;
+use crate::net::{Parcel, Port, Receiver};
 use crate::queue::RunningQueue;
 
 /// One of the engine's cores, from 0 in the order of the configuration. Not a CPU number.
@@ -79,6 +81,14 @@ pub(crate) enum ToCore {
     /// Nothing uses the volume any more.
     Detach(Arc<Volume>),
     Tenant(TenantId, Share, Arc<TenantCounters>),
+    /// Another configuration of the networks.
+    Tables(Arc<Tables>),
+    /// A port is there, as this core has it, or is no more.
+    Port(PortId, Option<Box<Port>>),
+    /// Other receive queues take a port's frames now.
+    Receivers(PortId, Arc<[Receiver]>),
+    /// Frames for ports of this core.
+    Parcels(Vec<Parcel>),
     Shutdown,
 }
 

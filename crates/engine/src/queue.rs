@@ -7,12 +7,13 @@ use rustix::io::Errno;
 use softdpu_device::block::Requests;
 use softdpu_memory::View;
 use softdpu_ring::{Chain, Queue, Used};
-use softdpu_sched::{QueueId, TenantId};
+use softdpu_sched::{Nanos, QueueId, TenantId};
 use softdpu_storage::{Attachment, Volume};
 use softdpu_sys::{clock, wake};
 
 use crate::counters::QueueCounters;
 use crate::message::{CoreIndex, QueueKey};
+use crate::net::{Receive, Transmit};
 
 /// Everything a core needs to serve a queue.
 pub struct QueueSpec {
@@ -22,10 +23,8 @@ pub struct QueueSpec {
     pub index: u16,
     /// Whose work it carries.
     pub tenant: TenantId,
-    /// What its requests read and write.
-    pub volume: Arc<Volume>,
-    /// How its requests are read.
-    pub requests: Requests,
+    /// What it is for.
+    pub role: Role,
     /// The ring, at the position from which it goes on.
     pub ring: Queue,
     /// Guest memory as the connection sees it now.
@@ -42,6 +41,21 @@ pub struct QueueSpec {
     pub resumed: bool,
     /// Where it counts.
     pub counters: Arc<QueueCounters>,
+}
+
+/// What a queue is for.
+pub enum Role {
+    /// Requests of a virtio-blk device.
+    Block {
+        /// What they read and write.
+        volume: Arc<Volume>,
+        /// How they are read.
+        requests: Requests,
+    },
+    /// Frames that a virtio-net driver sends.
+    Transmit(Transmit),
+    /// Buffers for frames that a virtio-net driver receives.
+    Receive(Receive),
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -96,6 +110,27 @@ impl RunningQueue {
     #[inline]
     pub(crate) fn takes_work(&self) -> bool {
         self.state == State::Running && self.spec.enabled
+    }
+
+    /// Whether what is in its ring is work to be taken, other than buffers that wait for frames.
+    #[inline]
+    pub(crate) fn brings_work(&self) -> bool {
+        self.takes_work() && !matches!(self.spec.role, Role::Receive(_))
+    }
+
+    /// Whether there is a buffer for a frame.
+    pub(crate) fn has_room(&self) -> bool {
+        matches!(&self.spec.role, Role::Receive(receive) if receive.has_room(&self.spec.ring))
+    }
+
+    /// Whether its rate limit keeps it from sending at `now`.
+    pub(crate) fn is_limited(&self, now: Nanos) -> bool {
+        matches!(&self.spec.role, Role::Transmit(transmit) if transmit.room(now) == 0)
+    }
+
+    /// Whether everything that was taken is finished or can be taken again: a network queue has nothing at a back end.
+    pub(crate) fn can_rewind(&self) -> bool {
+        !matches!(self.spec.role, Role::Block { .. })
     }
 
     /// Sends an interrupt. False: the write blocked, which the front end must have brought about.

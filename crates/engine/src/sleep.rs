@@ -22,10 +22,14 @@ pub(crate) enum Waker {
     Backend,
     /// The driver of this queue number.
     Queue(u32),
+    /// The socket of this port.
+    Port(u32),
 }
 
 const MAILBOX: u64 = u64::MAX;
 const BACKEND: u64 = u64::MAX - 1;
+/// Above queue numbers.
+const PORT: u64 = 1 << 32;
 
 impl Waker {
     fn data(self) -> EventData {
@@ -33,6 +37,7 @@ impl Waker {
             Waker::Mailbox => MAILBOX,
             Waker::Backend => BACKEND,
             Waker::Queue(number) => u64::from(number),
+            Waker::Port(number) => PORT | u64::from(number),
         })
     }
 
@@ -40,6 +45,7 @@ impl Waker {
         match data.u64() {
             MAILBOX => Waker::Mailbox,
             BACKEND => Waker::Backend,
+            number if number & PORT != 0 => Waker::Port(number as u32),
             number => Waker::Queue(number as u32),
         }
     }
@@ -65,6 +71,14 @@ impl Sleep {
     /// `EPERM` for a descriptor that cannot be waited for.
     pub(crate) fn watch(&self, number: u32, kick: BorrowedFd<'_>) -> Result<(), Errno> {
         epoll::add(&self.epoll, kick, Waker::Queue(number).data(), EventFlags::IN | EventFlags::ET)
+    }
+
+    /// Watches a port's socket, which wakes for as long as it has frames.
+    ///
+    /// # Errors
+    /// `EPERM` for a descriptor that cannot be waited for.
+    pub(crate) fn watch_port(&self, number: u32, socket: BorrowedFd<'_>) -> Result<(), Errno> {
+        epoll::add(&self.epoll, socket, Waker::Port(number).data(), EventFlags::IN)
     }
 
     /// Watches it no more. Before the descriptor is closed: a copy that the front end holds would keep it in the set.

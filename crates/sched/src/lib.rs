@@ -8,10 +8,14 @@
 
 #![forbid(unsafe_code)]
 
+mod bucket;
 mod fcfs;
+mod patience;
 mod types;
 
+pub use bucket::TokenBucket;
 pub use fcfs::Fcfs;
+pub use patience::Patience;
 pub use types::{Cost, Decision, Grant, Nanos, QueueId, Share, TenantId, Work};
 
 /// Decides which tenant's work a core runs next. Pure: time is an argument, the answer is a value.

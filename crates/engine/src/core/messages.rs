@@ -2,6 +2,7 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use softdpu_ring::QueueError;
 use softdpu_sched::{Nanos, TenantScheduler, Work};
@@ -10,7 +11,7 @@ use softdpu_sys::clock;
 
 use super::{BLOCKED_CALL, Core, finish_here, here};
 use crate::message::{CoreIndex, Ending, FromCore, QueueKey, QueueUpdate, ToCore};
-use crate::queue::{RunningQueue, State};
+use crate::queue::{Role, RunningQueue, State};
 
 impl<S: TenantScheduler> Core<S> {
     pub(super) fn handle(&mut self, message: ToCore) {
@@ -31,7 +32,10 @@ impl<S: TenantScheduler> Core<S> {
                 Some(queue) => {
                     let broken = queue.state == State::Broken;
                     queue.stop(patience);
-                    if queue.taken == 0 || patience.is_zero() || broken {
+                    if queue.can_rewind() {
+                        self.publish();
+                        self.end_queue(key.number);
+                    } else if queue.taken == 0 || patience.is_zero() || broken {
                         self.end_queue(key.number);
                     }
                 }
@@ -80,6 +84,17 @@ impl<S: TenantScheduler> Core<S> {
                 }
                 self.tenants[index] = Some(counters);
             }
+            ToCore::Tables(tables) => self.net.vpc.replace(tables),
+            ToCore::Port(id, port) => self.set_port(id, port),
+            ToCore::Receivers(id, receivers) => {
+                if let Some(port) = self.net.port(id) {
+                    port.receivers = receivers;
+                }
+            }
+            ToCore::Parcels(parcels) => {
+                self.parcels[self.index.0].fetch_sub(parcels.len(), Relaxed);
+                self.take_parcels(parcels);
+            }
             ToCore::Shutdown => self.stopping = true,
         }
     }
@@ -96,12 +111,15 @@ impl<S: TenantScheduler> Core<S> {
     fn adopt(&mut self, mut queue: Box<RunningQueue>) {
         let (key, number) = (queue.key, queue.key.number);
         self.moved.remove(&key);
-        let problem = match self.attach(&queue.spec.volume) {
-            Ok(attachment) => {
-                queue.attachment = Some(attachment);
-                None
-            }
-            Err(error) => Some(format!("volume '{}': {error}", queue.spec.volume.name())),
+        let problem = match &queue.spec.role {
+            Role::Block { volume, .. } => match self.attach(volume) {
+                Ok(attachment) => {
+                    queue.attachment = Some(attachment);
+                    None
+                }
+                Err(error) => Some(format!("volume '{}': {error}", volume.name())),
+            },
+            Role::Transmit(_) | Role::Receive(_) => None,
         };
         let unwatched = queue.spec.kick.as_ref().and_then(|kick| self.sleep.watch(number, kick.as_fd()).err());
         let problem =
@@ -160,6 +178,11 @@ impl<S: TenantScheduler> Core<S> {
         match update {
             QueueUpdate::View(view) => {
                 if queue.state != State::Broken {
+                    if let Role::Receive(receive) = &mut queue.spec.role {
+                        // Buffers that wait for frames would hold the old memory for as long as none come.
+                        receive.forget();
+                        let _ = queue.spec.ring.rewind();
+                    }
                     problem = queue.spec.ring.remap(&view).err().map(|error: QueueError| error.to_string());
                 }
                 queue.spec.view = view;
@@ -219,6 +242,9 @@ impl<S: TenantScheduler> Core<S> {
         self.scheduler.cancel(Nanos(clock::now()), queue.id());
         self.channels.leave(queue.spec.tenant, queue.waiting.len() as u32);
         queue.attachment = None;
+        if let Role::Transmit(transmit) = &mut queue.spec.role {
+            transmit.held = None;
+        }
         Some(queue)
     }
 
@@ -228,6 +254,9 @@ impl<S: TenantScheduler> Core<S> {
         let Some(mut queue) = self.take_out(number) else { return };
         let key = queue.key;
         self.abandon(key);
+        if queue.can_rewind() {
+            queue.taken = 0;
+        }
         let abandoned = u16::try_from(queue.taken).unwrap_or(u16::MAX);
         if abandoned > 0 {
             tracing::warn!(
@@ -296,6 +325,12 @@ fn message_key(message: &ToCore) -> Option<QueueKey> {
         | ToCore::GiveUp { key, .. }
         | ToCore::GivenUp(key)
         | ToCore::Forget(key) => Some(*key),
-        ToCore::Detach(_) | ToCore::Tenant(..) | ToCore::Shutdown => None,
+        ToCore::Detach(_)
+        | ToCore::Tenant(..)
+        | ToCore::Tables(_)
+        | ToCore::Port(..)
+        | ToCore::Receivers(..)
+        | ToCore::Parcels(_)
+        | ToCore::Shutdown => None,
     }
 }

@@ -1,12 +1,14 @@
 //! A data-plane core: intake → decide → run → charge → complete → poll back ends, again and again.
 
 mod messages;
+mod net;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
@@ -16,13 +18,15 @@ use softdpu_sched::{Cost, Decision, Grant, Nanos, TenantId, TenantScheduler, Wor
 use softdpu_storage::{Attachment, Done, IoContext, IoError, Request, Volume};
 use softdpu_sys::clock;
 use softdpu_sys::nudge::ThreadId;
+use softdpu_vpc::Tables;
 
 use crate::channel::Channels;
 use crate::counters::{CoreCounters, TenantCounters};
 use crate::flight::{Flight, Flights};
 use crate::mailbox::{Inbox, Mailbox};
 use crate::message::{CoreIndex, Ending, Finished, FromCore, QueueKey, ToCore};
-use crate::queue::{RunningQueue, State};
+use crate::net::Net;
+use crate::queue::{Role, RunningQueue, State};
 use crate::sleep::{Sleep, Waker};
 
 /// Chains taken from one ring before the next is looked at.
@@ -77,6 +81,10 @@ pub(crate) struct Core<S> {
     requests: Vec<Request>,
     done: Vec<Done>,
     batch: Vec<Chain>,
+
+    net: Net,
+    /// Frames on their way to each core.
+    parcels: Arc<[AtomicUsize]>,
 }
 
 /// What a core is made of.
@@ -89,6 +97,8 @@ pub(crate) struct CoreParts<S> {
     pub control: Mailbox<FromCore>,
     pub counters: Arc<CoreCounters>,
     pub idle_after_ns: Option<u64>,
+    pub parcels: Arc<[AtomicUsize]>,
+    pub tables: Arc<Tables>,
 }
 
 impl<S: TenantScheduler> Core<S> {
@@ -121,6 +131,8 @@ impl<S: TenantScheduler> Core<S> {
             requests: Vec::with_capacity(INTAKE),
             done: Vec::with_capacity(INTAKE),
             batch: Vec::with_capacity(INTAKE),
+            net: Net::new(parts.tables),
+            parcels: parts.parcels,
         })
     }
 
@@ -180,7 +192,10 @@ impl<S: TenantScheduler> Core<S> {
             busy |= !self.done.is_empty();
             self.finish_ended();
         }
+        busy |= self.read_sockets();
+        self.send_parcels();
         self.publish();
+        self.flush_sockets();
         busy
     }
 
@@ -193,7 +208,17 @@ impl<S: TenantScheduler> Core<S> {
             if !queue.takes_work() {
                 continue;
             }
-            let room = (self.channels.room(queue.spec.tenant) as usize).min(INTAKE);
+            let mut room = (self.channels.room(queue.spec.tenant) as usize).min(INTAKE);
+            match &queue.spec.role {
+                Role::Block { .. } => {}
+                Role::Transmit(transmit) if transmit.held.is_some() => {
+                    any = true;
+                    self.release_held(number, now);
+                    continue;
+                }
+                Role::Transmit(transmit) => room = room.min(transmit.room(now)),
+                Role::Receive(_) => continue,
+            }
             if room == 0 {
                 continue;
             }
@@ -224,6 +249,10 @@ impl<S: TenantScheduler> Core<S> {
         let started = clock::now();
         let number = grant.queue.index;
         let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return };
+        if !matches!(queue.spec.role, Role::Block { .. }) {
+            let (units, bytes) = self.transmit(number, grant.units as usize);
+            return self.charge(grant, started, units as u32, bytes);
+        }
         let Some(attachment) = queue.attachment else { return };
         let units = (grant.units as usize).min(queue.waiting.len());
         self.channels.leave(queue.spec.tenant, units as u32);
@@ -232,7 +261,8 @@ impl<S: TenantScheduler> Core<S> {
         std::mem::swap(&mut self.batch, &mut queue.waiting);
         let counters = Arc::clone(&queue.spec.counters);
         for mut chain in self.batch.drain(..units) {
-            match queue.spec.requests.parse(&mut chain.buffer, chain.readable) {
+            let Role::Block { requests, .. } = &queue.spec.role else { break };
+            match requests.parse(&mut chain.buffer, chain.readable) {
                 Parsed::Io(io) => {
                     bytes += io.len;
                     match io.op {
@@ -282,8 +312,13 @@ impl<S: TenantScheduler> Core<S> {
             self.break_queue(number, reason);
         }
         self.finish_done(None);
+        self.charge(grant, started, units as u32, bytes);
+    }
+
+    /// Tells the scheduler and the tenant's account what running a grant since `started` cost.
+    fn charge(&mut self, grant: Grant, started: u64, units: u32, bytes: u64) {
         let ended = clock::now();
-        let cost = Cost { units: units as u32, time: Nanos(ended.saturating_sub(started)), bytes };
+        let cost = Cost { units, time: Nanos(ended.saturating_sub(started)), bytes };
         self.scheduler.charge(Nanos(ended), grant, cost);
         if let Some(Some(tenant)) = self.tenants.get(usize::from(grant.queue.tenant.0)) {
             tenant.served.add(u64::from(cost.units));
@@ -411,14 +446,15 @@ impl<S: TenantScheduler> Core<S> {
     /// Sleeps until a driver, a back end, a message or a deadline wakes the core.
     fn nap(&mut self) {
         self.look_around();
-        let mut slipped = false;
+        let now = Nanos(clock::now());
+        let mut slipped = !self.net.parcels.is_empty();
         let mut armed = 0;
         let mut broken = Vec::new();
         while armed < self.here.len() && !slipped {
             let number = self.here[armed];
             armed += 1;
             let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
-            if !queue.takes_work() {
+            if !queue.brings_work() || queue.is_limited(now) {
                 continue;
             }
             if queue.spec.kick.is_none() {
@@ -447,7 +483,7 @@ impl<S: TenantScheduler> Core<S> {
         }
         for &number in &self.here[..armed] {
             if let Some(queue) = self.queues[number as usize].as_deref_mut()
-                && queue.takes_work()
+                && queue.brings_work()
             {
                 queue.spec.ring.disarm();
             }
@@ -460,9 +496,17 @@ impl<S: TenantScheduler> Core<S> {
 
     fn sleep_limit(&self) -> u64 {
         let now = clock::now();
+        let limits = self.here.iter().filter_map(|number| {
+            let queue = self.queues[*number as usize].as_deref()?;
+            match &queue.spec.role {
+                Role::Transmit(transmit) if queue.is_limited(Nanos(now)) => Some(transmit.next(Nanos(now)).0),
+                _ => None,
+            }
+        });
         let stops = self.here.iter().filter_map(|number| self.queues[*number as usize].as_deref()?.stop_deadline());
         let backend = self.io.next_deadline().map(|at| at.saturating_duration_since(Instant::now()).as_nanos() as u64);
         stops
+            .chain(limits)
             .map(|deadline| deadline.saturating_sub(now))
             .chain(backend)
             .chain([LONGEST_SLEEP_NS])

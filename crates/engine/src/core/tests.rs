@@ -1,10 +1,13 @@
 //! One core, driven by hand, with a scheduler that writes down what it is told.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use softdpu_ring::Format;
 use softdpu_sched::{Cost, Decision, Fcfs, Grant, Nanos, QueueId, Share, TenantId, TenantScheduler, Work};
 use softdpu_storage::{IoContext, Kind, PathBroker, Volume, VolumeSpec};
+use softdpu_vpc::Tables;
+use softdpu_vpc::spec::Spec;
 
 use super::{Core, CoreParts};
 use crate::common::{Guest, memory_volume};
@@ -56,6 +59,8 @@ fn core_with(guest: &Guest, volume: &Arc<Volume>) -> Core<Recorder> {
         control,
         counters: Arc::new(CoreCounters::default()),
         idle_after_ns: None,
+        parcels: [AtomicUsize::new(0)].into(),
+        tables: Arc::new(Tables::build(&Spec::default()).unwrap()),
     })
     .unwrap();
     core.handle(ToCore::Start(Box::new(RunningQueue::new(KEY, guest.spec(volume, 3)))));

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use softdpu_device::block::{Block, BlockConfig};
-use softdpu_engine::{Engine, EngineConfig, FromCore, QueueCounters, QueueSpec};
+use softdpu_engine::{Engine, EngineConfig, FromCore, QueueCounters, QueueSpec, Role};
 use softdpu_memory::{GuestAddress, Mapping, Region, UserAddress, View};
 use softdpu_ring::driver::{Driver, Layout, Piece};
 use softdpu_ring::{Format, InflightRecords, Position, Queue, QueueConfig};
@@ -92,8 +92,7 @@ impl Guest {
             device: "disk".into(),
             index: 0,
             tenant: TenantId(tenant),
-            volume: Arc::clone(volume),
-            requests: block.requests(block.features()),
+            role: Role::Block { volume: Arc::clone(volume), requests: block.requests(block.features()) },
             ring: Queue::new(&self.view, config, addresses, position, records).unwrap(),
             view: Arc::clone(&self.view),
             kick: Some(self.kick.as_fd().try_clone_to_owned().unwrap()),

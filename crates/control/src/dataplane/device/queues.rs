@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use softdpu_engine::{CoreIndex, QueueKey, QueueSpec};
+use softdpu_engine::{CoreIndex, QueueKey, QueueSpec, Role};
 use softdpu_storage::{Activation, Volume};
 use softdpu_transport::vhost_user::{QueueIndex, QueueStart, VringBase};
 
@@ -125,8 +125,7 @@ impl Device {
             device: Arc::clone(&self.name),
             index: index.0,
             tenant: self.tenant,
-            volume: Arc::clone(volume),
-            requests: disk.block.requests(start.features),
+            role: Role::Block { volume: Arc::clone(volume), requests: disk.block.requests(start.features) },
             ring,
             view: connection.tracked(),
             kick: connection.optional_eventfd(start.kick)?,

@@ -1,0 +1,506 @@
+//! What a core does with frames.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use softdpu_sched::{Nanos, TenantScheduler, Work};
+use softdpu_sys::clock;
+use softdpu_sys::port::{Frame, MAX_FRAME, PortError, VnetHeader};
+use softdpu_vpc::packet::segment::{Segmenter, WriteError};
+use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId, Tail, Verdict};
+
+use super::{Core, here};
+use crate::message::{CoreIndex, QueueKey, ToCore};
+use crate::net::{
+    BURST, Held, NoFrame, PARCELS, Parcel, Port, Refused, Source, deliver, left_to_do, prefetch, socket_header,
+    tail_offset,
+};
+use crate::queue::{Role, State};
+
+/// Where a frame goes.
+#[derive(Clone, Copy)]
+struct Target {
+    port: PortId,
+    hash: u32,
+    /// Bytes of outer headers.
+    overhead: u16,
+}
+
+/// A port that has no room: the frame is to be tried again.
+struct NoRoom(PortId);
+
+impl<S: TenantScheduler> Core<S> {
+    /// A port as this core has it from now on, or no more.
+    pub(super) fn set_port(&mut self, id: PortId, port: Option<Box<Port>>) {
+        if let Some(Some(old)) = self.net.ports.get(id.0 as usize)
+            && let Some(socket) = &old.socket
+        {
+            self.sleep.forget(socket.fd());
+            self.net.sockets.retain(|other| *other != id);
+        }
+        if let Some(port) = &port
+            && let Some(socket) = &port.socket
+        {
+            if let Err(error) = self.sleep.watch_port(id.0, socket.fd()) {
+                tracing::error!(port = %port.name, %error, "its socket cannot be waited for");
+            }
+            self.net.sockets.push(id);
+        }
+        self.net.set_port(id, port.map(|port| *port));
+    }
+
+    /// Sends up to `units` frames that wait in a transmit queue's channel. Returns how many went, and their bytes.
+    pub(super) fn transmit(&mut self, number: u32, units: usize) -> (usize, u64) {
+        let Some(queue) = self.queues[number as usize].as_deref_mut() else { return (0, 0) };
+        let units = units.min(queue.waiting.len());
+        let tenant = queue.spec.tenant;
+        std::mem::swap(&mut self.batch, &mut queue.waiting);
+        let batch = std::mem::take(&mut self.batch);
+        let (mut done, mut bytes, mut frames) = (0, 0, 0);
+        let mut held = None;
+        while done < units && held.is_none() {
+            let burst = &batch[done..units.min(done + BURST)];
+            let (went, went_bytes, went_frames, no_room) = self.burst(number, burst);
+            done += went;
+            bytes += went_bytes;
+            frames += went_frames;
+            held = no_room;
+        }
+        self.batch = batch;
+        self.channels.leave(tenant, done as u32);
+        let Some(queue) = self.queues[number as usize].as_deref_mut() else { return (done, bytes) };
+        if queue.state == State::Broken {
+            self.batch.clear();
+            return (done, bytes);
+        }
+        queue.finished.extend(self.batch.drain(..done).map(|chain| chain.used(0)));
+        if !queue.touched && !queue.finished.is_empty() {
+            queue.touched = true;
+            self.touched.push(number);
+        }
+        std::mem::swap(&mut self.batch, &mut queue.waiting);
+        if let Role::Transmit(transmit) = &mut queue.spec.role {
+            transmit.held = held.map(|by| Held { by, units: (units - done) as u32 });
+            transmit.took(frames, bytes);
+        }
+        (done, bytes)
+    }
+
+    /// Takes a burst through the VPC. Returns how many chains are done with, the bytes and frames they carried, and the port
+    /// that has no room for the one after them.
+    fn burst(&mut self, number: u32, chains: &[softdpu_ring::Chain]) -> (usize, u64, u64, Option<PortId>) {
+        let mut packets = std::mem::take(&mut self.net.packets);
+        let mut verdicts = std::mem::take(&mut self.net.verdicts);
+        let mut origins = [0u8; BURST];
+        let mut heads = [0u8; BURST];
+        let mut count = 0;
+        let mut broken = None;
+        if let Some(queue) = self.queues[number as usize].as_deref()
+            && let Role::Transmit(transmit) = &queue.spec.role
+        {
+            chains.iter().for_each(prefetch);
+            for (index, chain) in chains.iter().enumerate() {
+                match transmit.read(chain, &mut packets[count]) {
+                    Ok(()) => {
+                        origins[count] = index as u8;
+                        heads[count] = packets[count].head.len() as u8;
+                        count += 1;
+                    }
+                    Err(NoFrame::Drop(reason)) => {
+                        if let Some(port) = self.net.port(transmit.port) {
+                            port.counters.drop_in(reason);
+                        }
+                    }
+                    Err(NoFrame::Broken(reason)) => {
+                        broken = Some(reason);
+                        break;
+                    }
+                }
+            }
+        }
+        verdicts.clear();
+        self.net.vpc.forward(clock::now(), &mut packets[..count], &mut verdicts);
+        let (mut done, mut bytes, mut frames) = (chains.len(), 0, 0);
+        let mut no_room = None;
+        for (at, (packet, verdict)) in packets[..count].iter().zip(&verdicts).enumerate() {
+            let chain = &chains[usize::from(origins[at])];
+            let source = Source::Guest(&chain.buffer, tail_offset(heads[at].into()));
+            let (from, len) = (packet.port, usize::from(heads[at]) + packet.tail as usize);
+            let stands_for = packet.segmentation.map_or(1, |s| len.div_ceil(usize::from(s.size)) as u64);
+            if let Err(NoRoom(by)) = self.dispatch(packet, *verdict, source, true) {
+                done = usize::from(origins[at]);
+                no_room = Some(by);
+                break;
+            }
+            bytes += len as u64;
+            frames += stands_for;
+            self.count_in(from, len);
+        }
+        self.net.packets = packets;
+        self.net.verdicts = verdicts;
+        if let Some(reason) = broken {
+            self.break_queue(number, reason);
+        }
+        (done, bytes, frames, no_room)
+    }
+
+    fn count_in(&mut self, from: PortId, len: usize) {
+        if let Some(port) = self.net.port(from) {
+            port.counters.frames_in.add(1);
+            port.counters.bytes_in.add(len as u64);
+        }
+    }
+
+    /// Does what was decided about a frame.
+    fn dispatch(
+        &mut self,
+        packet: &Packet,
+        verdict: Verdict,
+        source: Source<'_>,
+        may_hold: bool,
+    ) -> Result<(), NoRoom> {
+        match verdict {
+            Verdict::Local { port, hash } => self.send(Target { port, hash, overhead: 0 }, packet, source, may_hold),
+            Verdict::Underlay { port, hash, overhead } => {
+                self.send(Target { port, hash, overhead }, packet, source, may_hold)
+            }
+            Verdict::Software => {
+                self.software(packet, source);
+                Ok(())
+            }
+            Verdict::Consumed => Ok(()),
+            Verdict::Drop(reason) => {
+                self.drop_in(packet.port, reason);
+                Ok(())
+            }
+        }
+    }
+
+    fn drop_in(&mut self, port: PortId, reason: DropReason) {
+        if let Some(port) = self.net.port(port) {
+            port.counters.drop_in(reason);
+        }
+    }
+
+    fn drop_out(&mut self, port: PortId, reason: DropReason) {
+        if let Some(port) = self.net.port(port) {
+            port.counters.drop_out(reason);
+        }
+    }
+
+    /// Shows a whole frame to the software tier and sends what it wants sent.
+    fn software(&mut self, packet: &Packet, source: Source<'_>) {
+        let mut whole = std::mem::take(&mut self.net.whole);
+        let mut replies = std::mem::take(&mut self.net.replies);
+        let from = packet.port;
+        whole.resize(packet.len(), 0);
+        if gather(packet, source, &mut whole).is_ok() {
+            if let Some(port) = self.net.port(from) {
+                port.counters.software.add(1);
+            }
+            let verdict = self.net.vpc.software(from, &whole, packet.checksum, packet.segmentation, &mut replies);
+            if let Verdict::Drop(reason) = verdict {
+                self.drop_in(from, reason);
+            }
+        } else {
+            self.drop_in(from, DropReason::Truncated);
+        }
+        for reply in replies.drain(..) {
+            let target = Target { port: reply.port, hash: 0, overhead: 0 };
+            let (packet, rest) = as_it_is(&reply.frame, from);
+            // A reply that finds no room is asked for again.
+            let _ = self.send(target, &packet, Source::Bytes(rest), false);
+        }
+        self.net.replies = replies;
+        self.net.whole = whole;
+    }
+
+    /// Sends a frame by a port, wherever that is.
+    fn send(&mut self, target: Target, packet: &Packet, source: Source<'_>, may_hold: bool) -> Result<(), NoRoom> {
+        let from = packet.port;
+        let Some(port) = self.net.port(target.port) else {
+            self.drop_in(from, DropReason::PortDown);
+            return Ok(());
+        };
+        if let Some(owner) = port.owner {
+            if owner != self.index {
+                self.send_away_frame(owner, target, packet, source);
+            } else if port.socket.is_some() {
+                self.send_to_socket(target, packet, source);
+            } else {
+                // It is being read just now: later in this round.
+                self.send_away_frame(owner, target, packet, source);
+            }
+            return Ok(());
+        }
+        if port.receivers.is_empty() {
+            port.counters.drop_out(DropReason::PortDown);
+            return Ok(());
+        }
+        let receiver = port.receivers[target.hash as usize % port.receivers.len()];
+        if receiver.core != self.index {
+            self.send_away_frame(receiver.core, target, packet, source);
+            return Ok(());
+        }
+        self.send_to_guest(target.port, receiver.key, packet, source, may_hold)
+    }
+
+    fn send_to_guest(
+        &mut self,
+        to: PortId,
+        key: QueueKey,
+        packet: &Packet,
+        source: Source<'_>,
+        may_hold: bool,
+    ) -> Result<(), NoRoom> {
+        let Some(queue) = here(&mut self.queues, key).filter(|queue| queue.takes_work()) else {
+            self.drop_out(to, DropReason::PortDown);
+            return Ok(());
+        };
+        let len = packet.len() as u64;
+        match deliver(queue, packet, source) {
+            Ok(()) => {
+                if !queue.touched {
+                    queue.touched = true;
+                    self.touched.push(key.number);
+                }
+                if let Some(port) = self.net.port(to) {
+                    port.patience.took();
+                    port.counters.frames_out.add(1);
+                    port.counters.bytes_out.add(len);
+                    port.counters.copied.add(len);
+                }
+                Ok(())
+            }
+            Err(Refused::Unfinished) => {
+                self.cut_up_for_guest(to, key, packet, source);
+                Ok(())
+            }
+            Err(Refused::NoBuffer) => {
+                let Some(port) = self.net.port(to) else { return Ok(()) };
+                if may_hold && port.patience.hold(Nanos(clock::now())) {
+                    port.counters.held.add(1);
+                    return Err(NoRoom(to));
+                }
+                port.counters.drop_out(DropReason::NoBuffer);
+                Ok(())
+            }
+            Err(Refused::Drop(reason)) => {
+                self.drop_out(to, reason);
+                Ok(())
+            }
+            Err(Refused::Broken(reason)) => {
+                self.break_queue(key.number, reason);
+                self.drop_out(to, DropReason::PortDown);
+                Ok(())
+            }
+        }
+    }
+
+    /// A driver that takes no unfinished frames gets finished ones.
+    fn cut_up_for_guest(&mut self, to: PortId, key: QueueKey, packet: &Packet, source: Source<'_>) {
+        let segmenter = match Segmenter::new(packet, 0, MAX_FRAME) {
+            Ok(segmenter) => segmenter,
+            Err(reason) => return self.drop_in(packet.port, reason),
+        };
+        let mut segment = std::mem::take(&mut self.net.segment);
+        for index in 0..segmenter.segments() {
+            segment.resize(segmenter.len(index), 0);
+            if let Err(error) = segmenter.write(index, &source, &mut segment) {
+                self.drop_in(packet.port, not_written(error));
+                break;
+            }
+            if let Some(port) = self.net.port(to) {
+                port.counters.copied_again.add(segment.len() as u64);
+            }
+            let (finished, rest) = as_it_is(&segment, packet.port);
+            let finished = Packet { checksum: Checksum::Valid, ..finished };
+            let _ = self.send_to_guest(to, key, &finished, Source::Bytes(rest), false);
+        }
+        self.net.segment = segment;
+    }
+
+    /// Writes a frame into a socket's memory: whole where its reader takes it so, otherwise cut up and finished.
+    fn send_to_socket(&mut self, target: Target, packet: &Packet, source: Source<'_>) {
+        let Some(Port { socket: Some(socket), counters, .. }) = self.net.port(target.port) else { return };
+        let mut write = |header: VnetHeader, len: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<(), DropReason>| {
+            let Some(room) = socket.reserve(len) else {
+                counters.drop_out(DropReason::NoBuffer);
+                return Ok(());
+            };
+            fill(room)?;
+            socket.commit(header, len);
+            counters.frames_out.add(1);
+            counters.bytes_out.add(len as u64);
+            counters.copied.add(len as u64);
+            Ok(())
+        };
+        let written = if target.overhead == 0 {
+            write(socket_header(packet), packet.len(), &mut |room| gather(packet, source, room))
+        } else {
+            Segmenter::new(packet, target.overhead.into(), MAX_FRAME).and_then(|segmenter| {
+                (0..segmenter.segments()).try_for_each(|index| {
+                    write(VnetHeader::default(), segmenter.len(index), &mut |room| {
+                        segmenter.write(index, &source, room).map_err(not_written)
+                    })
+                })
+            })
+        };
+        if let Err(reason) = written {
+            self.drop_in(packet.port, reason);
+        }
+    }
+
+    /// A frame for a port of another core, or for one that is being read just now.
+    fn send_away_frame(&mut self, core: CoreIndex, target: Target, packet: &Packet, source: Source<'_>) {
+        let mut tail = vec![0; packet.tail as usize];
+        if source.read(0, &mut tail).is_err() {
+            return self.drop_in(packet.port, DropReason::Truncated);
+        }
+        if let Some(port) = self.net.port(target.port) {
+            port.counters.copied_again.add(tail.len() as u64);
+        }
+        let Target { port: to, hash, overhead } = target;
+        self.net.send_parcel(core, Parcel { to, hash, overhead, packet: packet.clone(), tail });
+    }
+
+    /// Hands what was collected for other cores to them, and what waited for a socket of this core to it.
+    pub(super) fn send_parcels(&mut self) {
+        let mut parcels = std::mem::take(&mut self.net.parcels);
+        for (core, batch) in parcels.drain(..) {
+            if core == self.index {
+                self.take_parcels(batch);
+            } else if self.parcels[core.0].load(Relaxed) + batch.len() > PARCELS {
+                for parcel in batch {
+                    self.drop_out(parcel.to, DropReason::NoBuffer);
+                }
+            } else {
+                self.parcels[core.0].fetch_add(batch.len(), Relaxed);
+                self.peers[core.0].send(ToCore::Parcels(batch));
+            }
+        }
+        // What the parcels to this core gave rise to goes in the next round.
+        parcels.append(&mut self.net.parcels);
+        self.net.parcels = parcels;
+    }
+
+    /// Frames from other cores.
+    pub(super) fn take_parcels(&mut self, parcels: Vec<Parcel>) {
+        for Parcel { to, hash, overhead, packet, tail } in parcels {
+            let _ = self.send(Target { port: to, hash, overhead }, &packet, Source::Bytes(&tail), false);
+        }
+    }
+
+    /// Reads the sockets that this core owns. Whether there was anything.
+    pub(super) fn read_sockets(&mut self) -> bool {
+        let mut any = false;
+        for at in 0..self.net.sockets.len() {
+            let id = self.net.sockets[at];
+            let Some(mut socket) = self.net.port(id).and_then(|port| port.socket.take()) else { continue };
+            let received = socket.receive(BURST, |frames| self.socket_frames(id, frames));
+            if let Some(port) = self.net.port(id) {
+                port.socket = Some(socket);
+            }
+            match received {
+                Ok(count) => any |= count > 0,
+                Err(error) => self.socket_failed(id, &error),
+            }
+        }
+        any
+    }
+
+    fn socket_failed(&mut self, id: PortId, error: &PortError) {
+        if let Some(port) = self.net.port(id)
+            && !std::mem::replace(&mut port.complained, true)
+        {
+            tracing::warn!(port = %port.name, %error, "its socket fails; this is said once");
+        }
+    }
+
+    /// Takes frames of a socket through the VPC.
+    fn socket_frames(&mut self, id: PortId, frames: &mut [Frame<'_>]) {
+        let mut packets = std::mem::take(&mut self.net.packets);
+        let mut verdicts = std::mem::take(&mut self.net.verdicts);
+        let mut rests: [&[u8]; BURST] = [&[]; BURST];
+        let mut count = 0;
+        for frame in frames.iter().take(BURST) {
+            let Some((checksum, segmentation)) = left_to_do(&frame.header, frame.bytes.len()) else {
+                self.drop_in(id, DropReason::BadOffload);
+                continue;
+            };
+            let packet = &mut packets[count];
+            packet.head.reset(frame.bytes.len());
+            let (head, rest) = frame.bytes.split_at(packet.head.len());
+            packet.head.bytes_mut().copy_from_slice(head);
+            (packet.tail, packet.port) = (rest.len() as u32, id);
+            (packet.checksum, packet.segmentation) = (checksum, segmentation);
+            rests[count] = rest;
+            count += 1;
+            self.count_in(id, frame.bytes.len());
+        }
+        verdicts.clear();
+        self.net.vpc.forward(clock::now(), &mut packets[..count], &mut verdicts);
+        for ((packet, verdict), rest) in packets[..count].iter().zip(&verdicts).zip(rests) {
+            let _ = self.dispatch(packet, *verdict, Source::Bytes(rest), false);
+        }
+        self.net.packets = packets;
+        self.net.verdicts = verdicts;
+    }
+
+    /// Hands everything that was written to sockets in this round to the kernel.
+    pub(super) fn flush_sockets(&mut self) {
+        for at in 0..self.net.sockets.len() {
+            let id = self.net.sockets[at];
+            if let Some(Port { socket: Some(socket), .. }) = self.net.port(id)
+                && let Err(error) = socket.flush()
+            {
+                self.drop_out(id, DropReason::Backend);
+                self.socket_failed(id, &error);
+            }
+        }
+    }
+
+    /// Lets a transmit queue go on that was held for a receiver's room, if there is room or patience is over.
+    pub(super) fn release_held(&mut self, number: u32, now: Nanos) {
+        let Some(queue) = self.queues[number as usize].as_deref_mut() else { return };
+        let id = queue.id();
+        let Role::Transmit(transmit) = &mut queue.spec.role else { return };
+        let Some(Held { by, units }) = transmit.held else { return };
+        let receivers = self.net.port(by).map(|port| Arc::clone(&port.receivers)).unwrap_or_default();
+        let room = receivers.is_empty()
+            || receivers.iter().any(|receiver| {
+                here(&mut self.queues, receiver.key).is_none_or(|queue| !queue.takes_work() || queue.has_room())
+            });
+        if !room && self.net.port(by).is_some_and(|port| port.patience.hold(now)) {
+            return;
+        }
+        if let Some(queue) = self.queues[number as usize].as_deref_mut()
+            && let Role::Transmit(transmit) = &mut queue.spec.role
+        {
+            transmit.held = None;
+            self.scheduler.ready(now, id, Work { units, bytes: 0 });
+        }
+    }
+}
+
+/// A finished frame in memory of this process: its packet, and the bytes behind the head.
+fn as_it_is(frame: &[u8], port: PortId) -> (Packet, &[u8]) {
+    let head = Head::of(frame);
+    let rest = &frame[head.len()..];
+    (Packet { head, tail: rest.len() as u32, checksum: Checksum::Complete, segmentation: None, port }, rest)
+}
+
+/// A frame whose sender said that it was longer than it is.
+fn not_written(error: WriteError) -> DropReason {
+    match error {
+        WriteError::Tail(_) => DropReason::Truncated,
+        WriteError::Index { .. } | WriteError::Room { .. } => DropReason::Malformed,
+    }
+}
+
+/// Writes the frame as a whole into `to`, which is as long.
+fn gather(packet: &Packet, source: Source<'_>, to: &mut [u8]) -> Result<(), DropReason> {
+    let (head, tail) = to.split_at_mut(packet.head.len());
+    head.copy_from_slice(packet.head.bytes());
+    source.read(0, tail).map_err(|_| DropReason::Truncated)
+}

@@ -1,0 +1,71 @@
+//! A frame into a guest's receive queue.
+
+use softdpu_device::net::{self, Lacking, Part};
+use softdpu_ring::Used;
+use softdpu_vpc::{DropReason, Packet};
+
+use super::{Receive, Source, offload};
+use crate::queue::{Role, RunningQueue};
+
+/// Why a frame is not in the queue.
+#[derive(Debug)]
+pub(crate) enum Refused {
+    /// The driver does not take it unfinished.
+    Unfinished,
+    /// There is no free buffer; it may be tried again.
+    NoBuffer,
+    /// It never will be.
+    Drop(DropReason),
+    /// The driver broke the queue.
+    Broken(String),
+}
+
+impl From<Lacking> for Refused {
+    fn from(_: Lacking) -> Refused {
+        Refused::Unfinished
+    }
+}
+
+/// Writes a frame, as it is, into the next buffers of a receive queue and marks them finished.
+pub(crate) fn deliver(queue: &mut RunningQueue, packet: &Packet, source: Source<'_>) -> Result<(), Refused> {
+    let is_tracked = queue.spec.view.is_tracked();
+    let Role::Receive(receive) = &mut queue.spec.role else { return Err(Refused::Drop(DropReason::PortDown)) };
+    let header = offload::header(packet).build(receive.model.negotiated())?;
+    let buffers = reserve(receive, &mut queue.spec.ring, packet.len())?;
+    let parts = [Part::Bytes(packet.head.bytes()), source.part(packet.tail as usize)];
+    let model = receive.model;
+    let chains = receive.fill(buffers.into());
+    let mut chain = chains.iter();
+    let (view, finished) = (&queue.spec.view, &mut queue.finished);
+    let written = model.deliver(header, &parts, chains.iter().map(|chain| &chain.buffer), buffers, |written| {
+        if let Some(chain) = chain.next() {
+            if is_tracked {
+                chain.buffer.mark_dirty_in(view, 0, written.into());
+            }
+            finished.push(Used { id: chain.id, descriptors: chain.descriptors, written });
+        }
+    });
+    queue.taken += u32::from(buffers);
+    written.map_err(|error| Refused::Broken(error.to_string()))
+}
+
+/// How many of the next buffers hold a frame of `len` bytes together; they are taken from the ring if need be.
+#[inline]
+fn reserve(receive: &mut Receive, ring: &mut softdpu_ring::Queue, len: usize) -> Result<u16, Refused> {
+    let model = receive.model;
+    let mut left = (len + net::abi::header::SIZE) as u64;
+    let mut buffers = 0;
+    loop {
+        let found = receive.buffer(ring, usize::from(buffers)).map_err(|error| Refused::Broken(error.to_string()))?;
+        let Some(chain) = found else { return Err(Refused::NoBuffer) };
+        let offer = model.offer(&chain.buffer, chain.readable).map_err(|error| Refused::Broken(error.to_string()))?;
+        left = left.saturating_sub(offer.into());
+        buffers += 1;
+        if left == 0 {
+            return Ok(buffers);
+        }
+        if !model.is_mergeable() {
+            return Err(Refused::Drop(DropReason::TooLong));
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The network side of a core: frames from guests' transmit queues and from the kernel's sockets, through the VPC, into
+//! guests' receive queues and sockets.
+//!
+//! ```text
+//!   transmit queue ──▶ channel ──▶ scheduler ──▶ heads copied out ──▶ Vpc::forward ──▶ receive queue of this core
+//!   TAP · underlay ──────────────────────────────┘                               ├──▶ another core (a parcel)
+//!                                                                                └──▶ TAP · underlay
+//! ```
+//!
+//! Between guests of one core, a frame's bytes are copied once, from guest memory to guest memory, but for the head that is
+//! looked at. A frame for a port on another core, or one that is cut up or whose checksum is completed here, is copied
+//! once more; each copy is counted.
+
+mod deliver;
+mod offload;
+mod port;
+mod receive;
+mod socket;
+mod source;
+mod transmit;
+
+pub use port::{PortCounters, PortSpec};
+pub use receive::Receive;
+pub use socket::Socket;
+pub use transmit::{RateLimit, Transmit};
+
+pub(crate) use deliver::{Refused, deliver};
+pub(crate) use port::{Port, Receiver};
+pub(crate) use socket::{header as socket_header, left_to_do};
+pub(crate) use source::Source;
+pub(crate) use transmit::{Held, NoFrame, prefetch, tail_offset};
+
+use std::sync::Arc;
+
+use softdpu_vpc::{Checksum, Head, Packet, PortId, Reply, Tables, Verdict, Vpc};
+
+use crate::message::CoreIndex;
+
+/// Frames that go through the VPC together.
+pub(crate) const BURST: usize = 32;
+
+/// Frames from other cores that may wait for a core; beyond that they are dropped.
+pub(crate) const PARCELS: usize = 4096;
+
+/// A frame for a port of another core.
+pub(crate) struct Parcel {
+    pub to: PortId,
+    pub hash: u32,
+    /// Bytes of outer headers at the head's start, where the port is the underlay.
+    pub overhead: u16,
+    pub packet: Packet,
+    pub tail: Vec<u8>,
+}
+
+/// What a core knows of networks, and what it reuses from burst to burst.
+pub(crate) struct Net {
+    pub vpc: Vpc,
+    /// By port number.
+    pub ports: Vec<Option<Port>>,
+    /// Ports whose sockets this core has.
+    pub sockets: Vec<PortId>,
+    /// The burst that is under way.
+    pub packets: Vec<Packet>,
+    pub verdicts: Vec<Verdict>,
+    pub replies: Vec<Reply>,
+    /// A frame as a whole, or as it is cut up.
+    pub whole: Vec<u8>,
+    pub segment: Vec<u8>,
+    /// Collected in this round, by core.
+    pub parcels: Vec<(CoreIndex, Vec<Parcel>)>,
+}
+
+impl Net {
+    pub(crate) fn new(tables: Arc<Tables>) -> Net {
+        let packet = Packet {
+            head: Head::with_len(0),
+            tail: 0,
+            checksum: Checksum::Complete,
+            segmentation: None,
+            port: PortId(0),
+        };
+        Net {
+            vpc: Vpc::new(tables),
+            ports: Vec::new(),
+            sockets: Vec::new(),
+            packets: vec![packet; BURST],
+            verdicts: Vec::with_capacity(BURST),
+            replies: Vec::new(),
+            whole: Vec::new(),
+            segment: Vec::new(),
+            parcels: Vec::new(),
+        }
+    }
+
+    /// The port, if it is there.
+    #[inline]
+    pub(crate) fn port(&mut self, PortId(id): PortId) -> Option<&mut Port> {
+        self.ports.get_mut(id as usize)?.as_mut()
+    }
+
+    /// Adds or replaces a port.
+    pub(crate) fn set_port(&mut self, PortId(id): PortId, port: Option<Port>) {
+        let id = id as usize;
+        if self.ports.len() <= id {
+            self.ports.resize_with(id + 1, || None);
+        }
+        self.ports[id] = port;
+    }
+
+    /// Puts a frame on its way to another core.
+    pub(crate) fn send_parcel(&mut self, core: CoreIndex, parcel: Parcel) {
+        match self.parcels.iter_mut().find(|(other, _)| *other == core) {
+            Some((_, batch)) => batch.push(parcel),
+            None => self.parcels.push((core, vec![parcel])),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Ports: where frames come from and go to.
+
+use std::sync::Arc;
+
+use softdpu_sched::Patience;
+use softdpu_vpc::DropReason;
+
+use super::socket::Socket;
+use crate::counters::Counter;
+use crate::message::{CoreIndex, QueueKey};
+
+/// What passed through a port on one core. `in`: from the port into the node; `out`: by the port out of it.
+#[derive(Debug)]
+pub struct PortCounters {
+    /// Frames that came in; one that stands for several counts once.
+    pub frames_in: Counter,
+    /// Their bytes.
+    pub bytes_in: Counter,
+    /// Frames that went out.
+    pub frames_out: Counter,
+    /// Their bytes.
+    pub bytes_out: Counter,
+    /// Frames that the software tier saw.
+    pub software: Counter,
+    /// Frames that came in and were dropped, by reason.
+    pub dropped_in: [Counter; DropReason::ALL.len()],
+    /// Frames that were to go out and were dropped, by reason.
+    pub dropped_out: [Counter; DropReason::ALL.len()],
+    /// Payload bytes that were copied on the way out of this port.
+    pub copied: Counter,
+    /// Payload bytes that were copied a second time: to be cut up, summed, or handed to another core.
+    pub copied_again: Counter,
+    /// Times a sender was held because this port had no room.
+    pub held: Counter,
+}
+
+impl Default for PortCounters {
+    fn default() -> Self {
+        PortCounters {
+            frames_in: Counter::default(),
+            bytes_in: Counter::default(),
+            frames_out: Counter::default(),
+            bytes_out: Counter::default(),
+            software: Counter::default(),
+            dropped_in: std::array::from_fn(|_| Counter::default()),
+            dropped_out: std::array::from_fn(|_| Counter::default()),
+            copied: Counter::default(),
+            copied_again: Counter::default(),
+            held: Counter::default(),
+        }
+    }
+}
+
+impl PortCounters {
+    #[inline]
+    pub(crate) fn drop_in(&self, reason: DropReason) {
+        self.dropped_in[reason as usize].add(1);
+    }
+
+    #[inline]
+    pub(crate) fn drop_out(&self, reason: DropReason) {
+        self.dropped_out[reason as usize].add(1);
+    }
+}
+
+/// What a port is on the core that is told of it.
+pub struct PortSpec {
+    /// Its name, for logs.
+    pub name: Arc<str>,
+    /// The kernel's socket, on the core that owns it. Guests have receive queues instead.
+    pub socket: Option<Socket>,
+}
+
+/// A receive queue that takes frames for a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Receiver {
+    pub core: CoreIndex,
+    pub key: QueueKey,
+}
+
+/// A port as a core has it.
+pub(crate) struct Port {
+    pub name: Arc<str>,
+    pub counters: Arc<PortCounters>,
+    /// Enabled receive queues, on whatever core.
+    pub receivers: Arc<[Receiver]>,
+    /// The core that has the socket.
+    pub owner: Option<CoreIndex>,
+    pub socket: Option<Socket>,
+    /// For senders on this core.
+    pub patience: Patience,
+    /// It was said that its socket fails.
+    pub complained: bool,
+}

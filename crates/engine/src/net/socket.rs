@@ -1,0 +1,85 @@
+//! A port's socket in the kernel.
+
+use std::os::fd::BorrowedFd;
+
+use softdpu_device::net::{self, TxHeader};
+use softdpu_sys::port::packet::PacketSocket;
+use softdpu_sys::port::tap::Tap;
+use softdpu_sys::port::{Frame, PortError, VnetHeader};
+use softdpu_vpc::{Checksum, Packet, Segmentation};
+
+use super::offload;
+
+/// A socket of the kernel that carries frames. It never blocks.
+pub enum Socket {
+    /// The host's network stack, or a container's.
+    Tap(Tap),
+    /// An interface of the host: the underlay.
+    Packet(PacketSocket),
+}
+
+macro_rules! each {
+    ($self:expr, $socket:ident => $body:expr) => {
+        match $self {
+            Socket::Tap($socket) => $body,
+            Socket::Packet($socket) => $body,
+        }
+    };
+}
+
+impl Socket {
+    /// Readable when there are frames.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        each!(self, socket => socket.fd())
+    }
+
+    /// Gives up to `max` frames to `batch`; how many there were.
+    ///
+    /// # Errors
+    /// What the kernel said; the port goes on.
+    pub(crate) fn receive(&mut self, max: usize, batch: impl FnOnce(&mut [Frame<'_>])) -> Result<usize, PortError> {
+        each!(self, socket => socket.receive(max, batch))
+    }
+
+    /// Space for a frame of `len` bytes, all of which are to be written before it is [committed](Self::commit). None: there is
+    /// no room.
+    pub(crate) fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
+        // What waits is handed over to make room. A failure is told by the next flush.
+        if each!(self, socket => socket.waiting()) >= softdpu_sys::port::MAX_BATCH {
+            let _ = each!(self, socket => socket.flush());
+        }
+        each!(self, socket => socket.reserve(len))
+    }
+
+    /// Puts the frame in the space last reserved behind those that wait.
+    pub(crate) fn commit(&mut self, header: VnetHeader, len: usize) -> bool {
+        each!(self, socket => socket.commit(header, len))
+    }
+
+    /// Hands what waits to the kernel.
+    ///
+    /// # Errors
+    /// What the kernel said; what waited is dropped.
+    pub(crate) fn flush(&mut self) -> Result<usize, PortError> {
+        each!(self, socket => if socket.waiting() > 0 { socket.flush() } else { Ok(0) })
+    }
+}
+
+/// What the kernel left to do to a frame. None: what it says does not fit the frame.
+pub(crate) fn left_to_do(header: &VnetHeader, len: usize) -> Option<(Checksum, Option<Segmentation>)> {
+    let len = u32::try_from(len).ok()?;
+    let parsed = TxHeader::parse(&header.to_bytes(), len, u64::MAX).ok()?;
+    let checksum = match offload::checksum(parsed.checksum) {
+        Checksum::Complete if header.flags & VnetHeader::DATA_VALID != 0 => Checksum::Valid,
+        checksum => checksum,
+    };
+    Some((checksum, parsed.segmentation.map(offload::segmentation)))
+}
+
+/// What is left to the kernel to do to a frame.
+pub(crate) fn header(packet: &Packet) -> VnetHeader {
+    match offload::header(packet).build(u64::MAX) {
+        Ok(bytes) => VnetHeader::from_bytes(&bytes),
+        Err(net::Lacking::Checksum | net::Lacking::Segmentation) => VnetHeader::default(),
+    }
+}

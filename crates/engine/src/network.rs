@@ -1,0 +1,113 @@
+//! The control thread's handle on networks: ports, and which queues take their frames.
+
+use std::sync::Arc;
+
+use softdpu_sched::Patience;
+use softdpu_vpc::{PortId, Tables};
+
+use crate::engine::{Engine, EngineError};
+use crate::message::{CoreIndex, QueueKey, ToCore};
+use crate::net::{Port, PortCounters, PortSpec, Receiver};
+
+/// What the engine knows of ports.
+#[derive(Default)]
+pub(crate) struct Network {
+    pub receivers: Vec<Entry>,
+}
+
+/// A running receive queue.
+pub(crate) struct Entry {
+    pub port: PortId,
+    /// Which of the device's queues it is.
+    pub index: u16,
+    pub key: QueueKey,
+    pub enabled: bool,
+}
+
+impl Network {
+    /// The port whose frames a queue takes.
+    pub(crate) fn port_of(&self, key: QueueKey) -> Option<PortId> {
+        self.receivers.iter().find(|entry| entry.key == key).map(|entry| entry.port)
+    }
+}
+
+impl Engine {
+    /// Puts another configuration of the networks into force, on each core from its next round on.
+    pub fn set_tables(&self, tables: &Arc<Tables>) {
+        for core in &self.cores {
+            core.mailbox.send(ToCore::Tables(Arc::clone(tables)));
+        }
+    }
+
+    /// Adds a port, its socket (if it has one) on `core` or on the one with the fewest queues. Returns what it counts, core by
+    /// core.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchCore`].
+    pub fn add_port(
+        &mut self,
+        id: PortId,
+        spec: PortSpec,
+        core: Option<CoreIndex>,
+    ) -> Result<Vec<Arc<PortCounters>>, EngineError> {
+        let PortSpec { name, mut socket } = spec;
+        let owner = match (&socket, core) {
+            (None, _) => None,
+            (Some(_), Some(core)) => Some(self.check(core)?),
+            (Some(_), None) => Some(self.least_loaded()),
+        };
+        let counters: Vec<Arc<PortCounters>> = self.cores.iter().map(|_| Arc::default()).collect();
+        let receivers = self.receivers(id);
+        for (index, (core, counters)) in self.cores.iter().zip(&counters).enumerate() {
+            let port = Port {
+                name: Arc::clone(&name),
+                counters: Arc::clone(counters),
+                receivers: Arc::clone(&receivers),
+                owner,
+                socket: if owner == Some(CoreIndex(index)) { socket.take() } else { None },
+                patience: Patience::default(),
+                complained: false,
+            };
+            core.mailbox.send(ToCore::Port(id, Some(Box::new(port))));
+        }
+        Ok(counters)
+    }
+
+    /// Removes a port. Its queues are stopped before.
+    pub fn remove_port(&mut self, id: PortId) {
+        for core in &self.cores {
+            core.mailbox.send(ToCore::Port(id, None));
+        }
+    }
+
+    /// The enabled receive queues of a port, in the order of its queue pairs.
+    fn receivers(&self, port: PortId) -> Arc<[Receiver]> {
+        let mut entries: Vec<&Entry> =
+            self.network.receivers.iter().filter(|entry| entry.port == port && entry.enabled).collect();
+        entries.sort_by_key(|entry| entry.index);
+        let receiver = |entry: &&Entry| Some(Receiver { core: self.core_of(entry.key)?, key: entry.key });
+        entries.iter().filter_map(receiver).collect()
+    }
+
+    pub(crate) fn tell_receivers(&self, port: PortId) {
+        let receivers = self.receivers(port);
+        for core in &self.cores {
+            core.mailbox.send(ToCore::Receivers(port, Arc::clone(&receivers)));
+        }
+    }
+
+    pub(crate) fn enable_receiver(&mut self, key: QueueKey, enabled: bool) {
+        if let Some(entry) = self.network.receivers.iter_mut().find(|entry| entry.key == key) {
+            entry.enabled = enabled;
+            let port = entry.port;
+            self.tell_receivers(port);
+        }
+    }
+
+    pub(crate) fn remove_receiver(&mut self, key: QueueKey) {
+        if let Some(at) = self.network.receivers.iter().position(|entry| entry.key == key) {
+            let port = self.network.receivers.swap_remove(at).port;
+            self.tell_receivers(port);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! A virtio-net driver in this process: one queue pair.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use softdpu_device::net::{Net, NetConfig};
+use softdpu_engine::{Engine, PortSpec, QueueCounters, QueueKey, QueueSpec, RateLimit, Receive, Role, Transmit};
+use softdpu_memory::{GuestAddress, Mapping, Region, UserAddress, View, Window};
+use softdpu_ring::driver::{Driver, Layout, Piece};
+use softdpu_ring::{Format, Position, Positions, Queue, QueueConfig};
+use softdpu_sched::TenantId;
+use softdpu_sys::wake::Doorbell;
+use softdpu_vpc::PortId;
+
+const SIZE: u16 = 256;
+const TX_AT: u64 = 0x1000;
+const RX_AT: u64 = 0x10_000;
+const TX_BUFFERS: u64 = 0x10_0000;
+const RX_BUFFERS: u64 = 0x200_0000;
+const TX_SLOT: u64 = 0x1_1000;
+pub const RX_SLOT: u64 = 2048;
+const MEMORY: u64 = 0x400_0000;
+/// Bytes of the virtio header (virtio 1.3 §5.1.6).
+pub const HEADER: usize = 12;
+
+/// A guest's interface.
+pub struct Nic {
+    pub port: PortId,
+    pub mac: [u8; 6],
+    view: Arc<View>,
+    format: Format,
+    tx: Driver,
+    rx: Driver,
+    kick: Doorbell,
+    call: Doorbell,
+    tx_free: Vec<u64>,
+    tx_busy: HashMap<u16, u64>,
+    rx_busy: HashMap<u16, u64>,
+    pub features: u64,
+}
+
+impl Nic {
+    pub fn new(port: u32, format: Format, features: u64) -> Nic {
+        let mapping = Mapping::heap(MEMORY as usize);
+        let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), MEMORY, mapping, 0)]).unwrap();
+        let driver = |at| Driver::new(&view, format, SIZE, true, Layout::new(format, SIZE).addresses(UserAddress(at)));
+        let (tx, rx) = (driver(TX_AT).unwrap(), driver(RX_AT).unwrap());
+        Nic {
+            port: PortId(port),
+            mac: [2, 0x5d, 0, 0, 0, port as u8 + 1],
+            view,
+            format,
+            tx,
+            rx,
+            kick: Doorbell::new().unwrap(),
+            call: Doorbell::new().unwrap(),
+            tx_free: (0..64).collect(),
+            tx_busy: HashMap::new(),
+            rx_busy: HashMap::new(),
+            features,
+        }
+    }
+
+    fn queue(&self, at: u64, index: u16, role: Role, position: Position) -> QueueSpec {
+        let config = QueueConfig {
+            size: SIZE,
+            format: self.format,
+            event_idx: true,
+            indirect: true,
+            max_pieces: 64,
+            log_used: None,
+            resumed: false,
+        };
+        let addresses = Layout::new(self.format, SIZE).addresses(UserAddress(at));
+        let positions = Mapping::heap(Positions::bytes(self.format, SIZE));
+        let positions = Positions::new(Window::of_mapping(positions));
+        QueueSpec {
+            device: format!("nic{}", self.port.0).as_str().into(),
+            index,
+            tenant: TenantId(0),
+            role,
+            ring: Queue::in_order(&self.view, config, addresses, position, positions).unwrap(),
+            view: Arc::clone(&self.view),
+            kick: Some(self.kick.as_fd().try_clone_to_owned().unwrap()),
+            call: Some(self.call.as_fd().try_clone_to_owned().unwrap()),
+            error: None,
+            enabled: true,
+            resumed: false,
+            counters: Arc::new(QueueCounters::default()),
+        }
+    }
+
+    /// Adds the port and starts both queues.
+    pub fn start(&self, engine: &mut Engine, limit: Option<RateLimit>) -> [QueueKey; 2] {
+        let name: Arc<str> = format!("nic{}", self.port.0).as_str().into();
+        engine.add_port(self.port, PortSpec { name, socket: None }, None).unwrap();
+        self.start_queues(engine, limit, [Position::start(self.format); 2])
+    }
+
+    /// Starts both queues where they were stopped.
+    pub fn restart(&self, engine: &mut Engine, positions: [Position; 2]) -> [QueueKey; 2] {
+        self.start_queues(engine, None, positions)
+    }
+
+    fn start_queues(
+        &self,
+        engine: &mut Engine,
+        limit: Option<RateLimit>,
+        [rx_at, tx_at]: [Position; 2],
+    ) -> [QueueKey; 2] {
+        let model = Net::new(NetConfig::new(self.mac)).unwrap();
+        let features = model.features() & self.features;
+        let rx = Role::Receive(Receive::new(self.port, model.receive(features)));
+        let tx = Role::Transmit(Transmit::new(self.port, model.transmit(features), limit));
+        let rx = engine.start_queue(None, self.queue(RX_AT, 0, rx, rx_at)).unwrap();
+        let tx = engine.start_queue(None, self.queue(TX_AT, 1, tx, tx_at)).unwrap();
+        [rx, tx]
+    }
+
+    /// Gives `count` receive buffers.
+    pub fn give(&mut self, count: usize) {
+        for _ in 0..count {
+            let slot = (0..u64::from(SIZE)).find(|slot| !self.rx_busy.values().any(|busy| busy == slot)).unwrap();
+            let piece = Piece::writable(GuestAddress(RX_BUFFERS + slot * RX_SLOT), RX_SLOT as u32);
+            let id = self.rx.add(&[piece]).unwrap();
+            self.rx_busy.insert(id, slot);
+        }
+        self.rx.publish();
+    }
+
+    /// Sends a frame behind a virtio header; false: no room.
+    pub fn send(&mut self, header: &[u8; HEADER], frame: &[u8]) -> bool {
+        while let Some(done) = self.tx.take() {
+            self.tx_free.push(self.tx_busy.remove(&done.id).expect("sent twice"));
+        }
+        let Some(slot) = self.tx_free.pop() else { return false };
+        let at = TX_BUFFERS + slot * TX_SLOT;
+        self.write(at, header);
+        self.write(at + HEADER as u64, frame);
+        let pieces = [
+            Piece::readable(GuestAddress(at), HEADER as u32),
+            Piece::readable(GuestAddress(at + HEADER as u64), frame.len() as u32),
+        ];
+        let id = self.tx.add(&pieces).unwrap();
+        self.tx_busy.insert(id, slot);
+        if self.tx.publish() {
+            self.kick.ring();
+        }
+        true
+    }
+
+    /// The next frame, with its virtio header, and how many buffers it took.
+    pub fn receive(&mut self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let (mut bytes, mut left) = (Vec::new(), 1);
+        while left > 0 {
+            let done = match self.rx.take() {
+                Some(done) => done,
+                None if bytes.is_empty() => return None,
+                None => panic!("a frame's buffers are not given back together"),
+            };
+            let slot = self.rx_busy.remove(&done.id).expect("filled twice");
+            let part = self.read(RX_BUFFERS + slot * RX_SLOT, done.written as usize);
+            if bytes.is_empty() {
+                left = u16::from_le_bytes([part[10], part[11]]);
+            }
+            bytes.extend(part);
+            left -= 1;
+        }
+        let frame = bytes.split_off(HEADER);
+        Some((bytes, frame))
+    }
+
+    /// Waits for a frame.
+    pub fn wait(&mut self) -> (Vec<u8>, Vec<u8>) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            if let Some(frame) = self.receive() {
+                return frame;
+            }
+            assert!(Instant::now() < deadline, "no frame at port {} within 10 s", self.port.0);
+            std::thread::yield_now();
+        }
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.view.buffer(GuestAddress(at), bytes.len() as u64).unwrap().write_at(0, bytes).unwrap();
+    }
+
+    fn read(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.view.buffer(GuestAddress(at), len as u64).unwrap().read_at(0, &mut bytes).unwrap();
+        bytes
+    }
+}

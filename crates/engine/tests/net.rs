@@ -1,0 +1,297 @@
+//! Frames between two drivers in this process, over real cores.
+
+mod common;
+#[path = "common/nic.rs"]
+mod nic;
+
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::{cpus, engine, event};
+use nic::{HEADER, Nic, RX_SLOT};
+use softdpu_device::net::abi::feature;
+use softdpu_engine::{CoreIndex, FromCore, RateLimit};
+use softdpu_ring::Format;
+use softdpu_sched::{Nanos, TokenBucket};
+use softdpu_sys::clock;
+use softdpu_vpc::packet::Mac;
+use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Spec, SubnetSpec};
+use softdpu_vpc::{PortId, Tables};
+
+const BOTH: [Format; 2] = [Format::Split, Format::Packed];
+const ALL: u64 = u64::MAX;
+
+/// Two guests of one network and a third of another with the first one's address.
+fn tables() -> Arc<Tables> {
+    let network = |name: &str, vni| NetworkSpec {
+        name: name.to_owned(),
+        vni,
+        subnets: vec![SubnetSpec { prefix: "10.0.0.0/24".parse().unwrap(), gateway: "10.0.0.1".parse().unwrap() }],
+        gateway_mac: Mac([2, 0x5d, 0, 0, 0, 0xff]),
+        mtu: 1500,
+        dns: Vec::new(),
+    };
+    let endpoint = |network: &str, port: u32, host: u8| EndpointSpec {
+        network: network.to_owned(),
+        mac: Mac(mac(port)),
+        addresses: vec![address(host)],
+        place: Place::Port(PortId(port)),
+        mtu: None,
+        spoof_check: true,
+    };
+    let spec = Spec {
+        networks: vec![network("acme", 1), network("globex", 2)],
+        endpoints: vec![endpoint("acme", 0, 2), endpoint("acme", 1, 3), endpoint("globex", 2, 2)],
+        ..Spec::default()
+    };
+    Arc::new(Tables::build(&spec).unwrap())
+}
+
+fn mac(port: u32) -> [u8; 6] {
+    [2, 0x5d, 0, 0, 0, port as u8 + 1]
+}
+
+fn address(host: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, host])
+}
+
+/// A UDP datagram from one port's guest to another's; `mark` and the length are its payload.
+fn datagram(from: (u32, u8), to: (u32, u8), mark: u32, len: usize) -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame.extend(mac(to.0));
+    frame.extend(mac(from.0));
+    frame.extend([0x08, 0x00]);
+    let total = (20 + 8 + len) as u16;
+    let mut ip = vec![0x45, 0];
+    ip.extend(total.to_be_bytes());
+    ip.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, from.1, 10, 0, 0, to.1]);
+    let sum: u32 = ip.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame.extend(ip);
+    frame.extend([0x30, 0x39, 0, 9]);
+    frame.extend(((8 + len) as u16).to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(mark.to_be_bytes());
+    frame.extend((4..len).map(|at| at as u8));
+    frame
+}
+
+/// One at a time: drivers here spin, and there may be no more than two CPUs.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const PLAIN: [u8; HEADER] = [0; HEADER];
+
+#[test]
+fn a_frame_reaches_the_other_guest_as_it_was_sent() {
+    let _alone = alone();
+    for format in BOTH {
+        let mut engine = engine(Some(Duration::from_micros(50)));
+        engine.set_tables(&tables());
+        let (mut a, mut b) = (Nic::new(0, format, ALL), Nic::new(1, format, ALL));
+        a.start(&mut engine, None);
+        b.start(&mut engine, None);
+        b.give(64);
+        for mark in 0..500u32 {
+            // Around the head's length, and over several receive buffers.
+            let len = 4 + (mark as usize * 37) % 1460;
+            let frame = datagram((0, 2), (1, 3), mark, len);
+            assert!(a.send(&PLAIN, &frame));
+            let (header, found) = b.wait();
+            assert_eq!(found, frame, "frame {mark}");
+            assert_eq!(header[10..], [1, 0]);
+            b.give(1);
+        }
+    }
+}
+
+#[test]
+fn a_frame_that_stands_for_many_arrives_whole_over_several_buffers() {
+    let _alone = alone();
+    for format in BOTH {
+        let mut engine = engine(Some(Duration::from_micros(50)));
+        engine.set_tables(&tables());
+        let (mut a, mut b) = (Nic::new(0, format, ALL), Nic::new(1, format, ALL));
+        a.start(&mut engine, None);
+        b.start(&mut engine, None);
+        b.give(64);
+        let frame = datagram((0, 2), (1, 3), 7, 60_000);
+        // NEEDS_CSUM, GSO_UDP_L4 of 1,400 bytes, the checksum at offset 6 from byte 34.
+        let header = [1, 5, 0, 0, 0x78, 0x05, 34, 0, 6, 0, 0, 0];
+        assert!(a.send(&header, &frame));
+        let (found_header, found) = b.wait();
+        assert_eq!(found, frame);
+        let buffers = (HEADER + frame.len()).div_ceil(RX_SLOT as usize) as u16;
+        assert_eq!(found_header[..2], [1, 5]);
+        assert_eq!(found_header[4..10], header[4..10]);
+        assert_eq!(found_header[10..], buffers.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_driver_that_takes_no_offload_gets_finished_frames() {
+    let _alone = alone();
+    let mut engine = engine(Some(Duration::from_micros(50)));
+    engine.set_tables(&tables());
+    let without = !(feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_USO4 | feature::GUEST_USO6);
+    let (mut a, mut b) = (Nic::new(0, Format::Split, ALL), Nic::new(1, Format::Split, without));
+    a.start(&mut engine, None);
+    b.start(&mut engine, None);
+    b.give(64);
+    let frame = datagram((0, 2), (1, 3), 7, 4_000);
+    assert!(a.send(&[1, 5, 0, 0, 0x78, 0x05, 34, 0, 6, 0, 0, 0], &frame));
+    let mut payload = Vec::new();
+    for _ in 0..3 {
+        let (header, found) = b.wait();
+        assert_eq!(header[..2], [header[0] & 2, 0], "nothing is left to do");
+        assert!(found.len() <= 42 + 1_400);
+        assert_ne!(found[40..42], [0, 0], "the checksum is complete");
+        payload.extend_from_slice(&found[42..]);
+    }
+    assert_eq!(payload, frame[42..]);
+}
+
+#[test]
+fn networks_with_the_same_addresses_do_not_meet() {
+    let _alone = alone();
+    let mut engine = engine(Some(Duration::from_micros(50)));
+    engine.set_tables(&tables());
+    let mut nics: Vec<Nic> = (0..3).map(|port| Nic::new(port, Format::Split, ALL)).collect();
+    for nic in &mut nics {
+        nic.start(&mut engine, None);
+        nic.give(16);
+    }
+    // To an address that only the other network has, and to one that both have.
+    assert!(nics[2].send(&PLAIN, &datagram((2, 2), (1, 3), 1, 64)));
+    assert!(nics[1].send(&PLAIN, &datagram((1, 3), (0, 2), 2, 64)));
+    assert_eq!(nics[0].wait().1[42..46], 2u32.to_be_bytes());
+    std::thread::sleep(Duration::from_millis(20));
+    assert!(nics[1].receive().is_none());
+    assert!(nics[2].receive().is_none());
+}
+
+#[test]
+fn a_receiver_without_buffers_holds_its_sender_for_a_moment_only() {
+    let _alone = alone();
+    let mut engine = engine(Some(Duration::from_micros(50)));
+    engine.set_tables(&tables());
+    let (mut a, mut b) = (Nic::new(0, Format::Split, ALL), Nic::new(1, Format::Split, ALL));
+    a.start(&mut engine, None);
+    b.start(&mut engine, None);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut sent = 0u32;
+    while sent < 10_000 {
+        assert!(Instant::now() < deadline, "{sent} of 10,000 frames are gone within 10 s");
+        if a.send(&PLAIN, &datagram((0, 2), (1, 3), sent, 64)) {
+            sent += 1;
+        } else {
+            std::thread::yield_now();
+        }
+    }
+    b.give(1);
+    while !a.send(&PLAIN, &datagram((0, 2), (1, 3), 77_777, 64)) {
+        assert!(Instant::now() < deadline);
+    }
+    // What was sent before the buffer came may take it.
+    assert!(b.wait().1.len() > 42);
+}
+
+#[test]
+fn frames_cross_from_core_to_core_while_queues_move() {
+    let _alone = alone();
+    for format in BOTH {
+        let mut engine = engine(Some(Duration::from_micros(20)));
+        engine.set_tables(&tables());
+        let (mut a, mut b) = (Nic::new(0, format, ALL), Nic::new(1, format, ALL));
+        let [_, tx] = a.start(&mut engine, None);
+        let [rx, _] = b.start(&mut engine, None);
+        b.give(128);
+        let (mut sent, mut last, mut got) = (0u32, None, 0u32);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        for round in 0.. {
+            if round >= 400 && got >= 500 {
+                break;
+            }
+            engine.move_queue(tx, CoreIndex(round % cpus().len())).unwrap();
+            engine.move_queue(rx, CoreIndex(round / 2 % cpus().len())).unwrap();
+            for _ in 0..16 {
+                if a.send(&PLAIN, &datagram((0, 2), (1, 3), sent, 700)) {
+                    sent += 1;
+                }
+            }
+            let until = Instant::now() + Duration::from_micros(300);
+            while Instant::now() < until {
+                if let Some((_, frame)) = b.receive() {
+                    let mark = u32::from_be_bytes(frame[42..46].try_into().unwrap());
+                    assert_eq!(frame, datagram((0, 2), (1, 3), mark, 700));
+                    assert!(last.is_none_or(|last| mark != last), "frame {mark} twice");
+                    last = Some(mark);
+                    got += 1;
+                    b.give(1);
+                }
+            }
+            // A frame that meets a queue on its way may be lost, as on a wire.
+            assert!(Instant::now() < deadline, "{got} of {sent} frames arrived within 60 s");
+        }
+    }
+}
+
+#[test]
+fn a_rate_limit_holds() {
+    let _alone = alone();
+    let mut engine = engine(Some(Duration::from_micros(20)));
+    engine.set_tables(&tables());
+    let (mut a, mut b) = (Nic::new(0, Format::Split, ALL), Nic::new(1, Format::Split, ALL));
+    let limit = RateLimit::new(Some(TokenBucket::new(2_000, 100, Nanos(clock::now()))), None);
+    a.start(&mut engine, Some(limit));
+    b.start(&mut engine, None);
+    b.give(128);
+    let start = Instant::now();
+    let (mut sent, mut got) = (0u32, 0u32);
+    while got < 600 {
+        assert!(
+            start.elapsed() < Duration::from_secs(20),
+            "{got} of 600 frames within 20 s of a limit of 2,000 a second"
+        );
+        if a.send(&PLAIN, &datagram((0, 2), (1, 3), sent, 64)) {
+            sent += 1;
+        }
+        while b.receive().is_some() {
+            got += 1;
+            b.give(1);
+        }
+    }
+    let most = 100 + (2_000.0 * start.elapsed().as_secs_f64()) as u32 + 64;
+    assert!(got <= most, "{got} frames in {:?}: the limit is {most}", start.elapsed());
+    assert!(start.elapsed() >= Duration::from_millis(200), "600 frames in {:?}", start.elapsed());
+}
+
+#[test]
+fn a_stopped_pair_goes_on_with_the_buffers_it_had() {
+    let _alone = alone();
+    for format in BOTH {
+        let mut engine = engine(Some(Duration::from_micros(50)));
+        engine.set_tables(&tables());
+        let (mut a, mut b) = (Nic::new(0, format, ALL), Nic::new(1, format, ALL));
+        a.start(&mut engine, None);
+        let mut keys = b.start(&mut engine, None);
+        b.give(100);
+        for mark in 0..90u32 {
+            assert!(a.send(&PLAIN, &datagram((0, 2), (1, 3), mark, 64)));
+            assert_eq!(b.wait().1[42..46], mark.to_be_bytes());
+            let mut positions = Vec::new();
+            for key in keys {
+                engine.stop_queue(key, Duration::from_secs(1)).unwrap();
+                positions.push(event(&mut engine, "the queue stops", |event| match event {
+                    FromCore::Stopped { key: stopped, position, abandoned: 0 } if stopped == key => Some(position),
+                    _ => None,
+                }));
+            }
+            keys = b.restart(&mut engine, [positions[0], positions[1]]);
+        }
+    }
+}
