@@ -28,6 +28,7 @@ pub mod spec;
 mod stats;
 mod switch;
 mod tables;
+pub mod trace;
 mod verdict;
 mod vpc;
 

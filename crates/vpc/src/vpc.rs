@@ -131,18 +131,9 @@ impl Vpc {
         let head = Head::of(frame);
         let tail = (frame.len() - head.len()) as u32;
         let packet = Packet { head, tail, checksum, segmentation, port };
-        let tables = &*self.tables;
         let before = out.len();
-        let stopped = before::classify(tables, &packet).and_then(|metadata| {
-            let next = before::find(tables, &metadata)?;
-            after::check(tables, &packet, &metadata, &next).map(|_| ())
-        });
-        let verdict = match stopped {
-            Err(Stop::Ask(ask)) => software::refuse(ask),
-            Err(Stop::Drop(reason)) => Verdict::Drop(reason),
-            // The tables were replaced in between: now there is a way, which the sender's next frame takes.
-            Ok(()) => Verdict::Drop(DropReason::Unresolved),
-        };
+        self.id = self.id.wrapping_add(1);
+        let verdict = software::serve(&self.tables, &packet, frame, self.id, out);
         self.stats.replies += (out.len() - before) as u64;
         self.stats.count_software(&verdict);
         verdict

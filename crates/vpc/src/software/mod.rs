@@ -1,17 +1,134 @@
 //! Software tier: whole frames, everything that the other tiers do not do.
+//!
+//! A guest's question is answered by a service. The sender of a packet that cannot go on is told by an ICMP error: by the port
+//! it came from, or back through the tunnel.
 
+mod dispatch;
 pub(crate) mod limit;
 
-use crate::switch::Ask;
-use crate::verdict::{DropReason, Verdict};
+use std::net::IpAddr;
 
-pub(crate) fn refuse(ask: Ask) -> Verdict {
-    Verdict::Drop(match ask {
-        Ask::Arp | Ask::Neighbor | Ask::Router | Ask::Dhcp4 | Ask::Dhcp6 | Ask::Echo | Ask::NoPort => {
-            DropReason::Service
+use crate::packet::{Mac, Packet, Parsed, parse};
+use crate::service::ServiceContext;
+use crate::switch::{Ask, Metadata, Next, Origin, Stop, after, before, complete_udp6, encapsulate};
+use crate::tables::{Attachment, Endpoint, Key, Tables};
+use crate::verdict::{DropReason, Reply, Verdict};
+
+/// Deals with a whole frame, whose head is in `packet`. `id` identifies the outer IPv4 packet of a reply.
+pub(crate) fn serve(tables: &Tables, packet: &Packet, frame: &[u8], id: u16, out: &mut Vec<Reply>) -> Verdict {
+    match stopped(tables, packet) {
+        Stopped::Port(Stop::Drop(reason)) => Verdict::Drop(reason),
+        Stopped::Port(Stop::Ask(ask)) => by_port(tables, packet, frame, ask, out),
+        Stopped::Tunnel(metadata, next, ask) => through_tunnel(tables, &metadata, &next, frame, ask, id, out),
+    }
+}
+
+/// Why a frame is here, and what is needed to tell its sender.
+enum Stopped {
+    Port(Stop),
+    Tunnel(Metadata, Next, Ask),
+}
+
+fn stopped(tables: &Tables, packet: &Packet) -> Stopped {
+    let classified = before::classify(tables, packet);
+    let found = classified.and_then(|metadata| Ok((metadata, before::find(tables, &metadata)?)));
+    match found {
+        Err(stop) => Stopped::Port(stop),
+        Ok((metadata, next)) => match (after::check(tables, packet, &metadata, &next), metadata.from) {
+            // The tables were replaced in between: now there is a way, which the sender's next frame takes.
+            (Ok(_), _) => Stopped::Port(DropReason::Unresolved.into()),
+            (Err(Stop::Ask(ask)), Origin::Tunnel { .. }) => Stopped::Tunnel(metadata, next, ask),
+            (Err(stop), _) => Stopped::Port(stop),
+        },
+    }
+}
+
+/// Answers the guest at the port that the frame came from.
+fn by_port(tables: &Tables, packet: &Packet, frame: &[u8], ask: Ask, out: &mut Vec<Reply>) -> Verdict {
+    let endpoint = match tables.attachment(packet.port) {
+        Attachment::Endpoint(number) => tables.endpoint(number),
+        Attachment::Nothing | Attachment::Underlay => None,
+    };
+    let Some(endpoint) = endpoint else { return Verdict::Drop(DropReason::PortDown) };
+    match parse(frame, frame.len()) {
+        Ok(parsed) => {
+            let answer = ask_service(tables, endpoint, ask, &parsed, frame);
+            answer.deliver(|frame| Some(Reply { port: packet.port, frame }), out)
         }
-        Ask::NoRoute => DropReason::NoRoute,
-        Ask::HopLimit => DropReason::HopLimit,
-        Ask::PathMtu(_) => DropReason::PathMtu,
-    })
+        Err(reason) => Verdict::Drop(reason),
+    }
+}
+
+/// Tells the sender behind a tunnel.
+fn through_tunnel(
+    tables: &Tables,
+    metadata: &Metadata,
+    next: &Next,
+    frame: &[u8],
+    ask: Ask,
+    id: u16,
+    out: &mut Vec<Reply>,
+) -> Verdict {
+    let Origin::Tunnel { number, outer, .. } = metadata.from else { return Verdict::Drop(DropReason::Unresolved) };
+    let Some((sender, inner)) = next.back.and_then(|back| tables.endpoint(back)).zip(frame.get(outer.into()..)) else {
+        return Verdict::Drop(dispatch::reason(ask).unwrap_or(DropReason::Unresolved));
+    };
+    let answer = ask_service(tables, sender, ask, &metadata.parsed, inner);
+    let reply = |inner: Vec<u8>| {
+        let tunnel = tables.tunnel(number).filter(|tunnel| tunnel.resolved)?;
+        let vni = tables.network(metadata.network)?.vni;
+        let overhead = tunnel.headers().len();
+        let mut frame = vec![0; overhead];
+        encapsulate(&mut frame, tunnel, vni, metadata.hash, inner.len(), 0, id);
+        frame.extend_from_slice(&inner);
+        if tunnel.host.is_ipv6() {
+            complete_udp6(&mut frame);
+        }
+        Some(Reply { port: tunnel.port, frame })
+    };
+    answer.deliver(reply, out)
+}
+
+/// What a service said, and why the frame it was asked about is dropped, if it is.
+struct Served {
+    answer: crate::service::Answer,
+    reason: Option<DropReason>,
+}
+
+impl Served {
+    fn deliver(self, reply: impl FnOnce(Vec<u8>) -> Option<Reply>, out: &mut Vec<Reply>) -> Verdict {
+        let refused = match self.answer {
+            Ok(frame) => {
+                out.extend(frame.and_then(reply));
+                None
+            }
+            Err(reason) => Some(reason),
+        };
+        self.reason.or(refused).map_or(Verdict::Consumed, Verdict::Drop)
+    }
+}
+
+fn ask_service(tables: &Tables, endpoint: &Endpoint, ask: Ask, parsed: &Parsed, frame: &[u8]) -> Served {
+    let reason = dispatch::reason(ask);
+    let Some(network) = tables.network(endpoint.network) else {
+        return Served { answer: Err(DropReason::UnknownNetwork), reason };
+    };
+    let neighbor = |address: IpAddr| -> Option<Mac> {
+        let owner = tables.addresses().get(&Key::address(endpoint.network, address))?;
+        match owner.hop() {
+            Some(hop) => tables.hop(hop).map(|hop| hop.mac),
+            None => Some(network.gateway_mac),
+        }
+    };
+    let context = ServiceContext {
+        gateway_mac: network.gateway_mac,
+        subnets: &endpoint.subnets,
+        mtu: endpoint.mtu,
+        dns: &network.dns,
+        lease: tables.services().lease,
+        mac: endpoint.mac,
+        addresses: &endpoint.addresses,
+        neighbor: &neighbor,
+    };
+    Served { answer: dispatch::answer(ask, &context, parsed, frame), reason }
 }

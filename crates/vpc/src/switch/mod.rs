@@ -10,7 +10,7 @@ mod outer;
 mod rewrite;
 mod spoof;
 
-pub(crate) use outer::encapsulate;
+pub(crate) use outer::{complete_udp6, encapsulate};
 
 use crate::packet::{Checksum, Parsed};
 use crate::tables::{Key, Owner};

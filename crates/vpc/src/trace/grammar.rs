@@ -1,0 +1,266 @@
+//! From text to filter: recursive descent, one word ahead.
+//!
+//! ```text
+//! any   = all { "or" all }
+//! all   = one { "and" one }
+//! one   = "not" one | "(" any ")" | kind [ [side] "port" NUMBER ] | side ( "host" … | "net" … | "port" … ) | …
+//! ```
+
+use std::net::IpAddr;
+
+use thiserror::Error;
+
+use super::filter::{Kind, Side, Term};
+use crate::spec::Prefix;
+
+/// Most brackets and `not`s inside each other.
+const MOST_NESTED: usize = 64;
+
+/// A text that is no filter.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("column {column}: {}, expected {expected}", found.as_ref().map_or("the filter ends".into(), |found| format!("found {found:?}")))]
+pub struct FilterError {
+    /// Where, in characters from 1.
+    pub column: usize,
+    /// What is there; None: the end.
+    pub found: Option<String>,
+    /// What could be there.
+    pub expected: String,
+}
+
+/// A word and the column where it begins.
+type Word<'a> = (usize, &'a str);
+
+struct Words<'a> {
+    words: Vec<Word<'a>>,
+    at: usize,
+    /// Column behind the last.
+    end: usize,
+    depth: usize,
+}
+
+pub(super) fn parse(text: &str) -> Result<Term, FilterError> {
+    let mut words = Words { words: split(text), at: 0, end: text.chars().count() + 1, depth: 0 };
+    let term = any(&mut words)?;
+    match words.peek() {
+        None => Ok(term),
+        Some(_) => Err(words.error("and, or, or the end")),
+    }
+}
+
+/// Words are parted by blanks; a bracket is a word of its own.
+fn split(text: &str) -> Vec<Word<'_>> {
+    let mut words = Vec::new();
+    let mut start = None;
+    for (column, (at, letter)) in text.char_indices().enumerate() {
+        let bracket = matches!(letter, '(' | ')');
+        if (bracket || letter.is_whitespace())
+            && let Some((column, start)) = start.take()
+        {
+            words.push((column, &text[start..at]));
+        }
+        if bracket {
+            words.push((column + 1, &text[at..at + 1]));
+        } else if !letter.is_whitespace() && start.is_none() {
+            start = Some((column + 1, at));
+        }
+    }
+    if let Some((column, start)) = start {
+        words.push((column, &text[start..]));
+    }
+    words
+}
+
+impl<'a> Words<'a> {
+    fn peek(&self) -> Option<&'a str> {
+        self.words.get(self.at).map(|(_, word)| *word)
+    }
+
+    fn take(&mut self, wanted: &str) -> bool {
+        let is = self.peek() == Some(wanted);
+        self.at += usize::from(is);
+        is
+    }
+
+    /// At the next word.
+    fn error(&self, expected: &str) -> FilterError {
+        let word = self.words.get(self.at);
+        FilterError {
+            column: word.map_or(self.end, |(column, _)| *column),
+            found: word.map(|(_, word)| (*word).to_owned()),
+            expected: expected.to_owned(),
+        }
+    }
+
+    /// The next word as a value.
+    fn value<T>(&mut self, expected: &str, read: impl FnOnce(&str) -> Option<T>) -> Result<T, FilterError> {
+        let value = self.peek().and_then(read).ok_or_else(|| self.error(expected))?;
+        self.at += 1;
+        Ok(value)
+    }
+}
+
+fn any(words: &mut Words<'_>) -> Result<Term, FilterError> {
+    joined(words, "or", all, Term::Any)
+}
+
+fn all(words: &mut Words<'_>) -> Result<Term, FilterError> {
+    joined(words, "and", one, Term::All)
+}
+
+fn joined(
+    words: &mut Words<'_>,
+    by: &str,
+    part: fn(&mut Words<'_>) -> Result<Term, FilterError>,
+    join: fn(Vec<Term>) -> Term,
+) -> Result<Term, FilterError> {
+    let first = part(words)?;
+    let mut terms = vec![first];
+    while words.take(by) {
+        terms.push(part(words)?);
+    }
+    Ok(if terms.len() == 1 { terms.remove(0) } else { join(terms) })
+}
+
+fn one(words: &mut Words<'_>) -> Result<Term, FilterError> {
+    if words.depth == MOST_NESTED {
+        return Err(words.error("fewer brackets and nots"));
+    }
+    words.depth += 1;
+    let term = if words.take("not") {
+        Term::Not(Box::new(one(words)?))
+    } else if words.take("(") {
+        let term = any(words)?;
+        if !words.take(")") {
+            return Err(words.error("and, or, or a closing bracket"));
+        }
+        term
+    } else {
+        primitive(words)?
+    };
+    words.depth -= 1;
+    Ok(term)
+}
+
+fn primitive(words: &mut Words<'_>) -> Result<Term, FilterError> {
+    if words.take("vni") {
+        return words.value("a VNI, 1 to 16777215", vni).map(Term::Vni);
+    }
+    if let Some(kind) = words.peek().and_then(kind) {
+        words.at += 1;
+        return if matches!(kind, Kind::Tcp | Kind::Udp) { ports_of(words, kind) } else { Ok(Term::Kind(kind)) };
+    }
+    let ether = words.take("ether");
+    let side = side(words);
+    if words.take("host") {
+        return if ether {
+            words.value("a MAC address", |word| word.parse().ok()).map(|mac| Term::Ether(side, mac))
+        } else {
+            words.value("an IPv4 or IPv6 address", host).map(|prefix| Term::Net(side, prefix))
+        };
+    }
+    if ether {
+        return Err(words.error("host"));
+    }
+    if words.take("net") {
+        return words.value("a prefix such as 10.0.0.0/16", |word| word.parse().ok()).map(|net| Term::Net(side, net));
+    }
+    if words.take("port") {
+        return port(words, side);
+    }
+    Err(words.error(match side {
+        Side::Either => "host, net, port, src, dst, ether, vni, arp, ip, ip6, icmp, icmp6, tcp, udp, not or a bracket",
+        Side::Source | Side::Destination => "host, net or port",
+    }))
+}
+
+/// `tcp port 80` is one primitive, as it is for tcpdump.
+fn ports_of(words: &mut Words<'_>, kind: Kind) -> Result<Term, FilterError> {
+    let start = words.at;
+    let side = side(words);
+    if words.take("port") {
+        return Ok(Term::All(vec![Term::Kind(kind), port(words, side)?]));
+    }
+    if words.at != start {
+        return Err(words.error("port"));
+    }
+    Ok(Term::Kind(kind))
+}
+
+fn side(words: &mut Words<'_>) -> Side {
+    if words.take("src") {
+        Side::Source
+    } else if words.take("dst") {
+        Side::Destination
+    } else {
+        Side::Either
+    }
+}
+
+fn port(words: &mut Words<'_>, side: Side) -> Result<Term, FilterError> {
+    words.value("a port, 0 to 65535", |word| word.parse().ok()).map(|port| Term::Port(side, port))
+}
+
+fn vni(word: &str) -> Option<u32> {
+    word.parse().ok().filter(|vni| (1..1 << 24).contains(vni))
+}
+
+fn host(word: &str) -> Option<Prefix> {
+    let address: IpAddr = word.parse().ok()?;
+    Prefix::new(address, if address.is_ipv4() { 32 } else { 128 }).ok()
+}
+
+fn kind(word: &str) -> Option<Kind> {
+    Some(match word {
+        "arp" => Kind::Arp,
+        "ip" => Kind::Ip,
+        "ip6" => Kind::Ip6,
+        "icmp" => Kind::Icmp,
+        "icmp6" => Kind::Icmp6,
+        "tcp" => Kind::Tcp,
+        "udp" => Kind::Udp,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::trace::Filter;
+
+    fn error(text: &str) -> String {
+        text.parse::<Filter>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn errors_point_at_the_column() {
+        assert_eq!(error("host 10.0.0.2 an port 80"), "column 15: found \"an\", expected and, or, or the end");
+        assert_eq!(error("host 10.0.0"), "column 6: found \"10.0.0\", expected an IPv4 or IPv6 address");
+        assert_eq!(error("(arp or icmp"), "column 13: the filter ends, expected and, or, or a closing bracket");
+        assert_eq!(error("tcp src 80"), "column 9: found \"80\", expected port");
+        assert_eq!(
+            error("ääh"),
+            "column 1: found \"ääh\", expected host, net, port, src, dst, ether, vni, arp, ip, ip6, icmp, icmp6, tcp, udp, not or a bracket"
+        );
+        assert!(error("").starts_with("column 1: the filter ends, expected host"));
+        assert_eq!(error("vni 0"), "column 5: found \"0\", expected a VNI, 1 to 16777215");
+        assert_eq!(error("net 10.0.0.1/8"), "column 5: found \"10.0.0.1/8\", expected a prefix such as 10.0.0.0/16");
+        assert!(error(&"(".repeat(100_000)).ends_with("expected fewer brackets and nots"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_filter_or_an_error_inside_it(
+            words in prop::collection::vec(
+                prop::sample::select(vec!["not", "(", ")", "and", "or", "tcp", "port", "80", "src", "host", "10.0.0.1", "é", "vni"]),
+                0..12,
+            ),
+        ) {
+            let text = words.join(" ");
+            if let Err(error) = text.parse::<Filter>() {
+                prop_assert!((1..=text.chars().count() + 1).contains(&error.column));
+            }
+        }
+    }
+}
