@@ -267,6 +267,7 @@ impl Drop for Link {
         let inner = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let idle = inner.slots.iter().all(|slot| slot.flight.is_none());
         let Some(backing) = backing(&self.volume) else { return };
+        backing.link_ends();
         match inner.connection.take() {
             Some(connection) => {
                 if idle && connection.closing.is_none() {

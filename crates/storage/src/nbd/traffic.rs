@@ -20,6 +20,8 @@ use crate::{Done, IoError, Volume};
 
 /// Receive calls per look, so that one volume does not keep a core.
 const ROUNDS: usize = 512;
+/// Bytes per look, for the same reason: what is left is there at the next.
+const BYTES: usize = 1 << 20;
 
 /// A link's connection and its requests.
 pub(super) struct Inner {
@@ -149,7 +151,11 @@ impl Inner {
 
     pub(super) fn receive(&mut self, volume: &Volume, me: &Arc<Mailbox>) -> Outcome {
         let mut scratch = [0; 16 << 10];
+        let mut room = BYTES;
         for _ in 0..ROUNDS {
+            if room == 0 {
+                return Outcome::Fine;
+            }
             let Some(connection) = &mut self.connection else { return Outcome::Fine };
             let socket = Arc::clone(&connection.socket);
             let received = match &mut connection.rx {
@@ -166,13 +172,14 @@ impl Inner {
                         connection.rx = Rx::Skip { left: *left, then: Some((*index, IoError::Gone)) };
                         continue;
                     };
-                    let received = net::receive(socket.as_fd(), memory, start + *at, *left as usize);
+                    let received = net::receive(socket.as_fd(), memory, start + *at, (*left as usize).min(room));
                     received.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
                 }
             };
             match received {
                 Ok(0) => return Outcome::Lost("the server closed the connection".into()),
                 Ok(bytes) => {
+                    room = room.saturating_sub(bytes);
                     if let Err(reason) = self.received(bytes, volume, me) {
                         return Outcome::Close { reason, deaf: true };
                     }
