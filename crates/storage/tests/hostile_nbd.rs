@@ -522,3 +522,26 @@ fn the_fence_of_a_server_that_is_waited_for_for_ever_holds_up_nobody_and_says_wh
     drop(server);
     common::activate(&volume);
 }
+
+#[test]
+fn an_answer_that_has_come_does_not_outlive_its_attachment() {
+    let (_folder, socket) = serve(|mut stream, _| {
+        handshake(&mut stream);
+        serve_plain(&mut stream);
+    });
+    let mut core = Core::new(spec(&socket, Duration::from_secs(10)));
+    assert_eq!(core.read(0, 512), Ok(vec![0; 512]));
+    let asked = core.request(Op::Read, 0, 512);
+    assert!(core.submit(asked).is_none());
+    // Receives the answer, which the next poll would find.
+    for _ in 0..100 {
+        core.context.tick(Instant::now());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(core.context.outstanding(), 1);
+    core.context.detach(core.to);
+    assert_eq!(core.context.outstanding(), 0);
+    let mut done = Vec::new();
+    core.context.poll(&mut done);
+    assert!(done.is_empty(), "{done:?}");
+}

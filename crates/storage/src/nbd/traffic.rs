@@ -14,7 +14,7 @@ use softdpu_sys::net;
 
 use super::Arrival;
 use super::flight::{Flight, Next};
-use super::mailbox::Mailbox;
+use super::mailbox::{LinkId, Mailbox};
 use super::wire::{self, Export, Reply};
 use crate::{Done, IoError, Volume};
 
@@ -25,6 +25,7 @@ const BYTES: usize = 1 << 20;
 
 /// A link's connection and its requests.
 pub(super) struct Inner {
+    pub id: LinkId,
     pub connection: Option<Connection>,
     pub slots: Vec<Slot>,
     pub free: Vec<u32>,
@@ -304,7 +305,7 @@ impl Inner {
             volume.count(error);
         }
         if let Some((owner, done)) = flight.end(result) {
-            answer(&owner, done, me);
+            answer(&owner, self.id, done, me);
         }
     }
 
@@ -329,7 +330,7 @@ impl Inner {
             std::mem::swap(flight, &mut rest);
             volume.count(IoError::Timeout);
             if let Some((owner, done)) = rest.end(Err(IoError::Timeout)) {
-                answer(&owner, done, me);
+                answer(&owner, self.id, done, me);
             }
         }
         hung
@@ -365,8 +366,8 @@ impl Inner {
     }
 }
 
-fn answer(owner: &Arc<Mailbox>, done: Done, me: &Arc<Mailbox>) {
-    owner.put(done);
+fn answer(owner: &Arc<Mailbox>, from: LinkId, done: Done, me: &Arc<Mailbox>) {
+    owner.put(from, done);
     if !Arc::ptr_eq(owner, me) {
         owner.wake();
     }
