@@ -324,8 +324,8 @@ impl Device {
 
     /// The volume grew: the capacity, and word to the driver.
     pub(super) fn grow(&mut self, size: u64) -> Result<(), String> {
-        let Some(disk) = &self.disk else { return Ok(()) };
-        disk.block.grow(size).map_err(|error| error.to_string())?;
+        let Some(disk) = &mut self.disk else { return Ok(()) };
+        disk.grow(size)?;
         if let Some(connection) = &mut self.connection
             && let Some(message) = connection.session.config_changed()
         {
