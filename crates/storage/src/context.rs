@@ -141,6 +141,7 @@ impl IoContext {
             (Backend::File(file), Some(engine), _) => engine.detach(&file, &mut Vec::new()),
             (Backend::Nbd(mut remote), _, Some(mailbox)) => {
                 remote.link.leave(mailbox);
+                mailbox.give_up_from(remote.link.id());
                 remote.unwatch(&self.epoll);
             }
             _ => {}
@@ -300,7 +301,7 @@ impl IoContext {
             Backend::Nbd(remote) => remote.link.next_deadline(),
             _ => None,
         });
-        remotes.min()
+        remotes.chain(self.files.as_ref().and_then(Engine::next_deadline)).min()
     }
 
     /// Time-outs and reconnections, and letting go of what was abandoned. Call now and then (every few milliseconds while

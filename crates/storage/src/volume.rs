@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use serde::{Deserialize, Serialize};
 
-use crate::file::FileBacking;
+use crate::file::{self, FileBacking};
 use crate::memory::{self, Memory};
 use crate::nbd::{self, NbdBacking};
 use crate::{Broker, IoError, Kind, Op, Request, VolumeError, VolumeSpec};
@@ -262,7 +262,7 @@ impl Volume {
             Vec::new()
         });
         let sockets = sockets.into_iter().map(|(key, _)| key);
-        for key in [memory::kept_key(name), nbd::memo_key(name)].into_iter().chain(sockets) {
+        for key in [memory::kept_key(name), nbd::memo_key(name), file::user_key(name)].into_iter().chain(sockets) {
             if let Err(error) = broker.forget(&key) {
                 tracing::warn!(volume = name, key, %error, "what is kept of a deleted volume cannot be forgotten");
             }

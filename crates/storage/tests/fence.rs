@@ -163,3 +163,26 @@ fn a_writer_excludes_others_and_readers_share() {
     let both = [shared(), shared()];
     assert!(both.iter().all(|one| one.activate().unwrap() == Activation::Active));
 }
+
+#[test]
+fn a_shared_volume_keeps_out_our_own_dead_process_and_nobody_elses() {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let image = folder.path().join("disk.img");
+    let shared = || VolumeSpec { shared: true, ..spec(&image) };
+    let (ours, others) = (PathBroker::new(), PathBroker::new());
+    // What still refers to the description of a process that was killed: its I/O in flight.
+    let dead = Volume::open(shared(), &ours).unwrap();
+    assert_eq!(dead.activate().unwrap(), Activation::Active);
+    let successor = Volume::open(shared(), &ours).unwrap();
+    assert!(matches!(successor.activate().unwrap(), Activation::Busy { .. }), "the same daemon's volume");
+    let other = Volume::open(shared(), &others).unwrap();
+    assert_eq!(other.activate().unwrap(), Activation::Active, "another daemon's or host's");
+    let alone = Volume::open(spec(&image), &others).unwrap();
+    assert!(matches!(alone.activate().unwrap(), Activation::Busy { .. }), "one who wants it alone");
+    drop(dead);
+    assert_eq!(successor.activate().unwrap(), Activation::Active);
+    drop((successor, other));
+    assert_eq!(alone.activate().unwrap(), Activation::Active);
+    let late = Volume::open(shared(), &ours).unwrap();
+    assert!(matches!(late.activate().unwrap(), Activation::Busy { .. }), "who has it alone");
+}

@@ -56,6 +56,8 @@ fn info_export(size: u64, flags: u16) -> Vec<u8> {
 const HAS_FLAGS: u16 = 1 << 0;
 /// NBD_FLAG_SEND_FLUSH.
 const SEND_FLUSH: u16 = 1 << 2;
+/// NBD_FLAG_CAN_MULTI_CONN.
+const MULTI_CONN: u16 = 1 << 8;
 /// NBD_FLAG_SEND_TRIM.
 const SEND_TRIM: u16 = 1 << 5;
 
@@ -421,4 +423,125 @@ fn a_write_that_was_answered_but_not_flushed_is_written_again_on_the_next_connec
     let (write, flush) = (|number| (number, 1, vec![0x5a; 512]), |number| (number, 3, Vec::new()));
     assert_eq!(heard.try_iter().collect::<Vec<_>>(), [write(0), flush(0), write(1), flush(1)]);
     assert_eq!(core.volume.status().errors.replayed, 1);
+}
+
+/// Promises multi-conn to the first `promised` connections and to no other; hangs up on the requests of those.
+fn serve_fickle(promised: usize) -> (tempfile::TempDir, PathBuf) {
+    serve(move |mut stream, number| {
+        let fickle = number < promised;
+        handshake_with(&mut stream, HAS_FLAGS | SEND_FLUSH | if fickle { MULTI_CONN } else { 0 });
+        if fickle {
+            request(&mut stream);
+            return;
+        }
+        serve_plain(&mut stream);
+    })
+}
+
+#[test]
+fn a_server_that_no_longer_promises_multi_conn_is_refused_where_several_cores_have_a_connection() {
+    let (_folder, socket) = serve_fickle(2);
+    let broker = PathBroker::new();
+    let volume = Volume::open(spec(&socket, Duration::from_millis(500)), &broker).unwrap();
+    let (mut a, mut b) = (Core::with(volume.clone()), Core::with(volume.clone()));
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while volume.status().state != State::Active {
+        b.context.tick(Instant::now());
+        assert!(Instant::now() < deadline, "{:?}", volume.status());
+    }
+    assert_eq!(b.read(0, 512), Err(IoError::Timeout));
+    assert_eq!(a.read(0, 512), Err(IoError::Timeout));
+    let status = volume.status();
+    assert_eq!(status.state, State::Failed);
+    assert!(status.detail.contains("multi-conn") && status.detail.contains("2 cores"), "{status:?}");
+    drop((a, b, volume));
+
+    // The next process has been told: its cores share a connection.
+    let volume = Volume::open(spec(&socket, Duration::from_secs(10)), &broker).unwrap();
+    let (mut a, mut b) = (Core::with(volume.clone()), Core::with(volume.clone()));
+    assert_eq!((a.read(0, 512), b.read(0, 512)), (Ok(vec![0; 512]), Ok(vec![0; 512])));
+    assert_eq!(volume.status().state, State::Active);
+}
+
+#[test]
+fn where_one_core_has_a_connection_multi_conn_is_not_missed_and_the_next_core_shares_it() {
+    let (_folder, socket) = serve_fickle(1);
+    let volume = Volume::open(spec(&socket, Duration::from_secs(10)), &PathBroker::new()).unwrap();
+    let mut a = Core::with(volume.clone());
+    assert_eq!(a.read(0, 512), Ok(vec![0; 512]));
+    let mut b = Core::with(volume.clone());
+    assert_eq!(b.read(0, 512), Ok(vec![0; 512]));
+    assert_eq!((volume.status().state, volume.status().errors.disconnects), (State::Active, 1));
+}
+
+#[test]
+fn a_look_at_a_connection_takes_a_bounded_number_of_bytes() {
+    let len = 3 * MIB;
+    let (_folder, socket) = serve(move |mut stream, _| {
+        rustix::net::sockopt::set_socket_send_buffer_size(&stream, 8 << 20).unwrap();
+        handshake(&mut stream);
+        while let Some(asked) = request(&mut stream) {
+            let _ = stream.write_all(&[reply(REPLY, 0, cookie(&asked)), vec![0x44; len as usize]].concat());
+        }
+    });
+    let mut core = Core::new(spec(&socket, Duration::from_secs(10)));
+    assert_eq!(core.read(0, len as usize), Ok(vec![0x44; len as usize]), "connected");
+    let asked = core.request(Op::Read, 0, len);
+    assert!(core.submit(asked).is_none());
+    let (mut looks, mut done) = (0, Vec::new());
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while done.is_empty() {
+        // Long enough for the server to have filled what it can.
+        std::thread::sleep(Duration::from_millis(20));
+        core.context.poll(&mut done);
+        looks += 1;
+        assert!(Instant::now() < deadline);
+    }
+    assert!(looks > 3, "{len} bytes in {looks} looks");
+}
+
+#[test]
+fn the_fence_of_a_server_that_is_waited_for_for_ever_holds_up_nobody_and_says_what_it_waits_for() {
+    let (_folder, socket) = serve(|mut stream, _| {
+        handshake(&mut stream);
+        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+    });
+    let broker = PathBroker::new();
+    let (old, server) = UnixStream::pair().unwrap();
+    broker.keep("nbd/h/0", std::os::fd::AsFd::as_fd(&old)).unwrap();
+    drop(old);
+    let volume = Volume::open(spec(&socket, Duration::from_secs(10 * 365 * 24 * 3600)), &broker).unwrap();
+    for _ in 0..3 {
+        let before = Instant::now();
+        assert!(matches!(volume.activate().unwrap(), Activation::Busy { .. }));
+        assert!(before.elapsed() < Duration::from_secs(1));
+    }
+    let status = volume.status();
+    assert_eq!(status.state, State::Opened);
+    assert!(status.detail.contains("has not yet ended"), "{status:?}");
+    drop(server);
+    common::activate(&volume);
+}
+
+#[test]
+fn an_answer_that_has_come_does_not_outlive_its_attachment() {
+    let (_folder, socket) = serve(|mut stream, _| {
+        handshake(&mut stream);
+        serve_plain(&mut stream);
+    });
+    let mut core = Core::new(spec(&socket, Duration::from_secs(10)));
+    assert_eq!(core.read(0, 512), Ok(vec![0; 512]));
+    let asked = core.request(Op::Read, 0, 512);
+    assert!(core.submit(asked).is_none());
+    // Receives the answer, which the next poll would find.
+    for _ in 0..100 {
+        core.context.tick(Instant::now());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(core.context.outstanding(), 1);
+    core.context.detach(core.to);
+    assert_eq!(core.context.outstanding(), 0);
+    let mut done = Vec::new();
+    core.context.poll(&mut done);
+    assert!(done.is_empty(), "{done:?}");
 }

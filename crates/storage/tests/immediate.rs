@@ -63,7 +63,7 @@ fn of_a_deleted_volume_all_that_was_kept_is_forgotten() {
     let broker = PathBroker::new();
     let file = tempfile::tempfile().unwrap();
     let other = ["memory/vv", "nbd-export/vv", "nbd/vv/0", "memory/w", "nbd/w/0", "elsewhere/v"];
-    for key in ["memory/v", "nbd-export/v", "nbd/v/0", "nbd/v/17"].iter().chain(&other) {
+    for key in ["memory/v", "nbd-export/v", "nbd/v/0", "nbd/v/17", "user/v"].iter().chain(&other) {
         broker.keep(key, std::os::fd::AsFd::as_fd(&file)).unwrap();
     }
     Volume::forget_kept("v", &*broker);

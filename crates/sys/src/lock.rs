@@ -5,6 +5,7 @@
 //! killed process until its last write has landed.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Tries to lock the whole file behind `fd`, for itself alone or shared with other shared locks. Whether it is locked now;
@@ -13,21 +14,30 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// # Errors
 /// What the kernel says, other than that somebody else has a lock in the way.
 pub fn try_lock(fd: BorrowedFd<'_>, exclusive: bool) -> io::Result<bool> {
+    try_lock_part(fd, exclusive, 0, None)
+}
+
+/// The same for the bytes from `start` on, `len` of them or all there ever will be. They need not exist.
+///
+/// # Errors
+/// As [`try_lock`].
+pub fn try_lock_part(fd: BorrowedFd<'_>, exclusive: bool, start: u64, len: Option<NonZeroU64>) -> io::Result<bool> {
     let kind = if exclusive { libc::F_WRLCK } else { libc::F_RDLCK };
-    match set(fd, kind) {
+    match set(fd, kind, start, len) {
         Ok(()) => Ok(true),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
         Err(error) => Err(error),
     }
 }
 
-fn set(fd: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
-    // From 0 for 0 bytes: the whole file, whatever size it will have.
+fn set(fd: BorrowedFd<'_>, kind: libc::c_int, start: u64, len: Option<NonZeroU64>) -> io::Result<()> {
+    let offset = |at: u64| i64::try_from(at).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
     let lock = libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
+        l_start: offset(start)?,
+        // 0 bytes: to the end of the file, whatever size it will have.
+        l_len: offset(len.map_or(0, NonZeroU64::get))?,
         l_pid: 0,
     };
     // SAFETY: F_OFD_SETLK reads one flock structure, which lives across the call.
@@ -65,5 +75,23 @@ mod tests {
         assert!(try_lock(first.as_fd(), false).unwrap());
         assert!(try_lock(second.as_fd(), false).unwrap());
         assert!(!try_lock(second.as_fd(), true).unwrap());
+    }
+
+    #[test]
+    fn parts_are_locked_one_by_one_and_stand_in_the_way_of_the_whole() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let open = || std::fs::OpenOptions::new().read(true).write(true).open(file.path()).unwrap();
+        let (first, second, third) = (open(), open(), open());
+        let half = NonZeroU64::new(1 << 62);
+        for one in [&first, &second] {
+            assert!(try_lock_part(one.as_fd(), false, 0, half).unwrap());
+        }
+        assert!(try_lock_part(first.as_fd(), true, 1 << 62, NonZeroU64::new(1)).unwrap());
+        assert!(!try_lock_part(second.as_fd(), true, 1 << 62, NonZeroU64::new(1)).unwrap());
+        assert!(try_lock_part(second.as_fd(), true, (1 << 62) + 1, NonZeroU64::new(1)).unwrap());
+        assert!(!try_lock(third.as_fd(), true).unwrap());
+        drop((first, second));
+        assert!(try_lock(third.as_fd(), true).unwrap());
+        assert!(try_lock_part(third.as_fd(), true, u64::MAX, None).is_err(), "beyond what a file can have");
     }
 }

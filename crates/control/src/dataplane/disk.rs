@@ -46,7 +46,7 @@ impl Geometry {
 /// The control side of a virtio-blk device.
 pub(super) struct Disk {
     pub block: Block,
-    /// What it was made for.
+    /// What it is made for.
     pub geometry: Geometry,
 }
 
@@ -84,6 +84,14 @@ impl Disk {
         });
         config.packed = blk.packed;
         Ok(Disk { block: Block::new(config)?, geometry })
+    }
+
+    /// Its volume has grown.
+    pub(super) fn grow(&mut self, size: u64) -> Result<(), String> {
+        self.block.grow(size).map_err(|error| error.to_string())?;
+        // The session that is saved next says the new capacity: what the device is made of then has to have room for it.
+        self.geometry.size = size;
+        Ok(())
     }
 
     /// Goes on as the device that a driver was using.

@@ -350,6 +350,9 @@ impl NodeStatus {
                 let why = volume.error.as_deref().unwrap_or(&volume.detail);
                 problems.push(format!("volume {} is {}: {why}", volume.name, volume.state));
             }
+            if volume.state == VolumeState::Opened && !volume.detail.is_empty() {
+                problems.push(format!("volume {} is not fenced yet: {}", volume.name, volume.detail));
+            }
         }
         for device in &self.devices {
             if device.state == DeviceState::Broken {

@@ -102,6 +102,15 @@ fn a_healthy_node_has_no_problems_and_an_empty_one_no_tables() {
 }
 
 #[test]
+fn a_volume_that_waits_for_its_fence_is_a_problem_that_says_what_it_waits_for() {
+    let mut status = NodeStatus::default();
+    status.data_plane.state = DataPlaneState::Running;
+    let volume = |detail: &str| VolumeStatus { name: "v".to_owned(), detail: detail.to_owned(), ..Default::default() };
+    status.volumes = vec![volume("its file is locked"), volume("")];
+    assert_eq!(status.problems(), ["volume v is not fenced yet: its file is locked"]);
+}
+
+#[test]
 fn a_table_fits_whatever_its_contents() {
     let mut status = sample();
     let long = "ä".repeat(300);

@@ -322,7 +322,7 @@ impl Supervisor {
         for purpose in std::mem::take(&mut self.calls).into_values() {
             match purpose {
                 Purpose::Change => {
-                    let message = "the data plane died before the change was made; it is undone";
+                    let message = "the data plane died while the change was being made; it is not recorded, and may be done in part";
                     self.change_is_refused(
                         ApiError::new(ErrorCode::Unavailable, message).hint("try again in a moment"),
                     );

@@ -12,6 +12,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
@@ -32,6 +33,10 @@ const BOUNCE: usize = 1 << 20;
 const MOST: usize = 1 << 20;
 /// The most zeroes written at a time.
 const ZEROES: usize = 256 << 10;
+/// How long an operation that the kernel cannot begin (EAGAIN: it lacks memory, or a worker) is tried again.
+const REFUSED: Duration = Duration::from_secs(5);
+/// The pause before it is.
+const REFUSED_PAUSE: Duration = Duration::from_millis(1);
 /// Bounce buffers kept for the next request.
 const SPARE: usize = 8;
 
@@ -60,6 +65,8 @@ struct Flight {
     step: Step,
     /// The guest's buffer, where the ring works on one of ours.
     guest: Option<GuestBuffer>,
+    /// Since when the kernel has begun nothing of it.
+    refused_since: Option<Instant>,
     /// Nobody waits for it any more.
     abandoned: bool,
 }
@@ -83,6 +90,8 @@ pub(crate) struct Engine {
     ring: Ring<Memory, Flight>,
     /// What found no room in the ring, in order.
     backlog: VecDeque<(Memory, Flight)>,
+    /// What the kernel could not begin, to be tried again with the next [`sweep`](Engine::sweep).
+    refused: Vec<(Memory, Flight)>,
     spare: Vec<AlignedBuffer>,
     /// Requests somebody waits for.
     outstanding: usize,
@@ -91,7 +100,7 @@ pub(crate) struct Engine {
 impl Engine {
     pub(crate) fn new(entries: u32) -> Result<Self, VolumeError> {
         let ring = Ring::new(entries, FILES).map_err(VolumeError::Ring)?;
-        Ok(Engine { ring, backlog: VecDeque::new(), spare: Vec::new(), outstanding: 0 })
+        Ok(Engine { ring, backlog: VecDeque::new(), refused: Vec::new(), spare: Vec::new(), outstanding: 0 })
     }
 
     pub(crate) fn wait_fd(&self) -> BorrowedFd<'_> {
@@ -134,6 +143,7 @@ impl Engine {
             durable,
             step: Step::Move,
             guest: None,
+            refused_since: None,
             abandoned: false,
         };
         let memory = match op {
@@ -238,9 +248,20 @@ impl Engine {
         }
     }
 
-    /// Lets go of what was abandoned and has ended since: nobody polls for it, and it keeps its file open, and so locked, and
+    /// When [`sweep`](Self::sweep) has something to try again.
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        (!self.refused.is_empty()).then(|| Instant::now() + REFUSED_PAUSE)
+    }
+
+    /// Tries again what the kernel could not begin. Lets go of what was abandoned and has ended since: nobody polls for it, and it keeps its file open, and so locked, and
     /// its guest's memory mapped.
     pub(crate) fn sweep(&mut self) {
+        if !self.refused.is_empty() {
+            for (memory, flight) in std::mem::take(&mut self.refused) {
+                self.start(memory, flight);
+            }
+            self.ring.submit();
+        }
         if self.outstanding == 0 && self.ring.in_flight() > 0 {
             let mut none = Vec::new();
             self.poll(&mut none);
@@ -259,7 +280,14 @@ impl Engine {
         let next = match result {
             Ok(bytes) => self.moved(bytes, &memory, &mut flight),
             // Nothing happened; again.
-            Err(Errno::INTR | Errno::AGAIN) => Ok(true),
+            Err(Errno::INTR) => Ok(true),
+            Err(Errno::AGAIN) => {
+                if flight.refused_since.get_or_insert_with(Instant::now).elapsed() < REFUSED {
+                    self.refused.push((memory, flight));
+                    return None;
+                }
+                Err(IoError::Device { errno: Errno::AGAIN.raw_os_error() })
+            }
             Err(errno) => refused(errno, &mut flight),
         };
         match next {
@@ -275,6 +303,7 @@ impl Engine {
     /// A step went well: whether there is another.
     fn moved(&mut self, bytes: usize, memory: &Memory, flight: &mut Flight) -> Result<bool, IoError> {
         let bytes = bytes as u64;
+        flight.refused_since = None;
         match flight.step {
             Step::Move => {
                 let mut bytes = bytes;
@@ -365,14 +394,16 @@ impl Engine {
         for ticket in cancel {
             self.ring.cancel(ticket);
         }
-        self.backlog.retain(|(_, flight)| {
+        let mut stays = |(_, flight): &(Memory, Flight)| {
             let gone = matches(flight);
             if gone {
                 flight.file.volume.count_abandoned();
                 given_up.push(flight.token);
             }
             !gone
-        });
+        };
+        self.backlog.retain(&mut stays);
+        self.refused.retain(&mut stays);
         self.outstanding -= given_up.len() - before;
         self.ring.submit();
     }
@@ -459,4 +490,63 @@ fn is_aligned(direct: Direct, flight: &Flight, buffer: &GuestBuffer) -> bool {
             || start >= end
             || (piece.base() as usize).is_multiple_of(direct.memory) && (piece.len() as u64).is_multiple_of(unit)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use softdpu_memory::{GuestAddress, Mapping, Region, UserAddress, View};
+
+    use super::*;
+    use crate::{Kind, PathBroker, VolumeSpec};
+
+    #[test]
+    fn what_the_kernel_cannot_begin_is_tried_again_after_a_pause_and_not_for_ever() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("disk");
+        let kind = Kind::File { path, size: Some(4096), create: true, direct: false, discard: false };
+        let volume = Volume::open(VolumeSpec::new("v", kind), &PathBroker::new()).unwrap();
+        volume.activate().unwrap();
+        let Backing::File(backing) = &volume.backing else { panic!("a file") };
+        let mut engine = Engine::new(8).unwrap();
+        let file = engine.attach(&volume, backing).unwrap();
+        let region = Region::new(GuestAddress(0), UserAddress(0), 4096, Mapping::heap(4096), 0);
+        let view = View::new(vec![region]).unwrap();
+        let refused = |token, refused_since| {
+            let buffer = view.buffer(GuestAddress(0), 512).unwrap();
+            let flight = Flight {
+                token,
+                op: Op::Read,
+                file: Arc::clone(&file),
+                offset: 0,
+                len: 512,
+                done: 0,
+                skip: 0,
+                durable: false,
+                step: Step::Move,
+                guest: None,
+                refused_since,
+                abandoned: false,
+            };
+            Completion { result: Err(Errno::AGAIN), memory: OneOf::A(buffer), payload: flight }
+        };
+        engine.outstanding = 2;
+        assert!(engine.advance(refused(1, None)).is_none());
+        assert!(engine.advance(refused(2, None)).is_none());
+        assert_eq!(engine.ring.in_flight(), 0, "not at once");
+        assert!(engine.next_deadline().is_some());
+        let mut given_up = Vec::new();
+        engine.abandon(&mut |token| token == 2, &mut given_up);
+        assert_eq!((given_up.as_slice(), engine.outstanding()), (&[2][..], 1));
+        engine.sweep();
+        let mut done = Vec::new();
+        while done.is_empty() {
+            engine.poll(&mut done);
+        }
+        assert_eq!((done[0].token, done[0].result, engine.outstanding()), (1, Ok(()), 0));
+        assert_eq!(engine.next_deadline(), None);
+
+        engine.outstanding = 1;
+        let ended = engine.advance(refused(3, Instant::now().checked_sub(REFUSED))).expect("an end");
+        assert_eq!(ended.result, Err(IoError::Device { errno: Errno::AGAIN.raw_os_error() }));
+    }
 }

@@ -2,10 +2,12 @@
 
 pub(crate) mod engine;
 
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{AtFlags, FileType, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, FileType, MemfdFlags, SeekFrom, StatxFlags};
 use softdpu_sys::lock;
 
 use crate::{Activation, Broker, Kind, Limits, RangeLimits, VolumeError, VolumeSpec};
@@ -19,11 +21,26 @@ pub(crate) struct Direct {
     pub offset: u64,
 }
 
+/// Where in a file the bytes end that stand for its content in locks, and those begin that stand for its users.
+const USERS: u64 = 1 << 62;
+
+/// How a process before us is kept out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fence {
+    /// The whole file, alone.
+    Exclusive,
+    /// The whole file, with others who do not write.
+    Readers,
+    /// The content, with others who share it; and this byte, alone: it stands for this volume of this daemon, so that our own
+    /// dead processes are kept out, and other hosts and daemons are not.
+    Shared { byte: u64 },
+}
+
 /// A file or block device. One open file description per process carries the lock and all I/O.
 pub(crate) struct FileBacking {
     file: OwnedFd,
     device: bool,
-    exclusive: bool,
+    fence: Fence,
     /// None: through the page cache.
     pub(super) direct: Option<Direct>,
     /// Whether discards reach the file; switched off when it turns out not to support them.
@@ -98,7 +115,11 @@ impl FileBacking {
         let backing = FileBacking {
             file,
             device,
-            exclusive: !spec.read_only && !spec.shared,
+            fence: match (spec.read_only, spec.shared) {
+                (true, _) => Fence::Readers,
+                (false, false) => Fence::Exclusive,
+                (false, true) => Fence::Shared { byte: user_byte(name, broker)? },
+            },
             direct,
             punch: AtomicBool::new(discard),
             zero_range: AtomicBool::new(true),
@@ -109,7 +130,14 @@ impl FileBacking {
     /// Takes the lock, on the very description that carries the I/O of this process. A process before us that was killed has
     /// one on its own description, which lives until the kernel is done with the last write it had in flight.
     pub(crate) fn fence(&self, name: &str) -> Result<Activation, VolumeError> {
-        match lock::try_lock(self.file.as_fd(), self.exclusive) {
+        let file = self.file.as_fd();
+        let locked = match self.fence {
+            Fence::Exclusive => lock::try_lock(file, true),
+            Fence::Readers => lock::try_lock(file, false),
+            Fence::Shared { byte } => lock::try_lock_part(file, true, byte, NonZeroU64::new(1))
+                .and_then(|ours| Ok(ours && lock::try_lock_part(file, false, 0, NonZeroU64::new(USERS))?)),
+        };
+        match locked {
             Ok(true) => Ok(Activation::Active),
             Ok(false) => Ok(Activation::Busy {
                 why: "its file is locked: by a softdpu that runs, or by I/O in flight of one that was killed".into(),
@@ -140,6 +168,35 @@ impl AsFd for FileBacking {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// The name under which the broker keeps which byte stands for a shared volume.
+pub(crate) fn user_key(name: &str) -> String {
+    format!("user/{name}")
+}
+
+/// The byte that stands for a shared volume: chosen once, at random, and the same for all processes with this broker.
+fn user_byte(name: &str, broker: &dyn Broker) -> Result<u64, VolumeError> {
+    let os = |what: &str, e: std::io::Error| VolumeError::os(name, what, e);
+    let key = user_key(name);
+    let kept = broker.kept(&key).map_err(|e| os("ask for its place among its users", e))?;
+    let mut bytes = [0; 8];
+    if let Some((_, file)) = kept.into_iter().find(|(other, _)| *other == key) {
+        let read =
+            rustix::io::pread(&file, &mut bytes, 0).map_err(|e| os("read its place among its users", e.into()))?;
+        if read == bytes.len() {
+            return Ok(USERS + u64::from_le_bytes(bytes) % (USERS - 1));
+        }
+    }
+    // Keyed at random; nobody guards against a guess, only against an accident.
+    let number = RandomState::new().hash_one(name);
+    let write = || {
+        let file = rustix::fs::memfd_create("softdpu user", MemfdFlags::CLOEXEC)?;
+        rustix::io::pwrite(&file, &number.to_le_bytes(), 0)?;
+        broker.keep(&key, file.as_fd())
+    };
+    write().map_err(|e| os("have its place among its users kept", e))?;
+    Ok(USERS + number % (USERS - 1))
 }
 
 fn length(file: BorrowedFd<'_>, device: bool) -> std::io::Result<u64> {

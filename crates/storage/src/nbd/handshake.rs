@@ -53,11 +53,7 @@ fn dial(server: &Server, deadline: Instant) -> Result<OwnedFd, String> {
                 match TcpStream::connect_timeout(&address, left(deadline)) {
                     Ok(stream) => {
                         let _ = stream.set_nodelay(true);
-                        // A peer that is gone without a word is noticed within about half a minute, even when idle.
-                        let _ = sockopt::set_socket_keepalive(&stream, true);
-                        let _ = sockopt::set_tcp_keepidle(&stream, Duration::from_secs(10));
-                        let _ = sockopt::set_tcp_keepintvl(&stream, Duration::from_secs(5));
-                        let _ = sockopt::set_tcp_keepcnt(&stream, 4);
+                        watch_peer(&stream);
                         return Ok(stream.into());
                     }
                     Err(error) => last = format!("cannot connect to {address}: {error}"),
@@ -66,6 +62,17 @@ fn dial(server: &Server, deadline: Instant) -> Result<OwnedFd, String> {
             Err(last)
         }
     }
+}
+
+/// Has the kernel end a connection whose peer is gone without a word, within about half a minute: by probes while it is idle
+/// (10 s, then 4 in 5 s each), by a limit while something is on its way, which probes do not look at. Also after this
+/// process has died, so that whoever waits for the end of its connections does not wait for a host that has none.
+fn watch_peer(stream: &TcpStream) {
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, Duration::from_secs(10));
+    let _ = sockopt::set_tcp_keepintvl(stream, Duration::from_secs(5));
+    let _ = sockopt::set_tcp_keepcnt(stream, 4);
+    let _ = sockopt::set_tcp_user_timeout(stream, 30_000);
 }
 
 /// At least a moment: zero would mean "for ever" to the kernel.
@@ -245,4 +252,22 @@ fn be64(bytes: &[u8]) -> u64 {
 
 fn be32(bytes: &[u8]) -> u32 {
     bytes.iter().fold(0, |value, byte| value << 8 | u32::from(*byte))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_is_gone_without_a_word_is_noticed_by_the_kernel() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let server = Server::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };
+        let socket = dial(&server, Instant::now() + Duration::from_secs(10)).unwrap();
+        assert!(sockopt::socket_keepalive(&socket).unwrap());
+        let (idle, pause) = (sockopt::tcp_keepidle(&socket).unwrap(), sockopt::tcp_keepintvl(&socket).unwrap());
+        assert_eq!(idle + pause * sockopt::tcp_keepcnt(&socket).unwrap(), Duration::from_secs(30));
+        assert_eq!(sockopt::tcp_user_timeout(&socket).unwrap(), 30_000, "also with data on its way");
+    }
 }

@@ -23,7 +23,7 @@ use rustix::net::{Shutdown, shutdown};
 use softdpu_sys::net;
 
 use super::flight::{Flight, Memory};
-use super::mailbox::Mailbox;
+use super::mailbox::{LinkId, Mailbox};
 use super::traffic::{Connection, HEADER, Inner, Outcome, Rx, Slot};
 use super::wire::{self, Export};
 use super::{Arrival, NbdBacking, Refusal};
@@ -35,14 +35,16 @@ const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) struct Link {
     volume: Arc<Volume>,
-    id: u32,
+    /// Which of the volume's links.
+    number: u32,
+    id: LinkId,
     state: Mutex<Inner>,
     /// Changes with the socket and with what is to be waited for on it.
     epoch: AtomicU32,
 }
 
 impl Link {
-    pub(super) fn new(volume: &Arc<Volume>, id: u32, first: Option<(OwnedFd, Export)>) -> Arc<Link> {
+    pub(super) fn new(volume: &Arc<Volume>, number: u32, first: Option<(OwnedFd, Export)>) -> Arc<Link> {
         let arrival = Arrival::default();
         let connecting = first.is_some();
         if let Some(first) = first {
@@ -51,7 +53,9 @@ impl Link {
         if let Some(backing) = backing(volume) {
             backing.goes_down();
         }
+        let id = LinkId::new();
         let state = Mutex::new(Inner {
+            id,
             connection: None,
             slots: Vec::new(),
             free: Vec::new(),
@@ -63,7 +67,11 @@ impl Link {
             retry_at: None,
             pause: FIRST_PAUSE,
         });
-        Arc::new(Link { volume: Arc::clone(volume), id, state, epoch: AtomicU32::new(1) })
+        Arc::new(Link { volume: Arc::clone(volume), number, id, state, epoch: AtomicU32::new(1) })
+    }
+
+    pub(crate) fn id(&self) -> LinkId {
+        self.id
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -142,7 +150,7 @@ impl Link {
         }
         let Some(backing) = backing(&self.volume) else { return };
         if inner.connection.is_none() && !inner.connecting && inner.retry_at.is_none_or(|at| at <= now) {
-            inner.connecting = backing.start_connecting(self.id, &inner.arrival, &inner.owners);
+            inner.connecting = backing.start_connecting(self.number, &inner.arrival, &inner.owners);
             inner.retry_at = Some(now + inner.pause);
         }
     }
@@ -267,19 +275,20 @@ impl Drop for Link {
         let inner = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         let idle = inner.slots.iter().all(|slot| slot.flight.is_none());
         let Some(backing) = backing(&self.volume) else { return };
+        backing.link_ends();
         match inner.connection.take() {
             Some(connection) => {
                 if idle && connection.closing.is_none() {
                     let bye = wire::request(wire::Command::Disconnect, 0, 0, 0, 0);
                     let _ = net::send::<Memory>(connection.socket.as_fd(), &bye, None);
-                    backing.forget(self.id);
+                    backing.forget(self.number);
                 }
                 // Otherwise the copy that is kept lets the next to activate wait for the end of what is in flight.
             }
             None => {
                 backing.comes_up();
                 if let Ok(Some(Ok(_))) = inner.arrival.try_lock().as_deref() {
-                    backing.forget(self.id);
+                    backing.forget(self.number);
                 }
             }
         }

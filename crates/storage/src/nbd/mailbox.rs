@@ -1,15 +1,26 @@
 //! Where one core finds what ended for it, whoever received the answer.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use softdpu_sys::wake::Doorbell;
 
 use crate::{Done, VolumeError};
 
+/// A link as mailboxes know it: unlike any other of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LinkId(u64);
+
+impl LinkId {
+    pub(super) fn new() -> LinkId {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        LinkId(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 pub(crate) struct Mailbox {
-    done: Mutex<Vec<Done>>,
+    done: Mutex<Vec<(LinkId, Done)>>,
     /// Whether there is anything to look at, set before the bell is rung: a polling core looks here only.
     full: AtomicBool,
     bell: Doorbell,
@@ -37,8 +48,8 @@ impl Mailbox {
     }
 
     /// Puts an answer in; the owner looks by itself or is [woken](Self::wake).
-    pub(super) fn put(&self, done: Done) {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner).push(done);
+    pub(super) fn put(&self, from: LinkId, done: Done) {
+        self.done.lock().unwrap_or_else(PoisonError::into_inner).push((from, done));
         self.full.store(true, Ordering::Release);
     }
 
@@ -60,16 +71,25 @@ impl Mailbox {
         }
         let mut ended = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         self.outstanding.fetch_sub(ended.len(), Ordering::Relaxed);
-        done.append(&mut ended);
+        done.extend(ended.drain(..).map(|(_, done)| done));
     }
 
     /// Throws away answers whose token `matches`, and adds their tokens to `given_up`. Links abandon first: what one of them
     /// answers until then is in here, and what comes later it does not answer any more.
     pub(crate) fn abandon(&self, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
+        self.discard(|_, token| matches(token), given_up);
+    }
+
+    /// Throws away what a link has answered that is no more ours, for the same reason.
+    pub(crate) fn give_up_from(&self, link: LinkId) {
+        self.discard(|from, _| from == link, &mut Vec::new());
+    }
+
+    fn discard(&self, mut matches: impl FnMut(LinkId, u64) -> bool, given_up: &mut Vec<u64>) {
         let mut ended = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         let before = ended.len();
-        ended.retain(|done| {
-            let gone = matches(done.token);
+        ended.retain(|(from, done)| {
+            let gone = matches(*from, done.token);
             if gone {
                 given_up.push(done.token);
             }

@@ -72,8 +72,16 @@ pub(crate) struct NbdBacking {
     old: Mutex<Option<Vec<Old>>>,
     shared: Mutex<Weak<Link>>,
     links: AtomicU32,
+    parallel: Arc<Mutex<Parallel>>,
     /// Links without a connection.
     down: AtomicUsize,
+}
+
+/// Whether there may be more than one link, and how many there are.
+struct Parallel {
+    /// The server promises that a flush on one connection covers the writes of all (NBD_FLAG_CAN_MULTI_CONN).
+    allowed: bool,
+    links: usize,
 }
 
 struct Old {
@@ -136,6 +144,7 @@ impl NbdBacking {
             old: Mutex::new(None),
             shared: Mutex::default(),
             links: AtomicU32::new(0),
+            parallel: Arc::new(Mutex::new(Parallel { allowed: export.can(wire::CAN_MULTI_CONN), links: 0 })),
             down: AtomicUsize::new(0),
         };
         Ok((backing, size, limits))
@@ -190,9 +199,11 @@ impl NbdBacking {
     /// (NBD_FLAG_CAN_MULTI_CONN), else the one all cores share.
     pub(crate) fn link(&self, volume: &Arc<Volume>, me: &Arc<Mailbox>, now: Instant) -> Arc<Link> {
         let mut shared = lock(&self.shared);
-        let link = match shared.upgrade().filter(|_| !self.export.can(wire::CAN_MULTI_CONN)) {
+        let mut parallel = lock(&self.parallel);
+        let link = match shared.upgrade().filter(|_| !parallel.allowed) {
             Some(link) => link,
             None => {
+                parallel.links += 1;
                 let id = self.links.fetch_add(1, Ordering::Relaxed);
                 let first = lock(&self.first).take();
                 let first = first.filter(|(socket, _)| self.broker.keep(&self.key(id), socket.as_fd()).is_ok());
@@ -201,9 +212,13 @@ impl NbdBacking {
                 link
             }
         };
-        drop(shared);
+        drop((parallel, shared));
         link.join(me, now);
         link
+    }
+
+    fn link_ends(&self) {
+        lock(&self.parallel).links -= 1;
     }
 
     fn key(&self, id: u32) -> String {
@@ -240,11 +255,18 @@ impl NbdBacking {
         let (uri, broker, key) = (self.uri.clone(), Arc::clone(&self.broker), self.key(id));
         let (known, read_only, limit) = (self.export, self.read_only, self.timeout.min(FIRST_CONNECT));
         let (arrival, owners) = (Arc::downgrade(arrival), owners.to_vec());
+        let (name, text, parallel) = (self.name.clone(), self.text.clone(), Arc::clone(&self.parallel));
         let attempt = move || {
             let refused = |reason: String, lasting| Refusal { reason: format!("{}: {reason}", uri.server), lasting };
             let connected = handshake::connect(&uri, limit).map_err(|reason| refused(reason, false));
             let result = connected.and_then(|(socket, export)| {
                 same_export(&known, &export, read_only).map_err(|reason| refused(reason, true))?;
+                if known.can(wire::CAN_MULTI_CONN) && !export.can(wire::CAN_MULTI_CONN) {
+                    let one = Export { flags: known.flags & !wire::CAN_MULTI_CONN, ..known };
+                    // For the next data plane, which begins with one connection; without it that one is refused like us.
+                    let _ = remember(&name, &text, one, &*broker);
+                    lock(&parallel).become_one().map_err(|reason| refused(reason, true))?;
+                }
                 // Before the first request is on it: else a kill in between would leave nobody who knows of it.
                 let kept = broker.keep(&key, socket.as_fd());
                 kept.map_err(|e| refused(format!("cannot have its connection kept: {e}"), false))?;
@@ -261,6 +283,24 @@ impl NbdBacking {
             }
         };
         std::thread::Builder::new().name("nbd-connect".into()).spawn(attempt).is_ok()
+    }
+}
+
+impl Parallel {
+    /// The server does not promise consistency among connections any more. With one that is as good as before.
+    ///
+    /// # Errors
+    /// Where there are several: a flush on one of them would no longer cover what was written on the others.
+    fn become_one(&mut self) -> Result<(), String> {
+        if self.links > 1 {
+            return Err(format!(
+                "it no longer promises consistency among connections (multi-conn), and {} cores have one each: serve the \
+                 export as before, or end the data plane, whose successor uses one connection",
+                self.links
+            ));
+        }
+        self.allowed = false;
+        Ok(())
     }
 }
 

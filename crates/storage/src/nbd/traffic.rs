@@ -14,15 +14,18 @@ use softdpu_sys::net;
 
 use super::Arrival;
 use super::flight::{Flight, Next};
-use super::mailbox::Mailbox;
+use super::mailbox::{LinkId, Mailbox};
 use super::wire::{self, Export, Reply};
 use crate::{Done, IoError, Volume};
 
 /// Receive calls per look, so that one volume does not keep a core.
 const ROUNDS: usize = 512;
+/// Bytes per look, for the same reason: what is left is there at the next.
+const BYTES: usize = 1 << 20;
 
 /// A link's connection and its requests.
 pub(super) struct Inner {
+    pub id: LinkId,
     pub connection: Option<Connection>,
     pub slots: Vec<Slot>,
     pub free: Vec<u32>,
@@ -149,7 +152,11 @@ impl Inner {
 
     pub(super) fn receive(&mut self, volume: &Volume, me: &Arc<Mailbox>) -> Outcome {
         let mut scratch = [0; 16 << 10];
+        let mut room = BYTES;
         for _ in 0..ROUNDS {
+            if room == 0 {
+                return Outcome::Fine;
+            }
             let Some(connection) = &mut self.connection else { return Outcome::Fine };
             let socket = Arc::clone(&connection.socket);
             let received = match &mut connection.rx {
@@ -166,13 +173,14 @@ impl Inner {
                         connection.rx = Rx::Skip { left: *left, then: Some((*index, IoError::Gone)) };
                         continue;
                     };
-                    let received = net::receive(socket.as_fd(), memory, start + *at, *left as usize);
+                    let received = net::receive(socket.as_fd(), memory, start + *at, (*left as usize).min(room));
                     received.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
                 }
             };
             match received {
                 Ok(0) => return Outcome::Lost("the server closed the connection".into()),
                 Ok(bytes) => {
+                    room = room.saturating_sub(bytes);
                     if let Err(reason) = self.received(bytes, volume, me) {
                         return Outcome::Close { reason, deaf: true };
                     }
@@ -297,7 +305,7 @@ impl Inner {
             volume.count(error);
         }
         if let Some((owner, done)) = flight.end(result) {
-            answer(&owner, done, me);
+            answer(&owner, self.id, done, me);
         }
     }
 
@@ -322,7 +330,7 @@ impl Inner {
             std::mem::swap(flight, &mut rest);
             volume.count(IoError::Timeout);
             if let Some((owner, done)) = rest.end(Err(IoError::Timeout)) {
-                answer(&owner, done, me);
+                answer(&owner, self.id, done, me);
             }
         }
         hung
@@ -358,8 +366,8 @@ impl Inner {
     }
 }
 
-fn answer(owner: &Arc<Mailbox>, done: Done, me: &Arc<Mailbox>) {
-    owner.put(done);
+fn answer(owner: &Arc<Mailbox>, from: LinkId, done: Done, me: &Arc<Mailbox>) {
+    owner.put(from, done);
     if !Arc::ptr_eq(owner, me) {
         owner.wake();
     }

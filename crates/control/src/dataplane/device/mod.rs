@@ -324,8 +324,8 @@ impl Device {
 
     /// The volume grew: the capacity, and word to the driver.
     pub(super) fn grow(&mut self, size: u64) -> Result<(), String> {
-        let Some(disk) = &self.disk else { return Ok(()) };
-        disk.block.grow(size).map_err(|error| error.to_string())?;
+        let Some(disk) = &mut self.disk else { return Ok(()) };
+        disk.grow(size)?;
         if let Some(connection) = &mut self.connection
             && let Some(message) = connection.session.config_changed()
         {
@@ -342,4 +342,22 @@ struct Saved {
     device: block::State,
     #[serde(default)]
     geometry: Option<Geometry>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_is_asked_for_again_at_once_at_first_and_ever_more_rarely() {
+        let now = Instant::now();
+        let mut fence = FenceRetry::now();
+        assert!(fence.at <= Instant::now());
+        let mut pauses = Vec::new();
+        for _ in 0..12 {
+            fence.put_off(now, FenceRetry::WHILE_FAILING);
+            pauses.push((fence.at - now).as_millis());
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2000]);
+    }
 }
