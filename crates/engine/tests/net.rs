@@ -1,6 +1,7 @@
 //! Frames between two drivers in this process, over real cores.
 
-mod common;
+#[path = "common/cores.rs"]
+mod cores;
 #[path = "common/nic.rs"]
 mod nic;
 
@@ -8,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use common::{cpus, engine, event};
+use cores::{cpus, engine, event};
 use nic::{HEADER, Nic, RX_SLOT};
 use softdpu_device::net::abi::feature;
 use softdpu_engine::{CoreIndex, FromCore, RateLimit};

@@ -1,13 +1,16 @@
 //! Real cores, a driver in this process: what a queue may rely on.
 
 mod common;
+#[path = "common/cores.rs"]
+mod cores;
 
 #[path = "queues/give_up.rs"]
 mod give_up;
 
 use std::time::{Duration, Instant};
 
-use common::{Guest, engine, event, memory_volume};
+use common::{Guest, memory_volume};
+use cores::{engine, event};
 use softdpu_engine::{CoreIndex, FromCore};
 use softdpu_ring::Format;
 

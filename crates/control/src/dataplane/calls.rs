@@ -5,6 +5,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::device::Backing;
+use super::tap;
 use super::{DataPlane, refusal};
 use crate::config;
 use crate::link::{Call, LinkError, Placement, Refusal};
@@ -62,6 +63,8 @@ impl DataPlane {
         }
         if let Some(gone) = self.devices.remove(device) {
             gone.forget_records(&self.wire);
+            self.networks.detach(device, &mut self.engine);
+            tap::close(device, &self.wire);
         }
         self.placements.retain(|(name, _), _| name != device);
         Ok(())

@@ -8,9 +8,14 @@ mod calls;
 mod connection;
 mod device;
 mod disk;
+mod model;
+mod networks;
+mod nic;
 mod opener;
 mod report;
 mod rings;
+mod tap;
+mod underlay;
 mod volumes;
 
 use std::collections::{BTreeMap, HashMap};
@@ -27,6 +32,7 @@ use thiserror::Error;
 
 use self::broker::Wire;
 use self::device::{Device, Event, Host};
+use self::networks::Networks;
 use self::volumes::{News, Stand, Volumes};
 use crate::config::{self, IdleSleep, Site};
 use crate::link::{BEAT, ConnectionId, Death, Down, LinkError, Refusal, Up, monotonic_ns};
@@ -65,6 +71,7 @@ struct DataPlane {
     wire: Arc<Wire>,
     engine: Engine,
     volumes: Volumes,
+    networks: Networks,
     domains: HashMap<String, Arc<Domain>>,
     tenants: Vec<config::Tenant>,
     devices: BTreeMap<String, Device>,
@@ -110,6 +117,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         volumes: Volumes::new(Arc::clone(&wire) as Arc<dyn Broker>).map_err(std::io::Error::from)?,
         wire,
         engine,
+        networks: Networks::new(&site.networks),
         domains: HashMap::new(),
         tenants: Vec::new(),
         devices: BTreeMap::new(),
@@ -145,6 +153,11 @@ impl DataPlane {
         for volume in &site.volumes {
             self.volumes.add(volume.clone(), None, now);
         }
+        if let Some(underlay) = &site.node.underlay
+            && let Err(error) = self.networks.open_underlay(underlay, &mut self.engine)
+        {
+            tracing::error!(error, "networks end at this host: its underlay cannot be used; it is tried again");
+        }
         for device in &site.devices {
             self.add_device(device)?;
         }
@@ -165,8 +178,23 @@ impl DataPlane {
         let known = self.tenants.iter().find(|tenant| tenant.name == device.tenant).cloned();
         let tenant = self.tenant(&known.unwrap_or(config::Tenant { name: device.tenant.clone(), weight: 1 }));
         let domain = self.domains.entry(device.domain.clone()).or_insert_with(|| Domain::new(device.domain.as_str()));
-        let mut made = Device::new(device.clone(), tenant, Arc::clone(domain));
-        let DataPlane { volumes, engine, wire, cores, placements, .. } = self;
+        let domain = Arc::clone(domain);
+        let DataPlane { volumes, networks, engine, wire, cores, placements, .. } = self;
+        if let Some(port) = device.port() {
+            let attached = networks.add(device, port, wire, engine);
+            let (nic, failure) = match attached {
+                Ok(nic) => (nic, None),
+                Err(error) => (None, Some(error)),
+            };
+            let mut made = Device::new(device.clone(), tenant, domain, nic);
+            if let Some(error) = failure {
+                tracing::error!(device = device.name, error, "device cannot be served");
+                made.failing(error, &mut Host { engine, wire, cores, placements })?;
+            }
+            self.devices.insert(device.name.clone(), made);
+            return Ok(());
+        }
+        let mut made = Device::new(device.clone(), tenant, domain, None);
         let host = &mut Host { engine, wire, cores, placements };
         match device.volume().and_then(|name| volumes.stand(name)) {
             Some(Stand::Open(volume)) => made.opened(Arc::clone(volume), host)?,
@@ -185,6 +213,7 @@ impl DataPlane {
         let mut beat = Instant::now() + BEAT;
         loop {
             self.turn_volumes()?;
+            self.networks.turn(&mut self.engine);
             // Bounded: busy front ends must keep neither the cores' events nor the beat waiting.
             let mut taken = 0;
             while taken < MESSAGES_A_ROUND
@@ -226,6 +255,8 @@ impl DataPlane {
                 PollFd::from_borrowed_fd(wire.fd(), PollFlags::IN),
                 PollFd::new(&bell, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.volumes.bell(), PollFlags::IN),
+                // Twice the same where there is no underlay.
+                PollFd::from_borrowed_fd(self.networks.bell().unwrap_or(wire.fd()), PollFlags::IN),
             ];
             // EINTR is a wake-up like any other.
             let _ = poll(&mut fds, Some(&pause));

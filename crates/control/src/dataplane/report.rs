@@ -8,8 +8,11 @@ use softdpu_sched::TenantId;
 use softdpu_storage::{ErrorCounts, State, VolumeStatus as StorageStatus};
 use softdpu_transport::vhost_user::{QueueIndex, RingFormat};
 
+mod network;
+
 use super::connection::Run;
 use super::device::{Backing, Device};
+use super::networks::Networks;
 use super::volumes::Stand;
 use super::{DataPlane, refusal};
 use crate::config;
@@ -19,8 +22,31 @@ use crate::status::{
     TenantStatus, VolumeState, VolumeStatus,
 };
 
-/// Names of virtio-blk and ring feature bits (virtio 1.3 §5.2.3, §6), as the specification has them.
-const FEATURE_NAMES: [(u32, &str); 13] = [
+/// Names of ring feature bits (virtio 1.3 §6), as the specification has them.
+const RING_FEATURE_NAMES: [(u32, &str); 4] =
+    [(28, "INDIRECT_DESC"), (29, "EVENT_IDX"), (34, "RING_PACKED"), (35, "IN_ORDER")];
+
+/// Names of virtio-net feature bits (virtio 1.3 §5.1.3).
+const NET_FEATURE_NAMES: [(u32, &str); 15] = [
+    (0, "CSUM"),
+    (1, "GUEST_CSUM"),
+    (3, "MTU"),
+    (7, "GUEST_TSO4"),
+    (8, "GUEST_TSO6"),
+    (9, "GUEST_ECN"),
+    (11, "HOST_TSO4"),
+    (12, "HOST_TSO6"),
+    (13, "HOST_ECN"),
+    (15, "MRG_RXBUF"),
+    (21, "GUEST_ANNOUNCE"),
+    (22, "MQ"),
+    (54, "GUEST_USO4"),
+    (55, "GUEST_USO6"),
+    (56, "HOST_USO"),
+];
+
+/// Names of virtio-blk feature bits (virtio 1.3 §5.2.3).
+const BLOCK_FEATURE_NAMES: [(u32, &str); 10] = [
     (1, "SIZE_MAX"),
     (2, "SEG_MAX"),
     (5, "RO"),
@@ -31,19 +57,30 @@ const FEATURE_NAMES: [(u32, &str); 13] = [
     (12, "MQ"),
     (13, "DISCARD"),
     (14, "WRITE_ZEROES"),
-    (28, "INDIRECT_DESC"),
-    (29, "EVENT_IDX"),
-    (34, "RING_PACKED"),
 ];
+
+fn feature_names(device: &Device) -> &'static [(u32, &'static str)] {
+    match device.config.kind {
+        config::DeviceKind::VirtioBlk(_) => &BLOCK_FEATURE_NAMES,
+        config::DeviceKind::VirtioNet(_) => &NET_FEATURE_NAMES,
+        config::DeviceKind::Tap(_) => &[],
+    }
+}
 
 impl DataPlane {
     /// The state of everything this process knows of.
     pub(super) fn report(&self) -> Result<Value, Refusal> {
         let status = NodeStatus {
             cores: self.core_status(),
-            devices: self.devices.values().map(|device| device_status(device, &self.engine, &self.cpus)).collect(),
+            devices: self
+                .devices
+                .values()
+                .map(|device| device_status(device, &self.engine, &self.cpus, &self.networks))
+                .collect(),
             volumes: self.volume_status(),
             tenants: self.tenant_status(),
+            networks: network::statuses(&self.networks),
+            underlay: network::underlay(&self.networks),
             ..NodeStatus::default()
         };
         serde_json::to_value(status).map_err(|error| refusal("internal", error.to_string()))
@@ -151,7 +188,7 @@ fn waiting_status(config: &config::Volume, state: VolumeState, users: u32, error
     }
 }
 
-fn device_status(device: &Device, engine: &Engine, cpus: &[u32]) -> DeviceStatus {
+fn device_status(device: &Device, engine: &Engine, cpus: &[u32], networks: &Networks) -> DeviceStatus {
     let features = device.connection.as_ref().and_then(|connection| connection.session.features()).unwrap_or(0);
     let queues = (0u16..).zip(&device.counters).map(|(index, counters)| {
         let run = device.connection.as_ref().and_then(|connection| connection.queues.get(&QueueIndex(index)));
@@ -164,14 +201,16 @@ fn device_status(device: &Device, engine: &Engine, cpus: &[u32]) -> DeviceStatus
         (Backing::Failing(_), _) => DeviceState::Broken,
         _ if broken => DeviceState::Broken,
         (Backing::Opening, _) => DeviceState::Opening,
-        (Backing::Open(_), None) => DeviceState::Listening,
-        (Backing::Open(_), Some(connection)) if connection.queues.is_empty() => DeviceState::Connected,
-        (Backing::Open(_), Some(connection)) if connection.queues.values().any(fenced_off) => DeviceState::Opening,
-        (Backing::Open(_), Some(_)) => DeviceState::Running,
+        // A TAP's driver is the kernel, which is always there.
+        (Backing::Nothing, None) if device.model.is_none() => DeviceState::Running,
+        (Backing::Open(_) | Backing::Nothing, None) => DeviceState::Listening,
+        (_, Some(connection)) if connection.queues.is_empty() => DeviceState::Connected,
+        (_, Some(connection)) if connection.queues.values().any(fenced_off) => DeviceState::Opening,
+        (_, Some(_)) => DeviceState::Running,
     };
     let broken_reason = match &device.backing {
         Backing::Failing(reason) => Some(reason.clone()),
-        Backing::Opening | Backing::Open(_) => device.trouble.clone(),
+        Backing::Nothing | Backing::Opening | Backing::Open(_) => device.trouble.clone(),
     };
     DeviceStatus {
         name: device.config.name.clone(),
@@ -183,8 +222,10 @@ fn device_status(device: &Device, engine: &Engine, cpus: &[u32]) -> DeviceStatus
         volume: device.config.volume().map(str::to_owned),
         socket: device.config.access().map(|access| access.socket.clone()).unwrap_or_default(),
         queues,
-        features: FEATURE_NAMES
+        port: networks.port(&device.config.name).map(|port| network::port(port, networks)),
+        features: feature_names(device)
             .iter()
+            .chain(&RING_FEATURE_NAMES)
             .filter(|(bit, _)| features & (1 << bit) != 0)
             .map(|(_, name)| (*name).to_owned())
             .collect(),

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use softdpu_memory::{GuestAddress, Mapping, UserAddress, View, Window};
-use softdpu_ring::{Format, InflightRecords, Position, Queue, QueueConfig, RingAddresses};
+use softdpu_ring::{Format, InflightRecords, Position, Positions, Queue, QueueConfig, RingAddresses};
 use softdpu_transport::vhost_user::{FdId, InflightRef, QueueIndex, QueueStart, RingFormat, VringBase};
 
 use super::broker::Wire;
@@ -38,11 +38,15 @@ pub(super) fn base_of(position: Position) -> VringBase {
     VringBase::from_wire(format, position.to_base())
 }
 
-/// Puts the ring together. In-flight records are the front end's where it shared a region for them, and otherwise our own,
+/// Puts the ring together. A queue that completes `in_order`, as those of an interface do, needs to remember how far it came
+/// and nothing else, in memory that the supervisor keeps.
+///
+/// Otherwise: In-flight records are the front end's where it shared a region for them, and otherwise our own,
 /// which the supervisor keeps, so that a kill of this process loses nothing with either.
 pub(super) fn make(
     device: &str,
     start: &QueueStart,
+    in_order: bool,
     view: &Arc<View>,
     fds: &BTreeMap<u32, SharedFd>,
     wire: &Wire,
@@ -67,6 +71,16 @@ pub(super) fn make(
     } else {
         Position::from_base(format, start.base.to_wire())
     };
+    if in_order {
+        let bytes = Positions::bytes(format, start.size) as u64;
+        let key = records_key(device, start.index.0);
+        let window = match wire.kept_fd(&key).filter(|_| start.resumed) {
+            Some(fd) => map(&fd, bytes)?,
+            None => keep_new(&key, bytes, wire)?,
+        };
+        let positions = Positions::new(window);
+        return Queue::in_order(view, config, addresses, position, positions).map_err(|error| error.to_string());
+    }
     let records = match &start.inflight {
         Some(region) => shared_records(region, fds)?,
         None => own_records(device, start.index, &config, wire, |records| {
@@ -115,22 +129,31 @@ fn own_records(
 ) -> Result<InflightRecords, String> {
     let key = records_key(device, index.0);
     let bytes = InflightRecords::bytes(config.format, config.size) as u64;
-    let text = |what: &str, error: &dyn std::fmt::Display| format!("in-flight records: {what}: {error}");
-    let map = |fd: &SharedFd| {
-        let mapping = Mapping::file(fd.as_fd(), 0, bytes).map_err(|e| text("mapping", &e))?;
-        Ok::<_, String>(InflightRecords::new(Window::of_mapping(mapping)))
-    };
     if let Some(fd) = wire.kept_fd(&key) {
-        match map(&fd) {
+        match map(&fd, bytes).map(InflightRecords::new) {
             Ok(records) if goes_on(&records) => return Ok(records),
             // Those of a smaller ring.
             Err(error) if config.resumed => return Err(error),
             Ok(_) | Err(_) => {}
         }
     }
+    keep_new(&key, bytes, wire).map(InflightRecords::new)
+}
+
+fn text(what: &str, error: &dyn std::fmt::Display) -> String {
+    format!("a queue's records: {what}: {error}")
+}
+
+/// Zeroed memory that the supervisor keeps under `key` in place of what it kept before.
+fn keep_new(key: &str, bytes: u64, wire: &Wire) -> Result<Window, String> {
     let fd = memfd_create("softdpu-inflight", MemfdFlags::CLOEXEC).map_err(|e| text("memfd", &e))?;
     ftruncate(&fd, bytes).map_err(|e| text("size", &e))?;
     let fd = Arc::new(fd);
-    wire.keep_fd(&key, Arc::clone(&fd)).map_err(|e| text("keeping them", &e))?;
-    map(&fd)
+    wire.keep_fd(key, Arc::clone(&fd)).map_err(|e| text("keeping them", &e))?;
+    map(&fd, bytes)
+}
+
+fn map(fd: &SharedFd, bytes: u64) -> Result<Window, String> {
+    let mapping = Mapping::file(fd.as_fd(), 0, bytes).map_err(|e| text("mapping", &e))?;
+    Ok(Window::of_mapping(mapping))
 }

@@ -7,6 +7,7 @@ mod prometheus;
 mod table;
 mod top;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,12 @@ pub struct NodeStatus {
     pub volumes: Vec<VolumeStatus>,
     /// The tenants.
     pub tenants: Vec<TenantStatus>,
+    /// The networks.
+    #[serde(default)]
+    pub networks: Vec<NetworkStatus>,
+    /// What passed through the underlay, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub underlay: Option<PortCounts>,
 }
 
 /// The data-plane process.
@@ -123,11 +130,80 @@ pub struct DeviceStatus {
     pub socket: PathBuf,
     /// Its queues.
     pub queues: Vec<QueueStatus>,
+    /// Its port, where it is an interface.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<PortStatus>,
     /// Names of the virtio features that were negotiated.
     pub features: Vec<String>,
     /// Front ends that were closed because data planes died of them; kept until the device is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_front_ends: Option<ClosedFrontEnds>,
+}
+
+/// A network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkStatus {
+    /// Its name.
+    pub name: String,
+    /// The only tenant whose devices may be in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Its VXLAN network identifier.
+    pub vni: u32,
+    /// Its subnets.
+    pub subnets: Vec<String>,
+    /// Their gateways, in the same order.
+    pub gateways: Vec<String>,
+    /// The largest IP packet, bytes.
+    pub mtu: u16,
+    /// Devices of this node in it.
+    pub ports: u32,
+    /// Endpoints on other hosts.
+    pub remote_endpoints: u32,
+}
+
+/// An interface's port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// The network it is in.
+    pub network: String,
+    /// Its addresses.
+    pub addresses: Vec<String>,
+    /// Its MAC address.
+    pub mac: String,
+    /// The largest IP packet, bytes.
+    pub mtu: u16,
+    /// What passed through it.
+    #[serde(flatten)]
+    pub counts: PortCounts,
+}
+
+/// What passed through a port: `in` from it into the node, `out` by it out of the node. A frame that stands for several
+/// counts once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortCounts {
+    /// Frames that came in and were not dropped.
+    pub frames_in: u64,
+    /// Their bytes.
+    pub bytes_in: u64,
+    /// Frames that went out.
+    pub frames_out: u64,
+    /// Their bytes.
+    pub bytes_out: u64,
+    /// Frames that services saw.
+    pub software: u64,
+    /// Times that a sender was held, because this port had no room.
+    pub held: u64,
+    /// Bytes that were copied on their way out.
+    pub copied_bytes: u64,
+    /// Bytes that were copied a second time: cut up, summed, or for another core.
+    pub copied_again_bytes: u64,
+    /// Frames that came in and were dropped, by reason.
+    #[serde(default)]
+    pub dropped_in: BTreeMap<String, u64>,
+    /// Frames that were to go out and were dropped, by reason.
+    #[serde(default)]
+    pub dropped_out: BTreeMap<String, u64>,
 }
 
 /// Front ends of a device that were closed because data planes died of what they sent or share.

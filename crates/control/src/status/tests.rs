@@ -49,6 +49,15 @@ fn sample() -> NodeStatus {
                 inflight: 3,
                 ..QueueStatus::default()
             }],
+            port: Some(PortStatus {
+                network: "acme-vpc".to_owned(),
+                counts: PortCounts {
+                    dropped_in: BTreeMap::from([("spoofed-mac".to_owned(), 3)]),
+                    dropped_out: BTreeMap::from([("no-buffer".to_owned(), 4)]),
+                    ..PortCounts::default()
+                },
+                ..PortStatus::default()
+            }),
             features: vec!["VIRTIO_F_VERSION_1".to_owned()],
             closed_front_ends: Some(ClosedFrontEnds { count: 2, reason: "it is poison".to_owned(), accepts_in_s: 7 }),
         }],
@@ -64,6 +73,8 @@ fn sample() -> NodeStatus {
             ..VolumeStatus::default()
         }],
         tenants: vec![TenantStatus { name: "acme".to_owned(), weight: 4, served: 5_012, ..TenantStatus::default() }],
+        networks: vec![NetworkStatus { name: "acme-vpc".to_owned(), vni: 5001, ..NetworkStatus::default() }],
+        underlay: Some(PortCounts::default()),
     }
 }
 

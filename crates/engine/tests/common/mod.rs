@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use softdpu_device::block::{Block, BlockConfig};
-use softdpu_engine::{Engine, EngineConfig, FromCore, QueueCounters, QueueSpec, Role};
+use softdpu_engine::{QueueCounters, QueueSpec, Role};
 use softdpu_memory::{GuestAddress, Mapping, Region, UserAddress, View};
 use softdpu_ring::driver::{Driver, Layout, Piece};
 use softdpu_ring::{Format, InflightRecords, Position, Queue, QueueConfig};
@@ -31,15 +31,6 @@ pub struct Guest {
     pub call: Doorbell,
     slots: Vec<u64>,
     busy: HashMap<u16, u64>,
-}
-
-pub fn cpus() -> Vec<usize> {
-    let allowed = softdpu_sys::affinity::allowed();
-    vec![allowed[0], *allowed.get(1).unwrap_or(&allowed[0])]
-}
-
-pub fn engine(idle_sleep: Option<Duration>) -> Engine {
-    Engine::start(&EngineConfig { cpus: cpus(), idle_sleep, io_depth: 64 }).unwrap()
 }
 
 pub fn memory_volume(size: u64) -> Arc<Volume> {
@@ -184,19 +175,5 @@ impl Guest {
 
     pub fn outstanding(&self) -> usize {
         self.busy.len()
-    }
-}
-
-/// Waits for an event of the cores that `pick` accepts.
-pub fn event<T>(engine: &mut Engine, what: &str, mut pick: impl FnMut(FromCore) -> Option<T>) -> T {
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        while let Some(event) = engine.event() {
-            if let Some(found) = pick(event) {
-                return found;
-            }
-        }
-        assert!(Instant::now() < deadline, "no event within 20 s: {what}");
-        std::thread::sleep(Duration::from_micros(100));
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use crate::common::{Guest, engine, event};
+use crate::common::Guest;
+use crate::cores::{engine, event};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softdpu_engine::{CoreIndex, FromCore};
 use softdpu_ring::Format;

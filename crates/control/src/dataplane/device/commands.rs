@@ -71,8 +71,8 @@ impl Device {
                 let connection = self.connection.as_mut()?;
                 if cause != ResetCause::Disconnect {
                     self.trouble = None;
-                    if let Some(disk) = &self.disk {
-                        disk.block.reset();
+                    if let Some(model) = &self.model {
+                        model.reset();
                     }
                 }
                 // A driver that resets has given its requests up; one that went away may come back for them.
@@ -81,15 +81,20 @@ impl Device {
                 return self.stop_queues(id, all, patience, End::Done, host);
             }
             Command::SetConfig { offset, bytes, live_migration } => {
-                let written = self.disk.as_ref().map_or(Ok(()), |disk| disk.block.write_config(offset, &bytes));
+                let written = self.model.as_ref().map_or(Ok(()), |model| model.write_config(offset, &bytes));
                 match written {
                     // A migration brings the whole space, of which all but the cache mode is configured here.
                     Err(_) if live_migration => Ack::Done,
-                    Err(error) => Ack::Failed(error.to_string()),
+                    Err(error) => Ack::Failed(error),
                     Ok(()) => Ack::Done,
                 }
             }
-            Command::Status(_) | Command::SetMtu(_) | Command::SendRarp { .. } => Ack::Done,
+            Command::SetMtu(mtu) => match self.model.as_ref().map_or(Ok(()), |model| model.check_mtu(mtu.into())) {
+                Ok(()) => Ack::Done,
+                Err(error) => Ack::Failed(error),
+            },
+            // Where a guest's address is, is configured: nobody has to learn it from its announcement.
+            Command::Status(_) | Command::SendRarp { .. } => Ack::Done,
         };
         Some(ack)
     }

@@ -9,7 +9,7 @@ use softdpu_transport::vhost_user::{Ack, Action, CommandId, Header};
 use super::{Device, Host, Saved};
 use crate::dataplane::broker::Wire;
 use crate::dataplane::connection::Connection;
-use crate::dataplane::disk::Disk;
+use crate::dataplane::model::Model;
 use crate::link::{FdId as LinkFd, HEADER_SIZE, LinkError, Up};
 
 impl Device {
@@ -20,12 +20,12 @@ impl Device {
         fds: Vec<(LinkFd, OwnedFd)>,
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {
-        let (Some(connection), Some(disk)) = (&mut self.connection, &self.disk) else { return Ok(()) };
+        let (Some(connection), Some(model)) = (&mut self.connection, &self.model) else { return Ok(()) };
         let ids: Vec<_> = fds.iter().map(|(id, _)| softdpu_transport::vhost_user::FdId(*id)).collect();
         connection.fds.extend(fds.into_iter().map(|(id, fd)| (id, Arc::new(fd))));
         connection.answering = true;
         let actions = Header::parse(&header).map_err(|error| error.to_string()).and_then(|header| {
-            connection.session.message(disk, header, payload, ids).map_err(|error| error.to_string())
+            connection.session.message(model, header, payload, ids).map_err(|error| error.to_string())
         });
         match actions {
             Ok(actions) => self.act(actions, host),
@@ -82,10 +82,10 @@ impl Device {
             self.peer = None;
             return self.catch_up(host);
         }
-        if let Some(disk) = &self.disk
+        if let Some(model) = &self.model
             && std::mem::take(&mut connection.answering)
         {
-            return send_handled(connection, disk, None, host.wire);
+            return send_handled(connection, model, None, host.wire);
         }
         Ok(())
     }
@@ -104,10 +104,10 @@ impl Device {
         self.protocol_errors += 1;
         self.trouble = Some(reason.clone());
         let Some(connection) = &mut self.connection else { return Ok(()) };
-        if let Some(disk) = &self.disk
+        if let Some(model) = &self.model
             && std::mem::take(&mut connection.answering)
         {
-            return send_handled(connection, disk, Some(reason), host.wire);
+            return send_handled(connection, model, Some(reason), host.wire);
         }
         host.wire.send(&Up::Close { connection: connection.id, reason }, Vec::new())
     }
@@ -122,12 +122,17 @@ impl Device {
     }
 }
 
-fn send_handled(connection: &mut Connection, disk: &Disk, close: Option<String>, wire: &Wire) -> Result<(), LinkError> {
+fn send_handled(
+    connection: &mut Connection,
+    model: &Model,
+    close: Option<String>,
+    wire: &Wire,
+) -> Result<(), LinkError> {
     let (reply, reply_fds) = std::mem::take(&mut connection.reply);
     let kept = std::mem::take(&mut connection.kept);
     let released = std::mem::take(&mut connection.released);
     // Plain data always serialises.
-    let saved = Saved { session: connection.session.save(), device: disk.block.save(), geometry: Some(disk.geometry) };
+    let saved = Saved { session: connection.session.save(), device: model.save(), geometry: model.geometry() };
     let session = serde_json::to_string(&saved).unwrap_or_default();
     let fds = reply_fds.iter().chain(kept.iter().filter_map(|id| connection.fds.get(id))).cloned().collect();
     let message = Up::Handled {

@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use softdpu_device::block;
 use softdpu_engine::{CoreIndex, Engine, QueueCounters};
 use softdpu_memory::Domain;
 use softdpu_sched::TenantId;
@@ -28,6 +27,8 @@ use softdpu_transport::vhost_user::{Ack, CommandId, SavedSession, Session};
 use super::broker::Wire;
 use super::connection::{Connection, command_name};
 use super::disk::{Disk, Geometry};
+use super::model::{Model, State};
+use super::nic::Nic;
 use super::rings;
 use crate::config;
 use crate::link::{ConnectionId, FdId as LinkFd, HEADER_SIZE, LinkError, Peer, Up};
@@ -61,6 +62,8 @@ impl Event {
 
 /// A device's volume, as far as it has come.
 pub(super) enum Backing {
+    /// It has none: it is an interface.
+    Nothing,
     /// It is being opened.
     Opening,
     /// It cannot be opened, or not be used; it is tried again.
@@ -75,8 +78,8 @@ pub(super) struct Device {
     pub tenant: TenantId,
     pub domain: Arc<Domain>,
     pub backing: Backing,
-    /// Made when its volume is open, or of what a session says of it. There is none without it, and no connection.
-    disk: Option<Disk>,
+    /// A disk's is made when its volume is open, or of what a session says of it. There is no connection without.
+    pub(super) model: Option<Model>,
     pub counters: Vec<Arc<QueueCounters>>,
     pub connection: Option<Connection>,
     pub peer: Option<Peer>,
@@ -115,16 +118,18 @@ impl FenceRetry {
 }
 
 impl Device {
-    pub(super) fn new(config: config::Device, tenant: TenantId, domain: Arc<Domain>) -> Self {
-        let queues = config.disk().map_or(0, |blk| blk.queues);
+    /// A disk, or with `nic` an interface.
+    pub(super) fn new(config: config::Device, tenant: TenantId, domain: Arc<Domain>, nic: Option<Nic>) -> Self {
+        let queues = nic.as_ref().map_or_else(|| config.disk().map_or(0, |blk| blk.queues), |nic| nic.net.queues());
+        let is_disk = config.disk().is_some();
         let counters = (0..queues).map(|_| Arc::default()).collect();
         Device {
             name: config.name.as_str().into(),
             config,
             tenant,
             domain,
-            backing: Backing::Opening,
-            disk: None,
+            backing: if is_disk { Backing::Opening } else { Backing::Nothing },
+            model: nic.map(Model::Nic),
             counters,
             connection: None,
             peer: None,
@@ -141,9 +146,9 @@ impl Device {
             Ok(disk) => disk,
             Err(reason) => return self.failing(reason, host),
         };
-        let before = self.disk.as_ref().filter(|_| self.connection.is_some()).map(|before| before.block.save());
+        let before = self.model.as_ref().filter(|_| self.connection.is_some()).map(Model::save);
         let kept = before.map_or(Ok(()), |before| disk.restore(&before));
-        self.disk = Some(disk);
+        self.model = Some(disk);
         self.backing = Backing::Open(volume);
         self.fence = FenceRetry::now();
         match kept {
@@ -176,9 +181,9 @@ impl Device {
         host.wire.send(&Up::Close { connection, reason }, Vec::new())
     }
 
-    fn make_disk(&self, geometry: Geometry) -> Result<Disk, String> {
-        let blk = self.config.disk().ok_or("this release serves disks only")?;
-        Disk::new(blk, geometry).map_err(|error| error.to_string())
+    fn make_disk(&self, geometry: Geometry) -> Result<Model, String> {
+        let blk = self.config.disk().ok_or("it is no disk")?;
+        Disk::new(blk, geometry).map(Model::Disk).map_err(|error| error.to_string())
     }
 
     /// Takes an event of the supervisor.
@@ -217,13 +222,13 @@ impl Device {
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {
         match (&self.backing, &session) {
-            (Backing::Open(_), _) => return self.attach(connection, session, fds, peer, host),
+            (Backing::Open(_) | Backing::Nothing, _) => return self.attach(connection, session, fds, peer, host),
             (Backing::Failing(reason), None) => return self.turn_away(connection, reason, host),
             (Backing::Opening, None) => {}
             (_, Some(saved)) => {
                 let geometry = serde_json::from_str::<Saved>(saved).ok().and_then(|saved| saved.geometry);
                 if let Some(disk) = geometry.and_then(|geometry| self.make_disk(geometry).ok()) {
-                    self.disk = Some(disk);
+                    self.model = Some(disk);
                     return self.attach(connection, session, fds, peer, host);
                 }
             }
@@ -261,21 +266,21 @@ impl Device {
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {
         self.peer = peer;
-        let Some(disk) = &self.disk else { return Ok(()) };
+        let Some(model) = &self.model else { return Ok(()) };
         let Some(saved) = saved else {
             // What the driver before it chose ends with it.
-            disk.block.reset();
-            self.connection = Some(Connection::new(id, Session::new(disk), fds, self.domain.join()));
+            model.reset();
+            self.connection = Some(Connection::new(id, Session::new(model), fds, self.domain.join()));
             return Ok(());
         };
         let restored = serde_json::from_str::<Saved>(&saved).map_err(|error| error.to_string()).and_then(|saved| {
-            disk.restore(&saved.device)?;
-            Session::restore(saved.session, disk).map_err(|error| error.to_string())
+            model.restore(&saved.device)?;
+            Session::restore(saved.session, model).map_err(|error| error.to_string())
         });
         let restored = match restored {
             Ok(restored) => restored,
             Err(reason) => {
-                self.connection = Some(Connection::new(id, Session::new(disk), fds, self.domain.join()));
+                self.connection = Some(Connection::new(id, Session::new(model), fds, self.domain.join()));
                 return self.close(format!("its session cannot go on: {reason}"), host);
             }
         };
@@ -300,7 +305,7 @@ impl Device {
 
     /// The volume may have grown since the driver was last told.
     fn tell_size(&mut self) {
-        let (Some(volume), Some(disk)) = (self.volume(), &self.disk) else { return };
+        let (Some(volume), Some(disk)) = (self.volume(), self.model.as_ref().and_then(Model::disk)) else { return };
         let size = volume.size();
         if size > disk.block.capacity()
             && let Err(error) = self.grow(size)
@@ -313,7 +318,7 @@ impl Device {
     pub(super) fn volume(&self) -> Option<&Arc<Volume>> {
         match &self.backing {
             Backing::Open(volume) => Some(volume),
-            Backing::Opening | Backing::Failing(_) => None,
+            Backing::Nothing | Backing::Opening | Backing::Failing(_) => None,
         }
     }
 
@@ -324,7 +329,7 @@ impl Device {
 
     /// The volume grew: the capacity, and word to the driver.
     pub(super) fn grow(&mut self, size: u64) -> Result<(), String> {
-        let Some(disk) = &mut self.disk else { return Ok(()) };
+        let Some(Model::Disk(disk)) = &mut self.model else { return Ok(()) };
         disk.grow(size)?;
         if let Some(connection) = &mut self.connection
             && let Some(message) = connection.session.config_changed()
@@ -339,7 +344,7 @@ impl Device {
 #[derive(Serialize, Deserialize)]
 struct Saved {
     session: SavedSession,
-    device: block::State,
+    device: State,
     #[serde(default)]
     geometry: Option<Geometry>,
 }

@@ -7,8 +7,9 @@ use softdpu_engine::{CoreIndex, QueueKey, QueueSpec, Role};
 use softdpu_storage::{Activation, Volume};
 use softdpu_transport::vhost_user::{QueueIndex, QueueStart, VringBase};
 
-use super::{Device, FenceRetry, Host};
+use super::{Backing, Device, FenceRetry, Host};
 use crate::dataplane::connection::{Awaited, End, Run, Started, WaitingQueue};
+use crate::dataplane::model::Model;
 use crate::dataplane::rings;
 
 impl Device {
@@ -19,7 +20,8 @@ impl Device {
             connection.optional_eventfd(fd)?;
         }
         let (index, base, error) = (start.index, start.base, start.err);
-        match rings::make(&self.name, &start, &connection.tracked(), &connection.fds, host.wire) {
+        let in_order = matches!(self.backing, Backing::Nothing);
+        match rings::make(&self.name, &start, in_order, &connection.tracked(), &connection.fds, host.wire) {
             Ok(ring) => {
                 let waiting = WaitingQueue { start, ring };
                 // It starts when the supervisor has the session that says so: a queue that had served before could not be
@@ -41,7 +43,8 @@ impl Device {
     /// When queues that wait for the volume's fence are to be [started](Self::start_waiting); none while there are none, or
     /// the volume is not even open.
     pub(in crate::dataplane) fn fence_due(&self) -> Option<Instant> {
-        (self.has_waiting() && self.volume().is_some()).then_some(self.fence.at)
+        let ready = matches!(self.backing, Backing::Open(_) | Backing::Nothing);
+        (ready && self.has_waiting()).then_some(self.fence.at)
     }
 
     fn has_waiting(&self) -> bool {
@@ -50,8 +53,12 @@ impl Device {
 
     /// Starts what waits, if the volume is ours by now.
     pub(in crate::dataplane) fn start_waiting(&mut self, now: Instant, host: &mut Host<'_>) {
-        let Some(volume) = self.volume().cloned() else { return };
-        match volume.activate() {
+        let volume = match &self.backing {
+            Backing::Open(volume) => Some(Arc::clone(volume)),
+            Backing::Nothing => None,
+            Backing::Opening | Backing::Failing(_) => return,
+        };
+        match volume.as_ref().map_or(Ok(Activation::Active), |volume| volume.activate()) {
             Ok(Activation::Active) => self.fence = FenceRetry::now(),
             Ok(Activation::Busy { why }) => {
                 tracing::trace!(device = %self.name, why, "waiting for the volume's fence");
@@ -70,7 +77,7 @@ impl Device {
         while let Some((index, waiting)) = self.take_waiting() {
             let (base, error) = (waiting.start.base, waiting.start.err);
             let (size, format) = (waiting.start.size, waiting.start.format);
-            let run = match self.start_now(index, waiting, &volume, host) {
+            let run = match self.start_now(index, waiting, volume.as_ref(), host) {
                 Ok(key) => Run::Running(Started { key, size, format }),
                 Err(reason) => {
                     tracing::warn!(device = %self.name, queue = index.0, reason, "queue cannot start");
@@ -114,18 +121,25 @@ impl Device {
         &mut self,
         index: QueueIndex,
         waiting: WaitingQueue,
-        volume: &Arc<Volume>,
+        volume: Option<&Arc<Volume>>,
         host: &mut Host<'_>,
     ) -> Result<QueueKey, String> {
         let connection = self.connection.as_ref().ok_or("not connected")?;
-        let disk = self.disk.as_ref().ok_or("not connected")?;
+        let model = self.model.as_ref().ok_or("not connected")?;
         let WaitingQueue { start, ring } = waiting;
         let counters = self.counters.get(usize::from(index.0)).ok_or("the device has no such queue")?;
+        let role = match (model, volume) {
+            (Model::Disk(disk), Some(volume)) => {
+                Role::Block { volume: Arc::clone(volume), requests: disk.block.requests(start.features) }
+            }
+            (Model::Disk(_), None) => return Err("its volume is not open".to_owned()),
+            (Model::Nic(nic), _) => nic.role(index.0, start.features),
+        };
         let spec = QueueSpec {
             device: Arc::clone(&self.name),
             index: index.0,
             tenant: self.tenant,
-            role: Role::Block { volume: Arc::clone(volume), requests: disk.block.requests(start.features) },
+            role,
             ring,
             view: connection.tracked(),
             kick: connection.optional_eventfd(start.kick)?,

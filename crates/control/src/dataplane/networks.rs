@@ -1,0 +1,212 @@
+//! The networks of the site, their ports on this node, and the tables that the cores forward by.
+
+use std::collections::BTreeMap;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use softdpu_engine::{Engine, PortCounters, PortSpec, Socket};
+use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Prefix, ServiceLimit, Spec, SubnetSpec};
+use softdpu_vpc::{Mac, PortId, Tables};
+
+use super::broker::Wire;
+use super::nic::Nic;
+use super::tap;
+use super::underlay::Underlay;
+use crate::config::{self, DeviceKind, NetworkPort};
+
+/// What the underlay's port is called.
+pub(super) const UNDERLAY: &str = "underlay";
+
+/// Everything of networks that is not on a core.
+pub(super) struct Networks {
+    networks: Vec<config::Network>,
+    /// By the name of their device.
+    ports: BTreeMap<String, Attached>,
+    underlay: Option<Underlay>,
+    pub underlay_counters: Vec<Arc<PortCounters>>,
+    /// Numbers of ports that are no more.
+    free: Vec<PortId>,
+    next: u32,
+}
+
+/// A device's port.
+pub(super) struct Attached {
+    pub id: PortId,
+    pub settings: NetworkPort,
+    /// What it counts, core by core.
+    pub counters: Vec<Arc<PortCounters>>,
+}
+
+impl Networks {
+    pub(super) fn new(networks: &[config::Network]) -> Networks {
+        Networks {
+            networks: networks.to_vec(),
+            ports: BTreeMap::new(),
+            underlay: None,
+            underlay_counters: Vec::new(),
+            free: Vec::new(),
+            next: 0,
+        }
+    }
+
+    /// Opens the way to other hosts.
+    pub(super) fn open_underlay(&mut self, settings: &config::Underlay, engine: &mut Engine) -> Result<(), String> {
+        let id = self.number();
+        let (underlay, socket) = Underlay::open(settings, id).inspect_err(|_| self.free.push(id))?;
+        let spec = PortSpec { name: UNDERLAY.into(), socket: Some(socket) };
+        self.underlay_counters = engine.add_port(id, spec, None).map_err(|error| error.to_string())?;
+        underlay.set_hosts(self.networks.iter().flat_map(|network| &network.endpoints).map(|e| e.host).collect());
+        self.underlay = Some(underlay);
+        self.publish(engine)
+    }
+
+    /// Readable when the way to another host changed.
+    pub(super) fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.underlay.as_ref().map(Underlay::bell)
+    }
+
+    /// Goes on with what is known of the ways to other hosts.
+    pub(super) fn turn(&mut self, engine: &mut Engine) {
+        if self.underlay.as_ref().is_some_and(Underlay::changed)
+            && let Err(error) = self.publish(engine)
+        {
+            tracing::error!(error, "networks with other ways to hosts");
+        }
+    }
+
+    /// Attaches a device; an interface's model, if it is one for a guest.
+    pub(super) fn add(
+        &mut self,
+        device: &config::Device,
+        settings: &NetworkPort,
+        wire: &Wire,
+        engine: &mut Engine,
+    ) -> Result<Option<Nic>, String> {
+        let mtu = self.mtu(&settings.network).ok_or_else(|| format!("there is no network '{}'", settings.network))?;
+        match &device.kind {
+            DeviceKind::VirtioBlk(_) => Ok(None),
+            DeviceKind::VirtioNet(nic) => {
+                let id = self.attach(&device.name, settings, None, engine)?;
+                let made = Nic::new(nic, id, mtu).map_err(|error| error.to_string());
+                made.map(Some).inspect_err(|_| self.detach(&device.name, engine))
+            }
+            DeviceKind::Tap(tap) => {
+                let socket = tap::open(&device.name, tap, mtu, wire)?;
+                self.attach(&device.name, settings, Some(socket), engine)?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// A port's number.
+    fn number(&mut self) -> PortId {
+        self.free.pop().unwrap_or_else(|| {
+            self.next += 1;
+            PortId(self.next - 1)
+        })
+    }
+
+    /// Attaches a device's port; the cores forward to it from now on.
+    fn attach(
+        &mut self,
+        device: &str,
+        settings: &NetworkPort,
+        socket: Option<Socket>,
+        engine: &mut Engine,
+    ) -> Result<PortId, String> {
+        let id = self.number();
+        let name: Arc<str> = device.into();
+        let counters = engine.add_port(id, PortSpec { name, socket }, None).map_err(|error| error.to_string())?;
+        self.ports.insert(device.to_owned(), Attached { id, settings: settings.clone(), counters });
+        self.publish(engine).inspect_err(|_| self.detach(device, engine)).map(|()| id)
+    }
+
+    /// The device is no more.
+    pub(super) fn detach(&mut self, device: &str, engine: &mut Engine) {
+        let Some(Attached { id, .. }) = self.ports.remove(device) else { return };
+        engine.remove_port(id);
+        self.free.push(id);
+        if let Err(error) = self.publish(engine) {
+            tracing::error!(device, error, "networks without the device");
+        }
+    }
+
+    /// The largest packet of a network.
+    pub(super) fn mtu(&self, network: &str) -> Option<u16> {
+        let network = self.networks.iter().find(|known| known.name == network)?;
+        Some(network.mtu_over(self.underlay.as_ref().map(|underlay| (underlay.mtu, underlay.overhead()))))
+    }
+
+    pub(super) fn port(&self, device: &str) -> Option<&Attached> {
+        self.ports.get(device)
+    }
+
+    /// The networks, with the devices that are attached to each.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &config::Network> {
+        self.networks.iter()
+    }
+
+    /// How many ports a network has here.
+    pub(super) fn ports_of(&self, network: &str) -> usize {
+        self.ports.values().filter(|port| port.settings.network == network).count()
+    }
+
+    /// Puts what is attached into force on all cores.
+    pub(super) fn publish(&self, engine: &Engine) -> Result<(), String> {
+        let tables = Tables::build(&self.spec()?).map_err(|error| error.to_string())?;
+        engine.set_tables(&Arc::new(tables));
+        Ok(())
+    }
+
+    fn spec(&self) -> Result<Spec, String> {
+        let mut spec = Spec {
+            networks: self.networks.iter().map(|network| self.network_spec(network)).collect::<Result<_, _>>()?,
+            endpoints: Vec::new(),
+            routes: Vec::new(),
+            underlay: None,
+            neighbors: Vec::new(),
+            services: ServiceLimit::default(),
+        };
+        for Attached { id, settings, .. } in self.ports.values() {
+            spec.endpoints.push(EndpointSpec {
+                network: settings.network.clone(),
+                mac: Mac(settings.mac.0),
+                addresses: settings.addresses.clone(),
+                place: Place::Port(*id),
+                mtu: settings.mtu,
+                spoof_check: settings.spoof_check,
+            });
+        }
+        if let Some(underlay) = &self.underlay {
+            spec.underlay = Some(underlay.spec());
+            spec.neighbors = underlay.neighbors();
+            for network in &self.networks {
+                spec.endpoints.extend(network.endpoints.iter().map(|endpoint| EndpointSpec {
+                    network: network.name.clone(),
+                    mac: Mac(endpoint.mac.0),
+                    addresses: endpoint.addresses.clone(),
+                    place: Place::Host(endpoint.host),
+                    mtu: None,
+                    spoof_check: true,
+                }));
+            }
+        }
+        Ok(spec)
+    }
+
+    fn network_spec(&self, network: &config::Network) -> Result<NetworkSpec, String> {
+        let subnet = |subnet: config::Subnet| {
+            let prefix = Prefix::new(subnet.prefix.network(), subnet.prefix.prefix_len());
+            let prefix = prefix.map_err(|error| format!("network '{}': {error}", network.name))?;
+            Ok::<_, String>(SubnetSpec { prefix, gateway: subnet.gateway })
+        };
+        Ok(NetworkSpec {
+            name: network.name.clone(),
+            vni: network.vni.get(),
+            subnets: network.subnets().map(subnet).collect::<Result<_, _>>()?,
+            gateway_mac: Mac(network.gateway_mac().0),
+            mtu: self.mtu(&network.name).unwrap_or(config::DEFAULT_MTU),
+            dns: network.dns.clone(),
+        })
+    }
+}

@@ -1,0 +1,63 @@
+//! Networks and ports, for `status`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use softdpu_engine::{Counter, PortCounters};
+use softdpu_vpc::DropReason;
+
+use crate::config;
+use crate::dataplane::networks::{Attached, Networks};
+use crate::status::{NetworkStatus, PortCounts, PortStatus};
+
+pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
+    let status = |network: &config::Network| NetworkStatus {
+        name: network.name.clone(),
+        tenant: network.tenant.clone(),
+        vni: network.vni.get(),
+        subnets: network.cidr.iter().map(ToString::to_string).collect(),
+        gateways: network.gateway.iter().map(ToString::to_string).collect(),
+        mtu: networks.mtu(&network.name).unwrap_or_default(),
+        ports: networks.ports_of(&network.name) as u32,
+        remote_endpoints: network.endpoints.len() as u32,
+    };
+    networks.iter().map(status).collect()
+}
+
+pub(super) fn underlay(networks: &Networks) -> Option<PortCounts> {
+    (!networks.underlay_counters.is_empty()).then(|| sum(&networks.underlay_counters))
+}
+
+pub(super) fn port(port: &Attached, networks: &Networks) -> PortStatus {
+    let settings = &port.settings;
+    PortStatus {
+        network: settings.network.clone(),
+        addresses: settings.addresses.iter().map(ToString::to_string).collect(),
+        mac: settings.mac.to_string(),
+        mtu: settings.mtu.or_else(|| networks.mtu(&settings.network)).unwrap_or_default(),
+        counts: sum(&port.counters),
+    }
+}
+
+fn sum(cores: &[Arc<PortCounters>]) -> PortCounts {
+    let of = |pick: fn(&PortCounters) -> &Counter| cores.iter().map(|core| pick(core).get()).sum();
+    PortCounts {
+        frames_in: of(|c| &c.frames_in),
+        bytes_in: of(|c| &c.bytes_in),
+        frames_out: of(|c| &c.frames_out),
+        bytes_out: of(|c| &c.bytes_out),
+        software: of(|c| &c.software),
+        held: of(|c| &c.held),
+        copied_bytes: of(|c| &c.copied),
+        copied_again_bytes: of(|c| &c.copied_again),
+        dropped_in: drops(cores, |c| &c.dropped_in),
+        dropped_out: drops(cores, |c| &c.dropped_out),
+    }
+}
+
+/// Drops by reason, those that happened.
+fn drops(cores: &[Arc<PortCounters>], pick: impl Fn(&PortCounters) -> &[Counter]) -> BTreeMap<String, u64> {
+    let count = |reason: &DropReason| cores.iter().map(|core| pick(core)[*reason as usize].get()).sum::<u64>();
+    let all = DropReason::ALL.iter().map(|reason| (reason.word().to_owned(), count(reason)));
+    all.filter(|(_, count)| *count > 0).collect()
+}
