@@ -125,6 +125,9 @@ pub struct DeviceStatus {
     pub queues: Vec<QueueStatus>,
     /// Names of the virtio features that were negotiated.
     pub features: Vec<String>,
+    /// Messages of front ends that were refused or led to the end of their connection.
+    #[serde(default)]
+    pub protocol_errors: u64,
     /// Front ends that were closed because data planes died of them; kept until the device is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_front_ends: Option<ClosedFrontEnds>,
@@ -220,6 +223,17 @@ pub struct RequestCounts {
     pub write_zeroes: u64,
     /// VIRTIO_BLK_T_GET_ID and what is not known
     pub others: u64,
+}
+
+/// What went wrong with a volume, by kind: requests that failed, whose sum is [`VolumeStatus::errors`].
+pub(crate) fn failures(counts: &softdpu_storage::ErrorCounts) -> [(&'static str, u64); 5] {
+    [
+        ("no-space", counts.no_space),
+        ("device", counts.device),
+        ("timeout", counts.timeout),
+        ("refused", counts.refused),
+        ("gone", counts.gone),
+    ]
 }
 
 impl RequestCounts {
