@@ -277,7 +277,7 @@ impl DataPlane {
 
     fn handle(&mut self, message: Down, fds: Vec<OwnedFd>) -> Result<(), DataPlaneError> {
         match message {
-            Down::Attach { device, connection, session, fds: ids, peer } => {
+            Down::Attach { device, connection, session, fds: ids } => {
                 if !self.devices.contains_key(&device) {
                     let reason = format!("there is no device '{device}'");
                     self.wire.send(&Up::Close { connection, reason }, Vec::new())?;
@@ -285,7 +285,7 @@ impl DataPlane {
                 }
                 self.connections.insert(connection, device.clone());
                 let fds = ids.into_iter().zip(fds.into_iter().map(Arc::new)).collect();
-                self.device_event(connection, Event::Attach { connection, session, fds, peer })?;
+                self.device_event(connection, Event::Attach { connection, session, fds })?;
                 Ok(self.wire.send(&Up::Attached { connection }, Vec::new())?)
             }
             Down::Message { connection, header, payload, fds: ids } => {

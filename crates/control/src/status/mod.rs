@@ -121,6 +121,9 @@ pub struct DeviceStatus {
     pub volume: Option<String>,
     /// Its socket.
     pub socket: PathBuf,
+    /// The process that is connected to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Peer>,
     /// Its queues.
     pub queues: Vec<QueueStatus>,
     /// Names of the virtio features that were negotiated.
@@ -131,6 +134,17 @@ pub struct DeviceStatus {
     /// Front ends that were closed because data planes died of them; kept until the device is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_front_ends: Option<ClosedFrontEnds>,
+}
+
+/// The process behind a front end's socket when it connected (SO_PEERCRED).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Process id.
+    pub pid: i32,
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
 }
 
 /// Front ends of a device that were closed because data planes died of what they sent or share.
@@ -159,8 +173,6 @@ pub enum DeviceState {
     Opening,
     /// Its driver broke the rules, and a reset brings it back; or its volume cannot be opened, which is tried again.
     Broken,
-    /// It was told to stop.
-    Stopped,
 }
 
 /// One queue of a device. Counters are cumulative.
@@ -345,7 +357,6 @@ display_as_written! {
     CoreState { Spinning = "spinning", Sleeping = "sleeping" }
     DeviceState {
         Listening = "listening", Connected = "connected", Running = "running", Opening = "opening", Broken = "broken",
-        Stopped = "stopped",
     }
     QueueFormat { Split = "split", Packed = "packed" }
     VolumeState { Opening = "opening", Opened = "opened", Active = "active", Recovering = "recovering", Failed = "failed" }

@@ -39,6 +39,7 @@ fn sample() -> NodeStatus {
             broken_reason: Some("queue 0: descriptor 7\nloops \x1b[2J".to_owned()),
             volume: Some("acme-root".to_owned()),
             socket: "/run/softdpu/a-very-long-path-that-does-not-fit/acme-vm1-disk.sock".into(),
+            peer: Some(Peer { pid: 4711, uid: 64055, gid: 64055 }),
             queues: vec![QueueStatus {
                 index: 0,
                 core: Some(1),

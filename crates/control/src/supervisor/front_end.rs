@@ -20,7 +20,8 @@ use rustix::net::{
 };
 use thiserror::Error;
 
-use crate::link::{ConnectionId, Down, FIRST_KEPT_FD, FdId, HEADER_SIZE, Peer, SharedFd};
+use crate::link::{ConnectionId, Down, FIRST_KEPT_FD, FdId, HEADER_SIZE, SharedFd};
+use crate::status::Peer;
 
 /// The longest payload that is read: the largest message known has 12 + 256 bytes, the rest is room to read, and let the
 /// data plane refuse in good order, messages of later protocol versions.
@@ -258,7 +259,6 @@ impl FrontEnd {
             connection: self.id,
             session: self.session.clone(),
             fds: self.fds.keys().copied().collect(),
-            peer: self.peer,
         };
         (message, self.fds.values().cloned().collect())
     }

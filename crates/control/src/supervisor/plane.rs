@@ -218,10 +218,6 @@ impl Supervisor {
                 let kept = kept.into_iter().zip(fds).collect();
                 self.handled(connection, (reply, reply_fds), (session, kept, released), close);
             }
-            Up::Session { connection, session, kept, released } => {
-                let kept = kept.into_iter().zip(fds).collect();
-                self.session_changed(connection, session, kept, &released);
-            }
             Up::Close { connection, reason } => self.close_front_end(connection, &reason),
             Up::Answer { id, result } => self.answered(id, result),
             Up::Open { call, open } => self.open(call, &open),

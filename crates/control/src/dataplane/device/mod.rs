@@ -30,7 +30,7 @@ use super::connection::{Connection, command_name};
 use super::disk::{Disk, Geometry};
 use super::rings;
 use crate::config;
-use crate::link::{ConnectionId, FdId as LinkFd, HEADER_SIZE, LinkError, Peer, Up};
+use crate::link::{ConnectionId, FdId as LinkFd, HEADER_SIZE, LinkError, Up};
 
 /// What a device needs of its surroundings while it handles something.
 pub(super) struct Host<'a> {
@@ -44,7 +44,7 @@ pub(super) struct Host<'a> {
 
 /// What the supervisor says about a device's connections, in its order.
 pub(super) enum Event {
-    Attach { connection: ConnectionId, session: Option<String>, fds: BTreeMap<u32, Arc<OwnedFd>>, peer: Option<Peer> },
+    Attach { connection: ConnectionId, session: Option<String>, fds: BTreeMap<u32, Arc<OwnedFd>> },
     Message { connection: ConnectionId, header: [u8; HEADER_SIZE], payload: Vec<u8>, fds: Vec<(LinkFd, OwnedFd)> },
     Closed { connection: ConnectionId },
 }
@@ -79,7 +79,6 @@ pub(super) struct Device {
     disk: Option<Disk>,
     pub counters: Vec<Arc<QueueCounters>>,
     pub connection: Option<Connection>,
-    pub peer: Option<Peer>,
     /// What last broke a queue or closed a connection; cleared when the driver starts anew.
     pub trouble: Option<String>,
     /// Messages that were refused or led to a close.
@@ -127,7 +126,6 @@ impl Device {
             disk: None,
             counters,
             connection: None,
-            peer: None,
             trouble: None,
             protocol_errors: 0,
             fence: FenceRetry::now(),
@@ -193,7 +191,7 @@ impl Device {
             return Ok(());
         }
         match event {
-            Event::Attach { connection, session, fds, peer } => self.arrive(connection, session, fds, peer, host),
+            Event::Attach { connection, session, fds } => self.arrive(connection, session, fds, host),
             Event::Message { connection, header, payload, fds } => {
                 match self.connection.as_mut().filter(|current| current.id == connection) {
                     Some(_) => self.message(header, &payload, fds, host),
@@ -213,22 +211,21 @@ impl Device {
         connection: ConnectionId,
         session: Option<String>,
         fds: BTreeMap<u32, Arc<OwnedFd>>,
-        peer: Option<Peer>,
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {
         match (&self.backing, &session) {
-            (Backing::Open(_), _) => return self.attach(connection, session, fds, peer, host),
+            (Backing::Open(_), _) => return self.attach(connection, session, fds, host),
             (Backing::Failing(reason), None) => return self.turn_away(connection, reason, host),
             (Backing::Opening, None) => {}
             (_, Some(saved)) => {
                 let geometry = serde_json::from_str::<Saved>(saved).ok().and_then(|saved| saved.geometry);
                 if let Some(disk) = geometry.and_then(|geometry| self.make_disk(geometry).ok()) {
                     self.disk = Some(disk);
-                    return self.attach(connection, session, fds, peer, host);
+                    return self.attach(connection, session, fds, host);
                 }
             }
         }
-        self.later.push_back(Event::Attach { connection, session, fds, peer });
+        self.later.push_back(Event::Attach { connection, session, fds });
         Ok(())
     }
 
@@ -257,10 +254,8 @@ impl Device {
         id: ConnectionId,
         saved: Option<String>,
         fds: BTreeMap<u32, Arc<OwnedFd>>,
-        peer: Option<Peer>,
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {
-        self.peer = peer;
         let Some(disk) = &self.disk else { return Ok(()) };
         let Some(saved) = saved else {
             // What the driver before it chose ends with it.
