@@ -338,10 +338,6 @@ impl DataPlane {
                 }
                 return Ok(());
             }
-            FromCore::CoreFailed { core, reason } => {
-                tracing::error!(core = core.0, reason, "data-plane core failed");
-                return Ok(());
-            }
         };
         let DataPlane { devices, engine, wire, cores, placements, .. } = self;
         if let Some(device) = devices.values_mut().find(|device| device.owns(key)) {
