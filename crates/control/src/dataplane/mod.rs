@@ -285,8 +285,7 @@ impl DataPlane {
                 }
                 self.connections.insert(connection, device.clone());
                 let fds = ids.into_iter().zip(fds.into_iter().map(Arc::new)).collect();
-                self.device_event(connection, Event::Attach { connection, session, fds })?;
-                Ok(self.wire.send(&Up::Attached { connection }, Vec::new())?)
+                self.device_event(connection, Event::Attach { connection, session, fds })
             }
             Down::Message { connection, header, payload, fds: ids } => {
                 let fds = ids.into_iter().zip(fds).collect();

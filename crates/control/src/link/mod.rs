@@ -21,7 +21,7 @@
 //!
 //! What the data plane has to keep to:
 //!
-//! - [`Up::Attached`], or [`Up::Close`], answers every [`Down::Attach`].
+//! - [`Up::Attached`], or [`Up::Close`], answers every [`Down::Attach`] exactly once; [`Up::Held`] may come before it.
 //! - [`Up::Handled`] answers every [`Down::Message`] exactly once, also when the message is refused.
 //! - A session and the fd table it speaks of change together, in one `Handled`.
 //! - Nothing that a message asked for may be visible to the guest in a way that applying it a second time would break.
@@ -254,6 +254,12 @@ pub enum Up {
         /// Which.
         connection: ConnectionId,
     },
+    /// A connection has to wait, for instance for its volume: nothing of it is looked at. [`Up::Attached`] or [`Up::Close`]
+    /// follows, unless [`Down::Closed`] takes it back.
+    Held {
+        /// Which.
+        connection: ConnectionId,
+    },
     /// The answer to [`Down::Message`]. Attached: the `reply_fds` descriptors that go with the reply, then one for each of
     /// `kept`.
     Handled {
@@ -336,6 +342,7 @@ impl Attached for Up {
             Up::Ready
             | Up::Alive
             | Up::Attached { .. }
+            | Up::Held { .. }
             | Up::Close { .. }
             | Up::Answer { .. }
             | Up::Open { .. }

@@ -88,6 +88,8 @@ enum Progress {
     Waiting,
     /// It was given it under this number, and has not answered.
     Given(u64),
+    /// It was given it, and lets it wait: it has not looked at it.
+    Held,
     /// It has taken it up.
     Attached,
 }
@@ -238,7 +240,7 @@ impl FrontEnd {
         }
     }
 
-    /// Another data plane: it was given nothing yet.
+    /// Another data plane, or what the present one was given is taken back: it was given nothing yet.
     pub(super) fn start_anew(&mut self) {
         self.progress = Progress::Waiting;
         if let Some(pending) = &mut self.pending {
@@ -283,6 +285,13 @@ impl FrontEnd {
         }
     }
 
+    /// The data plane lets it wait.
+    pub(super) fn held(&mut self) {
+        if self.is_given() {
+            self.progress = Progress::Held;
+        }
+    }
+
     /// Whether the data plane has taken up the session.
     pub(super) fn is_attached(&self) -> bool {
         self.progress == Progress::Attached
@@ -292,6 +301,7 @@ impl FrontEnd {
     pub(super) fn first_unanswered(&self) -> Option<u64> {
         match self.progress {
             Progress::Given(number) => Some(number),
+            Progress::Held => None,
             Progress::Waiting | Progress::Attached => self.pending.as_ref()?.given,
         }
     }

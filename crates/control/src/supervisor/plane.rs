@@ -213,6 +213,7 @@ impl Supervisor {
                 }
             }
             Up::Attached { connection } => self.attached(connection),
+            Up::Held { connection } => self.held(connection),
             Up::Handled { connection, reply, reply_fds, session, kept, released, close } => {
                 let reply_fds = fds.by_ref().take(reply_fds as usize).collect();
                 let kept = kept.into_iter().zip(fds).collect();

@@ -182,13 +182,11 @@ impl Device {
     /// Takes an event of the supervisor.
     pub(super) fn event(&mut self, event: Event, host: &mut Host<'_>) -> Result<(), LinkError> {
         if self.connection.as_ref().is_some_and(|connection| connection.closing) {
-            self.put_off(event);
-            return Ok(());
+            return self.put_off(event, host);
         }
         let id = event.connection();
         if self.later.iter().any(|held| held.connection() == id) {
-            self.put_off(event);
-            return Ok(());
+            return self.put_off(event, host);
         }
         match event {
             Event::Attach { connection, session, fds } => self.arrive(connection, session, fds, host),
@@ -225,20 +223,24 @@ impl Device {
                 }
             }
         }
-        self.later.push_back(Event::Attach { connection, session, fds });
-        Ok(())
+        self.put_off(Event::Attach { connection, session, fds }, host)
     }
 
     /// Keeps what belongs to the next connection for later. One that has come and gone meanwhile leaves nothing.
-    fn put_off(&mut self, event: Event) {
+    fn put_off(&mut self, event: Event, host: &Host<'_>) -> Result<(), LinkError> {
         if let Event::Closed { connection } = event {
             let before = self.later.len();
             self.later.retain(|other| other.connection() != connection);
             if self.later.len() != before {
-                return;
+                return Ok(());
             }
         }
+        let held = match event {
+            Event::Attach { connection, .. } => Some(connection),
+            _ => None,
+        };
         self.later.push_back(event);
+        held.map_or(Ok(()), |connection| host.wire.send(&Up::Held { connection }, Vec::new()))
     }
 
     /// Gives up the in-flight records that the supervisor keeps: the device is no more.
@@ -249,6 +251,7 @@ impl Device {
         }
     }
 
+    /// Takes up a connection, which is answered here and nowhere else: `Attached`, or `Close`.
     fn attach(
         &mut self,
         id: ConnectionId,
@@ -256,12 +259,12 @@ impl Device {
         fds: BTreeMap<u32, Arc<OwnedFd>>,
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {
-        let Some(disk) = &self.disk else { return Ok(()) };
+        let Some(disk) = &self.disk else { return self.turn_away(id, "its volume is not open", host) };
         let Some(saved) = saved else {
             // What the driver before it chose ends with it.
             disk.block.reset();
             self.connection = Some(Connection::new(id, Session::new(disk), fds, self.domain.join()));
-            return Ok(());
+            return host.wire.send(&Up::Attached { connection: id }, Vec::new());
         };
         let restored = serde_json::from_str::<Saved>(&saved).map_err(|error| error.to_string()).and_then(|saved| {
             disk.restore(&saved.device)?;
@@ -290,7 +293,7 @@ impl Device {
             self.lose_queue(index, base);
         }
         self.tell_size();
-        Ok(())
+        host.wire.send(&Up::Attached { connection: id }, Vec::new())
     }
 
     /// The volume may have grown since the driver was last told.
