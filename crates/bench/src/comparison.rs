@@ -9,13 +9,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use softdpu_ring::Format;
-use tempfile::NamedTempFile;
 
 use crate::SetupError;
 use crate::calibration::{Calibration, calibrate};
 use crate::front_end::{FrontEnd, FrontEndError, Options, Transfer};
 use crate::load::{self, Load, LoadError, Outcome, Pattern, Waiting};
 use crate::report::{Case, Measurement, Report};
+use crate::scratch::ScratchFile;
 use crate::subject::{Service, Subject, Volume};
 
 /// Bytes of a null volume: nothing is stored.
@@ -277,10 +277,10 @@ pub fn connect(path: &Path, options: &Options) -> Result<FrontEnd, FrontEndError
 }
 
 /// A file of [`STORED_SIZE`] bytes without holes, in the page cache because it was just written.
-fn filled_file(folder: &Path) -> Result<NamedTempFile, SetupError> {
+fn filled_file(folder: &Path) -> Result<ScratchFile, SetupError> {
     const CHUNK: usize = 1 << 20;
     let failed = |error: std::io::Error| SetupError::Folder(format!("in {}: {error}", folder.display()));
-    let file = tempfile::Builder::new().prefix("softdpu-bench-").suffix(".raw").tempfile_in(folder).map_err(failed)?;
+    let file = ScratchFile::new_in(folder, ".raw").map_err(failed)?;
     let chunk: Vec<u8> = (0..CHUNK).map(|at| (at / 512 % 255) as u8 + 1).collect();
     for at in 0..STORED_SIZE / CHUNK as u64 {
         file.as_file().write_all_at(&chunk, at * CHUNK as u64).map_err(failed)?;

@@ -21,6 +21,7 @@ pub mod load;
 pub mod plot;
 pub mod process;
 pub mod report;
+pub mod scratch;
 pub mod subject;
 
 pub use error::SetupError;

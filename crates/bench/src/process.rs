@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,6 +24,8 @@ pub struct Server {
     name: String,
     child: Child,
     log: PathBuf,
+    /// The thread that started it ends when this is dropped, after [`Drop`].
+    _thread: Sender<()>,
 }
 
 impl Server {
@@ -42,22 +45,12 @@ impl Server {
         let log = folder.join(format!("{name}.log"));
         let output = File::create(&log).map_err(|error| failed(format!("{}: {error}", log.display())))?;
         let errors = output.try_clone().map_err(|error| failed(error.to_string()))?;
-        let mut command = Command::new(program);
-        command.args(arguments).current_dir(folder).stdin(Stdio::null()).stdout(output).stderr(errors);
-        // What a child inherits is the thread's: a thread of its own takes it on.
-        let child = std::thread::scope(|scope| {
-            let spawn = scope.spawn(|| {
-                if let Some(cpu) = cpu {
-                    softdpu_sys::affinity::pin_to(cpu).map_err(|error| format!("CPU {cpu}: {error}"))?;
-                }
-                // Without the privilege both subjects run at nice 0: still a fair comparison, only a noisier one.
-                let _ = softdpu_sys::affinity::highest_nice();
-                command.spawn().map_err(|error| error.to_string())
-            });
-            spawn.join().unwrap_or_else(|_| Err("the thread that starts it panicked".to_owned()))
-        })
-        .map_err(failed)?;
-        Ok(Server { name: name.to_owned(), child, log })
+        // The kernel ends it when the thread that started it ends, however that comes about (PR_SET_PDEATHSIG).
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]).arg(program).args(arguments);
+        command.current_dir(folder).stdin(Stdio::null()).stdout(output).stderr(errors);
+        let (child, thread) = spawn_from_a_thread(command, cpu).map_err(failed)?;
+        Ok(Server { name: name.to_owned(), child, log, _thread: thread })
     }
 
     /// The process id.
@@ -129,6 +122,24 @@ impl Server {
     }
 }
 
+/// Starts `command` from a thread of its own: what a child inherits is the thread's. The thread lives as long as the sender.
+fn spawn_from_a_thread(mut command: Command, cpu: Option<usize>) -> Result<(Child, Sender<()>), String> {
+    let (lives, ended) = channel();
+    let (result, started) = channel();
+    std::thread::spawn(move || {
+        let pinned =
+            cpu.map_or(Ok(()), |cpu| softdpu_sys::affinity::pin_to(cpu).map_err(|error| format!("CPU {cpu}: {error}")));
+        // Without the privilege both subjects run at nice 0: still a fair comparison, only a noisier one.
+        let _ = softdpu_sys::affinity::highest_nice();
+        let setpriv = |error| format!("through setpriv (Debian: util-linux): {error}");
+        // It fails only where nobody waits any more.
+        let _ = result.send(pinned.and_then(|()| command.spawn().map_err(setpriv)));
+        let _ = ended.recv();
+    });
+    let child = started.recv().unwrap_or_else(|_| Err("the thread that starts it panicked".to_owned()))?;
+    Ok((child, lives))
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let family = self.family();
@@ -162,4 +173,24 @@ fn is_child_of_init_or(pid: u32, parent: u32) -> bool {
 pub fn in_path(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_does_not_outlive_the_thread_that_started_it() {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--", "sleep", "60"]);
+        let (mut child, lives) = spawn_from_a_thread(command, None).unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(child.try_wait().unwrap().is_none(), "it lives while its owner does");
+        drop(lives);
+        let deadline = Instant::now() + END;
+        while child.try_wait().unwrap().is_none() {
+            assert!(Instant::now() < deadline, "it outlives its owner");
+            std::thread::sleep(STEP);
+        }
+    }
 }

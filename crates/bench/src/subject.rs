@@ -3,10 +3,9 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use tempfile::TempDir;
-
 use crate::SetupError;
 use crate::process::{Server, in_path};
+use crate::scratch::Folder;
 
 /// The polling time of qemu-storage-daemon's iothread, nanoseconds: its own default, stated so that it is the same
 /// everywhere.
@@ -81,7 +80,7 @@ pub struct Running {
     // Before the folder, so that nobody is using that when it is removed.
     server: Option<Server>,
     sockets: Vec<PathBuf>,
-    _folder: Option<TempDir>,
+    _folder: Option<Folder>,
 }
 
 impl Running {
@@ -132,10 +131,7 @@ impl Subject {
             }
             Subject::Softdpu { program } | Subject::Qsd { program, .. } => program,
         };
-        let folder = tempfile::Builder::new()
-            .prefix("softdpu-bench-")
-            .tempdir()
-            .map_err(|error| SetupError::Folder(error.to_string()))?;
+        let folder = Folder::new().map_err(|error| SetupError::Folder(error.to_string()))?;
         let sockets: Vec<_> = (0..service.devices).map(|at| folder.path().join(format!("disk{at}.sock"))).collect();
         let mut server = match self {
             Subject::Qsd { poll_max_ns, .. } => {

@@ -142,11 +142,4 @@ pub enum FromCore {
         /// When, in nanoseconds of [`softdpu_sys::clock`].
         at_ns: u64,
     },
-    /// A core could not go on (its back-end context failed).
-    CoreFailed {
-        /// Which core.
-        core: CoreIndex,
-        /// Why.
-        reason: String,
-    },
 }

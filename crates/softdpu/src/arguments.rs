@@ -217,12 +217,26 @@ pub struct DeviceArgs {
     /// With --format libvirt: only the `disk` element instead of a whole domain
     #[arg(long)]
     pub fragment: bool,
+    /// With --format libvirt: how the domain runs
+    #[arg(long, value_enum, default_value = "auto")]
+    pub accel: AccelChoice,
     /// The guest's memory
     #[arg(long, default_value = "1 GiB", value_name = "SIZE")]
     pub memory: Bytes,
     /// Read the device from a site file instead of asking a running daemon
     #[arg(long, value_name = "FILE")]
     pub site: Option<PathBuf>,
+}
+
+/// How a guest runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum AccelChoice {
+    /// With KVM where /dev/kvm can be opened
+    Auto,
+    /// With KVM
+    Kvm,
+    /// Without KVM
+    Tcg,
 }
 
 /// Who attaches a device.

@@ -118,6 +118,7 @@ enum Kind {
 
 /// Runs it; the error is a sentence for the user.
 pub fn execute(command: &BenchCommand) -> Result<(), String> {
+    softdpu_bench::scratch::clean_up_on_signals().map_err(|error| format!("waiting for signals: {error}"))?;
     match command {
         BenchCommand::Block(options) => block(options),
         BenchCommand::Idle(options) => measure_idle(options),

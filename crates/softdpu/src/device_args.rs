@@ -1,17 +1,25 @@
 //! `softdpu device args`: what attaches a device, from a site file or a running daemon.
 
+use std::path::Path;
+
 use softdpu_control::api::{DeviceArgs as ArgsResult, Request};
-use softdpu_control::attach::{self, Format};
+use softdpu_control::attach::{self, Accel, Format};
 use softdpu_control::config::{self, Severity, nearest};
 
-use crate::arguments::{ArgsFormat, Connection, DeviceArgs};
+use crate::arguments::{AccelChoice, ArgsFormat, Connection, DeviceArgs};
 use crate::daemon;
 
 /// Prints what attaches the device.
 pub fn print(connection: &Connection, options: &DeviceArgs) -> Result<(), String> {
     let format = match options.format {
-        ArgsFormat::Libvirt => Format::Libvirt { fragment: options.fragment },
+        ArgsFormat::Libvirt if options.fragment => Format::Element,
+        ArgsFormat::Libvirt => Format::Domain(match options.accel {
+            AccelChoice::Auto => Accel::of(Path::new("/dev/kvm")),
+            AccelChoice::Kvm => Accel::Kvm,
+            AccelChoice::Tcg => Accel::Tcg,
+        }),
         _ if options.fragment => return Err("--fragment needs --format libvirt".to_owned()),
+        _ if options.accel != AccelChoice::Auto => return Err("--accel needs --format libvirt".to_owned()),
         ArgsFormat::Qemu => Format::Qemu,
         ArgsFormat::Libblkio => Format::Libblkio,
         ArgsFormat::Env => Format::Env,
@@ -27,7 +35,7 @@ pub fn print(connection: &Connection, options: &DeviceArgs) -> Result<(), String
     Ok(())
 }
 
-fn from_site(site: &std::path::Path, name: &str) -> Result<ArgsResult, String> {
+fn from_site(site: &Path, name: &str) -> Result<ArgsResult, String> {
     let loaded = config::load(site, Severity::Warning);
     let Some(valid) = loaded.site else {
         eprint!("{}", loaded.report);

@@ -1,15 +1,23 @@
 //! A libvirt domain, or one element of it.
 
-use super::{mtu, qemu};
+use super::{Accel, mtu, qemu};
 use crate::api::DeviceArgs;
 use crate::config::{Bytes, Device, DeviceKind, VirtioBlk, VirtioNet};
 
+/// A domain's type (libvirt, formatdomain, "Element and attribute overview").
+fn domain_type(accel: Accel) -> &'static str {
+    match accel {
+        Accel::Kvm => "kvm",
+        Accel::Tcg => "qemu",
+    }
+}
+
 /// A whole domain with all devices of `args`.
-pub(super) fn domain(args: &DeviceArgs, memory: Bytes) -> String {
+pub(super) fn domain(args: &DeviceArgs, accel: Accel, memory: Bytes) -> String {
     let devices = &args.devices;
     let name = devices.first().map_or("", |device| device.domain.as_str());
     let mut text = format!(
-        "<domain type='kvm'>
+        "<domain type='{}'>
   <name>{}</name>
   <memory unit='b'>{}</memory>
   <vcpu>{}</vcpu>
@@ -27,6 +35,7 @@ pub(super) fn domain(args: &DeviceArgs, memory: Bytes) -> String {
   </features>
   <devices>
 ",
+        domain_type(accel),
         xml(name),
         memory.0,
         most_queues(devices),

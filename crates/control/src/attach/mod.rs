@@ -20,15 +20,33 @@ use crate::config::{Bytes, Device, DeviceKind, Network, NetworkPort, Site};
 pub enum Format {
     /// `qemu-system-*` on a command line.
     Qemu,
-    /// A libvirt domain, or with `fragment` only the device's element.
-    Libvirt {
-        /// Only the `<disk>` or `<interface>` element, for `virsh attach-device` or an existing domain.
-        fragment: bool,
-    },
+    /// A libvirt domain that runs with this accelerator.
+    Domain(Accel),
+    /// Only the `<disk>` or `<interface>` element, for `virsh attach-device` or an existing domain.
+    Element,
     /// `qemu-img` and `qemu-io`, which reach libblkio through `--image-opts`.
     Libblkio,
     /// Shell variables.
     Env,
+}
+
+/// How a guest runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accel {
+    /// With KVM.
+    Kvm,
+    /// Without: QEMU translates its instructions.
+    Tcg,
+}
+
+impl Accel {
+    /// KVM where `device`, which is `/dev/kvm`, can be opened for reading and writing. Only starting a guest tells more.
+    pub fn of(device: &Path) -> Accel {
+        match std::fs::OpenOptions::new().read(true).write(true).open(device) {
+            Ok(_) => Accel::Kvm,
+            Err(_) => Accel::Tcg,
+        }
+    }
 }
 
 /// The guest's memory where the caller does not say.
@@ -75,11 +93,11 @@ pub fn render(args: &DeviceArgs, format: Format, memory: Bytes) -> Result<String
             Ok(qemu::interface(&device.name, net, mtu(args, &net.port), memory))
         }
         (Format::Qemu, DeviceKind::Tap(tap)) => Ok(tap::commands(tap, network(args, &tap.port), mtu(args, &tap.port))),
-        (Format::Libvirt { .. } | Format::Libblkio, DeviceKind::Tap(_)) => {
+        (Format::Domain(_) | Format::Element | Format::Libblkio, DeviceKind::Tap(_)) => {
             Err(AttachError::NoGuest(device.name.clone()))
         }
-        (Format::Libvirt { fragment: true }, _) => Ok(libvirt::element(args, device, 0, "")),
-        (Format::Libvirt { fragment: false }, _) => Ok(libvirt::domain(args, memory)),
+        (Format::Element, _) => Ok(libvirt::element(args, device, 0, "")),
+        (Format::Domain(accel), _) => Ok(libvirt::domain(args, accel, memory)),
         (Format::Libblkio, DeviceKind::VirtioBlk(blk)) => {
             let path = qemu_value(&blk.access.socket);
             Ok(format!("{}\n", shell_word(&format!("driver=virtio-blk-vhost-user,path={path},cache.direct=on"))))

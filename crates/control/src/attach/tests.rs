@@ -71,11 +71,21 @@ fn libblkio_and_scripts_get_the_socket() {
 
 #[test]
 fn a_domain_has_all_the_devices_of_its_guest_and_no_other() {
-    let text = render(&args("2nd"), Format::Libvirt { fragment: false }, DEFAULT_MEMORY).unwrap();
+    let text = render(&args("2nd"), Format::Domain(Accel::Kvm), DEFAULT_MEMORY).unwrap();
     assert_eq!(text.matches("<disk ").count(), 2);
     assert!(text.contains("<target dev='vda'") && text.contains("<target dev='vdb'"), "{text}");
     assert!(text.contains("a,b &amp; &apos;c&apos;.sock"), "{text}");
     assert!(device_args(&Site::default(), "x").is_none());
+}
+
+#[test]
+fn a_domain_has_the_type_that_the_machine_can_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let kvm = folder.path().join("kvm");
+    let domain = |accel| render(&args("2nd"), Format::Domain(accel), DEFAULT_MEMORY).unwrap();
+    assert!(domain(Accel::of(&kvm)).starts_with("<domain type='qemu'>\n"));
+    std::fs::write(&kvm, "").unwrap();
+    assert!(domain(Accel::of(&kvm)).starts_with("<domain type='kvm'>\n"));
 }
 
 #[test]
@@ -112,7 +122,7 @@ fn a_tap_is_configured_rather_than_attached() {
             "ip route add 10.1.0.0/24 via 10.0.0.1 dev acme0",
         ]
     );
-    let error = render(&args, Format::Libvirt { fragment: false }, DEFAULT_MEMORY).unwrap_err();
+    let error = render(&args, Format::Domain(Accel::Kvm), DEFAULT_MEMORY).unwrap_err();
     assert_eq!(error, AttachError::NoGuest("port".into()));
     assert!(render(&args, Format::Env, DEFAULT_MEMORY).unwrap().contains("SOFTDPU_INTERFACE=acme0\n"));
 }
@@ -131,11 +141,11 @@ fn scripts_get_the_interfaces_addresses_and_libblkio_gets_none() {
 #[test]
 fn libvirts_own_schema_accepts_the_domain() {
     let folder = tempfile::tempdir().unwrap();
-    let fragment = render(&args("1st"), Format::Libvirt { fragment: true }, DEFAULT_MEMORY).unwrap();
-    let full = render(&args("1st"), Format::Libvirt { fragment: false }, DEFAULT_MEMORY).unwrap();
+    let fragment = render(&args("1st"), Format::Element, DEFAULT_MEMORY).unwrap();
+    let full = render(&args("1st"), Format::Domain(Accel::Kvm), DEFAULT_MEMORY).unwrap();
     let indented: String = fragment.lines().map(|line| format!("    {line}\n")).collect();
     assert!(full.contains(&indented), "the fragment is what the domain has");
-    let interface = render(&args("nic"), Format::Libvirt { fragment: true }, DEFAULT_MEMORY).unwrap();
+    let interface = render(&args("nic"), Format::Element, DEFAULT_MEMORY).unwrap();
     let indented: String = interface.lines().map(|line| format!("    {line}\n")).collect();
     assert!(full.contains(&indented) && interface.contains("<mtu size='1450'/>"), "{interface}");
     let file = folder.path().join("domain.xml");

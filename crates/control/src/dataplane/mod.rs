@@ -308,7 +308,7 @@ impl DataPlane {
 
     fn handle(&mut self, message: Down, fds: Vec<OwnedFd>) -> Result<(), DataPlaneError> {
         match message {
-            Down::Attach { device, connection, session, fds: ids, peer } => {
+            Down::Attach { device, connection, session, fds: ids } => {
                 if !self.devices.contains_key(&device) {
                     let reason = format!("there is no device '{device}'");
                     self.wire.send(&Up::Close { connection, reason }, Vec::new())?;
@@ -316,8 +316,7 @@ impl DataPlane {
                 }
                 self.connections.insert(connection, device.clone());
                 let fds = ids.into_iter().zip(fds.into_iter().map(Arc::new)).collect();
-                self.device_event(connection, Event::Attach { connection, session, fds, peer })?;
-                Ok(self.wire.send(&Up::Attached { connection }, Vec::new())?)
+                self.device_event(connection, Event::Attach { connection, session, fds })
             }
             Down::Message { connection, header, payload, fds: ids } => {
                 let fds = ids.into_iter().zip(fds).collect();
@@ -367,10 +366,6 @@ impl DataPlane {
                     let ns = monotonic_ns().saturating_sub(death.at_ns);
                     self.wire.send(&Up::FirstCompletion { ns }, Vec::new())?;
                 }
-                return Ok(());
-            }
-            FromCore::CoreFailed { core, reason } => {
-                tracing::error!(core = core.0, reason, "data-plane core failed");
                 return Ok(());
             }
         };

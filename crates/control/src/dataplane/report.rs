@@ -229,6 +229,7 @@ fn device_status(device: &Device, engine: &Engine, cpus: &[u32], networks: &Netw
             .filter(|(bit, _)| features & (1 << bit) != 0)
             .map(|(_, name)| (*name).to_owned())
             .collect(),
+        protocol_errors: device.protocol_errors,
         ..DeviceStatus::default()
     }
 }

@@ -21,9 +21,9 @@
 //!
 //! What the data plane has to keep to:
 //!
-//! - [`Up::Attached`], or [`Up::Close`], answers every [`Down::Attach`].
+//! - [`Up::Attached`], or [`Up::Close`], answers every [`Down::Attach`] exactly once; [`Up::Held`] may come before it.
 //! - [`Up::Handled`] answers every [`Down::Message`] exactly once, also when the message is refused.
-//! - A session and the fd table it speaks of change together, in one `Handled` or [`Up::Session`].
+//! - A session and the fd table it speaks of change together, in one `Handled`.
 //! - Nothing that a message asked for may be visible to the guest in a way that applying it a second time would break.
 //! - [`Up::Alive`] comes every [`BEAT`]; [`Up::Ready`] once, when the site is up.
 //! - When the link is closed (`LinkError::Closed`) the supervisor is gone: exit.
@@ -78,17 +78,6 @@ impl fmt::Display for ConnectionId {
 /// used twice by the supervisor.
 pub type FdId = u32;
 
-/// The process behind a front end's socket when it connected (SO_PEERCRED).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
-    /// Process id.
-    pub pid: i32,
-    /// User id.
-    pub uid: u32,
-    /// Group id.
-    pub gid: u32,
-}
-
 /// How the data plane before this one ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Death {
@@ -133,12 +122,10 @@ pub enum Down {
         device: String,
         /// Its connection from now on.
         connection: ConnectionId,
-        /// What the last `Handled` or `Session` said; none for a new connection.
+        /// What the last `Handled` said; none for a new connection.
         session: Option<String>,
         /// Its fd table.
         fds: Vec<FdId>,
-        /// Who it is.
-        peer: Option<Peer>,
     },
     /// One whole message of a front end; wants [`Up::Handled`]. One descriptor is attached for each of `fds`, in the order
     /// in which the front end passed them; they are in the connection's table until `released`.
@@ -267,6 +254,12 @@ pub enum Up {
         /// Which.
         connection: ConnectionId,
     },
+    /// A connection has to wait, for instance for its volume: nothing of it is looked at. [`Up::Attached`] or [`Up::Close`]
+    /// follows, unless [`Down::Closed`] takes it back.
+    Held {
+        /// Which.
+        connection: ConnectionId,
+    },
     /// The answer to [`Down::Message`]. Attached: the `reply_fds` descriptors that go with the reply, then one for each of
     /// `kept`.
     Handled {
@@ -284,17 +277,6 @@ pub enum Up {
         released: Vec<FdId>,
         /// Close the connection after the reply, for this reason.
         close: Option<String>,
-    },
-    /// A session changed without a message. Attached: one descriptor for each of `kept`.
-    Session {
-        /// Whose.
-        connection: ConnectionId,
-        /// The session now.
-        session: String,
-        /// As in `Handled`.
-        kept: Vec<FdId>,
-        /// As in `Handled`.
-        released: Vec<FdId>,
     },
     /// Close a connection. [`Down::Closed`] follows.
     Close {
@@ -356,11 +338,11 @@ impl Attached for Up {
     fn attached(&self) -> usize {
         match self {
             Up::Handled { reply_fds, kept, .. } => (*reply_fds as usize).saturating_add(kept.len()),
-            Up::Session { kept, .. } => kept.len(),
             Up::Keep { .. } => 1,
             Up::Ready
             | Up::Alive
             | Up::Attached { .. }
+            | Up::Held { .. }
             | Up::Close { .. }
             | Up::Answer { .. }
             | Up::Open { .. }

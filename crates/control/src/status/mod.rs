@@ -128,6 +128,9 @@ pub struct DeviceStatus {
     pub volume: Option<String>,
     /// Its socket.
     pub socket: PathBuf,
+    /// The process that is connected to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub peer: Option<Peer>,
     /// Its queues.
     pub queues: Vec<QueueStatus>,
     /// Its port, where it is an interface.
@@ -135,6 +138,9 @@ pub struct DeviceStatus {
     pub port: Option<PortStatus>,
     /// Names of the virtio features that were negotiated.
     pub features: Vec<String>,
+    /// Messages of front ends that were refused or led to the end of their connection.
+    #[serde(default)]
+    pub protocol_errors: u64,
     /// Front ends that were closed because data planes died of them; kept until the device is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub closed_front_ends: Option<ClosedFrontEnds>,
@@ -206,6 +212,17 @@ pub struct PortCounts {
     pub dropped_out: BTreeMap<String, u64>,
 }
 
+/// The process behind a front end's socket when it connected (SO_PEERCRED).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Process id.
+    pub pid: i32,
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
 /// Front ends of a device that were closed because data planes died of what they sent or share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClosedFrontEnds {
@@ -232,8 +249,6 @@ pub enum DeviceState {
     Opening,
     /// Its driver broke the rules, and a reset brings it back; or its volume cannot be opened, which is tried again.
     Broken,
-    /// It was told to stop.
-    Stopped,
 }
 
 /// One queue of a device. Counters are cumulative.
@@ -296,6 +311,17 @@ pub struct RequestCounts {
     pub write_zeroes: u64,
     /// VIRTIO_BLK_T_GET_ID and what is not known
     pub others: u64,
+}
+
+/// What went wrong with a volume, by kind: requests that failed, whose sum is [`VolumeStatus::errors`].
+pub(crate) fn failures(counts: &softdpu_storage::ErrorCounts) -> [(&'static str, u64); 5] {
+    [
+        ("no-space", counts.no_space),
+        ("device", counts.device),
+        ("timeout", counts.timeout),
+        ("refused", counts.refused),
+        ("gone", counts.gone),
+    ]
 }
 
 impl RequestCounts {
@@ -407,7 +433,6 @@ display_as_written! {
     CoreState { Spinning = "spinning", Sleeping = "sleeping" }
     DeviceState {
         Listening = "listening", Connected = "connected", Running = "running", Opening = "opening", Broken = "broken",
-        Stopped = "stopped",
     }
     QueueFormat { Split = "split", Packed = "packed" }
     VolumeState { Opening = "opening", Opened = "opened", Active = "active", Recovering = "recovering", Failed = "failed" }

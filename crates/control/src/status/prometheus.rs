@@ -158,6 +158,11 @@ fn devices(out: &mut Exposition, status: &NodeStatus) {
         "1 for the state the device is in.",
         status.devices.iter().flat_map(|device| states(vec![("device", &device.name)], &all, device.state)),
     );
+    out.metric(
+        "device_protocol_errors_total",
+        "Messages of front ends that were refused or led to the end of their connection.",
+        status.devices.iter().map(|device| (vec![("device", &*device.name)], device.protocol_errors as f64)),
+    );
     let closed = |device: &super::DeviceStatus| device.closed_front_ends.as_ref().map_or(0.0, |it| it.count.into());
     out.metric(
         "device_front_ends_closed_total",
@@ -236,9 +241,26 @@ fn volumes(out: &mut Exposition, status: &NodeStatus) {
     );
     out.metric(
         "volume_errors_total",
-        "Requests that failed.",
-        volumes().map(|volume| (vec![("volume", &*volume.name)], volume.errors as f64)),
+        "Requests that failed, by kind.",
+        volumes().flat_map(|volume| {
+            let labels = |kind| vec![("volume", &*volume.name), ("kind", kind)];
+            super::failures(&volume.counters).into_iter().map(move |(kind, count)| (labels(kind), count as f64))
+        }),
     );
+    let counters: [Metric<super::VolumeStatus>; 3] = [
+        ("volume_disconnects_total", "Connections to the back end that were lost.", |it| {
+            it.counters.disconnects as f64
+        }),
+        ("volume_replayed_total", "Requests that were sent again after a connection was lost.", |it| {
+            it.counters.replayed as f64
+        }),
+        ("volume_abandoned_total", "Requests given up in flight, because their queue was stopped.", |it| {
+            it.counters.abandoned as f64
+        }),
+    ];
+    for (name, help, value) in counters {
+        out.metric(name, help, volumes().map(|volume| (vec![("volume", &*volume.name)], value(volume))));
+    }
 }
 
 fn tenants(out: &mut Exposition, status: &NodeStatus) {

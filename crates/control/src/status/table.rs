@@ -111,9 +111,11 @@ fn activity(devices: &[DeviceStatus]) -> String {
             short(sum(|queue| queue.requests.total())),
             short(sum(|queue| queue.errors)),
             sum(|queue| u64::from(queue.inflight)).to_string(),
+            short(device.protocol_errors),
         ]
     });
-    let header = ["DEVICE", "STATE", "TENANT", "DOMAIN", "VOLUME", "QUEUES>", "REQUESTS>", "ERRORS>", "INFLIGHT>"];
+    let header =
+        ["DEVICE", "STATE", "TENANT", "DOMAIN", "VOLUME", "QUEUES>", "REQUESTS>", "ERRORS>", "INFLIGHT>", "REFUSED>"];
     layout(&header, rows.collect())
 }
 

@@ -39,6 +39,7 @@ fn sample() -> NodeStatus {
             broken_reason: Some("queue 0: descriptor 7\nloops \x1b[2J".to_owned()),
             volume: Some("acme-root".to_owned()),
             socket: "/run/softdpu/a-very-long-path-that-does-not-fit/acme-vm1-disk.sock".into(),
+            peer: Some(Peer { pid: 4711, uid: 64055, gid: 64055 }),
             queues: vec![QueueStatus {
                 index: 0,
                 core: Some(1),
@@ -59,6 +60,7 @@ fn sample() -> NodeStatus {
                 ..PortStatus::default()
             }),
             features: vec!["VIRTIO_F_VERSION_1".to_owned()],
+            protocol_errors: 41,
             closed_front_ends: Some(ClosedFrontEnds { count: 2, reason: "it is poison".to_owned(), accepts_in_s: 7 }),
         }],
         volumes: vec![VolumeStatus {
@@ -68,6 +70,14 @@ fn sample() -> NodeStatus {
             size: 20 << 30,
             block_size: 512,
             users: 1,
+            errors: 9,
+            counters: softdpu_storage::ErrorCounts {
+                timeout: 2,
+                gone: 7,
+                disconnects: 3,
+                replayed: 64,
+                ..softdpu_storage::ErrorCounts::default()
+            },
             error: Some("connection refused".to_owned()),
             detail: "nbd://storage1.example.com/\"quoted\\".to_owned(),
             ..VolumeStatus::default()
@@ -87,6 +97,8 @@ fn the_table_fits_and_says_what_is_broken_first() {
         assert!(!line.chars().any(char::is_control), "a guest's text reached the terminal: {line:?}");
     }
     assert!(text.contains("device acme-vm1-disk was closed: it is poison; another is accepted in 7 s"), "{text}");
+    let refused = text.lines().position(|line| line.ends_with("REFUSED")).unwrap();
+    assert!(text.lines().nth(refused + 1).unwrap().ends_with("  41"), "{text}");
     for shown in ["up 1d02h", "12.3 ms", "25.0%", "acme-vm1-disk", "20 GiB", "killed by SIGKILL", "5.0 k"] {
         assert!(text.contains(shown), "{shown} is missing:\n{text}");
     }
@@ -154,6 +166,21 @@ fn states_are_called_the_same_everywhere() {
     same(DeviceState::ALL);
     same(QueueFormat::ALL);
     same(VolumeState::ALL);
+}
+
+/// `docs/operations.md` lists every metric, and no other.
+#[test]
+fn the_metrics_are_documented() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let table = text.split("| metric | labels | meaning |").nth(1).unwrap().split("\n\n").next().unwrap();
+    let documented: BTreeSet<String> = table
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once('`'))
+        .map(|(name, _)| name.to_owned())
+        .collect();
+    let metrics: BTreeSet<String> = read_exposition(&prometheus(&sample())).into_keys().collect();
+    assert_eq!(documented, metrics);
 }
 
 /// A metric's type and its samples by label set.
@@ -228,6 +255,15 @@ fn the_metrics_are_valid_exposition_and_hold_the_status() {
     assert_eq!(value("softdpu_core_busy_seconds_total", &[("cpu", "1")]), 0.25);
     assert_eq!(value("softdpu_device_state", &[("device", "acme-vm1-disk"), ("state", "broken")]), 1.0);
     assert_eq!(value("softdpu_device_state", &[("device", "acme-vm1-disk"), ("state", "running")]), 0.0);
+    assert_eq!(value("softdpu_device_protocol_errors_total", &[("device", "acme-vm1-disk")]), 41.0);
+    assert_eq!(value("softdpu_device_front_ends_closed_total", &[("device", "acme-vm1-disk")]), 2.0);
+    let volume = ("volume", "acme-root");
+    assert_eq!(value("softdpu_volume_errors_total", &[volume, ("kind", "timeout")]), 2.0);
+    assert_eq!(value("softdpu_volume_errors_total", &[volume, ("kind", "gone")]), 7.0);
+    assert_eq!(value("softdpu_volume_errors_total", &[volume, ("kind", "no-space")]), 0.0);
+    assert_eq!(value("softdpu_volume_disconnects_total", &[volume]), 3.0);
+    assert_eq!(value("softdpu_volume_replayed_total", &[volume]), 64.0);
+    assert_eq!(value("softdpu_volume_abandoned_total", &[volume]), 0.0);
     assert_eq!(value("softdpu_tenant_weight", &[("tenant", &status.tenants[0].name)]), 4.0);
     assert!(read_exposition(&prometheus(&NodeStatus::default())).len() >= 4);
 }

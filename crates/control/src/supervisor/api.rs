@@ -441,7 +441,10 @@ impl Supervisor {
             first_completion_after_restart_us: self.plane.first_completion_ns.map(|ns| ns / 1000),
         };
         for device in &mut status.devices {
-            let ban = self.ports.get(&device.name).and_then(|port| port.ban.as_ref());
+            let port = self.ports.get(&device.name);
+            let connection = port.and_then(|port| port.connection);
+            device.peer = connection.and_then(|id| self.front_ends.get(&id)?.peer());
+            let ban = port.and_then(|port| port.ban.as_ref());
             device.closed_front_ends = ban.map(|ban| ClosedFrontEnds {
                 count: ban.front_ends,
                 reason: ban.reason.clone(),

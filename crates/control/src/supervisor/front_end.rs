@@ -20,7 +20,8 @@ use rustix::net::{
 };
 use thiserror::Error;
 
-use crate::link::{ConnectionId, Down, FIRST_KEPT_FD, FdId, HEADER_SIZE, Peer, SharedFd};
+use crate::link::{ConnectionId, Down, FIRST_KEPT_FD, FdId, HEADER_SIZE, SharedFd};
+use crate::status::Peer;
 
 /// The longest payload that is read: the largest message known has 12 + 256 bytes, the rest is room to read, and let the
 /// data plane refuse in good order, messages of later protocol versions.
@@ -87,6 +88,8 @@ enum Progress {
     Waiting,
     /// It was given it under this number, and has not answered.
     Given(u64),
+    /// It was given it, and lets it wait: it has not looked at it.
+    Held,
     /// It has taken it up.
     Attached,
 }
@@ -237,7 +240,7 @@ impl FrontEnd {
         }
     }
 
-    /// Another data plane: it was given nothing yet.
+    /// Another data plane, or what the present one was given is taken back: it was given nothing yet.
     pub(super) fn start_anew(&mut self) {
         self.progress = Progress::Waiting;
         if let Some(pending) = &mut self.pending {
@@ -258,7 +261,6 @@ impl FrontEnd {
             connection: self.id,
             session: self.session.clone(),
             fds: self.fds.keys().copied().collect(),
-            peer: self.peer,
         };
         (message, self.fds.values().cloned().collect())
     }
@@ -283,6 +285,13 @@ impl FrontEnd {
         }
     }
 
+    /// The data plane lets it wait.
+    pub(super) fn held(&mut self) {
+        if self.is_given() {
+            self.progress = Progress::Held;
+        }
+    }
+
     /// Whether the data plane has taken up the session.
     pub(super) fn is_attached(&self) -> bool {
         self.progress == Progress::Attached
@@ -292,6 +301,7 @@ impl FrontEnd {
     pub(super) fn first_unanswered(&self) -> Option<u64> {
         match self.progress {
             Progress::Given(number) => Some(number),
+            Progress::Held => None,
             Progress::Waiting | Progress::Attached => self.pending.as_ref()?.given,
         }
     }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use super::plane::Running;
 use super::state::Supervisor;
-use crate::link::ConnectionId;
+use crate::link::{ConnectionId, Down};
 
 /// A data plane that lives on for so long after it was given something has survived it.
 const QUIET: Duration = Duration::from_millis(50);
@@ -148,6 +148,23 @@ impl Supervisor {
             front_end.attached();
         }
         self.set_quiet(id);
+    }
+
+    /// The data plane lets a connection wait, and will take it up by itself: it cannot die of it before. One on trial must
+    /// not be taken up among others: it is taken back, and tried again after those that wait.
+    pub(super) fn held(&mut self, id: ConnectionId) {
+        let Some(front_end) = self.front_ends.get_mut(&id) else {
+            return;
+        };
+        front_end.held();
+        if let Some(Running { hand_over, .. }) = &mut self.plane.running
+            && hand_over.on_trial == Some(id)
+        {
+            front_end.start_anew();
+            hand_over.forget(id);
+            hand_over.waiting.push_back(id);
+            self.send(&Down::Closed { connection: id }, Vec::new());
+        }
     }
 
     /// The one on trial was answered: a quiet moment more, and it is acquitted. What it sends meanwhile makes it no longer.

@@ -213,14 +213,11 @@ impl Supervisor {
                 }
             }
             Up::Attached { connection } => self.attached(connection),
+            Up::Held { connection } => self.held(connection),
             Up::Handled { connection, reply, reply_fds, session, kept, released, close } => {
                 let reply_fds = fds.by_ref().take(reply_fds as usize).collect();
                 let kept = kept.into_iter().zip(fds).collect();
                 self.handled(connection, (reply, reply_fds), (session, kept, released), close);
-            }
-            Up::Session { connection, session, kept, released } => {
-                let kept = kept.into_iter().zip(fds).collect();
-                self.session_changed(connection, session, kept, &released);
             }
             Up::Close { connection, reason } => self.close_front_end(connection, &reason),
             Up::Answer { id, result } => self.answered(id, result),

@@ -190,20 +190,6 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn session_changed(
-        &mut self,
-        id: ConnectionId,
-        session: String,
-        kept: Vec<(FdId, SharedFd)>,
-        released: &[FdId],
-    ) {
-        if let Some(front_end) = self.front_ends.get_mut(&id)
-            && let Err(reason) = front_end.store(session, kept, released)
-        {
-            self.close_front_end(id, &reason);
-        }
-    }
-
     /// Closes a connection, tells the data plane, and lets the next front end in.
     pub(super) fn close_front_end(&mut self, id: ConnectionId, reason: &str) {
         let Some(front_end) = self.front_ends.remove(&id) else {

@@ -35,8 +35,6 @@ pub trait Process: Send {
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Exit {
-    /// With status 0.
-    pub clean: bool,
     /// For people: signal or status.
     pub reason: String,
 }
@@ -51,7 +49,7 @@ impl From<ExitStatus> for Exit {
             },
             (None, None) => status.to_string(),
         };
-        Exit { clean: status.success(), reason }
+        Exit { reason }
     }
 }
 
@@ -126,7 +124,7 @@ impl Process for RunningProgram {
     fn exit(&mut self) -> Option<Exit> {
         match self.child.try_wait() {
             Ok(status) => status.map(Exit::from),
-            Err(error) => Some(Exit { clean: false, reason: format!("lost: {error}") }),
+            Err(error) => Some(Exit { reason: format!("lost: {error}") }),
         }
     }
 }

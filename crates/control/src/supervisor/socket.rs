@@ -2,17 +2,19 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
 };
+use rustix::process::geteuid;
 use thiserror::Error;
 
-use crate::config::SocketAccess;
+use crate::config::{FileMode, SocketAccess};
 
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 16;
@@ -35,6 +37,12 @@ pub enum SocketError {
     /// There is a file that is no socket.
     #[error("{} exists and is not a socket; it is left alone: remove it or configure another path", path.display())]
     NotASocket {
+        /// Where.
+        path: PathBuf,
+    },
+    /// Somebody has put something else in the place of the socket that was just made.
+    #[error("{} is not the socket that was just made there: others can write to its folder; use one that only the daemon's user can write to", path.display())]
+    Replaced {
         /// Where.
         path: PathBuf,
     },
@@ -90,14 +98,9 @@ impl Listener {
         remove_stale(&path, &address)?;
         let socket = new_socket().map_err(errno("make a socket"))?;
         bind(&socket, &address).map_err(errno("bind a socket"))?;
-        let metadata = fs::symlink_metadata(&path).map_err(system("look at the socket"))?;
-        let listener = Listener { socket, file: (metadata.dev(), metadata.ino()), path: path.clone() };
         // Nobody can connect before `listen`, so there is no moment at which the wrong ones may.
-        if owner.is_some() || group.is_some() {
-            chown(&path, owner, group).map_err(system("give the socket its owner"))?;
-        }
-        let mode = fs::Permissions::from_mode(access.socket_mode.0);
-        fs::set_permissions(&path, mode).map_err(system("give the socket its mode"))?;
+        let file = grant(&path, owner, group, access.socket_mode)?;
+        let listener = Listener { socket, file, path: path.clone() };
         listen(&listener.socket, BACKLOG).map_err(errno("listen"))?;
         Ok(listener)
     }
@@ -125,6 +128,26 @@ impl Drop for Listener {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+/// Gives the socket at `path` its owner and mode; returns its device and inode. Whoever can write to the folder may have put
+/// a link there since it was bound: what is changed is the very file that was looked at, and a socket of this process' user.
+fn grant(path: &Path, owner: Option<u32>, group: Option<u32>, mode: FileMode) -> Result<(u64, u64), SocketError> {
+    let system = |what| move |source: io::Error| SocketError::System { path: path.to_owned(), what, source };
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file =
+        fs::File::from(open(path, flags, Mode::empty()).map_err(|error| system("look at the socket")(error.into()))?);
+    let metadata = file.metadata().map_err(system("look at the socket"))?;
+    if !metadata.file_type().is_socket() || metadata.uid() != geteuid().as_raw() {
+        return Err(SocketError::Replaced { path: path.to_owned() });
+    }
+    // chmod(2) takes no descriptor of a socket's file but through this path, which leads to it wherever it is now.
+    let same = format!("/proc/self/fd/{}", file.as_raw_fd());
+    if owner.is_some() || group.is_some() {
+        chown(&same, owner, group).map_err(system("give the socket its owner"))?;
+    }
+    fs::set_permissions(&same, fs::Permissions::from_mode(mode.0)).map_err(system("give the socket its mode"))?;
+    Ok((metadata.dev(), metadata.ino()))
 }
 
 fn new_socket() -> Result<OwnedFd, Errno> {
@@ -182,7 +205,6 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
 
     use super::*;
-    use crate::config::FileMode;
 
     fn at(path: &Path) -> SocketAccess {
         SocketAccess { socket_mode: FileMode(0o660), ..SocketAccess::at(path.to_owned()) }
@@ -229,6 +251,27 @@ mod tests {
         fs::write(&path, "data").unwrap();
         assert!(matches!(Listener::bind(&at(&path)).unwrap_err(), SocketError::NotASocket { .. }));
         assert_eq!(fs::read_to_string(&path).unwrap(), "data");
+    }
+
+    #[test]
+    fn a_link_in_the_place_of_the_socket_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, precious) = (folder.path().join("s"), folder.path().join("precious"));
+        fs::write(&precious, "data").unwrap();
+        fs::set_permissions(&precious, fs::Permissions::from_mode(0o600)).unwrap();
+        let other = folder.path().join("other");
+        let _other = UnixListener::bind(&other).unwrap();
+        let mode_of = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777;
+        let before = mode_of(&other);
+        for target in [&precious, &other] {
+            std::os::unix::fs::symlink(target, &path).unwrap();
+            let error = grant(&path, None, Some(12345), FileMode(0o666)).unwrap_err();
+            assert!(matches!(error, SocketError::Replaced { .. }), "{error}");
+            assert!(matches!(Listener::bind(&at(&path)).unwrap_err(), SocketError::NotASocket { .. }));
+            fs::remove_file(&path).unwrap();
+        }
+        assert_eq!((mode_of(&precious), mode_of(&other)), (0o600, before));
+        assert_ne!(fs::metadata(&precious).unwrap().gid(), 12345);
     }
 
     #[test]

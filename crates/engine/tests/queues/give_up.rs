@@ -23,7 +23,7 @@ fn serve(listener: &UnixListener, came: &Sender<()>, answer: &Receiver<()>) -> s
     // Client flags, and NBD_OPT_GO for the default export.
     stream.read_exact(&mut [0; 4 + 8 + 4 + 4 + 4 + 2 + 2])?;
     let reply = |stream: &mut UnixStream, kind: u32, body: &[u8]| {
-        let head = [&0x3e88_9045_565a9u64.to_be_bytes()[..], &7u32.to_be_bytes(), &kind.to_be_bytes()].concat();
+        let head = [&0x0003_e889_0455_65a9_u64.to_be_bytes()[..], &7u32.to_be_bytes(), &kind.to_be_bytes()].concat();
         stream.write_all(&[&head[..], &(body.len() as u32).to_be_bytes(), body].concat())
     };
     // NBD_REP_INFO with NBD_INFO_EXPORT: its size, NBD_FLAG_HAS_FLAGS; then NBD_REP_ACK.

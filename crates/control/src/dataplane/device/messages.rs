@@ -79,7 +79,6 @@ impl Device {
         }
         if connection.closing {
             self.connection = None;
-            self.peer = None;
             return self.catch_up(host);
         }
         if let Some(model) = &self.model

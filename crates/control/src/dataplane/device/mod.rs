@@ -31,7 +31,7 @@ use super::model::{Model, State};
 use super::nic::Nic;
 use super::rings;
 use crate::config;
-use crate::link::{ConnectionId, FdId as LinkFd, HEADER_SIZE, LinkError, Peer, Up};
+use crate::link::{ConnectionId, FdId as LinkFd, HEADER_SIZE, LinkError, Up};
 
 /// What a device needs of its surroundings while it handles something.
 pub(super) struct Host<'a> {
@@ -45,7 +45,7 @@ pub(super) struct Host<'a> {
 
 /// What the supervisor says about a device's connections, in its order.
 pub(super) enum Event {
-    Attach { connection: ConnectionId, session: Option<String>, fds: BTreeMap<u32, Arc<OwnedFd>>, peer: Option<Peer> },
+    Attach { connection: ConnectionId, session: Option<String>, fds: BTreeMap<u32, Arc<OwnedFd>> },
     Message { connection: ConnectionId, header: [u8; HEADER_SIZE], payload: Vec<u8>, fds: Vec<(LinkFd, OwnedFd)> },
     Closed { connection: ConnectionId },
 }
@@ -82,7 +82,6 @@ pub(super) struct Device {
     pub(super) model: Option<Model>,
     pub counters: Vec<Arc<QueueCounters>>,
     pub connection: Option<Connection>,
-    pub peer: Option<Peer>,
     /// What last broke a queue or closed a connection; cleared when the driver starts anew.
     pub trouble: Option<String>,
     /// Messages that were refused or led to a close.
@@ -132,7 +131,6 @@ impl Device {
             model: nic.map(Model::Nic),
             counters,
             connection: None,
-            peer: None,
             trouble: None,
             protocol_errors: 0,
             fence: FenceRetry::now(),
@@ -189,16 +187,14 @@ impl Device {
     /// Takes an event of the supervisor.
     pub(super) fn event(&mut self, event: Event, host: &mut Host<'_>) -> Result<(), LinkError> {
         if self.connection.as_ref().is_some_and(|connection| connection.closing) {
-            self.put_off(event);
-            return Ok(());
+            return self.put_off(event, host);
         }
         let id = event.connection();
         if self.later.iter().any(|held| held.connection() == id) {
-            self.put_off(event);
-            return Ok(());
+            return self.put_off(event, host);
         }
         match event {
-            Event::Attach { connection, session, fds, peer } => self.arrive(connection, session, fds, peer, host),
+            Event::Attach { connection, session, fds } => self.arrive(connection, session, fds, host),
             Event::Message { connection, header, payload, fds } => {
                 match self.connection.as_mut().filter(|current| current.id == connection) {
                     Some(_) => self.message(header, &payload, fds, host),
@@ -218,35 +214,38 @@ impl Device {
         connection: ConnectionId,
         session: Option<String>,
         fds: BTreeMap<u32, Arc<OwnedFd>>,
-        peer: Option<Peer>,
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {
         match (&self.backing, &session) {
-            (Backing::Open(_) | Backing::Nothing, _) => return self.attach(connection, session, fds, peer, host),
+            (Backing::Open(_) | Backing::Nothing, _) => return self.attach(connection, session, fds, host),
             (Backing::Failing(reason), None) => return self.turn_away(connection, reason, host),
             (Backing::Opening, None) => {}
             (_, Some(saved)) => {
                 let geometry = serde_json::from_str::<Saved>(saved).ok().and_then(|saved| saved.geometry);
                 if let Some(disk) = geometry.and_then(|geometry| self.make_disk(geometry).ok()) {
                     self.model = Some(disk);
-                    return self.attach(connection, session, fds, peer, host);
+                    return self.attach(connection, session, fds, host);
                 }
             }
         }
-        self.later.push_back(Event::Attach { connection, session, fds, peer });
-        Ok(())
+        self.put_off(Event::Attach { connection, session, fds }, host)
     }
 
     /// Keeps what belongs to the next connection for later. One that has come and gone meanwhile leaves nothing.
-    fn put_off(&mut self, event: Event) {
+    fn put_off(&mut self, event: Event, host: &Host<'_>) -> Result<(), LinkError> {
         if let Event::Closed { connection } = event {
             let before = self.later.len();
             self.later.retain(|other| other.connection() != connection);
             if self.later.len() != before {
-                return;
+                return Ok(());
             }
         }
+        let held = match event {
+            Event::Attach { connection, .. } => Some(connection),
+            _ => None,
+        };
         self.later.push_back(event);
+        held.map_or(Ok(()), |connection| host.wire.send(&Up::Held { connection }, Vec::new()))
     }
 
     /// Gives up the in-flight records that the supervisor keeps: the device is no more.
@@ -257,21 +256,20 @@ impl Device {
         }
     }
 
+    /// Takes up a connection, which is answered here and nowhere else: `Attached`, or `Close`.
     fn attach(
         &mut self,
         id: ConnectionId,
         saved: Option<String>,
         fds: BTreeMap<u32, Arc<OwnedFd>>,
-        peer: Option<Peer>,
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {
-        self.peer = peer;
-        let Some(model) = &self.model else { return Ok(()) };
+        let Some(model) = &self.model else { return self.turn_away(id, "its volume is not open", host) };
         let Some(saved) = saved else {
             // What the driver before it chose ends with it.
             model.reset();
             self.connection = Some(Connection::new(id, Session::new(model), fds, self.domain.join()));
-            return Ok(());
+            return host.wire.send(&Up::Attached { connection: id }, Vec::new());
         };
         let restored = serde_json::from_str::<Saved>(&saved).map_err(|error| error.to_string()).and_then(|saved| {
             model.restore(&saved.device)?;
@@ -300,7 +298,7 @@ impl Device {
             self.lose_queue(index, base);
         }
         self.tell_size();
-        Ok(())
+        host.wire.send(&Up::Attached { connection: id }, Vec::new())
     }
 
     /// The volume may have grown since the driver was last told.

@@ -57,6 +57,8 @@ fn status_is_answered_and_changes_are_refused_while_the_data_plane_restarts() {
     assert_eq!(status.data_plane.state, DataPlaneState::Restarting);
     assert_eq!((status.data_plane.restarts, status.data_plane.last_exit.as_deref()), (1, Some("killed by SIGKILL")));
     assert_eq!(status.devices[0].state, DeviceState::Connected);
+    assert_eq!(status.devices[0].peer.map(|peer| peer.pid as u32), Some(std::process::id()));
+    assert_eq!(status.devices[1].peer, None);
     assert_eq!(status.volumes.len(), 2);
     let asked = client.ask(&Request::VolumeCreate(volume("new")));
     let error = client.answer(asked).unwrap_err();

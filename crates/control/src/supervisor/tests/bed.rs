@@ -92,7 +92,7 @@ impl Process for FakeProcess {
     }
     fn exit(&mut self) -> Option<Exit> {
         let reason = self.reason.lock().unwrap().clone()?;
-        Some(Exit { clean: reason == "exit status 0", reason })
+        Some(Exit { reason })
     }
 }
 

@@ -114,19 +114,17 @@ fn descriptors_leave_the_table_when_they_are_released() {
         reply: b".".to_vec(),
         reply_fds: 0,
         session: "two".into(),
-        kept: vec![],
+        kept: vec![FIRST_KEPT_FD + 5],
         released: vec![0],
         close: None,
     };
-    plane.say(&up, vec![]);
+    plane.say(&up, vec![Arc::new(file_with("made"))]);
     front_end.receive(1);
-    let kept = Up::Session { connection, session: "three".into(), kept: vec![FIRST_KEPT_FD + 5], released: vec![] };
-    plane.say(&kept, vec![Arc::new(file_with("asynchronous"))]);
     plane.die("exit status 101");
     let mut next = bed.ready_plane();
     let (_, session, ids, fds) = next.attach();
-    assert_eq!((session.as_deref(), ids), (Some("three"), vec![1, FIRST_KEPT_FD + 5]));
-    assert_eq!(texts(&fds), ["new", "asynchronous"]);
+    assert_eq!((session.as_deref(), ids), (Some("two"), vec![1, FIRST_KEPT_FD + 5]));
+    assert_eq!(texts(&fds), ["new", "made"]);
 }
 
 #[test]

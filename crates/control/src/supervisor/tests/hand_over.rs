@@ -124,6 +124,58 @@ fn a_session_that_kills_data_planes_a_moment_after_they_took_it_up_is_found_in_t
 }
 
 #[test]
+fn a_suspect_that_has_to_wait_is_tried_again_and_neither_acquitted_nor_blamed_meanwhile() {
+    let bed = Bed::new();
+    let (guilty, connection) = with_session(&bed);
+    let mut innocent = bed.connect("b");
+    innocent.send(&message(1, b""));
+    let deadly = |down: &Down| matches!(down, Down::Attach { connection: id, .. } if *id == connection);
+    for round in 0..5 {
+        let mut plane = bed.ready_plane();
+        let mut held = 0;
+        // Suspected, it comes last; its volume opens when it has been tried three times.
+        while round >= 2 && held < 3 {
+            match plane.next().0 {
+                Down::Attach { connection: id, .. } if id == connection => {
+                    plane.say(&Up::Held { connection: id }, vec![]);
+                    held += 1;
+                }
+                Down::Attach { connection: id, .. } => plane.say(&Up::Attached { connection: id }, vec![]),
+                Down::Closed { connection: id } => assert_eq!(id, connection),
+                _ => {}
+            }
+        }
+        plane.die_of(deadly);
+    }
+    only_b_lives(&bed, guilty, innocent, "5 data planes died when they had taken up its session");
+}
+
+#[test]
+fn a_front_end_that_waits_for_its_volume_is_not_blamed_for_what_comes_later() {
+    let bed = Bed::new();
+    let mut waits = bed.connect("b");
+    waits.send(&message(1, b""));
+    let mut guilty = bed.connect("a");
+    guilty.send(&message(66, b"poison"));
+    for _ in 0..5 {
+        let mut plane = bed.ready_plane();
+        loop {
+            let down = plane.next().0;
+            match down {
+                Down::Attach { connection, ref device, .. } if device == "b" => {
+                    plane.say(&Up::Held { connection }, vec![]);
+                }
+                Down::Attach { connection, .. } => plane.say(&Up::Attached { connection }, vec![]),
+                _ if is_message(&down, 66) => break,
+                _ => {}
+            }
+        }
+        plane.die("killed by SIGSEGV");
+    }
+    only_b_lives(&bed, guilty, waits, "5 data planes died while they handled its request 66");
+}
+
+#[test]
 fn a_device_whose_front_end_was_given_up_accepts_nobody_for_a_while() {
     let bed = Bed::new();
     let mut guilty = bed.connect("a");
