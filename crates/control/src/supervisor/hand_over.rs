@@ -205,12 +205,14 @@ impl Supervisor {
         }
     }
 
-    /// A data plane is dead that was given this, and served for `served`.
-    pub(super) fn blame(&mut self, hand_over: &HandOver, served: Duration) {
+    /// A data plane is dead that was given this, and served for `served`. One that was killed `from_outside` died of nothing
+    /// that it was given.
+    pub(super) fn blame(&mut self, hand_over: &HandOver, served: Duration, from_outside: bool) {
         let unanswered = || self.front_ends.values().filter_map(|it| Some((it.first_unanswered()?, it.id)));
         let new = unanswered().filter(|(number, _)| *number >= hand_over.survived).min();
         // A message may also be answered late; it is suspect again when there is nothing newer.
         let suspect = new.map(|(_, id)| id).or(hand_over.on_trial).or_else(|| unanswered().min().map(|(_, id)| id));
+        let suspect = suspect.filter(|_| !from_outside);
         let mut verdict = None;
         for front_end in self.front_ends.values_mut() {
             if suspect == Some(front_end.id) {

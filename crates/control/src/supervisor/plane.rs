@@ -317,9 +317,10 @@ impl Supervisor {
         self.poller.forget(running.link.as_fd(), Token::Link { incarnation });
         let lived = running.started.elapsed();
         let served = running.serves_since.map_or(Duration::ZERO, |since| since.elapsed());
-        let reason = match running.killed {
+        let killed = running.killed;
+        let reason = match &killed {
             Some(why) => format!("{} ({why})", exit.reason),
-            None => exit.reason,
+            None => exit.reason.clone(),
         };
         drop(running.link);
         self.calls_are_lost();
@@ -330,7 +331,7 @@ impl Supervisor {
         tracing::error!(reason, lived_ms = lived.as_millis() as u64, "the data plane died");
         self.plane.last_exit = Some(reason.clone());
         self.plane.death = Some(Death { at_ns, reason });
-        self.blame(&running.hand_over, served);
+        self.blame(&running.hand_over, served, exit.sent && killed.is_none());
         let pause = self.plane.policy.died(served);
         if pause.is_zero() {
             self.start_plane();

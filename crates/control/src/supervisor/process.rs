@@ -37,6 +37,8 @@ pub trait Process: Send {
 pub struct Exit {
     /// For people: signal or status.
     pub reason: String,
+    /// Somebody sent it SIGKILL or SIGTERM. A process that errs does not do that to itself.
+    pub sent: bool,
 }
 
 impl From<ExitStatus> for Exit {
@@ -49,7 +51,8 @@ impl From<ExitStatus> for Exit {
             },
             (None, None) => status.to_string(),
         };
-        Exit { reason }
+        let sent = matches!(status.signal(), Some(signal_hook::consts::SIGKILL | signal_hook::consts::SIGTERM));
+        Exit { reason, sent }
     }
 }
 
@@ -124,7 +127,7 @@ impl Process for RunningProgram {
     fn exit(&mut self) -> Option<Exit> {
         match self.child.try_wait() {
             Ok(status) => status.map(Exit::from),
-            Err(error) => Some(Exit { reason: format!("lost: {error}") }),
+            Err(error) => Some(Exit { reason: format!("lost: {error}"), sent: false }),
         }
     }
 }

@@ -92,7 +92,7 @@ impl Process for FakeProcess {
     }
     fn exit(&mut self) -> Option<Exit> {
         let reason = self.reason.lock().unwrap().clone()?;
-        Some(Exit { reason })
+        Some(Exit { reason, sent: false })
     }
 }
 
