@@ -172,6 +172,9 @@ fn networks_with_the_same_addresses_do_not_meet() {
     assert_eq!(nics[0].wait().1[42..46], 2u32.to_be_bytes());
     std::thread::sleep(Duration::from_millis(20));
     assert!(nics[1].receive().is_none());
+    // All that the third one gets is its own gateway's word that nobody has the address (ICMP, RFC 792).
+    let (_, frame) = nics[2].wait();
+    assert_eq!((frame[23], &frame[26..34], frame[34]), (1, &[10, 0, 0, 1, 10, 0, 0, 2][..], 3));
     assert!(nics[2].receive().is_none());
 }
 
