@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{CoreState, DataPlaneState, DeviceState, NodeStatus, VolumeState};
+use super::{CoreState, DataPlaneState, DeviceState, NodeStatus, PortCounts, VolumeState};
 
 /// The status as a scrape's answer.
 pub fn prometheus(status: &NodeStatus) -> String {
@@ -13,6 +13,7 @@ pub fn prometheus(status: &NodeStatus) -> String {
     queues(&mut out, status);
     volumes(&mut out, status);
     tenants(&mut out, status);
+    ports(&mut out, status);
     out.text
 }
 
@@ -261,6 +262,39 @@ fn volumes(out: &mut Exposition, status: &NodeStatus) {
     for (name, help, value) in counters {
         out.metric(name, help, volumes().map(|volume| (vec![("volume", &*volume.name)], value(volume))));
     }
+}
+
+/// What passed through ports; the underlay's has the label `port="underlay"`.
+fn ports(out: &mut Exposition, status: &NodeStatus) {
+    let devices =
+        status.devices.iter().filter_map(|device| Some((device.name.as_str(), &device.port.as_ref()?.counts)));
+    let all: Vec<_> = devices.chain(status.underlay.as_ref().map(|counts| ("underlay", counts))).collect();
+    let counters: [Metric<PortCounts>; 8] = [
+        ("port_frames_in_total", "Frames that came in by the port.", |counts| counts.frames_in as f64),
+        ("port_bytes_in_total", "Their bytes.", |counts| counts.bytes_in as f64),
+        ("port_frames_out_total", "Frames that went out by the port.", |counts| counts.frames_out as f64),
+        ("port_bytes_out_total", "Their bytes.", |counts| counts.bytes_out as f64),
+        ("port_software_total", "Frames that services saw.", |counts| counts.software as f64),
+        ("port_held_total", "Times that a sender was held as the port had no room.", |counts| counts.held as f64),
+        ("port_copied_bytes_total", "Bytes copied on their way out.", |counts| counts.copied_bytes as f64),
+        ("port_copied_again_bytes_total", "Bytes copied a second time.", |counts| counts.copied_again_bytes as f64),
+    ];
+    for (name, help, value) in counters {
+        out.metric(name, help, all.iter().map(|(port, counts)| (vec![("port", *port)], value(counts))));
+    }
+    let drops = all.iter().flat_map(|(port, counts)| {
+        let one = move |way: &'static str, drops: &'_ std::collections::BTreeMap<String, u64>| {
+            let sample = |(reason, count): (&String, &u64)| (reason.clone(), way, *count);
+            drops.iter().map(sample).collect::<Vec<_>>()
+        };
+        let both = [one("in", &counts.dropped_in), one("out", &counts.dropped_out)].concat();
+        both.into_iter().map(move |(reason, way, count)| (*port, way, reason, count))
+    });
+    let drops: Vec<_> = drops.collect();
+    let samples = drops.iter().map(|(port, way, reason, count)| {
+        (vec![("port", *port), ("direction", *way), ("reason", reason.as_str())], *count as f64)
+    });
+    out.metric("port_dropped_total", "Frames that were dropped.", samples);
 }
 
 fn tenants(out: &mut Exposition, status: &NodeStatus) {

@@ -1,5 +1,7 @@
 //! `softdpu status` for people: what is broken first, then everything, in at most [`TABLE_WIDTH`] columns.
 
+mod network;
+
 use super::{DeviceStatus, NodeStatus, QueueStatus, VolumeStatus};
 use crate::config::Bytes;
 
@@ -29,6 +31,9 @@ pub fn table(status: &NodeStatus) -> String {
     section(&mut out, activity(&status.devices));
     section(&mut out, queues(&status.devices));
     section(&mut out, volume_table(&status.volumes));
+    section(&mut out, network::networks(status));
+    section(&mut out, network::ports(status));
+    section(&mut out, network::drops(status));
     section(&mut out, tenants(status));
     out
 }

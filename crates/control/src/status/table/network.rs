@@ -1,0 +1,67 @@
+//! Networks, their ports, and what was dropped.
+
+use std::collections::BTreeMap;
+
+use super::{layout, short, size};
+use crate::status::{NodeStatus, PortCounts};
+
+/// What the underlay is called where a port's name is wanted.
+const UNDERLAY: &str = "(underlay)";
+
+/// The networks, a line each.
+pub(super) fn networks(status: &NodeStatus) -> String {
+    let rows = status.networks.iter().map(|network| {
+        vec![
+            network.name.clone(),
+            network.tenant.clone().unwrap_or_else(|| "-".to_owned()),
+            network.vni.to_string(),
+            network.mtu.to_string(),
+            network.ports.to_string(),
+            network.remote_endpoints.to_string(),
+            network.subnets.join(" "),
+        ]
+    });
+    layout(&["NETWORK", "TENANT", "VNI>", "MTU>", "HERE>", "ELSEWHERE>", "SUBNETS"], rows.collect())
+}
+
+/// Name, network, addresses and counts of every port, the underlay's last.
+fn each(status: &NodeStatus) -> impl Iterator<Item = (&str, &str, String, &PortCounts)> {
+    let devices = status.devices.iter().filter_map(|device| {
+        let port = device.port.as_ref()?;
+        Some((device.name.as_str(), port.network.as_str(), port.addresses.join(" "), &port.counts))
+    });
+    devices.chain(status.underlay.as_ref().map(|counts| (UNDERLAY, "-", "-".to_owned(), counts)))
+}
+
+/// What passed through the ports, a line each.
+pub(super) fn ports(status: &NodeStatus) -> String {
+    let sum = |drops: &BTreeMap<String, u64>| drops.values().fold(0, |sum: u64, count| sum.saturating_add(*count));
+    let rows = each(status).map(|(name, network, addresses, counts)| {
+        vec![
+            name.to_owned(),
+            network.to_owned(),
+            addresses,
+            short(counts.frames_in),
+            size(counts.bytes_in),
+            short(counts.frames_out),
+            size(counts.bytes_out),
+            short(sum(&counts.dropped_in)),
+            short(sum(&counts.dropped_out)),
+        ]
+    });
+    let header = ["PORT", "NETWORK", "ADDRESS", "IN>", "BYTES>", "OUT>", "BYTES>", "DROP IN>", "DROP OUT>"];
+    layout(&header, rows.collect())
+}
+
+/// Why frames were dropped, a line for each port and reason.
+pub(super) fn drops(status: &NodeStatus) -> String {
+    let rows = each(status).flat_map(|(name, _, _, counts)| {
+        let one = move |direction: &'static str| {
+            move |(reason, count): (&String, &u64)| {
+                vec![name.to_owned(), direction.to_owned(), reason.clone(), short(*count)]
+            }
+        };
+        counts.dropped_in.iter().map(one("in")).chain(counts.dropped_out.iter().map(one("out")))
+    });
+    layout(&["DROPPED AT", "WAY", "REASON", "FRAMES>"], rows.collect())
+}
