@@ -50,7 +50,7 @@ impl Engine {
         spec: PortSpec,
         core: Option<CoreIndex>,
     ) -> Result<Vec<Arc<PortCounters>>, EngineError> {
-        let PortSpec { name, mut socket } = spec;
+        let PortSpec { name, mut socket, limit } = spec;
         let owner = match (&socket, core) {
             (None, _) => None,
             (Some(_), Some(core)) => Some(self.check(core)?),
@@ -65,6 +65,7 @@ impl Engine {
                 receivers: Arc::clone(&receivers),
                 owner,
                 socket: if owner == Some(CoreIndex(index)) { socket.take() } else { None },
+                limit: limit.clone(),
                 patience: Patience::default(),
                 complained: false,
             };

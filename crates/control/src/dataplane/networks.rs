@@ -9,7 +9,7 @@ use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Prefix, ServiceLimit, 
 use softdpu_vpc::{Mac, PortId, Tables};
 
 use super::broker::Wire;
-use super::nic::Nic;
+use super::nic::{self, Nic};
 use super::tap;
 use super::underlay::Underlay;
 use crate::config::{self, DeviceKind, NetworkPort};
@@ -53,7 +53,7 @@ impl Networks {
     pub(super) fn open_underlay(&mut self, settings: &config::Underlay, engine: &mut Engine) -> Result<(), String> {
         let id = self.number();
         let (underlay, socket) = Underlay::open(settings, id).inspect_err(|_| self.free.push(id))?;
-        let spec = PortSpec { name: UNDERLAY.into(), socket: Some(socket) };
+        let spec = PortSpec { name: UNDERLAY.into(), socket: Some(socket), limit: None };
         self.underlay_counters = engine.add_port(id, spec, None).map_err(|error| error.to_string())?;
         underlay.set_hosts(self.networks.iter().flat_map(|network| &network.endpoints).map(|e| e.host).collect());
         self.underlay = Some(underlay);
@@ -116,7 +116,10 @@ impl Networks {
     ) -> Result<PortId, String> {
         let id = self.number();
         let name: Arc<str> = device.into();
-        let counters = engine.add_port(id, PortSpec { name, socket }, None).map_err(|error| error.to_string())?;
+        // A guest's frames wait in its queues when it sends too much, those of the kernel are dropped.
+        let limit = settings.rate.as_ref().filter(|_| socket.is_some()).and_then(nic::limit);
+        let counters =
+            engine.add_port(id, PortSpec { name, socket, limit }, None).map_err(|error| error.to_string())?;
         self.ports.insert(device.to_owned(), Attached { id, settings: settings.clone(), counters });
         self.publish(engine).inspect_err(|_| self.detach(device, engine)).map(|()| id)
     }

@@ -12,12 +12,15 @@ use std::time::Duration;
 
 use softdpu_engine::Socket;
 use softdpu_sys::netlink::Netlink;
+use softdpu_sys::port::link::Links;
 use softdpu_sys::port::packet::{PacketOptions, PacketSocket, PortSink};
+use softdpu_sys::port::xdp::{Selection, XdpOptions, XdpProgram, XdpSocket};
+use softdpu_sys::port::{InterfaceName, PortError};
 use softdpu_sys::wake::Doorbell;
 use softdpu_vpc::spec::{NeighborSpec, UnderlaySpec};
 use softdpu_vpc::{Mac, PortId};
 
-use crate::config;
+use crate::config::{self, UnderlayBackend};
 
 /// How often the way to each host is asked for.
 const REFRESH: Duration = Duration::from_secs(1);
@@ -52,8 +55,11 @@ impl Underlay {
         }
         let mac = interface.mac.ok_or_else(|| text(&"the interface has no Ethernet address"))?;
         let mtu = settings.mtu.unwrap_or(u16::try_from(interface.mtu).unwrap_or(u16::MAX));
-        let options = PacketOptions { udp_port: Some(settings.port), ..PacketOptions::default() };
-        let socket = PacketSocket::open(&settings.interface, &options).map_err(|error| text(&error))?;
+        let socket = match settings.backend {
+            UnderlayBackend::Auto | UnderlayBackend::AfPacket => packet(settings).map_err(|error| error.to_string()),
+            UnderlayBackend::AfXdp => xdp(settings),
+        };
+        let socket = socket.map_err(|error| text(&error))?;
         // Somebody who listens there already does as well.
         let sinks = PortSink::new(settings.port).ok().into_iter().collect();
         let bell = Arc::new(Doorbell::new().map_err(|error| text(&error))?);
@@ -66,7 +72,7 @@ impl Underlay {
             .map_err(|error| text(&error))?;
         let underlay =
             Underlay { mtu, port, udp_port: settings.port, mac, addresses, found, bell, hosts, _sinks: sinks };
-        Ok((underlay, Socket::Packet(socket)))
+        Ok((underlay, socket))
     }
 
     /// Bytes that a tunnel adds to a packet.
@@ -106,6 +112,31 @@ impl Underlay {
         let found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.iter().map(|(host, mac)| NeighborSpec { host: *host, mac: Mac(*mac) }).collect()
     }
+}
+
+fn packet(settings: &config::Underlay) -> Result<Socket, PortError> {
+    let options = PacketOptions { udp_port: Some(settings.port), ..PacketOptions::default() };
+    PacketSocket::open(&settings.interface, &options).map(Socket::Packet)
+}
+
+/// The frames of the tunnels' UDP port go to the socket, all others to the host as before. The queue that the socket has is
+/// the interface's only one.
+fn xdp(settings: &config::Underlay) -> Result<Socket, String> {
+    let text = |error: PortError| error.to_string();
+    let name = InterfaceName::new(&settings.interface).map_err(text)?;
+    let queues = Links::new().and_then(|links| links.rx_queues(&name)).map_err(text)?;
+    if queues != 1 {
+        return Err(format!(
+            "af-xdp serves interfaces with one receive queue, this one has {queues}: `ethtool -L {name} combined 1`, or \
+             backend = \"af-packet\"",
+            name = settings.interface
+        ));
+    }
+    let selection = Selection::UdpPort(settings.port);
+    let (program, mode) = XdpProgram::attach(&settings.interface, 1, selection, None).map_err(text)?;
+    let socket = XdpSocket::open(&program, 0, &XdpOptions::default()).map_err(text)?;
+    tracing::info!(interface = settings.interface, ?mode, zero_copy = socket.zero_copy(), "underlay on AF_XDP");
+    Ok(Socket::Xdp(Box::new(socket), program))
 }
 
 fn is_link_local(address: IpAddr) -> bool {

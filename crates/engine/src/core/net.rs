@@ -423,7 +423,19 @@ impl<S: TenantScheduler> Core<S> {
         let mut verdicts = std::mem::take(&mut self.net.verdicts);
         let mut rests: [&[u8]; BURST] = [&[]; BURST];
         let mut count = 0;
+        let limit = self.net.port(id).and_then(|port| port.limit.clone());
         for frame in frames.iter().take(BURST) {
+            if let Some(limit) = &limit {
+                if limit.room(Nanos(clock::now())) == 0 {
+                    self.drop_in(id, DropReason::Policed);
+                    continue;
+                }
+                let stands_for = match usize::from(frame.header.gso_size) {
+                    0 => 1,
+                    size => frame.bytes.len().div_ceil(size),
+                };
+                limit.take(stands_for as u64, frame.bytes.len() as u64);
+            }
             let Some((checksum, segmentation)) = left_to_do(&frame.header, frame.bytes.len()) else {
                 self.drop_in(id, DropReason::BadOffload);
                 continue;

@@ -6,6 +6,7 @@ use softdpu_sched::Patience;
 use softdpu_vpc::DropReason;
 
 use super::socket::Socket;
+use super::transmit::RateLimit;
 use crate::counters::Counter;
 use crate::message::{CoreIndex, QueueKey};
 
@@ -69,6 +70,8 @@ pub struct PortSpec {
     pub name: Arc<str>,
     /// The kernel's socket, on the core that owns it. Guests have receive queues instead.
     pub socket: Option<Socket>,
+    /// What its socket may bring; more is dropped. A guest's queues have limits of their own.
+    pub limit: Option<RateLimit>,
 }
 
 /// A receive queue that takes frames for a port.
@@ -87,6 +90,7 @@ pub(crate) struct Port {
     /// The core that has the socket.
     pub owner: Option<CoreIndex>,
     pub socket: Option<Socket>,
+    pub limit: Option<RateLimit>,
     /// For senders on this core.
     pub patience: Patience,
     /// It was said that its socket fails.

@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use softdpu_device::net::{self, TxHeader};
 use softdpu_sys::port::packet::PacketSocket;
 use softdpu_sys::port::tap::Tap;
+use softdpu_sys::port::xdp::{XdpProgram, XdpSocket};
 use softdpu_sys::port::{Frame, PortError, VnetHeader};
 use softdpu_vpc::{Checksum, Packet, Segmentation};
 
@@ -14,8 +15,10 @@ use super::offload;
 pub enum Socket {
     /// The host's network stack, or a container's.
     Tap(Tap),
-    /// An interface of the host: the underlay.
+    /// An interface of the host, a copy of whose frames the kernel gives: the underlay.
     Packet(PacketSocket),
+    /// The same, with the frames themselves, before the kernel's stack. The program that sends them here stays as long.
+    Xdp(Box<XdpSocket>, XdpProgram),
 }
 
 macro_rules! each {
@@ -23,6 +26,7 @@ macro_rules! each {
         match $self {
             Socket::Tap($socket) => $body,
             Socket::Packet($socket) => $body,
+            Socket::Xdp($socket, _) => $body,
         }
     };
 }

@@ -132,7 +132,7 @@ impl RateLimit {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn room(&self, now: Nanos) -> usize {
+    pub(crate) fn room(&self, now: Nanos) -> usize {
         self.with(|buckets| {
             let packets = buckets.packets.as_mut().map_or(u64::MAX, |bucket| bucket.available(now));
             let bytes = buckets.bytes.as_mut().map_or(u64::MAX, |bucket| bucket.available(now));
@@ -140,7 +140,7 @@ impl RateLimit {
         })
     }
 
-    fn take(&self, packets: u64, bytes: u64) {
+    pub(crate) fn take(&self, packets: u64, bytes: u64) {
         self.with(|buckets| {
             if let Some(bucket) = &mut buckets.packets {
                 bucket.take(packets);

@@ -95,7 +95,7 @@ impl Nic {
     /// Adds the port and starts both queues.
     pub fn start(&self, engine: &mut Engine, limit: Option<RateLimit>) -> [QueueKey; 2] {
         let name: Arc<str> = format!("nic{}", self.port.0).as_str().into();
-        engine.add_port(self.port, PortSpec { name, socket: None }, None).unwrap();
+        engine.add_port(self.port, PortSpec { name, socket: None, limit: None }, None).unwrap();
         self.start_queues(engine, limit, [Position::start(self.format); 2])
     }
 
