@@ -18,11 +18,15 @@ mod error;
 pub mod front_end;
 pub mod idle;
 pub mod load;
+pub mod net;
+
+mod pace;
 pub mod plot;
 pub mod process;
 pub mod report;
 pub mod scratch;
 pub mod subject;
+mod turns;
 
 pub use error::SetupError;
 pub use softdpu_ring::Format;
