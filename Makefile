@@ -46,7 +46,8 @@ loom: ## Every interleaving of the lock-free parts
 miri: ## Memory and ring under Miri (needs nightly)
 	@lab/test.sh miri
 
-bench: setup build ## Measure beside qemu-storage-daemon: figures against bars; raw results and plots in results/
+bench: setup build ## Measure beside qemu-storage-daemon and DPDK's testpmd: figures against bars; raw results and plots in results/
+	@lab/setup.sh --bench
 	@lab/bench.sh
 
 soak: setup build ## The long loops: KILLS=200 kills of the data plane under a guest's I/O

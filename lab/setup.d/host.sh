@@ -17,11 +17,21 @@ xmllint=libxml2-utils
 setpriv=util-linux
 '
 
-missing_programs() {
+# Peers of the benchmarks, wanted by `make bench` alone; without one, its comparison says that it is missing.
+BENCH_PROGRAMS='
+dpdk-testpmd=dpdk-dev
+'
+
+# missing_of LINES: those of the lines whose program is not there.
+missing_of() {
     local line
-    for line in $HOST_PROGRAMS; do
+    for line in $1; do
         command -v "${line%%=*}" >/dev/null 2>&1 || printf '%s\n' "$line"
     done
+}
+
+missing_programs() {
+    missing_of "$HOST_PROGRAMS"
     # gcc without the C library's start files cannot link: ask the compiler where they are.
     if command -v cc >/dev/null 2>&1 && [ "$(cc -print-file-name=crt1.o)" = crt1.o ]; then printf 'crt1.o=libc6-dev\n'; fi
 }
@@ -59,4 +69,18 @@ host_programs() {
     run_step "installing $packages" apt_install $packages
     missing=$(missing_programs)
     [ -z "$missing" ] || die "still missing after the installation: $(printf '%s' "$missing" | tr '\n' ' ')"
+}
+
+# bench_programs: installs what is missing of the benchmarks' peers, where apt and the privilege for it are there.
+bench_programs() {
+    local missing packages
+    missing=$(missing_of "$BENCH_PROGRAMS")
+    [ -n "$missing" ] || return 0
+    packages=$(printf '%s\n' "$missing" | sed 's/.*=//' | sort -u | tr '\n' ' ')
+    if ! command -v apt-get >/dev/null 2>&1 || { [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; }; then
+        say "the benchmarks' peers are incomplete; Debian has the rest in: $packages"
+        return 0
+    fi
+    # shellcheck disable=SC2086
+    run_step "installing $packages" apt_install $packages || say "the benchmarks go on without: $packages"
 }

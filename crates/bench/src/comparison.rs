@@ -11,27 +11,24 @@ use std::time::{Duration, Instant};
 use softdpu_ring::Format;
 
 use crate::SetupError;
-use crate::calibration::{Calibration, calibrate};
+use crate::calibration::calibrate;
 use crate::front_end::{FrontEnd, FrontEndError, Options, Transfer};
 use crate::load::{self, Load, LoadError, Outcome, Pattern, Waiting};
 use crate::report::{Case, Measurement, Report};
 use crate::scratch::ScratchFile;
 use crate::subject::{Service, Subject, Volume};
+use crate::turns::{Turn, Turns};
 
 /// Bytes of a null volume: nothing is stored.
 const NULL_SIZE: u64 = 16 << 30;
 /// Bytes of a memory or file volume: more than any processor's cache, little enough for any page cache.
 const STORED_SIZE: u64 = 256 << 20;
 /// Before each measurement.
-const WARM_UP: Duration = Duration::from_millis(200);
+pub(crate) const WARM_UP: Duration = Duration::from_millis(200);
 /// Of the measurement of the client's own time.
-const PROFILE: Duration = Duration::from_millis(300);
-/// Of the calibration before and after each measurement.
-const HOPS: Duration = Duration::from_millis(10);
-/// How much the calibrations of a round may differ.
-const STEADY: f64 = 1.5;
-/// How often a round is measured at the most, because the machine changed in the middle of it.
-const ATTEMPTS: usize = 4;
+pub(crate) const PROFILE: Duration = Duration::from_millis(300);
+/// Of the calibration before everything.
+pub(crate) const CALIBRATION: Duration = Duration::from_millis(200);
 /// Between a server's socket and its first accept.
 const ACCEPTS: Duration = Duration::from_secs(5);
 
@@ -144,7 +141,7 @@ impl Plan {
 /// [`SetupError`] for the first thing that goes wrong.
 pub fn run(plan: &Plan, mut progress: impl FnMut(Progress<'_>)) -> Result<Report, SetupError> {
     plan.check()?;
-    let calibration = calibration(plan)?;
+    let calibration = calibrate(plan.client_cpu, plan.server_cpu, CALIBRATION).map_err(SetupError::Cpu)?;
     let file = match plan.volume {
         VolumeKind::File => Some(filled_file(&plan.folder)?),
         _ => None,
@@ -169,56 +166,26 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(Progress<'_>)) -> Result<Report
     // One round more, in which the client measures itself.
     let of = cases.len() * subjects.len() * (plan.rounds + 1);
     let mut done = 0;
-    let mut disturbed = 0;
+    let mut turns =
+        Turns { rounds: plan.rounds, client_cpu: plan.client_cpu, server_cpu: plan.server_cpu, disturbed: 0 };
     let mut measurements = Vec::new();
     for case in &cases {
         let mut here: Vec<_> = subjects.iter().map(|subject| Measurement::new(subject.name(), case.clone())).collect();
-        for round in 0..=plan.rounds {
-            let mut attempts = 0;
-            let outcomes = loop {
-                attempts += 1;
-                let mut hops = vec![two_hops(plan)?];
-                let mut outcomes = Vec::with_capacity(subjects.len());
-                for (at, subject) in subjects.iter().enumerate() {
-                    progress(Progress { done: done + at, of, subject: subject.name(), case: case.clone() });
-                    let profile = round == plan.rounds;
-                    let outcome = measure(plan, subject, &service, &options, case, round as u64, profile)?;
-                    hops.push(two_hops(plan)?);
-                    outcomes.push((outcome, (hops[at] + hops[at + 1]) / 2.0));
-                }
-                if steady(&hops) {
-                    break outcomes;
-                }
-                disturbed += 1;
-                if attempts == ATTEMPTS {
-                    break outcomes;
-                }
-            };
-            for ((outcome, hops), measurement) in outcomes.iter().zip(&mut here) {
+        let rounds = turns.take(subjects.len(), |turn| {
+            let subject = subjects[turn.subject];
+            let done = done + turn.round * subjects.len() + turn.subject;
+            progress(Progress { done, of, subject: subject.name(), case: case.clone() });
+            measure(plan, subject, &service, &options, case, turn)
+        })?;
+        for round in &rounds {
+            for ((outcome, hops), measurement) in round.iter().zip(&mut here) {
                 measurement.add(outcome, *hops);
             }
-            done += subjects.len();
         }
+        done += subjects.len() * (plan.rounds + 1);
         measurements.extend(here);
     }
-    Ok(Report { calibration, measurements, disturbed })
-}
-
-/// Whether nothing moved under a round: virtual CPUs wander, and two that no longer share a cache are several times as far
-/// from each other.
-fn steady(hops: &[f64]) -> bool {
-    let (least, most) = hops.iter().fold((f64::MAX, 0.0f64), |(least, most), hop| (least.min(*hop), most.max(*hop)));
-    most <= least * STEADY
-}
-
-fn two_hops(plan: &Plan) -> Result<f64, SetupError> {
-    let calibration = calibrate(plan.client_cpu, plan.server_cpu, HOPS).map_err(SetupError::Cpu)?;
-    Ok(calibration.two_hops)
-}
-
-/// The machine alone.
-fn calibration(plan: &Plan) -> Result<Calibration, SetupError> {
-    calibrate(plan.client_cpu, plan.server_cpu, Duration::from_millis(200)).map_err(SetupError::Cpu)
+    Ok(Report { calibration, measurements, disturbed: turns.disturbed })
 }
 
 fn measure(
@@ -227,8 +194,7 @@ fn measure(
     service: &Service,
     options: &Options,
     case: &Case,
-    seed: u64,
-    profile: bool,
+    turn: Turn,
 ) -> Result<Outcome, SetupError> {
     let failed = |source: LoadError| SetupError::Load {
         subject: subject.name().to_owned(),
@@ -244,10 +210,10 @@ fn measure(
         waiting: case.client,
         sectors: front_end.capacity(),
         warm_up: WARM_UP,
-        duration: if profile { PROFILE } else { plan.duration },
+        duration: if turn.profile { PROFILE } else { plan.duration },
         // Any number that differs from round to round.
-        seed: (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
-        profile,
+        seed: (turn.round as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        profile: turn.profile,
     };
     // A thread of its own carries the pinning.
     let outcome = std::thread::scope(|scope| {
@@ -265,9 +231,14 @@ fn measure(
 
 /// Connects to a server that may have bound its socket and not listened yet.
 pub fn connect(path: &Path, options: &Options) -> Result<FrontEnd, FrontEndError> {
+    patiently(|| FrontEnd::connect(path, options))
+}
+
+/// Calls `connect` until somebody listens.
+pub(crate) fn patiently<T>(mut connect: impl FnMut() -> Result<T, FrontEndError>) -> Result<T, FrontEndError> {
     let deadline = Instant::now() + ACCEPTS;
     loop {
-        match FrontEnd::connect(path, options) {
+        match connect() {
             Err(FrontEndError::Connect { .. }) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(2));
             }
@@ -299,16 +270,5 @@ impl Pattern {
             (Transfer::Write, true) => "randwrite",
             (Transfer::Write, false) => "write",
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_round_in_which_the_cpus_moved_apart_is_not_steady() {
-        assert!(steady(&[110.0, 120.0, 105.0]));
-        assert!(!steady(&[110.0, 585.0, 110.0]));
     }
 }

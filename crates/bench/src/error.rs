@@ -41,7 +41,7 @@ pub enum SetupError {
         /// What was measured.
         case: String,
         /// What happened.
-        source: Box<crate::load::LoadError>,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// Output could not be written.
     #[error("writing {path}: {reason}")]

@@ -41,7 +41,7 @@ pub fn measure(subject: &Subject, devices: usize, cpu: usize, duration: Duration
     let failed = |source: crate::front_end::FrontEndError| SetupError::Load {
         subject: subject.name().to_owned(),
         case: format!("idle with {devices} disks"),
-        source: Box::new(source.into()),
+        source: Box::new(source),
     };
     let mut front_ends = Vec::new();
     for socket in running.sockets() {

@@ -8,6 +8,8 @@
 //!  comparison ── Subjects × cases × interleaved rounds ──▶ Report: table, JSON lines, plots
 //! ```
 //!
+//! [`net`] is the same for vhost-user-net: frames from guest to guest.
+//!
 //! [`front_end`] is also what tests use to be a driver, a restless one or a hostile one.
 
 #![forbid(unsafe_code)]
@@ -18,11 +20,14 @@ mod error;
 pub mod front_end;
 pub mod idle;
 pub mod load;
+pub mod net;
+mod pace;
 pub mod plot;
 pub mod process;
 pub mod report;
 pub mod scratch;
 pub mod subject;
+mod turns;
 
 pub use error::SetupError;
 pub use softdpu_ring::Format;

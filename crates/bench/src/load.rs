@@ -12,6 +12,7 @@ use softdpu_sys::clock;
 use thiserror::Error;
 
 use crate::front_end::{Completion, FrontEndError, Queue, Tag, Transfer, wait_for_any};
+use crate::pace::Pace;
 
 /// How the client learns of completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,40 +108,6 @@ const STALL: Duration = Duration::from_secs(5);
 const LONGEST: u64 = 60_000_000_000;
 /// Completions taken before what follows them is handed over.
 const BATCH: usize = 64;
-/// The batch that a client with many requests in flight aims at.
-const GATHER: usize = 16;
-/// The longest it stays away from the ring to let completions gather, nanoseconds.
-const AWAY: u64 = 1000;
-
-/// Keeps a client from taking completions one by one as they appear.
-///
-/// An eager client makes both sides slower: each look at the used index takes the cache line from the device that is about
-/// to write it, and each request handed over alone costs the device a transfer of its own. With a quarter of the depth (at
-/// most [`GATHER`]) as the aim, the client stays away from the ring a little longer when it found less, and a little
-/// shorter when it found enough. At depths below 8 it never stays away.
-struct Pace {
-    /// Completions aimed at.
-    batch: usize,
-    /// How long to stay away after a batch was found.
-    nanos: u64,
-}
-
-impl Pace {
-    #[inline(always)]
-    fn wait(&mut self, since: u64, taken: usize) {
-        if self.batch == 1 {
-            return;
-        }
-        if taken < self.batch {
-            self.nanos = (self.nanos + 16).min(AWAY);
-        } else {
-            self.nanos -= self.nanos / 8;
-        }
-        while clock::now().saturating_sub(since) < self.nanos {
-            std::hint::spin_loop();
-        }
-    }
-}
 
 /// A queue under load. By tag: when its request was handed over.
 struct Lane {
@@ -216,7 +183,7 @@ pub fn run(queues: &mut [Queue], load: &Load) -> Result<Outcome, LoadError> {
         latency: Histogram::new_with_bounds(1, LONGEST, 3).map_err(|error| LoadError::Load(error.to_string()))?,
         batches: 0,
         busy: 0,
-        pace: Pace { batch: (load.depth / 4).clamp(1, GATHER), nanos: 0 },
+        pace: Pace::new(load.depth),
     };
     run.fill(&prepared);
     run.phase(load, load.warm_up, true)?;

@@ -1,4 +1,4 @@
-//! IOPS over depth and latency over depth, as one SVG.
+//! Two panels of lines as one SVG: for disks IOPS over depth and latency over depth.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,18 +20,14 @@ const COLOURS: [RGBColor; 5] = [
     RGBColor(86, 180, 233),
 ];
 
-/// A line: its name, its points over depth.
-type Lines = BTreeMap<String, Vec<(f64, f64)>>;
+/// Lines by name, each with its points.
+pub(crate) type Lines = BTreeMap<String, Vec<(f64, f64)>>;
 
 /// Draws `report` to `path`, an SVG file.
 ///
 /// # Errors
 /// [`SetupError::Output`], also where the name does not end in `.svg`.
 pub fn draw(report: &Report, path: &Path) -> Result<(), SetupError> {
-    let failed = |reason: String| SetupError::Output { path: path.to_owned(), reason };
-    if path.extension().is_none_or(|extension| extension != "svg") {
-        return Err(failed("plots are drawn as SVG: give the file a name that ends in .svg".to_owned()));
-    }
     let (mut iops, mut latency) = (Lines::new(), Lines::new());
     for measurement in &report.measurements {
         let depth = measurement.case.depth as f64;
@@ -43,24 +39,48 @@ pub fn draw(report: &Report, path: &Path) -> Result<(), SetupError> {
             latency.entry(format!("{name}, {label}")).or_default().push((depth, nanos));
         }
     }
+    let axis = "requests in flight";
+    let iops = Panel { title: "requests a second over depth", axis, lines: iops, label: rate };
+    let latency = Panel { title: "latency over depth", axis, lines: latency, label: |nanos| time(nanos as u64) };
+    draw_panels([iops, latency], path)
+}
+
+/// A chart.
+pub(crate) struct Panel {
+    /// What it shows.
+    pub title: &'static str,
+    /// What is along its lower edge.
+    pub axis: &'static str,
+    /// What is in it; every coordinate is at least 1.
+    pub lines: Lines,
+    /// How its values are written.
+    pub label: fn(f64) -> String,
+}
+
+/// Draws two panels to `path`, an SVG file.
+///
+/// # Errors
+/// As [`draw`].
+pub(crate) fn draw_panels(panels: [Panel; 2], path: &Path) -> Result<(), SetupError> {
+    let failed = |reason: String| SetupError::Output { path: path.to_owned(), reason };
+    if path.extension().is_none_or(|extension| extension != "svg") {
+        return Err(failed("plots are drawn as SVG: give the file a name that ends in .svg".to_owned()));
+    }
     let mut svg = String::new();
     {
         let area = SVGBackend::with_string(&mut svg, (PANEL.0, 2 * PANEL.1)).into_drawing_area();
         area.fill(&WHITE).map_err(|error| failed(error.to_string()))?;
         let (top, bottom) = area.split_vertically(PANEL.1);
-        panel(&top, "requests a second over depth", &iops, |value| rate(*value)).map_err(failed)?;
-        panel(&bottom, "latency over depth", &latency, |value| time(*value as u64)).map_err(failed)?;
+        for (area, panel) in [top, bottom].iter().zip(&panels) {
+            draw_panel(area, panel).map_err(failed)?;
+        }
         area.present().map_err(|error| failed(error.to_string()))?;
     }
     std::fs::write(path, svg).map_err(|error| failed(error.to_string()))
 }
 
-fn panel(
-    area: &DrawingArea<SVGBackend<'_>, Shift>,
-    title: &str,
-    lines: &Lines,
-    label: impl Fn(&f64) -> String,
-) -> Result<(), String> {
+fn draw_panel(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel) -> Result<(), String> {
+    let Panel { title, axis, lines, label } = panel;
     let text = |error: DrawingAreaErrorKind<_>| error.to_string();
     let points = || lines.values().flatten();
     let range = |values: &mut dyn Iterator<Item = f64>| {
@@ -79,9 +99,9 @@ fn panel(
         .map_err(text)?;
     chart
         .configure_mesh()
-        .x_desc("requests in flight")
+        .x_desc(*axis)
         .x_label_formatter(&|value| format!("{value:.0}"))
-        .y_label_formatter(&label)
+        .y_label_formatter(&|value| label(*value))
         .draw()
         .map_err(text)?;
     for (index, (name, points)) in lines.iter().enumerate() {

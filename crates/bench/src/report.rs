@@ -141,7 +141,7 @@ impl Measurement {
 }
 
 /// Of sorted values; 0 of none.
-fn median(sorted: &[f64]) -> f64 {
+pub(crate) fn median(sorted: &[f64]) -> f64 {
     match sorted.len() {
         0 => 0.0,
         odd if odd % 2 == 1 => sorted[odd / 2],

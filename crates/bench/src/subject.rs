@@ -84,6 +84,10 @@ pub struct Running {
 }
 
 impl Running {
+    pub(crate) fn new(server: Option<Server>, sockets: Vec<PathBuf>, folder: Option<Folder>) -> Running {
+        Running { server, sockets, _folder: folder }
+    }
+
     /// The socket of the disk that is measured.
     pub fn socket(&self) -> &Path {
         &self.sockets[0]
@@ -127,7 +131,7 @@ impl Subject {
     pub fn start(&self, service: &Service) -> Result<Running, SetupError> {
         let program = match self {
             Subject::Socket { path, .. } => {
-                return Ok(Running { server: None, sockets: vec![path.clone()], _folder: None });
+                return Ok(Running::new(None, vec![path.clone()], None));
             }
             Subject::Softdpu { program } | Subject::Qsd { program, .. } => program,
         };
@@ -150,7 +154,7 @@ impl Subject {
             // A bound socket may not listen yet: only a connection tells. The probe's end is a front end that leaves.
             sockets.iter().all(|socket| socket.exists()).then_some(())
         })?;
-        Ok(Running { server: Some(server), sockets, _folder: Some(folder) })
+        Ok(Running::new(Some(server), sockets, Some(folder)))
     }
 }
 
@@ -216,7 +220,7 @@ fn softdpu_site(service: &Service, sockets: &[PathBuf]) -> String {
 }
 
 /// A TOML basic string.
-fn quoted(path: &Path) -> String {
+pub(crate) fn quoted(path: &Path) -> String {
     let mut text = String::from("\"");
     for character in path.to_string_lossy().chars() {
         match character {

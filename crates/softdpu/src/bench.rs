@@ -1,5 +1,7 @@
 //! `softdpu bench`: measure, beside the peers that are installed.
 
+mod net;
+
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -16,6 +18,8 @@ use softdpu_bench::{Format, idle, plot};
 pub enum BenchCommand {
     /// Drive virtio-blk over vhost-user from the driver's side, against softdpu and a peer in turns
     Block(Block),
+    /// Send frames from guest to guest over vhost-user, through softdpu and a peer in turns
+    Net(net::Net),
     /// What a daemon with idle disks takes: memory and CPU time
     Idle(Idle),
 }
@@ -101,6 +105,16 @@ enum Client {
     Both,
 }
 
+impl Client {
+    fn ways(self) -> Vec<Waiting> {
+        match self {
+            Client::Polling => vec![Waiting::Polling],
+            Client::Blocking => vec![Waiting::Blocking],
+            Client::Both => vec![Waiting::Polling, Waiting::Blocking],
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Access {
     Randread,
@@ -121,6 +135,7 @@ pub fn execute(command: &BenchCommand) -> Result<(), String> {
     softdpu_bench::scratch::clean_up_on_signals().map_err(|error| format!("waiting for signals: {error}"))?;
     match command {
         BenchCommand::Block(options) => block(options),
+        BenchCommand::Net(options) => net::execute(options),
         BenchCommand::Idle(options) => measure_idle(options),
     }
 }
@@ -153,11 +168,7 @@ fn block(options: &Block) -> Result<(), String> {
         queues: options.queues,
         format: if options.packed { Format::Packed } else { Format::Split },
         depths: options.depth.clone(),
-        clients: match options.client {
-            Client::Polling => vec![Waiting::Polling],
-            Client::Blocking => vec![Waiting::Blocking],
-            Client::Both => vec![Waiting::Polling, Waiting::Blocking],
-        },
+        clients: options.client.ways(),
         rounds: options.rounds,
         duration: seconds(options.seconds)?,
         client_cpu: options.client_cpu,

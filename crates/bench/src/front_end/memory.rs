@@ -25,7 +25,7 @@ pub struct GuestMemory {
 
 impl GuestMemory {
     /// `len` bytes, rounded up to whole pages.
-    pub(super) fn new(len: u64) -> Result<GuestMemory, FrontEndError> {
+    pub(crate) fn new(len: u64) -> Result<GuestMemory, FrontEndError> {
         let len = len.next_multiple_of(4096);
         let failed = FrontEndError::memory(len);
         let file =

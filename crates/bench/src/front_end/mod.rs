@@ -20,6 +20,7 @@
 
 mod control;
 mod error;
+mod handshake;
 mod memory;
 mod queue;
 
@@ -29,16 +30,16 @@ use std::time::Duration;
 
 use softdpu_device::block::abi::{config, feature};
 use softdpu_ring::driver::Layout;
-use softdpu_ring::{Format, MAX_SIZE, Position, RingAddresses};
+use softdpu_ring::{Format, MAX_SIZE, Position};
 use softdpu_transport::vhost_user::client::Answer;
-use softdpu_transport::vhost_user::{
-    ConfigSpace, F_PROTOCOL_FEATURES, FdPresence, InflightDescription, Message, ProtocolFeatures, VringAddress,
-    VringState,
-};
+use softdpu_transport::vhost_user::{ConfigSpace, InflightDescription, Message, ProtocolFeatures, VringState};
 
 pub use control::{Control, Received};
 pub use error::FrontEndError;
+pub use handshake::Negotiated;
+pub(crate) use handshake::{Terms, Vring, negotiate, start};
 pub use memory::GuestMemory;
+pub(crate) use queue::sleep_until;
 pub use queue::{Completion, Queue, Request, Tag, Transfer, wait_for_any};
 
 /// Bytes of the configuration space that are read: up to and with write-zeroes, which every server of the last years has.
@@ -91,17 +92,6 @@ impl Default for Options {
     }
 }
 
-/// What was negotiated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Negotiated {
-    /// Feature bits, as sent.
-    pub features: u64,
-    /// Feature bits that the server offers.
-    pub offered: u64,
-    /// Protocol features, as sent.
-    pub protocol: ProtocolFeatures,
-}
-
 /// A connected front end with its queues started.
 #[derive(Debug)]
 pub struct FrontEnd {
@@ -122,7 +112,7 @@ impl FrontEnd {
     pub fn connect(path: &Path, options: &Options) -> Result<FrontEnd, FrontEndError> {
         check(options)?;
         let mut control = Control::connect(path, options.timeout)?;
-        let (negotiated, config) = negotiate(&mut control, options)?;
+        let (negotiated, config) = agree(&mut control, options)?;
         let per_queue = Queue::bytes(options) + 0x1_0000;
         let mut memory = GuestMemory::new(per_queue * u64::from(options.queues) + options.spare_memory)?;
         let queues = (0..options.queues)
@@ -144,7 +134,7 @@ impl FrontEnd {
     /// As [`connect`](Self::connect).
     pub fn reconnect(&mut self) -> Result<(), FrontEndError> {
         self.control = Control::connect(self.control.path(), self.options.timeout)?;
-        (self.negotiated, self.config) = negotiate(&mut self.control, &self.options)?;
+        (self.negotiated, self.config) = agree(&mut self.control, &self.options)?;
         self.share_and_start()
     }
 
@@ -224,26 +214,16 @@ impl FrontEnd {
     /// Where there is no such queue.
     pub fn start(&mut self, index: u16, position: Position) -> Result<(), FrontEndError> {
         let queue = &self.queues[usize::from(index)];
-        let RingAddresses { descriptors, driver, device } = queue.addresses();
-        let state = |num| VringState { index: index.into(), num };
-        let presence = FdPresence { index: index as u8, present: true };
-        let ring = VringAddress {
-            index: index.into(),
-            flags: 0,
-            descriptor: descriptors.0,
-            used: device.0,
-            available: driver.0,
-            log: 0,
+        let ring = Vring {
+            index,
+            size: self.options.queue_size,
+            addresses: queue.addresses(),
+            position,
+            kick: queue.kick_fd(),
+            call: queue.call_fd(),
+            error: queue.error_fd(),
         };
-        let control = &mut self.control;
-        control.call(&Message::SetVringNum(state(self.options.queue_size.into())), &[])?;
-        control.call(&Message::SetVringBase(state(position.to_base())), &[])?;
-        control.call(&Message::SetVringAddr(ring), &[])?;
-        control.call(&Message::SetVringErr(presence), &[queue.error_fd()])?;
-        control.call(&Message::SetVringCall(presence), &[queue.call_fd()])?;
-        control.call(&Message::SetVringKick(presence), &[queue.kick_fd()])?;
-        control.call(&Message::SetVringEnable(state(1)), &[])?;
-        Ok(())
+        start(&mut self.control, &ring)
     }
 
     fn share_and_start(&mut self) -> Result<(), FrontEndError> {
@@ -292,51 +272,17 @@ fn check(options: &Options) -> Result<(), FrontEndError> {
     Ok(())
 }
 
-fn negotiate(control: &mut Control, options: &Options) -> Result<(Negotiated, Vec<u8>), FrontEndError> {
-    let path = control.path().to_owned();
-    let missing = |feature: &str, offered: String| {
-        Err(FrontEndError::Missing { path: path.clone(), feature: feature.to_owned(), offered })
-    };
-    let offered = control.number(&Message::GetFeatures)?;
-    let packed = options.format == Format::Packed;
-    for (wanted, bit, name) in [
-        (true, feature::VERSION_1, "VIRTIO_F_VERSION_1"),
-        (true, F_PROTOCOL_FEATURES, "VHOST_USER_F_PROTOCOL_FEATURES"),
-        (packed, feature::RING_PACKED, "VIRTIO_F_RING_PACKED"),
+fn agree(control: &mut Control, options: &Options) -> Result<(Negotiated, Vec<u8>), FrontEndError> {
+    let required: Vec<_> = [
+        (options.format == Format::Packed, feature::RING_PACKED, "VIRTIO_F_RING_PACKED"),
         (options.indirect, feature::RING_INDIRECT_DESC, "VIRTIO_F_INDIRECT_DESC"),
         (options.queues > 1, feature::MQ, "VIRTIO_BLK_F_MQ"),
-    ] {
-        if wanted && offered & bit == 0 {
-            return missing(name, format!("features {offered:#x}"));
-        }
-    }
-    control.call(&Message::SetOwner, &[])?;
-
-    let there = ProtocolFeatures(control.number(&Message::GetProtocolFeatures)?);
-    let mut needed = ProtocolFeatures::CONFIG;
-    if options.queues > 1 {
-        needed = needed.with(ProtocolFeatures::MQ);
-    }
-    if options.inflight {
-        needed = needed.with(ProtocolFeatures::INFLIGHT_SHMFD);
-    }
-    if !there.contains(needed) {
-        return missing(&needed.to_string(), format!("protocol features {there}"));
-    }
-    let protocol =
-        needed.with(ProtocolFeatures::MQ).with(ProtocolFeatures::REPLY_ACK).with(options.protocol).and(there);
-    control.call(&Message::SetProtocolFeatures(protocol.0), &[])?;
-    if protocol.contains(ProtocolFeatures::MQ) {
-        let queues = control.number(&Message::GetQueueNum)?;
-        if queues < options.queues.into() {
-            return missing(&format!("{} queues", options.queues), format!("{queues}"));
-        }
-    }
-
+    ]
+    .into_iter()
+    .filter_map(|(needed, bit, name)| needed.then_some((bit, name)))
+    .collect();
     // Read-only has to be taken where it is offered: not to take it is to claim the right to write (virtio 1.3 §5.2.5).
-    let mut wanted = feature::VERSION_1
-        | F_PROTOCOL_FEATURES
-        | feature::SEG_MAX
+    let mut wanted = feature::SEG_MAX
         | feature::SIZE_MAX
         | feature::RO
         | feature::BLK_SIZE
@@ -344,20 +290,31 @@ fn negotiate(control: &mut Control, options: &Options) -> Result<(Negotiated, Ve
         | feature::DISCARD
         | feature::WRITE_ZEROES
         | options.features;
-    for (condition, bit) in [
-        (packed, feature::RING_PACKED),
-        (options.event_idx, feature::RING_EVENT_IDX),
-        (options.indirect, feature::RING_INDIRECT_DESC),
-        (options.queues > 1, feature::MQ),
-    ] {
-        if condition {
-            wanted |= bit;
+    if options.event_idx {
+        wanted |= feature::RING_EVENT_IDX;
+    }
+    let mut protocol = ProtocolFeatures::CONFIG;
+    if options.queues > 1 {
+        protocol = protocol.with(ProtocolFeatures::MQ);
+    }
+    if options.inflight {
+        protocol = protocol.with(ProtocolFeatures::INFLIGHT_SHMFD);
+    }
+    let wanted_protocol = ProtocolFeatures::MQ.with(options.protocol);
+    let negotiated = negotiate(control, &Terms { required: &required, wanted, protocol, wanted_protocol })?;
+    if negotiated.protocol.contains(ProtocolFeatures::MQ) {
+        let queues = control.number(&Message::GetQueueNum)?;
+        if queues < options.queues.into() {
+            return Err(FrontEndError::Missing {
+                path: control.path().to_owned(),
+                feature: format!("{} queues", options.queues),
+                offered: queues.to_string(),
+            });
         }
     }
-    let features = offered & wanted;
-    control.call(&Message::SetFeatures(features), &[])?;
+    control.call(&Message::SetFeatures(negotiated.features), &[])?;
     let config = read_config(control)?;
-    Ok((Negotiated { features, offered, protocol }, config))
+    Ok((negotiated, config))
 }
 
 fn read_config(control: &mut Control) -> Result<Vec<u8>, FrontEndError> {

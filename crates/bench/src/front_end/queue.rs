@@ -413,31 +413,36 @@ const SEGMENT_BYTES: u32 = request::SEGMENT as u32;
 /// # Errors
 /// `TimedOut` at `deadline`.
 pub fn wait_for_any(queues: &mut [Queue], deadline: Instant) -> io::Result<()> {
+    match &*queues {
+        // The usual case without an allocation: this is inside a measurement.
+        [queue] => sleep_until(&mut [PollFd::new(&queue.call, PollFlags::IN)], deadline)?,
+        queues => {
+            let mut fds: Vec<_> = queues.iter().map(|queue| PollFd::new(&queue.call, PollFlags::IN)).collect();
+            sleep_until(&mut fds, deadline)?;
+        }
+    }
+    for queue in queues.iter_mut() {
+        if queue.call.drain() {
+            queue.interrupts += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Sleeps until one of `fds` is ready.
+///
+/// # Errors
+/// `TimedOut` at `deadline`.
+pub(crate) fn sleep_until(fds: &mut [PollFd<'_>], deadline: Instant) -> io::Result<()> {
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
-        let woken = match &*queues {
-            // The usual case without an allocation: this is inside a measurement.
-            [queue] => poll(&mut [PollFd::new(&queue.call, PollFlags::IN)], Some(&timeout)),
-            queues => {
-                let mut fds: Vec<_> = queues.iter().map(|queue| PollFd::new(&queue.call, PollFlags::IN)).collect();
-                poll(&mut fds, Some(&timeout))
-            }
-        };
-        match woken {
-            Ok(0) => {}
-            Ok(_) => {
-                for queue in queues.iter_mut() {
-                    if queue.call.drain() {
-                        queue.interrupts += 1;
-                    }
-                }
-                return Ok(());
-            }
-            Err(rustix::io::Errno::INTR) => {}
+        match poll(fds, Some(&timeout)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(()),
             Err(error) => return Err(error.into()),
         }
     }

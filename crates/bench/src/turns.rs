@@ -1,0 +1,104 @@
+//! Rounds that take turns: A B A B …, so that what changes on the machine in the meantime meets all alike.
+
+use std::time::Duration;
+
+use crate::SetupError;
+use crate::calibration::calibrate;
+
+/// Of the calibration before and after each measurement.
+const HOPS: Duration = Duration::from_millis(10);
+/// How much the calibrations of a round may differ.
+const STEADY: f64 = 1.5;
+/// How often a round is measured at the most, because the machine changed in the middle of it.
+const ATTEMPTS: usize = 4;
+
+/// One measurement that is due.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    /// Whose.
+    pub subject: usize,
+    /// In which round.
+    pub round: usize,
+    /// Whether the client measures itself: the round after the last.
+    pub profile: bool,
+}
+
+/// What a measurement gave, and two bare cross-core hops around it, nanoseconds.
+pub(crate) type Taken<O> = (O, f64);
+
+/// How turns are taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Turns {
+    /// Rounds, beside the one in which the client measures itself.
+    pub rounds: usize,
+    /// CPU of the client.
+    pub client_cpu: usize,
+    /// CPU of the servers.
+    pub server_cpu: usize,
+    /// Rounds in which the distance of the two CPUs changed.
+    pub disturbed: usize,
+}
+
+impl Turns {
+    /// Calls `measure` for each of `subjects` in each round, the rounds in which the machine changed again; gives the
+    /// rounds, each with an outcome a subject.
+    ///
+    /// # Errors
+    /// The first of `measure`'s, and [`SetupError::Cpu`].
+    pub(crate) fn take<O>(
+        &mut self,
+        subjects: usize,
+        mut measure: impl FnMut(Turn) -> Result<O, SetupError>,
+    ) -> Result<Vec<Vec<Taken<O>>>, SetupError> {
+        (0..=self.rounds).map(|round| self.round(round, subjects, &mut measure)).collect()
+    }
+
+    fn round<O>(
+        &mut self,
+        round: usize,
+        subjects: usize,
+        measure: &mut impl FnMut(Turn) -> Result<O, SetupError>,
+    ) -> Result<Vec<Taken<O>>, SetupError> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let mut hops = vec![self.two_hops()?];
+            let mut outcomes = Vec::with_capacity(subjects);
+            for subject in 0..subjects {
+                let outcome = measure(Turn { subject, round, profile: round == self.rounds })?;
+                hops.push(self.two_hops()?);
+                outcomes.push((outcome, (hops[subject] + hops[subject + 1]) / 2.0));
+            }
+            if steady(&hops) {
+                return Ok(outcomes);
+            }
+            self.disturbed += 1;
+            if attempts == ATTEMPTS {
+                return Ok(outcomes);
+            }
+        }
+    }
+
+    fn two_hops(&self) -> Result<f64, SetupError> {
+        let calibration = calibrate(self.client_cpu, self.server_cpu, HOPS).map_err(SetupError::Cpu)?;
+        Ok(calibration.two_hops)
+    }
+}
+
+/// Whether nothing moved under a round: virtual CPUs wander, and two that no longer share a cache are several times as far
+/// from each other.
+fn steady(hops: &[f64]) -> bool {
+    let (least, most) = hops.iter().fold((f64::MAX, 0.0f64), |(least, most), hop| (least.min(*hop), most.max(*hop)));
+    most <= least * STEADY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_in_which_the_cpus_moved_apart_is_not_steady() {
+        assert!(steady(&[110.0, 120.0, 105.0]));
+        assert!(!steady(&[110.0, 585.0, 110.0]));
+    }
+}

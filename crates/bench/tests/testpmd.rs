@@ -1,0 +1,73 @@
+//! Two ports of DPDK's testpmd, a vhost-user-net server that nobody here wrote, carry frames between two guests.
+//!
+//! Skipped, with a line that says so, where `dpdk-testpmd` is not installed (Debian: `dpdk-dev`).
+
+use std::time::Duration;
+
+use softdpu_bench::Format;
+use softdpu_bench::load::Waiting;
+use softdpu_bench::net::comparison::connect;
+use softdpu_bench::net::load::{Load, run};
+use softdpu_bench::net::subject::{A, B, NetService, NetSubject, TESTPMD};
+use softdpu_bench::net::{Frames, comparison::Plan};
+
+/// Long enough for some thousand frames on a busy machine.
+const DURATION: Duration = Duration::from_millis(100);
+
+fn load(frames: Frames, waiting: Waiting) -> Load {
+    let warm_up = Duration::from_millis(50);
+    Load { frames, flows: 8, from: A, to: B, queue_size: 256, waiting, warm_up, duration: DURATION, profile: false }
+}
+
+/// testpmd, or a line that says that it is missing.
+fn testpmd() -> Option<NetSubject> {
+    let subject = NetSubject::testpmd();
+    if subject.is_none() {
+        eprintln!("SKIPPED: {TESTPMD} is not installed");
+    }
+    subject
+}
+
+#[test]
+fn frames_of_all_lengths_pass_over_both_formats_with_both_clients() {
+    let Some(testpmd) = testpmd() else { return };
+    let frames = [Frames::Smallest, Frames::Imix, Frames::Mtu, Frames::Tso];
+    let ways = [(Format::Split, Waiting::Polling), (Format::Packed, Waiting::Blocking)];
+    for (frames, (format, waiting)) in frames.into_iter().flat_map(|frames| ways.map(|way| (frames, way))) {
+        let running = testpmd.start(&NetService { queue_size: 256, cpu: 0, frames }).unwrap();
+        let load = load(frames, waiting);
+        let (mut a, mut b) = connect(running.sockets(), &load, format).unwrap();
+        let outcome = run(&mut a, &mut b, &load).unwrap();
+        assert!(outcome.frames > 0, "{frames} {format:?} {waiting}: {outcome:?}");
+        let mean = outcome.bytes as f64 / outcome.frames as f64;
+        assert!((mean / frames.mean() - 1.0).abs() < 0.5, "{frames} {format:?} {waiting}: {mean} bytes a frame");
+    }
+}
+
+#[test]
+fn a_comparison_measures_tabulates_and_draws() {
+    let Some(testpmd) = testpmd() else { return };
+    if std::thread::available_parallelism().map_or(1, |cpus| cpus.get()) < 2 {
+        eprintln!("SKIPPED: a comparison needs two CPUs");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let plan = Plan {
+        subjects: vec![testpmd],
+        frames: vec![Frames::Smallest],
+        flows: 64,
+        formats: vec![Format::Split],
+        queue_size: 256,
+        clients: vec![Waiting::Polling],
+        rounds: 1,
+        duration: DURATION,
+        client_cpu: 0,
+        server_cpu: 1,
+    };
+    let report = softdpu_bench::net::comparison::run(&plan, |_| {}).unwrap();
+    assert_eq!(report.measurements.len(), 1);
+    assert!(report.measurements[0].spread().0 > 0.0 && report.measurements[0].client.is_some());
+    let plot = folder.path().join("net.svg");
+    report.draw(&plot).unwrap();
+    assert!(std::fs::read_to_string(&plot).unwrap().contains("frames received a second"));
+}

@@ -1,0 +1,171 @@
+//! `softdpu bench net`: frames from guest to guest, beside a peer.
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use softdpu_bench::Format;
+use softdpu_bench::net::comparison::{self, Plan};
+use softdpu_bench::net::subject::{NetSubject, TESTPMD};
+use softdpu_bench::net::{Frames, report::Report};
+
+use super::{Client, seconds, this_program};
+
+/// `softdpu bench net`
+#[derive(Debug, Args)]
+pub struct Net {
+    /// Who is measured: `softdpu`, `testpmd`, or the sender's and the receiver's vhost-user-net sockets as A,B, also as
+    /// NAME=A,B. Several: one option each
+    #[arg(long, value_name = "SUBJECT", default_value = "softdpu")]
+    subject: Vec<String>,
+    /// Whom the subjects are compared with, named like a subject; `none`: nobody
+    #[arg(long, value_name = "SUBJECT", default_value = "testpmd")]
+    peer: String,
+    /// Which frames, one case each: 64 bytes; imix, 7 of 64, 4 of 570 and 1 of 1518 bytes in every 12; IP packets of 1500
+    /// bytes; or TCP frames of 44 segments of 1460 bytes
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "64,imix,1500,64k")]
+    frame: Vec<Frame>,
+    /// How the client waits for frames
+    #[arg(long, value_enum, default_value = "both")]
+    client: Client,
+    /// Ring layout
+    #[arg(long, value_enum, default_value = "split")]
+    format: Layout,
+    /// UDP or TCP flows the frames belong to
+    #[arg(long, default_value_t = 64)]
+    flows: u16,
+    /// Descriptors of a queue
+    #[arg(long, default_value_t = 256)]
+    queue_size: u16,
+    /// Length of one measurement
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Measurements of each case and subject, taking turns
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// CPU of the client, which is both guests
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    client_cpu: usize,
+    /// CPU of the servers
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    server_cpu: usize,
+    /// Print one JSON object a line instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Draw frames and bytes a second over the frames' length into FILE.svg
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Frame {
+    #[value(name = "64")]
+    Smallest,
+    Imix,
+    #[value(name = "1500")]
+    Mtu,
+    #[value(name = "64k")]
+    Tso,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Layout {
+    Split,
+    Packed,
+    Both,
+}
+
+/// Runs it; the error is a sentence for the user.
+pub fn execute(options: &Net) -> Result<(), String> {
+    let plan = plan(options)?;
+    let shown = std::io::stderr().is_terminal();
+    let report = comparison::run(&plan, |progress| {
+        if shown {
+            eprint!("\r\x1b[K{}/{} {}: {}", progress.done + 1, progress.of, progress.case, progress.subject);
+        }
+    });
+    if shown {
+        eprint!("\r\x1b[K");
+    }
+    let report = report.map_err(|error| error.to_string())?;
+    print(options, &plan, &report)?;
+    match &options.plot {
+        Some(path) => report.draw(path).map_err(|error| error.to_string()),
+        None => Ok(()),
+    }
+}
+
+fn plan(options: &Net) -> Result<Plan, String> {
+    let mut subjects = Vec::new();
+    for name in &options.subject {
+        subjects.push(subject(name)?.ok_or_else(|| format!("{name} is not installed on this machine"))?);
+    }
+    let peer = if options.peer == "none" { None } else { subject(&options.peer)? };
+    if peer.is_none() && options.peer != "none" {
+        eprintln!(
+            "softdpu bench: {} ({TESTPMD}) is not installed here: nothing to compare with; Debian has it in dpdk-dev",
+            options.peer
+        );
+    }
+    // Compared are the others with the last.
+    subjects.extend(peer);
+    let frames = options.frame.iter().map(|frame| match frame {
+        Frame::Smallest => Frames::Smallest,
+        Frame::Imix => Frames::Imix,
+        Frame::Mtu => Frames::Mtu,
+        Frame::Tso => Frames::Tso,
+    });
+    Ok(Plan {
+        subjects,
+        frames: frames.collect(),
+        flows: options.flows,
+        formats: match options.format {
+            Layout::Split => vec![Format::Split],
+            Layout::Packed => vec![Format::Packed],
+            Layout::Both => vec![Format::Split, Format::Packed],
+        },
+        queue_size: options.queue_size,
+        clients: options.client.ways(),
+        rounds: options.rounds,
+        duration: seconds(options.seconds)?,
+        client_cpu: options.client_cpu,
+        server_cpu: options.server_cpu,
+    })
+}
+
+fn print(options: &Net, plan: &Plan, report: &Report) -> Result<(), String> {
+    if options.json {
+        for (subject, case, why) in &report.left_out {
+            eprintln!("softdpu bench: {case}: {subject} was left out: {why}");
+        }
+        let written = report.write_json(&mut std::io::stdout().lock());
+        return written.map_err(|error| format!("writing the results: {error}"));
+    }
+    print!("{}", report.table());
+    println!(
+        "\nclient on CPU {}, servers on CPU {}; {} rounds of {} s taking turns, medians; frames and bytes received, without \
+         FCS;\nratio to the last subject of a case; client: what a frame costs the client itself, sent and received; queues \
+         of {}, {} flows",
+        plan.client_cpu, plan.server_cpu, plan.rounds, options.seconds, plan.queue_size, plan.flows
+    );
+    Ok(())
+}
+
+/// The subject called `name`; none where it is a program that is not installed.
+fn subject(name: &str) -> Result<Option<NetSubject>, String> {
+    Ok(match name {
+        "softdpu" => Some(NetSubject::Softdpu { program: this_program()? }),
+        "testpmd" => NetSubject::testpmd(),
+        sockets => {
+            let (name, paths) = sockets.split_once('=').unwrap_or((sockets, sockets));
+            let expected = "expected `softdpu`, `testpmd` or two paths of vhost-user-net sockets as A,B";
+            let (a, b) = paths.split_once(',').ok_or_else(|| format!("{paths:?} is not a subject: {expected}"))?;
+            for path in [a, b] {
+                if !std::path::Path::new(path).exists() {
+                    return Err(format!("{path} does not exist; {expected}"));
+                }
+            }
+            Some(NetSubject::Sockets { name: name.to_owned(), a: a.into(), b: b.into() })
+        }
+    })
+}
