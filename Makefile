@@ -27,7 +27,7 @@ setup: ## Install what is missing on this machine, make the guest's kernel and r
 build: ## Build the softdpu program, optimised
 	$(CARGO) build --release --locked -p softdpu
 
-demo: setup build ## A stock Debian guest on softdpu's disks: kill, grow, second boot; a table at the end
+demo: setup build ## Stock Debian guests on softdpu's disks and networks: kill, grow, transfer; a table at the end
 	$(CARGO) build --release --locked -p softdpu-tests --bin demo
 	$(TARGET_DIR)/release/demo
 

@@ -4,6 +4,7 @@
 #   .cache/guest/root.img        ext4, /dev/vda of a guest that boots from disk
 #   .cache/guest/initramfs.cpio  busybox, the virtio modules, lab/guest/initramfs-init
 #   .cache/guest/tools.cpio      appended to it for a guest that runs wholly from RAM: fio, sfdisk, ... and their libraries
+#   .cache/guest/network.cpio    the same for guests with interfaces only: ip, dhclient, iperf3, wget, ...
 #
 # A job (lab/guest/jobs/*.sh) is appended to the initramfs as one more archive when a guest starts: no image is rebuilt.
 
@@ -13,9 +14,8 @@ GUEST_SUITE=$(own_suite)
 # The cloud flavour boots quickest: fewer drivers, the virtio ones among them.
 GUEST_KERNEL=linux-image-cloud-amd64
 
-# The root image: a shell, the tools that jobs call, and what they depend on.
-# A network client's packages (iproute2, iperf3, curl, udhcpc) join this list when there are network devices.
-GUEST_PACKAGES='bash dash coreutils diffutils sed grep mawk util-linux mount fdisk e2fsprogs fio procps'
+# The root image: a shell, the tools that jobs call, and what they depend on. busybox adds udhcpc, ping, arping and httpd.
+GUEST_PACKAGES='bash dash coreutils diffutils sed grep mawk util-linux mount fdisk e2fsprogs fio procps iproute2 isc-dhcp-client iperf3 ethtool wget'
 
 # Dependencies that only maintainer scripts or plotting tools want. A guest runs none of these: 30 MB less to fetch.
 GUEST_PRETEND='python3 python3-minimal perl perl-base libpython3-stdlib debconf cdebconf dpkg tar adduser passwd init-system-helpers sensible-utils debianutils'
@@ -23,8 +23,9 @@ GUEST_PRETEND='python3 python3-minimal perl perl-base libpython3-stdlib debconf 
 # Loaded in this order, each after what it depends on.
 GUEST_MODULES='virtio_pci virtio_blk virtio_net virtio_console virtio-rng'
 
-# What a guest without a root disk has beside busybox.
+# What a guest without a root disk has beside busybox: for disks, and for networks.
 GUEST_TOOLS='/usr/bin/bash /usr/bin/fio /usr/sbin/sfdisk /usr/sbin/mke2fs /usr/sbin/e2fsck /usr/sbin/blkdiscard /usr/sbin/resize2fs /usr/bin/dd /usr/bin/sha256sum'
+GUEST_NETWORK_TOOLS='/usr/sbin/ip /usr/sbin/dhclient /usr/sbin/ethtool /usr/bin/iperf3 /usr/bin/wget /usr/bin/sha256sum'
 
 GUEST_ROOT_SIZE=1G
 
@@ -92,7 +93,7 @@ make_root() {
 guest_initramfs_step() {
     local digest
     digest=$(inputs "$CACHE/stamps/guest-packages" "$LAB/guest/initramfs-init" "$(command -v busybox)")
-    if stamped guest-initramfs "$digest" && [ -f "$GUEST/initramfs.cpio" ] && [ -f "$GUEST/tools.cpio" ]; then return 0; fi
+    if stamped guest-initramfs "$digest" && [ -f "$GUEST/initramfs.cpio" ] && [ -f "$GUEST/tools.cpio" ] && [ -f "$GUEST/network.cpio" ]; then return 0; fi
     run_step "making the guest's initramfs" make_initramfs || die "no initramfs, no guest"
     stamp guest-initramfs "$digest"
 }
@@ -114,8 +115,8 @@ with_dependencies() {
 make_archive() { ( cd "$1" && find . -mindepth 1 | sort | busybox cpio -o -H newc -R 0:0 ) >"$2.new" && mv "$2.new" "$2"; }
 
 make_initramfs() {
-    local work=$GUEST/initramfs tools=$GUEST/tools number=0 file loader
-    rm -rf "$work" "$tools"
+    local work=$GUEST/initramfs number=0 file
+    rm -rf "$work"
     mkdir -p "$work"/{bin,modules,proc,sys,dev,run,tmp,mnt,newroot,softdpu,etc}
     install -m 755 "$(command -v busybox)" "$work/bin/busybox"
     install -m 755 "$LAB/guest/initramfs-init" "$work/init"
@@ -127,23 +128,32 @@ make_initramfs() {
         cp "$file" "$work/modules/$(printf '%02d' $number)-${file##*/}"
     done <"$GUEST/modules.list"
     make_archive "$work" "$GUEST/initramfs.cpio"
+    # shellcheck disable=SC2086
+    make_tools tools $GUEST_TOOLS
+    # shellcheck disable=SC2086
+    make_tools network $GUEST_NETWORK_TOOLS
+}
 
-    # The tools' libraries, as the guest's own loader finds them in the unpacked tree.
-    loader=usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2
+# make_tools NAME PROGRAM...: the archive NAME.cpio of the programs and their libraries, as the guest's own loader finds
+# them in the unpacked tree.
+make_tools() {
+    local tools=$GUEST/$1 name=$1 loader=usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2 file
+    shift
+    rm -rf "$tools"
     mkdir -p "$tools"/{usr/bin,usr/sbin,lib64}
     cd "$GUEST/tree" || return 1
-    for file in $GUEST_TOOLS; do
+    for file; do
         [ -e ".$file" ] || file=${file/sbin/bin}
         [ -e ".$file" ] || { say "the guest's packages hold no $file"; return 1; }
         cp -L ".$file" "$tools$file"
         "$PWD/$loader" --library-path "$PWD/usr/lib/x86_64-linux-gnu:$PWD/usr/lib/x86_64-linux-gnu/ceph" --list ".$file" |
             sed -n "s|.*=> $PWD/\(.*\) (0x.*|\1|p"
-    done | sort -u >"$GUEST/libraries.list"
+    done | sort -u >"$GUEST/$name.libraries"
     while read -r file; do
         install -D -m 755 "$file" "$tools/$file"
-    done <"$GUEST/libraries.list"
+    done <"$GUEST/$name.libraries"
     install -m 755 "$loader" "$tools/lib64/ld-linux-x86-64.so.2"
     mkdir -p "$tools/lib"
     ln -s ../usr/lib/x86_64-linux-gnu "$tools/lib/x86_64-linux-gnu"
-    make_archive "$tools" "$GUEST/tools.cpio"
+    make_archive "$tools" "$GUEST/$name.cpio"
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
-use crate::{Context, Failure, Process, paths, wait_until};
+use crate::{Context, Failure, GuestDevice, Process, paths, wait_until};
 
 /// The management socket of a site that does not say otherwise, beside its site file.
 const API_SOCKET: &str = "run/softdpu/api.sock";
@@ -50,6 +50,11 @@ impl Daemon {
     /// The socket of the device that serves the volume `name`, as [`Server`](crate::Server) writes its site files.
     pub fn device_socket(&self, name: &str) -> PathBuf {
         self.folder.join(format!("{name}-disk.sock"))
+    }
+
+    /// The device `name` as `softdpu device args` tells QEMU.
+    pub fn guest_device(&self, name: &str) -> Result<GuestDevice, Failure> {
+        GuestDevice::parse(&self.command(&["device", "args", name])?)
     }
 
     /// Runs `softdpu ARGUMENTS...` beside the daemon and gives what it printed.

@@ -1,11 +1,11 @@
-//! A guest: QEMU with the Debian kernel that `lab/setup.sh` unpacked, disks over vhost-user-blk, and a job.
+//! A guest: QEMU with the Debian kernel that `lab/setup.sh` unpacked, disks and interfaces over vhost-user, and a job.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cpio::Archive;
-use crate::{Accel, Context, Failure, Process, Report, paths};
+use crate::{Accel, Context, Failure, GuestDevice, Process, Report, paths};
 
 /// A guest's kernel is up within this time even on a busy machine without KVM.
 const BOOT_DEADLINE: Duration = Duration::from_secs(60);
@@ -13,8 +13,10 @@ const BOOT_DEADLINE: Duration = Duration::from_secs(60);
 /// Where a guest's root file system is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// In the initramfs, with the tools beside busybox: all disks are the job's.
+    /// In the initramfs, with the tools for disks beside busybox: all disks are the job's.
     Ram,
+    /// In the initramfs, with the tools for networks beside busybox.
+    NetworkRam,
     /// On the first disk.
     FirstDisk,
 }
@@ -37,6 +39,7 @@ pub struct GuestSpec {
     memory_mib: u32,
     root: Root,
     disks: Vec<GuestDisk>,
+    devices: Vec<GuestDevice>,
     job: Option<Job>,
     parameters: Vec<(String, String)>,
     accel: Option<Accel>,
@@ -59,6 +62,7 @@ impl GuestSpec {
             memory_mib: 512,
             root: Root::Ram,
             disks: Vec::new(),
+            devices: Vec::new(),
             job: None,
             parameters: Vec::new(),
             accel: None,
@@ -86,6 +90,12 @@ impl GuestSpec {
     /// One more disk: /dev/vda, /dev/vdb and so on in this order.
     pub fn disk(mut self, disk: GuestDisk) -> GuestSpec {
         self.disks.push(disk);
+        self
+    }
+
+    /// One more device, disk or interface, by QEMU's own arguments. Disks come after those of [`GuestSpec::disk`].
+    pub fn device(mut self, device: GuestDevice) -> GuestSpec {
+        self.devices.push(device);
         self
     }
 
@@ -117,8 +127,10 @@ impl GuestSpec {
     fn initrd(&self) -> Result<Vec<u8>, Failure> {
         let read = |path: PathBuf| std::fs::read(&path).context(format_args!("reading {}", path.display()));
         let mut initrd = read(paths::guest_file("initramfs.cpio")?)?;
-        if self.root == Root::Ram {
-            initrd.extend(read(paths::guest_file("tools.cpio")?)?);
+        match self.root {
+            Root::Ram => initrd.extend(read(paths::guest_file("tools.cpio")?)?),
+            Root::NetworkRam => initrd.extend(read(paths::guest_file("network.cpio")?)?),
+            Root::FirstDisk => {}
         }
         let script = match &self.job {
             Some(Job::Named(name)) => read(paths::job(name)?)?,
@@ -138,13 +150,14 @@ impl GuestSpec {
 
     fn arguments(&self, initrd: &Path) -> Result<Vec<OsString>, Failure> {
         let root = match self.root {
-            Root::Ram => "ram",
+            Root::Ram | Root::NetworkRam => "ram",
             Root::FirstDisk => "/dev/vda",
         };
         let mut arguments: Vec<OsString> = Vec::new();
         let mut add = |words: &[&str]| arguments.extend(words.iter().map(OsString::from));
         add(&["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio"]);
-        add(self.accel.unwrap_or_else(Accel::detect).arguments());
+        let accel = self.accel.unwrap_or_else(Accel::detect);
+        add(accel.arguments());
         add(&["-smp", &self.cpus.to_string(), "-m", &format!("{}M", self.memory_mib)]);
         // A vhost-user back end maps the guest's memory: it has to be a shared file.
         add(&["-object", &format!("memory-backend-memfd,id=memory,size={}M,share=on", self.memory_mib)]);
@@ -165,6 +178,7 @@ impl GuestSpec {
                 ),
             ]);
         }
+        arguments.extend(self.devices.iter().flat_map(|device| device.arguments(accel)).map(OsString::from));
         Ok(arguments)
     }
 }
@@ -234,6 +248,14 @@ impl Guest {
     /// Types a line on the guest's serial console, where a job may read it.
     pub fn type_line(&mut self, line: &str) -> Result<(), Failure> {
         self.qemu.send_line(line)
+    }
+
+    /// Types a line on the console of a guest whose job takes its steps from there (lab/guest/jobs/network.sh), and
+    /// waits for the report of the step, whose name is the line's first word.
+    pub fn ask(&mut self, line: &str, deadline: Duration) -> Result<Report, Failure> {
+        self.type_line(line)?;
+        let name = line.split(' ').next().unwrap_or(line);
+        self.step(name, deadline)
     }
 
     /// Every report so far.

@@ -17,6 +17,7 @@
 mod accel;
 mod cpio;
 mod daemon;
+mod device;
 mod failure;
 mod guest;
 mod lab;
@@ -30,6 +31,7 @@ mod wait;
 
 pub use accel::Accel;
 pub use daemon::Daemon;
+pub use device::GuestDevice;
 pub use failure::{Context, Failure};
 pub use guest::{Guest, GuestDisk, GuestSpec, Root};
 pub use lab::{Lab, skip};

@@ -13,7 +13,8 @@ fn cache() -> PathBuf {
     repository().join(".cache")
 }
 
-/// A file that `lab/setup.sh` makes for the guest: `vmlinuz`, `root.img`, `initramfs.cpio` or `tools.cpio`.
+/// A file that `lab/setup.sh` makes for the guest: `vmlinuz`, `root.img`, `initramfs.cpio`, `tools.cpio`
+/// or `network.cpio`.
 pub(crate) fn guest_file(name: &str) -> Result<PathBuf, Failure> {
     existing(cache().join("guest").join(name), "run lab/setup.sh, which makes it")
 }

@@ -1,19 +1,14 @@
-//! `make demo`: a stock Debian guest lives on softdpu's disks, through a kill of the data plane, a growing disk and a
-//! second boot. Prints a table and ends with 0 only if every step held.
-
-#![forbid(unsafe_code)]
+//! The demonstration's disks: kill, discard, growth and a second boot.
 
 use std::os::unix::fs::MetadataExt;
-use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
-use clap::Parser;
 use softdpu_tests::{
-    Accel, Context, Disk, Failure, Guest, GuestSpec, Lab, Report, Root, Server, ServerKind, repository, wait_until,
+    Accel, Context, Disk, Failure, Guest, GuestSpec, Lab, Root, Server, ServerKind, repository, wait_until,
 };
 
-/// Every step of the guest is done within this time on a busy machine without KVM.
-const DEADLINE: Duration = Duration::from_secs(120);
+use crate::table::Table;
+use crate::{DEADLINE, expect};
 
 const MIB: u64 = 1 << 20;
 
@@ -21,43 +16,9 @@ const MIB: u64 = 1 << 20;
 const DATA_MIB: u64 = 512;
 const GROWN_MIB: u64 = 1024;
 
-/// Boots a Debian guest on softdpu's disks and shows that it works.
-#[derive(Parser)]
-struct Options {
-    /// Serve with something else (`qsd`), to prove the demonstration itself: nothing is killed or grown then.
-    #[arg(long, hide = true, default_value = "softdpu")]
-    server: ServerKind,
-}
-
-fn main() -> ExitCode {
-    let options = Options::parse();
-    let mut table = Table::default();
-    let start = Instant::now();
-    table.print_head();
-    let result = Lab::open("demo").and_then(|lab| {
-        let result = demonstrate(options.server, &lab, &mut table);
-        lab.close(result.is_err());
-        result
-    });
-    table.print_sum(start.elapsed());
-    match result {
-        Ok(()) => {
-            println!("\nEverything held.");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            println!("\nThe demonstration failed: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn demonstrate(kind: ServerKind, lab: &Lab, table: &mut Table) -> Result<(), Failure> {
+/// Boots a guest from one disk, works on another through a kill of the data plane, grows it, and boots again.
+pub fn demonstrate(kind: ServerKind, accel: Accel, lab: &Lab, table: &mut Table) -> Result<(), Failure> {
     let softdpu = kind == ServerKind::Softdpu;
-    let accel = table.row("choose how to run the guest", || {
-        let accel = Accel::detect();
-        Ok((accel, if accel == Accel::Kvm { "KVM" } else { "TCG: KVM was not found to work here" }.to_owned()))
-    })?;
     let mut server = table.row("start the server of the disks", || Ok((start(kind, lab)?, format!("{kind:?}"))))?;
 
     let mut guest = boot(lab, &server, accel, "first", softdpu)?;
@@ -175,93 +136,4 @@ fn allocated(lab: &Lab) -> Result<u64, Failure> {
 fn modified(lab: &Lab) -> Result<SystemTime, Failure> {
     let path = lab.path().join("data.img");
     std::fs::metadata(&path).and_then(|metadata| metadata.modified()).context(path.display())
-}
-
-fn expect(what: &str, found: u64, expected: u64) -> Result<(), Failure> {
-    if found == expected { Ok(()) } else { Err(Failure::new(format!("{what}: {found}, expected {expected}"))) }
-}
-
-/// Characters of the lines above and below the table.
-const LINE: usize = 96;
-
-/// What was done, how it ended and how long it took: rows are printed as they come, and counted.
-#[derive(Default)]
-struct Table {
-    ok: u32,
-    failed: u32,
-    skipped: u32,
-}
-
-enum Outcome {
-    Ok,
-    Failed,
-    Skipped,
-}
-
-impl Table {
-    /// Something that the host does. A failure is a row too.
-    fn row<T>(&mut self, what: &str, work: impl FnOnce() -> Result<(T, String), Failure>) -> Result<T, Failure> {
-        let start = Instant::now();
-        let result = work();
-        match result {
-            Ok((value, note)) => {
-                self.push(what, Outcome::Ok, start.elapsed(), &note);
-                Ok(value)
-            }
-            Err(error) => {
-                self.push(what, Outcome::Failed, start.elapsed(), "");
-                Err(error)
-            }
-        }
-    }
-
-    /// Waits for a step of the guest.
-    fn step(&mut self, guest: &mut Guest, step: &str, what: &str) -> Result<Report, Failure> {
-        let start = Instant::now();
-        match guest.step(step, DEADLINE) {
-            Ok(report) => {
-                let notes = report.fields.iter().filter(|(key, _)| *key != "ms");
-                let notes: Vec<String> = notes.map(|(key, value)| format!("{key}={value}")).collect();
-                self.guest(what, &report, &notes.join(" "))?;
-                Ok(report)
-            }
-            Err(error) => {
-                self.push(what, Outcome::Failed, start.elapsed(), "");
-                Err(error)
-            }
-        }
-    }
-
-    /// A step that the guest reported, by the guest's clock.
-    fn guest(&mut self, what: &str, report: &Report, note: &str) -> Result<(), Failure> {
-        self.push(what, Outcome::Ok, Duration::from_millis(report.get("ms")?), note);
-        Ok(())
-    }
-
-    fn skipped(&mut self, what: &str, why: &str) {
-        self.push(what, Outcome::Skipped, Duration::ZERO, why);
-    }
-
-    fn push(&mut self, what: &str, outcome: Outcome, time: Duration, note: &str) {
-        let (word, count) = match outcome {
-            Outcome::Ok => ("ok", &mut self.ok),
-            Outcome::Failed => ("FAILED", &mut self.failed),
-            Outcome::Skipped => ("skipped", &mut self.skipped),
-        };
-        *count += 1;
-        println!("  {what:<48} {word:<7} {:>6.2} s  {note}", time.as_secs_f64());
-    }
-
-    fn print_head(&self) {
-        println!("  {:<48} {:<7} {:>8}  note\n  {}", "step", "result", "time", "-".repeat(LINE));
-    }
-
-    fn print_sum(&self, total: Duration) {
-        let Table { ok, failed, skipped } = self;
-        println!(
-            "  {}\n  {ok} ok, {failed} failed, {skipped} skipped in {:.1} s",
-            "-".repeat(LINE),
-            total.as_secs_f64()
-        );
-    }
 }

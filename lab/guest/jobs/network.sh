@@ -1,0 +1,119 @@
+# A guest on a network: does what the host types on its console, a step for each line, until `stop`. The interface is eth0.
+# Parameters: NAME (what its web server calls itself), MIB (of the file that it serves).
+#
+#   dhcp                   take the IPv4 address, the router and the MTU that DHCP offers
+#   dhcp6                  wait for a router advertisement, take the address that DHCPv6 offers
+#   address ADDRESS/LENGTH take an address by hand, without asking
+#   ping ADDRESS           three echo requests, all answered
+#   silence ADDRESS [-I SOURCE]  three echo requests, none answered
+#   arping ADDRESS         who answers ARP for the address
+#   features               what driver and kernel made of the device
+#   serve                  a web server with /file, /name and /cgi-bin/stream?N (the file N times in a row), and iperf3's
+#   iperf ADDRESS SECONDS [OPTION...]      TCP throughput to the server; `-R`: from it
+#   fetch ADDRESS PATH     an HTTP transfer over one connection, and its checksum; reports `progress` when it is under way
+#   stop
+INTERFACE=eth0
+WEB=/tmp/www
+SYSFS=/sys/class/net/$INTERFACE
+
+# busybox's shell takes its own applets first, whatever the PATH: these are the distribution's.
+ip() { /usr/sbin/ip "$@"; }
+wget() { /usr/bin/wget "$@"; }
+
+# What udhcpc and dhclient call with what they were given: it is put in place, and noted for the report.
+cat >/tmp/udhcpc <<'SCRIPT'
+#!/bin/sh
+[ "$1" = bound ] || exit 0
+ip address add "$ip/$mask" dev "$interface" && ip link set dev "$interface" mtu "$mtu" && ip route add default via "$router" || exit
+echo "address=$ip/$mask gateway=$router mtu=$mtu dns=${dns:-none} server=$serverid lease=$lease" >/tmp/lease
+SCRIPT
+cat >/tmp/dhclient <<'SCRIPT'
+#!/bin/sh
+case $reason in BOUND6 | RENEW6 | REBIND6) ;; *) exit 0 ;; esac
+/usr/sbin/ip -6 address add "$new_ip6_address/128" dev "$interface" nodad || exit
+echo "address=$new_ip6_address dns=${new_dhcp6_name_servers:-none}" >/tmp/lease6
+SCRIPT
+chmod 755 /tmp/udhcpc /tmp/dhclient
+
+# until_true COMMAND...: ten seconds are enough for anything that the network does by itself.
+until_true() {
+    for _ in $(seq 100); do
+        if "$@"; then return; fi
+        sleep 0.1
+    done
+    echo "waited 10 s in vain for: $*"
+    return 1
+}
+
+dhcp() {
+    ip link set dev $INTERFACE up &&
+        busybox udhcpc -i $INTERFACE -f -n -q -t 10 -T 1 -O mtu -s /tmp/udhcpc && detail "$(cat /tmp/lease)"
+}
+
+# An address is tentative while the kernel looks for somebody who has it already.
+link_local() { ip -6 address show dev $INTERFACE scope link | grep inet6 | grep -qv tentative; }
+advertised() { ip -6 route show default dev $INTERFACE | grep -q 'proto ra'; }
+dhcp6() {
+    ip link set dev $INTERFACE up && until_true link_local && until_true advertised &&
+        dhclient -6 -1 -sf /tmp/dhclient -lf /tmp/leases6 -pf /tmp/dhclient.pid $INTERFACE && [ -s /tmp/lease6 ] && detail "$(cat /tmp/lease6)" &&
+        detail "gateway=$(ip -6 route show default dev $INTERFACE | awk '{ print $3; exit }')" \
+            "mtu=$(cat /proc/sys/net/ipv6/conf/$INTERFACE/mtu)"
+}
+
+address() { ip link set dev $INTERFACE up && ip address add "$1" dev $INTERFACE; }
+
+ping() { busybox ping -c 3 -i 0.3 -W 3 "$1" >/tmp/ping; code=$?; cat /tmp/ping; grep -q ' 0% packet loss' /tmp/ping && detail "$(sed -n 's|^round-trip.*= [^/]*/\([^/]*\)/.*|rtt_ms=\1|p' /tmp/ping)"; return $code; }
+silence() { busybox ping -c 3 -i 0.3 -W 1 "$@" >/tmp/ping; cat /tmp/ping; grep -q ' 100% packet loss' /tmp/ping; }
+arping() { busybox arping -c 1 -w 3 -I $INTERFACE "$1" >/tmp/arping; cat /tmp/arping; detail "mac=$(sed -n 's/.*\[\(.*\)\].*/\1/p' /tmp/arping | tr A-F a-f)"; grep -q 'Received 1 response' /tmp/arping; }
+
+# feature NUMBER: whether driver and device agreed on a virtio feature.
+feature() { cut -c "$(($1 + 1))" $SYSFS/device/features; }
+features() {
+    ethtool -k $INTERFACE >/tmp/features || return
+    for name in tx-checksumming rx-checksumming scatter-gather tcp-segmentation-offload tx-tcp6-segmentation generic-receive-offload; do
+        detail "$name=$(sed -n "s/^[[:space:]]*$name: \([a-z]*\).*/\1/p" /tmp/features)"
+    done
+    detail "packed=$(feature 34) mergeable=$(feature 15) queues=$(ls -d $SYSFS/queues/rx-* | wc -l) mtu=$(cat $SYSFS/mtu) mac=$(cat $SYSFS/address)"
+}
+
+serve() {
+    mkdir -p $WEB/cgi-bin && echo "$NAME" >$WEB/name && busybox dd if=/dev/urandom of=$WEB/file bs=1M count="$MIB" || return
+    {
+        echo '#!/bin/sh'
+        echo 'printf "Content-Type: application/octet-stream\r\n\r\n"'
+        echo "for _ in \$(seq \"\$QUERY_STRING\"); do cat $WEB/file; done"
+    } >$WEB/cgi-bin/stream
+    chmod 755 $WEB/cgi-bin/stream
+    busybox httpd -p 80 -h $WEB && iperf3 -s -D && detail "mib=$MIB sum=$(sha256sum <$WEB/file | cut -d ' ' -f 1)"
+}
+
+iperf() {
+    server=$1 seconds=$2
+    shift 2
+    iperf3 -c "$server" -t "$seconds" -f m --connect-timeout 5000 "$@" >/tmp/iperf 2>&1 || { cat /tmp/iperf; return 1; }
+    detail "mbits=$(awk '$NF == "receiver" { print int($(NF - 2)) }' /tmp/iperf) retransmits=$(awk '$NF == "sender" { print $(NF - 1) }' /tmp/iperf)"
+}
+
+received() { cat $SYSFS/statistics/rx_bytes; }
+fetch() {
+    rm -f /tmp/failed /tmp/done
+    start=$(received)
+    {
+        { wget -nv -t 1 -T 60 -O - "http://$1/$2" || echo wget >/tmp/failed; } | sha256sum | cut -d ' ' -f 1 >/tmp/sum
+        : >/tmp/done
+    } &
+    while [ ! -e /tmp/done ] && [ $(($(received) - start)) -lt 1000000 ]; do sleep 0.05; done
+    report progress ok >/dev/console
+    wait
+    [ ! -e /tmp/failed ] && detail "sum=$(cat /tmp/sum) received=$(($(received) - start))"
+}
+
+# A guest's own address is reached through lo.
+step ready ip link set dev lo up
+while read -r command arguments <&3; do
+    case $command in
+        stop) break ;;
+        # shellcheck disable=SC2086
+        *) step "$command" "$command" $arguments </dev/null ;;
+    esac
+done 3</dev/console

@@ -1,0 +1,90 @@
+//! A guest's device as `softdpu device args` prints it, without the arguments of the guest's memory.
+
+use crate::{Accel, Failure};
+
+/// QEMU's arguments for one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestDevice {
+    arguments: Vec<String>,
+}
+
+impl GuestDevice {
+    /// A device that is none of softdpu's: QEMU's own, to prove the harness with.
+    pub fn new(arguments: &[&str]) -> GuestDevice {
+        GuestDevice { arguments: arguments.iter().map(|&argument| argument.to_owned()).collect() }
+    }
+
+    /// From what `softdpu device args` printed. A guest has its memory once, whatever the number of its devices, so the
+    /// arguments for that are left out: [`GuestSpec`](crate::GuestSpec) has its own.
+    pub(crate) fn parse(text: &str) -> Result<GuestDevice, Failure> {
+        if let Some(quote) = text.chars().find(|c| matches!(c, '\'' | '"' | '#')) {
+            return Err(Failure::new(format!(
+                "`softdpu device args` printed a {quote}, which is not understood here: {text}"
+            )));
+        }
+        let words: Vec<&str> = text.split_whitespace().filter(|word| *word != "\\").collect();
+        let mut arguments = Vec::new();
+        for pair in words.chunks(2) {
+            let &[option, value] = pair else {
+                return Err(Failure::new(format!("`softdpu device args` printed an option without a value: {text}")));
+            };
+            let memory = match option {
+                "-m" => true,
+                "-object" => value.starts_with("memory-backend-"),
+                "-machine" => value.starts_with("memory-backend="),
+                _ => false,
+            };
+            if !memory {
+                arguments.extend([option.to_owned(), value.to_owned()]);
+            }
+        }
+        if arguments.is_empty() {
+            return Err(Failure::new(format!("`softdpu device args` printed no device: {text}")));
+        }
+        Ok(GuestDevice { arguments })
+    }
+
+    /// The arguments, one for each word.
+    ///
+    /// QEMU 7.2 without KVM dies when a vhost-user interface with MSI-X starts: the notifiers of its vectors look into a
+    /// table of KVM's that is not there. There the interface gets INTx, and the arguments are softdpu's otherwise.
+    pub(crate) fn arguments(&self, accel: Accel) -> Vec<String> {
+        let interface = |argument: &str| argument.starts_with("virtio-net-pci,");
+        let fit = |argument: &String| match accel {
+            Accel::Tcg if interface(argument) => format!("{argument},vectors=0"),
+            _ => argument.clone(),
+        };
+        self.arguments.iter().map(fit).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PRINTED: &str = "-object memory-backend-memfd,id=softdpu-memory,size=1073741824B,share=on \\\n\
+        -machine memory-backend=softdpu-memory \\\n-m 1073741824B \\\n\
+        -chardev socket,id=softdpu-nic,path=/tmp/nic.sock \\\n-device virtio-net-pci,netdev=softdpu-nic\n";
+
+    #[test]
+    fn the_memorys_arguments_are_left_out() {
+        let device = GuestDevice::parse(PRINTED).unwrap();
+        let wanted =
+            ["-chardev", "socket,id=softdpu-nic,path=/tmp/nic.sock", "-device", "virtio-net-pci,netdev=softdpu-nic"];
+        assert_eq!(device, GuestDevice::new(&wanted));
+    }
+
+    #[test]
+    fn what_is_no_device_is_refused() {
+        assert!(GuestDevice::parse("-m 1G").unwrap_err().to_string().contains("no device"));
+        assert!(GuestDevice::parse("-chardev").unwrap_err().to_string().contains("without a value"));
+        assert!(GuestDevice::parse("# acme0 is an interface of this host").unwrap_err().to_string().contains('#'));
+    }
+
+    #[test]
+    fn an_interface_has_no_msix_vectors_without_kvm() {
+        let device = GuestDevice::parse(PRINTED).unwrap();
+        assert_eq!(device.arguments(Accel::Tcg).last().unwrap(), "virtio-net-pci,netdev=softdpu-nic,vectors=0");
+        assert_eq!(device.arguments(Accel::Kvm).last().unwrap(), "virtio-net-pci,netdev=softdpu-nic");
+    }
+}

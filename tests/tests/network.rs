@@ -1,0 +1,222 @@
+//! Guests in tenants' networks: addresses, reachability, transfers in both directions, separation, and kills of the data
+//! plane under a TCP connection.
+//!
+//! Two guests are acme's; the third is globex's and has the addresses of acme's first.
+
+#![allow(missing_docs)]
+
+use std::time::Duration;
+
+use softdpu_tests::{Daemon, Failure, Guest, GuestSpec, Lab, Random, Root};
+
+/// A step takes seconds, without KVM and on a busy machine some tens of them.
+const DEADLINE: Duration = Duration::from_secs(180);
+
+/// What the web servers' file has.
+const MIB: u32 = 64;
+
+/// acme has IPv4 and IPv6, globex the same addresses; `packed` and `queues` are those of acme's interfaces.
+fn site(packed: bool, queues: u16) -> String {
+    let mut site = String::from(
+        r#"
+[node]
+dataplane = { cores = [0] }
+
+[[tenant]]
+name = "acme"
+
+[[tenant]]
+name = "globex"
+
+[[network]]
+name   = "acme-vpc"
+tenant = "acme"
+vni    = 5001
+cidr   = ["10.0.0.0/16", "fd00:5d::/64"]
+mtu    = 1440
+dns    = ["10.0.0.53", "fd00:5d::53"]
+
+[[network]]
+name    = "globex-vpc"
+tenant  = "globex"
+vni     = 5002
+cidr    = "10.0.0.0/16"
+gateway = "10.0.255.254"
+
+[[device]]
+name       = "globex-vm1"
+tenant     = "globex"
+virtio-net = { network = "globex-vpc", address = "10.0.0.2" }
+"#,
+    );
+    for number in [1, 2] {
+        let last = number + 1;
+        site += &format!("\n[[device]]\nname = \"acme-vm{number}\"\ntenant = \"acme\"\n");
+        site += &format!(
+            "virtio-net = {{ network = \"acme-vpc\", address = [\"10.0.0.{last}\", \"fd00:5d::{last}\"], packed = {packed}, queues = {queues} }}\n"
+        );
+    }
+    site
+}
+
+/// Boots the guest of the device `name`, with the address that DHCP gives it.
+fn boot(lab: &Lab, daemon: &Daemon, name: &str, cpus: u32) -> Result<Guest, Failure> {
+    let spec = GuestSpec::new(name).cpus(cpus).root(Root::NetworkRam).device(daemon.guest_device(name)?).job("network");
+    let mut guest = Guest::boot(lab.path(), spec.parameter("NAME", name).parameter("MIB", MIB))?;
+    guest.step("ready", DEADLINE)?;
+    Ok(guest)
+}
+
+/// A step of a guest, and one of its fields.
+fn field(guest: &mut Guest, line: &str, key: &str) -> Result<String, Failure> {
+    guest.ask(line, DEADLINE)?.get(key)
+}
+
+fn finish(guests: Vec<Guest>) -> Result<(), Failure> {
+    for mut guest in guests {
+        guest.type_line("stop")?;
+        guest.finish(DEADLINE)?;
+    }
+    Ok(())
+}
+
+/// acme's guests get their addresses, see each other and the gateway over IPv4 and IPv6, and transfer both ways.
+fn transfer(lab: &Lab, packed: bool, queues: u16) -> Result<(), Failure> {
+    let daemon = Daemon::start(lab.path(), &site(packed, queues))?;
+    let mut first = boot(lab, &daemon, "acme-vm1", queues.into())?;
+    let mut second = boot(lab, &daemon, "acme-vm2", queues.into())?;
+
+    for (guest, last) in [(&mut first, 2), (&mut second, 3)] {
+        let lease = guest.ask("dhcp", DEADLINE)?;
+        for (key, wanted) in [
+            ("address", format!("10.0.0.{last}/16")),
+            ("gateway", "10.0.0.1".to_owned()),
+            ("mtu", "1440".to_owned()),
+            ("dns", "10.0.0.53".to_owned()),
+        ] {
+            assert_eq!(lease.get::<String>(key)?, wanted, "DHCP's {key}: {:?}", lease.fields);
+        }
+        let lease = guest.ask("dhcp6", DEADLINE)?;
+        assert_eq!(lease.get::<String>("address")?, format!("fd00:5d::{last}"));
+        assert_eq!(lease.get::<String>("mtu")?, "1440", "the router advertisement's MTU");
+        assert!(lease.get::<String>("gateway")?.starts_with("fe80::"), "the router: {:?}", lease.fields);
+
+        let features = guest.ask("features", DEADLINE)?;
+        for offload in ["tx-checksumming", "scatter-gather", "tcp-segmentation-offload", "tx-tcp6-segmentation"] {
+            assert_eq!(features.get::<String>(offload)?, "on", "{offload}: {:?}", features.fields);
+        }
+        assert_eq!(features.get::<u8>("packed")?, u8::from(packed), "the ring's format: {:?}", features.fields);
+        assert_eq!(features.get::<u16>("queues")?, queues, "queue pairs: {:?}", features.fields);
+        assert_eq!(features.get::<u32>("mtu")?, 1440);
+        for gateway in ["10.0.0.1", "fd00:5d::1"] {
+            guest.ask(&format!("ping {gateway}"), DEADLINE)?;
+        }
+    }
+
+    let sum = field(&mut first, "serve", "sum")?;
+    for (address, url) in [("10.0.0.2", "10.0.0.2"), ("fd00:5d::2", "[fd00:5d::2]")] {
+        second.ask(&format!("ping {address}"), DEADLINE)?;
+        assert_eq!(field(&mut second, &format!("fetch {url} file"), "sum")?, sum, "a file of {MIB} MiB from {url}");
+        for direction in ["", " -R"] {
+            let speed = second.ask(&format!("iperf {address} 2{direction}"), DEADLINE)?;
+            eprintln!("iperf3 {address}{direction}, packed {packed}, {queues} queue pairs: {:?}", speed.fields);
+            assert!(speed.get::<u64>("mbits")? >= 5, "next to nothing was moved: {:?}", speed.fields);
+        }
+    }
+    finish(vec![first, second])?;
+    daemon.stop()
+}
+
+#[test]
+fn two_guests_of_a_tenant_reach_each_other_over_split_queues() {
+    Lab::run("net-split", |lab| transfer(lab, false, 1));
+}
+
+#[test]
+fn two_guests_of_a_tenant_reach_each_other_over_packed_queues() {
+    Lab::run("net-packed", |lab| transfer(lab, true, 1));
+}
+
+#[test]
+fn another_tenants_guest_with_the_same_address_reaches_nobody_but_itself() {
+    Lab::run("net-tenants", |lab| {
+        let daemon = Daemon::start(lab.path(), &site(true, 1))?;
+        let mut first = boot(lab, &daemon, "acme-vm1", 1)?;
+        let mut second = boot(lab, &daemon, "acme-vm2", 1)?;
+        let mut other = boot(lab, &daemon, "globex-vm1", 1)?;
+        assert_eq!(field(&mut first, "dhcp", "gateway")?, "10.0.0.1");
+        second.ask("dhcp", DEADLINE)?;
+        let lease = other.ask("dhcp", DEADLINE)?;
+        assert_eq!(lease.get::<String>("address")?, "10.0.0.2/16", "the address of acme's first guest");
+        assert_eq!(lease.get::<String>("gateway")?, "10.0.255.254", "the gateway of its own network");
+
+        let ours = field(&mut first, "serve", "sum")?;
+        let theirs = field(&mut other, "serve", "sum")?;
+        assert_ne!(ours, theirs);
+        assert_eq!(field(&mut second, "fetch 10.0.0.2 file", "sum")?, ours, "acme's second reaches acme's first");
+        assert_eq!(field(&mut other, "fetch 10.0.0.2 file", "sum")?, theirs, "globex's guest reaches itself");
+        other.ask("silence 10.0.0.3", DEADLINE)?;
+        other.ask("silence 10.0.0.1", DEADLINE)?;
+        other.ask("ping 10.0.255.254", DEADLINE)?;
+        second.ask("silence 10.0.255.254", DEADLINE)?;
+
+        // An address that is not its own, even a free one of its own network, gets a guest nowhere.
+        second.ask("address 10.0.0.77/16", DEADLINE)?;
+        second.ask("silence 10.0.0.1 -I 10.0.0.77", DEADLINE)?;
+        second.ask("ping 10.0.0.2", DEADLINE)?;
+        finish(vec![first, second, other])?;
+        daemon.stop()
+    });
+}
+
+/// Kills the data plane in the middle of transfers, each one TCP connection. Every byte arrives once and in its place.
+fn survive(lab: &Lab, packed: bool) -> Result<(), Failure> {
+    const KILLS: u64 = 5;
+    const REPEATS: u32 = 4;
+    let mut random = Random::from_environment();
+    eprintln!("SOFTDPU_SEED={}", random.seed);
+    let mut daemon = Daemon::start(lab.path(), &site(packed, 1))?;
+    let mut first = boot(lab, &daemon, "acme-vm1", 1)?;
+    let mut second = boot(lab, &daemon, "acme-vm2", 1)?;
+    first.ask("dhcp", DEADLINE)?;
+    second.ask("dhcp", DEADLINE)?;
+    first.ask("serve", DEADLINE)?;
+    let fetch = format!("fetch 10.0.0.2 cgi-bin/stream?{REPEATS}");
+    let sum = field(&mut second, &fetch, "sum")?;
+    let fetched = |guest: &Guest| guest.reports().iter().filter(|report| report.step == "fetch").count();
+    let (mut during, mut kills) = (0, 0);
+    while during < KILLS {
+        assert!(kills < 8 * KILLS, "{kills} kills, and only {during} of them during a transfer");
+        second.type_line(&fetch)?;
+        second.step("progress", DEADLINE)?;
+        let before = fetched(&second);
+        while during < KILLS {
+            std::thread::sleep(random.between(Duration::from_millis(20), Duration::from_millis(500)));
+            if fetched(&second) > before {
+                break;
+            }
+            let time = daemon.kill_data_plane()?;
+            kills += 1;
+            eprintln!("kill {kills}: data plane back after {:.0} ms", time.as_secs_f64() * 1e3);
+            second.check()?;
+            if fetched(&second) == before {
+                during += 1;
+            }
+        }
+        let report = second.step("fetch", DEADLINE)?;
+        assert_eq!(report.get::<String>("sum")?, sum, "what arrived is not what was sent");
+    }
+    assert_eq!(daemon.data_plane()?.1, kills, "status counts other restarts than there were kills");
+    finish(vec![first, second])?;
+    daemon.stop()
+}
+
+#[test]
+fn a_tcp_connection_survives_kills_of_the_data_plane_over_split_queues() {
+    Lab::run("net-kill-split", |lab| survive(lab, false));
+}
+
+#[test]
+fn a_tcp_connection_survives_kills_of_the_data_plane_over_packed_queues() {
+    Lab::run("net-kill-packed", |lab| survive(lab, true));
+}
