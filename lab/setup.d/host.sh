@@ -15,6 +15,10 @@ flock=util-linux
 virt-xml-validate=libvirt-clients
 xmllint=libxml2-utils
 setpriv=util-linux
+ip=iproute2
+ping=iputils-ping
+ethtool=ethtool
+iperf3=iperf3
 '
 
 # Peers of the benchmarks, wanted by `make bench` alone; without one, its comparison says that it is missing.

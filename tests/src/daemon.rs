@@ -29,13 +29,25 @@ impl Daemon {
     /// Writes the site file into `folder`, starts the daemon there and waits until it answers and every device has its
     /// socket. Relative paths of the site are relative to `folder`.
     pub fn start(folder: &Path, site: &str) -> Result<Daemon, Failure> {
-        Daemon::start_binary(paths::softdpu()?, folder, site)
+        Daemon::start_binary(paths::softdpu()?, folder, site, None)
     }
 
-    fn start_binary(binary: PathBuf, folder: &Path, site: &str) -> Result<Daemon, Failure> {
+    /// As [`start`](Self::start), in a network namespace.
+    pub fn start_in(namespace: &str, folder: &Path, site: &str) -> Result<Daemon, Failure> {
+        Daemon::start_binary(paths::softdpu()?, folder, site, Some(namespace))
+    }
+
+    fn start_binary(binary: PathBuf, folder: &Path, site: &str, namespace: Option<&str>) -> Result<Daemon, Failure> {
         let file = folder.join("site.toml");
         std::fs::write(&file, site).context(format_args!("writing {}", file.display()))?;
-        let process = Process::start("softdpu", folder, &binary, ["run", "site.toml"])?;
+        let process = match namespace {
+            None => Process::start("softdpu", folder, &binary, ["run", "site.toml"])?,
+            Some(namespace) => {
+                let program = binary.to_string_lossy();
+                let arguments = ["netns", "exec", namespace, &program, "run", "site.toml"];
+                Process::start("softdpu", folder, Path::new("ip"), arguments)?
+            }
+        };
         let mut daemon = Daemon { process, binary, folder: folder.to_owned() };
         wait_until("softdpu to answer `softdpu status` with a data plane", READY_DEADLINE, || {
             if let Some(status) = daemon.process.exited()? {
@@ -213,7 +225,7 @@ esac
         let binary = folder.path().join("softdpu");
         std::fs::write(&binary, STAND_IN).unwrap();
         std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).unwrap();
-        let daemon = Daemon::start_binary(binary, folder.path(), "").unwrap();
+        let daemon = Daemon::start_binary(binary, folder.path(), "", None).unwrap();
         (folder, daemon)
     }
 
@@ -240,7 +252,8 @@ esac
     fn a_daemon_that_ends_at_once_is_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let start = Instant::now();
-        let error = Daemon::start_binary(PathBuf::from("/bin/false"), folder.path(), "").err().unwrap().to_string();
+        let error =
+            Daemon::start_binary(PathBuf::from("/bin/false"), folder.path(), "", None).err().unwrap().to_string();
         assert!(error.contains("softdpu ended"), "{error}");
         assert!(start.elapsed() < READY_DEADLINE);
     }
