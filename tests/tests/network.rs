@@ -133,6 +133,11 @@ fn two_guests_of_a_tenant_reach_each_other_over_split_queues() {
 }
 
 #[test]
+fn two_guests_of_a_tenant_reach_each_other_over_two_queue_pairs() {
+    Lab::run("net-pairs", |lab| transfer(lab, true, 2));
+}
+
+#[test]
 fn two_guests_of_a_tenant_reach_each_other_over_packed_queues() {
     Lab::run("net-packed", |lab| transfer(lab, true, 1));
 }

@@ -76,7 +76,13 @@ impl ProtocolFeatures {
         .with(ProtocolFeatures::GET_VRING_BASE_INFLIGHT);
 
     /// What a network device wants. The front end owns a NIC's configuration space.
-    pub const NET: ProtocolFeatures = ProtocolFeatures::COMMON.with(ProtocolFeatures::RARP).with(ProtocolFeatures::MTU);
+    ///
+    /// Not CONFIGURE_MEM_SLOTS: QEMU has a vhost device for each queue pair, all on one connection, and 7.2 sends ADD_MEM_REG
+    /// for each of them, so the second pair's would be refused; SET_MEM_TABLE it sends once.
+    pub const NET: ProtocolFeatures = ProtocolFeatures::COMMON
+        .without(ProtocolFeatures::CONFIGURE_MEM_SLOTS)
+        .with(ProtocolFeatures::RARP)
+        .with(ProtocolFeatures::MTU);
 
     /// Everything this crate implements; a device's wishes are cut down to it.
     pub const IMPLEMENTED: ProtocolFeatures = ProtocolFeatures::BLOCK.with(ProtocolFeatures::NET);
