@@ -73,7 +73,9 @@ impl<S: TenantScheduler> Core<S> {
             self.batch.clear();
             return (done, bytes);
         }
-        queue.finished.extend(self.batch.drain(..done).map(|chain| chain.used(0)));
+        queue.finished.extend(self.batch[..done].iter().map(|chain| chain.used(0)));
+        self.net.spent.extend(self.batch.drain(..done));
+        queue.spec.ring.recycle(&mut self.net.spent);
         if !queue.touched && !queue.finished.is_empty() {
             queue.touched = true;
             self.touched.push(number);

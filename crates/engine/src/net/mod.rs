@@ -32,6 +32,7 @@ pub(crate) use transmit::{Held, NoFrame, prefetch, tail_offset};
 
 use std::sync::Arc;
 
+use softdpu_ring::Chain;
 use softdpu_vpc::{Checksum, Head, Packet, PortId, Reply, Tables, Verdict, Vpc};
 
 use crate::message::CoreIndex;
@@ -63,6 +64,8 @@ pub(crate) struct Net {
     pub packets: Vec<Packet>,
     pub verdicts: Vec<Verdict>,
     pub replies: Vec<Reply>,
+    /// Chains that are done with.
+    pub spent: Vec<Chain>,
     /// A frame as a whole, or as it is cut up.
     pub whole: Vec<u8>,
     pub segment: Vec<u8>,
@@ -86,6 +89,7 @@ impl Net {
             packets: vec![packet; BURST],
             verdicts: Vec::with_capacity(BURST),
             replies: Vec::new(),
+            spent: Vec::new(),
             whole: Vec::new(),
             segment: Vec::new(),
             parcels: Vec::new(),

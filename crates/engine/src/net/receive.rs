@@ -17,19 +17,22 @@ pub struct Receive {
     ahead: Vec<Chain>,
     /// How many of them are filled.
     filled: usize,
+    /// Those on their way back to be used again.
+    spent: Vec<Chain>,
 }
 
 impl Receive {
     /// A queue that has taken no buffers yet.
     pub fn new(port: PortId, model: net::Receive) -> Receive {
-        Receive { port, model, ahead: Vec::with_capacity(2 * AHEAD), filled: 0 }
+        Receive { port, model, ahead: Vec::with_capacity(2 * AHEAD), filled: 0, spent: Vec::new() }
     }
 
     /// The free buffer `index` behind the next one; taken from the ring if need be. None: there is none.
     #[inline]
     pub(crate) fn buffer(&mut self, ring: &mut Queue, index: usize) -> Result<Option<&Chain>, QueueError> {
         if self.filled + index >= self.ahead.len() {
-            self.ahead.drain(..self.filled);
+            self.spent.extend(self.ahead.drain(..self.filled));
+            ring.recycle(&mut self.spent);
             self.filled = 0;
             ring.pop(&mut self.ahead, AHEAD)?;
         }
