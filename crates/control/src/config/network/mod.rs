@@ -57,12 +57,12 @@ impl Underlay {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnderlayBackend {
-    /// AF_XDP where the interface and the kernel have it, AF_PACKET otherwise.
+    /// What works with every interface: AF_PACKET.
     #[default]
     Auto,
-    /// AF_XDP, or not at all.
+    /// AF_XDP, or not at all: on an interface with one receive queue.
     AfXdp,
-    /// AF_PACKET: slower, works with every interface.
+    /// AF_PACKET: works with every interface.
     AfPacket,
 }
 
