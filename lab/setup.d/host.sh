@@ -21,9 +21,11 @@ ethtool=ethtool
 iperf3=iperf3
 '
 
-# Peers of the benchmarks, wanted by `make bench` alone; without one, its comparison says that it is missing.
+# Peers of the benchmarks and what counts instructions, wanted by `make bench` and `make instructions` alone; without one,
+# its comparison says that it is missing.
 BENCH_PROGRAMS='
 dpdk-testpmd=dpdk-dev
+valgrind=valgrind
 '
 
 # missing_of LINES: those of the lines whose program is not there.

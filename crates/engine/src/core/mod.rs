@@ -171,7 +171,7 @@ impl<S: TenantScheduler> Core<S> {
     }
 
     /// Everything once. Whether there was anything to do.
-    fn round(&mut self, now: u64) -> bool {
+    pub(crate) fn round(&mut self, now: u64) -> bool {
         let mut busy = false;
         if self.inbox.posted() {
             busy = true;
