@@ -46,8 +46,9 @@ loom: ## Every interleaving of the lock-free parts
 miri: ## Memory and ring under Miri (needs nightly)
 	@lab/test.sh miri
 
-bench: setup build ## Measure beside qemu-storage-daemon and DPDK's testpmd: figures against bars; raw results and plots in results/
+bench: setup build ## Measure beside qemu-storage-daemon, DPDK's testpmd and QEMU's networking: figures against bars; raw results and plots in results/
 	@lab/setup.sh --bench
+	$(CARGO) build --release --locked -p softdpu-tests --bin guest-network
 	@lab/bench.sh
 
 instructions: ## Count instructions per frame and per disk request under callgrind, beside lab/instructions.baseline
