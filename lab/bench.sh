@@ -83,7 +83,7 @@ awk -F'"' '
     $16 == "frames-ratio" && $8 == "softdpu" {
         printf "%-44s %-14s %14s\n", $12, "-", sprintf("%.2f times", number($0))
     }
-    # The better one of the peer's ways counts.
+    # The better way of a peer counts.
     $16 ~ /^throughput-ratio-to-/ {
         peer = $16
         sub(/^throughput-ratio-to-/, "", peer)
