@@ -74,6 +74,12 @@ pub struct CoreCounters {
     pub completed: Counter,
     /// Queues it owns.
     pub queues: Counter,
+    /// Frames that came to its VPC.
+    pub frames: Counter,
+    /// Of those: decided by the flow tier.
+    pub by_flow: Counter,
+    /// Of those: handed to the software tier.
+    pub by_software: Counter,
     /// Requests waiting in its channels.
     pub waiting: Counter,
     /// Requests at its back ends.

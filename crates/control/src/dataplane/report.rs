@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::Value;
-use softdpu_engine::{Engine, QueueCounters};
+use softdpu_engine::{CoreCounters, Engine, QueueCounters};
 use softdpu_sched::TenantId;
 use softdpu_storage::{ErrorCounts, State, VolumeStatus as StorageStatus};
 use softdpu_transport::vhost_user::{QueueIndex, RingFormat};
@@ -18,7 +18,7 @@ use super::{DataPlane, refusal};
 use crate::config;
 use crate::link::Refusal;
 use crate::status::{
-    CoreState, CoreStatus, DeviceState, DeviceStatus, NodeStatus, QueueFormat, QueueStatus, RequestCounts,
+    CoreState, CoreStatus, DeviceState, DeviceStatus, FrameCounts, NodeStatus, QueueFormat, QueueStatus, RequestCounts,
     TenantStatus, VolumeState, VolumeStatus,
 };
 
@@ -67,6 +67,12 @@ fn feature_names(device: &Device) -> &'static [(u32, &'static str)] {
     }
 }
 
+fn frame_counts(counters: &CoreCounters) -> FrameCounts {
+    // Read one after the other, while the core goes on.
+    let (flow, software) = (counters.by_flow.get(), counters.by_software.get());
+    FrameCounts { flow, software, switch: counters.frames.get().saturating_sub(flow + software) }
+}
+
 impl DataPlane {
     /// The state of everything this process knows of.
     pub(super) fn report(&self) -> Result<Value, Refusal> {
@@ -97,6 +103,7 @@ impl DataPlane {
                 loops: counters.rounds.get(),
                 wakeups: counters.sleeps.get(),
                 queues: counters.queues.get() as u32,
+                frames: frame_counts(counters),
             })
             .collect()
     }

@@ -94,6 +94,19 @@ pub struct CoreStatus {
     pub wakeups: u64,
     /// How many queues it serves.
     pub queues: u32,
+    /// Frames that came to its network, and who decided what becomes of them.
+    pub frames: FrameCounts,
+}
+
+/// Frames by the tier that decided what becomes of them; one that stands for several counts once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrameCounts {
+    /// Flow tier: as for the packet before.
+    pub flow: u64,
+    /// Switch tier: the first of a flow, those that no flow can stand for, and what it drops.
+    pub switch: u64,
+    /// Software tier: for the network's own services.
+    pub software: u64,
 }
 
 /// What a core is doing.

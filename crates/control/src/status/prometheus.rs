@@ -9,6 +9,7 @@ pub fn prometheus(status: &NodeStatus) -> String {
     let mut out = Exposition::default();
     node(&mut out, status);
     cores(&mut out, status);
+    core_frames(&mut out, status);
     devices(&mut out, status);
     queues(&mut out, status);
     volumes(&mut out, status);
@@ -134,6 +135,18 @@ fn cores(out: &mut Exposition, status: &NodeStatus) {
         "core_queues",
         "Queues the core serves.",
         cores().map(|(core, cpu)| (vec![("cpu", &**cpu)], f64::from(core.queues))),
+    );
+}
+
+fn core_frames(out: &mut Exposition, status: &NodeStatus) {
+    let cores = status.cores.iter().map(|core| (core.cpu.to_string(), core.frames)).collect::<Vec<_>>();
+    out.metric(
+        "core_frames_total",
+        "Frames by the tier that decided what becomes of them.",
+        cores.iter().flat_map(|(cpu, frames)| {
+            let tiers = [("flow", frames.flow), ("switch", frames.switch), ("software", frames.software)];
+            tiers.map(|(tier, count)| (vec![("cpu", &**cpu), ("tier", tier)], count as f64))
+        }),
     );
 }
 

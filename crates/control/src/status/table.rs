@@ -82,9 +82,13 @@ fn cores(status: &NodeStatus) -> String {
             core.queues.to_string(),
             short(core.loops),
             short(core.wakeups),
+            short(core.frames.flow),
+            short(core.frames.switch),
+            short(core.frames.software),
         ]
     });
-    layout(&["CORE", "STATE", "BUSY>", "QUEUES>", "LOOPS>", "WAKEUPS>"], rows.collect())
+    let columns = ["CORE", "STATE", "BUSY>", "QUEUES>", "LOOPS>", "WAKEUPS>", "BY FLOW>", "BY SWITCH>", "BY SOFTWARE>"];
+    layout(&columns, rows.collect())
 }
 
 /// What the devices are, a line each: `softdpu device list`.

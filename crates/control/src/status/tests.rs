@@ -29,6 +29,7 @@ fn sample() -> NodeStatus {
             loops: 1_234_567,
             wakeups: 7,
             queues: 2,
+            frames: FrameCounts { flow: 1_000, switch: 20, software: 3 },
         }],
         devices: vec![DeviceStatus {
             name: "acme-vm1-disk".to_owned(),

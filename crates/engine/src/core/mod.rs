@@ -429,6 +429,10 @@ impl<S: TenantScheduler> Core<S> {
             }
         }
         self.counters.outstanding.set(self.io.outstanding() as u64);
+        let frames = self.net.vpc.stats();
+        self.counters.frames.set(frames.received);
+        self.counters.by_flow.set(frames.cached);
+        self.counters.by_software.set(frames.software);
         let now = clock::now();
         for at in (0..self.here.len()).rev() {
             let number = self.here[at];
