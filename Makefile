@@ -47,7 +47,6 @@ miri: ## Memory and ring under Miri (needs nightly)
 	@lab/test.sh miri
 
 bench: setup build ## Measure beside qemu-storage-daemon and DPDK's testpmd: figures against bars; raw results and plots in results/
-	@lab/setup.sh --bench
 	@lab/bench.sh
 
 soak: setup build ## The long loops: KILLS=200 kills of the data plane under a guest's I/O

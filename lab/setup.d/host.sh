@@ -21,9 +21,10 @@ ethtool=ethtool
 iperf3=iperf3
 '
 
-# Peers of the benchmarks, wanted by `make bench` alone; without one, its comparison says that it is missing.
-BENCH_PROGRAMS='
+# Foreign clients, peers and judges. A test that misses one is skipped and says so, and so is a comparison of `make bench`.
+PEER_PROGRAMS='
 dpdk-testpmd=dpdk-dev
+tshark=tshark
 '
 
 # missing_of LINES: those of the lines whose program is not there.
@@ -75,16 +76,16 @@ host_programs() {
     [ -z "$missing" ] || die "still missing after the installation: $(printf '%s' "$missing" | tr '\n' ' ')"
 }
 
-# bench_programs: installs what is missing of the benchmarks' peers, where apt and the privilege for it are there.
-bench_programs() {
+# peer_programs: installs what is missing of the peers, where apt and the privilege for it are there.
+peer_programs() {
     local missing packages
-    missing=$(missing_of "$BENCH_PROGRAMS")
+    missing=$(missing_of "$PEER_PROGRAMS")
     [ -n "$missing" ] || return 0
     packages=$(printf '%s\n' "$missing" | sed 's/.*=//' | sort -u | tr '\n' ' ')
     if ! command -v apt-get >/dev/null 2>&1 || { [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; }; then
-        say "the benchmarks' peers are incomplete; Debian has the rest in: $packages"
+        say "some peers are missing, and what needs them will be skipped; Debian has them in: $packages"
         return 0
     fi
     # shellcheck disable=SC2086
-    run_step "installing $packages" apt_install $packages || say "the benchmarks go on without: $packages"
+    run_step "installing $packages" apt_install $packages || say "what needs them will be skipped: $packages"
 }

@@ -7,6 +7,7 @@
 //!    ├── Server ── serves disks over vhost-user-blk
 //!    │     ├── Daemon         `softdpu run site.toml`
 //!    │     └── StorageDaemon  `qemu-storage-daemon`, the peer that also proves the harness itself
+//!    ├── Testpmd ── DPDK's driver in a process of its own, on a vhost-user-net socket
 //!    └── Guest ── QEMU with a stock Debian kernel; a job from lab/guest/jobs reports over the serial console
 //! ```
 //!
@@ -27,6 +28,7 @@ mod random;
 mod report;
 mod server;
 mod storage_daemon;
+mod testpmd;
 mod wait;
 
 pub use accel::Accel;
@@ -41,4 +43,5 @@ pub use random::Random;
 pub use report::Report;
 pub use server::{Disk, Server, ServerKind};
 pub use storage_daemon::StorageDaemon;
+pub use testpmd::{Counts, Testpmd, TestpmdPort};
 pub use wait::wait_until;
