@@ -8,6 +8,7 @@
 //!    │     ├── Daemon         `softdpu run site.toml`
 //!    │     └── StorageDaemon  `qemu-storage-daemon`, the peer that also proves the harness itself
 //!    ├── Testpmd ── DPDK's driver in a process of its own, on a vhost-user-net socket
+//!    ├── Host ── a network namespace at one end of a Wire, with a softdpu of its own; a Capture of what passes the wire
 //!    └── Guest ── QEMU with a stock Debian kernel; a job from lab/guest/jobs reports over the serial console
 //! ```
 //!
@@ -16,11 +17,13 @@
 #![forbid(unsafe_code)]
 
 mod accel;
+mod capture;
 mod cpio;
 mod daemon;
 mod device;
 mod failure;
 mod guest;
+mod hosts;
 mod lab;
 mod paths;
 mod process;
@@ -32,10 +35,12 @@ mod testpmd;
 mod wait;
 
 pub use accel::Accel;
+pub use capture::{Capture, Findings, Recording};
 pub use daemon::Daemon;
 pub use device::GuestDevice;
 pub use failure::{Context, Failure};
 pub use guest::{Guest, GuestDisk, GuestSpec, Root};
+pub use hosts::{Host, Wire};
 pub use lab::{Lab, skip};
 pub use paths::{blkio_tool, job, repository, softdpu};
 pub use process::Process;
