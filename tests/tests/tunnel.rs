@@ -224,6 +224,63 @@ fn the_kernels_vxlan_device_is_the_other_end_of_af_xdp() {
     against_the_kernel("xdp", &Wire { mtu: 1500, v6: false, backend: "af-xdp" });
 }
 
+/// Between softdpu's port at `a`, whose interface takes larger packets than its network does, and the kernel at `b`.
+#[test]
+fn packets_that_may_be_cut_up_arrive_in_fragments() {
+    if !Host::is_possible("tunnel-fragments") {
+        return;
+    }
+    let wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+    Lab::run("tunnel-fragments", |lab| {
+        let (a, b) = wire.hosts("cut")?;
+        let site = site(&a, &wire).replace("tap  = {", "tap  = { mtu = 1280, ");
+        let daemon = a.softdpu(lab, &site)?;
+        address(&a, "acme0")?;
+        kernel(&b, &wire)?;
+        pings(&a, &wire)?;
+        a.ip(&["link", "set", "acme0", "mtu", "9000"])?;
+        // To the tunnel, which takes 1,450 bytes; from there what the port, which takes 1,280, does not.
+        a.exec(&["ping", "-c", "5", "-i", "0.05", "-W", "5", "-M", "dont", "-s", "8000", "10.0.0.2"])?;
+        b.exec(&["ping", "-c", "5", "-i", "0.05", "-W", "5", "-M", "dont", "-s", "1400", "10.0.0.1"])?;
+        // Datagrams with checksums, each in six fragments. Linux forbids that unless it is told not to look for path MTUs.
+        a.exec(&["sysctl", "-w", "net.ipv4.ip_no_pmtu_disc=1"])?;
+        let rate = iperf(lab, &a, &b, "10.0.0.2", &["-u", "-b", "10M", "-n", "200K", "-l", "8000"])?;
+        assert!(rate > 1e5, "{rate:.0} bit/s");
+        let port = daemon.status()?["devices"][0]["port"].clone();
+        assert_eq!(port["dropped_in"]["path-mtu"].as_u64().unwrap_or(0), 0, "{port}");
+        // Where it is forbidden, the sender is told.
+        let error =
+            a.exec(&["ping", "-c", "2", "-W", "1", "-M", "do", "-s", "2000", "10.0.0.2"]).unwrap_err().to_string();
+        assert!(error.contains("mtu = 1450") || error.contains("mtu=1450"), "{error}");
+        daemon.stop()
+    });
+}
+
+#[test]
+fn the_router_is_advertised_to_who_has_not_asked() {
+    if !Host::is_possible("tunnel-router") {
+        return;
+    }
+    let wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+    Lab::run("tunnel-router", |lab| {
+        let (a, _b) = wire.hosts("router")?;
+        let mut daemon = softdpu(lab, &a, &wire)?;
+        let advertised = || {
+            wait_until("a default route from an advertisement", WAIT, || {
+                let route = a.ip(&["-6", "route", "show", "default", "dev", "acme0"])?;
+                Ok(route.contains("proto ra").then_some(()))
+            })
+        };
+        advertised()?;
+        a.exec(&["sysctl", "-w", "net.ipv6.conf.acme0.router_solicitations=0"])?;
+        // What starts anew does not know who knows of it.
+        a.ip(&["-6", "route", "del", "default", "dev", "acme0"])?;
+        daemon.kill_data_plane()?;
+        advertised()?;
+        daemon.stop()
+    });
+}
+
 #[test]
 fn a_transfer_survives_a_kill_of_the_data_plane() {
     if !Host::is_possible("tunnel-kill") {
