@@ -27,6 +27,11 @@ dpdk-testpmd=dpdk-dev
 tshark=tshark
 '
 
+# What counts instructions, wanted by `make instructions` alone.
+BENCH_PROGRAMS='
+valgrind=valgrind
+'
+
 # missing_of LINES: those of the lines whose program is not there.
 missing_of() {
     local line
@@ -76,14 +81,14 @@ host_programs() {
     [ -z "$missing" ] || die "still missing after the installation: $(printf '%s' "$missing" | tr '\n' ' ')"
 }
 
-# peer_programs: installs what is missing of the peers, where apt and the privilege for it are there.
-peer_programs() {
+# optional_programs LINES: installs what is missing of them, where apt and the privilege for it are there.
+optional_programs() {
     local missing packages
-    missing=$(missing_of "$PEER_PROGRAMS")
+    missing=$(missing_of "$1")
     [ -n "$missing" ] || return 0
     packages=$(printf '%s\n' "$missing" | sed 's/.*=//' | sort -u | tr '\n' ' ')
     if ! command -v apt-get >/dev/null 2>&1 || { [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; }; then
-        say "some peers are missing, and what needs them will be skipped; Debian has them in: $packages"
+        say "some programs are missing, and what needs them will be skipped; Debian has them in: $packages"
         return 0
     fi
     # shellcheck disable=SC2086
