@@ -249,6 +249,7 @@ fn packets_that_may_be_cut_up_arrive_in_fragments() {
         let port = daemon.status()?["devices"][0]["port"].clone();
         assert_eq!(port["dropped_in"]["path-mtu"].as_u64().unwrap_or(0), 0, "{port}");
         // Where it is forbidden, the sender is told.
+        a.exec(&["sysctl", "-w", "net.ipv4.ip_no_pmtu_disc=0"])?;
         let error =
             a.exec(&["ping", "-c", "2", "-W", "1", "-M", "do", "-s", "2000", "10.0.0.2"]).unwrap_err().to_string();
         assert!(error.contains("mtu = 1450") || error.contains("mtu=1450"), "{error}");
