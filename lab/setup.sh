@@ -3,7 +3,7 @@
 #
 #   lab/setup.sh            install what is missing, make the guest's kernel and root image
 #   lab/setup.sh --force    make everything in .cache/ again
-#   lab/setup.sh --bench    install what `make bench` and `make instructions` need besides, and nothing else
+#   lab/setup.sh --bench    install what `make instructions` needs besides, and nothing else
 #
 # Host programs come from apt (as root, or through sudo). Everything else goes into the ignored folder .cache/ and
 # needs no privilege: the guest is a Debian kernel and Debian packages, downloaded and unpacked, never installed.
@@ -38,13 +38,14 @@ if [ "${1:-}" = --step ]; then
 fi
 
 if [ "${1:-}" = --bench ]; then
-    bench_programs
+    optional_programs "$BENCH_PROGRAMS"
     exit
 fi
 
 [ "${1:-}" != --force ] || rm -f "$CACHE"/stamps/*
 
 host_programs
+optional_programs "$PEER_PROGRAMS"
 
 # Two test runs may start at once; the second waits and then finds everything done.
 exec 9>"$CACHE/setup.lock"

@@ -21,10 +21,14 @@ ethtool=ethtool
 iperf3=iperf3
 '
 
-# Peers of the benchmarks and what counts instructions, wanted by `make bench` and `make instructions` alone; without one,
-# its comparison says that it is missing.
-BENCH_PROGRAMS='
+# Foreign clients, peers and judges. A test that misses one is skipped and says so, and so is a comparison of `make bench`.
+PEER_PROGRAMS='
 dpdk-testpmd=dpdk-dev
+tshark=tshark
+'
+
+# What counts instructions, wanted by `make instructions` alone.
+BENCH_PROGRAMS='
 valgrind=valgrind
 '
 
@@ -77,16 +81,16 @@ host_programs() {
     [ -z "$missing" ] || die "still missing after the installation: $(printf '%s' "$missing" | tr '\n' ' ')"
 }
 
-# bench_programs: installs what is missing of the benchmarks' peers, where apt and the privilege for it are there.
-bench_programs() {
+# optional_programs LINES: installs what is missing of them, where apt and the privilege for it are there.
+optional_programs() {
     local missing packages
-    missing=$(missing_of "$BENCH_PROGRAMS")
+    missing=$(missing_of "$1")
     [ -n "$missing" ] || return 0
     packages=$(printf '%s\n' "$missing" | sed 's/.*=//' | sort -u | tr '\n' ' ')
     if ! command -v apt-get >/dev/null 2>&1 || { [ "$(id -u)" != 0 ] && ! sudo -n true 2>/dev/null; }; then
-        say "the benchmarks' peers are incomplete; Debian has the rest in: $packages"
+        say "some programs are missing, and what needs them will be skipped; Debian has them in: $packages"
         return 0
     fi
     # shellcheck disable=SC2086
-    run_step "installing $packages" apt_install $packages || say "the benchmarks go on without: $packages"
+    run_step "installing $packages" apt_install $packages || say "what needs them will be skipped: $packages"
 }

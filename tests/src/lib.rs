@@ -7,6 +7,8 @@
 //!    ├── Server ── serves disks over vhost-user-blk
 //!    │     ├── Daemon         `softdpu run site.toml`
 //!    │     └── StorageDaemon  `qemu-storage-daemon`, the peer that also proves the harness itself
+//!    ├── Testpmd ── DPDK's driver in a process of its own, on a vhost-user-net socket
+//!    ├── Host ── a network namespace at one end of a Wire, with a softdpu of its own; a Capture of what passes the wire
 //!    └── Guest ── QEMU with a stock Debian kernel; a job from lab/guest/jobs reports over the serial console
 //! ```
 //!
@@ -15,11 +17,13 @@
 #![forbid(unsafe_code)]
 
 mod accel;
+mod capture;
 mod cpio;
 mod daemon;
 mod device;
 mod failure;
 mod guest;
+mod hosts;
 mod lab;
 mod paths;
 mod process;
@@ -27,13 +31,16 @@ mod random;
 mod report;
 mod server;
 mod storage_daemon;
+mod testpmd;
 mod wait;
 
 pub use accel::Accel;
+pub use capture::{Capture, Findings, Recording};
 pub use daemon::Daemon;
 pub use device::GuestDevice;
 pub use failure::{Context, Failure};
 pub use guest::{Guest, GuestDisk, GuestSpec, Root};
+pub use hosts::{Host, Wire};
 pub use lab::{Lab, skip};
 pub use paths::{blkio_tool, job, repository, softdpu};
 pub use process::Process;
@@ -41,4 +48,5 @@ pub use random::Random;
 pub use report::Report;
 pub use server::{Disk, Server, ServerKind};
 pub use storage_daemon::StorageDaemon;
+pub use testpmd::{Counts, Testpmd, TestpmdPort};
 pub use wait::wait_until;

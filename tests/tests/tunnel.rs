@@ -1,79 +1,22 @@
 //! Networks that span hosts: network namespaces stand for hosts, a veth pair for the wire between them. The other end of the
-//! tunnel is another softdpu, or the kernel's own VXLAN device.
+//! tunnel is another softdpu, or the kernel's own VXLAN device. What softdpu sends is captured, and judged by tshark.
 
 #![allow(missing_docs)]
 
-use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use softdpu_tests::{Context, Daemon, Failure, Lab, Process, skip, wait_until};
+use softdpu_tests::{Capture, Context, Daemon, Failure, Host, Lab, Wire, skip, wait_until};
 
 const WAIT: Duration = Duration::from_secs(20);
 
-/// Whether this machine lets us make network namespaces. Says so loudly where not.
-fn possible(test: &str) -> bool {
-    let probe = format!("softdpu-probe-{}", std::process::id());
-    if run("ip", &["netns", "add", &probe]).is_err() {
-        skip(test, "network namespaces cannot be made here (not root?)");
-        return false;
-    }
-    let _ = run("ip", &["netns", "del", &probe]);
-    if !Path::new("/dev/net/tun").exists() {
-        skip(test, "there is no /dev/net/tun");
-        return false;
-    }
-    true
-}
-
-fn run(program: &str, arguments: &[&str]) -> Result<String, Failure> {
-    let what = format!("`{program} {}`", arguments.join(" "));
-    let output = Command::new(program).args(arguments).output().context(&what)?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() {
-        Ok(text)
-    } else {
-        Err(Failure::new(format!("{what}: {}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr))))
-    }
-}
-
-/// A host: a network namespace with one end of the wire. Gone when dropped.
-struct Host {
-    name: String,
-    /// 1 or 2: the last part of its addresses.
-    number: u8,
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = run("ip", &["netns", "del", &self.name]);
-    }
-}
-
-impl Host {
-    fn ip(&self, arguments: &[&str]) -> Result<String, Failure> {
-        run("ip", &[&["-n", &self.name], arguments].concat())
-    }
-
-    fn exec(&self, arguments: &[&str]) -> Result<String, Failure> {
-        run("ip", &[&["netns", "exec", &self.name], arguments].concat())
-    }
-
-    fn other(&self) -> u8 {
-        3 - self.number
-    }
-
-    /// A daemon with a TAP in the network, at 10.0.0.NUMBER.
-    fn softdpu(&self, lab: &Lab, wire: &Wire) -> Result<Daemon, Failure> {
-        let folder = lab.path().join(&self.name);
-        std::fs::create_dir_all(&folder).context("creating a folder")?;
-        let (own, other) = (self.number, self.other());
-        let site = format!(
-            r#"
+/// The tenant's network at a host, with a TAP in it, at 10.0.0.NUMBER.
+fn site(host: &Host, wire: &Wire) -> String {
+    let (own, other) = (host.number(), host.other());
+    format!(
+        r#"
 [node]
 dataplane = {{ cores = [0] }}
-underlay  = {{ interface = "wire", address = "{}", backend = "{}" }}
-
+{}
 [[network]]
 name    = "acme"
 vni     = 5001
@@ -89,119 +32,131 @@ host    = "{}"
 name = "port"
 tap  = {{ network = "acme", address = ["10.0.0.{own}", "fd00:5d::{own}"], mac = "02:5d:00:00:00:0{own}", interface = "acme0" }}
 "#,
-            wire.address(own),
-            wire.backend,
-            wire.address(other),
-        );
-        let daemon = Daemon::start_in(&self.name, &folder, &site)?;
-        self.address("acme0")?;
-        Ok(daemon)
-    }
-
-    /// The kernel's own VXLAN device as the tunnel's end.
-    fn kernel(&self, wire: &Wire) -> Result<(), Failure> {
-        let (own, other) = (wire.address(self.number), wire.address(self.other()));
-        let mac = format!("02:5d:00:00:00:0{}", self.number);
-        let mut arguments = vec!["link", "add", "acme0", "address", &mac, "type", "vxlan", "id", "5001"];
-        arguments.extend(["local", &own, "remote", &other, "dstport", "4789"]);
-        if wire.v6 {
-            arguments.extend(["udp6zerocsumtx", "udp6zerocsumrx"]);
-        }
-        self.ip(&arguments)?;
-        self.ip(&["link", "set", "acme0", "mtu", &wire.inner_mtu().to_string(), "up"])?;
-        self.address("acme0")?;
-        // Nobody in the tunnel answers for addresses: what is where, is configured.
-        let (mac, number) = (format!("02:5d:00:00:00:0{}", self.other()), self.other());
-        for address in [format!("10.0.0.{number}"), format!("fd00:5d::{number}")] {
-            self.ip(&["neigh", "replace", &address, "lladdr", &mac, "dev", "acme0", "nud", "permanent"])?;
-        }
-        Ok(())
-    }
-
-    fn address(&self, interface: &str) -> Result<(), Failure> {
-        self.ip(&["addr", "add", &format!("10.0.0.{}/16", self.number), "dev", interface])?;
-        self.ip(&["addr", "add", &format!("fd00:5d::{}/64", self.number), "dev", interface, "nodad"])?;
-        Ok(())
-    }
-
-    /// Reaches the other host's end of the network, on both protocols and with packets that are cut up.
-    fn pings(&self) -> Result<(), Failure> {
-        let addresses = [format!("10.0.0.{}", self.other()), format!("fd00:5d::{}", self.other())];
-        for address in &addresses {
-            wait_until(&format!("{} to reach {address}", self.name), WAIT, || {
-                Ok(self.exec(&["ping", "-c", "1", "-W", "1", address]).ok())
-            })?;
-            self.exec(&["ping", "-c", "3", "-i", "0.05", "-W", "5", "-s", "4000", address])?;
-        }
-        Ok(())
-    }
-
-    /// TCP for a second, to the other host or from it. In bits per second.
-    fn iperf(&self, lab: &Lab, to: &Host, more: &[&str]) -> Result<f64, Failure> {
-        let server = ["netns", "exec", &to.name, "iperf3", "-s", "-1", "--forceflush"];
-        let mut server = Process::start("iperf", lab.path(), Path::new("ip"), server)?;
-        server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
-        let address = format!("10.0.0.{}", to.number);
-        let client = ["timeout", "60", "iperf3", "-J", "-c", &address];
-        let report = self.exec(&[&client, more].concat())?;
-        let report: serde_json::Value = serde_json::from_str(&report).context("iperf3's report")?;
-        let received = report["end"]["sum_received"]["bits_per_second"].as_f64();
-        received.ok_or_else(|| Failure::new(format!("iperf3 reports nothing received: {report}")))
-    }
+        wire.underlay(host),
+        wire.address(other),
+    )
 }
 
-/// What is between two hosts.
-struct Wire {
-    mtu: u32,
-    v6: bool,
-    backend: &'static str,
+fn softdpu(lab: &Lab, host: &Host, wire: &Wire) -> Result<Daemon, Failure> {
+    let daemon = host.softdpu(lab, &site(host, wire))?;
+    address(host, "acme0")?;
+    Ok(daemon)
 }
 
-impl Wire {
-    fn address(&self, number: u8) -> String {
-        if self.v6 { format!("2001:db8::{number}") } else { format!("192.0.2.{number}") }
+/// The kernel's own VXLAN device as the tunnel's end.
+fn kernel(host: &Host, wire: &Wire) -> Result<(), Failure> {
+    let (own, other) = (wire.address(host.number()), wire.address(host.other()));
+    let mac = format!("02:5d:00:00:00:0{}", host.number());
+    let mut arguments = vec!["link", "add", "acme0", "address", &mac, "type", "vxlan", "id", "5001"];
+    arguments.extend(["local", &own, "remote", &other, "dstport", "4789"]);
+    if wire.v6 {
+        arguments.extend(["udp6zerocsumtx", "udp6zerocsumrx"]);
     }
-
-    fn inner_mtu(&self) -> u32 {
-        self.mtu - if self.v6 { 70 } else { 50 }
+    host.ip(&arguments)?;
+    host.ip(&["link", "set", "acme0", "mtu", &wire.inner_mtu().to_string(), "up"])?;
+    address(host, "acme0")?;
+    // Nobody in the tunnel answers for addresses: what is where, is configured.
+    let mac = format!("02:5d:00:00:00:0{}", host.other());
+    for address in [v4(host.other()), v6(host.other())] {
+        host.ip(&["neigh", "replace", &address, "lladdr", &mac, "dev", "acme0", "nud", "permanent"])?;
     }
+    Ok(())
+}
 
-    /// Two hosts joined by it.
-    fn hosts(&self, test: &str) -> Result<(Host, Host), Failure> {
-        let host = |number| {
-            let name = format!("sd-{test}-{number}-{}", std::process::id());
-            run("ip", &["netns", "add", &name]).map(|_| Host { name, number })
-        };
-        let (a, b) = (host(1)?, host(2)?);
-        let peer = ["peer", "name", "wire", "netns", &b.name];
-        run("ip", &[&["link", "add", "wire", "netns", &a.name, "type", "veth"], &peer[..]].concat())?;
-        for host in [&a, &b] {
-            let prefix = if self.v6 { 64 } else { 24 };
-            let address = format!("{}/{prefix}", self.address(host.number));
-            let nodad: &[&str] = if self.v6 { &["nodad"] } else { &[] };
-            host.ip(&[&["addr", "add", &address, "dev", "wire"], nodad].concat())?;
-            host.ip(&["link", "set", "wire", "mtu", &self.mtu.to_string(), "up"])?;
-            host.ip(&["link", "set", "lo", "up"])?;
+fn v4(number: u8) -> String {
+    format!("10.0.0.{number}")
+}
+
+fn v6(number: u8) -> String {
+    format!("fd00:5d::{number}")
+}
+
+fn address(host: &Host, interface: &str) -> Result<(), Failure> {
+    host.ip(&["addr", "add", &format!("{}/16", v4(host.number())), "dev", interface])?;
+    host.ip(&["addr", "add", &format!("{}/64", v6(host.number())), "dev", interface, "nodad"])?;
+    Ok(())
+}
+
+/// Reaches the other host's end of the network, on both protocols and with packets that are cut up.
+fn pings(host: &Host, wire: &Wire) -> Result<(), Failure> {
+    let size = (3 * wire.mtu).to_string();
+    for address in [v4(host.other()), v6(host.other())] {
+        wait_until(&format!("{} to reach {address}", host.name()), WAIT, || {
+            Ok(host.exec(&["ping", "-c", "1", "-W", "1", &address]).ok())
+        })?;
+        host.exec(&["ping", "-c", "3", "-i", "0.05", "-W", "5", "-s", &size, &address])?;
+    }
+    Ok(())
+}
+
+/// iperf3 from a host to an address of the other one. In bits per second, as they were received.
+fn iperf(lab: &Lab, from: &Host, to: &Host, address: &str, more: &[&str]) -> Result<f64, Failure> {
+    let mut server = to.start(lab, "iperf", &["iperf3", "-s", "-1", "--forceflush"])?;
+    server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
+    let client = ["timeout", "60", "iperf3", "-J", "-c", address];
+    let report = from.exec(&[&client, more].concat())?;
+    let report: serde_json::Value = serde_json::from_str(&report).context("iperf3's report")?;
+    let sums = [&report["end"]["sum_received"]["bits_per_second"], &report["end"]["sum"]["bits_per_second"]];
+    let received = sums.into_iter().find_map(serde_json::Value::as_f64);
+    received.ok_or_else(|| Failure::new(format!("iperf3 reports nothing received: {report}")))
+}
+
+/// TCP for a second, there and back. In bits per second.
+fn both_ways(lab: &Lab, a: &Host, b: &Host) -> Result<(f64, f64), Failure> {
+    let to = v4(b.number());
+    Ok((iperf(lab, a, b, &to, &["-t", "1"])?, iperf(lab, a, b, &to, &["-t", "1", "-R"])?))
+}
+
+/// Some of everything between two hosts, while what each of the `senders` sends is captured where it arrives: a socket that
+/// goes around the queueing of its interface is not seen there.
+fn judged(lab: &Lab, wire: &Wire, a: &Host, b: &Host, senders: &[&Host]) -> Result<(), Failure> {
+    if !Capture::is_possible() {
+        skip(&format!("the frames of {} under tshark", a.name()), "tshark is not installed");
+        return Ok(());
+    }
+    let mut captures = Vec::new();
+    for sender in senders {
+        let receiver = if sender.number() == a.number() { b } else { a };
+        captures.push((*sender, Capture::start(lab.path(), sender.name(), receiver.name(), "wire")?));
+    }
+    pings(a, wire)?;
+    pings(b, wire)?;
+    for to in [v4(b.number()), v6(b.number())] {
+        for way in [&[][..], &["-R"]] {
+            // Segments that their sender leaves whole; datagrams that it cuts up.
+            iperf(lab, a, b, &to, &[&["-n", "4M"], way].concat())?;
+            iperf(lab, a, b, &to, &[&["-u", "-b", "100M", "-n", "500K", "-l", "20000"], way].concat())?;
         }
-        Ok((a, b))
     }
+    for (sender, capture) in captures {
+        let recording = capture.stop()?;
+        let theirs = format!("eth.src == {} && udp.dstport == 4789", sender.mac()?);
+        let findings = recording.judge(&theirs)?;
+        println!("{}: {} frames, {:?} right checksums", sender.name(), findings.frames, findings.right);
+        assert!(findings.faults.is_empty(), "{:?}", &findings.faults[..findings.faults.len().min(5)]);
+        // The largest packets fill the wire, and no frame is larger.
+        assert_eq!(findings.longest, u64::from(wire.mtu) + 14, "{findings:?}");
+        // IPv4, UDP, TCP, ICMP, ICMPv6, in whatever header.
+        let least = [100, 10, 100, 3, 3];
+        assert!(findings.right.iter().zip(least).all(|(right, least)| *right >= least), "{findings:?}");
+        let spoilt = recording.spoil(&sender.mac()?)?.judge(&theirs)?;
+        assert!(!spoilt.faults.is_empty(), "tshark does not look at checksums");
+    }
+    Ok(())
 }
 
 fn between_two_daemons(test: &str, wire: &Wire) {
-    if !possible(test) {
+    if !Host::is_possible(test) {
         return;
     }
     Lab::run(test, |lab| {
         let (a, b) = wire.hosts(test)?;
-        let (at_a, at_b) = (a.softdpu(lab, wire)?, b.softdpu(lab, wire)?);
-        a.pings()?;
-        b.pings()?;
-        let there = a.iperf(lab, &b, &["-t", "1"])?;
-        let back = a.iperf(lab, &b, &["-t", "1", "-R"])?;
+        let (at_a, at_b) = (softdpu(lab, &a, wire)?, softdpu(lab, &b, wire)?);
+        pings(&a, wire)?;
+        judged(lab, wire, &a, &b, &[&a, &b])?;
+        let (there, back) = both_ways(lab, &a, &b)?;
         assert!(there > 1e6 && back > 1e6, "{there:.0} and {back:.0} bit/s");
-        let underlay = serde_json::from_str::<serde_json::Value>(&at_a.command(&["status", "--json"])?)
-            .context("status")?["underlay"]
-            .clone();
+        let underlay = at_a.status()?["underlay"].clone();
         assert!(underlay["frames_out"].as_u64() > Some(100), "{underlay}");
         at_a.stop()?;
         at_b.stop()
@@ -209,7 +164,7 @@ fn between_two_daemons(test: &str, wire: &Wire) {
 }
 
 fn against_the_kernel(test: &str, wire: &Wire) {
-    if !possible(test) {
+    if !Host::is_possible(test) {
         return;
     }
     Lab::run(test, |lab| {
@@ -218,12 +173,11 @@ fn against_the_kernel(test: &str, wire: &Wire) {
             // A veth pair hands frames over before their checksums are made, and AF_XDP has no word for that.
             b.exec(&["ethtool", "-K", "wire", "tx", "off"])?;
         }
-        let daemon = a.softdpu(lab, wire)?;
-        b.kernel(wire)?;
-        a.pings()?;
-        b.pings()?;
-        let there = a.iperf(lab, &b, &["-t", "1"])?;
-        let back = a.iperf(lab, &b, &["-t", "1", "-R"])?;
+        let daemon = softdpu(lab, &a, wire)?;
+        kernel(&b, wire)?;
+        pings(&a, wire)?;
+        judged(lab, wire, &a, &b, &[&a])?;
+        let (there, back) = both_ways(lab, &a, &b)?;
         println!("{test}: {:.0} and {:.0} Mbit/s", there / 1e6, back / 1e6);
         assert!(there > 10e6 && back > 10e6, "{there:.0} and {back:.0} bit/s");
         daemon.stop()
@@ -238,6 +192,16 @@ fn two_daemons_are_one_network() {
 #[test]
 fn two_daemons_are_one_network_over_ipv6() {
     between_two_daemons("pair6", &Wire { mtu: 1500, v6: true, backend: "auto" });
+}
+
+#[test]
+fn two_daemons_are_one_network_of_jumbo_frames() {
+    between_two_daemons("pair9k", &Wire { mtu: 9000, v6: false, backend: "auto" });
+}
+
+#[test]
+fn two_daemons_are_one_network_of_jumbo_frames_over_ipv6() {
+    between_two_daemons("pair9k6", &Wire { mtu: 9000, v6: true, backend: "auto" });
 }
 
 #[test]
@@ -260,19 +224,77 @@ fn the_kernels_vxlan_device_is_the_other_end_of_af_xdp() {
     against_the_kernel("xdp", &Wire { mtu: 1500, v6: false, backend: "af-xdp" });
 }
 
+/// Between softdpu's port at `a`, whose interface takes larger packets than its network does, and the kernel at `b`.
+#[test]
+fn packets_that_may_be_cut_up_arrive_in_fragments() {
+    if !Host::is_possible("tunnel-fragments") {
+        return;
+    }
+    let wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+    Lab::run("tunnel-fragments", |lab| {
+        let (a, b) = wire.hosts("cut")?;
+        let site = site(&a, &wire).replace("tap  = {", "tap  = { mtu = 1280, ");
+        let daemon = a.softdpu(lab, &site)?;
+        address(&a, "acme0")?;
+        kernel(&b, &wire)?;
+        pings(&a, &wire)?;
+        a.ip(&["link", "set", "acme0", "mtu", "9000"])?;
+        // To the tunnel, which takes 1,450 bytes; from there what the port, which takes 1,280, does not.
+        a.exec(&["ping", "-c", "5", "-i", "0.05", "-W", "5", "-M", "dont", "-s", "8000", "10.0.0.2"])?;
+        b.exec(&["ping", "-c", "5", "-i", "0.05", "-W", "5", "-M", "dont", "-s", "1400", "10.0.0.1"])?;
+        // Datagrams with checksums, each in six fragments. Linux forbids that unless it is told not to look for path MTUs.
+        a.exec(&["sysctl", "-w", "net.ipv4.ip_no_pmtu_disc=1"])?;
+        let rate = iperf(lab, &a, &b, "10.0.0.2", &["-u", "-b", "10M", "-n", "200K", "-l", "8000"])?;
+        assert!(rate > 1e5, "{rate:.0} bit/s");
+        let port = daemon.status()?["devices"][0]["port"].clone();
+        assert_eq!(port["dropped_in"]["path-mtu"].as_u64().unwrap_or(0), 0, "{port}");
+        // Where it is forbidden, the sender is told.
+        a.exec(&["sysctl", "-w", "net.ipv4.ip_no_pmtu_disc=0"])?;
+        let error =
+            a.exec(&["ping", "-c", "2", "-W", "1", "-M", "do", "-s", "2000", "10.0.0.2"]).unwrap_err().to_string();
+        assert!(error.contains("mtu = 1450") || error.contains("mtu=1450"), "{error}");
+        daemon.stop()
+    });
+}
+
+#[test]
+fn the_router_is_advertised_to_who_has_not_asked() {
+    if !Host::is_possible("tunnel-router") {
+        return;
+    }
+    let wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+    Lab::run("tunnel-router", |lab| {
+        let (a, _b) = wire.hosts("router")?;
+        let mut daemon = softdpu(lab, &a, &wire)?;
+        let advertised = || {
+            wait_until("a default route from an advertisement", WAIT, || {
+                let route = a.ip(&["-6", "route", "show", "default", "dev", "acme0"])?;
+                Ok(route.contains("proto ra").then_some(()))
+            })
+        };
+        advertised()?;
+        a.exec(&["sysctl", "-w", "net.ipv6.conf.acme0.router_solicitations=0"])?;
+        // What starts anew does not know who knows of it.
+        a.ip(&["-6", "route", "del", "default", "dev", "acme0"])?;
+        daemon.kill_data_plane()?;
+        advertised()?;
+        daemon.stop()
+    });
+}
+
 #[test]
 fn a_transfer_survives_a_kill_of_the_data_plane() {
-    if !possible("tunnel-kill") {
+    if !Host::is_possible("tunnel-kill") {
         return;
     }
     let wire = Wire { mtu: 1500, v6: false, backend: "auto" };
     Lab::run("tunnel-kill", |lab| {
         let (a, b) = wire.hosts("kill")?;
-        let mut daemon = a.softdpu(lab, &wire)?;
-        b.kernel(&wire)?;
-        a.pings()?;
+        let mut daemon = softdpu(lab, &a, &wire)?;
+        kernel(&b, &wire)?;
+        pings(&a, &wire)?;
         let rate = std::thread::scope(|scope| {
-            let transfer = scope.spawn(|| a.iperf(lab, &b, &["-t", "4"]));
+            let transfer = scope.spawn(|| iperf(lab, &a, &b, &v4(b.number()), &["-t", "4"]));
             for _ in 0..3 {
                 std::thread::sleep(Duration::from_millis(800));
                 daemon.kill_data_plane()?;

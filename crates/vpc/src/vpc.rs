@@ -6,8 +6,9 @@ use crate::flow::{self, Flows, Line, Seen};
 use crate::packet::{Checksum, Head, Packet, Segmentation};
 use crate::software;
 use crate::software::limit::{Bucket, Limit};
+use crate::software::schedule::Schedule;
 use crate::stats::Stats;
-use crate::switch::{Metadata, Next, Origin, Stop, after, before};
+use crate::switch::{Ask, Metadata, Next, Origin, Stop, after, before};
 use crate::tables::Tables;
 use crate::verdict::{DropReason, PortId, Reply, Verdict};
 
@@ -18,6 +19,10 @@ pub struct Vpc {
     limit: Limit,
     /// By port number.
     buckets: Vec<Bucket>,
+    /// By port number.
+    schedules: Vec<Schedule>,
+    /// When they are looked at again, nanoseconds.
+    look: u64,
     stats: Stats,
     flows: Flows,
     /// Between the passes over a batch; empty between batches, kept for their room. By packet: what its flow is known by.
@@ -27,6 +32,9 @@ pub struct Vpc {
     /// Identification of the next outer IPv4 packet.
     id: u16,
 }
+
+/// How often it is asked which ports are to be told of their router, nanoseconds.
+const LOOK: u64 = 1_000_000_000;
 
 /// How far a frame of a batch has come.
 #[derive(Debug)]
@@ -45,6 +53,8 @@ impl Vpc {
         Vpc {
             limit: Limit::new(services.rate, services.burst),
             buckets: vec![Bucket::default(); tables.ports()],
+            schedules: vec![Schedule::default(); tables.ports()],
+            look: 0,
             tables,
             stats: Stats::default(),
             flows: Flows::new(),
@@ -59,6 +69,7 @@ impl Vpc {
         let services = tables.services();
         self.limit = Limit::new(services.rate, services.burst);
         self.buckets.resize(tables.ports(), Bucket::default());
+        self.schedules.resize(tables.ports(), Schedule::default());
         self.tables = tables;
         self.flows.forget();
     }
@@ -149,6 +160,8 @@ impl Vpc {
             };
             let verdict = match stop {
                 Stop::Drop(reason) => Verdict::Drop(reason),
+                // No service: a router's work, which its sender waits for.
+                Stop::Ask(Ask::Fragment(_)) => Verdict::Software,
                 Stop::Ask(_) => {
                     let bucket = self.buckets.get_mut(packet.port.0 as usize);
                     let served = bucket.is_some_and(|bucket| bucket.take(now, self.limit));
@@ -157,6 +170,24 @@ impl Vpc {
             };
             self.stats.count(&verdict);
             verdicts[at] = verdict;
+        }
+    }
+
+    /// Appends the router advertisements that are due at `now`, nanoseconds on the clock of [`forward`](Self::forward), to
+    /// `out`. `is_up` tells which ports have somebody listening and are this core's to advertise to. To be called at least
+    /// every few seconds; more often costs next to nothing.
+    pub fn advertise(&mut self, now: u64, mut is_up: impl FnMut(PortId) -> bool, out: &mut Vec<Reply>) {
+        if now < self.look {
+            return;
+        }
+        self.look = now.saturating_add(LOOK);
+        for (number, schedule) in self.schedules.iter_mut().enumerate() {
+            let port = PortId(number as u32);
+            if !is_up(port) {
+                *schedule = Schedule::default();
+            } else if schedule.is_due(now, number as u64) {
+                out.extend(software::advertisement(&self.tables, port));
+            }
         }
     }
 
@@ -177,6 +208,7 @@ impl Vpc {
         let before = out.len();
         self.id = self.id.wrapping_add(1);
         let verdict = software::serve(&self.tables, &packet, frame, self.id, out);
+        self.id = self.id.wrapping_add((out.len() - before) as u16);
         self.stats.replies += (out.len() - before) as u64;
         self.stats.count_software(&verdict);
         verdict

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use softdpu_memory::{GuestAddress, Mapping, UserAddress, View, Window};
-use softdpu_ring::{Format, InflightRecords, Position, Positions, Queue, QueueConfig, RingAddresses};
+use softdpu_ring::{Format, InflightRecords, PackedIndex, Position, Positions, Queue, QueueConfig, RingAddresses};
 use softdpu_transport::vhost_user::{FdId, InflightRef, QueueIndex, QueueStart, RingFormat, VringBase};
 
 use super::broker::Wire;
@@ -72,6 +72,7 @@ pub(super) fn make(
         Position::from_base(format, start.base.to_wire())
     };
     if in_order {
+        let position = drained(position);
         let bytes = Positions::bytes(format, start.size) as u64;
         let key = records_key(device, start.index.0);
         let window = match wire.kept_fd(&key).filter(|_| start.resumed) {
@@ -88,6 +89,16 @@ pub(super) fn make(
         })?,
     };
     Queue::new(view, config, addresses, position, Some(records)).map_err(|error| error.to_string())
+}
+
+/// Where a queue goes on of which nothing is in flight when it stops. DPDK's front end and back end know 16 bits of a packed
+/// ring's position, the available one, and leave those of the used one 0: they are the same then.
+fn drained(position: Position) -> Position {
+    const UNKNOWN: PackedIndex = PackedIndex { index: 0, wrap: false };
+    match position {
+        Position::Packed { avail, used: UNKNOWN } => Position::Packed { avail, used: avail },
+        whole @ (Position::Packed { .. } | Position::Split { .. }) => whole,
+    }
 }
 
 /// Whether nothing was ever used in a packed ring: the first descriptor's USED flag (virtio 1.3 §2.8.1) is still clear.
@@ -156,4 +167,20 @@ fn keep_new(key: &str, bytes: u64, wire: &Wire) -> Result<Window, String> {
 fn map(fd: &SharedFd, bytes: u64) -> Result<Window, String> {
     let mapping = Mapping::file(fd.as_fd(), 0, bytes).map_err(|e| text("mapping", &e))?;
     Ok(Window::of_mapping(mapping))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packed_position_of_16_bits_is_that_of_both_sides() {
+        let from = |base| drained(Position::from_base(Format::Packed, base)).to_base();
+        assert_eq!(from(0x8000), 0x8000_8000, "the start, as virtio-user tells it");
+        assert_eq!(from(0x0005), 0x0005_0005);
+        assert_eq!(from(0x8007_8009), 0x8007_8009, "32 bits are what they say");
+        assert_eq!(from(0x8000_0000), 0x8000_0000);
+        let split = Position::Split { last_avail: 7 };
+        assert_eq!(drained(split), split);
+    }
 }

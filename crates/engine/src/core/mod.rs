@@ -148,6 +148,7 @@ impl<S: TenantScheduler> Core<S> {
             if until_slow == 0 {
                 until_slow = SLOW_EVERY;
                 self.look_around();
+                self.advertise(last);
             }
             let now = clock::now();
             let passed = now.saturating_sub(last);
@@ -163,6 +164,7 @@ impl<S: TenantScheduler> Core<S> {
             if self.idle_after_ns.is_some_and(|limit| now.saturating_sub(idle_since) >= limit) {
                 self.nap();
                 let now = clock::now();
+                self.advertise(now);
                 self.counters.idle_ns.add(now.saturating_sub(last));
                 last = now;
                 idle_since = now;

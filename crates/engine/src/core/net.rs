@@ -7,7 +7,7 @@ use softdpu_sched::{Nanos, TenantScheduler, Work};
 use softdpu_sys::clock;
 use softdpu_sys::port::{Frame, MAX_FRAME, PortError, VnetHeader};
 use softdpu_vpc::packet::segment::{Segmenter, WriteError};
-use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId, Tail, Verdict};
+use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId, Reply, Tail, Verdict};
 
 use super::{Core, here};
 use crate::message::{CoreIndex, QueueKey, ToCore};
@@ -275,14 +275,28 @@ impl<S: TenantScheduler> Core<S> {
         } else {
             self.drop_in(from, DropReason::Truncated);
         }
+        self.send_replies(replies, Some(from));
+        self.net.whole = whole;
+    }
+
+    /// Tells guests of their router when that is due, unasked.
+    pub(super) fn advertise(&mut self, now: u64) {
+        let mut replies = std::mem::take(&mut self.net.replies);
+        let (ports, index) = (&self.net.ports, self.index);
+        let port = |PortId(id): PortId| ports.get(id as usize).and_then(Option::as_ref);
+        self.net.vpc.advertise(now, |id| port(id).is_some_and(|port| port.is_up_at(index)), &mut replies);
+        self.send_replies(replies, None);
+    }
+
+    /// Sends what the software tier wants sent because of a frame `from` a port, or of itself.
+    fn send_replies(&mut self, mut replies: Vec<Reply>, from: Option<PortId>) {
         for reply in replies.drain(..) {
             let target = Target { port: reply.port, hash: 0, overhead: 0 };
-            let (packet, rest) = as_it_is(&reply.frame, from);
+            let (packet, rest) = as_it_is(&reply.frame, from.unwrap_or(reply.port));
             // A reply that finds no room is asked for again.
             let _ = self.send(target, &packet, Source::Bytes(rest), false);
         }
         self.net.replies = replies;
-        self.net.whole = whole;
     }
 
     /// Sends a frame by a port, wherever that is.

@@ -96,3 +96,10 @@ pub(crate) struct Port {
     /// It was said that its socket fails.
     pub complained: bool,
 }
+
+impl Port {
+    /// Whether somebody listens behind it, and `core` is the one that tells them what they have not asked for.
+    pub fn is_up_at(&self, core: CoreIndex) -> bool {
+        self.owner.or_else(|| self.receivers.first().map(|receiver| receiver.core)) == Some(core)
+    }
+}

@@ -14,6 +14,9 @@ use crate::DropReason;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sum(u64);
 
+/// Where UDP has its checksum (RFC 768).
+const UDP_CHECKSUM: usize = 6;
+
 /// Bytes of one round of [`Sum::bytes`]: enough that the additions of a round do not wait for each other.
 const ROUND: usize = 64;
 
@@ -143,7 +146,8 @@ pub fn update_partial(sum: u16, old: &[u8], new: &[u8]) -> u16 {
 /// `start` to the end, among them the pseudo header's sum in the field `offset` behind `start`, and stores the checksum there.
 /// Returns the sum of the bytes from `start` as they are afterwards, where the caller sums them once more with others.
 ///
-/// It does not ask where the field lies: [`check_partial`] does, and a guest's offsets go through it first.
+/// It does not ask where the field lies: [`check_partial`] does, and a guest's offsets go through it first. A field where UDP
+/// has its checksum is never made 0, which would be none; those of others are what the sum is.
 ///
 /// # Errors
 /// [`DropReason::BadOffload`] where the field is not inside the frame; the frame is unchanged.
@@ -152,11 +156,12 @@ pub fn complete(frame: &mut [u8], start: u16, offset: u16) -> Result<Sum, DropRe
     let covered = frame.get_mut(start..).ok_or(DropReason::BadOffload)?;
     let field = covered.get(offset..offset + 2).ok_or(DropReason::BadOffload)?;
     let seed = u16::from_be_bytes([field[0], field[1]]);
-    let checksum = if offset % 2 == 0 {
-        Sum::ZERO.bytes(covered).transport_checksum()
-    } else {
+    let sum = Sum::ZERO.bytes(covered);
+    let checksum = match offset {
+        UDP_CHECKSUM => sum.transport_checksum(),
         // The field does not lie on a word: its bytes trade places in the sum (RFC 1071 §2 (B)).
-        Sum::ZERO.bytes(covered).transport_checksum().swap_bytes()
+        _ if offset % 2 != 0 => sum.checksum().swap_bytes(),
+        _ => sum.checksum(),
     };
     covered[offset..offset + 2].copy_from_slice(&checksum.to_be_bytes());
     // What was added up is now the complement of the seed: everything else cancels out.
@@ -245,6 +250,17 @@ mod tests {
         assert_eq!(frame, [0; 10]);
     }
 
+    #[test]
+    fn a_checksum_of_0_is_0_but_in_udp() {
+        for (offset, expected) in [(16, 0), (6, 0xffff), (2, 0)] {
+            let mut frame = [0_u8; 20];
+            frame[18..].copy_from_slice(&[0xff, 0xff]);
+            complete(&mut frame, 0, offset).unwrap();
+            let field = [frame[usize::from(offset)], frame[usize::from(offset) + 1]];
+            assert_eq!(u16::from_be_bytes(field), expected, "the field at {offset}");
+        }
+    }
+
     proptest! {
         #[test]
         fn the_sum_is_that_of_its_words(bytes: Vec<u8>, more in prop::collection::vec(any::<u8>(), 0..400)) {
@@ -284,7 +300,7 @@ mod tests {
             let pseudo = Sum::pseudo_v4([10, 0, 0, 1], [10, 0, 0, 2], protocol::TCP, covered.len() as u16);
             prop_assert!(verify(false, protocol::TCP, pseudo, covered));
             prop_assert_eq!(after.fold() % 0xffff, naive(covered) % 0xffff);
-            prop_assert_ne!(&frame[field..field + 2], &[0, 0][..]);
+            prop_assert!(usize::from(offset) != UDP_CHECKSUM || frame[field..field + 2] != [0, 0]);
         }
     }
 }

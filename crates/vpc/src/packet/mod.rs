@@ -1,6 +1,7 @@
 //! Frames: their heads, their offload, and where the rest of them lies.
 
 pub mod checksum;
+pub mod fragment;
 mod head;
 mod mac;
 mod offload;

@@ -1,12 +1,12 @@
-//! Router advertisements (RFC 4861 §4.2) in answer to solicitations: the gateway is the router, addresses come from
-//! [`dhcp6`](super::dhcp6).
+//! Router advertisements (RFC 4861 §4.2), in answer to solicitations and without: the gateway is the router, addresses come
+//! from [`dhcp6`](super::dhcp6).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use super::build::HOP_LIMIT;
 use super::nd::{message, option, way_back};
 use super::{Answer, ServiceContext};
-use crate::packet::Parsed;
+use crate::packet::{Parsed, Payload};
 
 /// Message types (RFC 4861 §4).
 mod kind {
@@ -25,7 +25,7 @@ const MANAGED_AND_OTHER: u8 = 0xc0;
 /// The prefix is on the link; there is no autonomous configuration from it (RFC 4861 §4.6.2, L without A).
 const ON_LINK: u8 = 0x80;
 /// How long the gateway is a router for, seconds: the default of RFC 4861 §6.2.1, three times its longest interval.
-const ROUTER_LIFETIME: u16 = 1800;
+pub(crate) const ROUTER_LIFETIME: u16 = 1800;
 /// Least MTU of an IPv6 link (RFC 8200 §5).
 const LEAST_MTU: u16 = 1280;
 /// Most name servers that are told: an option has at most 255 units of 8 bytes, and the message is to fit the least MTU.
@@ -39,10 +39,26 @@ const MOST_PREFIXES: usize = 16;
 /// Those of neighbor discovery for messages that are invalid or no solicitation.
 pub fn answer(context: &ServiceContext<'_>, parsed: &Parsed, frame: &[u8]) -> Answer {
     let asked = message(parsed, frame, kind::ROUTER_SOLICITATION, 8)?;
-    let mut subnets = context.subnets.iter().filter(|subnet| subnet.gateway.is_ipv6()).peekable();
-    if subnets.peek().is_none() || asked.source.is_multicast() {
+    if asked.source.is_multicast() {
         return Ok(None);
     }
+    let way = way_back(parsed, asked.source, context.gateway_mac, context.link_local());
+    Ok(advertisement(context).map(|message| way.icmp(parsed, message)))
+}
+
+/// An advertisement that nobody has asked for, to all nodes behind the endpoint's port; nothing where its network has no IPv6.
+pub(crate) fn unsolicited(context: &ServiceContext<'_>) -> Option<Vec<u8>> {
+    // What would be answered, if it had been asked by somebody without an address and a VLAN.
+    let payload = Payload::Other { ether_type: 0 };
+    let nobody = Parsed { destination: context.gateway_mac, source: context.mac, vlan: None, payload };
+    let way = way_back(&nobody, Ipv6Addr::UNSPECIFIED, context.gateway_mac, context.link_local());
+    advertisement(context).map(|message| way.icmp(&nobody, message))
+}
+
+/// The message, without its checksum.
+fn advertisement(context: &ServiceContext<'_>) -> Option<Vec<u8>> {
+    let mut subnets = context.subnets.iter().filter(|subnet| subnet.gateway.is_ipv6()).peekable();
+    subnets.peek()?;
     let lease = context.lease.to_be_bytes();
     let mut reply = vec![kind::ROUTER_ADVERTISEMENT, 0, 0, 0, HOP_LIMIT, MANAGED_AND_OTHER];
     reply.extend_from_slice(&ROUTER_LIFETIME.to_be_bytes());
@@ -68,14 +84,11 @@ pub fn answer(context: &ServiceContext<'_>, parsed: &Parsed, frame: &[u8]) -> An
         reply.extend_from_slice(&lease);
         reply.extend_from_slice(servers.as_flattened());
     }
-    let way = way_back(parsed, asked.source, context.gateway_mac, context.link_local());
-    Ok(Some(way.icmp(parsed, reply)))
+    Some(reply)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv6Addr;
-
     use super::super::testing::*;
     use super::*;
     use crate::verdict::DropReason;
@@ -105,6 +118,13 @@ mod tests {
         assert_eq!(reply[..6], [0x33, 0x33, 0, 0, 0, 1]);
         let beyond = icmp6(GUEST6, ALL_ROUTERS, 64, vec![133, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(ask(answer, &beyond), Err(DropReason::Service));
+    }
+
+    #[test]
+    fn nobody_has_to_ask() {
+        let asked = icmp6(Ipv6Addr::UNSPECIFIED, ALL_ROUTERS, 255, vec![133, 0, 0, 0, 0, 0, 0, 0]);
+        let solicited = ask(answer, &asked).unwrap().unwrap();
+        with_context(|context| assert_eq!(unsolicited(context).unwrap(), solicited));
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub(super) fn answer(ask: Ask, context: &ServiceContext<'_>, parsed: &Parsed, fr
         Ask::NoRoute => icmp::unreachable(context, parsed, frame, icmp::Unreachable::Network),
         Ask::HopLimit => icmp::time_exceeded(context, parsed, frame),
         Ask::PathMtu(mtu) => icmp::too_big(context, parsed, frame, mtu),
+        // There is nobody to be told.
+        Ask::Fragment(_) => Ok(None),
     }
 }
 
@@ -27,6 +29,6 @@ pub(super) fn reason(ask: Ask) -> Option<DropReason> {
         Ask::Arp | Ask::Neighbor | Ask::Router | Ask::Dhcp4 | Ask::Dhcp6 | Ask::Echo | Ask::NoPort => None,
         Ask::NoRoute => Some(DropReason::NoRoute),
         Ask::HopLimit => Some(DropReason::HopLimit),
-        Ask::PathMtu(_) => Some(DropReason::PathMtu),
+        Ask::PathMtu(_) | Ask::Fragment(_) => Some(DropReason::PathMtu),
     }
 }

@@ -1,24 +1,27 @@
 //! Software tier: whole frames, everything that the other tiers do not do.
 //!
 //! A guest's question is answered by a service. The sender of a packet that cannot go on is told by an ICMP error: by the port
-//! it came from, or back through the tunnel.
+//! it came from, or back through the tunnel. A packet that is too long goes on in fragments where its sender allows it.
 
 mod dispatch;
 pub(crate) mod limit;
+mod pieces;
+pub(crate) mod schedule;
 
 use std::net::IpAddr;
 
 use crate::packet::{Mac, Packet, Parsed, parse};
-use crate::service::ServiceContext;
+use crate::service::{ServiceContext, ra};
 use crate::switch::{Ask, Metadata, Next, Origin, Stop, after, before, complete_udp6, encapsulate};
 use crate::tables::{Attachment, Endpoint, Key, Tables};
-use crate::verdict::{DropReason, Reply, Verdict};
+use crate::verdict::{DropReason, PortId, Reply, Verdict};
 
 /// Deals with a whole frame, whose head is in `packet`. `id` identifies the outer IPv4 packet of a reply.
 pub(crate) fn serve(tables: &Tables, packet: &Packet, frame: &[u8], id: u16, out: &mut Vec<Reply>) -> Verdict {
     match stopped(tables, packet) {
         Stopped::Port(Stop::Drop(reason)) => Verdict::Drop(reason),
         Stopped::Port(Stop::Ask(ask)) => by_port(tables, packet, frame, ask, out),
+        Stopped::TooLong(metadata, next, mtu) => pieces::send(tables, packet, (&metadata, &next), frame, mtu, id, out),
         Stopped::Tunnel(metadata, next, ask) => through_tunnel(tables, &metadata, &next, frame, ask, id, out),
     }
 }
@@ -27,6 +30,8 @@ pub(crate) fn serve(tables: &Tables, packet: &Packet, frame: &[u8], id: u16, out
 enum Stopped {
     Port(Stop),
     Tunnel(Metadata, Next, Ask),
+    /// It may be cut up into packets of so many bytes.
+    TooLong(Metadata, Next, u16),
 }
 
 fn stopped(tables: &Tables, packet: &Packet) -> Stopped {
@@ -37,6 +42,7 @@ fn stopped(tables: &Tables, packet: &Packet) -> Stopped {
         Ok((metadata, next)) => match (after::check(tables, packet, &metadata, &next), metadata.from) {
             // The tables were replaced in between: now there is a way, which the sender's next frame takes.
             (Ok(_), _) => Stopped::Port(DropReason::Unresolved.into()),
+            (Err(Stop::Ask(Ask::Fragment(mtu))), _) => Stopped::TooLong(metadata, next, mtu),
             (Err(Stop::Ask(ask)), Origin::Tunnel { .. }) => Stopped::Tunnel(metadata, next, ask),
             (Err(stop), _) => Stopped::Port(stop),
         },
@@ -109,10 +115,20 @@ impl Served {
 }
 
 fn ask_service(tables: &Tables, endpoint: &Endpoint, ask: Ask, parsed: &Parsed, frame: &[u8]) -> Served {
-    let reason = dispatch::reason(ask);
-    let Some(network) = tables.network(endpoint.network) else {
-        return Served { answer: Err(DropReason::UnknownNetwork), reason };
-    };
+    let answer = with_context(tables, endpoint, |context| dispatch::answer(ask, context, parsed, frame));
+    Served { answer: answer.unwrap_or(Err(DropReason::UnknownNetwork)), reason: dispatch::reason(ask) }
+}
+
+/// The advertisement of the router to the endpoint at a port, if there is one.
+pub(crate) fn advertisement(tables: &Tables, port: PortId) -> Option<Reply> {
+    let Attachment::Endpoint(number) = tables.attachment(port) else { return None };
+    let frame = with_context(tables, tables.endpoint(number)?, ra::unsolicited)??;
+    Some(Reply { port, frame })
+}
+
+/// Calls a service for an endpoint; None where its network is not there.
+fn with_context<T>(tables: &Tables, endpoint: &Endpoint, service: impl FnOnce(&ServiceContext<'_>) -> T) -> Option<T> {
+    let network = tables.network(endpoint.network)?;
     let neighbor = |address: IpAddr| -> Option<Mac> {
         let owner = tables.addresses().get(&Key::address(endpoint.network, address))?;
         match owner.hop() {
@@ -120,7 +136,7 @@ fn ask_service(tables: &Tables, endpoint: &Endpoint, ask: Ask, parsed: &Parsed, 
             None => Some(network.gateway_mac),
         }
     };
-    let context = ServiceContext {
+    Some(service(&ServiceContext {
         gateway_mac: network.gateway_mac,
         subnets: &endpoint.subnets,
         mtu: endpoint.mtu,
@@ -129,6 +145,5 @@ fn ask_service(tables: &Tables, endpoint: &Endpoint, ask: Ask, parsed: &Parsed, 
         mac: endpoint.mac,
         addresses: &endpoint.addresses,
         neighbor: &neighbor,
-    };
-    Served { answer: dispatch::answer(ask, &context, parsed, frame), reason }
+    }))
 }

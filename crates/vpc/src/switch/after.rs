@@ -107,7 +107,8 @@ pub(crate) fn check<'a>(
         }
     };
     if offload::packet_len(&ip, packet.segmentation) > usize::from(hop.mtu) {
-        return Err(Stop::Ask(Ask::PathMtu(hop.mtu)));
+        let ask = if ip.dont_fragment { Ask::PathMtu(hop.mtu) } else { Ask::Fragment(hop.mtu) };
+        return Err(Stop::Ask(ask));
     }
     let back = next.back.and_then(|back| tables.hop(back));
     let (source, clamp, ecn) = match metadata.from {

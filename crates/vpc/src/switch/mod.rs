@@ -43,8 +43,10 @@ pub(crate) enum Ask {
     NoPort,
     NoRoute,
     HopLimit,
-    /// The path takes so many bytes.
+    /// The path takes so many bytes, and the sender is to be told.
     PathMtu(u16),
+    /// The path takes so many bytes, and the packet may be cut up.
+    Fragment(u16),
 }
 
 /// What is known of a frame between the tiers (Zephyrus §4.3: metadata).

@@ -1,0 +1,99 @@
+//! Packets that are too long for where they go and may be cut up (IPv4 without DF): they go there in fragments.
+
+use crate::packet::fragment::Fragments;
+use crate::packet::segment::Segmenter;
+use crate::packet::{Checksum, Head, Packet, parse};
+use crate::switch::{Metadata, Next, Origin, Stop, after, complete_udp6};
+use crate::tables::{OVERHEAD_V6, Tables};
+use crate::verdict::{DropReason, Reply, Verdict};
+
+/// Sends the packet in `frame` in pieces of at most `mtu` bytes. What is still to be done to it (checksum, segmentation) is done
+/// first: a fragment leaves nothing open.
+pub(super) fn send(
+    tables: &Tables,
+    packet: &Packet,
+    (metadata, next): (&Metadata, &Next),
+    frame: &[u8],
+    mtu: u16,
+    id: u16,
+    out: &mut Vec<Reply>,
+) -> Verdict {
+    let before = out.len();
+    match all(tables, packet, (metadata, next), frame, mtu.into(), id, out) {
+        Ok(()) => Verdict::Consumed,
+        Err(reason) => {
+            // Some of a packet's fragments are of no use to anybody.
+            out.truncate(before);
+            Verdict::Drop(reason)
+        }
+    }
+}
+
+fn all(
+    tables: &Tables,
+    packet: &Packet,
+    (metadata, next): (&Metadata, &Next),
+    frame: &[u8],
+    mtu: usize,
+    id: u16,
+    out: &mut Vec<Reply>,
+) -> Result<(), DropReason> {
+    let (outer, checksum, from) = match metadata.from {
+        Origin::Endpoint { .. } => (0, packet.checksum, metadata.from),
+        Origin::Tunnel { number, outer, ecn, checksum } => {
+            // The outer headers come off here.
+            (outer.into(), checksum, Origin::Tunnel { number, outer: 0, ecn, checksum: Checksum::Complete })
+        }
+    };
+    let ip = metadata.parsed.ip().ok_or(DropReason::EtherType)?;
+    let inner = frame.get(outer..).and_then(|inner| inner.get(..ip.end as usize)).ok_or(DropReason::Truncated)?;
+    let head = Head::of(inner);
+    let rest = &inner[head.len()..];
+    let whole =
+        Packet { head, tail: rest.len() as u32, checksum, segmentation: packet.segmentation, port: packet.port };
+    let segmenter = Segmenter::new(&whole, 0, usize::MAX)?;
+    let mut segment = Vec::new();
+    for index in 0..segmenter.segments() {
+        segment.resize(segmenter.len(index), 0);
+        segmenter.write(index, rest, &mut segment).map_err(|_| DropReason::Truncated)?;
+        let parsed = parse(&segment, segment.len())?;
+        let ip = parsed.ip().ok_or(DropReason::EtherType)?;
+        for piece in Fragments::new(&segment, ip, mtu).ok_or(DropReason::PathMtu)? {
+            let metadata = Metadata { parsed: parse(&piece, piece.len())?, from, ..*metadata };
+            let id = id.wrapping_add(out.len() as u16);
+            out.push(one(tables, packet, (&metadata, next), &piece, id)?);
+        }
+    }
+    Ok(())
+}
+
+/// One fragment as it leaves.
+fn one(
+    tables: &Tables,
+    packet: &Packet,
+    (metadata, next): (&Metadata, &Next),
+    piece: &[u8],
+    id: u16,
+) -> Result<Reply, DropReason> {
+    let head = Head::of(piece);
+    let rest = &piece[head.len()..];
+    let checksum = Checksum::Complete;
+    let mut packet = Packet { head, tail: rest.len() as u32, checksum, segmentation: None, port: packet.port };
+    let departure = after::check(tables, &packet, metadata, next).map_err(|stop| match stop {
+        Stop::Drop(reason) => reason,
+        Stop::Ask(_) => DropReason::PathMtu,
+    })?;
+    let verdict = after::send(&mut packet, metadata, &departure, id);
+    let mut frame = [packet.head.bytes(), rest].concat();
+    match verdict {
+        Verdict::Local { port, .. } => Ok(Reply { port, frame }),
+        Verdict::Underlay { port, overhead, .. } => {
+            if usize::from(overhead) == OVERHEAD_V6 {
+                complete_udp6(&mut frame);
+            }
+            Ok(Reply { port, frame })
+        }
+        Verdict::Drop(reason) => Err(reason),
+        Verdict::Software | Verdict::Consumed => Err(DropReason::Unresolved),
+    }
+}

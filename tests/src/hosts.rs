@@ -1,0 +1,137 @@
+//! Hosts and the wire between them, on one machine: network namespaces, joined by a veth pair whose ends are called `wire`.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::{Context, Daemon, Failure, Lab, Process, skip};
+
+/// Runs a program to its end and gives what it printed.
+fn run(program: &str, arguments: &[&str]) -> Result<String, Failure> {
+    let what = format!("`{program} {}`", arguments.join(" "));
+    let output = Command::new(program).args(arguments).output().context(&what)?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        Ok(text)
+    } else {
+        Err(Failure::new(format!("{what}: {}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr))))
+    }
+}
+
+/// A host: a network namespace with one end of the wire. Gone when dropped.
+pub struct Host {
+    name: String,
+    number: u8,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = run("ip", &["netns", "del", &self.name]);
+    }
+}
+
+impl Host {
+    /// Whether this machine lets us make hosts. Says so loudly where not, as the reason why `test` is skipped.
+    pub fn is_possible(test: &str) -> bool {
+        let probe = format!("softdpu-probe-{}", std::process::id());
+        if run("ip", &["netns", "add", &probe]).is_err() {
+            skip(test, "network namespaces cannot be made here (not root?)");
+            return false;
+        }
+        let _ = run("ip", &["netns", "del", &probe]);
+        if !Path::new("/dev/net/tun").exists() {
+            skip(test, "there is no /dev/net/tun");
+            return false;
+        }
+        true
+    }
+
+    /// The namespace's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// 1 or 2: the last part of its addresses.
+    pub fn number(&self) -> u8 {
+        self.number
+    }
+
+    /// The number of the host at the wire's other end.
+    pub fn other(&self) -> u8 {
+        3 - self.number
+    }
+
+    /// `ip ARGUMENTS...` on this host.
+    pub fn ip(&self, arguments: &[&str]) -> Result<String, Failure> {
+        run("ip", &[&["-n", &self.name], arguments].concat())
+    }
+
+    /// Runs a program on this host.
+    pub fn exec(&self, arguments: &[&str]) -> Result<String, Failure> {
+        run("ip", &[&["netns", "exec", &self.name], arguments].concat())
+    }
+
+    /// Starts a program on this host that goes on.
+    pub fn start(&self, lab: &Lab, name: &str, arguments: &[&str]) -> Result<Process, Failure> {
+        Process::start(name, lab.path(), Path::new("ip"), [&["netns", "exec", &self.name], arguments].concat())
+    }
+
+    /// softdpu on this host, in a folder of its own.
+    pub fn softdpu(&self, lab: &Lab, site: &str) -> Result<Daemon, Failure> {
+        let folder = lab.path().join(&self.name);
+        std::fs::create_dir_all(&folder).context("creating a folder")?;
+        Daemon::start_in(&self.name, &folder, site)
+    }
+
+    /// The MAC address of its end of the wire.
+    pub fn mac(&self) -> Result<String, Failure> {
+        self.exec(&["cat", "/sys/class/net/wire/address"]).map(|text| text.trim().to_owned())
+    }
+}
+
+/// What is between two hosts.
+pub struct Wire {
+    /// The largest packet that it takes, bytes.
+    pub mtu: u32,
+    /// Whether the hosts have IPv6 addresses instead of IPv4 ones.
+    pub v6: bool,
+    /// softdpu's way to it, as the site file calls it.
+    pub backend: &'static str,
+}
+
+impl Wire {
+    /// The address of a host.
+    pub fn address(&self, number: u8) -> String {
+        if self.v6 { format!("2001:db8::{number}") } else { format!("192.0.2.{number}") }
+    }
+
+    /// The largest packet that a tunnel over it takes.
+    pub fn inner_mtu(&self) -> u32 {
+        self.mtu - if self.v6 { 70 } else { 50 }
+    }
+
+    /// Two hosts joined by it.
+    pub fn hosts(&self, test: &str) -> Result<(Host, Host), Failure> {
+        let host = |number| {
+            let name = format!("sd-{test}-{number}-{}", std::process::id());
+            run("ip", &["netns", "add", &name]).map(|_| Host { name, number })
+        };
+        let (a, b) = (host(1)?, host(2)?);
+        let peer = ["peer", "name", "wire", "netns", &b.name];
+        run("ip", &[&["link", "add", "wire", "netns", &a.name, "type", "veth"], &peer[..]].concat())?;
+        for host in [&a, &b] {
+            let prefix = if self.v6 { 64 } else { 24 };
+            let address = format!("{}/{prefix}", self.address(host.number));
+            let nodad: &[&str] = if self.v6 { &["nodad"] } else { &[] };
+            host.ip(&[&["addr", "add", &address, "dev", "wire"], nodad].concat())?;
+            host.ip(&["link", "set", "wire", "mtu", &self.mtu.to_string(), "up"])?;
+            host.ip(&["link", "set", "lo", "up"])?;
+        }
+        Ok((a, b))
+    }
+
+    /// The part of a host's site file that says where its underlay is, for the table `node`.
+    pub fn underlay(&self, host: &Host) -> String {
+        let (address, backend) = (self.address(host.number), self.backend);
+        format!("underlay = {{ interface = \"wire\", address = \"{address}\", backend = \"{backend}\" }}\n")
+    }
+}
