@@ -1,6 +1,6 @@
 //! Counters that one thread writes and any thread reads.
 
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// A counter with a single writer: the core that owns it. Adding is a plain load and store, no locked instruction.
 #[derive(Debug, Default)]
@@ -86,8 +86,6 @@ pub struct CoreCounters {
     pub outstanding: Counter,
     /// Whether it sleeps right now.
     pub asleep: AtomicBool,
-    /// Its thread, for a nudge; 0 before it runs.
-    pub(crate) thread: AtomicI32,
 }
 
 /// What a tenant got from one core.

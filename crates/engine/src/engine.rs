@@ -10,7 +10,7 @@ use std::time::Duration;
 use softdpu_sched::{Fcfs, Share, TenantId};
 use softdpu_storage::{IoContext, Volume};
 use softdpu_sys::affinity;
-use softdpu_sys::nudge::{self, ThreadId};
+use softdpu_sys::notify::Notifier;
 use softdpu_vpc::Tables;
 use softdpu_vpc::spec::Spec;
 use thiserror::Error;
@@ -21,6 +21,9 @@ use crate::mailbox::{Inbox, Mailbox, mailbox};
 use crate::message::{CoreIndex, FromCore, QueueKey, QueueUpdate, ToCore};
 use crate::network::{Entry, Network};
 use crate::queue::{QueueSpec, Role, RunningQueue};
+
+/// What a kernel without it or a machine that has used it up lacks.
+const NOTIFIER: &str = "asynchronous I/O for interrupts (needs CONFIG_AIO, and room below the sysctl fs.aio-max-nr)";
 
 /// How the cores are set up.
 #[derive(Clone, Debug)]
@@ -82,6 +85,7 @@ pub(crate) struct CoreHandle {
 pub struct Engine {
     pub(crate) cores: Vec<CoreHandle>,
     inbox: Inbox<FromCore>,
+    notifier: Notifier,
     placed: HashMap<QueueKey, CoreIndex>,
     tenants: HashMap<TenantId, Vec<Arc<TenantCounters>>>,
     pub(crate) network: Network,
@@ -127,15 +131,16 @@ impl Engine {
 
     /// Cores without threads, and the handle on them.
     pub(crate) fn assemble(config: &EngineConfig) -> Result<(Engine, Vec<Core<Fcfs>>), EngineError> {
-        nudge::accept();
         let os = |what| move |source: std::io::Error| EngineError::Os { what, source };
         let (control, inbox) = mailbox().map_err(os("event counter"))?;
         let boxes =
             config.cpus.iter().map(|_| mailbox()).collect::<Result<Vec<_>, _>>().map_err(os("event counter"))?;
         let peers: Vec<Mailbox<ToCore>> = boxes.iter().map(|(sender, _)| sender.clone()).collect();
+        let notifier = || Notifier::new().map_err(|error| os(NOTIFIER)(error.into()));
         let mut engine = Engine {
             cores: Vec::new(),
             inbox,
+            notifier: notifier()?,
             placed: HashMap::new(),
             tenants: HashMap::new(),
             network: Network::default(),
@@ -155,6 +160,7 @@ impl Engine {
                 index: CoreIndex(index),
                 scheduler: Fcfs::new(),
                 io,
+                notifier: notifier()?,
                 inbox,
                 peers: peers.clone(),
                 control: control.clone(),
@@ -290,8 +296,14 @@ impl Engine {
         }
     }
 
-    /// Whether every core has gone round its loop since the last call, or sleeps. A core that has not is stuck in a bug or in
-    /// a system call, out of which it is nudged.
+    /// Signals an eventfd of a front end, for a queue that no core has. Never waits for the front end.
+    pub fn signal(&mut self, bell: BorrowedFd<'_>) {
+        if let Err(error) = self.notifier.signal([bell]) {
+            tracing::error!(%error, "a front end's eventfd could not be signalled");
+        }
+    }
+
+    /// Whether every core has gone round its loop since the last call, or sleeps. A core that has not is stuck in a bug.
     pub fn cores_advance(&mut self) -> bool {
         let mut advance = true;
         for core in &mut self.cores {
@@ -299,9 +311,6 @@ impl Engine {
             let asleep = core.counters.asleep.load(Ordering::Relaxed);
             if !asleep && rounds == core.rounds_seen {
                 advance = false;
-                if let Some(thread) = ThreadId::from_raw(core.counters.thread.load(Ordering::Relaxed)) {
-                    thread.nudge();
-                }
             }
             core.rounds_seen = rounds;
         }

@@ -1,15 +1,14 @@
 //! A device queue that a core serves.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use rustix::io::Errno;
 use softdpu_device::block::Requests;
 use softdpu_memory::View;
 use softdpu_ring::{Chains, Queue, Used};
 use softdpu_sched::{Nanos, QueueId, TenantId};
 use softdpu_storage::{Attachment, Volume};
-use softdpu_sys::{clock, wake};
+use softdpu_sys::clock;
 
 use crate::counters::QueueCounters;
 use crate::message::{CoreIndex, QueueKey};
@@ -131,23 +130,6 @@ impl RunningQueue {
     /// Whether everything that was taken is finished or can be taken again: a network queue has nothing at a back end.
     pub(crate) fn can_rewind(&self) -> bool {
         !matches!(self.spec.role, Role::Block { .. })
-    }
-
-    /// Sends an interrupt. False: the write blocked, which the front end must have brought about.
-    #[inline]
-    pub(crate) fn interrupt(&self) -> bool {
-        match &self.spec.call {
-            Some(call) => wake::ring(call.as_fd()) != Err(Errno::INTR),
-            None => true,
-        }
-    }
-
-    /// Tells the front end that the ring is broken.
-    pub(crate) fn signal_error(&self) {
-        if let Some(error) = &self.spec.error {
-            // Told once; one that cannot be told is not waited for twice.
-            let _ = wake::ring(error.as_fd());
-        }
     }
 
     pub(crate) fn stop_deadline(&self) -> Option<u64> {

@@ -10,7 +10,7 @@ pub mod lock;
 pub mod namespace;
 pub mod net;
 pub mod netlink;
-pub mod nudge;
+pub mod notify;
 pub mod port;
 pub mod prefetch;
 pub mod uring;

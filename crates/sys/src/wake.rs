@@ -1,4 +1,4 @@
-//! Event counters (eventfd) as doorbells between threads and towards guests.
+//! Event counters (eventfd) as doorbells between threads. Those of other processes are [`notify`](crate::notify)'s.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -21,7 +21,7 @@ impl Doorbell {
     /// Wakes whoever waits.
     pub fn ring(&self) {
         // Ours and non-blocking: a full counter is as good as any.
-        let _ = ring(self.0.as_fd());
+        let _ = write(&self.0, &1u64.to_ne_bytes());
     }
 
     /// Takes what has been rung; whether there was any.
@@ -33,19 +33,6 @@ impl Doorbell {
 impl AsFd for Doorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
-    }
-}
-
-/// Adds one to an event counter that somebody else may have made. A counter that is full is already a ringing bell.
-///
-/// # Errors
-/// `EINTR` where the write blocked until a [nudge](crate::nudge): whoever shares the descriptor made it block. What else can
-/// fail concerns only that peer.
-#[inline]
-pub fn ring(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    match write(fd, &1u64.to_ne_bytes()) {
-        Ok(_) | Err(Errno::AGAIN) => Ok(()),
-        Err(error) => Err(error),
     }
 }
 

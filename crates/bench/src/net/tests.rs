@@ -134,7 +134,7 @@ fn over_wire(load: &Load, format: Format, fate: fn(u64) -> Fate) -> Result<Outco
             while !over.load(Relaxed) {
                 if wire.carry() {
                     // Wanted or not: a load that sleeps must wake up, one that polls does not care.
-                    let _ = softdpu_sys::wake::ring(std::os::fd::AsFd::as_fd(&*bell));
+                    let _ = rustix::io::write(&*bell, &1u64.to_ne_bytes());
                 } else {
                     std::thread::yield_now();
                 }

@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{MemfdFlags, OFlags, fcntl_getfl, fcntl_setfl, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendFlags, send};
-use softdpu_engine::{QueueKey, QueueUpdate};
+use softdpu_engine::{Engine, QueueKey, QueueUpdate};
 use softdpu_memory::{DirtyBitmap, GuestAddress, Mapping, Member, PAGE, Region, UserAddress, View};
-use softdpu_sys::wake;
 use softdpu_transport::vhost_user::{
     Ack, BackendMessage, Command, CommandId, DirtyLog, FdId, MemoryRegion, QueueChange, QueueIndex, QueueStart,
     RingFormat, Session, VringBase,
@@ -145,17 +144,14 @@ impl Connection {
         self.fds.get(&id).ok_or_else(|| format!("descriptor {id} is not in the connection's table"))
     }
 
-    /// A copy of an eventfd of the front end, made non-blocking.
+    /// A copy of an eventfd of the front end.
     ///
-    /// Anything else is refused: writing to a full pipe or socket could block a core.
+    /// Anything else is refused. Whether it blocks is the front end's business: it is neither read nor written, but watched
+    /// for edges, or signalled by the kernel ([`notify`](softdpu_sys::notify)).
     pub(super) fn eventfd(&self, id: FdId) -> Result<OwnedFd, String> {
         let fd = self.fd(id)?.try_clone().map_err(|error| format!("copying a descriptor: {error}"))?;
         if !is_eventfd(fd.as_fd()) {
             return Err("a kick, call or error descriptor is not an eventfd".to_owned());
-        }
-        let flags = fcntl_getfl(&fd).map_err(|error| format!("eventfd flags: {error}"))?;
-        if !flags.contains(OFlags::NONBLOCK) {
-            fcntl_setfl(&fd, flags | OFlags::NONBLOCK).map_err(|error| format!("eventfd flags: {error}"))?;
         }
         Ok(fd)
     }
@@ -165,10 +161,10 @@ impl Connection {
     }
 
     /// Tells the front end that a queue which no core has is broken (vhost-user: SET_VRING_ERR).
-    pub(super) fn signal_error(&self, error: Option<FdId>) {
+    pub(super) fn signal_error(&self, error: Option<FdId>, engine: &mut Engine) {
+        // One that cannot be told has itself to thank.
         if let Ok(Some(fd)) = self.optional_eventfd(error) {
-            // Made non-blocking a moment ago; one that cannot be told has itself to thank.
-            let _ = wake::ring(fd.as_fd());
+            engine.signal(fd.as_fd());
         }
     }
 

@@ -201,7 +201,7 @@ pub struct PortStatus {
 /// counts once.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortCounts {
-    /// Frames that came in and were not dropped.
+    /// Frames that came in. Those whose header or length is wrong, and what is above a limit, count as dropped only.
     pub frames_in: u64,
     /// Their bytes.
     pub bytes_in: u64,

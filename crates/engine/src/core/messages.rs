@@ -9,7 +9,7 @@ use softdpu_sched::{Nanos, TenantScheduler, Work};
 use softdpu_storage::{Attachment, Volume, VolumeError};
 use softdpu_sys::clock;
 
-use super::{BLOCKED_CALL, Core, finish_here, here};
+use super::{Core, finish_here, here};
 use crate::message::{CoreIndex, Ending, FromCore, QueueKey, QueueUpdate, ToCore};
 use crate::queue::{Role, RunningQueue, State};
 
@@ -17,10 +17,10 @@ impl<S: TenantScheduler> Core<S> {
     pub(super) fn handle(&mut self, message: ToCore) {
         match message {
             ToCore::Start(queue) => {
-                let (number, told) = (queue.key.number, !queue.spec.resumed || queue.interrupt());
+                let (number, resumed) = (queue.key.number, queue.spec.resumed);
                 self.adopt(queue);
-                if !told {
-                    self.break_queue(number, BLOCKED_CALL.to_owned());
+                if resumed {
+                    self.interrupt(&[number]);
                 }
             }
             ToCore::Adopt(queue) => self.adopt(queue),
@@ -191,9 +191,7 @@ impl<S: TenantScheduler> Core<S> {
             QueueUpdate::Call(call) => {
                 queue.spec.call = call;
                 // A driver that armed before the descriptor came must not wait for ever.
-                if !queue.interrupt() {
-                    problem = Some(BLOCKED_CALL.to_owned());
-                }
+                self.interrupt(&[key.number]);
             }
             QueueUpdate::Kick(kick) => {
                 if let Some(old) = &queue.spec.kick {
@@ -309,7 +307,9 @@ impl<S: TenantScheduler> Core<S> {
         self.channels.leave(queue.spec.tenant, queue.waiting.len() as u32);
         queue.waiting.clear();
         queue.waiting.release();
-        queue.signal_error();
+        if let Err(error) = self.notifier.signal(queue.spec.error.as_ref().map(AsFd::as_fd)) {
+            tracing::error!(%error, "a front end could not be told that its queue is broken");
+        }
         self.control.send(FromCore::Broken { key: queue.key, reason });
         if stopping {
             self.end_queue(number);

@@ -17,7 +17,7 @@ use softdpu_ring::{Chains, Sink, Used};
 use softdpu_sched::{Cost, Decision, Grant, Nanos, TenantId, TenantScheduler, Work};
 use softdpu_storage::{Attachment, Done, IoContext, IoError, Request, Volume};
 use softdpu_sys::clock;
-use softdpu_sys::nudge::ThreadId;
+use softdpu_sys::notify::Notifier;
 use softdpu_vpc::Tables;
 
 use crate::channel::Channels;
@@ -34,9 +34,6 @@ const INTAKE: usize = 64;
 
 /// Rounds between two looks at what changes slowly: time-outs, stop deadlines, memory that was cut short.
 const SLOW_EVERY: u32 = 1024;
-
-/// What a front end did that made an interrupt block.
-const BLOCKED_CALL: &str = "writing to its call eventfd blocked: the front end made it blocking and filled it";
 
 /// The longest sleep, so that time-outs of back ends are noticed.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
@@ -72,6 +69,7 @@ pub(crate) struct Core<S> {
     attached: Vec<(Arc<Volume>, Attachment)>,
     /// Numbers of queues with something to publish.
     touched: Vec<u32>,
+    notifier: Notifier,
     /// Finished requests of queues that moved.
     travelling: Vec<(QueueKey, CoreIndex, Vec<Finished>)>,
     announced: bool,
@@ -81,6 +79,7 @@ pub(crate) struct Core<S> {
     requests: Vec<Request>,
     done: Vec<Done>,
     batch: Chains,
+    interrupts: Vec<u32>,
 
     net: Net,
     /// Frames on their way to each core.
@@ -92,6 +91,7 @@ pub(crate) struct CoreParts<S> {
     pub index: CoreIndex,
     pub scheduler: S,
     pub io: IoContext,
+    pub notifier: Notifier,
     pub inbox: Inbox<ToCore>,
     pub peers: Vec<Mailbox<ToCore>>,
     pub control: Mailbox<FromCore>,
@@ -125,12 +125,14 @@ impl<S: TenantScheduler> Core<S> {
             flights: Flights::default(),
             attached: Vec::new(),
             touched: Vec::new(),
+            notifier: parts.notifier,
             travelling: Vec::new(),
             announced: false,
             stopping: false,
             requests: Vec::with_capacity(INTAKE),
             done: Vec::with_capacity(INTAKE),
             batch: Chains::new(),
+            interrupts: Vec::new(),
             net: Net::new(parts.tables),
             parcels: parts.parcels,
         })
@@ -138,7 +140,6 @@ impl<S: TenantScheduler> Core<S> {
 
     /// Runs until told to shut down.
     pub(crate) fn run(mut self) {
-        self.counters.thread.store(ThreadId::current().as_raw(), Relaxed);
         let mut last = clock::now();
         let mut idle_since = last;
         let mut until_slow = SLOW_EVERY;
@@ -253,7 +254,13 @@ impl<S: TenantScheduler> Core<S> {
         let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return };
         if !matches!(queue.spec.role, Role::Block { .. }) {
             let (units, bytes) = self.transmit(number, grant.units as usize);
-            return self.charge(grant, started, units as u32, bytes);
+            let time = self.charge(grant, started, units as u32, bytes);
+            if let Some(Some(queue)) = self.queues.get_mut(number as usize)
+                && let Role::Transmit(transmit) = &mut queue.spec.role
+            {
+                transmit.ran(units, time);
+            }
+            return;
         }
         let Some(attachment) = queue.attachment else { return };
         let units = (grant.units as usize).min(queue.waiting.len());
@@ -314,11 +321,11 @@ impl<S: TenantScheduler> Core<S> {
             self.break_queue(number, reason);
         }
         self.finish_done(None);
-        self.charge(grant, started, units as u32, bytes);
+        let _ = self.charge(grant, started, units as u32, bytes);
     }
 
-    /// Tells the scheduler and the tenant's account what running a grant since `started` cost.
-    fn charge(&mut self, grant: Grant, started: u64, units: u32, bytes: u64) {
+    /// Tells the scheduler and the tenant's account what running a grant since `started` cost. Returns its time.
+    fn charge(&mut self, grant: Grant, started: u64, units: u32, bytes: u64) -> Nanos {
         let ended = clock::now();
         let cost = Cost { units, time: Nanos(ended.saturating_sub(started)), bytes };
         self.scheduler.charge(Nanos(ended), grant, cost);
@@ -327,6 +334,7 @@ impl<S: TenantScheduler> Core<S> {
             tenant.bytes.add(bytes);
             tenant.core_ns.add(cost.time.0);
         }
+        cost.time
     }
 
     /// Gives back what back ends have ended since they were last looked at, and tells the scheduler what that cost them.
@@ -376,7 +384,8 @@ impl<S: TenantScheduler> Core<S> {
             self.peers[core.0].send(ToCore::Completed { key, done });
         }
         let mut touched = std::mem::take(&mut self.touched);
-        for number in touched.drain(..) {
+        let mut interrupts = std::mem::take(&mut self.interrupts);
+        for &number in &touched {
             let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
             queue.touched = false;
             if queue.finished.is_empty() || queue.state == State::Broken {
@@ -387,9 +396,8 @@ impl<S: TenantScheduler> Core<S> {
             match queue.spec.ring.complete(&queue.finished) {
                 Ok(notify) => {
                     let counters = &queue.spec.counters;
-                    let mut blocked = false;
                     if notify {
-                        blocked = !queue.interrupt();
+                        interrupts.push(number);
                         counters.interrupts.add(1);
                     } else {
                         counters.suppressed.add(1);
@@ -403,16 +411,30 @@ impl<S: TenantScheduler> Core<S> {
                         self.announced = true;
                         self.control.send(FromCore::FirstCompletion { at_ns: clock::now() });
                     }
-                    if blocked {
-                        self.break_queue(number, BLOCKED_CALL.to_owned());
-                    } else if queue.taken == 0 && queue.stop_deadline().is_some() {
-                        self.end_queue(number);
-                    }
                 }
                 Err(error) => self.break_queue(number, error.to_string()),
             }
         }
+        self.interrupt(&interrupts);
+        interrupts.clear();
+        self.interrupts = interrupts;
+        for number in touched.drain(..) {
+            let queue = self.queues[number as usize].as_deref();
+            if queue.is_some_and(|queue| queue.taken == 0 && queue.stop_deadline().is_some()) {
+                self.end_queue(number);
+            }
+        }
         self.touched = touched;
+    }
+
+    /// Sends the interrupts of these queues, with one system call.
+    #[inline]
+    fn interrupt(&mut self, numbers: &[u32]) {
+        let queues = numbers.iter().filter_map(|&number| self.queues.get(number as usize)?.as_deref());
+        let calls = queues.filter_map(|queue| Some(queue.spec.call.as_ref()?.as_fd()));
+        if let Err(error) = self.notifier.signal(calls) {
+            tracing::error!(%error, "interrupts could not be sent");
+        }
     }
 
     /// What changes slowly.

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicUsize;
 use softdpu_ring::Format;
 use softdpu_sched::{Cost, Decision, Fcfs, Grant, Nanos, QueueId, Share, TenantId, TenantScheduler, Work};
 use softdpu_storage::{IoContext, Kind, PathBroker, Volume, VolumeSpec};
+use softdpu_sys::notify::Notifier;
 use softdpu_vpc::Tables;
 use softdpu_vpc::spec::Spec;
 
@@ -54,6 +55,7 @@ fn core_with(guest: &Guest, volume: &Arc<Volume>) -> Core<Recorder> {
         index: CoreIndex(0),
         scheduler: Recorder::default(),
         io: IoContext::new(64).unwrap(),
+        notifier: Notifier::new().unwrap(),
         inbox,
         peers: vec![peer],
         control,

@@ -20,6 +20,8 @@ pub struct Transmit {
     limit: Option<RateLimit>,
     /// Frames that wait for a receiver's room.
     pub(crate) held: Option<Held>,
+    /// How much is taken from its ring at once.
+    turn: Turn,
 }
 
 /// A queue whose next frame found no room.
@@ -40,13 +42,19 @@ pub(crate) enum NoFrame {
 impl Transmit {
     /// A queue that may send up to `limit`.
     pub fn new(port: PortId, model: net::Transmit, limit: Option<RateLimit>) -> Transmit {
-        Transmit { port, model, limit, held: None }
+        Transmit { port, model, limit, held: None, turn: Turn::default() }
     }
 
-    /// How many frames may be taken now.
+    /// How many frames may be taken now, before another queue has its turn.
     #[inline]
     pub(crate) fn room(&self, now: Nanos) -> usize {
-        self.limit.as_ref().map_or(usize::MAX, |limit| limit.room(now))
+        self.limit.as_ref().map_or(usize::MAX, |limit| limit.room(now)).min(self.turn.frames)
+    }
+
+    /// So many frames took the core so long.
+    #[inline]
+    pub(crate) fn ran(&mut self, frames: usize, time: Nanos) {
+        self.turn.ran(frames, time);
     }
 
     /// When a queue without [`room`](Self::room) may go on.
@@ -108,6 +116,40 @@ fn reason(why: TxDrop) -> DropReason {
     }
 }
 
+/// How many frames are taken from a ring before another has its turn.
+///
+/// What a frame costs differs a thousandfold: one of 64 KiB that the core has to cut up and sum takes as long as hundreds of
+/// small ones. Counted in frames alone, one guest's turn could be as long as a hundred of another's. What the next frames cost
+/// is not known before they are taken, so a turn that was too long is followed by shorter ones, and those grow again in steps:
+/// frames that are costly now and then gain little.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Turn {
+    frames: usize,
+}
+
+impl Turn {
+    /// The most a turn is meant to take: many times what looking at all rings costs, and little to wait for.
+    const TIME: u64 = 50_000;
+    /// Frames of a turn that takes less.
+    const FRAMES: usize = 64;
+
+    #[inline]
+    fn ran(&mut self, frames: usize, time: Nanos) {
+        if time.0 > Self::TIME {
+            // Less than were taken: fits.
+            self.frames = ((frames as u64 * Self::TIME / time.0) as usize).max(1);
+        } else if time.0 <= Self::TIME / 2 {
+            self.frames = (self.frames * 2).min(Self::FRAMES);
+        }
+    }
+}
+
+impl Default for Turn {
+    fn default() -> Turn {
+        Turn { frames: Turn::FRAMES }
+    }
+}
+
 /// Limits on what a port sends. Frames above it stay in the ring, as before a slow wire.
 ///
 /// All transmit queues of a port share one, on whatever core they are, or the limit would be one per queue. The lock is taken
@@ -157,5 +199,48 @@ impl RateLimit {
             let bytes = buckets.bytes.as_mut().map_or(now, |bucket| bucket.next(now));
             packets.max(bytes)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A 64 KiB frame that is cut up, and a small one, nanoseconds.
+    const LARGE: u64 = 40_000;
+    const SMALL: u64 = 60;
+
+    /// Runs a turn of frames that cost so much each; what it took.
+    fn run(turn: &mut Turn, each: u64) -> u64 {
+        let time = turn.frames as u64 * each;
+        turn.ran(turn.frames, Nanos(time));
+        time
+    }
+
+    #[test]
+    fn cheap_frames_come_in_whole_turns_and_costly_ones_a_few_at_a_time() {
+        let mut turn = Turn::default();
+        (0..10).for_each(|_| assert!(run(&mut turn, SMALL) < Turn::TIME));
+        assert_eq!(turn.frames, Turn::FRAMES);
+        run(&mut turn, LARGE);
+        (0..10).for_each(|_| assert!(run(&mut turn, LARGE) <= Turn::TIME));
+        run(&mut turn, u64::from(u32::MAX));
+        assert_eq!(turn.frames, 1, "there is always a turn");
+        (0..6).for_each(|_| assert!(run(&mut turn, SMALL) < Turn::TIME));
+        assert_eq!(turn.frames, Turn::FRAMES);
+    }
+
+    #[test]
+    fn a_guest_that_times_its_costly_frames_gains_little() {
+        let mut turn = Turn::default();
+        let turns = 1000;
+        let costly = |turn: &Turn| if turn.frames == Turn::FRAMES { LARGE } else { SMALL };
+        let time: u64 = (0..turns)
+            .map(|_| {
+                let each = costly(&turn);
+                run(&mut turn, each)
+            })
+            .sum();
+        assert!(time / turns < Turn::FRAMES as u64 * LARGE / 6, "{} ns a turn", time / turns);
     }
 }

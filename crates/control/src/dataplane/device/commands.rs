@@ -122,7 +122,7 @@ impl Device {
             awaited.tokens.extend(host.engine.update_queue(key, update).ok());
         }
         self.begin_stops(&mut awaited, &broken, Duration::ZERO, host);
-        self.await_or_ack(awaited)
+        self.await_or_ack(awaited, host)
     }
 
     fn await_updates(
@@ -133,7 +133,7 @@ impl Device {
     ) -> Option<Ack> {
         let tokens =
             updates.into_iter().filter_map(|(key, update)| host.engine.update_queue(key, update).ok()).collect();
-        self.await_or_ack(Awaited { id, tokens, stops: HashMap::new(), bases: BTreeMap::new(), end: End::Done })
+        self.await_or_ack(Awaited { id, tokens, stops: HashMap::new(), bases: BTreeMap::new(), end: End::Done }, host)
     }
 
     fn stop_queues(
@@ -146,7 +146,7 @@ impl Device {
     ) -> Option<Ack> {
         let mut awaited = Awaited { id, tokens: HashSet::new(), stops: HashMap::new(), bases: BTreeMap::new(), end };
         self.begin_stops(&mut awaited, &indexes, patience, host);
-        self.await_or_ack(awaited)
+        self.await_or_ack(awaited, host)
     }
 
     fn begin_stops(&mut self, awaited: &mut Awaited, indexes: &[QueueIndex], patience: Duration, host: &mut Host<'_>) {
@@ -171,9 +171,9 @@ impl Device {
         }
     }
 
-    fn await_or_ack(&mut self, awaited: Awaited) -> Option<Ack> {
+    fn await_or_ack(&mut self, awaited: Awaited, host: &mut Host<'_>) -> Option<Ack> {
         if awaited.is_over() {
-            self.lose_queues(&awaited);
+            self.lose_queues(&awaited, host);
             return Some(awaited.ack());
         }
         self.connection.as_mut()?.awaited = Some(awaited);
@@ -215,7 +215,7 @@ impl Device {
             FromCore::FirstCompletion { .. } => {}
         }
         let Some(awaited) = connection.awaited.take_if(|awaited| awaited.is_over()) else { return Ok(()) };
-        self.lose_queues(&awaited);
+        self.lose_queues(&awaited, host);
         let (id, ack) = (awaited.id, awaited.ack());
         match self.acknowledge(id, ack) {
             Ok(actions) => self.act(actions, host),

@@ -295,7 +295,7 @@ impl Device {
         }
         let lost: Vec<_> = self.connection.iter().flat_map(|connection| connection.session.broken()).collect();
         for (index, base) in lost {
-            self.lose_queue(index, base);
+            self.lose_queue(index, base, host);
         }
         self.tell_size();
         host.wire.send(&Up::Attached { connection: id }, Vec::new())

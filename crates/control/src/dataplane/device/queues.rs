@@ -32,7 +32,7 @@ impl Device {
             Err(reason) => {
                 // The ring's content is the driver's, not the message's: the queue is broken, the connection goes on.
                 connection.queues.insert(index, Run::Failed { base });
-                connection.signal_error(error);
+                connection.signal_error(error, host.engine);
                 self.trouble = Some(format!("queue {index}: {reason}"));
                 tracing::warn!(device = %self.name, queue = index.0, reason, "queue cannot start");
             }
@@ -88,7 +88,7 @@ impl Device {
             let Some(current) = &mut self.connection else { return };
             let failed = matches!(run, Run::Failed { .. });
             if failed {
-                current.signal_error(error);
+                current.signal_error(error, host.engine);
             }
             current.queues.insert(index, run);
             let ailing = |run: &Run| matches!(run, Run::Failed { .. } | Run::Broken(_));
@@ -162,20 +162,20 @@ impl Device {
     }
 
     /// The queues that a new memory table left without their rings are broken, and everybody who looks is told.
-    pub(super) fn lose_queues(&mut self, awaited: &Awaited) {
+    pub(super) fn lose_queues(&mut self, awaited: &Awaited, host: &mut Host<'_>) {
         let End::Broken(indexes) = &awaited.end else { return };
         for (index, base) in indexes.iter().filter_map(|index| Some((*index, *awaited.bases.get(index)?))) {
-            self.lose_queue(index, base);
+            self.lose_queue(index, base, host);
         }
     }
 
-    pub(super) fn lose_queue(&mut self, index: QueueIndex, base: VringBase) {
+    pub(super) fn lose_queue(&mut self, index: QueueIndex, base: VringBase, host: &mut Host<'_>) {
         let Some(connection) = &mut self.connection else { return };
         let reason = "its rings are not in the memory that the front end shares now";
         tracing::warn!(device = %self.name, queue = index.0, reason, "queue broken by its front end");
         self.trouble = Some(format!("queue {index}: {reason}"));
         connection.queues.insert(index, Run::Failed { base });
-        connection.signal_error(connection.session.error_descriptor(index));
+        connection.signal_error(connection.session.error_descriptor(index), host.engine);
     }
 
     /// Whether one of its queues has this key.
