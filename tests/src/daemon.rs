@@ -18,6 +18,34 @@ const READY_DEADLINE: Duration = Duration::from_secs(20);
 /// From the death of a data plane to the next one's first sign of life.
 const RESTART_DEADLINE: Duration = Duration::from_secs(20);
 
+/// What a port counted, as `status` shows it.
+#[derive(Clone, Debug)]
+pub struct PortCounts(Value);
+
+impl PortCounts {
+    /// A counter; 0 where there is none.
+    pub fn count(&self, name: &str) -> u64 {
+        self.0[name].as_u64().unwrap_or(0)
+    }
+
+    /// Frames that came in and were dropped for a reason.
+    pub fn dropped_in(&self, reason: &str) -> u64 {
+        self.0["dropped_in"][reason].as_u64().unwrap_or(0)
+    }
+
+    /// Frames that came in and were dropped, or were to go out and were dropped.
+    pub fn drops(&self) -> u64 {
+        let maps = [&self.0["dropped_in"], &self.0["dropped_out"]].into_iter().filter_map(Value::as_object);
+        maps.flat_map(|map| map.values()).filter_map(Value::as_u64).sum()
+    }
+}
+
+impl std::fmt::Display for PortCounts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 /// A running `softdpu run`.
 pub struct Daemon {
     process: Process,
@@ -93,16 +121,26 @@ impl Daemon {
         Ok((pid, number("restarts")?))
     }
 
+    /// What `status` shows for the device `name`.
+    pub fn device(&self, name: &str) -> Result<Value, Failure> {
+        let mut status = self.status()?;
+        let devices = status["devices"].as_array_mut().map(std::mem::take).unwrap_or_default();
+        let device = devices.into_iter().find(|device| device["name"] == name);
+        device.ok_or_else(|| Failure::new(format!("status shows no device {name}")))
+    }
+
     /// The state that `status` shows for the device of the volume `name`.
     pub fn device_state(&self, name: &str) -> Result<String, Failure> {
-        let status = self.status()?;
-        let wanted = format!("{name}-disk");
-        let devices = status["devices"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let state = devices.iter().find(|device| device["name"] == wanted.as_str()).map(|device| &device["state"]);
-        let state = state.and_then(Value::as_str);
-        state
-            .map(str::to_owned)
-            .ok_or_else(|| Failure::new(format!("status shows no state of device {wanted}: {status}")))
+        let device = self.device(&format!("{name}-disk"))?;
+        let state = device["state"].as_str().map(str::to_owned);
+        state.ok_or_else(|| Failure::new(format!("status shows no state of the device: {device}")))
+    }
+
+    /// What `status` counts at the port of the device `name`.
+    pub fn port(&self, name: &str) -> Result<PortCounts, Failure> {
+        let mut device = self.device(name)?;
+        let port = device["port"].take();
+        if port.is_object() { Ok(PortCounts(port)) } else { Err(Failure::new(format!("{name} has no port: {device}"))) }
     }
 
     /// The same, once the data plane takes changes: a process that has just been started does not yet.

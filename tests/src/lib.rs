@@ -36,7 +36,7 @@ mod wait;
 
 pub use accel::Accel;
 pub use capture::{Capture, Findings, Recording};
-pub use daemon::Daemon;
+pub use daemon::{Daemon, PortCounts};
 pub use device::GuestDevice;
 pub use failure::{Context, Failure};
 pub use guest::{Guest, GuestDisk, GuestSpec, Root};

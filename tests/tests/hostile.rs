@@ -25,6 +25,8 @@ mod requests;
 mod rings;
 #[path = "hostile/scene.rs"]
 mod scene;
+#[path = "hostile/walls.rs"]
+mod walls;
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -154,6 +156,29 @@ fn what_was_broken_before_a_kill_of_the_data_plane_is_broken_after_it() {
         let progress = bystander.progress()?;
         bystander.goes_on(progress)?;
         eprintln!("{}", bystander.stop()?);
+        scene.stop()
+    });
+}
+
+#[test]
+fn a_front_end_whose_interrupts_would_block_holds_up_nobody() {
+    /// How long it goes on.
+    const TIME: Duration = Duration::from_secs(3);
+    /// The most that a round of the bystander on the same core may take: a scheduler's doing on a busy machine. A write that
+    /// blocks ends when somebody reads, if ever.
+    const WORST: Duration = Duration::from_millis(500);
+    Lab::run("walls", |lab| {
+        let scene = Scene::start(lab, &SITE.replace("HOSTILE", MEMORY))?;
+        let bystander = Bystander::start(&scene.socket("bystander"))?;
+        let progress = bystander.progress()?;
+        let (reads, built) = walls::read_behind_a_wall(&scene.socket("hostile"), TIME)?;
+        bystander.goes_on(progress)?;
+        let worst = bystander.worst();
+        let interrupts = scene.interrupts()?;
+        eprintln!("{reads} reads and {interrupts} interrupts behind {built} walls; {}", bystander.stop()?);
+        assert!(reads > 100 && built > 100 && interrupts >= reads, "nothing was put to the test");
+        assert!(worst < WORST, "a round of the bystander took {worst:?}");
+        scene.same_data_plane()?;
         scene.stop()
     });
 }

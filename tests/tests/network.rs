@@ -165,9 +165,30 @@ fn another_tenants_guest_with_the_same_address_reaches_nobody_but_itself() {
         other.ask("ping 10.0.255.254", DEADLINE)?;
         second.ask("silence 10.0.255.254", DEADLINE)?;
 
+        // The counters tell who moved what: a file crossed acme's network, and none globex's.
+        let file = u64::from(MIB) << 20;
+        let moved = [("acme-vm1", "bytes_in"), ("acme-vm2", "bytes_out"), ("globex-vm1", "bytes_in")];
+        let moved = moved.map(|(port, counter)| daemon.port(port).map(|port| port.count(counter)));
+        let [sent, received, others] = moved;
+        let (sent, received, others) = (sent?, received?, others?);
+        assert!(
+            sent >= file && received >= file && others < file,
+            "{sent} sent, {received} received, {others} globex's"
+        );
+        let spoofed = |port: &str| {
+            let port = daemon.port(port)?;
+            Ok::<_, Failure>(port.dropped_in("spoofed-address") + port.dropped_in("spoofed-neighbor"))
+        };
+        let before = spoofed("acme-vm2")?;
+
         // An address that is not its own, even a free one of its own network, gets a guest nowhere.
         second.ask("address 10.0.0.77/16", DEADLINE)?;
         second.ask("silence 10.0.0.1 -I 10.0.0.77", DEADLINE)?;
+        assert!(
+            spoofed("acme-vm2")? > before,
+            "what was dropped is not counted as spoofed: {}",
+            daemon.port("acme-vm2")?
+        );
         second.ask("ping 10.0.0.2", DEADLINE)?;
         finish(vec![first, second, other])?;
         daemon.stop()

@@ -58,6 +58,11 @@ impl Bystander {
         wait_until("the bystander to go on", SOON, || Ok((self.progress()? > before + 1).then_some(())))
     }
 
+    /// The slowest round so far.
+    pub fn worst(&self) -> Duration {
+        Duration::from_micros(self.shared.worst_us.load(Relaxed))
+    }
+
     /// Ends it; what it did, in words.
     pub fn stop(self) -> Result<String, Failure> {
         self.shared.stop.store(true, Relaxed);

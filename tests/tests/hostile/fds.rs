@@ -125,16 +125,16 @@ fn kinds() -> Vec<Abuse> {
             let event = eventfd(1 << 20, EventfdFlags::CLOEXEC | EventfdFlags::SEMAPHORE).context("eventfd")?;
             as_kick(f, event)
         }),
-        Abuse::new("a call eventfd made blocking again, full", "an interrupt blocks", Breaks("blocked"), |f| {
-            let event = eventfd(0, EventfdFlags::CLOEXEC).context("eventfd")?;
+        Abuse::new("a call eventfd made blocking again, full", "a write would block", Harmless, |f| {
+            let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).context("eventfd")?;
             as_call(f, &event)?;
-            // The daemon has made it non-blocking and may have rung it once. Whoever passed it can fill it, and undo that.
+            // Whoever passed it can fill it at any time, and make it block whoever writes.
             rustix::io::write(&event, &(u64::MAX - 2).to_ne_bytes()).context("filling the eventfd")?;
             while rustix::io::write(&event, &1u64.to_ne_bytes()).is_ok() {}
             fcntl_setfl(&event, OFlags::empty()).context("fcntl")?;
             f.add(0, 0, None);
             f.publish();
-            Ok(Seen::Nothing)
+            f.completed()
         }),
         Abuse::new("a blocking eventfd as call, full", "an interrupt would block", Harmless, |f| {
             let event = eventfd(0, EventfdFlags::CLOEXEC).context("eventfd")?;

@@ -204,10 +204,12 @@ impl Scene {
     }
 
     fn device(&self) -> Result<Value, Failure> {
-        let mut status = self.daemon.status()?;
-        let devices = status["devices"].as_array_mut().map(std::mem::take).unwrap_or_default();
-        let device = devices.into_iter().find(|device| device["name"] == "hostile-disk");
-        device.ok_or_else(|| Failure::new("status shows no device hostile-disk"))
+        self.daemon.device("hostile-disk")
+    }
+
+    /// Interrupts that the device sent.
+    pub fn interrupts(&self) -> Result<u64, Failure> {
+        Ok(self.device()?["queues"][0]["interrupts_sent"].as_u64().unwrap_or(0))
     }
 
     fn errors(&self) -> Result<u64, Failure> {

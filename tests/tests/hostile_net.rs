@@ -1,0 +1,116 @@
+//! Hostile guests with interfaces against a running softdpu, beside two well-behaved ones in the same network.
+//!
+//! Each abuse begins with an interface that works. After it: frames were dropped and counted under their reason, or that queue
+//! broke, its error eventfd was signalled, and `softdpu status` says why; the interface works again, at once or with a new
+//! connection. All the while two other guests exchange frames, of which the receiver looks at every one: none may be
+//! anybody else's, and the data plane must be the same process.
+//!
+//! Floods are measured, see [`floods`].
+
+#![allow(missing_docs)]
+
+#[path = "hostile_net/chains.rs"]
+mod chains;
+#[path = "hostile_net/contents.rs"]
+mod contents;
+#[path = "hostile_net/floods.rs"]
+mod floods;
+#[path = "hostile_net/headers.rs"]
+mod headers;
+#[path = "hostile_net/nic.rs"]
+mod nic;
+#[path = "hostile_net/packets.rs"]
+mod packets;
+#[path = "hostile_net/pair.rs"]
+mod pair;
+#[path = "hostile_net/receive.rs"]
+mod receive;
+#[path = "hostile_net/scene.rs"]
+mod scene;
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use softdpu_tests::{Failure, Lab};
+
+use pair::Pair;
+use scene::{Abuse, Scene};
+
+/// Distinct abuses there have to be.
+const LEAST: usize = 100;
+
+/// How long `status` may take to show what happened, and an eventfd to be signalled.
+const SOON: Duration = Duration::from_secs(5);
+
+fn abuses() -> Vec<Abuse> {
+    let groups = [headers::abuses(), chains::abuses(), receive::abuses(), contents::abuses()];
+    let all: Vec<Abuse> = groups.into_iter().flatten().collect();
+    let names: HashSet<&str> = all.iter().map(|abuse| abuse.name).collect();
+    assert_eq!(names.len(), all.len(), "two abuses have one name");
+    all.into_iter().filter(|abuse| chosen(abuse.name)).collect()
+}
+
+/// `SOFTDPU_ABUSE` chooses those whose names have these words.
+fn chosen(name: &str) -> bool {
+    std::env::var("SOFTDPU_ABUSE").map_or(true, |part| name.contains(&part))
+}
+
+#[test]
+fn an_abuse_is_counted_or_breaks_its_own_queue_and_reaches_nobody() {
+    Lab::run("hostile-net", |lab| {
+        let scene = Scene::start(lab)?;
+        let pair = Pair::start(&scene, Some(pair::GENTLE))?;
+        let (mut held, mut failed) = (0, Vec::new());
+        for abuse in &abuses() {
+            let start = Instant::now();
+            let undisturbed = pair.received()?;
+            let outcome = scene.play(abuse).and_then(|seen| {
+                pair.goes_on(undisturbed)?;
+                scene.same_data_plane()?;
+                Ok(seen)
+            });
+            let millis = start.elapsed().as_millis();
+            match outcome {
+                Ok(seen) => {
+                    held += 1;
+                    eprintln!("ok     {:50} {millis:5} ms  {seen}", abuse.name);
+                }
+                Err(error) => {
+                    eprintln!("FAILED {:50} {millis:5} ms  {error}", abuse.name);
+                    failed.push(abuse.name);
+                    scene.same_data_plane()?;
+                }
+            }
+        }
+        eprintln!("{held} abuses held, {} failed; {}", failed.len(), pair.stop(&scene)?);
+        scene.stop()?;
+        if !failed.is_empty() {
+            return Err(Failure::new(format!("{} abuses were not contained: {}", failed.len(), failed.join(", "))));
+        }
+        assert!(held >= LEAST || std::env::var_os("SOFTDPU_ABUSE").is_some(), "{held} of at least {LEAST} abuses");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_flood_takes_nothing_from_a_pair_that_asks_for_less_than_its_share() {
+    Lab::run("hostile-floods", |lab| {
+        let scene = Scene::start(lab)?;
+        let pair = Pair::start(&scene, None)?;
+        let pace = floods::find_pace(&pair)?;
+        let mut failed = Vec::new();
+        for flood in floods::floods().into_iter().filter(|flood| chosen(flood.name)) {
+            let seen = floods::play(&scene, &pair, pace, &flood)?;
+            let ok = seen.ratio >= floods::LEAST_RATIO;
+            eprintln!("{} {:36} {seen}", if ok { "ok    " } else { "FAILED" }, flood.name);
+            if !ok {
+                failed.push(flood.name);
+            }
+            scene.same_data_plane()?;
+        }
+        eprintln!("paced at {pace} frames/s; {}", pair.stop(&scene)?);
+        scene.stop()?;
+        assert!(failed.is_empty(), "the pair lost more than a tenth of its frames to: {}", failed.join(", "));
+        Ok(())
+    });
+}

@@ -1,0 +1,153 @@
+//! Two well-behaved guests: numbered frames from one to the other, at a pace, and a look at each that arrives.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use softdpu_bench::Format;
+use softdpu_bench::net::Frames;
+use softdpu_bench::net::port::{Options, Port};
+use softdpu_bench::net::receiver::Receiver;
+use softdpu_bench::net::sender::Sender;
+use softdpu_tests::{Context, Failure, wait_until};
+
+use crate::SOON;
+use crate::packets::{A, B};
+use crate::scene::Scene;
+
+/// Descriptors of a queue: what is sent in some milliseconds in which the machine runs somebody else.
+const SIZE: u16 = 1024;
+/// Frames a second that disturb nobody.
+pub const GENTLE: u64 = 5_000;
+/// Bytes of a frame.
+const LEN: u64 = 60;
+/// Frames taken before more are sent.
+const BATCH: usize = 64;
+/// Nice value: the data-plane core's own, or the kernel would divide what their session gets of a busy machine by these.
+const NICE: i32 = -20;
+/// How long it sleeps when there is nothing to do.
+const PAUSE: Duration = Duration::from_micros(100);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Nothing more is sent.
+    closing: AtomicBool,
+    stop: AtomicBool,
+    /// Frames a second; 0: as many as go.
+    pace: AtomicU64,
+    sent: AtomicU64,
+    received: AtomicU64,
+    error: Mutex<Option<String>>,
+}
+
+pub struct Pair {
+    shared: Arc<Shared>,
+    thread: JoinHandle<()>,
+}
+
+impl Pair {
+    /// Starts at a pace, or at full speed.
+    pub fn start(scene: &Scene, pace: Option<u64>) -> Result<Pair, Failure> {
+        let connect = |name: &str, memory| {
+            let options =
+                Options { queue_size: SIZE, format: Format::Split, required: Vec::new(), memory, timeout: SOON };
+            Port::connect(&scene.socket(name), &options).context(format_args!("connecting {name}"))
+        };
+        let frames = Frames::Smallest;
+        let mut a = connect("a", Sender::bytes(frames, SIZE))?;
+        let mut b = connect("b", Receiver::bytes(frames, SIZE) + 64)?;
+        let receiver = Receiver::new(&mut b, SIZE, frames).context("the receiver")?;
+        let sender = Sender::new(&mut a, SIZE, frames, 16, A, B).context("the sender")?;
+        let shared = Arc::new(Shared { pace: AtomicU64::new(pace.unwrap_or(0)), ..Shared::default() });
+        let theirs = Arc::clone(&shared);
+        let thread = std::thread::spawn(move || {
+            // Of this thread alone: a guest has a CPU of its own. Without the right to it, the machine has to be quiet.
+            let _ = rustix::process::nice(NICE);
+            if let Err(error) = work(Ends { a, b, sender, receiver }, &theirs) {
+                *theirs.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+            }
+        });
+        Ok(Pair { shared, thread })
+    }
+
+    pub fn set_pace(&self, pace: u64) {
+        self.shared.pace.store(pace, Relaxed);
+    }
+
+    /// Frames received; an error if one of them was not what was sent.
+    pub fn received(&self) -> Result<u64, Failure> {
+        match &*self.shared.error.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(error) => Err(Failure::new(format!("the pair was disturbed: {error}"))),
+            None => Ok(self.shared.received.load(Relaxed)),
+        }
+    }
+
+    /// Frames a second that are received in the next `time`.
+    pub fn rate(&self, time: Duration) -> Result<f64, Failure> {
+        let (start, before) = (Instant::now(), self.received()?);
+        std::thread::sleep(time);
+        Ok((self.received()? - before) as f64 / start.elapsed().as_secs_f64())
+    }
+
+    /// Fails unless frames arrived since `before`, or soon do.
+    pub fn goes_on(&self, before: u64) -> Result<(), Failure> {
+        wait_until("the pair to go on", SOON, || Ok((self.received()? > before + 1).then_some(())))
+    }
+
+    /// Ends it when what was sent has arrived, and compares what it counted with what `status` shows; in words.
+    pub fn stop(self, scene: &Scene) -> Result<String, Failure> {
+        self.shared.closing.store(true, Relaxed);
+        let all = || {
+            let [a, b] = scene.pair()?;
+            let (sent, received) = (self.shared.sent.load(Relaxed), self.received()?);
+            // What was lost on the way, its receiver being slow, is counted there.
+            let same =
+                a.count("frames_in") == sent && b.count("frames_out") == received && sent == received + b.drops();
+            let bytes = a.count("bytes_in") == sent * LEN && b.count("bytes_out") == received * LEN;
+            Ok((same && bytes && a.drops() == 0).then(|| format!("the pair received {received} of {sent} frames")))
+        };
+        let seen = wait_until("status to show what the pair sent and received", SOON, all).map_err(|error| {
+            let ports = scene.pair().map(|[a, b]| format!("{a}, {b}")).unwrap_or_default();
+            Failure::new(format!("{error}: {:?}; it shows {ports}", self.shared))
+        });
+        self.shared.stop.store(true, Relaxed);
+        self.thread.join().map_err(|_| Failure::new("the pair panicked"))?;
+        seen
+    }
+}
+
+struct Ends {
+    a: Port,
+    b: Port,
+    sender: Sender,
+    receiver: Receiver,
+}
+
+fn work(mut ends: Ends, shared: &Shared) -> Result<(), Failure> {
+    let (mut pace, mut start, mut base) = (0, Instant::now(), 0);
+    while !shared.stop.load(Relaxed) {
+        let wanted = shared.pace.load(Relaxed);
+        if wanted != pace {
+            (pace, start, base) = (wanted, Instant::now(), ends.sender.sent());
+        }
+        let due = match pace {
+            _ if shared.closing.load(Relaxed) => 0,
+            0 => usize::MAX,
+            _ => (base + (start.elapsed().as_secs_f64() * pace as f64) as u64).saturating_sub(ends.sender.sent())
+                as usize,
+        };
+        ends.sender.reap(&mut ends.a.transmit);
+        let count = due.min(BATCH).min(ends.sender.free());
+        if count > 0 {
+            ends.sender.send(&mut ends.a.transmit, count);
+            shared.sent.store(ends.sender.sent(), Relaxed);
+        }
+        let taken = ends.receiver.take(&mut ends.b.receive, BATCH).context("receiving")?;
+        shared.received.store(ends.receiver.received(), Relaxed);
+        if taken == 0 && (count == 0 || due < BATCH) {
+            std::thread::sleep(PAUSE);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! The daemon, and what has to hold after an abuse.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use softdpu_tests::{Context, Daemon, Failure, Lab, PortCounts, wait_until};
+
+use crate::SOON;
+use crate::nic::{Nic, Settings, Side};
+
+/// One network with everybody in it: what one guest may do to another, it may do to its neighbour.
+const SITE: &str = r#"
+[node]
+dataplane = { cores = [0] }
+
+[[tenant]]
+name = "mallory"
+
+[[tenant]]
+name = "alice"
+
+[[network]]
+name = "shared"
+vni  = 5001
+cidr = ["10.0.0.0/24", "fd00:5d::/64"]
+
+[[device]]
+name   = "hostile-nic"
+tenant = "mallory"
+domain = "mallory-vm"
+virtio-net = { network = "shared", address = ["10.0.0.66", "fd00:5d::66"], mac = "02:5d:00:00:00:66", packed = true, queue-size = 1024, socket = "hostile.sock" }
+
+[[device]]
+name   = "sink-nic"
+tenant = "mallory"
+domain = "mallory-sink"
+virtio-net = { network = "shared", address = ["10.0.0.67", "fd00:5d::67"], mac = "02:5d:00:00:00:67", socket = "sink.sock" }
+
+[[device]]
+name   = "a-nic"
+tenant = "alice"
+domain = "alice-a"
+virtio-net = { network = "shared", address = ["10.0.0.10", "fd00:5d::a"], mac = "02:5d:00:00:00:0a", queue-size = 1024, socket = "a.sock" }
+
+[[device]]
+name   = "b-nic"
+tenant = "alice"
+domain = "alice-b"
+virtio-net = { network = "shared", address = ["10.0.0.11", "fd00:5d::b"], mac = "02:5d:00:00:00:0b", queue-size = 1024, socket = "b.sock" }
+"#;
+
+/// What has to follow an abuse.
+pub enum Expect {
+    /// As many frames as the abuse says are dropped and counted under this reason, and no queue breaks.
+    Drops(&'static str),
+    /// A queue breaks for a reason with these words.
+    Breaks(&'static str),
+    /// Chains are given back, nothing breaks.
+    Harmless,
+    /// Whether it breaks is left open, as it depends on who is faster.
+    Survives,
+}
+
+type Act = Box<dyn Fn(&mut Nic) -> Result<u64, Failure>>;
+
+pub struct Abuse {
+    pub name: &'static str,
+    pub expect: Expect,
+    pub settings: Settings,
+    /// What is done; how many frames have to be dropped for it.
+    pub act: Act,
+}
+
+impl Abuse {
+    pub fn new(
+        name: &'static str,
+        settings: Settings,
+        expect: Expect,
+        act: impl Fn(&mut Nic) -> Result<u64, Failure> + 'static,
+    ) -> Abuse {
+        Abuse { name, expect, settings, act: Box::new(act) }
+    }
+}
+
+pub struct Scene {
+    daemon: Daemon,
+    folder: PathBuf,
+    data_plane: (u32, u64),
+}
+
+impl Scene {
+    pub fn start(lab: &Lab) -> Result<Scene, Failure> {
+        softdpu_memory::catch_bus_errors();
+        let daemon = Daemon::start(lab.path(), SITE)?;
+        let data_plane = daemon.data_plane()?;
+        Ok(Scene { daemon, folder: lab.path().to_owned(), data_plane })
+    }
+
+    pub fn socket(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.sock"))
+    }
+
+    pub fn connect(&self, settings: Settings) -> Result<Nic, Failure> {
+        Nic::connect(&self.socket("hostile"), settings)
+    }
+
+    /// Plays an abuse and checks everything that has to follow; says what was seen.
+    pub fn play(&self, abuse: &Abuse) -> Result<String, Failure> {
+        let mut nic = self.connect(abuse.settings)?;
+        if abuse.settings.receives {
+            nic.probe().context("before the abuse")?;
+        }
+        let before = self.counts()?;
+        let count = (abuse.act)(&mut nic)?;
+        match abuse.expect {
+            Expect::Drops(reason) => {
+                let dropped = || Ok::<_, Failure>(self.counts()?.dropped_in(reason) - before.dropped_in(reason));
+                wait_until("the frames to be counted", SOON, || Ok((dropped()? >= count).then_some(()))).map_err(
+                    |error| {
+                        let now = self.counts().map(|counts| counts.to_string()).unwrap_or_default();
+                        Failure::new(format!("{error}: {count} as {reason}; before {before}, now {now}"))
+                    },
+                )?;
+                self.unbroken(&mut nic)?;
+                let dropped = dropped()?;
+                match dropped == count {
+                    true => Ok(format!("{count} {reason}")),
+                    false => Err(Failure::new(format!("{dropped} {reason}, and only {count} were sent"))),
+                }
+            }
+            Expect::Breaks(words) => {
+                let reason = self.broken(words)?;
+                let signalled = || {
+                    let told = [Side::Receive, Side::Transmit].map(|side| nic.ring(side).error_signalled());
+                    Ok(told.contains(&true).then_some(()))
+                };
+                wait_until("the error eventfd to be signalled", SOON, signalled)?;
+                self.reconnects(nic)?;
+                Ok(reason)
+            }
+            Expect::Harmless => {
+                self.unbroken(&mut nic)?;
+                Ok("harmless".to_owned())
+            }
+            Expect::Survives => {
+                let reason = self.broken_reason()?;
+                self.reconnects(nic)?;
+                Ok(reason.unwrap_or_else(|| "it did not break".to_owned()))
+            }
+        }
+    }
+
+    fn unbroken(&self, nic: &mut Nic) -> Result<(), Failure> {
+        if nic.can_be_asked() {
+            nic.probe().context("after the abuse")?;
+        }
+        match self.broken_reason()? {
+            Some(reason) => Err(Failure::new(format!("it broke: {reason}"))),
+            None => Ok(()),
+        }
+    }
+
+    /// A new connection finds the interface as good as new.
+    fn reconnects(&self, nic: Nic) -> Result<(), Failure> {
+        drop(nic);
+        self.connect(Settings::PLAIN)?.probe().context("after reconnecting")?;
+        wait_until("status to show no broken queue", SOON, || Ok(self.broken_reason()?.is_none().then_some(())))
+    }
+
+    /// The data plane is the one that was started first.
+    pub fn same_data_plane(&self) -> Result<(), Failure> {
+        let now = self.daemon.data_plane()?;
+        if now == self.data_plane {
+            return Ok(());
+        }
+        Err(Failure::new(format!("the data plane is another one: (pid, restarts) {:?} → {now:?}", self.data_plane)))
+    }
+
+    /// What the hostile port counted.
+    pub fn counts(&self) -> Result<PortCounts, Failure> {
+        self.daemon.port("hostile-nic")
+    }
+
+    /// Core time that the hostile tenant's frames took so far.
+    pub fn core_time(&self) -> Result<Duration, Failure> {
+        let status = self.daemon.status()?;
+        let tenants = status["tenants"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let mallory = tenants.iter().find(|tenant| tenant["name"] == "mallory");
+        let time = mallory.and_then(|tenant| tenant["core_time_ns"].as_u64());
+        Ok(Duration::from_nanos(time.ok_or_else(|| Failure::new("status shows no core time of mallory's"))?))
+    }
+
+    /// What the ports of the well-behaved guests counted: the sender's and the receiver's.
+    pub fn pair(&self) -> Result<[PortCounts; 2], Failure> {
+        Ok([self.daemon.port("a-nic")?, self.daemon.port("b-nic")?])
+    }
+
+    fn broken_reason(&self) -> Result<Option<String>, Failure> {
+        let device = self.daemon.device("hostile-nic")?;
+        let queues = device["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let reasons = queues.iter().filter_map(|queue| queue["broken_reason"].as_str());
+        Ok(reasons.chain(device["broken_reason"].as_str()).next().map(str::to_owned))
+    }
+
+    fn broken(&self, words: &str) -> Result<String, Failure> {
+        let mut last = None;
+        wait_until("status to show the broken queue", SOON, || {
+            last = self.broken_reason()?;
+            Ok(last.clone().filter(|found| found.contains(words)))
+        })
+        .map_err(|error| Failure::new(format!("{error}; expected `{words}`, it shows {last:?}")))
+    }
+
+    pub fn stop(self) -> Result<(), Failure> {
+        self.daemon.stop()
+    }
+}
