@@ -20,7 +20,7 @@ use softdpu_bench::{Format, SetupError, idle, plot};
 pub enum BenchCommand {
     /// Drive virtio-blk over vhost-user from the driver's side, against softdpu and a peer in turns
     Block(Block),
-    /// Send frames from guest to guest over vhost-user, through softdpu and a peer in turns
+    /// Send frames from guest to guest and to the underlay, over vhost-user, through softdpu and a peer in turns
     Net(net::Net),
     /// What a daemon with idle disks takes: memory and CPU time
     Idle(Idle),

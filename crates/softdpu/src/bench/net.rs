@@ -1,12 +1,13 @@
-//! `softdpu bench net`: frames from guest to guest, beside a peer.
+//! `softdpu bench net`: frames from guest to guest and to the underlay, beside a peer.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use softdpu_bench::Format;
+use softdpu_bench::net::Frames;
 use softdpu_bench::net::comparison::{self, Plan};
+use softdpu_bench::net::report::{Report, Route};
 use softdpu_bench::net::subject::{NetSubject, TESTPMD};
-use softdpu_bench::net::{Frames, report::Report};
 
 use super::{Client, print_json, seconds, this_program, with_progress};
 
@@ -20,6 +21,10 @@ pub struct Net {
     /// Whom the subjects are compared with, named like a subject; `none`: nobody
     #[arg(long, value_name = "SUBJECT", default_value = "testpmd")]
     peer: String,
+    /// Where frames go: to another guest, or out of an interface to another host. The underlay's wire is a veth pair in a
+    /// network namespace that is made for it, which takes root
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "guest,underlay")]
+    route: Vec<To>,
     /// Which frames, one case each: 64 bytes; imix, 7 of 64, 4 of 570 and 1 of 1518 bytes in every 12; IP packets of 1500
     /// bytes; or TCP frames of 44 segments of 1460 bytes
     #[arg(long, value_enum, value_delimiter = ',', default_value = "64,imix,1500,64k")]
@@ -68,6 +73,12 @@ enum Frame {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
+enum To {
+    Guest,
+    Underlay,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum Layout {
     Split,
     Packed,
@@ -107,6 +118,14 @@ fn plan(options: &Net) -> Result<Plan, String> {
     });
     Ok(Plan {
         subjects,
+        routes: options
+            .route
+            .iter()
+            .map(|to| match to {
+                To::Guest => Route::Guest,
+                To::Underlay => Route::Underlay,
+            })
+            .collect(),
         frames: frames.collect(),
         flows: options.flows,
         formats: match options.format {
