@@ -8,7 +8,7 @@
 #   BENCH_SECONDS    length of a measurement (2)
 #   BENCH_ROUNDS     measurements of each case and subject, taking turns (5)
 #
-# Frames from guest to guest have no bar yet: their ratios are printed as measured.
+# Frames over one client's rings have no bar yet: their ratios are printed as measured.
 #
 # Exit code: 0 where every bar was met, 1 where one was missed, 2 where there was nothing to compare disks with.
 set -euo pipefail
@@ -40,7 +40,9 @@ measure() { # NAME block|net ARGUMENTS...
 measure null-polling block --volume null --client polling --depth 1,2,4,8,16,32,64,128
 measure null-blocking block --volume null --client blocking --depth 1,2,4,8,16,32,64,128
 measure file block --volume file --client polling --depth 1,2,4,8,16,32,64,128
-measure net net --frame 64,imix,1500,64k --format both --client polling
+measure net net --route guest --format both --client polling
+measure net-blocking net --route guest --client blocking
+measure net-underlay net --route underlay --client both
 echo "bench: idle" >&2
 "$softdpu" bench idle --json --devices 8 --seconds 10 >"$results/bench-idle.jsonl"
 
@@ -103,4 +105,5 @@ awk -F'"' '
         exit missed > 0
     }
 ' "$results"/bench-null-polling.jsonl "$results"/bench-null-blocking.jsonl "$results"/bench-file.jsonl \
-    "$results"/bench-net.jsonl "$results"/bench-guest-network.jsonl "$results"/bench-idle.jsonl
+    "$results"/bench-net.jsonl "$results"/bench-net-blocking.jsonl "$results"/bench-net-underlay.jsonl \
+    "$results"/bench-guest-network.jsonl "$results"/bench-idle.jsonl

@@ -35,7 +35,8 @@ fn frames_of_all_lengths_pass_over_both_formats_with_both_clients() {
     let frames = [Frames::Smallest, Frames::Imix, Frames::Mtu, Frames::Tso];
     let ways = [(Format::Split, Waiting::Polling), (Format::Packed, Waiting::Blocking)];
     for (frames, (format, waiting)) in frames.into_iter().flat_map(|frames| ways.map(|way| (frames, way))) {
-        let running = testpmd.start(&NetService { queue_size: 256, cpu: 0, frames, route: Route::Guest }).unwrap();
+        let running =
+            testpmd.start(&NetService { queue_size: 256, cpu: 0, frames, route: Route::Guest }, None).unwrap();
         let load = load(frames, waiting);
         let (mut a, mut b) = connect(running.sockets(), &load, format).unwrap();
         let outcome = run(&mut a, &mut b, &load).unwrap();

@@ -126,14 +126,11 @@ fn lacks(plan: &Plan, subject: &NetSubject, case: &Case) -> Result<Option<String
     }
 }
 
-/// Starts a subject, in the wire's namespace where there is one.
+/// Starts a subject, where the wire is if there is one.
 fn start(plan: &Plan, subject: &NetSubject, case: &Case, wire: Option<&Wire>) -> Result<Running, SetupError> {
     let service =
         NetService { queue_size: plan.queue_size, cpu: plan.server_cpu, frames: case.frames, route: case.route };
-    match wire {
-        None => subject.start(&service),
-        Some(wire) => wire.within(|| subject.start(&service))?,
-    }
+    subject.start(&service, wire)
 }
 
 fn measure(plan: &Plan, subject: &NetSubject, case: &Case, turn: Turn) -> Result<Outcome, SetupError> {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::frames::{Frames, Station};
 use super::report::Route;
-use super::wire::{FAR_ADDRESS, NEAR, NEAR_ADDRESS};
+use super::wire::{FAR_ADDRESS, NEAR, NEAR_ADDRESS, Wire};
 use crate::SetupError;
 use crate::process::{Server, in_path};
 use crate::scratch::Folder;
@@ -81,31 +81,36 @@ impl NetSubject {
         }
     }
 
-    /// Starts it; its sockets are the sender's and the receiver's, if a guest receives.
+    /// Starts it, where `wire` is if frames go to the underlay; its sockets are the sender's and the receiver's, if a guest
+    /// receives.
     ///
     /// # Errors
     /// [`SetupError`], with the end of the server's output.
-    pub fn start(&self, service: &NetService) -> Result<Running, SetupError> {
+    pub fn start(&self, service: &NetService, wire: Option<&Wire>) -> Result<Running, SetupError> {
         if let NetSubject::Sockets { a, b, .. } = self {
             return Ok(Running::new(None, vec![a.clone(), b.clone()], None));
         }
         let folder = Folder::new().map_err(|error| SetupError::Folder(error.to_string()))?;
         let names: &[&str] = if service.route == Route::Guest { &["a.sock", "b.sock"] } else { &["a.sock"] };
         let sockets: Vec<_> = names.iter().map(|name| folder.path().join(name)).collect();
-        let mut server = match self {
-            NetSubject::Testpmd { program } => {
-                let arguments = testpmd_arguments(service);
-                Server::start("testpmd", program, arguments, folder.path(), Some(service.cpu))?
-            }
+        let (program, arguments, cpu) = match self {
+            NetSubject::Testpmd { program } => (program, testpmd_arguments(service), Some(service.cpu)),
             NetSubject::Softdpu { program } => {
                 let site = folder.path().join("site.toml");
                 std::fs::write(&site, softdpu_site(service, &sockets))
                     .map_err(|error| SetupError::Folder(format!("{}: {error}", site.display())))?;
                 // Not pinned from outside: it pins its core itself, and its supervisor stays off it.
-                Server::start("softdpu", program, ["run", "site.toml"], folder.path(), None)?
+                (program, ["run", "site.toml"].map(str::to_owned).into(), None)
             }
             // Taken care of above.
             NetSubject::Sockets { .. } => return Err(SetupError::Plan("sockets are not started".to_owned())),
+        };
+        let mut server = match wire {
+            None => Server::start(self.name(), program, arguments, folder.path(), cpu)?,
+            Some(wire) => {
+                let (program, arguments) = wire.enter(program, &arguments, folder.path());
+                Server::start(self.name(), &program, arguments, folder.path(), cpu)?
+            }
         };
         server.until("its sockets", || sockets.iter().all(|socket| socket.exists()).then_some(()))?;
         Ok(Running::new(Some(server), sockets, Some(folder)))

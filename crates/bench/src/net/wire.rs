@@ -1,10 +1,12 @@
 //! A wire to the underlay: a veth pair in a network namespace of its own. The server has the one end, a counter the other.
 //!
 //! The namespace is that of a process which does nothing and ends with this one however that ends; the kernel then removes
-//! all that is in it.
+//! all that is in it. It has a /sys of its own, as that shows the interfaces of one namespace.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use softdpu_sys::namespace;
@@ -26,10 +28,13 @@ const FAR_MAC: &str = "02:5d:ff:00:00:02";
 /// Room for IP packets of 1500 bytes in VXLAN.
 const MTU: &str = "1600";
 
+/// What the process that has the namespace does.
+const HOLD: &str = "mount -t sysfs sysfs /sys && : >ready && exec sleep infinity";
+
 /// The wire; gone when dropped.
 pub struct Wire {
     namespace: File,
-    _holder: Server,
+    holder: Server,
     _folder: Folder,
 }
 
@@ -42,13 +47,12 @@ impl Wire {
         let failed = |reason: String| SetupError::Start { program: "unshare --net".into(), reason };
         let program = in_path("unshare").ok_or_else(|| failed("it is not in PATH (Debian: util-linux)".to_owned()))?;
         let folder = Folder::new().map_err(|error| SetupError::Folder(error.to_string()))?;
-        let mut holder = Server::start("namespace", &program, ["--net", "sleep", "infinity"], folder.path(), None)?;
-        let own = std::fs::read_link("/proc/self/ns/net").map_err(|error| failed(error.to_string()))?;
+        let arguments = ["--net", "--mount", "--", "sh", "-c", HOLD];
+        let mut holder = Server::start("namespace", &program, arguments, folder.path(), None)?;
+        holder.until("a network namespace", || folder.path().join("ready").exists().then_some(()))?;
         let path = format!("/proc/{}/ns/net", holder.pid());
-        holder
-            .until("a network namespace", || std::fs::read_link(&path).is_ok_and(|other| other != own).then_some(()))?;
         let namespace = namespace::open(&path).map_err(|error| failed(error.to_string()))?;
-        let wire = Wire { namespace, _holder: holder, _folder: folder };
+        let wire = Wire { namespace, holder, _folder: folder };
         let peer = ["type", "veth", "peer", "name", FAR, "address", FAR_MAC];
         wire.ip(&[&["link", "add", NEAR], &peer[..]].concat())?;
         for end in [NEAR, FAR] {
@@ -58,6 +62,17 @@ impl Wire {
         wire.ip(&["address", "add", &format!("{NEAR_ADDRESS}/24"), "dev", NEAR])?;
         wire.ip(&["neighbor", "add", FAR_ADDRESS, "lladdr", FAR_MAC, "dev", NEAR, "nud", "permanent"])?;
         Ok(wire)
+    }
+
+    /// What runs `program` in `folder` where the wire is.
+    pub fn enter(&self, program: &Path, arguments: &[String], folder: &Path) -> (PathBuf, Vec<OsString>) {
+        let mut wrapped: Vec<OsString> =
+            ["--target", &self.holder.pid().to_string(), "--net", "--mount"].map(OsString::from).into();
+        let mut place = OsString::from("--wd=");
+        place.push(folder);
+        wrapped.extend([place, "--".into(), program.into()]);
+        wrapped.extend(arguments.iter().map(OsString::from));
+        ("nsenter".into(), wrapped)
     }
 
     /// Runs `work` in the wire's namespace, which processes and threads that it starts are in, too.
