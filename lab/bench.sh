@@ -43,6 +43,8 @@ measure file block --volume file --client polling --depth 1,2,4,8,16,32,64,128
 measure net net --route guest --format both --client polling
 measure net-blocking net --route guest --client blocking
 measure net-underlay net --route underlay --client both
+echo "bench: interrupt" >&2
+"$softdpu" bench interrupt --json --rounds "$rounds" --seconds "$seconds" >"$results/bench-interrupt.jsonl"
 echo "bench: idle" >&2
 "$softdpu" bench idle --json --devices 8 --seconds 10 >"$results/bench-idle.jsonl"
 
@@ -73,7 +75,7 @@ awk -F'"' '
         if (!met) missed++
     }
     BEGIN { printf "%-44s %-14s %14s   %s\n", "", "bar", "measured", "verdict" }
-    $8 == "machine" { next }
+    $8 == "machine" && $4 != "interrupt" { next }
     $16 == "iops-ratio" && $8 == "softdpu" {
         bar = 0
         if ($12 ~ /^null .* polling qd1$/) bar = 2
@@ -92,6 +94,12 @@ awk -F'"' '
         sub(/-(msix|intx)$/, "", peer)
         if (!(peer in least) || number($0) < least[peer]) least[peer] = number($0)
     }
+    $4 == "interrupt" && $16 ~ /^(wake-up-p50|latency-above-polling)$/ {
+        printf "%-44s %-14s %14s\n", $12 ", " $16, "-", sprintf("%.2f us", number($0) / 1000)
+    }
+    $4 == "interrupt" && $16 == "interrupts-per-request" {
+        printf "%-44s %-14s %14s\n", $12 ", " $16, "-", sprintf("%.4f", number($0))
+    }
     $4 == "idle" && $16 == "resident" {
         mib = number($0) / 1048576
         verdict("idle, " $12 ": resident", "< 30 MiB", sprintf("%.1f MiB", mib), mib < 30)
@@ -106,4 +114,4 @@ awk -F'"' '
     }
 ' "$results"/bench-null-polling.jsonl "$results"/bench-null-blocking.jsonl "$results"/bench-file.jsonl \
     "$results"/bench-net.jsonl "$results"/bench-net-blocking.jsonl "$results"/bench-net-underlay.jsonl \
-    "$results"/bench-guest-network.jsonl "$results"/bench-idle.jsonl
+    "$results"/bench-guest-network.jsonl "$results"/bench-interrupt.jsonl "$results"/bench-idle.jsonl

@@ -13,7 +13,7 @@ use softdpu_bench::front_end::Transfer;
 use softdpu_bench::load::{Pattern, Waiting};
 use softdpu_bench::side_by_side::Progress;
 use softdpu_bench::subject::Subject;
-use softdpu_bench::{Format, SetupError, idle, plot};
+use softdpu_bench::{Format, SetupError, idle, interrupt, plot};
 
 /// `softdpu bench …`
 #[derive(Debug, Subcommand)]
@@ -22,6 +22,8 @@ pub enum BenchCommand {
     Block(Block),
     /// Send frames from guest to guest and to the underlay, over vhost-user, through softdpu and a peer in turns
     Net(net::Net),
+    /// What an interrupt costs, from the data plane's write to the driver that wakes up, and how many are saved at load
+    Interrupt(Interrupt),
     /// What a daemon with idle disks takes: memory and CPU time
     Idle(Idle),
 }
@@ -100,6 +102,29 @@ pub struct Idle {
     json: bool,
 }
 
+/// `softdpu bench interrupt`
+#[derive(Debug, Args)]
+pub struct Interrupt {
+    /// Requests in flight, one case each
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32,128")]
+    depth: Vec<usize>,
+    /// Length of one measurement
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Measurements of each case
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// CPU of the driver
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    client_cpu: usize,
+    /// CPU of the data plane
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    server_cpu: usize,
+    /// Print one JSON object a line instead of text
+    #[arg(long)]
+    json: bool,
+}
+
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Client {
     Polling,
@@ -138,6 +163,7 @@ pub fn execute(command: &BenchCommand) -> Result<(), String> {
     match command {
         BenchCommand::Block(options) => block(options),
         BenchCommand::Net(options) => net::execute(options),
+        BenchCommand::Interrupt(options) => measure_interrupt(options),
         BenchCommand::Idle(options) => measure_idle(options),
     }
 }
@@ -213,6 +239,30 @@ fn with_progress<C: Display, R>(
 /// Prints JSON lines.
 fn print_json(write: impl FnOnce(&mut StdoutLock<'_>) -> std::io::Result<()>) -> Result<(), String> {
     write(&mut std::io::stdout().lock()).map_err(|error| format!("writing the results: {error}"))
+}
+
+fn measure_interrupt(options: &Interrupt) -> Result<(), String> {
+    let plan = Plan {
+        subjects: vec![Subject::Softdpu { program: this_program()? }],
+        volume: VolumeKind::Null,
+        pattern: Pattern { transfer: Transfer::Read, random: true },
+        block_size: 4096,
+        queues: 1,
+        format: Format::Split,
+        depths: options.depth.clone(),
+        clients: Client::Both.ways(),
+        rounds: options.rounds,
+        duration: seconds(options.seconds)?,
+        client_cpu: options.client_cpu,
+        server_cpu: options.server_cpu,
+        folder: std::env::temp_dir(),
+    };
+    let figures = with_progress(|progress| interrupt::measure(&plan, progress))?;
+    if options.json {
+        return print_json(|to| figures.write_json(to));
+    }
+    print!("{figures}");
+    Ok(())
 }
 
 fn measure_idle(options: &Idle) -> Result<(), String> {
