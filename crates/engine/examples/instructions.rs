@@ -84,6 +84,7 @@ fn send(work: Work, format: Format, batch: usize) {
     let (mut engine, mut core) = Engine::by_hand(64).expect("a core");
     engine.set_tables(&tables());
     let (mut a, mut b) = (Nic::new(0, format, u64::MAX), Nic::new(1, format, u64::MAX));
+    a.in_one_piece = true;
     a.start(&mut engine, None);
     b.start(&mut engine, None);
     core.round();

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use softdpu_device::block::{self, Op, Parsed, Status};
-use softdpu_ring::{Chain, Used};
+use softdpu_ring::{Chains, Sink, Used};
 use softdpu_sched::{Cost, Decision, Grant, Nanos, TenantId, TenantScheduler, Work};
 use softdpu_storage::{Attachment, Done, IoContext, IoError, Request, Volume};
 use softdpu_sys::clock;
@@ -80,7 +80,7 @@ pub(crate) struct Core<S> {
     // Reused in every round.
     requests: Vec<Request>,
     done: Vec<Done>,
-    batch: Vec<Chain>,
+    batch: Chains,
 
     net: Net,
     /// Frames on their way to each core.
@@ -130,7 +130,7 @@ impl<S: TenantScheduler> Core<S> {
             stopping: false,
             requests: Vec::with_capacity(INTAKE),
             done: Vec::with_capacity(INTAKE),
-            batch: Vec::with_capacity(INTAKE),
+            batch: Chains::new(),
             net: Net::new(parts.tables),
             parcels: parts.parcels,
         })
@@ -228,7 +228,7 @@ impl<S: TenantScheduler> Core<S> {
                 Ok(taken) => taken,
                 Err(error) => {
                     // What came before the bad entry is dropped with the queue.
-                    queue.waiting.truncate(before);
+                    queue.waiting.cut(before);
                     self.break_queue(number, error.to_string());
                     continue;
                 }
@@ -260,7 +260,7 @@ impl<S: TenantScheduler> Core<S> {
         let mut broken = None;
         std::mem::swap(&mut self.batch, &mut queue.waiting);
         let counters = Arc::clone(&queue.spec.counters);
-        for mut chain in self.batch.drain(..units) {
+        for mut chain in self.batch.drain(units) {
             let Role::Block { requests, .. } = &queue.spec.role else { break };
             match requests.parse(&mut chain.buffer, chain.readable) {
                 Parsed::Io(io) => {
