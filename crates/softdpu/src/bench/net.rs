@@ -9,7 +9,7 @@ use softdpu_bench::net::comparison::{self, Plan};
 use softdpu_bench::net::report::{Report, Route};
 use softdpu_bench::net::subject::{NetSubject, TESTPMD};
 
-use super::{Client, print_json, seconds, this_program, with_progress};
+use super::{Client, Turns, print_json, seconds, this_program, with_progress};
 
 /// `softdpu bench net`
 #[derive(Debug, Args)]
@@ -41,21 +41,8 @@ pub struct Net {
     /// Descriptors of a queue
     #[arg(long, default_value_t = 256)]
     queue_size: u16,
-    /// Length of one measurement
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
-    /// Measurements of each case and subject, taking turns
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// CPU of the client, which is both guests
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    client_cpu: usize,
-    /// CPU of the servers
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    server_cpu: usize,
-    /// Print one JSON object a line instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    turns: Turns,
     /// Draw frames and bytes a second over the frames' length into FILE.svg
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -135,15 +122,15 @@ fn plan(options: &Net) -> Result<Plan, String> {
         },
         queue_size: options.queue_size,
         clients: options.client.ways(),
-        rounds: options.rounds,
-        duration: seconds(options.seconds)?,
-        client_cpu: options.client_cpu,
-        server_cpu: options.server_cpu,
+        rounds: options.turns.rounds,
+        duration: seconds(options.turns.seconds)?,
+        client_cpu: options.turns.client_cpu,
+        server_cpu: options.turns.server_cpu,
     })
 }
 
 fn print(options: &Net, plan: &Plan, report: &Report) -> Result<(), String> {
-    if options.json {
+    if options.turns.json {
         for (subject, case, why) in &report.left_out {
             eprintln!("softdpu bench: {case}: {subject} was left out: {why}");
         }
@@ -154,7 +141,7 @@ fn print(options: &Net, plan: &Plan, report: &Report) -> Result<(), String> {
         "\nclient on CPU {}, servers on CPU {}; {} rounds of {} s taking turns, medians; frames and bytes received, without \
          FCS;\nratio to the last subject of a case; client: what a frame costs the client itself, sent and received; queues \
          of {}, {} flows",
-        plan.client_cpu, plan.server_cpu, plan.rounds, options.seconds, plan.queue_size, plan.flows
+        plan.client_cpu, plan.server_cpu, plan.rounds, options.turns.seconds, plan.queue_size, plan.flows
     );
     Ok(())
 }
