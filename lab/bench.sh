@@ -8,7 +8,7 @@
 #   BENCH_SECONDS    length of a measurement (2)
 #   BENCH_ROUNDS     measurements of each case and subject, taking turns (5)
 #
-# Frames from guest to guest have no bar yet: their ratios are printed as measured.
+# Frames over one client's rings have no bar yet: their ratios are printed as measured.
 #
 # Exit code: 0 where every bar was met, 1 where one was missed, 2 where there was nothing to compare disks with.
 set -euo pipefail
@@ -40,7 +40,11 @@ measure() { # NAME block|net ARGUMENTS...
 measure null-polling block --volume null --client polling --depth 1,2,4,8,16,32,64,128
 measure null-blocking block --volume null --client blocking --depth 1,2,4,8,16,32,64,128
 measure file block --volume file --client polling --depth 1,2,4,8,16,32,64,128
-measure net net --frame 64,imix,1500,64k --format both --client polling
+measure net net --route guest --format both --client polling
+measure net-blocking net --route guest --client blocking
+measure net-underlay net --route underlay --client both || echo "bench: frames to the underlay were not measured" >&2
+echo "bench: interrupt" >&2
+"$softdpu" bench interrupt --json --rounds "$rounds" --seconds "$seconds" >"$results/bench-interrupt.jsonl"
 echo "bench: idle" >&2
 "$softdpu" bench idle --json --devices 8 --seconds 10 >"$results/bench-idle.jsonl"
 
@@ -71,7 +75,7 @@ awk -F'"' '
         if (!met) missed++
     }
     BEGIN { printf "%-44s %-14s %14s   %s\n", "", "bar", "measured", "verdict" }
-    $8 == "machine" { next }
+    $8 == "machine" && $4 != "interrupt" { next }
     $16 == "iops-ratio" && $8 == "softdpu" {
         bar = 0
         if ($12 ~ /^null .* polling qd1$/) bar = 2
@@ -90,6 +94,12 @@ awk -F'"' '
         sub(/-(msix|intx)$/, "", peer)
         if (!(peer in least) || number($0) < least[peer]) least[peer] = number($0)
     }
+    $4 == "interrupt" && $16 ~ /^(wake-up-p50|latency-above-polling)$/ {
+        printf "%-44s %-14s %14s\n", $12 ", " $16, "-", sprintf("%.2f us", number($0) / 1000)
+    }
+    $4 == "interrupt" && $16 == "interrupts-per-request" {
+        printf "%-44s %-14s %14s\n", $12 ", " $16, "-", sprintf("%.4f", number($0))
+    }
     $4 == "idle" && $16 == "resident" {
         mib = number($0) / 1048576
         verdict("idle, " $12 ": resident", "< 30 MiB", sprintf("%.1f MiB", mib), mib < 30)
@@ -103,4 +113,5 @@ awk -F'"' '
         exit missed > 0
     }
 ' "$results"/bench-null-polling.jsonl "$results"/bench-null-blocking.jsonl "$results"/bench-file.jsonl \
-    "$results"/bench-net.jsonl "$results"/bench-guest-network.jsonl "$results"/bench-idle.jsonl
+    "$results"/bench-net.jsonl "$results"/bench-net-blocking.jsonl "$results"/bench-net-underlay.jsonl \
+    "$results"/bench-guest-network.jsonl "$results"/bench-interrupt.jsonl "$results"/bench-idle.jsonl

@@ -94,7 +94,7 @@ for case in "${cases[@]}"; do
     verdict=$(awk -v was="${was:-0}" -v now="$now" -v tolerance="$tolerance" 'BEGIN {
         if (was == 0) { print "new"; exit }
         change = (now / was - 1) * 100
-        printf "%+.1f%%%s", change, change > tolerance ? "   REGRESSION" : ""
+        printf "%+.1f%%%s", change, (change > tolerance + 0 ? "   REGRESSION" : "")
     }')
     printf '%-26s %10s %10s   %s\n' "$case" "${was:--}" "$now" "$verdict"
     case $verdict in *REGRESSION) regressions=$((regressions + 1)) ;; esac

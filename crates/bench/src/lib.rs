@@ -19,6 +19,7 @@ pub mod comparison;
 mod error;
 pub mod front_end;
 pub mod idle;
+pub mod interrupt;
 pub mod load;
 pub mod net;
 mod pace;

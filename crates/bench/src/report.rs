@@ -85,6 +85,11 @@ impl Requests {
         self.latency.as_ref().map_or(0, |latency| latency.value_at_quantile(quantile))
     }
 
+    /// Notifications that the client slept for, per request.
+    pub fn interrupts_per_request(&self) -> f64 {
+        self.per_request(self.interrupts)
+    }
+
     fn per_request(&self, count: u64) -> f64 {
         count as f64 / self.requests.max(1) as f64
     }
@@ -137,7 +142,7 @@ impl Work for Requests {
         figures.extend([
             ("two-hops", "ns", measurement.two_hops()),
             ("kicks-per-request", "1", work.per_request(work.kicks)),
-            ("notifications-per-request", "1", work.per_request(work.interrupts)),
+            ("notifications-per-request", "1", work.interrupts_per_request()),
         ]);
         if let Some((busy, batch)) = measurement.client {
             figures.extend([("client-time-per-request", "ns", busy), ("requests-per-batch", "1", batch)]);

@@ -13,15 +13,17 @@ use softdpu_bench::front_end::Transfer;
 use softdpu_bench::load::{Pattern, Waiting};
 use softdpu_bench::side_by_side::Progress;
 use softdpu_bench::subject::Subject;
-use softdpu_bench::{Format, SetupError, idle, plot};
+use softdpu_bench::{Format, SetupError, idle, interrupt, plot};
 
 /// `softdpu bench …`
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
     /// Drive virtio-blk over vhost-user from the driver's side, against softdpu and a peer in turns
     Block(Block),
-    /// Send frames from guest to guest over vhost-user, through softdpu and a peer in turns
+    /// Send frames from guest to guest and to the underlay, over vhost-user, through softdpu and a peer in turns
     Net(net::Net),
+    /// What an interrupt costs, from the data plane's write to the driver that wakes up, and how many are saved at load
+    Interrupt(Interrupt),
     /// What a daemon with idle disks takes: memory and CPU time
     Idle(Idle),
 }
@@ -57,27 +59,14 @@ pub struct Block {
     /// Packed virtqueues instead of split ones
     #[arg(long)]
     packed: bool,
-    /// Length of one measurement
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
-    /// Measurements of each case and subject, taking turns
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// CPU of the client
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    client_cpu: usize,
-    /// CPU of the servers
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    server_cpu: usize,
+    #[command(flatten)]
+    turns: Turns,
     /// poll-max-ns of qemu-storage-daemon's iothread
     #[arg(long, value_name = "NS", default_value_t = softdpu_bench::subject::QSD_POLL_MAX_NS)]
     poll_max_ns: u64,
     /// Folder for the file of `--volume file`
     #[arg(long, value_name = "FOLDER", default_value_os_t = std::env::temp_dir())]
     folder: PathBuf,
-    /// Print one JSON object a line instead of a table
-    #[arg(long)]
-    json: bool,
     /// Draw IOPS and latency over depth into FILE.svg
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -96,6 +85,36 @@ pub struct Idle {
     #[arg(long, value_name = "CPU", default_value_t = 1)]
     server_cpu: usize,
     /// Print one JSON object a line instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// `softdpu bench interrupt`
+#[derive(Debug, Args)]
+pub struct Interrupt {
+    /// Requests in flight, one case each
+    #[arg(long, value_delimiter = ',', default_value = "1,8,32,128")]
+    depth: Vec<usize>,
+    #[command(flatten)]
+    turns: Turns,
+}
+
+/// How often is measured, where, and how it is told.
+#[derive(Debug, Args)]
+struct Turns {
+    /// Length of one measurement
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Measurements of each case and subject, taking turns
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// CPU of the client: the drivers of all guests
+    #[arg(long, value_name = "CPU", default_value_t = 0)]
+    client_cpu: usize,
+    /// CPU of the servers
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    server_cpu: usize,
+    /// Print one JSON object a line instead of a table
     #[arg(long)]
     json: bool,
 }
@@ -138,6 +157,7 @@ pub fn execute(command: &BenchCommand) -> Result<(), String> {
     match command {
         BenchCommand::Block(options) => block(options),
         BenchCommand::Net(options) => net::execute(options),
+        BenchCommand::Interrupt(options) => measure_interrupt(options),
         BenchCommand::Idle(options) => measure_idle(options),
     }
 }
@@ -171,21 +191,21 @@ fn block(options: &Block) -> Result<(), String> {
         format: if options.packed { Format::Packed } else { Format::Split },
         depths: options.depth.clone(),
         clients: options.client.ways(),
-        rounds: options.rounds,
-        duration: seconds(options.seconds)?,
-        client_cpu: options.client_cpu,
-        server_cpu: options.server_cpu,
+        rounds: options.turns.rounds,
+        duration: seconds(options.turns.seconds)?,
+        client_cpu: options.turns.client_cpu,
+        server_cpu: options.turns.server_cpu,
         folder: options.folder.clone(),
     };
     let report = with_progress(|progress| comparison::run(&plan, progress))?;
-    if options.json {
+    if options.turns.json {
         print_json(|to| report.write_json(to))?;
     } else {
         print!("{}", report.table());
         println!(
             "\nclient on CPU {}, servers on CPU {}; {} rounds of {} s taking turns, medians; ratio to the last subject of a \
              case;\nclient: what a request costs the client itself; qemu-storage-daemon with poll-max-ns={}",
-            plan.client_cpu, plan.server_cpu, plan.rounds, options.seconds, options.poll_max_ns
+            plan.client_cpu, plan.server_cpu, plan.rounds, options.turns.seconds, options.poll_max_ns
         );
     }
     if let Some(path) = &options.plot {
@@ -213,6 +233,30 @@ fn with_progress<C: Display, R>(
 /// Prints JSON lines.
 fn print_json(write: impl FnOnce(&mut StdoutLock<'_>) -> std::io::Result<()>) -> Result<(), String> {
     write(&mut std::io::stdout().lock()).map_err(|error| format!("writing the results: {error}"))
+}
+
+fn measure_interrupt(options: &Interrupt) -> Result<(), String> {
+    let plan = Plan {
+        subjects: vec![Subject::Softdpu { program: this_program()? }],
+        volume: VolumeKind::Null,
+        pattern: Pattern { transfer: Transfer::Read, random: true },
+        block_size: 4096,
+        queues: 1,
+        format: Format::Split,
+        depths: options.depth.clone(),
+        clients: Client::Both.ways(),
+        rounds: options.turns.rounds,
+        duration: seconds(options.turns.seconds)?,
+        client_cpu: options.turns.client_cpu,
+        server_cpu: options.turns.server_cpu,
+        folder: std::env::temp_dir(),
+    };
+    let figures = with_progress(|progress| interrupt::measure(&plan, progress))?;
+    if options.turns.json {
+        return print_json(|to| figures.write_json(to));
+    }
+    print!("{figures}");
+    Ok(())
 }
 
 fn measure_idle(options: &Idle) -> Result<(), String> {

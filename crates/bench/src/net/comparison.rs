@@ -8,12 +8,15 @@ use softdpu_ring::Format;
 use super::frames::Frames;
 use super::load::{self, Load, LoadError, Outcome};
 use super::port::{Options, Port};
-use super::report::{Case, Report};
+use super::report::{Case, Report, Route};
+use super::sink::Counter;
 use super::subject::{A, B, NetService, NetSubject};
+use super::wire::{FAR, Wire};
 use crate::SetupError;
 use crate::front_end::FrontEndError;
 use crate::load::Waiting;
 use crate::side_by_side::{self, PROFILE, Progress, Terms, WARM_UP, on_cpu, patiently};
+use crate::subject::Running;
 use crate::turns::Turn;
 
 /// The longest a message waits for its answer.
@@ -24,6 +27,8 @@ const ANSWERS: Duration = Duration::from_secs(5);
 pub struct Plan {
     /// Servers, the one the others are compared with last.
     pub subjects: Vec<NetSubject>,
+    /// Where frames go, one case each.
+    pub routes: Vec<Route>,
     /// Which frames, one case each.
     pub frames: Vec<Frames>,
     /// Flows they belong to.
@@ -47,9 +52,11 @@ pub struct Plan {
 impl Plan {
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
-        for &format in &self.formats {
-            for &client in &self.clients {
-                cases.extend(self.frames.iter().map(|&frames| Case { frames, format, client }));
+        for &route in &self.routes {
+            for &format in &self.formats {
+                for &client in &self.clients {
+                    cases.extend(self.frames.iter().map(|&frames| Case { route, frames, format, client }));
+                }
             }
         }
         cases
@@ -92,34 +99,64 @@ pub fn run(plan: &Plan, progress: impl FnMut(Progress<'_, Case>)) -> Result<Repo
 
 /// What a subject lacks for a case.
 fn lacks(plan: &Plan, subject: &NetSubject, case: &Case) -> Result<Option<String>, SetupError> {
+    let wire = match case.route {
+        Route::Guest => None,
+        Route::Underlay => match subject.lacks_underlay(case.frames) {
+            Some(why) => return Ok(Some(why.to_owned())),
+            None => match Wire::new() {
+                Ok(wire) => Some(wire),
+                Err(error) => return Ok(Some(format!("there is no wire to the underlay: {error}"))),
+            },
+        },
+    };
     // What every server of the last years has needs no trial.
     if case.frames != Frames::Tso && case.format == Format::Split {
         return Ok(None);
     }
     let load = load_of(plan, case, false);
-    let running = subject.start(&service(plan, case))?;
-    match connect(running.sockets(), &load, case.format) {
+    let running = start(plan, subject, case, wire.as_ref())?;
+    let connected = match case.route {
+        Route::Guest => connect(running.sockets(), &load, case.format).map(drop),
+        Route::Underlay => connect_sender(running.socket(), &load, case.format).map(drop),
+    };
+    match connected {
         Err(error @ FrontEndError::Missing { .. }) => Ok(Some(error.to_string())),
         Err(error) => Err(failed(subject, case)(error.into())),
-        Ok(_) => Ok(None),
+        Ok(()) => Ok(None),
     }
 }
 
+/// Starts a subject, where the wire is if there is one.
+fn start(plan: &Plan, subject: &NetSubject, case: &Case, wire: Option<&Wire>) -> Result<Running, SetupError> {
+    let service =
+        NetService { queue_size: plan.queue_size, cpu: plan.server_cpu, frames: case.frames, route: case.route };
+    subject.start(&service, wire)
+}
+
 fn measure(plan: &Plan, subject: &NetSubject, case: &Case, turn: Turn) -> Result<Outcome, SetupError> {
-    let running = subject.start(&service(plan, case))?;
     let load = load_of(plan, case, turn.profile);
-    let (mut a, mut b) =
-        connect(running.sockets(), &load, case.format).map_err(|error| failed(subject, case)(error.into()))?;
-    on_cpu(plan.client_cpu, LoadError::Load, || load::run(&mut a, &mut b, &load)).map_err(failed(subject, case))
+    let wrong = |error: FrontEndError| failed(subject, case)(error.into());
+    let outcome = match case.route {
+        Route::Guest => {
+            let running = start(plan, subject, case, None)?;
+            let (mut a, mut b) = connect(running.sockets(), &load, case.format).map_err(wrong)?;
+            on_cpu(plan.client_cpu, LoadError::Load, || load::run(&mut a, &mut b, &load))
+        }
+        Route::Underlay => {
+            let wire = Wire::new()?;
+            let running = start(plan, subject, case, Some(&wire))?;
+            let counter = wire.within(|| Counter::open(FAR, case.frames))?;
+            let counter = counter.map_err(|why| failed(subject, case)(LoadError::Load(why)))?;
+            let mut a = connect_sender(running.socket(), &load, case.format).map_err(wrong)?;
+            on_cpu(plan.client_cpu, LoadError::Load, || load::run_into(&mut a, counter, &load))
+        }
+    };
+    outcome.map_err(failed(subject, case))
 }
 
 fn failed(subject: &NetSubject, case: &Case) -> impl Fn(LoadError) -> SetupError {
     let (subject, case) = (subject.name().to_owned(), case.to_string());
     move |source| SetupError::Load { subject: subject.clone(), case: case.clone(), source: Box::new(source) }
-}
-
-fn service(plan: &Plan, case: &Case) -> NetService {
-    NetService { queue_size: plan.queue_size, cpu: plan.server_cpu, frames: case.frames }
 }
 
 fn load_of(plan: &Plan, case: &Case, profile: bool) -> Load {
@@ -144,12 +181,26 @@ pub fn connect(sockets: &[impl AsRef<Path>], load: &Load, format: Format) -> Res
     let [a, b] = sockets else {
         return Err(FrontEndError::Options(format!("{} sockets; frames go from one to another", sockets.len())));
     };
-    let port = |path: &Path, required: &[(u64, &'static str)], memory| {
-        let queue_size = load.queue_size;
-        let options = Options { queue_size, format, required: required.to_vec(), memory, timeout: ANSWERS };
-        patiently(|| Port::connect(path, &options))
-    };
-    let receiver = port(b.as_ref(), load.frames.receiver_features(), load.receiver_memory())?;
-    let sender = port(a.as_ref(), load.frames.sender_features(), load.sender_memory())?;
-    Ok((sender, receiver))
+    let receiver = port(b.as_ref(), load.frames.receiver_features(), load.receiver_memory(), load, format)?;
+    Ok((connect_sender(a.as_ref(), load, format)?, receiver))
+}
+
+/// Connects the sending guest of `load`, to a server that may not listen yet.
+///
+/// # Errors
+/// [`FrontEndError`].
+pub fn connect_sender(socket: &Path, load: &Load, format: Format) -> Result<Port, FrontEndError> {
+    port(socket, load.frames.sender_features(), load.sender_memory(), load, format)
+}
+
+fn port(
+    path: &Path,
+    required: &[(u64, &'static str)],
+    memory: u64,
+    load: &Load,
+    format: Format,
+) -> Result<Port, FrontEndError> {
+    let options =
+        Options { queue_size: load.queue_size, format, required: required.to_vec(), memory, timeout: ANSWERS };
+    patiently(|| Port::connect(path, &options))
 }

@@ -62,6 +62,13 @@ pub struct Station {
     pub address: Ipv4Addr,
 }
 
+impl Station {
+    /// Its MAC address as it is written.
+    pub(super) fn mac_text(&self) -> String {
+        self.mac.map(|byte| format!("{byte:02x}")).join(":")
+    }
+}
+
 impl Frames {
     /// Lengths, in the order they are sent, again and again.
     pub fn lengths(self) -> &'static [usize] {
@@ -87,6 +94,21 @@ impl Frames {
     #[inline]
     pub fn has(self, len: usize) -> bool {
         self.lengths().contains(&len)
+    }
+
+    /// Packets that a frame stands for.
+    pub fn segments(self) -> u64 {
+        if self == Frames::Tso { SEGMENTS as u64 } else { 1 }
+    }
+
+    /// How many packets a frame of `len` bytes is on a wire, where one that stands for several may be cut up; 0: none that
+    /// was sent.
+    pub fn pieces(self, len: usize) -> u64 {
+        match self {
+            _ if self.has(len) => self.segments(),
+            Frames::Tso if len == ETHERNET + MTU => 1,
+            _ => 0,
+        }
     }
 
     /// Features the sender's device has to offer.
@@ -180,6 +202,17 @@ impl Frames {
         let at = slot + self.sequence_at();
         let mark = memory.u16(at - size_of_val(&MARK)).load(Relaxed);
         (mark == MARK).then(|| memory.u64(at).load(Relaxed))
+    }
+}
+
+impl Frames {
+    /// The sequence number in a frame without virtio-net header; none where something else is there.
+    pub(super) fn sequence_in(self, frame: &[u8]) -> Option<u64> {
+        let at = self.sequence_at() - header::SIZE;
+        let mark = frame.get(at - size_of_val(&MARK)..at)?;
+        let sequence = frame.get(at..at + size_of::<u64>())?;
+        (mark == MARK.to_ne_bytes()).then_some(())?;
+        Some(u64::from_ne_bytes(sequence.try_into().ok()?))
     }
 }
 

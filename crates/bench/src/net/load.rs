@@ -1,6 +1,6 @@
-//! A closed loop from guest to guest: as many frames are on their way as the receiver has buffers for.
+//! A closed loop from a guest to another, or to the underlay: as many frames are on their way as a receiver has buffers for.
 //!
-//! One thread is both guests. What a guest would do with a frame is left out: sending stores a sequence number and a ring
+//! One thread is both ends. What a guest would do with a frame is left out: sending stores a sequence number and a ring
 //! entry, receiving reads a ring entry and writes one. A frame that is lost is noticed by the numbers of those behind it,
 //! or by nothing arriving for [`SILENCE`]; it makes room for another.
 
@@ -13,6 +13,7 @@ use super::frames::{Frames, Station};
 use super::port::Port;
 use super::receiver::{Corrupt, Receiver};
 use super::sender::Sender;
+use super::sink::{GuestEnd, Sink};
 use crate::front_end::{FrontEndError, sleep_until};
 use crate::load::Waiting;
 use crate::pace::Pace;
@@ -133,6 +134,14 @@ impl Load {
 /// # Errors
 /// [`LoadError`].
 pub fn run(a: &mut Port, b: &mut Port, load: &Load) -> Result<Outcome, LoadError> {
+    run_into(a, GuestEnd::new(b, load)?, load)
+}
+
+/// Sends from `a`, without a frame yet, to `sink`, from one thread.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn run_into<S: Sink>(a: &mut Port, mut sink: S, load: &Load) -> Result<Outcome, LoadError> {
     let window = load.window();
     if window == 0 || load.flows == 0 {
         return Err(LoadError::Load(format!(
@@ -141,12 +150,11 @@ pub fn run(a: &mut Port, b: &mut Port, load: &Load) -> Result<Outcome, LoadError
             load.frames.longest()
         )));
     }
-    let receiver = Receiver::new(b, load.queue_size, load.frames)?;
     let sender = Sender::new(a, load.queue_size, load.frames, load.flows, load.from, load.to)?;
     // The server may have looked at the empty queues already, and gone to sleep.
     a.transmit.kick();
-    b.receive.kick();
-    let mut run = Run { a, b, sender, receiver, window, written_off: 0, pace: Pace::new(window), batches: 0, busy: 0 };
+    sink.kick();
+    let mut run = Run { a, sender, sink, window, written_off: 0, pace: Pace::new(window), batches: 0, busy: 0 };
     run.phase(load, load.warm_up, true)?;
     (run.batches, run.busy) = (0, 0);
     let before = run.counts();
@@ -181,11 +189,10 @@ struct Counts {
     interrupts: u64,
 }
 
-struct Run<'a> {
+struct Run<'a, S> {
     a: &'a mut Port,
-    b: &'a mut Port,
     sender: Sender,
-    receiver: Receiver,
+    sink: S,
     window: usize,
     /// Frames below this number count as lost, should they not have arrived.
     written_off: u64,
@@ -194,16 +201,17 @@ struct Run<'a> {
     busy: u64,
 }
 
-impl Run<'_> {
+impl<S: Sink> Run<'_, S> {
     fn counts(&self) -> Counts {
-        let rings = [&self.a.transmit, &self.b.receive];
+        let (received, bytes) = self.sink.received();
+        let (kicks, interrupts) = self.sink.signals();
         Counts {
             sent: self.sender.sent(),
-            received: self.receiver.received(),
-            bytes: self.receiver.received_bytes(),
-            next: self.receiver.next(),
-            kicks: rings.iter().map(|ring| ring.kicks()).sum(),
-            interrupts: rings.iter().map(|ring| ring.interrupts()).sum(),
+            received,
+            bytes,
+            next: self.sink.next(),
+            kicks: self.a.transmit.kicks() + kicks,
+            interrupts: self.a.transmit.interrupts() + interrupts,
         }
     }
 
@@ -219,7 +227,7 @@ impl Run<'_> {
     /// Frames on their way.
     #[inline(always)]
     fn in_flight(&self) -> usize {
-        (self.sender.sent() - self.receiver.next().max(self.written_off)) as usize
+        (self.sender.sent() - self.sink.next().max(self.written_off)) as usize
     }
 
     /// Receives and sends until `end` (sending), or until nothing is on its way.
@@ -231,9 +239,9 @@ impl Run<'_> {
         let mut last = clock::now();
         let mut empty = 0;
         loop {
-            let taken = self.receiver.take(&mut self.b.receive, BATCH).map_err(|source| LoadError::Corrupt {
+            let taken = self.sink.take(BATCH).map_err(|source| LoadError::Corrupt {
                 sent: self.sender.sent(),
-                received: self.receiver.received(),
+                received: self.sink.received().0,
                 source,
             })?;
             let now = if taken > 0 { clock::now() } else { last };
@@ -296,15 +304,14 @@ impl Run<'_> {
     /// Sleeps until frames arrive or, where the transmit queue is what is full, until frames are taken.
     fn sleep(&mut self) {
         let starved = self.sender.free() < self.pace.batch() && self.in_flight() < self.window;
-        let slipped = self.b.receive.driver.arm() || (starved && self.a.transmit.driver.arm());
+        let slipped = self.sink.arm() || (starved && self.a.transmit.driver.arm());
         if !slipped {
             let deadline = Instant::now() + SILENCE;
-            let mut fds = [self.b.receive.poll_fd(), self.a.transmit.poll_fd()];
+            let mut fds = [self.sink.poll_fd(), self.a.transmit.poll_fd()];
             // Nothing is wrong with a deadline that passes: the caller looks at how long it has been.
             let _ = sleep_until(&mut fds[..if starved { 2 } else { 1 }], deadline);
         }
-        self.b.receive.drain();
-        self.b.receive.driver.disarm();
+        self.sink.woken();
         if starved {
             self.a.transmit.drain();
             self.a.transmit.driver.disarm();
@@ -320,7 +327,7 @@ impl Run<'_> {
         if waited >= STALL || (!sending && now >= end) {
             return Err(LoadError::Stalled {
                 sent: self.sender.sent(),
-                received: self.receiver.received(),
+                received: self.sink.received().0,
                 outstanding: self.sender.outstanding(),
                 waited,
             });
@@ -328,6 +335,7 @@ impl Run<'_> {
         // What the server has not taken is not lost.
         if waited >= SILENCE && self.sender.outstanding() == 0 {
             self.written_off = self.sender.sent();
+            self.sink.write_off(self.written_off);
         }
         Ok(())
     }

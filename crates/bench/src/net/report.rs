@@ -1,4 +1,4 @@
-//! What was measured between guests, for people and for programs.
+//! What was measured of frames, for people and for programs.
 
 use std::fmt;
 use std::path::Path;
@@ -12,9 +12,29 @@ use crate::load::Waiting;
 use crate::plot::{Lines, Panel, draw_panels};
 use crate::side_by_side::{self, Work, rate, spread};
 
+/// Where frames go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Route {
+    /// To another guest of the server.
+    Guest,
+    /// Out of an interface, to another host.
+    Underlay,
+}
+
+impl fmt::Display for Route {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Route::Guest => "guest-guest",
+            Route::Underlay => "guest-underlay",
+        })
+    }
+}
+
 /// What is held equal between subjects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Case {
+    /// Where they go.
+    pub route: Route,
     /// Frames.
     pub frames: Frames,
     /// Ring layout.
@@ -29,7 +49,7 @@ impl fmt::Display for Case {
             Format::Split => "split",
             Format::Packed => "packed",
         };
-        write!(f, "guest-guest {} {format} {}", self.frames, self.client)
+        write!(f, "{} {} {format} {}", self.route, self.frames, self.client)
     }
 }
 
@@ -75,7 +95,7 @@ impl Work for Carried {
 
     const BENCH: &'static str = "net";
     const RATE: [&'static str; 4] = ["frames", "frames-min", "frames-max", "frames-ratio"];
-    const CASE_WIDTH: usize = 34;
+    const CASE_WIDTH: usize = 38;
     const COLUMNS: &'static [(&'static str, usize)] = &[
         ("frames", 10),
         ("min - max", 23),
@@ -148,9 +168,10 @@ impl Report {
     pub fn draw(&self, path: &Path) -> Result<(), SetupError> {
         let (mut frames, mut bytes) = (Lines::new(), Lines::new());
         for measurement in &self.measurements {
-            let Case { frames: which, format, client } = &measurement.case;
+            let Case { route, frames: which, format, client } = &measurement.case;
             let format = if *format == Format::Packed { ", packed" } else { "" };
-            let name = format!("{}, {client}{format}", measurement.subject);
+            let route = if *route == Route::Underlay { ", to underlay" } else { "" };
+            let name = format!("{}, {client}{format}{route}", measurement.subject);
             let mean = which.mean();
             frames.entry(name.clone()).or_default().push((mean, measurement.spread().0));
             bytes.entry(name).or_default().push((mean, measurement.work.throughput()));
@@ -191,7 +212,8 @@ mod tests {
     }
 
     fn report() -> Report {
-        let case = Case { frames: Frames::Smallest, format: Format::Split, client: Waiting::Polling };
+        let case =
+            Case { route: Route::Guest, frames: Frames::Smallest, format: Format::Split, client: Waiting::Polling };
         let mut measurements = Vec::new();
         for (subject, factor) in [("softdpu", 3), ("testpmd", 1)] {
             let mut measurement = Measurement::new(subject, case.clone());

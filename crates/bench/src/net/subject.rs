@@ -1,9 +1,11 @@
-//! Servers of two virtio-net interfaces, one network between them.
+//! Servers of virtio-net interfaces: of two with a network between them, or of one with a way to the underlay.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use super::frames::{Frames, Station};
+use super::report::Route;
+use super::wire::{FAR_ADDRESS, NEAR, NEAR_ADDRESS, Wire};
 use crate::SetupError;
 use crate::process::{Server, in_path};
 use crate::scratch::Folder;
@@ -50,6 +52,8 @@ pub struct NetService {
     pub cpu: usize,
     /// What is sent.
     pub frames: Frames,
+    /// Where it goes. To the underlay: the server runs where the [wire](super::wire) is.
+    pub route: Route,
 }
 
 impl NetSubject {
@@ -67,30 +71,46 @@ impl NetSubject {
         }
     }
 
-    /// Starts it; its sockets are the sender's and the receiver's.
+    /// Why it cannot send `frames` to the underlay.
+    pub fn lacks_underlay(&self, frames: Frames) -> Option<&'static str> {
+        match (self, frames) {
+            (NetSubject::Softdpu { .. }, _) => None,
+            (NetSubject::Testpmd { .. }, Frames::Tso) => Some("its port on AF_PACKET cannot cut frames up"),
+            (NetSubject::Testpmd { .. }, _) => None,
+            (NetSubject::Sockets { .. }, _) => Some("it is two guests' sockets"),
+        }
+    }
+
+    /// Starts it, where `wire` is if frames go to the underlay; its sockets are the sender's and the receiver's, if a guest
+    /// receives.
     ///
     /// # Errors
     /// [`SetupError`], with the end of the server's output.
-    pub fn start(&self, service: &NetService) -> Result<Running, SetupError> {
+    pub fn start(&self, service: &NetService, wire: Option<&Wire>) -> Result<Running, SetupError> {
         if let NetSubject::Sockets { a, b, .. } = self {
             return Ok(Running::new(None, vec![a.clone(), b.clone()], None));
         }
         let folder = Folder::new().map_err(|error| SetupError::Folder(error.to_string()))?;
-        let sockets: Vec<_> = ["a.sock", "b.sock"].iter().map(|name| folder.path().join(name)).collect();
-        let mut server = match self {
-            NetSubject::Testpmd { program } => {
-                let arguments = testpmd_arguments(service);
-                Server::start("testpmd", program, arguments, folder.path(), Some(service.cpu))?
-            }
+        let names: &[&str] = if service.route == Route::Guest { &["a.sock", "b.sock"] } else { &["a.sock"] };
+        let sockets: Vec<_> = names.iter().map(|name| folder.path().join(name)).collect();
+        let (program, arguments, cpu) = match self {
+            NetSubject::Testpmd { program } => (program, testpmd_arguments(service), Some(service.cpu)),
             NetSubject::Softdpu { program } => {
                 let site = folder.path().join("site.toml");
                 std::fs::write(&site, softdpu_site(service, &sockets))
                     .map_err(|error| SetupError::Folder(format!("{}: {error}", site.display())))?;
                 // Not pinned from outside: it pins its core itself, and its supervisor stays off it.
-                Server::start("softdpu", program, ["run", "site.toml"], folder.path(), None)?
+                (program, ["run", "site.toml"].map(str::to_owned).into(), None)
             }
             // Taken care of above.
             NetSubject::Sockets { .. } => return Err(SetupError::Plan("sockets are not started".to_owned())),
+        };
+        let mut server = match wire {
+            None => Server::start(self.name(), program, arguments, folder.path(), cpu)?,
+            Some(wire) => {
+                let (program, arguments) = wire.enter(program, &arguments, folder.path());
+                Server::start(self.name(), &program, arguments, folder.path(), cpu)?
+            }
         };
         server.until("its sockets", || sockets.iter().all(|socket| socket.exists()).then_some(()))?;
         Ok(Running::new(Some(server), sockets, Some(folder)))
@@ -105,10 +125,13 @@ fn testpmd_arguments(service: &NetService) -> Vec<String> {
     let mut arguments: Vec<String> =
         ["--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "-m", "512"].map(str::to_owned).into();
     arguments.push(format!("--lcores=0@{cpu},1@{cpu}"));
-    for (at, socket) in ["a.sock", "b.sock"].iter().enumerate() {
-        // Relative, as its option parser has no way to write a comma; it is started in the folder.
-        arguments.push(format!("--vdev=net_vhost{at},iface={socket},queues=1{offload}"));
-    }
+    // Relative paths, as its option parser has no way to write a comma; it is started in the folder.
+    arguments.push(format!("--vdev=net_vhost0,iface=a.sock,queues=1{offload}"));
+    arguments.push(match service.route {
+        Route::Guest => format!("--vdev=net_vhost1,iface=b.sock,queues=1{offload}"),
+        // Past the queueing discipline, as softdpu.
+        Route::Underlay => format!("--vdev=net_af_packet0,iface={NEAR},qdisc_bypass=1"),
+    });
     // A period of statistics keeps it from reading its standard input, whose end would end it.
     arguments.extend(
         ["--", "--forward-mode=io", "--auto-start", "--nb-cores=1", "--total-num-mbufs=32768", "--stats-period=3600"]
@@ -119,19 +142,30 @@ fn testpmd_arguments(service: &NetService) -> Vec<String> {
 
 fn softdpu_site(service: &NetService, sockets: &[PathBuf]) -> String {
     use std::fmt::Write;
+    // Writing to a String cannot fail.
     let mut site = format!("[node]\ndataplane = {{ cores = [{}] }}\nrun-directory = \"run\"\n", service.cpu);
-    site.push_str("log = { level = \"warn\" }\n\n[[network]]\nname = \"bench\"\nvni = 5001\ncidr = \"10.0.0.0/24\"\n");
+    site.push_str("log = { level = \"warn\" }\n");
+    if service.route == Route::Underlay {
+        let _ = writeln!(site, "underlay = {{ interface = \"{NEAR}\", address = \"{NEAR_ADDRESS}\" }}");
+    }
+    site.push_str("\n[[network]]\nname = \"bench\"\nvni = 5001\ncidr = \"10.0.0.0/24\"\nmtu = 1500\n");
     for ((name, station), socket) in [("a", A), ("b", B)].iter().zip(sockets) {
-        let mac: Vec<_> = station.mac.iter().map(|byte| format!("{byte:02x}")).collect();
-        // Writing to a String cannot fail. Queues of less than 256 are a front end's choice, not a site's.
+        // Queues of less than 256 are a front end's choice, not a site's.
         let _ = write!(
             site,
             "\n[[device]]\nname = \"{name}\"\ndomain = \"guest-{name}\"\nvirtio-net = {{ network = \"bench\", address = \
              \"{}\", mac = \"{}\", queue-size = {}, socket = {} }}\n",
             station.address,
-            mac.join(":"),
+            station.mac_text(),
             service.queue_size.max(256).next_power_of_two(),
             quoted(socket)
+        );
+    }
+    if service.route == Route::Underlay {
+        let (address, mac) = (B.address, B.mac_text());
+        let _ = write!(
+            site,
+            "\n[[network.endpoint]]\naddress = \"{address}\"\nmac = \"{mac}\"\nhost = \"{FAR_ADDRESS}\"\n"
         );
     }
     site
@@ -143,7 +177,7 @@ mod tests {
 
     #[test]
     fn a_site_has_one_network_and_both_stations_in_it() {
-        let service = NetService { queue_size: 256, cpu: 1, frames: Frames::Smallest };
+        let service = NetService { queue_size: 256, cpu: 1, frames: Frames::Smallest, route: Route::Guest };
         let site = softdpu_site(&service, &["/tmp/a.sock".into(), "/tmp/b.sock".into()]);
         assert_eq!(site.matches("[[network]]").count(), 1);
         assert!(site.contains(
@@ -154,9 +188,19 @@ mod tests {
 
     #[test]
     fn testpmd_keeps_to_its_cpu_and_segments_only_where_that_is_measured() {
-        let arguments = |frames| testpmd_arguments(&NetService { queue_size: 256, cpu: 3, frames });
+        let arguments =
+            |frames| testpmd_arguments(&NetService { queue_size: 256, cpu: 3, frames, route: Route::Guest });
         assert!(arguments(Frames::Imix).contains(&"--lcores=0@3,1@3".to_owned()));
         assert!(!arguments(Frames::Imix).iter().any(|argument| argument.contains("tso")));
         assert!(arguments(Frames::Tso).iter().filter(|argument| argument.contains("tso=1")).count() == 2);
+    }
+
+    #[test]
+    fn to_the_underlay_there_is_one_guest_and_the_other_is_on_another_host() {
+        let service = NetService { queue_size: 256, cpu: 1, frames: Frames::Mtu, route: Route::Underlay };
+        let site = softdpu_site(&service, &["/tmp/a.sock".into()]);
+        assert_eq!((site.matches("[[device]]").count(), site.matches("[[network.endpoint]]").count()), (1, 1));
+        assert!(site.contains("underlay = { interface = \"wire\", address = \"192.0.2.1\" }"));
+        assert!(testpmd_arguments(&service).contains(&"--vdev=net_af_packet0,iface=wire,qdisc_bypass=1".to_owned()));
     }
 }

@@ -1,14 +1,15 @@
-//! `softdpu bench net`: frames from guest to guest, beside a peer.
+//! `softdpu bench net`: frames from guest to guest and to the underlay, beside a peer.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use softdpu_bench::Format;
+use softdpu_bench::net::Frames;
 use softdpu_bench::net::comparison::{self, Plan};
+use softdpu_bench::net::report::{Report, Route};
 use softdpu_bench::net::subject::{NetSubject, TESTPMD};
-use softdpu_bench::net::{Frames, report::Report};
 
-use super::{Client, print_json, seconds, this_program, with_progress};
+use super::{Client, Turns, print_json, seconds, this_program, with_progress};
 
 /// `softdpu bench net`
 #[derive(Debug, Args)]
@@ -20,6 +21,10 @@ pub struct Net {
     /// Whom the subjects are compared with, named like a subject; `none`: nobody
     #[arg(long, value_name = "SUBJECT", default_value = "testpmd")]
     peer: String,
+    /// Where frames go: to another guest, or out of an interface to another host. The underlay's wire is a veth pair in a
+    /// network namespace that is made for it, which takes root
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "guest,underlay")]
+    route: Vec<To>,
     /// Which frames, one case each: 64 bytes; imix, 7 of 64, 4 of 570 and 1 of 1518 bytes in every 12; IP packets of 1500
     /// bytes; or TCP frames of 44 segments of 1460 bytes
     #[arg(long, value_enum, value_delimiter = ',', default_value = "64,imix,1500,64k")]
@@ -36,21 +41,8 @@ pub struct Net {
     /// Descriptors of a queue
     #[arg(long, default_value_t = 256)]
     queue_size: u16,
-    /// Length of one measurement
-    #[arg(long, default_value_t = 2.0)]
-    seconds: f64,
-    /// Measurements of each case and subject, taking turns
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-    /// CPU of the client, which is both guests
-    #[arg(long, value_name = "CPU", default_value_t = 0)]
-    client_cpu: usize,
-    /// CPU of the servers
-    #[arg(long, value_name = "CPU", default_value_t = 1)]
-    server_cpu: usize,
-    /// Print one JSON object a line instead of a table
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    turns: Turns,
     /// Draw frames and bytes a second over the frames' length into FILE.svg
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -65,6 +57,12 @@ enum Frame {
     Mtu,
     #[value(name = "64k")]
     Tso,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum To {
+    Guest,
+    Underlay,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -107,6 +105,14 @@ fn plan(options: &Net) -> Result<Plan, String> {
     });
     Ok(Plan {
         subjects,
+        routes: options
+            .route
+            .iter()
+            .map(|to| match to {
+                To::Guest => Route::Guest,
+                To::Underlay => Route::Underlay,
+            })
+            .collect(),
         frames: frames.collect(),
         flows: options.flows,
         formats: match options.format {
@@ -116,15 +122,15 @@ fn plan(options: &Net) -> Result<Plan, String> {
         },
         queue_size: options.queue_size,
         clients: options.client.ways(),
-        rounds: options.rounds,
-        duration: seconds(options.seconds)?,
-        client_cpu: options.client_cpu,
-        server_cpu: options.server_cpu,
+        rounds: options.turns.rounds,
+        duration: seconds(options.turns.seconds)?,
+        client_cpu: options.turns.client_cpu,
+        server_cpu: options.turns.server_cpu,
     })
 }
 
 fn print(options: &Net, plan: &Plan, report: &Report) -> Result<(), String> {
-    if options.json {
+    if options.turns.json {
         for (subject, case, why) in &report.left_out {
             eprintln!("softdpu bench: {case}: {subject} was left out: {why}");
         }
@@ -135,7 +141,7 @@ fn print(options: &Net, plan: &Plan, report: &Report) -> Result<(), String> {
         "\nclient on CPU {}, servers on CPU {}; {} rounds of {} s taking turns, medians; frames and bytes received, without \
          FCS;\nratio to the last subject of a case; client: what a frame costs the client itself, sent and received; queues \
          of {}, {} flows",
-        plan.client_cpu, plan.server_cpu, plan.rounds, options.seconds, plan.queue_size, plan.flows
+        plan.client_cpu, plan.server_cpu, plan.rounds, options.turns.seconds, plan.queue_size, plan.flows
     );
     Ok(())
 }
