@@ -19,6 +19,7 @@ ip=iproute2
 ping=iputils-ping
 ethtool=ethtool
 iperf3=iperf3
+tshark=tshark
 '
 
 # Peers of the benchmarks, wanted by `make bench` alone; without one, its comparison says that it is missing.

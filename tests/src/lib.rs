@@ -21,6 +21,7 @@ mod device;
 mod failure;
 mod guest;
 mod lab;
+pub mod netns;
 mod paths;
 mod process;
 mod random;

@@ -4,38 +4,12 @@
 #![allow(missing_docs)]
 
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
-use softdpu_tests::{Context, Daemon, Failure, Lab, Process, skip, wait_until};
+use softdpu_tests::netns::{possible, run};
+use softdpu_tests::{Context, Daemon, Failure, Lab, Process, wait_until};
 
 const WAIT: Duration = Duration::from_secs(20);
-
-/// Whether this machine lets us make network namespaces. Says so loudly where not.
-fn possible(test: &str) -> bool {
-    let probe = format!("softdpu-probe-{}", std::process::id());
-    if run("ip", &["netns", "add", &probe]).is_err() {
-        skip(test, "network namespaces cannot be made here (not root?)");
-        return false;
-    }
-    let _ = run("ip", &["netns", "del", &probe]);
-    if !Path::new("/dev/net/tun").exists() {
-        skip(test, "there is no /dev/net/tun");
-        return false;
-    }
-    true
-}
-
-fn run(program: &str, arguments: &[&str]) -> Result<String, Failure> {
-    let what = format!("`{program} {}`", arguments.join(" "));
-    let output = Command::new(program).args(arguments).output().context(&what)?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() {
-        Ok(text)
-    } else {
-        Err(Failure::new(format!("{what}: {}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr))))
-    }
-}
 
 /// A host: a network namespace with one end of the wire. Gone when dropped.
 struct Host {

@@ -1,9 +1,12 @@
 //! A data-plane core: intake → decide → run → charge → complete → poll back ends, again and again.
 
+mod capture;
 mod messages;
 mod net;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use capture::Captures;
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -429,6 +432,7 @@ impl<S: TenantScheduler> Core<S> {
             }
         }
         self.counters.outstanding.set(self.io.outstanding() as u64);
+        self.net.end_captures();
         let now = clock::now();
         for at in (0..self.here.len()).rev() {
             let number = self.here[at];
