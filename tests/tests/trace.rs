@@ -28,7 +28,8 @@ struct Scene {
     folder: PathBuf,
     daemon: Daemon,
     a: Namespace,
-    b: Namespace,
+    /// Kept: it ends with its value.
+    _b: Namespace,
 }
 
 impl Scene {
@@ -60,7 +61,7 @@ tap  = { network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", inte
             host.ip(&["link", "set", interface, "up"])?;
             host.ip(&["addr", "add", address, "dev", interface])?;
         }
-        let scene = Scene { folder: lab.path().to_owned(), daemon, a, b };
+        let scene = Scene { folder: lab.path().to_owned(), daemon, a, _b: b };
         wait_until("a to reach b", WAIT, || Ok(scene.ping(1).ok()))?;
         Ok(scene)
     }
@@ -73,7 +74,7 @@ tap  = { network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", inte
     fn trace(&self, arguments: &[&str]) -> Result<Process, Failure> {
         let socket = self.folder.join("run/softdpu/api.sock").display().to_string();
         let arguments = [&["--socket", &socket, "trace", "packet"], arguments].concat();
-        let process = Process::start("trace", &self.folder, &softdpu()?, arguments)?;
+        let mut process = Process::start("trace", &self.folder, &softdpu()?, arguments)?;
         process.wait_for_line("that it traces", 0, WAIT, |line| line.contains("Ctrl-C ends").then_some(()))?;
         Ok(process)
     }
@@ -290,7 +291,7 @@ fn a_trace_goes_on_after_the_data_plane_was_killed() {
     Lab::run("trace-kill", |lab| {
         let mut scene = Scene::new(lab, "kill")?;
         let file = scene.path("both.pcapng");
-        let trace = scene.trace(&["--filter", "udp", "--port", "b", "--write", &file, "--print"])?;
+        let mut trace = scene.trace(&["--filter", "udp", "--port", "b", "--write", &file, "--print"])?;
         scene.replay(&[datagram(2, A, B, b"before")], &[])?;
         let (_, next) = trace.wait_for_line("the first", 0, WAIT, |line| line.contains("data 6").then_some(()))?;
         scene.daemon.kill_data_plane()?;

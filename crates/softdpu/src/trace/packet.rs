@@ -147,11 +147,12 @@ impl Run<'_> {
                 End::Asked | End::NoReader => return Ok(()),
                 End::Gone => {}
             }
-            eprintln!("softdpu: the data plane has ended; the trace goes on with the next one");
+            eprintln!("softdpu: the data plane has ended; what passes before the next one serves is not seen");
             match self.reopen(connection, request)? {
                 Some(stream) => next = stream,
                 None => return Ok(()),
             }
+            eprintln!("softdpu: the trace goes on");
         }
     }
 
