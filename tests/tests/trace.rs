@@ -14,14 +14,8 @@ use softdpu_tests::{Context, Daemon, Failure, Lab, Process, skip, softdpu, wait_
 const WAIT: Duration = Duration::from_secs(20);
 
 /// Makes Wireshark look at checksums, which it leaves alone by itself.
-const CHECKSUMS: [&str; 6] = [
-    "-o",
-    "ip.check_checksum:TRUE",
-    "-o",
-    "tcp.check_checksum:TRUE",
-    "-o",
-    "udp.check_checksum:TRUE",
-];
+const CHECKSUMS: [&str; 6] =
+    ["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"];
 
 /// Containers `a` and `b` in one network: 10.0.0.2 and 10.0.0.3, each on a port of its name.
 struct Scene {
@@ -147,7 +141,8 @@ fn datagram(source_mac: u8, source: [u8; 4], destination: [u8; 4], data: &[u8]) 
     let len = (8 + data.len()) as u16;
     let udp = [&[0x30, 0x39, 0, 9][..], &len.to_be_bytes(), &[0, 0], data].concat();
     let pseudo = [&source[..], &destination, &[0, 17], &len.to_be_bytes(), &udp].concat();
-    let mut ip = [&[0x45, 0][..], &(20 + len).to_be_bytes(), &[0, 0, 0x40, 0, 64, 17, 0, 0], &source, &destination].concat();
+    let mut ip =
+        [&[0x45, 0][..], &(20 + len).to_be_bytes(), &[0, 0, 0x40, 0, 64, 17, 0, 0], &source, &destination].concat();
     let checksum = sum(&ip);
     ip[10..12].copy_from_slice(&checksum.to_be_bytes());
     let mut frame = [&[2, 0x5d, 0, 0, 0, 3, 2, 0x5d, 0, 0, 0, source_mac, 8, 0][..], &ip, &udp].concat();
@@ -322,7 +317,10 @@ fn what_cannot_be_done_is_said() {
         let text = error(&["trace", "packet", "--port", "bb"])?;
         assert!(text.contains("there is no port called \"bb\" (did you mean `b`?)"), "{text}");
         let text = error(&["trace", "packet", "--filter", "icmp adn arp"])?;
-        assert!(text.contains("column 6: found \"adn\", expected and, or, or the end\n  icmp adn arp\n       ^"), "{text}");
+        assert!(
+            text.contains("column 6: found \"adn\", expected and, or, or the end\n  icmp adn arp\n       ^"),
+            "{text}"
+        );
         let old = scene.path("old.pcap");
         std::fs::write(&old, [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0]).context("writing a file")?;
         let text = error(&["trace", "replay", "--port", "a", &old])?;

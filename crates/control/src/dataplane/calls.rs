@@ -18,7 +18,12 @@ pub(super) fn done() -> Value {
 
 impl DataPlane {
     /// Does what is asked, or begins it. None: it is answered when a volume has opened or grown.
-    pub(super) fn call(&mut self, id: u64, call: Call, fds: Vec<OwnedFd>) -> Result<Option<Result<Value, Refusal>>, LinkError> {
+    pub(super) fn call(
+        &mut self,
+        id: u64,
+        call: Call,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Option<Result<Value, Refusal>>, LinkError> {
         let made = match call {
             Call::Status => return Ok(Some(self.report())),
             Call::VolumeCreate { volume } => {

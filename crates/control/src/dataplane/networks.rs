@@ -148,7 +148,8 @@ impl Networks {
     pub(super) fn descriptions(&self) -> impl Iterator<Item = (String, String)> {
         let underlay = self.underlay.as_ref().map(|underlay| underlay.spec().udp_port);
         let underlay = underlay.map(|port| (UNDERLAY.to_owned(), format!("the underlay, VXLAN on UDP port {port}")));
-        let vni = |name: &str| self.networks.iter().find(|network| network.name == name).map(|network| network.vni.get());
+        let vni =
+            |name: &str| self.networks.iter().find(|network| network.name == name).map(|network| network.vni.get());
         let ports = self.ports.iter().map(move |(name, port)| {
             let network = &port.settings.network;
             (name.clone(), format!("{} in {network}, VNI {}", port.settings.mac, vni(network).unwrap_or_default()))

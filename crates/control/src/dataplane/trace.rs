@@ -68,7 +68,10 @@ impl DataPlane {
     /// The client's connection, if there may be one more of them.
     fn begin_trace(&self, fds: Vec<OwnedFd>) -> Result<(OwnedFd, Traces), Refusal> {
         if Arc::strong_count(&self.traces.0) > MOST_TRACES {
-            return Err(refusal("busy", format!("there are {MOST_TRACES} traces and replays already: end one of them")));
+            return Err(refusal(
+                "busy",
+                format!("there are {MOST_TRACES} traces and replays already: end one of them"),
+            ));
         }
         let socket = fds.into_iter().next();
         let socket = socket.ok_or_else(|| refusal("failed", "no connection came with the request".to_owned()))?;

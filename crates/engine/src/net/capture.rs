@@ -272,14 +272,17 @@ impl Trace {
 
     /// So many frames of the burst were dealt with, the others will come again; why those were dropped that were.
     pub(crate) fn settle(&mut self, passed: usize, reason: impl Fn(usize) -> Option<DropReason>) {
+        let (frames, mut again) = (&mut self.batch.frames, Vec::new());
         for (at, record) in self.arrived.drain(..) {
             if at < passed {
-                self.batch.frames[record].dropped = reason(at);
+                frames[record].dropped = reason(at);
             } else {
-                self.batch.bytes.truncate(self.batch.frames[record].start as usize);
-                self.batch.frames.truncate(record);
-                break;
+                again.push(record);
             }
+        }
+        if !again.is_empty() {
+            let mut record = 0..;
+            frames.retain(|_| record.next().is_some_and(|record| !again.contains(&record)));
         }
     }
 

@@ -31,7 +31,9 @@ const RETRY: Duration = Duration::from_millis(50);
 /// Runs the trace until it is ended from here, or the daemon is gone.
 pub fn run(connection: &Connection, options: &Packet) -> Result<(), String> {
     if let Some(filter) = &options.filter {
-        filter.parse::<Filter>().map_err(|error| format!("--filter: {error}\n  {filter}\n  {:>1$}", '^', error.column))?;
+        filter
+            .parse::<Filter>()
+            .map_err(|error| format!("--filter: {error}\n  {filter}\n  {:>1$}", '^', error.column))?;
     }
     let trace = PacketTrace {
         ports: options.port.clone(),
@@ -140,7 +142,12 @@ enum End {
 
 impl Run<'_> {
     /// Reads stream after stream: each data plane has its own.
-    fn follow(&mut self, connection: &Connection, request: &Request, first: (UnixStream, Vec<u8>)) -> Result<(), String> {
+    fn follow(
+        &mut self,
+        connection: &Connection,
+        request: &Request,
+        first: (UnixStream, Vec<u8>),
+    ) -> Result<(), String> {
         let mut next = first;
         loop {
             match self.read(next.0, &next.1)? {

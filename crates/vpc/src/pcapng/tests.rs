@@ -136,7 +136,8 @@ fn foreign() -> Vec<u8> {
     let section = [&word(BYTE_ORDER)[..], &[0, 1, 0, 0], &[0xff; 8]].concat();
     let interface = [&[0, 1, 0, 0][..], &word(4)].concat();
     // if_tsresol 2^-10 s, if_tsoffset 5 s; the list ends without its end.
-    let binary = [&[0, 1, 0, 0][..], &word(0), &[0, 9, 0, 1, 0x8a, 0, 0, 0], &[0, 14, 0, 8], &5u64.to_be_bytes()].concat();
+    let binary =
+        [&[0, 1, 0, 0][..], &word(0), &[0, 9, 0, 1, 0x8a, 0, 0, 0], &[0, 14, 0, 8], &5u64.to_be_bytes()].concat();
     let packet = |interface: u32, ticks: u32| {
         let fields = [word(interface), word(0), word(ticks), word(3), word(60)].concat();
         [&fields[..], &[7, 8, 9, 0], &[0, 2, 0, 4], &word(2)].concat()

@@ -120,4 +120,3 @@ fn end_options(out: &mut Vec<u8>) {
 fn pad(out: &mut Vec<u8>, len: usize) {
     out.extend(std::iter::repeat_n(0, len.next_multiple_of(4) - len));
 }
-

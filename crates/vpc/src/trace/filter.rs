@@ -100,13 +100,12 @@ impl Term {
                 })
             }),
             Term::Ports(side, wanted) => of(&|packet| {
-                packet.ip().and_then(|ip| ip.ports()).is_some_and(|(source, destination)| {
-                    side.of(source, destination, |found| wanted.contains(&found))
-                })
+                packet
+                    .ip()
+                    .and_then(|ip| ip.ports())
+                    .is_some_and(|(source, destination)| side.of(source, destination, |found| wanted.contains(&found)))
             }),
-            Term::Ether(side, mac) => {
-                of(&|packet| side.of(packet.source, packet.destination, |found| found == *mac))
-            }
+            Term::Ether(side, mac) => of(&|packet| side.of(packet.source, packet.destination, |found| found == *mac)),
             Term::Group { all } => of(&|packet| {
                 if *all { packet.destination == Mac::BROADCAST } else { packet.destination.is_group() }
             }),
@@ -114,9 +113,9 @@ impl Term {
                 packet.ip().is_some_and(|ip| matches!(ip.layer4, Layer4::Tcp { flags, .. } if flags & mask == *mask))
             }),
             Term::Fragment => of(&|packet| packet.ip().is_some_and(|ip| ip.fragment.is_some())),
-            Term::Vlan(wanted) => of(&|packet| {
-                packet.vlan.is_some_and(|vlan| wanted.is_none_or(|wanted| vlan == wanted))
-            }),
+            Term::Vlan(wanted) => {
+                of(&|packet| packet.vlan.is_some_and(|vlan| wanted.is_none_or(|wanted| vlan == wanted)))
+            }
             Term::Vni(wanted) => subject.vni == Some(*wanted),
             Term::Length(wanted) => wanted.contains(&subject.len),
         }

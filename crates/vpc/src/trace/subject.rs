@@ -1,8 +1,8 @@
 //! What a filter looks at: a frame's headers, below the tunnel's where there is one.
 
 use crate::PortId;
-use crate::packet::{Layer4, Parsed, parse};
 use crate::packet::parse::UDP;
+use crate::packet::{Layer4, Parsed, parse};
 use crate::tables::{Attachment, Tables, VALID_VNI, VXLAN};
 
 /// A frame as a [`Filter`](super::Filter) sees it.

@@ -87,10 +87,7 @@ fn a_frame_is_described_in_a_line() {
     assert_eq!(line(&tcp(0x12)), "10.0.0.2.40000 > 10.0.1.3.80: TCP [S.], data 3");
     assert_eq!(line(&ping()), "10.0.0.2 > 10.0.1.3: ICMP echo request");
     assert_eq!(line(&arp()), "ARP who has 10.0.1.3? tell 10.0.0.2");
-    assert_eq!(
-        line(&tunnelled(&ping())),
-        "192.0.2.1 > 192.0.2.2 VXLAN 5001: 10.0.0.2 > 10.0.1.3: ICMP echo request"
-    );
+    assert_eq!(line(&tunnelled(&ping())), "192.0.2.1 > 192.0.2.2 VXLAN 5001: 10.0.0.2 > 10.0.1.3: ICMP echo request");
     assert_eq!(line(&[0; 9]), "headers that cannot be read");
     let lldp = [&[1, 0x80, 0xc2, 0, 0, 14][..], &GUEST, &[0x88, 0xcc], &[0; 40]].concat();
     assert_eq!(line(&lldp), "02:5d:00:00:00:01 > 01:80:c2:00:00:0e EtherType 0x88cc");
