@@ -10,7 +10,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, recv};
 use serde_json::{Value, json};
 
 use super::desired::Change;
@@ -23,6 +23,7 @@ use crate::api::{
 use crate::attach;
 use crate::config::{Device, Volume};
 use crate::link::{Call, Placement, Refusal, SharedFd};
+use crate::outbox::Outbox;
 use crate::status::{
     ClosedFrontEnds, DataPlaneStatus, DeviceState, DeviceStatus, NodeStatus, TenantStatus, VolumeStatus,
 };
@@ -38,8 +39,7 @@ const READ_SIZE: usize = 16 << 10;
 pub(super) struct Client {
     socket: OwnedFd,
     lines: LineBuffer,
-    out: Vec<u8>,
-    sent: usize,
+    out: Outbox,
     /// An answer is owed; nothing more is read until it is sent.
     busy: bool,
     /// It will send nothing more.
@@ -84,7 +84,7 @@ pub(super) struct InProgress {
 impl Client {
     fn new(socket: OwnedFd) -> Client {
         let lines = LineBuffer::new(LONGEST_REQUEST);
-        Client { socket, lines, out: Vec::new(), sent: 0, busy: false, ended: false }
+        Client { socket, lines, out: Outbox::default(), busy: false, ended: false }
     }
 
     /// One more descriptor of its connection.
@@ -109,17 +109,7 @@ impl Client {
     }
 
     fn flush(&mut self) -> Result<(), Errno> {
-        while self.sent < self.out.len() {
-            match send(&self.socket, &self.out[self.sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(count) => self.sent += count,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-        self.out.clear();
-        self.sent = 0;
-        Ok(())
+        self.out.flush(&self.socket)
     }
 }
 
@@ -230,7 +220,7 @@ impl Supervisor {
             return;
         };
         client.busy = false;
-        client.out.extend_from_slice(encode_response(&Response { id, outcome, more: false }).as_bytes());
+        client.out.bytes().extend(encode_response(&Response { id, outcome, more: false }).into_bytes());
         if client.flush().is_err() {
             return self.drop_client(number);
         }

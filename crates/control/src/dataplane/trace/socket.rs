@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, recv};
+
+use crate::outbox::Outbox;
 
 /// What is read at once.
 const READ_SIZE: usize = 64 << 10;
@@ -21,38 +23,27 @@ pub(super) enum Received {
 
 pub(super) struct Connection {
     socket: OwnedFd,
-    out: Vec<u8>,
-    sent: usize,
+    out: Outbox,
 }
 
 impl Connection {
     pub(super) fn new(socket: OwnedFd) -> Connection {
-        Connection { socket, out: Vec::new(), sent: 0 }
+        Connection { socket, out: Outbox::default() }
     }
 
     /// What goes out next, to be appended to.
     pub(super) fn out(&mut self) -> &mut Vec<u8> {
-        &mut self.out
+        self.out.bytes()
     }
 
     /// Bytes that wait to go out.
     pub(super) fn waiting(&self) -> usize {
-        self.out.len() - self.sent
+        self.out.len()
     }
 
     /// Sends what the client takes.
     pub(super) fn flush(&mut self) -> Result<(), Errno> {
-        while self.waiting() > 0 {
-            match send(&self.socket, &self.out[self.sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(count) => self.sent += count,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-        self.out.clear();
-        self.sent = 0;
-        Ok(())
+        self.out.flush(&self.socket)
     }
 
     /// Sends everything, as long as the client takes some of it within each `patience`.
