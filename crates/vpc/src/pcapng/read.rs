@@ -127,7 +127,7 @@ impl Reader {
         };
         let (kind, len) = (order.u32([k0, k1, k2, k3]), order.u32([l0, l1, l2, l3]));
         let size = len as usize;
-        if !(FRAME..=LONGEST_BLOCK).contains(&size) || size % 4 != 0 {
+        if !(FRAME..=LONGEST_BLOCK).contains(&size) || !size.is_multiple_of(4) {
             return Err(ReadError::Length { at, len });
         }
         if rest.len() < size {
