@@ -16,10 +16,10 @@ KILLS        ?= 200
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test unit e2e loom miri bench soak fuzz lint clean
+.PHONY: help setup build demo test unit e2e loom miri bench instructions soak fuzz lint clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup: ## Install what is missing on this machine, make the guest's kernel and root image
 	@lab/setup.sh
@@ -46,9 +46,14 @@ loom: ## Every interleaving of the lock-free parts
 miri: ## Memory and ring under Miri (needs nightly)
 	@lab/test.sh miri
 
-bench: setup build ## Measure beside qemu-storage-daemon and DPDK's testpmd: figures against bars; raw results and plots in results/
+bench: setup build ## Measure beside qemu-storage-daemon, DPDK's testpmd and QEMU's networking: figures against bars; raw results and plots in results/
 	@lab/setup.sh --bench
+	$(CARGO) build --release --locked -p softdpu-tests --bin guest-network
 	@lab/bench.sh
+
+instructions: ## Count instructions per frame and per disk request under callgrind, beside lab/instructions.baseline
+	@lab/setup.sh --bench
+	@lab/instructions.sh
 
 soak: setup build ## The long loops: KILLS=200 kills of the data plane under a guest's I/O
 	SOFTDPU_KILLS=$(KILLS) $(CARGO) test --release --locked -p softdpu-tests --test kill -- --nocapture --test-threads=1

@@ -3,7 +3,7 @@
 #
 #   lab/setup.sh            install what is missing, make the guest's kernel and root image
 #   lab/setup.sh --force    make everything in .cache/ again
-#   lab/setup.sh --bench    install the peers that `make bench` measures beside, and nothing else
+#   lab/setup.sh --bench    install what `make bench` and `make instructions` need besides, and nothing else
 #
 # Host programs come from apt (as root, or through sudo). Everything else goes into the ignored folder .cache/ and
 # needs no privilege: the guest is a Debian kernel and Debian packages, downloaded and unpacked, never installed.

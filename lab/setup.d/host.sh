@@ -22,9 +22,11 @@ iperf3=iperf3
 tshark=tshark
 '
 
-# Peers of the benchmarks, wanted by `make bench` alone; without one, its comparison says that it is missing.
+# Peers of the benchmarks and what counts instructions, wanted by `make bench` and `make instructions` alone; without one,
+# its comparison says that it is missing.
 BENCH_PROGRAMS='
 dpdk-testpmd=dpdk-dev
+valgrind=valgrind
 '
 
 # missing_of LINES: those of the lines whose program is not there.

@@ -40,14 +40,7 @@ impl Daemon {
     fn start_binary(binary: PathBuf, folder: &Path, site: &str, namespace: Option<&str>) -> Result<Daemon, Failure> {
         let file = folder.join("site.toml");
         std::fs::write(&file, site).context(format_args!("writing {}", file.display()))?;
-        let process = match namespace {
-            None => Process::start("softdpu", folder, &binary, ["run", "site.toml"])?,
-            Some(namespace) => {
-                let program = binary.to_string_lossy();
-                let arguments = ["netns", "exec", namespace, &program, "run", "site.toml"];
-                Process::start("softdpu", folder, Path::new("ip"), arguments)?
-            }
-        };
+        let process = Process::start_in(namespace, "softdpu", folder, &binary, ["run", "site.toml"])?;
         let mut daemon = Daemon { process, binary, folder: folder.to_owned() };
         wait_until("softdpu to answer `softdpu status` with a data plane", READY_DEADLINE, || {
             if let Some(status) = daemon.process.exited()? {

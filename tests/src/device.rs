@@ -47,9 +47,10 @@ impl GuestDevice {
     /// The arguments, one for each word.
     ///
     /// QEMU 7.2 without KVM dies when a vhost-user interface with MSI-X starts: the notifiers of its vectors look into a
-    /// table of KVM's that is not there. There the interface gets INTx, and the arguments are softdpu's otherwise.
+    /// table of KVM's that is not there. There the interface gets INTx, unless it says itself how many it wants, and the
+    /// arguments are softdpu's otherwise.
     pub(crate) fn arguments(&self, accel: Accel) -> Vec<String> {
-        let interface = |argument: &str| argument.starts_with("virtio-net-pci,");
+        let interface = |argument: &str| argument.starts_with("virtio-net-pci,") && !argument.contains(",vectors=");
         let fit = |argument: &String| match accel {
             Accel::Tcg if interface(argument) => format!("{argument},vectors=0"),
             _ => argument.clone(),

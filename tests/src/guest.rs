@@ -43,6 +43,7 @@ pub struct GuestSpec {
     job: Option<Job>,
     parameters: Vec<(String, String)>,
     accel: Option<Accel>,
+    namespace: Option<String>,
 }
 
 /// A script that the guest runs.
@@ -66,6 +67,7 @@ impl GuestSpec {
             job: None,
             parameters: Vec::new(),
             accel: None,
+            namespace: None,
         }
     }
 
@@ -120,6 +122,12 @@ impl GuestSpec {
     /// Runs it in this way, whatever a probe would say.
     pub fn accel(mut self, accel: Accel) -> GuestSpec {
         self.accel = Some(accel);
+        self
+    }
+
+    /// Runs QEMU in a network namespace.
+    pub fn namespace(mut self, namespace: &str) -> GuestSpec {
+        self.namespace = Some(namespace.to_owned());
         self
     }
 
@@ -197,7 +205,7 @@ impl Guest {
         let initrd = folder.join(format!("{}.initrd", spec.name));
         std::fs::write(&initrd, spec.initrd()?).context(format_args!("writing {}", initrd.display()))?;
         let program = Path::new("qemu-system-x86_64");
-        let qemu = Process::start(&spec.name, folder, program, spec.arguments(&initrd)?)?;
+        let qemu = Process::start_in(spec.namespace.as_deref(), &spec.name, folder, program, spec.arguments(&initrd)?)?;
         Ok(Guest { name: spec.name, qemu, next_line: 0 })
     }
 

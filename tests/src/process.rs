@@ -60,8 +60,22 @@ impl Process {
         program: &Path,
         arguments: impl IntoIterator<Item = S>,
     ) -> Result<Process, Failure> {
-        let mut child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", "--"])
+        Process::start_in(None, name, folder, program, arguments)
+    }
+
+    /// As [`start`](Self::start), in the network namespace of this name if there is one.
+    pub fn start_in<S: AsRef<OsStr>>(
+        namespace: Option<&str>,
+        name: &str,
+        folder: &Path,
+        program: &Path,
+        arguments: impl IntoIterator<Item = S>,
+    ) -> Result<Process, Failure> {
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "--"]);
+        // `ip` becomes the program, so the process is the program's.
+        command.args(namespace.map(|namespace| ["ip", "netns", "exec", namespace]).into_iter().flatten());
+        let mut child = command
             .arg(program)
             .args(arguments)
             .current_dir(folder)

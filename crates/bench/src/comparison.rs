@@ -1,36 +1,24 @@
-//! Subjects side by side: the same client, the same cases, rounds that take turns.
-//!
-//! Every measurement starts its server afresh and ends it: no other server's polling thread competes for the CPU, and a
-//! figure does not depend on what was measured before it. Rounds go A B A B …, so that what changes on the machine in the
-//! meantime meets all alike.
+//! Servers of disks [side by side](crate::side_by_side).
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use softdpu_ring::Format;
 
 use crate::SetupError;
-use crate::calibration::calibrate;
 use crate::front_end::{FrontEnd, FrontEndError, Options, Transfer};
 use crate::load::{self, Load, LoadError, Outcome, Pattern, Waiting};
-use crate::report::{Case, Measurement, Report};
+use crate::report::{Case, Report};
 use crate::scratch::ScratchFile;
+use crate::side_by_side::{self, PROFILE, Progress, Terms, WARM_UP, on_cpu, patiently};
 use crate::subject::{Service, Subject, Volume};
-use crate::turns::{Turn, Turns};
+use crate::turns::Turn;
 
 /// Bytes of a null volume: nothing is stored.
 const NULL_SIZE: u64 = 16 << 30;
 /// Bytes of a memory or file volume: more than any processor's cache, little enough for any page cache.
 const STORED_SIZE: u64 = 256 << 20;
-/// Before each measurement.
-pub(crate) const WARM_UP: Duration = Duration::from_millis(200);
-/// Of the measurement of the client's own time.
-pub(crate) const PROFILE: Duration = Duration::from_millis(300);
-/// Of the calibration before everything.
-pub(crate) const CALIBRATION: Duration = Duration::from_millis(200);
-/// Between a server's socket and its first accept.
-const ACCEPTS: Duration = Duration::from_secs(5);
 
 /// Which volume to measure with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,19 +62,6 @@ pub struct Plan {
     pub folder: std::path::PathBuf,
 }
 
-/// How far it is.
-#[derive(Clone, Debug)]
-pub struct Progress<'a> {
-    /// Measurements done.
-    pub done: usize,
-    /// Measurements in all.
-    pub of: usize,
-    /// Who is next.
-    pub subject: &'a str,
-    /// What is next.
-    pub case: Case,
-}
-
 impl Plan {
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
@@ -120,18 +95,17 @@ impl Plan {
     }
 
     fn check(&self) -> Result<(), SetupError> {
-        let wrong = |what: &str| Err(SetupError::Plan(what.to_owned()));
-        if self.subjects.is_empty() || self.depths.is_empty() || self.clients.is_empty() || self.rounds == 0 {
-            return wrong("nothing to measure: there has to be a subject, a depth, a client and a round");
-        }
+        self.terms().check(self.subjects.len(), self.depths.len() * self.clients.len())?;
         // 1,024 descriptors are what every server takes.
         if self.depths.iter().any(|depth| !(1..=341).contains(depth)) {
-            return wrong("depths are from 1 to 341: three descriptors a request, 1,024 in a queue");
-        }
-        if self.client_cpu == self.server_cpu {
-            return wrong("client and server need a CPU each");
+            let what = "depths are from 1 to 341: three descriptors a request, 1,024 in a queue";
+            return Err(SetupError::Plan(what.to_owned()));
         }
         Ok(())
+    }
+
+    fn terms(&self) -> Terms {
+        Terms { rounds: self.rounds, client_cpu: self.client_cpu, server_cpu: self.server_cpu }
     }
 }
 
@@ -139,9 +113,8 @@ impl Plan {
 ///
 /// # Errors
 /// [`SetupError`] for the first thing that goes wrong.
-pub fn run(plan: &Plan, mut progress: impl FnMut(Progress<'_>)) -> Result<Report, SetupError> {
+pub fn run(plan: &Plan, progress: impl FnMut(Progress<'_, Case>)) -> Result<Report, SetupError> {
     plan.check()?;
-    let calibration = calibrate(plan.client_cpu, plan.server_cpu, CALIBRATION).map_err(SetupError::Cpu)?;
     let file = match plan.volume {
         VolumeKind::File => Some(filled_file(&plan.folder)?),
         _ => None,
@@ -162,30 +135,15 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(Progress<'_>)) -> Result<Report
         devices: 1,
     };
     let subjects: Vec<_> = plan.subjects.iter().filter(|subject| subject.serves(&service.volume)).collect();
-    let cases = plan.cases();
-    // One round more, in which the client measures itself.
-    let of = cases.len() * subjects.len() * (plan.rounds + 1);
-    let mut done = 0;
-    let mut turns =
-        Turns { rounds: plan.rounds, client_cpu: plan.client_cpu, server_cpu: plan.server_cpu, disturbed: 0 };
-    let mut measurements = Vec::new();
-    for case in &cases {
-        let mut here: Vec<_> = subjects.iter().map(|subject| Measurement::new(subject.name(), case.clone())).collect();
-        let rounds = turns.take(subjects.len(), |turn| {
-            let subject = subjects[turn.subject];
-            let done = done + turn.round * subjects.len() + turn.subject;
-            progress(Progress { done, of, subject: subject.name(), case: case.clone() });
-            measure(plan, subject, &service, &options, case, turn)
-        })?;
-        for round in &rounds {
-            for ((outcome, hops), measurement) in round.iter().zip(&mut here) {
-                measurement.add(outcome, *hops);
-            }
-        }
-        done += subjects.len() * (plan.rounds + 1);
-        measurements.extend(here);
-    }
-    Ok(Report { calibration, measurements, disturbed: turns.disturbed })
+    let names: Vec<_> = subjects.iter().map(|subject| subject.name()).collect();
+    side_by_side::run(
+        plan.terms(),
+        &names,
+        &plan.cases(),
+        |_, _| Ok(None),
+        |at, case, turn| measure(plan, subjects[at], &service, &options, case, turn),
+        progress,
+    )
 }
 
 fn measure(
@@ -215,36 +173,12 @@ fn measure(
         seed: (turn.round as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
         profile: turn.profile,
     };
-    // A thread of its own carries the pinning.
-    let outcome = std::thread::scope(|scope| {
-        let client = scope.spawn(|| {
-            softdpu_sys::affinity::pin_to(plan.client_cpu)
-                .map_err(|error| LoadError::Load(format!("cannot run on CPU {}: {error}", plan.client_cpu)))?;
-            // Where it is not allowed the figures are only noisier.
-            let _ = softdpu_sys::affinity::highest_nice();
-            load::run(front_end.queues_mut(), &load)
-        });
-        client.join().unwrap_or_else(|_| Err(LoadError::Load("the client panicked".to_owned())))
-    });
-    outcome.map_err(failed)
+    on_cpu(plan.client_cpu, LoadError::Load, || load::run(front_end.queues_mut(), &load)).map_err(failed)
 }
 
 /// Connects to a server that may have bound its socket and not listened yet.
 pub fn connect(path: &Path, options: &Options) -> Result<FrontEnd, FrontEndError> {
     patiently(|| FrontEnd::connect(path, options))
-}
-
-/// Calls `connect` until somebody listens.
-pub(crate) fn patiently<T>(mut connect: impl FnMut() -> Result<T, FrontEndError>) -> Result<T, FrontEndError> {
-    let deadline = Instant::now() + ACCEPTS;
-    loop {
-        match connect() {
-            Err(FrontEndError::Connect { .. }) if Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            result => return result,
-        }
-    }
 }
 
 /// A file of [`STORED_SIZE`] bytes without holes, in the page cache because it was just written.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::SetupError;
 use crate::comparison::connect;
 use crate::front_end::{Options, Request};
-use crate::report::Figure;
+use crate::side_by_side::Figure;
 use crate::subject::{Service, Subject, Volume};
 
 /// After the last request, before watching begins: a core that spins before it sleeps has gone to sleep by then.
@@ -136,8 +136,7 @@ impl Figures {
             ("guest-memory-resident", "B", self.guest as f64),
             ("cpu", "core", self.cpu),
         ] {
-            let case = case.clone();
-            Figure { bench: "idle", subject: "softdpu", case, metric, unit, value }.write(to)?;
+            Figure { bench: "idle", subject: "softdpu", case: &case, metric, unit, value }.write(to)?;
         }
         Ok(())
     }

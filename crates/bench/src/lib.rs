@@ -5,7 +5,7 @@
 //!     │                                                      ├─ any vhost-user-blk server: a Subject
 //!     └────── Queue ×N: requests over shared memory         ┘
 //!  load::run ── keeps queues at a depth, polling or blocking ──▶ Outcome
-//!  comparison ── Subjects × cases × interleaved rounds ──▶ Report: table, JSON lines, plots
+//!  side_by_side ── Subjects × cases × interleaved rounds ──▶ Report: table, JSON lines, plots
 //! ```
 //!
 //! [`net`] is the same for vhost-user-net: frames from guest to guest.
@@ -26,6 +26,7 @@ pub mod plot;
 pub mod process;
 pub mod report;
 pub mod scratch;
+pub mod side_by_side;
 pub mod subject;
 mod turns;
 

@@ -7,7 +7,8 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use crate::SetupError;
-use crate::report::{QUANTILES, Report, rate, time};
+use crate::report::{QUANTILES, Report, time};
+use crate::side_by_side::rate;
 
 /// One panel.
 const PANEL: (u32, u32) = (820, 430);
@@ -35,7 +36,7 @@ pub fn draw(report: &Report, path: &Path) -> Result<(), SetupError> {
         iops.entry(name.clone()).or_default().push((depth, measurement.spread().0));
         for (quantile, label) in QUANTILES {
             let label = label.trim_start_matches("latency-");
-            let nanos = measurement.latency_at(quantile) as f64;
+            let nanos = measurement.work.latency_at(quantile) as f64;
             latency.entry(format!("{name}, {label}")).or_default().push((depth, nanos));
         }
     }

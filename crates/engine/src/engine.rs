@@ -100,6 +100,33 @@ impl Engine {
         if config.cpus.is_empty() {
             return Err(EngineError::NoCores);
         }
+        let allowed = affinity::allowed();
+        if let Some(&cpu) = config.cpus.iter().find(|cpu| !allowed.contains(cpu)) {
+            let source = std::io::Error::from(rustix::io::Errno::INVAL);
+            return Err(EngineError::Pin { cpu, allowed, source });
+        }
+        let (mut engine, cores) = Engine::assemble(config)?;
+        for (index, (core, handle)) in cores.into_iter().zip(&mut engine.cores).enumerate() {
+            let cpu = handle.cpu;
+            let thread = std::thread::Builder::new()
+                .name(format!("core-{index}"))
+                .spawn(move || {
+                    if let Err(error) = affinity::pin_to(cpu) {
+                        tracing::error!(cpu, %error, "data-plane core is not pinned");
+                    }
+                    if let Err(error) = affinity::highest_nice() {
+                        tracing::info!(cpu, %error, "data-plane core runs at ordinary priority (no CAP_SYS_NICE)");
+                    }
+                    core.run();
+                })
+                .map_err(|source| EngineError::Os { what: "thread", source })?;
+            handle.thread = Some(thread);
+        }
+        Ok(engine)
+    }
+
+    /// Cores without threads, and the handle on them.
+    pub(crate) fn assemble(config: &EngineConfig) -> Result<(Engine, Vec<Core<Fcfs>>), EngineError> {
         nudge::accept();
         let os = |what| move |source: std::io::Error| EngineError::Os { what, source };
         let (control, inbox) = mailbox().map_err(os("event counter"))?;
@@ -120,12 +147,8 @@ impl Engine {
         let parcels: Arc<[AtomicUsize]> = config.cpus.iter().map(|_| AtomicUsize::new(0)).collect();
         let tables = Tables::build(&Spec::default()).map_err(|error| EngineError::Io(error.to_string()))?;
         let tables = Arc::new(tables);
-        let allowed = affinity::allowed();
+        let mut cores = Vec::with_capacity(config.cpus.len());
         for (index, ((mailbox, inbox), &cpu)) in boxes.into_iter().zip(&config.cpus).enumerate() {
-            if !allowed.contains(&cpu) {
-                let source = std::io::Error::from(rustix::io::Errno::INVAL);
-                return Err(EngineError::Pin { cpu, allowed, source });
-            }
             let io = IoContext::new(config.io_depth).map_err(|error| EngineError::Io(error.to_string()))?;
             let counters = Arc::new(CoreCounters::default());
             let core = Core::new(CoreParts {
@@ -141,21 +164,10 @@ impl Engine {
                 idle_after_ns: config.idle_sleep.map(|idle| idle.as_nanos() as u64),
             })
             .map_err(|error| os("epoll set")(error.into()))?;
-            let thread = std::thread::Builder::new()
-                .name(format!("core-{index}"))
-                .spawn(move || {
-                    if let Err(error) = affinity::pin_to(cpu) {
-                        tracing::error!(cpu, %error, "data-plane core is not pinned");
-                    }
-                    if let Err(error) = affinity::highest_nice() {
-                        tracing::info!(cpu, %error, "data-plane core runs at ordinary priority (no CAP_SYS_NICE)");
-                    }
-                    core.run();
-                })
-                .map_err(os("thread"))?;
-            engine.cores.push(CoreHandle { cpu, mailbox, counters, thread: Some(thread), queues: 0, rounds_seen: 0 });
+            cores.push(core);
+            engine.cores.push(CoreHandle { cpu, mailbox, counters, thread: None, queues: 0, rounds_seen: 0 });
         }
-        Ok(engine)
+        Ok((engine, cores))
     }
 
     /// Readable when [`event`](Self::event) has something. Call [`prepare_wait`](Self::prepare_wait) before waiting.

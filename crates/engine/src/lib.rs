@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod by_hand;
 mod channel;
 mod core;
 mod counters;
@@ -41,6 +42,7 @@ extern crate self as softdpu_engine;
 #[path = "../tests/common/mod.rs"]
 mod common;
 
+pub use by_hand::ByHand;
 pub use counters::{CoreCounters, Counter, QueueCounters, TenantCounters};
 pub use engine::{Engine, EngineConfig, EngineError};
 pub use message::{CoreIndex, FromCore, QueueKey, QueueUpdate};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use softdpu_device::block::Requests;
 use softdpu_memory::View;
-use softdpu_ring::{Chain, Queue, Used};
+use softdpu_ring::{Chains, Queue, Used};
 use softdpu_sched::{Nanos, QueueId, TenantId};
 use softdpu_storage::{Attachment, Volume};
 use softdpu_sys::{clock, wake};
@@ -74,7 +74,7 @@ pub(crate) struct RunningQueue {
     pub spec: QueueSpec,
     pub state: State,
     /// In the tenant's channel: taken from the ring and not yet run, in ring order.
-    pub waiting: Vec<Chain>,
+    pub waiting: Chains,
     /// Finished in this round, not yet in the used ring.
     pub finished: Vec<Used>,
     /// Taken from the ring and not yet completed, here or on cores it was on before.
@@ -93,7 +93,7 @@ impl RunningQueue {
             key,
             spec,
             state: State::Running,
-            waiting: Vec::new(),
+            waiting: Chains::new(),
             finished: Vec::new(),
             taken: 0,
             former: Vec::new(),

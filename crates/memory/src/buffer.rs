@@ -28,9 +28,19 @@ impl GuestBuffer {
     }
 
     /// Takes all pieces out. It stays pinned to its view, and keeps the room it had for pieces.
-    #[inline]
+    #[inline(always)]
     pub fn clear(&mut self) {
-        self.pieces.clear();
+        // SAFETY: no piece is left, and pieces have nothing to drop.
+        unsafe { self.pieces.set_len(0) };
+    }
+
+    /// Makes it `len` bytes at `address`, where those are in one piece. False where they are not, and it may then have any pieces.
+    #[inline(always)]
+    pub fn set(&mut self, address: GuestAddress, len: u64) -> bool {
+        let Some(base) = self.view.contiguous(address, len).filter(|_| len != 0) else { return false };
+        self.clear();
+        self.pieces.push(IoVec::new(base.cast_mut(), len as usize));
+        true
     }
 
     /// Adds `len` bytes at `address` to the end.

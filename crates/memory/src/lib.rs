@@ -27,6 +27,7 @@ mod fault;
 mod file_system;
 mod mapping;
 mod mark;
+mod span;
 mod view;
 mod window;
 
@@ -35,5 +36,6 @@ pub use dirty::{DirtyBitmap, PAGE};
 pub use domain::{Domain, DomainError, Member};
 pub use fault::catch_bus_errors;
 pub use mapping::{MapError, Mapping, MappingKey};
+pub use span::Span;
 pub use view::{AccessError, GuestAddress, Region, UserAddress, View, ViewError};
 pub use window::Window;

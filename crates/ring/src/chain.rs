@@ -7,7 +7,7 @@ use softdpu_memory::{AccessError, GuestAddress, GuestBuffer, View};
 use softdpu_sys::{IoMemory, prefetch};
 
 use crate::layout::{DESCRIPTOR, Descriptor, INDIRECT, NEXT, WRITE};
-use crate::{Chain, Format, QueueError};
+use crate::{Chain, Format, QueueError, Sink};
 
 /// What chains of a queue may be.
 #[derive(Clone, Copy)]
@@ -31,6 +31,37 @@ pub(crate) fn prefetch_table(view: &View, addr: u64, flags: u16) {
     }
 }
 
+/// Appends the chain of one descriptor whose memory is in one piece: most of those of networks. False, and nothing has happened,
+/// for any other, and for what is wrong: [`Walk`] tells what.
+#[inline(always)]
+pub(crate) fn single(view: &Arc<View>, id: u16, descriptor: Descriptor, flags: u16, out: &mut impl Sink) -> bool {
+    if flags & (INDIRECT | NEXT) != 0 {
+        return false;
+    }
+    let before = out.len();
+    let chain = out.add(view);
+    if !chain.buffer.set(GuestAddress(descriptor.addr), descriptor.len.into()) {
+        out.cut(before);
+        return false;
+    }
+    let is_writable = flags & WRITE != 0;
+    (chain.id, chain.descriptors, chain.readable) = (id, 1, usize::from(!is_writable));
+    fetch(&chain.buffer, is_writable);
+    true
+}
+
+/// What a device does first is to read the header, which lies in the first piece, still in the driver's cache. What it does last
+/// is to write behind the last byte asked for: a status, a header's count.
+#[inline(always)]
+fn fetch(buffer: &GuestBuffer, is_writable: bool) {
+    if let [first, ..] = buffer.iovecs() {
+        prefetch::read(first.base());
+    }
+    if is_writable && let [.., last] = buffer.iovecs() {
+        prefetch::write(last.base().wrapping_add(last.len().wrapping_sub(1)));
+    }
+}
+
 /// A chain that is being walked, into where it will stay.
 pub(crate) struct Walk<'a> {
     view: &'a Arc<View>,
@@ -46,21 +77,8 @@ pub(crate) struct Walk<'a> {
 impl<'a> Walk<'a> {
     /// Starts a chain at the end of `out`. After an error the caller takes it off again.
     #[inline(always)]
-    pub fn new(
-        view: &'a Arc<View>,
-        limits: Limits,
-        head: u16,
-        spare: &mut Vec<Chain>,
-        out: &'a mut Vec<Chain>,
-    ) -> Self {
-        let at = out.len();
-        match spare.pop() {
-            Some(chain) => out.push(chain),
-            None => out.push(Chain { id: 0, descriptors: 0, buffer: GuestBuffer::new(view), readable: 0 }),
-        }
-        let chain = &mut out[at];
-        chain.buffer.clear();
-        chain.readable = 0;
+    pub fn new(view: &'a Arc<View>, limits: Limits, head: u16, out: &'a mut impl Sink) -> Self {
+        let chain = out.add(view);
         Walk { view, limits, head, chain, writable: false, descriptors: 0, total: 0 }
     }
 
@@ -166,16 +184,7 @@ impl<'a> Walk<'a> {
         if self.total == 0 {
             return Err(QueueError::Empty { head: self.head });
         }
-        // What a device does first is to read the header, which lies in the first piece, still in the driver's cache.
-        if let Some(first) = self.chain.buffer.iovecs().first() {
-            prefetch::read(first.base());
-        }
-        // What it does last is to write behind the last byte asked for: a status, a header's count.
-        if self.writable
-            && let Some(last) = self.chain.buffer.iovecs().last()
-        {
-            prefetch::write(last.base().wrapping_add(last.len().wrapping_sub(1)));
-        }
+        fetch(&self.chain.buffer, self.writable);
         self.chain.id = id;
         self.chain.descriptors = descriptors;
         Ok(())
@@ -236,12 +245,4 @@ impl<'a> Table<'a> {
             u64::from_le_bytes(meta.try_into().ok()?),
         ))
     }
-}
-
-/// Keeps chains that are pinned to `view` for the next ones, up to `most`; what else there is loses its pin.
-#[inline]
-pub(crate) fn recycle(spare: &mut Vec<Chain>, view: &Arc<View>, most: u16, chains: &mut Vec<Chain>) {
-    chains.retain(|chain| Arc::ptr_eq(chain.buffer.view(), view));
-    chains.truncate(usize::from(most) - spare.len().min(most.into()));
-    spare.append(chains);
 }

@@ -34,6 +34,7 @@ compile_error!("softdpu-ring reads ring fields in place and so needs a little-en
 
 mod area;
 mod chain;
+mod chains;
 mod config;
 #[cfg(test)]
 mod crash;
@@ -50,6 +51,7 @@ pub mod sync;
 #[cfg(test)]
 mod tests;
 
+pub use chains::{Chains, Sink};
 pub use config::{Chain, Format, MAX_SIZE, PackedIndex, Position, QueueConfig, RingAddresses, Used};
 pub use error::{Part, QueueError};
 pub use inflight::InflightRecords;

@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use softdpu_memory::{GuestAddress, View};
 
 use crate::area::{Descriptors, Event};
-use crate::chain::{self, Limits, Walk, prefetch_table};
+use crate::chain::{Limits, Walk, prefetch_table, single};
 use crate::error::Part;
 use crate::inflight::{PackedRecords, Recovered};
 use crate::layout::{AVAIL, DESCRIPTOR, Descriptor, EVENT, EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, NEXT, USED, WRITE};
 use crate::positions::InOrder;
 use crate::sync::{observe, publish, publish_then_look};
-use crate::{Chain, Format, InflightRecords, PackedIndex, Position, QueueConfig, QueueError, RingAddresses, Used};
+use crate::{Format, InflightRecords, PackedIndex, Position, QueueConfig, QueueError, RingAddresses, Sink, Used};
 
 /// Slots whose cache line is fetched ahead of the one that is looked at: two lines.
 const AHEAD: u16 = 8;
@@ -91,8 +91,6 @@ pub struct PackedQueue {
     recovered: Vec<Recovered>,
     records: Option<PackedRecords>,
     in_order: Option<InOrder>,
-    /// Chains that came back, pinned to `view`.
-    spare: Vec<Chain>,
     /// Descriptors of the batch that is being taken, for the records.
     raw: Vec<Descriptor>,
     /// The driver does not know yet what it missed.
@@ -156,7 +154,6 @@ impl PackedQueue {
             raw: Vec::with_capacity(if records.is_some() { size.into() } else { 0 }),
             records,
             in_order: None,
-            spare: Vec::new(),
             notify_anyway: true,
             broken: false,
         };
@@ -164,11 +161,6 @@ impl PackedQueue {
             this.take_back_unpublished();
         }
         Ok(this)
-    }
-
-    #[inline]
-    pub(crate) fn recycle(&mut self, chains: &mut Vec<Chain>) {
-        chain::recycle(&mut self.spare, &self.view, self.config.size, chains);
     }
 
     /// A batch is published by its first descriptor, so a kill before that leaves used flags on the others. The driver has
@@ -193,7 +185,6 @@ impl PackedQueue {
             Ok(parts) => {
                 self.parts = parts;
                 self.view = view;
-                self.spare.clear();
                 Ok(())
             }
             Err(error) => {
@@ -203,14 +194,14 @@ impl PackedQueue {
         }
     }
 
-    pub(crate) fn resubmit(&mut self, out: &mut Vec<Chain>) -> Result<usize, QueueError> {
+    pub(crate) fn resubmit(&mut self, out: &mut impl Sink) -> Result<usize, QueueError> {
         if self.broken {
             return Err(QueueError::Broken);
         }
         let before = out.len();
         for recovered in &self.recovered {
             if let Err(error) = self.rewalk(recovered, out) {
-                out.truncate(before);
+                out.cut(before);
                 self.broken = true;
                 return Err(error);
             }
@@ -219,8 +210,8 @@ impl PackedQueue {
         Ok(out.len() - before)
     }
 
-    fn rewalk(&self, recovered: &Recovered, out: &mut Vec<Chain>) -> Result<(), QueueError> {
-        let mut walk = Walk::new(&self.view, self.limits, recovered.id, &mut Vec::new(), out);
+    fn rewalk(&self, recovered: &Recovered, out: &mut impl Sink) -> Result<(), QueueError> {
+        let mut walk = Walk::new(&self.view, self.limits, recovered.id, out);
         for descriptor in &recovered.descriptors {
             walk.ring_descriptor(descriptor.addr, descriptor.len, descriptor.at14)?;
         }
@@ -228,7 +219,7 @@ impl PackedQueue {
     }
 
     #[inline]
-    pub(crate) fn pop(&mut self, out: &mut Vec<Chain>, max: usize) -> Result<usize, QueueError> {
+    pub(crate) fn pop(&mut self, out: &mut impl Sink, max: usize) -> Result<usize, QueueError> {
         if self.broken {
             return Err(QueueError::Broken);
         }
@@ -240,9 +231,10 @@ impl PackedQueue {
         let (avail, slots) = (self.avail, self.slots);
         self.raw.clear();
         if let Err(error) = self.take(out, max) {
-            for chain in out.drain(start..) {
+            for chain in &out[start..] {
                 self.flight[usize::from(chain.id)] = 0;
             }
+            out.cut(start);
             (self.avail, self.slots) = (avail, slots);
             self.broken = true;
             return Err(error);
@@ -267,7 +259,7 @@ impl PackedQueue {
     }
 
     #[inline]
-    fn take(&mut self, out: &mut Vec<Chain>, max: usize) -> Result<(), QueueError> {
+    fn take(&mut self, out: &mut impl Sink, max: usize) -> Result<(), QueueError> {
         for _ in 0..max {
             if self.slots == self.config.size {
                 break;
@@ -291,7 +283,7 @@ impl PackedQueue {
                     self.avail = self.avail.advance(slots, self.config.size);
                 }
                 Err(error) => {
-                    out.pop();
+                    out.cut(out.len() - 1);
                     return Err(error);
                 }
             }
@@ -302,11 +294,18 @@ impl PackedQueue {
     /// Appends the chain that starts at `avail` with `first`, also where it turns out to be bad; returns its buffer id and
     /// slots.
     #[inline(always)]
-    fn walk(&mut self, first: Descriptor, out: &mut Vec<Chain>) -> Result<(u16, u16), QueueError> {
+    fn walk(&mut self, first: Descriptor, out: &mut impl Sink) -> Result<(u16, u16), QueueError> {
         let size = self.config.size;
         let free = size - self.slots;
+        let id = first.at12;
+        if self.flight.get(usize::from(id)) == Some(&0) && single(&self.view, id, first, first.at14, out) {
+            if self.records.is_some() {
+                self.raw.push(first);
+            }
+            return Ok((id, 1));
+        }
         let head = self.avail.index;
-        let mut walk = Walk::new(&self.view, self.limits, head, &mut self.spare, out);
+        let mut walk = Walk::new(&self.view, self.limits, head, out);
         let mut at = self.avail;
         let mut descriptor = first;
         let mut slots = 0;

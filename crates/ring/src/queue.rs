@@ -6,7 +6,7 @@ use softdpu_memory::{GuestAddress, View};
 
 use crate::packed::PackedQueue;
 use crate::split::SplitQueue;
-use crate::{Chain, Format, InflightRecords, Position, Positions, QueueConfig, QueueError, RingAddresses, Used};
+use crate::{Format, InflightRecords, Position, Positions, QueueConfig, QueueError, RingAddresses, Sink, Used};
 
 /// The device side of a virtqueue. One core owns it.
 ///
@@ -93,7 +93,7 @@ impl Queue {
     ///
     /// # Errors
     /// As [`pop`](Self::pop).
-    pub fn resubmit(&mut self, out: &mut Vec<Chain>) -> Result<usize, QueueError> {
+    pub fn resubmit(&mut self, out: &mut impl Sink) -> Result<usize, QueueError> {
         each!(self, queue => queue.resubmit(out))
     }
 
@@ -103,7 +103,7 @@ impl Queue {
     /// # Errors
     /// What the driver did wrong. Nothing is then appended, and the queue is broken.
     #[inline]
-    pub fn pop(&mut self, out: &mut Vec<Chain>, max: usize) -> Result<usize, QueueError> {
+    pub fn pop(&mut self, out: &mut impl Sink, max: usize) -> Result<usize, QueueError> {
         each!(self, queue => queue.pop(out, max))
     }
 
@@ -115,14 +115,6 @@ impl Queue {
     #[inline]
     pub fn complete(&mut self, done: &[Used]) -> Result<bool, QueueError> {
         each!(self, queue => queue.complete(done))
-    }
-
-    /// Takes all chains out of a list of some that are done with, to save [`pop`](Self::pop) from pinning each anew: two atomic operations on a count
-    /// that is shared by all chains of the queue. Chains of another queue, or found before the memory [changed](Self::remap),
-    /// are dropped.
-    #[inline]
-    pub fn recycle(&mut self, chains: &mut Vec<Chain>) {
-        each!(self, queue => queue.recycle(chains));
     }
 
     /// Asks the driver for notifications and looks once more: true where something slipped in that it may not notify us of.

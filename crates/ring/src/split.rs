@@ -9,12 +9,12 @@ use softdpu_memory::{GuestAddress, View};
 use softdpu_sys::{IoMemory, prefetch};
 
 use crate::area::{Available, Descriptors, UsedRing};
-use crate::chain::{self, Limits, Walk, prefetch_table};
+use crate::chain::{Limits, Walk, prefetch_table, single};
 use crate::inflight::SplitRecords;
 use crate::layout::{NEXT, NO_INTERRUPT, NO_NOTIFY, need_event};
 use crate::positions::InOrder;
 use crate::sync::{observe, publish, publish_then_look};
-use crate::{Chain, Format, InflightRecords, Position, QueueConfig, QueueError, RingAddresses, Used};
+use crate::{Chain, Format, InflightRecords, Position, QueueConfig, QueueError, RingAddresses, Sink, Used};
 
 /// Heads that are read, and whose descriptors are fetched, before the first of them is looked into.
 const AHEAD: usize = 16;
@@ -51,8 +51,6 @@ pub struct SplitQueue {
     recovered: Vec<u16>,
     records: Option<SplitRecords>,
     in_order: Option<InOrder>,
-    /// Chains that came back, pinned to `view`.
-    spare: Vec<Chain>,
     /// The driver does not know yet what it missed.
     notify_anyway: bool,
     guess: Guess,
@@ -111,16 +109,10 @@ impl SplitQueue {
             recovered,
             records,
             in_order: None,
-            spare: Vec::new(),
             notify_anyway: true,
             guess: Guess::default(),
             broken: false,
         })
-    }
-
-    #[inline]
-    pub(crate) fn recycle(&mut self, chains: &mut Vec<Chain>) {
-        chain::recycle(&mut self.spare, &self.view, self.config.size, chains);
     }
 
     pub(crate) fn remap(&mut self, view: &Arc<View>) -> Result<(), QueueError> {
@@ -135,7 +127,6 @@ impl SplitQueue {
             Ok(parts) => {
                 (self.descriptors, self.available, self.used) = parts;
                 self.view = view;
-                self.spare.clear();
                 Ok(())
             }
             Err(error) => {
@@ -145,7 +136,7 @@ impl SplitQueue {
         }
     }
 
-    pub(crate) fn resubmit(&mut self, out: &mut Vec<Chain>) -> Result<usize, QueueError> {
+    pub(crate) fn resubmit(&mut self, out: &mut impl Sink) -> Result<usize, QueueError> {
         if self.broken {
             return Err(QueueError::Broken);
         }
@@ -155,7 +146,7 @@ impl SplitQueue {
             match self.walk(head, out) {
                 Ok(slots) => self.flight[usize::from(head)] = slots,
                 Err(error) => {
-                    out.truncate(before);
+                    out.cut(before);
                     self.broken = true;
                     return Err(error);
                 }
@@ -166,7 +157,7 @@ impl SplitQueue {
     }
 
     #[inline]
-    pub(crate) fn pop(&mut self, out: &mut Vec<Chain>, max: usize) -> Result<usize, QueueError> {
+    pub(crate) fn pop(&mut self, out: &mut impl Sink, max: usize) -> Result<usize, QueueError> {
         if self.broken {
             return Err(QueueError::Broken);
         }
@@ -187,9 +178,10 @@ impl SplitQueue {
             self.take(out, max.min(usize::from(ready)))
         };
         if let Err(error) = taken {
-            for chain in out.drain(start..) {
+            for chain in &out[start..] {
                 self.flight[usize::from(chain.id)] = 0;
             }
+            out.cut(start);
             self.broken = true;
             return Err(error);
         }
@@ -240,12 +232,11 @@ impl SplitQueue {
     }
 
     #[inline]
-    fn take(&mut self, out: &mut Vec<Chain>, count: usize) -> Result<(), QueueError> {
+    fn take(&mut self, out: &mut impl Sink, count: usize) -> Result<(), QueueError> {
         let size = self.config.size;
         let mut index = self.last_avail;
         let mut left = count;
         let mut heads = [0u16; AHEAD];
-        out.reserve(count);
         while left > 0 {
             let batch = left.min(AHEAD);
             for head in &mut heads[..batch] {
@@ -267,7 +258,7 @@ impl SplitQueue {
                 match self.walk(*head, out) {
                     Ok(slots) => self.flight[usize::from(*head)] = slots,
                     Err(error) => {
-                        out.pop();
+                        out.cut(out.len() - 1);
                         return Err(error);
                     }
                 }
@@ -279,9 +270,14 @@ impl SplitQueue {
 
     /// Appends the chain at `head`, also where it turns out to be bad; returns its slots.
     #[inline(always)]
-    fn walk(&mut self, head: u16, out: &mut Vec<Chain>) -> Result<u16, QueueError> {
+    fn walk(&mut self, head: u16, out: &mut impl Sink) -> Result<u16, QueueError> {
         let size = self.config.size;
-        let mut walk = Walk::new(&self.view, self.limits, head, &mut self.spare, out);
+        let first = self.descriptors.read(head);
+        // Nothing is kept of what this has read if it is another: that is read anew.
+        if single(&self.view, head, first, first.at12, out) {
+            return Ok(1);
+        }
+        let mut walk = Walk::new(&self.view, self.limits, head, out);
         let mut index = head;
         let mut slots = 0u16;
         loop {

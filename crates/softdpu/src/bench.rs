@@ -2,7 +2,8 @@
 
 mod net;
 
-use std::io::IsTerminal;
+use std::fmt::Display;
+use std::io::{IsTerminal, StdoutLock};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -10,8 +11,9 @@ use clap::{Args, Subcommand, ValueEnum};
 use softdpu_bench::comparison::{self, Plan, VolumeKind};
 use softdpu_bench::front_end::Transfer;
 use softdpu_bench::load::{Pattern, Waiting};
+use softdpu_bench::side_by_side::Progress;
 use softdpu_bench::subject::Subject;
-use softdpu_bench::{Format, idle, plot};
+use softdpu_bench::{Format, SetupError, idle, plot};
 
 /// `softdpu bench …`
 #[derive(Debug, Subcommand)]
@@ -175,19 +177,9 @@ fn block(options: &Block) -> Result<(), String> {
         server_cpu: options.server_cpu,
         folder: options.folder.clone(),
     };
-    let shown = std::io::stderr().is_terminal();
-    let report = comparison::run(&plan, |progress| {
-        if shown {
-            eprint!("\r\x1b[K{}/{} {}: {}", progress.done + 1, progress.of, progress.case, progress.subject);
-        }
-    });
-    if shown {
-        eprint!("\r\x1b[K");
-    }
-    let report = report.map_err(|error| error.to_string())?;
+    let report = with_progress(|progress| comparison::run(&plan, progress))?;
     if options.json {
-        let written = report.write_json(&mut std::io::stdout().lock());
-        written.map_err(|error| format!("writing the results: {error}"))?;
+        print_json(|to| report.write_json(to))?;
     } else {
         print!("{}", report.table());
         println!(
@@ -202,14 +194,34 @@ fn block(options: &Block) -> Result<(), String> {
     Ok(())
 }
 
+/// Calls `run` and shows on a terminal how far it is.
+fn with_progress<C: Display, R>(
+    run: impl FnOnce(&mut dyn FnMut(Progress<'_, C>)) -> Result<R, SetupError>,
+) -> Result<R, String> {
+    let shown = std::io::stderr().is_terminal();
+    let result = run(&mut |progress| {
+        if shown {
+            eprint!("\r\x1b[K{}/{} {}: {}", progress.done + 1, progress.of, progress.case, progress.subject);
+        }
+    });
+    if shown {
+        eprint!("\r\x1b[K");
+    }
+    result.map_err(|error| error.to_string())
+}
+
+/// Prints JSON lines.
+fn print_json(write: impl FnOnce(&mut StdoutLock<'_>) -> std::io::Result<()>) -> Result<(), String> {
+    write(&mut std::io::stdout().lock()).map_err(|error| format!("writing the results: {error}"))
+}
+
 fn measure_idle(options: &Idle) -> Result<(), String> {
     let program = this_program()?;
     let figures =
         idle::measure(&Subject::Softdpu { program }, options.devices, options.server_cpu, seconds(options.seconds)?)
             .map_err(|error| error.to_string())?;
     if options.json {
-        let written = figures.write_json(&mut std::io::stdout().lock());
-        written.map_err(|error| format!("writing the results: {error}"))
+        print_json(|to| figures.write_json(to))
     } else {
         println!("{figures}");
         Ok(())

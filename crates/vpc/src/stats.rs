@@ -15,6 +15,8 @@ pub struct Stats {
     pub software: u64,
     /// Are in a flow: reached the flow tier.
     pub flow: u64,
+    /// Of those: decided by what was decided for their flow before.
+    pub cached: u64,
     /// Of those handed to the software tier: dealt with.
     pub consumed: u64,
     /// Frames that the software tier sent.
@@ -33,6 +35,7 @@ impl Default for Stats {
             underlay: 0,
             software: 0,
             flow: 0,
+            cached: 0,
             consumed: 0,
             replies: 0,
             dropped: [0; DropReason::ALL.len()],

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use crate::flow::{self, Flows, Line, Seen};
 use crate::packet::{Checksum, Head, Packet, Segmentation};
 use crate::software;
 use crate::software::limit::{Bucket, Limit};
 use crate::stats::Stats;
-use crate::switch::{Metadata, Next, Stop, after, before};
+use crate::switch::{Metadata, Next, Origin, Stop, after, before};
 use crate::tables::Tables;
 use crate::verdict::{DropReason, PortId, Reply, Verdict};
 
@@ -18,8 +19,11 @@ pub struct Vpc {
     /// By port number.
     buckets: Vec<Bucket>,
     stats: Stats,
-    /// Between the passes over a batch; empty between batches, kept for its room.
-    stages: Vec<Stage>,
+    flows: Flows,
+    /// Between the passes over a batch; empty between batches, kept for their room. By packet: what its flow is known by.
+    seen: Vec<Option<(Seen, Line)>>,
+    /// Of the packets that no flow decides.
+    stages: Vec<(u32, Stage)>,
     /// Identification of the next outer IPv4 packet.
     id: u16,
 }
@@ -43,6 +47,8 @@ impl Vpc {
             buckets: vec![Bucket::default(); tables.ports()],
             tables,
             stats: Stats::default(),
+            flows: Flows::new(),
+            seen: Vec::new(),
             stages: Vec::new(),
             id: 0,
         }
@@ -54,6 +60,7 @@ impl Vpc {
         self.limit = Limit::new(services.rate, services.burst);
         self.buckets.resize(tables.ports(), Bucket::default());
         self.tables = tables;
+        self.flows.forget();
     }
 
     /// The tables it forwards by.
@@ -69,15 +76,46 @@ impl Vpc {
     /// Decides what becomes of `packets`, makes their heads what leaves, and appends a verdict for each to `verdicts`. The
     /// time is `now`, nanoseconds on any clock that does not go backwards.
     ///
-    /// In three passes, so that what one packet waits for is fetched while others are worked on.
+    /// In passes, so that what one packet waits for is fetched while others are worked on.
     pub fn forward(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut Vec<Verdict>) {
-        let tables = &*self.tables;
-        self.stages.clear();
-        self.stages.extend(packets.iter().map(|packet| match before::classify(tables, packet) {
-            Ok(metadata) => Stage::Classified(metadata),
-            Err(stop) => Stage::Stopped(stop),
+        self.seen.clear();
+        let flows = &self.flows;
+        self.seen.extend(packets.iter().map(|packet| {
+            let seen = flow::see(packet)?;
+            let line = flows.line(&seen.key);
+            Some((seen, line))
         }));
-        for stage in &mut self.stages {
+        self.stages.clear();
+        let first = verdicts.len();
+        for (at, (packet, seen)) in packets.iter_mut().zip(&self.seen).enumerate() {
+            if let Some((seen, line)) = seen
+                && let Some(action) = self.flows.get(*line, &seen.key)
+                && let Some(verdict) = after::follow(&self.tables, packet, seen, action, &mut self.id)
+            {
+                self.stats.flow += 1;
+                self.stats.cached += 1;
+                self.stats.count(&verdict);
+                verdicts.push(verdict);
+                continue;
+            }
+            self.stages.push((at as u32, Stage::Stopped(Stop::Drop(DropReason::Unresolved))));
+            verdicts.push(Verdict::Drop(DropReason::Unresolved));
+        }
+        if !self.stages.is_empty() {
+            self.decide(now, packets, &mut verdicts[first..]);
+        }
+    }
+
+    /// Decides what no flow has decided: through the switch tier, or for the software tier.
+    fn decide(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut [Verdict]) {
+        let tables = &*self.tables;
+        for (at, stage) in &mut self.stages {
+            *stage = match before::classify(tables, &packets[*at as usize]) {
+                Ok(metadata) => Stage::Classified(metadata),
+                Err(stop) => Stage::Stopped(stop),
+            };
+        }
+        for (_, stage) in &mut self.stages {
             if let Stage::Classified(metadata) = stage {
                 self.stats.flow += 1;
                 *stage = match before::find(tables, metadata) {
@@ -89,14 +127,19 @@ impl Vpc {
                 };
             }
         }
-        for (packet, stage) in packets.iter_mut().zip(&self.stages) {
+        for (at, stage) in &self.stages {
+            let at = *at as usize;
+            let packet = &mut packets[at];
             let stop = match stage {
                 Stage::Found(metadata, next) => match after::check(tables, packet, metadata, next) {
                     Ok(departure) => {
+                        if let (Some((seen, line)), Origin::Endpoint { .. }) = (&self.seen[at], metadata.from) {
+                            self.flows.install(*line, seen.key, departure.action(metadata));
+                        }
                         self.id = self.id.wrapping_add(1);
                         let verdict = after::send(packet, metadata, &departure, self.id);
                         self.stats.count(&verdict);
-                        verdicts.push(verdict);
+                        verdicts[at] = verdict;
                         continue;
                     }
                     Err(stop) => stop,
@@ -113,7 +156,7 @@ impl Vpc {
                 }
             };
             self.stats.count(&verdict);
-            verdicts.push(verdict);
+            verdicts[at] = verdict;
         }
     }
 

@@ -4,7 +4,9 @@
 #   dhcp                   take the IPv4 address, the router and the MTU that DHCP offers
 #   dhcp6                  wait for a router advertisement, take the address that DHCPv6 offers
 #   address ADDRESS/LENGTH take an address by hand, without asking
+#   interface MAC ADDRESS/LENGTH   another interface than eth0, by its MAC address, takes an address by hand
 #   ping ADDRESS           three echo requests, all answered
+#   rtt ADDRESS COUNT      echo requests, each after the last one's answer, and the mean time
 #   silence ADDRESS [-I SOURCE]  three echo requests, none answered
 #   arping ADDRESS         who answers ARP for the address
 #   features               what driver and kernel made of the device
@@ -61,8 +63,18 @@ dhcp6() {
 }
 
 address() { ip link set dev $INTERFACE up && ip address add "$1" dev $INTERFACE; }
+interface() {
+    for folder in /sys/class/net/*; do
+        [ "$(cat "$folder/address")" = "$1" ] || continue
+        ip link set dev "${folder##*/}" up && ip address add "$2" dev "${folder##*/}"
+        return
+    done
+    echo "no interface has the address $1"
+    return 1
+}
 
 ping() { busybox ping -c 3 -i 0.3 -W 3 "$1" >/tmp/ping; code=$?; cat /tmp/ping; grep -q ' 0% packet loss' /tmp/ping && detail "$(sed -n 's|^round-trip.*= [^/]*/\([^/]*\)/.*|rtt_ms=\1|p' /tmp/ping)"; return $code; }
+rtt() { busybox ping -A -q -c "$2" -W 3 "$1" >/tmp/ping; code=$?; cat /tmp/ping; detail "$(sed -n 's|^round-trip.*= [^/]*/\([^/]*\)/.*|rtt_ms=\1|p' /tmp/ping)"; return $code; }
 silence() { busybox ping -c 3 -i 0.3 -W 1 "$@" >/tmp/ping; cat /tmp/ping; grep -q ' 100% packet loss' /tmp/ping; }
 arping() { busybox arping -c 1 -w 3 -I $INTERFACE "$1" >/tmp/arping; cat /tmp/arping; detail "mac=$(sed -n 's/.*\[\(.*\)\].*/\1/p' /tmp/arping | tr A-F a-f)"; grep -q 'Received 1 response' /tmp/arping; }
 

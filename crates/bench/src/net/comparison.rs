@@ -1,4 +1,4 @@
-//! Subjects side by side, as in [`crate::comparison`]: every measurement starts its server afresh, rounds take turns.
+//! Subjects side by side, as in [`crate::side_by_side`].
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,14 +8,13 @@ use softdpu_ring::Format;
 use super::frames::Frames;
 use super::load::{self, Load, LoadError, Outcome};
 use super::port::{Options, Port};
-use super::report::{Case, Measurement, Report};
+use super::report::{Case, Report};
 use super::subject::{A, B, NetService, NetSubject};
 use crate::SetupError;
-use crate::calibration::calibrate;
-use crate::comparison::{CALIBRATION, PROFILE, WARM_UP, patiently};
 use crate::front_end::FrontEndError;
 use crate::load::Waiting;
-use crate::turns::{Turn, Turns};
+use crate::side_by_side::{self, PROFILE, Progress, Terms, WARM_UP, on_cpu, patiently};
+use crate::turns::Turn;
 
 /// The longest a message waits for its answer.
 const ANSWERS: Duration = Duration::from_secs(5);
@@ -45,19 +44,6 @@ pub struct Plan {
     pub server_cpu: usize,
 }
 
-/// How far it is.
-#[derive(Clone, Debug)]
-pub struct Progress<'a> {
-    /// Measurements done.
-    pub done: usize,
-    /// Measurements in all.
-    pub of: usize,
-    /// Who is next.
-    pub subject: &'a str,
-    /// What is next.
-    pub case: Case,
-}
-
 impl Plan {
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
@@ -71,19 +57,18 @@ impl Plan {
 
     fn check(&self) -> Result<(), SetupError> {
         let wrong = |what: &str| Err(SetupError::Plan(what.to_owned()));
-        if self.subjects.is_empty() || self.cases().is_empty() || self.rounds == 0 {
-            return wrong("nothing to measure: there has to be a subject, frames, a client, a format and a round");
-        }
+        self.terms().check(self.subjects.len(), self.cases().len())?;
         if !(64..=1024).contains(&self.queue_size) || !self.queue_size.is_power_of_two() {
             return wrong("queue sizes are powers of two from 64 to 1024, as QEMU's");
         }
         if self.flows == 0 || self.flows > self.queue_size {
             return wrong("flows are from 1 to the queue size: each frame of a queue belongs to one");
         }
-        if self.client_cpu == self.server_cpu {
-            return wrong("client and server need a CPU each");
-        }
         Ok(())
+    }
+
+    fn terms(&self) -> Terms {
+        Terms { rounds: self.rounds, client_cpu: self.client_cpu, server_cpu: self.server_cpu }
     }
 }
 
@@ -92,40 +77,17 @@ impl Plan {
 ///
 /// # Errors
 /// [`SetupError`] for the first other thing that goes wrong.
-pub fn run(plan: &Plan, mut progress: impl FnMut(Progress<'_>)) -> Result<Report, SetupError> {
+pub fn run(plan: &Plan, progress: impl FnMut(Progress<'_, Case>)) -> Result<Report, SetupError> {
     plan.check()?;
-    let calibration = calibrate(plan.client_cpu, plan.server_cpu, CALIBRATION).map_err(SetupError::Cpu)?;
-    let cases = plan.cases();
-    // One round more, in which the client measures itself.
-    let of = cases.len() * plan.subjects.len() * (plan.rounds + 1);
-    let mut done = 0;
-    let mut turns =
-        Turns { rounds: plan.rounds, client_cpu: plan.client_cpu, server_cpu: plan.server_cpu, disturbed: 0 };
-    let (mut measurements, mut left_out) = (Vec::new(), Vec::new());
-    for case in &cases {
-        let mut able = Vec::new();
-        for subject in &plan.subjects {
-            match lacks(plan, subject, case)? {
-                Some(why) => left_out.push((subject.name().to_owned(), case.clone(), why)),
-                None => able.push(subject),
-            }
-        }
-        let mut here: Vec<_> = able.iter().map(|subject| Measurement::new(subject.name(), case.clone())).collect();
-        let rounds = turns.take(able.len(), |turn| {
-            let subject = able[turn.subject];
-            let done = done + turn.round * able.len() + turn.subject;
-            progress(Progress { done, of, subject: subject.name(), case: case.clone() });
-            measure(plan, subject, case, turn)
-        })?;
-        for round in &rounds {
-            for ((outcome, hops), measurement) in round.iter().zip(&mut here) {
-                measurement.add(outcome, *hops);
-            }
-        }
-        done += plan.subjects.len() * (plan.rounds + 1);
-        measurements.extend(here);
-    }
-    Ok(Report { calibration, measurements, disturbed: turns.disturbed, left_out })
+    let names: Vec<_> = plan.subjects.iter().map(NetSubject::name).collect();
+    side_by_side::run(
+        plan.terms(),
+        &names,
+        &plan.cases(),
+        |at, case| lacks(plan, &plan.subjects[at], case),
+        |at, case, turn| measure(plan, &plan.subjects[at], case, turn),
+        progress,
+    )
 }
 
 /// What a subject lacks for a case.
@@ -148,18 +110,7 @@ fn measure(plan: &Plan, subject: &NetSubject, case: &Case, turn: Turn) -> Result
     let load = load_of(plan, case, turn.profile);
     let (mut a, mut b) =
         connect(running.sockets(), &load, case.format).map_err(|error| failed(subject, case)(error.into()))?;
-    // A thread of its own carries the pinning.
-    let outcome = std::thread::scope(|scope| {
-        let client = scope.spawn(|| {
-            softdpu_sys::affinity::pin_to(plan.client_cpu)
-                .map_err(|error| LoadError::Load(format!("cannot run on CPU {}: {error}", plan.client_cpu)))?;
-            // Where it is not allowed the figures are only noisier.
-            let _ = softdpu_sys::affinity::highest_nice();
-            load::run(&mut a, &mut b, &load)
-        });
-        client.join().unwrap_or_else(|_| Err(LoadError::Load("the client panicked".to_owned())))
-    });
-    outcome.map_err(failed(subject, case))
+    on_cpu(plan.client_cpu, LoadError::Load, || load::run(&mut a, &mut b, &load)).map_err(failed(subject, case))
 }
 
 fn failed(subject: &NetSubject, case: &Case) -> impl Fn(LoadError) -> SetupError {

@@ -5,7 +5,7 @@
 //!   header (12) | frame ──▶ frame ──▶ …    several, with MRG_RXBUF: each filled before the next is begun
 //! ```
 
-use softdpu_memory::GuestBuffer;
+use softdpu_memory::{GuestBuffer, Span};
 use thiserror::Error;
 
 use super::abi::{feature, header};
@@ -72,6 +72,18 @@ impl Part<'_> {
         self.len() == 0
     }
 
+    /// Copies all of it to `at` in `to`. None, and nothing is copied, where it lies in several pieces or does not fit.
+    #[inline]
+    fn copy_whole(&self, to: &Span<'_>, at: usize) -> Option<()> {
+        match *self {
+            Part::Bytes(bytes) => to.write(at, bytes),
+            Part::Guest { len: 0, .. } => Some(()),
+            Part::Guest { buffer, offset, len } => {
+                to.copy_from(at, &buffer.span()?, usize::try_from(offset).ok()?, len)
+            }
+        }
+    }
+
     /// Copies `len` of its bytes from `from` to `at` in `to`; false where one of the two ends before.
     #[inline]
     fn copy(&self, from: usize, to: &GuestBuffer, at: u64, len: usize) -> bool {
@@ -134,6 +146,26 @@ impl Receive {
             }
         }
         Fit::More
+    }
+
+    /// Writes a header and a frame, given in `parts`, to one buffer, where that and each part lie in one piece: what nearly all
+    /// frames do. Returns the bytes written; None where it is not so, and [`deliver`](Self::deliver) is to do it.
+    #[inline]
+    pub fn deliver_whole(
+        &self,
+        mut header: [u8; header::SIZE],
+        parts: &[Part<'_>],
+        buffer: &GuestBuffer,
+    ) -> Option<u32> {
+        header[header::NUM_BUFFERS..].copy_from_slice(&1u16.to_le_bytes());
+        let span = buffer.span()?;
+        let mut at = header::SIZE;
+        for part in parts {
+            part.copy_whole(&span, at)?;
+            at += part.len();
+        }
+        span.write(0, &header)?;
+        u32::try_from(at).ok()
     }
 
     /// Writes a header and a frame, given in `parts`, to the first `count` of `buffers`, as [`fit`](Self::fit) found; calls

@@ -49,14 +49,19 @@ impl Transmit {
     /// [`TxError`] says whether the frame is dropped or the queue breaks.
     #[inline]
     pub fn parse(&self, buffer: &GuestBuffer, readable: usize) -> Result<TxFrame, TxError> {
-        let writable = buffer.len_of(readable.min(buffer.pieces())..buffer.pieces());
-        if writable != 0 {
-            return Err(TxError::Writable(writable));
+        if readable < buffer.pieces() {
+            return Err(TxError::Writable(buffer.len_of(readable..buffer.pieces())));
         }
-        // A chain has less than 2^32 bytes (§2.7.5): the ring sees to that.
-        let chain = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
         let mut bytes = [0; header::SIZE];
-        buffer.read_at(0, &mut bytes).map_err(|_| TxDrop::Header(chain))?;
+        let span = buffer.span();
+        // A chain has less than 2^32 bytes (§2.7.5): the ring sees to that.
+        let chain = span.map_or_else(|| buffer.len(), |span| span.len() as u64);
+        let chain = u32::try_from(chain).unwrap_or(u32::MAX);
+        let read = match span {
+            Some(span) => span.read(0, &mut bytes),
+            None => buffer.read_at(0, &mut bytes).ok(),
+        };
+        read.ok_or(TxDrop::Header(chain))?;
         let len = chain - header::SIZE as u32;
         Ok(TxFrame { header: TxHeader::parse(&bytes, len, self.negotiated)?, len })
     }
@@ -70,7 +75,11 @@ impl TxFrame {
     #[inline]
     pub fn copy_head(&self, buffer: &GuestBuffer, to: &mut [u8]) -> Result<usize, AccessError> {
         let len = to.len().min(self.len as usize);
-        buffer.read_at(FRAME_OFFSET, &mut to[..len])?;
+        let to = &mut to[..len];
+        match buffer.span().and_then(|span| span.read(header::SIZE, to)) {
+            Some(()) => {}
+            None => buffer.read_at(FRAME_OFFSET, to)?,
+        }
         Ok(len)
     }
 

@@ -185,6 +185,7 @@ impl<S: TenantScheduler> Core<S> {
                         receive.forget();
                         let _ = queue.spec.ring.rewind();
                     }
+                    queue.waiting.release();
                     problem = queue.spec.ring.remap(&view).err().map(|error: QueueError| error.to_string());
                 }
                 queue.spec.view = view;
@@ -309,6 +310,7 @@ impl<S: TenantScheduler> Core<S> {
         self.scheduler.cancel(Nanos(clock::now()), queue.id());
         self.channels.leave(queue.spec.tenant, queue.waiting.len() as u32);
         queue.waiting.clear();
+        queue.waiting.release();
         queue.signal_error();
         self.control.send(FromCore::Broken { key: queue.key, reason });
         if stopping {

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use softdpu_device::block::{self, Op, Parsed, Status};
-use softdpu_ring::{Chain, Used};
+use softdpu_ring::{Chains, Sink, Used};
 use softdpu_sched::{Cost, Decision, Grant, Nanos, TenantId, TenantScheduler, Work};
 use softdpu_storage::{Attachment, Done, IoContext, IoError, Request, Volume};
 use softdpu_sys::clock;
@@ -83,7 +83,7 @@ pub(crate) struct Core<S> {
     // Reused in every round.
     requests: Vec<Request>,
     done: Vec<Done>,
-    batch: Vec<Chain>,
+    batch: Chains,
 
     net: Net,
     /// Frames on their way to each core.
@@ -133,7 +133,7 @@ impl<S: TenantScheduler> Core<S> {
             stopping: false,
             requests: Vec::with_capacity(INTAKE),
             done: Vec::with_capacity(INTAKE),
-            batch: Vec::with_capacity(INTAKE),
+            batch: Chains::new(),
             net: Net::new(parts.tables),
             parcels: parts.parcels,
         })
@@ -174,7 +174,7 @@ impl<S: TenantScheduler> Core<S> {
     }
 
     /// Everything once. Whether there was anything to do.
-    fn round(&mut self, now: u64) -> bool {
+    pub(crate) fn round(&mut self, now: u64) -> bool {
         let mut busy = false;
         if self.inbox.posted() {
             busy = true;
@@ -231,7 +231,7 @@ impl<S: TenantScheduler> Core<S> {
                 Ok(taken) => taken,
                 Err(error) => {
                     // What came before the bad entry is dropped with the queue.
-                    queue.waiting.truncate(before);
+                    queue.waiting.cut(before);
                     self.break_queue(number, error.to_string());
                     continue;
                 }
@@ -263,7 +263,7 @@ impl<S: TenantScheduler> Core<S> {
         let mut broken = None;
         std::mem::swap(&mut self.batch, &mut queue.waiting);
         let counters = Arc::clone(&queue.spec.counters);
-        for mut chain in self.batch.drain(..units) {
+        for mut chain in self.batch.drain(units) {
             let Role::Block { requests, .. } = &queue.spec.role else { break };
             match requests.parse(&mut chain.buffer, chain.readable) {
                 Parsed::Io(io) => {

@@ -13,8 +13,8 @@ use super::capture::Fate;
 use super::{Core, here};
 use crate::message::{CoreIndex, QueueKey, ToCore};
 use crate::net::{
-    BURST, Held, Injection, NoFrame, PARCELS, Parcel, Port, Refused, Source, deliver, left_to_do, prefetch,
-    socket_header, tail_offset,
+    BURST, Held, Injection, NoFrame, PARCELS, Parcel, Port, Receiver, Refused, Source, deliver, deliver_whole,
+    left_to_do, prefetch, socket_header, tail_offset,
 };
 use crate::queue::{Role, State};
 
@@ -25,6 +25,18 @@ struct Target {
     hash: u32,
     /// Bytes of outer headers.
     overhead: u16,
+}
+
+/// Frames that go to one receive queue, one after the other.
+#[derive(Default)]
+struct Run {
+    /// The port they go to.
+    port: Option<PortId>,
+    /// Its receive queue, where that is the only one and on this core.
+    key: Option<QueueKey>,
+    /// Delivered and not counted yet.
+    frames: u64,
+    bytes: u64,
 }
 
 /// A port that has no room: the frame is to be tried again.
@@ -73,11 +85,10 @@ impl<S: TenantScheduler> Core<S> {
         let Some(queue) = self.queues[number as usize].as_deref_mut() else { return (done, bytes) };
         if queue.state == State::Broken {
             self.batch.clear();
+            self.batch.release();
             return (done, bytes);
         }
-        queue.finished.extend(self.batch[..done].iter().map(|chain| chain.used(0)));
-        self.net.spent.extend(self.batch.drain(..done));
-        queue.spec.ring.recycle(&mut self.net.spent);
+        queue.finished.extend(self.batch.take(done).iter().map(|chain| chain.used(0)));
         if !queue.touched && !queue.finished.is_empty() {
             queue.touched = true;
             self.touched.push(number);
@@ -112,7 +123,7 @@ impl<S: TenantScheduler> Core<S> {
                     }
                     Err(NoFrame::Drop(reason)) => {
                         let source = Source::Guest(&chain.buffer, tail_offset(0));
-                        let len = (chain.readable as usize).saturating_sub(tail_offset(0) as usize);
+                        let len = chain.readable.saturating_sub(tail_offset(0) as usize);
                         self.net.refuse(transmit.port, reason, source, len);
                     }
                     Err(NoFrame::Broken(reason)) => {
@@ -129,20 +140,28 @@ impl<S: TenantScheduler> Core<S> {
         };
         self.net.arrive(&packets[..count], source);
         self.net.vpc.forward(clock::now(), &mut packets[..count], &mut verdicts);
-        let (mut done, mut bytes, mut frames) = (chains.len(), 0, 0);
+        let (mut done, mut bytes, mut frames, mut went) = (chains.len(), 0, 0, 0);
         let mut no_room = None;
         let mut passed = count;
+        let mut run = Run::default();
         for (at, (packet, verdict)) in packets[..count].iter().zip(&verdicts).enumerate() {
-            let (from, len) = (packet.port, usize::from(heads[at]) + packet.tail as usize);
+            let len = usize::from(heads[at]) + packet.tail as usize;
             let stands_for = packet.segmentation.map_or(1, |s| len.div_ceil(usize::from(s.size)) as u64);
-            if let Err(NoRoom(by)) = self.dispatch(packet, *verdict, source(at), true) {
+            if !self.continue_run(&mut run, packet, *verdict, source(at))
+                && let Err(NoRoom(by)) = self.dispatch(packet, *verdict, source(at), true)
+            {
                 (done, passed) = (usize::from(origins[at]), at);
                 no_room = Some(by);
                 break;
             }
             bytes += len as u64;
             frames += stands_for;
-            self.count_in(from, len);
+            went += 1;
+        }
+        self.end_run(&mut run);
+        if let Some(port) = packets[..count].first().and_then(|packet| self.net.port(packet.port)) {
+            port.counters.frames_in.add(went);
+            port.counters.bytes_in.add(bytes);
         }
         self.net.depart(&packets[..passed], &verdicts, source);
         self.net.packets = packets;
@@ -151,6 +170,55 @@ impl<S: TenantScheduler> Core<S> {
             self.break_queue(number, reason);
         }
         (done, bytes, frames, no_room)
+    }
+
+    /// Delivers a frame to the receive queue that the frames before it went to, if that is where it goes. False, and nothing has
+    /// happened, where it is not, or where anything else than delivering is to be done.
+    #[inline]
+    fn continue_run(&mut self, run: &mut Run, packet: &Packet, verdict: Verdict, source: Source<'_>) -> bool {
+        let Verdict::Local { port, .. } = verdict else { return false };
+        if run.port != Some(port) {
+            self.end_run(run);
+            match self.net.port(port) {
+                Some(Port { owner: None, receivers, .. }) => match receivers[..] {
+                    [Receiver { core, key }] if core == self.index => run.key = Some(key),
+                    _ => run.key = None,
+                },
+                _ => run.key = None,
+            }
+            run.port = Some(port);
+        }
+        let Some(queue) = run.key.and_then(|key| here(&mut self.queues, key)).filter(|queue| queue.takes_work()) else {
+            return false;
+        };
+        let len = packet.len() as u64;
+        if !deliver_whole(queue, packet, source) {
+            return false;
+        }
+        if !queue.touched {
+            queue.touched = true;
+            self.touched.push(queue.key.number);
+        }
+        run.frames += 1;
+        run.bytes += len;
+        true
+    }
+
+    /// Counts what went in a run.
+    fn end_run(&mut self, run: &mut Run) {
+        let Run { port: Some(port), frames, bytes, .. } = std::mem::take(run) else { return };
+        if frames > 0 {
+            self.delivered(port, frames, bytes);
+        }
+    }
+
+    fn delivered(&mut self, to: PortId, frames: u64, bytes: u64) {
+        if let Some(port) = self.net.port(to) {
+            port.patience.took();
+            port.counters.frames_out.add(frames);
+            port.counters.bytes_out.add(bytes);
+            port.counters.copied.add(bytes);
+        }
     }
 
     fn count_in(&mut self, from: PortId, len: usize) {
@@ -277,12 +345,7 @@ impl<S: TenantScheduler> Core<S> {
                     queue.touched = true;
                     self.touched.push(key.number);
                 }
-                if let Some(port) = self.net.port(to) {
-                    port.patience.took();
-                    port.counters.frames_out.add(1);
-                    port.counters.bytes_out.add(len);
-                    port.counters.copied.add(len);
-                }
+                self.delivered(to, 1, len);
                 Ok(())
             }
             Err(Refused::Unfinished) => {

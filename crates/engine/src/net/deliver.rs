@@ -2,7 +2,7 @@
 
 use softdpu_device::net::{self, Lacking, Part};
 use softdpu_ring::Used;
-use softdpu_vpc::{DropReason, Packet};
+use softdpu_vpc::{Checksum, DropReason, Packet};
 
 use super::{Receive, Source, offload};
 use crate::queue::{Role, RunningQueue};
@@ -47,6 +47,30 @@ pub(crate) fn deliver(queue: &mut RunningQueue, packet: &Packet, source: Source<
     });
     queue.taken += u32::from(buffers);
     written.map_err(|error| Refused::Broken(error.to_string()))
+}
+
+/// Writes a finished frame into the next buffer of a receive queue, where that was taken from the ring, both lie in one piece and it fits. False, and nothing
+/// has happened, where it is not so, and [`deliver`] is to see to it.
+#[inline]
+pub(crate) fn deliver_whole(queue: &mut RunningQueue, packet: &Packet, source: Source<'_>) -> bool {
+    let plain = packet.checksum == Checksum::Complete && packet.segmentation.is_none();
+    let Role::Receive(receive) = &mut queue.spec.role else { return false };
+    let model = receive.model;
+    let Some(chain) = receive.taken() else { return false };
+    if !plain || chain.readable != 0 {
+        return false;
+    }
+    let parts = [Part::Bytes(packet.head.bytes()), source.part(packet.tail as usize)];
+    let Some(written) = model.deliver_whole([0; net::abi::header::SIZE], &parts, &chain.buffer) else {
+        return false;
+    };
+    if queue.spec.view.is_tracked() {
+        chain.buffer.mark_dirty_in(&queue.spec.view, 0, written.into());
+    }
+    queue.finished.push(chain.used(written));
+    receive.fill(1);
+    queue.taken += 1;
+    true
 }
 
 /// How many of the next buffers hold a frame of `len` bytes together; they are taken from the ring if need be.

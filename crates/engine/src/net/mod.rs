@@ -29,7 +29,7 @@ pub use socket::Socket;
 pub use transmit::{RateLimit, Transmit};
 
 pub(crate) use capture::{CaptureStart, Passing, Shared as CaptureShared, Trace};
-pub(crate) use deliver::{Refused, deliver};
+pub(crate) use deliver::{Refused, deliver, deliver_whole};
 pub(crate) use inject::Injection;
 pub(crate) use port::{Port, Receiver};
 pub(crate) use socket::{header as socket_header, left_to_do};
@@ -38,7 +38,6 @@ pub(crate) use transmit::{Held, NoFrame, prefetch, tail_offset};
 
 use std::sync::Arc;
 
-use softdpu_ring::Chain;
 use softdpu_vpc::{Checksum, Head, Packet, PortId, Reply, Tables, Verdict, Vpc};
 
 use crate::core::Captures;
@@ -71,8 +70,6 @@ pub(crate) struct Net {
     pub packets: Vec<Packet>,
     pub verdicts: Vec<Verdict>,
     pub replies: Vec<Reply>,
-    /// Chains that are done with.
-    pub spent: Vec<Chain>,
     /// A frame as a whole, or as it is cut up.
     pub whole: Vec<u8>,
     pub segment: Vec<u8>,
@@ -98,7 +95,6 @@ impl Net {
             packets: vec![packet; BURST],
             verdicts: Vec::with_capacity(BURST),
             replies: Vec::new(),
-            spent: Vec::new(),
             whole: Vec::new(),
             segment: Vec::new(),
             parcels: Vec::new(),

@@ -1,7 +1,7 @@
 //! A guest's receive queue: buffers that the driver made available, filled with frames.
 
 use softdpu_device::net;
-use softdpu_ring::{Chain, Queue, QueueError};
+use softdpu_ring::{Chain, Chains, Queue, QueueError};
 use softdpu_vpc::PortId;
 
 /// Buffers taken from the ring at a time.
@@ -13,49 +13,46 @@ pub struct Receive {
     pub port: PortId,
     /// How frames lie in its buffers.
     pub(crate) model: net::Receive,
-    /// Buffers taken from the ring, in ring order.
-    ahead: Vec<Chain>,
-    /// How many of them are filled.
-    filled: usize,
-    /// Those on their way back to be used again.
-    spent: Vec<Chain>,
+    /// Buffers taken from the ring and not filled, in ring order.
+    ahead: Chains,
 }
 
 impl Receive {
     /// A queue that has taken no buffers yet.
     pub fn new(port: PortId, model: net::Receive) -> Receive {
-        Receive { port, model, ahead: Vec::with_capacity(2 * AHEAD), filled: 0, spent: Vec::new() }
+        Receive { port, model, ahead: Chains::new() }
     }
 
     /// The free buffer `index` behind the next one; taken from the ring if need be. None: there is none.
     #[inline]
     pub(crate) fn buffer(&mut self, ring: &mut Queue, index: usize) -> Result<Option<&Chain>, QueueError> {
-        if self.filled + index >= self.ahead.len() {
-            self.spent.extend(self.ahead.drain(..self.filled));
-            ring.recycle(&mut self.spent);
-            self.filled = 0;
+        if index >= self.ahead.len() {
             ring.pop(&mut self.ahead, AHEAD)?;
         }
-        Ok(self.ahead.get(self.filled + index))
+        Ok(self.ahead.get(index))
+    }
+
+    /// The next free buffer, where it was taken from the ring.
+    #[inline]
+    pub(crate) fn taken(&self) -> Option<&Chain> {
+        self.ahead.first()
     }
 
     /// The next `count` buffers, to be filled now.
     #[inline]
     pub(crate) fn fill(&mut self, count: usize) -> &[Chain] {
-        let chains = &self.ahead[self.filled..self.filled + count];
-        self.filled += count;
-        chains
+        self.ahead.take(count)
     }
 
     /// Forgets the buffers that are not filled: the ring is wound back to them.
     pub(crate) fn forget(&mut self) {
         self.ahead.clear();
-        self.filled = 0;
+        self.ahead.release();
     }
 
     /// Whether there is a buffer to fill.
     #[inline]
     pub(crate) fn has_room(&self, ring: &Queue) -> bool {
-        self.filled < self.ahead.len() || ring.has_work()
+        !self.ahead.is_empty() || ring.has_work()
     }
 }

@@ -88,10 +88,10 @@ pub(crate) fn tail_offset(head: usize) -> u64 {
     FRAME_OFFSET + head as u64
 }
 
-/// Fetches what [`Transmit::read`] looks at.
+/// Fetches what [`Transmit::read`] looks at, and the ring has not fetched: the frame of a driver that keeps headers elsewhere.
 #[inline]
 pub(crate) fn prefetch(chain: &Chain) {
-    for piece in chain.buffer.iovecs().iter().take(2) {
+    if let Some(piece) = chain.buffer.iovecs().get(1) {
         softdpu_sys::prefetch::read(piece.base().cast_const());
     }
 }

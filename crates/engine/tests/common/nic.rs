@@ -29,6 +29,8 @@ pub const HEADER: usize = 12;
 pub struct Nic {
     pub port: PortId,
     pub mac: [u8; 6],
+    /// Frames it sends lie behind their header in one descriptor.
+    pub in_one_piece: bool,
     view: Arc<View>,
     format: Format,
     tx: Driver,
@@ -49,6 +51,7 @@ impl Nic {
         let (tx, rx) = (driver(TX_AT).unwrap(), driver(RX_AT).unwrap());
         Nic {
             port: PortId(port),
+            in_one_piece: false,
             mac: [2, 0x5d, 0, 0, 0, port as u8 + 1],
             view,
             format,
@@ -139,11 +142,13 @@ impl Nic {
         let at = TX_BUFFERS + slot * TX_SLOT;
         self.write(at, header);
         self.write(at + HEADER as u64, frame);
+        // As Linux does, or as drivers do that keep headers elsewhere.
+        let whole = [Piece::readable(GuestAddress(at), (HEADER + frame.len()) as u32)];
         let pieces = [
             Piece::readable(GuestAddress(at), HEADER as u32),
             Piece::readable(GuestAddress(at + HEADER as u64), frame.len() as u32),
         ];
-        let id = self.tx.add(&pieces).unwrap();
+        let id = self.tx.add(if self.in_one_piece { &whole } else { &pieces }).unwrap();
         self.tx_busy.insert(id, slot);
         if self.tx.publish() {
             self.kick.ring();

@@ -71,7 +71,6 @@ fn work(queue: &mut Queue, rounds: &[(usize, usize)]) {
         let mut chains = Vec::new();
         queue.pop(&mut chains, *max).unwrap();
         held.extend(used(&chains));
-        queue.recycle(&mut chains);
         let done: Vec<Used> = held.drain(..held.len().min(*complete)).collect();
         queue.complete(&done).unwrap();
     }

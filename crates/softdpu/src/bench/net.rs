@@ -1,6 +1,5 @@
 //! `softdpu bench net`: frames from guest to guest, beside a peer.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -9,7 +8,7 @@ use softdpu_bench::net::comparison::{self, Plan};
 use softdpu_bench::net::subject::{NetSubject, TESTPMD};
 use softdpu_bench::net::{Frames, report::Report};
 
-use super::{Client, seconds, this_program};
+use super::{Client, print_json, seconds, this_program, with_progress};
 
 /// `softdpu bench net`
 #[derive(Debug, Args)]
@@ -78,16 +77,7 @@ enum Layout {
 /// Runs it; the error is a sentence for the user.
 pub fn execute(options: &Net) -> Result<(), String> {
     let plan = plan(options)?;
-    let shown = std::io::stderr().is_terminal();
-    let report = comparison::run(&plan, |progress| {
-        if shown {
-            eprint!("\r\x1b[K{}/{} {}: {}", progress.done + 1, progress.of, progress.case, progress.subject);
-        }
-    });
-    if shown {
-        eprint!("\r\x1b[K");
-    }
-    let report = report.map_err(|error| error.to_string())?;
+    let report = with_progress(|progress| comparison::run(&plan, progress))?;
     print(options, &plan, &report)?;
     match &options.plot {
         Some(path) => report.draw(path).map_err(|error| error.to_string()),
@@ -138,8 +128,7 @@ fn print(options: &Net, plan: &Plan, report: &Report) -> Result<(), String> {
         for (subject, case, why) in &report.left_out {
             eprintln!("softdpu bench: {case}: {subject} was left out: {why}");
         }
-        let written = report.write_json(&mut std::io::stdout().lock());
-        return written.map_err(|error| format!("writing the results: {error}"));
+        return print_json(|to| report.write_json(to));
     }
     print!("{}", report.table());
     println!(

@@ -1,71 +1,21 @@
-//! Flow tier: which flow a packet belongs to.
+//! Flow tier: exact matches (Zephyrus §4.1). What the other tiers decided for a flow's first packet is kept for those that
+//! follow, which then cost one look-up and a few writes.
 //!
-//! The hash is what keeps a flow's packets in order (one queue, one outer source port) and spreads flows over both
-//! (RFC 7348 §4.1, RFC 6438).
+//! ```text
+//!   packet ──► key: port, MAC addresses, 5-tuple ──► flow: new MAC addresses, where to, what fits there
+//!                 │ not of a common shape               │ not there, or this packet needs a decision of its own
+//!                 └──────────────┬──────────────────────┘
+//!                   switch tier: parse … route … next hop ──► installs the flow
+//! ```
+//!
+//! A flow never decides what its packets would not have got without it: whatever else the switch tier looks at is either in
+//! the key, or is checked on every packet (lengths, path MTU, hop limit, offload), or takes the packet out of the flow's hands
+//! (SYN, fragments, options, extension headers, VLAN tags). Flows do not outlive the tables they were made from.
 
-use std::net::IpAddr;
+mod cache;
+mod hash;
+mod key;
 
-use crate::packet::Ip;
-
-const MIX: [u64; 3] = [0x9e37_79b9_7f4a_7c15, 0xa076_1d64_78bd_642f, 0xe703_7ed1_a0b4_28db];
-
-#[inline]
-fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    (product >> 64) as u64 ^ product as u64
-}
-
-#[inline]
-fn words(address: IpAddr) -> (u64, u64) {
-    match address {
-        IpAddr::V4(address) => (0, address.to_bits().into()),
-        IpAddr::V6(address) => ((address.to_bits() >> 64) as u64, address.to_bits() as u64),
-    }
-}
-
-/// The hash of a packet's 5-tuple. All fragments of a packet have the one of its addresses and protocol: only the first has
-/// ports (RFC 6438 §3).
-#[inline]
-pub fn hash(ip: &Ip) -> u32 {
-    let (source_high, source) = words(ip.source);
-    let (destination_high, destination) = words(ip.destination);
-    let (from, to) = if ip.fragment.is_none() { ip.ports().unwrap_or_default() } else { (0, 0) };
-    let rest = u64::from(from) << 32 | u64::from(to) << 16 | u64::from(ip.protocol);
-    let addresses = fold(source ^ MIX[0], destination ^ MIX[1]) ^ fold(source_high ^ MIX[1], destination_high ^ MIX[2]);
-    (fold(addresses ^ rest, MIX[2]) >> 16) as u32
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::HashSet;
-
-    use super::*;
-    use crate::packet::{Fragment, Layer4};
-
-    fn udp(source: u16) -> Ip {
-        Ip {
-            source: "10.0.0.1".parse().unwrap(),
-            destination: "10.0.0.2".parse().unwrap(),
-            header: 14,
-            transport: 34,
-            end: 42,
-            protocol: 17,
-            hop_limit: 64,
-            traffic_class: 0,
-            dont_fragment: false,
-            fragment: None,
-            layer4: Layer4::Udp { source, destination: 53 },
-        }
-    }
-
-    #[test]
-    fn flows_differ_and_fragments_of_one_packet_do_not() {
-        let hashes: HashSet<u32> = (0..1000).map(|port| hash(&udp(port))).collect();
-        assert!(hashes.len() > 990, "{}", hashes.len());
-        let spread: HashSet<u32> = hashes.iter().map(|hash| hash % 16).collect();
-        assert_eq!(spread.len(), 16);
-        let first = Ip { fragment: Some(Fragment { offset: 0, more: true, id: 1 }), ..udp(9) };
-        let last = Ip { fragment: Some(Fragment { offset: 8, more: false, id: 1 }), layer4: Layer4::Other, ..udp(9) };
-        assert_eq!(hash(&first), hash(&last));
-    }
-}
+pub(crate) use cache::{Action, Flows, Line, To};
+pub(crate) use hash::hash;
+pub(crate) use key::{Seen, see};

@@ -1,6 +1,8 @@
 //! After the flow tier: next hop, path MTU, rewriting, encapsulation (Zephyrus §3.2, post-DPU).
 
 use super::{Ask, Metadata, Next, Origin, Stop, encapsulate, offload, outer, rewrite};
+use crate::flow::{Action, Seen, To};
+use crate::packet::parse::ETHERNET;
 use crate::packet::{Checksum, Ip, Packet};
 use crate::tables::{Hop, Tables, Tunnel, Way};
 use crate::verdict::{DropReason, Verdict};
@@ -18,6 +20,69 @@ pub(crate) struct Departure<'a> {
     clamp: Option<u16>,
     ecn: Option<u8>,
     routed: bool,
+}
+
+impl Departure<'_> {
+    /// What is done to the packets of a flow of which this is one, from an endpoint.
+    pub fn action(&self, metadata: &Metadata) -> Action {
+        let mut macs = [0; 12];
+        macs[..6].copy_from_slice(&self.hop.mac.0);
+        macs[6..].copy_from_slice(&self.source.unwrap_or(metadata.parsed.source).0);
+        let to = match self.hop.way {
+            Way::Port(port) => To::Port(port),
+            Way::Tunnel(number) => To::Tunnel { number, vni: self.vni },
+        };
+        Action { macs, mtu: self.hop.mtu, is_routed: self.routed, to, hash: metadata.hash }
+    }
+}
+
+/// Makes the head what leaves, as was decided for the packet's flow before. None, and nothing has happened to it, where this
+/// packet needs a decision of its own. `id` is the identification of the last outer packet.
+#[inline]
+pub(crate) fn follow(
+    tables: &Tables,
+    packet: &mut Packet,
+    seen: &Seen,
+    action: &Action,
+    id: &mut u16,
+) -> Option<Verdict> {
+    if usize::from(seen.end) - ETHERNET > usize::from(action.mtu) || (action.is_routed && seen.hop_limit <= 1) {
+        return None;
+    }
+    let tunnel = match action.to {
+        To::Port(_) => None,
+        To::Tunnel { number, .. } => Some(tables.tunnel(number)?),
+    };
+    packet.truncate(seen.end.into());
+    let frame = packet.head.bytes_mut();
+    if let Some(macs) = frame.first_chunk_mut() {
+        *macs = action.macs;
+    }
+    if action.is_routed {
+        rewrite::decrement_hop_limit(frame, ETHERNET, seen.is_ipv6);
+    }
+    Some(match (action.to, tunnel) {
+        (To::Tunnel { vni, .. }, Some(tunnel)) => {
+            *id = id.wrapping_add(1);
+            depart(packet, tunnel, vni, action.hash, seen.traffic_class, *id)
+        }
+        (To::Port(port), _) => Verdict::Local { port, hash: action.hash },
+        (To::Tunnel { .. }, None) => Verdict::Drop(DropReason::Unresolved),
+    })
+}
+
+/// Puts the outer headers before a frame.
+#[inline]
+fn depart(packet: &mut Packet, tunnel: &Tunnel, vni: u32, hash: u32, traffic_class: u8, id: u16) -> Verdict {
+    let inner = packet.len();
+    let overhead = tunnel.headers().len();
+    match packet.head.prepend(overhead) {
+        Some(headers) => {
+            encapsulate(headers, tunnel, vni, hash, inner, traffic_class, id);
+            Verdict::Underlay { port: tunnel.port, hash, overhead: overhead as u16 }
+        }
+        None => Verdict::Drop(DropReason::Headers),
+    }
 }
 
 /// Resolves the next hop and checks whether the frame can go there. The frame stays as it is.
@@ -72,7 +137,7 @@ pub(crate) fn send(packet: &mut Packet, metadata: &Metadata, departure: &Departu
     let frame = packet.head.bytes_mut();
     rewrite::set_macs(frame, hop.mac, departure.source);
     if departure.routed {
-        rewrite::decrement_hop_limit(frame, ip);
+        rewrite::decrement_hop_limit(frame, ip.header.into(), ip.is_ipv6());
     }
     if let Some(ecn) = departure.ecn {
         rewrite::set_ecn(frame, ip, ecn);
@@ -82,17 +147,7 @@ pub(crate) fn send(packet: &mut Packet, metadata: &Metadata, departure: &Departu
     }
     match (hop.way, departure.tunnel) {
         (Way::Port(port), _) => Verdict::Local { port, hash: metadata.hash },
-        (Way::Tunnel(_), Some(tunnel)) => {
-            let inner = packet.len();
-            let overhead = tunnel.headers().len();
-            match packet.head.prepend(overhead) {
-                Some(headers) => {
-                    encapsulate(headers, tunnel, departure.vni, metadata.hash, inner, ip.traffic_class, id);
-                    Verdict::Underlay { port: tunnel.port, hash: metadata.hash, overhead: overhead as u16 }
-                }
-                None => Verdict::Drop(DropReason::Headers),
-            }
-        }
+        (Way::Tunnel(_), Some(tunnel)) => depart(packet, tunnel, departure.vni, metadata.hash, ip.traffic_class, id),
         (Way::Tunnel(_), None) => Verdict::Drop(DropReason::Unresolved),
     }
 }

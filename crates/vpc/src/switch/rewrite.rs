@@ -42,11 +42,10 @@ pub(super) fn set_macs(frame: &mut [u8], destination: Mac, source: Option<Mac>) 
     }
 }
 
-/// Takes one off the hop limit, which is not 0.
+/// Takes one off the hop limit, which is not 0, of the IP header at `header`.
 #[inline]
-pub(super) fn decrement_hop_limit(frame: &mut [u8], ip: &Ip) {
-    let header = usize::from(ip.header);
-    if ip.is_ipv6() {
+pub(super) fn decrement_hop_limit(frame: &mut [u8], header: usize, is_ipv6: bool) {
+    if is_ipv6 {
         if let Some(hop_limit) = frame.get_mut(header + 7) {
             *hop_limit = hop_limit.saturating_sub(1);
         }

@@ -1,0 +1,222 @@
+//! What was measured, for people and for programs.
+
+use std::fmt::{self, Write as _};
+use std::io;
+
+use serde::Serialize;
+
+use crate::calibration::Calibration;
+
+/// A kind of work that subjects are measured at: what its rounds add up to, and how that is shown.
+pub trait Work: Default {
+    /// What is held equal between subjects.
+    type Case: Clone + Eq + fmt::Display;
+    /// What one measurement gives.
+    type Outcome;
+
+    /// As `bench` in JSON.
+    const BENCH: &'static str;
+    /// The rate's metrics in JSON: its median, least, largest, and the ratio to the peer's.
+    const RATE: [&'static str; 4];
+    /// Width of a case in the table.
+    const CASE_WIDTH: usize;
+    /// The table's columns behind case and subject: titles and widths.
+    const COLUMNS: &'static [(&'static str, usize)];
+
+    /// Units of work a second.
+    fn rate(outcome: &Self::Outcome) -> f64;
+    /// Of a profiled measurement: nanoseconds that the client itself takes for a unit, and units in a batch.
+    fn client(outcome: &Self::Outcome) -> Option<(f64, f64)>;
+    /// Adds a measurement.
+    fn add(&mut self, outcome: &Self::Outcome);
+    /// The metrics between the rate's and its ratio: name, unit, value.
+    fn figures(measurement: &Measurement<Self>) -> Vec<(&'static str, &'static str, f64)>;
+    /// What is in the columns.
+    fn cells(measurement: &Measurement<Self>, ratio: String) -> Vec<String>;
+}
+
+/// One subject's figures in one case.
+#[derive(Clone, Debug)]
+pub struct Measurement<W: Work> {
+    /// Who.
+    pub subject: String,
+    /// What.
+    pub case: W::Case,
+    /// Units of work a second, round by round.
+    pub rates: Vec<f64>,
+    /// Two bare cross-core hops just before and after, nanoseconds, round by round.
+    pub hops: Vec<f64>,
+    /// Time the client itself takes for a unit, nanoseconds, and units in a batch.
+    pub client: Option<(f64, f64)>,
+    /// All rounds together.
+    pub work: W,
+}
+
+impl<W: Work> Measurement<W> {
+    pub(crate) fn new(subject: &str, case: W::Case) -> Self {
+        let (rates, hops) = (Vec::new(), Vec::new());
+        Measurement { subject: subject.to_owned(), case, rates, hops, client: None, work: W::default() }
+    }
+
+    pub(crate) fn add(&mut self, outcome: &W::Outcome, hops: f64) {
+        if let Some(client) = W::client(outcome) {
+            self.client = Some(client);
+            return;
+        }
+        self.rates.push(W::rate(outcome));
+        self.hops.push(hops);
+        self.work.add(outcome);
+    }
+
+    /// Median, least, largest of the rounds' rates.
+    pub fn spread(&self) -> (f64, f64, f64) {
+        spread(&self.rates)
+    }
+
+    /// Median of the rounds' two hops, nanoseconds.
+    pub fn two_hops(&self) -> f64 {
+        spread(&self.hops).0
+    }
+
+    /// What the client takes and units in a batch, for a table; nanoseconds with `digits` behind the point.
+    pub(crate) fn client_cells(&self, digits: usize) -> [String; 2] {
+        match self.client {
+            Some((busy, batch)) => [format!("{busy:.digits$} ns"), format!("{batch:.1}")],
+            None => [String::from("-"), String::from("-")],
+        }
+    }
+
+    /// Least and largest rate, for a table.
+    pub(crate) fn range_cell(&self) -> String {
+        let (_, least, most) = self.spread();
+        format!("{} - {}", rate(least), rate(most))
+    }
+}
+
+/// Median, least, largest; zeroes of none.
+pub(crate) fn spread(values: &[f64]) -> (f64, f64, f64) {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let (least, most) = (sorted.first().copied().unwrap_or_default(), sorted.last().copied().unwrap_or_default());
+    let median = match sorted.len() {
+        0 => 0.0,
+        odd if odd % 2 == 1 => sorted[odd / 2],
+        even => (sorted[even / 2 - 1] + sorted[even / 2]) / 2.0,
+    };
+    (median, least, most)
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug)]
+pub struct Report<W: Work> {
+    /// The machine alone.
+    pub calibration: Calibration,
+    /// Case by case, and in each subject by subject.
+    pub measurements: Vec<Measurement<W>>,
+    /// Rounds in which the distance of the two CPUs changed. They were repeated, three times at the most.
+    pub disturbed: usize,
+    /// Who could not be measured in which case, and why.
+    pub left_out: Vec<(String, W::Case, String)>,
+}
+
+/// One figure, as `--json` prints it: an object a line, its keys in this order.
+#[derive(Debug, Serialize)]
+pub(crate) struct Figure<'a> {
+    pub bench: &'static str,
+    pub subject: &'a str,
+    pub case: &'a str,
+    pub metric: &'static str,
+    pub unit: &'static str,
+    pub value: f64,
+}
+
+impl Figure<'_> {
+    pub(crate) fn write(&self, to: &mut impl io::Write) -> io::Result<()> {
+        serde_json::to_writer(&mut *to, self)?;
+        writeln!(to)
+    }
+}
+
+impl<W: Work> Report<W> {
+    /// Median of the rates of `measurement` over that of the last other subject of its case; none where it is alone, or that
+    /// other.
+    pub fn ratio(&self, measurement: &Measurement<W>) -> Option<f64> {
+        let peer = self.measurements.iter().rev().find(|other| other.case == measurement.case)?;
+        if peer.subject == measurement.subject {
+            return None;
+        }
+        Some(measurement.spread().0 / peer.spread().0)
+    }
+
+    /// One JSON object a line.
+    ///
+    /// # Errors
+    /// Those of `to`.
+    pub fn write_json(&self, to: &mut impl io::Write) -> io::Result<()> {
+        let mut line = |subject: &str, case: &str, metric, unit, value| {
+            Figure { bench: W::BENCH, subject, case, metric, unit, value }.write(to)
+        };
+        line("machine", "calibration", "two-hops", "ns", self.calibration.two_hops)?;
+        line("machine", "calibration", "clock-reading", "ns", self.calibration.clock)?;
+        line("machine", "calibration", "disturbed-rounds", "1", self.disturbed as f64)?;
+        for measurement in &self.measurements {
+            let (subject, case) = (&measurement.subject, measurement.case.to_string());
+            let (median, least, most) = measurement.spread();
+            for (metric, value) in W::RATE.into_iter().zip([median, least, most]) {
+                line(subject, &case, metric, "1/s", value)?;
+            }
+            for (metric, unit, value) in W::figures(measurement) {
+                line(subject, &case, metric, unit, value)?;
+            }
+            if let Some(ratio) = self.ratio(measurement) {
+                line(subject, &case, W::RATE[3], "1", ratio)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A table for people.
+    pub fn table(&self) -> String {
+        // Writing to a String cannot fail.
+        let mut out = String::new();
+        let Calibration { two_hops, clock } = self.calibration;
+        let _ = writeln!(out, "two bare cross-core hops {two_hops:.0} ns, a clock reading {clock:.1} ns\n");
+        let mut line = |case: &str, subject: &str, cells: &mut dyn Iterator<Item = String>| {
+            let _ = write!(out, "{case:<width$} {subject:<20}", width = W::CASE_WIDTH);
+            for (cell, (_, width)) in cells.zip(W::COLUMNS) {
+                let _ = write!(out, " {cell:>width$}");
+            }
+            out.push('\n');
+        };
+        line("case", "subject", &mut W::COLUMNS.iter().map(|(title, _)| (*title).to_owned()));
+        let mut previous = None;
+        for measurement in &self.measurements {
+            let case = measurement.case.to_string();
+            let shown = if previous.as_ref() == Some(&case) { "" } else { &case };
+            let ratio = self.ratio(measurement).map_or(String::from("-"), |ratio| format!("{ratio:.2}"));
+            line(shown, &measurement.subject, &mut W::cells(measurement, ratio).into_iter());
+            previous = Some(case);
+        }
+        for (subject, case, why) in &self.left_out {
+            let _ = writeln!(out, "\n{case}: {subject} was left out: {why}");
+        }
+        if self.disturbed > 0 {
+            let _ = writeln!(
+                out,
+                "\n{} rounds were disturbed: the distance between the CPUs changed (a virtual machine's CPUs were moved?); they \
+                 were repeated where possible",
+                self.disturbed
+            );
+        }
+        out
+    }
+}
+
+/// Units a second with three or four digits.
+pub(crate) fn rate(value: f64) -> String {
+    match value {
+        value if value >= 1e6 => format!("{:.2} M/s", value / 1e6),
+        value if value >= 1e3 => format!("{:.1} k/s", value / 1e3),
+        value => format!("{value:.1} /s"),
+    }
+}

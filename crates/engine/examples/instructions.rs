@@ -1,0 +1,187 @@
+//! One core driven by hand, so that what it does can be counted: frames from guest to guest, requests of a disk.
+//!
+//! `lab/instructions.sh` runs it under callgrind, which counts the instructions of `measured_round` and of all it calls; the
+//! drivers' side and what goes before are outside of it. By itself it only says what it did:
+//!
+//! `cargo run --release -p softdpu-engine --example instructions -- CASE` (without a case: the list of them)
+
+#[allow(dead_code, missing_docs, unreachable_pub, reason = "a driver of the tests, of which this uses a part")]
+#[path = "../tests/common/mod.rs"]
+mod disk;
+#[allow(dead_code, missing_docs, unreachable_pub, reason = "a driver of the tests, of which this uses a part")]
+#[path = "../tests/common/nic.rs"]
+mod nic;
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use disk::Guest;
+use nic::{HEADER, Nic};
+use softdpu_engine::{ByHand, Engine};
+use softdpu_ring::Format;
+use softdpu_storage::{Kind, PathBroker, Volume, VolumeSpec};
+use softdpu_vpc::packet::Mac;
+use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Spec, SubnetSpec};
+use softdpu_vpc::{PortId, Tables};
+
+/// Rounds before those that are counted: rings wrapped, allocations made, interrupts put off.
+const WARM_UP: usize = 24;
+/// Rounds that are counted.
+const ROUNDS: usize = 40;
+
+/// What is done in a round.
+#[derive(Clone, Copy)]
+enum Work {
+    /// UDP frames of so many bytes, without FCS.
+    Frames(usize),
+    /// TCP frames of 44 segments of 1,460 bytes that nobody cuts up.
+    Segments,
+    /// Reads of a sector from a volume with nothing behind it.
+    Reads,
+}
+
+/// Name, work, ring layout, frames or requests in a round.
+const CASES: [(&str, Work, Format, usize); 10] = [
+    ("net-64-split", Work::Frames(60), Format::Split, 32),
+    ("net-64-packed", Work::Frames(60), Format::Packed, 32),
+    ("net-64-split-single", Work::Frames(60), Format::Split, 1),
+    ("net-1500-split", Work::Frames(1514), Format::Split, 32),
+    ("net-1500-packed", Work::Frames(1514), Format::Packed, 32),
+    ("net-64k-split", Work::Segments, Format::Split, 4),
+    ("net-64k-packed", Work::Segments, Format::Packed, 4),
+    ("block-read-split", Work::Reads, Format::Split, 16),
+    ("block-read-packed", Work::Reads, Format::Packed, 16),
+    ("block-read-split-single", Work::Reads, Format::Split, 1),
+];
+
+/// A round that is counted, by its name.
+#[inline(never)]
+fn measured_round(core: &mut ByHand) -> bool {
+    core.round()
+}
+
+fn main() -> ExitCode {
+    let wanted = std::env::args().nth(1);
+    match CASES.iter().find(|(name, ..)| Some(*name) == wanted.as_deref()) {
+        Some(&(_, work, format, batch)) => {
+            match work {
+                Work::Reads => reads(format, batch),
+                frames => send(frames, format, batch),
+            }
+            println!("units {}", ROUNDS * batch);
+            ExitCode::SUCCESS
+        }
+        None => {
+            CASES.iter().for_each(|(name, ..)| println!("{name}"));
+            ExitCode::from(if wanted.is_some() { 2 } else { 0 })
+        }
+    }
+}
+
+/// Sends `batch` frames in each round from one guest to another of its network.
+fn send(work: Work, format: Format, batch: usize) {
+    let (mut engine, mut core) = Engine::by_hand(64).expect("a core");
+    engine.set_tables(&tables());
+    let (mut a, mut b) = (Nic::new(0, format, u64::MAX), Nic::new(1, format, u64::MAX));
+    a.in_one_piece = true;
+    a.start(&mut engine, None);
+    b.start(&mut engine, None);
+    core.round();
+    let (header, frame) = match work {
+        Work::Segments => ([1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0, 0, 0], packet(6, 54 + 44 * 1460)),
+        Work::Frames(len) => ([0; HEADER], packet(17, len)),
+        Work::Reads => return,
+    };
+    let buffers = (HEADER + frame.len()).div_ceil(nic::RX_SLOT as usize) * batch;
+    b.give(buffers);
+    for round in 0..WARM_UP + ROUNDS {
+        for _ in 0..batch {
+            assert!(a.send(&header, &frame), "a transmit queue with room");
+        }
+        let busy = if round < WARM_UP { core.round() } else { measured_round(&mut core) };
+        assert!(busy, "a round with frames");
+        for _ in 0..batch {
+            let (_, arrived) = b.receive().expect("every frame arrives in its round");
+            assert!(arrived == frame, "as it was sent");
+        }
+        b.give(buffers);
+    }
+}
+
+/// Reads `batch` sectors in each round.
+fn reads(format: Format, batch: usize) {
+    let (mut engine, mut core) = Engine::by_hand(64).expect("a core");
+    let volume = Volume::open(VolumeSpec::new("null", Kind::Null { size: 1 << 20 }), &PathBroker::new());
+    let volume = volume.expect("a null volume");
+    volume.activate().expect("nobody else has it");
+    let mut guest = Guest::new(format);
+    engine.start_queue(None, guest.spec(&volume, 0)).expect("a queue");
+    core.round();
+    for round in 0..WARM_UP + ROUNDS {
+        for sector in 0..batch {
+            assert!(guest.submit(None, sector as u64), "a queue with room");
+        }
+        guest.publish();
+        let busy = if round < WARM_UP { core.round() } else { measured_round(&mut core) };
+        assert!(busy, "a round with requests");
+        for _ in 0..batch {
+            assert_eq!(guest.take().map(|(status, _)| status), Some(0), "every request ends in its round");
+        }
+    }
+}
+
+fn mac(host: u8) -> [u8; 6] {
+    // As the driver has it: port 0 is host 2.
+    [2, 0x5d, 0, 0, 0, host - 1]
+}
+
+/// Two guests of one network, with the checks that a site has.
+fn tables() -> Arc<Tables> {
+    let network = NetworkSpec {
+        name: "acme".into(),
+        vni: 1,
+        subnets: vec![SubnetSpec {
+            prefix: "10.0.0.0/24".parse().expect("a prefix"),
+            gateway: IpAddr::from([10, 0, 0, 1]),
+        }],
+        gateway_mac: Mac([2, 0x5d, 0, 0, 0, 0xff]),
+        mtu: 1500,
+        dns: Vec::new(),
+    };
+    let endpoint = |port: u32| {
+        let host = port as u8 + 2;
+        EndpointSpec {
+            network: "acme".into(),
+            mac: Mac(mac(host)),
+            addresses: vec![IpAddr::from([10, 0, 0, host])],
+            place: Place::Port(PortId(port)),
+            mtu: None,
+            spoof_check: true,
+        }
+    };
+    let spec = Spec { networks: vec![network], endpoints: vec![endpoint(0), endpoint(1)], ..Spec::default() };
+    Arc::new(Tables::build(&spec).expect("a good spec"))
+}
+
+/// A frame of `len` bytes from the first guest to the second, of `protocol` over IPv4.
+fn packet(protocol: u8, len: usize) -> Vec<u8> {
+    let mut frame = [&mac(3)[..], &mac(2), &[8, 0]].concat();
+    let total = ((len - 14) as u16).to_be_bytes();
+    let mut ip = vec![0x45, 0, total[0], total[1], 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 2, 10, 0, 0, 3];
+    let sum: u32 = ip.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame.extend(ip);
+    // Ports, then the length of UDP or the sequence number of TCP.
+    frame.extend([0x30, 0x39, 0, 9]);
+    match protocol {
+        17 => {
+            frame.extend(((len - 34) as u16).to_be_bytes());
+            frame.extend([0, 0]);
+        }
+        _ => frame.extend([0, 0, 0, 1, 0, 0, 0, 0, 0x50, 0x10, 0xff, 0xff, 0, 0, 0, 0]),
+    }
+    frame.resize(len, 0);
+    frame
+}

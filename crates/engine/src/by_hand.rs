@@ -1,0 +1,35 @@
+//! A core without a thread of its own: its owner calls each round.
+//!
+//! Nothing then depends on time or on another thread, so the instructions that a round takes can be counted
+//! (`examples/instructions.rs`), and are the same in each run.
+
+use softdpu_sched::Fcfs;
+use softdpu_sys::clock;
+
+use crate::core::Core;
+use crate::engine::{Engine, EngineConfig, EngineError};
+
+/// The one core of an engine made [by hand](Engine::by_hand).
+pub struct ByHand(Core<Fcfs>);
+
+impl Engine {
+    /// An engine of one core which runs when its owner says so. `io_depth`: submission entries of its io_uring. What the
+    /// engine is told takes effect in the core's next round.
+    ///
+    /// # Errors
+    /// [`EngineError`] for kernel facilities that could not be set up.
+    pub fn by_hand(io_depth: u32) -> Result<(Engine, ByHand), EngineError> {
+        // No thread is pinned, so any CPU's number does.
+        let config = EngineConfig { cpus: vec![0], idle_sleep: None, io_depth };
+        let (engine, mut cores) = Engine::assemble(&config)?;
+        let core = cores.pop().ok_or(EngineError::NoCores)?;
+        Ok((engine, ByHand(core)))
+    }
+}
+
+impl ByHand {
+    /// Everything once: messages, rings, grants, back ends, completions. Whether there was anything to do.
+    pub fn round(&mut self) -> bool {
+        self.0.round(clock::now())
+    }
+}

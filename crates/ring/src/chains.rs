@@ -1,0 +1,136 @@
+//! Lists that chains are taken into.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use softdpu_memory::{GuestBuffer, View};
+
+use crate::Chain;
+
+mod sealed {
+    pub trait Sealed {}
+    impl Sealed for Vec<super::Chain> {}
+    impl Sealed for super::Chains {}
+}
+
+/// What [`Queue::pop`](crate::Queue::pop) appends to: a `Vec<Chain>`, whose chains can be taken out of it one by one, or
+/// [`Chains`], which uses theirs again.
+pub trait Sink: sealed::Sealed + Deref<Target = [Chain]> {
+    /// One more chain, empty and pinned to `view`.
+    #[doc(hidden)]
+    fn add(&mut self, view: &Arc<View>) -> &mut Chain;
+
+    /// Keeps the first `len`.
+    #[doc(hidden)]
+    fn cut(&mut self, len: usize);
+}
+
+fn empty(view: &Arc<View>) -> Chain {
+    Chain { id: 0, descriptors: 0, buffer: GuestBuffer::new(view), readable: 0 }
+}
+
+impl Sink for Vec<Chain> {
+    #[inline]
+    fn add(&mut self, view: &Arc<View>) -> &mut Chain {
+        let at = self.len();
+        self.push(empty(view));
+        &mut self[at]
+    }
+
+    #[inline]
+    fn cut(&mut self, len: usize) {
+        self.truncate(len);
+    }
+}
+
+/// Chains in the order they were taken. One that is done with stays pinned to the memory it was found in, and is used again by
+/// a later [`pop`](crate::Queue::pop) from the same memory: that saves two atomic operations on a count that all chains of
+/// a queue share, and moves no chain about. [`release`](Self::release) gives up those pins.
+#[derive(Debug, Default)]
+pub struct Chains {
+    /// Done with, then those that are here, then done with.
+    slots: Vec<Chain>,
+    first: usize,
+    end: usize,
+}
+
+impl Chains {
+    /// An empty list.
+    pub const fn new() -> Chains {
+        Chains { slots: Vec::new(), first: 0, end: 0 }
+    }
+
+    /// The first `count` (or all there are) are done with; returns them a last time.
+    #[inline]
+    pub fn take(&mut self, count: usize) -> &[Chain] {
+        let first = self.first;
+        self.first += count.min(self.end - first);
+        &self.slots[first..self.first]
+    }
+
+    /// All are done with.
+    #[inline]
+    pub fn clear(&mut self) {
+        (self.first, self.end) = (0, 0);
+    }
+
+    /// Takes the first `count` (or all there are) out, pins and all.
+    pub fn drain(&mut self, count: usize) -> std::vec::Drain<'_, Chain> {
+        let count = count.min(self.end - self.first);
+        self.end -= count;
+        self.slots.drain(self.first..self.first + count)
+    }
+
+    /// Sees to it that there is a slot behind the last chain.
+    #[inline(never)]
+    fn make_room(&mut self, view: &Arc<View>) {
+        if self.first == self.end {
+            self.clear();
+        } else if self.end == self.slots.len() {
+            // Rare: those done with at the front come to the back.
+            self.slots.rotate_left(self.first);
+            (self.first, self.end) = (0, self.end - self.first);
+        }
+        if self.end == self.slots.len() {
+            self.slots.push(empty(view));
+        }
+    }
+
+    /// Gives up the pins of all that are done with: their memory can be unmapped.
+    pub fn release(&mut self) {
+        self.slots.truncate(self.end);
+        self.slots.drain(..self.first);
+        (self.first, self.end) = (0, self.slots.len());
+    }
+}
+
+impl Deref for Chains {
+    type Target = [Chain];
+
+    #[inline]
+    fn deref(&self) -> &[Chain] {
+        &self.slots[self.first..self.end]
+    }
+}
+
+impl Sink for Chains {
+    #[inline(always)]
+    fn add(&mut self, view: &Arc<View>) -> &mut Chain {
+        if self.end == self.slots.len() || self.first == self.end {
+            self.make_room(view);
+        }
+        let chain = &mut self.slots[self.end];
+        self.end += 1;
+        if !Arc::ptr_eq(chain.buffer.view(), view) {
+            *chain = empty(view);
+        }
+        chain.buffer.clear();
+        chain.readable = 0;
+        chain
+    }
+
+    #[inline]
+    fn cut(&mut self, len: usize) {
+        self.end = self.end.min(self.first + len);
+    }
+}

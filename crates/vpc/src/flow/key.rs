@@ -1,0 +1,149 @@
+//! What makes a packet one of a flow, read from fixed places of the common shapes: Ethernet without a tag, IPv4 without options
+//! or IPv6 without extension headers, not a fragment, TCP that sets nothing up, or UDP.
+
+use super::hash::{MIX, fold};
+use crate::packet::parse::{ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4, IPV6, UDP, protocol};
+use crate::packet::{Checksum, Packet};
+
+/// Bytes of a TCP header without options.
+const TCP: usize = 20;
+/// TCP flag: a SYN's options may have to be changed.
+const SYN: u8 = 0x02;
+/// Where transport headers keep their checksum.
+const TCP_CHECKSUM: u16 = 16;
+const UDP_CHECKSUM: u16 = 6;
+/// IPv4: more fragments, and the fragment's offset.
+const FRAGMENT: u16 = 0x3fff;
+
+/// Port, MAC addresses and 5-tuple. The families differ in their EtherType.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Key([u64; 7]);
+
+impl Key {
+    /// One comparison without branches.
+    #[inline]
+    pub fn is(&self, other: &Key) -> bool {
+        self.0.iter().zip(&other.0).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    }
+
+    /// Where it belongs in a table, different with each `seed`: tenants choose what is in keys.
+    #[inline]
+    pub fn mixed(&self, seed: u64) -> u64 {
+        let [macs, port, transport, addresses, more @ ..] = self.0;
+        let mut mixed = fold(macs ^ seed, addresses ^ MIX[0]) ^ fold(port ^ MIX[1], transport ^ seed);
+        // IPv4 has nothing there.
+        let [a, b, c] = more;
+        if a | b | c != 0 {
+            mixed ^= fold(a ^ seed, b ^ MIX[1]) ^ fold(c ^ seed, MIX[2]);
+        }
+        fold(mixed, MIX[2])
+    }
+}
+
+/// A packet that may be in a flow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub key: Key,
+    /// Behind the IP packet's last byte.
+    pub end: u16,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub is_ipv6: bool,
+}
+
+#[inline(always)]
+fn u16_at<const N: usize>(bytes: &[u8; N], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline(always)]
+fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    u64::from(half(bytes, at)) | u64::from(half(bytes, at + 4)) << 32
+}
+
+#[inline(always)]
+fn half<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// The rest of the MAC addresses, and the port they came in by.
+#[inline(always)]
+fn attached(packet: &Packet, macs: u32) -> u64 {
+    u64::from(macs) | u64::from(packet.port.0) << 32
+}
+
+/// The packet's key, where it is of a shape that flows are made of. Nothing about it is wrong then that
+/// [`parse`](crate::packet::parse()) or the check of its offload would have found.
+#[inline]
+pub(crate) fn see(packet: &Packet) -> Option<Seen> {
+    if packet.segmentation.is_some() {
+        return None;
+    }
+    let bytes = packet.head.bytes();
+    // All fixed places, up to UDP's length over IPv4.
+    let first: &[u8; ETHERNET + IPV4 + UDP] = bytes.first_chunk()?;
+    match u16_at(first, 12) {
+        ETHERTYPE_IPV4 => ipv4(packet, bytes, first),
+        ETHERTYPE_IPV6 => ipv6(packet, bytes.first_chunk()?, bytes),
+        _ => None,
+    }
+}
+
+#[inline(always)]
+fn ipv4(packet: &Packet, bytes: &[u8], first: &[u8; ETHERNET + IPV4 + UDP]) -> Option<Seen> {
+    let end = ETHERNET + usize::from(u16_at(first, 16));
+    if first[14] != 0x45 || u16_at(first, 20) & FRAGMENT != 0 || end > packet.len() {
+        return None;
+    }
+    let transport = ETHERNET + IPV4;
+    transported(packet.checksum, bytes, transport, end, first[23], u16_at(first, 38))?;
+    let transport = u64::from(half(first, 34)) | u64::from(first[23]) << 32 | u64::from(ETHERTYPE_IPV4) << 48;
+    let key = Key([word(first, 0), attached(packet, half(first, 8)), transport, word(first, 26), 0, 0, 0]);
+    let (hop_limit, traffic_class) = (first[22], first[15]);
+    Some(Seen { key, end: u16::try_from(end).ok()?, hop_limit, traffic_class, is_ipv6: false })
+}
+
+#[inline(always)]
+fn ipv6(packet: &Packet, first: &[u8; ETHERNET + IPV6 + UDP], bytes: &[u8]) -> Option<Seen> {
+    let transport = ETHERNET + IPV6;
+    let end = transport + usize::from(u16_at(first, 18));
+    if first[14] >> 4 != 6 || end > packet.len() {
+        return None;
+    }
+    transported(packet.checksum, bytes, transport, end, first[20], u16_at(first, 58))?;
+    let transport = u64::from(half(first, 54)) | u64::from(first[20]) << 32 | u64::from(ETHERTYPE_IPV6) << 48;
+    let [a, b, c, d] = [22, 30, 38, 46].map(|at| word(first, at));
+    let key = Key([word(first, 0), attached(packet, half(first, 8)), transport, a, b, c, d]);
+    let (hop_limit, traffic_class) = (first[21], first[14] << 4 | first[15] >> 4);
+    Some(Seen { key, end: u16::try_from(end).ok()?, hop_limit, traffic_class, is_ipv6: true })
+}
+
+/// Whether a whole transport header is there whose lengths are right, which sets nothing up, and whose checksum is left to
+/// others in no other place than its own.
+#[inline(always)]
+fn transported(
+    checksum: Checksum,
+    bytes: &[u8],
+    transport: usize,
+    end: usize,
+    protocol: u8,
+    udp_len: u16,
+) -> Option<()> {
+    let field = match protocol {
+        protocol::UDP => {
+            let len = usize::from(udp_len);
+            (len >= UDP && transport + len <= end).then_some(UDP_CHECKSUM)?
+        }
+        protocol::TCP => {
+            let fixed: &[u8; TCP] = bytes.get(transport..transport + TCP)?.first_chunk()?;
+            let header = usize::from(fixed[12] >> 4) * 4;
+            let is_whole = header >= TCP && transport + header <= end;
+            (is_whole && fixed[13] & SYN == 0).then_some(TCP_CHECKSUM)?
+        }
+        _ => return None,
+    };
+    match checksum {
+        Checksum::Complete | Checksum::Valid => Some(()),
+        Checksum::Partial { start, offset } => (usize::from(start) == transport && offset == field).then_some(()),
+    }
+}

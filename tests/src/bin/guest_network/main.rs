@@ -1,0 +1,264 @@
+//! Two guests joined in several ways at once, measured in turns: by softdpu's interfaces, by QEMU's `-netdev stream`, by
+//! TAPs on a bridge. TCP with iperf3, whose segments are as large as an interface takes them, and round trips.
+//!
+//! ```text
+//!          ┌── virtio-net over vhost-user ── softdpu ───────┐
+//!   guest ─┼── virtio-net ── QEMU ── Unix socket ── QEMU ───┼─ guest
+//!     a    └── virtio-net ── QEMU ── TAP ── bridge ── TAP ──┘    b
+//! ```
+//!
+//! The same guests in the same run, so what else the machine does meets all alike. `make bench` runs it.
+
+#![forbid(unsafe_code)]
+
+mod ways;
+
+use std::fmt::Write as _;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use serde_json::{Value, json};
+use softdpu_tests::{Accel, Daemon, Failure, Guest, GuestSpec, Lab, Root, wait_until};
+
+use crate::ways::{Namespace, Side, Way};
+
+/// Every step of a guest is done within this time, beside what it measures, on a busy machine without KVM.
+const DEADLINE: Duration = Duration::from_secs(120);
+
+/// Measures TCP between two guests on softdpu's interfaces, beside QEMU's own networking.
+#[derive(Parser)]
+struct Options {
+    /// Length of one measurement, seconds
+    #[arg(long, default_value_t = 3)]
+    seconds: u32,
+    /// Measurements of each way, taking turns
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Echo requests of a measurement of round trips
+    #[arg(long, default_value_t = 200)]
+    echoes: u32,
+    /// CPU of softdpu's data plane
+    #[arg(long, value_name = "CPU", default_value_t = 1)]
+    server_cpu: usize,
+    /// Print one JSON object a line instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+/// What was measured over one way, round by round.
+#[derive(Default)]
+struct Figures {
+    /// Bits a second.
+    throughput: Vec<f64>,
+    /// Nanoseconds.
+    round_trip: Vec<f64>,
+}
+
+/// What softdpu counted while it was measured.
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    frames: u64,
+    sent: u64,
+    suppressed: u64,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let result = Lab::open("guest-network").and_then(|lab| {
+        let result = measure(&options, &lab);
+        lab.close(result.is_err());
+        result
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("guest-network: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(options: &Options, lab: &Lab) -> Result<(), Failure> {
+    let accel = Accel::detect();
+    let namespace = Namespace::make();
+    if let Err(why) = &namespace {
+        eprintln!("guest-network: no TAPs on a bridge: {why}");
+    }
+    let namespace = namespace.ok();
+    let ways = Way::possible(accel, namespace.is_some());
+    let daemon = Daemon::start(lab.path(), &ways::site(options.server_cpu))?;
+    let mut guests = Vec::new();
+    for side in [Side::A, Side::B] {
+        guests.push(boot(lab, &daemon, namespace.as_ref(), accel, &ways, side)?);
+        // The one end of the streams waits for the other.
+        wait_until("the streams' sockets", DEADLINE, || {
+            Ok(ways.iter().all(|way| way.socket().is_none_or(|name| lab.path().join(name).exists())).then_some(()))
+        })?;
+    }
+    let [a, b] = &mut guests[..] else { return Err(Failure::new("two guests")) };
+    b.ask("serve", DEADLINE)?;
+    let mut figures: Vec<Figures> = ways.iter().map(|_| Figures::default()).collect();
+    let mut counted = Counts::default();
+    for way in &ways {
+        // Addresses are resolved, and what is slow only once is over.
+        a.ask(&format!("iperf {} 1", way.address(Side::B)), DEADLINE)?;
+    }
+    for _ in 0..options.rounds {
+        for (way, figures) in ways.iter().zip(&mut figures) {
+            let before = counts(&daemon)?;
+            let report = a.ask(&format!("iperf {} {}", way.address(Side::B), options.seconds), DEADLINE * 2)?;
+            figures.throughput.push(report.get::<f64>("mbits")? * 1e6);
+            if *way == Way::Softdpu {
+                let after = counts(&daemon)?;
+                counted.frames += after.frames - before.frames;
+                counted.sent += after.sent - before.sent;
+                counted.suppressed += after.suppressed - before.suppressed;
+            }
+            let report = a.ask(&format!("rtt {} {}", way.address(Side::B), options.echoes), DEADLINE)?;
+            figures.round_trip.push(report.get::<f64>("rtt_ms")? * 1e6);
+        }
+    }
+    for guest in [a, b] {
+        guest.type_line("stop")?;
+        guest.finish(DEADLINE)?;
+    }
+    daemon.stop()?;
+    let case = format!("guest-guest tcp {}", format!("{accel:?}").to_lowercase());
+    print(options, &case, &ways, &figures, counted);
+    Ok(())
+}
+
+fn boot(
+    lab: &Lab,
+    daemon: &Daemon,
+    namespace: Option<&Namespace>,
+    accel: Accel,
+    ways: &[Way],
+    side: Side,
+) -> Result<Guest, Failure> {
+    let mut spec = GuestSpec::new(side.name()).memory_mib(512).accel(accel).root(Root::NetworkRam);
+    if let Some(namespace) = namespace {
+        spec = spec.namespace(namespace.name());
+    }
+    for way in ways {
+        spec = spec.device(match way.device(side) {
+            Some(device) => device,
+            None => daemon.guest_device(side.name())?,
+        });
+    }
+    let spec = spec.job("network").parameter("NAME", side.name()).parameter("MIB", 1);
+    let mut guest = Guest::boot(lab.path(), spec)?;
+    guest.booted()?;
+    guest.step("ready", DEADLINE)?;
+    for way in ways {
+        guest.ask(&format!("interface {} {}/24", way.mac(side), way.address(side)), DEADLINE)?;
+    }
+    Ok(guest)
+}
+
+/// What softdpu has sent to both guests so far, and their interrupts.
+fn counts(daemon: &Daemon) -> Result<Counts, Failure> {
+    let status = daemon.status()?;
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let sum = |values: &[Value], key: &str| values.iter().filter_map(|value| value[key].as_u64()).sum::<u64>();
+    let devices = list(&status["devices"]);
+    let queues: Vec<Value> = devices.iter().flat_map(|device| list(&device["queues"])).collect();
+    let ports: Vec<Value> = devices.iter().map(|device| device["port"].clone()).collect();
+    Ok(Counts {
+        frames: sum(&ports, "frames_out"),
+        sent: sum(&queues, "interrupts_sent"),
+        suppressed: sum(&queues, "interrupts_suppressed"),
+    })
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => 0.0,
+        odd if odd % 2 == 1 => sorted[odd / 2],
+        even => (sorted[even / 2 - 1] + sorted[even / 2]) / 2.0,
+    }
+}
+
+/// softdpu's median over that of each other way.
+fn ratios(ways: &[Way], figures: &[Figures]) -> Vec<(Way, f64)> {
+    let medians = figures.iter().map(|figures| median(&figures.throughput));
+    let medians: Vec<(Way, f64)> = ways.iter().copied().zip(medians).collect();
+    let own = medians.iter().find(|(way, _)| *way == Way::Softdpu).map_or(0.0, |(_, own)| *own);
+    let others = medians.into_iter().filter(|(way, _)| *way != Way::Softdpu);
+    others.map(|(way, other)| (way, own / other)).collect()
+}
+
+fn print(options: &Options, case: &str, ways: &[Way], figures: &[Figures], counted: Counts) {
+    let frames = counted.frames.max(1) as f64;
+    let interrupts = [
+        ("interrupts-per-frame", counted.sent as f64 / frames),
+        ("suppressed-per-frame", counted.suppressed as f64 / frames),
+    ];
+    if options.json {
+        let line = |subject: &str, metric: &str, unit: &str, value: f64| {
+            // In the order of every bench's lines, which a JSON object of its own would not keep.
+            println!(
+                r#"{{"bench":"guest-network","subject":{},"case":{},"metric":{},"unit":{},"value":{value}}}"#,
+                json!(subject),
+                json!(case),
+                json!(metric),
+                json!(unit)
+            );
+        };
+        for (way, figures) in ways.iter().zip(figures) {
+            let throughput = &figures.throughput;
+            line(way.name(), "throughput", "bit/s", median(throughput));
+            line(way.name(), "throughput-min", "bit/s", throughput.iter().copied().fold(f64::MAX, f64::min));
+            line(way.name(), "throughput-max", "bit/s", throughput.iter().copied().fold(0.0, f64::max));
+            line(way.name(), "round-trip", "ns", median(&figures.round_trip));
+        }
+        interrupts.iter().for_each(|(metric, value)| line("softdpu", metric, "1", *value));
+        for (way, ratio) in ratios(ways, figures) {
+            line("softdpu", &format!("throughput-ratio-to-{}", way.name()), "1", ratio);
+        }
+        return;
+    }
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(
+        out,
+        "{:<20} {:<18} {:>12} {:>25} {:>12} {:>13}",
+        "case", "subject", "TCP", "min - max", "round trip", "softdpu/this"
+    );
+    let ratios = ratios(ways, figures);
+    for (way, figures) in ways.iter().zip(figures) {
+        let ratio =
+            ratios.iter().find(|(other, _)| other == way).map_or(String::from("-"), |(_, it)| format!("{it:.2}"));
+        let gigabits = |value: f64| format!("{:.2} Gbit/s", value / 1e9);
+        let least = figures.throughput.iter().copied().fold(f64::MAX, f64::min);
+        let most = figures.throughput.iter().copied().fold(0.0, f64::max);
+        let _ = writeln!(
+            out,
+            "{case:<20} {:<18} {:>12} {:>25} {:>9.0} us {ratio:>13}",
+            way.name(),
+            gigabits(median(&figures.throughput)),
+            format!("{} - {}", gigabits(least), gigabits(most)),
+            median(&figures.round_trip) / 1e3
+        );
+    }
+    for (metric, value) in interrupts {
+        let _ = writeln!(out, "softdpu, {metric}: {value:.4}");
+    }
+    print!("{out}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ratios_are_softdpus_median_to_each_other_ways() {
+        let ways = [Way::Softdpu, Way::Stream { vectors: 0 }, Way::Tap { vectors: 4 }];
+        let figures = [[5.0, 6.0, 90.0], [2.0, 3.0, 1.0], [12.0, 12.0, 12.0]]
+            .map(|rounds| Figures { throughput: rounds.to_vec(), round_trip: Vec::new() });
+        assert_eq!(ratios(&ways, &figures), [(ways[1], 3.0), (ways[2], 0.5)]);
+    }
+}

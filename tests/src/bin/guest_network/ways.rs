@@ -1,0 +1,185 @@
+//! The ways in which two guests are joined, each an interface of both, with a network of its own.
+
+use std::process::Command;
+
+use softdpu_tests::{Accel, Context, Failure, GuestDevice};
+
+/// MSI-X vectors of an interface with one queue pair: its queues', the control queue's, the configuration's.
+const VECTORS: u32 = 4;
+
+/// One of the guests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    A,
+    B,
+}
+
+impl Side {
+    /// The guest's name, and that of its device in softdpu's site file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Side::A => "guest-a",
+            Side::B => "guest-b",
+        }
+    }
+
+    /// The last part of its addresses.
+    fn host(self) -> u8 {
+        match self {
+            Side::A => 2,
+            Side::B => 3,
+        }
+    }
+}
+
+/// What joins them. `vectors`: MSI-X vectors of the interface; 0: a pin interrupt, as a vhost-user interface has with QEMU
+/// 7.2 and TCG. The peers are measured with both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    Softdpu,
+    /// `-netdev stream` over a Unix socket.
+    Stream {
+        vectors: u32,
+    },
+    /// `-netdev tap,vhost=off` on a bridge.
+    Tap {
+        vectors: u32,
+    },
+}
+
+impl Way {
+    /// What can be measured here.
+    pub fn possible(accel: Accel, taps: bool) -> Vec<Way> {
+        let vectors: &[u32] = if accel == Accel::Tcg { &[VECTORS, 0] } else { &[VECTORS] };
+        let mut ways = vec![Way::Softdpu];
+        ways.extend(vectors.iter().map(|&vectors| Way::Stream { vectors }));
+        if taps {
+            ways.extend(vectors.iter().map(|&vectors| Way::Tap { vectors }));
+        }
+        ways
+    }
+
+    /// As results call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Way::Softdpu => "softdpu",
+            Way::Stream { vectors: 0 } => "qemu-stream-intx",
+            Way::Stream { .. } => "qemu-stream-msix",
+            Way::Tap { vectors: 0 } => "qemu-tap-intx",
+            Way::Tap { .. } => "qemu-tap-msix",
+        }
+    }
+
+    /// The number of its network.
+    fn number(self) -> u8 {
+        match self {
+            Way::Softdpu => 0,
+            Way::Stream { vectors: 0 } => 1,
+            Way::Stream { .. } => 2,
+            Way::Tap { vectors: 0 } => 3,
+            Way::Tap { .. } => 4,
+        }
+    }
+
+    pub fn address(self, side: Side) -> String {
+        format!("10.0.{}.{}", self.number(), side.host())
+    }
+
+    pub fn mac(self, side: Side) -> String {
+        format!("02:5d:00:00:{:02x}:{:02x}", self.number(), side.host())
+    }
+
+    /// The Unix socket of a stream, in the folder that QEMU runs in.
+    pub fn socket(self) -> Option<String> {
+        matches!(self, Way::Stream { .. }).then(|| format!("{}.sock", self.name()))
+    }
+
+    /// QEMU's arguments; none where softdpu knows them.
+    pub fn device(self, side: Side) -> Option<GuestDevice> {
+        let id = self.name();
+        let (backend, vectors) = match self {
+            Way::Softdpu => return None,
+            Way::Stream { vectors } => {
+                let server = if side == Side::A { "on" } else { "off" };
+                (format!("stream,id={id},server={server},addr.type=unix,addr.path={id}.sock"), vectors)
+            }
+            Way::Tap { vectors } => {
+                let interface = self.interface(side);
+                (format!("tap,id={id},ifname={interface},script=no,downscript=no,vhost=off"), vectors)
+            }
+        };
+        let frontend =
+            format!("virtio-net-pci,netdev={id},mac={},disable-legacy=on,romfile=,vectors={vectors}", self.mac(side));
+        Some(GuestDevice::new(&["-netdev", &backend, "-device", &frontend]))
+    }
+
+    fn interface(self, side: Side) -> String {
+        format!("tap{}-{}", self.number(), side.host())
+    }
+}
+
+/// softdpu's side of it.
+pub fn site(cpu: usize) -> String {
+    let mut site = format!(
+        "[node]\ndataplane = {{ cores = [{cpu}] }}\n\n[[network]]\nname = \"guests\"\nvni = 5001\ncidr = \"10.0.0.0/24\"\n"
+    );
+    for side in [Side::A, Side::B] {
+        site.push_str(&format!(
+            "\n[[device]]\nname = \"{name}\"\ndomain = \"{name}\"\nvirtio-net = {{ network = \"guests\", address = \"{}\", mac \
+             = \"{}\" }}\n",
+            Way::Softdpu.address(side),
+            Way::Softdpu.mac(side),
+            name = side.name()
+        ));
+    }
+    site
+}
+
+/// A network namespace with a bridge for each way over TAPs. Gone when dropped.
+pub struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    /// Makes it, with the TAPs.
+    pub fn make() -> Result<Namespace, Failure> {
+        let name = format!("sd-guests-{}", std::process::id());
+        ip(&["netns", "add", &name])?;
+        let namespace = Namespace { name };
+        for vectors in [VECTORS, 0] {
+            let way = Way::Tap { vectors };
+            let bridge = format!("bridge{}", way.number());
+            namespace.ip(&["link", "add", &bridge, "type", "bridge"])?;
+            namespace.ip(&["link", "set", &bridge, "up"])?;
+            for side in [Side::A, Side::B] {
+                let interface = way.interface(side);
+                namespace.ip(&["tuntap", "add", &interface, "mode", "tap", "vnet_hdr"])?;
+                namespace.ip(&["link", "set", &interface, "master", &bridge, "up"])?;
+            }
+        }
+        Ok(namespace)
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn ip(&self, arguments: &[&str]) -> Result<(), Failure> {
+        ip(&[&["-n", &self.name], arguments].concat())
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = ip(&["netns", "del", &self.name]);
+    }
+}
+
+fn ip(arguments: &[&str]) -> Result<(), Failure> {
+    let what = format!("`ip {}`", arguments.join(" "));
+    let output = Command::new("ip").args(arguments).output().context(&what)?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(Failure::new(format!("{what}: {}", String::from_utf8_lossy(&output.stderr).trim())))
+}
