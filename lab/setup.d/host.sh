@@ -19,6 +19,7 @@ ip=iproute2
 ping=iputils-ping
 ethtool=ethtool
 iperf3=iperf3
+tshark=tshark
 '
 
 # Foreign clients, peers and judges. A test that misses one is skipped and says so, and so is a comparison of `make bench`.

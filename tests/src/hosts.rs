@@ -1,53 +1,25 @@
 //! Hosts and the wire between them, on one machine: network namespaces, joined by a veth pair whose ends are called `wire`.
 
 use std::path::Path;
-use std::process::Command;
 
-use crate::{Context, Daemon, Failure, Lab, Process, skip};
-
-/// Runs a program to its end and gives what it printed.
-fn run(program: &str, arguments: &[&str]) -> Result<String, Failure> {
-    let what = format!("`{program} {}`", arguments.join(" "));
-    let output = Command::new(program).args(arguments).output().context(&what)?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    if output.status.success() {
-        Ok(text)
-    } else {
-        Err(Failure::new(format!("{what}: {}: {text}{}", output.status, String::from_utf8_lossy(&output.stderr))))
-    }
-}
+use crate::netns::{Namespace, possible};
+use crate::{Context, Daemon, Failure, Lab, Process};
 
 /// A host: a network namespace with one end of the wire. Gone when dropped.
 pub struct Host {
-    name: String,
+    namespace: Namespace,
     number: u8,
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = run("ip", &["netns", "del", &self.name]);
-    }
 }
 
 impl Host {
     /// Whether this machine lets us make hosts. Says so loudly where not, as the reason why `test` is skipped.
     pub fn is_possible(test: &str) -> bool {
-        let probe = format!("softdpu-probe-{}", std::process::id());
-        if run("ip", &["netns", "add", &probe]).is_err() {
-            skip(test, "network namespaces cannot be made here (not root?)");
-            return false;
-        }
-        let _ = run("ip", &["netns", "del", &probe]);
-        if !Path::new("/dev/net/tun").exists() {
-            skip(test, "there is no /dev/net/tun");
-            return false;
-        }
-        true
+        possible(test)
     }
 
     /// The namespace's name.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.namespace.name
     }
 
     /// 1 or 2: the last part of its addresses.
@@ -62,24 +34,24 @@ impl Host {
 
     /// `ip ARGUMENTS...` on this host.
     pub fn ip(&self, arguments: &[&str]) -> Result<String, Failure> {
-        run("ip", &[&["-n", &self.name], arguments].concat())
+        self.namespace.ip(arguments)
     }
 
     /// Runs a program on this host.
     pub fn exec(&self, arguments: &[&str]) -> Result<String, Failure> {
-        run("ip", &[&["netns", "exec", &self.name], arguments].concat())
+        self.namespace.exec(arguments)
     }
 
     /// Starts a program on this host that goes on.
     pub fn start(&self, lab: &Lab, name: &str, arguments: &[&str]) -> Result<Process, Failure> {
-        Process::start(name, lab.path(), Path::new("ip"), [&["netns", "exec", &self.name], arguments].concat())
+        Process::start(name, lab.path(), Path::new("ip"), [&["netns", "exec", self.name()], arguments].concat())
     }
 
     /// softdpu on this host, in a folder of its own.
     pub fn softdpu(&self, lab: &Lab, site: &str) -> Result<Daemon, Failure> {
-        let folder = lab.path().join(&self.name);
+        let folder = lab.path().join(self.name());
         std::fs::create_dir_all(&folder).context("creating a folder")?;
-        Daemon::start_in(&self.name, &folder, site)
+        Daemon::start_in(self.name(), &folder, site)
     }
 
     /// The MAC address of its end of the wire.
@@ -111,20 +83,15 @@ impl Wire {
 
     /// Two hosts joined by it.
     pub fn hosts(&self, test: &str) -> Result<(Host, Host), Failure> {
-        let host = |number| {
-            let name = format!("sd-{test}-{number}-{}", std::process::id());
-            run("ip", &["netns", "add", &name]).map(|_| Host { name, number })
-        };
+        let host = |number: u8| Namespace::new(test, &number.to_string()).map(|namespace| Host { namespace, number });
         let (a, b) = (host(1)?, host(2)?);
-        let peer = ["peer", "name", "wire", "netns", &b.name];
-        run("ip", &[&["link", "add", "wire", "netns", &a.name, "type", "veth"], &peer[..]].concat())?;
+        a.ip(&["link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", b.name()])?;
         for host in [&a, &b] {
             let prefix = if self.v6 { 64 } else { 24 };
             let address = format!("{}/{prefix}", self.address(host.number));
             let nodad: &[&str] = if self.v6 { &["nodad"] } else { &[] };
             host.ip(&[&["addr", "add", &address, "dev", "wire"], nodad].concat())?;
             host.ip(&["link", "set", "wire", "mtu", &self.mtu.to_string(), "up"])?;
-            host.ip(&["link", "set", "lo", "up"])?;
         }
         Ok((a, b))
     }

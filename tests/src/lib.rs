@@ -25,6 +25,7 @@ mod failure;
 mod guest;
 mod hosts;
 mod lab;
+pub mod netns;
 mod paths;
 mod process;
 mod random;

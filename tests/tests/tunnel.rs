@@ -5,7 +5,8 @@
 
 use std::time::Duration;
 
-use softdpu_tests::{Capture, Context, Daemon, Failure, Host, Lab, Wire, skip, wait_until};
+use softdpu_tests::netns::run;
+use softdpu_tests::{Capture, Context, Daemon, Failure, Host, Lab, Process, Wire, skip, wait_until};
 
 const WAIT: Duration = Duration::from_secs(20);
 
@@ -278,6 +279,59 @@ fn the_router_is_advertised_to_who_has_not_asked() {
         a.ip(&["-6", "route", "del", "default", "dev", "acme0"])?;
         daemon.kill_data_plane()?;
         advertised()?;
+        daemon.stop()
+    });
+}
+
+#[test]
+fn a_trace_of_the_underlay_looks_into_the_tunnel() {
+    if !Host::is_possible("tunnel-trace") {
+        return;
+    }
+    if run("tshark", &["--version"]).is_err() {
+        skip("tunnel-trace", "there is no tshark here");
+        return;
+    }
+    let wire = Wire { mtu: 1500, v6: false, backend: "af-packet" };
+    Lab::run("tunnel-trace", |lab| {
+        let (a, b) = wire.hosts("trace")?;
+        let daemon = softdpu(lab, &a, &wire)?;
+        kernel(&b, &wire)?;
+        pings(&a, &wire)?;
+        let trace = |name: &str, arguments: &[&str]| {
+            let socket = lab.path().join(a.name()).join("run/softdpu/api.sock").display().to_string();
+            let arguments = [&["--socket", &socket, "trace", "packet"], arguments].concat();
+            let mut process = Process::start(name, lab.path(), &softdpu_tests::softdpu()?, arguments)?;
+            process.wait_for_line("that it traces", 0, WAIT, |line| line.contains("Ctrl-C ends").then_some(()))?;
+            Ok::<_, Failure>(process)
+        };
+        let filter = "vni 5001 and outer host 192.0.2.2 and icmp and less 200";
+        let mut lines = trace("lines", &["--port", "underlay", "--filter", filter, "--count", "4"])?;
+        a.exec(&["ping", "-c", "2", "-i", "0.05", "-W", "10", "10.0.0.2"])?;
+        assert!(lines.wait(WAIT)?.success(), "{}", lines.tail());
+        let there = "underlay out   148  192.0.2.1 > 192.0.2.2 VXLAN 5001: 10.0.0.1 > 10.0.0.2: ICMP echo request";
+        let back = "underlay in    148  192.0.2.2 > 192.0.2.1 VXLAN 5001: 10.0.0.2 > 10.0.0.1: ICMP echo reply";
+        for line in [there, back] {
+            assert_eq!(lines.lines().iter().filter(|found| found.contains(line)).count(), 2, "{}", lines.tail());
+        }
+        // What the container leaves to be done is done when it leaves for the other host.
+        let file = lab.path().join("tcp.pcapng").display().to_string();
+        let mut trace = trace("tcp", &["--filter", "tcp", "--write", &file, "--buffer", "256 MiB"])?;
+        iperf(lab, &a, &b, &v4(b.number()), &["-n", "2M"])?;
+        trace.signal(rustix::process::Signal::INT);
+        assert!(trace.wait(WAIT)?.success(), "{}", trace.tail());
+        assert!(trace.lines().iter().any(|line| line == "0 frames lost for want of room"), "{}", trace.tail());
+        let checks = ["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"];
+        let read = |filter: &str| run("tshark", &[&["-r", &file, "-Y", filter], &checks[..]].concat());
+        let left = "frame.interface_name == \"port\" && frame.comment contains \"left to do: TCP segments of\"";
+        assert!(!read(left)?.is_empty(), "nothing was left to be done");
+        let wrong = "frame.interface_name == \"underlay\" && frame.packet_flags_direction == 2 && \
+                     (_ws.malformed || ip.checksum.status == 0 || tcp.checksum.status == 0 || frame.len > 1514)";
+        assert_eq!(read(wrong)?, "");
+        let whole =
+            "frame.interface_name == \"underlay\" && frame.packet_flags_direction == 2 && tcp.checksum.status == 1";
+        let segments = read(whole)?.lines().count();
+        assert!(segments > 100, "{segments} segments of up to 1400 bytes are not what 2 MB make");
         daemon.stop()
     });
 }

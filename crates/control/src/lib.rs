@@ -14,5 +14,6 @@ pub mod config;
 pub mod dataplane;
 pub mod link;
 pub mod metrics_http;
+mod outbox;
 pub mod status;
 pub mod supervisor;

@@ -11,7 +11,7 @@ use softdpu_storage::Volume;
 use softdpu_vpc::{PortId, Tables};
 
 use crate::counters::TenantCounters;
-use crate::net::{Parcel, Port, Receiver};
+use crate::net::{CaptureStart, Injection, Parcel, Port, Receiver};
 use crate::queue::RunningQueue;
 
 /// One of the engine's cores, from 0 in the order of the configuration. Not a CPU number.
@@ -89,6 +89,10 @@ pub(crate) enum ToCore {
     Receivers(PortId, Arc<[Receiver]>),
     /// Frames for ports of this core.
     Parcels(Vec<Parcel>),
+    /// Show frames to somebody.
+    Capture(CaptureStart),
+    /// Frames as though they had come in by a port.
+    Inject(Injection),
     Shutdown,
 }
 

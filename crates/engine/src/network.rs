@@ -6,8 +6,9 @@ use softdpu_sched::Patience;
 use softdpu_vpc::{PortId, Tables};
 
 use crate::engine::{Engine, EngineError};
+use crate::mailbox::mailbox;
 use crate::message::{CoreIndex, QueueKey, ToCore};
-use crate::net::{Port, PortCounters, PortSpec, Receiver};
+use crate::net::{Capture, CaptureShared, CaptureSpec, CaptureStart, Injector, Port, PortCounters, PortSpec, Receiver};
 
 /// What the engine knows of ports.
 #[derive(Default)]
@@ -72,6 +73,29 @@ impl Engine {
             core.mailbox.send(ToCore::Port(id, Some(Box::new(port))));
         }
         Ok(counters)
+    }
+
+    /// Begins to capture frames on all cores.
+    ///
+    /// # Errors
+    /// When the process is out of file descriptors.
+    pub fn capture(&self, spec: CaptureSpec) -> std::io::Result<Capture> {
+        let (mailbox, inbox) = mailbox()?;
+        let shared: Arc<CaptureShared> = Arc::default();
+        let start = CaptureStart { spec: Arc::new(spec), shared: Arc::clone(&shared), mailbox };
+        for core in &self.cores {
+            core.mailbox.send(ToCore::Capture(start.clone()));
+        }
+        Ok(Capture { inbox, shared })
+    }
+
+    /// A way for frames to come in by the port with this number, as long as it has this name.
+    ///
+    /// # Errors
+    /// When the process is out of file descriptors.
+    pub fn injector(&self, port: PortId, name: &str) -> std::io::Result<Injector> {
+        let core = self.least_loaded();
+        Ok(Injector::new(port, name.into(), self.cores[core.0].mailbox.clone())?)
     }
 
     /// Removes a port. Its queues are stopped before.

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cores::{cpus, engine, event};
 use nic::{HEADER, Nic, RX_SLOT};
 use softdpu_device::net::abi::feature;
-use softdpu_engine::{CoreIndex, FromCore, RateLimit};
+use softdpu_engine::{CaptureCounts, CaptureSpec, CoreIndex, FromCore, RateLimit, Way};
 use softdpu_ring::Format;
 use softdpu_sched::{Nanos, TokenBucket};
 use softdpu_sys::clock;
@@ -294,4 +294,78 @@ fn a_stopped_pair_goes_on_with_the_buffers_it_had() {
             keys = b.restart(&mut engine, [positions[0], positions[1]]);
         }
     }
+}
+
+/// Everything at both guests' ports, with room for `buffer` bytes.
+fn everything(buffer: usize) -> CaptureSpec {
+    let ports = vec!["nic0".to_owned(), "nic1".to_owned()];
+    CaptureSpec { ports, filter: None, inward: true, outward: true, drops: false, snaplen: 1 << 18, buffer }
+}
+
+#[test]
+fn frames_are_captured_as_they_come_in_and_as_they_leave() {
+    let _alone = alone();
+    for format in BOTH {
+        let mut engine = engine(Some(Duration::from_micros(50)));
+        engine.set_tables(&tables());
+        let (mut a, mut b) = (Nic::new(0, format, ALL), Nic::new(1, format, ALL));
+        a.start(&mut engine, None);
+        b.start(&mut engine, None);
+        b.give(64);
+        let capture = engine.capture(everything(1 << 20)).unwrap();
+        let mut found = Vec::new();
+        let mut sent = Vec::new();
+        for mark in 0..20u32 {
+            let frame = datagram((0, 2), (1, 3), mark, 4 + mark as usize * 70);
+            assert!(a.send(&PLAIN, &frame));
+            b.wait();
+            b.give(1);
+            sent.extend([("nic0".to_owned(), Way::In, frame.clone()), ("nic1".to_owned(), Way::Out, frame)]);
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while found.len() < sent.len() {
+            assert!(Instant::now() < deadline, "{} of {} captured", found.len(), sent.len());
+            while let Some(batch) = capture.take() {
+                for frame in &batch.frames {
+                    assert_eq!((frame.dropped, frame.len as usize), (None, batch.bytes(frame).len()));
+                    found.push((frame.port.to_string(), frame.way, batch.bytes(frame).to_vec()));
+                }
+            }
+        }
+        assert!(found == sent, "not what was sent");
+        let counts = capture.counts();
+        assert_eq!(counts["nic1"], CaptureCounts { seen: 20, matched: 20, lost: 0 });
+    }
+}
+
+#[test]
+fn nobody_waits_for_who_does_not_read() {
+    let _alone = alone();
+    let mut engine = engine(Some(Duration::from_micros(50)));
+    engine.set_tables(&tables());
+    let (mut a, mut b) = (Nic::new(0, Format::Split, ALL), Nic::new(1, Format::Split, ALL));
+    a.start(&mut engine, None);
+    b.start(&mut engine, None);
+    b.give(64);
+    let capture = engine.capture(everything(20_000)).unwrap();
+    let mut pass = |mark| {
+        assert!(a.send(&PLAIN, &datagram((0, 2), (1, 3), mark, 1000)));
+        b.wait();
+        b.give(1);
+    };
+    (0..100).for_each(&mut pass);
+    // The last frame's counts may be on their way still.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while capture.counts()["nic1"].seen < 100 {
+        assert!(Instant::now() < deadline, "{:?}", capture.counts());
+    }
+    let frames: usize = std::iter::from_fn(|| capture.take()).map(|batch| batch.frames.len()).sum();
+    let sum = |count: fn(&CaptureCounts) -> u64| capture.counts().values().map(count).sum::<u64>();
+    assert!(frames > 0 && sum(|count| count.lost) > 0, "{:?}", capture.counts());
+    assert_eq!(sum(|count| count.matched), 200);
+    assert_eq!(sum(|count| count.lost) + frames as u64, 200);
+    // There is room again; and when nobody is there any more, frames go on too.
+    (0..10).for_each(&mut pass);
+    drop(capture);
+    (0..10).for_each(&mut pass);
 }

@@ -65,6 +65,9 @@ pub enum Command {
     /// Move queues of a running daemon between cores
     #[command(subcommand)]
     Queue(QueueCommand),
+    /// Follow frames through the ports of a running daemon, and bring some in
+    #[command(subcommand)]
+    Trace(crate::trace::TraceCommand),
     /// Measure, beside the peers that are installed
     #[command(subcommand)]
     Bench(crate::bench::BenchCommand),

@@ -52,6 +52,7 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         | Command::Bench(_)
         | Command::Run { .. }
         | Command::DataPlane
+        | Command::Trace(_)
         | Command::Completions { .. }
         | Command::Device(_) => {
             return Err("this command does not ask a daemon".to_owned());

@@ -9,6 +9,7 @@ mod daemon;
 mod device_args;
 mod logging;
 mod run;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
             clap_complete::generate(shell, &mut Arguments::command(), "softdpu", &mut std::io::stdout());
             Ok(())
         }
+        Command::Trace(command) => trace::execute(&connection, &command),
         Command::Device(DeviceCommand::Args(options)) => device_args::print(&connection, &options),
         command => daemon::execute(&connection, command),
     };

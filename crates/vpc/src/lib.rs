@@ -22,6 +22,7 @@
 
 mod flow;
 pub mod packet;
+pub mod pcapng;
 pub mod service;
 mod software;
 pub mod spec;

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::message::encode_call;
-use super::{ApiError, Id, LONGEST_RESPONSE, LineBuffer, Request, decode_response};
+use super::{ApiError, Empty, Id, LONGEST_RESPONSE, LineBuffer, Request, decode_response};
 use crate::status::NodeStatus;
 
 /// The environment variable that names the management socket.
@@ -144,6 +144,15 @@ impl Client {
             let result = response.outcome?;
             return serde_json::from_value(result).map_err(|error| bad(error.to_string()));
         }
+    }
+
+    /// Sends `request`, whose good answer turns the connection into one for its bytes. Gives the connection, which blocks without
+    /// limit, and those of the bytes that have come already.
+    pub fn stream(mut self, request: &Request) -> Result<(UnixStream, Vec<u8>), ClientError> {
+        self.call::<Empty>(request)?;
+        let unlimited = self.stream.set_read_timeout(None).and_then(|()| self.stream.set_write_timeout(None));
+        unlimited.map_err(|error| self.io_error(request.method(), error))?;
+        Ok((self.stream, self.lines.into_rest()))
     }
 
     fn read_line(&mut self, method: &'static str, deadline: Instant) -> Result<Vec<u8>, ClientError> {

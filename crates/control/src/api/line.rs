@@ -28,6 +28,11 @@ impl LineBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// What is behind the lines that were given.
+    pub fn into_rest(self) -> Vec<u8> {
+        self.bytes
+    }
+
     /// The next whole line without its newline, if there is one. Call until it gives `None` before reading more.
     pub fn next_line(&mut self) -> Result<Option<Vec<u8>>, LineTooLong> {
         let newline = self.bytes[self.searched..].iter().position(|byte| *byte == b'\n');

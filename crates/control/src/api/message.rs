@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::VERSION;
+use super::{PacketTrace, VERSION};
 use crate::config::{self, Bytes, Device, Network, Volume, alternatives, nearest};
 
 /// What a client asks for.
@@ -54,6 +54,15 @@ pub enum Request {
         /// The CPU, one of the data plane's.
         core: u32,
     },
+    /// `trace.packet`: show frames that pass ports. Result: `{}`; from then on the connection carries pcapng until either side
+    /// ends it.
+    TracePacket(PacketTrace),
+    /// `trace.replay`: frames come in by a port. Result: `{}`, and more: the client sends pcapng until it ends its direction, and
+    /// is then given [`Replayed`](super::Replayed).
+    TraceReplay {
+        /// The device.
+        port: String,
+    },
     /// `shutdown`: stop the daemon. Result: `{}`, before it stops.
     Shutdown,
 }
@@ -70,6 +79,8 @@ pub const METHODS: &[&str] = &[
     "device.list",
     "device.args",
     "queue.move",
+    "trace.packet",
+    "trace.replay",
     "shutdown",
 ];
 
@@ -99,6 +110,12 @@ struct NameParameters {
 struct GrowParameters {
     name: String,
     size: Bytes,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PortParameters {
+    port: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -211,6 +228,8 @@ impl Request {
             Request::DeviceList => "device.list",
             Request::DeviceArgs { .. } => "device.args",
             Request::QueueMove { .. } => "queue.move",
+            Request::TracePacket(_) => "trace.packet",
+            Request::TraceReplay { .. } => "trace.replay",
             Request::Shutdown => "shutdown",
         }
     }
@@ -225,6 +244,8 @@ impl Request {
                 json!({ "name": name })
             }
             Request::QueueMove { device, queue, core } => json!({ "device": device, "queue": queue, "core": core }),
+            Request::TracePacket(trace) => json!(trace),
+            Request::TraceReplay { port } => json!({ "port": port }),
         }
     }
 }
@@ -294,6 +315,11 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
             queue,
             core,
         }),
+        "trace.packet" => {
+            let trace: PacketTrace = typed(method, parameters)?;
+            trace.check().map(|_| Request::TracePacket(trace))
+        }
+        "trace.replay" => typed(method, parameters).map(|PortParameters { port }| Request::TraceReplay { port }),
         "shutdown" => empty(Request::Shutdown),
         _ => {
             let error = ApiError::new(ErrorCode::UnknownMethod, format!("there is no method {method:?}"));

@@ -12,6 +12,7 @@
 mod client;
 mod line;
 mod message;
+mod trace;
 
 pub use client::{Client, ClientError, SOCKET_VARIABLE, find_socket};
 pub use line::{LineBuffer, LineTooLong};
@@ -19,6 +20,7 @@ pub use message::{
     ApiError, DeviceArgs, Empty, ErrorCode, Id, METHODS, Rejected, Request, Response, decode_request, decode_response,
     encode_request, encode_response,
 };
+pub use trace::{Directions, PacketTrace, Replayed, UNDERLAY};
 
 /// The version of the protocol, the value of the key `softdpu` in every message.
 pub const VERSION: u64 = 1;

@@ -1,5 +1,6 @@
 //! What the management API asks of the data plane.
 
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -17,7 +18,12 @@ pub(super) fn done() -> Value {
 
 impl DataPlane {
     /// Does what is asked, or begins it. None: it is answered when a volume has opened or grown.
-    pub(super) fn call(&mut self, id: u64, call: Call) -> Result<Option<Result<Value, Refusal>>, LinkError> {
+    pub(super) fn call(
+        &mut self,
+        id: u64,
+        call: Call,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Option<Result<Value, Refusal>>, LinkError> {
         let made = match call {
             Call::Status => return Ok(Some(self.report())),
             Call::VolumeCreate { volume } => {
@@ -32,6 +38,8 @@ impl DataPlane {
             Call::DeviceAdd { device } => self.new_device(&device)?,
             Call::DeviceRemove { device } => self.remove_device(&device),
             Call::QueueMove(to) => self.move_queue(to),
+            Call::TracePacket { trace, greeting } => self.trace_packet(&trace, greeting, fds),
+            Call::TraceReplay { port, id } => self.trace_replay(&port, id, fds),
         };
         Ok(Some(made.map(|()| done())))
     }

@@ -15,6 +15,7 @@ mod opener;
 mod report;
 mod rings;
 mod tap;
+mod trace;
 mod underlay;
 mod volumes;
 
@@ -33,6 +34,7 @@ use thiserror::Error;
 use self::broker::Wire;
 use self::device::{Device, Event, Host};
 use self::networks::Networks;
+use self::trace::Traces;
 use self::volumes::{News, Stand, Volumes};
 use crate::config::{self, IdleSleep, Site};
 use crate::link::{BEAT, ConnectionId, Death, Down, LinkError, Refusal, Up, monotonic_ns};
@@ -83,6 +85,7 @@ struct DataPlane {
     placements: HashMap<(String, u16), u32>,
     death: Option<Death>,
     first_completion: bool,
+    traces: Traces,
     /// [`Up::Ready`] was said.
     ready: bool,
     stopping: bool,
@@ -127,6 +130,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         placements: placements.into_iter().map(|p| ((p.device, p.queue), p.core)).collect(),
         death,
         first_completion: false,
+        traces: Traces::default(),
         ready: false,
         stopping: false,
     };
@@ -328,7 +332,7 @@ impl DataPlane {
                 outcome
             }
             Down::Call { id, call } => {
-                if let Some(result) = self.call(id, call)? {
+                if let Some(result) = self.call(id, call, fds)? {
                     self.wire.send(&Up::Answer { id, result }, Vec::new())?;
                 }
                 Ok(())

@@ -12,10 +12,8 @@ use super::broker::Wire;
 use super::nic::{self, Nic};
 use super::tap;
 use super::underlay::Underlay;
+use crate::api::UNDERLAY;
 use crate::config::{self, DeviceKind, NetworkPort};
-
-/// What the underlay's port is called.
-pub(super) const UNDERLAY: &str = "underlay";
 
 /// Everything of networks that is not on a core.
 pub(super) struct Networks {
@@ -138,6 +136,25 @@ impl Networks {
     pub(super) fn mtu(&self, network: &str) -> Option<u16> {
         let network = self.networks.iter().find(|known| known.name == network)?;
         Some(network.mtu_over(self.underlay.as_ref().map(|underlay| (underlay.mtu, underlay.overhead()))))
+    }
+
+    /// The number of a port, by the name of its device or as [`UNDERLAY`].
+    pub(super) fn port_id(&self, name: &str) -> Option<PortId> {
+        let underlay = || self.underlay.as_ref().filter(|_| name == UNDERLAY).map(|underlay| underlay.spec().port);
+        self.ports.get(name).map(|port| port.id).or_else(underlay)
+    }
+
+    /// All ports: name, and what it is.
+    pub(super) fn descriptions(&self) -> impl Iterator<Item = (String, String)> {
+        let underlay = self.underlay.as_ref().map(|underlay| underlay.spec().udp_port);
+        let underlay = underlay.map(|port| (UNDERLAY.to_owned(), format!("the underlay, VXLAN on UDP port {port}")));
+        let vni =
+            |name: &str| self.networks.iter().find(|network| network.name == name).map(|network| network.vni.get());
+        let ports = self.ports.iter().map(move |(name, port)| {
+            let network = &port.settings.network;
+            (name.clone(), format!("{} in {network}, VNI {}", port.settings.mac, vni(network).unwrap_or_default()))
+        });
+        ports.chain(underlay)
     }
 
     pub(super) fn port(&self, device: &str) -> Option<&Attached> {

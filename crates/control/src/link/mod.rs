@@ -40,6 +40,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::api::{Id, PacketTrace};
 use crate::config::{Device, Site, Volume};
 
 pub use error::LinkError;
@@ -145,7 +146,8 @@ pub enum Down {
         /// Which.
         connection: ConnectionId,
     },
-    /// A request of the management API; wants [`Up::Answer`] with the same `id`.
+    /// A request of the management API; wants [`Up::Answer`] with the same `id`. The client's connection is attached where the call
+    /// takes it over.
     Call {
         /// Chosen by the supervisor.
         id: u64,
@@ -217,6 +219,20 @@ pub enum Call {
     },
     /// Move a queue to another core.
     QueueMove(Placement),
+    /// Show frames to a client, whose connection is attached. From a good answer on it is the data plane's.
+    TracePacket {
+        /// Which frames.
+        trace: PacketTrace,
+        /// What the client is to read first: the answer to its request.
+        greeting: String,
+    },
+    /// Take frames from a client, whose connection is attached. From a good answer on it is the data plane's.
+    TraceReplay {
+        /// The device by whose port they come in.
+        port: String,
+        /// The client's name for its request: what it is answered with.
+        id: Id,
+    },
 }
 
 /// Why the data plane did not do what was asked.
@@ -329,6 +345,7 @@ impl Attached for Down {
             Down::Start { kept, .. } => kept.len(),
             Down::Attach { fds, .. } | Down::Message { fds, .. } => fds.len(),
             Down::Opened { result, .. } => usize::from(result.is_ok()),
+            Down::Call { call: Call::TracePacket { .. } | Call::TraceReplay { .. }, .. } => 1,
             Down::Closed { .. } | Down::Call { .. } | Down::Shutdown => 0,
         }
     }

@@ -5,11 +5,12 @@
 //! next data plane is given was done by one before it.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send};
+use rustix::net::{RecvFlags, recv};
 use serde_json::{Value, json};
 
 use super::desired::Change;
@@ -21,7 +22,8 @@ use crate::api::{
 };
 use crate::attach;
 use crate::config::{Device, Volume};
-use crate::link::{Call, Placement, Refusal};
+use crate::link::{Call, Placement, Refusal, SharedFd};
+use crate::outbox::Outbox;
 use crate::status::{
     ClosedFrontEnds, DataPlaneStatus, DeviceState, DeviceStatus, NodeStatus, TenantStatus, VolumeStatus,
 };
@@ -37,8 +39,7 @@ const READ_SIZE: usize = 16 << 10;
 pub(super) struct Client {
     socket: OwnedFd,
     lines: LineBuffer,
-    out: Vec<u8>,
-    sent: usize,
+    out: Outbox,
     /// An answer is owed; nothing more is read until it is sent.
     busy: bool,
     /// It will send nothing more.
@@ -48,8 +49,8 @@ pub(super) struct Client {
 /// Who is to be answered.
 #[derive(Clone, Debug)]
 pub(super) struct Ticket {
-    client: u64,
-    id: Id,
+    pub(super) client: u64,
+    pub(super) id: Id,
 }
 
 /// Which part of the status was asked for.
@@ -68,6 +69,8 @@ pub(super) enum Purpose {
     Snapshot(SyncSender<NodeStatus>),
     /// The change in progress.
     Change,
+    /// A client whose connection the data plane takes over.
+    Stream(Ticket),
 }
 
 /// A change that the data plane is making.
@@ -81,7 +84,12 @@ pub(super) struct InProgress {
 impl Client {
     fn new(socket: OwnedFd) -> Client {
         let lines = LineBuffer::new(LONGEST_REQUEST);
-        Client { socket, lines, out: Vec::new(), sent: 0, busy: false, ended: false }
+        Client { socket, lines, out: Outbox::default(), busy: false, ended: false }
+    }
+
+    /// One more descriptor of its connection.
+    pub(super) fn connection(&self) -> std::io::Result<SharedFd> {
+        self.socket.try_clone().map(Arc::new)
     }
 
     fn is_done(&self) -> bool {
@@ -101,18 +109,13 @@ impl Client {
     }
 
     fn flush(&mut self) -> Result<(), Errno> {
-        while self.sent < self.out.len() {
-            match send(&self.socket, &self.out[self.sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(count) => self.sent += count,
-                Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(error) => return Err(error),
-            }
-        }
-        self.out.clear();
-        self.sent = 0;
-        Ok(())
+        self.out.flush(&self.socket)
     }
+}
+
+/// The data plane's refusal, to a client.
+pub(super) fn refused(Refusal { code, message }: Refusal) -> ApiError {
+    ApiError::new(serde_json::from_value(Value::String(code)).unwrap_or(ErrorCode::Failed), message)
 }
 
 impl Supervisor {
@@ -157,7 +160,7 @@ impl Supervisor {
         }
     }
 
-    fn drop_client(&mut self, number: u64) {
+    pub(super) fn drop_client(&mut self, number: u64) {
         if let Some(client) = self.clients.remove(&number) {
             self.poller.forget(client.socket.as_fd(), Token::Client(number));
             self.watch_api();
@@ -217,20 +220,20 @@ impl Supervisor {
             return;
         };
         client.busy = false;
-        client.out.extend_from_slice(encode_response(&Response { id, outcome, more: false }).as_bytes());
+        client.out.bytes().extend(encode_response(&Response { id, outcome, more: false }).into_bytes());
         if client.flush().is_err() {
             return self.drop_client(number);
         }
         self.watch_client(number);
     }
 
-    fn answer(&mut self, ticket: Ticket, outcome: Result<Value, ApiError>) {
+    pub(super) fn answer(&mut self, ticket: Ticket, outcome: Result<Value, ApiError>) {
         self.respond(ticket.client, Some(ticket.id), outcome);
     }
 
     /// An answer that may come after the client's turn: lines that it has sent meanwhile are served when this event is done
     /// with (and not from here, where one answer would be inside the other).
-    fn answer_late(&mut self, ticket: Ticket, outcome: Result<Value, ApiError>) {
+    pub(super) fn answer_late(&mut self, ticket: Ticket, outcome: Result<Value, ApiError>) {
         self.served_late.push(ticket.client);
         self.answer(ticket, outcome);
     }
@@ -255,6 +258,8 @@ impl Supervisor {
                 self.answer(ticket, Ok(json!({})));
                 return self.stop();
             }
+            Request::TracePacket(trace) => return self.trace_packet(ticket, trace),
+            Request::TraceReplay { port } => return self.trace_replay(ticket, port),
             Request::VolumeCreate(volume) => Change::VolumeCreate(volume),
             Request::VolumeGrow { name, size } => Change::VolumeGrow { name, size },
             Request::VolumeDelete { name } => Change::VolumeDelete { name },
@@ -277,10 +282,14 @@ impl Supervisor {
     }
 
     fn call(&mut self, call: Call, purpose: Purpose) {
+        self.call_with(call, purpose, Vec::new());
+    }
+
+    pub(super) fn call_with(&mut self, call: Call, purpose: Purpose, fds: Vec<SharedFd>) {
         let id = self.next_call;
         self.next_call += 1;
         self.calls.insert(id, purpose);
-        self.send(&crate::link::Down::Call { id, call }, Vec::new());
+        self.send(&crate::link::Down::Call { id, call }, fds);
     }
 
     fn deliver(&mut self, purpose: Purpose, status: NodeStatus) {
@@ -295,7 +304,7 @@ impl Supervisor {
             }
             // Nobody may be waiting any more.
             Purpose::Snapshot(to) => drop(to.try_send(status)),
-            Purpose::Change => {}
+            Purpose::Change | Purpose::Stream(_) => {}
         }
     }
 
@@ -303,6 +312,7 @@ impl Supervisor {
     pub(super) fn answered(&mut self, id: u64, result: Result<Value, Refusal>) {
         match self.calls.remove(&id) {
             Some(Purpose::Change) => self.change_is_done(result),
+            Some(Purpose::Stream(ticket)) => self.stream_began(ticket, result),
             Some(purpose) => {
                 let status = result
                     .map_err(|refusal| refusal.message)
@@ -327,6 +337,8 @@ impl Supervisor {
                         ApiError::new(ErrorCode::Unavailable, message).hint("try again in a moment"),
                     );
                 }
+                // It may have been greeted already: its end is the answer.
+                Purpose::Stream(ticket) => self.drop_client(ticket.client),
                 purpose => {
                     let status = self.status(None);
                     self.deliver(purpose, status);
@@ -384,8 +396,7 @@ impl Supervisor {
             }
             Err(refusal) => refusal,
         };
-        let code = serde_json::from_value(Value::String(refusal.code)).unwrap_or(ErrorCode::Failed);
-        self.change_is_refused(ApiError::new(code, refusal.message));
+        self.change_is_refused(refused(refusal));
         self.next_change();
     }
 

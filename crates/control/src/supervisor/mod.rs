@@ -26,6 +26,7 @@ mod restart;
 mod run;
 mod socket;
 mod state;
+mod streams;
 #[cfg(test)]
 mod tests;
 

@@ -7,3 +7,4 @@ mod front_ends;
 mod hand_over;
 mod lifecycle;
 mod refs;
+mod streams;

@@ -95,6 +95,8 @@ impl<S: TenantScheduler> Core<S> {
                 self.parcels[self.index.0].fetch_sub(parcels.len(), Relaxed);
                 self.take_parcels(parcels);
             }
+            ToCore::Capture(start) => self.net.capture(start),
+            ToCore::Inject(injection) => self.inject(injection),
             ToCore::Shutdown => self.stopping = true,
         }
     }
@@ -333,6 +335,8 @@ fn message_key(message: &ToCore) -> Option<QueueKey> {
         | ToCore::Port(..)
         | ToCore::Receivers(..)
         | ToCore::Parcels(_)
+        | ToCore::Capture(_)
+        | ToCore::Inject(_)
         | ToCore::Shutdown => None,
     }
 }

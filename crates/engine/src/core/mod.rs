@@ -1,9 +1,12 @@
 //! A data-plane core: intake → decide → run → charge → complete → poll back ends, again and again.
 
+mod capture;
 mod messages;
 mod net;
 #[cfg(test)]
 mod tests;
+
+pub(crate) use capture::Captures;
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -453,6 +456,7 @@ impl<S: TenantScheduler> Core<S> {
             }
         }
         self.counters.outstanding.set(self.io.outstanding() as u64);
+        self.net.end_captures();
         let frames = self.net.vpc.stats();
         self.counters.frames.set(frames.received);
         self.counters.by_flow.set(frames.cached);

@@ -9,11 +9,12 @@ use softdpu_sys::port::{Frame, MAX_FRAME, PortError, VnetHeader};
 use softdpu_vpc::packet::segment::{Segmenter, WriteError};
 use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId, Reply, Tail, Verdict};
 
+use super::capture::Fate;
 use super::{Core, here};
 use crate::message::{CoreIndex, QueueKey, ToCore};
 use crate::net::{
-    BURST, Held, NoFrame, PARCELS, Parcel, Port, Receiver, Refused, Source, deliver, deliver_whole, left_to_do,
-    prefetch, socket_header, tail_offset,
+    BURST, Held, Injection, NoFrame, PARCELS, Parcel, Port, Receiver, Refused, Source, deliver, deliver_whole,
+    left_to_do, prefetch, socket_header, tail_offset,
 };
 use crate::queue::{Role, State};
 
@@ -59,6 +60,7 @@ impl<S: TenantScheduler> Core<S> {
             self.net.sockets.push(id);
         }
         self.net.set_port(id, port.map(|port| *port));
+        self.net.ports_changed();
     }
 
     /// Sends up to `units` frames that wait in a transmit queue's channel. Returns how many went, and their bytes.
@@ -120,9 +122,9 @@ impl<S: TenantScheduler> Core<S> {
                         count += 1;
                     }
                     Err(NoFrame::Drop(reason)) => {
-                        if let Some(port) = self.net.port(transmit.port) {
-                            port.counters.drop_in(reason);
-                        }
+                        let source = Source::Guest(&chain.buffer, tail_offset(0));
+                        let len = chain.readable.saturating_sub(tail_offset(0) as usize);
+                        self.net.refuse(transmit.port, reason, source, len);
                     }
                     Err(NoFrame::Broken(reason)) => {
                         broken = Some(reason);
@@ -132,19 +134,23 @@ impl<S: TenantScheduler> Core<S> {
             }
         }
         verdicts.clear();
+        let source = |at: usize| {
+            let chain = &chains[usize::from(origins[at])];
+            Source::Guest(&chain.buffer, tail_offset(heads[at].into()))
+        };
+        self.net.arrive(&packets[..count], source);
         self.net.vpc.forward(clock::now(), &mut packets[..count], &mut verdicts);
         let (mut done, mut bytes, mut frames, mut went) = (chains.len(), 0, 0, 0);
         let mut no_room = None;
+        let mut passed = count;
         let mut run = Run::default();
         for (at, (packet, verdict)) in packets[..count].iter().zip(&verdicts).enumerate() {
-            let chain = &chains[usize::from(origins[at])];
-            let source = Source::Guest(&chain.buffer, tail_offset(heads[at].into()));
             let len = usize::from(heads[at]) + packet.tail as usize;
             let stands_for = packet.segmentation.map_or(1, |s| len.div_ceil(usize::from(s.size)) as u64);
-            if !self.continue_run(&mut run, packet, *verdict, source)
-                && let Err(NoRoom(by)) = self.dispatch(packet, *verdict, source, true)
+            if !self.continue_run(&mut run, packet, *verdict, source(at))
+                && let Err(NoRoom(by)) = self.dispatch(packet, *verdict, source(at), true)
             {
-                done = usize::from(origins[at]);
+                (done, passed) = (usize::from(origins[at]), at);
                 no_room = Some(by);
                 break;
             }
@@ -157,6 +163,7 @@ impl<S: TenantScheduler> Core<S> {
             port.counters.frames_in.add(went);
             port.counters.bytes_in.add(bytes);
         }
+        self.net.depart(&packets[..passed], &verdicts, source);
         self.net.packets = packets;
         self.net.verdicts = verdicts;
         if let Some(reason) = broken {
@@ -240,22 +247,26 @@ impl<S: TenantScheduler> Core<S> {
             }
             Verdict::Consumed => Ok(()),
             Verdict::Drop(reason) => {
-                self.drop_in(packet.port, reason);
+                self.drop_in(packet, reason);
                 Ok(())
             }
         }
     }
 
-    fn drop_in(&mut self, port: PortId, reason: DropReason) {
-        if let Some(port) = self.net.port(port) {
+    /// The frame is dropped before it comes to a port that it could leave by.
+    fn drop_in(&mut self, packet: &Packet, reason: DropReason) {
+        if let Some(port) = self.net.port(packet.port) {
             port.counters.drop_in(reason);
         }
+        self.net.note(packet, Fate::DroppedIn(reason));
     }
 
-    fn drop_out(&mut self, port: PortId, reason: DropReason) {
+    /// The frame is dropped at the port by which it was to leave.
+    fn drop_out(&mut self, port: PortId, packet: &Packet, reason: DropReason) {
         if let Some(port) = self.net.port(port) {
             port.counters.drop_out(reason);
         }
+        self.net.note(packet, Fate::DroppedOut(reason));
     }
 
     /// Shows a whole frame to the software tier and sends what it wants sent.
@@ -270,10 +281,10 @@ impl<S: TenantScheduler> Core<S> {
             }
             let verdict = self.net.vpc.software(from, &whole, packet.checksum, packet.segmentation, &mut replies);
             if let Verdict::Drop(reason) = verdict {
-                self.drop_in(from, reason);
+                self.drop_in(packet, reason);
             }
         } else {
-            self.drop_in(from, DropReason::Truncated);
+            self.drop_in(packet, DropReason::Truncated);
         }
         self.send_replies(replies, Some(from));
         self.net.whole = whole;
@@ -295,15 +306,15 @@ impl<S: TenantScheduler> Core<S> {
             let (packet, rest) = as_it_is(&reply.frame, from.unwrap_or(reply.port));
             // A reply that finds no room is asked for again.
             let _ = self.send(target, &packet, Source::Bytes(rest), false);
+            self.net.depart_reply(reply.port, &packet, rest);
         }
         self.net.replies = replies;
     }
 
     /// Sends a frame by a port, wherever that is.
     fn send(&mut self, target: Target, packet: &Packet, source: Source<'_>, may_hold: bool) -> Result<(), NoRoom> {
-        let from = packet.port;
         let Some(port) = self.net.port(target.port) else {
-            self.drop_in(from, DropReason::PortDown);
+            self.drop_in(packet, DropReason::PortDown);
             return Ok(());
         };
         if let Some(owner) = port.owner {
@@ -318,7 +329,7 @@ impl<S: TenantScheduler> Core<S> {
             return Ok(());
         }
         if port.receivers.is_empty() {
-            port.counters.drop_out(DropReason::PortDown);
+            self.drop_out(target.port, packet, DropReason::PortDown);
             return Ok(());
         }
         let receiver = port.receivers[target.hash as usize % port.receivers.len()];
@@ -338,7 +349,7 @@ impl<S: TenantScheduler> Core<S> {
         may_hold: bool,
     ) -> Result<(), NoRoom> {
         let Some(queue) = here(&mut self.queues, key).filter(|queue| queue.takes_work()) else {
-            self.drop_out(to, DropReason::PortDown);
+            self.drop_out(to, packet, DropReason::PortDown);
             return Ok(());
         };
         let len = packet.len() as u64;
@@ -361,16 +372,16 @@ impl<S: TenantScheduler> Core<S> {
                     port.counters.held.add(1);
                     return Err(NoRoom(to));
                 }
-                port.counters.drop_out(DropReason::NoBuffer);
+                self.drop_out(to, packet, DropReason::NoBuffer);
                 Ok(())
             }
             Err(Refused::Drop(reason)) => {
-                self.drop_out(to, reason);
+                self.drop_out(to, packet, reason);
                 Ok(())
             }
             Err(Refused::Broken(reason)) => {
                 self.break_queue(key.number, reason);
-                self.drop_out(to, DropReason::PortDown);
+                self.drop_out(to, packet, DropReason::PortDown);
                 Ok(())
             }
         }
@@ -380,13 +391,14 @@ impl<S: TenantScheduler> Core<S> {
     fn cut_up_for_guest(&mut self, to: PortId, key: QueueKey, packet: &Packet, source: Source<'_>) {
         let segmenter = match Segmenter::new(packet, 0, MAX_FRAME) {
             Ok(segmenter) => segmenter,
-            Err(reason) => return self.drop_in(packet.port, reason),
+            Err(reason) => return self.drop_in(packet, reason),
         };
+        self.net.note(packet, Fate::CutUp);
         let mut segment = std::mem::take(&mut self.net.segment);
         for index in 0..segmenter.segments() {
             segment.resize(segmenter.len(index), 0);
             if let Err(error) = segmenter.write(index, &source, &mut segment) {
-                self.drop_in(packet.port, not_written(error));
+                self.drop_in(packet, not_written(error));
                 break;
             }
             if let Some(port) = self.net.port(to) {
@@ -395,6 +407,7 @@ impl<S: TenantScheduler> Core<S> {
             let (finished, rest) = as_it_is(&segment, packet.port);
             let finished = Packet { checksum: Checksum::Valid, ..finished };
             let _ = self.send_to_guest(to, key, &finished, Source::Bytes(rest), false);
+            self.net.inherit(packet, &finished);
         }
         self.net.segment = segment;
     }
@@ -402,9 +415,10 @@ impl<S: TenantScheduler> Core<S> {
     /// Writes a frame into a socket's memory: whole where its reader takes it so, otherwise cut up and finished.
     fn send_to_socket(&mut self, target: Target, packet: &Packet, source: Source<'_>) {
         let Some(Port { socket: Some(socket), counters, .. }) = self.net.port(target.port) else { return };
+        let mut no_room = 0;
         let mut write = |header: VnetHeader, len: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<(), DropReason>| {
             let Some(room) = socket.reserve(len) else {
-                counters.drop_out(DropReason::NoBuffer);
+                no_room += 1;
                 return Ok(());
             };
             fill(room)?;
@@ -425,8 +439,11 @@ impl<S: TenantScheduler> Core<S> {
                 })
             })
         };
+        for _ in 0..no_room {
+            self.drop_out(target.port, packet, DropReason::NoBuffer);
+        }
         if let Err(reason) = written {
-            self.drop_in(packet.port, reason);
+            self.drop_in(packet, reason);
         }
     }
 
@@ -434,8 +451,9 @@ impl<S: TenantScheduler> Core<S> {
     fn send_away_frame(&mut self, core: CoreIndex, target: Target, packet: &Packet, source: Source<'_>) {
         let mut tail = vec![0; packet.tail as usize];
         if source.read(0, &mut tail).is_err() {
-            return self.drop_in(packet.port, DropReason::Truncated);
+            return self.drop_in(packet, DropReason::Truncated);
         }
+        self.net.note(packet, Fate::Away);
         if let Some(port) = self.net.port(target.port) {
             port.counters.copied_again.add(tail.len() as u64);
         }
@@ -450,9 +468,10 @@ impl<S: TenantScheduler> Core<S> {
             if core == self.index {
                 self.take_parcels(batch);
             } else if self.parcels[core.0].load(Relaxed) + batch.len() > PARCELS {
-                for parcel in batch {
-                    self.drop_out(parcel.to, DropReason::NoBuffer);
+                for Parcel { to, packet, .. } in &batch {
+                    self.drop_out(*to, packet, DropReason::NoBuffer);
                 }
+                self.net.depart_parcels(&batch);
             } else {
                 self.parcels[core.0].fetch_add(batch.len(), Relaxed);
                 self.peers[core.0].send(ToCore::Parcels(batch));
@@ -465,9 +484,11 @@ impl<S: TenantScheduler> Core<S> {
 
     /// Frames from other cores.
     pub(super) fn take_parcels(&mut self, parcels: Vec<Parcel>) {
-        for Parcel { to, hash, overhead, packet, tail } in parcels {
-            let _ = self.send(Target { port: to, hash, overhead }, &packet, Source::Bytes(&tail), false);
+        for Parcel { to, hash, overhead, packet, tail } in &parcels {
+            let target = Target { port: *to, hash: *hash, overhead: *overhead };
+            let _ = self.send(target, packet, Source::Bytes(tail), false);
         }
+        self.net.depart_parcels(&parcels);
     }
 
     /// Reads the sockets that this core owns. Whether there was anything.
@@ -488,6 +509,20 @@ impl<S: TenantScheduler> Core<S> {
         any
     }
 
+    /// Takes frames that somebody brings as though the port had. A guest's are not held back: what has no room is dropped.
+    pub(super) fn inject(&mut self, injection: Injection) {
+        let Injection { port, mut frames, shared } = injection;
+        let is_there = self.net.port(port).is_some_and(|known| *known.name == *shared.name);
+        if is_there {
+            for burst in frames.chunks_mut(BURST) {
+                let mut burst: Vec<Frame<'_>> =
+                    burst.iter_mut().map(|bytes| Frame { header: VnetHeader::default(), bytes }).collect();
+                self.socket_frames(port, &mut burst);
+            }
+        }
+        shared.took(is_there.then_some(frames.len()));
+    }
+
     fn socket_failed(&mut self, id: PortId, error: &PortError) {
         if let Some(port) = self.net.port(id)
             && !std::mem::replace(&mut port.complained, true)
@@ -506,7 +541,7 @@ impl<S: TenantScheduler> Core<S> {
         for frame in frames.iter().take(BURST) {
             if let Some(limit) = &limit {
                 if limit.room(Nanos(clock::now())) == 0 {
-                    self.drop_in(id, DropReason::Policed);
+                    self.net.refuse(id, DropReason::Policed, Source::Bytes(frame.bytes), frame.bytes.len());
                     continue;
                 }
                 let stands_for = match usize::from(frame.header.gso_size) {
@@ -516,7 +551,7 @@ impl<S: TenantScheduler> Core<S> {
                 limit.take(stands_for as u64, frame.bytes.len() as u64);
             }
             let Some((checksum, segmentation)) = left_to_do(&frame.header, frame.bytes.len()) else {
-                self.drop_in(id, DropReason::BadOffload);
+                self.net.refuse(id, DropReason::BadOffload, Source::Bytes(frame.bytes), frame.bytes.len());
                 continue;
             };
             let packet = &mut packets[count];
@@ -530,10 +565,13 @@ impl<S: TenantScheduler> Core<S> {
             self.count_in(id, frame.bytes.len());
         }
         verdicts.clear();
+        let source = |at: usize| Source::Bytes(rests[at]);
+        self.net.arrive(&packets[..count], source);
         self.net.vpc.forward(clock::now(), &mut packets[..count], &mut verdicts);
-        for ((packet, verdict), rest) in packets[..count].iter().zip(&verdicts).zip(rests) {
-            let _ = self.dispatch(packet, *verdict, Source::Bytes(rest), false);
+        for (at, (packet, verdict)) in packets[..count].iter().zip(&verdicts).enumerate() {
+            let _ = self.dispatch(packet, *verdict, source(at), false);
         }
+        self.net.depart(&packets[..count], &verdicts, source);
         self.net.packets = packets;
         self.net.verdicts = verdicts;
     }
@@ -545,7 +583,9 @@ impl<S: TenantScheduler> Core<S> {
             if let Some(Port { socket: Some(socket), .. }) = self.net.port(id)
                 && let Err(error) = socket.flush()
             {
-                self.drop_out(id, DropReason::Backend);
+                if let Some(port) = self.net.port(id) {
+                    port.counters.drop_out(DropReason::Backend);
+                }
                 self.socket_failed(id, &error);
             }
         }
@@ -575,7 +615,7 @@ impl<S: TenantScheduler> Core<S> {
 }
 
 /// A finished frame in memory of this process: its packet, and the bytes behind the head.
-fn as_it_is(frame: &[u8], port: PortId) -> (Packet, &[u8]) {
+pub(super) fn as_it_is(frame: &[u8], port: PortId) -> (Packet, &[u8]) {
     let head = Head::of(frame);
     let rest = &frame[head.len()..];
     (Packet { head, tail: rest.len() as u32, checksum: Checksum::Complete, segmentation: None, port }, rest)

@@ -11,7 +11,9 @@
 //! looked at. A frame for a port on another core, or one that is cut up or whose checksum is completed here, is copied
 //! once more; each copy is counted.
 
+mod capture;
 mod deliver;
+mod inject;
 mod offload;
 mod port;
 mod receive;
@@ -19,12 +21,16 @@ mod socket;
 mod source;
 mod transmit;
 
+pub use capture::{Batch, Capture, CaptureCounts, CaptureSpec, Captured, Way};
+pub use inject::Injector;
 pub use port::{PortCounters, PortSpec};
 pub use receive::Receive;
 pub use socket::Socket;
 pub use transmit::{RateLimit, Transmit};
 
+pub(crate) use capture::{CaptureStart, Passing, Shared as CaptureShared, Trace};
 pub(crate) use deliver::{Refused, deliver, deliver_whole};
+pub(crate) use inject::Injection;
 pub(crate) use port::{Port, Receiver};
 pub(crate) use socket::{header as socket_header, left_to_do};
 pub(crate) use source::Source;
@@ -34,6 +40,7 @@ use std::sync::Arc;
 
 use softdpu_vpc::{Checksum, Head, Packet, PortId, Reply, Tables, Verdict, Vpc};
 
+use crate::core::Captures;
 use crate::message::CoreIndex;
 
 /// Frames that go through the VPC together.
@@ -68,6 +75,8 @@ pub(crate) struct Net {
     pub segment: Vec<u8>,
     /// Collected in this round, by core.
     pub parcels: Vec<(CoreIndex, Vec<Parcel>)>,
+    /// Frames that are shown to somebody.
+    pub captures: Option<Box<Captures>>,
 }
 
 impl Net {
@@ -89,6 +98,7 @@ impl Net {
             whole: Vec::new(),
             segment: Vec::new(),
             parcels: Vec::new(),
+            captures: None,
         }
     }
 

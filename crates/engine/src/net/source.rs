@@ -2,7 +2,7 @@
 
 use softdpu_device::net::Part;
 use softdpu_memory::GuestBuffer;
-use softdpu_vpc::{Tail, TailError};
+use softdpu_vpc::{Head, Tail, TailError};
 
 /// The bytes of a frame behind its head.
 #[derive(Clone, Copy)]
@@ -26,6 +26,17 @@ impl Tail for Source<'_> {
 }
 
 impl<'a> Source<'a> {
+    /// Reads a head from its start. What is behind that, and whether there was as much.
+    pub(crate) fn split(self, head: &mut Head) -> (Source<'a>, bool) {
+        let len = head.len();
+        let read = self.read(0, head.bytes_mut()).is_ok();
+        let rest = match self {
+            Source::Guest(buffer, start) => Source::Guest(buffer, start + len as u64),
+            Source::Bytes(bytes) => Source::Bytes(bytes.get(len..).unwrap_or_default()),
+        };
+        (rest, read)
+    }
+
     /// Its first `len` bytes, to be copied into a guest's buffers.
     #[inline]
     pub(crate) fn part(self, len: usize) -> Part<'a> {

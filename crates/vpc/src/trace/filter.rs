@@ -1,21 +1,22 @@
-//! Whether a packet is one of those that are wanted.
+//! Whether a frame is one of those that are wanted.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use super::Subject;
 use super::grammar::{self, FilterError};
 use crate::packet::parse::protocol;
-use crate::packet::{Mac, Parsed, Payload};
+use crate::packet::{Layer4, Mac, Parsed, Payload};
 use crate::spec::Prefix;
 
-/// A choice of packets, written as for tcpdump:
+/// A choice of frames, written as for tcpdump:
 ///
 /// ```text
 /// host 10.0.0.2 and tcp port 80          not (arp or icmp6)          src net 10.0.0.0/8 or vni 5001
 /// ```
 ///
-/// `arp`, `ip`, `ip6`, `icmp`, `icmp6`, `tcp`, `udp`; `host ADDRESS`, `net PREFIX`, `port NUMBER`, each with `src` or `dst`
-/// before it to mean one side only; `ether host MAC`; `vni NUMBER`. `not` binds closest, then `and`, then `or`.
+/// [`HELP`](super::HELP) has all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Filter(pub(super) Term);
 
@@ -25,11 +26,24 @@ pub(super) enum Term {
     Not(Box<Term>),
     All(Vec<Term>),
     Any(Vec<Term>),
+    /// Of the tunnel's headers.
+    Outer(Box<Term>),
     Kind(Kind),
+    Protocol(u8),
     Net(Side, Prefix),
-    Port(Side, u16),
+    Ports(Side, RangeInclusive<u16>),
     Ether(Side, Mac),
+    /// To a group, or to everybody.
+    Group {
+        all: bool,
+    },
+    /// All TCP flags of a mask are set.
+    TcpFlags(u8),
+    Fragment,
+    Vlan(Option<u16>),
     Vni(u32),
+    /// Frames of so many bytes.
+    Length(RangeInclusive<usize>),
 }
 
 /// A protocol.
@@ -63,27 +77,47 @@ impl Side {
 }
 
 impl Filter {
-    /// Whether `packet`, of the network with this VNI if it is in one, is wanted.
-    pub fn matches(&self, packet: &Parsed, vni: Option<u32>) -> bool {
-        self.0.matches(packet, vni)
+    /// Whether the frame is wanted.
+    pub fn matches(&self, subject: &Subject) -> bool {
+        self.0.matches(subject, subject.packet.as_ref())
     }
 }
 
 impl Term {
-    fn matches(&self, packet: &Parsed, vni: Option<u32>) -> bool {
+    /// Of the headers that a frame has `packet` are those that the term is about.
+    fn matches(&self, subject: &Subject, packet: Option<&Parsed>) -> bool {
+        let of = |is: &dyn Fn(&Parsed) -> bool| packet.is_some_and(is);
         match self {
-            Term::Not(term) => !term.matches(packet, vni),
-            Term::All(terms) => terms.iter().all(|term| term.matches(packet, vni)),
-            Term::Any(terms) => terms.iter().any(|term| term.matches(packet, vni)),
-            Term::Kind(kind) => kind.matches(packet),
-            Term::Net(side, prefix) => addresses(packet)
-                .is_some_and(|(source, destination)| side.of(source, destination, |address| prefix.contains(address))),
-            Term::Port(side, port) => packet
-                .ip()
-                .and_then(|ip| ip.ports())
-                .is_some_and(|(source, destination)| side.of(source, destination, |found| found == *port)),
-            Term::Ether(side, mac) => side.of(packet.source, packet.destination, |found| found == *mac),
-            Term::Vni(wanted) => vni == Some(*wanted),
+            Term::Not(term) => !term.matches(subject, packet),
+            Term::All(terms) => terms.iter().all(|term| term.matches(subject, packet)),
+            Term::Any(terms) => terms.iter().any(|term| term.matches(subject, packet)),
+            Term::Outer(term) => subject.outer.is_some() && term.matches(subject, subject.outer.as_ref()),
+            Term::Kind(kind) => of(&|packet| kind.matches(packet)),
+            Term::Protocol(number) => of(&|packet| packet.ip().is_some_and(|ip| ip.protocol == *number)),
+            Term::Net(side, prefix) => of(&|packet| {
+                addresses(packet).is_some_and(|(source, destination)| {
+                    side.of(source, destination, |address| prefix.contains(address))
+                })
+            }),
+            Term::Ports(side, wanted) => of(&|packet| {
+                packet
+                    .ip()
+                    .and_then(|ip| ip.ports())
+                    .is_some_and(|(source, destination)| side.of(source, destination, |found| wanted.contains(&found)))
+            }),
+            Term::Ether(side, mac) => of(&|packet| side.of(packet.source, packet.destination, |found| found == *mac)),
+            Term::Group { all } => of(&|packet| {
+                if *all { packet.destination == Mac::BROADCAST } else { packet.destination.is_group() }
+            }),
+            Term::TcpFlags(mask) => of(&|packet| {
+                packet.ip().is_some_and(|ip| matches!(ip.layer4, Layer4::Tcp { flags, .. } if flags & mask == *mask))
+            }),
+            Term::Fragment => of(&|packet| packet.ip().is_some_and(|ip| ip.fragment.is_some())),
+            Term::Vlan(wanted) => {
+                of(&|packet| packet.vlan.is_some_and(|vlan| wanted.is_none_or(|wanted| vlan == wanted)))
+            }
+            Term::Vni(wanted) => subject.vni == Some(*wanted),
+            Term::Length(wanted) => wanted.contains(&subject.len),
         }
     }
 }

@@ -3,7 +3,7 @@
 //! ```text
 //! any   = all { "or" all }
 //! all   = one { "and" one }
-//! one   = "not" one | "(" any ")" | kind [ [side] "port" NUMBER ] | side ( "host" … | "net" … | "port" … ) | …
+//! one   = "not" one | "(" any ")" | "outer" one | primitive
 //! ```
 
 use std::net::IpAddr;
@@ -12,6 +12,29 @@ use thiserror::Error;
 
 use super::filter::{Kind, Side, Term};
 use crate::spec::Prefix;
+
+/// How filters are written, for people.
+pub const HELP: &str = "\
+Filters are written as for tcpdump: primitives, joined by `and`, `or`, `not` (or &&, ||, !) and brackets. `not` binds
+closest, then `and`, then `or`.
+
+  host ADDRESS           source or destination; also of an ARP message
+  net PREFIX             the same, such as net 10.0.0.0/16
+  port N, portrange A-B  TCP or UDP; tcp port N, udp port N for one of them
+  src ..., dst ...       before host, net, port and portrange: that side only
+  ether host MAC         Ethernet address; ether src MAC, ether dst MAC
+  arp, ip, ip6           what the frame carries
+  icmp, icmp6, tcp, udp  what the packet carries; proto N for others
+  tcp-syn, tcp-ack, tcp-fin, tcp-rst, tcp-push
+                         TCP segments with that flag
+  fragment               fragments of IP packets
+  broadcast, multicast   by the destination MAC address
+  vlan, vlan ID          frames with a VLAN tag
+  less N, greater N      frames of at most, or at least, so many bytes
+  vni N                  frames of the network with that VNI
+  outer PRIMITIVE        at the underlay: of the tunnel's headers, such as outer host 192.0.2.2
+
+At the underlay, a filter looks at the frame inside the tunnel, as it does at every other port.";
 
 /// Most brackets and `not`s inside each other.
 const MOST_NESTED: usize = 64;
@@ -48,12 +71,12 @@ pub(super) fn parse(text: &str) -> Result<Term, FilterError> {
     }
 }
 
-/// Words are parted by blanks; a bracket is a word of its own.
+/// Words are parted by blanks; a bracket is a word of its own, and so is an exclamation mark.
 fn split(text: &str) -> Vec<Word<'_>> {
     let mut words = Vec::new();
     let mut start = None;
     for (column, (at, letter)) in text.char_indices().enumerate() {
-        let bracket = matches!(letter, '(' | ')');
+        let bracket = matches!(letter, '(' | ')' | '!');
         if (bracket || letter.is_whitespace())
             && let Some((column, start)) = start.take()
         {
@@ -77,7 +100,11 @@ impl<'a> Words<'a> {
     }
 
     fn take(&mut self, wanted: &str) -> bool {
-        let is = self.peek() == Some(wanted);
+        self.take_any(&[wanted])
+    }
+
+    fn take_any(&mut self, wanted: &[&str]) -> bool {
+        let is = self.peek().is_some_and(|word| wanted.contains(&word));
         self.at += usize::from(is);
         is
     }
@@ -101,22 +128,22 @@ impl<'a> Words<'a> {
 }
 
 fn any(words: &mut Words<'_>) -> Result<Term, FilterError> {
-    joined(words, "or", all, Term::Any)
+    joined(words, &["or", "||"], all, Term::Any)
 }
 
 fn all(words: &mut Words<'_>) -> Result<Term, FilterError> {
-    joined(words, "and", one, Term::All)
+    joined(words, &["and", "&&"], one, Term::All)
 }
 
 fn joined(
     words: &mut Words<'_>,
-    by: &str,
+    by: &[&str],
     part: fn(&mut Words<'_>) -> Result<Term, FilterError>,
     join: fn(Vec<Term>) -> Term,
 ) -> Result<Term, FilterError> {
     let first = part(words)?;
     let mut terms = vec![first];
-    while words.take(by) {
+    while words.take_any(by) {
         terms.push(part(words)?);
     }
     Ok(if terms.len() == 1 { terms.remove(0) } else { join(terms) })
@@ -127,8 +154,10 @@ fn one(words: &mut Words<'_>) -> Result<Term, FilterError> {
         return Err(words.error("fewer brackets and nots"));
     }
     words.depth += 1;
-    let term = if words.take("not") {
+    let term = if words.take_any(&["not", "!"]) {
         Term::Not(Box::new(one(words)?))
+    } else if words.take("outer") {
+        Term::Outer(Box::new(one(words)?))
     } else if words.take("(") {
         let term = any(words)?;
         if !words.take(")") {
@@ -143,48 +172,82 @@ fn one(words: &mut Words<'_>) -> Result<Term, FilterError> {
 }
 
 fn primitive(words: &mut Words<'_>) -> Result<Term, FilterError> {
-    if words.take("vni") {
-        return words.value("a VNI, 1 to 16777215", vni).map(Term::Vni);
-    }
-    if let Some(kind) = words.peek().and_then(kind) {
+    let word = words.peek();
+    if let Some(kind) = word.and_then(kind) {
         words.at += 1;
         return if matches!(kind, Kind::Tcp | Kind::Udp) { ports_of(words, kind) } else { Ok(Term::Kind(kind)) };
     }
-    let ether = words.take("ether");
+    if let Some(term) = word.and_then(alone) {
+        words.at += 1;
+        return Ok(term);
+    }
+    if words.take("proto") {
+        return words.value("an IP protocol, 0 to 255", |word| word.parse().ok()).map(Term::Protocol);
+    }
+    if words.take("vni") {
+        return words.value("a VNI, 1 to 16777215", vni).map(Term::Vni);
+    }
+    if words.take("vlan") {
+        let id = words.value("a VLAN", |word| word.parse().ok().filter(|id| *id < 4096)).ok();
+        return Ok(Term::Vlan(id));
+    }
+    if words.take("less") {
+        return length(words).map(|most| Term::Length(0..=most));
+    }
+    if words.take("greater") {
+        return length(words).map(|least| Term::Length(least..=usize::MAX));
+    }
+    if words.take("ether") {
+        let side = side(words);
+        if !words.take("host") && side == Side::Either {
+            return Err(words.error("host, src or dst"));
+        }
+        return words.value("a MAC address", |word| word.parse().ok()).map(|mac| Term::Ether(side, mac));
+    }
     let side = side(words);
     if words.take("host") {
-        return if ether {
-            words.value("a MAC address", |word| word.parse().ok()).map(|mac| Term::Ether(side, mac))
-        } else {
-            words.value("an IPv4 or IPv6 address", host).map(|prefix| Term::Net(side, prefix))
-        };
-    }
-    if ether {
-        return Err(words.error("host"));
+        return words.value("an IPv4 or IPv6 address", host).map(|prefix| Term::Net(side, prefix));
     }
     if words.take("net") {
         return words.value("a prefix such as 10.0.0.0/16", |word| word.parse().ok()).map(|net| Term::Net(side, net));
     }
-    if words.take("port") {
-        return port(words, side);
+    if let Some(ports) = ports(words, side)? {
+        return Ok(ports);
     }
     Err(words.error(match side {
-        Side::Either => "host, net, port, src, dst, ether, vni, arp, ip, ip6, icmp, icmp6, tcp, udp, not or a bracket",
-        Side::Source | Side::Destination => "host, net or port",
+        Side::Either => "host, net, port, tcp, udp, icmp, arp, vni or another word of `softdpu trace packet --help`",
+        Side::Source | Side::Destination => "host, net, port or portrange",
     }))
+}
+
+/// A primitive of one word.
+fn alone(word: &str) -> Option<Term> {
+    Some(match word {
+        "fragment" => Term::Fragment,
+        "broadcast" => Term::Group { all: true },
+        "multicast" => Term::Group { all: false },
+        "tcp-fin" => Term::TcpFlags(0x01),
+        "tcp-syn" => Term::TcpFlags(0x02),
+        "tcp-rst" => Term::TcpFlags(0x04),
+        "tcp-push" => Term::TcpFlags(0x08),
+        "tcp-ack" => Term::TcpFlags(0x10),
+        _ => return None,
+    })
+}
+
+fn length(words: &mut Words<'_>) -> Result<usize, FilterError> {
+    words.value("a number of bytes", |word| word.parse().ok())
 }
 
 /// `tcp port 80` is one primitive, as it is for tcpdump.
 fn ports_of(words: &mut Words<'_>, kind: Kind) -> Result<Term, FilterError> {
     let start = words.at;
     let side = side(words);
-    if words.take("port") {
-        return Ok(Term::All(vec![Term::Kind(kind), port(words, side)?]));
+    match ports(words, side)? {
+        Some(ports) => Ok(Term::All(vec![Term::Kind(kind), ports])),
+        None if words.at != start => Err(words.error("port or portrange")),
+        None => Ok(Term::Kind(kind)),
     }
-    if words.at != start {
-        return Err(words.error("port"));
-    }
-    Ok(Term::Kind(kind))
 }
 
 fn side(words: &mut Words<'_>) -> Side {
@@ -197,8 +260,19 @@ fn side(words: &mut Words<'_>) -> Side {
     }
 }
 
-fn port(words: &mut Words<'_>, side: Side) -> Result<Term, FilterError> {
-    words.value("a port, 0 to 65535", |word| word.parse().ok()).map(|port| Term::Port(side, port))
+/// `port N` or `portrange A-B`, if that is what comes next.
+fn ports(words: &mut Words<'_>, side: Side) -> Result<Option<Term>, FilterError> {
+    let range = if words.take("port") {
+        words.value("a port, 0 to 65535", |word| word.parse().ok().map(|port: u16| port..=port))?
+    } else if words.take("portrange") {
+        words.value("two ports such as 8000-8080", |word| {
+            let (first, last) = word.split_once('-')?;
+            Some(first.parse().ok()?..=last.parse().ok()?)
+        })?
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(Term::Ports(side, range)))
 }
 
 fn vni(word: &str) -> Option<u32> {
@@ -238,10 +312,10 @@ mod tests {
         assert_eq!(error("host 10.0.0.2 an port 80"), "column 15: found \"an\", expected and, or, or the end");
         assert_eq!(error("host 10.0.0"), "column 6: found \"10.0.0\", expected an IPv4 or IPv6 address");
         assert_eq!(error("(arp or icmp"), "column 13: the filter ends, expected and, or, or a closing bracket");
-        assert_eq!(error("tcp src 80"), "column 9: found \"80\", expected port");
+        assert_eq!(error("tcp src 80"), "column 9: found \"80\", expected port or portrange");
         assert_eq!(
             error("ääh"),
-            "column 1: found \"ääh\", expected host, net, port, src, dst, ether, vni, arp, ip, ip6, icmp, icmp6, tcp, udp, not or a bracket"
+            "column 1: found \"ääh\", expected host, net, port, tcp, udp, icmp, arp, vni or another word of `softdpu trace packet --help`"
         );
         assert!(error("").starts_with("column 1: the filter ends, expected host"));
         assert_eq!(error("vni 0"), "column 5: found \"0\", expected a VNI, 1 to 16777215");
@@ -253,7 +327,7 @@ mod tests {
         #[test]
         fn any_text_is_a_filter_or_an_error_inside_it(
             words in prop::collection::vec(
-                prop::sample::select(vec!["not", "(", ")", "and", "or", "tcp", "port", "80", "src", "host", "10.0.0.1", "é", "vni"]),
+                prop::sample::select(vec!["not", "(", ")", "and", "or", "tcp", "port", "80", "src", "host", "10.0.0.1", "é", "vni", "!", "outer", "vlan", "ether"]),
                 0..12,
             ),
         ) {

@@ -1,7 +1,13 @@
-//! Which packets are followed through the tiers.
+//! Which frames are looked at, and what is said of them.
 
+mod describe;
 mod filter;
 mod grammar;
+mod subject;
+#[cfg(test)]
+mod tests;
 
+pub use describe::Description;
 pub use filter::Filter;
-pub use grammar::FilterError;
+pub use grammar::{FilterError, HELP};
+pub use subject::Subject;

@@ -1,0 +1,354 @@
+//! Frames that are shown to somebody: which, and how they get there.
+//!
+//! ```text
+//!   core ── batch of captured frames ──▶ Capture (a thread of its own) ──▶ whoever reads
+//!     └── seen, matched, lost by port ──┘
+//! ```
+//!
+//! A core never waits for the reader: what has no room is counted and forgotten. A capture ends when its [`Capture`] is
+//! dropped; cores notice at their next burst.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use softdpu_vpc::trace::{Filter, Subject};
+use softdpu_vpc::{Checksum, DropReason, Packet, PortId, Segmentation, Tail};
+
+use super::{Port, Source};
+use crate::counters::Counter;
+use crate::mailbox::{Inbox, Mailbox};
+
+/// What a captured frame counts in the buffer beside its bytes.
+const RECORD: usize = 64;
+
+/// What is captured.
+#[derive(Clone, Debug)]
+pub struct CaptureSpec {
+    /// Names of ports, now or later; empty: all.
+    pub ports: Vec<String>,
+    /// Which frames; none: all.
+    pub filter: Option<Filter>,
+    /// Frames that come in by the port.
+    pub inward: bool,
+    /// Frames that leave by it.
+    pub outward: bool,
+    /// Only those that are dropped.
+    pub drops: bool,
+    /// Bytes that are kept of a frame.
+    pub snaplen: u32,
+    /// Bytes of frames that may wait to be taken; what comes then is lost, and counted.
+    pub buffer: usize,
+}
+
+/// Which way a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// From the port into the node.
+    In,
+    /// By the port out of the node.
+    Out,
+}
+
+/// A captured frame.
+#[derive(Clone, Debug)]
+pub struct Captured {
+    /// When, [`softdpu_sys::clock`].
+    pub time: u64,
+    /// The port's name.
+    pub port: Arc<str>,
+    /// Which way it went.
+    pub way: Way,
+    /// Bytes that it has.
+    pub len: u32,
+    /// What is known of, or left to do to, its transport checksum.
+    pub checksum: Checksum,
+    /// How it is still to be cut up.
+    pub segmentation: Option<Segmentation>,
+    /// Bytes of outer headers, from which on `checksum` and `segmentation` count.
+    pub overhead: u16,
+    /// Why nobody gets it.
+    pub dropped: Option<DropReason>,
+    /// The port's number on its core.
+    id: PortId,
+    /// Where its bytes are in the batch.
+    start: u32,
+    kept: u32,
+}
+
+/// Frames that were captured together.
+#[derive(Debug, Default)]
+pub struct Batch {
+    /// In the order in which they passed.
+    pub frames: Vec<Captured>,
+    bytes: Vec<u8>,
+}
+
+impl Batch {
+    /// The first bytes of one of its frames.
+    pub fn bytes(&self, frame: &Captured) -> &[u8] {
+        &self.bytes[frame.start as usize..][..frame.kept as usize]
+    }
+
+    fn size(&self) -> usize {
+        self.bytes.len() + self.frames.len() * RECORD
+    }
+}
+
+/// What a capture counted at a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CaptureCounts {
+    /// Frames that passed, in the wanted directions.
+    pub seen: u64,
+    /// Those that were wanted.
+    pub matched: u64,
+    /// Those of them for which there was no room.
+    pub lost: u64,
+}
+
+/// The same, as one core counts it.
+#[derive(Debug, Default)]
+struct Counters {
+    seen: Counter,
+    matched: Counter,
+    lost: Counter,
+}
+
+/// What the cores and the reader share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// Nobody reads any more.
+    ended: AtomicBool,
+    /// Bytes on their way.
+    waiting: AtomicUsize,
+    /// By port and core. Locked when a capture or a port begins, and to be read.
+    counters: Mutex<Vec<(Arc<str>, Arc<Counters>)>>,
+}
+
+/// A capture that is under way, for whoever reads it.
+pub struct Capture {
+    pub(crate) inbox: Inbox<Batch>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Capture {
+    /// Readable when there is something to [`take`](Self::take). Call [`prepare_wait`](Self::prepare_wait) before waiting.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.inbox.bell().as_fd()
+    }
+
+    /// The caller is about to wait for [`bell`](Self::bell). False: there is something already.
+    pub fn prepare_wait(&self) -> bool {
+        self.inbox.fall_asleep()
+    }
+
+    /// The caller has waited.
+    pub fn waited(&self) {
+        self.inbox.wake_up();
+    }
+
+    /// The next frames of some core. Those of different cores are not in order.
+    pub fn take(&self) -> Option<Batch> {
+        self.inbox.posted();
+        let batch = self.inbox.take()?;
+        self.shared.waiting.fetch_sub(batch.size(), Relaxed);
+        Some(batch)
+    }
+
+    /// What was counted so far, by port.
+    pub fn counts(&self) -> BTreeMap<Arc<str>, CaptureCounts> {
+        let mut counts: BTreeMap<Arc<str>, CaptureCounts> = BTreeMap::new();
+        for (port, counters) in self.shared.counters().iter() {
+            let sum = counts.entry(Arc::clone(port)).or_default();
+            sum.seen += counters.seen.get();
+            sum.matched += counters.matched.get();
+            sum.lost += counters.lost.get();
+        }
+        counts
+    }
+
+    /// Ends it: what is captured until the cores notice is lost, and not counted as such.
+    pub fn end(&self) {
+        self.shared.ended.store(true, Relaxed);
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Shared {
+    fn counters(&self) -> std::sync::MutexGuard<'_, Vec<(Arc<str>, Arc<Counters>)>> {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a core is told of a capture.
+#[derive(Clone)]
+pub(crate) struct CaptureStart {
+    pub spec: Arc<CaptureSpec>,
+    pub shared: Arc<Shared>,
+    pub mailbox: Mailbox<Batch>,
+}
+
+/// A capture on one core.
+pub(crate) struct Trace {
+    start: CaptureStart,
+    /// By port number: those that are watched.
+    watched: Vec<Option<(Arc<str>, Arc<Counters>)>>,
+    batch: Batch,
+    /// Frames of the burst that came in: where in the burst and where in the batch they are.
+    arrived: Vec<(usize, usize)>,
+}
+
+impl Trace {
+    pub(crate) fn new(start: CaptureStart, ports: &[Option<Port>]) -> Trace {
+        let mut trace = Trace { start, watched: Vec::new(), batch: Batch::default(), arrived: Vec::new() };
+        trace.look_at(ports);
+        trace
+    }
+
+    /// Watches those of the ports that are wanted. Counts go on where a port is still there.
+    pub(crate) fn look_at(&mut self, ports: &[Option<Port>]) {
+        let Trace { start, watched, .. } = self;
+        watched.resize(ports.len(), None);
+        for (watched, port) in watched.iter_mut().zip(ports) {
+            let name = port.as_ref().map(|port| &port.name);
+            let name = name.filter(|name| {
+                start.spec.ports.is_empty() || start.spec.ports.iter().any(|wanted| **wanted == ***name)
+            });
+            if watched.as_ref().map(|(name, _)| name) != name {
+                *watched = name.map(|name| {
+                    let counters: Arc<Counters> = Arc::default();
+                    start.shared.counters().push((Arc::clone(name), Arc::clone(&counters)));
+                    (Arc::clone(name), counters)
+                });
+            }
+        }
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.start.shared.ended.load(Relaxed)
+    }
+
+    #[inline]
+    fn watched(&self, port: PortId, way: Way) -> Option<&(Arc<str>, Arc<Counters>)> {
+        let wanted = match way {
+            Way::In => self.start.spec.inward,
+            Way::Out => self.start.spec.outward,
+        };
+        self.watched.get(port.0 as usize)?.as_ref().filter(|_| wanted)
+    }
+
+    #[inline]
+    pub(crate) fn watches(&self, port: PortId, way: Way) -> bool {
+        self.watched(port, way).is_some()
+    }
+
+    pub(crate) fn wants(&self, subject: &Subject) -> bool {
+        self.start.spec.filter.as_ref().is_none_or(|filter| filter.matches(subject))
+    }
+
+    /// Frames have passed.
+    pub(crate) fn seen(&self, port: PortId, way: Way, frames: usize) {
+        if let Some((_, counters)) = self.watched(port, way) {
+            counters.seen.add(frames as u64);
+        }
+    }
+
+    /// Forgets the burst before.
+    pub(crate) fn begin(&mut self) {
+        self.arrived.clear();
+    }
+
+    /// Frame `at` of the burst is there; what becomes of it will be [settled](Self::settle).
+    pub(crate) fn arrive(&mut self, at: usize, frame: &Passing<'_>) {
+        self.arrived.push((at, self.batch.frames.len()));
+        self.record(frame, None);
+    }
+
+    /// So many frames of the burst were dealt with, the others will come again; why those were dropped that were.
+    pub(crate) fn settle(&mut self, passed: usize, reason: impl Fn(usize) -> Option<DropReason>) {
+        let (frames, mut again) = (&mut self.batch.frames, Vec::new());
+        for (at, record) in self.arrived.drain(..) {
+            if at < passed {
+                frames[record].dropped = reason(at);
+            } else {
+                again.push(record);
+            }
+        }
+        if !again.is_empty() {
+            let mut record = 0..;
+            frames.retain(|_| record.next().is_some_and(|record| !again.contains(&record)));
+        }
+    }
+
+    /// Takes a frame down as it is.
+    pub(crate) fn record(&mut self, frame: &Passing<'_>, dropped: Option<DropReason>) {
+        let Passing { time, port, way, packet, source, overhead } = *frame;
+        let Some((name, _)) = self.watched(port, way) else { return };
+        let name = Arc::clone(name);
+        let start = self.batch.bytes.len();
+        let most = self.start.spec.snaplen as usize;
+        let head = packet.head.bytes();
+        self.batch.bytes.extend_from_slice(&head[..head.len().min(most)]);
+        let rest = (packet.tail as usize).min(most.saturating_sub(head.len()));
+        let filled = self.batch.bytes.len();
+        self.batch.bytes.resize(filled + rest, 0);
+        if source.read(0, &mut self.batch.bytes[filled..]).is_err() {
+            self.batch.bytes.truncate(filled);
+        }
+        self.batch.frames.push(Captured {
+            time,
+            port: name,
+            way,
+            len: packet.len() as u32,
+            checksum: packet.checksum,
+            segmentation: packet.segmentation,
+            overhead,
+            dropped,
+            id: port,
+            start: start as u32,
+            kept: (self.batch.bytes.len() - start) as u32,
+        });
+    }
+
+    /// Hands over what was taken down, as far as there is room.
+    pub(crate) fn send(&mut self) {
+        if self.start.spec.drops {
+            self.batch.frames.retain(|frame| frame.dropped.is_some());
+        }
+        if self.batch.frames.is_empty() {
+            self.batch.bytes.clear();
+            return;
+        }
+        let batch = std::mem::take(&mut self.batch);
+        let shared = &self.start.shared;
+        let room = shared.waiting.load(Relaxed) + batch.size() <= self.start.spec.buffer;
+        for frame in &batch.frames {
+            if let Some((_, counters)) = self.watched(frame.id, frame.way) {
+                counters.matched.add(1);
+                counters.lost.add(u64::from(!room));
+            }
+        }
+        if room {
+            shared.waiting.fetch_add(batch.size(), Relaxed);
+            self.start.mailbox.send(batch);
+        }
+    }
+}
+
+/// A frame as it passes a port.
+#[derive(Clone, Copy)]
+pub(crate) struct Passing<'a> {
+    pub time: u64,
+    pub port: PortId,
+    pub way: Way,
+    pub packet: &'a Packet,
+    pub source: Source<'a>,
+    /// Bytes of outer headers at the head's start whose offload is the inner frame's.
+    pub overhead: u16,
+}

@@ -1,0 +1,87 @@
+//! A frame on a line.
+
+use std::fmt::{self, Display};
+
+use softdpu_vpc::pcapng::{Direction, EnhancedPacket};
+use softdpu_vpc::trace::{Description, Subject};
+
+/// The UDP port of VXLAN where a site says nothing else (RFC 7348 §5).
+const VXLAN: u16 = 4789;
+
+/// A frame that passed `port`.
+pub struct Line<'a> {
+    pub port: &'a str,
+    pub packet: &'a EnhancedPacket<'a>,
+    /// With Ethernet addresses.
+    pub ethernet: bool,
+    /// UDP port of VXLAN, where the port is the underlay.
+    pub vxlan: Option<u16>,
+}
+
+impl Display for Line<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let EnhancedPacket { time, bytes, original, direction, lost, comments, .. } = self.packet;
+        if let Some(lost) = lost {
+            writeln!(f, "({lost} frames of {} are lost here)", self.port)?;
+        }
+        let direction = match direction {
+            Some(Direction::In) => "in ",
+            Some(Direction::Out) => "out",
+            None => "-  ",
+        };
+        let subject = Subject::on_wire(bytes, *original as usize, self.vxlan.unwrap_or(0));
+        write!(f, "{} {} {direction} {original:>5}  ", Time(time.unwrap_or(0)), self.port)?;
+        if self.ethernet
+            && let Some(outermost) = subject.outer.or(subject.packet)
+        {
+            write!(f, "{} > {}, ", outermost.source, outermost.destination)?;
+        }
+        write!(f, "{}", Description(subject))?;
+        if bytes.len() < *original as usize {
+            write!(f, " ({} bytes kept)", bytes.len())?;
+        }
+        comments.iter().try_for_each(|comment| write!(f, " [{comment}]"))
+    }
+}
+
+/// The UDP port that an underlay's description names.
+pub fn vxlan_port(description: &str) -> u16 {
+    description.rsplit(' ').next().and_then(|port| port.parse().ok()).unwrap_or(VXLAN)
+}
+
+/// A time of day (UTC) of nanoseconds since 1970.
+struct Time(u64);
+
+impl Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (seconds, micros) = (self.0 / 1_000_000_000, self.0 % 1_000_000_000 / 1000);
+        let (hours, minutes, seconds) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
+        write!(f, "{hours:02}:{minutes:02}:{seconds:02}.{micros:06}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_what_there_is_to_say() {
+        let packet = EnhancedPacket {
+            interface: 0,
+            time: Some(1_700_000_000_123_456_789),
+            original: 64,
+            bytes: vec![0xff; 14].into(),
+            direction: Some(Direction::In),
+            lost: Some(3),
+            comments: vec!["dropped: spoofed-mac".into()],
+        };
+        let line = Line { port: "vm1-nic", packet: &packet, ethernet: true, vxlan: None };
+        assert_eq!(
+            line.to_string(),
+            "(3 frames of vm1-nic are lost here)\n22:13:20.123456 vm1-nic in     64  ff:ff:ff:ff:ff:ff > ff:ff:ff:ff:ff:ff, \
+             ff:ff:ff:ff:ff:ff > ff:ff:ff:ff:ff:ff EtherType 0xffff (14 bytes kept) [dropped: spoofed-mac]"
+        );
+        assert_eq!(vxlan_port("the underlay, VXLAN on UDP port 8472"), 8472);
+        assert_eq!(vxlan_port(""), VXLAN);
+    }
+}

@@ -1,0 +1,339 @@
+//! Frames are seen as they pass ports, and brought in from capture files. Two containers stand for guests: network namespaces
+//! with a TAP each. What is captured is read by Wireshark's own programs, and what is brought in was written by them.
+
+#![allow(missing_docs)]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use softdpu_tests::netns::{Namespace, possible, run};
+use softdpu_tests::{Context, Daemon, Failure, Lab, Process, skip, softdpu, wait_until};
+
+const WAIT: Duration = Duration::from_secs(20);
+
+/// Makes Wireshark look at checksums, which it leaves alone by itself.
+const CHECKSUMS: [&str; 6] =
+    ["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"];
+
+/// Containers `a` and `b` in one network: 10.0.0.2 and 10.0.0.3, each on a port of its name.
+struct Scene {
+    folder: PathBuf,
+    daemon: Daemon,
+    a: Namespace,
+    /// Kept: it ends with its value.
+    _b: Namespace,
+}
+
+impl Scene {
+    fn new(lab: &Lab, test: &str) -> Result<Scene, Failure> {
+        let (a, b) = (Namespace::new(test, "a")?, Namespace::new(test, "b")?);
+        let site = r#"
+[node]
+dataplane = { cores = [0] }
+
+[[network]]
+name = "acme"
+vni  = 5001
+cidr = "10.0.0.0/16"
+
+[[device]]
+name = "a"
+tap  = { network = "acme", address = "10.0.0.2", mac = "02:5d:00:00:00:02", interface = "sda" }
+
+[[device]]
+name = "b"
+tap  = { network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", interface = "sdb" }
+"#;
+        let daemon = Daemon::start_in(&a.name, lab.path(), site)?;
+        a.ip(&["link", "set", "sdb", "netns", &b.name])?;
+        for (host, interface, address) in [(&a, "sda", "10.0.0.2/16"), (&b, "sdb", "10.0.0.3/16")] {
+            // Nothing but what the test sends.
+            let quiet = format!("echo 1 >/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+            host.exec(&["sh", "-c", &quiet])?;
+            host.ip(&["link", "set", interface, "up"])?;
+            host.ip(&["addr", "add", address, "dev", interface])?;
+        }
+        let scene = Scene { folder: lab.path().to_owned(), daemon, a, _b: b };
+        wait_until("a to reach b", WAIT, || Ok(scene.ping(1).ok()))?;
+        Ok(scene)
+    }
+
+    fn ping(&self, count: u32) -> Result<String, Failure> {
+        self.a.exec(&["ping", "-c", &count.to_string(), "-i", "0.05", "-W", "10", "10.0.0.3"])
+    }
+
+    /// `softdpu trace packet …`, from which on no frame passes unseen.
+    fn trace(&self, arguments: &[&str]) -> Result<Process, Failure> {
+        let socket = self.folder.join("run/softdpu/api.sock").display().to_string();
+        let arguments = [&["--socket", &socket, "trace", "packet"], arguments].concat();
+        let mut process = Process::start("trace", &self.folder, &softdpu()?, arguments)?;
+        process.wait_for_line("that it traces", 0, WAIT, |line| line.contains("Ctrl-C ends").then_some(()))?;
+        Ok(process)
+    }
+
+    /// Brings frames in by port `a`.
+    fn replay(&self, frames: &[Vec<u8>], more: &[&str]) -> Result<String, Failure> {
+        let file = self.folder.join("frames.pcapng");
+        text2pcap(&self.folder, frames, &file)?;
+        self.daemon.command(&[&["trace", "replay", "--port", "a", &file.display().to_string()], more].concat())
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+}
+
+/// Ends a trace as Ctrl-C does; what it printed.
+fn interrupt(mut trace: Process) -> Result<Vec<String>, Failure> {
+    trace.signal(Signal::INT);
+    let status = trace.wait(WAIT)?;
+    if status.success() { Ok(trace.lines()) } else { Err(Failure::new(format!("{status}{}", trace.tail()))) }
+}
+
+/// The lines that are frames.
+fn frames(lines: &[String]) -> Vec<&str> {
+    let is_frame = |line: &&String| line.starts_with(|first: char| first.is_ascii_digit()) && line.contains(" > ");
+    lines.iter().filter(is_frame).map(|line| line.split_once(' ').map_or("", |(_time, rest)| rest)).collect()
+}
+
+/// Writes frames into a capture file, with a program of Wireshark's.
+fn text2pcap(folder: &Path, frames: &[Vec<u8>], file: &Path) -> Result<(), Failure> {
+    let dump: String = frames
+        .iter()
+        .map(|frame| {
+            let bytes: Vec<String> = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+            format!("000000 {}\n", bytes.join(" "))
+        })
+        .collect();
+    let text = folder.join("frames.txt");
+    std::fs::write(&text, dump).context("writing a dump")?;
+    run("text2pcap", &["-q", "-F", "pcapng", &text.display().to_string(), &file.display().to_string()]).map(drop)
+}
+
+fn tshark(arguments: &[&str]) -> Result<Vec<String>, Failure> {
+    let output = Command::new("tshark").args(arguments).output().context("tshark")?;
+    let (text, words) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.success() {
+        Ok(text.lines().map(str::to_owned).collect())
+    } else {
+        Err(Failure::new(format!("tshark {}: {text}{words}", arguments.join(" "))))
+    }
+}
+
+/// Whether the namespaces and Wireshark's programs are to be had.
+fn can(test: &str) -> bool {
+    if run("tshark", &["--version"]).is_err() || run("text2pcap", &["--version"]).is_err() {
+        skip(test, "there is no tshark here");
+        return false;
+    }
+    possible(test)
+}
+
+/// A UDP datagram from one container's address to another's, its checksums right.
+fn datagram(source_mac: u8, source: [u8; 4], destination: [u8; 4], data: &[u8]) -> Vec<u8> {
+    let sum = |words: &[u8]| {
+        let words = words.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(*pair.get(1).unwrap_or(&0)));
+        let sum: u32 = words.sum();
+        !((sum & 0xffff) + (sum >> 16)) as u16
+    };
+    let len = (8 + data.len()) as u16;
+    let udp = [&[0x30, 0x39, 0, 9][..], &len.to_be_bytes(), &[0, 0], data].concat();
+    let pseudo = [&source[..], &destination, &[0, 17], &len.to_be_bytes(), &udp].concat();
+    let mut ip =
+        [&[0x45, 0][..], &(20 + len).to_be_bytes(), &[0, 0, 0x40, 0, 64, 17, 0, 0], &source, &destination].concat();
+    let checksum = sum(&ip);
+    ip[10..12].copy_from_slice(&checksum.to_be_bytes());
+    let mut frame = [&[2, 0x5d, 0, 0, 0, 3, 2, 0x5d, 0, 0, 0, source_mac, 8, 0][..], &ip, &udp].concat();
+    frame[40..42].copy_from_slice(&sum(&pseudo).to_be_bytes());
+    frame
+}
+
+const A: [u8; 4] = [10, 0, 0, 2];
+const B: [u8; 4] = [10, 0, 0, 3];
+
+#[test]
+fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
+    if !can("trace-lines") {
+        return;
+    }
+    Lab::run("trace-lines", |lab| {
+        let scene = Scene::new(lab, "lines")?;
+        let mut trace = scene.trace(&["--filter", "icmp", "--count", "8"])?;
+        scene.replay(&[datagram(2, A, [224, 0, 0, 1], b"not this one")], &[])?;
+        scene.ping(2)?;
+        assert!(trace.wait(WAIT)?.success());
+        let lines = trace.lines();
+        let expected = [
+            "a in     98  10.0.0.2 > 10.0.0.3: ICMP echo request",
+            "b out    98  10.0.0.2 > 10.0.0.3: ICMP echo request",
+            "b in     98  10.0.0.3 > 10.0.0.2: ICMP echo reply",
+            "a out    98  10.0.0.3 > 10.0.0.2: ICMP echo reply",
+        ];
+        let found = frames(&lines);
+        assert_eq!(found, [expected, expected].concat(), "{lines:#?}");
+        assert!(lines.iter().any(|line| line == "8 frames captured"), "{lines:#?}");
+        assert!(lines.iter().any(|line| line == "0 frames lost for want of room"), "{lines:#?}");
+        // One port, one direction, some other frame.
+        let trace = scene.trace(&["--port", "b", "--direction", "out", "--filter", "udp port 9", "--ethernet"])?;
+        scene.ping(1)?;
+        let said = scene.replay(&[datagram(2, A, B, b"this one")], &[])?;
+        assert_eq!(said, "1 frames came in by a\n");
+        let lines = interrupt(trace)?;
+        assert_eq!(
+            frames(&lines),
+            ["b out    50  02:5d:00:00:00:02 > 02:5d:00:00:00:03, 10.0.0.2.12345 > 10.0.0.3.9: UDP, data 8"],
+            "{lines:#?}"
+        );
+        scene.daemon.stop()
+    });
+}
+
+#[test]
+fn dropped_frames_come_with_the_reason() {
+    if !can("trace-drops") {
+        return;
+    }
+    Lab::run("trace-drops", |lab| {
+        let scene = Scene::new(lab, "drops")?;
+        let trace = scene.trace(&["--drops", "--filter", "udp"])?;
+        let said = scene.replay(
+            &[
+                datagram(2, A, B, b"nothing wrong with this"),
+                datagram(2, [10, 0, 0, 66], B, b"spoofed"),
+                datagram(9, A, B, b"spoofed"),
+                datagram(2, A, [224, 0, 0, 1], b"to a group"),
+                datagram(2, A, [172, 16, 0, 1], b"nowhere"),
+            ],
+            &["--rate", "1000"],
+        )?;
+        assert_eq!(said, "5 frames came in by a\n");
+        let lines = interrupt(trace)?;
+        assert_eq!(
+            frames(&lines),
+            [
+                "a in     49  10.0.0.66.12345 > 10.0.0.3.9: UDP, data 7 [dropped: spoofed-address]",
+                "a in     49  10.0.0.2.12345 > 10.0.0.3.9: UDP, data 7 [dropped: spoofed-mac]",
+                "a in     52  10.0.0.2.12345 > 224.0.0.1.9: UDP, data 10 [dropped: multicast]",
+                "a in     49  10.0.0.2.12345 > 172.16.0.1.9: UDP, data 7 [dropped: no-route]",
+            ],
+            "{lines:#?}"
+        );
+        scene.daemon.stop()
+    });
+}
+
+#[test]
+fn tshark_reads_what_was_captured() {
+    if !can("trace-file") {
+        return;
+    }
+    Lab::run("trace-file", |lab| {
+        let scene = Scene::new(lab, "file")?;
+        let file = scene.path("all.pcapng");
+        let trace = scene.trace(&["--write", &file])?;
+        scene.replay(&[datagram(2, A, B, b"odd"), datagram(2, [10, 0, 0, 66], B, b"spoofed")], &[])?;
+        scene.ping(2)?;
+        let lines = interrupt(trace)?;
+        let fields = ["-T", "fields", "-e", "frame.interface_name", "-e", "frame.packet_flags_direction"];
+        let fields = [&fields[..], &["-e", "ip.src", "-e", "frame.comment"]].concat();
+        let read = |filter: &str| tshark(&[&["-r", &file, "-Y", filter], &CHECKSUMS[..], &fields].concat());
+        let [a, b] = ["10.0.0.2", "10.0.0.3"];
+        // Whether both come in before the first leaves depends on whether they are one burst.
+        let mut datagrams = read("udp && !icmp")?;
+        datagrams.sort();
+        assert_eq!(
+            datagrams,
+            [
+                "a\t0x00000001\t10.0.0.2\t",
+                "a\t0x00000001\t10.0.0.66\tdropped: spoofed-address",
+                "b\t0x00000002\t10.0.0.2\t",
+            ]
+        );
+        let echo = [
+            format!("a\t0x00000001\t{a}\t"),
+            format!("b\t0x00000002\t{a}\t"),
+            format!("b\t0x00000001\t{b}\t"),
+            format!("a\t0x00000002\t{b}\t"),
+        ];
+        assert_eq!(read("icmp && icmp.type != 3")?, [echo.clone(), echo].concat());
+        let wrong = "_ws.malformed || ip.checksum.status == 0 || udp.checksum.status == 0 || icmp.checksum.status == 0";
+        assert_eq!(read(wrong)?, [""; 0]);
+        assert_ne!(read("ip.checksum.status == 1 && udp.checksum.status == 1")?, [""; 0]);
+        let all = tshark(&["-r", &file])?.len();
+        assert!(lines.contains(&format!("{all} frames captured")), "{lines:#?}");
+        // Cut off, and to the standard output, as for a Wireshark that reads from a pipe.
+        let (binary, socket) = (softdpu()?, scene.path("run/softdpu/api.sock"));
+        let piped = scene.path("piped.txt");
+        let script = format!(
+            "{} --socket {socket} trace packet --snaplen 64 --count 2 --filter 'udp' --write - | tshark -r - -T fields \
+             -e frame.len -e frame.cap_len >{piped}",
+            binary.display()
+        );
+        let mut pipe = Process::start("pipe", &scene.folder, Path::new("/bin/sh"), ["-c", &script])?;
+        pipe.wait_for_line("that it traces", 0, WAIT, |line| line.contains("Ctrl-C ends").then_some(()))?;
+        scene.replay(&[datagram(2, A, B, &[7; 100])], &[])?;
+        assert!(pipe.wait(WAIT)?.success(), "{}", pipe.tail());
+        let found = std::fs::read_to_string(&piped).context("what tshark printed")?;
+        assert_eq!(found, "142\t64\n142\t64\n");
+        scene.daemon.stop()
+    });
+}
+
+#[test]
+fn a_trace_goes_on_after_the_data_plane_was_killed() {
+    if !can("trace-kill") {
+        return;
+    }
+    Lab::run("trace-kill", |lab| {
+        let mut scene = Scene::new(lab, "kill")?;
+        let file = scene.path("both.pcapng");
+        let mut trace = scene.trace(&["--filter", "udp", "--port", "b", "--write", &file, "--print"])?;
+        scene.replay(&[datagram(2, A, B, b"before")], &[])?;
+        let (_, next) = trace.wait_for_line("the first", 0, WAIT, |line| line.contains("data 6").then_some(()))?;
+        scene.daemon.kill_data_plane()?;
+        // Not before it sees frames again does it say so.
+        let again = |line: &str| line.contains("the trace goes on").then_some(());
+        let (_, next) = trace.wait_for_line("that it goes on", next, WAIT, again)?;
+        scene.replay(&[datagram(2, A, B, b"afterwards")], &[])?;
+        trace.wait_for_line("the second", next, WAIT, |line| line.contains("data 10").then_some(()))?;
+        let lines = interrupt(trace)?;
+        assert!(lines.iter().any(|line| line == "2 frames captured"), "{lines:#?}");
+        let lengths = tshark(&["-r", &file, "-T", "fields", "-e", "udp.length"])?;
+        assert_eq!(lengths, ["14", "18"]);
+        scene.daemon.stop()
+    });
+}
+
+#[test]
+fn what_cannot_be_done_is_said() {
+    if !can("trace-mistakes") {
+        return;
+    }
+    Lab::run("trace-mistakes", |lab| {
+        let scene = Scene::new(lab, "wrong")?;
+        let error = |arguments: &[&str]| match scene.daemon.command(arguments) {
+            Ok(said) => Err(Failure::new(format!("{arguments:?} worked: {said}"))),
+            Err(error) => Ok(error.to_string()),
+        };
+        let text = error(&["trace", "packet", "--port", "bb"])?;
+        assert!(text.contains("there is no port called \"bb\" (did you mean `b`?)"), "{text}");
+        let text = error(&["trace", "packet", "--filter", "icmp adn arp"])?;
+        assert!(
+            text.contains("column 6: found \"adn\", expected and, or, or the end\n  icmp adn arp\n       ^"),
+            "{text}"
+        );
+        let old = scene.path("old.pcap");
+        std::fs::write(&old, [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0]).context("writing a file")?;
+        let text = error(&["trace", "replay", "--port", "a", &old])?;
+        assert!(text.contains("convert it with `editcap -F pcapng"), "{text}");
+        let file = scene.path("cut.pcapng");
+        let trace = scene.trace(&["--port", "b", "--filter", "udp", "--snaplen", "60", "--write", &file])?;
+        scene.replay(&[datagram(2, A, B, &[7; 100])], &[])?;
+        interrupt(trace)?;
+        let text = error(&["trace", "replay", "--port", "a", &file])?;
+        assert!(text.contains("frame 1: only 60 of its 142 bytes were captured"), "{text}");
+        scene.daemon.stop()
+    });
+}
