@@ -22,7 +22,8 @@ impl Engine {
         // No thread is pinned, so any CPU's number does.
         let config = EngineConfig { cpus: vec![0], idle_sleep: None, io_depth };
         let (engine, mut cores) = Engine::assemble(&config)?;
-        let core = cores.pop().ok_or(EngineError::NoCores)?;
+        let mut core = cores.pop().ok_or(EngineError::NoCores)?;
+        core.turns_are_timed = false;
         Ok((engine, ByHand(core)))
     }
 }

@@ -81,19 +81,11 @@ impl Chains {
         self.slots.drain(self.first..self.first + count)
     }
 
-    /// Sees to it that there is a slot behind the last chain.
-    #[inline(never)]
-    fn make_room(&mut self, view: &Arc<View>) {
-        if self.first == self.end {
-            self.clear();
-        } else if self.end == self.slots.len() {
-            // Rare: those done with at the front come to the back.
-            self.slots.rotate_left(self.first);
-            (self.first, self.end) = (0, self.end - self.first);
-        }
-        if self.end == self.slots.len() {
-            self.slots.push(empty(view));
-        }
+    /// Those done with at the front come to the back.
+    #[cold]
+    fn close_ranks(&mut self) {
+        self.slots.rotate_left(self.first);
+        (self.first, self.end) = (0, self.end - self.first);
     }
 
     /// Gives up the pins of all that are done with: their memory can be unmapped.
@@ -116,8 +108,15 @@ impl Deref for Chains {
 impl Sink for Chains {
     #[inline(always)]
     fn add(&mut self, view: &Arc<View>) -> &mut Chain {
-        if self.end == self.slots.len() || self.first == self.end {
-            self.make_room(view);
+        if self.first == self.end {
+            self.clear();
+        }
+        if self.end == self.slots.len() {
+            if self.first == 0 {
+                self.slots.push(empty(view));
+            } else {
+                self.close_ranks();
+            }
         }
         let chain = &mut self.slots[self.end];
         self.end += 1;

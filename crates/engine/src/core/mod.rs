@@ -53,6 +53,8 @@ pub(crate) struct Core<S> {
     sleep: Sleep,
     /// Spinning time without work before the core sleeps; none: never.
     idle_after_ns: Option<u64>,
+    /// Turns of frames end by time as well as by number: not where what happens is not to depend on time.
+    pub(crate) turns_are_timed: bool,
 
     /// By queue number.
     queues: Vec<Option<Box<RunningQueue>>>,
@@ -117,6 +119,7 @@ impl<S: TenantScheduler> Core<S> {
             counters: parts.counters,
             sleep,
             idle_after_ns: parts.idle_after_ns,
+            turns_are_timed: true,
             queues: Vec::new(),
             here: Vec::new(),
             moved: HashMap::new(),
@@ -258,7 +261,8 @@ impl<S: TenantScheduler> Core<S> {
         if !matches!(queue.spec.role, Role::Block { .. }) {
             let (units, bytes) = self.transmit(number, grant.units as usize);
             let time = self.charge(grant, started, units as u32, bytes);
-            if let Some(Some(queue)) = self.queues.get_mut(number as usize)
+            if self.turns_are_timed
+                && let Some(Some(queue)) = self.queues.get_mut(number as usize)
                 && let Role::Transmit(transmit) = &mut queue.spec.role
             {
                 transmit.ran(units, time);
