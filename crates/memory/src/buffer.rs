@@ -38,8 +38,12 @@ impl GuestBuffer {
     #[inline(always)]
     pub fn set(&mut self, address: GuestAddress, len: u64) -> bool {
         let Some(base) = self.view.contiguous(address, len).filter(|_| len != 0) else { return false };
-        self.clear();
-        self.pieces.push(IoVec::new(base.cast_mut(), len as usize));
+        // SAFETY: room for one piece is always there, in the list itself, and it is written before anything reads it. Pieces have
+        // nothing to drop.
+        unsafe {
+            self.pieces.as_mut_ptr().write(IoVec::new(base.cast_mut(), len as usize));
+            self.pieces.set_len(1);
+        }
         true
     }
 

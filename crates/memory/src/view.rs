@@ -180,6 +180,9 @@ impl View {
     #[inline(always)]
     fn find(&self, guest: u64) -> Option<&Region> {
         // Guests have one to four regions as a rule; a scan beats a search there.
+        if let [only] = &self.regions[..] {
+            return (guest.wrapping_sub(only.guest) < only.len).then_some(only);
+        }
         if self.regions.len() <= 8 {
             return self.regions.iter().find(|region| guest.wrapping_sub(region.guest) < region.len);
         }

@@ -79,6 +79,8 @@ impl<'a> Walk<'a> {
     #[inline(always)]
     pub fn new(view: &'a Arc<View>, limits: Limits, head: u16, out: &'a mut impl Sink) -> Self {
         let chain = out.add(view);
+        chain.buffer.clear();
+        chain.readable = 0;
         Walk { view, limits, head, chain, writable: false, descriptors: 0, total: 0 }
     }
 

@@ -16,7 +16,11 @@ mod sealed {
 /// What [`Queue::pop`](crate::Queue::pop) appends to: a `Vec<Chain>`, whose chains can be taken out of it one by one, or
 /// [`Chains`], which uses theirs again.
 pub trait Sink: sealed::Sealed + Deref<Target = [Chain]> {
-    /// One more chain, empty and pinned to `view`.
+    /// Has `count` more chains at hand, pinned to `view`: called before [`add`](Self::add).
+    #[doc(hidden)]
+    fn prepare(&mut self, view: &Arc<View>, count: usize);
+
+    /// One more chain, pinned to `view`, with whatever was in it before.
     #[doc(hidden)]
     fn add(&mut self, view: &Arc<View>) -> &mut Chain;
 
@@ -30,6 +34,11 @@ fn empty(view: &Arc<View>) -> Chain {
 }
 
 impl Sink for Vec<Chain> {
+    #[inline]
+    fn prepare(&mut self, _view: &Arc<View>, count: usize) {
+        self.reserve(count);
+    }
+
     #[inline]
     fn add(&mut self, view: &Arc<View>) -> &mut Chain {
         let at = self.len();
@@ -106,26 +115,32 @@ impl Deref for Chains {
 }
 
 impl Sink for Chains {
-    #[inline(always)]
-    fn add(&mut self, view: &Arc<View>) -> &mut Chain {
+    #[inline]
+    fn prepare(&mut self, view: &Arc<View>, count: usize) {
         if self.first == self.end {
             self.clear();
+        } else if self.first > 0 && self.slots.len() - self.end < count {
+            self.close_ranks();
         }
-        if self.end == self.slots.len() {
-            if self.first == 0 {
-                self.slots.push(empty(view));
-            } else {
-                self.close_ranks();
+        let here = self.slots.len().min(self.end + count);
+        for chain in &mut self.slots[self.end..here] {
+            if !Arc::ptr_eq(chain.buffer.view(), view) {
+                *chain = empty(view);
             }
         }
-        let chain = &mut self.slots[self.end];
-        self.end += 1;
-        if !Arc::ptr_eq(chain.buffer.view(), view) {
-            *chain = empty(view);
+        for _ in here..self.end + count {
+            self.slots.push(empty(view));
         }
-        chain.buffer.clear();
-        chain.readable = 0;
-        chain
+    }
+
+    #[inline(always)]
+    fn add(&mut self, view: &Arc<View>) -> &mut Chain {
+        let at = self.end;
+        if at == self.slots.len() {
+            self.slots.push(empty(view));
+        }
+        self.end += 1;
+        &mut self.slots[at]
     }
 
     #[inline]

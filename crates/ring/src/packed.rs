@@ -11,7 +11,9 @@ use crate::area::{Descriptors, Event};
 use crate::chain::{Limits, Walk, prefetch_table, single};
 use crate::error::Part;
 use crate::inflight::{PackedRecords, Recovered};
-use crate::layout::{AVAIL, DESCRIPTOR, Descriptor, EVENT, EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, NEXT, USED, WRITE};
+use crate::layout::{
+    AVAIL, DESCRIPTOR, Descriptor, EVENT, EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, INDIRECT, NEXT, USED, WRITE,
+};
 use crate::positions::InOrder;
 use crate::sync::{observe, publish, publish_then_look};
 use crate::{Format, InflightRecords, PackedIndex, Position, QueueConfig, QueueError, RingAddresses, Sink, Used};
@@ -95,6 +97,8 @@ pub struct PackedQueue {
     raw: Vec<Descriptor>,
     /// The driver does not know yet what it missed.
     notify_anyway: bool,
+    /// The driver uses indirect tables.
+    has_tables: bool,
     broken: bool,
 }
 
@@ -155,6 +159,7 @@ impl PackedQueue {
             records,
             in_order: None,
             notify_anyway: true,
+            has_tables: false,
             broken: false,
         };
         if resumed {
@@ -199,6 +204,7 @@ impl PackedQueue {
             return Err(QueueError::Broken);
         }
         let before = out.len();
+        out.prepare(&self.view, self.recovered.len());
         for recovered in &self.recovered {
             if let Err(error) = self.rewalk(recovered, out) {
                 out.cut(before);
@@ -272,9 +278,12 @@ impl PackedQueue {
             }
             let ahead = self.avail.advance(AHEAD.min(self.config.size), self.config.size);
             self.parts.ring.prefetch(ahead.index);
-            let soon = self.avail.advance(TABLES_AHEAD.min(self.config.size), self.config.size);
-            let descriptor = self.parts.ring.read(soon.index);
-            prefetch_table(&self.view, descriptor.addr, descriptor.at14);
+            if self.has_tables {
+                let soon = self.avail.advance(TABLES_AHEAD.min(self.config.size), self.config.size);
+                let descriptor = self.parts.ring.read(soon.index);
+                prefetch_table(&self.view, descriptor.addr, descriptor.at14);
+            }
+            out.prepare(&self.view, 1);
             let first = Descriptor { addr: self.parts.ring.addr(self.avail.index).load(Relaxed), ..first };
             match self.walk(first, out) {
                 Ok((id, slots)) => {
@@ -315,6 +324,7 @@ impl PackedQueue {
             }
             slots += 1;
             let flags = descriptor.at14;
+            self.has_tables |= flags & INDIRECT != 0;
             walk.ring_descriptor(descriptor.addr, descriptor.len, flags)?;
             if self.records.is_some() {
                 self.raw.push(descriptor);

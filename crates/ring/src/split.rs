@@ -11,7 +11,7 @@ use softdpu_sys::{IoMemory, prefetch};
 use crate::area::{Available, Descriptors, UsedRing};
 use crate::chain::{Limits, Walk, prefetch_table, single};
 use crate::inflight::SplitRecords;
-use crate::layout::{NEXT, NO_INTERRUPT, NO_NOTIFY, need_event};
+use crate::layout::{INDIRECT, NEXT, NO_INTERRUPT, NO_NOTIFY, need_event};
 use crate::positions::InOrder;
 use crate::sync::{observe, publish, publish_then_look};
 use crate::{Chain, Format, InflightRecords, Position, QueueConfig, QueueError, RingAddresses, Sink, Used};
@@ -54,6 +54,8 @@ pub struct SplitQueue {
     /// The driver does not know yet what it missed.
     notify_anyway: bool,
     guess: Guess,
+    /// The driver uses indirect tables.
+    has_tables: bool,
     broken: bool,
 }
 
@@ -111,6 +113,7 @@ impl SplitQueue {
             in_order: None,
             notify_anyway: true,
             guess: Guess::default(),
+            has_tables: false,
             broken: false,
         })
     }
@@ -141,6 +144,7 @@ impl SplitQueue {
             return Err(QueueError::Broken);
         }
         let before = out.len();
+        out.prepare(&self.view, self.recovered.len());
         for at in 0..self.recovered.len() {
             let head = self.recovered[at];
             match self.walk(head, out) {
@@ -237,6 +241,7 @@ impl SplitQueue {
         let mut index = self.last_avail;
         let mut left = count;
         let mut heads = [0u16; AHEAD];
+        out.prepare(&self.view, count);
         while left > 0 {
             let batch = left.min(AHEAD);
             for head in &mut heads[..batch] {
@@ -248,7 +253,9 @@ impl SplitQueue {
                 index = index.wrapping_add(1);
             }
             for (at, head) in heads[..batch].iter().enumerate() {
-                if let Some(soon) = heads[..batch].get(at + TABLES_AHEAD) {
+                if self.has_tables
+                    && let Some(soon) = heads[..batch].get(at + TABLES_AHEAD)
+                {
                     let descriptor = self.descriptors.read(*soon);
                     prefetch_table(&self.view, descriptor.addr, descriptor.at12);
                 }
@@ -283,6 +290,7 @@ impl SplitQueue {
         loop {
             let descriptor = self.descriptors.read(index);
             let flags = descriptor.at12;
+            self.has_tables |= flags & INDIRECT != 0;
             slots += 1;
             walk.ring_descriptor(descriptor.addr, descriptor.len, flags)?;
             if flags & NEXT == 0 {

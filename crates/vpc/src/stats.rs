@@ -62,6 +62,15 @@ impl Stats {
         }
     }
 
+    /// Frames that flows sent to ports of this node.
+    #[inline]
+    pub(crate) fn count_local(&mut self, frames: u64) {
+        self.received += frames;
+        self.local += frames;
+        self.flow += frames;
+        self.cached += frames;
+    }
+
     pub(crate) fn count_software(&mut self, verdict: &Verdict) {
         match verdict {
             Verdict::Drop(reason) => self.dropped_software[*reason as usize] += 1,

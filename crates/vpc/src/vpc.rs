@@ -98,20 +98,28 @@ impl Vpc {
         }));
         self.stages.clear();
         let first = verdicts.len();
+        verdicts.reserve(packets.len());
+        let mut local = 0;
         for (at, (packet, seen)) in packets.iter_mut().zip(&self.seen).enumerate() {
             if let Some((seen, line)) = seen
                 && let Some(action) = self.flows.get(*line, &seen.key)
                 && let Some(verdict) = after::follow(&self.tables, packet, seen, action, &mut self.id)
             {
-                self.stats.flow += 1;
-                self.stats.cached += 1;
-                self.stats.count(&verdict);
+                match verdict {
+                    Verdict::Local { .. } => local += 1,
+                    other => {
+                        self.stats.flow += 1;
+                        self.stats.cached += 1;
+                        self.stats.count(&other);
+                    }
+                }
                 verdicts.push(verdict);
                 continue;
             }
             self.stages.push((at as u32, Stage::Stopped(Stop::Drop(DropReason::Unresolved))));
             verdicts.push(Verdict::Drop(DropReason::Unresolved));
         }
+        self.stats.count_local(local);
         if !self.stages.is_empty() {
             self.decide(now, packets, &mut verdicts[first..]);
         }

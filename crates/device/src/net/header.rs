@@ -114,6 +114,9 @@ fn le16(bytes: &[u8; header::SIZE], at: usize) -> u16 {
 }
 
 impl TxHeader {
+    /// Of a frame to which nothing is left to do.
+    pub const FINISHED: TxHeader = TxHeader { checksum: Checksum::Complete, segmentation: None };
+
     /// Reads the header of a frame of `len` bytes from a driver that accepted `negotiated`.
     ///
     /// Flags this device does not know are ignored (§5.1.6.2.2), as are `hdr_len`, a hint, and `num_buffers`.
@@ -127,6 +130,9 @@ impl TxHeader {
         }
         if len > MAX_FRAME as u32 {
             return Err(TxDrop::Long(len));
+        }
+        if bytes[header::FLAGS] & header::F_NEEDS_CSUM == 0 && bytes[header::GSO_TYPE] == header::GSO_NONE {
+            return Ok(TxHeader::FINISHED);
         }
         let checksum = if bytes[header::FLAGS] & header::F_NEEDS_CSUM == 0 {
             Checksum::Complete

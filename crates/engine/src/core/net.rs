@@ -13,7 +13,7 @@ use super::capture::Fate;
 use super::{Core, here};
 use crate::message::{CoreIndex, QueueKey, ToCore};
 use crate::net::{
-    BURST, Held, Injection, NoFrame, PARCELS, Parcel, Port, Receiver, Refused, Source, deliver, deliver_whole,
+    BURST, Held, Injection, NoFrame, PARCELS, Parcel, Port, Receiver, Refused, Source, deliver, deliver_run,
     left_to_do, prefetch, socket_header, tail_offset,
 };
 use crate::queue::{Role, State};
@@ -25,18 +25,6 @@ struct Target {
     hash: u32,
     /// Bytes of outer headers.
     overhead: u16,
-}
-
-/// Frames that go to one receive queue, one after the other.
-#[derive(Default)]
-struct Run {
-    /// The port they go to.
-    port: Option<PortId>,
-    /// Its receive queue, where that is the only one and on this core.
-    key: Option<QueueKey>,
-    /// Delivered and not counted yet.
-    frames: u64,
-    bytes: u64,
 }
 
 /// A port that has no room: the frame is to be tried again.
@@ -123,7 +111,8 @@ impl<S: TenantScheduler> Core<S> {
                     }
                     Err(NoFrame::Drop(reason)) => {
                         let source = Source::Guest(&chain.buffer, tail_offset(0));
-                        let len = chain.readable.saturating_sub(tail_offset(0) as usize);
+                        let readable = chain.buffer.len_of(0..chain.readable);
+                        let len = readable.saturating_sub(tail_offset(0)).min(MAX_FRAME as u64) as usize;
                         self.net.refuse(transmit.port, reason, source, len);
                     }
                     Err(NoFrame::Broken(reason)) => {
@@ -143,22 +132,27 @@ impl<S: TenantScheduler> Core<S> {
         let (mut done, mut bytes, mut frames, mut went) = (chains.len(), 0, 0, 0);
         let mut no_room = None;
         let mut passed = count;
-        let mut run = Run::default();
-        for (at, (packet, verdict)) in packets[..count].iter().zip(&verdicts).enumerate() {
+        let mut at = 0;
+        while at < count {
+            let run = self.deliver_run(&packets[at..count], &verdicts[at..], |index| source(at + index));
+            for (packet, head) in packets[at..][..run].iter().zip(&heads[at..]) {
+                bytes += u64::from(*head) + u64::from(packet.tail);
+            }
+            frames += run as u64;
+            went += run as u64;
+            at += run;
+            let (Some(packet), Some(verdict)) = (packets[..count].get(at), verdicts.get(at)) else { break };
             let len = usize::from(heads[at]) + packet.tail as usize;
-            let stands_for = packet.segmentation.map_or(1, |s| len.div_ceil(usize::from(s.size)) as u64);
-            if !self.continue_run(&mut run, packet, *verdict, source(at))
-                && let Err(NoRoom(by)) = self.dispatch(packet, *verdict, source(at), true)
-            {
+            if let Err(NoRoom(by)) = self.dispatch(packet, *verdict, source(at), true) {
                 (done, passed) = (usize::from(origins[at]), at);
                 no_room = Some(by);
                 break;
             }
             bytes += len as u64;
-            frames += stands_for;
+            frames += packet.segmentation.map_or(1, |s| len.div_ceil(usize::from(s.size)) as u64);
             went += 1;
+            at += 1;
         }
-        self.end_run(&mut run);
         if let Some(port) = packets[..count].first().and_then(|packet| self.net.port(packet.port)) {
             port.counters.frames_in.add(went);
             port.counters.bytes_in.add(bytes);
@@ -172,44 +166,35 @@ impl<S: TenantScheduler> Core<S> {
         (done, bytes, frames, no_room)
     }
 
-    /// Delivers a frame to the receive queue that the frames before it went to, if that is where it goes. False, and nothing has
-    /// happened, where it is not, or where anything else than delivering is to be done.
+    /// Delivers the first so many frames, returns how many, which go to the only receive queue of one port, on this core, and with
+    /// which nothing else is to be done than to deliver them.
     #[inline]
-    fn continue_run(&mut self, run: &mut Run, packet: &Packet, verdict: Verdict, source: Source<'_>) -> bool {
-        let Verdict::Local { port, .. } = verdict else { return false };
-        if run.port != Some(port) {
-            self.end_run(run);
-            match self.net.port(port) {
-                Some(Port { owner: None, receivers, .. }) => match receivers[..] {
-                    [Receiver { core, key }] if core == self.index => run.key = Some(key),
-                    _ => run.key = None,
-                },
-                _ => run.key = None,
-            }
-            run.port = Some(port);
-        }
-        let Some(queue) = run.key.and_then(|key| here(&mut self.queues, key)).filter(|queue| queue.takes_work()) else {
-            return false;
+    fn deliver_run<'a>(
+        &mut self,
+        packets: &[Packet],
+        verdicts: &[Verdict],
+        source: impl Fn(usize) -> Source<'a>,
+    ) -> usize {
+        let Some(Verdict::Local { port, .. }) = verdicts.first().copied() else { return 0 };
+        let key = match self.net.port(port) {
+            Some(Port { owner: None, receivers, .. }) => match receivers[..] {
+                [Receiver { core, key }] if core == self.index => key,
+                _ => return 0,
+            },
+            _ => return 0,
         };
-        let len = packet.len() as u64;
-        if !deliver_whole(queue, packet, source) {
-            return false;
-        }
-        if !queue.touched {
-            queue.touched = true;
-            self.touched.push(queue.key.number);
-        }
-        run.frames += 1;
-        run.bytes += len;
-        true
-    }
-
-    /// Counts what went in a run.
-    fn end_run(&mut self, run: &mut Run) {
-        let Run { port: Some(port), frames, bytes, .. } = std::mem::take(run) else { return };
+        let Some(queue) = here(&mut self.queues, key).filter(|queue| queue.takes_work()) else { return 0 };
+        let same = |verdict: &&Verdict| matches!(verdict, Verdict::Local { port: to, .. } if *to == port);
+        let together = verdicts.iter().take_while(same).count();
+        let (frames, bytes) = deliver_run(queue, &packets[..together.min(packets.len())], source);
         if frames > 0 {
-            self.delivered(port, frames, bytes);
+            if !queue.touched {
+                queue.touched = true;
+                self.touched.push(key.number);
+            }
+            self.delivered(port, frames as u64, bytes);
         }
+        frames
     }
 
     fn delivered(&mut self, to: PortId, frames: u64, bytes: u64) {

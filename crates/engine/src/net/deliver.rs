@@ -49,28 +49,35 @@ pub(crate) fn deliver(queue: &mut RunningQueue, packet: &Packet, source: Source<
     written.map_err(|error| Refused::Broken(error.to_string()))
 }
 
-/// Writes a finished frame into the next buffer of a receive queue, where that was taken from the ring, both lie in one piece and it fits. False, and nothing
-/// has happened, where it is not so, and [`deliver`] is to see to it.
+/// Writes finished frames, one after the other, into the next buffers of a receive queue, for as long as those were taken from the
+/// ring, and each frame and its buffer lie in one piece and fit. Returns how many, and their bytes; [`deliver`] is to see to the
+/// next one.
 #[inline]
-pub(crate) fn deliver_whole(queue: &mut RunningQueue, packet: &Packet, source: Source<'_>) -> bool {
-    let plain = packet.checksum == Checksum::Complete && packet.segmentation.is_none();
-    let Role::Receive(receive) = &mut queue.spec.role else { return false };
-    let model = receive.model;
-    let Some(chain) = receive.taken() else { return false };
-    if !plain || chain.readable != 0 {
-        return false;
+pub(crate) fn deliver_run<'a>(
+    queue: &mut RunningQueue,
+    packets: &[Packet],
+    source: impl Fn(usize) -> Source<'a>,
+) -> (usize, u64) {
+    let Role::Receive(receive) = &mut queue.spec.role else { return (0, 0) };
+    let (model, view) = (receive.model, &queue.spec.view);
+    let is_tracked = view.is_tracked();
+    let (mut frames, mut bytes) = (0, 0);
+    for (packet, chain) in packets.iter().zip(receive.taken()) {
+        if packet.checksum != Checksum::Complete || packet.segmentation.is_some() || chain.readable != 0 {
+            break;
+        }
+        let parts = [Part::Bytes(packet.head.bytes()), source(frames).part(packet.tail as usize)];
+        let Some(written) = model.deliver_whole([0; net::abi::header::SIZE], &parts, &chain.buffer) else { break };
+        if is_tracked {
+            chain.buffer.mark_dirty_in(view, 0, written.into());
+        }
+        queue.finished.push(chain.used(written));
+        frames += 1;
+        bytes += packet.len() as u64;
     }
-    let parts = [Part::Bytes(packet.head.bytes()), source.part(packet.tail as usize)];
-    let Some(written) = model.deliver_whole([0; net::abi::header::SIZE], &parts, &chain.buffer) else {
-        return false;
-    };
-    if queue.spec.view.is_tracked() {
-        chain.buffer.mark_dirty_in(&queue.spec.view, 0, written.into());
-    }
-    queue.finished.push(chain.used(written));
-    receive.fill(1);
-    queue.taken += 1;
-    true
+    receive.fill(frames);
+    queue.taken += frames as u32;
+    (frames, bytes)
 }
 
 /// How many of the next buffers hold a frame of `len` bytes together; they are taken from the ring if need be.

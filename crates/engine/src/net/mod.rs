@@ -29,7 +29,7 @@ pub use socket::Socket;
 pub use transmit::{RateLimit, Transmit};
 
 pub(crate) use capture::{CaptureStart, Passing, Shared as CaptureShared, Trace};
-pub(crate) use deliver::{Refused, deliver, deliver_whole};
+pub(crate) use deliver::{Refused, deliver, deliver_run};
 pub(crate) use inject::Injection;
 pub(crate) use port::{Port, Receiver};
 pub(crate) use socket::{header as socket_header, left_to_do};

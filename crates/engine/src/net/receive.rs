@@ -32,10 +32,10 @@ impl Receive {
         Ok(self.ahead.get(index))
     }
 
-    /// The next free buffer, where it was taken from the ring.
+    /// The next free buffers, as far as they were taken from the ring.
     #[inline]
-    pub(crate) fn taken(&self) -> Option<&Chain> {
-        self.ahead.first()
+    pub(crate) fn taken(&self) -> &[Chain] {
+        &self.ahead
     }
 
     /// The next `count` buffers, to be filled now.

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use softdpu_device::net::{self, FRAME_OFFSET, TxDrop, TxError};
+use softdpu_device::net::{self, FRAME_OFFSET, TxDrop, TxError, TxHeader};
 use softdpu_ring::Chain;
 use softdpu_sched::{Nanos, TokenBucket};
 use softdpu_sys::IoMemory;
-use softdpu_vpc::{DropReason, HEAD, Packet, PortId};
+use softdpu_vpc::{Checksum, DropReason, HEAD, Packet, PortId};
 
 use super::offload;
 
@@ -84,8 +84,12 @@ impl Transmit {
         };
         packet.tail = frame.len - head as u32;
         packet.port = self.port;
-        packet.checksum = offload::checksum(frame.header.checksum);
-        packet.segmentation = frame.header.segmentation.map(offload::segmentation);
+        if frame.header == TxHeader::FINISHED {
+            (packet.checksum, packet.segmentation) = (Checksum::Complete, None);
+        } else {
+            packet.checksum = offload::checksum(frame.header.checksum);
+            packet.segmentation = frame.header.segmentation.map(offload::segmentation);
+        }
         Ok(())
     }
 }
