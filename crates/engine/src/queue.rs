@@ -74,6 +74,8 @@ pub(crate) struct RunningQueue {
     pub state: State,
     /// In the tenant's channel: taken from the ring and not yet run, in ring order.
     pub waiting: Chains,
+    /// Some of them were found in memory that the queue has no more.
+    pub outlived_its_view: bool,
     /// Finished in this round, not yet in the used ring.
     pub finished: Vec<Used>,
     /// Taken from the ring and not yet completed, here or on cores it was on before.
@@ -93,6 +95,7 @@ impl RunningQueue {
             spec,
             state: State::Running,
             waiting: Chains::new(),
+            outlived_its_view: false,
             finished: Vec::new(),
             taken: 0,
             former: Vec::new(),

@@ -9,7 +9,7 @@ use softdpu_memory::GuestAddress;
 use softdpu_ring::driver::Piece;
 
 use crate::nic::{AVAIL, INDIRECT, INDIRECTION, NEXT, Nic, Raw, SIZE, Settings, Side, WRITE};
-use crate::packets::{B, SINK, udp_to};
+use crate::packets::{B, SINK, udp_to, uncut};
 use crate::scene::Abuse;
 use crate::scene::Expect::{self, Breaks, Drops, Harmless, Survives};
 
@@ -88,7 +88,7 @@ fn lengths() -> Vec<Abuse> {
             Ok(lengths.len() as u64)
         }),
         plain("the longest frame, which no path takes", Drops("path-mtu"), |nic| {
-            let frame = udp_to(B, &vec![0; 65_535 - 28]);
+            let frame = uncut(udp_to(B, &vec![0; 65_535 - 28]));
             nic.send_all(&[frame.clone(), [frame, vec![0]].concat()])
         }),
         plain("padding to the longest frame", Harmless, |nic| {

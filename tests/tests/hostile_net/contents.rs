@@ -278,7 +278,7 @@ fn internet() -> Vec<Abuse> {
             vec![to(NOBODY), to(MALLORY.address), to(Ipv4Addr::new(8, 8, 8, 8)), to(Ipv4Addr::new(10, 0, 1, 11))]
         }),
         abuse("packets larger than the MTU", Drops("path-mtu"), || {
-            vec![udp_to(B, &[0; 1473]), with(udp_to(B, &[0; 1473]), AT_IP + 6, &[0x40, 0])]
+            vec![uncut(udp_to(B, &[0; 1473])), uncut(udp_to(B, &[0; 9000]))]
         }),
     ]
 }

@@ -226,7 +226,7 @@ pub fn floods() -> Vec<Flood> {
         }),
         flood("fragments", None, || plain(vec![with(udp_to(SINK, &[0; 64]), AT_IP + 6, &[0x20, 0])])),
         flood("frames of 64 KiB", Some("too-long"), || plain(vec![vec![0xaa; 66_000]])),
-        flood("frames of 64 KiB that want an answer", Some("path-mtu"), || plain(vec![udp_to(B, &[0; 65_000])])),
+        flood("frames of 64 KiB that want an answer", Some("path-mtu"), || plain(vec![uncut(udp_to(B, &[0; 65_000]))])),
         // Its driver takes no large frames: the core cuts each into more than forty and sums them. One such frame is a turn, and
         // takes as long as a thousand small ones; the pair has its 64 frames between two of them.
         Flood {

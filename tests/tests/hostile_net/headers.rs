@@ -178,7 +178,7 @@ fn segmentation() -> Vec<Abuse> {
             send(nic, &[(cut(GSO_TCPV4, 1000), large(B)), (cut_udp(1000), udp_to(B, &[0; 4000]))])
         }),
         abuse("segments larger than the path takes", Drops("path-mtu"), || {
-            vec![(cut(GSO_TCPV4, 2000), large(B)), (cut(GSO_TCPV4, 0xffff), tcp_to(B, &vec![0; 60_000]))]
+            vec![(cut(GSO_TCPV4, 2000), uncut(large(B))), (cut(GSO_TCPV4, 0xffff), uncut(tcp_to(B, &vec![0; 60_000])))]
         }),
     ]
 }

@@ -104,6 +104,11 @@ pub fn icmp6(from: Ipv6Addr, to: Ipv6Addr, kind: u8, body: &[u8]) -> Vec<u8> {
     ether(ALL_NODES, IPV6, &ipv6(from, to, ICMP6, &[&[kind, 0, 0, 0][..], body].concat()))
 }
 
+/// An IPv4 packet that nobody on the way may cut up.
+pub fn uncut(frame: Vec<u8>) -> Vec<u8> {
+    with(frame, AT_IP + 6, &[0x40, 0])
+}
+
 /// The frame with other bytes at `at`.
 pub fn with(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
     frame[at..at + bytes.len()].copy_from_slice(bytes);

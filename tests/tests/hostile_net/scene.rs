@@ -40,13 +40,13 @@ virtio-net = { network = "shared", address = ["10.0.0.67", "fd00:5d::67"], mac =
 name   = "a-nic"
 tenant = "alice"
 domain = "alice-a"
-virtio-net = { network = "shared", address = ["10.0.0.10", "fd00:5d::a"], mac = "02:5d:00:00:00:0a", queue-size = 1024, socket = "a.sock" }
+virtio-net = { network = "shared", address = "10.0.0.10", mac = "02:5d:00:00:00:0a", queue-size = 1024, socket = "a.sock" }
 
 [[device]]
 name   = "b-nic"
 tenant = "alice"
 domain = "alice-b"
-virtio-net = { network = "shared", address = ["10.0.0.11", "fd00:5d::b"], mac = "02:5d:00:00:00:0b", queue-size = 1024, socket = "b.sock" }
+virtio-net = { network = "shared", address = "10.0.0.11", mac = "02:5d:00:00:00:0b", queue-size = 1024, socket = "b.sock" }
 "#;
 
 /// What has to follow an abuse.

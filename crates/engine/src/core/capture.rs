@@ -45,14 +45,23 @@ impl Captures {
     /// Remembers what became of a frame.
     #[cold]
     pub(crate) fn note(&mut self, packet: &Packet, fate: Fate) {
-        self.fates.push((address(packet), fate));
+        self.push(address(packet), fate);
     }
 
     /// What became of `part` became of the frame that it was cut from.
     pub(crate) fn inherit(&mut self, whole: &Packet, part: &Packet) {
-        let part = address(part);
-        for (of, _) in self.fates.iter_mut().filter(|(of, _)| *of == part) {
-            *of = address(whole);
+        let (whole, part) = (address(whole), address(part));
+        // What was noted of the part is at the end, behind what was inherited from those before it.
+        let kept = self.fates.iter().rposition(|(of, _)| *of != part).map_or(0, |last| last + 1);
+        for (_, fate) in self.fates.split_off(kept) {
+            self.push(whole, fate);
+        }
+    }
+
+    /// The same may be said of each of the thousands that a frame is cut into: it is noted once.
+    fn push(&mut self, of: usize, fate: Fate) {
+        if self.fates.last() != Some(&(of, fate)) {
+            self.fates.push((of, fate));
         }
     }
 
@@ -227,6 +236,13 @@ impl Net {
     pub(crate) fn depart_reply(&mut self, port: PortId, packet: &Packet, rest: &[u8]) {
         if let Some(captures) = &mut self.captures {
             captures.depart_reply(self.vpc.tables(), port, packet, rest);
+        }
+    }
+
+    /// Frames that belong to no burst have left.
+    pub(crate) fn send_captured(&mut self) {
+        if let Some(captures) = &mut self.captures {
+            captures.send();
         }
     }
 

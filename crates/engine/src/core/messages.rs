@@ -175,6 +175,10 @@ impl<S: TenantScheduler> Core<S> {
     }
 
     fn update(&mut self, key: QueueKey, update: QueueUpdate, token: u64) {
+        if matches!(update, QueueUpdate::View(_)) {
+            // What was delivered and is not published yet would be wound back with the rest.
+            self.publish();
+        }
         let Some(queue) = here(&mut self.queues, key) else { return };
         let mut problem = None;
         match update {
@@ -186,6 +190,7 @@ impl<S: TenantScheduler> Core<S> {
                         let _ = queue.spec.ring.rewind();
                     }
                     queue.waiting.release();
+                    queue.outlived_its_view = !queue.waiting.is_empty();
                     problem = queue.spec.ring.remap(&view).err().map(|error: QueueError| error.to_string());
                 }
                 queue.spec.view = view;

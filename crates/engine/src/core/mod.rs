@@ -84,7 +84,10 @@ pub(crate) struct Core<S> {
     requests: Vec<Request>,
     done: Vec<Done>,
     batch: Chains,
+    /// Numbers of queues whose drivers are to be interrupted.
     interrupts: Vec<u32>,
+    /// The kernel did not take them the last time.
+    interrupts_fail: bool,
 
     net: Net,
     /// Frames on their way to each core.
@@ -139,6 +142,7 @@ impl<S: TenantScheduler> Core<S> {
             done: Vec::with_capacity(INTAKE),
             batch: Chains::new(),
             interrupts: Vec::new(),
+            interrupts_fail: false,
             net: Net::new(parts.tables),
             parcels: parts.parcels,
         })
@@ -391,6 +395,7 @@ impl<S: TenantScheduler> Core<S> {
             self.peers[core.0].send(ToCore::Completed { key, done });
         }
         let mut touched = std::mem::take(&mut self.touched);
+        // Those of before that could not be sent are the first.
         let mut interrupts = std::mem::take(&mut self.interrupts);
         for &number in &touched {
             let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
@@ -423,8 +428,10 @@ impl<S: TenantScheduler> Core<S> {
             }
         }
         self.interrupt(&interrupts);
-        interrupts.clear();
-        self.interrupts = interrupts;
+        if self.interrupts.is_empty() {
+            interrupts.clear();
+            self.interrupts = interrupts;
+        }
         for number in touched.drain(..) {
             let queue = self.queues[number as usize].as_deref();
             if queue.is_some_and(|queue| queue.taken == 0 && queue.stop_deadline().is_some()) {
@@ -439,8 +446,14 @@ impl<S: TenantScheduler> Core<S> {
     fn interrupt(&mut self, numbers: &[u32]) {
         let queues = numbers.iter().filter_map(|&number| self.queues.get(number as usize)?.as_deref());
         let calls = queues.filter_map(|queue| Some(queue.spec.call.as_ref()?.as_fd()));
-        if let Err(error) = self.notifier.signal(calls) {
-            tracing::error!(%error, "interrupts could not be sent");
+        match self.notifier.signal(calls) {
+            Ok(()) => self.interrupts_fail = false,
+            Err(error) => {
+                if !std::mem::replace(&mut self.interrupts_fail, true) {
+                    tracing::error!(%error, "interrupts could not be sent; they are tried again");
+                }
+                self.interrupts.extend_from_slice(numbers);
+            }
         }
     }
 
@@ -483,7 +496,7 @@ impl<S: TenantScheduler> Core<S> {
     fn nap(&mut self) {
         self.look_around();
         let now = Nanos(clock::now());
-        let mut slipped = !self.net.parcels.is_empty();
+        let mut slipped = !self.net.parcels.is_empty() || !self.touched.is_empty() || !self.interrupts.is_empty();
         let mut armed = 0;
         let mut broken = Vec::new();
         while armed < self.here.len() && !slipped {

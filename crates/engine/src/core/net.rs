@@ -13,7 +13,7 @@ use super::capture::Fate;
 use super::{Core, here};
 use crate::message::{CoreIndex, QueueKey, ToCore};
 use crate::net::{
-    BURST, Held, Injection, NoFrame, PARCELS, Parcel, Port, Receiver, Refused, Source, deliver, deliver_run,
+    BURST, Held, Injection, NoFrame, PARCELS, Parcel, Port, Receiver, Refused, Source, Transmit, deliver, deliver_run,
     left_to_do, prefetch, socket_header, tail_offset,
 };
 use crate::queue::{Role, State};
@@ -54,13 +54,20 @@ impl<S: TenantScheduler> Core<S> {
     /// Sends up to `units` frames that wait in a transmit queue's channel. Returns how many went, and their bytes.
     pub(super) fn transmit(&mut self, number: u32, units: usize) -> (usize, u64) {
         let Some(queue) = self.queues[number as usize].as_deref_mut() else { return (0, 0) };
+        if let Role::Transmit(Transmit { held: Some(held), .. }) = &mut queue.spec.role {
+            // By a grant before this one: what this one is for waits with the rest.
+            held.units += units as u32;
+            return (0, 0);
+        }
         let units = units.min(queue.waiting.len());
         let tenant = queue.spec.tenant;
         std::mem::swap(&mut self.batch, &mut queue.waiting);
         let batch = std::mem::take(&mut self.batch);
         let (mut done, mut bytes, mut frames) = (0, 0, 0);
         let mut held = None;
-        while done < units && held.is_none() {
+        let is_broken =
+            |core: &Self| core.queues[number as usize].as_deref().is_none_or(|queue| queue.state == State::Broken);
+        while done < units && held.is_none() && !is_broken(self) {
             let burst = &batch[done..units.min(done + BURST)];
             let (went, went_bytes, went_frames, no_room) = self.burst(number, burst);
             done += went;
@@ -69,19 +76,25 @@ impl<S: TenantScheduler> Core<S> {
             held = no_room;
         }
         self.batch = batch;
-        self.channels.leave(tenant, done as u32);
-        let Some(queue) = self.queues[number as usize].as_deref_mut() else { return (done, bytes) };
-        if queue.state == State::Broken {
+        let queue = self.queues[number as usize].as_deref_mut().filter(|queue| queue.state != State::Broken);
+        let Some(queue) = queue else {
+            // Whoever broke it saw an empty queue: everything that waited is here.
+            self.channels.leave(tenant, self.batch.len() as u32);
             self.batch.clear();
             self.batch.release();
             return (done, bytes);
-        }
+        };
+        self.channels.leave(tenant, done as u32);
         queue.finished.extend(self.batch.take(done).iter().map(|chain| chain.used(0)));
         if !queue.touched && !queue.finished.is_empty() {
             queue.touched = true;
             self.touched.push(number);
         }
         std::mem::swap(&mut self.batch, &mut queue.waiting);
+        if queue.outlived_its_view && queue.waiting.is_empty() {
+            queue.outlived_its_view = false;
+            queue.waiting.release();
+        }
         if let Role::Transmit(transmit) = &mut queue.spec.role {
             transmit.held = held.map(|by| Held { by, units: (units - done) as u32 });
             transmit.took(frames, bytes);
@@ -281,7 +294,11 @@ impl<S: TenantScheduler> Core<S> {
         let (ports, index) = (&self.net.ports, self.index);
         let port = |PortId(id): PortId| ports.get(id as usize).and_then(Option::as_ref);
         self.net.vpc.advertise(now, |id| port(id).is_some_and(|port| port.is_up_at(index)), &mut replies);
+        let any = !replies.is_empty();
         self.send_replies(replies, None);
+        if any {
+            self.net.send_captured();
+        }
     }
 
     /// Sends what the software tier wants sent because of a frame `from` a port, or of itself.
