@@ -47,10 +47,12 @@ impl GuestDevice {
     /// The arguments, one for each word.
     ///
     /// QEMU 7.2 without KVM dies when a vhost-user interface with MSI-X starts: the notifiers of its vectors look into a
-    /// table of KVM's that is not there. There the interface gets INTx, unless it says itself how many it wants, and the
-    /// arguments are softdpu's otherwise.
+    /// table of KVM's that is not there. There the interface gets INTx, whatever number of vectors it asks for, and the arguments
+    /// are softdpu's otherwise. An interface that QEMU serves itself is left as it is.
     pub(crate) fn arguments(&self, accel: Accel) -> Vec<String> {
-        let interface = |argument: &str| argument.starts_with("virtio-net-pci,") && !argument.contains(",vectors=");
+        let qemus_own =
+            self.arguments.iter().any(|argument| argument.starts_with("stream,") || argument.starts_with("tap,"));
+        let interface = |argument: &str| argument.starts_with("virtio-net-pci,") && !qemus_own;
         let fit = |argument: &String| match accel {
             Accel::Tcg if interface(argument) => format!("{argument},vectors=0"),
             _ => argument.clone(),
@@ -87,5 +89,10 @@ mod tests {
         let device = GuestDevice::parse(PRINTED).unwrap();
         assert_eq!(device.arguments(Accel::Tcg).last().unwrap(), "virtio-net-pci,netdev=softdpu-nic,vectors=0");
         assert_eq!(device.arguments(Accel::Kvm).last().unwrap(), "virtio-net-pci,netdev=softdpu-nic");
+        // QEMU takes the last of two.
+        let pairs = GuestDevice::parse(&PRINTED.replace("netdev=softdpu-nic", "netdev=softdpu-nic,mq=on,vectors=6"));
+        assert!(pairs.unwrap().arguments(Accel::Tcg).last().unwrap().ends_with(",vectors=6,vectors=0"));
+        let own = ["-netdev", "stream,id=n0", "-device", "virtio-net-pci,netdev=n0,vectors=4"];
+        assert_eq!(GuestDevice::new(&own).arguments(Accel::Tcg).last().unwrap(), own[3]);
     }
 }
