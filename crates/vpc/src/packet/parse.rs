@@ -311,7 +311,7 @@ fn ipv6(frame: Frame<'_>, header: usize) -> Result<Ip, DropReason> {
         return Err(DropReason::Truncated);
     }
     let packet = Frame { len: end, ..frame };
-    let (mut next, mut transport, mut fragment, mut walked) = (fixed[6], header + IPV6, None, 0);
+    let (mut next, mut transport, mut part, mut walked) = (fixed[6], header + IPV6, None, 0);
     while let HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION = next {
         // Hop-by-hop options come first or not at all (§4.1).
         if walked == MOST_EXTENSIONS || (next == HOP_BY_HOP && walked != 0) {
@@ -320,18 +320,18 @@ fn ipv6(frame: Frame<'_>, header: usize) -> Result<Ip, DropReason> {
         walked += 1;
         let extension: [u8; 8] = packet.at(transport)?;
         if next == FRAGMENT {
-            if fragment.is_some() {
+            if part.is_some() {
                 return Err(DropReason::Malformed);
             }
             let field = u16::from_be_bytes([extension[2], extension[3]]);
-            let part = Fragment {
+            let found = Fragment {
                 offset: field & 0xfff8,
                 more: field & 1 != 0,
                 id: u32::from_be_bytes([extension[4], extension[5], extension[6], extension[7]]),
             };
-            fragment = Some(part);
+            part = Some(found);
             (next, transport) = (extension[0], transport + 8);
-            if part.offset != 0 {
+            if found.offset != 0 {
                 break;
             }
             continue;
@@ -346,6 +346,8 @@ fn ipv6(frame: Frame<'_>, header: usize) -> Result<Ip, DropReason> {
             return Err(DropReason::Truncated);
         }
     }
+    // Nothing before it, nothing after it: the packet is whole (RFC 6946 §4).
+    let fragment = part.filter(|part: &Fragment| part.offset != 0 || part.more);
     Ok(Ip {
         source: Ipv6Addr::from(source).into(),
         destination: Ipv6Addr::from(destination).into(),
