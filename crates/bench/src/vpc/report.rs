@@ -77,12 +77,8 @@ impl Report {
     pub fn table(&self) -> String {
         // Writing to a String cannot fail.
         let mut out = String::new();
-        match self.ticks {
-            Some(ticks) => {
-                drop(writeln!(out, "one core; a cycle is one of {ticks:.2} GHz, the time-stamp counter's\n"))
-            }
-            None => out.push_str("one core\n\n"),
-        }
+        let cycles = self.ticks.map(|ticks| format!("; a cycle is one of {ticks:.2} GHz, the time-stamp counter's"));
+        let _ = writeln!(out, "one core{}\n", cycles.unwrap_or_default());
         let _ = writeln!(out, "{:<52} {:>12} {:>27} {:>9} {:>8}", "case", "median", "min - max", "ns", "cycles");
         for measurement in &self.measurements {
             let (median, least, most) = measurement.spread();
