@@ -11,6 +11,7 @@
 #   arping ADDRESS         who answers ARP for the address
 #   features               what driver and kernel made of the device
 #   serve                  a web server with /file, /name and /cgi-bin/stream?N (the file N times in a row), and iperf3's
+#   mirror                 sends back whatever comes over a connection to port 7
 #   iperf ADDRESS SECONDS [OPTION...]      TCP throughput to the server; `-R`: from it
 #   account                what went through all interfaces so far, interrupts of virtio devices, and the processor's time (1/100 s)
 #   fetch ADDRESS PATH     an HTTP transfer over one connection, and its checksum; reports `progress` when it is under way
@@ -99,6 +100,9 @@ serve() {
     chmod 755 $WEB/cgi-bin/stream
     busybox httpd -p 80 -h $WEB && iperf3 -s -D && detail "mib=$MIB sum=$(sha256sum <$WEB/file | cut -d ' ' -f 1)"
 }
+
+listens() { grep -q ":$1 .* 0A " /proc/net/tcp /proc/net/tcp6; }
+mirror() { busybox nc -ll -p 7 -e busybox cat & until_true listens 0007; }
 
 iperf() {
     server=$1 seconds=$2

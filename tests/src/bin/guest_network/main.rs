@@ -47,6 +47,9 @@ struct Options {
     /// More keys of softdpu's interfaces in its site file, such as `queue-size = 256, packed = false`
     #[arg(long, value_name = "KEYS", default_value = "")]
     interface: String,
+    /// How long softdpu's core spins without work before it sleeps, as `idle-sleep` in its site file
+    #[arg(long, value_name = "TIME", default_value = "50 us")]
+    idle_sleep: String,
     /// Print one JSON object a line instead of a table
     #[arg(long)]
     json: bool,
@@ -127,7 +130,7 @@ fn measure(options: &Options, lab: &Lab) -> Result<(), Failure> {
     let namespace = namespace.ok();
     let ways = Way::possible(accel == Accel::Kvm || qemu.has_msix_without_kvm(), namespace.is_some());
     eprintln!("guest-network: QEMU {} ({accel:?})", qemu.version());
-    let daemon = Daemon::start(lab.path(), &ways::site(options.server_cpu, &options.interface))?;
+    let daemon = Daemon::start(lab.path(), &ways::site(options.server_cpu, &options.idle_sleep, &options.interface))?;
     let mut guests = Vec::new();
     for side in [Side::A, Side::B] {
         guests.push(boot(lab, &daemon, namespace.as_ref(), (accel, &qemu), &ways, side)?);

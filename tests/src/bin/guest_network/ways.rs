@@ -119,10 +119,10 @@ impl Way {
 }
 
 /// softdpu's side of it; `keys`: more keys of its interfaces.
-pub fn site(cpu: usize, keys: &str) -> String {
+pub fn site(cpu: usize, idle_sleep: &str, keys: &str) -> String {
     let keys = if keys.is_empty() { String::new() } else { format!(", {keys}") };
     let mut site = format!(
-        "[node]\ndataplane = {{ cores = [{cpu}] }}\n\n[[network]]\nname = \"guests\"\nvni = 5001\ncidr = \"10.0.0.0/24\"\n"
+        "[node]\ndataplane = {{ cores = [{cpu}], idle-sleep = \"{idle_sleep}\" }}\n\n[[network]]\nname = \"guests\"\nvni = 5001\ncidr = \"10.0.0.0/24\"\n"
     );
     for side in [Side::A, Side::B] {
         site.push_str(&format!(
