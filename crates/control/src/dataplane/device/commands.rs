@@ -75,10 +75,13 @@ impl Device {
                         model.reset();
                     }
                 }
-                // A driver that resets has given its requests up; one that went away may come back for them.
-                let patience = if cause == ResetCause::Disconnect { STOP_PATIENCE } else { Duration::ZERO };
+                // A front end that resets has given its requests up; one that went away may come back for them. A status of 0 may be the
+                // driver's, or the first thing that QEMU before 8.1 says when it pauses its guest or moves it: the requests and positions
+                // are wanted then.
+                let patience = if cause == ResetCause::FrontEnd { Duration::ZERO } else { STOP_PATIENCE };
+                let end = if cause == ResetCause::Status { End::Reset } else { End::Done };
                 let all = connection.queues.keys().copied().collect();
-                return self.stop_queues(id, all, patience, End::Done, host);
+                return self.stop_queues(id, all, patience, end, host);
             }
             Command::SetConfig { offset, bytes, live_migration } => {
                 let written = self.model.as_ref().map_or(Ok(()), |model| model.write_config(offset, &bytes));
