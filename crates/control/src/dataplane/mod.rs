@@ -158,9 +158,9 @@ impl DataPlane {
             self.volumes.add(volume.clone(), None, now);
         }
         if let Some(underlay) = &site.node.underlay
-            && let Err(error) = self.networks.open_underlay(underlay, &mut self.engine)
+            && let Err(error) = self.networks.add_underlay(underlay, &mut self.engine, now)
         {
-            tracing::error!(error, "networks end at this host: its underlay cannot be used; it is tried again");
+            tracing::error!(error, "networks end at this host: its underlay has no port");
         }
         for device in &site.devices {
             self.add_device(device)?;
@@ -217,7 +217,7 @@ impl DataPlane {
         let mut beat = Instant::now() + BEAT;
         loop {
             self.turn_volumes()?;
-            self.networks.turn(&mut self.engine);
+            self.networks.turn(&self.engine, Instant::now());
             // Bounded: busy front ends must keep neither the cores' events nor the beat waiting.
             let mut taken = 0;
             while taken < MESSAGES_A_ROUND
@@ -251,7 +251,8 @@ impl DataPlane {
                 continue;
             }
             let settled = (!self.ready).then_some(settled);
-            let due = [Some(beat), fences, settled, self.volumes.next_deadline()].into_iter().flatten().min();
+            let due = [Some(beat), fences, settled, self.volumes.next_deadline(), self.networks.next_deadline()];
+            let due = due.into_iter().flatten().min();
             let pause = due.unwrap_or(beat).saturating_duration_since(now);
             let pause = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
             let bell = self.engine.bell();

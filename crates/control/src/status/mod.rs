@@ -38,9 +38,9 @@ pub struct NodeStatus {
     /// The networks.
     #[serde(default)]
     pub networks: Vec<NetworkStatus>,
-    /// What passed through the underlay, where there is one.
+    /// The underlay, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub underlay: Option<PortCounts>,
+    pub underlay: Option<UnderlayStatus>,
 }
 
 /// The data-plane process.
@@ -195,6 +195,33 @@ pub struct PortStatus {
     /// What passed through it.
     #[serde(flatten)]
     pub counts: PortCounts,
+}
+
+/// The way to other hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnderlayStatus {
+    /// The interface that carries tunnels.
+    #[serde(default)]
+    pub interface: String,
+    /// While the interface cannot be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absence: Option<UnderlayAbsence>,
+    /// What passed through it.
+    #[serde(flatten)]
+    pub counts: PortCounts,
+}
+
+/// An underlay whose interface cannot be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnderlayAbsence {
+    /// Why.
+    pub reason: String,
+    /// For how many seconds.
+    pub for_s: u64,
+    /// How often it was tried meanwhile.
+    pub attempts: u64,
+    /// In how many seconds it is tried again.
+    pub next_in_s: u64,
 }
 
 /// What passed through a port: `in` from it into the node, `out` by it out of the node. A frame that stands for several
@@ -467,6 +494,14 @@ impl NodeStatus {
             if volume.state == VolumeState::Opened && !volume.detail.is_empty() {
                 problems.push(format!("volume {} is not fenced yet: {}", volume.name, volume.detail));
             }
+        }
+        let absence =
+            self.underlay.as_ref().and_then(|underlay| Some((&underlay.interface, underlay.absence.as_ref()?)));
+        if let Some((interface, UnderlayAbsence { reason, for_s, attempts, next_in_s })) = absence {
+            problems.push(format!(
+                "the underlay {interface} is away for {}: {reason}; tried {attempts} times, again in {next_in_s} s",
+                table::elapsed(*for_s)
+            ));
         }
         for device in &self.devices {
             if device.state == DeviceState::Broken {

@@ -86,6 +86,7 @@ impl<S: TenantScheduler> Core<S> {
             }
             ToCore::Tables(tables) => self.net.vpc.replace(tables),
             ToCore::Port(id, port) => self.set_port(id, port),
+            ToCore::Socket { port, owner, socket } => self.set_socket(port, owner, socket),
             ToCore::Receivers(id, receivers) => {
                 if let Some(port) = self.net.port(id) {
                     port.receivers = receivers;
@@ -338,6 +339,7 @@ fn message_key(message: &ToCore) -> Option<QueueKey> {
         | ToCore::Tenant(..)
         | ToCore::Tables(_)
         | ToCore::Port(..)
+        | ToCore::Socket { .. }
         | ToCore::Receivers(..)
         | ToCore::Parcels(_)
         | ToCore::Capture(_)

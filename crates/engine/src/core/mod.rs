@@ -3,6 +3,7 @@
 mod capture;
 mod messages;
 mod net;
+mod ports;
 #[cfg(test)]
 mod tests;
 

@@ -31,26 +31,6 @@ struct Target {
 struct NoRoom(PortId);
 
 impl<S: TenantScheduler> Core<S> {
-    /// A port as this core has it from now on, or no more.
-    pub(super) fn set_port(&mut self, id: PortId, port: Option<Box<Port>>) {
-        if let Some(Some(old)) = self.net.ports.get(id.0 as usize)
-            && let Some(socket) = &old.socket
-        {
-            self.sleep.forget(socket.fd());
-            self.net.sockets.retain(|other| *other != id);
-        }
-        if let Some(port) = &port
-            && let Some(socket) = &port.socket
-        {
-            if let Err(error) = self.sleep.watch_port(id.0, socket.fd()) {
-                tracing::error!(port = %port.name, %error, "its socket cannot be waited for");
-            }
-            self.net.sockets.push(id);
-        }
-        self.net.set_port(id, port.map(|port| *port));
-        self.net.ports_changed();
-    }
-
     /// Sends up to `units` frames that wait in a transmit queue's channel. Returns how many went, and their bytes.
     pub(super) fn transmit(&mut self, number: u32, units: usize) -> (usize, u64) {
         let Some(queue) = self.queues[number as usize].as_deref_mut() else { return (0, 0) };

@@ -30,7 +30,7 @@ fn each(status: &NodeStatus) -> impl Iterator<Item = (&str, &str, String, &PortC
         let port = device.port.as_ref()?;
         Some((device.name.as_str(), port.network.as_str(), port.addresses.join(" "), &port.counts))
     });
-    devices.chain(status.underlay.as_ref().map(|counts| (UNDERLAY, "-", "-".to_owned(), counts)))
+    devices.chain(status.underlay.as_ref().map(|underlay| (UNDERLAY, "-", "-".to_owned(), &underlay.counts)))
 }
 
 /// What passed through the ports, a line each.
