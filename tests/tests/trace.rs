@@ -191,6 +191,38 @@ fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
 }
 
 #[test]
+fn the_status_lists_the_traces_that_are_under_way() {
+    if !can("trace-status") {
+        return;
+    }
+    Lab::run("trace-status", |lab| {
+        let scene = Scene::new(lab, "status")?;
+        let listed = || Ok::<_, Failure>(scene.daemon.status()?["traces"].clone());
+        assert_eq!(listed()?, serde_json::json!([]));
+        let first = scene.trace(&["--port", "b", "--filter", "udp"])?;
+        let second = scene.trace(&[])?;
+        scene.replay(&[datagram(2, A, B, b"one"), datagram(2, A, B, b"two")], &[])?;
+        let traces = wait_until("both frames to be counted", WAIT, || {
+            let traces = listed()?;
+            Ok((traces[0]["captured"] == 2 && traces[1]["captured"].as_u64() >= Some(4)).then_some(traces))
+        })?;
+        let of = |at: usize| ["id", "ports", "filter", "lost"].map(|key| traces[at][key].clone());
+        assert_eq!(serde_json::json!(of(0)), serde_json::json!([1, ["b"], "udp", 0]), "{traces}");
+        assert_eq!(serde_json::json!(of(1)), serde_json::json!([2, [], null, 0]), "{traces}");
+        let table = scene.daemon.command(&["status"])?;
+        assert!(table.contains("    1  b      udp"), "{table}");
+        interrupt(first)?;
+        let left = wait_until("the first to be gone", WAIT, || {
+            Ok(Some(listed()?).filter(|traces| traces.as_array().is_some_and(|traces| traces.len() == 1)))
+        })?;
+        assert_eq!(left[0]["id"], 2);
+        interrupt(second)?;
+        wait_until("the second to be gone", WAIT, || Ok((listed()? == serde_json::json!([])).then_some(())))?;
+        scene.daemon.stop()
+    });
+}
+
+#[test]
 fn dropped_frames_come_with_the_reason() {
     if !can("trace-drops") {
         return;

@@ -41,6 +41,9 @@ pub struct NodeStatus {
     /// The underlay, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub underlay: Option<UnderlayStatus>,
+    /// Packet traces that are under way.
+    #[serde(default)]
+    pub traces: Vec<TraceStatus>,
 }
 
 /// The data-plane process.
@@ -222,6 +225,24 @@ pub struct UnderlayAbsence {
     pub attempts: u64,
     /// In how many seconds it is tried again.
     pub next_in_s: u64,
+}
+
+/// A packet trace that is under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceStatus {
+    /// Counts from 1 since the data plane started.
+    pub id: u64,
+    /// Ports that it watches; none: all.
+    pub ports: Vec<String>,
+    /// Which frames; none: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
+    /// Frames that were wanted, and kept for its client.
+    pub captured: u64,
+    /// Frames that were wanted, for which there was no room.
+    pub lost: u64,
+    /// For how many seconds.
+    pub for_s: u64,
 }
 
 /// What passed through a port: `in` from it into the node, `out` by it out of the node. A frame that stands for several

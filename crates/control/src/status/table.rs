@@ -34,6 +34,7 @@ pub fn table(status: &NodeStatus) -> String {
     section(&mut out, network::networks(status));
     section(&mut out, network::ports(status));
     section(&mut out, network::drops(status));
+    section(&mut out, network::traces(status));
     section(&mut out, tenants(status));
     out
 }

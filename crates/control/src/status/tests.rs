@@ -95,6 +95,17 @@ fn sample() -> NodeStatus {
             }),
             ..UnderlayStatus::default()
         }),
+        traces: vec![
+            TraceStatus { id: 3, captured: 12, for_s: 5, ..TraceStatus::default() },
+            TraceStatus {
+                id: 7,
+                ports: vec!["vm1".to_owned(), "vm2".to_owned()],
+                filter: Some("icmp or arp".to_owned()),
+                captured: 4_200,
+                lost: 17,
+                for_s: 61,
+            },
+        ],
     }
 }
 
@@ -109,6 +120,8 @@ fn the_table_fits_and_says_what_is_broken_first() {
     assert!(text.contains("device acme-vm1-disk was closed: it is poison; another is accepted in 7 s"), "{text}");
     let away = "the underlay eth7 is away for 1m15s: eth7: no such network interface; tried 5 times, again in 14";
     assert!(text.contains(away), "{text}");
+    let traces = "TRACE  PORTS    FILTER       CAPTURED  LOST    FOR\n    3  all      -                  12     0     5s\n    7  vm1 vm2  icmp or arp     4.2 k    17  1m01s\n";
+    assert!(text.contains(traces), "{text}");
     let refused = text.lines().position(|line| line.ends_with("REFUSED")).unwrap();
     assert!(text.lines().nth(refused + 1).unwrap().ends_with("  41"), "{text}");
     for shown in ["up 1d02h", "12.3 ms", "25.0%", "acme-vm1-disk", "20 GiB", "killed by SIGKILL", "5.0 k"] {

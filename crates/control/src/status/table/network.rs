@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{layout, short, size};
+use super::{elapsed, layout, short, size};
 use crate::status::{NodeStatus, PortCounts};
 
 /// What the underlay is called where a port's name is wanted.
@@ -64,4 +64,19 @@ pub(super) fn drops(status: &NodeStatus) -> String {
         counts.dropped_in.iter().map(one("in")).chain(counts.dropped_out.iter().map(one("out")))
     });
     layout(&["DROPPED AT", "WAY", "REASON", "FRAMES>"], rows.collect())
+}
+
+/// Packet traces, a line each.
+pub(super) fn traces(status: &NodeStatus) -> String {
+    let rows = status.traces.iter().map(|trace| {
+        vec![
+            trace.id.to_string(),
+            if trace.ports.is_empty() { "all".to_owned() } else { trace.ports.join(" ") },
+            trace.filter.clone().unwrap_or_else(|| "-".to_owned()),
+            short(trace.captured),
+            short(trace.lost),
+            elapsed(trace.for_s),
+        ]
+    });
+    layout(&["TRACE>", "PORTS", "FILTER", "CAPTURED>", "LOST>", "FOR>"], rows.collect())
 }
