@@ -41,6 +41,10 @@ extern crate self as softdpu_engine;
 #[allow(dead_code, missing_docs, unreachable_pub, reason = "each program of tests uses a part of it")]
 #[path = "../tests/common/mod.rs"]
 mod common;
+#[cfg(test)]
+#[allow(dead_code, missing_docs, unreachable_pub, reason = "each program of tests uses a part of it")]
+#[path = "../tests/common/nic.rs"]
+mod common_nic;
 
 pub use by_hand::ByHand;
 pub use counters::{CoreCounters, Counter, QueueCounters, TenantCounters};
