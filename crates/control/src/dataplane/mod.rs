@@ -305,9 +305,11 @@ impl DataPlane {
     /// Starts queues whose volumes are fenced by now; when to ask again for those that are not.
     fn start_waiting(&mut self, now: Instant) -> Option<Instant> {
         let DataPlane { devices, engine, wire, cores, placements, .. } = self;
-        for device in devices.values_mut().filter(|device| device.fence_due().is_some_and(|at| at <= now)) {
-            device.start_waiting(now, &mut Host { engine, wire, cores, placements });
-        }
+        let host = &mut Host { engine, wire, cores, placements };
+        let is_due = |device: &&mut Device| device.fence_due().is_some_and(|at| at <= now);
+        // After a kill they all wait: what the first ones send is to find its receivers.
+        devices.values_mut().filter(is_due).for_each(|device| device.start_receivers(host));
+        devices.values_mut().filter(is_due).for_each(|device| device.start_waiting(now, host));
         devices.values().filter_map(Device::fence_due).min()
     }
 
