@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use softdpu_tests::netns::{Namespace, possible, run};
-use softdpu_tests::{Context, Daemon, Failure, Lab, Process, skip, softdpu, wait_until};
+use softdpu_tests::{Context, Daemon, Failure, Guest, GuestSpec, Lab, Process, Root, skip, softdpu, wait_until};
 
 const WAIT: Duration = Duration::from_secs(20);
 
@@ -310,6 +310,71 @@ fn tshark_reads_what_was_captured() {
         let found = std::fs::read_to_string(&piped).context("what tshark printed")?;
         assert_eq!(found, "142\t64\n142\t64\n");
         scene.daemon.stop()
+    });
+}
+
+#[test]
+fn a_guests_interface_is_seen_with_what_it_asks_and_what_it_is_answered() {
+    /// A step takes seconds, without KVM and on a busy machine some tens of them.
+    const DEADLINE: Duration = Duration::from_secs(180);
+    if run("tshark", &["--version"]).is_err() {
+        skip("trace-guest", "there is no tshark here");
+        return;
+    }
+    Lab::run("trace-guest", |lab| {
+        let site = r#"
+[node]
+dataplane = { cores = [0] }
+
+[[network]]
+name = "acme"
+vni  = 5001
+cidr = "10.0.0.0/16"
+
+[[device]]
+name       = "vm1"
+virtio-net = { network = "acme", address = "10.0.0.2", mac = "02:5d:00:00:00:02" }
+"#;
+        let daemon = Daemon::start(lab.path(), site)?;
+        let trace = |name: &str, arguments: &[&str]| {
+            let socket = lab.path().join("run/softdpu/api.sock").display().to_string();
+            let arguments = [&["--socket", &socket, "trace", "packet", "--port", "vm1"], arguments].concat();
+            let mut process = Process::start(name, lab.path(), &softdpu()?, arguments)?;
+            process.wait_for_line("that it traces", 0, WAIT, |line| line.contains("Ctrl-C ends").then_some(()))?;
+            Ok::<_, Failure>(process)
+        };
+        // From before the guest is there.
+        let file = lab.path().join("vm1.pcapng").display().to_string();
+        let whole = trace("whole", &["--write", &file])?;
+        let mut lines = trace("lines", &["--filter", "icmp", "--count", "6"])?;
+        let spec = GuestSpec::new("vm1").root(Root::NetworkRam).device(daemon.guest_device("vm1")?).job("network");
+        let mut guest = Guest::boot(lab.path(), spec.parameter("NAME", "vm1").parameter("MIB", 1))?;
+        guest.step("ready", DEADLINE)?;
+        guest.ask("dhcp", DEADLINE)?;
+        guest.ask("ping 10.0.0.1", DEADLINE)?;
+        assert!(lines.wait(WAIT)?.success(), "{}", lines.tail());
+        let pair = [
+            "vm1 in     98  10.0.0.2 > 10.0.0.1: ICMP echo request",
+            "vm1 out    98  10.0.0.1 > 10.0.0.2: ICMP echo reply",
+        ];
+        let printed = lines.lines();
+        assert_eq!(frames(&printed), [pair, pair, pair].concat(), "{printed:#?}");
+        guest.type_line("stop")?;
+        guest.finish(DEADLINE)?;
+        let said = interrupt(whole)?;
+        assert!(said.iter().any(|line| line == "0 frames lost for want of room"), "{said:#?}");
+        let read = |filter: &str, field: &str| {
+            tshark(&[&["-r", &file, "-Y", filter, "-T", "fields", "-e", field], &CHECKSUMS[..]].concat())
+        };
+        let mut kinds = read("dhcp.option.dhcp", "dhcp.option.dhcp")?;
+        kinds.dedup();
+        assert_eq!(kinds, ["1", "2", "3", "5"], "discover, offer, request, acknowledgement");
+        assert_eq!(read("icmp", "ip.src")?, ["10.0.0.2", "10.0.0.1"].repeat(3));
+        assert_eq!(
+            read("_ws.malformed || ip.checksum.status == 0 || icmp.checksum.status == 0", "frame.number")?,
+            [""; 0]
+        );
+        daemon.stop()
     });
 }
 
