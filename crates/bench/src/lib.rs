@@ -8,7 +8,7 @@
 //!  side_by_side ── Subjects × cases × interleaved rounds ──▶ Report: table, JSON lines, plots
 //! ```
 //!
-//! [`net`] is the same for vhost-user-net: frames from guest to guest.
+//! [`net`] is the same for vhost-user-net: frames from guest to guest. [`vpc`] measures the gateway's tables in memory.
 //!
 //! [`front_end`] is also what tests use to be a driver, a restless one or a hostile one.
 
@@ -30,6 +30,7 @@ pub mod scratch;
 pub mod side_by_side;
 pub mod subject;
 mod turns;
+pub mod vpc;
 
 pub use error::SetupError;
 pub use softdpu_ring::Format;

@@ -62,6 +62,9 @@ pub enum Command {
     /// Add, remove, list and attach devices of a running daemon
     #[command(subcommand)]
     Device(DeviceCommand),
+    /// Add, remove and list networks of a running daemon, and tell it of guests on other hosts
+    #[command(subcommand)]
+    Network(crate::network::NetworkCommand),
     /// Move queues of a running daemon between cores
     #[command(subcommand)]
     Queue(QueueCommand),
@@ -149,8 +152,8 @@ pub struct VolumeCreate {
 /// `softdpu device …`
 #[derive(Debug, Subcommand)]
 pub enum DeviceCommand {
-    /// Add a virtio-blk device
-    Add(DeviceAdd),
+    /// Add a device: a disk (--volume), an interface (--network), or a TAP (--network and --interface)
+    Add(Box<DeviceAdd>),
     /// Stop a device and close its socket
     Remove {
         /// The device
@@ -166,14 +169,33 @@ pub enum DeviceCommand {
     Args(DeviceArgs),
 }
 
-/// `softdpu device add`: the keys of `[[device]]` and its `virtio-blk`.
+/// `softdpu device add`: the keys of `[[device]]` and of its kind.
 #[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("kind").required(true).args(["volume", "network"]))]
 pub struct DeviceAdd {
     /// Its name
     pub name: String,
-    /// The volume it serves
+    /// The volume that a disk serves
     #[arg(long)]
-    pub volume: String,
+    pub volume: Option<String>,
+    /// The network that an interface is in
+    #[arg(long, requires = "address")]
+    pub network: Option<String>,
+    /// The interface's addresses in the network
+    #[arg(long, value_delimiter = ',', requires = "network")]
+    pub address: Vec<String>,
+    /// The interface's MAC address
+    #[arg(long, requires = "network")]
+    pub mac: Option<String>,
+    /// The interface's largest IP packet, where it is smaller than the network's
+    #[arg(long, requires = "network")]
+    pub mtu: Option<u16>,
+    /// Let the interface send as others: a router, a NAT appliance
+    #[arg(long, requires = "network")]
+    pub no_spoof_check: bool,
+    /// The host's interface that is made: a TAP instead of a guest's interface
+    #[arg(long, value_name = "NAME", requires = "network", conflicts_with_all = ["device_socket", "socket_owner", "socket_group", "socket_mode", "queue_size"])]
+    pub interface: Option<String>,
     /// Whose work its requests are
     #[arg(long)]
     pub tenant: Option<String>,
@@ -183,7 +205,7 @@ pub struct DeviceAdd {
     /// CPUs its queues are spread over
     #[arg(long, value_delimiter = ',')]
     pub cores: Option<Vec<u32>>,
-    /// Request queues
+    /// Request queues of a disk, queue pairs of an interface
     #[arg(long)]
     pub queues: Option<u16>,
     /// Descriptors of a queue
@@ -202,10 +224,10 @@ pub struct DeviceAdd {
     #[arg(long)]
     pub socket_mode: Option<String>,
     /// The serial number the guest sees
-    #[arg(long)]
+    #[arg(long, requires = "volume")]
     pub serial: Option<String>,
     /// The guest may not write
-    #[arg(long)]
+    #[arg(long, requires = "volume")]
     pub read_only: bool,
 }
 

@@ -1,6 +1,7 @@
 //! `softdpu bench`: measure, beside the peers that are installed.
 
 mod net;
+mod vpc;
 
 use std::fmt::Display;
 use std::io::{IsTerminal, StdoutLock};
@@ -22,6 +23,8 @@ pub enum BenchCommand {
     Block(Block),
     /// Send frames from guest to guest and to the underlay, over vhost-user, through softdpu and a peer in turns
     Net(net::Net),
+    /// The gateway's tables and tiers in memory, on one core: look-ups, flows, changes
+    Vpc(vpc::Vpc),
     /// What an interrupt costs, from the data plane's write to the driver that wakes up, and how many are saved at load
     Interrupt(Interrupt),
     /// What a daemon with idle disks takes: memory and CPU time
@@ -157,6 +160,7 @@ pub fn execute(command: &BenchCommand) -> Result<(), String> {
     match command {
         BenchCommand::Block(options) => block(options),
         BenchCommand::Net(options) => net::execute(options),
+        BenchCommand::Vpc(options) => vpc::execute(options),
         BenchCommand::Interrupt(options) => measure_interrupt(options),
         BenchCommand::Idle(options) => measure_idle(options),
     }

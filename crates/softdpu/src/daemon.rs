@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use softdpu_control::api::{Client, ClientError, DeviceArgs, Empty, Request, find_socket};
 use softdpu_control::config::{self, Problem};
-use softdpu_control::status::{self, DeviceStatus, VolumeStatus};
+use softdpu_control::status::{self, DeviceStatus, NetworkStatus, VolumeStatus};
 
 use crate::arguments::{Command, Connection, DeviceAdd, DeviceCommand, QueueCommand, VolumeCommand, VolumeCreate};
+use crate::network::{self, NetworkCommand};
 
 /// Connects to the daemon.
 pub fn connect(connection: &Connection) -> Result<Client, String> {
@@ -42,6 +43,12 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
             return Ok(());
         }
         Command::Device(DeviceCommand::Add(options)) => return add_device(connection, &options),
+        Command::Network(NetworkCommand::List { json }) => {
+            let networks: Vec<NetworkStatus> = connect(connection)?.call(&Request::NetworkList).map_err(text)?;
+            print!("{}", if json { json_line(&networks) } else { status::network_table(&networks) });
+            return Ok(());
+        }
+        Command::Network(command) => network::request(command)?,
         Command::Volume(VolumeCommand::Create(options)) => create_volume(&options)?,
         Command::Volume(VolumeCommand::Grow { name, size }) => Request::VolumeGrow { name, size },
         Command::Volume(VolumeCommand::Delete { name }) => Request::VolumeDelete { name },
@@ -88,12 +95,12 @@ fn absolute(path: &Path) -> Result<PathBuf, String> {
     std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 
-fn problems(problems: Vec<Problem>) -> String {
+pub fn problems(problems: Vec<Problem>) -> String {
     problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n         ")
 }
 
 /// An object of those members that have a value.
-fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+pub fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
     let members = members.into_iter().filter(|(_, value)| !value.is_null());
     Value::Object(members.map(|(key, value)| (key.to_owned(), value)).collect())
 }
@@ -122,25 +129,32 @@ fn create_volume(options: &VolumeCreate) -> Result<Request, String> {
 
 fn add_device(connection: &Connection, options: &DeviceAdd) -> Result<(), String> {
     let device_socket = options.device_socket.as_deref().map(absolute).transpose()?;
+    let access = [
+        ("socket", json!(device_socket)),
+        ("socket-owner", json!(options.socket_owner)),
+        ("socket-group", json!(options.socket_group)),
+        ("socket-mode", json!(options.socket_mode)),
+    ];
+    let queues = [("queues", json!(options.queues)), ("queue-size", json!(options.queue_size))];
+    let (kind, keys) = match (&options.volume, &options.interface) {
+        (Some(volume), _) => {
+            // What was not given is the daemon's to choose; a flag that was not given is no.
+            let disk =
+                [("volume", json!(volume)), ("serial", json!(options.serial)), ("read-only", json!(options.read_only))];
+            ("virtio-blk", object(disk.into_iter().chain(queues).chain(access)))
+        }
+        (None, None) => ("virtio-net", object(network::port(options).into_iter().chain(queues).chain(access))),
+        (None, Some(interface)) => {
+            let interface = [("interface", json!(interface))];
+            ("tap", object(network::port(options).into_iter().chain(queues).chain(interface)))
+        }
+    };
     let device = object([
         ("name", json!(options.name)),
         ("tenant", json!(options.tenant)),
         ("domain", json!(options.domain)),
         ("cores", json!(options.cores)),
-        (
-            "virtio-blk",
-            object([
-                ("volume", json!(options.volume)),
-                ("queues", json!(options.queues)),
-                ("queue-size", json!(options.queue_size)),
-                ("socket", json!(device_socket)),
-                ("socket-owner", json!(options.socket_owner)),
-                ("socket-group", json!(options.socket_group)),
-                ("socket-mode", json!(options.socket_mode)),
-                ("serial", json!(options.serial)),
-                ("read-only", json!(options.read_only)),
-            ]),
-        ),
+        (kind, keys),
     ]);
     // As it is: what is left out, such as the socket, is the daemon's to choose.
     let result: DeviceArgs = connect(connection)?.call_method("device.add", &device).map_err(text)?;

@@ -8,6 +8,7 @@ mod check;
 mod daemon;
 mod device_args;
 mod logging;
+mod network;
 mod run;
 mod trace;
 

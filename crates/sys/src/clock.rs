@@ -17,6 +17,13 @@ pub fn now() -> u64 {
     }
 }
 
+/// How often the time-stamp counter ticks in a nanosecond: what people call cycles when they compare. None: the clock is not
+/// made of one.
+pub fn ticks_per_nanosecond() -> Option<f64> {
+    let mult = scale().mult;
+    (mult != 0).then(|| (1u64 << 32) as f64 / mult as f64)
+}
+
 struct Scale {
     origin: Instant,
     base: u64,

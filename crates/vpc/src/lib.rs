@@ -28,7 +28,7 @@ mod software;
 pub mod spec;
 mod stats;
 mod switch;
-mod tables;
+pub mod tables;
 pub mod trace;
 mod verdict;
 mod vpc;

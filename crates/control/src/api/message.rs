@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{PacketTrace, VERSION};
+use super::{EndpointChange, PacketTrace, VERSION};
 use crate::config::{self, Bytes, Device, Network, Volume, alternatives, nearest};
 
 /// What a client asks for.
@@ -45,6 +45,17 @@ pub enum Request {
         /// The device.
         name: String,
     },
+    /// `network.add`: a network as a `[[network]]` would declare it. Result: `{}`.
+    NetworkAdd(Network),
+    /// `network.remove`: forget a network that no device is attached to. Result: `{}`.
+    NetworkRemove {
+        /// The network.
+        name: String,
+    },
+    /// `network.list`. Result: an array of [`NetworkStatus`](crate::status::NetworkStatus).
+    NetworkList,
+    /// `network.endpoints`: guests of a network on other hosts come, go and move. Result: `{}`.
+    NetworkEndpoints(EndpointChange),
     /// `queue.move`: let another core serve a queue, while it runs. Result: `{}`.
     QueueMove {
         /// The device.
@@ -78,6 +89,10 @@ pub const METHODS: &[&str] = &[
     "device.remove",
     "device.list",
     "device.args",
+    "network.add",
+    "network.remove",
+    "network.list",
+    "network.endpoints",
     "queue.move",
     "trace.packet",
     "trace.replay",
@@ -227,6 +242,10 @@ impl Request {
             Request::DeviceRemove { .. } => "device.remove",
             Request::DeviceList => "device.list",
             Request::DeviceArgs { .. } => "device.args",
+            Request::NetworkAdd(_) => "network.add",
+            Request::NetworkRemove { .. } => "network.remove",
+            Request::NetworkList => "network.list",
+            Request::NetworkEndpoints(_) => "network.endpoints",
             Request::QueueMove { .. } => "queue.move",
             Request::TracePacket(_) => "trace.packet",
             Request::TraceReplay { .. } => "trace.replay",
@@ -236,13 +255,18 @@ impl Request {
 
     pub(super) fn parameters(&self) -> Value {
         match self {
-            Request::Status | Request::VolumeList | Request::DeviceList | Request::Shutdown => json!({}),
+            Request::Status | Request::VolumeList | Request::DeviceList | Request::NetworkList | Request::Shutdown => {
+                json!({})
+            }
             Request::VolumeCreate(volume) => json!(volume),
             Request::DeviceAdd(device) => json!(device),
             Request::VolumeGrow { name, size } => json!({ "name": name, "size": size }),
-            Request::VolumeDelete { name } | Request::DeviceRemove { name } | Request::DeviceArgs { name } => {
-                json!({ "name": name })
-            }
+            Request::VolumeDelete { name }
+            | Request::DeviceRemove { name }
+            | Request::DeviceArgs { name }
+            | Request::NetworkRemove { name } => json!({ "name": name }),
+            Request::NetworkAdd(network) => json!(network),
+            Request::NetworkEndpoints(change) => json!(change),
             Request::QueueMove { device, queue, core } => json!({ "device": device, "queue": queue, "core": core }),
             Request::TracePacket(trace) => json!(trace),
             Request::TraceReplay { port } => json!({ "port": port }),
@@ -310,6 +334,10 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
         "device.remove" => name().map(|name| Request::DeviceRemove { name }),
         "device.list" => empty(Request::DeviceList),
         "device.args" => name().map(|name| Request::DeviceArgs { name }),
+        "network.add" => config::network_from_json(parameters).map(Request::NetworkAdd).map_err(site),
+        "network.remove" => name().map(|name| Request::NetworkRemove { name }),
+        "network.list" => empty(Request::NetworkList),
+        "network.endpoints" => EndpointChange::decode(typed(method, parameters)?).map(Request::NetworkEndpoints),
         "queue.move" => typed(method, parameters).map(|MoveParameters { device, queue, core }| Request::QueueMove {
             device,
             queue,

@@ -10,11 +10,13 @@
 //! encoded, from whatever loop it has. [`Client`] is the blocking other side, used by the command line.
 
 mod client;
+mod endpoints;
 mod line;
 mod message;
 mod trace;
 
 pub use client::{Client, ClientError, SOCKET_VARIABLE, find_socket};
+pub use endpoints::EndpointChange;
 pub use line::{LineBuffer, LineTooLong};
 pub use message::{
     ApiError, DeviceArgs, Empty, ErrorCode, Id, METHODS, Rejected, Request, Response, decode_request, decode_response,

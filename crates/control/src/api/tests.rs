@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::config::{Bytes, device_from_json, volume_from_json};
+use crate::config::{Bytes, device_from_json, endpoint_from_json, network_from_json, volume_from_json};
 
 const RUN: &str = "/run/softdpu";
 
@@ -32,6 +32,17 @@ fn every_request() -> Vec<Request> {
         Request::DeviceRemove { name: name() },
         Request::DeviceList,
         Request::DeviceArgs { name: name() },
+        Request::NetworkAdd(network_from_json(&json!({"name": "n", "vni": 5, "cidr": "10.0.0.0/16"})).unwrap()),
+        Request::NetworkRemove { name: name() },
+        Request::NetworkList,
+        Request::NetworkEndpoints(EndpointChange {
+            network: name(),
+            add: vec![
+                endpoint_from_json(&json!({"address": "10.0.0.9", "mac": "02:5d:00:00:00:09", "host": "192.0.2.2"}))
+                    .unwrap(),
+            ],
+            remove: vec!["10.0.0.8".parse().unwrap()],
+        }),
         Request::QueueMove { device: name(), queue: 1, core: 2 },
         Request::Shutdown,
     ]
@@ -45,6 +56,22 @@ fn every_request_is_read_as_it_was_written() {
         assert_eq!(line.matches('\n').count(), 1);
         assert_eq!(decode(line.trim_end()), Ok((id, request)));
     }
+}
+
+#[test]
+fn what_is_wrong_with_an_endpoint_is_said_with_its_place() {
+    let entry = |mac: &str| json!({"address": "10.0.0.9", "mac": mac, "host": "192.0.2.2"});
+    let parameters =
+        json!({"network": "n", "add": [entry("02:5d:00:00:00:09"), entry("02:5d")], "remove": ["10.0.0.8", "x"]});
+    let line = json!({"softdpu": 1, "id": 1, "method": "network.endpoints", "params": parameters}).to_string();
+    let error = decode(&line).unwrap_err().error;
+    assert_eq!(error.code, ErrorCode::InvalidParams);
+    assert!(error.message.contains("add[1]: ") && error.message.contains("remove[1]: "), "{error}");
+    assert!(!error.message.contains("add[0]") && !error.message.contains("remove[0]"), "{error}");
+    let many: Vec<_> = (0..1000).map(|_| entry("x")).collect();
+    let line = json!({"softdpu": 1, "id": 1, "method": "network.endpoints", "params": {"network": "n", "add": many}});
+    let error = decode(&line.to_string()).unwrap_err().error;
+    assert!(error.message.ends_with("and 990 more") && error.message.len() < 4000, "{error}");
 }
 
 #[test]
@@ -160,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_parameters_never_panic(method in prop::sample::select(vec!["volume.create", "device.add", "queue.move"]),
+    fn arbitrary_parameters_never_panic(method in prop::sample::select(vec!["volume.create", "device.add", "queue.move", "network.add", "network.endpoints"]),
                                         key in "[a-z-]{0,8}", value in any::<i64>()) {
         let line = json!({"softdpu": 1, "id": "é", "method": method, "params": {key: value, "name": value}}).to_string();
         prop_assert!(decode_request(line.as_bytes(), Path::new(RUN)).is_err());

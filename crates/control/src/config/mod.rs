@@ -129,6 +129,11 @@ pub fn network_from_json(parameters: &serde_json::Value) -> Result<Network, Vec<
     from_json(parameters, &schema::NETWORK, network::read::network)
 }
 
+/// Reads a network's guest on another host from what has the shape of `[[network.endpoint]]`.
+pub fn endpoint_from_json(parameters: &serde_json::Value) -> Result<Endpoint, Vec<Problem>> {
+    from_json(parameters, &schema::ENDPOINT, network::read::endpoint)
+}
+
 /// Reads a device from the parameters of a management request, which have the shape of `[[device]]`. A socket that is not
 /// given is put into `run_directory`.
 pub fn device_from_json(parameters: &serde_json::Value, run_directory: &Path) -> Result<Device, Vec<Problem>> {

@@ -6,6 +6,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::device::Backing;
+use super::networks::Networks;
 use super::tap;
 use super::{DataPlane, refusal};
 use crate::config;
@@ -37,6 +38,9 @@ impl DataPlane {
             Call::VolumeDelete { volume } => self.delete_volume(&volume),
             Call::DeviceAdd { device } => self.new_device(&device)?,
             Call::DeviceRemove { device } => self.remove_device(&device),
+            Call::NetworkAdd { network } => self.change_networks(|networks| networks.insert(network)),
+            Call::NetworkRemove { network } => self.change_networks(|networks| networks.remove(&network)),
+            Call::NetworkEndpoints(change) => self.change_networks(|networks| networks.change_endpoints(&change)),
             Call::QueueMove(to) => self.move_queue(to),
             Call::TracePacket { trace, greeting } => self.trace_packet(&trace, greeting, fds),
             Call::TraceReplay { port, id } => self.trace_replay(&port, id, fds),
@@ -76,6 +80,16 @@ impl DataPlane {
         }
         self.placements.retain(|(name, _), _| name != device);
         Ok(())
+    }
+
+    /// The cores forward by what `change` made of the networks; by what was there before, where it is refused.
+    fn change_networks(&mut self, change: impl FnOnce(&mut Networks) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        let before = self.networks.configured();
+        change(&mut self.networks)?;
+        self.networks.publish(&self.engine).map_err(|error| {
+            self.networks.configure(before);
+            refusal("failed", error)
+        })
     }
 
     fn move_queue(&mut self, to: Placement) -> Result<(), Refusal> {

@@ -11,10 +11,12 @@ use softdpu_vpc::{Mac, PortId, Tables};
 
 use super::broker::Wire;
 use super::nic::{self, Nic};
+use super::refusal;
 use super::tap;
 use super::underlay::Underlay;
-use crate::api::UNDERLAY;
+use crate::api::{EndpointChange, UNDERLAY};
 use crate::config::{self, DeviceKind, NetworkPort};
+use crate::link::Refusal;
 
 /// Everything of networks that is not on a core.
 pub(super) struct Networks {
@@ -50,8 +52,8 @@ impl Networks {
         let port = self.number();
         let spec = PortSpec { name: UNDERLAY.into(), socket: None, limit: None };
         let counters = engine.add_port(port, spec, None).map_err(|error| error.to_string())?;
-        let hosts = self.networks.iter().flat_map(|network| &network.endpoints).map(|e| e.host).collect();
-        self.underlay = Some(Underlay::new(settings, port, counters, hosts, now));
+        self.underlay = Some(Underlay::new(settings, port, counters, now));
+        self.find_hosts();
         self.open_underlay(engine, now);
         Ok(())
     }
@@ -73,6 +75,55 @@ impl Networks {
         }
         engine.set_socket(port, Some(socket));
         tracing::info!(interface, "the underlay is open");
+    }
+
+    /// The networks as they are configured.
+    pub(super) fn configured(&self) -> Vec<config::Network> {
+        self.networks.clone()
+    }
+
+    /// Goes on with `networks`, once they are [published](Self::publish).
+    pub(super) fn configure(&mut self, networks: Vec<config::Network>) {
+        self.networks = networks;
+        self.find_hosts();
+    }
+
+    /// One more network.
+    pub(super) fn insert(&mut self, network: config::Network) -> Result<(), Refusal> {
+        if self.networks.iter().any(|known| known.name == network.name) {
+            return Err(refusal("exists", format!("there is a network '{}' already", network.name)));
+        }
+        self.networks.push(network);
+        self.find_hosts();
+        Ok(())
+    }
+
+    /// Without the network `name`, which nothing here is attached to.
+    pub(super) fn remove(&mut self, name: &str) -> Result<(), Refusal> {
+        if let Some((device, _)) = self.ports.iter().find(|(_, port)| port.settings.network == name) {
+            return Err(refusal("busy", format!("device '{device}' is attached to network '{name}'")));
+        }
+        self.networks.retain(|network| network.name != name);
+        self.find_hosts();
+        Ok(())
+    }
+
+    /// Other guests of a network on other hosts.
+    pub(super) fn change_endpoints(&mut self, change: &EndpointChange) -> Result<(), Refusal> {
+        let network = self.networks.iter_mut().find(|known| known.name == change.network);
+        let network =
+            network.ok_or_else(|| refusal("not-found", format!("there is no network '{}'", change.network)))?;
+        network.change_endpoints(&change.add, &change.remove);
+        self.find_hosts();
+        Ok(())
+    }
+
+    /// The ways to the hosts of all endpoints are looked for, and watched.
+    fn find_hosts(&mut self) {
+        if let Some(underlay) = &mut self.underlay {
+            let endpoints = self.networks.iter().flat_map(|network| &network.endpoints);
+            underlay.set_hosts(endpoints.map(|endpoint| endpoint.host).collect());
+        }
     }
 
     /// Readable when the way to another host changed.

@@ -40,8 +40,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{Id, PacketTrace};
-use crate::config::{Device, Site, Volume};
+use crate::api::{EndpointChange, Id, PacketTrace};
+use crate::config::{Device, Network, Site, Volume};
 
 pub use error::LinkError;
 pub use frame::{Link, MAX_FRAME, MAX_FRAME_FDS, REFS_PAUSE};
@@ -217,6 +217,18 @@ pub enum Call {
         /// Which.
         device: String,
     },
+    /// Make one more network.
+    NetworkAdd {
+        /// It.
+        network: Network,
+    },
+    /// Take a network away; refused while a device is attached to it.
+    NetworkRemove {
+        /// Which.
+        network: String,
+    },
+    /// Let guests of a network on other hosts come, go and move.
+    NetworkEndpoints(EndpointChange),
     /// Move a queue to another core.
     QueueMove(Placement),
     /// Show frames to a client, whose connection is attached. From a good answer on it is the data plane's.

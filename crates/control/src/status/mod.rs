@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use prometheus::prometheus;
-pub use table::{TABLE_WIDTH, device_table, table, volume_table};
+pub use table::{TABLE_WIDTH, device_table, network_table, table, volume_table};
 pub use top::{Top, run as run_top};
 
 /// Everything about a node.

@@ -2,6 +2,8 @@
 
 mod network;
 
+pub use network::network_table;
+
 use super::{DeviceStatus, NodeStatus, QueueStatus, VolumeStatus};
 use crate::config::Bytes;
 
@@ -31,7 +33,7 @@ pub fn table(status: &NodeStatus) -> String {
     section(&mut out, activity(&status.devices));
     section(&mut out, queues(&status.devices));
     section(&mut out, volume_table(&status.volumes));
-    section(&mut out, network::networks(status));
+    section(&mut out, network_table(&status.networks));
     section(&mut out, network::ports(status));
     section(&mut out, network::drops(status));
     section(&mut out, network::traces(status));

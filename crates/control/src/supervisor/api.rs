@@ -21,11 +21,11 @@ use crate::api::{
     ApiError, ErrorCode, Id, LONGEST_REQUEST, LineBuffer, Request, Response, decode_request, encode_response,
 };
 use crate::attach;
-use crate::config::{Device, Volume};
+use crate::config::{Device, Network, Volume};
 use crate::link::{Call, Placement, Refusal, SharedFd};
 use crate::outbox::Outbox;
 use crate::status::{
-    ClosedFrontEnds, DataPlaneStatus, DeviceState, DeviceStatus, NodeStatus, TenantStatus, VolumeStatus,
+    ClosedFrontEnds, DataPlaneStatus, DeviceState, DeviceStatus, NetworkStatus, NodeStatus, TenantStatus, VolumeStatus,
 };
 
 /// The most clients at once; more wait in the backlog.
@@ -59,6 +59,7 @@ pub(super) enum Part {
     Node,
     Volumes,
     Devices,
+    Networks,
 }
 
 /// What an answer of the data plane is for.
@@ -249,6 +250,7 @@ impl Supervisor {
             Request::Status => return self.read(Purpose::Read(ticket, Part::Node)),
             Request::VolumeList => return self.read(Purpose::Read(ticket, Part::Volumes)),
             Request::DeviceList => return self.read(Purpose::Read(ticket, Part::Devices)),
+            Request::NetworkList => return self.read(Purpose::Read(ticket, Part::Networks)),
             Request::DeviceArgs { name } => {
                 let outcome = self.device_args(&name);
                 return self.answer(ticket, outcome);
@@ -265,6 +267,9 @@ impl Supervisor {
             Request::VolumeDelete { name } => Change::VolumeDelete { name },
             Request::DeviceAdd(device) => Change::DeviceAdd(device),
             Request::DeviceRemove { name } => Change::DeviceRemove { name },
+            Request::NetworkAdd(network) => Change::NetworkAdd(network),
+            Request::NetworkRemove { name } => Change::NetworkRemove { name },
+            Request::NetworkEndpoints(change) => Change::NetworkEndpoints(change),
             Request::QueueMove { device, queue, core } => Change::QueueMove(Placement { device, queue, core }),
         };
         self.changes.push_back((change, ticket));
@@ -299,6 +304,7 @@ impl Supervisor {
                     Part::Node => json!(status),
                     Part::Volumes => json!(status.volumes),
                     Part::Devices => json!(status.devices),
+                    Part::Networks => json!(status.networks),
                 };
                 self.answer_late(ticket, Ok(result));
             }
@@ -493,7 +499,18 @@ impl Supervisor {
             socket: device.access().map(|access| access.socket.clone()).unwrap_or_default(),
             ..DeviceStatus::default()
         };
+        let network = |network: &Network| NetworkStatus {
+            name: network.name.clone(),
+            tenant: network.tenant.clone(),
+            vni: network.vni.get(),
+            subnets: network.cidr.iter().map(ToString::to_string).collect(),
+            gateways: network.gateway.iter().map(ToString::to_string).collect(),
+            mtu: site.network_mtu(network).unwrap_or_default(),
+            ports: 0,
+            remote_endpoints: network.endpoints.len() as u32,
+        };
         NodeStatus {
+            networks: site.networks.iter().map(network).collect(),
             devices: site.devices.iter().map(device).collect(),
             volumes: site.volumes.iter().map(volume).collect(),
             tenants: site

@@ -1,25 +1,25 @@
 //! What is to run: the site file, and what was changed on the running daemon since.
 //!
 //! Changes are kept in `node.state-directory` as an overlay, which is laid over the site file at the next start: volumes and
-//! devices that were made, names that were removed, sizes that were grown to.
+//! devices and networks that were made, names that were removed, sizes that were grown to.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod overlay;
+
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::api::{ApiError, ErrorCode};
-use crate::config::{Backend, Bytes, DEFAULT_TENANT, Device, Problem, Severity, Site, Tenant, Volume};
+use crate::api::{ApiError, EndpointChange, ErrorCode};
+use crate::config::{Backend, Bytes, DEFAULT_TENANT, Device, Network, Problem, Severity, Site, Tenant, Volume};
 use crate::link::{Call, Placement};
+use overlay::{FORMAT, Overlay};
 
 /// The overlay's file in the state directory.
 const FILE: &str = "desired.json";
-
-/// The overlay's format.
-const FORMAT: u32 = 1;
 
 /// Why the changes of an earlier run cannot be used.
 #[derive(Debug, Error)]
@@ -54,6 +54,9 @@ pub(super) enum Change {
     VolumeDelete { name: String },
     DeviceAdd(Device),
     DeviceRemove { name: String },
+    NetworkAdd(Network),
+    NetworkRemove { name: String },
+    NetworkEndpoints(EndpointChange),
     QueueMove(Placement),
 }
 
@@ -66,72 +69,10 @@ impl Change {
             Change::VolumeDelete { name } => Call::VolumeDelete { volume: name },
             Change::DeviceAdd(device) => Call::DeviceAdd { device },
             Change::DeviceRemove { name } => Call::DeviceRemove { device: name },
+            Change::NetworkAdd(network) => Call::NetworkAdd { network },
+            Change::NetworkRemove { name } => Call::NetworkRemove { network: name },
+            Change::NetworkEndpoints(change) => Call::NetworkEndpoints(change),
             Change::QueueMove(placement) => Call::QueueMove(placement),
-        }
-    }
-}
-
-/// The changes since the site file.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Overlay {
-    format: u32,
-    volumes: BTreeMap<String, Volume>,
-    removed_volumes: BTreeSet<String>,
-    grown: BTreeMap<String, Bytes>,
-    devices: BTreeMap<String, Device>,
-    removed_devices: BTreeSet<String>,
-}
-
-impl Default for Overlay {
-    fn default() -> Self {
-        Overlay {
-            format: FORMAT,
-            volumes: BTreeMap::new(),
-            removed_volumes: BTreeSet::new(),
-            grown: BTreeMap::new(),
-            devices: BTreeMap::new(),
-            removed_devices: BTreeSet::new(),
-        }
-    }
-}
-
-impl Overlay {
-    fn lay_over(&self, site: &mut Site) {
-        site.devices.retain(|device| !self.removed_devices.contains(&device.name));
-        site.volumes.retain(|volume| !self.removed_volumes.contains(&volume.name));
-        site.volumes.extend(self.volumes.values().cloned());
-        for (name, size) in &self.grown {
-            grow(site, name, *size);
-        }
-        for device in self.devices.values() {
-            add_device(site, device.clone());
-        }
-    }
-
-    fn record(&mut self, change: &Change) {
-        match change.clone() {
-            Change::VolumeCreate(volume) => {
-                self.volumes.insert(volume.name.clone(), volume);
-            }
-            Change::VolumeGrow { name, size } => {
-                self.grown.insert(name, size);
-            }
-            Change::VolumeDelete { name } => {
-                self.grown.remove(&name);
-                if self.volumes.remove(&name).is_none() {
-                    self.removed_volumes.insert(name);
-                }
-            }
-            Change::DeviceAdd(device) => {
-                self.devices.insert(device.name.clone(), device);
-            }
-            Change::DeviceRemove { name } => {
-                if self.devices.remove(&name).is_none() {
-                    self.removed_devices.insert(name);
-                }
-            }
-            Change::QueueMove(_) => {}
         }
     }
 }
@@ -197,6 +138,13 @@ impl Desired {
                 missing("volume", name)
             }
             Change::DeviceRemove { name } if self.site.device(name).is_none() => missing("device", name),
+            Change::NetworkAdd(network) if self.site.network(&network.name).is_some() => {
+                exists("network", &network.name)
+            }
+            Change::NetworkRemove { name } if self.site.network(name).is_none() => missing("network", name),
+            Change::NetworkEndpoints(change) if self.site.network(&change.network).is_none() => {
+                missing("network", &change.network)
+            }
             Change::QueueMove(placement) if self.site.device(&placement.device).is_none() => {
                 missing("device", &placement.device)
             }
@@ -208,18 +156,29 @@ impl Desired {
                 let message = format!("volume {name:?} is in use by {}", users.join(", "));
                 Err(ApiError::new(ErrorCode::Busy, message).hint("remove its devices first"))
             }
-            Change::VolumeCreate(_)
-            | Change::VolumeGrow { .. }
-            | Change::DeviceAdd(_)
-            | Change::DeviceRemove { .. } => {
-                let mut site = self.site.clone();
-                apply(&mut site, change);
-                let problems = errors(&site);
-                if problems.is_empty() {
+            Change::NetworkRemove { name } => {
+                let users =
+                    self.site.devices.iter().filter(|device| device.port().is_some_and(|port| port.network == *name));
+                let users: Vec<&str> = users.map(|device| device.name.as_str()).collect();
+                if users.is_empty() {
                     return Ok(());
                 }
-                Err(ApiError::from_problems(ErrorCode::Refused, &problems))
+                let message = format!("network {name:?} is in use by {}", users.join(", "));
+                Err(ApiError::new(ErrorCode::Busy, message).hint("remove its devices first"))
             }
+            Change::NetworkEndpoints(endpoints) => match self.stranger(endpoints) {
+                Some((at, address)) => {
+                    let network = &endpoints.network;
+                    let message = format!("remove[{at}]: no endpoint of network {network:?} has the address {address}");
+                    Err(ApiError::new(ErrorCode::NotFound, message).hint("nothing was changed"))
+                }
+                None => self.fits(change),
+            },
+            Change::NetworkAdd(_)
+            | Change::VolumeCreate(_)
+            | Change::VolumeGrow { .. }
+            | Change::DeviceAdd(_)
+            | Change::DeviceRemove { .. } => self.fits(change),
             Change::QueueMove(placement) if !self.site.node.dataplane.cores.contains(&placement.core) => {
                 let message = format!("CPU {} is not one of the data plane's", placement.core);
                 let cores = &self.site.node.dataplane.cores;
@@ -227,6 +186,23 @@ impl Desired {
             }
             Change::QueueMove(_) => Ok(()),
         }
+    }
+
+    /// Whether the site is one that can run after `change`.
+    fn fits(&self, change: &Change) -> Result<(), ApiError> {
+        let mut site = self.site.clone();
+        apply(&mut site, change);
+        match errors(&site).as_slice() {
+            [] => Ok(()),
+            problems => Err(ApiError::from_problems(ErrorCode::Refused, problems)),
+        }
+    }
+
+    /// The first address that is to be removed and that no endpoint has: which of them, and it.
+    fn stranger(&self, change: &EndpointChange) -> Option<(usize, IpAddr)> {
+        let known: HashSet<&IpAddr> =
+            self.site.network(&change.network)?.endpoints.iter().flat_map(|endpoint| &endpoint.addresses).collect();
+        change.remove.iter().copied().enumerate().find(|(_, address)| !known.contains(address))
     }
 
     /// Makes `change`, which was checked and done. An error says that it will not survive the supervisor.
@@ -268,6 +244,13 @@ fn apply(site: &mut Site, change: &Change) {
         Change::VolumeDelete { name } => site.volumes.retain(|volume| volume.name != *name),
         Change::DeviceAdd(device) => add_device(site, device.clone()),
         Change::DeviceRemove { name } => site.devices.retain(|device| device.name != *name),
+        Change::NetworkAdd(network) => site.networks.push(network.clone()),
+        Change::NetworkRemove { name } => site.networks.retain(|network| network.name != *name),
+        Change::NetworkEndpoints(EndpointChange { network, add, remove }) => {
+            if let Some(network) = site.networks.iter_mut().find(|known| known.name == *network) {
+                network.change_endpoints(add, remove);
+            }
+        }
         Change::QueueMove(_) => {}
     }
 }
@@ -341,6 +324,96 @@ mod tests {
         assert!(again.site().device("d").is_none() && again.site().device("e").is_some());
         assert_eq!(again.site().volume("a").unwrap().backend.size(), Some(Bytes(2 << 20)));
         assert_eq!(again.site().volume("b").unwrap().backend.size(), Some(Bytes(8 << 20)));
+    }
+
+    fn endpoint(address: &str, host: &str) -> config::Endpoint {
+        let last = address.rsplit('.').next().unwrap();
+        let mac = format!("02:5d:00:00:00:{last:0>2}");
+        config::endpoint_from_json(&serde_json::json!({"address": address, "mac": mac, "host": host})).unwrap()
+    }
+
+    fn members(network: &str, add: &[(&str, &str)], remove: &[&str]) -> Change {
+        Change::NetworkEndpoints(EndpointChange {
+            network: network.to_owned(),
+            add: add.iter().map(|(address, host)| endpoint(address, host)).collect(),
+            remove: remove.iter().map(|address| address.parse().unwrap()).collect(),
+        })
+    }
+
+    fn networked(folder: &Path) -> Site {
+        let text = r#"
+            [node]
+            underlay = { interface = "eth0", address = "192.0.2.1" }
+            [[network]]
+            name = "a"
+            vni  = 1
+            cidr = "10.0.0.0/16"
+            [[network.endpoint]]
+            address = "10.0.0.2"
+            mac     = "02:5d:00:00:00:02"
+            host    = "192.0.2.2"
+            [[network.endpoint]]
+            address = "10.0.0.3"
+            mac     = "02:5d:00:00:00:03"
+            host    = "192.0.2.2"
+            [[device]]
+            name = "d"
+            tap  = { network = "a", address = "10.0.0.4", interface = "t0" }
+        "#;
+        let loaded = config::parse(text, "site.toml", folder, None);
+        let mut site = loaded.site.unwrap_or_else(|| panic!("{:?}", loaded.report));
+        site.node.state_directory = folder.join("state");
+        site
+    }
+
+    #[test]
+    fn networks_and_who_is_in_them_survive_the_supervisor() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut desired = Desired::load(networked(folder.path())).unwrap();
+        let made =
+            config::network_from_json(&serde_json::json!({"name": "b", "vni": 2, "cidr": "10.0.0.0/16"})).unwrap();
+        let changes = [
+            Change::NetworkAdd(made),
+            members("b", &[("10.0.0.5", "192.0.2.2"), ("10.0.0.6", "192.0.2.2")], &[]),
+            members("b", &[("10.0.0.5", "192.0.2.3")], &["10.0.0.5", "10.0.0.6"]),
+            members("a", &[("10.0.0.2", "192.0.2.3"), ("10.0.0.7", "192.0.2.3")], &["10.0.0.2", "10.0.0.3"]),
+            members("a", &[("10.0.0.7", "192.0.2.4")], &["10.0.0.7"]),
+        ];
+        for change in &changes {
+            desired.check(change).unwrap();
+            desired.commit(change).unwrap();
+            let again = Desired::load(networked(folder.path())).unwrap();
+            assert_eq!(again.site(), desired.site(), "after {change:?}");
+        }
+        let hosts = |network: &str| -> Vec<String> {
+            let network = desired.site().network(network).unwrap();
+            network.endpoints.iter().map(|it| format!("{} on {}", it.addresses[0], it.host)).collect()
+        };
+        assert_eq!(hosts("a"), ["10.0.0.2 on 192.0.2.3", "10.0.0.7 on 192.0.2.4"]);
+        assert_eq!(hosts("b"), ["10.0.0.5 on 192.0.2.3"]);
+        desired.commit(&Change::NetworkRemove { name: "b".into() }).unwrap();
+        desired.commit(&Change::DeviceRemove { name: "d".into() }).unwrap();
+        desired.commit(&Change::NetworkRemove { name: "a".into() }).unwrap();
+        assert!(Desired::load(networked(folder.path())).unwrap().site().networks.is_empty());
+    }
+
+    #[test]
+    fn of_a_change_of_endpoints_all_is_made_or_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let desired = Desired::load(networked(folder.path())).unwrap();
+        let refused = |change: &Change| desired.check(change).unwrap_err();
+        let unknown = refused(&members("a", &[("10.0.0.9", "192.0.2.2")], &["10.0.0.2", "10.0.0.8"]));
+        assert!(unknown.code == ErrorCode::NotFound && unknown.message.starts_with("remove[1]: "), "{unknown}");
+        assert_eq!(refused(&members("x", &[], &[])).code, ErrorCode::NotFound);
+        // A second one of an address, an address of a device, one outside, one on this host.
+        for (address, host) in
+            [("10.0.0.2", "192.0.2.2"), ("10.0.0.4", "192.0.2.2"), ("10.1.0.2", "192.0.2.2"), ("10.0.0.9", "192.0.2.1")]
+        {
+            let error = refused(&members("a", &[("10.0.0.8", "192.0.2.2"), (address, host)], &[]));
+            assert_eq!(error.code, ErrorCode::Refused, "{address} on {host}: {error}");
+        }
+        assert_eq!(refused(&Change::NetworkRemove { name: "a".into() }).code, ErrorCode::Busy);
+        assert_eq!(refused(&Change::NetworkRemove { name: "x".into() }).code, ErrorCode::NotFound);
     }
 
     #[test]

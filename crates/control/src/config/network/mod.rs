@@ -8,6 +8,7 @@ mod mac;
 pub(super) mod read;
 mod rules;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -157,6 +158,13 @@ impl Network {
     /// Whether one of its subnets is IPv6.
     pub fn has_ipv6(&self) -> bool {
         self.cidr.iter().any(|prefix| matches!(prefix, IpNet::V6(_)))
+    }
+
+    /// Takes those endpoints out that have one of the addresses `remove`, then puts `add` in.
+    pub fn change_endpoints(&mut self, add: &[Endpoint], remove: &[IpAddr]) {
+        let gone: HashSet<&IpAddr> = remove.iter().collect();
+        self.endpoints.retain(|endpoint| !endpoint.addresses.iter().any(|address| gone.contains(address)));
+        self.endpoints.extend_from_slice(add);
     }
 
     /// The MAC address of its gateways: one for all, and the same on every host, so that a guest that moves keeps it.

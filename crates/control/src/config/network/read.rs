@@ -123,7 +123,7 @@ fn first_host(subnet: &IpNet) -> IpAddr {
     }
 }
 
-fn endpoint(reader: Reader<'_>) -> Endpoint {
+pub(in crate::config) fn endpoint(reader: Reader<'_>) -> Endpoint {
     for (key, example) in [
         ("address", "address = \"10.0.0.9\""),
         ("mac", "mac = \"02:5d:00:00:00:09\""),

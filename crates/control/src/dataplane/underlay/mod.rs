@@ -66,15 +66,17 @@ pub(super) struct Before {
 
 impl Underlay {
     /// One that was not tried yet.
-    pub(super) fn new(
-        settings: &Settings,
-        port: PortId,
-        counters: Vec<Arc<PortCounters>>,
-        hosts: BTreeSet<IpAddr>,
-        now: Instant,
-    ) -> Underlay {
+    pub(super) fn new(settings: &Settings, port: PortId, counters: Vec<Arc<PortCounters>>, now: Instant) -> Underlay {
         let stage = Stage::Away(Absence::untried(now));
-        Underlay { settings: settings.clone(), port, counters, hosts, stage, facts: None, room: None }
+        Underlay { settings: settings.clone(), port, counters, hosts: BTreeSet::new(), stage, facts: None, room: None }
+    }
+
+    /// The hosts to which there are to be tunnels.
+    pub(super) fn set_hosts(&mut self, hosts: BTreeSet<IpAddr>) {
+        if let Stage::Open(interface) = &self.stage {
+            interface.hosts.want(hosts.clone());
+        }
+        self.hosts = hosts;
     }
 
     /// Tries to open the interface; what to [`take`](Self::take).

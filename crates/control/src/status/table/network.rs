@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::{elapsed, layout, short, size};
-use crate::status::{NodeStatus, PortCounts};
+use crate::status::{NetworkStatus, NodeStatus, PortCounts};
 
 /// What the underlay is called where a port's name is wanted.
 const UNDERLAY: &str = "(underlay)";
 
 /// The networks, a line each.
-pub(super) fn networks(status: &NodeStatus) -> String {
-    let rows = status.networks.iter().map(|network| {
+pub fn network_table(networks: &[NetworkStatus]) -> String {
+    let rows = networks.iter().map(|network| {
         vec![
             network.name.clone(),
             network.tenant.clone().unwrap_or_else(|| "-".to_owned()),

@@ -1,0 +1,111 @@
+//! What was measured, for people and for programs.
+
+use std::fmt::Write as _;
+use std::io;
+
+use super::Peer;
+use crate::side_by_side::{Figure, rate, spread};
+
+/// One case.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    /// Its name.
+    pub case: String,
+    /// Nanoseconds for an operation, round by round.
+    pub nanos: Vec<f64>,
+    /// Metric, unit, value.
+    pub figures: Vec<(&'static str, &'static str, f64)>,
+}
+
+impl Measurement {
+    /// Nanoseconds for an operation: median, least, most.
+    pub fn spread(&self) -> (f64, f64, f64) {
+        spread(&self.nanos)
+    }
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Ticks of the processor's time-stamp counter in a nanosecond: what cycles are counted in.
+    pub ticks: Option<f64>,
+    /// Case by case.
+    pub measurements: Vec<Measurement>,
+    /// Other people's programs.
+    pub peers: Vec<Peer>,
+    /// What was not measured, and why.
+    pub left_out: Vec<(String, String)>,
+}
+
+impl Report {
+    pub(super) fn new(ticks: Option<f64>) -> Report {
+        Report { ticks, measurements: Vec::new(), peers: Vec::new(), left_out: Vec::new() }
+    }
+
+    /// One JSON object a line.
+    ///
+    /// # Errors
+    /// Those of `to`.
+    pub fn write_json(&self, to: &mut impl io::Write) -> io::Result<()> {
+        let mut line = |subject: &str, case: &str, metric, unit, value| {
+            Figure { bench: "vpc", subject, case, metric, unit, value }.write(to)
+        };
+        for measurement in &self.measurements {
+            let (median, least, most) = measurement.spread();
+            let case = &measurement.case;
+            // Most time is least rate.
+            for (metric, nanos) in [("rate", median), ("rate-min", most), ("rate-max", least)] {
+                line("softdpu", case, metric, "1/s", 1e9 / nanos)?;
+            }
+            line("softdpu", case, "time", "ns", median)?;
+            if let Some(ticks) = self.ticks {
+                line("softdpu", case, "cycles", "1", median * ticks)?;
+            }
+            for (metric, unit, value) in &measurement.figures {
+                line("softdpu", case, metric, unit, *value)?;
+            }
+        }
+        for peer in &self.peers {
+            for (metric, unit, value) in &peer.figures {
+                line(&peer.subject, &peer.case, metric, unit, *value)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A table for people.
+    pub fn table(&self) -> String {
+        // Writing to a String cannot fail.
+        let mut out = String::new();
+        let cycles = self.ticks.map(|ticks| format!("; a cycle is one of {ticks:.2} GHz, the time-stamp counter's"));
+        let _ = writeln!(out, "one core{}\n", cycles.unwrap_or_default());
+        let _ = writeln!(out, "{:<52} {:>12} {:>27} {:>9} {:>8}", "case", "median", "min - max", "ns", "cycles");
+        for measurement in &self.measurements {
+            let (median, least, most) = measurement.spread();
+            let range = format!("{} - {}", rate(1e9 / most), rate(1e9 / least));
+            let cycles = self.ticks.map_or("-".to_owned(), |ticks| format!("{:.0}", median * ticks));
+            let _ = writeln!(
+                out,
+                "{:<52} {:>12} {range:>27} {median:>9.1} {cycles:>8}",
+                measurement.case,
+                rate(1e9 / median)
+            );
+            figures(&mut out, &measurement.figures);
+        }
+        for peer in &self.peers {
+            let _ = writeln!(out, "{}: {}", peer.subject, peer.case);
+            figures(&mut out, &peer.figures);
+        }
+        for (what, why) in &self.left_out {
+            let _ = writeln!(out, "\n{what}: left out: {why}");
+        }
+        out
+    }
+}
+
+fn figures(out: &mut String, figures: &[(&'static str, &'static str, f64)]) {
+    for (metric, unit, value) in figures {
+        let unit = if *unit == "1" { "" } else { unit };
+        let _ = writeln!(out, "    {metric:<40} {value:>12.1} {unit}");
+    }
+}

@@ -1,0 +1,122 @@
+//! The changes since the site file, as they are kept.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Change, EndpointChange, add_device, grow};
+use crate::config::{Bytes, Device, Endpoint, Network, Site, Volume};
+
+/// The format. Members may be added that are left out where they are empty.
+pub(super) const FORMAT: u32 = 1;
+
+/// The changes since the site file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Overlay {
+    pub(super) format: u32,
+    volumes: BTreeMap<String, Volume>,
+    removed_volumes: BTreeSet<String>,
+    grown: BTreeMap<String, Bytes>,
+    devices: BTreeMap<String, Device>,
+    removed_devices: BTreeSet<String>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    networks: BTreeMap<String, Network>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    removed_networks: BTreeSet<String>,
+    /// Of the site file's networks.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    endpoints: BTreeMap<String, Members>,
+}
+
+/// What was changed of a network's guests on other hosts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Members {
+    added: Vec<Endpoint>,
+    /// Addresses of those that the site file has.
+    removed: BTreeSet<IpAddr>,
+}
+
+impl Default for Overlay {
+    fn default() -> Self {
+        Overlay {
+            format: FORMAT,
+            volumes: BTreeMap::new(),
+            removed_volumes: BTreeSet::new(),
+            grown: BTreeMap::new(),
+            devices: BTreeMap::new(),
+            removed_devices: BTreeSet::new(),
+            networks: BTreeMap::new(),
+            removed_networks: BTreeSet::new(),
+            endpoints: BTreeMap::new(),
+        }
+    }
+}
+
+impl Overlay {
+    pub(super) fn lay_over(&self, site: &mut Site) {
+        site.devices.retain(|device| !self.removed_devices.contains(&device.name));
+        site.volumes.retain(|volume| !self.removed_volumes.contains(&volume.name));
+        site.volumes.extend(self.volumes.values().cloned());
+        for (name, size) in &self.grown {
+            grow(site, name, *size);
+        }
+        site.networks.retain(|network| !self.removed_networks.contains(&network.name));
+        for network in &mut site.networks {
+            if let Some(Members { added, removed }) = self.endpoints.get(&network.name) {
+                let gone: Vec<IpAddr> = removed.iter().copied().collect();
+                network.change_endpoints(added, &gone);
+            }
+        }
+        site.networks.extend(self.networks.values().cloned());
+        for device in self.devices.values() {
+            add_device(site, device.clone());
+        }
+    }
+
+    pub(super) fn record(&mut self, change: &Change) {
+        match change.clone() {
+            Change::VolumeCreate(volume) => {
+                self.volumes.insert(volume.name.clone(), volume);
+            }
+            Change::VolumeGrow { name, size } => {
+                self.grown.insert(name, size);
+            }
+            Change::VolumeDelete { name } => {
+                self.grown.remove(&name);
+                if self.volumes.remove(&name).is_none() {
+                    self.removed_volumes.insert(name);
+                }
+            }
+            Change::DeviceAdd(device) => {
+                self.devices.insert(device.name.clone(), device);
+            }
+            Change::DeviceRemove { name } => {
+                if self.devices.remove(&name).is_none() {
+                    self.removed_devices.insert(name);
+                }
+            }
+            Change::NetworkAdd(network) => {
+                self.networks.insert(network.name.clone(), network);
+            }
+            Change::NetworkRemove { name } => {
+                self.endpoints.remove(&name);
+                if self.networks.remove(&name).is_none() {
+                    self.removed_networks.insert(name);
+                }
+            }
+            Change::NetworkEndpoints(EndpointChange { network, add, remove }) => {
+                if let Some(made) = self.networks.get_mut(&network) {
+                    return made.change_endpoints(&add, &remove);
+                }
+                let Members { added, removed } = self.endpoints.entry(network).or_default();
+                added.retain(|endpoint| !endpoint.addresses.iter().any(|address| remove.contains(address)));
+                added.extend(add);
+                removed.extend(remove);
+            }
+            Change::QueueMove(_) => {}
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! `softdpu network`, and what `softdpu device add` takes of interfaces.
+
+use std::net::IpAddr;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use softdpu_control::api::{EndpointChange, Request};
+use softdpu_control::config;
+
+use crate::arguments::DeviceAdd;
+use crate::daemon::{object, problems};
+
+/// `softdpu network …`
+#[derive(Debug, Subcommand)]
+pub enum NetworkCommand {
+    /// Add a network
+    Add(NetworkAdd),
+    /// Forget a network that no device is attached to
+    Remove {
+        /// The network
+        name: String,
+    },
+    /// List networks
+    List {
+        /// Print a JSON array instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Guests of a network on other hosts
+    #[command(subcommand)]
+    Endpoint(EndpointCommand),
+}
+
+/// `softdpu network add`: the keys of `[[network]]`.
+#[derive(Debug, Args)]
+pub struct NetworkAdd {
+    /// Its name
+    pub name: String,
+    /// Its VXLAN network identifier
+    #[arg(long)]
+    pub vni: u32,
+    /// The prefixes of its subnets
+    #[arg(long, value_name = "PREFIX", value_delimiter = ',', required = true)]
+    pub cidr: Vec<String>,
+    /// The subnets' gateways, where they are not the first hosts
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub gateway: Option<Vec<String>>,
+    /// The only tenant whose devices may attach
+    #[arg(long)]
+    pub tenant: Option<String>,
+    /// Its largest IP packet
+    #[arg(long)]
+    pub mtu: Option<u16>,
+    /// The name servers that guests are told
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    pub dns: Option<Vec<String>>,
+}
+
+/// `softdpu network endpoint …`
+#[derive(Debug, Subcommand)]
+pub enum EndpointCommand {
+    /// A guest is on another host
+    Add {
+        /// The network
+        network: String,
+        /// Its addresses in the network
+        #[arg(long, value_delimiter = ',', required = true)]
+        address: Vec<IpAddr>,
+        /// Its MAC address
+        #[arg(long)]
+        mac: String,
+        /// The tunnel end point of its host
+        #[arg(long)]
+        host: String,
+        /// Its first address is known already: it has moved, and this takes the place of what was known
+        #[arg(long)]
+        replace: bool,
+    },
+    /// Guests are no more
+    Remove {
+        /// The network
+        network: String,
+        /// An address of each
+        #[arg(required = true)]
+        address: Vec<IpAddr>,
+    },
+}
+
+/// What `command` asks of the daemon.
+pub fn request(command: NetworkCommand) -> Result<Request, String> {
+    match command {
+        NetworkCommand::Add(options) => {
+            let network = object([
+                ("name", json!(options.name)),
+                ("vni", json!(options.vni)),
+                ("cidr", json!(options.cidr)),
+                ("gateway", json!(options.gateway)),
+                ("tenant", json!(options.tenant)),
+                ("mtu", json!(options.mtu)),
+                ("dns", json!(options.dns)),
+            ]);
+            config::network_from_json(&network).map(Request::NetworkAdd).map_err(problems)
+        }
+        NetworkCommand::Remove { name } => Ok(Request::NetworkRemove { name }),
+        NetworkCommand::List { .. } => Ok(Request::NetworkList),
+        NetworkCommand::Endpoint(EndpointCommand::Add { network, address, mac, host, replace }) => {
+            let endpoint = json!({ "address": address, "mac": mac, "host": host });
+            let endpoint = config::endpoint_from_json(&endpoint).map_err(problems)?;
+            let remove = endpoint.addresses.first().filter(|_| replace).copied().into_iter().collect();
+            Ok(Request::NetworkEndpoints(EndpointChange { network, add: vec![endpoint], remove }))
+        }
+        NetworkCommand::Endpoint(EndpointCommand::Remove { network, address }) => {
+            Ok(Request::NetworkEndpoints(EndpointChange { network, add: Vec::new(), remove: address }))
+        }
+    }
+}
+
+/// The keys that guests' interfaces and TAPs have in common.
+pub fn port(options: &DeviceAdd) -> [(&'static str, Value); 5] {
+    [
+        ("network", json!(options.network)),
+        ("address", json!(options.address)),
+        ("mac", json!(options.mac)),
+        ("mtu", json!(options.mtu)),
+        ("spoof-check", json!(options.no_spoof_check.then_some(false))),
+    ]
+}

@@ -1,0 +1,110 @@
+//! Networks, their ports, and guests on other hosts come, go and move while a daemon runs.
+
+#![allow(missing_docs)]
+
+use std::time::Duration;
+
+use softdpu_tests::{Daemon, Failure, Host, Lab, Wire, wait_until};
+
+const WAIT: Duration = Duration::from_secs(20);
+const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+
+fn site(host: &Host) -> String {
+    format!("[node]\ndataplane = {{ cores = [0] }}\n{}", WIRE.underlay(host))
+}
+
+/// A port in the network, at 10.0.0.NUMBER, and its interface with that address.
+fn port(daemon: &Daemon, host: &Host) -> Result<(), Failure> {
+    let address = format!("10.0.0.{}", host.number());
+    let mac = format!("02:5d:00:00:00:0{}", host.number());
+    let place = ["--network", "acme", "--address", &address, "--mac", &mac, "--interface", "acme0"];
+    daemon.command(&[&["device", "add", "port"], &place[..]].concat())?;
+    host.ip(&["addr", "add", &format!("{address}/16"), "dev", "acme0"])?;
+    Ok(())
+}
+
+/// Tells `daemon` that the other one's port is at `host`.
+fn endpoint(daemon: &Daemon, other: u8, host: &str, more: &[&str]) -> Result<String, Failure> {
+    let (address, mac) = (format!("10.0.0.{other}"), format!("02:5d:00:00:00:0{other}"));
+    let place = ["network", "endpoint", "add", "acme", "--address", &address, "--mac", &mac, "--host", host];
+    daemon.command(&[&place, more].concat())
+}
+
+fn reach(from: &Host) -> Result<(), Failure> {
+    let address = format!("10.0.0.{}", from.other());
+    wait_until(&format!("{} to reach {address}", from.name()), WAIT, || {
+        Ok(from.exec(&["ping", "-c", "1", "-W", "1", &address]).ok())
+    })?;
+    Ok(())
+}
+
+#[test]
+fn networks_ports_and_guests_elsewhere_come_and_go_while_it_runs() {
+    let test = "changes";
+    if !Host::is_possible(test) {
+        return;
+    }
+    Lab::run(test, |lab| {
+        let (a, b) = WIRE.hosts(test)?;
+        let mut at_a = a.softdpu(lab, &site(&a))?;
+        let at_b = b.softdpu(lab, &site(&b))?;
+        for (daemon, host) in [(&at_a, &a), (&at_b, &b)] {
+            daemon.command(&[
+                "network",
+                "add",
+                "acme",
+                "--vni",
+                "5001",
+                "--cidr",
+                "10.0.0.0/16",
+                "--gateway",
+                "10.0.9.9",
+            ])?;
+            port(daemon, host)?;
+            endpoint(daemon, host.other(), &WIRE.address(host.other()), &[])?;
+        }
+        reach(&a)?;
+        let list = at_a.command(&["network", "list", "--json"])?;
+        assert!(list.contains(r#""remote_endpoints":1"#) && list.contains(r#""ports":1"#), "{list}");
+
+        // What contradicts the rest is refused, and nothing changes.
+        for (refused, why) in [
+            (endpoint(&at_a, 2, &WIRE.address(2), &[]), "a second endpoint with the address of the first"),
+            (at_a.command(&["network", "remove", "acme"]), "a network in use"),
+            (
+                at_a.command(&["network", "endpoint", "remove", "acme", "10.0.0.2", "10.0.0.7"]),
+                "an endpoint that is none",
+            ),
+            (at_a.command(&["network", "add", "other", "--vni", "5001", "--cidr", "10.0.0.0/16"]), "the same VNI"),
+        ] {
+            let error = refused.err().ok_or_else(|| Failure::new(format!("{why} was not refused")))?;
+            println!("{why}: {error}");
+        }
+        reach(&a)?;
+
+        // To a host where nobody is, and back.
+        endpoint(&at_a, 2, "192.0.2.77", &["--replace"])?;
+        assert!(
+            a.exec(&["ping", "-c", "3", "-i", "0.2", "-W", "1", "10.0.0.2"]).is_err(),
+            "it still goes to the old host"
+        );
+        endpoint(&at_a, 2, &WIRE.address(2), &["--replace"])?;
+        reach(&a)?;
+
+        // The next data plane, and the next daemon, know it all.
+        at_a.kill_data_plane()?;
+        reach(&a)?;
+        at_a.stop()?;
+        let at_a = a.softdpu(lab, &site(&a))?;
+        a.ip(&["addr", "add", "10.0.0.1/16", "dev", "acme0"])?;
+        reach(&a)?;
+
+        at_a.command(&["device", "remove", "port"])?;
+        at_a.command(&["network", "endpoint", "remove", "acme", "10.0.0.2"])?;
+        at_a.command(&["network", "remove", "acme"])?;
+        let list = at_a.command(&["network", "list", "--json"])?;
+        assert_eq!(list.trim(), "[]");
+        at_a.stop()?;
+        at_b.stop()
+    });
+}
