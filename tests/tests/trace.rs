@@ -64,13 +64,9 @@ tap  = { network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", inte
         self.a.exec(&["ping", "-c", &count.to_string(), "-i", "0.05", "-W", "10", "10.0.0.3"])
     }
 
-    /// `softdpu trace packet …`, from which on no frame passes unseen.
+    /// [`trace`] of this daemon.
     fn trace(&self, arguments: &[&str]) -> Result<Process, Failure> {
-        let socket = self.folder.join("run/softdpu/api.sock").display().to_string();
-        let arguments = [&["--socket", &socket, "trace", "packet"], arguments].concat();
-        let mut process = Process::start("trace", &self.folder, &softdpu()?, arguments)?;
-        process.wait_for_line("that it traces", 0, WAIT, |line| line.contains("Ctrl-C ends").then_some(()))?;
-        Ok(process)
+        trace(&self.folder, arguments)
     }
 
     /// Brings frames in by port `a`.
@@ -83,6 +79,15 @@ tap  = { network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", inte
     fn path(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
     }
+}
+
+/// `softdpu trace packet …` of the daemon in `folder`, from which on no frame passes unseen.
+fn trace(folder: &Path, arguments: &[&str]) -> Result<Process, Failure> {
+    let socket = folder.join("run/softdpu/api.sock").display().to_string();
+    let arguments = [&["--socket", &socket, "trace", "packet"], arguments].concat();
+    let mut process = Process::start("trace", folder, &softdpu()?, arguments)?;
+    process.wait_for_line("that it traces", 0, WAIT, |line| line.contains("Ctrl-C ends").then_some(()))?;
+    Ok(process)
 }
 
 /// Ends a trace as Ctrl-C does; what it printed.
@@ -336,17 +341,10 @@ name       = "vm1"
 virtio-net = { network = "acme", address = "10.0.0.2", mac = "02:5d:00:00:00:02" }
 "#;
         let daemon = Daemon::start(lab.path(), site)?;
-        let trace = |name: &str, arguments: &[&str]| {
-            let socket = lab.path().join("run/softdpu/api.sock").display().to_string();
-            let arguments = [&["--socket", &socket, "trace", "packet", "--port", "vm1"], arguments].concat();
-            let mut process = Process::start(name, lab.path(), &softdpu()?, arguments)?;
-            process.wait_for_line("that it traces", 0, WAIT, |line| line.contains("Ctrl-C ends").then_some(()))?;
-            Ok::<_, Failure>(process)
-        };
         // From before the guest is there.
         let file = lab.path().join("vm1.pcapng").display().to_string();
-        let whole = trace("whole", &["--write", &file])?;
-        let mut lines = trace("lines", &["--filter", "icmp", "--count", "6"])?;
+        let whole = trace(lab.path(), &["--port", "vm1", "--write", &file])?;
+        let mut lines = trace(lab.path(), &["--port", "vm1", "--filter", "icmp", "--count", "6"])?;
         let spec = GuestSpec::new("vm1").root(Root::NetworkRam).device(daemon.guest_device("vm1")?).job("network");
         let mut guest = Guest::boot(lab.path(), spec.parameter("NAME", "vm1").parameter("MIB", 1))?;
         guest.step("ready", DEADLINE)?;

@@ -2,11 +2,11 @@
 
 #[path = "common/cores.rs"]
 mod cores;
+#[allow(dead_code, reason = "the tests of a core use the rest of it")]
 #[path = "common/nic.rs"]
 mod nic;
 
-use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cores::{cpus, engine, event};
@@ -16,9 +16,6 @@ use softdpu_engine::{CaptureCounts, CaptureSpec, CoreIndex, FromCore, RateLimit,
 use softdpu_ring::Format;
 use softdpu_sched::{Nanos, TokenBucket};
 use softdpu_sys::clock;
-use softdpu_vpc::packet::Mac;
-use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Spec, SubnetSpec};
-use softdpu_vpc::{PortId, Tables};
 
 const BOTH: [Format; 2] = [Format::Split, Format::Packed];
 const ALL: u64 = u64::MAX;
