@@ -6,7 +6,7 @@ mod cores;
 #[path = "common/nic.rs"]
 mod nic;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cores::{cpus, engine, event};
@@ -45,6 +45,22 @@ fn a_frame_reaches_the_other_guest_as_it_was_sent() {
             assert_eq!(found, frame, "frame {mark}");
             assert_eq!(header[10..], [1, 0]);
             b.give(1);
+        }
+    }
+}
+
+#[test]
+fn when_the_wait_for_tables_is_over_no_core_has_those_before_them() {
+    let _alone = alone();
+    for sleeps in [None, Some(Duration::from_micros(50))] {
+        let engine = engine(sleeps);
+        let mut before = tables();
+        assert!(engine.set_tables(&before).wait(Duration::from_secs(10)), "cores do not answer");
+        for round in 0..50 {
+            let next = tables();
+            assert!(engine.set_tables(&next).wait(Duration::from_secs(10)), "cores do not answer");
+            assert_eq!(Arc::strong_count(&before), 1, "a core still has the tables before round {round}");
+            before = next;
         }
     }
 }
