@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use softdpu_memory::{GuestAddress, GuestBuffer, View};
@@ -11,7 +12,7 @@ use softdpu_storage::Volume;
 use softdpu_vpc::{PortId, Tables};
 
 use crate::counters::TenantCounters;
-use crate::net::{CaptureStart, Injection, Parcel, Port, Receiver};
+use crate::net::{CaptureStart, Injection, Parcel, Port, Receiver, Socket};
 use crate::queue::RunningQueue;
 
 /// One of the engine's cores, from 0 in the order of the configuration. Not a CPU number.
@@ -81,10 +82,17 @@ pub(crate) enum ToCore {
     /// Nothing uses the volume any more.
     Detach(Arc<Volume>),
     Tenant(TenantId, Share, Arc<TenantCounters>),
-    /// Another configuration of the networks.
-    Tables(Arc<Tables>),
+    /// Another configuration of the networks; the one before it goes back to whom the core was told it by, to be freed there.
+    Tables(Arc<Tables>, Sender<Arc<Tables>>),
     /// A port is there, as this core has it, or is no more.
     Port(PortId, Option<Box<Port>>),
+    /// A port has another socket, on core `owner`, or none.
+    Socket {
+        port: PortId,
+        owner: Option<CoreIndex>,
+        /// At the owner.
+        socket: Option<Box<Socket>>,
+    },
     /// Other receive queues take a port's frames now.
     Receivers(PortId, Arc<[Receiver]>),
     /// Frames for ports of this core.

@@ -1,6 +1,8 @@
 //! The control thread's handle on networks: ports, and which queues take their frames.
 
 use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use softdpu_sched::Patience;
 use softdpu_vpc::{PortId, Tables};
@@ -8,7 +10,9 @@ use softdpu_vpc::{PortId, Tables};
 use crate::engine::{Engine, EngineError};
 use crate::mailbox::mailbox;
 use crate::message::{CoreIndex, QueueKey, ToCore};
-use crate::net::{Capture, CaptureShared, CaptureSpec, CaptureStart, Injector, Port, PortCounters, PortSpec, Receiver};
+use crate::net::{
+    Capture, CaptureShared, CaptureSpec, CaptureStart, Injector, Port, PortCounters, PortSpec, Receiver, Socket,
+};
 
 /// What the engine knows of ports.
 #[derive(Default)]
@@ -32,12 +36,34 @@ impl Network {
     }
 }
 
+/// Tables that take the place of others, core by core.
+#[derive(Debug)]
+pub struct Replacement {
+    replaced: mpsc::Receiver<Arc<Tables>>,
+    cores: usize,
+}
+
+impl Replacement {
+    /// Waits until every core has them, `patience` at the most; false: some have not. The tables before them are freed here,
+    /// not on a core.
+    pub fn wait(self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        (0..self.cores).all(|_| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.replaced.recv_timeout(left).is_ok()
+        })
+    }
+}
+
 impl Engine {
-    /// Puts another configuration of the networks into force, on each core from its next round on.
-    pub fn set_tables(&self, tables: &Arc<Tables>) {
+    /// Puts another configuration of the networks into force, on each core from its next round on. What is returned tells when
+    /// no core goes by the one before any more.
+    pub fn set_tables(&self, tables: &Arc<Tables>) -> Replacement {
+        let (sender, replaced) = mpsc::channel();
         for core in &self.cores {
-            core.mailbox.send(ToCore::Tables(Arc::clone(tables)));
+            core.mailbox.send(ToCore::Tables(Arc::clone(tables), sender.clone()));
         }
+        Replacement { replaced, cores: self.cores.len() }
     }
 
     /// Adds a port, its socket (if it has one) on `core` or on the one with the fewest queues. Returns what it counts, core by
@@ -73,6 +99,17 @@ impl Engine {
             core.mailbox.send(ToCore::Port(id, Some(Box::new(port))));
         }
         Ok(counters)
+    }
+
+    /// Gives a port another socket, on the core with the fewest queues, or none for now: what is to leave by it then is dropped
+    /// as [`PortDown`](softdpu_vpc::DropReason::PortDown).
+    pub fn set_socket(&self, port: PortId, socket: Option<Socket>) {
+        let owner = socket.is_some().then(|| self.least_loaded());
+        let mut socket = socket.map(Box::new);
+        for (index, core) in self.cores.iter().enumerate() {
+            let socket = if owner == Some(CoreIndex(index)) { socket.take() } else { None };
+            core.mailbox.send(ToCore::Socket { port, owner, socket });
+        }
     }
 
     /// Begins to capture frames on all cores.
