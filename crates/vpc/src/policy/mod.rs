@@ -15,6 +15,7 @@
 
 pub mod acl;
 mod classifier;
+pub mod conntrack;
 mod rule;
 mod tuple;
 
