@@ -16,6 +16,7 @@
 pub mod acl;
 mod classifier;
 pub mod conntrack;
+pub mod ecmp;
 pub mod group;
 mod rule;
 mod tuple;
