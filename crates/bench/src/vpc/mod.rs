@@ -8,6 +8,7 @@
 //! Nothing here moves a packet: rings and sockets are measured by [`net`](crate::net).
 
 mod exact;
+mod lpm;
 pub mod report;
 
 use softdpu_sys::clock;
@@ -61,7 +62,10 @@ struct Topic {
 }
 
 /// All parts, in the order in which packets meet them.
-const TOPICS: &[Topic] = &[Topic { name: "exact", cases: exact::cases, peers: None }];
+const TOPICS: &[Topic] = &[
+    Topic { name: "exact", cases: exact::cases, peers: None },
+    Topic { name: "lpm", cases: lpm::cases, peers: Some(lpm::peers) },
+];
 
 /// What to measure, how often and where.
 #[derive(Clone, Debug)]
