@@ -62,8 +62,21 @@ impl Server {
     ///
     /// # Errors
     /// [`SetupError::NotReady`] when the process ends, or 20 seconds pass without it.
-    pub fn until<T>(&mut self, what: &str, mut ready: impl FnMut() -> Option<T>) -> Result<T, SetupError> {
-        let deadline = Instant::now() + START;
+    pub fn until<T>(&mut self, what: &str, ready: impl FnMut() -> Option<T>) -> Result<T, SetupError> {
+        self.within(START, what, ready)
+    }
+
+    /// Waits until `ready` gives a value, as long as `limit`.
+    ///
+    /// # Errors
+    /// [`SetupError::NotReady`] when the process ends, or the time passes without it.
+    pub fn within<T>(
+        &mut self,
+        limit: Duration,
+        what: &str,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, SetupError> {
+        let deadline = Instant::now() + limit;
         loop {
             if let Some(value) = ready() {
                 return Ok(value);
@@ -72,7 +85,7 @@ impl Server {
             if ended.is_some() || Instant::now() > deadline {
                 let why = match ended {
                     Some(status) => format!("it ended ({status})"),
-                    None => format!("{} s passed", START.as_secs()),
+                    None => format!("{} s passed", limit.as_secs()),
                 };
                 return Err(SetupError::NotReady {
                     name: self.name.clone(),

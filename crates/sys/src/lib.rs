@@ -5,12 +5,14 @@
 pub mod affinity;
 pub mod buffer;
 pub mod clock;
+pub mod cpu;
 pub mod iovec;
 pub mod lock;
 pub mod namespace;
 pub mod net;
 pub mod netlink;
 pub mod notify;
+pub mod pages;
 pub mod port;
 pub mod prefetch;
 pub mod uring;

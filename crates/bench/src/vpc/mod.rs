@@ -10,6 +10,7 @@
 mod acl;
 mod conntrack;
 mod exact;
+mod lpm;
 mod policy;
 pub mod report;
 
@@ -66,6 +67,7 @@ struct Topic {
 /// All parts, in the order in which packets meet them.
 const TOPICS: &[Topic] = &[
     Topic { name: "exact", cases: exact::cases, peers: None },
+    Topic { name: "lpm", cases: lpm::cases, peers: Some(lpm::peers) },
     Topic { name: "acl", cases: acl::cases, peers: Some(acl::peers) },
     Topic { name: "conntrack", cases: conntrack::cases, peers: None },
     Topic { name: "policy", cases: policy::cases, peers: None },

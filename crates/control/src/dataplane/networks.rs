@@ -263,6 +263,9 @@ impl Networks {
     /// Puts what is attached into force on all cores.
     pub(super) fn publish(&self, engine: &Engine) -> Result<(), String> {
         let tables = Tables::build(&self.spec()?).map_err(|error| error.to_string())?;
+        for (network, conflict) in tables.conflicts() {
+            tracing::debug!(network, %conflict, "routes by longest prefix match");
+        }
         // Who asked for the change may rely on it once it is answered.
         if !engine.set_tables(&Arc::new(tables)).wait(SWITCH) {
             tracing::error!("a core has not gone on with other networks for {SWITCH:?}");

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::error::{Entry, Problem, SpecError};
+use super::lpm::Full;
 use super::{Attachment, Endpoint, Exact, Hop, Key, NONE, Network, Owner, Prefixes, Tables, Tunnel, Way};
 use crate::PortId;
 use crate::packet::Mac;
@@ -32,7 +33,7 @@ impl Tables {
         for route in &spec.routes {
             builder.route(route).map_err(at(|| route.into()))?;
         }
-        Ok(builder.finish())
+        builder.finish().map_err(|full| SpecError { entry: Entry::Routes, problem: Problem::Memory(full) })
     }
 }
 
@@ -246,7 +247,7 @@ impl<'a> Builder<'a> {
         Ok(number)
     }
 
-    fn finish(self) -> Tables {
+    fn finish(self) -> Result<Tables, Full> {
         let addresses: Vec<_> = self
             .addresses
             .iter()
@@ -257,8 +258,8 @@ impl<'a> Builder<'a> {
         let members: Vec<_> =
             self.members.iter().map(|(&(network, host), &tunnel)| (Key::address(network, host), tunnel)).collect();
         let vnis: Vec<_> = self.vnis.iter().map(|(&vni, &network)| (Key::new(0, vni.into()), network)).collect();
-        Tables {
-            prefixes: Prefixes::build(self.networks.len(), &prefixes),
+        Ok(Tables {
+            prefixes: Prefixes::build(self.networks.len(), &prefixes)?,
             networks: self.networks.into(),
             endpoints: self.endpoints.into(),
             hops: self.hops.into(),
@@ -269,7 +270,7 @@ impl<'a> Builder<'a> {
             members: Exact::build(&members, 0),
             underlay: self.spec.underlay.clone(),
             services: self.spec.services,
-        }
+        })
     }
 }
 

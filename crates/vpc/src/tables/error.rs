@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use thiserror::Error;
 
+use super::lpm::Full;
 use crate::PortId;
 use crate::packet::Mac;
 use crate::spec::{EndpointSpec, Prefix, RouteSpec};
@@ -21,6 +22,8 @@ pub enum Entry {
         /// Its MAC address.
         mac: Mac,
     },
+    /// All routes together.
+    Routes,
     /// A route.
     Route {
         /// Its network.
@@ -42,6 +45,7 @@ impl fmt::Display for Entry {
             Entry::Network(name) => write!(f, "network {name}"),
             Entry::Endpoint { network, mac } => write!(f, "endpoint {mac} of network {network}"),
             Entry::Route { network, prefix } => write!(f, "route {prefix} of network {network}"),
+            Entry::Routes => f.write_str("routes"),
             Entry::Underlay => f.write_str("underlay"),
             Entry::Neighbor(host) => write!(f, "neighbor {host}"),
             Entry::Services => f.write_str("services"),
@@ -150,6 +154,9 @@ pub enum Problem {
     /// Given twice.
     #[error("it is given twice")]
     Twice,
+    /// More than there is memory for.
+    #[error(transparent)]
+    Memory(Full),
     /// Not a rate.
     #[error("{0} is not in 1 to 1000000000")]
     Rate(u32),

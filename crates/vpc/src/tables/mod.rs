@@ -10,6 +10,7 @@
 mod build;
 mod error;
 mod exact;
+pub mod lpm;
 mod prefixes;
 mod tunnel;
 
@@ -171,6 +172,12 @@ impl Tables {
     #[inline]
     pub(crate) fn route(&self, network: u32, address: IpAddr) -> Option<Owner> {
         self.prefixes.longest(network, address)
+    }
+
+    /// Networks, by name, whose routes are looked up by longest prefix match, and why not by exact match: families one by one.
+    pub fn conflicts(&self) -> impl Iterator<Item = (&str, lpm::coalesce::Conflict)> {
+        let named = |(number, conflict)| self.network(number).map(|network| (network.name.as_str(), conflict));
+        self.prefixes.conflicts().filter_map(named)
     }
 
     #[inline]

@@ -1,17 +1,30 @@
-//! Longest prefix match: one exact table for all prefixes of all networks, and for each network and family the lengths that
-//! occur, longest first. A look-up probes each length once; a VPC has few.
+//! Routes of all networks: where no two prefixes of a network overlap, by exact match; where they do, by longest prefix match
+//! (Zephyrus §4.3). Which it is, is found out before the tables are installed, and can be asked.
 
 use std::net::IpAddr;
 
 use super::exact::{Exact, Key};
+use super::lpm::coalesce::{Conflict, Lengths, coalesce};
+use super::lpm::{Capacity, Full, Lpm};
 use crate::spec::{Prefix, mask};
 
 /// A table from prefixes to values, for each network its own.
 #[derive(Clone, Debug)]
 pub struct Prefixes<V> {
-    entries: Exact<V>,
-    /// By network number, IPv4 and IPv6: lengths that occur, longest first.
-    lengths: Box<[[Box<[u8]>; 2]]>,
+    /// By network number, IPv4 and IPv6.
+    forms: Box<[[Form<V>; 2]]>,
+    exact: Exact<V>,
+    /// Of networks whose prefixes overlap.
+    lpm: Lpm<V>,
+}
+
+/// How a network's prefixes of one family are looked up.
+#[derive(Clone, Copy, Debug)]
+enum Form<V> {
+    /// By exact match; what matches nothing has the value of the default route.
+    Exact(Lengths, Option<V>),
+    /// By longest prefix match, for this reason.
+    Longest(Conflict),
 }
 
 /// The key's space is network, family and length: there are at most [`Prefixes::NETWORKS`] networks.
@@ -28,32 +41,66 @@ impl<V: Copy + Default> Prefixes<V> {
     pub const NETWORKS: usize = 1 << 22;
 
     /// A table for `networks` networks (at most [`NETWORKS`](Self::NETWORKS)) of entries whose (network, prefix) differ.
-    pub fn build(networks: usize, entries: &[(u32, Prefix, V)]) -> Prefixes<V> {
-        let mut lengths = vec![[Vec::new(), Vec::new()]; networks];
-        for (network, prefix, _) in entries {
-            if let Some(families) = lengths.get_mut(*network as usize) {
-                families[usize::from(prefix.address().is_ipv6())].push(prefix.length());
+    ///
+    /// # Errors
+    /// [`Full`]: there is not enough memory.
+    pub fn build(networks: usize, entries: &[(u32, Prefix, V)]) -> Result<Prefixes<V>, Full> {
+        let mut sorted = vec![[Vec::new(), Vec::new()]; networks];
+        for (network, prefix, value) in entries {
+            if let Some(families) = sorted.get_mut(*network as usize) {
+                families[usize::from(prefix.address().is_ipv6())].push((*prefix, *value));
             }
         }
-        let longest_first = |mut lengths: Vec<u8>| {
-            lengths.sort_unstable_by(|a, b| b.cmp(a));
-            lengths.dedup();
-            lengths.into_boxed_slice()
+        let form = |entries: &Vec<(Prefix, V)>| match coalesce(entries.iter().map(|(prefix, _)| *prefix)) {
+            Ok(lengths) => {
+                let default = entries.iter().find(|(prefix, _)| prefix.length() == 0);
+                Form::Exact(lengths, default.map(|(_, value)| *value))
+            }
+            Err(conflict) => Form::Longest(conflict),
         };
-        let keyed: Vec<_> = entries
-            .iter()
-            .map(|(network, prefix, value)| (key(*network, prefix.address(), prefix.length()), *value))
-            .collect();
-        Prefixes {
-            entries: Exact::build(&keyed, 0),
-            lengths: lengths.into_iter().map(|families| families.map(longest_first)).collect(),
+        let forms: Box<[_]> = sorted.iter().map(|families| families.each_ref().map(form)).collect();
+        let (mut keyed, mut longest) = (Vec::new(), Vec::new());
+        for (network, families) in sorted.iter().enumerate() {
+            for (form, entries) in forms[network].iter().zip(families) {
+                match form {
+                    Form::Exact(..) => keyed.extend(
+                        entries
+                            .iter()
+                            .map(|(prefix, value)| (key(network as u32, prefix.address(), prefix.length()), *value)),
+                    ),
+                    Form::Longest(_) => {
+                        longest.extend(entries.iter().map(|(prefix, value)| (network as u32, *prefix, *value)));
+                    }
+                }
+            }
         }
+        let mut lpm = Lpm::new(Capacity::worst_case(if longest.is_empty() { 0 } else { networks }, longest.len()))?;
+        for (network, prefix, value) in longest {
+            lpm.insert(network, prefix, value)?;
+        }
+        lpm.settle();
+        Ok(Prefixes { forms, exact: Exact::build(&keyed, 0), lpm })
     }
 
     /// The value of the longest prefix of network number `network` that has `address`.
     pub fn longest(&self, network: u32, address: IpAddr) -> Option<V> {
-        let lengths = &self.lengths.get(network as usize)?[usize::from(address.is_ipv6())];
-        lengths.iter().find_map(|&length| self.entries.get(&key(network, address, length)))
+        match &self.forms.get(network as usize)?[usize::from(address.is_ipv6())] {
+            Form::Exact(lengths, default) => {
+                let found = lengths.iter().find_map(|length| self.exact.get(&key(network, address, length)));
+                found.or(*default)
+            }
+            Form::Longest(_) => self.lpm.lookup(network, address),
+        }
+    }
+
+    /// Networks and families (0: IPv4, 1: IPv6) whose prefixes are looked up by longest prefix match, and why.
+    pub fn conflicts(&self) -> impl Iterator<Item = (u32, Conflict)> {
+        let all =
+            (0u32..).zip(&self.forms).flat_map(|(network, families)| families.iter().map(move |form| (network, form)));
+        all.filter_map(|(network, form)| match form {
+            Form::Exact(..) => None,
+            Form::Longest(conflict) => Some((network, *conflict)),
+        })
     }
 }
 
@@ -80,6 +127,35 @@ mod tests {
         })
     }
 
+    #[test]
+    fn disjoint_prefixes_are_exact_and_others_say_why_not() {
+        let of = |network, prefix: &str, value: u16| (network, prefix.parse::<Prefix>().unwrap(), value);
+        let table = Prefixes::build(
+            2,
+            &[
+                of(0, "0.0.0.0/0", 1),
+                of(0, "10.0.0.0/24", 2),
+                of(0, "10.0.1.0/24", 3),
+                of(1, "10.0.0.0/8", 4),
+                of(1, "10.0.0.0/24", 5),
+                of(1, "2001:db8::/64", 6),
+            ],
+        )
+        .unwrap();
+        let conflicts: Vec<_> = table.conflicts().map(|(network, conflict)| (network, conflict.to_string())).collect();
+        assert_eq!(conflicts, [(1, "10.0.0.0/24 is inside 10.0.0.0/8".to_owned())]);
+        let longest = |network, address: &str| table.longest(network, address.parse().unwrap());
+        assert_eq!(
+            [longest(0, "10.0.0.7"), longest(0, "10.0.1.7"), longest(0, "10.0.2.7")],
+            [Some(2), Some(3), Some(1)]
+        );
+        assert_eq!([longest(1, "10.0.0.7"), longest(1, "10.9.0.7"), longest(1, "11.0.0.1")], [Some(5), Some(4), None]);
+        assert_eq!(
+            [longest(1, "2001:db8::1"), longest(0, "2001:db8::1"), longest(2, "10.0.0.7")],
+            [Some(6), None, None]
+        );
+    }
+
     proptest! {
         #[test]
         fn the_longest_of_all_that_contain_it(
@@ -87,7 +163,7 @@ mod tests {
             addresses in prop::collection::vec(address(), 1..60),
         ) {
             let listed: Vec<_> = entries.iter().map(|(&(network, prefix), &value)| (network, prefix, value)).collect();
-            let table = Prefixes::build(2, &listed);
+            let table = Prefixes::build(2, &listed).unwrap();
             for (network, address) in addresses.iter().flat_map(|address| [(0, *address), (1, *address)]) {
                 let naive = listed
                     .iter()
@@ -102,7 +178,7 @@ mod tests {
             entries in prop::collection::hash_map(prefix(), any::<u16>(), 0..60),
             addresses in prop::collection::vec(address(), 1..60),
         ) {
-            let table = Prefixes::build(1, &entries.iter().map(|(&prefix, &value)| (0, prefix, value)).collect::<Vec<_>>());
+            let table = Prefixes::build(1, &entries.iter().map(|(&prefix, &value)| (0, prefix, value)).collect::<Vec<_>>()).unwrap();
             let mut four = prefix_trie::PrefixMap::<(u32, u8), u16>::new();
             let mut six = prefix_trie::PrefixMap::<(u128, u8), u16>::new();
             for (prefix, value) in &entries {
