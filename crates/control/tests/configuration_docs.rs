@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use softdpu_control::attach::{DEFAULT_MEMORY, Format, device_args, render};
+use softdpu_control::attach::{DEFAULT_MEMORY, Format, Reconnect, device_args, render};
 use softdpu_control::config::{parse, schema, summary};
 
 fn reference() -> String {
@@ -137,7 +137,7 @@ fn what_the_networks_page_shows_is_what_is_printed() {
     };
     for (shown, device) in shown.iter().zip(["host-port", "vm1-nic"]) {
         let args = device_args(&site(device), device).unwrap();
-        assert_eq!(*shown, render(&args, Format::Qemu, DEFAULT_MEMORY).unwrap());
+        assert_eq!(*shown, render(&args, Format::Qemu(Reconnect::Seconds), DEFAULT_MEMORY).unwrap());
     }
     let line = text.lines().find(|line| line.starts_with("device      vm1-nic")).unwrap();
     assert!(summary(&site("vm1-nic")).lines().any(|printed| printed == line), "{line}");

@@ -260,6 +260,10 @@ pub enum AccelChoice {
     Auto,
     /// With KVM
     Kvm,
+    /// With --format qemu: the QEMU it is for, such as 7.2, whose words for connecting again are used [default: that of this
+    /// machine's qemu-system-x86_64]
+    #[arg(long, value_name = "VERSION")]
+    pub qemu_version: Option<String>,
     /// Without KVM
     Tcg,
 }
