@@ -3,12 +3,14 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use super::diagnostic::{Problem, Severity, alternatives};
-use super::site::{Backend, FileBackend, Site};
+use super::rules::kept_twice;
+use super::site::{Backend, DeviceBackend, FileBackend, Site, SocketAccess, Volume};
 use super::units::Bytes;
+use crate::accounts;
 
 /// Where the kernel lists the CPUs that run.
 const ONLINE_CPUS: &str = "/sys/devices/system/cpu/online";
@@ -33,6 +35,13 @@ impl Site {
                 Backend::Null { .. } | Backend::Memory { .. } | Backend::Nbd(_) => {}
             }
         }
+        self.check_links(&mut problems);
+        check_owners("node.api", &self.node.api, &mut problems);
+        for (index, device) in self.devices.iter().enumerate() {
+            if let Some(access) = device.access() {
+                check_owners(&format!("device[{index}].{}", device.kind.name()), access, &mut problems);
+            }
+        }
         for problem in &mut problems {
             problem.severity = severity;
         }
@@ -54,6 +63,66 @@ impl Site {
 
 fn check_interface(interfaces: &Path, name: &str, problems: &mut Vec<Problem>) {
     let Ok(listed) = fs::read_dir(interfaces) else { return };
+impl Site {
+    /// Two volumes whose paths look different and lead to the same file, or the same device.
+    fn check_links(&self, problems: &mut Vec<Problem>) {
+        let places: Vec<Option<Place>> = self.volumes.iter().map(place).collect();
+        for (index, volume) in self.volumes.iter().enumerate().filter(|(index, _)| places[*index].is_some()) {
+            let other = self.volumes[..index].iter().zip(&places).find(|(other, place)| {
+                **place == places[index]
+                    && !(other.read_only && volume.read_only)
+                    // Those that look the same are reported already.
+                    && other.storage() != volume.storage()
+            });
+            if let Some((other, _)) = other {
+                problems.push(kept_twice(index, volume, other, &other.storage().unwrap_or_default()));
+            }
+        }
+    }
+}
+
+/// What tells one place of bytes from another.
+#[derive(PartialEq, Eq)]
+enum Place {
+    /// A file, by its file system and its inode.
+    File(u64, u64),
+    /// A block device, by its number: many nodes may have it.
+    Device(u64),
+    /// A file that is yet to be made, in a folder without links.
+    ToBeMade(PathBuf),
+}
+
+/// Where the volume is; none where no other can be in the same place, or nobody can tell.
+fn place(volume: &Volume) -> Option<Place> {
+    let (Backend::File(FileBackend { path, .. }) | Backend::Device(DeviceBackend { path, .. })) = &volume.backend
+    else {
+        return None;
+    };
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.file_type().is_block_device() => Some(Place::Device(metadata.rdev())),
+        Ok(metadata) => Some(Place::File(metadata.dev(), metadata.ino())),
+        Err(_) => Some(Place::ToBeMade(path.parent()?.canonicalize().ok()?.join(path.file_name()?))),
+    }
+}
+
+/// The owner and the group that a socket is to have.
+fn check_owners(place: &str, access: &SocketAccess, problems: &mut Vec<Problem>) {
+    let mut missing = |key: &str, what: &str, name: &str| {
+        problems.push(
+            Problem::error(format!("{place}.{key}"), format!("this machine has no such {what}"))
+                .found(format!("{name:?}"))
+                .expected(format!("the name or the number of a {what}"))
+                .help(format!("`getent {}` lists them", if what == "user" { "passwd" } else { "group" })),
+        );
+    };
+    if let Some(owner) = access.socket_owner.as_deref().filter(|name| accounts::user_id(name).is_none()) {
+        missing("socket-owner", "user", owner);
+    }
+    if let Some(group) = access.socket_group.as_deref().filter(|name| accounts::group_id(name).is_none()) {
+        missing("socket-group", "group", group);
+    }
+}
+
     let mut there: Vec<String> =
         listed.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     there.sort();
