@@ -114,7 +114,7 @@ pub enum VolumeCommand {
 pub struct VolumeCreate {
     /// Its name
     pub name: String,
-    /// Keep nothing: reads give zeroes
+    /// Keep nothing: writes are dropped, reads leave the guest's buffer as it is
     #[arg(long, requires = "size")]
     pub null: bool,
     /// Keep it in the daemon's memory
