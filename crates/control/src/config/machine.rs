@@ -45,6 +45,8 @@ impl Site {
         for problem in &mut problems {
             problem.severity = severity;
         }
+        // Served all the same, so never more than a warning.
+        problems.extend(self.volumes.iter().enumerate().filter_map(|(index, volume)| odd_end(index, volume)));
         problems
     }
 
@@ -61,8 +63,6 @@ impl Site {
     }
 }
 
-fn check_interface(interfaces: &Path, name: &str, problems: &mut Vec<Problem>) {
-    let Ok(listed) = fs::read_dir(interfaces) else { return };
 impl Site {
     /// Two volumes whose paths look different and lead to the same file, or the same device.
     fn check_links(&self, problems: &mut Vec<Problem>) {
@@ -123,6 +123,8 @@ fn check_owners(place: &str, access: &SocketAccess, problems: &mut Vec<Problem>)
     }
 }
 
+fn check_interface(interfaces: &Path, name: &str, problems: &mut Vec<Problem>) {
+    let Ok(listed) = fs::read_dir(interfaces) else { return };
     let mut there: Vec<String> =
         listed.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     there.sort();
@@ -170,6 +172,22 @@ fn check_file(index: usize, file: &FileBackend, problems: &mut Vec<Problem>) {
     problems.push(problem);
 }
 
+/// An image whose end makes no whole block: a file of another format, or one that was cut.
+fn odd_end(index: usize, volume: &Volume) -> Option<Problem> {
+    let Backend::File(file) = &volume.backend else { return None };
+    let metadata = fs::metadata(&file.path).ok().filter(fs::Metadata::is_file)?;
+    let block = u64::from(volume.block_size);
+    let odd = metadata.len() % block;
+    (odd > 0).then(|| {
+        Problem::warning(
+            format!("volume[{index}].file.path"),
+            format!("the last {odd} bytes of the file are not served"),
+        )
+        .found(format!("a file of {} bytes", metadata.len()))
+        .expected(format!("a multiple of the block size, {block} bytes"))
+    })
+}
+
 fn check_block_device(index: usize, path: &Path, problems: &mut Vec<Problem>) {
     let place = format!("volume[{index}].device.path");
     match fs::metadata(path) {
@@ -215,6 +233,70 @@ mod tests {
             messages,
             ["node.dataplane.cores[1]: this machine has no such CPU: found CPU 9, expected one of [0, 1]"]
         );
+    }
+
+    /// What is said of a site whose folder is `folder`.
+    fn said(folder: &Path, text: &str) -> Vec<String> {
+        let loaded = crate::config::parse(text, "site.toml", folder, Some(Severity::Error));
+        loaded.report.diagnostics.iter().map(|found| format!("{}: {}", found.line, found.message)).collect()
+    }
+
+    #[test]
+    fn an_owner_that_is_not_there_is_named_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let site = |owner: &str, group: &str| {
+            format!(
+                "[node]\ndataplane = {{ cores = [0] }}\napi = {{ socket-owner = \"{owner}\" }}\n[[volume]]\nname = \"a\"\n\
+                 null = {{ size = \"1 GiB\" }}\n[[device]]\nname = \"d\"\n\
+                 virtio-blk = {{ volume = \"a\", socket-group = \"{group}\" }}\n"
+            )
+        };
+        assert_eq!(said(folder.path(), &site("root", "root")), [""; 0]);
+        assert_eq!(said(folder.path(), &site("0", "65534")), [""; 0], "a number needs no entry");
+        let wrong = said(folder.path(), &site("no-such-user", "no-such-group"));
+        assert_eq!(wrong.len(), 2, "{wrong:?}");
+        assert!(wrong[0].starts_with("3: this machine has no such user"), "{wrong:?}");
+        assert!(wrong[1].starts_with("9: this machine has no such group"), "{wrong:?}");
+    }
+
+    #[test]
+    fn an_odd_end_is_warned_of_and_nothing_worse() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a.img"), [0; 1000]).unwrap();
+        let site = "[node]\ndataplane = { cores = [0] }\n[[volume]]\nname = \"a\"\nfile = { path = \"a.img\" }\n";
+        let loaded = crate::config::parse(site, "site.toml", folder.path(), Some(Severity::Error));
+        assert!(loaded.site.is_some(), "{}", loaded.report);
+        let report = loaded.report.to_string();
+        assert!(report.contains("the last 488 bytes of the file are not served"), "{report}");
+        fs::write(folder.path().join("a.img"), [0; 1024]).unwrap();
+        assert_eq!(said(folder.path(), site), [""; 0]);
+    }
+
+    #[test]
+    fn one_file_under_two_names_is_found_through_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let base = folder.path();
+        fs::write(base.join("a.img"), [0; 4096]).unwrap();
+        fs::create_dir(base.join("x")).unwrap();
+        fs::hard_link(base.join("a.img"), base.join("hard.img")).unwrap();
+        std::os::unix::fs::symlink("a.img", base.join("soft.img")).unwrap();
+        std::os::unix::fs::symlink(".", base.join("here")).unwrap();
+        let two = |a: &str, b: &str, more: &str| {
+            let volume = |name: &str, path: &str| {
+                format!("[[volume]]\nname = \"{name}\"\nfile = {{ path = \"{path}\"{more} }}\n")
+            };
+            let node = "[node]\ndataplane = { cores = [0] }\n";
+            said(base, &format!("{node}{}{}", volume("a", a), volume("b", b)))
+        };
+        for other in ["./a.img", "x/../a.img", "hard.img", "soft.img", "here/a.img"] {
+            let said = two("a.img", other, "");
+            assert_eq!(said.len(), 1, "{other}: {said:?}");
+            assert!(said[0].contains("volume `a` is already kept in"), "{other}: {said:?}");
+        }
+        let to_be_made = two("new.img", "here/new.img", ", size = \"1 MiB\"");
+        assert_eq!(to_be_made.len(), 1, "{to_be_made:?}");
+        fs::write(base.join("b.img"), [0; 4096]).unwrap();
+        assert_eq!(two("a.img", "b.img", ""), [""; 0]);
     }
 
     #[test]
