@@ -1,6 +1,5 @@
 //! What a service manager is told (sd_notify(3)) by a daemon that runs: the test is the manager.
 
-use std::collections::VecDeque;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -26,8 +25,8 @@ const WATCHDOG: Duration = Duration::from_secs(1);
 struct Service {
     process: Child,
     socket: UnixDatagram,
-    /// Lines of messages that nobody asked for yet, and when they came.
-    lines: VecDeque<(Instant, String)>,
+    /// Every line of every message, and when it was read.
+    lines: Vec<(Instant, String)>,
 }
 
 impl Service {
@@ -46,17 +45,16 @@ impl Service {
             .stdin(Stdio::null())
             .spawn()
             .unwrap();
-        Service { process, socket, lines: VecDeque::new() }
+        Service { process, socket, lines: Vec::new() }
     }
 
-    /// The next line that begins with `prefix`, and when it came.
-    fn next(&mut self, prefix: &str) -> (Instant, String) {
+    /// The first line that begins with `prefix`, of those from number `from` on, and when it was read.
+    fn wait_for(&mut self, prefix: &str, from: usize) -> (Instant, String) {
         let end = Instant::now() + DEADLINE;
         loop {
-            while let Some((at, line)) = self.lines.pop_front() {
-                if line.starts_with(prefix) {
-                    return (at, line);
-                }
+            let fresh = self.lines.get(from..).unwrap_or_default();
+            if let Some(found) = fresh.iter().find(|(_, line)| line.starts_with(prefix)) {
+                return found.clone();
             }
             let left = end.saturating_duration_since(Instant::now());
             assert!(!left.is_zero(), "no {prefix} within {DEADLINE:?}");
@@ -66,6 +64,11 @@ impl Service {
             let text = String::from_utf8(message[..length].to_vec()).unwrap();
             self.lines.extend(text.lines().map(|line| (Instant::now(), line.to_owned())));
         }
+    }
+
+    /// The next line that begins with `prefix`, of those that nobody has read yet.
+    fn next(&mut self, prefix: &str) -> Instant {
+        self.wait_for(prefix, self.lines.len()).0
     }
 
     fn signal(&self, signal: Signal) {
@@ -97,17 +100,17 @@ impl Drop for Service {
 fn a_service_manager_hears_of_readiness_state_life_and_the_stop() {
     let folder = tempfile::tempdir().unwrap();
     let mut service = Service::start(folder.path());
-    service.next("READY=1");
-    let (_, status) = service.next("STATUS=");
+    service.wait_for("READY=1", 0);
+    let (_, status) = service.wait_for("STATUS=", 0);
     assert!(status.len() > "STATUS=".len(), "{status}");
     assert!(folder.path().join("runtime/api.sock").exists(), "the manager's directory is not used");
 
     // Signs of life come at half the period: no more often, or they would cost for nothing; the deadline is for less often.
     let intervals = 3;
-    let (first, _) = service.next("WATCHDOG=1");
+    let first = service.next("WATCHDOG=1");
     let mut last = first;
     for _ in 0..intervals {
-        (last, _) = service.next("WATCHDOG=1");
+        last = service.next("WATCHDOG=1");
     }
     let all = last.duration_since(first);
     let expected = WATCHDOG / 2 * intervals;
@@ -115,6 +118,6 @@ fn a_service_manager_hears_of_readiness_state_life_and_the_stop() {
     assert!(all > expected / 2, "{intervals} intervals of {:?} took {all:?}", WATCHDOG / 2);
 
     service.signal(Signal::TERM);
-    service.next("STOPPING=1");
+    service.wait_for("STOPPING=1", 0);
     assert!(service.end().success());
 }

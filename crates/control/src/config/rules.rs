@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use super::diagnostic::{Problem, nearest};
 use super::nbd_uri::NbdUri;
@@ -178,17 +178,9 @@ pub(super) fn kept_twice(index: usize, volume: &Volume, other: &Volume, place: &
         .help("use one volume for both devices, or make both volumes read-only")
 }
 
-/// `path` without `.`, `..` and doubled slashes, as text alone tells.
+/// `path` without `.` and doubled slashes. What `..` leads to depends on links, so it stays.
 fn plain(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for component in path.components() {
-        match component {
-            Component::CurDir => {}
-            Component::ParentDir => drop(plain.pop()),
-            Component::Prefix(_) | Component::RootDir | Component::Normal(_) => plain.push(component),
-        }
-    }
-    plain
+    path.components().collect()
 }
 
 impl Volume {
