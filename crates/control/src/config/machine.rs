@@ -1,5 +1,5 @@
 //! What the machine softdpu runs on has to have. A site file may be checked on another machine than it is for, so these
-//! are warnings in `softdpu check` and errors in `softdpu run`.
+//! are warnings in `softdpu check` and errors in `softdpu run`; what may come while it runs is a warning in both.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -21,12 +21,14 @@ impl Site {
     /// What this machine lacks to run the site.
     pub fn machine_problems(&self, severity: Severity) -> Vec<Problem> {
         let mut problems = Vec::new();
+        let mut transient = Vec::new();
         // A machine that does not tell is not held against the site: pinning will say.
         if let Some(online) = fs::read_to_string(ONLINE_CPUS).ok().as_deref().and_then(parse_cpu_list) {
             self.check_cores(&online, &mut problems);
         }
         if let Some(underlay) = &self.node.underlay {
-            check_interface(Path::new(INTERFACES), &underlay.interface, &mut problems);
+            // It may come later: the underlay is tried again.
+            check_interface(Path::new(INTERFACES), &underlay.interface, &mut transient);
         }
         for (index, volume) in self.volumes.iter().enumerate() {
             match &volume.backend {
@@ -47,6 +49,7 @@ impl Site {
         }
         // Served all the same, so never more than a warning.
         problems.extend(self.volumes.iter().enumerate().filter_map(|(index, volume)| odd_end(index, volume)));
+        problems.append(&mut transient);
         problems
     }
 
@@ -130,7 +133,7 @@ fn check_interface(interfaces: &Path, name: &str, problems: &mut Vec<Problem>) {
     there.sort();
     if !there.iter().any(|other| other == name) {
         problems.push(
-            Problem::error("node.underlay.interface", "this machine has no such network interface")
+            Problem::warning("node.underlay.interface", "this machine has no such network interface")
                 .found(name)
                 .expected(alternatives(there.iter().map(String::as_str))),
         );
