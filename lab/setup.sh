@@ -19,6 +19,8 @@ export LC_ALL=C
 
 # shellcheck source=setup.d/common.sh
 . "$LAB/setup.d/common.sh"
+# shellcheck source=setup.d/rust.sh
+. "$LAB/setup.d/rust.sh"
 # shellcheck source=setup.d/host.sh
 . "$LAB/setup.d/host.sh"
 # shellcheck source=setup.d/apt.sh
@@ -49,6 +51,7 @@ fi
 
 [ "${1:-}" != --force ] || rm -f "$CACHE"/stamps/*
 
+check_rust
 host_programs
 optional_programs "$PEER_PROGRAMS"
 

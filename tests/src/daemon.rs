@@ -51,6 +51,7 @@ pub struct Daemon {
     process: Process,
     binary: PathBuf,
     folder: PathBuf,
+    namespace: Option<String>,
 }
 
 impl Daemon {
@@ -68,16 +69,32 @@ impl Daemon {
     fn start_binary(binary: PathBuf, folder: &Path, site: &str, namespace: Option<&str>) -> Result<Daemon, Failure> {
         let file = folder.join("site.toml");
         std::fs::write(&file, site).context(format_args!("writing {}", file.display()))?;
-        let process = Process::start_in(namespace, "softdpu", folder, &binary, ["run", "site.toml"])?;
-        let mut daemon = Daemon { process, binary, folder: folder.to_owned() };
-        wait_until("softdpu to answer `softdpu status` with a data plane", READY_DEADLINE, || {
-            if let Some(status) = daemon.process.exited()? {
-                return Err(Failure::new(format!("softdpu ended ({status}){}", daemon.process.tail())));
-            }
-            Ok(daemon.ready_data_plane())
-        })
-        .map_err(|error| Failure::new(format!("{error}{}", daemon.process.tail())))?;
+        let process = Daemon::run(&binary, folder, namespace)?;
+        let namespace = namespace.map(str::to_owned);
+        let mut daemon = Daemon { process, binary, folder: folder.to_owned(), namespace };
+        daemon.wait_until_ready()?;
         Ok(daemon)
+    }
+
+    fn run(binary: &Path, folder: &Path, namespace: Option<&str>) -> Result<Process, Failure> {
+        Process::start_in(namespace, "softdpu", folder, binary, ["run", "site.toml"])
+    }
+
+    fn wait_until_ready(&mut self) -> Result<(), Failure> {
+        wait_until("softdpu to answer `softdpu status` with a data plane", READY_DEADLINE, || {
+            if let Some(status) = self.process.exited()? {
+                return Err(Failure::new(format!("softdpu ended ({status}){}", self.process.tail())));
+            }
+            Ok(self.ready_data_plane().map(drop))
+        })
+        .map_err(|error| Failure::new(format!("{error}{}", self.process.tail())))
+    }
+
+    /// Stops both processes in an orderly way and starts them again with the same site file, as `systemctl restart` does.
+    pub fn restart(&mut self) -> Result<(), Failure> {
+        self.stop_both()?;
+        self.process = Daemon::run(&self.binary, &self.folder, self.namespace.as_deref())?;
+        self.wait_until_ready()
     }
 
     /// The socket of the device that serves the volume `name`, as [`Server`](crate::Server) writes its site files.
@@ -198,6 +215,10 @@ impl Daemon {
 
     /// Ends it in an orderly way; the data plane has to be gone afterwards.
     pub fn stop(mut self) -> Result<(), Failure> {
+        self.stop_both()
+    }
+
+    fn stop_both(&mut self) -> Result<(), Failure> {
         let data_plane = self.data_plane().map(|(pid, _)| pid);
         self.process.stop()?;
         if let Ok(pid) = data_plane {

@@ -8,6 +8,7 @@
 
 #![forbid(unsafe_code)]
 
+mod accounts;
 pub mod api;
 pub mod attach;
 pub mod config;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use softdpu_control::attach::{DEFAULT_MEMORY, Format, device_args, render};
+use softdpu_control::attach::{DEFAULT_MEMORY, Format, Reconnect, device_args, render};
 use softdpu_control::config::{parse, schema, summary};
 
 fn reference() -> String {
@@ -84,6 +84,30 @@ fn every_site_of_the_lab_is_valid() {
 }
 
 #[test]
+fn the_packaged_site_fits_the_packaged_unit() {
+    let loaded = parse(&read("packaging/site.toml"), "site.toml", Path::new("/etc/softdpu"), None);
+    let site = loaded.site.unwrap_or_else(|| panic!("{}", loaded.report));
+    assert!(loaded.report.diagnostics.is_empty(), "{}", loaded.report);
+    let unit = read("packaging/systemd/softdpu.service");
+    let directory = |key: &str| {
+        let prefix = format!("{key}=");
+        unit.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_else(|| panic!("the unit has no {key}"))
+    };
+    assert_eq!(site.node.run_directory, Path::new("/run").join(directory("RuntimeDirectory")));
+    assert_eq!(site.node.state_directory, Path::new("/var/lib").join(directory("StateDirectory")));
+    // What ProtectSystem=full leaves read-only (systemd.exec(5)).
+    let sockets = site.devices.iter().filter_map(|device| device.access()).map(|access| &access.socket);
+    for path in sockets.chain([&site.node.run_directory, &site.node.state_directory, &site.node.api.socket]) {
+        assert!(["/etc", "/usr", "/boot"].iter().all(|fixed| !path.starts_with(fixed)), "{}", path.display());
+    }
+    // What networks need is not in the unit itself: the drop-in has it.
+    let network = read("packaging/systemd/softdpu.service.d/network.conf");
+    for word in ["CAP_NET_ADMIN", "CAP_NET_RAW", "AF_PACKET", "AF_XDP"] {
+        assert!(network.lines().any(|line| !line.starts_with('#') && line.contains(word)), "{word}");
+    }
+}
+
+#[test]
 fn each_of_two_hosts_knows_the_others_guests() {
     let site =
         |name: &str| parse(&read(&format!("lab/sites/{name}.toml")), name, Path::new("/srv/site"), None).site.unwrap();
@@ -113,7 +137,7 @@ fn what_the_networks_page_shows_is_what_is_printed() {
     };
     for (shown, device) in shown.iter().zip(["host-port", "vm1-nic"]) {
         let args = device_args(&site(device), device).unwrap();
-        assert_eq!(*shown, render(&args, Format::Qemu, DEFAULT_MEMORY).unwrap());
+        assert_eq!(*shown, render(&args, Format::Qemu(Reconnect::Seconds), DEFAULT_MEMORY).unwrap());
     }
     let line = text.lines().find(|line| line.starts_with("device      vm1-nic")).unwrap();
     assert!(summary(&site("vm1-nic")).lines().any(|printed| printed == line), "{line}");

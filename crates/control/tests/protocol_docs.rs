@@ -1,8 +1,15 @@
 //! `docs/management-protocol.md` is held to what the daemon reads.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use serde_json::Value;
 use softdpu_control::api::{ErrorCode, METHODS, decode_request};
+use softdpu_control::status::{
+    ClosedFrontEnds, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState, DeviceStatus, NetworkStatus,
+    NodeStatus, Peer, PortCounts, PortStatus, QueueStatus, TenantStatus, TraceStatus, UnderlayAbsence, UnderlayStatus,
+    VolumeState, VolumeStatus,
+};
 
 fn reference() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/management-protocol.md");
@@ -37,4 +44,87 @@ fn every_documented_error_code_exists() {
     for code in codes {
         serde_json::from_value::<ErrorCode>(code.into()).unwrap_or_else(|error| panic!("{code}: {error}"));
     }
+}
+
+/// A status in which nothing is left out. Those members that may be are named, so that one more of them does not compile here.
+fn whole() -> NodeStatus {
+    let queue = QueueStatus { broken_reason: Some("r".into()), ..QueueStatus::default() };
+    let device = DeviceStatus {
+        name: "d".into(),
+        tenant: "t".into(),
+        domain: "g".into(),
+        kind: "k".into(),
+        state: DeviceState::Running,
+        broken_reason: Some("r".into()),
+        volume: Some("v".into()),
+        socket: "/s".into(),
+        peer: Some(Peer { pid: 1, uid: 2, gid: 3 }),
+        queues: vec![queue],
+        port: Some(PortStatus { counts: PortCounts::default(), ..PortStatus::default() }),
+        features: vec!["f".into()],
+        protocol_errors: 0,
+        closed_front_ends: Some(ClosedFrontEnds::default()),
+    };
+    NodeStatus {
+        version: "1".into(),
+        uptime_s: 0,
+        supervisor_pid: 1,
+        data_plane: DataPlaneStatus::default(),
+        cores: vec![CoreStatus::default()],
+        devices: vec![device],
+        volumes: vec![VolumeStatus { error: Some("e".into()), ..VolumeStatus::default() }],
+        tenants: vec![TenantStatus::default()],
+        networks: vec![NetworkStatus { tenant: Some("t".into()), ..NetworkStatus::default() }],
+        underlay: Some(UnderlayStatus { absence: Some(UnderlayAbsence::default()), ..UnderlayStatus::default() }),
+        traces: vec![TraceStatus { filter: Some("f".into()), ..TraceStatus::default() }],
+    }
+}
+
+/// The members of each object in `value`, by the object's place. Objects without members have names of their own choice.
+fn members(place: &str, value: &Value, found: &mut BTreeMap<String, BTreeSet<String>>) {
+    match value {
+        Value::Object(object) if !object.is_empty() => {
+            found.insert(place.to_owned(), object.keys().cloned().collect());
+            for (key, member) in object {
+                members(&if place == "status" { key.clone() } else { format!("{place}.{key}") }, member, found);
+            }
+        }
+        Value::Array(array) => array.iter().for_each(|member| members(&format!("{place}[]"), member, found)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_member_of_status_is_documented_and_every_documented_member_exists() {
+    let text = reference();
+    let mut documented: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for section in text.split("\n#### ").skip(1) {
+        let (places, rest) = section.split_once('\n').unwrap();
+        let rows = rest.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
+        let keys: BTreeSet<String> = rows.map(|(key, _)| key.to_owned()).collect();
+        for place in places.split(", ") {
+            documented.insert(place.trim_matches('`').to_owned(), keys.clone());
+        }
+    }
+    let mut found = BTreeMap::new();
+    members("status", &serde_json::to_value(whole()).unwrap(), &mut found);
+    assert_eq!(documented, found);
+}
+
+#[test]
+fn every_state_is_documented() {
+    let text = reference();
+    let row = |place: &str| {
+        let section = text.split(&format!("\n#### `{place}`\n")).nth(1).unwrap();
+        section.lines().find(|line| line.starts_with("| `state` ")).unwrap().to_owned()
+    };
+    let states = |place: &str, names: Vec<String>| {
+        for name in names {
+            assert!(row(place).contains(&format!("`{name}`")), "{place}: {name}");
+        }
+    };
+    states("data_plane", DataPlaneState::ALL.iter().map(ToString::to_string).collect());
+    states("cores[]", CoreState::ALL.iter().map(ToString::to_string).collect());
+    states("devices[]", DeviceState::ALL.iter().map(ToString::to_string).collect());
+    states("volumes[]", VolumeState::ALL.iter().map(ToString::to_string).collect());
 }

@@ -114,7 +114,7 @@ pub enum VolumeCommand {
 pub struct VolumeCreate {
     /// Its name
     pub name: String,
-    /// Keep nothing: reads give zeroes
+    /// Keep nothing: writes are dropped, reads leave the guest's buffer as it is
     #[arg(long, requires = "size")]
     pub null: bool,
     /// Keep it in the daemon's memory
@@ -135,6 +135,15 @@ pub struct VolumeCreate {
     /// Go around the page cache
     #[arg(long, conflicts_with_all = ["null", "memory", "nbd"], value_name = "BOOL")]
     pub direct: Option<bool>,
+    /// What becomes of blocks that the guest discards, in a file: unmap or ignore
+    #[arg(long, conflicts_with_all = ["null", "memory", "nbd"])]
+    pub discard: Option<String>,
+    /// How long the NBD server may take to answer a request, such as "30 s"
+    #[arg(long, requires = "nbd", value_name = "TIME")]
+    pub nbd_timeout: Option<String>,
+    /// How long requests wait for an NBD server that is away: a time, forever or never
+    #[arg(long, requires = "nbd", value_name = "TIME")]
+    pub nbd_reconnect: Option<String>,
     /// Logical block size in bytes, 512 or 4096
     #[arg(long, value_name = "BYTES")]
     pub block_size: Option<u32>,
@@ -194,7 +203,7 @@ pub struct DeviceAdd {
     #[arg(long, requires = "network")]
     pub no_spoof_check: bool,
     /// The host's interface that is made: a TAP instead of a guest's interface
-    #[arg(long, value_name = "NAME", requires = "network", conflicts_with_all = ["device_socket", "socket_owner", "socket_group", "socket_mode", "queue_size"])]
+    #[arg(long, value_name = "NAME", requires = "network", conflicts_with_all = ["device_socket", "socket_owner", "socket_group", "socket_mode", "queue_size", "packed"])]
     pub interface: Option<String>,
     /// Whose work its requests are
     #[arg(long)]
@@ -211,6 +220,12 @@ pub struct DeviceAdd {
     /// Descriptors of a queue
     #[arg(long)]
     pub queue_size: Option<u16>,
+    /// Whether a driver is offered packed queues beside split ones
+    #[arg(long, value_name = "BOOL")]
+    pub packed: Option<bool>,
+    /// The most segments of a disk's request
+    #[arg(long, requires = "volume")]
+    pub seg_max: Option<u32>,
     /// Its vhost-user socket
     #[arg(long = "device-socket", value_name = "PATH")]
     pub device_socket: Option<PathBuf>,
@@ -245,6 +260,10 @@ pub struct DeviceArgs {
     /// With --format libvirt: how the domain runs
     #[arg(long, value_enum, default_value = "auto")]
     pub accel: AccelChoice,
+    /// With --format qemu: the QEMU it is for, such as 7.2, whose words for connecting again are used [default: that of this
+    /// machine's qemu-system-x86_64]
+    #[arg(long, value_name = "VERSION")]
+    pub qemu_version: Option<String>,
     /// The guest's memory
     #[arg(long, default_value = "1 GiB", value_name = "SIZE")]
     pub memory: Bytes,

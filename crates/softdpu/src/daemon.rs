@@ -106,13 +106,22 @@ pub fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value
 }
 
 fn create_volume(options: &VolumeCreate) -> Result<Request, String> {
-    let VolumeCreate { size, direct, .. } = options;
+    let VolumeCreate { size, direct, discard, .. } = options;
     let (kind, backend) = if let Some(path) = &options.file {
-        ("file", object([("path", json!(absolute(path)?)), ("size", json!(size)), ("direct", json!(direct))]))
+        (
+            "file",
+            object([
+                ("path", json!(absolute(path)?)),
+                ("size", json!(size)),
+                ("direct", json!(direct)),
+                ("discard", json!(discard)),
+            ]),
+        )
     } else if let Some(path) = &options.device {
-        ("device", object([("path", json!(absolute(path)?)), ("direct", json!(direct))]))
+        ("device", object([("path", json!(absolute(path)?)), ("direct", json!(direct)), ("discard", json!(discard))]))
     } else if let Some(uri) = &options.nbd {
-        ("nbd", json!({ "uri": uri }))
+        let (timeout, reconnect) = (&options.nbd_timeout, &options.nbd_reconnect);
+        ("nbd", object([("uri", json!(uri)), ("timeout", json!(timeout)), ("reconnect", json!(reconnect))]))
     } else {
         (if options.memory { "memory" } else { "null" }, object([("size", json!(size))]))
     };
@@ -135,12 +144,20 @@ fn add_device(connection: &Connection, options: &DeviceAdd) -> Result<(), String
         ("socket-group", json!(options.socket_group)),
         ("socket-mode", json!(options.socket_mode)),
     ];
-    let queues = [("queues", json!(options.queues)), ("queue-size", json!(options.queue_size))];
+    let queues = [
+        ("queues", json!(options.queues)),
+        ("queue-size", json!(options.queue_size)),
+        ("packed", json!(options.packed)),
+    ];
     let (kind, keys) = match (&options.volume, &options.interface) {
         (Some(volume), _) => {
             // What was not given is the daemon's to choose; a flag that was not given is no.
-            let disk =
-                [("volume", json!(volume)), ("serial", json!(options.serial)), ("read-only", json!(options.read_only))];
+            let disk = [
+                ("volume", json!(volume)),
+                ("serial", json!(options.serial)),
+                ("read-only", json!(options.read_only)),
+                ("seg-max", json!(options.seg_max)),
+            ];
             ("virtio-blk", object(disk.into_iter().chain(queues).chain(access)))
         }
         (None, None) => ("virtio-net", object(network::port(options).into_iter().chain(queues).chain(access))),

@@ -1,9 +1,10 @@
 //! `softdpu device args`: what attaches a device, from a site file or a running daemon.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use softdpu_control::api::{DeviceArgs as ArgsResult, Request};
-use softdpu_control::attach::{self, Accel, Format};
+use softdpu_control::attach::{self, Accel, Format, Reconnect};
 use softdpu_control::config::{self, Severity, nearest};
 
 use crate::arguments::{AccelChoice, ArgsFormat, Connection, DeviceArgs};
@@ -12,6 +13,9 @@ use crate::daemon;
 /// Prints what attaches the device.
 pub fn print(connection: &Connection, options: &DeviceArgs) -> Result<(), String> {
     let format = match options.format {
+        ArgsFormat::Libvirt | ArgsFormat::Libblkio | ArgsFormat::Env if options.qemu_version.is_some() => {
+            return Err("--qemu-version needs --format qemu".to_owned());
+        }
         ArgsFormat::Libvirt if options.fragment => Format::Element,
         ArgsFormat::Libvirt => Format::Domain(match options.accel {
             AccelChoice::Auto => Accel::of(Path::new("/dev/kvm")),
@@ -20,7 +24,7 @@ pub fn print(connection: &Connection, options: &DeviceArgs) -> Result<(), String
         }),
         _ if options.fragment => return Err("--fragment needs --format libvirt".to_owned()),
         _ if options.accel != AccelChoice::Auto => return Err("--accel needs --format libvirt".to_owned()),
-        ArgsFormat::Qemu => Format::Qemu,
+        ArgsFormat::Qemu => Format::Qemu(reconnect(options)?),
         ArgsFormat::Libblkio => Format::Libblkio,
         ArgsFormat::Env => Format::Env,
     };
@@ -33,6 +37,17 @@ pub fn print(connection: &Connection, options: &DeviceArgs) -> Result<(), String
     };
     print!("{}", attach::render(&args, format, options.memory).map_err(|error| error.to_string())?);
     Ok(())
+}
+
+/// How the QEMU that is going to run spells it: the version asked for, else this machine's QEMU, else the spelling of most.
+fn reconnect(options: &DeviceArgs) -> Result<Reconnect, String> {
+    if let Some(version) = &options.qemu_version {
+        return Reconnect::of_version(version)
+            .ok_or_else(|| format!("--qemu-version: found {version:?}, expected a version such as 7.2"));
+    }
+    let asked = Command::new("qemu-system-x86_64").arg("--version").stdin(Stdio::null()).output().ok();
+    let said = asked.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    Ok(said.and_then(|text| Reconnect::of_version(&text)).unwrap_or(Reconnect::Seconds))
 }
 
 fn from_site(site: &Path, name: &str) -> Result<ArgsResult, String> {

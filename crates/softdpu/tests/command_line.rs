@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::thread;
 
 use softdpu_control::api::{Empty, Request, Response, decode_request, encode_response};
-use softdpu_control::config::Backend;
+use softdpu_control::config::{Backend, Discard, Reconnect};
 use softdpu_control::status::NodeStatus;
 
 const SITE: &str = "
@@ -114,6 +114,16 @@ fn commands_become_requests() {
     let Backend::File(file) = &volume.backend else { panic!("{volume:?}") };
     assert!(file.create && !file.direct && file.path == Path::new("/x/v.img"));
 
+    let file = ["volume", "create", "v", "--file", "/x/v.img", "--size", "1 GiB", "--discard", "ignore"];
+    let (request, _) = asked(&file, empty.clone());
+    let Request::VolumeCreate(volume) = request else { panic!("{request:?}") };
+    assert!(matches!(&volume.backend, Backend::File(file) if file.discard == Discard::Ignore), "{volume:?}");
+    let nbd = ["volume", "create", "v", "--nbd", "nbd://h/e", "--nbd-timeout", "5 s", "--nbd-reconnect", "never"];
+    let (request, _) = asked(&nbd, empty.clone());
+    let Request::VolumeCreate(volume) = request else { panic!("{request:?}") };
+    let Backend::Nbd(nbd) = &volume.backend else { panic!("{volume:?}") };
+    assert_eq!((nbd.timeout.0.as_secs(), nbd.reconnect), (5, Reconnect::Never));
+
     let (request, _) = asked(&["queue", "move", "disk", "1", "3"], empty.clone());
     assert_eq!(request, Request::QueueMove { device: "disk".into(), queue: 1, core: 3 });
     let (request, _) = asked(&["volume", "grow", "v", "2GiB"], empty);
@@ -122,6 +132,12 @@ fn commands_become_requests() {
     let (request, _) = asked(&["device", "add", "d", "--volume", "v"], serde_json::json!({ "devices": [] }));
     let Request::DeviceAdd(device) = request else { panic!("{request:?}") };
     assert_eq!(device.access().unwrap().socket, Path::new("/run/softdpu/d.sock"), "the daemon's choice");
+
+    let ring = ["device", "add", "d", "--volume", "v", "--packed", "false", "--seg-max", "62"];
+    let (request, _) = asked(&ring, serde_json::json!({ "devices": [] }));
+    let Request::DeviceAdd(device) = request else { panic!("{request:?}") };
+    let disk = device.disk().unwrap();
+    assert_eq!((disk.packed, disk.seg_max), (false, 62));
 
     let (request, output) = asked(&["status"], serde_json::json!(NodeStatus::default()));
     assert_eq!(request, Request::Status);

@@ -304,11 +304,15 @@ impl Volume {
     /// For `status`.
     pub fn status(&self) -> VolumeStatus {
         let condition = self.condition();
+        let remark = match &self.backing {
+            Backing::File(file) if condition.state == State::Active => file.remark(),
+            Backing::Null | Backing::Memory(_) | Backing::File(_) | Backing::Nbd(_) => None,
+        };
         VolumeStatus {
             name: self.spec.name.clone(),
             kind: self.spec.kind.word().into(),
             state: condition.state,
-            detail: condition.detail.clone(),
+            detail: remark.filter(|_| condition.detail.is_empty()).unwrap_or_else(|| condition.detail.clone()),
             size: self.size(),
             read_only: self.read_only(),
             errors: condition.errors,

@@ -187,6 +187,19 @@ fn a_file_grows_and_does_not_shrink() {
 }
 
 #[test]
+fn bytes_that_make_no_whole_block_are_not_served_and_said_to_be_so() {
+    let folder = folder();
+    let path = folder.path().join("odd.img");
+    std::fs::write(&path, [7; 1000]).unwrap();
+    let kind = Kind::File { path, size: None, create: false, direct: false, discard: true };
+    let core = Core::new(VolumeSpec::new("f", kind));
+    assert_eq!(core.volume.size(), 512);
+    assert_eq!(core.volume.status().detail, "the last 488 bytes are not served: they make no whole block");
+    core.volume.grow(4096).unwrap();
+    assert_eq!((core.volume.size(), core.volume.status().detail.as_str()), (4096, ""));
+}
+
+#[test]
 fn a_file_cut_behind_our_back_is_an_error_not_old_data() {
     let folder = folder();
     let mut core = Core::new(spec(&image(&folder), false));

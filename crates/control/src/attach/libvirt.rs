@@ -86,7 +86,9 @@ fn interface(net: &VirtioNet, mtu: Option<u16>, indent: &str) -> String {
     format!(
         "{indent}<interface type='vhostuser'>
 {indent}  <mac address='{}'/>
-{indent}  <source type='unix' path='{}' mode='client'/>
+{indent}  <source type='unix' path='{}' mode='client'>
+{indent}    <reconnect enabled='yes' timeout='1'/>
+{indent}  </source>
 {indent}  <model type='virtio'/>
 {indent}  <driver{queues} rx_queue_size='{size}' tx_queue_size='{size}'{packed}>
 {indent}    <host mrg_rxbuf='on'/>
@@ -102,10 +104,13 @@ fn interface(net: &VirtioNet, mtu: Option<u16>, indent: &str) -> String {
 /// here: the guest learns both from the device itself.
 fn disk(blk: &VirtioBlk, index: usize, indent: &str) -> String {
     let VirtioBlk { queues, queue_size, access, .. } = blk;
+    let packed = if blk.packed { " packed='on'" } else { "" };
     format!(
         "{indent}<disk type='vhostuser' device='disk'>
-{indent}  <driver name='qemu' type='raw' queues='{queues}' queue_size='{queue_size}'/>
-{indent}  <source type='unix' path='{}'/>
+{indent}  <driver name='qemu' type='raw' queues='{queues}' queue_size='{queue_size}'{packed}/>
+{indent}  <source type='unix' path='{}'>
+{indent}    <reconnect enabled='yes' timeout='1'/>
+{indent}  </source>
 {indent}  <target dev='{}' bus='virtio'/>
 {indent}</disk>
 ",

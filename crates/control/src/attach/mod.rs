@@ -19,7 +19,7 @@ use crate::config::{Bytes, Device, DeviceKind, Network, NetworkPort, Site};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// `qemu-system-*` on a command line.
-    Qemu,
+    Qemu(Reconnect),
     /// A libvirt domain that runs with this accelerator.
     Domain(Accel),
     /// Only the `<disk>` or `<interface>` element, for `virsh attach-device` or an existing domain.
@@ -28,6 +28,32 @@ pub enum Format {
     Libblkio,
     /// Shell variables.
     Env,
+}
+
+/// How QEMU spells that a socket is connected to again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reconnect {
+    /// `reconnect=`, up to QEMU 10: deprecated in 9.2, gone in 11.
+    Seconds,
+    /// `reconnect-ms=`, from QEMU 9.2 on.
+    Milliseconds,
+}
+
+impl Reconnect {
+    /// The major version from which on the older spelling may be refused.
+    const FIRST_MAJOR_WITH_MILLISECONDS_ALONE: u32 = 10;
+
+    /// That of the QEMU which prints this for `--version` (`QEMU emulator version 7.2.22 …`), or of a bare `7.2`; none where
+    /// the text has no version.
+    pub fn of_version(text: &str) -> Option<Reconnect> {
+        let version = text.lines().next()?.rsplit("version ").next()?;
+        let major: u32 = version.split('.').next()?.trim().parse().ok()?;
+        Some(if major < Self::FIRST_MAJOR_WITH_MILLISECONDS_ALONE {
+            Reconnect::Seconds
+        } else {
+            Reconnect::Milliseconds
+        })
+    }
 }
 
 /// How a guest runs.
@@ -88,11 +114,13 @@ pub fn render(args: &DeviceArgs, format: Format, memory: Bytes) -> Result<String
     let device = args.devices.first().ok_or(AttachError::NoDevice)?;
     match (format, &device.kind) {
         (Format::Env, _) => Ok(env(device)),
-        (Format::Qemu, DeviceKind::VirtioBlk(blk)) => Ok(qemu::disk(&device.name, blk, memory)),
-        (Format::Qemu, DeviceKind::VirtioNet(net)) => {
-            Ok(qemu::interface(&device.name, net, mtu(args, &net.port), memory))
+        (Format::Qemu(reconnect), DeviceKind::VirtioBlk(blk)) => Ok(qemu::disk(&device.name, blk, memory, reconnect)),
+        (Format::Qemu(reconnect), DeviceKind::VirtioNet(net)) => {
+            Ok(qemu::interface(&device.name, net, mtu(args, &net.port), memory, reconnect))
         }
-        (Format::Qemu, DeviceKind::Tap(tap)) => Ok(tap::commands(tap, network(args, &tap.port), mtu(args, &tap.port))),
+        (Format::Qemu(_), DeviceKind::Tap(tap)) => {
+            Ok(tap::commands(tap, network(args, &tap.port), mtu(args, &tap.port)))
+        }
         (Format::Domain(_) | Format::Element | Format::Libblkio, DeviceKind::Tap(_)) => {
             Err(AttachError::NoGuest(device.name.clone()))
         }

@@ -1,22 +1,25 @@
 //! Arguments for `qemu-system-*`.
 
-use super::{qemu_value, shell_word};
+use std::path::Path;
+
+use super::{Reconnect, qemu_value, shell_word};
 use crate::config::{Bytes, VirtioBlk, VirtioNet};
 
 /// What QEMU takes as `rx_queue_size` and `tx_queue_size` of a vhost-user interface at the most (VIRTQUEUE_MAX_SIZE).
 pub(super) const LARGEST_NET_QUEUE: u16 = 1024;
 
-pub(super) fn disk(name: &str, blk: &VirtioBlk, memory: Bytes) -> String {
+pub(super) fn disk(name: &str, blk: &VirtioBlk, memory: Bytes, reconnect: Reconnect) -> String {
     let id = id(name);
+    let mut device = format!("vhost-user-blk-pci,chardev={id},num-queues={},queue-size={}", blk.queues, blk.queue_size);
+    if blk.packed {
+        device.push_str(",packed=on");
+    }
     let mut arguments = shared_memory(memory);
-    arguments.extend([
-        ("-chardev", format!("socket,id={id},path={}", qemu_value(&blk.access.socket))),
-        ("-device", format!("vhost-user-blk-pci,chardev={id},num-queues={},queue-size={}", blk.queues, blk.queue_size)),
-    ]);
+    arguments.extend([("-chardev", socket(&id, &blk.access.socket, reconnect)), ("-device", device)]);
     lines(&arguments)
 }
 
-pub(super) fn interface(name: &str, net: &VirtioNet, mtu: Option<u16>, memory: Bytes) -> String {
+pub(super) fn interface(name: &str, net: &VirtioNet, mtu: Option<u16>, memory: Bytes, reconnect: Reconnect) -> String {
     let id = id(name);
     let queues = net.port.queues;
     let mut device = format!("virtio-net-pci,netdev={id},mac={},mrg_rxbuf=on", net.port.mac);
@@ -35,11 +38,20 @@ pub(super) fn interface(name: &str, net: &VirtioNet, mtu: Option<u16>, memory: B
     }
     let mut arguments = shared_memory(memory);
     arguments.extend([
-        ("-chardev", format!("socket,id={id},path={}", qemu_value(&net.access.socket))),
+        ("-chardev", socket(&id, &net.access.socket, reconnect)),
         ("-netdev", format!("vhost-user,id={id},chardev={id},queues={queues}")),
         ("-device", device),
     ]);
     lines(&arguments)
+}
+
+/// A connection that QEMU makes again when the daemon was stopped and started: without that the guest's device is gone for good.
+fn socket(id: &str, path: &Path, reconnect: Reconnect) -> String {
+    let again = match reconnect {
+        Reconnect::Seconds => "reconnect=1",
+        Reconnect::Milliseconds => "reconnect-ms=1000",
+    };
+    format!("socket,id={id},path={},{again}", qemu_value(path))
 }
 
 /// A QEMU id begins with a letter; a device's name may begin with a digit.

@@ -49,13 +49,34 @@ fn args(name: &str) -> DeviceArgs {
 #[test]
 fn qemu_shares_the_guests_memory_and_quotes_the_path() {
     assert_eq!(
-        render(&args("1st"), Format::Qemu, DEFAULT_MEMORY).unwrap(),
+        render(&args("1st"), Format::Qemu(Reconnect::Seconds), DEFAULT_MEMORY).unwrap(),
         "-object memory-backend-memfd,id=softdpu-memory,size=1073741824B,share=on \\\n\
          -machine memory-backend=softdpu-memory \\\n\
          -m 1073741824B \\\n\
-         -chardev 'socket,id=softdpu-1st,path=/run/a,,b & '\\''c'\\''.sock' \\\n\
-         -device vhost-user-blk-pci,chardev=softdpu-1st,num-queues=2,queue-size=128\n"
+         -chardev 'socket,id=softdpu-1st,path=/run/a,,b & '\\''c'\\''.sock,reconnect=1' \\\n\
+         -device vhost-user-blk-pci,chardev=softdpu-1st,num-queues=2,queue-size=128,packed=on\n"
     );
+}
+
+#[test]
+fn qemu_connects_again_in_the_words_of_its_version() {
+    let printed = |version: &str| format!("QEMU emulator version {version}\nCopyright (c) 2003-2022 Fabrice Bellard\n");
+    for (text, wanted) in [
+        (printed("7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)"), Some(Reconnect::Seconds)),
+        (printed("10.0.13 (Debian 1:10.0.13+ds-0+deb13u1)"), Some(Reconnect::Milliseconds)),
+        ("9.1".to_owned(), Some(Reconnect::Seconds)),
+        ("11".to_owned(), Some(Reconnect::Milliseconds)),
+        ("newest".to_owned(), None),
+        (String::new(), None),
+    ] {
+        assert_eq!(Reconnect::of_version(&text), wanted, "{text}");
+    }
+    for name in ["1st", "nic"] {
+        let text = render(&args(name), Format::Qemu(Reconnect::Milliseconds), DEFAULT_MEMORY).unwrap();
+        assert!(text.contains(",reconnect-ms=1000") && !text.contains("reconnect="), "{text}");
+    }
+    let full = render(&args("1st"), Format::Domain(Accel::Kvm), DEFAULT_MEMORY).unwrap();
+    assert_eq!(full.matches("<reconnect enabled='yes' timeout='1'/>").count(), 3, "two disks, an interface");
 }
 
 #[test]
@@ -90,17 +111,24 @@ fn a_domain_has_the_type_that_the_machine_can_run() {
 
 #[test]
 fn qemu_gets_the_interface_with_what_the_network_says_of_it() {
-    let text = render(&args("nic"), Format::Qemu, DEFAULT_MEMORY).unwrap();
+    let text = render(&args("nic"), Format::Qemu(Reconnect::Seconds), DEFAULT_MEMORY).unwrap();
     let (memory, interface) = text.split_once("-chardev").unwrap();
-    assert_eq!(memory, render(&args("2nd"), Format::Qemu, DEFAULT_MEMORY).unwrap().split_once("-chardev").unwrap().0);
+    assert_eq!(
+        memory,
+        render(&args("2nd"), Format::Qemu(Reconnect::Seconds), DEFAULT_MEMORY)
+            .unwrap()
+            .split_once("-chardev")
+            .unwrap()
+            .0
+    );
     assert_eq!(
         interface,
-        " socket,id=softdpu-nic,path=/run/run/softdpu/nic.sock \\\n\
+        " socket,id=softdpu-nic,path=/run/run/softdpu/nic.sock,reconnect=1 \\\n\
          -netdev vhost-user,id=softdpu-nic,chardev=softdpu-nic,queues=4 \\\n\
          -device virtio-net-pci,netdev=softdpu-nic,mac=02:5d:00:00:00:02,mrg_rxbuf=on,mq=on,vectors=10,\
          rx_queue_size=1024,tx_queue_size=1024,packed=on,host_mtu=1450\n"
     );
-    let plain = render(&args("plain"), Format::Qemu, DEFAULT_MEMORY).unwrap();
+    let plain = render(&args("plain"), Format::Qemu(Reconnect::Seconds), DEFAULT_MEMORY).unwrap();
     assert!(
         plain.ends_with("virtio-net-pci,netdev=softdpu-plain,mac=02:5d:00:00:00:03,mrg_rxbuf=on,rx_queue_size=256,tx_queue_size=256,host_mtu=1400\n"),
         "{plain}"
@@ -111,7 +139,7 @@ fn qemu_gets_the_interface_with_what_the_network_says_of_it() {
 fn a_tap_is_configured_rather_than_attached() {
     let args = args("port");
     assert_eq!(args.devices.len(), 1, "another TAP is not of the same guest");
-    let text = render(&args, Format::Qemu, DEFAULT_MEMORY).unwrap();
+    let text = render(&args, Format::Qemu(Reconnect::Seconds), DEFAULT_MEMORY).unwrap();
     let commands: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
     assert_eq!(
         commands,
@@ -158,9 +186,13 @@ fn libvirts_own_schema_accepts_the_domain() {
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             assert!(output.status.success(), "{said}\n{full}");
-            for (right, wrong) in
-                [("queues='2'", "queuse='2'"), ("rx_queue_size", "queue_size"), ("<mtu size", "<mtu siez")]
-            {
+            for (right, wrong) in [
+                ("queues='2'", "queuse='2'"),
+                ("rx_queue_size", "queue_size"),
+                ("<mtu size", "<mtu siez"),
+                ("<reconnect", "<recnonect"),
+                ("packed='on'", "packed='no'"),
+            ] {
                 let broken = validate(&full.replace(right, wrong)).unwrap();
                 assert!(!broken.status.success(), "the schema does not look at {right}");
             }

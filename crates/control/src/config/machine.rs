@@ -3,12 +3,14 @@
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use super::diagnostic::{Problem, Severity, alternatives};
-use super::site::{Backend, FileBackend, Site};
+use super::rules::kept_twice;
+use super::site::{Backend, DeviceBackend, FileBackend, Site, SocketAccess, Volume};
 use super::units::Bytes;
+use crate::accounts;
 
 /// Where the kernel lists the CPUs that run.
 const ONLINE_CPUS: &str = "/sys/devices/system/cpu/online";
@@ -35,9 +37,18 @@ impl Site {
                 Backend::Null { .. } | Backend::Memory { .. } | Backend::Nbd(_) => {}
             }
         }
+        self.check_links(&mut problems);
+        check_owners("node.api", &self.node.api, &mut problems);
+        for (index, device) in self.devices.iter().enumerate() {
+            if let Some(access) = device.access() {
+                check_owners(&format!("device[{index}].{}", device.kind.name()), access, &mut problems);
+            }
+        }
         for problem in &mut problems {
             problem.severity = severity;
         }
+        // Served all the same, so never more than a warning.
+        problems.extend(self.volumes.iter().enumerate().filter_map(|(index, volume)| odd_end(index, volume)));
         problems.append(&mut transient);
         problems
     }
@@ -52,6 +63,66 @@ impl Site {
                 );
             }
         }
+    }
+}
+
+impl Site {
+    /// Two volumes whose paths look different and lead to the same file, or the same device.
+    fn check_links(&self, problems: &mut Vec<Problem>) {
+        let places: Vec<Option<Place>> = self.volumes.iter().map(place).collect();
+        for (index, volume) in self.volumes.iter().enumerate().filter(|(index, _)| places[*index].is_some()) {
+            let other = self.volumes[..index].iter().zip(&places).find(|(other, place)| {
+                **place == places[index]
+                    && !(other.read_only && volume.read_only)
+                    // Those that look the same are reported already.
+                    && other.storage() != volume.storage()
+            });
+            if let Some((other, _)) = other {
+                problems.push(kept_twice(index, volume, other, &other.storage().unwrap_or_default()));
+            }
+        }
+    }
+}
+
+/// What tells one place of bytes from another.
+#[derive(PartialEq, Eq)]
+enum Place {
+    /// A file, by its file system and its inode.
+    File(u64, u64),
+    /// A block device, by its number: many nodes may have it.
+    Device(u64),
+    /// A file that is yet to be made, in a folder without links.
+    ToBeMade(PathBuf),
+}
+
+/// Where the volume is; none where no other can be in the same place, or nobody can tell.
+fn place(volume: &Volume) -> Option<Place> {
+    let (Backend::File(FileBackend { path, .. }) | Backend::Device(DeviceBackend { path, .. })) = &volume.backend
+    else {
+        return None;
+    };
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.file_type().is_block_device() => Some(Place::Device(metadata.rdev())),
+        Ok(metadata) => Some(Place::File(metadata.dev(), metadata.ino())),
+        Err(_) => Some(Place::ToBeMade(path.parent()?.canonicalize().ok()?.join(path.file_name()?))),
+    }
+}
+
+/// The owner and the group that a socket is to have.
+fn check_owners(place: &str, access: &SocketAccess, problems: &mut Vec<Problem>) {
+    let mut missing = |key: &str, what: &str, name: &str| {
+        problems.push(
+            Problem::error(format!("{place}.{key}"), format!("this machine has no such {what}"))
+                .found(format!("{name:?}"))
+                .expected(format!("the name or the number of a {what}"))
+                .help(format!("`getent {}` lists them", if what == "user" { "passwd" } else { "group" })),
+        );
+    };
+    if let Some(owner) = access.socket_owner.as_deref().filter(|name| accounts::user_id(name).is_none()) {
+        missing("socket-owner", "user", owner);
+    }
+    if let Some(group) = access.socket_group.as_deref().filter(|name| accounts::group_id(name).is_none()) {
+        missing("socket-group", "group", group);
     }
 }
 
@@ -104,6 +175,22 @@ fn check_file(index: usize, file: &FileBackend, problems: &mut Vec<Problem>) {
     problems.push(problem);
 }
 
+/// An image whose end makes no whole block: a file of another format, or one that was cut.
+fn odd_end(index: usize, volume: &Volume) -> Option<Problem> {
+    let Backend::File(file) = &volume.backend else { return None };
+    let metadata = fs::metadata(&file.path).ok().filter(fs::Metadata::is_file)?;
+    let block = u64::from(volume.block_size);
+    let odd = metadata.len() % block;
+    (odd > 0).then(|| {
+        Problem::warning(
+            format!("volume[{index}].file.path"),
+            format!("the last {odd} bytes of the file are not served"),
+        )
+        .found(format!("a file of {} bytes", metadata.len()))
+        .expected(format!("a multiple of the block size, {block} bytes"))
+    })
+}
+
 fn check_block_device(index: usize, path: &Path, problems: &mut Vec<Problem>) {
     let place = format!("volume[{index}].device.path");
     match fs::metadata(path) {
@@ -149,6 +236,70 @@ mod tests {
             messages,
             ["node.dataplane.cores[1]: this machine has no such CPU: found CPU 9, expected one of [0, 1]"]
         );
+    }
+
+    /// What is said of a site whose folder is `folder`.
+    fn said(folder: &Path, text: &str) -> Vec<String> {
+        let loaded = crate::config::parse(text, "site.toml", folder, Some(Severity::Error));
+        loaded.report.diagnostics.iter().map(|found| format!("{}: {}", found.line, found.message)).collect()
+    }
+
+    #[test]
+    fn an_owner_that_is_not_there_is_named_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let site = |owner: &str, group: &str| {
+            format!(
+                "[node]\ndataplane = {{ cores = [0] }}\napi = {{ socket-owner = \"{owner}\" }}\n[[volume]]\nname = \"a\"\n\
+                 null = {{ size = \"1 GiB\" }}\n[[device]]\nname = \"d\"\n\
+                 virtio-blk = {{ volume = \"a\", socket-group = \"{group}\" }}\n"
+            )
+        };
+        assert_eq!(said(folder.path(), &site("root", "root")), [""; 0]);
+        assert_eq!(said(folder.path(), &site("0", "65534")), [""; 0], "a number needs no entry");
+        let wrong = said(folder.path(), &site("no-such-user", "no-such-group"));
+        assert_eq!(wrong.len(), 2, "{wrong:?}");
+        assert!(wrong[0].starts_with("3: this machine has no such user"), "{wrong:?}");
+        assert!(wrong[1].starts_with("9: this machine has no such group"), "{wrong:?}");
+    }
+
+    #[test]
+    fn an_odd_end_is_warned_of_and_nothing_worse() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("a.img"), [0; 1000]).unwrap();
+        let site = "[node]\ndataplane = { cores = [0] }\n[[volume]]\nname = \"a\"\nfile = { path = \"a.img\" }\n";
+        let loaded = crate::config::parse(site, "site.toml", folder.path(), Some(Severity::Error));
+        assert!(loaded.site.is_some(), "{}", loaded.report);
+        let report = loaded.report.to_string();
+        assert!(report.contains("the last 488 bytes of the file are not served"), "{report}");
+        fs::write(folder.path().join("a.img"), [0; 1024]).unwrap();
+        assert_eq!(said(folder.path(), site), [""; 0]);
+    }
+
+    #[test]
+    fn one_file_under_two_names_is_found_through_links() {
+        let folder = tempfile::tempdir().unwrap();
+        let base = folder.path();
+        fs::write(base.join("a.img"), [0; 4096]).unwrap();
+        fs::create_dir(base.join("x")).unwrap();
+        fs::hard_link(base.join("a.img"), base.join("hard.img")).unwrap();
+        std::os::unix::fs::symlink("a.img", base.join("soft.img")).unwrap();
+        std::os::unix::fs::symlink(".", base.join("here")).unwrap();
+        let two = |a: &str, b: &str, more: &str| {
+            let volume = |name: &str, path: &str| {
+                format!("[[volume]]\nname = \"{name}\"\nfile = {{ path = \"{path}\"{more} }}\n")
+            };
+            let node = "[node]\ndataplane = { cores = [0] }\n";
+            said(base, &format!("{node}{}{}", volume("a", a), volume("b", b)))
+        };
+        for other in ["./a.img", "x/../a.img", "hard.img", "soft.img", "here/a.img"] {
+            let said = two("a.img", other, "");
+            assert_eq!(said.len(), 1, "{other}: {said:?}");
+            assert!(said[0].contains("volume `a` is already kept in"), "{other}: {said:?}");
+        }
+        let to_be_made = two("new.img", "here/new.img", ", size = \"1 MiB\"");
+        assert_eq!(to_be_made.len(), 1, "{to_be_made:?}");
+        fs::write(base.join("b.img"), [0; 4096]).unwrap();
+        assert_eq!(two("a.img", "b.img", ""), [""; 0]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ mod read;
 mod reader;
 mod rules;
 pub mod schema;
+mod service;
 mod site;
 mod summary;
 mod units;
@@ -35,6 +36,7 @@ pub use network::{
     UnderlayBackend, VXLAN_PORT, VirtioNet, Vni,
 };
 pub use reader::is_name;
+pub use service::ServiceDirectories;
 pub use site::{
     Backend, Cache, DEFAULT_TENANT, Dataplane, Device, DeviceBackend, DeviceKind, Discard, Fairness, FileBackend,
     FileMode, IdleSleep, Log, LogFormat, LogLevel, Metrics, Mode, NbdBackend, Node, Reconnect, Site, SocketAccess,
@@ -56,7 +58,7 @@ pub struct Loaded {
 }
 
 /// Reads and checks the site file at `path`. Relative paths in it are relative to its folder. What this machine lacks is
-/// reported with the severity `machine`.
+/// reported with the severity `machine`. Directories that a service manager made for this process are its defaults.
 pub fn load(path: &Path, machine: Severity) -> Loaded {
     let name = path.display().to_string();
     let text = match read_text(path) {
@@ -71,7 +73,7 @@ pub fn load(path: &Path, machine: Severity) -> Loaded {
         _ => Path::new("."),
     };
     let base = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    parse(&text, &name, &base, Some(machine))
+    parse_as(&text, &name, &base, Some(machine), &ServiceDirectories::of_this_process())
 }
 
 fn read_text(path: &Path) -> Result<String, String> {
@@ -91,6 +93,17 @@ fn read_text(path: &Path) -> Result<String, String> {
 /// Checks `text`, called `name` in messages. Relative paths are relative to `base`, which is absolute. The machine is looked
 /// at only where `machine` says with which severity.
 pub fn parse(text: &str, name: &str, base: &Path, machine: Option<Severity>) -> Loaded {
+    parse_as(text, name, base, machine, &ServiceDirectories::default())
+}
+
+/// As [`parse`], for a process that a service manager gave `directories`.
+pub fn parse_as(
+    text: &str,
+    name: &str,
+    base: &Path,
+    machine: Option<Severity>,
+    directories: &ServiceDirectories,
+) -> Loaded {
     let context = Context::new(Some(base));
     let (document, syntax_errors) = toml::de::DeTable::parse_recoverable(text);
     if !syntax_errors.is_empty() {
@@ -99,7 +112,7 @@ pub fn parse(text: &str, name: &str, base: &Path, machine: Option<Severity>) -> 
         return Loaded { site: None, report: Report::new(name, text, problems, &Default::default()) };
     }
     let root = value::from_toml_table(document.into_inner());
-    let site = read::site(Reader::new(&context, &schema::ROOT, String::new(), 0..0, &root));
+    let site = read::site(Reader::new(&context, &schema::ROOT, String::new(), 0..0, &root), directories);
     let mut problems = context.problems.into_inner();
     let spans = context.spans.into_inner();
     problems.extend(site.problems());

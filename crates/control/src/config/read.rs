@@ -3,13 +3,14 @@
 //! Every section gives a value even where something in it is wrong, so that the rules over the whole site can find what
 //! else is wrong. A site that was read with errors is never handed out.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::diagnostic::Problem;
 use super::nbd_uri::{NbdServer, NbdUri, NbdUriError};
 use super::network;
 use super::reader::{Reader, join};
 use super::schema;
+use super::service::ServiceDirectories;
 use super::site::*;
 use super::units::{Bytes, BytesPerSecond, Span};
 use super::value::Data;
@@ -28,13 +29,16 @@ pub(super) const DESCRIPTORS_WITHOUT_DATA: u32 = 2;
 /// Bytes of the serial number (virtio 1.3 §5.2.6, VIRTIO_BLK_T_GET_ID).
 const SERIAL_BYTES: usize = 20;
 
+/// The management socket in the run directory.
+const API_SOCKET: &str = "api.sock";
+
 const WHAT_SIZE: &str = "a size with a unit such as \"20 GiB\"";
 const WHAT_SPAN: &str = "a time with a unit such as \"50 us\"";
 
-pub(super) fn site(reader: Reader<'_>) -> Site {
+pub(super) fn site(reader: Reader<'_>, directories: &ServiceDirectories) -> Site {
     let node = match reader.table("node", &schema::NODE) {
-        Some(table) => node(table),
-        None => default_node(&reader),
+        Some(table) => node(table, directories),
+        None => default_node(&reader, directories),
     };
     let tenants = reader.tables("tenant", &schema::TENANT).into_iter().map(tenant).collect();
     let volumes = reader.tables("volume", &schema::VOLUME).into_iter().map(volume).collect();
@@ -57,25 +61,35 @@ impl Site {
     }
 }
 
-fn default_node(reader: &Reader<'_>) -> Node {
-    let mut node = Node::default();
-    for path in [&mut node.run_directory, &mut node.state_directory, &mut node.api.socket] {
-        *path = reader.default_path(path);
+fn default_node(reader: &Reader<'_>, directories: &ServiceDirectories) -> Node {
+    let run_directory = default_run_directory(reader, directories);
+    Node {
+        state_directory: default_state_directory(&run_directory, directories),
+        api: SocketAccess::at(run_directory.join(API_SOCKET)),
+        run_directory,
+        ..Node::default()
     }
-    node
 }
 
-fn node(reader: Reader<'_>) -> Node {
-    let default = Node::default();
+fn default_run_directory(reader: &Reader<'_>, directories: &ServiceDirectories) -> PathBuf {
+    directories.run.clone().unwrap_or_else(|| reader.default_path(&Node::default().run_directory))
+}
+
+fn default_state_directory(run_directory: &Path, directories: &ServiceDirectories) -> PathBuf {
+    directories.state.clone().unwrap_or_else(|| run_directory.join("state"))
+}
+
+fn node(reader: Reader<'_>, directories: &ServiceDirectories) -> Node {
     let dataplane = reader.table("dataplane", &schema::DATAPLANE).map(dataplane).unwrap_or_default();
     let fairness = reader.choice(
         "fairness",
         &[("fcfs", Fairness::Fcfs)],
         &["wfq", "drr", "mtda", "weighted", "credits", "round-robin"],
     );
-    let run_directory = reader.path("run-directory").unwrap_or_else(|| reader.default_path(&default.run_directory));
-    let state_directory = reader.path("state-directory").unwrap_or_else(|| run_directory.join("state"));
-    let api_socket = run_directory.join("api.sock");
+    let run_directory = reader.path("run-directory").unwrap_or_else(|| default_run_directory(&reader, directories));
+    let state_directory =
+        reader.path("state-directory").unwrap_or_else(|| default_state_directory(&run_directory, directories));
+    let api_socket = run_directory.join(API_SOCKET);
     let api = match reader.table("api", &schema::API) {
         Some(table) => {
             let access = socket_access(&table, &api_socket);

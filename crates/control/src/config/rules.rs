@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::diagnostic::{Problem, nearest};
 use super::nbd_uri::NbdUri;
@@ -35,7 +35,9 @@ impl Site {
         problems
     }
 
-    /// Two volumes in one file would overwrite each other.
+    /// Two volumes in one file would overwrite each other. Names alone are compared, however they are spelled: the supervisor,
+    /// which must never wait for a file system, asks too. What links hide is found where
+    /// [the machine](Self::machine_problems) is looked at.
     fn check_files(&self, problems: &mut Vec<Problem>) {
         for (index, volume) in self.volumes.iter().enumerate() {
             let Some(place) = volume.storage() else { continue };
@@ -43,13 +45,7 @@ impl Site {
                 .iter()
                 .find(|other| other.storage().as_ref() == Some(&place) && !(other.read_only && volume.read_only));
             if let Some(other) = other {
-                let kind = volume.backend.kind();
-                let key = if kind == "nbd" { "uri" } else { "path" };
-                let message = format!("volume `{}` is already kept in {place}", other.name);
-                problems.push(
-                    Problem::error(format!("volume[{index}].{kind}.{key}"), message)
-                        .help("use one volume for both devices, or make both volumes read-only"),
-                );
+                problems.push(kept_twice(index, volume, other, &place));
             }
         }
     }
@@ -173,13 +169,27 @@ impl Site {
     }
 }
 
+/// `volume`, the one with that index, is kept where `other` is, which is called `place`.
+pub(super) fn kept_twice(index: usize, volume: &Volume, other: &Volume, place: &str) -> Problem {
+    let kind = volume.backend.kind();
+    let key = if kind == "nbd" { "uri" } else { "path" };
+    let message = format!("volume `{}` is already kept in {place}", other.name);
+    Problem::error(format!("volume[{index}].{kind}.{key}"), message)
+        .help("use one volume for both devices, or make both volumes read-only")
+}
+
+/// `path` without `.` and doubled slashes. What `..` leads to depends on links, so it stays.
+fn plain(path: &Path) -> PathBuf {
+    path.components().collect()
+}
+
 impl Volume {
     /// Where its bytes are, where another volume's could be in the same place.
-    fn storage(&self) -> Option<String> {
+    pub(super) fn storage(&self) -> Option<String> {
         match &self.backend {
             Backend::Null { .. } | Backend::Memory { .. } => None,
             Backend::File(FileBackend { path, .. }) | Backend::Device(DeviceBackend { path, .. }) => {
-                (!path.as_os_str().is_empty()).then(|| path.display().to_string())
+                (!path.as_os_str().is_empty()).then(|| plain(path).display().to_string())
             }
             Backend::Nbd(nbd) => (!nbd.uri.is_empty()).then(|| nbd.uri.clone()),
         }

@@ -55,6 +55,32 @@ fn a_small_site_has_a_sensible_default_for_everything_else() {
 }
 
 #[test]
+fn a_service_managers_directories_are_the_defaults_and_a_written_path_beats_them() {
+    let directories = ServiceDirectories::new(Some("/run/softdpu:/run/b".into()), Some("/var/lib/softdpu".into()));
+    let node = |text: &str, directories: &ServiceDirectories| {
+        let loaded = parse_as(text, "site.toml", Path::new(BASE), None, directories);
+        loaded.site.unwrap_or_else(|| panic!("{}", loaded.report)).node
+    };
+    let paths = |node: &Node| {
+        let paths = [&node.run_directory, &node.state_directory, &node.api.socket];
+        paths.map(|path| path.to_str().unwrap().to_owned())
+    };
+    let service = ["/run/softdpu", "/var/lib/softdpu", "/run/softdpu/api.sock"];
+    for text in ["", "[node]\nlog = { level = \"warn\" }\n"] {
+        assert_eq!(paths(&node(text, &directories)), service, "{text}");
+    }
+    let run = "[node]\nrun-directory = \"here\"\n";
+    assert_eq!(
+        paths(&node(run, &directories)),
+        ["/srv/site/here", "/var/lib/softdpu", "/srv/site/here/api.sock"],
+        "state outlives a boot wherever the sockets are"
+    );
+    assert_eq!(paths(&node(run, &ServiceDirectories::default()))[1], "/srv/site/here/state");
+    let state = "[node]\nstate-directory = \"there\"\n";
+    assert_eq!(paths(&node(state, &directories)), ["/run/softdpu", "/srv/site/there", "/run/softdpu/api.sock"]);
+}
+
+#[test]
 fn everything_that_can_be_written_is_read() {
     let site = site(
         r#"

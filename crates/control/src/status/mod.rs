@@ -136,7 +136,7 @@ pub struct DeviceStatus {
     pub kind: String,
     /// What it is doing.
     pub state: DeviceState,
-    /// Why it is broken.
+    /// Why it is broken, or what its queues wait for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken_reason: Option<String>,
     /// The volume it serves.

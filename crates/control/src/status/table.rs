@@ -137,7 +137,8 @@ fn queues(devices: &[DeviceStatus]) -> String {
             vec![
                 format!("{}.{}", device.name, queue.index),
                 queue.core.map_or_else(|| "-".to_owned(), |core| core.to_string()),
-                format!("{} {}", queue.format, queue.size),
+                // One that never ran has no ring.
+                if queue.size == 0 { "-".to_owned() } else { format!("{} {}", queue.format, queue.size) },
                 if queue.broken_reason.is_some() {
                     "broken"
                 } else if queue.running {

@@ -110,6 +110,20 @@ fn sample() -> NodeStatus {
 }
 
 #[test]
+fn a_queue_that_never_ran_has_no_ring() {
+    let mut status = sample();
+    status.devices[0].queues =
+        vec![QueueStatus::default(), QueueStatus { size: 128, index: 1, ..QueueStatus::default() }];
+    let text = table(&status);
+    let row = |queue: &str| {
+        let line = text.lines().find(|line| line.starts_with(queue)).unwrap_or_else(|| panic!("no {queue}: {text}"));
+        line.split_whitespace().skip(1).take(3).collect::<Vec<_>>().join(" ")
+    };
+    assert_eq!(row("acme-vm1-disk.0"), "- - stopped");
+    assert_eq!(row("acme-vm1-disk.1"), "- split 128");
+}
+
+#[test]
 fn the_table_fits_and_says_what_is_broken_first() {
     let text = table(&sample());
     assert!(text.starts_with("PROBLEMS\n  ! volume acme-root is recovering: connection refused\n"), "{text}");

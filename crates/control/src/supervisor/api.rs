@@ -418,7 +418,8 @@ impl Supervisor {
         let Some(InProgress { change, ticket, port }) = self.change.take() else {
             return;
         };
-        tracing::info!(?change, "the site has changed");
+        let (method, name, params) = change.describe();
+        tracing::info!(method, name, %params, "the site has changed");
         if let Err(error) = self.desired.commit(&change) {
             tracing::error!(%error, "the change is made, and will be lost when the supervisor stops: it cannot be saved");
         }

@@ -11,6 +11,8 @@ use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
+use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::api::{ApiError, EndpointChange, ErrorCode};
@@ -75,6 +77,26 @@ impl Change {
             Change::QueueMove(placement) => Call::QueueMove(placement),
         }
     }
+
+    /// The method that made it, what it is about, and the method's parameters: what a program needs to follow the log.
+    pub(super) fn describe(&self) -> (&'static str, &str, Value) {
+        match self {
+            Change::VolumeCreate(volume) => ("volume.create", &volume.name, value(volume)),
+            Change::VolumeGrow { name, size } => ("volume.grow", name, json!({ "name": name, "size": size })),
+            Change::VolumeDelete { name } => ("volume.delete", name, json!({ "name": name })),
+            Change::DeviceAdd(device) => ("device.add", &device.name, value(device)),
+            Change::DeviceRemove { name } => ("device.remove", name, json!({ "name": name })),
+            Change::NetworkAdd(network) => ("network.add", &network.name, value(network)),
+            Change::NetworkRemove { name } => ("network.remove", name, json!({ "name": name })),
+            Change::NetworkEndpoints(change) => ("network.endpoints", &change.network, value(change)),
+            Change::QueueMove(placement) => ("queue.move", &placement.device, value(placement)),
+        }
+    }
+}
+
+/// As JSON; null for a path that is no UTF-8, which no management request can name.
+fn value(part: &impl Serialize) -> Value {
+    serde_json::to_value(part).unwrap_or_default()
 }
 
 /// What is to run.
@@ -302,6 +324,32 @@ mod tests {
     fn device(name: &str, volume: &str) -> Device {
         let parameters = serde_json::json!({"name": name, "domain": "vm", "virtio-blk": {"volume": volume}});
         config::device_from_json(&parameters, Path::new("/run/softdpu")).unwrap()
+    }
+
+    #[test]
+    fn a_change_is_told_in_the_words_of_the_request_that_makes_it() {
+        let text = "{\"name\":\"net\",\"vni\":7,\"cidr\":[\"10.0.0.0/16\"]}";
+        let network = config::network_from_json(&serde_json::from_str(text).unwrap()).unwrap();
+        let endpoints =
+            EndpointChange { network: "net".into(), add: vec![], remove: vec!["10.0.0.9".parse().unwrap()] };
+        for (change, method, name) in [
+            (Change::VolumeCreate(volume("b")), "volume.create", "b"),
+            (Change::VolumeGrow { name: "b".into(), size: Bytes(8 << 20) }, "volume.grow", "b"),
+            (Change::VolumeDelete { name: "b".into() }, "volume.delete", "b"),
+            (Change::DeviceAdd(device("e", "b")), "device.add", "e"),
+            (Change::DeviceRemove { name: "e".into() }, "device.remove", "e"),
+            (Change::NetworkAdd(network), "network.add", "net"),
+            (Change::NetworkRemove { name: "net".into() }, "network.remove", "net"),
+            (Change::NetworkEndpoints(endpoints), "network.endpoints", "net"),
+            (Change::QueueMove(Placement { device: "e".into(), queue: 1, core: 2 }), "queue.move", "e"),
+        ] {
+            let (told, about, params) = change.describe();
+            assert_eq!((told, about), (method, name));
+            let line = json!({ "softdpu": 1, "id": 1, "method": told, "params": params }).to_string();
+            let (_, request) = crate::api::decode_request(line.as_bytes(), Path::new("/run/softdpu"))
+                .unwrap_or_else(|rejected| panic!("{line}: {:?}", rejected.error));
+            assert_eq!(request.method(), method);
+        }
     }
 
     #[test]

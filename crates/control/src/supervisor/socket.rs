@@ -14,6 +14,7 @@ use rustix::net::{
 use rustix::process::geteuid;
 use thiserror::Error;
 
+use crate::accounts;
 use crate::config::{FileMode, SocketAccess};
 
 /// How many connections may wait to be accepted.
@@ -179,25 +180,15 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketError
 }
 
 fn user_id(name: &str, path: &Path) -> Result<u32, SocketError> {
-    match nix::unistd::User::from_name(name) {
-        Ok(Some(user)) => Ok(user.uid.as_raw()),
-        _ => name.parse().map_err(|_| SocketError::UnknownName {
-            path: path.to_owned(),
-            what: "user",
-            name: name.to_owned(),
-        }),
-    }
+    accounts::user_id(name).ok_or_else(|| unknown("user", name, path))
 }
 
 fn group_id(name: &str, path: &Path) -> Result<u32, SocketError> {
-    match nix::unistd::Group::from_name(name) {
-        Ok(Some(group)) => Ok(group.gid.as_raw()),
-        _ => name.parse().map_err(|_| SocketError::UnknownName {
-            path: path.to_owned(),
-            what: "group",
-            name: name.to_owned(),
-        }),
-    }
+    accounts::group_id(name).ok_or_else(|| unknown("group", name, path))
+}
+
+fn unknown(what: &'static str, name: &str, path: &Path) -> SocketError {
+    SocketError::UnknownName { path: path.to_owned(), what, name: name.to_owned() }
 }
 
 #[cfg(test)]

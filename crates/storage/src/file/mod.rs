@@ -5,7 +5,7 @@ pub(crate) mod engine;
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, FileType, MemfdFlags, SeekFrom, StatxFlags};
 use softdpu_sys::lock;
@@ -36,10 +36,16 @@ enum Fence {
     Shared { byte: u64 },
 }
 
+fn odd(bytes: u64) -> String {
+    format!("the last {bytes} bytes are not served: they make no whole block")
+}
+
 /// A file or block device. One open file description per process carries the lock and all I/O.
 pub(crate) struct FileBacking {
     file: OwnedFd,
     device: bool,
+    /// Bytes at its end that make no whole block and are not served; none once it has grown.
+    odd_end: AtomicU64,
     fence: Fence,
     /// None: through the page cache.
     pub(super) direct: Option<Direct>,
@@ -98,9 +104,13 @@ impl FileBacking {
             // A volume may have been grown at run time; nothing is ever cut off.
             _ => had,
         };
-        let size = size / block * block;
+        let odd_end = size % block;
+        let size = size - odd_end;
         if size == 0 {
             return Err(VolumeError::spec(name, format!("{shown} has {had} bytes, less than one block of {block}")));
+        }
+        if odd_end > 0 {
+            tracing::warn!(volume = %name, "{}", odd(odd_end));
         }
         let preferred = u32::try_from(stat.st_blksize).unwrap_or(4096).clamp(4096, 1 << 20);
         let alignment = if device { block.max(4096) as u32 } else { preferred };
@@ -115,6 +125,7 @@ impl FileBacking {
         let backing = FileBacking {
             file,
             device,
+            odd_end: odd_end.into(),
             fence: match (spec.read_only, spec.shared) {
                 (true, _) => Fence::Readers,
                 (false, false) => Fence::Exclusive,
@@ -156,7 +167,14 @@ impl FileBacking {
             let reason = format!("its device has {had} bytes: grow the device to {size} first");
             return Err(VolumeError::spec(name, reason));
         }
-        rustix::fs::ftruncate(&self.file, size).map_err(|e| os("grow its file", e.into()))
+        rustix::fs::ftruncate(&self.file, size).map_err(|e| os("grow its file", e.into()))?;
+        self.odd_end.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// What there is to say of bytes that are not served.
+    pub(crate) fn remark(&self) -> Option<String> {
+        Some(self.odd_end.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0).map(odd)
     }
 
     pub(crate) fn switch_off(flag: &AtomicBool) {

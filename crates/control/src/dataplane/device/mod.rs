@@ -97,6 +97,8 @@ pub(super) struct Device {
 struct FenceRetry {
     at: Instant,
     pause: Duration,
+    /// Since when somebody else has it, and whether that was told.
+    busy: Option<(Instant, bool)>,
 }
 
 impl FenceRetry {
@@ -105,9 +107,20 @@ impl FenceRetry {
     const WHILE_BUSY: Duration = Duration::from_millis(50);
     /// While it cannot be asked for.
     const WHILE_FAILING: Duration = Duration::from_secs(2);
+    /// A dead process's last writes are done by then, unless its disk hangs; a living process keeps its lock for good.
+    const BUSY_TOO_LONG: Duration = Duration::from_secs(2);
 
     fn now() -> Self {
-        FenceRetry { at: Instant::now(), pause: Self::FIRST_PAUSE }
+        FenceRetry { at: Instant::now(), pause: Self::FIRST_PAUSE, busy: None }
+    }
+
+    /// Somebody else has it. Whether that is to be told: once, when it has been so for too long.
+    fn busy(&mut self, now: Instant) -> bool {
+        let (since, told) = self.busy.get_or_insert((now, false));
+        let tell = !*told && now.saturating_duration_since(*since) > Self::BUSY_TOO_LONG;
+        *told |= tell;
+        self.put_off(now, Self::WHILE_BUSY);
+        tell
     }
 
     fn put_off(&mut self, now: Instant, most: Duration) {
@@ -350,6 +363,17 @@ struct Saved {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fence_that_stays_busy_is_told_once() {
+        let start = Instant::now();
+        let mut fence = FenceRetry::now();
+        let told: Vec<bool> =
+            [0, 1000, 2000, 2001, 2050, 9000].map(|ms| fence.busy(start + Duration::from_millis(ms))).to_vec();
+        assert_eq!(told, [false, false, false, true, false, false]);
+        fence = FenceRetry::now();
+        assert!(!fence.busy(start + Duration::from_secs(60)), "the next wait begins anew");
+    }
 
     #[test]
     fn a_fence_is_asked_for_again_at_once_at_first_and_ever_more_rarely() {

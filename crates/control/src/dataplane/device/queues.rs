@@ -63,7 +63,12 @@ impl Device {
             Ok(Activation::Active) => self.fence = FenceRetry::now(),
             Ok(Activation::Busy { why }) => {
                 tracing::trace!(device = %self.name, why, "waiting for the volume's fence");
-                return self.fence.put_off(now, FenceRetry::WHILE_BUSY);
+                if self.fence.busy(now) {
+                    let volume = self.config.volume().unwrap_or_default();
+                    tracing::warn!(device = %self.name, volume, %why, "the guest waits: the volume's fence stays busy");
+                    self.trouble = Some(format!("it waits for its volume: {why}"));
+                }
+                return;
             }
             Err(error) => {
                 self.fence.put_off(now, FenceRetry::WHILE_FAILING);
