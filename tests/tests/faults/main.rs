@@ -17,4 +17,5 @@ mod lost;
 mod opening;
 mod qcow2;
 mod queues;
+mod resets;
 mod sockets;

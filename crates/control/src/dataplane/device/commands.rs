@@ -75,10 +75,10 @@ impl Device {
                         model.reset();
                     }
                 }
-                // A driver that resets has given its requests up; one that went away may come back for them.
-                let patience = if cause == ResetCause::Disconnect { STOP_PATIENCE } else { Duration::ZERO };
+                // A driver that resets has given its requests up, and uses their memory and blocks anew once it is answered:
+                // what the kernel is in the middle of has to end first. One that went away may come back for them.
                 let all = connection.queues.keys().copied().collect();
-                return self.stop_queues(id, all, patience, End::Done, host);
+                return self.stop_queues(id, all, STOP_PATIENCE, End::Done, host);
             }
             Command::SetConfig { offset, bytes, live_migration } => {
                 let written = self.model.as_ref().map_or(Ok(()), |model| model.write_config(offset, &bytes));
@@ -154,7 +154,6 @@ impl Device {
         for index in indexes {
             match connection.queues.remove(index) {
                 Some(run @ (Run::Running(Started { key, .. }) | Run::Broken(Started { key, .. }))) => {
-                    let patience = if matches!(run, Run::Broken(_)) { Duration::ZERO } else { patience };
                     connection.queues.insert(*index, run);
                     if host.engine.stop_queue(key, patience).is_ok() {
                         awaited.stops.insert(key, *index);
