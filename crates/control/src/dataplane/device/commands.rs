@@ -206,7 +206,7 @@ impl Device {
             FromCore::Broken { key, reason } => {
                 if let Some(index) = connection.queue_of(*key) {
                     if let Some(Run::Running(started)) = connection.queues.remove(&index) {
-                        connection.queues.insert(index, Run::Broken(started));
+                        connection.set_run(index, Run::Broken(started));
                     }
                     self.trouble = Some(format!("queue {index}: {reason}"));
                 }
