@@ -103,6 +103,7 @@ impl DataPlane {
                 loops: counters.rounds.get(),
                 wakeups: counters.sleeps.get(),
                 queues: counters.queues.get() as u32,
+                travelled: counters.travelled.get(),
                 frames: frame_counts(counters),
             })
             .collect()

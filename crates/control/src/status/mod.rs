@@ -94,6 +94,9 @@ pub struct CoreStatus {
     pub wakeups: u64,
     /// How many queues it serves.
     pub queues: u32,
+    /// Requests that ended here when their queue had moved on to another core, which completed them.
+    #[serde(default)]
+    pub travelled: u64,
     /// Frames that came to its network, and who decided what becomes of them.
     pub frames: FrameCounts,
 }

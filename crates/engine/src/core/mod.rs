@@ -395,6 +395,7 @@ impl<S: TenantScheduler> Core<S> {
     /// Makes what was finished visible to the drivers, and tells those who want to know.
     fn publish(&mut self) {
         for (key, core, done) in self.travelling.drain(..) {
+            self.counters.travelled.add(done.len() as u64);
             self.peers[core.0].send(ToCore::Completed { key, done });
         }
         let mut touched = std::mem::take(&mut self.touched);
