@@ -341,6 +341,16 @@ pub(crate) fn failures(counts: &softdpu_storage::ErrorCounts) -> [(&'static str,
 }
 
 impl RequestCounts {
+    /// Counts what `more` counted as well.
+    pub(crate) fn add(&mut self, more: &RequestCounts) {
+        self.reads += more.reads;
+        self.writes += more.writes;
+        self.flushes += more.flushes;
+        self.discards += more.discards;
+        self.write_zeroes += more.write_zeroes;
+        self.others += more.others;
+    }
+
     /// The counts with their names, as metrics and tables call them.
     pub fn by_type(&self) -> [(&'static str, u64); 6] {
         [
