@@ -5,6 +5,7 @@
 
 #![allow(missing_docs)]
 
+mod block_device;
 mod cache;
 mod changes;
 mod common;
