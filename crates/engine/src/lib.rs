@@ -48,4 +48,5 @@ pub use engine::{Engine, EngineConfig, EngineError};
 pub use message::{CoreIndex, FromCore, QueueKey, QueueUpdate};
 pub use net::{Batch, Capture, CaptureCounts, CaptureSpec, Captured, Injector, Way};
 pub use net::{PortCounters, PortSpec, RateLimit, Receive, Socket, Transmit};
+pub use network::Replacement;
 pub use queue::{QueueSpec, Role};

@@ -2,6 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use softdpu_memory::{GuestAddress, GuestBuffer, View};
@@ -81,8 +82,8 @@ pub(crate) enum ToCore {
     /// Nothing uses the volume any more.
     Detach(Arc<Volume>),
     Tenant(TenantId, Share, Arc<TenantCounters>),
-    /// Another configuration of the networks.
-    Tables(Arc<Tables>),
+    /// Another configuration of the networks; the one before it goes back to whom the core was told it by, to be freed there.
+    Tables(Arc<Tables>, Sender<Arc<Tables>>),
     /// A port is there, as this core has it, or is no more.
     Port(PortId, Option<Box<Port>>),
     /// Other receive queues take a port's frames now.

@@ -1,6 +1,8 @@
 //! The control thread's handle on networks: ports, and which queues take their frames.
 
 use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use softdpu_sched::Patience;
 use softdpu_vpc::{PortId, Tables};
@@ -32,12 +34,34 @@ impl Network {
     }
 }
 
+/// Tables that take the place of others, core by core.
+#[derive(Debug)]
+pub struct Replacement {
+    replaced: mpsc::Receiver<Arc<Tables>>,
+    cores: usize,
+}
+
+impl Replacement {
+    /// Waits until every core has them, `patience` at the most; false: some have not. The tables before them are freed here,
+    /// not on a core.
+    pub fn wait(self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        (0..self.cores).all(|_| {
+            let left = deadline.saturating_duration_since(Instant::now());
+            self.replaced.recv_timeout(left).is_ok()
+        })
+    }
+}
+
 impl Engine {
-    /// Puts another configuration of the networks into force, on each core from its next round on.
-    pub fn set_tables(&self, tables: &Arc<Tables>) {
+    /// Puts another configuration of the networks into force, on each core from its next round on. What is returned tells when
+    /// no core goes by the one before any more.
+    pub fn set_tables(&self, tables: &Arc<Tables>) -> Replacement {
+        let (sender, replaced) = mpsc::channel();
         for core in &self.cores {
-            core.mailbox.send(ToCore::Tables(Arc::clone(tables)));
+            core.mailbox.send(ToCore::Tables(Arc::clone(tables), sender.clone()));
         }
+        Replacement { replaced, cores: self.cores.len() }
     }
 
     /// Adds a port, its socket (if it has one) on `core` or on the one with the fewest queues. Returns what it counts, core by

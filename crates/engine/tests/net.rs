@@ -111,6 +111,22 @@ fn a_frame_reaches_the_other_guest_as_it_was_sent() {
 }
 
 #[test]
+fn when_the_wait_for_tables_is_over_no_core_has_those_before_them() {
+    let _alone = alone();
+    for sleeps in [None, Some(Duration::from_micros(50))] {
+        let engine = engine(sleeps);
+        let mut before = tables();
+        assert!(engine.set_tables(&before).wait(Duration::from_secs(10)), "cores do not answer");
+        for round in 0..50 {
+            let next = tables();
+            assert!(engine.set_tables(&next).wait(Duration::from_secs(10)), "cores do not answer");
+            assert_eq!(Arc::strong_count(&before), 1, "a core still has the tables before round {round}");
+            before = next;
+        }
+    }
+}
+
+#[test]
 fn a_frame_that_stands_for_many_arrives_whole_over_several_buffers() {
     let _alone = alone();
     for format in BOTH {

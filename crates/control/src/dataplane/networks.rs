@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use softdpu_engine::{Engine, PortCounters, PortSpec, Socket};
 use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Prefix, ServiceLimit, Spec, SubnetSpec};
@@ -16,6 +17,9 @@ use super::underlay::Underlay;
 use crate::api::{EndpointChange, UNDERLAY};
 use crate::config::{self, DeviceKind, NetworkPort};
 use crate::link::Refusal;
+
+/// How long cores have to go on with other tables: a round of theirs is far shorter.
+const SWITCH: Duration = Duration::from_secs(1);
 
 /// Everything of networks that is not on a core.
 pub(super) struct Networks {
@@ -225,7 +229,10 @@ impl Networks {
     /// Puts what is attached into force on all cores.
     pub(super) fn publish(&self, engine: &Engine) -> Result<(), String> {
         let tables = Tables::build(&self.spec()?).map_err(|error| error.to_string())?;
-        engine.set_tables(&Arc::new(tables));
+        // Who asked for the change may rely on it once it is answered.
+        if !engine.set_tables(&Arc::new(tables)).wait(SWITCH) {
+            tracing::error!("a core has not gone on with other networks for {SWITCH:?}");
+        }
         Ok(())
     }
 

@@ -83,7 +83,12 @@ impl<S: TenantScheduler> Core<S> {
                 }
                 self.tenants[index] = Some(counters);
             }
-            ToCore::Tables(tables) => self.net.vpc.replace(tables),
+            ToCore::Tables(tables, replaced) => {
+                let old = Arc::clone(self.net.vpc.tables());
+                self.net.vpc.replace(tables);
+                // Nobody may wait for it.
+                drop(replaced.send(old));
+            }
             ToCore::Port(id, port) => self.set_port(id, port),
             ToCore::Receivers(id, receivers) => {
                 if let Some(port) = self.net.port(id) {
@@ -338,7 +343,7 @@ fn message_key(message: &ToCore) -> Option<QueueKey> {
         | ToCore::Forget(key) => Some(*key),
         ToCore::Detach(_)
         | ToCore::Tenant(..)
-        | ToCore::Tables(_)
+        | ToCore::Tables(..)
         | ToCore::Port(..)
         | ToCore::Receivers(..)
         | ToCore::Parcels(_)
