@@ -47,6 +47,7 @@ miri: ## Memory and ring under Miri (needs nightly)
 	@lab/test.sh miri
 
 bench: setup build ## Measure beside qemu-storage-daemon, DPDK's testpmd and QEMU's networking: figures against bars; raw results and plots in results/
+	@lab/setup.sh --bench
 	$(CARGO) build --release --locked -p softdpu-tests --bin guest-network
 	@lab/bench.sh
 

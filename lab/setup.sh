@@ -3,7 +3,7 @@
 #
 #   lab/setup.sh            install what is missing, make the guest's kernel and root image
 #   lab/setup.sh --force    make everything in .cache/ again
-#   lab/setup.sh --bench    install what `make instructions` needs besides, and nothing else
+#   lab/setup.sh --bench    install what `make bench` and `make instructions` need besides, and nothing else
 #
 # Host programs come from apt (as root, or through sudo). Everything else goes into the ignored folder .cache/ and
 # needs no privilege: the guest is a Debian kernel and Debian packages, downloaded and unpacked, never installed.
@@ -27,6 +27,8 @@ export LC_ALL=C
 . "$LAB/setup.d/guest.sh"
 # shellcheck source=setup.d/blkio.sh
 . "$LAB/setup.d/blkio.sh"
+# shellcheck source=setup.d/qemu.sh
+. "$LAB/setup.d/qemu.sh"
 
 mkdir -p "$CACHE/stamps" "$CACHE/apt"
 
@@ -39,6 +41,9 @@ fi
 
 if [ "${1:-}" = --bench ]; then
     optional_programs "$BENCH_PROGRAMS"
+    exec 9>"$CACHE/setup.lock"
+    flock 9
+    qemu_step
     exit
 fi
 

@@ -110,6 +110,11 @@ impl Daemon {
         serde_json::from_str(&text).context(format_args!("`softdpu status --json` printed no JSON: {text}"))
     }
 
+    /// What it and its data planes have logged so far, line by line.
+    pub fn log(&self) -> Vec<String> {
+        self.process.lines()
+    }
+
     /// The data plane's process id and how often it was started again.
     pub fn data_plane(&self) -> Result<(u32, u64), Failure> {
         let status = self.status()?;

@@ -1,6 +1,6 @@
 //! A guest's device as `softdpu device args` prints it, without the arguments of the guest's memory.
 
-use crate::{Accel, Failure};
+use crate::{Accel, Failure, Qemu};
 
 /// QEMU's arguments for one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,15 +46,16 @@ impl GuestDevice {
 
     /// The arguments, one for each word.
     ///
-    /// QEMU 7.2 without KVM dies when a vhost-user interface with MSI-X starts: the notifiers of its vectors look into a
-    /// table of KVM's that is not there. There the interface gets INTx, whatever number of vectors it asks for, and the arguments
-    /// are softdpu's otherwise. An interface that QEMU serves itself is left as it is.
-    pub(crate) fn arguments(&self, accel: Accel) -> Vec<String> {
+    /// Some versions of QEMU die without KVM when a vhost-user interface with MSI-X starts ([`Qemu::has_msix_without_kvm`]). There the
+    /// interface gets INTx, whatever number of vectors it asks for, and the arguments are softdpu's otherwise. An interface that QEMU
+    /// serves itself is left as it is.
+    pub(crate) fn arguments(&self, accel: Accel, qemu: &Qemu) -> Vec<String> {
         let qemus_own =
             self.arguments.iter().any(|argument| argument.starts_with("stream,") || argument.starts_with("tap,"));
         let interface = |argument: &str| argument.starts_with("virtio-net-pci,") && !qemus_own;
-        let fit = |argument: &String| match accel {
-            Accel::Tcg if interface(argument) => format!("{argument},vectors=0"),
+        let msix = accel == Accel::Kvm || qemu.has_msix_without_kvm();
+        let fit = |argument: &String| match msix {
+            false if interface(argument) => format!("{argument},vectors=0"),
             _ => argument.clone(),
         };
         self.arguments.iter().map(fit).collect()
@@ -85,14 +86,17 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_has_no_msix_vectors_without_kvm() {
+    fn an_interface_has_no_msix_vectors_without_kvm_on_an_old_qemu() {
+        let [old, new] = ["7.2.22", "10.0.13"].map(Qemu::of_version);
         let device = GuestDevice::parse(PRINTED).unwrap();
-        assert_eq!(device.arguments(Accel::Tcg).last().unwrap(), "virtio-net-pci,netdev=softdpu-nic,vectors=0");
-        assert_eq!(device.arguments(Accel::Kvm).last().unwrap(), "virtio-net-pci,netdev=softdpu-nic");
+        let last = |accel, qemu| device.arguments(accel, qemu).last().unwrap().clone();
+        assert_eq!(last(Accel::Tcg, &old), "virtio-net-pci,netdev=softdpu-nic,vectors=0");
+        assert_eq!(last(Accel::Tcg, &new), "virtio-net-pci,netdev=softdpu-nic");
+        assert_eq!(last(Accel::Kvm, &old), "virtio-net-pci,netdev=softdpu-nic");
         // QEMU takes the last of two.
         let pairs = GuestDevice::parse(&PRINTED.replace("netdev=softdpu-nic", "netdev=softdpu-nic,mq=on,vectors=6"));
-        assert!(pairs.unwrap().arguments(Accel::Tcg).last().unwrap().ends_with(",vectors=6,vectors=0"));
+        assert!(pairs.unwrap().arguments(Accel::Tcg, &old).last().unwrap().ends_with(",vectors=6,vectors=0"));
         let own = ["-netdev", "stream,id=n0", "-device", "virtio-net-pci,netdev=n0,vectors=4"];
-        assert_eq!(GuestDevice::new(&own).arguments(Accel::Tcg).last().unwrap(), own[3]);
+        assert_eq!(GuestDevice::new(&own).arguments(Accel::Tcg, &old).last().unwrap(), own[3]);
     }
 }

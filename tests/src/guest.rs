@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cpio::Archive;
-use crate::{Accel, Context, Failure, GuestDevice, Process, Report, paths};
+use crate::{Accel, Context, Failure, GuestDevice, Process, Qemu, Report, paths};
 
 /// A guest's kernel is up within this time even on a busy machine without KVM.
 const BOOT_DEADLINE: Duration = Duration::from_secs(60);
@@ -43,6 +43,7 @@ pub struct GuestSpec {
     job: Option<Job>,
     parameters: Vec<(String, String)>,
     accel: Option<Accel>,
+    qemu: Option<Qemu>,
     namespace: Option<String>,
 }
 
@@ -67,6 +68,7 @@ impl GuestSpec {
             job: None,
             parameters: Vec::new(),
             accel: None,
+            qemu: None,
             namespace: None,
         }
     }
@@ -125,6 +127,12 @@ impl GuestSpec {
         self
     }
 
+    /// Runs it by this QEMU rather than the machine's own.
+    pub fn qemu(mut self, qemu: Qemu) -> GuestSpec {
+        self.qemu = Some(qemu);
+        self
+    }
+
     /// Runs QEMU in a network namespace.
     pub fn namespace(mut self, namespace: &str) -> GuestSpec {
         self.namespace = Some(namespace.to_owned());
@@ -156,7 +164,7 @@ impl GuestSpec {
         Ok(initrd)
     }
 
-    fn arguments(&self, initrd: &Path) -> Result<Vec<OsString>, Failure> {
+    fn arguments(&self, initrd: &Path, qemu: &Qemu) -> Result<Vec<OsString>, Failure> {
         let root = match self.root {
             Root::Ram | Root::NetworkRam => "ram",
             Root::FirstDisk => "/dev/vda",
@@ -186,7 +194,7 @@ impl GuestSpec {
                 ),
             ]);
         }
-        arguments.extend(self.devices.iter().flat_map(|device| device.arguments(accel)).map(OsString::from));
+        arguments.extend(self.devices.iter().flat_map(|device| device.arguments(accel, qemu)).map(OsString::from));
         Ok(arguments)
     }
 }
@@ -204,8 +212,9 @@ impl Guest {
     pub fn boot(folder: &Path, spec: GuestSpec) -> Result<Guest, Failure> {
         let initrd = folder.join(format!("{}.initrd", spec.name));
         std::fs::write(&initrd, spec.initrd()?).context(format_args!("writing {}", initrd.display()))?;
-        let program = Path::new("qemu-system-x86_64");
-        let qemu = Process::start_in(spec.namespace.as_deref(), &spec.name, folder, program, spec.arguments(&initrd)?)?;
+        let qemu = spec.qemu.clone().map_or_else(Qemu::of_machine, Ok)?;
+        let arguments = spec.arguments(&initrd, &qemu)?;
+        let qemu = Process::start_in(spec.namespace.as_deref(), &spec.name, folder, qemu.program(), arguments)?;
         Ok(Guest { name: spec.name, qemu, next_line: 0 })
     }
 

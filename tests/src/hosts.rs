@@ -85,15 +85,21 @@ impl Wire {
     pub fn hosts(&self, test: &str) -> Result<(Host, Host), Failure> {
         let host = |number: u8| Namespace::new(test, &number.to_string()).map(|namespace| Host { namespace, number });
         let (a, b) = (host(1)?, host(2)?);
+        self.join(&a, &b)?;
+        Ok((a, b))
+    }
+
+    /// Puts it between two hosts that have none.
+    pub fn join(&self, a: &Host, b: &Host) -> Result<(), Failure> {
         a.ip(&["link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", b.name()])?;
-        for host in [&a, &b] {
+        for host in [a, b] {
             let prefix = if self.v6 { 64 } else { 24 };
             let address = format!("{}/{prefix}", self.address(host.number));
             let nodad: &[&str] = if self.v6 { &["nodad"] } else { &[] };
             host.ip(&[&["addr", "add", &address, "dev", "wire"], nodad].concat())?;
             host.ip(&["link", "set", "wire", "mtu", &self.mtu.to_string(), "up"])?;
         }
-        Ok((a, b))
+        Ok(())
     }
 
     /// The part of a host's site file that says where its underlay is, for the table `node`.

@@ -56,6 +56,11 @@ pub fn blkio_tool(name: &str) -> Result<PathBuf, String> {
     Err(reason.map_or_else(|_| "lab/setup.sh was not run".to_owned(), |text| text.trim().to_owned()))
 }
 
+/// The QEMU newer than the machine's that `lab/setup.sh --bench` unpacks.
+pub(crate) fn newer_qemu() -> Result<PathBuf, Failure> {
+    existing(cache().join("bin/qemu-system-x86_64-newer"), "run lab/setup.sh --bench, which fetches it")
+}
+
 fn existing(path: PathBuf, hint: &str) -> Result<PathBuf, Failure> {
     if path.exists() { Ok(path) } else { Err(Failure::new(format!("{} does not exist: {hint}", path.display()))) }
 }

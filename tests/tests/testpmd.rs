@@ -287,6 +287,9 @@ fn kills(test: &str, way: Way) {
             let time = daemon.kill_data_plane()?;
             eprintln!("{test}: kill {kill}: data plane back after {:.0} ms", time.as_secs_f64() * 1e3);
             before = receives(&format!("packets after kill {kill}"), &mut b, &before, ENOUGH)?;
+            // It began to take packets before anybody sent some.
+            let port = device(&daemon, B)?["port"].clone();
+            assert!(port["dropped_out"]["port-down"].is_null(), "after kill {kill}: {port}");
         }
         // The other queues of both, too: the sender's receive queues and the receiver's transmit queues.
         a.ask("stop")?;

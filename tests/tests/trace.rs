@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use softdpu_tests::netns::{Namespace, possible, run};
-use softdpu_tests::{Context, Daemon, Failure, Lab, Process, skip, softdpu, wait_until};
+use softdpu_tests::{Context, Daemon, Failure, Guest, GuestSpec, Lab, Process, Root, skip, softdpu, wait_until};
 
 const WAIT: Duration = Duration::from_secs(20);
 
@@ -64,13 +64,9 @@ tap  = { network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", inte
         self.a.exec(&["ping", "-c", &count.to_string(), "-i", "0.05", "-W", "10", "10.0.0.3"])
     }
 
-    /// `softdpu trace packet …`, from which on no frame passes unseen.
+    /// [`trace`] of this daemon.
     fn trace(&self, arguments: &[&str]) -> Result<Process, Failure> {
-        let socket = self.folder.join("run/softdpu/api.sock").display().to_string();
-        let arguments = [&["--socket", &socket, "trace", "packet"], arguments].concat();
-        let mut process = Process::start("trace", &self.folder, &softdpu()?, arguments)?;
-        process.wait_for_line("that it traces", 0, WAIT, |line| line.contains("Ctrl-C ends").then_some(()))?;
-        Ok(process)
+        trace(&self.folder, arguments)
     }
 
     /// Brings frames in by port `a`.
@@ -83,6 +79,15 @@ tap  = { network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", inte
     fn path(&self, name: &str) -> String {
         self.folder.join(name).display().to_string()
     }
+}
+
+/// `softdpu trace packet …` of the daemon in `folder`, from which on no frame passes unseen.
+fn trace(folder: &Path, arguments: &[&str]) -> Result<Process, Failure> {
+    let socket = folder.join("run/softdpu/api.sock").display().to_string();
+    let arguments = [&["--socket", &socket, "trace", "packet"], arguments].concat();
+    let mut process = Process::start("trace", folder, &softdpu()?, arguments)?;
+    process.wait_for_line("that it traces", 0, WAIT, |line| line.contains("Ctrl-C ends").then_some(()))?;
+    Ok(process)
 }
 
 /// Ends a trace as Ctrl-C does; what it printed.
@@ -191,6 +196,38 @@ fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
 }
 
 #[test]
+fn the_status_lists_the_traces_that_are_under_way() {
+    if !can("trace-status") {
+        return;
+    }
+    Lab::run("trace-status", |lab| {
+        let scene = Scene::new(lab, "status")?;
+        let listed = || Ok::<_, Failure>(scene.daemon.status()?["traces"].clone());
+        assert_eq!(listed()?, serde_json::json!([]));
+        let first = scene.trace(&["--port", "b", "--filter", "udp"])?;
+        let second = scene.trace(&[])?;
+        scene.replay(&[datagram(2, A, B, b"one"), datagram(2, A, B, b"two")], &[])?;
+        let traces = wait_until("both frames to be counted", WAIT, || {
+            let traces = listed()?;
+            Ok((traces[0]["captured"] == 2 && traces[1]["captured"].as_u64() >= Some(4)).then_some(traces))
+        })?;
+        let of = |at: usize| ["id", "ports", "filter", "lost"].map(|key| traces[at][key].clone());
+        assert_eq!(serde_json::json!(of(0)), serde_json::json!([1, ["b"], "udp", 0]), "{traces}");
+        assert_eq!(serde_json::json!(of(1)), serde_json::json!([2, [], null, 0]), "{traces}");
+        let table = scene.daemon.command(&["status"])?;
+        assert!(table.contains("    1  b      udp"), "{table}");
+        interrupt(first)?;
+        let left = wait_until("the first to be gone", WAIT, || {
+            Ok(Some(listed()?).filter(|traces| traces.as_array().is_some_and(|traces| traces.len() == 1)))
+        })?;
+        assert_eq!(left[0]["id"], 2);
+        interrupt(second)?;
+        wait_until("the second to be gone", WAIT, || Ok((listed()? == serde_json::json!([])).then_some(())))?;
+        scene.daemon.stop()
+    });
+}
+
+#[test]
 fn dropped_frames_come_with_the_reason() {
     if !can("trace-drops") {
         return;
@@ -278,6 +315,64 @@ fn tshark_reads_what_was_captured() {
         let found = std::fs::read_to_string(&piped).context("what tshark printed")?;
         assert_eq!(found, "142\t64\n142\t64\n");
         scene.daemon.stop()
+    });
+}
+
+#[test]
+fn a_guests_interface_is_seen_with_what_it_asks_and_what_it_is_answered() {
+    /// A step takes seconds, without KVM and on a busy machine some tens of them.
+    const DEADLINE: Duration = Duration::from_secs(180);
+    if run("tshark", &["--version"]).is_err() {
+        skip("trace-guest", "there is no tshark here");
+        return;
+    }
+    Lab::run("trace-guest", |lab| {
+        let site = r#"
+[node]
+dataplane = { cores = [0] }
+
+[[network]]
+name = "acme"
+vni  = 5001
+cidr = "10.0.0.0/16"
+
+[[device]]
+name       = "vm1"
+virtio-net = { network = "acme", address = "10.0.0.2", mac = "02:5d:00:00:00:02" }
+"#;
+        let daemon = Daemon::start(lab.path(), site)?;
+        // From before the guest is there.
+        let file = lab.path().join("vm1.pcapng").display().to_string();
+        let whole = trace(lab.path(), &["--port", "vm1", "--write", &file])?;
+        let mut lines = trace(lab.path(), &["--port", "vm1", "--filter", "icmp", "--count", "6"])?;
+        let spec = GuestSpec::new("vm1").root(Root::NetworkRam).device(daemon.guest_device("vm1")?).job("network");
+        let mut guest = Guest::boot(lab.path(), spec.parameter("NAME", "vm1").parameter("MIB", 1))?;
+        guest.step("ready", DEADLINE)?;
+        guest.ask("dhcp", DEADLINE)?;
+        guest.ask("ping 10.0.0.1", DEADLINE)?;
+        assert!(lines.wait(WAIT)?.success(), "{}", lines.tail());
+        let pair = [
+            "vm1 in     98  10.0.0.2 > 10.0.0.1: ICMP echo request",
+            "vm1 out    98  10.0.0.1 > 10.0.0.2: ICMP echo reply",
+        ];
+        let printed = lines.lines();
+        assert_eq!(frames(&printed), [pair, pair, pair].concat(), "{printed:#?}");
+        guest.type_line("stop")?;
+        guest.finish(DEADLINE)?;
+        let said = interrupt(whole)?;
+        assert!(said.iter().any(|line| line == "0 frames lost for want of room"), "{said:#?}");
+        let read = |filter: &str, field: &str| {
+            tshark(&[&["-r", &file, "-Y", filter, "-T", "fields", "-e", field], &CHECKSUMS[..]].concat())
+        };
+        let mut kinds = read("dhcp.option.dhcp", "dhcp.option.dhcp")?;
+        kinds.dedup();
+        assert_eq!(kinds, ["1", "2", "3", "5"], "discover, offer, request, acknowledgement");
+        assert_eq!(read("icmp", "ip.src")?, ["10.0.0.2", "10.0.0.1"].repeat(3));
+        assert_eq!(
+            read("_ws.malformed || ip.checksum.status == 0 || icmp.checksum.status == 0", "frame.number")?,
+            [""; 0]
+        );
+        daemon.stop()
     });
 }
 

@@ -336,6 +336,109 @@ fn a_trace_of_the_underlay_looks_into_the_tunnel() {
     });
 }
 
+/// Waits until `status` says of the underlay that it is away with this reason, or that it is not.
+fn underlay_is(daemon: &Daemon, reason: Option<&str>) -> Result<(), Failure> {
+    let what =
+        reason.map_or("the underlay to be back".to_owned(), |reason| format!("the underlay to be away: {reason}"));
+    wait_until(&what, WAIT, || {
+        let absence = daemon.status()?["underlay"]["absence"].clone();
+        let said = absence["reason"].as_str().map(str::to_owned);
+        Ok(match (reason, said) {
+            (None, None) => Some(()),
+            (Some(reason), Some(said)) => {
+                (said.contains(reason) && absence["attempts"].as_u64() >= Some(1)).then_some(())
+            }
+            _ => None,
+        })
+    })
+}
+
+/// The interface is taken away, made anew and set down: what goes through the tunnel goes on when it is there again.
+fn comes_back(test: &str, wire: &Wire) {
+    if !Host::is_possible(test) {
+        return;
+    }
+    Lab::run(test, |lab| {
+        let (a, b) = wire.hosts(test)?;
+        let join = || {
+            wire.join(&a, &b)?;
+            // As in `against_the_kernel`.
+            b.exec(&["ethtool", "-K", "wire", "tx", "off"])
+        };
+        b.exec(&["ethtool", "-K", "wire", "tx", "off"])?;
+        let daemon = softdpu(lab, &a, wire)?;
+        kernel(&b, wire)?;
+        pings(&a, wire)?;
+        let reaches = || a.exec(&["ping", "-c", "1", "-W", "1", "10.0.0.2"]).is_ok();
+        let dropped = || {
+            let underlay = daemon.status()?["underlay"]["dropped_out"].clone();
+            Ok::<_, Failure>(underlay["port-down"].as_u64().unwrap_or(0))
+        };
+
+        a.ip(&["link", "del", "wire"])?;
+        underlay_is(&daemon, Some("wire: no such network interface"))?;
+        let before = dropped()?;
+        assert!(!reaches(), "there is a way without a wire");
+        assert!(dropped()? > before, "what finds no underlay is not counted: {}", daemon.status()?["underlay"]);
+        assert_eq!(daemon.device("port")?["state"], "running", "the device goes on");
+        let table = daemon.command(&["status"])?;
+        assert!(table.contains("! the underlay wire is away for "), "{table}");
+        let sent = daemon.status()?["underlay"]["frames_out"].as_u64();
+
+        join()?;
+        underlay_is(&daemon, None)?;
+        pings(&a, wire)?;
+        assert!(daemon.status()?["underlay"]["frames_out"].as_u64() > sent, "counts began anew");
+
+        a.ip(&["link", "set", "wire", "down"])?;
+        underlay_is(&daemon, Some("wire: the interface is down"))?;
+        assert!(!reaches(), "there is a way through an interface that is down");
+        a.ip(&["link", "set", "wire", "up"])?;
+        underlay_is(&daemon, None)?;
+        pings(&a, wire)?;
+        pings(&b, wire)?;
+
+        // Each reason once, however often it was tried.
+        let said = |text: &str| daemon.log().iter().filter(|line| line.contains(text)).count();
+        let counts = ["no such network interface", "the interface is down", "the underlay is open"].map(said);
+        assert_eq!(counts, [1, 1, 3], "{:?}", daemon.log());
+        assert_eq!(daemon.data_plane()?.1, 0, "the data plane was started again");
+        daemon.stop()
+    });
+}
+
+#[test]
+fn an_underlay_that_is_made_anew_or_set_down_is_used_again() {
+    comes_back("back", &Wire { mtu: 1500, v6: false, backend: "af-packet" });
+}
+
+#[test]
+fn an_underlay_on_af_xdp_that_is_made_anew_or_set_down_is_used_again() {
+    comes_back("backxdp", &Wire { mtu: 1500, v6: false, backend: "af-xdp" });
+}
+
+#[test]
+fn an_underlay_that_is_missing_at_the_start_is_used_when_it_comes() {
+    if !Host::is_possible("tunnel-late") {
+        return;
+    }
+    let wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+    Lab::run("tunnel-late", |lab| {
+        let (a, b) = wire.hosts("late")?;
+        a.ip(&["link", "del", "wire"])?;
+        let daemon = softdpu(lab, &a, &wire)?;
+        underlay_is(&daemon, Some("wire: no such network interface"))?;
+        // The network's own services are there meanwhile, with the MTU of the wire that is to come.
+        wait_until("the gateway to answer", WAIT, || Ok(a.exec(&["ping", "-c", "1", "-W", "1", "10.0.255.254"]).ok()))?;
+        assert_eq!(daemon.status()?["networks"][0]["mtu"], 1450);
+        wire.join(&a, &b)?;
+        kernel(&b, &wire)?;
+        underlay_is(&daemon, None)?;
+        pings(&a, &wire)?;
+        daemon.stop()
+    });
+}
+
 #[test]
 fn a_transfer_survives_a_kill_of_the_data_plane() {
     if !Host::is_possible("tunnel-kill") {

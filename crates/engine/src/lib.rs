@@ -41,12 +41,16 @@ extern crate self as softdpu_engine;
 #[allow(dead_code, missing_docs, unreachable_pub, reason = "each program of tests uses a part of it")]
 #[path = "../tests/common/mod.rs"]
 mod common;
+#[cfg(test)]
+#[allow(dead_code, missing_docs, unreachable_pub, reason = "each program of tests uses a part of it")]
+#[path = "../tests/common/nic.rs"]
+mod common_nic;
 
 pub use by_hand::ByHand;
 pub use counters::{CoreCounters, Counter, QueueCounters, TenantCounters};
 pub use engine::{Engine, EngineConfig, EngineError};
 pub use message::{CoreIndex, FromCore, QueueKey, QueueUpdate};
-pub use net::{Batch, Capture, CaptureCounts, CaptureSpec, Captured, Injector, Way};
+pub use net::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Injector, Way};
 pub use net::{PortCounters, PortSpec, RateLimit, Receive, Socket, Transmit};
 pub use network::Replacement;
 pub use queue::{QueueSpec, Role};

@@ -12,7 +12,7 @@ use softdpu_storage::Volume;
 use softdpu_vpc::{PortId, Tables};
 
 use crate::counters::TenantCounters;
-use crate::net::{CaptureStart, Injection, Parcel, Port, Receiver};
+use crate::net::{CaptureStart, Injection, Parcel, Port, Receiver, Socket};
 use crate::queue::RunningQueue;
 
 /// One of the engine's cores, from 0 in the order of the configuration. Not a CPU number.
@@ -86,6 +86,13 @@ pub(crate) enum ToCore {
     Tables(Arc<Tables>, Sender<Arc<Tables>>),
     /// A port is there, as this core has it, or is no more.
     Port(PortId, Option<Box<Port>>),
+    /// A port has another socket, on core `owner`, or none.
+    Socket {
+        port: PortId,
+        owner: Option<CoreIndex>,
+        /// At the owner.
+        socket: Option<Box<Socket>>,
+    },
     /// Other receive queues take a port's frames now.
     Receivers(PortId, Arc<[Receiver]>),
     /// Frames for ports of this core.

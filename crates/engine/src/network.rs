@@ -10,7 +10,9 @@ use softdpu_vpc::{PortId, Tables};
 use crate::engine::{Engine, EngineError};
 use crate::mailbox::mailbox;
 use crate::message::{CoreIndex, QueueKey, ToCore};
-use crate::net::{Capture, CaptureShared, CaptureSpec, CaptureStart, Injector, Port, PortCounters, PortSpec, Receiver};
+use crate::net::{
+    Capture, CaptureShared, CaptureSpec, CaptureStart, Injector, Port, PortCounters, PortSpec, Receiver, Socket,
+};
 
 /// What the engine knows of ports.
 #[derive(Default)]
@@ -97,6 +99,17 @@ impl Engine {
             core.mailbox.send(ToCore::Port(id, Some(Box::new(port))));
         }
         Ok(counters)
+    }
+
+    /// Gives a port another socket, on the core with the fewest queues, or none for now: what is to leave by it then is dropped
+    /// as [`PortDown`](softdpu_vpc::DropReason::PortDown).
+    pub fn set_socket(&self, port: PortId, socket: Option<Socket>) {
+        let owner = socket.is_some().then(|| self.least_loaded());
+        let mut socket = socket.map(Box::new);
+        for (index, core) in self.cores.iter().enumerate() {
+            let socket = if owner == Some(CoreIndex(index)) { socket.take() } else { None };
+            core.mailbox.send(ToCore::Socket { port, owner, socket });
+        }
     }
 
     /// Begins to capture frames on all cores.

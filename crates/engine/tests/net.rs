@@ -2,90 +2,29 @@
 
 #[path = "common/cores.rs"]
 mod cores;
+#[allow(dead_code, reason = "the tests of a core use the rest of it")]
 #[path = "common/nic.rs"]
 mod nic;
 
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use cores::{cpus, engine, event};
-use nic::{HEADER, Nic, RX_SLOT};
+use nic::{HEADER, Nic, PLAIN, RX_SLOT, datagram, tables};
 use softdpu_device::net::abi::feature;
 use softdpu_engine::{CaptureCounts, CaptureSpec, CoreIndex, FromCore, RateLimit, Way};
 use softdpu_ring::Format;
 use softdpu_sched::{Nanos, TokenBucket};
 use softdpu_sys::clock;
-use softdpu_vpc::packet::Mac;
-use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Spec, SubnetSpec};
-use softdpu_vpc::{PortId, Tables};
 
 const BOTH: [Format; 2] = [Format::Split, Format::Packed];
 const ALL: u64 = u64::MAX;
-
-/// Two guests of one network and a third of another with the first one's address.
-fn tables() -> Arc<Tables> {
-    let network = |name: &str, vni| NetworkSpec {
-        name: name.to_owned(),
-        vni,
-        subnets: vec![SubnetSpec { prefix: "10.0.0.0/24".parse().unwrap(), gateway: "10.0.0.1".parse().unwrap() }],
-        gateway_mac: Mac([2, 0x5d, 0, 0, 0, 0xff]),
-        mtu: 1500,
-        dns: Vec::new(),
-    };
-    let endpoint = |network: &str, port: u32, host: u8| EndpointSpec {
-        network: network.to_owned(),
-        mac: Mac(mac(port)),
-        addresses: vec![address(host)],
-        place: Place::Port(PortId(port)),
-        mtu: None,
-        spoof_check: true,
-    };
-    let spec = Spec {
-        networks: vec![network("acme", 1), network("globex", 2)],
-        endpoints: vec![endpoint("acme", 0, 2), endpoint("acme", 1, 3), endpoint("globex", 2, 2)],
-        ..Spec::default()
-    };
-    Arc::new(Tables::build(&spec).unwrap())
-}
-
-fn mac(port: u32) -> [u8; 6] {
-    [2, 0x5d, 0, 0, 0, port as u8 + 1]
-}
-
-fn address(host: u8) -> IpAddr {
-    IpAddr::from([10, 0, 0, host])
-}
-
-/// A UDP datagram from one port's guest to another's; `mark` and the length are its payload.
-fn datagram(from: (u32, u8), to: (u32, u8), mark: u32, len: usize) -> Vec<u8> {
-    let mut frame = Vec::new();
-    frame.extend(mac(to.0));
-    frame.extend(mac(from.0));
-    frame.extend([0x08, 0x00]);
-    let total = (20 + 8 + len) as u16;
-    let mut ip = vec![0x45, 0];
-    ip.extend(total.to_be_bytes());
-    ip.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, from.1, 10, 0, 0, to.1]);
-    let sum: u32 = ip.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
-    ip[10..12].copy_from_slice(&sum.to_be_bytes());
-    frame.extend(ip);
-    frame.extend([0x30, 0x39, 0, 9]);
-    frame.extend(((8 + len) as u16).to_be_bytes());
-    frame.extend([0, 0]);
-    frame.extend(mark.to_be_bytes());
-    frame.extend((4..len).map(|at| at as u8));
-    frame
-}
 
 /// One at a time: drivers here spin, and there may be no more than two CPUs.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
-
-const PLAIN: [u8; HEADER] = [0; HEADER];
 
 #[test]
 fn a_frame_reaches_the_other_guest_as_it_was_sent() {

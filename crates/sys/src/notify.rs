@@ -92,13 +92,7 @@ impl Notifier {
         loop {
             let mut count = 0;
             for bell in bells.by_ref().take(BATCH) {
-                self.requests[count] = Request {
-                    opcode: IOCB_CMD_PREAD,
-                    file: self.nothing.as_raw_fd() as u32,
-                    flags: IOCB_FLAG_RESFD,
-                    event: bell.as_raw_fd() as u32,
-                    ..Request::default()
-                };
+                self.requests[count] = self.request(bell);
                 count += 1;
             }
             if count > 0 {
@@ -107,6 +101,18 @@ impl Notifier {
             if count < BATCH {
                 return Ok(());
             }
+        }
+    }
+
+    /// What adds one to a counter when it ends.
+    #[inline]
+    fn request(&self, bell: BorrowedFd<'_>) -> Request {
+        Request {
+            opcode: IOCB_CMD_PREAD,
+            file: self.nothing.as_raw_fd() as u32,
+            flags: IOCB_FLAG_RESFD,
+            event: bell.as_raw_fd() as u32,
+            ..Request::default()
         }
     }
 
@@ -233,5 +239,32 @@ mod tests {
         notifier.signal(bells).unwrap();
         assert_eq!((count(&first), count(&last)), (1, 1));
         assert_eq!(file.metadata().unwrap().len(), 0, "nothing is written to a file");
+    }
+    /// Fills the kernel's ring of ended requests, so that it takes no more.
+    fn fill(notifier: &Notifier) {
+        let bell = bell(EventfdFlags::NONBLOCK);
+        for _ in 0..1 << 20 {
+            let mut request = notifier.request(bell.as_fd());
+            let mut pointer = &raw mut request;
+            // SAFETY: as in `submit`: the request has ended when the call returns.
+            let sent = result(unsafe { libc::syscall(libc::SYS_io_submit, notifier.context, 1, &raw mut pointer) });
+            match sent {
+                Ok(_) => {}
+                Err(Errno::AGAIN) => return,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        panic!("the kernel's ring has no end");
+    }
+
+    #[test]
+    fn a_kernel_that_refuses_for_want_of_room_is_asked_again() {
+        let mut notifier = Notifier::new().unwrap();
+        let bells: Vec<_> = (0..BATCH + 1).map(|_| bell(EventfdFlags::NONBLOCK)).collect();
+        for _ in 0..3 {
+            fill(&notifier);
+            notifier.signal(bells.iter().map(AsFd::as_fd)).unwrap();
+            assert!(bells.iter().all(|bell| count(bell) == 1));
+        }
     }
 }

@@ -104,6 +104,27 @@ fn qemu_connects_starts_stops_and_starts_again() {
     assert_eq!(link.session.save(), Session::new(&link.disk).save());
 }
 
+/// QEMU before 8.1 pauses a guest or moves it: the status becomes 0, and then it asks where the rings stand.
+#[test]
+fn where_a_ring_stood_is_known_after_the_status_became_0() {
+    let mut link = Link::ready();
+    link.start(0);
+    link.position = 1222;
+    assert_eq!(link.ok(Message::SetStatus(0)).commands, [Command::Reset(ResetCause::Status)]);
+    let stopped = link.ok(stop(0));
+    assert_eq!(stopped.commands, [], "it does not run any more");
+    assert_eq!(stopped.replies[0].0, [0u32.to_ne_bytes(), 1222u32.to_ne_bytes()].concat());
+
+    // Whoever starts it anew without saying where starts at its beginning, and what was before is forgotten.
+    link.ok(Message::SetFeatures(RING | F_PROTOCOL_FEATURES));
+    let started = link.start(0);
+    assert_eq!(started.start().base, VringBase::Split { next_available: 0 });
+    link.position = 3;
+    for _ in 0..2 {
+        assert_eq!(link.ok(stop(0)).replies[0].0, [0u32.to_ne_bytes(), 3u32.to_ne_bytes()].concat());
+    }
+}
+
 /// libblkio and the `virtio-driver` crate: features before protocol features, every message acknowledged, memory by slots,
 /// call after kick, and a base of 0 even for packed rings.
 #[test]

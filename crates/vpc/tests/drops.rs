@@ -21,6 +21,15 @@ fn icmp6(source: &str, destination: &str, kind: u8, hops: u8) -> Vec<u8> {
     frame
 }
 
+/// The same with the option that listener reports have (RFC 2711).
+fn router_alert(mut frame: Vec<u8>) -> Vec<u8> {
+    let length = u16::from_be_bytes([frame[18], frame[19]]) + 8;
+    frame[18..20].copy_from_slice(&length.to_be_bytes());
+    let protocol = std::mem::replace(&mut frame[20], 0);
+    frame.splice(54..54, [protocol, 0, 5, 2, 0, 0, 1, 0]);
+    frame
+}
+
 fn from_to(source: &str, destination: &str) -> Vec<u8> {
     udp(mac(1), GATEWAY, source, destination)
 }
@@ -58,6 +67,16 @@ fn what_a_guest_may_not_send() {
         (Multicast, from_to("10.0.0.2", "224.0.0.251")),
         (Multicast, from_to("10.0.0.2", "255.255.255.255")),
         (Multicast, from_to("2001:db8::2", "ff02::fb")),
+        // Every guest tells which groups it listens to, before it has an address and after.
+        (Multicast, icmp6("fe80::1", "ff02::16", 143, 1)),
+        (Multicast, icmp6("::", "ff02::16", 143, 1)),
+        (Multicast, router_alert(icmp6("::", "ff02::16", 143, 1))),
+        (Multicast, icmp6("::", "ff02::1:ff00:2", 131, 1)),
+        (Multicast, from_to("fe80::1", "ff02::fb")),
+        (SpoofedAddress, icmp6("::", "2001:db8::3", 143, 1)),
+        (SpoofedAddress, icmp6("::", "ff02::16", 128, 1)),
+        (SpoofedAddress, icmp6("2001:db8::3", "ff02::16", 143, 1)),
+        (SpoofedAddress, icmp6("fe80::ff:ff:fe00:1", "ff02::16", 143, 1)),
         (SpoofedMac, udp(mac(2), GATEWAY, "10.0.0.2", "10.0.0.3")),
         (SpoofedMac, udp(Mac::BROADCAST, GATEWAY, "10.0.0.2", "10.0.0.3")),
         (SpoofedAddress, from_to("10.0.0.3", "10.0.0.2")),
@@ -85,7 +104,7 @@ fn what_a_guest_may_not_send() {
         assert_eq!(forward(&mut node, RED_1, &frame).0, Verdict::Drop(reason), "{frame:02x?}");
     }
     assert_eq!(node.stats().drops(Truncated), 2);
-    assert_eq!(node.stats().received, 28);
+    assert_eq!(node.stats().received, 37);
 }
 
 #[test]

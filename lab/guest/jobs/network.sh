@@ -11,7 +11,9 @@
 #   arping ADDRESS         who answers ARP for the address
 #   features               what driver and kernel made of the device
 #   serve                  a web server with /file, /name and /cgi-bin/stream?N (the file N times in a row), and iperf3's
+#   mirror                 sends back whatever comes over a connection to port 7
 #   iperf ADDRESS SECONDS [OPTION...]      TCP throughput to the server; `-R`: from it
+#   account                what went through all interfaces so far, interrupts of virtio devices, and the processor's time (1/100 s)
 #   fetch ADDRESS PATH     an HTTP transfer over one connection, and its checksum; reports `progress` when it is under way
 #   stop
 INTERFACE=eth0
@@ -99,11 +101,24 @@ serve() {
     busybox httpd -p 80 -h $WEB && iperf3 -s -D && detail "mib=$MIB sum=$(sha256sum <$WEB/file | cut -d ' ' -f 1)"
 }
 
+listens() { grep -q ":$1 .* 0A " /proc/net/tcp /proc/net/tcp6; }
+mirror() { busybox nc -ll -p 7 -e busybox cat & until_true listens 0007; }
+
 iperf() {
     server=$1 seconds=$2
     shift 2
     iperf3 -c "$server" -t "$seconds" -f m --connect-timeout 5000 "$@" >/tmp/iperf 2>&1 || { cat /tmp/iperf; return 1; }
     detail "mbits=$(awk '$NF == "receiver" { print int($(NF - 2)) }' /tmp/iperf) retransmits=$(awk '$NF == "sender" { print $(NF - 1) }' /tmp/iperf)"
+}
+
+account() {
+    for name in rx_packets tx_packets rx_bytes tx_bytes; do
+        sum=0
+        for folder in /sys/class/net/*; do [ "${folder##*/}" = lo ] || sum=$((sum + $(cat "$folder/statistics/$name"))); done
+        detail "$name=$sum"
+    done
+    detail "interrupts=$(awk '/virtio/ { sum += $2 } END { print sum + 0 }' /proc/interrupts)" \
+        "$(awk '$1 == "cpu" { print "user=" $2 + $3, "system=" $4, "idle=" $5 + $6, "irq=" $7, "softirq=" $8 }' /proc/stat)"
 }
 
 received() { cat $SYSFS/statistics/rx_bytes; }

@@ -79,12 +79,8 @@ pub(super) fn element(args: &DeviceArgs, device: &Device, disks: usize, indent: 
 fn interface(net: &VirtioNet, mtu: Option<u16>, indent: &str) -> String {
     let VirtioNet { port, queue_size, packed, access } = net;
     let queues = if port.queues > 1 { format!(" queues='{}'", port.queues) } else { String::new() };
-    let sizes = if *queue_size > qemu::DEFAULT_NET_QUEUE {
-        let size = (*queue_size).min(qemu::LARGEST_NET_QUEUE);
-        format!(" rx_queue_size='{size}' tx_queue_size='{size}'")
-    } else {
-        String::new()
-    };
+    // As on QEMU's command line: said always.
+    let size = (*queue_size).min(qemu::LARGEST_NET_QUEUE);
     let packed = if *packed { " packed='on'" } else { "" };
     let mtu = mtu.map_or_else(String::new, |mtu| format!("{indent}  <mtu size='{mtu}'/>\n"));
     format!(
@@ -92,7 +88,7 @@ fn interface(net: &VirtioNet, mtu: Option<u16>, indent: &str) -> String {
 {indent}  <mac address='{}'/>
 {indent}  <source type='unix' path='{}' mode='client'/>
 {indent}  <model type='virtio'/>
-{indent}  <driver{queues}{sizes}{packed}>
+{indent}  <driver{queues} rx_queue_size='{size}' tx_queue_size='{size}'{packed}>
 {indent}    <host mrg_rxbuf='on'/>
 {indent}  </driver>
 {mtu}{indent}</interface>

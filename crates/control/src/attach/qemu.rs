@@ -5,8 +5,6 @@ use crate::config::{Bytes, VirtioBlk, VirtioNet};
 
 /// What QEMU takes as `rx_queue_size` and `tx_queue_size` of a vhost-user interface at the most (VIRTQUEUE_MAX_SIZE).
 pub(super) const LARGEST_NET_QUEUE: u16 = 1024;
-/// What QEMU takes where it is told nothing.
-pub(super) const DEFAULT_NET_QUEUE: u16 = 256;
 
 pub(super) fn disk(name: &str, blk: &VirtioBlk, memory: Bytes) -> String {
     let id = id(name);
@@ -26,10 +24,9 @@ pub(super) fn interface(name: &str, net: &VirtioNet, mtu: Option<u16>, memory: B
         // A vector for each queue, one for the control queue and one for changes of the configuration.
         device.push_str(&format!(",mq=on,vectors={}", 2 * queues + 2));
     }
-    if net.queue_size > DEFAULT_NET_QUEUE {
-        let size = net.queue_size.min(LARGEST_NET_QUEUE);
-        device.push_str(&format!(",rx_queue_size={size},tx_queue_size={size}"));
-    }
+    // Said always: where it is told nothing QEMU 7.2 makes both queues 256 long, QEMU 10 the transmit queue 1024.
+    let size = net.queue_size.min(LARGEST_NET_QUEUE);
+    device.push_str(&format!(",rx_queue_size={size},tx_queue_size={size}"));
     if net.packed {
         device.push_str(",packed=on");
     }

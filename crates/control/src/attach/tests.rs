@@ -29,7 +29,7 @@ domain = \"vm\"
 virtio-net = { network = \"vpc\", address = \"10.0.0.2\", mac = \"02:5d:00:00:00:02\", queues = 4, queue-size = 2048 }
 [[device]]
 name = \"plain\"
-virtio-net = { network = \"vpc\", address = \"10.0.0.3\", mac = \"02:5d:00:00:00:03\", mtu = 1400, packed = false }
+virtio-net = { network = \"vpc\", address = \"10.0.0.3\", mac = \"02:5d:00:00:00:03\", queue-size = 256, mtu = 1400, packed = false }
 [[device]]
 name = \"port\"
 tap = { network = \"vpc\", address = [\"10.0.0.5\", \"fd00:5d::5\"], mac = \"02:5d:00:00:00:05\", interface = \"acme0\" }
@@ -102,7 +102,7 @@ fn qemu_gets_the_interface_with_what_the_network_says_of_it() {
     );
     let plain = render(&args("plain"), Format::Qemu, DEFAULT_MEMORY).unwrap();
     assert!(
-        plain.ends_with("virtio-net-pci,netdev=softdpu-plain,mac=02:5d:00:00:00:03,mrg_rxbuf=on,host_mtu=1400\n"),
+        plain.ends_with("virtio-net-pci,netdev=softdpu-plain,mac=02:5d:00:00:00:03,mrg_rxbuf=on,rx_queue_size=256,tx_queue_size=256,host_mtu=1400\n"),
         "{plain}"
     );
 }

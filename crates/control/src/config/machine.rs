@@ -1,5 +1,5 @@
 //! What the machine softdpu runs on has to have. A site file may be checked on another machine than it is for, so these
-//! are warnings in `softdpu check` and errors in `softdpu run`.
+//! are warnings in `softdpu check` and errors in `softdpu run`; what may come while it runs is a warning in both.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -19,12 +19,14 @@ impl Site {
     /// What this machine lacks to run the site.
     pub fn machine_problems(&self, severity: Severity) -> Vec<Problem> {
         let mut problems = Vec::new();
+        let mut transient = Vec::new();
         // A machine that does not tell is not held against the site: pinning will say.
         if let Some(online) = fs::read_to_string(ONLINE_CPUS).ok().as_deref().and_then(parse_cpu_list) {
             self.check_cores(&online, &mut problems);
         }
         if let Some(underlay) = &self.node.underlay {
-            check_interface(Path::new(INTERFACES), &underlay.interface, &mut problems);
+            // It may come later: the underlay is tried again.
+            check_interface(Path::new(INTERFACES), &underlay.interface, &mut transient);
         }
         for (index, volume) in self.volumes.iter().enumerate() {
             match &volume.backend {
@@ -36,6 +38,7 @@ impl Site {
         for problem in &mut problems {
             problem.severity = severity;
         }
+        problems.append(&mut transient);
         problems
     }
 
@@ -59,7 +62,7 @@ fn check_interface(interfaces: &Path, name: &str, problems: &mut Vec<Problem>) {
     there.sort();
     if !there.iter().any(|other| other == name) {
         problems.push(
-            Problem::error("node.underlay.interface", "this machine has no such network interface")
+            Problem::warning("node.underlay.interface", "this machine has no such network interface")
                 .found(name)
                 .expected(alternatives(there.iter().map(String::as_str))),
         );

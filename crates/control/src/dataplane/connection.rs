@@ -58,6 +58,8 @@ pub(super) enum End {
     Done,
     Stopped(QueueIndex),
     Broken(Vec<QueueIndex>),
+    /// With the positions of all that were stopped.
+    Reset,
 }
 
 impl Awaited {
@@ -73,6 +75,7 @@ impl Awaited {
                 Some(base) => Ack::Stopped { base },
                 None => Ack::Failed(format!("queue {index} does not run")),
             },
+            End::Reset => Ack::Reset(self.bases.into_iter().collect()),
             End::Broken(indexes) => Ack::Broken(indexes.iter().filter_map(base).collect()),
         }
     }

@@ -158,9 +158,9 @@ impl DataPlane {
             self.volumes.add(volume.clone(), None, now);
         }
         if let Some(underlay) = &site.node.underlay
-            && let Err(error) = self.networks.open_underlay(underlay, &mut self.engine)
+            && let Err(error) = self.networks.add_underlay(underlay, &mut self.engine, now)
         {
-            tracing::error!(error, "networks end at this host: its underlay cannot be used; it is tried again");
+            tracing::error!(error, "networks end at this host: its underlay has no port");
         }
         for device in &site.devices {
             self.add_device(device)?;
@@ -217,7 +217,7 @@ impl DataPlane {
         let mut beat = Instant::now() + BEAT;
         loop {
             self.turn_volumes()?;
-            self.networks.turn(&mut self.engine);
+            self.networks.turn(&self.engine, Instant::now());
             // Bounded: busy front ends must keep neither the cores' events nor the beat waiting.
             let mut taken = 0;
             while taken < MESSAGES_A_ROUND
@@ -251,7 +251,8 @@ impl DataPlane {
                 continue;
             }
             let settled = (!self.ready).then_some(settled);
-            let due = [Some(beat), fences, settled, self.volumes.next_deadline()].into_iter().flatten().min();
+            let due = [Some(beat), fences, settled, self.volumes.next_deadline(), self.networks.next_deadline()];
+            let due = due.into_iter().flatten().min();
             let pause = due.unwrap_or(beat).saturating_duration_since(now);
             let pause = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
             let bell = self.engine.bell();
@@ -304,9 +305,11 @@ impl DataPlane {
     /// Starts queues whose volumes are fenced by now; when to ask again for those that are not.
     fn start_waiting(&mut self, now: Instant) -> Option<Instant> {
         let DataPlane { devices, engine, wire, cores, placements, .. } = self;
-        for device in devices.values_mut().filter(|device| device.fence_due().is_some_and(|at| at <= now)) {
-            device.start_waiting(now, &mut Host { engine, wire, cores, placements });
-        }
+        let host = &mut Host { engine, wire, cores, placements };
+        let is_due = |device: &&mut Device| device.fence_due().is_some_and(|at| at <= now);
+        // After a kill they all wait: what the first ones send is to find its receivers.
+        devices.values_mut().filter(is_due).for_each(|device| device.start_receivers(host));
+        devices.values_mut().filter(is_due).for_each(|device| device.start_waiting(now, host));
         devices.values().filter_map(Device::fence_due).min()
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use softdpu_engine::{Engine, PortCounters, PortSpec, Socket};
 use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Prefix, ServiceLimit, Spec, SubnetSpec};
@@ -27,7 +27,6 @@ pub(super) struct Networks {
     /// By the name of their device.
     ports: BTreeMap<String, Attached>,
     underlay: Option<Underlay>,
-    pub underlay_counters: Vec<Arc<PortCounters>>,
     /// Numbers of ports that are no more.
     free: Vec<PortId>,
     next: u32,
@@ -43,25 +42,42 @@ pub(super) struct Attached {
 
 impl Networks {
     pub(super) fn new(networks: &[config::Network]) -> Networks {
-        Networks {
-            networks: networks.to_vec(),
-            ports: BTreeMap::new(),
-            underlay: None,
-            underlay_counters: Vec::new(),
-            free: Vec::new(),
-            next: 0,
-        }
+        Networks { networks: networks.to_vec(), ports: BTreeMap::new(), underlay: None, free: Vec::new(), next: 0 }
     }
 
-    /// Opens the way to other hosts.
-    pub(super) fn open_underlay(&mut self, settings: &config::Underlay, engine: &mut Engine) -> Result<(), String> {
-        let id = self.number();
-        let (underlay, socket) = Underlay::open(settings, id).inspect_err(|_| self.free.push(id))?;
-        let spec = PortSpec { name: UNDERLAY.into(), socket: Some(socket), limit: None };
-        self.underlay_counters = engine.add_port(id, spec, None).map_err(|error| error.to_string())?;
-        self.underlay = Some(underlay);
+    /// Opens the way to other hosts, or begins to try to.
+    pub(super) fn add_underlay(
+        &mut self,
+        settings: &config::Underlay,
+        engine: &mut Engine,
+        now: Instant,
+    ) -> Result<(), String> {
+        let port = self.number();
+        let spec = PortSpec { name: UNDERLAY.into(), socket: None, limit: None };
+        let counters = engine.add_port(port, spec, None).map_err(|error| error.to_string())?;
+        self.underlay = Some(Underlay::new(settings, port, counters, now));
         self.find_hosts();
-        self.publish(engine)
+        self.open_underlay(engine, now);
+        Ok(())
+    }
+
+    /// Tries to open the way to other hosts.
+    fn open_underlay(&mut self, engine: &Engine, now: Instant) {
+        let Some(underlay) = &mut self.underlay else { return };
+        let (port, interface) = (underlay.port, underlay.interface().to_owned());
+        let (socket, before) = match underlay.open() {
+            Ok(opened) => underlay.take(opened),
+            Err(reason) => return underlay.failed(reason, now),
+        };
+        if let Err(reason) = self.publish(engine) {
+            if let Some(underlay) = &mut self.underlay {
+                underlay.put_back(before);
+                underlay.failed(reason, now);
+            }
+            return;
+        }
+        engine.set_socket(port, Some(socket));
+        tracing::info!(interface, "the underlay is open");
     }
 
     /// The networks as they are configured.
@@ -106,8 +122,8 @@ impl Networks {
     }
 
     /// The ways to the hosts of all endpoints are looked for, and watched.
-    fn find_hosts(&self) {
-        if let Some(underlay) = &self.underlay {
+    fn find_hosts(&mut self) {
+        if let Some(underlay) = &mut self.underlay {
             let endpoints = self.networks.iter().flat_map(|network| &network.endpoints);
             underlay.set_hosts(endpoints.map(|endpoint| endpoint.host).collect());
         }
@@ -115,16 +131,34 @@ impl Networks {
 
     /// Readable when the way to another host changed.
     pub(super) fn bell(&self) -> Option<BorrowedFd<'_>> {
-        self.underlay.as_ref().map(Underlay::bell)
+        self.underlay.as_ref().and_then(Underlay::bell)
+    }
+
+    /// When [`turn`](Self::turn) has something to do without the bell.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        Some(self.underlay.as_ref()?.absence()?.next)
     }
 
     /// Goes on with what is known of the ways to other hosts.
-    pub(super) fn turn(&mut self, engine: &mut Engine) {
-        if self.underlay.as_ref().is_some_and(Underlay::changed)
-            && let Err(error) = self.publish(engine)
-        {
-            tracing::error!(error, "networks with other ways to hosts");
+    pub(super) fn turn(&mut self, engine: &Engine, now: Instant) {
+        let Some(underlay) = &mut self.underlay else { return };
+        match underlay.changed() {
+            Ok(false) => {}
+            Ok(true) => {
+                if let Err(error) = self.publish(engine) {
+                    tracing::error!(error, "networks with other ways to hosts");
+                }
+            }
+            Err(reason) => underlay.close(reason, engine, now),
         }
+        if self.next_deadline().is_some_and(|at| at <= now) {
+            self.open_underlay(engine, now);
+        }
+    }
+
+    /// The way to other hosts, if one is configured.
+    pub(super) fn underlay(&self) -> Option<&Underlay> {
+        self.underlay.as_ref()
     }
 
     /// Attaches a device; an interface's model, if it is one for a guest.
@@ -190,18 +224,18 @@ impl Networks {
     /// The largest packet of a network.
     pub(super) fn mtu(&self, network: &str) -> Option<u16> {
         let network = self.networks.iter().find(|known| known.name == network)?;
-        Some(network.mtu_over(self.underlay.as_ref().map(|underlay| (underlay.mtu, underlay.overhead()))))
+        Some(network.mtu_over(self.underlay.as_ref().map(|underlay| (underlay.room(), 0))))
     }
 
     /// The number of a port, by the name of its device or as [`UNDERLAY`].
     pub(super) fn port_id(&self, name: &str) -> Option<PortId> {
-        let underlay = || self.underlay.as_ref().filter(|_| name == UNDERLAY).map(|underlay| underlay.spec().port);
+        let underlay = || self.underlay.as_ref().filter(|_| name == UNDERLAY).map(|underlay| underlay.port);
         self.ports.get(name).map(|port| port.id).or_else(underlay)
     }
 
     /// All ports: name, and what it is.
     pub(super) fn descriptions(&self) -> impl Iterator<Item = (String, String)> {
-        let underlay = self.underlay.as_ref().map(|underlay| underlay.spec().udp_port);
+        let underlay = self.underlay.as_ref().map(Underlay::udp_port);
         let underlay = underlay.map(|port| (UNDERLAY.to_owned(), format!("the underlay, VXLAN on UDP port {port}")));
         let vni =
             |name: &str| self.networks.iter().find(|network| network.name == name).map(|network| network.vni.get());
@@ -255,8 +289,10 @@ impl Networks {
                 spoof_check: settings.spoof_check,
             });
         }
-        if let Some(underlay) = &self.underlay {
-            spec.underlay = Some(underlay.spec());
+        if let Some(underlay) = &self.underlay
+            && let Some(known) = underlay.spec()
+        {
+            spec.underlay = Some(known);
             spec.neighbors = underlay.neighbors();
             for network in &self.networks {
                 spec.endpoints.extend(network.endpoints.iter().map(|endpoint| EndpointSpec {

@@ -87,6 +87,7 @@ impl DataPlane {
             tenants: self.tenant_status(),
             networks: network::statuses(&self.networks),
             underlay: network::underlay(&self.networks),
+            traces: self.traces.statuses(),
             ..NodeStatus::default()
         };
         serde_json::to_value(status).map_err(|error| refusal("internal", error.to_string()))

@@ -38,9 +38,12 @@ pub struct NodeStatus {
     /// The networks.
     #[serde(default)]
     pub networks: Vec<NetworkStatus>,
-    /// What passed through the underlay, where there is one.
+    /// The underlay, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub underlay: Option<PortCounts>,
+    pub underlay: Option<UnderlayStatus>,
+    /// Packet traces that are under way.
+    #[serde(default)]
+    pub traces: Vec<TraceStatus>,
 }
 
 /// The data-plane process.
@@ -198,6 +201,51 @@ pub struct PortStatus {
     /// What passed through it.
     #[serde(flatten)]
     pub counts: PortCounts,
+}
+
+/// The way to other hosts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnderlayStatus {
+    /// The interface that carries tunnels.
+    #[serde(default)]
+    pub interface: String,
+    /// While the interface cannot be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub absence: Option<UnderlayAbsence>,
+    /// What passed through it.
+    #[serde(flatten)]
+    pub counts: PortCounts,
+}
+
+/// An underlay whose interface cannot be used.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnderlayAbsence {
+    /// Why.
+    pub reason: String,
+    /// For how many seconds.
+    pub for_s: u64,
+    /// How often it was tried meanwhile.
+    pub attempts: u64,
+    /// In how many seconds it is tried again.
+    pub next_in_s: u64,
+}
+
+/// A packet trace that is under way.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceStatus {
+    /// Counts from 1 since the data plane started.
+    pub id: u64,
+    /// Ports that it watches; none: all.
+    pub ports: Vec<String>,
+    /// Which frames; none: all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filter: Option<String>,
+    /// Frames that were wanted, and kept for its client.
+    pub captured: u64,
+    /// Frames that were wanted, for which there was no room.
+    pub lost: u64,
+    /// For how many seconds.
+    pub for_s: u64,
 }
 
 /// What passed through a port: `in` from it into the node, `out` by it out of the node. A frame that stands for several
@@ -480,6 +528,14 @@ impl NodeStatus {
             if volume.state == VolumeState::Opened && !volume.detail.is_empty() {
                 problems.push(format!("volume {} is not fenced yet: {}", volume.name, volume.detail));
             }
+        }
+        let absence =
+            self.underlay.as_ref().and_then(|underlay| Some((&underlay.interface, underlay.absence.as_ref()?)));
+        if let Some((interface, UnderlayAbsence { reason, for_s, attempts, next_in_s })) = absence {
+            problems.push(format!(
+                "the underlay {interface} is away for {}: {reason}; tried {attempts} times, again in {next_in_s} s",
+                table::elapsed(*for_s)
+            ));
         }
         for device in &self.devices {
             if device.state == DeviceState::Broken {

@@ -281,7 +281,7 @@ fn volumes(out: &mut Exposition, status: &NodeStatus) {
 fn ports(out: &mut Exposition, status: &NodeStatus) {
     let devices =
         status.devices.iter().filter_map(|device| Some((device.name.as_str(), &device.port.as_ref()?.counts)));
-    let all: Vec<_> = devices.chain(status.underlay.as_ref().map(|counts| ("underlay", counts))).collect();
+    let all: Vec<_> = devices.chain(status.underlay.as_ref().map(|underlay| ("underlay", &underlay.counts))).collect();
     let counters: [Metric<PortCounts>; 8] = [
         ("port_frames_in_total", "Frames that came in by the port.", |counts| counts.frames_in as f64),
         ("port_bytes_in_total", "Their bytes.", |counts| counts.bytes_in as f64),
@@ -308,6 +308,10 @@ fn ports(out: &mut Exposition, status: &NodeStatus) {
         (vec![("port", *port), ("direction", *way), ("reason", reason.as_str())], *count as f64)
     });
     out.metric("port_dropped_total", "Frames that were dropped.", samples);
+    let up = status.underlay.as_ref().map(|underlay| {
+        (vec![("interface", underlay.interface.as_str())], f64::from(u8::from(underlay.absence.is_none())))
+    });
+    out.metric("underlay_up", "1 while the underlay's interface can be used.", up);
 }
 
 fn tenants(out: &mut Exposition, status: &NodeStatus) {

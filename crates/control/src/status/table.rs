@@ -36,6 +36,7 @@ pub fn table(status: &NodeStatus) -> String {
     section(&mut out, network_table(&status.networks));
     section(&mut out, network::ports(status));
     section(&mut out, network::drops(status));
+    section(&mut out, network::traces(status));
     section(&mut out, tenants(status));
     out
 }

@@ -86,7 +86,27 @@ fn sample() -> NodeStatus {
         }],
         tenants: vec![TenantStatus { name: "acme".to_owned(), weight: 4, served: 5_012, ..TenantStatus::default() }],
         networks: vec![NetworkStatus { name: "acme-vpc".to_owned(), vni: 5001, ..NetworkStatus::default() }],
-        underlay: Some(PortCounts::default()),
+        underlay: Some(UnderlayStatus {
+            interface: "eth7".to_owned(),
+            absence: Some(UnderlayAbsence {
+                reason: "eth7: no such network interface".to_owned(),
+                for_s: 75,
+                attempts: 5,
+                next_in_s: 14,
+            }),
+            ..UnderlayStatus::default()
+        }),
+        traces: vec![
+            TraceStatus { id: 3, captured: 12, for_s: 5, ..TraceStatus::default() },
+            TraceStatus {
+                id: 7,
+                ports: vec!["vm1".to_owned(), "vm2".to_owned()],
+                filter: Some("icmp or arp".to_owned()),
+                captured: 4_200,
+                lost: 17,
+                for_s: 61,
+            },
+        ],
     }
 }
 
@@ -99,6 +119,10 @@ fn the_table_fits_and_says_what_is_broken_first() {
         assert!(!line.chars().any(char::is_control), "a guest's text reached the terminal: {line:?}");
     }
     assert!(text.contains("device acme-vm1-disk was closed: it is poison; another is accepted in 7 s"), "{text}");
+    let away = "the underlay eth7 is away for 1m15s: eth7: no such network interface; tried 5 times, again in 14";
+    assert!(text.contains(away), "{text}");
+    let traces = "TRACE  PORTS    FILTER       CAPTURED  LOST    FOR\n    3  all      -                  12     0     5s\n    7  vm1 vm2  icmp or arp     4.2 k    17  1m01s\n";
+    assert!(text.contains(traces), "{text}");
     let refused = text.lines().position(|line| line.ends_with("REFUSED")).unwrap();
     assert!(text.lines().nth(refused + 1).unwrap().ends_with("  41"), "{text}");
     for shown in ["up 1d02h", "12.3 ms", "25.0%", "acme-vm1-disk", "20 GiB", "killed by SIGKILL", "5.0 k"] {
@@ -266,6 +290,7 @@ fn the_metrics_are_valid_exposition_and_hold_the_status() {
     assert_eq!(value("softdpu_volume_disconnects_total", &[volume]), 3.0);
     assert_eq!(value("softdpu_volume_replayed_total", &[volume]), 64.0);
     assert_eq!(value("softdpu_volume_abandoned_total", &[volume]), 0.0);
+    assert_eq!(value("softdpu_underlay_up", &[("interface", "eth7")]), 0.0);
     assert_eq!(value("softdpu_tenant_weight", &[("tenant", &status.tenants[0].name)]), 4.0);
     assert!(read_exposition(&prometheus(&NodeStatus::default())).len() >= 4);
 }

@@ -90,6 +90,7 @@ impl<S: TenantScheduler> Core<S> {
                 drop(replaced.send(old));
             }
             ToCore::Port(id, port) => self.set_port(id, port),
+            ToCore::Socket { port, owner, socket } => self.set_socket(port, owner, socket),
             ToCore::Receivers(id, receivers) => {
                 if let Some(port) = self.net.port(id) {
                     port.receivers = receivers;
@@ -345,6 +346,7 @@ fn message_key(message: &ToCore) -> Option<QueueKey> {
         | ToCore::Tenant(..)
         | ToCore::Tables(..)
         | ToCore::Port(..)
+        | ToCore::Socket { .. }
         | ToCore::Receivers(..)
         | ToCore::Parcels(_)
         | ToCore::Capture(_)

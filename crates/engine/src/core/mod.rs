@@ -3,6 +3,7 @@
 mod capture;
 mod messages;
 mod net;
+mod ports;
 #[cfg(test)]
 mod tests;
 
@@ -15,6 +16,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use rustix::io::Errno;
 use softdpu_device::block::{self, Op, Parsed, Status};
 use softdpu_ring::{Chains, Sink, Used};
 use softdpu_sched::{Cost, Decision, Grant, Nanos, TenantId, TenantScheduler, Work};
@@ -110,7 +112,7 @@ pub(crate) struct CoreParts<S> {
 }
 
 impl<S: TenantScheduler> Core<S> {
-    pub(crate) fn new(parts: CoreParts<S>) -> Result<Self, rustix::io::Errno> {
+    pub(crate) fn new(parts: CoreParts<S>) -> Result<Self, Errno> {
         let sleep = Sleep::new(parts.inbox.bell().as_fd(), parts.io.wait_fd())?;
         Ok(Core {
             index: parts.index,
@@ -455,7 +457,14 @@ impl<S: TenantScheduler> Core<S> {
     fn interrupt(&mut self, numbers: &[u32]) {
         let queues = numbers.iter().filter_map(|&number| self.queues.get(number as usize)?.as_deref());
         let calls = queues.filter_map(|queue| Some(queue.spec.call.as_ref()?.as_fd()));
-        match self.notifier.signal(calls) {
+        let sent = self.notifier.signal(calls);
+        self.interrupted(numbers, sent);
+    }
+
+    /// The interrupts of these queues were sent, or are to be tried again.
+    #[inline]
+    fn interrupted(&mut self, numbers: &[u32], sent: Result<(), Errno>) {
+        match sent {
             Ok(()) => self.interrupts_fail = false,
             Err(error) => {
                 if !std::mem::replace(&mut self.interrupts_fail, true) {

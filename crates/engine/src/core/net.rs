@@ -31,26 +31,6 @@ struct Target {
 struct NoRoom(PortId);
 
 impl<S: TenantScheduler> Core<S> {
-    /// A port as this core has it from now on, or no more.
-    pub(super) fn set_port(&mut self, id: PortId, port: Option<Box<Port>>) {
-        if let Some(Some(old)) = self.net.ports.get(id.0 as usize)
-            && let Some(socket) = &old.socket
-        {
-            self.sleep.forget(socket.fd());
-            self.net.sockets.retain(|other| *other != id);
-        }
-        if let Some(port) = &port
-            && let Some(socket) = &port.socket
-        {
-            if let Err(error) = self.sleep.watch_port(id.0, socket.fd()) {
-                tracing::error!(port = %port.name, %error, "its socket cannot be waited for");
-            }
-            self.net.sockets.push(id);
-        }
-        self.net.set_port(id, port.map(|port| *port));
-        self.net.ports_changed();
-    }
-
     /// Sends up to `units` frames that wait in a transmit queue's channel. Returns how many went, and their bytes.
     pub(super) fn transmit(&mut self, number: u32, units: usize) -> (usize, u64) {
         let Some(queue) = self.queues[number as usize].as_deref_mut() else { return (0, 0) };
@@ -110,9 +90,12 @@ impl<S: TenantScheduler> Core<S> {
         let mut heads = [0u8; BURST];
         let mut count = 0;
         let mut broken = None;
+        let mut refused = Vec::new();
+        let mut sender = None;
         if let Some(queue) = self.queues[number as usize].as_deref()
             && let Role::Transmit(transmit) = &queue.spec.role
         {
+            sender = Some(transmit.port);
             chains.iter().for_each(prefetch);
             for (index, chain) in chains.iter().enumerate() {
                 match transmit.read(chain, &mut packets[count]) {
@@ -121,12 +104,7 @@ impl<S: TenantScheduler> Core<S> {
                         heads[count] = packets[count].head.len() as u8;
                         count += 1;
                     }
-                    Err(NoFrame::Drop(reason)) => {
-                        let source = Source::Guest(&chain.buffer, tail_offset(0));
-                        let readable = chain.buffer.len_of(0..chain.readable);
-                        let len = readable.saturating_sub(tail_offset(0)).min(MAX_FRAME as u64) as usize;
-                        self.net.refuse(transmit.port, reason, source, len);
-                    }
+                    Err(NoFrame::Drop(reason)) => refused.push((index as u8, reason)),
                     Err(NoFrame::Broken(reason)) => {
                         broken = Some(reason);
                         break;
@@ -172,6 +150,14 @@ impl<S: TenantScheduler> Core<S> {
         self.net.depart(&packets[..passed], &verdicts, source);
         self.net.packets = packets;
         self.net.verdicts = verdicts;
+        // Those behind a frame that is held come again with it.
+        for (index, reason) in refused.into_iter().filter(|(index, _)| usize::from(*index) < done) {
+            let (Some(port), Some(chain)) = (sender, chains.get(usize::from(index))) else { continue };
+            let source = Source::Guest(&chain.buffer, tail_offset(0));
+            let readable = chain.buffer.len_of(0..chain.readable);
+            let len = readable.saturating_sub(tail_offset(0)).min(MAX_FRAME as u64) as usize;
+            self.net.refuse(port, reason, source, len);
+        }
         if let Some(reason) = broken {
             self.break_queue(number, reason);
         }

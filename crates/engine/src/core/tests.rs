@@ -1,5 +1,7 @@
 //! One core, driven by hand, with a scheduler that writes down what it is told.
 
+mod frames;
+
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -13,8 +15,8 @@ use softdpu_vpc::spec::Spec;
 use super::{Core, CoreParts};
 use crate::common::{Guest, memory_volume};
 use crate::counters::CoreCounters;
-use crate::mailbox::mailbox;
-use crate::message::{CoreIndex, QueueKey, ToCore};
+use crate::mailbox::{Inbox, mailbox};
+use crate::message::{CoreIndex, FromCore, QueueKey, ToCore};
 use crate::queue::RunningQueue;
 
 const KEY: QueueKey = QueueKey { number: 0, generation: 1 };
@@ -48,10 +50,11 @@ impl TenantScheduler for Recorder {
     }
 }
 
-fn core_with(guest: &Guest, volume: &Arc<Volume>) -> Core<Recorder> {
+/// A core without queues, and what it tells the control thread.
+fn bare(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>) {
     let (peer, inbox) = mailbox().unwrap();
-    let (control, _events) = mailbox().unwrap();
-    let mut core = Core::new(CoreParts {
+    let (control, events) = mailbox().unwrap();
+    let core = Core::new(CoreParts {
         index: CoreIndex(0),
         scheduler: Recorder::default(),
         io: IoContext::new(64).unwrap(),
@@ -62,9 +65,14 @@ fn core_with(guest: &Guest, volume: &Arc<Volume>) -> Core<Recorder> {
         counters: Arc::new(CoreCounters::default()),
         idle_after_ns: None,
         parcels: [AtomicUsize::new(0)].into(),
-        tables: Arc::new(Tables::build(&Spec::default()).unwrap()),
+        tables,
     })
     .unwrap();
+    (core, events)
+}
+
+fn core_with(guest: &Guest, volume: &Arc<Volume>) -> Core<Recorder> {
+    let (mut core, _events) = bare(Arc::new(Tables::build(&Spec::default()).unwrap()));
     core.handle(ToCore::Start(Box::new(RunningQueue::new(KEY, guest.spec(volume, 3)))));
     core
 }

@@ -160,17 +160,47 @@ impl Capture {
     pub fn counts(&self) -> BTreeMap<Arc<str>, CaptureCounts> {
         let mut counts: BTreeMap<Arc<str>, CaptureCounts> = BTreeMap::new();
         for (port, counters) in self.shared.counters().iter() {
-            let sum = counts.entry(Arc::clone(port)).or_default();
-            sum.seen += counters.seen.get();
-            sum.matched += counters.matched.get();
-            sum.lost += counters.lost.get();
+            counts.entry(Arc::clone(port)).or_default().add(counters.read());
         }
         counts
+    }
+
+    /// Its counts, for others than its reader.
+    pub fn tally(&self) -> CaptureTally {
+        CaptureTally(Arc::clone(&self.shared))
     }
 
     /// Ends it: what is captured until the cores notice is lost, and not counted as such.
     pub fn end(&self) {
         self.shared.ended.store(true, Relaxed);
+    }
+}
+
+/// What a capture counts, at all its ports together.
+#[derive(Clone, Debug)]
+pub struct CaptureTally(Arc<Shared>);
+
+impl CaptureTally {
+    /// So far.
+    pub fn read(&self) -> CaptureCounts {
+        let mut sum = CaptureCounts::default();
+        self.0.counters().iter().for_each(|(_, counters)| sum.add(counters.read()));
+        sum
+    }
+}
+
+impl CaptureCounts {
+    /// Together with `more`.
+    fn add(&mut self, more: CaptureCounts) {
+        self.seen += more.seen;
+        self.matched += more.matched;
+        self.lost += more.lost;
+    }
+}
+
+impl Counters {
+    fn read(&self) -> CaptureCounts {
+        CaptureCounts { seen: self.seen.get(), matched: self.matched.get(), lost: self.lost.get() }
     }
 }
 

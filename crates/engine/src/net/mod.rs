@@ -21,7 +21,7 @@ mod socket;
 mod source;
 mod transmit;
 
-pub use capture::{Batch, Capture, CaptureCounts, CaptureSpec, Captured, Way};
+pub use capture::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Way};
 pub use inject::Injector;
 pub use port::{PortCounters, PortSpec};
 pub use receive::Receive;

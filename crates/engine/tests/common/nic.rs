@@ -1,6 +1,7 @@
 //! A virtio-net driver in this process: one queue pair.
 
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +13,9 @@ use softdpu_ring::driver::{Driver, Layout, Piece};
 use softdpu_ring::{Format, Position, Positions, Queue, QueueConfig};
 use softdpu_sched::TenantId;
 use softdpu_sys::wake::Doorbell;
-use softdpu_vpc::PortId;
+use softdpu_vpc::packet::Mac;
+use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Spec, SubnetSpec};
+use softdpu_vpc::{PortId, Tables};
 
 const SIZE: u16 = 256;
 const TX_AT: u64 = 0x1000;
@@ -24,6 +27,8 @@ pub const RX_SLOT: u64 = 2048;
 const MEMORY: u64 = 0x400_0000;
 /// Bytes of the virtio header (virtio 1.3 §5.1.6).
 pub const HEADER: usize = 12;
+/// That of a finished frame.
+pub const PLAIN: [u8; HEADER] = [0; HEADER];
 
 /// A guest's interface.
 pub struct Nic {
@@ -113,13 +118,41 @@ impl Nic {
         limit: Option<RateLimit>,
         [rx_at, tx_at]: [Position; 2],
     ) -> [QueueKey; 2] {
+        self.specs(limit, [rx_at, tx_at]).map(|spec| engine.start_queue(None, spec).unwrap())
+    }
+
+    /// The device's ends of both queues, that were not used yet.
+    pub fn fresh(&self) -> [QueueSpec; 2] {
+        self.specs(None, [Position::start(self.format); 2])
+    }
+
+    fn specs(&self, limit: Option<RateLimit>, [rx_at, tx_at]: [Position; 2]) -> [QueueSpec; 2] {
         let model = Net::new(NetConfig::new(self.mac)).unwrap();
         let features = model.features() & self.features;
         let rx = Role::Receive(Receive::new(self.port, model.receive(features)));
         let tx = Role::Transmit(Transmit::new(self.port, model.transmit(features), limit));
-        let rx = engine.start_queue(None, self.queue(RX_AT, 0, rx, rx_at)).unwrap();
-        let tx = engine.start_queue(None, self.queue(TX_AT, 1, tx, tx_at)).unwrap();
-        [rx, tx]
+        [self.queue(RX_AT, 0, rx, rx_at), self.queue(TX_AT, 1, tx, tx_at)]
+    }
+
+    /// Its memory.
+    pub fn view(&self) -> &Arc<View> {
+        &self.view
+    }
+
+    /// The same memory, as a front end tells of it again.
+    pub fn same_memory(&self) -> Arc<View> {
+        View::new(self.view.regions().to_vec()).unwrap()
+    }
+
+    /// Whether it was interrupted since it was asked last.
+    pub fn was_interrupted(&self) -> bool {
+        self.call.drain()
+    }
+
+    /// Sends what no driver may: a buffer to be written to.
+    pub fn send_writable(&mut self) {
+        self.tx.add(&[Piece::writable(GuestAddress(TX_BUFFERS), 64)]).unwrap();
+        self.tx.publish();
     }
 
     /// Gives `count` receive buffers.
@@ -198,4 +231,60 @@ impl Nic {
         self.view.buffer(GuestAddress(at), len as u64).unwrap().read_at(0, &mut bytes).unwrap();
         bytes
     }
+}
+
+/// Two guests of one network and a third of another with the first one's address.
+pub fn tables() -> Arc<Tables> {
+    let network = |name: &str, vni| NetworkSpec {
+        name: name.to_owned(),
+        vni,
+        subnets: vec![SubnetSpec { prefix: "10.0.0.0/24".parse().unwrap(), gateway: "10.0.0.1".parse().unwrap() }],
+        gateway_mac: Mac([2, 0x5d, 0, 0, 0, 0xff]),
+        mtu: 1500,
+        dns: Vec::new(),
+    };
+    let endpoint = |network: &str, port: u32, host: u8| EndpointSpec {
+        network: network.to_owned(),
+        mac: Mac(mac(port)),
+        addresses: vec![address(host)],
+        place: Place::Port(PortId(port)),
+        mtu: None,
+        spoof_check: true,
+    };
+    let spec = Spec {
+        networks: vec![network("acme", 1), network("globex", 2)],
+        endpoints: vec![endpoint("acme", 0, 2), endpoint("acme", 1, 3), endpoint("globex", 2, 2)],
+        ..Spec::default()
+    };
+    Arc::new(Tables::build(&spec).unwrap())
+}
+
+pub fn mac(port: u32) -> [u8; 6] {
+    [2, 0x5d, 0, 0, 0, port as u8 + 1]
+}
+
+pub fn address(host: u8) -> IpAddr {
+    IpAddr::from([10, 0, 0, host])
+}
+
+/// A UDP datagram from one port's guest to another's; `mark` and the length are its payload.
+pub fn datagram(from: (u32, u8), to: (u32, u8), mark: u32, len: usize) -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame.extend(mac(to.0));
+    frame.extend(mac(from.0));
+    frame.extend([0x08, 0x00]);
+    let total = (20 + 8 + len) as u16;
+    let mut ip = vec![0x45, 0];
+    ip.extend(total.to_be_bytes());
+    ip.extend([0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, from.1, 10, 0, 0, to.1]);
+    let sum: u32 = ip.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
+    ip[10..12].copy_from_slice(&sum.to_be_bytes());
+    frame.extend(ip);
+    frame.extend([0x30, 0x39, 0, 9]);
+    frame.extend(((8 + len) as u16).to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(mark.to_be_bytes());
+    frame.extend((4..len).map(|at| at as u8));
+    frame
 }

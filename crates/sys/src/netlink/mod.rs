@@ -163,6 +163,20 @@ impl Netlink {
     /// # Errors
     /// [`NetlinkError::NoInterface`], or what the kernel says.
     pub fn interface(&mut self, name: &str) -> Result<Interface, NetlinkError> {
+        let mut interface = self.link(name)?;
+        self.addresses(|index, address| {
+            if index == interface.index {
+                interface.addresses.push(address);
+            }
+        })?;
+        Ok(interface)
+    }
+
+    /// An interface without its addresses: one question, however many there are.
+    ///
+    /// # Errors
+    /// [`NetlinkError::NoInterface`], or what the kernel says.
+    pub fn link(&mut self, name: &str) -> Result<Interface, NetlinkError> {
         let doing = "looking an interface up";
         let mut question = LinkMessage::default();
         question.attributes.push(LinkAttribute::IfName(name.to_owned()));
@@ -181,13 +195,7 @@ impl Netlink {
             }
             other => other?,
         }
-        let mut interface = found.ok_or_else(none)?;
-        self.addresses(|index, address| {
-            if index == interface.index {
-                interface.addresses.push(address);
-            }
-        })?;
-        Ok(interface)
+        found.ok_or_else(none)
     }
 
     /// All interfaces with their addresses.

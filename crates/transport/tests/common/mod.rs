@@ -245,6 +245,7 @@ impl Link {
         match (self.failing, command) {
             (Some(reason), _) => Ack::Failed(reason.into()),
             (None, Command::QueueStop { .. }) => Ack::Stopped { base },
+            (None, Command::Reset(ResetCause::Status)) => Ack::Reset(vec![(QueueIndex(0), base)]),
             (None, Command::CreateInflight { .. }) => Ack::Memory(self.receive()),
             (None, Command::MemoryChange { broken, .. }) if !broken.is_empty() => Ack::Broken(vec![base; broken.len()]),
             _ => Ack::Done,

@@ -22,6 +22,8 @@ const ROUTER_ADVERTISEMENT: u8 = 134;
 const NEIGHBOR_SOLICITATION: u8 = 135;
 const NEIGHBOR_ADVERTISEMENT: u8 = 136;
 const REDIRECT: u8 = 137;
+/// Multicast listener reports and dones (RFC 2710 §3.1, RFC 9777 §5.2).
+const LISTENER: [u8; 3] = [131, 132, 143];
 /// Echo requests (RFC 792, RFC 4443 §4.1).
 const ECHO: u8 = 8;
 const ECHO6: u8 = 128;
@@ -56,22 +58,31 @@ pub(super) fn source(
     match owner {
         Some(owner) => Ok(Some(owner)),
         None if is_link_local(ip.source) => link_local(tables, endpoint, ip),
+        None if is_nameless_listener(ip) => Err(DropReason::Multicast.into()),
         None if endpoint.spoof_check || !is_station(ip.source) => Err(DropReason::SpoofedAddress.into()),
         None => Ok(None),
     }
 }
 
-/// A link-local source talks to the gateway, and to nobody else: nothing forwards it (RFC 4291 §2.5.6).
+/// A link-local source talks to the gateway, and to nobody else: nothing forwards it (RFC 4291 §2.5.6). What it says to groups,
+/// as every guest does, is no forgery.
 fn link_local(tables: &Tables, endpoint: &Endpoint, ip: &Ip) -> Result<Option<Owner>, Stop> {
     let owns = |address| tables.addresses().get(&Key::address(endpoint.network, address));
     match (owns(ip.source), owns(ip.destination)) {
         (None, Some(owner)) if owner.hop().is_none() => Ok(None),
+        (None, _) if ip.destination.is_multicast() => Err(DropReason::Multicast.into()),
         _ => Err(DropReason::SpoofedAddress.into()),
     }
 }
 
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
+}
+
+/// Whether this tells of a group that somebody without an address yet listens to (RFC 3590 §4).
+fn is_nameless_listener(ip: &Ip) -> bool {
+    let says = matches!(ip.layer4, Layer4::Icmp { kind, .. } if LISTENER.contains(&kind));
+    says && ip.is_ipv6() && ip.source.is_unspecified() && ip.destination.is_multicast()
 }
 
 /// Whether an address can be a source at all.

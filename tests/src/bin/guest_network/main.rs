@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use serde_json::{Value, json};
-use softdpu_tests::{Accel, Daemon, Failure, Guest, GuestSpec, Lab, Root, wait_until};
+use softdpu_tests::{Accel, Daemon, Failure, Guest, GuestSpec, Lab, Qemu, Root, wait_until};
 
 use crate::ways::{Namespace, Side, Way};
 
@@ -41,6 +41,15 @@ struct Options {
     /// CPU of softdpu's data plane
     #[arg(long, value_name = "CPU", default_value_t = 1)]
     server_cpu: usize,
+    /// Run the guests by the machine's own QEMU, though `lab/setup.sh --bench` fetched one that has MSI-X for every interface
+    #[arg(long)]
+    own_qemu: bool,
+    /// More keys of softdpu's interfaces in its site file, such as `queue-size = 256, packed = false`
+    #[arg(long, value_name = "KEYS", default_value = "")]
+    interface: String,
+    /// How long softdpu's core spins without work before it sleeps, as `idle-sleep` in its site file
+    #[arg(long, value_name = "TIME", default_value = "50 us")]
+    idle_sleep: String,
     /// Print one JSON object a line instead of a table
     #[arg(long)]
     json: bool,
@@ -53,6 +62,38 @@ struct Figures {
     throughput: Vec<f64>,
     /// Nanoseconds.
     round_trip: Vec<f64>,
+    /// Of all rounds, in the guest that sends and in the one that receives.
+    guests: [Account; 2],
+}
+
+/// What a guest says of itself.
+#[derive(Clone, Copy, Default)]
+struct Account {
+    frames: f64,
+    bytes: f64,
+    interrupts: f64,
+    /// Seconds of its processor.
+    busy: f64,
+}
+
+impl Account {
+    fn of(guest: &mut Guest) -> Result<Account, Failure> {
+        let report = guest.ask("account", DEADLINE)?;
+        let sum = |keys: &[&str]| keys.iter().map(|key| report.get::<f64>(key)).sum::<Result<f64, Failure>>();
+        Ok(Account {
+            frames: sum(&["tx_packets"])?,
+            bytes: sum(&["tx_bytes"])?,
+            interrupts: sum(&["interrupts"])?,
+            busy: sum(&["user", "system", "irq", "softirq"])? / 100.0,
+        })
+    }
+
+    fn add(&mut self, before: Account, after: Account) {
+        self.frames += after.frames - before.frames;
+        self.bytes += after.bytes - before.bytes;
+        self.interrupts += after.interrupts - before.interrupts;
+        self.busy += after.busy - before.busy;
+    }
 }
 
 /// What softdpu counted while it was measured.
@@ -81,16 +122,18 @@ fn main() -> ExitCode {
 
 fn measure(options: &Options, lab: &Lab) -> Result<(), Failure> {
     let accel = Accel::detect();
+    let qemu = choose(options, accel)?;
     let namespace = Namespace::make();
     if let Err(why) = &namespace {
         eprintln!("guest-network: no TAPs on a bridge: {why}");
     }
     let namespace = namespace.ok();
-    let ways = Way::possible(accel, namespace.is_some());
-    let daemon = Daemon::start(lab.path(), &ways::site(options.server_cpu))?;
+    let ways = Way::possible(accel == Accel::Kvm || qemu.has_msix_without_kvm(), namespace.is_some());
+    eprintln!("guest-network: QEMU {} ({accel:?})", qemu.version());
+    let daemon = Daemon::start(lab.path(), &ways::site(options.server_cpu, &options.idle_sleep, &options.interface))?;
     let mut guests = Vec::new();
     for side in [Side::A, Side::B] {
-        guests.push(boot(lab, &daemon, namespace.as_ref(), accel, &ways, side)?);
+        guests.push(boot(lab, &daemon, namespace.as_ref(), (accel, &qemu), &ways, side)?);
         // The one end of the streams waits for the other.
         wait_until("the streams' sockets", DEADLINE, || {
             Ok(ways.iter().all(|way| way.socket().is_none_or(|name| lab.path().join(name).exists())).then_some(()))
@@ -107,7 +150,11 @@ fn measure(options: &Options, lab: &Lab) -> Result<(), Failure> {
     for _ in 0..options.rounds {
         for (way, figures) in ways.iter().zip(&mut figures) {
             let before = counts(&daemon)?;
+            let accounts = [Account::of(a)?, Account::of(b)?];
             let report = a.ask(&format!("iperf {} {}", way.address(Side::B), options.seconds), DEADLINE * 2)?;
+            for ((guest, account), before) in [&mut *a, &mut *b].into_iter().zip(&mut figures.guests).zip(accounts) {
+                account.add(before, Account::of(guest)?);
+            }
             figures.throughput.push(report.get::<f64>("mbits")? * 1e6);
             if *way == Way::Softdpu {
                 let after = counts(&daemon)?;
@@ -129,15 +176,26 @@ fn measure(options: &Options, lab: &Lab) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The QEMU that gives every interface the same kind of interrupt, where there is one.
+fn choose(options: &Options, accel: Accel) -> Result<Qemu, Failure> {
+    if options.own_qemu || accel == Accel::Kvm {
+        return Qemu::of_machine();
+    }
+    Qemu::with_msix().or_else(|why| {
+        eprintln!("guest-network: softdpu's interfaces have no MSI-X: {why}");
+        Qemu::of_machine()
+    })
+}
+
 fn boot(
     lab: &Lab,
     daemon: &Daemon,
     namespace: Option<&Namespace>,
-    accel: Accel,
+    (accel, qemu): (Accel, &Qemu),
     ways: &[Way],
     side: Side,
 ) -> Result<Guest, Failure> {
-    let mut spec = GuestSpec::new(side.name()).memory_mib(512).accel(accel).root(Root::NetworkRam);
+    let mut spec = GuestSpec::new(side.name()).memory_mib(512).accel(accel).qemu(qemu.clone()).root(Root::NetworkRam);
     if let Some(namespace) = namespace {
         spec = spec.namespace(namespace.name());
     }
@@ -182,13 +240,15 @@ fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// softdpu's median over that of each other way.
+/// What softdpu reached over what each other way did in the same round: the median of the rounds.
 fn ratios(ways: &[Way], figures: &[Figures]) -> Vec<(Way, f64)> {
-    let medians = figures.iter().map(|figures| median(&figures.throughput));
-    let medians: Vec<(Way, f64)> = ways.iter().copied().zip(medians).collect();
-    let own = medians.iter().find(|(way, _)| *way == Way::Softdpu).map_or(0.0, |(_, own)| *own);
-    let others = medians.into_iter().filter(|(way, _)| *way != Way::Softdpu);
-    others.map(|(way, other)| (way, own / other)).collect()
+    let Some(own) = ways.iter().position(|way| *way == Way::Softdpu) else { return Vec::new() };
+    let ratio = |other: &Figures| {
+        let rounds = figures[own].throughput.iter().zip(&other.throughput);
+        median(&rounds.map(|(own, other)| own / other).collect::<Vec<f64>>())
+    };
+    let others = ways.iter().zip(figures).filter(|(way, _)| **way != Way::Softdpu);
+    others.map(|(way, figures)| (*way, ratio(figures))).collect()
 }
 
 fn print(options: &Options, case: &str, ways: &[Way], figures: &[Figures], counted: Counts) {
@@ -244,6 +304,26 @@ fn print(options: &Options, case: &str, ways: &[Way], figures: &[Figures], count
             median(&figures.round_trip) / 1e3
         );
     }
+    let _ = writeln!(
+        out,
+        "\n{:<20} {:<18} {:>10} {:>14} {:>14} {:>15} {:>15} {:>10}",
+        "per MB", "subject", "frame", "interrupts, a", "interrupts, b", "processor, a", "processor, b", "answers"
+    );
+    for (way, figures) in ways.iter().zip(figures) {
+        let [a, b] = figures.guests;
+        let megabytes = a.bytes / 1e6;
+        let _ = writeln!(
+            out,
+            "{case:<20} {:<18} {:>8.0} B {:>14.1} {:>14.1} {:>12.2} ms {:>12.2} ms {:>10.1}",
+            way.name(),
+            a.bytes / a.frames,
+            a.interrupts / megabytes,
+            b.interrupts / megabytes,
+            a.busy / megabytes * 1e3,
+            b.busy / megabytes * 1e3,
+            b.frames / megabytes
+        );
+    }
     for (metric, value) in interrupts {
         let _ = writeln!(out, "softdpu, {metric}: {value:.4}");
     }
@@ -255,10 +335,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios_are_softdpus_median_to_each_other_ways() {
+    fn ratios_are_the_median_of_those_within_a_round() {
         let ways = [Way::Softdpu, Way::Stream { vectors: 0 }, Way::Tap { vectors: 4 }];
-        let figures = [[5.0, 6.0, 90.0], [2.0, 3.0, 1.0], [12.0, 12.0, 12.0]]
-            .map(|rounds| Figures { throughput: rounds.to_vec(), round_trip: Vec::new() });
-        assert_eq!(ratios(&ways, &figures), [(ways[1], 3.0), (ways[2], 0.5)]);
+        // The machine's speed changes from round to round, for all alike.
+        let figures = [[5.0, 60.0, 9.0], [2.0, 30.0, 3.0], [10.0, 120.0, 1.0]]
+            .map(|rounds| Figures { throughput: rounds.to_vec(), ..Figures::default() });
+        assert_eq!(ratios(&ways, &figures), [(ways[1], 2.5), (ways[2], 0.5)]);
     }
 }

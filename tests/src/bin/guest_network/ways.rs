@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use softdpu_tests::{Accel, Context, Failure, GuestDevice};
+use softdpu_tests::{Context, Failure, GuestDevice};
 
 /// MSI-X vectors of an interface with one queue pair: its queues', the control queue's, the configuration's.
 const VECTORS: u32 = 4;
@@ -32,8 +32,8 @@ impl Side {
     }
 }
 
-/// What joins them. `vectors`: MSI-X vectors of the interface; 0: a pin interrupt, as a vhost-user interface has with QEMU
-/// 7.2 and TCG. The peers are measured with both.
+/// What joins them. `vectors`: MSI-X vectors of the interface; 0: a pin interrupt. Where a vhost-user interface cannot have MSI-X
+/// (QEMU 7.2 without KVM) the peers are measured with both, otherwise all have MSI-X.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Softdpu,
@@ -48,9 +48,9 @@ pub enum Way {
 }
 
 impl Way {
-    /// What can be measured here.
-    pub fn possible(accel: Accel, taps: bool) -> Vec<Way> {
-        let vectors: &[u32] = if accel == Accel::Tcg { &[VECTORS, 0] } else { &[VECTORS] };
+    /// What can be measured: `msix`, whether softdpu's interfaces may have it; `taps`, whether there are any.
+    pub fn possible(msix: bool, taps: bool) -> Vec<Way> {
+        let vectors: &[u32] = if msix { &[VECTORS] } else { &[VECTORS, 0] };
         let mut ways = vec![Way::Softdpu];
         ways.extend(vectors.iter().map(|&vectors| Way::Stream { vectors }));
         if taps {
@@ -118,15 +118,16 @@ impl Way {
     }
 }
 
-/// softdpu's side of it.
-pub fn site(cpu: usize) -> String {
+/// softdpu's side of it; `keys`: more keys of its interfaces.
+pub fn site(cpu: usize, idle_sleep: &str, keys: &str) -> String {
+    let keys = if keys.is_empty() { String::new() } else { format!(", {keys}") };
     let mut site = format!(
-        "[node]\ndataplane = {{ cores = [{cpu}] }}\n\n[[network]]\nname = \"guests\"\nvni = 5001\ncidr = \"10.0.0.0/24\"\n"
+        "[node]\ndataplane = {{ cores = [{cpu}], idle-sleep = \"{idle_sleep}\" }}\n\n[[network]]\nname = \"guests\"\nvni = 5001\ncidr = \"10.0.0.0/24\"\n"
     );
     for side in [Side::A, Side::B] {
         site.push_str(&format!(
             "\n[[device]]\nname = \"{name}\"\ndomain = \"{name}\"\nvirtio-net = {{ network = \"guests\", address = \"{}\", mac \
-             = \"{}\" }}\n",
+             = \"{}\"{keys} }}\n",
             Way::Softdpu.address(side),
             Way::Softdpu.mac(side),
             name = side.name()

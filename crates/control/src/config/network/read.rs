@@ -21,6 +21,9 @@ const LARGEST_MTU: u16 = 9216;
 const MOST_QUEUE_PAIRS: u16 = 64;
 /// The smallest queue size: QEMU, the front end in use nearly everywhere, takes no smaller (VIRTIO_NET_RX_QUEUE_MIN_SIZE).
 const SMALLEST_QUEUE: u16 = 256;
+/// The queue size where the site file says nothing: the most that QEMU takes, and what QEMU 10 gives a vhost-user interface's transmit
+/// queue unless it is told otherwise. A frame of 64 KiB takes up to 44 buffers of a receive queue, so 256 are few.
+const DEFAULT_QUEUE: u16 = 1024;
 /// The largest queue size (virtio 1.3 §2.6).
 const LARGEST_QUEUE: u16 = 32_768;
 /// Bytes of an interface's name without its closing zero (IFNAMSIZ is 16).
@@ -146,7 +149,7 @@ pub(in crate::config) fn endpoint(reader: Reader<'_>) -> Endpoint {
 pub(in crate::config) fn virtio_net(reader: Reader<'_>, device: &str, run_directory: &Path) -> VirtioNet {
     let net = VirtioNet {
         port: port(&reader),
-        queue_size: reader.integer("queue-size", SMALLEST_QUEUE..=LARGEST_QUEUE).unwrap_or(SMALLEST_QUEUE),
+        queue_size: reader.integer("queue-size", SMALLEST_QUEUE..=LARGEST_QUEUE).unwrap_or(DEFAULT_QUEUE),
         packed: reader.boolean("packed").unwrap_or(true),
         access: socket_access(&reader, &run_directory.join(format!("{device}.sock"))),
     };

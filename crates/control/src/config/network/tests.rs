@@ -34,7 +34,7 @@ fn a_small_network_has_a_sensible_default_for_everything_else() {
     let device = &site.devices[0];
     assert_eq!((device.tenant.as_str(), device.domain.as_str()), ("default", "nic"));
     let DeviceKind::VirtioNet(net) = &device.kind else { panic!("{:?}", device.kind) };
-    assert_eq!((net.port.queues, net.queue_size, net.packed, net.port.spoof_check), (1, 256, true, true));
+    assert_eq!((net.port.queues, net.queue_size, net.packed, net.port.spoof_check), (1, 1024, true, true));
     assert_eq!(net.port.mac, MacAddress::derived("vpc", net.port.addresses[0]));
     assert_eq!(net.access, SocketAccess::at("/srv/site/run/softdpu/nic.sock".into()));
     assert_eq!((net.port.mtu, net.port.rate), (None, None));

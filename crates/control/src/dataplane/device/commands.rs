@@ -76,9 +76,12 @@ impl Device {
                     }
                 }
                 // A driver that resets has given its requests up, and uses their memory and blocks anew once it is answered:
-                // what the kernel is in the middle of has to end first. One that went away may come back for them.
+                // what the kernel is in the middle of has to end first. A front end that went away may come back for them. A
+                // status of 0 may be the driver's, or the first thing that QEMU before 8.1 says when it pauses its guest or
+                // moves it: the requests and positions are wanted then.
+                let end = if cause == ResetCause::Status { End::Reset } else { End::Done };
                 let all = connection.queues.keys().copied().collect();
-                return self.stop_queues(id, all, STOP_PATIENCE, End::Done, host);
+                return self.stop_queues(id, all, STOP_PATIENCE, end, host);
             }
             Command::SetConfig { offset, bytes, live_migration } => {
                 let written = self.model.as_ref().map_or(Ok(()), |model| model.write_config(offset, &bytes));

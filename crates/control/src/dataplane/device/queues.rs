@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use softdpu_device::net::QueueRole;
 use softdpu_engine::{CoreIndex, QueueKey, QueueSpec, Role};
 use softdpu_storage::{Activation, Volume};
 use softdpu_transport::vhost_user::{QueueIndex, QueueStart, VringBase};
@@ -74,10 +75,23 @@ impl Device {
                 return;
             }
         }
-        while let Some((index, waiting)) = self.take_waiting() {
+        self.start_each(volume.as_ref(), |_| true, host);
+    }
+
+    /// Starts the queues that wait to take frames: before any that sends some, of this device or of another.
+    pub(in crate::dataplane) fn start_receivers(&mut self, host: &mut Host<'_>) {
+        if matches!(self.backing, Backing::Nothing) {
+            let receives = |QueueIndex(index)| matches!(QueueRole::of(index), QueueRole::Receive { .. });
+            self.start_each(None, receives, host);
+        }
+    }
+
+    /// Starts what waits of the `wanted` queues.
+    fn start_each(&mut self, volume: Option<&Arc<Volume>>, wanted: impl Fn(QueueIndex) -> bool, host: &mut Host<'_>) {
+        while let Some((index, waiting)) = self.take_waiting(&wanted) {
             let (base, error) = (waiting.start.base, waiting.start.err);
             let (size, format) = (waiting.start.size, waiting.start.format);
-            let run = match self.start_now(index, waiting, volume.as_ref(), host) {
+            let run = match self.start_now(index, waiting, volume, host) {
                 Ok(key) => Run::Running(Started { key, size, format }),
                 Err(reason) => {
                     tracing::warn!(device = %self.name, queue = index.0, reason, "queue cannot start");
@@ -97,9 +111,11 @@ impl Device {
         }
     }
 
-    fn take_waiting(&mut self) -> Option<(QueueIndex, WaitingQueue)> {
+    fn take_waiting(&mut self, wanted: impl Fn(QueueIndex) -> bool) -> Option<(QueueIndex, WaitingQueue)> {
         let queues = &mut self.connection.as_mut()?.queues;
-        let index = queues.iter().find_map(|(index, run)| matches!(run, Run::Waiting(_)).then_some(*index))?;
+        let waits =
+            |(index, run): (&QueueIndex, &Run)| (matches!(run, Run::Waiting(_)) && wanted(*index)).then_some(*index);
+        let index = queues.iter().find_map(waits)?;
         match queues.remove(&index)? {
             Run::Waiting(waiting) => Some((index, *waiting)),
             Run::Running(_) | Run::Broken(_) | Run::Failed { .. } => None,
@@ -108,7 +124,7 @@ impl Device {
 
     /// What waits will never start: the volume is not what the driver knows.
     pub(super) fn give_up_waiting(&mut self) {
-        while let Some((index, mut waiting)) = self.take_waiting() {
+        while let Some((index, mut waiting)) = self.take_waiting(|_| true) {
             let base = rings::base_of(waiting.ring.retire());
             if let Some(connection) = &mut self.connection {
                 connection.set_run(index, Run::Failed { base });

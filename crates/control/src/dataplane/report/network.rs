@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use softdpu_engine::{Counter, PortCounters};
 use softdpu_vpc::DropReason;
 
 use crate::config;
 use crate::dataplane::networks::{Attached, Networks};
-use crate::status::{NetworkStatus, PortCounts, PortStatus};
+use crate::status::{NetworkStatus, PortCounts, PortStatus, UnderlayAbsence, UnderlayStatus};
 
 pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
     let status = |network: &config::Network| NetworkStatus {
@@ -24,8 +25,16 @@ pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
     networks.iter().map(status).collect()
 }
 
-pub(super) fn underlay(networks: &Networks) -> Option<PortCounts> {
-    (!networks.underlay_counters.is_empty()).then(|| sum(&networks.underlay_counters))
+pub(super) fn underlay(networks: &Networks) -> Option<UnderlayStatus> {
+    let underlay = networks.underlay()?;
+    let now = Instant::now();
+    let absence = underlay.absence().map(|absence| UnderlayAbsence {
+        reason: absence.reason.clone(),
+        for_s: now.saturating_duration_since(absence.since).as_secs(),
+        attempts: absence.attempts,
+        next_in_s: absence.next.saturating_duration_since(now).as_secs(),
+    });
+    Some(UnderlayStatus { interface: underlay.interface().to_owned(), absence, counts: sum(&underlay.counters) })
 }
 
 pub(super) fn port(port: &Attached, networks: &Networks) -> PortStatus {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{layout, short, size};
+use super::{elapsed, layout, short, size};
 use crate::status::{NetworkStatus, NodeStatus, PortCounts};
 
 /// What the underlay is called where a port's name is wanted.
@@ -30,7 +30,7 @@ fn each(status: &NodeStatus) -> impl Iterator<Item = (&str, &str, String, &PortC
         let port = device.port.as_ref()?;
         Some((device.name.as_str(), port.network.as_str(), port.addresses.join(" "), &port.counts))
     });
-    devices.chain(status.underlay.as_ref().map(|counts| (UNDERLAY, "-", "-".to_owned(), counts)))
+    devices.chain(status.underlay.as_ref().map(|underlay| (UNDERLAY, "-", "-".to_owned(), &underlay.counts)))
 }
 
 /// What passed through the ports, a line each.
@@ -64,4 +64,19 @@ pub(super) fn drops(status: &NodeStatus) -> String {
         counts.dropped_in.iter().map(one("in")).chain(counts.dropped_out.iter().map(one("out")))
     });
     layout(&["DROPPED AT", "WAY", "REASON", "FRAMES>"], rows.collect())
+}
+
+/// Packet traces, a line each.
+pub(super) fn traces(status: &NodeStatus) -> String {
+    let rows = status.traces.iter().map(|trace| {
+        vec![
+            trace.id.to_string(),
+            if trace.ports.is_empty() { "all".to_owned() } else { trace.ports.join(" ") },
+            trace.filter.clone().unwrap_or_else(|| "-".to_owned()),
+            short(trace.captured),
+            short(trace.lost),
+            elapsed(trace.for_s),
+        ]
+    });
+    layout(&["TRACE>", "PORTS", "FILTER", "CAPTURED>", "LOST>", "FOR>"], rows.collect())
 }

@@ -247,6 +247,8 @@ pub enum Ack {
     },
     /// [`Command::MemoryChange`] with broken queues: changed, and those queues stopped where this says, in the same order.
     Broken(Vec<VringBase>),
+    /// [`Command::Reset`] by the status: done, and queues that ran stood here. For [`Ack::Done`] none is known.
+    Reset(Vec<(QueueIndex, VringBase)>),
     /// [`Command::CreateInflight`]: the file. It is released once the front end has it.
     Memory(FdId),
     /// Nothing was changed; the reason is for the log and, as a failure, for the front end.
@@ -259,6 +261,7 @@ impl Ack {
             Ack::Done => "Done",
             Ack::Stopped { .. } => "Stopped",
             Ack::Broken(_) => "Broken",
+            Ack::Reset(_) => "Reset",
             Ack::Memory(_) => "Memory",
             Ack::Failed(_) => "Failed",
         }

@@ -121,6 +121,8 @@ enum Finish {
     Log(Vec<u8>),
     /// GET_VRING_BASE: position into the draft and into the reply.
     Base(QueueIndex),
+    /// The status was set to 0: positions of the queues that ran, into the draft.
+    Reset,
     /// Positions of the queues that lost their memory, into the draft.
     Broken(Vec<QueueIndex>),
     /// GET_INFLIGHT_FD: describe the file and attach it.
@@ -420,6 +422,15 @@ impl State {
             (Finish::Status | Finish::Started, Ack::Done) => Ok((Answer::Status, Vec::new())),
             (Finish::Log(payload), Ack::Done) => Ok((Answer::Payload(payload), Vec::new())),
             (Finish::Base(index), Ack::Stopped { base }) => Ok((self.stopped(index, base)?, Vec::new())),
+            (Finish::Reset, Ack::Done) => Ok((Answer::Status, Vec::new())),
+            (Finish::Reset, Ack::Reset(bases)) => {
+                for (index, base) in bases {
+                    if let Some(ring) = self.vrings.get_mut(usize::from(index.0)) {
+                        ring.left_at = Some(base.to_wire());
+                    }
+                }
+                Ok((Answer::Status, Vec::new()))
+            }
             (Finish::Broken(queues), Ack::Broken(bases)) if queues.len() == bases.len() => {
                 self.broken(&queues, &bases)?;
                 Ok((Answer::Status, Vec::new()))
@@ -428,6 +439,7 @@ impl State {
                 Ok((Answer::Payload(description.encode(Writer::new()).done()), vec![fd]))
             }
             (Finish::Status | Finish::Started | Finish::Log(_), ack) => wrong(&ack, "Done"),
+            (Finish::Reset, ack) => wrong(&ack, "Done, or Reset with positions"),
             (Finish::Base(_), ack) => wrong(&ack, "Stopped"),
             (Finish::Broken(_), ack) => wrong(&ack, "Broken with the position of each broken queue"),
             (Finish::Inflight(_), ack) => wrong(&ack, "Memory"),

@@ -103,6 +103,7 @@ impl State {
         self.status = 0;
         self.inflight = None;
         self.mtu = None;
-        Step::Then(Command::Reset(cause), Finish::Status)
+        let finish = if cause == ResetCause::Status { Finish::Reset } else { Finish::Status };
+        Step::Then(Command::Reset(cause), finish)
     }
 }

@@ -51,6 +51,9 @@ pub(super) struct Vring {
     pub(super) address: Option<RingAddress>,
     /// As sent: what it means depends on the format, which may still change.
     pub(super) base: Option<u32>,
+    /// Where it stood when the status became 0, for a GET_VRING_BASE that comes after that. It does not start there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) left_at: Option<u32>,
     pub(super) kick: Option<FdId>,
     pub(super) call: Option<FdId>,
     pub(super) err: Option<FdId>,

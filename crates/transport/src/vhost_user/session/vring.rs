@@ -76,6 +76,7 @@ impl State {
             check_base(VringBase::from_wire(format, ring.num), size)?;
         }
         slot.base = Some(ring.num);
+        slot.left_at = None;
         Step::OK
     }
 
@@ -89,7 +90,8 @@ impl State {
             let index = QueueIndex(index);
             return Ok(Step::Then(Command::QueueStop(index), Finish::Base(index)));
         }
-        let number = slot.base.unwrap_or(format.initial_base().to_wire());
+        // QEMU before 8.1 sets the status to 0 first when it pauses its guest or moves it, and asks then.
+        let number = slot.left_at.or(slot.base).unwrap_or(format.initial_base().to_wire());
         Ok(Step::Done(base_reply(index, number)))
     }
 
@@ -116,6 +118,7 @@ impl State {
             // and so a kick that came before, while nobody looked, is not lost.
             Run::Stopped => {
                 slot.run = Run::Running;
+                slot.left_at = None;
                 let start = self.queue_start(device, index, false)?;
                 Ok(Step::Then(Command::QueueStart(start), Finish::Started))
             }

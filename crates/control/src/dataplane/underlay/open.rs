@@ -1,0 +1,98 @@
+//! Opening the interface that carries tunnels.
+
+use std::net::IpAddr;
+
+use softdpu_engine::Socket;
+use softdpu_sys::netlink::Netlink;
+use softdpu_sys::port::link::Links;
+use softdpu_sys::port::packet::{PacketOptions, PacketSocket, PortSink};
+use softdpu_sys::port::xdp::{Selection, XdpOptions, XdpProgram, XdpSocket};
+use softdpu_sys::port::{InterfaceName, PortError};
+use softdpu_vpc::Mac;
+
+use super::hosts::Hosts;
+use crate::config::{self, UnderlayBackend};
+
+/// An open interface. Frames go out by it and never through the kernel's stack.
+pub(super) struct Interface {
+    pub facts: Facts,
+    pub hosts: Hosts,
+    /// Keeps the kernel from refusing what it sees of our tunnels.
+    _sinks: Vec<PortSink>,
+}
+
+/// What the tables have to know of it.
+#[derive(Clone, Debug)]
+pub(super) struct Facts {
+    pub mtu: u16,
+    pub mac: Mac,
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Facts {
+    /// The largest packet that a tunnel takes.
+    pub(super) fn room(&self) -> u16 {
+        self.mtu.saturating_sub(config::Underlay::overhead(&self.addresses))
+    }
+}
+
+impl Interface {
+    /// Opens it in this thread's network namespace.
+    pub(super) fn open(settings: &config::Underlay) -> Result<(Interface, Socket), String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let mut netlink = Netlink::new().map_err(|error| text(&error))?;
+        let interface = netlink.interface(&settings.interface).map_err(|error| text(&error))?;
+        if !interface.up {
+            return Err(text(&PortError::Down { name: interface.name }));
+        }
+        let addresses = match settings.addresses.as_slice() {
+            [] => interface.addresses.iter().map(|(address, _)| *address).filter(|a| !is_link_local(*a)).collect(),
+            given => given.to_vec(),
+        };
+        if addresses.is_empty() {
+            return Err(format!("{}: the interface has no address and `address` gives none", interface.name));
+        }
+        let mac = interface.mac.map(Mac).ok_or_else(|| format!("{}: it has no Ethernet address", interface.name))?;
+        let mtu = settings.mtu.unwrap_or(u16::try_from(interface.mtu).unwrap_or(u16::MAX));
+        let socket = match settings.backend {
+            UnderlayBackend::Auto | UnderlayBackend::AfPacket => packet(settings).map_err(|error| text(&error))?,
+            UnderlayBackend::AfXdp => xdp(settings)?,
+        };
+        // Somebody who listens there already does as well.
+        let sinks = PortSink::new(settings.port).ok().into_iter().collect();
+        let hosts = Hosts::ask(netlink, &interface).map_err(|error| text(&error))?;
+        Ok((Interface { facts: Facts { mtu, mac, addresses }, hosts, _sinks: sinks }, socket))
+    }
+}
+
+fn packet(settings: &config::Underlay) -> Result<Socket, PortError> {
+    let options = PacketOptions { udp_port: Some(settings.port), ..PacketOptions::default() };
+    PacketSocket::open(&settings.interface, &options).map(Socket::Packet)
+}
+
+/// The frames of the tunnels' UDP port go to the socket, all others to the host as before. The queue that the socket has is
+/// the interface's only one.
+fn xdp(settings: &config::Underlay) -> Result<Socket, String> {
+    let text = |error: PortError| error.to_string();
+    let name = InterfaceName::new(&settings.interface).map_err(text)?;
+    let queues = Links::new().and_then(|links| links.rx_queues(&name)).map_err(text)?;
+    if queues != 1 {
+        return Err(format!(
+            "af-xdp serves interfaces with one receive queue, this one has {queues}: `ethtool -L {name} combined 1`, or \
+             backend = \"af-packet\"",
+            name = settings.interface
+        ));
+    }
+    let selection = Selection::UdpPort(settings.port);
+    let (program, mode) = XdpProgram::attach(&settings.interface, 1, selection, None).map_err(text)?;
+    let socket = XdpSocket::open(&program, 0, &XdpOptions::default()).map_err(text)?;
+    tracing::info!(interface = settings.interface, ?mode, zero_copy = socket.zero_copy(), "underlay on AF_XDP");
+    Ok(Socket::Xdp(Box::new(socket), program))
+}
+
+fn is_link_local(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}

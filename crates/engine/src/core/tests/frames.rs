@@ -1,0 +1,180 @@
+//! Frames between the interfaces of two guests on one core.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use softdpu_vpc::{Checksum, DropReason, Head, Packet};
+
+use super::*;
+use crate::common_nic::{Nic, PLAIN, datagram, tables};
+use crate::message::QueueUpdate;
+use crate::net::{Parcel, Port, PortCounters, Receiver};
+
+const BOTH: [Format; 2] = [Format::Split, Format::Packed];
+const A_TX: QueueKey = QueueKey { number: 1, generation: 1 };
+const B_RX: QueueKey = QueueKey { number: 2, generation: 1 };
+
+struct Two {
+    core: Core<Recorder>,
+    events: Inbox<FromCore>,
+    a: Nic,
+    b: Nic,
+    /// Of `a`'s port.
+    counters: Arc<PortCounters>,
+}
+
+impl Two {
+    fn new(format: Format) -> Two {
+        let (mut core, events) = bare(tables());
+        let [a, b] = [0, 1].map(|port| Nic::new(port, format, u64::MAX));
+        let counters: [Arc<PortCounters>; 2] = Default::default();
+        let mut number = 0;
+        for (nic, counters) in [&a, &b].into_iter().zip(&counters) {
+            let receiver = Receiver { core: CoreIndex(0), key: QueueKey { number, generation: 1 } };
+            let port = Port {
+                name: "nic".into(),
+                counters: Arc::clone(counters),
+                receivers: [receiver].into(),
+                owner: None,
+                socket: None,
+                limit: None,
+                patience: Default::default(),
+                complained: false,
+            };
+            core.handle(ToCore::Port(nic.port, Some(Box::new(port))));
+            for spec in nic.fresh() {
+                let key = QueueKey { number, generation: 1 };
+                core.handle(ToCore::Start(Box::new(RunningQueue::new(key, spec))));
+                number += 1;
+            }
+        }
+        let [counters, _] = counters;
+        Two { core, events, a, b, counters }
+    }
+
+    fn round(&mut self) {
+        self.core.round(softdpu_sys::clock::now());
+    }
+
+    /// Goes on until nothing waits.
+    fn drain(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.core.channels.total() > 0 {
+            assert!(Instant::now() < deadline, "{} frames wait after 20 s", self.core.channels.total());
+            self.round();
+        }
+    }
+}
+
+fn frame(mark: u32) -> Vec<u8> {
+    datagram((0, 2), (1, 3), mark, 64)
+}
+
+#[test]
+fn a_tenants_account_is_even_after_a_queue_broke_in_the_middle_of_a_batch() {
+    for format in BOTH {
+        // In the first burst of a batch, and in a later one.
+        for before in [5, 40] {
+            let mut two = Two::new(format);
+            two.b.give(64);
+            (0..before).for_each(|mark| assert!(two.a.send(&PLAIN, &frame(mark))));
+            two.a.send_writable();
+            (0..10).for_each(|mark| assert!(two.a.send(&PLAIN, &frame(mark))));
+            two.round();
+            two.events.posted();
+            let is_told = matches!(two.events.take(), Some(FromCore::Broken { key: A_TX, .. }));
+            assert!(is_told, "{format:?}: the queue is not broken");
+            let account = (two.core.channels.waiting(TenantId(0)), two.core.channels.total());
+            assert_eq!(account, (0, 0), "{format:?}, {before} frames before the bad one");
+        }
+    }
+}
+
+#[test]
+fn what_was_delivered_reaches_its_guest_though_its_memory_is_told_of_again() {
+    for format in BOTH {
+        let mut two = Two::new(format);
+        two.b.give(4);
+        let packet = Packet {
+            head: Head::of(&frame(7)),
+            tail: 0,
+            checksum: Checksum::Complete,
+            segmentation: None,
+            port: two.a.port,
+        };
+        let tail = frame(7)[packet.head.len()..].to_vec();
+        let packet = Packet { tail: tail.len() as u32, ..packet };
+        // From another core, behind it the front end's message, before the core has come round.
+        two.core.parcels[0].fetch_add(1, Relaxed);
+        two.core.handle(ToCore::Parcels(vec![Parcel { to: two.b.port, hash: 0, overhead: 0, packet, tail }]));
+        let update = QueueUpdate::View(two.b.same_memory());
+        two.core.handle(ToCore::Update { key: B_RX, update, token: 1 });
+        two.round();
+        assert_eq!(two.b.receive().map(|(_, frame)| frame), Some(frame(7)), "{format:?}");
+        for mark in 8..11 {
+            assert!(two.a.send(&PLAIN, &frame(mark)));
+            two.round();
+            assert_eq!(two.b.receive().map(|(_, frame)| frame), Some(frame(mark)), "{format:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_is_let_go_of_when_the_frames_that_waited_in_it_are_gone() {
+    // A queue pins its memory by views of its own, each of which pins the mapping.
+    let pins = |two: &Two| Arc::strong_count(two.a.view().regions()[0].mapping());
+    let update = |two: &mut Two| {
+        let update = QueueUpdate::View(two.a.same_memory());
+        two.core.handle(ToCore::Update { key: A_TX, update, token: 1 });
+    };
+    let send = |two: &mut Two| {
+        (0..3).for_each(|mark| assert!(two.a.send(&PLAIN, &frame(mark))));
+        two.round();
+    };
+    for format in BOTH {
+        let mut idle = Two::new(format);
+        idle.b.give(3);
+        send(&mut idle);
+        assert_eq!(idle.core.channels.total(), 0, "{format:?}: frames wait");
+        update(&mut idle);
+        let mut two = Two::new(format);
+        // There is no room for them.
+        send(&mut two);
+        assert_eq!(two.core.channels.total(), 3, "{format:?}: nothing waits");
+        update(&mut two);
+        assert!(pins(&two) > pins(&idle), "{format:?}: what waits is in no memory");
+        two.drain();
+        two.round();
+        assert_eq!(pins(&two), pins(&idle), "{format:?}: the old memory is still held");
+    }
+}
+
+#[test]
+fn a_frame_refused_behind_one_that_is_held_is_counted_once() {
+    for format in BOTH {
+        let mut two = Two::new(format);
+        let refused = |two: &Two| two.counters.dropped_in[DropReason::Truncated as usize].get();
+        assert!(two.a.send(&PLAIN, &[0; 5]));
+        assert!(two.a.send(&PLAIN, &frame(1)));
+        assert!(two.a.send(&PLAIN, &[0; 5]));
+        // The whole frame has no room: what is behind it comes again.
+        two.round();
+        assert_eq!((refused(&two), two.core.channels.total()), (1, 2), "{format:?}");
+        two.b.give(1);
+        two.drain();
+        assert_eq!(refused(&two), 2, "{format:?}");
+    }
+}
+
+#[test]
+fn an_interrupt_that_the_kernel_refused_is_sent_in_the_next_round() {
+    let mut two = Two::new(Format::Split);
+    two.a.was_interrupted();
+    two.core.interrupted(&[A_TX.number], Err(Errno::NOMEM));
+    assert!(!two.a.was_interrupted());
+    two.round();
+    assert!(two.a.was_interrupted(), "nobody tried again");
+    two.round();
+    assert!(!two.a.was_interrupted(), "it is sent for ever");
+}
