@@ -34,17 +34,18 @@ impl GuestBuffer {
         unsafe { self.pieces.set_len(0) };
     }
 
-    /// Makes it `len` bytes at `address`, where those are in one piece. False where they are not, and it may then have any pieces.
+    /// Makes it `len` bytes at `address`, where those are in one piece, and returns where that begins, for the prefetcher. None
+    /// where they are not, and it may then have any pieces.
     #[inline(always)]
-    pub fn set(&mut self, address: GuestAddress, len: u64) -> bool {
-        let Some(base) = self.view.contiguous(address, len).filter(|_| len != 0) else { return false };
+    pub fn set(&mut self, address: GuestAddress, len: u64) -> Option<*const u8> {
+        let base = self.view.contiguous(address, len).filter(|_| len != 0)?;
         // SAFETY: room for one piece is always there, in the list itself, and it is written before anything reads it. Pieces have
         // nothing to drop.
         unsafe {
             self.pieces.as_mut_ptr().write(IoVec::new(base.cast_mut(), len as usize));
             self.pieces.set_len(1);
         }
-        true
+        Some(base)
     }
 
     /// Adds `len` bytes at `address` to the end.

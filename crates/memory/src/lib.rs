@@ -38,4 +38,4 @@ pub use fault::catch_bus_errors;
 pub use mapping::{MapError, Mapping, MappingKey};
 pub use span::Span;
 pub use view::{AccessError, GuestAddress, Region, UserAddress, View, ViewError};
-pub use window::Window;
+pub use window::{Window, Words};

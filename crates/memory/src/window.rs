@@ -132,6 +132,26 @@ impl std::fmt::Debug for Window {
     }
 }
 
+/// A window that is an array of 64-bit words, which is checked once instead of for each of them.
+#[derive(Debug)]
+pub struct Words(Window);
+
+impl Words {
+    /// All of `window`. None where it is not aligned to 8 bytes or not a multiple of them long.
+    pub fn new(window: Window) -> Option<Words> {
+        let fits = window.base.cast::<AtomicU64>().is_aligned() && window.len.is_multiple_of(size_of::<u64>());
+        fits.then_some(Words(window))
+    }
+
+    /// The words.
+    #[inline(always)]
+    pub fn all(&self) -> &[AtomicU64] {
+        // SAFETY: the window has these bytes, and `new` found them aligned; the view keeps them mapped for the life of `self`;
+        // everyone in this process uses atomics on them, and the other side is another process.
+        unsafe { std::slice::from_raw_parts(self.0.base.cast(), self.0.len / size_of::<u64>()) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering::Relaxed;
@@ -147,6 +167,18 @@ mod tests {
         assert_eq!(bytes, 0x0403_0201u32.to_ne_bytes());
         assert_eq!(window.part(8, 8).unwrap().u16(0).load(Relaxed), window.u16(8).load(Relaxed));
         assert!(window.part(4096, 1).is_none());
+    }
+
+    #[test]
+    fn an_array_of_words_is_that_memory_where_it_is_made_of_whole_ones() {
+        let window = Window::of_mapping(Mapping::heap(4096));
+        let words = Words::new(window.part(8, 16).unwrap()).unwrap();
+        assert_eq!(words.all().len(), 2);
+        words.all()[1].store(7, Relaxed);
+        assert_eq!(window.u64(16).load(Relaxed), 7);
+        for (offset, len) in [(4, 16), (8, 12)] {
+            assert!(Words::new(window.part(offset, len).unwrap()).is_none());
+        }
     }
 
     #[test]

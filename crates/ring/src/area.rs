@@ -32,6 +32,18 @@ impl Area {
     }
 }
 
+/// Reports `count` entries that were written, of `each` bytes, from entry `from` of `size` on and around the end, to the dirty log.
+/// The first entry of the ring lies at `ring` there.
+#[inline]
+pub(crate) fn log_entries(view: &View, ring: Option<GuestAddress>, each: usize, size: u16, from: u16, count: u16) {
+    let Some(GuestAddress(ring)) = ring.filter(|_| view.is_tracked()) else { return };
+    let first = count.min(size - from);
+    for (from, count) in [(from, first), (0, count - first)] {
+        let at = ring.wrapping_add((usize::from(from) * each) as u64);
+        view.mark_dirty(GuestAddress(at), (usize::from(count) * each) as u64);
+    }
+}
+
 /// The descriptor table of a split ring, or the descriptor ring of a packed one.
 pub(crate) struct Descriptors {
     area: Area,
@@ -50,6 +62,14 @@ impl Descriptors {
         // themselves, and compiles to a conditional move.
         let index = if index < self.size { index } else { 0 };
         usize::from(index) * DESCRIPTOR
+    }
+
+    /// Both of its words: its address field, and everything else.
+    #[inline(always)]
+    pub fn words(&self, index: u16) -> (&AtomicU64, &AtomicU64) {
+        let offset = self.offset(index);
+        // SAFETY: `offset` is that of one of `size` descriptors, which the area was made for, aligned to 16: both halves of it.
+        unsafe { (self.area.word(offset), self.area.word(offset + 8)) }
     }
 
     /// Its address field.
@@ -80,7 +100,12 @@ impl Descriptors {
 
     #[inline(always)]
     pub fn prefetch(&self, index: u16) {
-        softdpu_sys::prefetch::read(self.area.0.base().wrapping_add(usize::from(index) * DESCRIPTOR));
+        prefetch::read(self.area.0.base().wrapping_add(usize::from(index) * DESCRIPTOR));
+    }
+
+    #[inline(always)]
+    pub fn prefetch_write(&self, index: u16) {
+        prefetch::write(self.area.0.base().wrapping_add(usize::from(index) * DESCRIPTOR));
     }
 }
 

@@ -40,13 +40,18 @@ pub(crate) fn single(view: &Arc<View>, id: u16, descriptor: Descriptor, flags: u
     }
     let before = out.len();
     let chain = out.add(view);
-    if !chain.buffer.set(GuestAddress(descriptor.addr), descriptor.len.into()) {
+    let Some(base) = chain.buffer.set(GuestAddress(descriptor.addr), descriptor.len.into()) else {
         out.cut(before);
         return false;
-    }
+    };
     let is_writable = flags & WRITE != 0;
     (chain.id, chain.descriptors, chain.readable) = (id, 1, usize::from(!is_writable));
-    fetch(&chain.buffer, is_writable);
+    // Nothing is read of memory that can be written, as a chain of one has no other part.
+    if is_writable {
+        prefetch::write(base);
+    } else {
+        prefetch::read(base);
+    }
     true
 }
 

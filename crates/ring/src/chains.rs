@@ -16,10 +16,6 @@ mod sealed {
 /// What [`Queue::pop`](crate::Queue::pop) appends to: a `Vec<Chain>`, whose chains can be taken out of it one by one, or
 /// [`Chains`], which uses theirs again.
 pub trait Sink: sealed::Sealed + Deref<Target = [Chain]> {
-    /// Has `count` more chains at hand, pinned to `view`: called before [`add`](Self::add).
-    #[doc(hidden)]
-    fn prepare(&mut self, view: &Arc<View>, count: usize);
-
     /// One more chain, pinned to `view`, with whatever was in it before.
     #[doc(hidden)]
     fn add(&mut self, view: &Arc<View>) -> &mut Chain;
@@ -34,11 +30,6 @@ fn empty(view: &Arc<View>) -> Chain {
 }
 
 impl Sink for Vec<Chain> {
-    #[inline]
-    fn prepare(&mut self, _view: &Arc<View>, count: usize) {
-        self.reserve(count);
-    }
-
     #[inline]
     fn add(&mut self, view: &Arc<View>) -> &mut Chain {
         let at = self.len();
@@ -72,9 +63,14 @@ impl Chains {
     /// The first `count` (or all there are) are done with; returns them a last time.
     #[inline]
     pub fn take(&mut self, count: usize) -> &[Chain] {
-        let first = self.first;
-        self.first += count.min(self.end - first);
-        &self.slots[first..self.first]
+        let (first, end) = (self.first, self.end);
+        let taken = first..end.min(first.saturating_add(count));
+        if taken.end == end {
+            self.clear();
+        } else {
+            self.first = taken.end;
+        }
+        &self.slots[taken]
     }
 
     /// All are done with.
@@ -97,6 +93,12 @@ impl Chains {
         (self.first, self.end) = (0, self.end - self.first);
     }
 
+    /// The chain is used again with other memory than before.
+    #[cold]
+    fn pin_anew(chain: &mut Chain, view: &Arc<View>) {
+        *chain = empty(view);
+    }
+
     /// Gives up the pins of all that are done with: their memory can be unmapped.
     pub fn release(&mut self) {
         self.slots.truncate(self.end);
@@ -115,32 +117,23 @@ impl Deref for Chains {
 }
 
 impl Sink for Chains {
-    #[inline]
-    fn prepare(&mut self, view: &Arc<View>, count: usize) {
-        if self.first == self.end {
-            self.clear();
-        } else if self.first > 0 && self.slots.len() - self.end < count {
-            self.close_ranks();
-        }
-        let here = self.slots.len().min(self.end + count);
-        for chain in &mut self.slots[self.end..here] {
-            if !Arc::ptr_eq(chain.buffer.view(), view) {
-                *chain = empty(view);
-            }
-        }
-        for _ in here..self.end + count {
-            self.slots.push(empty(view));
-        }
-    }
-
     #[inline(always)]
     fn add(&mut self, view: &Arc<View>) -> &mut Chain {
-        let at = self.end;
-        if at == self.slots.len() {
-            self.slots.push(empty(view));
+        if self.end == self.slots.len() {
+            // A move of all is worth it where it gains as many as it moves.
+            if 2 * self.first > self.end {
+                self.close_ranks();
+            } else {
+                self.slots.push(empty(view));
+            }
         }
+        let at = self.end;
         self.end += 1;
-        &mut self.slots[at]
+        let chain = &mut self.slots[at];
+        if !Arc::ptr_eq(chain.buffer.view(), view) {
+            Chains::pin_anew(chain, view);
+        }
+        chain
     }
 
     #[inline]

@@ -63,14 +63,24 @@ impl PackedIndex {
     pub const START: PackedIndex = PackedIndex { index: 0, wrap: true };
 
     /// The index `slots` further on in a ring of `size`. `slots` is at most `size`.
-    #[inline]
+    #[inline(always)]
     #[must_use]
-    pub fn advance(self, slots: u16, size: u16) -> PackedIndex {
-        let next = u32::from(self.index) + u32::from(slots);
-        if next >= u32::from(size) {
-            PackedIndex { index: (next - u32::from(size)) as u16, wrap: !self.wrap }
+    pub fn advance(mut self, slots: u16, size: u16) -> PackedIndex {
+        self.step(slots, size);
+        self
+    }
+
+    /// Moves on as [`advance`](Self::advance) does; whether that begins another lap.
+    #[inline(always)]
+    pub(crate) fn step(&mut self, slots: u16, size: u16) -> bool {
+        // Indexes are below 32,768 and so many slots the most: it fits.
+        let next = self.index.wrapping_add(slots);
+        if next < size {
+            self.index = next;
+            false
         } else {
-            PackedIndex { index: next as u16, wrap: self.wrap }
+            *self = PackedIndex { index: next.wrapping_sub(size), wrap: next_lap(self.wrap) };
+            true
         }
     }
 
@@ -84,6 +94,13 @@ impl PackedIndex {
     pub(crate) fn from_bits(bits: u16) -> PackedIndex {
         PackedIndex { index: bits & 0x7fff, wrap: bits >> 15 != 0 }
     }
+}
+
+/// The wrap counter of the lap after: out of line, so that the compiler knows it for what happens once a lap.
+#[cold]
+#[inline(never)]
+fn next_lap(wrap: bool) -> bool {
+    !wrap
 }
 
 /// How far a queue has come.

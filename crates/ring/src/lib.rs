@@ -35,6 +35,7 @@ compile_error!("softdpu-ring reads ring fields in place and so needs a little-en
 mod area;
 mod chain;
 mod chains;
+mod common;
 mod config;
 #[cfg(test)]
 mod crash;

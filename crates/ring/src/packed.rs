@@ -5,38 +5,46 @@ mod in_order;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use softdpu_memory::{GuestAddress, View};
+use softdpu_memory::View;
 
-use crate::area::{Descriptors, Event};
-use crate::chain::{Limits, Walk, prefetch_table, single};
+use crate::area::{Descriptors, Event, log_entries};
+use crate::chain::{Walk, prefetch_table, single};
+use crate::common::Common;
 use crate::error::Part;
 use crate::inflight::{PackedRecords, Recovered};
 use crate::layout::{
     AVAIL, DESCRIPTOR, Descriptor, EVENT, EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, INDIRECT, NEXT, USED, WRITE,
 };
-use crate::positions::InOrder;
 use crate::sync::{observe, publish, publish_then_look};
 use crate::{Format, InflightRecords, PackedIndex, Position, QueueConfig, QueueError, RingAddresses, Sink, Used};
 
-/// Slots whose cache line is fetched ahead of the one that is looked at: two lines.
-const AHEAD: u16 = 8;
+/// Slots that are fetched at the most before the first of them is looked at.
+const AHEAD: u16 = 64;
+
+/// Slots in a cache line of 64 bytes.
+const SLOTS_A_LINE: usize = 64 / DESCRIPTOR;
 
 /// Slots whose indirect tables are fetched ahead.
 const TABLES_AHEAD: u16 = 4;
 
+/// The flags that tell laps, and sides, apart: those of the next lap are the inverse.
+const LAP: u16 = AVAIL | USED;
+
 /// Flags of an available descriptor of a lap (virtio 1.3 §2.8.1): AVAIL as the wrap counter, USED the inverse.
+#[inline(always)]
 pub(crate) fn available_flags(wrap: bool) -> u16 {
     if wrap { AVAIL } else { USED }
 }
 
 /// Flags of a used descriptor of a lap: both as the wrap counter.
+#[inline(always)]
 pub(crate) fn used_flags(wrap: bool) -> u16 {
     if wrap { AVAIL | USED } else { 0 }
 }
 
 #[inline(always)]
 pub(crate) fn is_available(flags: u16, wrap: bool) -> bool {
-    flags & (AVAIL | USED) == available_flags(wrap)
+    flags & LAP == available_flags(wrap)
 }
 
 /// Whether the slot a driver waits for, as its event structure has it, is among those that were used from `old` up to
@@ -77,29 +85,19 @@ impl Parts {
 
 /// A packed queue.
 pub struct PackedQueue {
-    view: Arc<View>,
-    config: QueueConfig,
-    addresses: RingAddresses,
-    limits: Limits,
+    pub(crate) common: Common,
     parts: Parts,
     avail: PackedIndex,
     used: PackedIndex,
     /// Slots between `used` and `avail`: those in flight.
     slots: u16,
-    /// Slots of the chain with that buffer id; 0: not in flight.
-    flight: Box<[u16]>,
-    in_flight: u16,
     /// In flight since before a restart and not handed out again yet, in the order they were taken.
     recovered: Vec<Recovered>,
     records: Option<PackedRecords>,
-    in_order: Option<InOrder>,
     /// Descriptors of the batch that is being taken, for the records.
     raw: Vec<Descriptor>,
-    /// The driver does not know yet what it missed.
-    notify_anyway: bool,
-    /// The driver uses indirect tables.
-    has_tables: bool,
-    broken: bool,
+    /// Slots that were taken the last time, [`AHEAD`] at the most.
+    expected: u16,
 }
 
 impl PackedQueue {
@@ -110,14 +108,13 @@ impl PackedQueue {
         position: Position,
         records: Option<InflightRecords>,
     ) -> Result<Self, QueueError> {
-        config.check()?;
-        let size = config.size;
+        let mut common = Common::new(view, config, addresses)?;
+        let (view, size) = (&common.view, config.size);
         let (mut avail, mut used) = match position {
             Position::Packed { avail, used } if avail.index < size && used.index < size => (avail, used),
             _ => return Err(QueueError::Position { position, format: Format::Packed, size }),
         };
-        let view = view.replica();
-        let parts = Parts::new(&view, &addresses, size)?;
+        let parts = Parts::new(view, &addresses, size)?;
         let mut recovered = Vec::new();
         let mut slots = 0;
         let mut resumed = false;
@@ -138,29 +135,20 @@ impl PackedQueue {
                 Some(records)
             }
         };
-        let mut flight = vec![0; usize::from(size)].into_boxed_slice();
         for chain in &recovered {
-            flight[usize::from(chain.id)] = chain.descriptors.len() as u16;
+            common.flight[usize::from(chain.id)] = chain.descriptors.len() as u16;
         }
-        let limits = Limits { format: Format::Packed, max_pieces: config.max_pieces, indirect: config.indirect };
+        common.in_flight = recovered.len() as u16;
         let this = PackedQueue {
-            view,
-            config,
-            addresses,
-            limits,
+            common,
             parts,
             avail,
             used,
             slots,
-            flight,
-            in_flight: recovered.len() as u16,
             recovered,
             raw: Vec::with_capacity(if records.is_some() { size.into() } else { 0 }),
             records,
-            in_order: None,
-            notify_anyway: true,
-            has_tables: false,
-            broken: false,
+            expected: 0,
         };
         if resumed {
             this.take_back_unpublished();
@@ -178,37 +166,34 @@ impl PackedQueue {
             if descriptor.at14 & (AVAIL | USED) == used_flags(at.wrap) {
                 let flags = descriptor.at14 & !(AVAIL | USED) | available_flags(at.wrap);
                 publish(self.parts.ring.meta(at.index), Descriptor { at14: flags, ..descriptor }.meta());
-                self.log_slot(at.index);
+                self.log_slots(at.index, 1);
             }
-            at = at.advance(1, self.config.size);
+            at = at.advance(1, self.common.config.size);
         }
     }
 
     pub(crate) fn remap(&mut self, view: &Arc<View>) -> Result<(), QueueError> {
         let view = view.replica();
-        match Parts::new(&view, &self.addresses, self.config.size) {
+        match Parts::new(&view, &self.common.addresses, self.common.config.size) {
             Ok(parts) => {
                 self.parts = parts;
-                self.view = view;
+                self.common.view = view;
                 Ok(())
             }
             Err(error) => {
-                self.broken = true;
+                self.common.broken = true;
                 Err(error)
             }
         }
     }
 
     pub(crate) fn resubmit(&mut self, out: &mut impl Sink) -> Result<usize, QueueError> {
-        if self.broken {
-            return Err(QueueError::Broken);
-        }
+        self.common.usable()?;
         let before = out.len();
-        out.prepare(&self.view, self.recovered.len());
         for recovered in &self.recovered {
             if let Err(error) = self.rewalk(recovered, out) {
                 out.cut(before);
-                self.broken = true;
+                self.common.broken = true;
                 return Err(error);
             }
         }
@@ -217,7 +202,7 @@ impl PackedQueue {
     }
 
     fn rewalk(&self, recovered: &Recovered, out: &mut impl Sink) -> Result<(), QueueError> {
-        let mut walk = Walk::new(&self.view, self.limits, recovered.id, out);
+        let mut walk = Walk::new(&self.common.view, self.common.limits, recovered.id, out);
         for descriptor in &recovered.descriptors {
             walk.ring_descriptor(descriptor.addr, descriptor.len, descriptor.at14)?;
         }
@@ -226,23 +211,16 @@ impl PackedQueue {
 
     #[inline]
     pub(crate) fn pop(&mut self, out: &mut impl Sink, max: usize) -> Result<usize, QueueError> {
-        if self.broken {
-            return Err(QueueError::Broken);
-        }
+        self.common.usable()?;
         let before = out.len();
         if !self.recovered.is_empty() {
             self.resubmit(out)?;
         }
         let start = out.len();
-        let (avail, slots) = (self.avail, self.slots);
         self.raw.clear();
         if let Err(error) = self.take(out, max) {
-            for chain in &out[start..] {
-                self.flight[usize::from(chain.id)] = 0;
-            }
-            out.cut(start);
-            (self.avail, self.slots) = (avail, slots);
-            self.broken = true;
+            self.common.take_back(out, start);
+            self.common.broken = true;
             return Err(error);
         }
         if let Some(records) = &mut self.records {
@@ -253,69 +231,92 @@ impl PackedQueue {
                 raw = rest;
             }
         }
-        if let Some(in_order) = &mut self.in_order {
-            let mut at = avail;
-            for chain in &out[start..] {
-                in_order.taken(at.index, chain.id);
-                at = at.advance(chain.descriptors, self.config.size);
-            }
-        }
-        self.in_flight += (out.len() - start) as u16;
+        self.common.in_flight += (out.len() - start) as u16;
         Ok(out.len() - before)
     }
 
+    /// Takes chains, and moves on by them unless one of them is bad.
     #[inline]
     fn take(&mut self, out: &mut impl Sink, max: usize) -> Result<(), QueueError> {
-        for _ in 0..max {
-            if self.slots == self.config.size {
-                break;
-            }
+        if !self.is_available() {
+            return Ok(());
+        }
+        self.fetch_ahead();
+        let size = self.common.config.size;
+        let (mut at, mut slots) = (self.avail, self.slots);
+        let mut available = available_flags(at.wrap);
+        // Chains that may still be taken: there are no more than slots for them.
+        let mut left = max.min(usize::from(size - slots));
+        while left > 0 {
+            let (addr, meta) = self.parts.ring.words(at.index);
             // What follows the flags in program order was stored before them by the driver.
-            let meta = observe(self.parts.ring.meta(self.avail.index));
+            let meta = observe(meta);
             let first = Descriptor::from_words(0, meta);
-            if !is_available(first.at14, self.avail.wrap) {
+            if first.at14 & LAP != available {
                 break;
             }
-            let ahead = self.avail.advance(AHEAD.min(self.config.size), self.config.size);
-            self.parts.ring.prefetch(ahead.index);
-            if self.has_tables {
-                let soon = self.avail.advance(TABLES_AHEAD.min(self.config.size), self.config.size);
+            if self.common.has_tables {
+                let soon = at.advance(TABLES_AHEAD.min(size), size);
                 let descriptor = self.parts.ring.read(soon.index);
-                prefetch_table(&self.view, descriptor.addr, descriptor.at14);
+                prefetch_table(&self.common.view, descriptor.addr, descriptor.at14);
             }
-            out.prepare(&self.view, 1);
-            let first = Descriptor { addr: self.parts.ring.addr(self.avail.index).load(Relaxed), ..first };
-            match self.walk(first, out) {
-                Ok((id, slots)) => {
-                    self.flight[usize::from(id)] = slots;
-                    self.slots += slots;
-                    self.avail = self.avail.advance(slots, self.config.size);
+            let first = Descriptor { addr: addr.load(Relaxed), ..first };
+            let (id, taken) = match self.common.flight.get_mut(usize::from(first.at12)) {
+                Some(flight @ 0) if single(&self.common.view, first.at12, first, first.at14, out) => {
+                    *flight = 1;
+                    if self.records.is_some() {
+                        self.raw.push(first);
+                    }
+                    (first.at12, 1)
                 }
-                Err(error) => {
-                    out.cut(out.len() - 1);
-                    return Err(error);
-                }
+                _ => match self.walk(at, size - slots, first, out) {
+                    Ok((id, taken)) => {
+                        left = left.min(usize::from(size - slots - taken) + 1);
+                        (id, taken)
+                    }
+                    Err(error) => {
+                        out.cut(out.len() - 1);
+                        return Err(error);
+                    }
+                },
+            };
+            if let Some(in_order) = &mut self.common.in_order {
+                in_order.taken(at.index, id, Some(meta));
+            }
+            slots += taken;
+            left -= 1;
+            if at.step(taken, size) {
+                available ^= LAP;
             }
         }
+        self.expected = (slots - self.slots).min(AHEAD);
+        (self.avail, self.slots) = (at, slots);
         Ok(())
     }
 
-    /// Appends the chain that starts at `avail` with `first`, also where it turns out to be bad; returns its buffer id and
-    /// slots.
-    #[inline(always)]
-    fn walk(&mut self, first: Descriptor, out: &mut impl Sink) -> Result<(u16, u16), QueueError> {
-        let size = self.config.size;
-        let free = size - self.slots;
-        let id = first.at12;
-        if self.flight.get(usize::from(id)) == Some(&0) && single(&self.view, id, first, first.at14, out) {
-            if self.records.is_some() {
-                self.raw.push(first);
-            }
-            return Ok((id, 1));
+    /// Fetches the slots that are about to be taken, for writing, as used descriptors will replace what is in them. How many
+    /// are available nobody knows before they are read: mostly as many as the last time, and a wrong guess costs a few fetches.
+    #[inline]
+    fn fetch_ahead(&self) {
+        let size = self.common.config.size;
+        for slots in (0..self.expected).step_by(SLOTS_A_LINE) {
+            self.parts.ring.prefetch_write(self.avail.advance(slots, size).index);
         }
-        let head = self.avail.index;
-        let mut walk = Walk::new(&self.view, self.limits, head, out);
-        let mut at = self.avail;
+    }
+
+    /// Appends the chain that starts at `at` with `first`, also where it turns out to be bad; returns its buffer id and slots,
+    /// of which it may have `free`.
+    #[inline(always)]
+    fn walk(
+        &mut self,
+        mut at: PackedIndex,
+        free: u16,
+        first: Descriptor,
+        out: &mut impl Sink,
+    ) -> Result<(u16, u16), QueueError> {
+        let size = self.common.config.size;
+        let head = at.index;
+        let mut walk = Walk::new(&self.common.view, self.common.limits, head, out);
         let mut descriptor = first;
         let mut slots = 0;
         loop {
@@ -324,7 +325,7 @@ impl PackedQueue {
             }
             slots += 1;
             let flags = descriptor.at14;
-            self.has_tables |= flags & INDIRECT != 0;
+            self.common.has_tables |= flags & INDIRECT != 0;
             walk.ring_descriptor(descriptor.addr, descriptor.len, flags)?;
             if self.records.is_some() {
                 self.raw.push(descriptor);
@@ -347,89 +348,80 @@ impl PackedQueue {
         if id >= size {
             return Err(QueueError::IdOutOfRange { slot: at.index, id, size });
         }
-        if self.flight[usize::from(id)] != 0 {
+        let flight = &mut self.common.flight[usize::from(id)];
+        if *flight != 0 {
             return Err(QueueError::InFlight { id });
         }
         walk.finish(id, slots)?;
+        *flight = slots;
         Ok((id, slots))
     }
 
     #[inline]
     pub(crate) fn complete(&mut self, done: &[Used]) -> Result<bool, QueueError> {
-        if self.broken {
-            return Err(QueueError::Broken);
-        }
-        if let Some(in_order) = &self.in_order
-            && let Err(error) = self.check_order(in_order, done)
-        {
-            self.broken = true;
-            return Err(error);
-        }
-        let size = self.config.size;
-        let mut slots = 0;
-        for used in done {
-            match self.flight.get_mut(usize::from(used.id)) {
-                Some(taken) if *taken != 0 && *taken == used.descriptors => {
-                    *taken = 0;
-                    slots += used.descriptors;
-                }
-                _ => {
-                    self.broken = true;
-                    return Err(QueueError::NotInFlight { id: used.id, descriptors: used.descriptors });
-                }
-            }
-        }
+        self.common.usable()?;
         let Some((first, rest)) = done.split_first() else { return Ok(false) };
+        let size = self.common.config.size;
         let old = self.used;
-        let new = old.advance(slots, size);
+        let checked = self.check(done);
+        let (slots, new) = self.common.or_break(checked)?;
         if let Some(records) = &mut self.records {
             records.completing(done, new);
         }
-        if let Some(in_order) = &self.in_order {
-            self.commit(in_order, first, rest, old, new);
+        if let Some(in_order) = &self.common.in_order {
+            in_order.completing(old.to_bits(), new.to_bits());
         }
         // All but the first, and then the first: the driver, which goes by the ring's order, sees all or nothing.
         let mut at = old.advance(first.descriptors, size);
+        let mut flags = used_flags(at.wrap);
         for used in rest {
-            publish(self.parts.ring.meta(at.index), used_meta(used, at.wrap));
-            self.log_slot(at.index);
-            at = at.advance(used.descriptors, size);
+            publish(self.parts.ring.meta(at.index), used_meta(used, flags));
+            if at.step(used.descriptors, size) {
+                flags ^= LAP;
+            }
         }
         // The wish is read after that is visible, or a driver that goes to sleep in between is never woken.
         let meta = self.parts.ring.meta(old.index);
-        let wish = publish_then_look(meta, used_meta(first, old.wrap), self.parts.driver.word());
-        self.log_slot(old.index);
+        let wish = publish_then_look(meta, used_meta(first, used_flags(old.wrap)), self.parts.driver.word());
+        self.log_slots(old.index, slots);
         if let Some(records) = &mut self.records {
             records.completed(done, new);
         }
         self.used = new;
         self.slots -= slots;
-        self.in_flight -= done.len() as u16;
-        let notify = wants_to_know(wish, old, new, size, self.config.event_idx);
-        Ok(std::mem::take(&mut self.notify_anyway) || notify)
+        self.common.in_flight -= done.len() as u16;
+        let notify = wants_to_know(wish, old, new, size, self.common.config.event_idx);
+        Ok(std::mem::take(&mut self.common.notify_anyway) || notify)
     }
 
+    /// Takes `done` off what is in flight, if all of it is, and if that is what was taken first where the order counts. Returns
+    /// their slots and where the next used descriptor goes after them.
     #[inline]
-    fn log_slot(&self, index: u16) {
-        if let Some(GuestAddress(start)) = self.config.log_used
-            && self.view.is_tracked()
-        {
-            let offset = (usize::from(index) * DESCRIPTOR) as u64;
-            self.view.mark_dirty(GuestAddress(start.wrapping_add(offset)), DESCRIPTOR as u64);
+    fn check(&mut self, done: &[Used]) -> Result<(u16, PackedIndex), QueueError> {
+        let size = self.common.config.size;
+        let mut slots = 0;
+        for used in done {
+            self.common.take_off(self.used.advance(slots, size).index, used)?;
+            slots += used.descriptors;
         }
+        Ok((slots, self.used.advance(slots, size)))
+    }
+
+    /// Reports slots that were written, and those between them.
+    #[inline]
+    fn log_slots(&self, from: u16, count: u16) {
+        log_entries(&self.common.view, self.common.config.log_used, DESCRIPTOR, self.common.config.size, from, count);
     }
 
     fn log_event(&self) {
-        if self.config.log_used.is_some() {
-            self.view.mark_dirty(self.parts.device.guest(), EVENT as u64);
+        if self.common.config.log_used.is_some() {
+            self.common.view.mark_dirty(self.parts.device.guest(), EVENT as u64);
         }
     }
 
     pub(crate) fn arm(&mut self) -> Result<bool, QueueError> {
-        if self.broken {
-            return Err(QueueError::Broken);
-        }
-        let event = if self.config.event_idx {
+        self.common.usable()?;
+        let event = if self.common.config.event_idx {
             u32::from(self.avail.to_bits()) | u32::from(EVENT_DESC) << 16
         } else {
             u32::from(EVENT_ENABLE) << 16
@@ -437,12 +429,12 @@ impl PackedQueue {
         let meta = publish_then_look(self.parts.device.word(), event, self.parts.ring.meta(self.avail.index));
         self.log_event();
         let slipped =
-            self.slots < self.config.size && is_available(Descriptor::from_words(0, meta).at14, self.avail.wrap);
+            self.slots < self.common.config.size && is_available(Descriptor::from_words(0, meta).at14, self.avail.wrap);
         Ok(slipped || !self.recovered.is_empty())
     }
 
     pub(crate) fn disarm(&mut self) {
-        if !self.broken {
+        if !self.common.broken {
             publish(self.parts.device.word(), u32::from(EVENT_DISABLE) << 16);
             self.log_event();
         }
@@ -450,61 +442,43 @@ impl PackedQueue {
 
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        if self.broken {
-            return false;
-        }
+        !self.common.broken && (self.is_available() || !self.recovered.is_empty())
+    }
+
+    /// Whether there is another chain.
+    #[inline(always)]
+    fn is_available(&self) -> bool {
         let meta = self.parts.ring.meta(self.avail.index).load(Relaxed);
-        let available = is_available(Descriptor::from_words(0, meta).at14, self.avail.wrap);
-        available && self.slots < self.config.size || !self.recovered.is_empty()
+        self.slots < self.common.config.size && is_available(Descriptor::from_words(0, meta).at14, self.avail.wrap)
     }
 
     pub(crate) fn retire(&mut self) -> Position {
         if let Some(records) = &self.records
-            && self.in_flight == 0
+            && self.common.in_flight == 0
         {
             records.retire();
         }
-        if self.in_order.is_some() {
+        if self.common.in_order.is_some() {
             // Cannot fail: it completes in order.
             let _ = self.rewind();
         }
-        self.broken = true;
+        self.common.broken = true;
         self.position()
-    }
-
-    pub(crate) fn set_log_used(&mut self, log: Option<GuestAddress>) {
-        self.config.log_used = log;
     }
 
     pub(crate) fn position(&self) -> Position {
         Position::Packed { avail: self.avail, used: self.used }
     }
 
-    pub(crate) fn in_flight(&self) -> u16 {
-        self.in_flight
-    }
-
     pub(crate) fn records_are_cut_short(&self) -> bool {
         self.records.as_ref().is_some_and(|records| records.is_faulted())
     }
-
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken
-    }
-
-    pub(crate) fn config(&self) -> &QueueConfig {
-        &self.config
-    }
-
-    pub(crate) fn set_broken(&mut self) {
-        self.broken = true;
-    }
 }
 
-/// The second word of a used descriptor (virtio 1.3 §2.8.5): WRITE says that `len` means something.
+/// The second word of a used descriptor of a lap with these `flags` (virtio 1.3 §2.8.5): WRITE says that `len` means something.
 #[inline(always)]
-fn used_meta(used: &Used, wrap: bool) -> u64 {
-    let flags = used_flags(wrap) | if used.written > 0 { WRITE } else { 0 };
+fn used_meta(used: &Used, flags: u16) -> u64 {
+    let flags = flags | if used.written > 0 { WRITE } else { 0 };
     Descriptor { addr: 0, len: used.written, at12: used.id, at14: flags }.meta()
 }
 

@@ -13,14 +13,15 @@
 //! ```
 //!
 //! A used descriptor of a packed ring takes the place of the available one. Those of a batch that is not visible yet become
-//! available again after a kill, so what is overwritten before the batch is visible is kept here, by slot.
+//! available again after a kill, so what will be overwritten is kept here, by slot, when a chain is taken: the one time it is
+//! read.
 //!
-//! The order of the stores is the whole trick, as it is for [in-flight records](crate::InflightRecords). Nothing is written
-//! when a chain is taken.
+//! The order of the stores is the whole trick, as it is for [in-flight records](crate::InflightRecords). Of a split ring nothing
+//! is written when a chain is taken.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use softdpu_memory::Window;
+use softdpu_memory::{Window, Words};
 
 use crate::sync::publish;
 use crate::{Format, QueueError};
@@ -74,6 +75,7 @@ pub(crate) struct Committed {
 /// What a queue that completes in order keeps: its record, and in which order its chains were taken.
 pub(crate) struct InOrder {
     window: Window,
+    replaced: Option<Words>,
     /// Ids of the chains that were taken. By slot of the available ring (split) or of a chain's first descriptor (packed).
     order: Box<[u16]>,
 }
@@ -114,7 +116,11 @@ impl InOrder {
             }
             _ => return Err(QueueError::PositionsMismatch { found, expected: head(format, size) }),
         };
-        Ok((InOrder { window, order: vec![0; size.into()].into() }, committed))
+        let replaced = match format {
+            Format::Split => None,
+            Format::Packed => window.part(REPLACED_AT, 8 * usize::from(size)).and_then(Words::new),
+        };
+        Ok((InOrder { window, replaced, order: vec![0; size.into()].into() }, committed))
     }
 
     /// The queue stands at `position`: the first commit of a queue, or of a process.
@@ -123,18 +129,29 @@ impl InOrder {
         publish(self.window.u64(HEAD_AT), head(format, self.order.len() as u16));
     }
 
-    /// A chain was taken from `slot`, which is below the queue size.
+    /// A chain was taken from `slot`, which is below the queue size. Packed: `meta` is what a used descriptor will replace there
+    /// before its batch is visible. What was kept for that slot is of no use any more: it is available again, so the batch that
+    /// it was in is visible.
     #[inline(always)]
-    pub fn taken(&mut self, slot: u16, id: u16) {
+    pub fn taken(&mut self, slot: u16, id: u16, meta: Option<u64>) {
         if let Some(entry) = self.order.get_mut(usize::from(slot)) {
             *entry = id;
         }
+        if let (Some(meta), Some(replaced)) = (meta, self.replaced().get(usize::from(slot))) {
+            publish(replaced, meta);
+        }
     }
 
-    /// The chain that was taken from `slot`.
+    /// Whether it is the chain that was taken from `slot`.
+    ///
+    /// # Errors
+    /// [`QueueError::OutOfOrder`] where it is not.
     #[inline(always)]
-    pub fn id(&self, slot: u16) -> u16 {
-        self.order.get(usize::from(slot)).copied().unwrap_or(u16::MAX)
+    pub fn check(&self, slot: u16, id: u16) -> Result<(), QueueError> {
+        match self.order.get(usize::from(slot)) {
+            Some(expected) if *expected == id => Ok(()),
+            expected => Err(QueueError::OutOfOrder { id, expected: expected.copied().unwrap_or(u16::MAX) }),
+        }
     }
 
     /// Before a batch becomes visible that takes the queue from one position to the other.
@@ -143,15 +160,10 @@ impl InOrder {
         publish(self.window.u64(POSITION_AT), u64::from(old) | u64::from(new) << 16);
     }
 
-    /// Packed: before [`completing`](Self::completing), for a slot that is written before the batch is visible.
+    /// Packed: by slot, what a used descriptor replaced or will replace. Split: nothing.
     #[inline(always)]
-    pub fn replacing(&self, slot: u16, meta: u64) {
-        publish(self.window.u64(REPLACED_AT + 8 * usize::from(slot)), meta);
-    }
-
-    /// Packed: what was last replaced at `slot`.
-    pub fn replaced(&self, slot: u16) -> u64 {
-        self.window.u64(REPLACED_AT + 8 * usize::from(slot)).load(Relaxed)
+    pub fn replaced(&self) -> &[AtomicU64] {
+        self.replaced.as_ref().map_or(&[], Words::all)
     }
 }
 
@@ -165,10 +177,10 @@ mod tests {
     fn the_layout_is_version_1() {
         let mapping = Mapping::heap(Positions::bytes(Format::Packed, 5));
         let open = || Positions::new(Window::of_mapping(mapping.clone()));
-        let (record, committed) = InOrder::open(open(), Format::Packed, 5, true).unwrap();
+        let (mut record, committed) = InOrder::open(open(), Format::Packed, 5, true).unwrap();
         assert_eq!(committed, None, "nobody has used it");
         record.start(Format::Packed, 0x8000);
-        record.replacing(4, 0x1122_3344_5566_7788);
+        record.taken(4, 3, Some(0x1122_3344_5566_7788));
         record.completing(0x8003, 0x0001);
         let memory = Window::of_mapping(mapping.clone());
         let words: Vec<u64> =

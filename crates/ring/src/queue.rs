@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use softdpu_memory::{GuestAddress, View};
 
+use crate::common::Common;
 use crate::packed::PackedQueue;
 use crate::split::SplitQueue;
 use crate::{Format, InflightRecords, Position, Positions, QueueConfig, QueueError, RingAddresses, Sink, Used};
@@ -145,12 +146,12 @@ impl Queue {
 
     /// Reports writes to the used ring to the dirty log under this address from now on, or not at all.
     pub fn set_log_used(&mut self, log: Option<GuestAddress>) {
-        each!(self, queue => queue.set_log_used(log));
+        self.common_mut().config.log_used = log;
     }
 
     /// Requests handed out and not completed, those not yet resubmitted included.
     pub fn in_flight(&self) -> u16 {
-        each!(self, queue => queue.in_flight())
+        self.common().in_flight
     }
 
     /// How far the queue has come.
@@ -160,7 +161,7 @@ impl Queue {
 
     /// Whether an error (or [`retire`](Self::retire), or [`break_off`](Self::break_off)) made it inert.
     pub fn is_broken(&self) -> bool {
-        each!(self, queue => queue.is_broken())
+        self.common().broken
     }
 
     /// Whether the front end cut the file of the in-flight records short under us.
@@ -170,11 +171,19 @@ impl Queue {
 
     /// Makes it inert: what the device does when a request shows that its driver cannot be trusted with the queue.
     pub fn break_off(&mut self) {
-        each!(self, queue => queue.set_broken());
+        self.common_mut().broken = true;
+    }
+
+    fn common(&self) -> &Common {
+        each!(self, queue => &queue.common)
+    }
+
+    fn common_mut(&mut self) -> &mut Common {
+        each!(self, queue => &mut queue.common)
     }
 
     /// As it was configured.
     pub fn config(&self) -> &QueueConfig {
-        each!(self, queue => queue.config())
+        &self.common().config
     }
 }

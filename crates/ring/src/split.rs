@@ -8,11 +8,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use softdpu_memory::{GuestAddress, View};
 use softdpu_sys::{IoMemory, prefetch};
 
-use crate::area::{Available, Descriptors, UsedRing};
-use crate::chain::{Limits, Walk, prefetch_table, single};
+use crate::area::{Available, Descriptors, UsedRing, log_entries};
+use crate::chain::{Walk, prefetch_table, single};
+use crate::common::Common;
 use crate::inflight::SplitRecords;
 use crate::layout::{INDIRECT, NEXT, NO_INTERRUPT, NO_NOTIFY, need_event};
-use crate::positions::InOrder;
 use crate::sync::{observe, publish, publish_then_look};
 use crate::{Chain, Format, InflightRecords, Position, QueueConfig, QueueError, RingAddresses, Sink, Used};
 
@@ -35,28 +35,16 @@ struct Guess {
 
 /// A split queue.
 pub struct SplitQueue {
-    view: Arc<View>,
-    config: QueueConfig,
-    addresses: RingAddresses,
-    limits: Limits,
+    pub(crate) common: Common,
     descriptors: Descriptors,
     available: Available,
     used: UsedRing,
     last_avail: u16,
     used_idx: u16,
-    /// Slots of the chain with that head; 0: not in flight.
-    flight: Box<[u16]>,
-    in_flight: u16,
     /// In flight since before a restart and not handed out again yet, in the order they were taken.
     recovered: Vec<u16>,
     records: Option<SplitRecords>,
-    in_order: Option<InOrder>,
-    /// The driver does not know yet what it missed.
-    notify_anyway: bool,
     guess: Guess,
-    /// The driver uses indirect tables.
-    has_tables: bool,
-    broken: bool,
 }
 
 impl SplitQueue {
@@ -67,15 +55,14 @@ impl SplitQueue {
         position: Position,
         records: Option<InflightRecords>,
     ) -> Result<Self, QueueError> {
-        config.check()?;
-        let size = config.size;
+        let mut common = Common::new(view, config, addresses)?;
+        let (view, size) = (&common.view, config.size);
         let Position::Split { mut last_avail } = position else {
             return Err(QueueError::Position { position, format: Format::Split, size });
         };
-        let view = view.replica();
-        let descriptors = Descriptors::new(&view, &addresses, size)?;
-        let available = Available::new(&view, &addresses, size, config.event_idx)?;
-        let used = UsedRing::new(&view, &addresses, size, config.event_idx)?;
+        let descriptors = Descriptors::new(view, &addresses, size)?;
+        let available = Available::new(view, &addresses, size, config.event_idx)?;
+        let used = UsedRing::new(view, &addresses, size, config.event_idx)?;
         let used_idx = used.idx().load(Relaxed);
         let mut recovered = Vec::new();
         let records = match records {
@@ -91,67 +78,54 @@ impl SplitQueue {
                 Some(records)
             }
         };
-        let mut flight = vec![0; usize::from(size)].into_boxed_slice();
         for head in &recovered {
-            flight[usize::from(*head)] = 1;
+            common.flight[usize::from(*head)] = 1;
         }
-        let limits = Limits { format: Format::Split, max_pieces: config.max_pieces, indirect: config.indirect };
+        common.in_flight = recovered.len() as u16;
         Ok(SplitQueue {
-            view,
-            config,
-            addresses,
-            limits,
+            common,
             descriptors,
             available,
             used,
             last_avail,
             used_idx,
-            flight,
-            in_flight: recovered.len() as u16,
             recovered,
             records,
-            in_order: None,
-            notify_anyway: true,
             guess: Guess::default(),
-            has_tables: false,
-            broken: false,
         })
     }
 
     pub(crate) fn remap(&mut self, view: &Arc<View>) -> Result<(), QueueError> {
         let view = view.replica();
-        let size = self.config.size;
-        let parts = Descriptors::new(&view, &self.addresses, size).and_then(|descriptors| {
-            let available = Available::new(&view, &self.addresses, size, self.config.event_idx)?;
-            let used = UsedRing::new(&view, &self.addresses, size, self.config.event_idx)?;
+        let size = self.common.config.size;
+        let parts = Descriptors::new(&view, &self.common.addresses, size).and_then(|descriptors| {
+            let available = Available::new(&view, &self.common.addresses, size, self.common.config.event_idx)?;
+            let used = UsedRing::new(&view, &self.common.addresses, size, self.common.config.event_idx)?;
             Ok((descriptors, available, used))
         });
         match parts {
             Ok(parts) => {
                 (self.descriptors, self.available, self.used) = parts;
-                self.view = view;
+                self.common.view = view;
                 Ok(())
             }
             Err(error) => {
-                self.broken = true;
+                self.common.broken = true;
                 Err(error)
             }
         }
     }
 
     pub(crate) fn resubmit(&mut self, out: &mut impl Sink) -> Result<usize, QueueError> {
-        if self.broken {
-            return Err(QueueError::Broken);
-        }
+        self.common.usable()?;
         let before = out.len();
-        out.prepare(&self.view, self.recovered.len());
         for at in 0..self.recovered.len() {
             let head = self.recovered[at];
             match self.walk(head, out) {
-                Ok(slots) => self.flight[usize::from(head)] = slots,
+                Ok(slots) => self.common.flight[usize::from(head)] = slots,
                 Err(error) => {
                     out.cut(before);
-                    self.broken = true;
+                    self.common.broken = true;
                     return Err(error);
                 }
             }
@@ -162,9 +136,7 @@ impl SplitQueue {
 
     #[inline]
     pub(crate) fn pop(&mut self, out: &mut impl Sink, max: usize) -> Result<usize, QueueError> {
-        if self.broken {
-            return Err(QueueError::Broken);
-        }
+        self.common.usable()?;
         let before = out.len();
         if !self.recovered.is_empty() {
             self.resubmit(out)?;
@@ -176,17 +148,14 @@ impl SplitQueue {
         }
         self.fetch_ahead(ready);
         let start = out.len();
-        let taken = if ready > self.config.size {
-            Err(QueueError::AvailJumped { last: self.last_avail, found, size: self.config.size })
+        let taken = if ready > self.common.config.size {
+            Err(QueueError::AvailJumped { last: self.last_avail, found, size: self.common.config.size })
         } else {
             self.take(out, max.min(usize::from(ready)))
         };
         if let Err(error) = taken {
-            for chain in &out[start..] {
-                self.flight[usize::from(chain.id)] = 0;
-            }
-            out.cut(start);
-            self.broken = true;
+            self.common.take_back(out, start);
+            self.common.broken = true;
             return Err(error);
         }
         let taken = out.len() - start;
@@ -198,15 +167,15 @@ impl SplitQueue {
                 records.taken(chain.id);
             }
         }
-        if let Some(in_order) = &mut self.in_order {
+        if let Some(in_order) = &mut self.common.in_order {
             let mut at = self.last_avail;
             for chain in &out[start..] {
-                in_order.taken(at & (self.config.size - 1), chain.id);
+                in_order.taken(at & (self.common.config.size - 1), chain.id, None);
                 at = at.wrapping_add(1);
             }
         }
         self.last_avail = self.last_avail.wrapping_add(taken as u16);
-        self.in_flight += taken as u16;
+        self.common.in_flight += taken as u16;
         Ok(out.len() - before)
     }
 
@@ -237,11 +206,10 @@ impl SplitQueue {
 
     #[inline]
     fn take(&mut self, out: &mut impl Sink, count: usize) -> Result<(), QueueError> {
-        let size = self.config.size;
+        let size = self.common.config.size;
         let mut index = self.last_avail;
         let mut left = count;
         let mut heads = [0u16; AHEAD];
-        out.prepare(&self.view, count);
         while left > 0 {
             let batch = left.min(AHEAD);
             for head in &mut heads[..batch] {
@@ -253,17 +221,17 @@ impl SplitQueue {
                 index = index.wrapping_add(1);
             }
             for (at, head) in heads[..batch].iter().enumerate() {
-                if self.has_tables
+                if self.common.has_tables
                     && let Some(soon) = heads[..batch].get(at + TABLES_AHEAD)
                 {
                     let descriptor = self.descriptors.read(*soon);
-                    prefetch_table(&self.view, descriptor.addr, descriptor.at12);
+                    prefetch_table(&self.common.view, descriptor.addr, descriptor.at12);
                 }
-                if self.flight[usize::from(*head)] != 0 {
+                if self.common.flight[usize::from(*head)] != 0 {
                     return Err(QueueError::InFlight { id: *head });
                 }
                 match self.walk(*head, out) {
-                    Ok(slots) => self.flight[usize::from(*head)] = slots,
+                    Ok(slots) => self.common.flight[usize::from(*head)] = slots,
                     Err(error) => {
                         out.cut(out.len() - 1);
                         return Err(error);
@@ -278,19 +246,19 @@ impl SplitQueue {
     /// Appends the chain at `head`, also where it turns out to be bad; returns its slots.
     #[inline(always)]
     fn walk(&mut self, head: u16, out: &mut impl Sink) -> Result<u16, QueueError> {
-        let size = self.config.size;
+        let size = self.common.config.size;
         let first = self.descriptors.read(head);
         // Nothing is kept of what this has read if it is another: that is read anew.
-        if single(&self.view, head, first, first.at12, out) {
+        if single(&self.common.view, head, first, first.at12, out) {
             return Ok(1);
         }
-        let mut walk = Walk::new(&self.view, self.limits, head, out);
+        let mut walk = Walk::new(&self.common.view, self.common.limits, head, out);
         let mut index = head;
         let mut slots = 0u16;
         loop {
             let descriptor = self.descriptors.read(index);
             let flags = descriptor.at12;
-            self.has_tables |= flags & INDIRECT != 0;
+            self.common.has_tables |= flags & INDIRECT != 0;
             slots += 1;
             walk.ring_descriptor(descriptor.addr, descriptor.len, flags)?;
             if flags & NEXT == 0 {
@@ -309,24 +277,9 @@ impl SplitQueue {
 
     #[inline]
     pub(crate) fn complete(&mut self, done: &[Used]) -> Result<bool, QueueError> {
-        if self.broken {
-            return Err(QueueError::Broken);
-        }
-        if let Some(in_order) = &self.in_order
-            && let Err(error) = self.check_order(in_order, done)
-        {
-            self.broken = true;
-            return Err(error);
-        }
-        for used in done {
-            match self.flight.get_mut(usize::from(used.id)) {
-                Some(slots) if *slots != 0 && *slots == used.descriptors => *slots = 0,
-                _ => {
-                    self.broken = true;
-                    return Err(QueueError::NotInFlight { id: used.id, descriptors: used.descriptors });
-                }
-            }
-        }
+        self.common.usable()?;
+        let checked = self.check(done);
+        self.common.or_break(checked)?;
         if done.is_empty() {
             return Ok(false);
         }
@@ -334,7 +287,7 @@ impl SplitQueue {
             records.completing(done);
         }
         let old = self.used_idx;
-        if let Some(in_order) = &self.in_order {
+        if let Some(in_order) = &self.common.in_order {
             in_order.completing(old, old.wrapping_add(done.len() as u16));
         }
         let mut new = old;
@@ -345,43 +298,51 @@ impl SplitQueue {
         }
         self.log_entries(old, done.len());
         self.used_idx = new;
-        self.in_flight -= done.len() as u16;
+        self.common.in_flight -= done.len() as u16;
         // The wish is read after the index is visible, or a driver that goes to sleep in between is never woken.
-        let wish = if self.config.event_idx { self.available.used_event() } else { self.available.flags() };
+        let wish = if self.common.config.event_idx { self.available.used_event() } else { self.available.flags() };
         let wish = publish_then_look(self.used.idx(), new, wish);
         self.log(2, 2);
         if let Some(records) = &self.records {
             records.completed(done, new);
         }
-        let notify = if self.config.event_idx { need_event(wish, new, old) } else { wish & NO_INTERRUPT == 0 };
-        Ok(std::mem::take(&mut self.notify_anyway) || notify)
+        let notify = if self.common.config.event_idx { need_event(wish, new, old) } else { wish & NO_INTERRUPT == 0 };
+        Ok(std::mem::take(&mut self.common.notify_anyway) || notify)
+    }
+
+    /// Takes `done` off what is in flight, if all of it is, and if that is what was taken first where the order counts.
+    #[inline]
+    fn check(&mut self, done: &[Used]) -> Result<(), QueueError> {
+        let mut at = self.used_idx;
+        for used in done {
+            self.common.take_off(at & (self.common.config.size - 1), used)?;
+            at = at.wrapping_add(1);
+        }
+        Ok(())
     }
 
     /// Reports the entries that were written from free-running index `from`.
     #[inline]
     fn log_entries(&self, from: u16, count: usize) {
-        if self.config.log_used.is_none() || !self.view.is_tracked() {
-            return;
-        }
-        let size = usize::from(self.config.size);
-        let to_end = size - usize::from(from & (self.config.size - 1));
-        let first = count.min(to_end);
-        self.log(self.used.entry_offset(from), first * UsedRing::ENTRY);
-        self.log(UsedRing::RING, (count - first) * UsedRing::ENTRY);
+        let size = self.common.config.size;
+        let ring = self
+            .common
+            .config
+            .log_used
+            .map(|GuestAddress(start)| GuestAddress(start.wrapping_add(UsedRing::RING as u64)));
+        log_entries(&self.common.view, ring, UsedRing::ENTRY, size, from & (size - 1), count as u16);
     }
 
     #[inline]
     fn log(&self, offset: usize, len: usize) {
-        if let Some(GuestAddress(start)) = self.config.log_used {
-            self.view.mark_dirty(GuestAddress(start.wrapping_add(offset as u64)), len as u64);
+        if let Some(GuestAddress(start)) = self.common.config.log_used {
+            self.common.view.mark_dirty(GuestAddress(start.wrapping_add(offset as u64)), len as u64);
         }
     }
 
     pub(crate) fn arm(&mut self) -> Result<bool, QueueError> {
-        if self.broken {
-            return Err(QueueError::Broken);
-        }
-        let found = if self.config.event_idx {
+        self.common.usable()?;
+        let found = if self.common.config.event_idx {
             let found = publish_then_look(self.used.avail_event(), self.last_avail, self.available.idx());
             self.log(self.used.avail_event_offset(), 2);
             found
@@ -395,7 +356,7 @@ impl SplitQueue {
 
     pub(crate) fn disarm(&mut self) {
         // With EVENT_IDX the event that was asked for is in the past as soon as something is taken; nothing to write.
-        if !self.broken && !self.config.event_idx {
+        if !self.common.broken && !self.common.config.event_idx {
             publish(self.used.flags(), NO_NOTIFY);
             self.log(0, 2);
         }
@@ -403,48 +364,28 @@ impl SplitQueue {
 
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
-        !self.broken && (self.available.idx().load(Relaxed) != self.last_avail || !self.recovered.is_empty())
+        !self.common.broken && (self.available.idx().load(Relaxed) != self.last_avail || !self.recovered.is_empty())
     }
 
     pub(crate) fn retire(&mut self) -> Position {
         if let Some(records) = &self.records
-            && self.in_flight == 0
+            && self.common.in_flight == 0
         {
             records.retire();
         }
-        if self.in_order.is_some() {
+        if self.common.in_order.is_some() {
             // Cannot fail: it completes in order.
             let _ = self.rewind();
         }
-        self.broken = true;
+        self.common.broken = true;
         self.position()
-    }
-
-    pub(crate) fn set_log_used(&mut self, log: Option<GuestAddress>) {
-        self.config.log_used = log;
     }
 
     pub(crate) fn position(&self) -> Position {
         Position::Split { last_avail: self.last_avail }
     }
 
-    pub(crate) fn in_flight(&self) -> u16 {
-        self.in_flight
-    }
-
     pub(crate) fn records_are_cut_short(&self) -> bool {
         self.records.as_ref().is_some_and(|records| records.is_faulted())
-    }
-
-    pub(crate) fn is_broken(&self) -> bool {
-        self.broken
-    }
-
-    pub(crate) fn config(&self) -> &QueueConfig {
-        &self.config
-    }
-
-    pub(crate) fn set_broken(&mut self) {
-        self.broken = true;
     }
 }

@@ -10,11 +10,13 @@
 
 mod bucket;
 mod fcfs;
+mod meter;
 mod patience;
 mod types;
 
 pub use bucket::TokenBucket;
 pub use fcfs::Fcfs;
+pub use meter::{Colour, Measure, Meter, Rate};
 pub use patience::Patience;
 pub use types::{Cost, Decision, Grant, Nanos, QueueId, Share, TenantId, Work};
 

@@ -23,6 +23,7 @@
 mod flow;
 pub mod packet;
 pub mod pcapng;
+pub mod policy;
 pub mod service;
 mod software;
 pub mod spec;

@@ -1,7 +1,5 @@
 //! What becomes of a frame.
 
-use std::fmt;
-
 /// A port of this node: a guest's interface, a TAP, the underlay. Small and dense: an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortId(pub u32);
@@ -44,30 +42,41 @@ pub struct Reply {
     pub frame: Vec<u8>,
 }
 
+/// An enum of reasons, each with its word in `status` and metrics.
 macro_rules! reasons {
-    ($($(#[doc = $doc:literal])+ $name:ident = $word:literal,)+) => {
-        /// Why a frame was dropped.
+    ($(#[doc = $about:literal])+ enum $kind:ident; $($(#[doc = $doc:literal])+ $name:ident = $word:literal,)+) => {
+        $(#[doc = $about])+
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
-        pub enum DropReason {
+        pub enum $kind {
             $($(#[doc = $doc])+ $name,)+
         }
 
-        impl DropReason {
+        impl $kind {
             /// All of them, in the order of their numbers.
-            pub const ALL: &[DropReason] = &[$(DropReason::$name),+];
+            pub const ALL: &[$kind] = &[$($kind::$name),+];
 
             /// The word for it in `status` and metrics.
             pub const fn word(self) -> &'static str {
                 match self {
-                    $(DropReason::$name => $word),+
+                    $($kind::$name => $word),+
                 }
+            }
+        }
+
+        impl std::fmt::Display for $kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.word())
             }
         }
     };
 }
 
+pub(crate) use reasons;
+
 reasons! {
+    /// Why a frame was dropped.
+    enum DropReason;
     /// Shorter than its headers say, or than an Ethernet header.
     Truncated = "truncated",
     /// A header contradicts itself.
@@ -116,10 +125,4 @@ reasons! {
     Backend = "backend",
     /// Above the port's rate limit.
     Policed = "policed",
-}
-
-impl fmt::Display for DropReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
-    }
 }

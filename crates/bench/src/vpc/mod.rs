@@ -7,7 +7,10 @@
 //!
 //! Nothing here moves a packet: rings and sockets are measured by [`net`](crate::net).
 
+mod acl;
+mod conntrack;
 mod exact;
+mod policy;
 pub mod report;
 
 use softdpu_sys::clock;
@@ -61,7 +64,12 @@ struct Topic {
 }
 
 /// All parts, in the order in which packets meet them.
-const TOPICS: &[Topic] = &[Topic { name: "exact", cases: exact::cases, peers: None }];
+const TOPICS: &[Topic] = &[
+    Topic { name: "exact", cases: exact::cases, peers: None },
+    Topic { name: "acl", cases: acl::cases, peers: Some(acl::peers) },
+    Topic { name: "conntrack", cases: conntrack::cases, peers: None },
+    Topic { name: "policy", cases: policy::cases, peers: None },
+];
 
 /// What to measure, how often and where.
 #[derive(Clone, Debug)]

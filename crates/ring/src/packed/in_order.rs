@@ -1,4 +1,4 @@
-//! Packed queues that complete in order: where they start, what they keep of a batch, and what they take back.
+//! Packed queues that complete in order: where they start, and what they take back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,7 +9,7 @@ use super::{PackedQueue, is_available, used_flags};
 use crate::layout::{AVAIL, USED};
 use crate::positions::InOrder;
 use crate::sync::publish;
-use crate::{Format, PackedIndex, Position, Positions, QueueConfig, QueueError, RingAddresses, Used};
+use crate::{Format, PackedIndex, Position, Positions, QueueConfig, QueueError, RingAddresses};
 
 impl PackedQueue {
     pub(crate) fn in_order(
@@ -37,7 +37,7 @@ impl PackedQueue {
         }
         this.avail = this.used;
         in_order.start(Format::Packed, this.used.to_bits());
-        this.in_order = Some(in_order);
+        this.common.in_order = Some(in_order);
         Ok(this)
     }
 
@@ -45,46 +45,20 @@ impl PackedQueue {
     fn put_back(&self, in_order: &InOrder, old: PackedIndex, new: PackedIndex) {
         let mut at = old;
         while at != new {
-            if self.parts.ring.read(at.index).at14 & (AVAIL | USED) == used_flags(at.wrap) {
-                publish(self.parts.ring.meta(at.index), in_order.replaced(at.index));
-                self.log_slot(at.index);
+            if self.parts.ring.read(at.index).at14 & (AVAIL | USED) == used_flags(at.wrap)
+                && let Some(replaced) = in_order.replaced().get(usize::from(at.index))
+            {
+                publish(self.parts.ring.meta(at.index), replaced.load(Relaxed));
+                self.log_slots(at.index, 1);
             }
-            at = at.advance(1, self.config.size);
+            at = at.advance(1, self.common.config.size);
         }
     }
 
     pub(crate) fn rewind(&mut self) -> Result<(), QueueError> {
-        if self.in_order.is_none() {
-            return Err(QueueError::NotInOrder);
-        }
-        self.flight.fill(0);
+        self.common.rewind()?;
         self.avail = self.used;
-        (self.slots, self.in_flight) = (0, 0);
+        self.slots = 0;
         Ok(())
-    }
-
-    /// Whether `done` is what was taken first, in that order.
-    #[inline]
-    pub(super) fn check_order(&self, in_order: &InOrder, done: &[Used]) -> Result<(), QueueError> {
-        let mut at = self.used;
-        for used in done {
-            let expected = in_order.id(at.index);
-            if used.id != expected {
-                return Err(QueueError::OutOfOrder { id: used.id, expected });
-            }
-            at = at.advance(used.descriptors.min(self.config.size), self.config.size);
-        }
-        Ok(())
-    }
-
-    /// Commits both positions, having kept what is overwritten before the batch is visible.
-    #[inline]
-    pub(super) fn commit(&self, in_order: &InOrder, first: &Used, rest: &[Used], old: PackedIndex, new: PackedIndex) {
-        let mut at = old.advance(first.descriptors, self.config.size);
-        for used in rest {
-            in_order.replacing(at.index, self.parts.ring.meta(at.index).load(Relaxed));
-            at = at.advance(used.descriptors, self.config.size);
-        }
-        in_order.completing(old.to_bits(), new.to_bits());
     }
 }

@@ -6,7 +6,7 @@ use softdpu_memory::View;
 
 use super::SplitQueue;
 use crate::positions::InOrder;
-use crate::{Format, Position, Positions, QueueConfig, QueueError, RingAddresses, Used};
+use crate::{Format, Position, Positions, QueueConfig, QueueError, RingAddresses};
 
 impl SplitQueue {
     pub(crate) fn in_order(
@@ -28,31 +28,13 @@ impl SplitQueue {
         }
         this.last_avail = this.used_idx;
         in_order.start(Format::Split, this.used_idx);
-        this.in_order = Some(in_order);
+        this.common.in_order = Some(in_order);
         Ok(this)
     }
 
     pub(crate) fn rewind(&mut self) -> Result<(), QueueError> {
-        if self.in_order.is_none() {
-            return Err(QueueError::NotInOrder);
-        }
-        self.flight.fill(0);
+        self.common.rewind()?;
         self.last_avail = self.used_idx;
-        self.in_flight = 0;
-        Ok(())
-    }
-
-    /// Whether `done` is what was taken first, in that order.
-    #[inline]
-    pub(super) fn check_order(&self, in_order: &InOrder, done: &[Used]) -> Result<(), QueueError> {
-        let mut at = self.used_idx;
-        for used in done {
-            let expected = in_order.id(at & (self.config.size - 1));
-            if used.id != expected {
-                return Err(QueueError::OutOfOrder { id: used.id, expected });
-            }
-            at = at.wrapping_add(1);
-        }
         Ok(())
     }
 }

@@ -41,7 +41,7 @@ impl Schedule {
 }
 
 /// Bits that look like chance (the finalizer of SplitMix64: Steele, Lea, Flood 2014).
-fn mixed(mut bits: u64) -> u64 {
+pub(crate) fn mixed(mut bits: u64) -> u64 {
     bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ bits >> 31

@@ -16,6 +16,7 @@ mod tunnel;
 use std::net::IpAddr;
 
 pub use error::{Entry, Problem, SpecError};
+pub(crate) use exact::fold;
 pub use exact::{Exact, Key, Place};
 pub(crate) use prefixes::Prefixes;
 pub(crate) use tunnel::{OVERHEAD_V6, Tunnel, VALID_VNI, VXLAN};

@@ -1,0 +1,142 @@
+//! Meters that colour packets by two rates.
+
+use crate::Nanos;
+
+/// What a meter found: how far a packet is within its rates.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Colour {
+    /// Within the committed rate.
+    #[default]
+    Green,
+    /// Beyond it, within the peak or excess rate.
+    Yellow,
+    /// Beyond both.
+    Red,
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Measure {
+    /// Bytes of packets.
+    Bytes,
+    /// Packets.
+    Packets,
+}
+
+/// A rate and how much of it may come at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Rate {
+    /// Bytes or packets a second; 0: none but the burst.
+    pub rate: u64,
+    /// Bytes or packets at once. More than [`Rate::BURST`] counts as that.
+    pub burst: u64,
+}
+
+impl Rate {
+    /// The largest burst, some 18 thousand million bytes or packets.
+    pub const BURST: u64 = u64::MAX / BILLION;
+}
+
+const BILLION: u64 = 1_000_000_000;
+
+/// Colours packets by two rates: by RFC 2698, where the second is the peak of all, or by RFC 4115, where it is what may come in
+/// excess of the first. Exact: in billionths of a token, time adds whole numbers.
+///
+/// A packet comes with the colour that somebody gave it before, which a meter makes no better (colour-aware); [`Colour::Green`] for
+/// all is colour-blind. So a packet goes through a port's meter and then, with the colour it got there, through its tenant's.
+/// A packet may have as many bytes as there are tokens, in both (RFC 2698 §3; RFC 4115 §3 asks for one more).
+#[derive(Clone, Debug)]
+pub struct Meter {
+    algorithm: Algorithm,
+    measure: Measure,
+    committed: Bucket,
+    second: Bucket,
+    last: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Algorithm {
+    Rfc2698,
+    Rfc4115,
+}
+
+/// Tokens, in billionths.
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    tokens: u64,
+    burst: u64,
+    /// Tokens a second: billionths a nanosecond.
+    rate: u64,
+}
+
+impl Bucket {
+    fn full(rate: Rate) -> Bucket {
+        let burst = rate.burst.min(Rate::BURST) * BILLION;
+        Bucket { tokens: burst, burst, rate: rate.rate }
+    }
+
+    #[inline]
+    fn fill(&mut self, passed: Nanos) {
+        let earned = u128::from(self.rate) * u128::from(passed.0);
+        let room = self.burst - self.tokens;
+        // What is less than the room fits.
+        self.tokens += u64::try_from(earned).unwrap_or(u64::MAX).min(room);
+    }
+}
+
+impl Meter {
+    /// A Two Rate Three Color Marker (RFC 2698), its buckets full at `now`: green within `committed`, yellow within `peak`.
+    pub fn rfc2698(committed: Rate, peak: Rate, measure: Measure, now: Nanos) -> Meter {
+        Meter::new(Algorithm::Rfc2698, committed, peak, measure, now)
+    }
+
+    /// A Differentiated Service Two-Rate, Three-Color Marker (RFC 4115), its buckets full at `now`: green within `committed`,
+    /// yellow within `excess`. What is yellow before it comes takes nothing from the committed rate.
+    pub fn rfc4115(committed: Rate, excess: Rate, measure: Measure, now: Nanos) -> Meter {
+        Meter::new(Algorithm::Rfc4115, committed, excess, measure, now)
+    }
+
+    fn new(algorithm: Algorithm, committed: Rate, second: Rate, measure: Measure, now: Nanos) -> Meter {
+        let [committed, second] = [committed, second].map(Bucket::full);
+        Meter { algorithm, measure, committed, second, last: now }
+    }
+
+    /// The colour of a packet of `bytes` bytes that comes at `now` with the colour `before`. A clock that goes back earns
+    /// nothing.
+    #[inline]
+    pub fn mark(&mut self, now: Nanos, bytes: u32, before: Colour) -> Colour {
+        let passed = now.since(self.last);
+        self.last = self.last.max(now);
+        self.committed.fill(passed);
+        self.second.fill(passed);
+        let cost = match self.measure {
+            // Below 2^62.
+            Measure::Bytes => u64::from(bytes) * BILLION,
+            Measure::Packets => BILLION,
+        };
+        let (committed, second) = (&mut self.committed.tokens, &mut self.second.tokens);
+        match self.algorithm {
+            Algorithm::Rfc2698 if before == Colour::Red || *second < cost => Colour::Red,
+            Algorithm::Rfc2698 => {
+                *second -= cost;
+                if before == Colour::Yellow || *committed < cost {
+                    return Colour::Yellow;
+                }
+                *committed -= cost;
+                Colour::Green
+            }
+            Algorithm::Rfc4115 if before == Colour::Green && *committed >= cost => {
+                *committed -= cost;
+                Colour::Green
+            }
+            Algorithm::Rfc4115 if before != Colour::Red && *second >= cost => {
+                *second -= cost;
+                Colour::Yellow
+            }
+            Algorithm::Rfc4115 => Colour::Red,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

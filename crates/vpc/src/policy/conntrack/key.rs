@@ -1,0 +1,142 @@
+//! What makes packets ones of a connection, and which way they go.
+
+use std::net::IpAddr;
+
+use crate::tables::fold;
+
+/// The packets of one direction of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// Number of the network, whose owner has a share of the table.
+    pub network: u32,
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address. Of the same family.
+    pub destination: IpAddr,
+    /// IANA protocol number.
+    pub protocol: u8,
+    /// Source port. Of an echo: the identifier in requests, 0 in replies, so that two hosts that ping each other have two
+    /// connections. 0 for protocols without ports.
+    pub source_port: u16,
+    /// Destination port. Of an echo: 0 in requests, the identifier in replies.
+    pub destination_port: u16,
+}
+
+/// Which way a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// As the first one went.
+    Original,
+    /// Against it.
+    Reply,
+}
+
+impl Direction {
+    /// The other one.
+    pub fn other(self) -> Direction {
+        match self {
+            Direction::Original => Direction::Reply,
+            Direction::Reply => Direction::Original,
+        }
+    }
+}
+
+/// Both directions of a connection: its two ends in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pair {
+    low: u128,
+    high: u128,
+    low_port: u16,
+    high_port: u16,
+    protocol: u8,
+    is_ipv6: bool,
+    network: u32,
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_bits().into(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+impl Key {
+    /// The packets that go back.
+    pub fn reversed(&self) -> Key {
+        Key {
+            source: self.destination,
+            destination: self.source,
+            source_port: self.destination_port,
+            destination_port: self.source_port,
+            ..*self
+        }
+    }
+
+    /// The connection, and whether this is the direction from its lower to its higher end.
+    #[inline]
+    pub(super) fn pair(&self) -> (Pair, bool) {
+        let from = (bits(self.source), self.source_port);
+        let to = (bits(self.destination), self.destination_port);
+        let ascends = from <= to;
+        let ((low, low_port), (high, high_port)) = if ascends { (from, to) } else { (to, from) };
+        let (network, protocol, is_ipv6) = (self.network, self.protocol, self.source.is_ipv6());
+        (Pair { low, high, low_port, high_port, protocol, is_ipv6, network }, ascends)
+    }
+}
+
+impl Pair {
+    /// Where it belongs, different with each `seed`: guests choose what is in it.
+    #[inline]
+    pub fn mixed(&self, seed: u64) -> u64 {
+        let halves = |bits: u128| ((bits >> 64) as u64, bits as u64);
+        let ((low_high, low), (high_high, high)) = (halves(self.low), halves(self.high));
+        let ports = u64::from(self.low_port) << 32 | u64::from(self.high_port) << 16 | u64::from(self.protocol);
+        let addresses = fold(low ^ seed, high ^ ports) ^ fold(low_high ^ seed.rotate_left(32), high_high ^ !ports);
+        fold(addresses ^ u64::from(self.network) << 32, seed | 1)
+    }
+
+    /// Of the direction from the lower to the higher end, or of the other.
+    pub fn key(&self, ascends: bool) -> Key {
+        let address = |bits: u128| match self.is_ipv6 {
+            false => IpAddr::V4((bits as u32).into()),
+            true => IpAddr::V6(bits.into()),
+        };
+        let key = Key {
+            network: self.network,
+            source: address(self.low),
+            destination: address(self.high),
+            protocol: self.protocol,
+            source_port: self.low_port,
+            destination_port: self.high_port,
+        };
+        if ascends { key } else { key.reversed() }
+    }
+
+    pub fn network(&self) -> u32 {
+        self.network
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_directions_are_one_pair_and_come_out_again() {
+        for (source, destination) in [("10.0.0.9", "10.0.0.1"), ("2001:db8::1", "2001:db8::9")] {
+            let key = Key {
+                network: 7,
+                source: source.parse().unwrap(),
+                destination: destination.parse().unwrap(),
+                protocol: 6,
+                source_port: 4000,
+                destination_port: 80,
+            };
+            let ((pair, ascends), (back, descends)) = (key.pair(), key.reversed().pair());
+            assert_eq!((pair, ascends), (back, !descends));
+            assert_eq!((pair.key(ascends), pair.key(!ascends)), (key, key.reversed()));
+            assert_ne!(pair.mixed(1), pair.mixed(2));
+            assert_ne!(pair, Key { network: 8, ..key }.pair().0);
+        }
+    }
+}

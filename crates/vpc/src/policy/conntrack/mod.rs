@@ -1,0 +1,262 @@
+//! Connections: what lets replies pass that no rule allows.
+//!
+//! ```text
+//!   packet ─► Subject ─ Segment ─► look ─ Known ─► passes, with its direction
+//!                │                  │ └─ New ────► rules allow it? ─► open
+//!                │                  └─── refused: dropped, counted
+//!                ├ Error ─► related: of a known connection? ─► passes
+//!                └ Untracked ─► stateless rules
+//! ```
+//!
+//! One table serves one core. All its memory is there from the beginning; a packet costs one look-up and no more work than
+//! that whatever is in the table. Each network has a share: it cannot have more connections, and one that needs room for a
+//! new one loses its own oldest half-open connection, or else its oldest that is over. If it has neither, the new one is
+//! refused. So a flood of SYNs displaces itself; with shares that together are no more than the capacity it takes nothing
+//! from anybody else.
+//!
+//! Whoever keeps flows of a connection removes them when it is told that the connection has [ended](Ended): a flow must not
+//! outlive what allowed it. Segments of TCP that flows carry are to be shown by [`Conntrack::follow`], so that resets can be
+//! judged; packets of others by [`Conntrack::touch`].
+
+mod config;
+mod entry;
+mod key;
+mod lists;
+mod reason;
+mod subject;
+mod table;
+mod tcp;
+#[cfg(test)]
+mod tests;
+mod timeouts;
+mod wheel;
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+pub use config::{Config, Ended, Handle, Look, Opening, Stats, Tracked};
+use entry::{Entry, Life, Standing};
+pub use key::{Direction, Key};
+use lists::Lists;
+pub use reason::{End, Refused};
+pub use subject::{Content, Segment, Subject};
+use tcp::Tcp;
+pub use tcp::{TcpHeader, TcpState};
+pub use timeouts::Timeouts;
+use wheel::{Turn, Wheel};
+
+/// The connections of a core.
+#[derive(Clone, Debug)]
+pub struct Conntrack {
+    config: Config,
+    entries: Box<[Entry]>,
+    free: Vec<u32>,
+    /// Connections by their hash.
+    index: Lists,
+    /// Of each network: those that are half open, and those that are over; the oldest first.
+    waiting: Lists,
+    /// Connections of each network.
+    used: Vec<u32>,
+    wheel: Wheel,
+    buckets: usize,
+    seed: u64,
+    stats: Stats,
+}
+
+impl Conntrack {
+    /// An empty table.
+    pub fn new(config: Config) -> Conntrack {
+        let capacity = config.capacity.clamp(1, u32::MAX as usize / 4);
+        let (buckets, shares) = (capacity.next_power_of_two(), config.shares.len());
+        let nobody = Key {
+            network: 0,
+            source: [0; 4].into(),
+            destination: [0; 4].into(),
+            protocol: 0,
+            source_port: 0,
+            destination_port: 0,
+        };
+        let entry = Entry {
+            pair: nobody.pair().0,
+            generation: 0,
+            bucket: 0,
+            ascends: true,
+            answered: false,
+            ended: true,
+            standing: None,
+            life: Life::Other,
+            deadline: 0,
+        };
+        Conntrack {
+            entries: vec![entry; capacity].into(),
+            free: (0..capacity as u32).rev().collect(),
+            index: Lists::new(capacity, buckets),
+            waiting: Lists::new(capacity, 2 * shares),
+            used: vec![0; shares],
+            wheel: Wheel::new(capacity),
+            buckets,
+            seed: RandomState::new().build_hasher().finish(),
+            stats: Stats::default(),
+            config,
+        }
+    }
+
+    /// Other shares, by network number. A network that has more connections than its share keeps them and gets no more.
+    pub fn set_shares(&mut self, shares: &[u32]) {
+        self.config.shares = shares.to_vec();
+        self.used.resize(shares.len().max(self.used.len()), 0);
+        self.waiting.grow(2 * self.used.len());
+    }
+
+    /// What a packet is to the connections there are, at `now`, nanoseconds. Of those that it ends, `ended` is told.
+    ///
+    /// # Errors
+    /// [`Refused`]: the packet is to be dropped.
+    pub fn look(&mut self, segment: &Segment, now: u64, ended: &mut Vec<Ended>) -> Result<Look, Refused> {
+        let (pair, ascends) = segment.key.pair();
+        let bucket = (pair.mixed(self.seed) as usize & (self.buckets - 1)) as u32;
+        if let Some(at) = self.find(&pair, bucket) {
+            if self.entries[at as usize].deadline <= now {
+                self.end(at, End::Expired, ended);
+            } else if let Some(tracked) = self.step(at, ascends, segment, now, ended)? {
+                return Ok(Look::Known(tracked));
+            }
+        }
+        let opens = match segment.content {
+            Content::Tcp(header) => Tcp::open(&header, self.config.pickup).map(Life::Tcp),
+            Content::Udp => Ok(Life::Udp),
+            Content::Echo { is_request: true } => Ok(Life::Echo),
+            Content::Echo { is_request: false } => Err(Refused::NoConnection),
+            Content::Other => Ok(Life::Other),
+        };
+        match opens {
+            Ok(life) => Ok(Look::New(Opening { segment: *segment, life, bucket })),
+            Err(refused) => Err(self.refuse(refused)),
+        }
+    }
+
+    /// Makes the connection that a packet is the first of, at `now`, nanoseconds: the rules allow it.
+    ///
+    /// # Errors
+    /// [`Refused`] where there is no room for it: the packet is to be dropped.
+    pub fn open(&mut self, opening: &Opening, now: u64, ended: &mut Vec<Ended>) -> Result<Tracked, Refused> {
+        let (pair, ascends) = opening.segment.key.pair();
+        if let Some(at) = self.find(&pair, opening.bucket) {
+            // Opened since it was looked for.
+            return Ok(self.tracked(at, ascends));
+        }
+        self.make_room(pair.network(), ended)?;
+        let Some(at) = self.free.pop() else { return Err(self.refuse(Refused::TableFull)) };
+        let life = opening.life;
+        let entry = &mut self.entries[at as usize];
+        let generation = entry.generation.wrapping_add(1);
+        *entry = Entry {
+            pair,
+            generation,
+            bucket: opening.bucket,
+            ascends,
+            answered: false,
+            ended: false,
+            standing: None,
+            life,
+            deadline: 0,
+        };
+        entry.deadline = now.saturating_add(entry.timeout(&self.config.timeouts));
+        self.wheel.insert(at, entry.deadline);
+        self.index.push(opening.bucket as usize, at);
+        self.used[pair.network() as usize] += 1;
+        self.stats.opened += 1;
+        self.stand(at, Some(Standing::HalfOpen));
+        Ok(self.tracked(at, ascends))
+    }
+
+    /// The next packet of a connection that is known from before, at `now`, nanoseconds; None where that connection is no more,
+    /// and the packet is to be looked at as any other.
+    ///
+    /// # Errors
+    /// [`Refused`]: the packet is to be dropped.
+    pub fn follow(
+        &mut self,
+        handle: Handle,
+        segment: &Segment,
+        now: u64,
+        ended: &mut Vec<Ended>,
+    ) -> Result<Option<Tracked>, Refused> {
+        let (pair, ascends) = segment.key.pair();
+        match self.entry(handle, now) {
+            Some(entry) if entry.pair == pair => self.step(handle.slot, ascends, segment, now, ended),
+            _ => Ok(None),
+        }
+    }
+
+    /// Keeps a connection alive at `now`, nanoseconds; false where it is no more, or is over.
+    #[inline]
+    pub fn touch(&mut self, handle: Handle, now: u64) -> bool {
+        let timeouts = self.config.timeouts;
+        let Some(entry) = self.entry(handle, now).filter(|entry| !entry.ended) else { return false };
+        entry.deadline = now.saturating_add(entry.timeout(&timeouts));
+        true
+    }
+
+    /// The connection that an ICMP error is about, and the direction in which the error goes: against the packet that it
+    /// quotes. None: it is to be dropped, or stateless rules decide. It keeps nothing alive.
+    pub fn related(&self, quoted: &Key, now: u64) -> Option<Tracked> {
+        let (pair, ascends) = quoted.pair();
+        let bucket = pair.mixed(self.seed) as usize & (self.buckets - 1);
+        let at = self.find(&pair, bucket as u32).filter(|at| self.entries[*at as usize].deadline > now)?;
+        let tracked = self.tracked(at, ascends);
+        Some(Tracked { direction: tracked.direction.other(), is_lasting: false, ..tracked })
+    }
+
+    /// Forgets connections whose time is over at `now`, nanoseconds, in at most `budget` steps; whether there is more to do.
+    pub fn age(&mut self, now: u64, budget: usize, ended: &mut Vec<Ended>) -> bool {
+        for _ in 0..budget {
+            match self.wheel.next(now) {
+                Turn::Done => return false,
+                Turn::Tick => {}
+                Turn::Element(at) => match self.entries[at as usize].deadline {
+                    deadline if deadline <= now => self.end(at, End::Expired, ended),
+                    deadline => self.wheel.again(at, deadline),
+                },
+            }
+        }
+        true
+    }
+
+    /// Forgets all connections of a network. Looks at the whole table.
+    pub fn forget(&mut self, network: u32, ended: &mut Vec<Ended>) {
+        for at in 0..self.entries.len() {
+            let entry = &self.entries[at];
+            if entry.is_there() && entry.pair.network() == network {
+                self.end(at as u32, End::Forgotten, ended);
+            }
+        }
+    }
+
+    /// How many connections there are.
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many connections a network has.
+    pub fn used(&self, network: u32) -> u32 {
+        self.used.get(network as usize).copied().unwrap_or(0)
+    }
+
+    /// What was counted.
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+
+    /// The TCP state of a connection that is there.
+    pub fn tcp_state(&self, handle: Handle) -> Option<TcpState> {
+        match self.entries.get(handle.slot as usize).filter(|entry| entry.generation == handle.generation)?.life {
+            Life::Tcp(tcp) => Some(tcp.state),
+            Life::Udp | Life::Echo | Life::Other => None,
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The table's entries: found, moved between its lists, taken out. Whatever is in the table is in the index and in the wheel.
+
+use super::Conntrack;
+use super::config::{Ended, Handle, Tracked};
+use super::entry::{Entry, Life, Standing};
+use super::key::{Direction, Pair};
+use super::reason::{End, Refused};
+use super::subject::{Content, Segment};
+use super::tcp::{Step, TcpState};
+
+impl Conntrack {
+    #[inline]
+    pub(super) fn find(&self, pair: &Pair, bucket: u32) -> Option<u32> {
+        let mut there = self.index.first(bucket as usize);
+        while let Some(at) = there {
+            if self.entries[at as usize].pair == *pair {
+                return Some(at);
+            }
+            there = self.index.after(at);
+        }
+        None
+    }
+
+    pub(super) fn entry(&mut self, handle: Handle, now: u64) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(handle.slot as usize)?;
+        (entry.generation == handle.generation && entry.deadline > now).then_some(entry)
+    }
+
+    pub(super) fn tracked(&self, at: u32, ascends: bool) -> Tracked {
+        let entry = &self.entries[at as usize];
+        Tracked {
+            handle: Handle { slot: at, generation: entry.generation },
+            direction: if ascends == entry.ascends { Direction::Original } else { Direction::Reply },
+            is_lasting: entry.standing.is_none(),
+        }
+    }
+
+    /// A packet of a connection that is there; None: it is there no more, the packet begins another.
+    pub(super) fn step(
+        &mut self,
+        at: u32,
+        ascends: bool,
+        segment: &Segment,
+        now: u64,
+        ended: &mut Vec<Ended>,
+    ) -> Result<Option<Tracked>, Refused> {
+        let direction = self.tracked(at, ascends).direction;
+        let entry = &mut self.entries[at as usize];
+        let step = match (&mut entry.life, &segment.content) {
+            (Life::Tcp(tcp), Content::Tcp(header)) => tcp.step(direction, header, self.config.any_reset),
+            _ => Ok(Step::Pass),
+        };
+        match step {
+            Ok(Step::Pass) => {}
+            Ok(Step::Stay) => return Ok(Some(self.tracked(at, ascends))),
+            Ok(Step::Reopen) => {
+                self.end(at, End::Closed, ended);
+                return Ok(None);
+            }
+            Err(refused) => return Err(self.refuse(refused)),
+        }
+        entry.answered |= direction == Direction::Reply;
+        entry.deadline = now.saturating_add(entry.timeout(&self.config.timeouts));
+        let (deadline, standing) = (entry.deadline, entry.should_stand());
+        self.wheel.set(at, deadline);
+        if standing != self.entries[at as usize].standing {
+            self.stand(at, standing);
+        }
+        if standing == Some(Standing::Over) {
+            let reset = matches!(self.entries[at as usize].life, Life::Tcp(tcp) if tcp.state == TcpState::Closed);
+            self.announce(at, if reset { End::Reset } else { End::Closed }, ended);
+        }
+        Ok(Some(self.tracked(at, ascends)))
+    }
+
+    /// Room for one more connection of `network`.
+    pub(super) fn make_room(&mut self, network: u32, ended: &mut Vec<Ended>) -> Result<(), Refused> {
+        let Some(share) = self.config.shares.get(network as usize).copied().filter(|share| *share != 0) else {
+            return Err(self.refuse(Refused::NoShare));
+        };
+        let full = if self.used(network) >= share {
+            Refused::ShareFull
+        } else if self.free.is_empty() {
+            Refused::TableFull
+        } else {
+            return Ok(());
+        };
+        let [half_open, over] =
+            [Standing::HalfOpen, Standing::Over].map(|standing| self.waiting.first(list(network, standing)));
+        match half_open.or(over) {
+            Some(at) => {
+                self.end(at, End::Evicted, ended);
+                // After its share was made smaller, one fewer is still too many.
+                if self.used(network) >= share { Err(self.refuse(full)) } else { Ok(()) }
+            }
+            None => Err(self.refuse(full)),
+        }
+    }
+
+    pub(super) fn stand(&mut self, at: u32, standing: Option<Standing>) {
+        let entry = &mut self.entries[at as usize];
+        let (network, before) = (entry.pair.network(), std::mem::replace(&mut entry.standing, standing));
+        if let Some(before) = before {
+            self.waiting.remove(list(network, before), at);
+        }
+        if let Some(standing) = standing {
+            self.waiting.push(list(network, standing), at);
+        }
+    }
+
+    /// Says once that a connection has ended.
+    pub(super) fn announce(&mut self, at: u32, why: End, ended: &mut Vec<Ended>) {
+        let entry = &mut self.entries[at as usize];
+        if !std::mem::replace(&mut entry.ended, true) {
+            self.stats.ended[why as usize] += 1;
+            ended.push(Ended {
+                handle: Handle { slot: at, generation: entry.generation },
+                why,
+                keys: [entry.pair.key(entry.ascends), entry.pair.key(!entry.ascends)],
+            });
+        }
+    }
+
+    /// Takes a connection out of the table.
+    pub(super) fn end(&mut self, at: u32, why: End, ended: &mut Vec<Ended>) {
+        self.announce(at, why, ended);
+        self.stand(at, None);
+        let entry = &mut self.entries[at as usize];
+        entry.generation = entry.generation.wrapping_add(1);
+        let (network, bucket) = (entry.pair.network(), entry.bucket);
+        self.wheel.remove(at);
+        self.index.remove(bucket as usize, at);
+        self.used[network as usize] -= 1;
+        self.free.push(at);
+    }
+
+    pub(super) fn refuse(&mut self, refused: Refused) -> Refused {
+        self.stats.refused[refused as usize] += 1;
+        refused
+    }
+}
+
+/// Of a network's connections.
+fn list(network: u32, standing: Standing) -> usize {
+    network as usize * 2 + standing as usize
+}

@@ -1,0 +1,144 @@
+//! Which of several next hops a flow takes, each to its weight, so that a change moves few flows.
+//!
+//! ```text
+//!   hash of the 5-tuple ─► bucket ─► member         one read
+//!   change ─► each bucket: the highest bidder of those that may have it
+//! ```
+//!
+//! Weighted rendezvous hashing (Thaler and Ravishankar, IEEE/ACM Transactions on Networking 1998), worked out in advance for a
+//! fixed number of buckets: a member that leaves moves its own flows and no others; one that comes takes flows, and no flow
+//! moves between two others. Members bid by their identifier alone, not by their place in the list, so all nodes that have
+//! the same members choose alike.
+//!
+//! Members of the node's own **zone** are preferred: as long as one of them is healthy, no other gets a flow; then all that are
+//! healthy do. That moves all flows, and back.
+
+use thiserror::Error;
+
+use crate::software::schedule::mixed;
+
+/// Buckets of a group, 2 bytes each. A member's share is as exact as there are buckets: with 16 members of one weight, to some
+/// 6 %.
+const BUCKETS: usize = 4096;
+/// Most members of a group.
+pub const MEMBERS: usize = 256;
+/// The largest weight.
+pub const WEIGHT: u16 = 1000;
+/// No member.
+const NONE: u16 = u16::MAX;
+
+/// A next hop of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// What is the same about it on all nodes and for all time: made of its address, say. Each once in a group.
+    pub id: u64,
+    /// How many flows it gets relative to the others, 1 to [`WEIGHT`]; 0: none.
+    pub weight: u16,
+    /// Availability zone.
+    pub zone: u32,
+    /// It can be reached.
+    pub is_healthy: bool,
+}
+
+/// What is wrong with a group.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum EcmpError {
+    /// Too many members.
+    #[error("an ECMP group has {0} members: {MEMBERS} are the most")]
+    TooMany(usize),
+    /// A weight out of range.
+    #[error("member {member} has weight {weight}: {WEIGHT} is the most")]
+    Weight {
+        /// Its place.
+        member: usize,
+        /// Its weight.
+        weight: u16,
+    },
+    /// Two members are the same.
+    #[error("members {0} and {1} have one identifier")]
+    Twice(usize, usize),
+}
+
+/// Next hops of which a flow takes one.
+#[derive(Clone, Debug)]
+pub struct Ecmp {
+    buckets: Box<[u16]>,
+    seed: u64,
+}
+
+impl Ecmp {
+    /// A group of `members` for a node in zone `zone`; None: all zones are alike to it. `seed` is the same on all nodes, and another
+    /// for each group: so what one group decided says nothing about what the next one will.
+    ///
+    /// # Errors
+    /// [`EcmpError`] says what is wrong with which member.
+    pub fn build(members: &[Member], zone: Option<u32>, seed: u64) -> Result<Ecmp, EcmpError> {
+        check(members)?;
+        Ok(Ecmp::with_buckets(members, zone, seed, BUCKETS))
+    }
+
+    fn with_buckets(members: &[Member], zone: Option<u32>, seed: u64, buckets: usize) -> Ecmp {
+        let may = |member: &Member| member.is_healthy && member.weight != 0;
+        let is_near = |member: &Member| zone == Some(member.zone);
+        let stays = members.iter().any(|member| may(member) && is_near(member));
+        let bidders: Vec<(u16, &Member)> =
+            (0..).zip(members).filter(|(_, member)| may(member) && (!stays || is_near(member))).collect();
+        let highest = |bucket: u64| {
+            let bids = bidders.iter().map(|(at, member)| (bid(member, bucket, seed), member.id, *at));
+            bids.min_by(|(a, a_id, _), (b, b_id, _)| a.cmp(b).then(a_id.cmp(b_id))).map_or(NONE, |(_, _, at)| at)
+        };
+        Ecmp { buckets: (0..buckets as u64).map(highest).collect(), seed }
+    }
+
+    /// The place of the member that a flow takes, whose 5-tuple has this hash; None where no member may have it.
+    #[inline]
+    pub fn select(&self, hash: u32) -> Option<usize> {
+        // Of few buckets as of many; a multiplication instead of a division.
+        let bucket = (u128::from(mixed(u64::from(hash) ^ self.seed)) * self.buckets.len() as u128) >> 64;
+        let member = self.buckets.get(bucket as usize).copied().unwrap_or(NONE);
+        (member != NONE).then(|| member.into())
+    }
+}
+
+fn check(members: &[Member]) -> Result<(), EcmpError> {
+    if members.len() > MEMBERS {
+        return Err(EcmpError::TooMany(members.len()));
+    }
+    for (at, member) in members.iter().enumerate() {
+        if member.weight > WEIGHT {
+            return Err(EcmpError::Weight { member: at, weight: member.weight });
+        }
+        if let Some(other) = members[..at].iter().position(|other| other.id == member.id) {
+            return Err(EcmpError::Twice(other, at));
+        }
+    }
+    Ok(())
+}
+
+/// What a member asks for a bucket: the least wins. Chance `u` in (0, 1) of each member and bucket becomes `-log2(u) / weight`, so
+/// that each wins in proportion to its weight, whoever the others are. In integers: all nodes come to the same.
+fn bid(member: &Member, bucket: u64, seed: u64) -> u128 {
+    let chance = mixed(mixed(member.id ^ seed) ^ bucket);
+    // 64 - log2 is below 2^38 with 32 bits of fraction; another 64 bits keep what dividing would lose.
+    (u128::from(negative_log2(chance)) << 64) / u128::from(member.weight.max(1))
+}
+
+/// `64 - log2(value)` with 32 bits of fraction; 0 counts as 1.
+fn negative_log2(value: u64) -> u64 {
+    let value = value.max(1);
+    let whole = value.ilog2();
+    // The value as 1.63 fixed point; squaring it doubles its logarithm, whose next bit comes out.
+    let (mut rest, mut fraction) = (u128::from(value << (63 - whole)), 0u64);
+    for _ in 0..32 {
+        rest = (rest * rest) >> 63;
+        fraction <<= 1;
+        if rest >> 64 != 0 {
+            fraction |= 1;
+            rest >>= 1;
+        }
+    }
+    (64 << 32) - (u64::from(whole) << 32 | fraction)
+}
+
+#[cfg(test)]
+mod tests;
