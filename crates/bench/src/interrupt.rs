@@ -209,8 +209,7 @@ mod tests {
         let (from, to) = (allowed[0], *allowed.get(1).unwrap_or(&allowed[0]));
         if from == to {
             // The writer would wait for a sleeper that it keeps from running.
-            eprintln!("SKIPPED: signals between CPUs need two");
-            return;
+            return softdpu_tests::skip("signals between CPUs", "they need two");
         }
         let (latency, cost) = signals(from, to, Duration::from_millis(50)).unwrap();
         assert!(latency.len() > 1 && latency.min() > 0 && cost > 0.0, "{} signals", latency.len());

@@ -24,7 +24,7 @@ fn load(frames: Frames, waiting: Waiting) -> Load {
 fn testpmd() -> Option<NetSubject> {
     let subject = NetSubject::testpmd();
     if subject.is_none() {
-        eprintln!("SKIPPED: {TESTPMD} is not installed");
+        softdpu_tests::skip("frames beside testpmd", &format!("{TESTPMD} is not installed"));
     }
     subject
 }
@@ -50,8 +50,7 @@ fn frames_of_all_lengths_pass_over_both_formats_with_both_clients() {
 fn a_comparison_measures_tabulates_and_draws() {
     let Some(testpmd) = testpmd() else { return };
     if std::thread::available_parallelism().map_or(1, |cpus| cpus.get()) < 2 {
-        eprintln!("SKIPPED: a comparison needs two CPUs");
-        return;
+        return softdpu_tests::skip("a comparison of frames", "it needs two CPUs");
     }
     let folder = tempfile::tempdir().unwrap();
     let plan = Plan {

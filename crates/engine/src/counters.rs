@@ -72,6 +72,8 @@ pub struct CoreCounters {
     pub sleeps: Counter,
     /// Requests completed.
     pub completed: Counter,
+    /// Requests that ended here when their queue had moved on to another core, which was told.
+    pub travelled: Counter,
     /// Queues it owns.
     pub queues: Counter,
     /// Frames that came to its VPC.

@@ -64,8 +64,10 @@ pub(crate) enum State {
     Stopping {
         deadline: u64,
     },
-    /// The driver broke it. Inert until it is stopped.
-    Broken,
+    /// The driver broke it. Inert until it is stopped, from when on what back ends still have is waited for until then.
+    Broken {
+        deadline: Option<u64>,
+    },
 }
 
 pub(crate) struct RunningQueue {
@@ -78,7 +80,7 @@ pub(crate) struct RunningQueue {
     pub outlived_its_view: bool,
     /// Finished in this round, not yet in the used ring.
     pub finished: Vec<Used>,
-    /// Taken from the ring and not yet completed, here or on cores it was on before.
+    /// Taken from the ring and not yet completed, here or on cores it was on before; of a broken one, what back ends have.
     pub taken: u32,
     /// Cores it was on before and left requests with. Some may have ended meanwhile.
     pub former: Vec<CoreIndex>,
@@ -138,12 +140,19 @@ impl RunningQueue {
     pub(crate) fn stop_deadline(&self) -> Option<u64> {
         match self.state {
             State::Stopping { deadline } => Some(deadline),
-            State::Running | State::Broken => None,
+            State::Broken { deadline } => deadline,
+            State::Running => None,
         }
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        matches!(self.state, State::Broken { .. })
     }
 
     pub(crate) fn stop(&mut self, patience: std::time::Duration) {
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        self.state = State::Stopping { deadline: clock::now().saturating_add(patience) };
+        let deadline = clock::now().saturating_add(patience);
+        self.state =
+            if self.is_broken() { State::Broken { deadline: Some(deadline) } } else { State::Stopping { deadline } };
     }
 }

@@ -6,6 +6,8 @@ mod cores;
 
 #[path = "queues/give_up.rs"]
 mod give_up;
+#[path = "queues/travel.rs"]
+mod travel;
 
 use std::time::{Duration, Instant};
 

@@ -1,16 +1,15 @@
 //! A process is killed with a write in flight. The write lands long after its death; the fence keeps its successor waiting
 //! until then.
 //!
-//! The disk is made slow by a blkio throttle on a cgroup that only the child is in, which needs root and cgroup v1's blkio
-//! controller.
+//! The disk is made slow by a limit on a cgroup that only the child is in, which needs root, and a disk under the folder of
+//! the tests' files.
 
 mod common;
 
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -18,6 +17,7 @@ use common::{Core, MIB};
 use softdpu_storage::*;
 use softdpu_sys::AlignedBuffer;
 use softdpu_sys::uring::{Operation, Ring};
+use softdpu_tests::{SlowDisk, skip};
 
 const IMAGE: &str = "SOFTDPU_TEST_FENCE_IMAGE";
 const OLD: u8 = 0xaa;
@@ -26,27 +26,6 @@ const NEW: u8 = 0xbb;
 fn spec(path: &Path) -> VolumeSpec {
     let kind = Kind::File { path: path.into(), size: Some(4 * MIB), create: true, direct: true, discard: true };
     VolumeSpec::new("fenced", kind)
-}
-
-/// A cgroup whose members write slowly to the disk that holds `path`.
-struct SlowDisk(PathBuf);
-
-impl SlowDisk {
-    fn new(path: &Path) -> std::io::Result<SlowDisk> {
-        let group = PathBuf::from(format!("/sys/fs/cgroup/blkio/softdpu-test-{}", std::process::id()));
-        std::fs::create_dir(&group)?;
-        let slow = SlowDisk(group);
-        let device = std::fs::metadata(path)?.dev();
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        std::fs::write(slow.0.join("blkio.throttle.write_bps_device"), format!("{major}:{minor} {}", MIB / 2))?;
-        Ok(slow)
-    }
-}
-
-impl Drop for SlowDisk {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir(&self.0);
-    }
 }
 
 /// The process that is killed: not a test of its own.
@@ -64,8 +43,8 @@ fn writer() {
 
 /// Leaves a killed process's write in flight.
 fn kill_a_writer(image: &Path, slow: &SlowDisk) {
-    let procs = slow.0.join("cgroup.procs");
-    let join = format!("echo $$ > '{}' && exec \"$0\" --ignored --exact writer --nocapture", procs.display());
+    let members = slow.members();
+    let join = format!("echo $$ > '{}' && exec \"$0\" --ignored --exact writer --nocapture", members.display());
     let mut child = Command::new("sh")
         .args(["-c", &join])
         .arg(std::env::current_exe().unwrap())
@@ -103,12 +82,9 @@ fn write_without_fence(image: &Path) {
 #[test]
 fn a_dead_processes_write_lands_after_its_replay_without_the_fence_and_not_with_it() {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let slow = match SlowDisk::new(folder.path()) {
+    let slow = match SlowDisk::new(folder.path(), MIB / 2) {
         Ok(slow) => slow,
-        Err(error) => {
-            eprintln!("SKIPPED the test of the fence: no blkio throttle on {} ({error})", folder.path().display());
-            return;
-        }
+        Err(error) => return skip("the fence on a slow disk", &error.to_string()),
     };
 
     let image = folder.path().join("unfenced.img");

@@ -307,8 +307,10 @@ impl Drop for SmallDisk {
 fn a_full_disk_fails_writes_with_no_space_and_recovers() {
     let folder = folder();
     let Some(disk) = SmallDisk::new(folder.path()) else {
-        eprintln!("SKIPPED a_full_disk_fails_writes_with_no_space_and_recovers: mounting a tmpfs needs root");
-        return;
+        return softdpu_tests::skip(
+            "a_full_disk_fails_writes_with_no_space_and_recovers",
+            "mounting a tmpfs needs root",
+        );
     };
     let mut core = Core::new(spec(&disk.0.join("disk.img"), false));
     let outcome: Vec<_> = (0..32).map(|i| core.write(i * 65536, &[1; 65536])).collect();

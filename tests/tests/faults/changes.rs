@@ -48,7 +48,11 @@ fn what_was_made_at_run_time_survives_a_kill_and_a_restart() {
             Ok((daemon.device_state("extra")? == "listening").then_some(()))
         })?;
 
+        let counted = |daemon: &Daemon| Ok::<_, Failure>(volume(daemon, "extra")?["requests"].clone());
+        let before = counted(&daemon)?;
+        assert!(before["reads"].as_u64() > Some(0), "{before}");
         daemon.command(&["device", "remove", "extra-disk"])?;
+        assert_eq!(counted(&daemon)?, before, "what a removed device did with the volume is forgotten");
         assert!(!socket.exists(), "the socket of a device that is gone is still there");
         daemon.command(&["volume", "delete", "extra"])?;
         assert!(image.exists(), "deleting a volume deleted its data");

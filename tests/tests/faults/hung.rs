@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use softdpu_bench::front_end::{FrontEnd, Options, Request};
 use softdpu_ring::Format;
 use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
+use softdpu_transport::vhost_user::ProtocolFeatures;
 
 use crate::common::*;
 
@@ -47,6 +48,9 @@ fn a_hung_server_holds_up_neither_the_stop_of_its_ring_nor_other_devices_and_its
     }
     // With the front end's in-flight region, and with the records that softdpu keeps where there is none.
     late_reply("hung", Options { inflight: true, ..Options::default() });
+    // And where the front end says that it can take a ring with requests in flight.
+    let protocol = ProtocolFeatures::GET_VRING_BASE_INFLIGHT;
+    late_reply("hung-suspended", Options { inflight: true, protocol, ..Options::default() });
     late_reply("hung-own", Options::default());
     late_reply("hung-own-packed", Options { format: Format::Packed, ..Options::default() });
 }
@@ -55,6 +59,7 @@ fn late_reply(name: &str, options: Options) {
     Lab::run(name, |lab| {
         let (mut server, daemon) = start(lab, "")?;
         let mut remote = connect(&daemon, "remote", &options)?;
+        assert!(remote.negotiated().protocol.contains(options.protocol));
         let mut local = connect(&daemon, "local", &Options::default())?;
         assert!(read(&mut remote, 0, LEN)? == [SERVED; LEN as usize]);
 

@@ -5,6 +5,7 @@
 
 #![allow(missing_docs)]
 
+mod block_device;
 mod cache;
 mod changes;
 mod common;
@@ -17,4 +18,5 @@ mod lost;
 mod opening;
 mod qcow2;
 mod queues;
+mod resets;
 mod sockets;

@@ -6,9 +6,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
+use softdpu_transport::vhost_user::Message;
+use softdpu_transport::vhost_user::client::Answer;
 
 use crate::SOON;
 use crate::client::{BLOCK, FrontEnd, MEMORY, Memory, Settings, pattern};
+
+/// DEVICE_NEEDS_RESET of the device status.
+const NEEDS_RESET: u64 = 64;
 
 /// The block that tells whether the device works, which no abuse writes.
 const PROBE: u64 = 900;
@@ -116,6 +121,7 @@ impl Scene {
                 if !front.error_signalled(SOON) {
                     return Err(Failure::new("the error eventfd was not signalled"));
                 }
+                needs_reset(&mut front, true)?;
                 if abuse.reconnect {
                     drop(front);
                     front = self.connect(abuse.settings)?;
@@ -191,6 +197,7 @@ impl Scene {
             0 => front.restart_queue().context("restarting the ring")?,
             _ => front.reset().context("resetting the device")?,
         }
+        needs_reset(front, false)?;
         probe(front).context("after the reset")
     }
 
@@ -286,6 +293,17 @@ impl Scene {
 
 fn same(seen: &Seen, expected: &Seen) -> Result<(), Failure> {
     if seen == expected { Ok(()) } else { Err(Failure::new(format!("expected {expected:?}, saw {seen:?}"))) }
+}
+
+/// The device status has DEVICE_NEEDS_RESET (virtio 1.3 §2.1), or not.
+fn needs_reset(front: &mut FrontEnd, expected: bool) -> Result<(), Failure> {
+    let Answer::Number(status) = front.call(&Message::GetStatus, &[])? else {
+        return Err(Failure::new("GET_STATUS was not answered with a number"));
+    };
+    if (status & NEEDS_RESET != 0) == expected {
+        return Ok(());
+    }
+    Err(Failure::new(format!("the device status is {status:#x}, DEVICE_NEEDS_RESET should be {expected}")))
 }
 
 /// A normal read gives what is there.

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use softdpu_tests::{Context, Daemon, Failure, Lab, PortCounts, wait_until};
+use softdpu_transport::vhost_user::Message;
 
 use crate::SOON;
 use crate::nic::{Nic, Settings, Side};
@@ -135,6 +136,7 @@ impl Scene {
                     Ok(told.contains(&true).then_some(()))
                 };
                 wait_until("the error eventfd to be signalled", SOON, signalled)?;
+                needs_reset(&mut nic, true)?;
                 self.reconnects(nic)?;
                 Ok(reason)
             }
@@ -163,7 +165,9 @@ impl Scene {
     /// A new connection finds the interface as good as new.
     fn reconnects(&self, nic: Nic) -> Result<(), Failure> {
         drop(nic);
-        self.connect(Settings::PLAIN)?.probe().context("after reconnecting")?;
+        let mut nic = self.connect(Settings::PLAIN)?;
+        needs_reset(&mut nic, false)?;
+        nic.probe().context("after reconnecting")?;
         wait_until("status to show no broken queue", SOON, || Ok(self.broken_reason()?.is_none().then_some(())))
     }
 
@@ -214,4 +218,14 @@ impl Scene {
     pub fn stop(self) -> Result<(), Failure> {
         self.daemon.stop()
     }
+}
+
+/// The device status has DEVICE_NEEDS_RESET (virtio 1.3 §2.1), or not.
+fn needs_reset(nic: &mut Nic, expected: bool) -> Result<(), Failure> {
+    let control = nic.port.control().ok_or_else(|| Failure::new("the interface has no connection"))?;
+    let status = control.number(&Message::GetStatus).context("GET_STATUS")?;
+    if (status & 64 != 0) == expected {
+        return Ok(());
+    }
+    Err(Failure::new(format!("the device status is {status:#x}, DEVICE_NEEDS_RESET should be {expected}")))
 }

@@ -133,10 +133,15 @@ pub struct Port {
     pub memory: GuestMemory,
     negotiated: Negotiated,
     // The server stops the queues when it closes.
-    _control: Option<Control>,
+    control: Option<Control>,
 }
 
 impl Port {
+    /// The connection, for messages of one's own; a port over memory alone has none.
+    pub fn control(&mut self) -> Option<&mut Control> {
+        self.control.as_mut()
+    }
+
     /// Connects, negotiates, shares memory, starts both queues.
     ///
     /// # Errors
@@ -153,7 +158,7 @@ impl Port {
                 required: &required,
                 wanted: feature::RING_EVENT_IDX | feature::MRG_RXBUF,
                 protocol: ProtocolFeatures::NONE,
-                wanted_protocol: ProtocolFeatures::MQ,
+                wanted_protocol: ProtocolFeatures::MQ.with(ProtocolFeatures::STATUS),
             },
         )?;
         control.call(&Message::SetFeatures(negotiated.features), &[])?;
@@ -172,7 +177,7 @@ impl Port {
             };
             start(&mut control, &vring)?;
         }
-        port._control = Some(control);
+        port.control = Some(control);
         Ok(port)
     }
 
@@ -181,7 +186,7 @@ impl Port {
         let rings = 2 * (Layout::new(options.format, options.queue_size).bytes as u64 + 4096);
         let mut memory = GuestMemory::new(rings + options.memory + 4096)?;
         let mut ring = || Ring::new(options, negotiated.features, &mut memory);
-        Ok(Port { receive: ring()?, transmit: ring()?, memory, negotiated, _control: None })
+        Ok(Port { receive: ring()?, transmit: ring()?, memory, negotiated, control: None })
     }
 
     /// What was negotiated.

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use super::device::Backing;
 use super::networks::Networks;
+use super::report::request_counts;
 use super::tap;
 use super::{DataPlane, refusal};
 use crate::config;
@@ -75,6 +76,10 @@ impl DataPlane {
         }
         if let Some(gone) = self.devices.remove(device) {
             gone.forget_records(&self.wire);
+            // A volume's counters count up, whoever comes and goes.
+            if let Some(volume) = gone.config.volume() {
+                gone.counters.iter().for_each(|queue| self.volumes.keep(volume, &request_counts(queue)));
+            }
             self.networks.detach(device, &mut self.engine);
             tap::close(device, &self.wire);
         }

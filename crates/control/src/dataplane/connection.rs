@@ -132,6 +132,23 @@ impl Connection {
             .find_map(|(index, run)| matches!(run, Run::Running(s) | Run::Broken(s) if s.key == key).then_some(*index))
     }
 
+    /// Whether one of its queues does no work until its driver starts it anew.
+    pub(super) fn needs_reset(&self) -> bool {
+        self.queues.values().any(|run| matches!(run, Run::Broken(_) | Run::Failed { .. }))
+    }
+
+    /// Changes a queue's state; the front end is told when its device needs a reset for it and did not before.
+    pub(super) fn set_run(&mut self, index: QueueIndex, run: Run) {
+        let before = self.needs_reset();
+        self.queues.insert(index, run);
+        if !before
+            && self.needs_reset()
+            && let Some(message) = self.session.needs_reset()
+        {
+            self.send_backend(&message);
+        }
+    }
+
     /// Queues a core has.
     pub(super) fn live(&self) -> Vec<(QueueIndex, QueueKey)> {
         self.queues

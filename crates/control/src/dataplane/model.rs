@@ -109,3 +109,40 @@ impl DeviceModel for Model {
         each!(self, model => model.read_config(offset, into))
     }
 }
+
+/// A device as its front end sees it at the moment.
+pub(super) struct Seen<'a> {
+    pub model: &'a Model,
+    /// One of its queues is broken.
+    pub needs_reset: bool,
+}
+
+impl DeviceModel for Seen<'_> {
+    fn features(&self) -> u64 {
+        self.model.features()
+    }
+
+    fn check_features(&self, features: u64) -> Result<(), String> {
+        self.model.check_features(features)
+    }
+
+    fn protocol_features(&self) -> ProtocolFeatures {
+        self.model.protocol_features()
+    }
+
+    fn queue_limit(&self) -> u16 {
+        self.model.queue_limit()
+    }
+
+    fn queue_size_limit(&self) -> u16 {
+        self.model.queue_size_limit()
+    }
+
+    fn read_config(&self, offset: u32, into: &mut [u8]) -> Result<(), String> {
+        self.model.read_config(offset, into)
+    }
+
+    fn needs_reset(&self) -> bool {
+        self.needs_reset
+    }
+}

@@ -104,6 +104,7 @@ impl DataPlane {
                 loops: counters.rounds.get(),
                 wakeups: counters.sleeps.get(),
                 queues: counters.queues.get() as u32,
+                travelled: counters.travelled.get(),
                 frames: frame_counts(counters),
             })
             .collect()
@@ -116,9 +117,9 @@ impl DataPlane {
             let count = users.len() as u32;
             match stand {
                 Stand::Open(volume) => {
-                    let mut requests = RequestCounts::default();
+                    let mut requests = self.volumes.by_removed(name);
                     for queue in users.iter().flat_map(|device| &device.counters) {
-                        add(&mut requests, &request_counts(queue));
+                        requests.add(&request_counts(queue));
                     }
                     let spec = volume.spec();
                     opened_status(volume.status(), volume.block_size(), spec.shared, count, requests)
@@ -282,7 +283,7 @@ fn queue_status(
     }
 }
 
-fn request_counts(counters: &QueueCounters) -> RequestCounts {
+pub(super) fn request_counts(counters: &QueueCounters) -> RequestCounts {
     RequestCounts {
         reads: counters.reads.get(),
         writes: counters.writes.get(),
@@ -291,13 +292,4 @@ fn request_counts(counters: &QueueCounters) -> RequestCounts {
         write_zeroes: counters.write_zeroes.get(),
         others: counters.immediate.get(),
     }
-}
-
-fn add(sum: &mut RequestCounts, more: &RequestCounts) {
-    sum.reads += more.reads;
-    sum.writes += more.writes;
-    sum.flushes += more.flushes;
-    sum.discards += more.discards;
-    sum.write_zeroes += more.write_zeroes;
-    sum.others += more.others;
 }

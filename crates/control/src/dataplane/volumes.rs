@@ -20,6 +20,7 @@ use softdpu_storage::{Broker, Kind, Volume, VolumeSpec};
 
 use super::opener::{Done, Opener, Outcome};
 use crate::config::{self, Backend, Cache, Discard, Reconnect};
+use crate::status::RequestCounts;
 
 /// How long a request waits for a server that may be away for ever: longer than anybody waits.
 const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
@@ -61,6 +62,8 @@ struct Slot {
     error: Option<String>,
     /// The management call that waits, and until when.
     asked: Option<(u64, Instant)>,
+    /// What devices did with it that were removed since.
+    by_removed: RequestCounts,
 }
 
 enum Stage {
@@ -138,6 +141,7 @@ impl Volumes {
             pause: FIRST_PAUSE,
             error: None,
             asked: asked.map(|call| (call, now + OPEN_PATIENCE)),
+            by_removed: RequestCounts::default(),
             config,
         };
         self.slots.insert(slot.config.name.clone(), slot);
@@ -151,6 +155,18 @@ impl Volumes {
     /// All of them.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&config::Volume, Stand<'_>)> {
         self.slots.values().map(|slot| (&slot.config, slot.stand()))
+    }
+
+    /// Keeps what a device did with a volume that is now removed.
+    pub(super) fn keep(&mut self, name: &str, requests: &RequestCounts) {
+        if let Some(slot) = self.slots.get_mut(name) {
+            slot.by_removed.add(requests);
+        }
+    }
+
+    /// What devices did with a volume that were removed since.
+    pub(super) fn by_removed(&self, name: &str) -> RequestCounts {
+        self.slots.get(name).map_or_else(RequestCounts::default, |slot| slot.by_removed)
     }
 
     /// Whether none is being opened for the first time.

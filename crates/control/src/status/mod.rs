@@ -97,6 +97,9 @@ pub struct CoreStatus {
     pub wakeups: u64,
     /// How many queues it serves.
     pub queues: u32,
+    /// Requests that ended here when their queue had moved on to another core, which completed them.
+    #[serde(default)]
+    pub travelled: u64,
     /// Frames that came to its network, and who decided what becomes of them.
     pub frames: FrameCounts,
 }
@@ -386,6 +389,16 @@ pub(crate) fn failures(counts: &softdpu_storage::ErrorCounts) -> [(&'static str,
 }
 
 impl RequestCounts {
+    /// Counts what `more` counted as well.
+    pub(crate) fn add(&mut self, more: &RequestCounts) {
+        self.reads += more.reads;
+        self.writes += more.writes;
+        self.flushes += more.flushes;
+        self.discards += more.discards;
+        self.write_zeroes += more.write_zeroes;
+        self.others += more.others;
+    }
+
     /// The counts with their names, as metrics and tables call them.
     pub fn by_type(&self) -> [(&'static str, u64); 6] {
         [

@@ -28,6 +28,7 @@ fn sample() -> NodeStatus {
             idle_ns: 750_000_000,
             loops: 1_234_567,
             wakeups: 7,
+            travelled: 5,
             queues: 2,
             frames: FrameCounts { flow: 1_000, switch: 20, software: 3 },
         }],

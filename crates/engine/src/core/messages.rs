@@ -30,12 +30,11 @@ impl<S: TenantScheduler> Core<S> {
             },
             ToCore::Stop { key, patience } => match here(&mut self.queues, key) {
                 Some(queue) => {
-                    let broken = queue.state == State::Broken;
                     queue.stop(patience);
                     if queue.can_rewind() {
                         self.publish();
                         self.end_queue(key.number);
-                    } else if queue.taken == 0 || patience.is_zero() || broken {
+                    } else if queue.taken == 0 || patience.is_zero() {
                         self.end_queue(key.number);
                     }
                 }
@@ -132,7 +131,7 @@ impl<S: TenantScheduler> Core<S> {
         let unwatched = queue.spec.kick.as_ref().and_then(|kick| self.sleep.watch(number, kick.as_fd()).err());
         let problem =
             problem.or_else(|| unwatched.map(|error| format!("its kick descriptor cannot be waited for: {error}")));
-        if queue.state != State::Broken {
+        if !queue.is_broken() {
             queue.spec.ring.disarm();
         }
         let (id, tenant) = (queue.id(), queue.spec.tenant);
@@ -189,7 +188,7 @@ impl<S: TenantScheduler> Core<S> {
         let mut problem = None;
         match update {
             QueueUpdate::View(view) => {
-                if queue.state != State::Broken {
+                if !queue.is_broken() {
                     if let Role::Receive(receive) = &mut queue.spec.role {
                         // Buffers that wait for frames would hold the old memory for as long as none come.
                         receive.forget();
@@ -307,24 +306,27 @@ impl<S: TenantScheduler> Core<S> {
 
     pub(super) fn break_queue(&mut self, number: u32, reason: String) {
         let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return };
-        if queue.state == State::Broken {
+        if queue.is_broken() {
             return;
         }
         // Zeroes where the ring was make no sense; this is why they are there.
         let reason = super::cut_short(queue).map_or(reason, str::to_owned);
         tracing::warn!(device = %queue.spec.device, queue = queue.spec.index, reason, "queue broken by its driver");
-        let stopping = queue.stop_deadline().is_some();
-        queue.state = State::Broken;
+        let deadline = queue.stop_deadline();
+        queue.state = State::Broken { deadline };
+        // What is left is at back ends, which still read and write the guest's memory.
+        queue.taken = queue.taken.saturating_sub((queue.finished.len() + queue.waiting.len()) as u32);
         queue.finished.clear();
         self.scheduler.cancel(Nanos(clock::now()), queue.id());
         self.channels.leave(queue.spec.tenant, queue.waiting.len() as u32);
         queue.waiting.clear();
         queue.waiting.release();
+        let settled = queue.taken == 0 || queue.can_rewind();
         if let Err(error) = self.notifier.signal(queue.spec.error.as_ref().map(AsFd::as_fd)) {
             tracing::error!(%error, "a front end could not be told that its queue is broken");
         }
         self.control.send(FromCore::Broken { key: queue.key, reason });
-        if stopping {
+        if deadline.is_some() && settled {
             self.end_queue(number);
         }
     }

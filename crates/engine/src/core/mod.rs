@@ -31,7 +31,7 @@ use crate::flight::{Flight, Flights};
 use crate::mailbox::{Inbox, Mailbox};
 use crate::message::{CoreIndex, Ending, Finished, FromCore, QueueKey, ToCore};
 use crate::net::Net;
-use crate::queue::{Role, RunningQueue, State};
+use crate::queue::{Role, RunningQueue};
 use crate::sleep::{Sleep, Waker};
 
 /// Chains taken from one ring before the next is looked at.
@@ -279,11 +279,12 @@ impl<S: TenantScheduler> Core<S> {
         let units = (grant.units as usize).min(queue.waiting.len());
         self.channels.leave(queue.spec.tenant, units as u32);
         let mut bytes = 0;
-        let mut broken = None;
+        let (mut broken, mut run) = (None, 0);
         std::mem::swap(&mut self.batch, &mut queue.waiting);
         let counters = Arc::clone(&queue.spec.counters);
         for mut chain in self.batch.drain(units) {
             let Role::Block { requests, .. } = &queue.spec.role else { break };
+            run += 1;
             match requests.parse(&mut chain.buffer, chain.readable) {
                 Parsed::Io(io) => {
                     bytes += io.len;
@@ -323,6 +324,8 @@ impl<S: TenantScheduler> Core<S> {
                     );
                 }
                 Parsed::Broken(error) => {
+                    // Neither this one nor those after it are at a back end.
+                    queue.taken = queue.taken.saturating_sub((units + 1 - run) as u32);
                     broken = Some(error.to_string());
                     break;
                 }
@@ -394,6 +397,7 @@ impl<S: TenantScheduler> Core<S> {
     /// Makes what was finished visible to the drivers, and tells those who want to know.
     fn publish(&mut self) {
         for (key, core, done) in self.travelling.drain(..) {
+            self.counters.travelled.add(done.len() as u64);
             self.peers[core.0].send(ToCore::Completed { key, done });
         }
         let mut touched = std::mem::take(&mut self.touched);
@@ -402,8 +406,13 @@ impl<S: TenantScheduler> Core<S> {
         for &number in &touched {
             let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
             queue.touched = false;
-            if queue.finished.is_empty() || queue.state == State::Broken {
+            if queue.is_broken() {
+                queue.taken = queue.taken.saturating_sub(queue.finished.len() as u32);
+                queue.spec.counters.in_flight.set(u64::from(queue.taken));
                 queue.finished.clear();
+                continue;
+            }
+            if queue.finished.is_empty() {
                 continue;
             }
             let count = queue.finished.len() as u32;
@@ -493,7 +502,7 @@ impl<S: TenantScheduler> Core<S> {
             let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
             if queue.stop_deadline().is_some_and(|deadline| now >= deadline) {
                 self.end_queue(number);
-            } else if queue.state != State::Broken
+            } else if !queue.is_broken()
                 && let Some(reason) = cut_short(queue)
             {
                 self.break_queue(number, reason.to_owned());

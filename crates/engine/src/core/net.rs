@@ -16,7 +16,7 @@ use crate::net::{
     BURST, Held, Injection, NoFrame, PARCELS, Parcel, Port, Receiver, Refused, Source, Transmit, deliver, deliver_run,
     left_to_do, prefetch, socket_header, tail_offset,
 };
-use crate::queue::{Role, State};
+use crate::queue::{Role, RunningQueue};
 
 /// Where a frame goes.
 #[derive(Clone, Copy)]
@@ -45,8 +45,7 @@ impl<S: TenantScheduler> Core<S> {
         let batch = std::mem::take(&mut self.batch);
         let (mut done, mut bytes, mut frames) = (0, 0, 0);
         let mut held = None;
-        let is_broken =
-            |core: &Self| core.queues[number as usize].as_deref().is_none_or(|queue| queue.state == State::Broken);
+        let is_broken = |core: &Self| core.queues[number as usize].as_deref().is_none_or(RunningQueue::is_broken);
         while done < units && held.is_none() && !is_broken(self) {
             let burst = &batch[done..units.min(done + BURST)];
             let (went, went_bytes, went_frames, no_room) = self.burst(number, burst);
@@ -56,7 +55,7 @@ impl<S: TenantScheduler> Core<S> {
             held = no_room;
         }
         self.batch = batch;
-        let queue = self.queues[number as usize].as_deref_mut().filter(|queue| queue.state != State::Broken);
+        let queue = self.queues[number as usize].as_deref_mut().filter(|queue| !queue.is_broken());
         let Some(queue) = queue else {
             // Whoever broke it saw an empty queue: everything that waited is here.
             self.channels.leave(tenant, self.batch.len() as u32);

@@ -107,7 +107,12 @@ impl Guest {
 
     /// Queues a request of one block; false: no room.
     pub fn submit(&mut self, write: Option<&[u8; 512]>, sector: u64) -> bool {
-        let Some(slot) = self.slots.pop() else { return false };
+        self.submit_slot(write, sector).is_some()
+    }
+
+    /// As [`submit`](Self::submit): the slot that the request has until it is taken.
+    pub fn submit_slot(&mut self, write: Option<&[u8; 512]>, sector: u64) -> Option<u64> {
+        let slot = self.slots.pop()?;
         let at = SLOTS_AT + slot * SLOT;
         let (header, status, data) = (GuestAddress(at), GuestAddress(at + 64), GuestAddress(at + SLOT / 2));
         let mut bytes = [0; 16];
@@ -123,11 +128,11 @@ impl Guest {
         match self.driver.add(&pieces) {
             Some(id) => {
                 assert!(self.busy.insert(id, slot).is_none(), "id {id} is in use");
-                true
+                Some(slot)
             }
             None => {
                 self.slots.push(slot);
-                false
+                None
             }
         }
     }
@@ -141,19 +146,30 @@ impl Guest {
 
     /// A completion: its status byte and data.
     pub fn take(&mut self) -> Option<(u8, Vec<u8>)> {
+        self.take_slot().map(|(_, status, data)| (status, data))
+    }
+
+    /// As [`take`](Self::take), with the slot that the request had.
+    pub fn take_slot(&mut self) -> Option<(u64, u8, Vec<u8>)> {
         let done = self.driver.take()?;
         let slot = self.busy.remove(&done.id).expect("completed twice, or never submitted");
         self.slots.push(slot);
         let at = SLOTS_AT + slot * SLOT;
-        Some((self.read(at + 64, 1)[0], self.read(at + SLOT / 2, 512)))
+        Some((slot, self.read(at + 64, 1)[0], self.read(at + SLOT / 2, 512)))
     }
 
     /// Waits for a completion as a driver that sleeps does.
     pub fn wait(&mut self) -> (u8, Vec<u8>) {
+        let (_, status, data) = self.wait_slot();
+        (status, data)
+    }
+
+    /// As [`wait`](Self::wait), with the slot that the request had.
+    pub fn wait_slot(&mut self) -> (u64, u8, Vec<u8>) {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            if let Some(done) = self.take() {
+            if let Some(done) = self.take_slot() {
                 return done;
             }
             if self.driver.arm() {

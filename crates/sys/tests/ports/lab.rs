@@ -1,6 +1,6 @@
 //! Network namespaces of a test's own, and what the tests do in all of them.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use softdpu_sys::namespace;
+pub use softdpu_tests::skip;
 
 /// Longer than anything here takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -77,17 +78,6 @@ fn try_ip(arguments: &[&str]) -> Result<(), String> {
         return Ok(());
     }
     Err(format!("{command}: {}", String::from_utf8_lossy(&output.stderr).trim()))
-}
-
-/// Says loudly that something was not tested, and why: around the test runner's capture, and into the file that
-/// `SOFTDPU_SKIPS` names, which `make test` counts.
-pub fn skip(test: &str, reason: &str) {
-    let line = format!("SKIPPED {test}: {reason}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    if let Some(path) = std::env::var_os("SOFTDPU_SKIPS") {
-        let file = OpenOptions::new().create(true).append(true).open(path);
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("a skip that nobody counts is a silent one");
-    }
 }
 
 /// Calls `step` until it says so.

@@ -75,13 +75,13 @@ impl Device {
                         model.reset();
                     }
                 }
-                // A front end that resets has given its requests up; one that went away may come back for them. A status of 0 may be the
-                // driver's, or the first thing that QEMU before 8.1 says when it pauses its guest or moves it: the requests and positions
-                // are wanted then.
-                let patience = if cause == ResetCause::FrontEnd { Duration::ZERO } else { STOP_PATIENCE };
+                // A driver that resets has given its requests up, and uses their memory and blocks anew once it is answered:
+                // what the kernel is in the middle of has to end first. A front end that went away may come back for them. A
+                // status of 0 may be the driver's, or the first thing that QEMU before 8.1 says when it pauses its guest or
+                // moves it: the requests and positions are wanted then.
                 let end = if cause == ResetCause::Status { End::Reset } else { End::Done };
                 let all = connection.queues.keys().copied().collect();
-                return self.stop_queues(id, all, patience, end, host);
+                return self.stop_queues(id, all, STOP_PATIENCE, end, host);
             }
             Command::SetConfig { offset, bytes, live_migration } => {
                 let written = self.model.as_ref().map_or(Ok(()), |model| model.write_config(offset, &bytes));
@@ -157,7 +157,6 @@ impl Device {
         for index in indexes {
             match connection.queues.remove(index) {
                 Some(run @ (Run::Running(Started { key, .. }) | Run::Broken(Started { key, .. }))) => {
-                    let patience = if matches!(run, Run::Broken(_)) { Duration::ZERO } else { patience };
                     connection.queues.insert(*index, run);
                     if host.engine.stop_queue(key, patience).is_ok() {
                         awaited.stops.insert(key, *index);
@@ -210,7 +209,7 @@ impl Device {
             FromCore::Broken { key, reason } => {
                 if let Some(index) = connection.queue_of(*key) {
                     if let Some(Run::Running(started)) = connection.queues.remove(&index) {
-                        connection.queues.insert(index, Run::Broken(started));
+                        connection.set_run(index, Run::Broken(started));
                     }
                     self.trouble = Some(format!("queue {index}: {reason}"));
                 }

@@ -9,7 +9,7 @@ use softdpu_transport::vhost_user::{Ack, Action, CommandId, Header};
 use super::{Device, Host, Saved};
 use crate::dataplane::broker::Wire;
 use crate::dataplane::connection::Connection;
-use crate::dataplane::model::Model;
+use crate::dataplane::model::{Model, Seen};
 use crate::link::{FdId as LinkFd, HEADER_SIZE, LinkError, Up};
 
 impl Device {
@@ -25,7 +25,8 @@ impl Device {
         connection.fds.extend(fds.into_iter().map(|(id, fd)| (id, Arc::new(fd))));
         connection.answering = true;
         let actions = Header::parse(&header).map_err(|error| error.to_string()).and_then(|header| {
-            connection.session.message(model, header, payload, ids).map_err(|error| error.to_string())
+            let seen = Seen { model, needs_reset: connection.needs_reset() };
+            connection.session.message(&seen, header, payload, ids).map_err(|error| error.to_string())
         });
         match actions {
             Ok(actions) => self.act(actions, host),

@@ -32,7 +32,7 @@ impl Device {
             }
             Err(reason) => {
                 // The ring's content is the driver's, not the message's: the queue is broken, the connection goes on.
-                connection.queues.insert(index, Run::Failed { base });
+                connection.set_run(index, Run::Failed { base });
                 connection.signal_error(error, host.engine);
                 self.trouble = Some(format!("queue {index}: {reason}"));
                 tracing::warn!(device = %self.name, queue = index.0, reason, "queue cannot start");
@@ -109,9 +109,8 @@ impl Device {
             if failed {
                 current.signal_error(error, host.engine);
             }
-            current.queues.insert(index, run);
-            let ailing = |run: &Run| matches!(run, Run::Failed { .. } | Run::Broken(_));
-            if !failed && !current.queues.values().any(ailing) {
+            current.set_run(index, run);
+            if !failed && !current.needs_reset() {
                 self.trouble = None;
             }
         }
@@ -133,7 +132,7 @@ impl Device {
         while let Some((index, mut waiting)) = self.take_waiting(|_| true) {
             let base = rings::base_of(waiting.ring.retire());
             if let Some(connection) = &mut self.connection {
-                connection.queues.insert(index, Run::Failed { base });
+                connection.set_run(index, Run::Failed { base });
             }
         }
     }
@@ -195,7 +194,7 @@ impl Device {
         let reason = "its rings are not in the memory that the front end shares now";
         tracing::warn!(device = %self.name, queue = index.0, reason, "queue broken by its front end");
         self.trouble = Some(format!("queue {index}: {reason}"));
-        connection.queues.insert(index, Run::Failed { base });
+        connection.set_run(index, Run::Failed { base });
         connection.signal_error(connection.session.error_descriptor(index), host.engine);
     }
 

@@ -275,6 +275,12 @@ impl Session {
         None
     }
 
+    /// The device needs a reset from now on, which it has to tell "by sending a device configuration change notification"
+    /// (virtio 1.3 §2.1.2). As [`config_changed`](Self::config_changed), if the front end can read the device's status.
+    pub fn needs_reset(&mut self) -> Option<BackendMessage> {
+        if self.state.has(ProtocolFeatures::STATUS) { self.config_changed() } else { None }
+    }
+
     fn suspend(
         &mut self,
         header: Option<Header>,

@@ -1,0 +1,108 @@
+//! A volume on a block device of the host: a loop device.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::Ordering::SeqCst;
+
+use softdpu_bench::front_end::{Options, Request};
+use softdpu_tests::{Context, Daemon, Failure, Lab, skip, wait_until};
+
+use crate::common::*;
+use crate::load::Load;
+
+const KILLS: u64 = 3;
+const HOLE: u32 = 1 << 20;
+
+fn losetup(arguments: &[&str]) -> Result<String, Failure> {
+    let output = Command::new("losetup").args(arguments).output().context("losetup")?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(Failure::new(format!("losetup {}: {said}", arguments.join(" "))))
+}
+
+/// A block device whose content is a file.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn new(image: &Path) -> Result<Loop, Failure> {
+        Ok(Loop(losetup(&["--find", "--show", text(image)?])?.into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        if let Ok(device) = text(&self.0) {
+            let _ = losetup(&["--detach", device]);
+        }
+    }
+}
+
+#[test]
+fn a_block_device_is_read_written_discarded_grown_and_outlives_killed_data_planes() {
+    const TEST: &str = "a volume on a block device";
+    if !possible(TEST, &[]) {
+        return;
+    }
+    Lab::run("device", |lab| {
+        let image = lab.image("image", 16 * MIB)?;
+        let device = match Loop::new(&image) {
+            Ok(device) => device,
+            Err(error) => {
+                skip(TEST, &format!("no loop device (root, losetup): {error}"));
+                return Ok(());
+            }
+        };
+        scenario(lab, &image, &device)
+    });
+}
+
+fn scenario(lab: &Lab, image: &Path, device: &Loop) -> Result<(), Failure> {
+    let backend = format!("device = {{ path = \"{}\" }}", device.0.display());
+    let mut daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &backend, 2)))?;
+    assert_eq!(volume(&daemon, "data")?["kind"], "device");
+    let options = Options { queues: 2, inflight: true, ..Options::default() };
+    let mut front_end = connect(&daemon, "data", &options)?;
+    assert_eq!(front_end.capacity() * 512, 16 * MIB);
+
+    // What is flushed is on the device, and through it in the file. Flushed by us as well: the loop driver has a cache of its own.
+    let at = 8 * MIB / 512;
+    (0..u64::from(HOLE) / 0x1_0000).try_for_each(|part| write(&mut front_end, at + part * 128, &[0x5a; 0x1_0000]))?;
+    assert_eq!(ask(&mut front_end, Request::Flush)?.1, OK);
+    assert!(read(&mut front_end, at, 4096)? == [0x5a; 4096]);
+    let content = std::fs::read(image).context("reading the image")?;
+    let hole = (8 * MIB) as usize..(8 * MIB) as usize + HOLE as usize;
+    assert!(content[hole].iter().all(|byte| *byte == 0x5a), "what was flushed is not in the file");
+
+    let blocks = || Ok::<_, Failure>(std::fs::metadata(image).context("looking at the image")?.blocks());
+    let before = blocks()?;
+    let discard = Request::Discard { sector: at, sectors: HOLE / 512 };
+    assert_eq!(ask(&mut front_end, discard)?.1, OK);
+    assert_eq!(ask(&mut front_end, Request::Flush)?.1, OK);
+    assert!(read(&mut front_end, at, 4096)? == [0; 4096], "what was discarded is still there");
+    wait_until("the discarded range to be a hole in the file", WAIT, || Ok((blocks()? < before).then_some(())))?;
+
+    let mut load = Load::new(&front_end, 256, 16);
+    load.run(&mut front_end, |completed| {
+        (0..KILLS).try_for_each(|_| {
+            let goal = completed.load(SeqCst) + 100;
+            wait_until("100 requests", WAIT, || Ok((completed.load(SeqCst) >= goal).then_some(())))?;
+            daemon.kill_data_plane().map(|_| ())
+        })
+    })?;
+
+    let grown = std::fs::OpenOptions::new().write(true).open(image).context("opening the image")?;
+    grown.set_len(24 * MIB).context("growing the image")?;
+    losetup(&["--set-capacity", text(&device.0)?])?;
+    daemon.grow("data", "24 MiB")?;
+    front_end.read_config().context("reading the configuration space")?;
+    assert_eq!(front_end.capacity() * 512, 24 * MIB);
+    let beyond = 20 * MIB / 512;
+    write(&mut front_end, beyond, &[7; 4096])?;
+    daemon.kill_data_plane()?;
+    assert!(read(&mut front_end, beyond, 4096)? == [7; 4096]);
+    drop(front_end);
+    daemon.stop()
+}
