@@ -45,7 +45,7 @@ impl Load {
                 continue;
             }
             let last = self.written[block as usize];
-            let writes = ((turn + block) % 3 != 0).then_some(last + 1);
+            let writes = (!(turn + block).is_multiple_of(3)).then_some(last + 1);
             let data = writes.map(|sequence| content(block, sequence));
             let slot = self.guest.submit_slot(data.as_ref(), block).expect("room for a request of each block");
             self.flights.insert(slot, Flight { block, writes });
