@@ -24,7 +24,9 @@ impl EndPoint {
 
     /// The next segment, at most one byte behind what is expected of it, or what is not acknowledged again.
     fn segment(&mut self, peer: &EndPoint, again: bool, chance: &mut Chance) -> TcpHeader {
-        let from = if again || self.expects.is_none() { self.unacknowledged } else { self.next };
+        // Nothing follows a SYN before that is acknowledged.
+        let opens = self.expects.is_none() || self.unacknowledged == self.first;
+        let from = if again || opens { self.unacknowledged } else { self.next };
         let ack = if self.expects.is_some() { ACK } else { 0 };
         let acknowledgement = self.expects.unwrap_or(0);
         let header =
@@ -50,6 +52,10 @@ impl EndPoint {
     }
 
     fn receive(&mut self, header: &TcpHeader) {
+        // Who has sent a SYN waits for one (RFC 9293 §3.10.7.3).
+        if self.expects.is_none() && header.flags & SYN == 0 {
+            return;
+        }
         let marks = u32::from(header.flags & SYN != 0) + u32::from(header.flags & FIN != 0);
         let end = header.sequence.wrapping_add(header.len + marks);
         if header.flags & SYN != 0 && self.expects.is_none() {
@@ -65,6 +71,10 @@ impl EndPoint {
         if header.flags & ACK != 0 && (ack.wrapping_sub(self.unacknowledged) as i32) > 0 {
             self.unacknowledged = ack;
         }
+    }
+
+    fn has_heard_all(&self, peer: &EndPoint) -> bool {
+        self.expects == Some(peer.last.wrapping_add(1))
     }
 
     fn is_done(&self) -> bool {
@@ -118,7 +128,9 @@ pub fn talk(chance: &mut Chance) -> Result<(), TestCaseError> {
         let over = matches!(state, Some(TcpState::TimeWait | TcpState::LastAck | TcpState::FinWait));
         prop_assert!(over && closed == usize::from(state == Some(TcpState::TimeWait)), "{:?} {:?}", state, ended);
     } else {
-        prop_assert!(ended.is_empty(), "{:?}", ended);
+        // The last acknowledgement may have been lost behind the tracker: over is what both have heard the other's FIN of.
+        let heard = ends[0].has_heard_all(&ends[1]) && ends[1].has_heard_all(&ends[0]);
+        prop_assert!(ended.is_empty() || heard, "{:?} {:?}", ends, ended);
     }
     Ok(())
 }
