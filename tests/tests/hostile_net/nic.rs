@@ -86,6 +86,7 @@ impl Nic {
             required: settings.features.to_vec(),
             memory: MEMORY + BUFFERS * u64::from(BUFFER),
             timeout: SOON,
+            status: true,
         };
         let mut port = Port::connect(socket, &options).context("connecting an interface")?;
         let area = port.memory.allocate(MEMORY, 4096).context("memory")?;

@@ -50,8 +50,14 @@ impl Pair {
     /// Starts at a pace, or at full speed.
     pub fn start(scene: &Scene, pace: Option<u64>) -> Result<Pair, Failure> {
         let connect = |name: &str, memory| {
-            let options =
-                Options { queue_size: SIZE, format: Format::Split, required: Vec::new(), memory, timeout: SOON };
+            let options = Options {
+                queue_size: SIZE,
+                format: Format::Split,
+                required: Vec::new(),
+                memory,
+                timeout: SOON,
+                status: false,
+            };
             Port::connect(&scene.socket(name), &options).context(format_args!("connecting {name}"))
         };
         let frames = Frames::Smallest;

@@ -200,7 +200,13 @@ fn port(
     load: &Load,
     format: Format,
 ) -> Result<Port, FrontEndError> {
-    let options =
-        Options { queue_size: load.queue_size, format, required: required.to_vec(), memory, timeout: ANSWERS };
+    let options = Options {
+        queue_size: load.queue_size,
+        format,
+        required: required.to_vec(),
+        memory,
+        timeout: ANSWERS,
+        status: false,
+    };
     patiently(|| Port::connect(path, &options))
 }

@@ -34,6 +34,9 @@ pub struct Options {
     pub memory: u64,
     /// The longest a message waits for its answer.
     pub timeout: Duration,
+    /// Take part in the device's status where that is offered. A server may then wait for a driver that says DRIVER_OK before it
+    /// runs queues (DPDK's does); this one never says so.
+    pub status: bool,
 }
 
 /// A queue's driver side with what it rings and is rung by.
@@ -152,13 +155,14 @@ impl Port {
         if options.format == Format::Packed {
             required.push((feature::RING_PACKED, "VIRTIO_F_RING_PACKED"));
         }
+        let mq = ProtocolFeatures::MQ;
         let negotiated = negotiate(
             &mut control,
             &Terms {
                 required: &required,
                 wanted: feature::RING_EVENT_IDX | feature::MRG_RXBUF,
                 protocol: ProtocolFeatures::NONE,
-                wanted_protocol: ProtocolFeatures::MQ.with(ProtocolFeatures::STATUS),
+                wanted_protocol: if options.status { mq.with(ProtocolFeatures::STATUS) } else { mq },
             },
         )?;
         control.call(&Message::SetFeatures(negotiated.features), &[])?;

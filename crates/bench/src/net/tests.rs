@@ -115,7 +115,7 @@ fn over_wire(load: &Load, format: Format, fate: fn(u64) -> Fate) -> Result<Outco
     let negotiated = Negotiated { features, offered: features, protocol: ProtocolFeatures::NONE };
     let port = |memory| {
         let timeout = Duration::from_secs(1);
-        let options = Options { queue_size: SIZE, format, required: Vec::new(), memory, timeout };
+        let options = Options { queue_size: SIZE, format, required: Vec::new(), memory, timeout, status: false };
         Port::over_memory(&options, negotiated).unwrap()
     };
     let (mut a, mut b) = (port(load.sender_memory()), port(load.receiver_memory()));
