@@ -12,6 +12,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Network;
+
 pub use prometheus::prometheus;
 pub use table::{TABLE_WIDTH, device_table, network_table, table, volume_table};
 pub use top::{Top, run as run_top};
@@ -185,6 +187,22 @@ pub struct NetworkStatus {
     pub ports: u32,
     /// Endpoints on other hosts.
     pub remote_endpoints: u32,
+}
+
+impl NetworkStatus {
+    /// What is known of a network as it is configured, with `ports` devices of this node in it.
+    pub(crate) fn new(network: &Network, mtu: u16, ports: usize) -> NetworkStatus {
+        NetworkStatus {
+            name: network.name.clone(),
+            tenant: network.tenant.clone(),
+            vni: network.vni.get(),
+            subnets: network.cidr.iter().map(ToString::to_string).collect(),
+            gateways: network.gateway.iter().map(ToString::to_string).collect(),
+            mtu,
+            ports: u32::try_from(ports).unwrap_or(u32::MAX),
+            remote_endpoints: u32::try_from(network.endpoints.len()).unwrap_or(u32::MAX),
+        }
+    }
 }
 
 /// An interface's port.

@@ -500,15 +500,10 @@ impl Supervisor {
             socket: device.access().map(|access| access.socket.clone()).unwrap_or_default(),
             ..DeviceStatus::default()
         };
-        let network = |network: &Network| NetworkStatus {
-            name: network.name.clone(),
-            tenant: network.tenant.clone(),
-            vni: network.vni.get(),
-            subnets: network.cidr.iter().map(ToString::to_string).collect(),
-            gateways: network.gateway.iter().map(ToString::to_string).collect(),
-            mtu: site.network_mtu(network).unwrap_or_default(),
-            ports: 0,
-            remote_endpoints: network.endpoints.len() as u32,
+        let network = |network: &Network| {
+            let ports =
+                site.devices.iter().filter(|device| device.port().is_some_and(|port| port.network == network.name));
+            NetworkStatus::new(network, site.network_mtu(network).unwrap_or_default(), ports.count())
         };
         NodeStatus {
             networks: site.networks.iter().map(network).collect(),

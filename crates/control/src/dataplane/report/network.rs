@@ -12,15 +12,9 @@ use crate::dataplane::networks::{Attached, Networks};
 use crate::status::{NetworkStatus, PortCounts, PortStatus, UnderlayAbsence, UnderlayStatus};
 
 pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
-    let status = |network: &config::Network| NetworkStatus {
-        name: network.name.clone(),
-        tenant: network.tenant.clone(),
-        vni: network.vni.get(),
-        subnets: network.cidr.iter().map(ToString::to_string).collect(),
-        gateways: network.gateway.iter().map(ToString::to_string).collect(),
-        mtu: networks.mtu(&network.name).unwrap_or_default(),
-        ports: networks.ports_of(&network.name) as u32,
-        remote_endpoints: network.endpoints.len() as u32,
+    let status = |network: &config::Network| {
+        let mtu = networks.mtu(&network.name).unwrap_or_default();
+        NetworkStatus::new(network, mtu, networks.ports_of(&network.name))
     };
     networks.iter().map(status).collect()
 }
