@@ -45,6 +45,9 @@ impl Interface {
         if !interface.up {
             return Err(text(&PortError::Down { name: interface.name }));
         }
+        if interface.state.is_without_carrier() {
+            return Err(text(&PortError::NoCarrier { name: interface.name }));
+        }
         let addresses = match settings.addresses.as_slice() {
             [] => interface.addresses.iter().map(|(address, _)| *address).filter(|a| !is_link_local(*a)).collect(),
             given => given.to_vec(),
