@@ -315,7 +315,7 @@ impl<S: TenantScheduler> Core<S> {
         }
         for number in touched.drain(..) {
             let queue = self.queues[number as usize].as_deref();
-            if queue.is_some_and(|queue| queue.taken == 0 && queue.stop_deadline().is_some()) {
+            if queue.is_some_and(|queue| queue.is_settled() && queue.stop_deadline().is_some()) {
                 self.end_queue(number);
             }
         }

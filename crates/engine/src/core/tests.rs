@@ -1,6 +1,7 @@
 //! One core, driven by hand, with a scheduler that writes down what it is told.
 
 mod frames;
+mod loans;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -52,7 +53,14 @@ impl TenantScheduler for Recorder {
 
 /// A core without queues, and what it tells the control thread.
 fn bare(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>) {
+    let (core, events, _) = beside_another(tables);
+    (core, events)
+}
+
+/// The same, and what it tells a second core.
+fn beside_another(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>, Inbox<ToCore>) {
     let (peer, inbox) = mailbox().unwrap();
+    let (other, other_inbox) = mailbox().unwrap();
     let (control, events) = mailbox().unwrap();
     let core = Core::new(CoreParts {
         index: CoreIndex(0),
@@ -60,15 +68,15 @@ fn bare(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>) {
         io: IoContext::new(64).unwrap(),
         notifier: Notifier::new().unwrap(),
         inbox,
-        peers: vec![peer],
+        peers: vec![peer, other],
         control,
         counters: Arc::new(CoreCounters::default()),
         idle_after_ns: None,
-        parcels: [AtomicUsize::new(0)].into(),
+        parcels: [AtomicUsize::new(0), AtomicUsize::new(0)].into(),
         tables,
     })
     .unwrap();
-    (core, events)
+    (core, events, other_inbox)
 }
 
 fn core_with(guest: &Guest, volume: &Arc<Volume>) -> Core<Recorder> {
