@@ -7,6 +7,7 @@ pub mod buffer;
 pub mod clock;
 pub mod cpu;
 pub mod iovec;
+pub mod lines;
 pub mod lock;
 pub mod namespace;
 pub mod net;
