@@ -8,6 +8,7 @@ pub mod cached;
 pub mod clock;
 pub mod cpu;
 pub mod iovec;
+pub mod lines;
 pub mod lock;
 pub mod namespace;
 pub mod net;
