@@ -9,7 +9,8 @@ use softdpu_sched::{Nanos, TenantScheduler, Work};
 use softdpu_storage::{Attachment, Volume, VolumeError};
 use softdpu_sys::clock;
 
-use super::{Core, finish_here, here};
+use super::disk::finish_here;
+use super::{Core, here};
 use crate::message::{CoreIndex, Ending, FromCore, QueueKey, QueueUpdate, ToCore};
 use crate::queue::{Role, RunningQueue, State};
 
