@@ -76,8 +76,8 @@ impl Interface {
 /// interface, and AF_XDP over a veth pair would bring frames whose checksums nobody has finished.
 fn best(settings: &config::Underlay, mtu: u16) -> Result<Socket, String> {
     let fits = usize::from(mtu) + ETHERNET_HEADER <= MAX_LEN;
-    let too_long = || format!("its frames are longer than the {MAX_LEN} bytes that AF_XDP takes");
-    let reason = match fits.then(|| xdp(settings)).unwrap_or_else(|| Err(too_long())) {
+    let too_long = format!("its frames are longer than the {MAX_LEN} bytes that AF_XDP takes");
+    let reason = match if fits { xdp(settings) } else { Err(too_long) } {
         Ok(xdp) if xdp.socket.zero_copy() => return Ok(xdp.socket()),
         // It is closed, and its program detached, before the other one is opened.
         Ok(_) => "its driver does not do AF_XDP without copies".to_owned(),
