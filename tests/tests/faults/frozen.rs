@@ -27,31 +27,43 @@ const DEADLINE: Duration = Duration::from_secs(4);
 /// A file system that can be held up, and where the volume's file is on it.
 struct Scene {
     ext4: Ext4,
+    _other: Ext4,
     file: PathBuf,
     site: String,
 }
 
-/// Runs a scenario with a volume `held` on a file system of its own, and a file `local` elsewhere, both at one core.
+/// Makes a file system with a volume's file on it.
+fn file_system(lab: &Lab, name: &str) -> Result<(Ext4, PathBuf), Failure> {
+    let folder = lab.path().join(name);
+    let ext4 = Ext4::mount(&lab.image(&format!("{name}.img"), 32 * MIB)?, &folder)?;
+    let file = folder.join("disk");
+    std::fs::write(&file, vec![0; 4 * MIB as usize]).context("writing a volume's file")?;
+    Ok((ext4, file))
+}
+
+/// Runs a scenario with three volumes at one core: `held` on a file system of its own, `local` on another, and `memory`.
+///
+/// `local` goes around the page cache: of those who write through it, the kernel gives one of 64 places to a file, by its
+/// address, and makes one wait for the other where two files have the same.
 fn run(test: &str, name: &str, direct: bool, scenario: impl FnOnce(&Lab, &Scene) -> Result<(), Failure>) {
     if !possible(test, &[]) {
         return;
     }
     Lab::run(name, |lab| {
-        let (image, folder) = (lab.image("image", 32 * MIB)?, lab.path().join("small"));
-        let ext4 = match Ext4::mount(&image, &folder) {
-            Ok(ext4) => ext4,
+        let both = file_system(lab, "small").and_then(|held| Ok((held, file_system(lab, "other")?)));
+        let ((ext4, file), (other, elsewhere)) = match both {
+            Ok(both) => both,
             Err(error) => {
                 skip(test, &format!("no ext4 on a loop device (root, losetup, mkfs.ext4): {error}"));
                 return Ok(());
             }
         };
-        let file = folder.join("disk");
-        std::fs::write(&file, vec![0; 4 * MIB as usize]).context("writing the volume's file")?;
-        let backend = |path: &Path, more: &str| format!("file = {{ path = \"{}\"{more} }}", path.display());
-        let elsewhere = lab.image("elsewhere", MIB)?;
-        let more = if direct { ", direct = true" } else { "" };
-        let site = node(&[0]) + &disk("held", &backend(&file, more), 1) + &disk("local", &backend(&elsewhere, ""), 1);
-        scenario(lab, &Scene { ext4, file, site })
+        let backend = |path: &Path, direct| format!("file = {{ path = \"{}\", direct = {direct} }}", path.display());
+        let site = node(&[0])
+            + &disk("held", &backend(&file, direct), 1)
+            + &disk("local", &backend(&elsewhere, true), 1)
+            + &disk("memory", "memory = { size = \"1 MiB\" }", 1);
+        scenario(lab, &Scene { ext4, _other: other, file, site })
     });
 }
 
@@ -245,7 +257,7 @@ fn a_data_plane_that_is_killed_over_a_hung_file_system_is_replaced_and_its_write
         run("kill over a hung file system", "frozen-kill", direct, |lab, scene| {
             let mut daemon = Daemon::start(lab.path(), &scene.site)?;
             let mut held = connect(&daemon, "held", &Options { inflight: true, ..Options::default() })?;
-            let mut local = connect(&daemon, "local", &Options { inflight: true, ..Options::default() })?;
+            let mut local = connect(&daemon, "memory", &Options { inflight: true, ..Options::default() })?;
             let frozen = scene.ext4.freeze()?;
             let tags = hang(&daemon, &mut held)?;
             let took = daemon.kill_data_plane()?;
