@@ -56,6 +56,19 @@ impl SlowDisk {
         })
     }
 
+    /// Takes a member out: what it begins from here on is not limited; what it has begun is.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn release(&self, member: u32) -> Result<(), Error> {
+        std::fs::write(self.root(), member.to_string())
+    }
+
+    /// Where everybody is.
+    fn root(&self) -> PathBuf {
+        Path::new(if self.version == 1 { V1 } else { V2 }).join("cgroup.procs")
+    }
+
     /// The file that takes the process ids of members.
     pub fn members(&self) -> PathBuf {
         self.group.join("cgroup.procs")
@@ -66,9 +79,8 @@ impl Drop for SlowDisk {
     fn drop(&mut self) {
         let _ = self.limit(None);
         // Members that live on go back to where everybody is.
-        let root = Path::new(if self.version == 1 { V1 } else { V2 }).join("cgroup.procs");
         for member in std::fs::read_to_string(self.members()).unwrap_or_default().lines() {
-            let _ = std::fs::write(&root, member);
+            let _ = std::fs::write(self.root(), member);
         }
         let _ = std::fs::remove_dir(&self.group);
     }

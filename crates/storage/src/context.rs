@@ -184,6 +184,10 @@ impl IoContext {
                 let Some(engine) = &mut self.files else { return };
                 for request in requests.drain(..) {
                     let ended = match volume.admit(&request) {
+                        Ok(()) if file.has_to_wait(&request) => {
+                            engine.hold(file, request);
+                            None
+                        }
                         Ok(()) => engine.submit(file, request),
                         Err(error) => {
                             volume.count(error);

@@ -138,6 +138,10 @@ impl<M: IoMemory, T> Ring<M, T> {
             .setup_cqsize(entries * 2)
             .build(entries)?;
         ring.submitter().register_files_sparse(files)?;
+        // Operations that cannot be begun without blocking each take one of the kernel's workers for as long as they block. By
+        // default these are a few per CPU for all regular files: one file system that hangs would have them all. An older
+        // kernel (before 5.15) keeps its default.
+        let _ = ring.submitter().register_iowq_max_workers(&mut [entries, 0]);
         let slot = || Slot { held: None, file: FileIndex(0), generation: 0, vecs: Vec::new() };
         Ok(Ring {
             ring,
@@ -191,6 +195,12 @@ impl<M: IoMemory, T> Ring<M, T> {
     #[inline]
     pub fn in_flight(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Of those, the ones on this file.
+    #[inline]
+    pub fn in_flight_on(&self, file: FileIndex) -> usize {
+        self.files.get(file.0 as usize).map_or(0, |place| place.in_flight as usize)
     }
 
     /// Prepares an operation; [`submit`](Self::submit) sends it. Of a memory shorter than the operation, or of one in too

@@ -1,8 +1,7 @@
 //! A volume on a block device of the host: a loop device.
 
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 
 use softdpu_bench::front_end::{Options, Request};
@@ -10,35 +9,10 @@ use softdpu_tests::{Context, Daemon, Failure, Lab, skip, wait_until};
 
 use crate::common::*;
 use crate::load::Load;
+use crate::loops::Loop;
 
 const KILLS: u64 = 3;
 const HOLE: u32 = 1 << 20;
-
-fn losetup(arguments: &[&str]) -> Result<String, Failure> {
-    let output = Command::new("losetup").args(arguments).output().context("losetup")?;
-    if output.status.success() {
-        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    }
-    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-    Err(Failure::new(format!("losetup {}: {said}", arguments.join(" "))))
-}
-
-/// A block device whose content is a file.
-struct Loop(PathBuf);
-
-impl Loop {
-    fn new(image: &Path) -> Result<Loop, Failure> {
-        Ok(Loop(losetup(&["--find", "--show", text(image)?])?.into()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        if let Ok(device) = text(&self.0) {
-            let _ = losetup(&["--detach", device]);
-        }
-    }
-}
 
 #[test]
 fn a_block_device_is_read_written_discarded_grown_and_outlives_killed_data_planes() {
@@ -60,7 +34,7 @@ fn a_block_device_is_read_written_discarded_grown_and_outlives_killed_data_plane
 }
 
 fn scenario(lab: &Lab, image: &Path, device: &Loop) -> Result<(), Failure> {
-    let backend = format!("device = {{ path = \"{}\" }}", device.0.display());
+    let backend = format!("device = {{ path = \"{}\" }}", device.path().display());
     let mut daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &backend, 2)))?;
     assert_eq!(volume(&daemon, "data")?["kind"], "device");
     let options = Options { queues: 2, inflight: true, ..Options::default() };
@@ -95,7 +69,7 @@ fn scenario(lab: &Lab, image: &Path, device: &Loop) -> Result<(), Failure> {
 
     let grown = std::fs::OpenOptions::new().write(true).open(image).context("opening the image")?;
     grown.set_len(24 * MIB).context("growing the image")?;
-    losetup(&["--set-capacity", text(&device.0)?])?;
+    device.resize()?;
     daemon.grow("data", "24 MiB")?;
     front_end.read_config().context("reading the configuration space")?;
     assert_eq!(front_end.capacity() * 512, 24 * MIB);

@@ -4,7 +4,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -138,6 +139,40 @@ pub fn data(front_end: &mut FrontEnd, tag: u16, len: u32) -> Result<Vec<u8>, Fai
     let buffer = front_end.queue_mut(0).data(tag, len).context("looking at data")?;
     buffer.read_at(0, &mut bytes).context("copying data")?;
     Ok(bytes)
+}
+
+/// How long another device's requests took.
+pub struct Bystander(Vec<Duration>);
+
+impl Bystander {
+    /// Asserts that nothing held them up.
+    pub fn are_undisturbed(&self) {
+        let median = self.0[self.0.len() / 2];
+        assert!(self.0.len() > 10 && median < Duration::from_millis(50), "{} requests, {median:?}", self.0.len());
+    }
+}
+
+/// Does `act` while another device writes and reads.
+pub fn beside<T>(other: &mut FrontEnd, act: impl FnOnce() -> T) -> (T, Result<Bystander, Failure>) {
+    let over = AtomicBool::new(false);
+    let run = || {
+        let mut latencies = Vec::new();
+        while !over.load(SeqCst) {
+            let start = Instant::now();
+            write(other, 0, &[1; 4096])?;
+            read(other, 0, 4096)?;
+            latencies.push(start.elapsed() / 2);
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        latencies.sort();
+        Ok(Bystander(latencies))
+    };
+    std::thread::scope(|scope| {
+        let beside = scope.spawn(run);
+        let acted = act();
+        over.store(true, SeqCst);
+        (acted, beside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    })
 }
 
 /// The entry called `name` of a list in `status`.

@@ -46,9 +46,7 @@ fn reset(daemon: &Daemon, slow: &SlowDisk, rate: u64, message: &Message) -> Resu
     let tag: Tag = queue.submit(Request::Read { sector: READ_AT, len: LEN }).context("adding a read")?;
     queue.submit(Request::Write { sector: WRITE_AT, data: &[OLD; LEN as usize] }).context("adding a write")?;
     queue.publish();
-    wait_until("status to show both requests in flight", WAIT, || {
-        Ok((device(daemon)?["queues"][0]["inflight"] == 2).then_some(()))
-    })?;
+    in_flight(daemon, 2)?;
     let start = Instant::now();
     front_end.control().call(message, &[]).context("resetting")?;
     let took = start.elapsed();
@@ -109,5 +107,44 @@ fn scenario(lab: &Lab, folder: &Path, slow: &SlowDisk) -> Result<(), Failure> {
     write(&mut next, WRITE_AT, &[NEW; LEN as usize])?;
     assert!(read(&mut next, WRITE_AT, LEN)? == [NEW; LEN as usize]);
     drop(next);
+    overtaking(&daemon, slow)?;
     daemon.stop()
+}
+
+/// A write that was given up is held up by the kernel; what is written after it is not.
+fn overtaking(daemon: &Daemon, slow: &SlowDisk) -> Result<(), Failure> {
+    let protocol = ProtocolFeatures::RESET_DEVICE;
+    let options = Options { max_transfer: LEN, protocol, timeout: WAIT, ..Options::default() };
+    let mut front_end = connect(daemon, "slow", &options)?;
+    slow.limit(Some(HANGING)).context("slowing the disk")?;
+    let old = Request::Write { sector: WRITE_AT, data: &[OLD; LEN as usize] };
+    front_end.queue_mut(0).submit(old).context("adding a write")?;
+    front_end.queue_mut(0).publish();
+    in_flight(daemon, 1)?;
+    front_end.control().call(&Message::ResetDevice, &[]).context("resetting")?;
+    drop(front_end);
+    // The disk is slow for what has been begun, and as fast as ever for what is begun from here on.
+    slow.release(daemon.data_plane()?.0).context("taking the data plane out of the cgroup")?;
+
+    let mut next = connect(daemon, "slow", &Options { max_transfer: LEN, ..Options::default() })?;
+    write(&mut next, WRITE_AT + 1024, &[NEW; 4096])?;
+    let queue = next.queue_mut(0);
+    let new = Request::Write { sector: WRITE_AT, data: &[NEW; LEN as usize] };
+    queue.submit(new).context("adding a newer write")?;
+    queue.publish();
+    in_flight(daemon, 1)?;
+    let detail = volume(daemon, "slow")?["detail"].as_str().unwrap_or_default().to_owned();
+    assert!(detail.contains("1 write"), "status does not say what requests wait for: {detail:?}");
+    slow.limit(None).context("lifting the limit")?;
+    let done = next.queue_mut(0).wait(WAIT).context("waiting for the newer write")?;
+    assert_eq!(done.status, OK);
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(read(&mut next, WRITE_AT, LEN)? == [NEW; LEN as usize], "an old write landed after a newer one");
+    Ok(())
+}
+
+fn in_flight(daemon: &Daemon, requests: u64) -> Result<(), Failure> {
+    wait_until(&format!("status to show {requests} requests in flight"), WAIT, || {
+        Ok((device(daemon)?["queues"][0]["inflight"] == requests).then_some(()))
+    })
 }

@@ -474,6 +474,27 @@ mod tests {
     }
 
     #[test]
+    fn an_endpoint_that_the_site_file_never_had_leaves_nothing_behind_when_it_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut desired = Desired::load(networked(folder.path())).unwrap();
+        desired.commit(&members("a", &[("10.0.0.7", "192.0.2.3")], &[])).unwrap();
+        desired.commit(&members("a", &[("10.0.0.7", "192.0.2.4")], &["10.0.0.7"])).unwrap();
+        desired.commit(&members("a", &[], &["10.0.0.7"])).unwrap();
+        assert_eq!(desired.overlay, Overlay::default());
+
+        // One of the site file's that moved and went stays gone.
+        desired.commit(&members("a", &[("10.0.0.2", "192.0.2.3")], &["10.0.0.2"])).unwrap();
+        desired.commit(&members("a", &[], &["10.0.0.2"])).unwrap();
+        let again = Desired::load(networked(folder.path())).unwrap();
+        let addresses = |desired: &Desired| -> Vec<IpAddr> {
+            let network = desired.site().network("a").unwrap();
+            network.endpoints.iter().flat_map(|endpoint| endpoint.addresses.clone()).collect()
+        };
+        assert_eq!(addresses(&again), ["10.0.0.3".parse::<IpAddr>().unwrap()]);
+        assert_eq!(addresses(&again), addresses(&desired));
+    }
+
+    #[test]
     fn changes_that_contradict_the_site_are_refused_with_the_reason() {
         let folder = tempfile::tempdir().unwrap();
         let desired = Desired::load(site(folder.path())).unwrap();

@@ -9,10 +9,12 @@ use rustix::io::Errno;
 use super::hand_over::HandOver;
 use super::opener::{Backing, Opened};
 use super::poller::{EventFlags, Token};
-use super::process::Process;
+use super::process::{Exit, Process};
 use super::restart::RestartPolicy;
 use super::state::Supervisor;
-use crate::link::{Death, Down, LinkError, Open, OpenFailure, REFS_PAUSE, SharedFd, SupervisorLink, Up, monotonic_ns};
+use crate::link::{
+    BEAT, Death, Down, LinkError, Open, OpenFailure, REFS_PAUSE, SharedFd, SupervisorLink, Up, monotonic_ns,
+};
 use crate::status::DataPlaneState;
 
 /// Nothing more is taken from front ends while so many messages wait to be taken by the data plane. A front end that
@@ -23,10 +25,18 @@ const MOST_QUEUED: usize = 256;
 /// The most descriptors the vault holds.
 const MAX_VAULT: usize = 16 << 10;
 
+/// A data plane that has said nothing for this long may be dead without its end being told.
+const OVERDUE: Duration = BEAT.saturating_add(Duration::from_millis(500));
+
+/// So often that is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
 /// The data plane as the supervisor sees it.
 #[derive(Default)]
 pub(super) struct Plane {
     pub(super) running: Option<Running>,
+    /// Those that are dead and cannot be reaped yet, with their incarnations.
+    hanging: Vec<(u64, Box<dyn Process>)>,
     /// How many were started.
     pub(super) incarnation: u64,
     /// When the next is started, while none runs.
@@ -51,6 +61,8 @@ pub(super) struct Running {
     link_is_done: bool,
     started: Instant,
     beat: Instant,
+    /// When to look whether it [hangs](Process::hangs).
+    look: Instant,
     /// Why the supervisor killed it.
     killed: Option<String>,
 }
@@ -112,6 +124,7 @@ impl Supervisor {
             link_is_done: false,
             started: now,
             beat: now,
+            look: now + OVERDUE,
             killed: None,
         });
         let start = Down::Start {
@@ -296,25 +309,71 @@ impl Supervisor {
         if let Some(running) = self.plane.running.as_mut().filter(|running| running.killed.is_none()) {
             tracing::error!(pid = running.process.id(), reason, "killing the data plane");
             running.killed = Some(reason.to_owned());
+            running.look = Instant::now() + LOOK;
             running.process.kill();
         }
     }
 
-    /// The data plane is dead: takes what it said last, and starts the next.
+    /// When to look whether the data plane is dead although its end is not told.
+    pub(super) fn look_due(&self) -> Option<Instant> {
+        self.plane.running.as_ref().map(|running| running.look)
+    }
+
+    /// Looks whether it is. A process whose operation hangs in the kernel has no end that could be waited for, and nobody
+    /// else's requests are to wait for it: what it may still write is the fences' to keep from what comes after.
+    pub(super) fn look_after_plane(&mut self, now: Instant) {
+        let Some(running) = &mut self.plane.running else { return };
+        let overdue = running.beat + OVERDUE;
+        if now < overdue && running.killed.is_none() {
+            running.look = overdue;
+            return;
+        }
+        running.look = now + LOOK;
+        if let Some(exit) = running.process.exit() {
+            self.plane_is_dead(exit, false);
+        } else if let Some(exit) = running.process.hangs() {
+            tracing::warn!(
+                pid = running.process.id(),
+                "the data plane is dead, but the kernel is in the middle of an operation of its that hangs"
+            );
+            self.plane_is_dead(exit, true);
+        }
+    }
+
+    /// A data plane can be reaped.
     pub(super) fn plane_ended(&mut self, incarnation: u64) {
+        if let Some(at) = self.plane.hanging.iter().position(|(other, _)| *other == incarnation) {
+            if let (_, process) = &mut self.plane.hanging[at]
+                && process.exit().is_some()
+            {
+                tracing::info!(pid = process.id(), incarnation, "what hung of a dead data plane is over");
+                self.poller.forget(process.end(), Token::End { incarnation });
+                self.plane.hanging.swap_remove(at);
+            }
+            return;
+        }
         if incarnation != self.plane.incarnation {
             return;
         }
-        let Some(exit) = self.plane.running.as_mut().and_then(|running| running.process.exit()) else {
-            return;
-        };
+        if let Some(exit) = self.plane.running.as_mut().and_then(|running| running.process.exit()) {
+            self.plane_is_dead(exit, false);
+        }
+    }
+
+    /// The data plane is dead: takes what it said last, and starts the next.
+    fn plane_is_dead(&mut self, exit: Exit, hangs: bool) {
+        let incarnation = self.plane.incarnation;
         let at_ns = monotonic_ns();
         self.hear();
         let Some(running) = self.plane.running.take() else {
             return;
         };
-        self.poller.forget(running.process.end(), Token::End { incarnation });
         self.poller.forget(running.link.as_fd(), Token::Link { incarnation });
+        if hangs {
+            self.plane.hanging.push((incarnation, running.process));
+        } else {
+            self.poller.forget(running.process.end(), Token::End { incarnation });
+        }
         let lived = running.started.elapsed();
         let served = running.serves_since.map_or(Duration::ZERO, |since| since.elapsed());
         let killed = running.killed;

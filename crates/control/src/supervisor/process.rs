@@ -30,6 +30,9 @@ pub trait Process: Send {
     fn kill(&mut self);
     /// How it ended, if it has; reaps it.
     fn exit(&mut self) -> Option<Exit>;
+    /// How it ended, where it cannot be reaped although nothing of it will run again: the kernel is in the middle of an
+    /// operation of its (a write to a file system that hangs, say) and keeps it until that is over, which may be never.
+    fn hangs(&mut self) -> Option<Exit>;
 }
 
 /// How a process ended.
@@ -129,5 +132,94 @@ impl Process for RunningProgram {
             Ok(status) => status.map(Exit::from),
             Err(error) => Some(Exit { reason: format!("lost: {error}"), sent: false }),
         }
+    }
+
+    fn hangs(&mut self) -> Option<Exit> {
+        let folder = PathBuf::from(format!("/proc/{}", self.child.id()));
+        let leader = std::fs::read_to_string(folder.join("stat")).ok()?;
+        let end = Stat::parse(&leader)?.end()?;
+        // A thread that is gone by the time it is looked at will not run either.
+        let stats = std::fs::read_dir(folder.join("task")).ok()?.flatten().map(|task| task.path().join("stat"));
+        let mut stats = stats.filter_map(|stat| std::fs::read_to_string(stat).ok());
+        stats.all(|stat| Stat::parse(&stat).is_some_and(|stat| stat.will_not_run())).then(|| Exit::from(end))
+    }
+}
+
+/// What `/proc/PID/stat` and `/proc/PID/task/TID/stat` tell of a thread's end (proc_pid_stat(5)).
+struct Stat {
+    state: char,
+    flags: u32,
+    /// As wait(2) gives it.
+    exit_code: i32,
+}
+
+impl Stat {
+    /// It is on its way out.
+    const PF_EXITING: u32 = 0x4;
+    /// It is one of io_uring's workers, which never leave the kernel.
+    const PF_IO_WORKER: u32 = 0x10;
+
+    fn parse(text: &str) -> Option<Stat> {
+        // The program's name is in brackets and may have any character; fields are counted from 1, and it is the second.
+        let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3).copied();
+        Some(Stat {
+            state: field(3)?.chars().next()?,
+            flags: field(9)?.parse().ok()?,
+            exit_code: field(52)?.parse().ok()?,
+        })
+    }
+
+    /// How the process ended, if this is its first thread and has. It ends with all others: each has a deadly signal by
+    /// then, and takes it before it would leave the kernel.
+    fn end(&self) -> Option<ExitStatus> {
+        (self.state == 'Z').then(|| ExitStatus::from_raw(self.exit_code))
+    }
+
+    /// Whether a thread of such a process will execute none of its instructions any more.
+    fn will_not_run(&self) -> bool {
+        let sleeps_through_signals = self.state == 'D';
+        matches!(self.state, 'Z' | 'X')
+            || sleeps_through_signals
+            || self.flags & (Stat::PF_EXITING | Stat::PF_IO_WORKER) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A line of /proc with what matters here.
+    fn stat(state: char, flags: u32, exit_code: i32) -> Stat {
+        let rest = "0 ".repeat(42);
+        let text = format!("4711 (iou) D (x) {state} 1 2 3 0 -1 {flags} {rest}{exit_code}\n");
+        Stat::parse(&text).unwrap()
+    }
+
+    #[test]
+    fn a_process_has_ended_when_its_first_thread_has_and_none_of_the_others_will_run() {
+        const KILLED: i32 = signal_hook::consts::SIGKILL;
+        let exit = Exit::from(stat('Z', 0x40_0004, KILLED).end().unwrap());
+        assert_eq!(exit, Exit { reason: "killed by SIGKILL".into(), sent: true });
+        for alive in ['R', 'S', 'D'] {
+            assert!(stat(alive, 0x40_0000, KILLED).end().is_none(), "{alive}");
+        }
+        assert!(stat('D', 0x40_0010, 0).will_not_run(), "a worker of io_uring");
+        assert!(stat('R', 0x40_0004, 0).will_not_run(), "on its way out");
+        assert!(stat('D', 0x40_0000, 0).will_not_run(), "in a system call that no signal ends");
+        for state in ['R', 'S', 'T', 't'] {
+            assert!(!stat(state, 0x40_0000, 0).will_not_run(), "{state}");
+        }
+    }
+
+    #[test]
+    fn a_process_that_lives_does_not_hang_and_one_that_was_killed_is_reaped() {
+        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut process = RunningProgram { child, pidfd: None };
+        assert_eq!((process.hangs(), process.exit()), (None, None));
+        process.kill();
+        let _ = process.child.wait();
+        assert_eq!(process.exit().unwrap().reason, "killed by SIGKILL");
+        assert_eq!(process.hangs(), None, "nothing is left of it");
     }
 }

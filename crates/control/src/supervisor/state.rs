@@ -232,7 +232,7 @@ impl Supervisor {
 
     fn next_deadline(&self) -> Option<Instant> {
         let trial = self.plane.running.as_ref().and_then(|running| running.hand_over.due());
-        let plane = [self.plane.start_at, self.silence_ends(), trial];
+        let plane = [self.plane.start_at, self.silence_ends(), self.look_due(), trial];
         let others = [self.held_up_until, self.accept_at, self.readmit_at, self.stopping, self.notifier.due()];
         plane.into_iter().chain(others).flatten().min()
     }
@@ -244,6 +244,9 @@ impl Supervisor {
         }
         if due(self.silence_ends()) {
             self.plane_is_silent();
+        }
+        if due(self.look_due()) {
+            self.look_after_plane(now);
         }
         if due(self.plane.running.as_ref().and_then(|running| running.hand_over.due())) {
             self.next_trial();

@@ -7,6 +7,9 @@
 //! ```
 //!
 //! Each step is one operation of the ring; what comes back short goes again for the rest.
+//!
+//! The ring is shared by all files of a core, and a file whose disk or server hangs gives nothing back: a file may have as
+//! many operations in it as there is room left. So there always is some for others, however many hang.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,6 +23,7 @@ use softdpu_memory::GuestBuffer;
 use softdpu_sys::uring::{Completion, FileIndex, Operation, Ring, Ticket};
 use softdpu_sys::{AlignedBuffer, IoMemory, IoVec, OneOf, cached, iovec};
 
+use super::landings::Landing;
 use super::{Direct, FileBacking};
 use crate::volume::Backing;
 use crate::{Done, IoError, Op, Request, Volume, VolumeError};
@@ -37,6 +41,8 @@ const ZEROES: usize = 256 << 10;
 const REFUSED: Duration = Duration::from_secs(5);
 /// The pause before it is.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
+/// How often requests are looked at that wait for [`Landings`](super::landings::Landings).
+const HOLD_PAUSE: Duration = Duration::from_millis(5);
 /// Bounce buffers kept for the next request.
 const SPARE: usize = 8;
 
@@ -69,6 +75,8 @@ struct Flight {
     refused_since: Option<Instant>,
     /// Nobody waits for it any more.
     abandoned: bool,
+    /// What it may still change then.
+    landing: Option<Landing>,
 }
 
 /// The most bytes of a read that is looked for in the page cache before the ring is asked.
@@ -138,12 +146,29 @@ impl OpenFile {
             _ => None,
         }
     }
+
+    /// Whether something that was given up may still change the request's bytes.
+    #[inline]
+    pub(crate) fn has_to_wait(&self, request: &Request) -> bool {
+        let landings = self.backing().map(|backing| &backing.landings).filter(|landings| landings.count() > 0);
+        landings.is_some_and(|landings| {
+            request.op != Op::Flush && landings.touch(request.offset..request.offset.saturating_add(request.len))
+        })
+    }
+}
+
+/// What of a file found no room in the ring, in order.
+struct Line {
+    file: Arc<OpenFile>,
+    waiting: VecDeque<(Memory, Flight)>,
 }
 
 pub(crate) struct Engine {
     ring: Ring<Memory, Flight>,
-    /// What found no room in the ring, in order.
-    backlog: VecDeque<(Memory, Flight)>,
+    /// One line for each file that has something waiting.
+    backlog: Vec<Line>,
+    /// Requests whose bytes something that was given up may still change.
+    held: Vec<(Arc<OpenFile>, Request)>,
     /// What the kernel could not begin, to be tried again with the next [`sweep`](Engine::sweep).
     refused: Vec<(Memory, Flight)>,
     spare: Vec<AlignedBuffer>,
@@ -158,7 +183,8 @@ impl Engine {
         let ring = Ring::new(entries, FILES).map_err(VolumeError::Ring)?;
         Ok(Engine {
             ring,
-            backlog: VecDeque::new(),
+            backlog: Vec::new(),
+            held: Vec::new(),
             refused: Vec::new(),
             spare: Vec::new(),
             vecs: Vec::new(),
@@ -177,7 +203,7 @@ impl Engine {
     }
 
     pub(crate) fn detach(&mut self, file: &Arc<OpenFile>, given_up: &mut Vec<u64>) {
-        self.abandon_where(|flight| Arc::ptr_eq(&flight.file, file), given_up);
+        self.abandon_where(|other, _| Arc::ptr_eq(other, file), given_up);
         self.ring.remove_file(file.index);
     }
 
@@ -219,6 +245,7 @@ impl Engine {
             guest: None,
             refused_since: None,
             abandoned: false,
+            landing: None,
         };
         let memory = match op {
             Op::Read | Op::Write => {
@@ -278,18 +305,67 @@ impl Engine {
         } else {
             memory
         };
-        if !self.backlog.is_empty() || self.ring.room() == 0 {
-            self.backlog.push_back((memory, flight));
-            return;
+        match self.backlog.iter().position(|line| Arc::ptr_eq(&line.file, &flight.file)) {
+            Some(at) => self.backlog[at].waiting.push_back((memory, flight)),
+            None if self.has_room(&flight.file) => self.push(memory, flight),
+            None => {
+                let file = Arc::clone(&flight.file);
+                self.backlog.push(Line { file, waiting: VecDeque::from([(memory, flight)]) });
+            }
         }
-        self.push(memory, flight);
     }
 
+    /// Whether a file may have one more operation in the ring.
+    #[inline]
+    fn has_room(&self, file: &OpenFile) -> bool {
+        self.ring.room() > self.ring.in_flight_on(file.index)
+    }
+
+    /// For a flight whose file [has room](Self::has_room).
     fn push(&mut self, memory: Memory, flight: Flight) {
         let operation = operation(&memory, &flight);
-        if let Err(back) = self.ring.push(flight.file.index, operation, memory, flight) {
-            self.backlog.push_front(back);
+        if let Err((memory, flight)) = self.ring.push(flight.file.index, operation, memory, flight) {
+            let file = Arc::clone(&flight.file);
+            self.backlog.push(Line { file, waiting: VecDeque::from([(memory, flight)]) });
         }
+    }
+
+    /// Moves what waits into the ring, as far as there is room; whether something was.
+    fn refill(&mut self) -> bool {
+        let mut more = false;
+        for at in (0..self.backlog.len()).rev() {
+            while self.has_room(&self.backlog[at].file)
+                && let Some((memory, flight)) = self.backlog[at].waiting.pop_front()
+            {
+                self.push(memory, flight);
+                more = true;
+            }
+            if self.backlog[at].waiting.is_empty() {
+                self.backlog.swap_remove(at);
+            }
+        }
+        more
+    }
+
+    /// Keeps a request that [has to wait](OpenFile::has_to_wait).
+    #[cold]
+    pub(crate) fn hold(&mut self, file: &Arc<OpenFile>, request: Request) {
+        self.outstanding += 1;
+        self.held.push((Arc::clone(file), request));
+    }
+
+    /// Begins what has to wait no longer.
+    #[cold]
+    fn release(&mut self, done: &mut Vec<Done>) {
+        for (file, request) in std::mem::take(&mut self.held) {
+            if file.has_to_wait(&request) {
+                self.held.push((file, request));
+            } else {
+                self.outstanding -= 1;
+                done.extend(self.submit(&file, request));
+            }
+        }
+        self.ring.submit();
     }
 
     /// Sends what was submitted to the kernel.
@@ -301,6 +377,9 @@ impl Engine {
     /// Collects what has ended.
     #[inline]
     pub(crate) fn poll(&mut self, done: &mut Vec<Done>) {
+        if !self.held.is_empty() {
+            self.release(done);
+        }
         if self.ring.in_flight() == 0 {
             return;
         }
@@ -312,19 +391,22 @@ impl Engine {
                 more = true;
             }
         }
-        while self.ring.room() > 0 {
-            let Some((memory, flight)) = self.backlog.pop_front() else { break };
-            self.push(memory, flight);
-            more = true;
+        if !self.backlog.is_empty() {
+            more |= self.refill();
         }
         if more {
             self.ring.submit();
         }
     }
 
-    /// When [`sweep`](Self::sweep) has something to try again.
+    /// When [`sweep`](Self::sweep) or [`poll`](Self::poll) has something to try again.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        (!self.refused.is_empty()).then(|| Instant::now() + REFUSED_PAUSE)
+        let pause = match (self.refused.is_empty(), self.held.is_empty()) {
+            (false, _) => REFUSED_PAUSE,
+            (true, false) => HOLD_PAUSE,
+            (true, true) => return None,
+        };
+        Some(Instant::now() + pause)
     }
 
     /// Tries again what the kernel could not begin. Lets go of what was abandoned and has ended since: nobody polls for it, and it keeps its file open, and so locked, and
@@ -451,15 +533,18 @@ impl Engine {
     }
 
     pub(crate) fn abandon(&mut self, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
-        self.abandon_where(|flight| matches(flight.token), given_up);
+        self.abandon_where(|_, token| matches(token), given_up);
     }
 
-    fn abandon_where(&mut self, mut matches: impl FnMut(&Flight) -> bool, given_up: &mut Vec<u64>) {
+    fn abandon_where(&mut self, mut matches: impl FnMut(&Arc<OpenFile>, u64) -> bool, given_up: &mut Vec<u64>) {
         let before = given_up.len();
         let mut cancel: Vec<Ticket> = Vec::new();
         for (ticket, flight) in self.ring.payloads() {
-            if !flight.abandoned && matches(flight) {
+            if !flight.abandoned && matches(&flight.file, flight.token) {
                 flight.abandoned = true;
+                if let Some(backing) = flight.file.backing().filter(|_| flight.op.is_write()) {
+                    flight.landing = Some(backing.landings.add(flight.offset..flight.offset + flight.len));
+                }
                 flight.file.volume.count_abandoned();
                 given_up.push(flight.token);
                 cancel.push(ticket);
@@ -468,16 +553,20 @@ impl Engine {
         for ticket in cancel {
             self.ring.cancel(ticket);
         }
-        let mut stays = |(_, flight): &(Memory, Flight)| {
-            let gone = matches(flight);
+        let mut stays = |file: &Arc<OpenFile>, token: u64| {
+            let gone = matches(file, token);
             if gone {
-                flight.file.volume.count_abandoned();
-                given_up.push(flight.token);
+                file.volume.count_abandoned();
+                given_up.push(token);
             }
             !gone
         };
-        self.backlog.retain(&mut stays);
-        self.refused.retain(&mut stays);
+        self.backlog.retain_mut(|Line { file, waiting }| {
+            waiting.retain(|(_, flight)| stays(file, flight.token));
+            !waiting.is_empty()
+        });
+        self.refused.retain(|(_, flight)| stays(&flight.file, flight.token));
+        self.held.retain(|(file, request)| stays(file, request.token));
         self.outstanding -= given_up.len() - before;
         self.ring.submit();
     }
@@ -600,6 +689,7 @@ mod tests {
                 guest: None,
                 refused_since,
                 abandoned: false,
+                landing: None,
             };
             Completion { result: Err(Errno::AGAIN), memory: OneOf::A(buffer), payload: flight }
         };

@@ -1,14 +1,18 @@
 //! Files and block devices: opening, the fence, growing. The I/O itself is in [`engine`].
 
 pub(crate) mod engine;
+mod landings;
 
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, FileType, MemfdFlags, SeekFrom, StatxFlags};
 use softdpu_sys::lock;
+
+use landings::Landings;
 
 use crate::{Activation, Broker, Kind, Limits, RangeLimits, VolumeError, VolumeSpec};
 
@@ -53,6 +57,8 @@ pub(crate) struct FileBacking {
     pub(super) punch: AtomicBool,
     /// Whether FALLOC_FL_ZERO_RANGE works; as above.
     pub(super) zero_range: AtomicBool,
+    /// Writes that were given up and may still land.
+    pub(super) landings: Arc<Landings>,
 }
 
 impl FileBacking {
@@ -134,6 +140,7 @@ impl FileBacking {
             direct,
             punch: AtomicBool::new(discard),
             zero_range: AtomicBool::new(true),
+            landings: Arc::default(),
         };
         Ok((backing, size, limits))
     }
@@ -172,8 +179,14 @@ impl FileBacking {
         Ok(())
     }
 
-    /// What there is to say of bytes that are not served.
+    /// What there is to say of writes that hang, and of bytes that are not served.
     pub(crate) fn remark(&self) -> Option<String> {
+        let hanging = self.landings.count();
+        if hanging > 0 {
+            let writes =
+                if hanging == 1 { "1 write that was".to_owned() } else { format!("{hanging} writes that were") };
+            return Some(format!("{writes} given up may still land: requests for the same blocks wait"));
+        }
         Some(self.odd_end.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0).map(odd)
     }
 

@@ -39,6 +39,16 @@ struct Members {
     removed: BTreeSet<IpAddr>,
 }
 
+impl Members {
+    fn change(&mut self, add: Vec<Endpoint>, remove: &[IpAddr]) {
+        let (ours, theirs): (Vec<IpAddr>, Vec<IpAddr>) =
+            remove.iter().partition(|address| self.added.iter().any(|endpoint| endpoint.addresses.contains(address)));
+        self.added.retain(|endpoint| !endpoint.addresses.iter().any(|address| ours.contains(address)));
+        self.added.extend(add);
+        self.removed.extend(theirs);
+    }
+}
+
 impl Default for Overlay {
     fn default() -> Self {
         Overlay {
@@ -111,10 +121,11 @@ impl Overlay {
                 if let Some(made) = self.networks.get_mut(&network) {
                     return made.change_endpoints(&add, &remove);
                 }
-                let Members { added, removed } = self.endpoints.entry(network).or_default();
-                added.retain(|endpoint| !endpoint.addresses.iter().any(|address| remove.contains(address)));
-                added.extend(add);
-                removed.extend(remove);
+                let members = self.endpoints.entry(network.clone()).or_default();
+                members.change(add, &remove);
+                if *members == Members::default() {
+                    self.endpoints.remove(&network);
+                }
             }
             Change::QueueMove(_) => {}
         }

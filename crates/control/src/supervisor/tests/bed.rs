@@ -44,6 +44,22 @@ pub struct FakePlane {
     end: Arc<Doorbell>,
     killed: Arc<AtomicBool>,
     reason: Arc<Mutex<Option<String>>>,
+    stuck: Arc<AtomicBool>,
+}
+
+/// What is left of a data plane that is dead and cannot be reaped.
+pub struct Stuck {
+    _link: DataPlaneLink,
+    end: Arc<Doorbell>,
+    stuck: Arc<AtomicBool>,
+}
+
+impl Stuck {
+    /// It can be reaped.
+    pub fn end(self) {
+        self.stuck.store(false, Ordering::SeqCst);
+        self.end.ring();
+    }
 }
 
 struct FakeSpawner {
@@ -57,6 +73,7 @@ struct FakeProcess {
     end: Arc<Doorbell>,
     killed: Arc<AtomicBool>,
     reason: Arc<Mutex<Option<String>>>,
+    stuck: Arc<AtomicBool>,
 }
 
 impl Spawner for FakeSpawner {
@@ -64,8 +81,14 @@ impl Spawner for FakeSpawner {
         self.starts.lock().unwrap().push(Instant::now());
         let end = Arc::new(Doorbell::new()?);
         let (killed, reason) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(None)));
-        let process = FakeProcess { end: Arc::clone(&end), killed: Arc::clone(&killed), reason: Arc::clone(&reason) };
-        let plane = FakePlane { link: Link::new(link), end, killed, reason };
+        let stuck = Arc::new(AtomicBool::new(false));
+        let process = FakeProcess {
+            end: Arc::clone(&end),
+            killed: Arc::clone(&killed),
+            reason: Arc::clone(&reason),
+            stuck: Arc::clone(&stuck),
+        };
+        let plane = FakePlane { link: Link::new(link), end, killed, reason, stuck };
         if self.stillborn {
             plane.die("exit status 1");
         } else {
@@ -91,7 +114,11 @@ impl Process for FakeProcess {
         }
     }
     fn exit(&mut self) -> Option<Exit> {
-        let reason = self.reason.lock().unwrap().clone()?;
+        let reason = self.reason.lock().unwrap().clone().filter(|_| !self.stuck.load(Ordering::SeqCst))?;
+        Some(Exit { reason, sent: false })
+    }
+    fn hangs(&mut self) -> Option<Exit> {
+        let reason = self.reason.lock().unwrap().clone().filter(|_| self.stuck.load(Ordering::SeqCst))?;
         Some(Exit { reason, sent: false })
     }
 }
@@ -102,6 +129,13 @@ impl FakePlane {
         *self.reason.lock().unwrap() = Some(reason.into());
         drop(self.link);
         self.end.ring();
+    }
+
+    /// Dies, and cannot be reaped: nothing of it is closed, and nothing is told.
+    pub fn die_stuck(self, reason: &str) -> Stuck {
+        self.stuck.store(true, Ordering::SeqCst);
+        *self.reason.lock().unwrap() = Some(reason.into());
+        Stuck { _link: self.link, end: self.end, stuck: self.stuck }
     }
 
     pub fn was_killed(&self) -> bool {

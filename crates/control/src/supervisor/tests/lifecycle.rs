@@ -121,6 +121,29 @@ fn a_silent_data_plane_is_killed_and_replaced() {
 }
 
 #[test]
+fn a_data_plane_that_is_dead_and_cannot_be_reaped_is_replaced_without_waiting_for_the_watchdog() {
+    let mut bed = Bed::new();
+    let before = Instant::now();
+    let stuck = bed.ready_plane().die_stuck("killed by SIGKILL");
+    let mut second = bed.plane();
+    assert!(before.elapsed() < Timing::default().watchdog);
+    let (start, _) = second.next();
+    let Down::Start { death: Some(death), .. } = start else { panic!("{start:?}") };
+    assert_eq!(death.reason, "killed by SIGKILL");
+
+    // Its end is nobody else's, and nothing is started for it.
+    stuck.end();
+    std::thread::sleep(Duration::from_millis(200));
+    assert_eq!(bed.starts.lock().unwrap().len(), 2);
+
+    // One that hangs does not hold up the end of all either.
+    let stuck = second.die_stuck("killed by SIGKILL");
+    bed.handle.stop();
+    bed.finished().unwrap();
+    stuck.end();
+}
+
+#[test]
 fn a_data_plane_that_breaks_the_links_rules_is_killed_and_replaced() {
     let bed = Bed::new();
     let plane = bed.ready_plane();

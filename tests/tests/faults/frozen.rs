@@ -1,0 +1,282 @@
+//! A file whose file system is held up (`fsfreeze`): what writes to it hangs in the kernel, where nothing takes it back.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use softdpu_bench::front_end::{FrontEnd, Options, Request, Tag};
+use softdpu_ring::Format;
+use softdpu_tests::{Context, Daemon, Failure, Lab, skip, wait_until};
+use softdpu_transport::vhost_user::{Message, ProtocolFeatures};
+
+use crate::common::*;
+use crate::loops::Ext4;
+
+/// What the driver writes when the file system hangs, what it writes later, and what it does with memory that is its own
+/// again.
+const OLD: u8 = 0xaa;
+const NEW: u8 = 0xbb;
+const POISON: u8 = 0xee;
+
+const LEN: u32 = 4096;
+const SECTORS: u64 = LEN as u64 / 512;
+/// More writes than the kernel has workers for on a small machine.
+const WRITES: u64 = 48;
+/// A stop's patience, and as much for a busy machine.
+const DEADLINE: Duration = Duration::from_secs(4);
+
+/// A file system that can be held up, and where the volume's file is on it.
+struct Scene {
+    ext4: Ext4,
+    _other: Ext4,
+    file: PathBuf,
+    site: String,
+}
+
+/// Makes a file system with a volume's file on it.
+fn file_system(lab: &Lab, name: &str) -> Result<(Ext4, PathBuf), Failure> {
+    let folder = lab.path().join(name);
+    let ext4 = Ext4::mount(&lab.image(&format!("{name}.img"), 32 * MIB)?, &folder)?;
+    let file = folder.join("disk");
+    std::fs::write(&file, vec![0; 4 * MIB as usize]).context("writing a volume's file")?;
+    Ok((ext4, file))
+}
+
+/// Runs a scenario with three volumes at one core: `held` on a file system of its own, `local` on another, and `memory`.
+///
+/// `local` goes around the page cache: of those who write through it, the kernel gives one of 64 places to a file, by its
+/// address, and makes one wait for the other where two files have the same.
+fn run(test: &str, name: &str, direct: bool, scenario: impl FnOnce(&Lab, &Scene) -> Result<(), Failure>) {
+    if !possible(test, &[]) {
+        return;
+    }
+    Lab::run(name, |lab| {
+        let both = file_system(lab, "small").and_then(|held| Ok((held, file_system(lab, "other")?)));
+        let ((ext4, file), (other, elsewhere)) = match both {
+            Ok(both) => both,
+            Err(error) => {
+                skip(test, &format!("no ext4 on a loop device (root, losetup, mkfs.ext4): {error}"));
+                return Ok(());
+            }
+        };
+        let backend = |path: &Path, direct| format!("file = {{ path = \"{}\", direct = {direct} }}", path.display());
+        let site = node(&[0])
+            + &disk("held", &backend(&file, direct), 1)
+            + &disk("local", &backend(&elsewhere, true), 1)
+            + &disk("memory", "memory = { size = \"1 MiB\" }", 1);
+        scenario(lab, &Scene { ext4, _other: other, file, site })
+    });
+}
+
+/// Submits [`WRITES`] writes of `OLD` to the first blocks, and waits until all are in flight.
+fn hang(daemon: &Daemon, held: &mut FrontEnd) -> Result<Vec<Tag>, Failure> {
+    let queue = held.queue_mut(0);
+    let write = |block| queue.submit(Request::Write { sector: block * SECTORS, data: &[OLD; LEN as usize] });
+    let tags = (0..WRITES).map(write).collect::<Result<_, _>>().context("adding writes")?;
+    queue.publish();
+    in_flight(daemon, WRITES)?;
+    Ok(tags)
+}
+
+fn in_flight(daemon: &Daemon, requests: u64) -> Result<(), Failure> {
+    wait_until(&format!("status to show {requests} requests in flight"), WAIT, || {
+        Ok((daemon.device("held-disk")?["queues"][0]["inflight"] == requests).then_some(()))
+    })
+    .map_err(|error| Failure::new(format!("{error}; {:?}", daemon.device("held-disk"))))
+}
+
+fn abandoned(daemon: &Daemon) -> Result<u64, Failure> {
+    Ok(volume(daemon, "held")?["counters"]["abandoned"].as_u64().unwrap_or(u64::MAX))
+}
+
+/// Waits for `requests` completions without an error.
+fn finish(held: &mut FrontEnd, requests: u64) -> Result<(), Failure> {
+    (0..requests).try_for_each(|_| {
+        let done = held.queue_mut(0).wait(WAIT).context("waiting for a write that was held up")?;
+        assert_eq!(done.status, OK);
+        Ok(())
+    })
+}
+
+/// Asserts that all blocks that were written are full of `byte`.
+fn holds(held: &mut FrontEnd, byte: u8) -> Result<(), Failure> {
+    (0..WRITES).try_for_each(|block| {
+        let content = read(held, block * SECTORS, LEN)?;
+        assert!(content == [byte; LEN as usize], "block {block} holds {:#x}, not {byte:#x}", content[0]);
+        Ok(())
+    })
+}
+
+#[test]
+fn a_hung_file_system_holds_up_neither_the_stop_of_a_ring_nor_other_devices_and_nothing_late_reaches_the_guest() {
+    const TEST: &str = "stop on a hung file system";
+    for (name, direct, options) in [
+        ("frozen", false, Options { inflight: true, ..Options::default() }),
+        ("frozen-direct", true, Options { inflight: true, ..Options::default() }),
+        ("frozen-packed", true, Options { format: Format::Packed, ..Options::default() }),
+    ] {
+        run(TEST, name, direct, |lab, scene| stopped(lab, scene, &options));
+    }
+}
+
+fn stopped(lab: &Lab, scene: &Scene, options: &Options) -> Result<(), Failure> {
+    let daemon = Daemon::start(lab.path(), &scene.site.replace("virtio-blk = { ", "virtio-blk = { packed = true, "))?;
+    let mut held = connect(&daemon, "held", options)?;
+    let mut local = connect(&daemon, "local", &Options::default())?;
+    let frozen = scene.ext4.freeze()?;
+    let tags = hang(&daemon, &mut held)?;
+    let beyond = WRITES * SECTORS;
+    assert!(read(&mut held, beyond, LEN)? == [0; LEN as usize], "reads go on");
+
+    let ((stopped, took), latencies) = beside(&mut local, || {
+        let start = Instant::now();
+        (held.stop(0).context("stopping the ring"), start.elapsed())
+    });
+    let position = stopped?;
+    assert!(took < DEADLINE, "the stop took {took:?}");
+    latencies?.are_undisturbed();
+    assert_eq!(abandoned(&daemon)?, WRITES);
+    for tag in &tags {
+        let buffer = held.queue_mut(0).data(*tag, LEN).context("a buffer")?;
+        buffer.fill(0, LEN.into(), POISON).context("poisoning a buffer")?;
+    }
+    frozen.thaw();
+    // What was held up is under way at once; half a second later it is done.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(held.queue_mut(0).poll().is_none(), "a request that was given up completed");
+    for tag in &tags {
+        assert!(data(&mut held, *tag, LEN)? == [POISON; LEN as usize], "something late reached the guest's buffer");
+    }
+
+    // The requests are still recorded as in flight: the ring goes on with them.
+    held.start(0, position).context("starting the ring again")?;
+    held.queue_mut(0).kick();
+    finish(&mut held, WRITES)?;
+    holds(&mut held, POISON)?;
+    drop((held, local));
+    daemon.stop()
+}
+
+#[test]
+fn what_a_hung_file_system_did_not_write_before_a_reset_lands_before_anything_newer() {
+    run("reset on a hung file system", "frozen-reset", true, |lab, scene| {
+        let daemon = Daemon::start(lab.path(), &scene.site)?;
+        let mut local = connect(&daemon, "local", &Options::default())?;
+        let protocol = ProtocolFeatures::RESET_DEVICE;
+        let mut held = connect(&daemon, "held", &Options { protocol, timeout: WAIT, ..Options::default() })?;
+        let frozen = scene.ext4.freeze()?;
+        hang(&daemon, &mut held)?;
+        let ((reset, took), latencies) = beside(&mut local, || {
+            let start = Instant::now();
+            (held.control().call(&Message::ResetDevice, &[]).context("resetting"), start.elapsed())
+        });
+        reset?;
+        assert!(took < DEADLINE, "the reset took {took:?}");
+        latencies?.are_undisturbed();
+        assert_eq!(abandoned(&daemon)?, WRITES);
+        drop(held);
+
+        // Another driver, on a device that was removed and added again.
+        wait_until("the device to be left alone", WAIT, || {
+            Ok((daemon.device_state("held")? == "listening").then_some(()))
+        })?;
+        let socket = daemon.device_socket("held");
+        let start = Instant::now();
+        daemon.command(&["device", "remove", "held-disk"])?;
+        daemon.command(&["device", "add", "held-disk", "--volume", "held", "--device-socket", text(&socket)?])?;
+        let took = start.elapsed();
+        assert!(took < DEADLINE, "removing the device and adding it took {took:?}");
+        let mut held = connect(&daemon, "held", &Options::default())?;
+        let queue = held.queue_mut(0);
+        for block in 0..WRITES {
+            let write = Request::Write { sector: block * SECTORS, data: &[NEW; LEN as usize] };
+            queue.submit(write).context("adding a write")?;
+        }
+        queue.publish();
+        in_flight(&daemon, WRITES)?;
+        frozen.thaw();
+        finish(&mut held, WRITES)?;
+        holds(&mut held, NEW)?;
+        std::thread::sleep(Duration::from_millis(500));
+        holds(&mut held, NEW)?;
+        drop((held, local));
+        daemon.stop()
+    });
+}
+
+#[test]
+fn a_volume_that_is_made_anew_waits_for_what_is_still_to_be_written_to_its_file() {
+    run("volume made anew on a hung file system", "frozen-anew", false, |lab, scene| {
+        let daemon = Daemon::start(lab.path(), &node(&[0]))?;
+        let (file, socket) = (text(&scene.file)?, daemon.device_socket("held"));
+        let add = || {
+            daemon.command(&["volume", "create", "held", "--file", file, "--size", "4 MiB"])?;
+            daemon.command(&["device", "add", "held-disk", "--volume", "held", "--device-socket", text(&socket)?])
+        };
+        add()?;
+        let mut held = connect(&daemon, "held", &Options::default())?;
+        let frozen = scene.ext4.freeze()?;
+        hang(&daemon, &mut held)?;
+        drop(held);
+        wait_until("the device to be left alone", WAIT, || {
+            Ok((daemon.device_state("held")? == "listening").then_some(()))
+        })?;
+        let start = Instant::now();
+        daemon.command(&["device", "remove", "held-disk"])?;
+        daemon.command(&["volume", "delete", "held"])?;
+        add()?;
+        let took = start.elapsed();
+        assert!(took < DEADLINE, "removing all and adding it took {took:?}");
+
+        let mut held = connect(&daemon, "held", &Options::default())?;
+        held.queue_mut(0).submit(Request::Write { sector: 0, data: &[NEW; LEN as usize] }).context("adding a write")?;
+        held.queue_mut(0).publish();
+        waits_for_its_fence(&daemon)?;
+        frozen.thaw();
+        finish(&mut held, 1)?;
+        assert!(read(&mut held, 0, LEN)? == [NEW; LEN as usize], "an old write landed after a newer one");
+        drop(held);
+        daemon.stop()
+    });
+}
+
+/// Waits until `status` says of volume and device what they wait for.
+fn waits_for_its_fence(daemon: &Daemon) -> Result<(), Failure> {
+    wait_until("status to show that the volume waits for its fence", WAIT, || {
+        let volume = volume(daemon, "held")?;
+        let says = |value: &serde_json::Value| value.as_str().is_some_and(|text| text.contains("locked"));
+        let waits = volume["state"] == "opened" && says(&volume["detail"]);
+        let device = daemon.device("held-disk")?;
+        Ok((waits && device["state"] == "opening" && says(&device["broken_reason"])).then_some(()))
+    })
+    .map_err(|error| Failure::new(format!("{error}; {:?}, {:?}", volume(daemon, "held"), daemon.device("held-disk"))))
+}
+
+#[test]
+fn a_data_plane_that_is_killed_over_a_hung_file_system_is_replaced_and_its_writes_land_before_their_replay() {
+    for direct in [false, true] {
+        run("kill over a hung file system", "frozen-kill", direct, |lab, scene| {
+            let mut daemon = Daemon::start(lab.path(), &scene.site)?;
+            let mut held = connect(&daemon, "held", &Options { inflight: true, ..Options::default() })?;
+            let mut local = connect(&daemon, "memory", &Options { inflight: true, ..Options::default() })?;
+            let frozen = scene.ext4.freeze()?;
+            let tags = hang(&daemon, &mut held)?;
+            let took = daemon.kill_data_plane()?;
+            println!("frozen-kill: the next data plane was ready after {took:?}");
+            write(&mut local, 0, &[NEW; LEN as usize])?;
+            assert!(read(&mut local, 0, LEN)? == [NEW; LEN as usize], "other devices go on");
+            waits_for_its_fence(&daemon)?;
+            assert!(held.queue_mut(0).poll().is_none(), "a write completed that was not done");
+            // What the driver has in its buffers when the writes are done again.
+            for tag in tags {
+                let buffer = held.queue_mut(0).data(tag, LEN).context("a buffer")?;
+                buffer.fill(0, LEN.into(), NEW).context("filling a buffer")?;
+            }
+            frozen.thaw();
+            finish(&mut held, WRITES)?;
+            holds(&mut held, NEW)?;
+            assert_eq!(volume(&daemon, "held")?["state"], "active");
+            drop((held, local));
+            daemon.stop()
+        });
+    }
+}
