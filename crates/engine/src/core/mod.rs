@@ -266,7 +266,7 @@ impl<S: TenantScheduler> Core<S> {
         let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return };
         if !matches!(queue.spec.role, Role::Block { .. }) {
             let (units, bytes) = self.transmit(number, grant.units as usize);
-            let time = self.charge(grant, started, units as u32, bytes);
+            let time = self.charge(grant, started, (units as u32, 0), bytes);
             if self.turns_are_timed
                 && let Some(Some(queue)) = self.queues.get_mut(number as usize)
                 && let Role::Transmit(transmit) = &mut queue.spec.role
@@ -332,18 +332,21 @@ impl<S: TenantScheduler> Core<S> {
             }
         }
         std::mem::swap(&mut self.batch, &mut queue.waiting);
+        let submitted = self.requests.len();
         self.io.submit(attachment, &mut self.requests, &mut self.done);
+        let pending = submitted.saturating_sub(self.done.len()) as u32;
         if let Some(reason) = broken {
             self.break_queue(number, reason);
         }
         self.finish_done(None);
-        let _ = self.charge(grant, started, units as u32, bytes);
+        let _ = self.charge(grant, started, (units as u32, pending), bytes);
     }
 
-    /// Tells the scheduler and the tenant's account what running a grant since `started` cost. Returns its time.
-    fn charge(&mut self, grant: Grant, started: u64, units: u32, bytes: u64) -> Nanos {
+    /// Tells the scheduler and the tenant's account what running a grant since `started` cost: units, how many of them back
+    /// ends still have, and bytes. Returns its time.
+    fn charge(&mut self, grant: Grant, started: u64, (units, pending): (u32, u32), bytes: u64) -> Nanos {
         let ended = clock::now();
-        let cost = Cost { units, time: Nanos(ended.saturating_sub(started)), bytes };
+        let cost = Cost { units, time: Nanos(ended.saturating_sub(started)), bytes, pending };
         self.scheduler.charge(Nanos(ended), grant, cost);
         if let Some(Some(tenant)) = self.tenants.get(usize::from(grant.queue.tenant.0)) {
             tenant.served.add(u64::from(cost.units));
