@@ -86,8 +86,7 @@ impl Weighted {
     pub const BATCH: u32 = 64;
     /// The largest weight; larger ones count as this.
     pub const LARGEST_WEIGHT: u32 = calendar::LARGEST_WEIGHT;
-    /// What a tenant that had no work may have saved up, and the part of [`DEBT`](Self::DEBT) that comes from rounding, in
-    /// nanoseconds of its cost.
+    /// What a tenant that had no work may have saved up, nanoseconds of its cost.
     pub const CARRY: Nanos = Nanos(SLOT);
     /// What a tenant may owe at the most, nanoseconds of its cost: a single grant that cost more than this is forgiven the rest.
     pub const DEBT: Nanos = Nanos(calendar::AHEAD * SLOT);
