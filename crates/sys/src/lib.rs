@@ -4,9 +4,11 @@
 
 pub mod affinity;
 pub mod buffer;
+pub mod cached;
 pub mod clock;
 pub mod cpu;
 pub mod iovec;
+pub mod lines;
 pub mod lock;
 pub mod namespace;
 pub mod net;

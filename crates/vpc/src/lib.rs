@@ -20,6 +20,9 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(test)]
+extern crate self as softdpu_vpc;
+
 mod flow;
 pub mod packet;
 pub mod pcapng;
@@ -34,8 +37,10 @@ pub mod trace;
 mod verdict;
 mod vpc;
 
+pub use flow::FlowCounters;
+pub use flow::meter::Meter;
 pub use packet::{Checksum, HEAD, HEADROOM, Head, Mac, Packet, Segmentation, SegmentationKind, Tail, TailError};
 pub use stats::Stats;
 pub use tables::{Entry, Problem, SpecError, Tables};
 pub use verdict::{DropReason, PortId, Reply, Verdict};
-pub use vpc::Vpc;
+pub use vpc::{FLOWS, Vpc};

@@ -48,7 +48,7 @@ pub struct NetworkSpec {
 }
 
 /// A subnet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SubnetSpec {
     /// Its addresses.
     pub prefix: Prefix,

@@ -17,6 +17,12 @@ pub struct Stats {
     pub flow: u64,
     /// Of those: decided by what was decided for their flow before.
     pub cached: u64,
+    /// Of the flows that were met after a change: used nothing that changed, and go on as they are.
+    pub revalidated: u64,
+    /// Of them: used something that changed, and were computed anew.
+    pub recomputed: u64,
+    /// Flows that could not be kept: the table is full. Their packets are decided one by one.
+    pub unkept: u64,
     /// Of those handed to the software tier: dealt with.
     pub consumed: u64,
     /// Frames that the software tier sent.
@@ -36,6 +42,9 @@ impl Default for Stats {
             software: 0,
             flow: 0,
             cached: 0,
+            revalidated: 0,
+            recomputed: 0,
+            unkept: 0,
             consumed: 0,
             replies: 0,
             dropped: [0; DropReason::ALL.len()],

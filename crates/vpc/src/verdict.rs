@@ -125,4 +125,6 @@ reasons! {
     Backend = "backend",
     /// Above the port's rate limit.
     Policed = "policed",
+    /// What its flow was computed from has changed, and too many are being computed anew; the flow's turn comes.
+    Recomputing = "recomputing",
 }

@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::flow::{self, Flows, Line, Seen};
+use crate::flow::budget::{self, Stale};
+use crate::flow::meter::Meter;
+use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Seen};
 use crate::packet::{Checksum, Head, Packet, Segmentation};
 use crate::software;
 use crate::software::limit::{Bucket, Limit};
 use crate::software::schedule::Schedule;
 use crate::stats::Stats;
 use crate::switch::{Ask, Metadata, Next, Origin, Stop, after, before};
-use crate::tables::Tables;
+use crate::tables::{Attachment, Stamp, Tables};
 use crate::verdict::{DropReason, PortId, Reply, Verdict};
 
 /// One core's VPC. Tables are shared and only read; everything else is the core's own.
@@ -25,16 +27,35 @@ pub struct Vpc {
     look: u64,
     stats: Stats,
     flows: Flows,
-    /// Between the passes over a batch; empty between batches, kept for their room. By packet: what its flow is known by.
-    seen: Vec<Option<(Seen, Line)>>,
+    /// Between the passes over a batch; empty between batches, kept for their room. By packet: what its flow is known by, where
+    /// it is of a shape that flows are made of.
+    seen: Vec<Option<Sought>>,
     /// Of the packets that no flow decides.
     stages: Vec<(u32, Stage)>,
+    /// Those whose flows are stale.
+    stale: Vec<Stale>,
+    /// The network whose stale flows are computed anew first.
+    turn: u32,
+    /// By port number; of none where there is none.
+    meters: Vec<Meter>,
     /// Identification of the next outer IPv4 packet.
     id: u16,
 }
 
 /// How often it is asked which ports are to be told of their router, nanoseconds.
 const LOOK: u64 = 1_000_000_000;
+
+/// Flows that a core can keep unless it is told otherwise. They take memory as they come, 130 bytes each.
+pub const FLOWS: usize = 1 << 16;
+
+/// A packet's flow, as it is looked for.
+#[derive(Clone, Copy, Debug)]
+struct Sought {
+    seen: Seen,
+    hash: u64,
+    /// The entry that it probably is.
+    candidate: Candidate,
+}
 
 /// How far a frame of a batch has come.
 #[derive(Debug)]
@@ -46,9 +67,23 @@ enum Stage {
     Stopped(Stop),
 }
 
+const UNDECIDED: Stage = Stage::Stopped(Stop::Drop(DropReason::Unresolved));
+
+/// Whether a packet of `bytes` may pass the meter with the number `meter`.
+#[inline(always)]
+fn admit(meters: &mut [Meter], meter: u32, now: u64, bytes: u32) -> bool {
+    meters.get_mut(meter as usize).is_none_or(|meter| meter.pass(now, bytes))
+}
+
 impl Vpc {
-    /// A core's VPC over `tables`.
+    /// A core's VPC over `tables`, which keeps at most [`FLOWS`] flows.
     pub fn new(tables: Arc<Tables>) -> Vpc {
+        Vpc::with_flows(tables, FLOWS)
+    }
+
+    /// A core's VPC over `tables`, which keeps at most `flows` flows, and never more than 16,777,216. Address space is reserved
+    /// for all of them, 136 bytes each; memory is taken as they come.
+    pub fn with_flows(tables: Arc<Tables>, flows: usize) -> Vpc {
         let services = tables.services();
         Vpc {
             limit: Limit::new(services.rate, services.burst),
@@ -57,26 +92,51 @@ impl Vpc {
             look: 0,
             tables,
             stats: Stats::default(),
-            flows: Flows::new(),
+            flows: Flows::new(flows),
             seen: Vec::new(),
             stages: Vec::new(),
+            stale: Vec::new(),
+            turn: 0,
+            meters: Vec::new(),
             id: 0,
         }
     }
 
-    /// Goes on with other tables. Counts, and what services have spent, stay.
+    /// Goes on with other tables. Counts, and what services have spent, stay; so do flows that were computed from nothing that
+    /// differs, where `tables` were [rebuilt](Tables::rebuild) from those before. No packet is forwarded by the old ones from
+    /// here on.
     pub fn replace(&mut self, tables: Arc<Tables>) {
         let services = tables.services();
         self.limit = Limit::new(services.rate, services.burst);
         self.buckets.resize(tables.ports(), Bucket::default());
         self.schedules.resize(tables.ports(), Schedule::default());
         self.tables = tables;
-        self.flows.forget();
+        self.flows.tables_changed();
     }
 
     /// The tables it forwards by.
     pub fn tables(&self) -> &Arc<Tables> {
         &self.tables
+    }
+
+    /// How many flows it knows.
+    pub fn flows(&self) -> usize {
+        self.flows.len()
+    }
+
+    /// What the flow counted to which `packet`, as it came in, belongs.
+    pub fn flow_counters(&self, packet: &Packet) -> Option<FlowCounters> {
+        self.flows.counters(&flow::see(packet)?.key)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn check_versions(&mut self, checks: bool) {
+        self.flows.check_versions(checks);
+    }
+
+    /// Meters for the packets that come in by ports, by port number.
+    pub fn set_meters(&mut self, meters: Vec<Meter>) {
+        self.meters = meters;
     }
 
     /// What it has counted.
@@ -89,40 +149,102 @@ impl Vpc {
     ///
     /// In passes, so that what one packet waits for is fetched while others are worked on.
     pub fn forward(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut Vec<Verdict>) {
+        self.flows.turn(now);
         self.seen.clear();
         let flows = &self.flows;
         self.seen.extend(packets.iter().map(|packet| {
             let seen = flow::see(packet)?;
-            let line = flows.line(&seen.key);
-            Some((seen, line))
+            let hash = flows.hash(&seen.key);
+            Some(Sought { seen, hash, candidate: Candidate::NONE })
         }));
+        for sought in self.seen.iter_mut().flatten() {
+            sought.candidate = flows.approach(sought.hash);
+        }
         self.stages.clear();
+        self.stale.clear();
         let first = verdicts.len();
         verdicts.reserve(packets.len());
         let mut local = 0;
-        for (at, (packet, seen)) in packets.iter_mut().zip(&self.seen).enumerate() {
-            if let Some((seen, line)) = seen
-                && let Some(action) = self.flows.get(*line, &seen.key)
-                && let Some(verdict) = after::follow(&self.tables, packet, seen, action, &mut self.id)
-            {
-                match verdict {
-                    Verdict::Local { .. } => local += 1,
-                    other => {
-                        self.stats.flow += 1;
-                        self.stats.cached += 1;
-                        self.stats.count(&other);
+        let all_seen = std::mem::take(&mut self.seen);
+        for (at, (packet, sought)) in packets.iter_mut().zip(&all_seen).enumerate() {
+            if let Some(Sought { seen, hash, candidate }) = sought {
+                match self.flows.find(*hash, *candidate, &seen.key, &self.tables, &mut self.stats.revalidated) {
+                    Found::Fresh(entry) => {
+                        let (action, meters) = (self.flows.action(entry), &mut self.meters);
+                        let admit = |meter, bytes| admit(meters, meter, now, bytes);
+                        if let Some(verdict) = after::follow(&self.tables, packet, seen, &action, &mut self.id, admit) {
+                            self.flows.count(entry, seen.end.into());
+                            match verdict {
+                                Verdict::Local { .. } => local += 1,
+                                other => {
+                                    self.stats.flow += 1;
+                                    self.stats.cached += 1;
+                                    self.stats.count(&other);
+                                }
+                            }
+                            verdicts.push(verdict);
+                            continue;
+                        }
                     }
+                    Found::Stale(entry) => {
+                        let network = match self.tables.attachment(packet.port) {
+                            Attachment::Endpoint(number) => {
+                                self.tables.endpoint(number).map(|endpoint| endpoint.network)
+                            }
+                            Attachment::Underlay | Attachment::Nothing => None,
+                        };
+                        self.stale.push(Stale::new(at as u32, entry, network.unwrap_or(u32::MAX)));
+                        verdicts.push(Verdict::Drop(DropReason::Recomputing));
+                        continue;
+                    }
+                    Found::None => {}
                 }
-                verdicts.push(verdict);
-                continue;
             }
-            self.stages.push((at as u32, Stage::Stopped(Stop::Drop(DropReason::Unresolved))));
+            self.stages.push((at as u32, UNDECIDED));
             verdicts.push(Verdict::Drop(DropReason::Unresolved));
         }
+        self.seen = all_seen;
         self.stats.count_local(local);
-        if !self.stages.is_empty() {
-            self.decide(now, packets, &mut verdicts[first..]);
+        if self.stale.is_empty() {
+            if !self.stages.is_empty() {
+                self.decide(now, packets, &mut verdicts[first..]);
+            }
+        } else {
+            self.recompute(now, packets, &mut verdicts[first..]);
         }
+    }
+
+    /// Decides what no flow has decided, and computes stale flows anew, as far as the budget of a batch allows.
+    #[cold]
+    fn recompute(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut [Verdict]) {
+        let mut stale = std::mem::take(&mut self.stale);
+        budget::choose(&mut stale, &mut self.turn);
+        for one in &stale {
+            if !one.is_chosen {
+                self.stats.flow += 1;
+                self.stats.count(&Verdict::Drop(DropReason::Recomputing));
+            } else if one.is_first {
+                self.stats.recomputed += 1;
+                self.stages.push((one.at, UNDECIDED));
+            }
+        }
+        self.decide(now, packets, verdicts);
+        self.stages.clear();
+        for one in stale.iter().filter(|one| one.is_chosen) {
+            if one.is_first {
+                // Nothing was kept for it: it is no flow any more.
+                if self.flows.is_stale(one.entry) {
+                    self.flows.remove(one.entry);
+                }
+            } else {
+                self.stages.push((one.at, UNDECIDED));
+            }
+        }
+        // The others of the flows that were computed: the same decision, as of first packets.
+        if !self.stages.is_empty() {
+            self.decide(now, packets, verdicts);
+        }
+        self.stale = stale;
     }
 
     /// Decides what no flow has decided: through the switch tier, or for the software tier.
@@ -152,8 +274,23 @@ impl Vpc {
             let stop = match stage {
                 Stage::Found(metadata, next) => match after::check(tables, packet, metadata, next) {
                     Ok(departure) => {
-                        if let (Some((seen, line)), Origin::Endpoint { .. }) = (&self.seen[at], metadata.from) {
-                            self.flows.install(*line, seen.key, departure.action(metadata));
+                        let mut meter = flow::NONE;
+                        if let Origin::Endpoint { number, .. } = metadata.from {
+                            meter = packet.port.0;
+                            if let Some(Sought { seen, hash, .. }) = &self.seen[at] {
+                                // Of the tables by which this is decided.
+                                let mut sources = [Stamp::default(); flow::SOURCES];
+                                (sources[0], sources[1]) = (tables.stamp(number), tables.stamp(next.said_by));
+                                let action = departure.action(metadata, next, meter);
+                                let kept = self.flows.install(*hash, &seen.key, &action, &sources);
+                                self.stats.unkept += u64::from(kept.is_err());
+                            }
+                        }
+                        if !admit(&mut self.meters, meter, now, departure.len()) {
+                            let verdict = Verdict::Drop(DropReason::Policed);
+                            self.stats.count(&verdict);
+                            verdicts[at] = verdict;
+                            continue;
                         }
                         self.id = self.id.wrapping_add(1);
                         let verdict = after::send(packet, metadata, &departure, self.id);
@@ -178,6 +315,13 @@ impl Vpc {
             };
             self.stats.count(&verdict);
             verdicts[at] = verdict;
+        }
+    }
+
+    /// Somebody else is behind a port from now on: what it is told of its router begins anew.
+    pub fn begin_anew(&mut self, PortId(number): PortId) {
+        if let Some(schedule) = self.schedules.get_mut(number as usize) {
+            *schedule = Schedule::default();
         }
     }
 

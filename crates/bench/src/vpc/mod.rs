@@ -10,6 +10,7 @@
 mod acl;
 mod conntrack;
 mod exact;
+mod flow;
 mod lpm;
 mod policy;
 pub mod report;
@@ -67,6 +68,7 @@ struct Topic {
 /// All parts, in the order in which packets meet them.
 const TOPICS: &[Topic] = &[
     Topic { name: "exact", cases: exact::cases, peers: None },
+    Topic { name: "flow", cases: flow::cases, peers: None },
     Topic { name: "lpm", cases: lpm::cases, peers: Some(lpm::peers) },
     Topic { name: "acl", cases: acl::cases, peers: Some(acl::peers) },
     Topic { name: "conntrack", cases: conntrack::cases, peers: None },

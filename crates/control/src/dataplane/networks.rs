@@ -30,6 +30,8 @@ pub(super) struct Networks {
     /// Numbers of ports that are no more.
     free: Vec<PortId>,
     next: u32,
+    /// In force.
+    tables: Option<Arc<Tables>>,
 }
 
 /// A device's port.
@@ -42,7 +44,14 @@ pub(super) struct Attached {
 
 impl Networks {
     pub(super) fn new(networks: &[config::Network]) -> Networks {
-        Networks { networks: networks.to_vec(), ports: BTreeMap::new(), underlay: None, free: Vec::new(), next: 0 }
+        Networks {
+            networks: networks.to_vec(),
+            ports: BTreeMap::new(),
+            underlay: None,
+            free: Vec::new(),
+            next: 0,
+            tables: None,
+        }
     }
 
     /// Opens the way to other hosts, or begins to try to.
@@ -261,15 +270,19 @@ impl Networks {
     }
 
     /// Puts what is attached into force on all cores.
-    pub(super) fn publish(&self, engine: &Engine) -> Result<(), String> {
-        let tables = Tables::build(&self.spec()?).map_err(|error| error.to_string())?;
+    pub(super) fn publish(&mut self, engine: &Engine) -> Result<(), String> {
+        let spec = self.spec()?;
+        // Flows of what is the same in both go on.
+        let tables = self.tables.as_ref().map_or_else(|| Tables::build(&spec), |before| before.rebuild(&spec));
+        let tables = Arc::new(tables.map_err(|error| error.to_string())?);
         for (network, conflict) in tables.conflicts() {
             tracing::debug!(network, %conflict, "routes by longest prefix match");
         }
         // Who asked for the change may rely on it once it is answered.
-        if !engine.set_tables(&Arc::new(tables)).wait(SWITCH) {
+        if !engine.set_tables(&tables).wait(SWITCH) {
             tracing::error!("a core has not gone on with other networks for {SWITCH:?}");
         }
+        self.tables = Some(tables);
         Ok(())
     }
 

@@ -15,30 +15,38 @@ const UDP_CHECKSUM: u16 = 6;
 /// IPv4: more fragments, and the fragment's offset.
 const FRAGMENT: u16 = 0x3fff;
 
-/// Port, MAC addresses and 5-tuple. The families differ in their EtherType.
+/// Port, source MAC address and 5-tuple. The destination MAC address is not in it: nothing depends on it but whether it is a
+/// group's, and of such packets no flows are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Key([u64; 7]);
+pub(crate) struct Key {
+    /// Addresses (of IPv6 the last eight bytes of the destination), ports and port, source MAC address with protocol and family.
+    pub first: [u64; 3],
+    /// IPv6: the rest of the addresses.
+    pub more: [u64; 3],
+}
 
 impl Key {
-    /// One comparison without branches.
+    /// Its hash, different with each `seed`: tenants choose what is in keys.
     #[inline]
-    pub fn is(&self, other: &Key) -> bool {
-        self.0.iter().zip(&other.0).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+    pub fn hash(&self, seed: [u64; 2]) -> u64 {
+        let [a, b, c] = self.first;
+        let mut mixed = fold(a ^ seed[0], b ^ seed[1]) ^ c;
+        // IPv4 has nothing there.
+        let [d, e, f] = self.more;
+        if self.is_ipv6() {
+            mixed ^= fold(d ^ seed[0], e ^ MIX[1]) ^ fold(f ^ seed[1], MIX[2]);
+        }
+        fold(mixed ^ seed[0], MIX[2] ^ seed[1])
     }
 
-    /// Where it belongs in a table, different with each `seed`: tenants choose what is in keys.
     #[inline]
-    pub fn mixed(&self, seed: u64) -> u64 {
-        let [macs, port, transport, addresses, more @ ..] = self.0;
-        let mut mixed = fold(macs ^ seed, addresses ^ MIX[0]) ^ fold(port ^ MIX[1], transport ^ seed);
-        // IPv4 has nothing there.
-        let [a, b, c] = more;
-        if a | b | c != 0 {
-            mixed ^= fold(a ^ seed, b ^ MIX[1]) ^ fold(c ^ seed, MIX[2]);
-        }
-        fold(mixed, MIX[2])
+    pub fn is_ipv6(&self) -> bool {
+        self.first[2] & V6 != 0
     }
 }
+
+/// Set in the third word of an IPv6 key.
+const V6: u64 = 1 << 63;
 
 /// A packet that may be in a flow.
 #[derive(Clone, Copy, Debug)]
@@ -66,10 +74,10 @@ fn half<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
     u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// The rest of the MAC addresses, and the port they came in by.
+/// Source MAC address, and what follows IP.
 #[inline(always)]
-fn attached(packet: &Packet, macs: u32) -> u64 {
-    u64::from(macs) | u64::from(packet.port.0) << 32
+fn sender<const N: usize>(bytes: &[u8; N], protocol: u8) -> u64 {
+    u64::from(half(bytes, 8)) | u64::from(u16_at(bytes, 6)) << 32 | u64::from(protocol) << 48
 }
 
 /// The packet's key, where it is of a shape that flows are made of. Nothing about it is wrong then that
@@ -82,6 +90,9 @@ pub(crate) fn see(packet: &Packet) -> Option<Seen> {
     let bytes = packet.head.bytes();
     // All fixed places, up to UDP's length over IPv4.
     let first: &[u8; ETHERNET + IPV4 + UDP] = bytes.first_chunk()?;
+    if first[0] & 1 != 0 {
+        return None;
+    }
     match u16_at(first, 12) {
         ETHERTYPE_IPV4 => ipv4(packet, bytes, first),
         ETHERTYPE_IPV6 => ipv6(packet, bytes.first_chunk()?, bytes),
@@ -97,8 +108,8 @@ fn ipv4(packet: &Packet, bytes: &[u8], first: &[u8; ETHERNET + IPV4 + UDP]) -> O
     }
     let transport = ETHERNET + IPV4;
     transported(packet.checksum, bytes, transport, end, first[23], u16_at(first, 38))?;
-    let transport = u64::from(half(first, 34)) | u64::from(first[23]) << 32 | u64::from(ETHERTYPE_IPV4) << 48;
-    let key = Key([word(first, 0), attached(packet, half(first, 8)), transport, word(first, 26), 0, 0, 0]);
+    let ports = u64::from(half(first, 34)) | u64::from(packet.port.0) << 32;
+    let key = Key { first: [word(first, 26), ports, sender(first, first[23])], more: [0; 3] };
     let (hop_limit, traffic_class) = (first[22], first[15]);
     Some(Seen { key, end: u16::try_from(end).ok()?, hop_limit, traffic_class, is_ipv6: false })
 }
@@ -111,9 +122,9 @@ fn ipv6(packet: &Packet, first: &[u8; ETHERNET + IPV6 + UDP], bytes: &[u8]) -> O
         return None;
     }
     transported(packet.checksum, bytes, transport, end, first[20], u16_at(first, 58))?;
-    let transport = u64::from(half(first, 54)) | u64::from(first[20]) << 32 | u64::from(ETHERTYPE_IPV6) << 48;
+    let ports = u64::from(half(first, 54)) | u64::from(packet.port.0) << 32;
     let [a, b, c, d] = [22, 30, 38, 46].map(|at| word(first, at));
-    let key = Key([word(first, 0), attached(packet, half(first, 8)), transport, a, b, c, d]);
+    let key = Key { first: [d, ports, sender(first, first[20]) | V6], more: [a, b, c] };
     let (hop_limit, traffic_class) = (first[21], first[14] << 4 | first[15] >> 4);
     Some(Seen { key, end: u16::try_from(end).ok()?, hop_limit, traffic_class, is_ipv6: true })
 }

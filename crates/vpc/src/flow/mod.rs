@@ -2,20 +2,35 @@
 //! follow, which then cost one look-up and a few writes.
 //!
 //! ```text
-//!   packet ──► key: port, MAC addresses, 5-tuple ──► flow: new MAC addresses, where to, what fits there
-//!                 │ not of a common shape               │ not there, or this packet needs a decision of its own
-//!                 └──────────────┬──────────────────────┘
-//!                   switch tier: parse … route … next hop ──► installs the flow
+//!   packet ──► key: port, source MAC address, 5-tuple ──► flow: next hop's number, meter, connection
+//!                 │ not of a common shape        │ not there   │ stale      │ this packet needs a decision of its own
+//!                 └──────────────┬───────────────┴──── budget ─┴────────────┘
+//!                   switch tier: parse … route … next hop ──► keeps the flow
 //! ```
 //!
 //! A flow never decides what its packets would not have got without it: whatever else the switch tier looks at is either in
 //! the key, or is checked on every packet (lengths, path MTU, hop limit, offload), or takes the packet out of the flow's hands
-//! (SYN, fragments, options, extension headers, VLAN tags). Flows do not outlive the tables they were made from.
+//! (SYN, fragments, options, extension headers, VLAN tags, group addresses), or is looked up for every packet (the next hop by
+//! its number), or is an object whose version the flow has.
+//!
+//! **Versions** (Zephyrus §4.3). A flow has numbers and versions of the objects that it was computed from, and the generation
+//! of the tables with which it was last compared. While they are the same tables one comparison of a word tells that it is
+//! fresh; after a change the first packet compares all, and a flow that used nothing that changed goes on as it is.
+//!
+//! **Storms.** A change can make very many flows stale at once. A batch computes at most [`budget::RECOMPUTATIONS`] of them
+//! anew, of one network after the other; packets of the others are refused meanwhile, and counted.
 
-mod cache;
+pub(crate) mod budget;
+mod entry;
 mod hash;
 mod key;
+pub(crate) mod meter;
+mod table;
+#[cfg(test)]
+mod tests;
 
-pub(crate) use cache::{Action, Flows, Line, To};
+pub use entry::FlowCounters;
+pub(crate) use entry::{Action, NONE, SOURCES};
 pub(crate) use hash::hash;
 pub(crate) use key::{Seen, see};
+pub(crate) use table::{Candidate, Flows, Found};

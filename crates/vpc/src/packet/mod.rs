@@ -35,6 +35,7 @@ pub struct Packet {
 
 impl Packet {
     /// Bytes of the frame as it is now.
+    #[inline]
     pub fn len(&self) -> usize {
         self.head.len() + self.tail as usize
     }

@@ -1,7 +1,7 @@
 //! After the flow tier: next hop, path MTU, rewriting, encapsulation (Zephyrus §3.2, post-DPU).
 
 use super::{Ask, Metadata, Next, Origin, Stop, encapsulate, offload, outer, rewrite};
-use crate::flow::{Action, Seen, To};
+use crate::flow::{self, Action, Seen};
 use crate::packet::parse::ETHERNET;
 use crate::packet::{Checksum, Ip, Packet};
 use crate::tables::{Hop, Tables, Tunnel, Way};
@@ -24,20 +24,19 @@ pub(crate) struct Departure<'a> {
 
 impl Departure<'_> {
     /// What is done to the packets of a flow of which this is one, from an endpoint.
-    pub fn action(&self, metadata: &Metadata) -> Action {
-        let mut macs = [0; 12];
-        macs[..6].copy_from_slice(&self.hop.mac.0);
-        macs[6..].copy_from_slice(&self.source.unwrap_or(metadata.parsed.source).0);
-        let to = match self.hop.way {
-            Way::Port(port) => To::Port(port),
-            Way::Tunnel(number) => To::Tunnel { number, vni: self.vni },
-        };
-        Action { macs, mtu: self.hop.mtu, is_routed: self.routed, to, hash: metadata.hash }
+    pub fn action(&self, metadata: &Metadata, next: &Next, meter: u32) -> Action {
+        Action { hash: metadata.hash, hop: next.hop, is_routed: self.routed, meter, connection: flow::NONE }
+    }
+
+    /// Bytes of the frame without padding.
+    pub fn len(&self) -> u32 {
+        self.ip.end
     }
 }
 
-/// Makes the head what leaves, as was decided for the packet's flow before. None, and nothing has happened to it, where this
-/// packet needs a decision of its own. `id` is the identification of the last outer packet.
+/// Makes the head what leaves, as was decided for the packet's flow before, if `admit` (asked with the flow's meter and the
+/// packet's length in bytes) lets it pass. None, and nothing has happened to it, where this packet needs a decision of its own.
+/// `id` is the identification of the last outer packet.
 #[inline]
 pub(crate) fn follow(
     tables: &Tables,
@@ -45,29 +44,32 @@ pub(crate) fn follow(
     seen: &Seen,
     action: &Action,
     id: &mut u16,
+    admit: impl FnOnce(u32, u32) -> bool,
 ) -> Option<Verdict> {
-    if usize::from(seen.end) - ETHERNET > usize::from(action.mtu) || (action.is_routed && seen.hop_limit <= 1) {
+    let hop = tables.hop(action.hop)?;
+    if usize::from(seen.end) - ETHERNET > usize::from(hop.mtu) || (action.is_routed && seen.hop_limit <= 1) {
         return None;
     }
-    let tunnel = match action.to {
-        To::Port(_) => None,
-        To::Tunnel { number, .. } => Some(tables.tunnel(number)?),
+    let tunnel = match hop.way {
+        Way::Port(_) => None,
+        Way::Tunnel(number) => Some(tables.tunnel(number).filter(|tunnel| tunnel.resolved)?),
     };
+    if !admit(action.meter, seen.end.into()) {
+        return Some(Verdict::Drop(DropReason::Policed));
+    }
     packet.truncate(seen.end.into());
     let frame = packet.head.bytes_mut();
-    if let Some(macs) = frame.first_chunk_mut() {
-        *macs = action.macs;
-    }
+    rewrite::set_macs(frame, hop.mac, action.is_routed.then_some(hop.gateway_mac));
     if action.is_routed {
         rewrite::decrement_hop_limit(frame, ETHERNET, seen.is_ipv6);
     }
-    Some(match (action.to, tunnel) {
-        (To::Tunnel { vni, .. }, Some(tunnel)) => {
+    Some(match (hop.way, tunnel) {
+        (Way::Tunnel(_), Some(tunnel)) => {
             *id = id.wrapping_add(1);
-            depart(packet, tunnel, vni, action.hash, seen.traffic_class, *id)
+            depart(packet, tunnel, hop.vni, action.hash, seen.traffic_class, *id)
         }
-        (To::Port(port), _) => Verdict::Local { port, hash: action.hash },
-        (To::Tunnel { .. }, None) => Verdict::Drop(DropReason::Unresolved),
+        (Way::Port(port), _) => Verdict::Local { port, hash: action.hash },
+        (Way::Tunnel(_), None) => Verdict::Drop(DropReason::Unresolved),
     })
 }
 

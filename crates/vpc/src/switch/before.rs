@@ -98,6 +98,10 @@ pub(crate) fn find(tables: &Tables, metadata: &Metadata) -> Result<Next, Stop> {
             Origin::Tunnel { .. } => DropReason::NoRoute.into(),
         });
     }
+    let said_by = match exact.and_then(|owner| owner.hop()) {
+        Some(endpoint) => endpoint,
+        None => tables.network(metadata.network).map_or(0, |network| network.routes),
+    };
     let owner = exact.or_else(|| tables.route(metadata.network, ip.destination));
     let found = owner.and_then(|owner| owner.hop().map(|hop| (owner, hop)));
     match metadata.from {
@@ -107,7 +111,7 @@ pub(crate) fn find(tables: &Tables, metadata: &Metadata) -> Result<Next, Stop> {
                 // Nothing goes back to where it came from.
                 return Err(DropReason::NoRoute.into());
             }
-            Ok(Next { hop, back: None, beside: source.is_some_and(|source| source.is_beside(owner)) })
+            Ok(Next { hop, said_by, back: None, beside: source.is_some_and(|source| source.is_beside(owner)) })
         }
         Origin::Tunnel { number, .. } => {
             let source = tunnel_source(tables, metadata, ip, number)?;
@@ -117,7 +121,7 @@ pub(crate) fn find(tables: &Tables, metadata: &Metadata) -> Result<Next, Stop> {
                 Some(Way::Port(_)) => {}
                 Some(Way::Tunnel(_)) | None => return Err(DropReason::Unresolved.into()),
             }
-            Ok(Next { hop, back: source.hop(), beside: source.is_beside(owner) })
+            Ok(Next { hop, said_by, back: source.hop(), beside: source.is_beside(owner) })
         }
     }
 }

@@ -88,6 +88,8 @@ pub(crate) enum Origin {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Next {
     pub hop: u32,
+    /// Number of the object that says so: the destination, or its network's routes.
+    pub said_by: u32,
     /// The source's next hop, of a frame from a tunnel whose source is an endpoint.
     pub back: Option<u32>,
     /// Source and destination are in one subnet: no router between them.

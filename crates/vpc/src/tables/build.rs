@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::error::{Entry, Problem, SpecError};
-use super::lpm::Full;
+use super::objects::{Kind, Numbering};
 use super::{Attachment, Endpoint, Exact, Hop, Key, NONE, Network, Owner, Prefixes, Tables, Tunnel, Way};
 use crate::PortId;
 use crate::packet::Mac;
@@ -23,7 +23,20 @@ impl Tables {
     /// # Errors
     /// [`SpecError`] with the first entry that is wrong.
     pub fn build(spec: &Spec) -> Result<Tables, SpecError> {
-        let mut builder = Builder::new(spec)?;
+        Tables::build_with(spec, None)
+    }
+
+    /// The tables that `spec` describes, to take the place of `self`: flows that were computed from what is the same in both
+    /// go on.
+    ///
+    /// # Errors
+    /// As of [`build`](Self::build).
+    pub fn rebuild(&self, spec: &Spec) -> Result<Tables, SpecError> {
+        Tables::build_with(spec, Some(self))
+    }
+
+    fn build_with(spec: &Spec, previous: Option<&Tables>) -> Result<Tables, SpecError> {
+        let mut builder = Builder::new(spec, previous)?;
         for network in &spec.networks {
             builder.network(network).map_err(at(|| Entry::Network(network.name.clone())))?;
         }
@@ -33,7 +46,7 @@ impl Tables {
         for route in &spec.routes {
             builder.route(route).map_err(at(|| route.into()))?;
         }
-        builder.finish().map_err(|full| SpecError { entry: Entry::Routes, problem: Problem::Memory(full) })
+        builder.finish()
     }
 }
 
@@ -51,8 +64,10 @@ struct Builder<'a> {
     /// For each network, its subnets' place in `subnets`.
     ranges: Vec<std::ops::Range<usize>>,
     vnis: HashMap<u32, u32>,
-    endpoints: Vec<Endpoint>,
-    hops: Vec<Hop>,
+    objects: Numbering<'a>,
+    /// Both by the numbers of their objects.
+    endpoints: Vec<Option<Endpoint>>,
+    hops: Vec<Option<Hop>>,
     tunnels: Vec<Tunnel>,
     hosts: HashMap<IpAddr, u32>,
     ports: Vec<Attachment>,
@@ -63,7 +78,7 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(spec: &'a Spec) -> Result<Builder<'a>, SpecError> {
+    fn new(spec: &'a Spec, previous: Option<&'a Tables>) -> Result<Builder<'a>, SpecError> {
         let mut ports = Vec::new();
         if let Some(underlay) = &spec.underlay {
             check_underlay(underlay).map_err(at(|| Entry::Underlay))?;
@@ -94,6 +109,7 @@ impl<'a> Builder<'a> {
             subnets: Vec::new(),
             ranges: Vec::new(),
             vnis: HashMap::new(),
+            objects: Numbering::after(previous.map(|tables| &tables.objects)),
             endpoints: Vec::new(),
             hops: Vec::new(),
             tunnels: Vec::new(),
@@ -143,6 +159,7 @@ impl<'a> Builder<'a> {
             gateway_mac: spec.gateway_mac,
             mtu: spec.mtu,
             dns: spec.dns.as_slice().into(),
+            routes: NONE,
         });
         Ok(())
     }
@@ -151,8 +168,7 @@ impl<'a> Builder<'a> {
         self.names.get(name).copied().ok_or_else(|| Problem::NoNetwork(name.to_owned()))
     }
 
-    fn endpoint(&mut self, spec: &EndpointSpec) -> Result<(), Problem> {
-        let number = self.endpoints.len() as u32;
+    fn endpoint(&mut self, spec: &'a EndpointSpec) -> Result<(), Problem> {
         let network = self.network_number(&spec.network)?;
         station(spec.mac)?;
         if !self.macs.insert((network, spec.mac)) {
@@ -161,20 +177,31 @@ impl<'a> Builder<'a> {
         if spec.addresses.is_empty() {
             return Err(Problem::NoAddress);
         }
-        let (mut subnets, mut numbers) = (Vec::<SubnetSpec>::new(), Vec::new());
+        let mut numbers = Vec::new();
         for &address in &spec.addresses {
             host(address)?;
             let mut range = self.ranges[network as usize].clone();
-            let subnet = range
-                .find(|&subnet| self.subnets[subnet].prefix.contains(address))
-                .ok_or(Problem::AddressOutside(address))?;
-            let owner = Owner { hop: number, subnet: subnet as u32 };
-            if self.addresses.insert((network, address), owner).is_some() {
+            let subnet = range.find(|&subnet| self.subnets[subnet].prefix.contains(address));
+            numbers.push(subnet.ok_or(Problem::AddressOutside(address))? as u32);
+        }
+        let within: Vec<SubnetSpec> = numbers.iter().map(|&subnet| self.subnets[subnet as usize]).collect();
+        // What a flow from or to it looks at. Its next hop is looked up for each packet, so that one that moves between other
+        // nodes, or whose MTU changes, leaves flows as they are.
+        let port = match spec.place {
+            Place::Port(port) => Some(port.0),
+            Place::Host(_) => None,
+        };
+        let content = (spec.spoof_check, &spec.addresses, &within, port);
+        let number = self.objects.object(Kind::Endpoint, &(&spec.network, spec.mac), &content)?;
+        for (&address, &subnet) in spec.addresses.iter().zip(&numbers) {
+            if self.addresses.insert((network, address), Owner { hop: number, subnet }).is_some() {
                 return Err(Problem::AddressTaken(address));
             }
-            numbers.push(owner.subnet);
-            if !subnets.contains(&self.subnets[subnet]) {
-                subnets.push(self.subnets[subnet]);
+        }
+        let mut subnets = Vec::new();
+        for subnet in within {
+            if !subnets.contains(&subnet) {
+                subnets.push(subnet);
             }
         }
         let mtu = spec.mtu.unwrap_or(self.networks[network as usize].mtu);
@@ -186,8 +213,8 @@ impl<'a> Builder<'a> {
             }
             Place::Host(host) => Way::Tunnel(self.tunnel(network, host)?),
         };
-        self.hops.push(Hop { network, mtu: self.path_mtu(mtu, way), mac: spec.mac, way });
-        self.endpoints.push(Endpoint {
+        self.hop(number, network, mtu, spec.mac, way);
+        let endpoint = Endpoint {
             network,
             mac: spec.mac,
             spoof_check: spec.spoof_check,
@@ -195,12 +222,18 @@ impl<'a> Builder<'a> {
             addresses: spec.addresses.as_slice().into(),
             numbers: numbers.into(),
             subnets: subnets.into(),
-        });
+        };
+        put(&mut self.endpoints, number, endpoint);
         Ok(())
     }
 
-    /// Endpoints' next hops come first, so that they have their numbers; routes' own come behind.
-    fn route(&mut self, spec: &RouteSpec) -> Result<(), Problem> {
+    fn hop(&mut self, number: u32, network: u32, mtu: u16, mac: Mac, way: Way) {
+        let Network { gateway_mac, vni, .. } = self.networks[network as usize];
+        let hop = Hop { network, mtu: self.path_mtu(mtu, way), mac, way, gateway_mac, vni };
+        put(&mut self.hops, number, hop);
+    }
+
+    fn route(&mut self, spec: &'a RouteSpec) -> Result<(), Problem> {
         let network = self.network_number(&spec.network)?;
         let hop = match spec.via {
             Via::Endpoint(address) => {
@@ -210,8 +243,9 @@ impl<'a> Builder<'a> {
             Via::Host(host) => {
                 let way = Way::Tunnel(self.tunnel(network, host)?);
                 let Network { mtu, gateway_mac, .. } = self.networks[network as usize];
-                self.hops.push(Hop { network, mtu: self.path_mtu(mtu, way), mac: gateway_mac, way });
-                self.hops.len() as u32 - 1
+                let number = self.objects.object(Kind::Way, &(&spec.network, host), &())?;
+                self.hop(number, network, mtu, gateway_mac, way);
+                number
             }
         };
         match self.prefixes.insert((network, spec.prefix), Owner { hop, subnet: NONE }) {
@@ -247,7 +281,28 @@ impl<'a> Builder<'a> {
         Ok(number)
     }
 
-    fn finish(self) -> Result<Tables, Full> {
+    /// What decides over destinations in a network that are no endpoint's: its routes, its subnets and gateways, and those
+    /// endpoints' addresses that would be routed elsewhere if they were not there.
+    fn routes(&mut self, prefixes: &Prefixes<Owner>) -> Result<(), Problem> {
+        let mut contents = vec![(Vec::new(), Vec::new()); self.networks.len()];
+        for (&(network, prefix), owner) in &self.prefixes {
+            contents[network as usize].0.push((prefix, owner.hop));
+        }
+        for (&(network, address), owner) in &self.addresses {
+            let is_routed = prefixes.longest(network, address).is_some_and(|other| other.hop().is_some());
+            if owner.hop().is_none() || is_routed {
+                contents[network as usize].1.push(address);
+            }
+        }
+        for (network, mut content) in self.networks.iter_mut().zip(contents) {
+            content.0.sort_unstable();
+            content.1.sort_unstable();
+            network.routes = self.objects.object(Kind::Routes, &network.name, &content)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Tables, SpecError> {
         let addresses: Vec<_> = self
             .addresses
             .iter()
@@ -255,11 +310,16 @@ impl<'a> Builder<'a> {
             .collect();
         let prefixes: Vec<_> =
             self.prefixes.iter().map(|(&(network, prefix), &owner)| (network, prefix, owner)).collect();
+        let full = |full| at(|| Entry::Routes)(Problem::Memory(full));
+        let prefixes = Prefixes::build(self.networks.len(), &prefixes).map_err(full)?;
+        let first = self.networks.first().map(|network| network.name.clone()).unwrap_or_default();
+        self.routes(&prefixes).map_err(at(|| Entry::Network(first)))?;
         let members: Vec<_> =
             self.members.iter().map(|(&(network, host), &tunnel)| (Key::address(network, host), tunnel)).collect();
         let vnis: Vec<_> = self.vnis.iter().map(|(&vni, &network)| (Key::new(0, vni.into()), network)).collect();
         Ok(Tables {
-            prefixes: Prefixes::build(self.networks.len(), &prefixes)?,
+            prefixes,
+            objects: self.objects.finish(),
             networks: self.networks.into(),
             endpoints: self.endpoints.into(),
             hops: self.hops.into(),
@@ -272,6 +332,14 @@ impl<'a> Builder<'a> {
             services: self.spec.services,
         })
     }
+}
+
+fn put<T>(all: &mut Vec<Option<T>>, number: u32, one: T) {
+    let at = number as usize;
+    if all.len() <= at {
+        all.resize_with(at + 1, || None);
+    }
+    all[at] = Some(one);
 }
 
 fn attach(ports: &mut Vec<Attachment>, port: PortId, what: Attachment) -> Result<(), Problem> {

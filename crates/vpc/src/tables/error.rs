@@ -74,6 +74,9 @@ pub enum Problem {
     /// Too many for the tables.
     #[error("there are more than {0} networks")]
     TooMany(usize),
+    /// Too many for flows to tell apart.
+    #[error("there are more than {0} endpoints, networks with routes and hosts that these lead to")]
+    TooManyObjects(usize),
     /// Not a VNI.
     #[error("VNI {0} is not in 1 to 16777215")]
     Vni(u32),

@@ -11,6 +11,7 @@ mod build;
 mod error;
 mod exact;
 pub mod lpm;
+mod objects;
 mod prefixes;
 mod tunnel;
 
@@ -19,6 +20,7 @@ use std::net::IpAddr;
 pub use error::{Entry, Problem, SpecError};
 pub(crate) use exact::fold;
 pub use exact::{Exact, Key, Place};
+pub(crate) use objects::Stamp;
 pub(crate) use prefixes::Prefixes;
 pub(crate) use tunnel::{OVERHEAD_V6, Tunnel, VALID_VNI, VXLAN};
 
@@ -35,8 +37,12 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct Tables {
     networks: Box<[Network]>,
-    endpoints: Box<[Endpoint]>,
-    hops: Box<[Hop]>,
+    /// What flows are computed from.
+    objects: objects::Objects,
+    /// By the numbers of their objects.
+    endpoints: Box<[Option<Endpoint>]>,
+    /// Likewise.
+    hops: Box<[Option<Hop>]>,
     tunnels: Box<[Tunnel]>,
     ports: Box<[Attachment]>,
     vnis: Exact<u32>,
@@ -56,6 +62,8 @@ pub(crate) struct Network {
     pub gateway_mac: Mac,
     pub mtu: u16,
     pub dns: Box<[IpAddr]>,
+    /// The object that is its routes.
+    pub routes: u32,
 }
 
 /// An endpoint. Its next hop has the same number.
@@ -90,7 +98,12 @@ pub(crate) struct Hop {
     /// Inner destination MAC address.
     pub mac: Mac,
     pub way: Way,
+    /// Of its network.
+    pub gateway_mac: Mac,
+    pub vni: u32,
 }
+
+const _: () = assert!(size_of::<Option<Hop>>() == 32, "two in a cache line");
 
 /// How a next hop is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,12 +157,12 @@ impl Tables {
 
     #[inline]
     pub(crate) fn endpoint(&self, number: u32) -> Option<&Endpoint> {
-        self.endpoints.get(number as usize)
+        self.endpoints.get(number as usize)?.as_ref()
     }
 
     #[inline]
     pub(crate) fn hop(&self, number: u32) -> Option<&Hop> {
-        self.hops.get(number as usize)
+        self.hops.get(number as usize)?.as_ref()
     }
 
     #[inline]
@@ -157,6 +170,18 @@ impl Tables {
         if let Some(hop) = self.hops.get(number as usize) {
             prefetch::read(hop);
         }
+    }
+
+    /// Number and version of an object.
+    #[inline]
+    pub(crate) fn stamp(&self, object: u32) -> Stamp {
+        self.objects.stamp(object)
+    }
+
+    /// Whether an object is as it was.
+    #[inline]
+    pub(crate) fn is_current(&self, stamp: Stamp) -> bool {
+        self.objects.is_current(stamp)
     }
 
     #[inline]

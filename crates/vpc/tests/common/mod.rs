@@ -1,6 +1,8 @@
 //! Two nodes with two networks whose addresses are the same, and frames between them.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
+pub mod streams;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 

@@ -1,0 +1,391 @@
+//! A core's flows: an index of cache lines with sixteen slots each, and entries of two cache lines.
+//!
+//! ```text
+//!   key ─ hash ─► line of the index: 16 × (tag │ number)  ──► hot line: key, action, counters ──► cold line, where needed
+//!                 ├ nobody there has the tag: the line beside it
+//! ```
+//!
+//! A slot's upper bits are the tag, a part of the hash, its lower ones the entry's number; how many depends on the capacity,
+//! so that the index takes 8 bytes a flow: at 4 M flows it is 32 MiB, a third-level cache. A flow is in one of two lines; where
+//! both are full, which happens to a few in 100,000 of a full table, it is not kept.
+//!
+//! The memory is reserved when the table is made and taken when it is used: entries are given out from the first one up.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+use softdpu_sys::lines::{Halves, Lines, Words};
+use softdpu_sys::prefetch;
+
+use super::entry::{Action, Cold, FlowCounters, Hot, NONE, SOURCES};
+use super::key::Key;
+use crate::tables::{Stamp, Tables};
+
+/// Most flows of a table.
+const MOST: usize = 1 << 24;
+/// Flows for each line of the index, of 16 slots.
+const PER_LINE: usize = 8;
+/// The clock's unit, as a power of two of nanoseconds: about a millisecond.
+const TICK: u32 = 20;
+/// Flows that were not seen for so long are forgotten: a minute.
+const IDLE: u32 = (60_000_000_000u64 >> TICK) as u32;
+/// In a full table: a second.
+const IDLE_FULL: u32 = (1_000_000_000u64 >> TICK) as u32;
+/// Entries that are looked at to make room for a new flow in a full table.
+const LOOK_FULL: u32 = 8;
+/// Entries that one tick looks at: at least, and at most.
+const SWEEP: (u32, u32) = (32, 512);
+
+/// The flows that a core knows.
+#[derive(Debug)]
+pub(crate) struct Flows {
+    index: Lines<Halves>,
+    hot: Lines<Words>,
+    cold: Lines<Words>,
+    /// Bits of a slot that are the tag; the others are the entry's number.
+    tag: u32,
+    seed: [u64; 2],
+    /// Entries from here on were never used.
+    used: u32,
+    /// The first of those that were and are not any more.
+    free: u32,
+    count: u32,
+    /// Of the tables that flows were last compared with; never 0.
+    generation: u32,
+    clock: u32,
+    /// The entry that the next sweep begins with.
+    hand: u32,
+    #[cfg(test)]
+    is_unchecked: bool,
+}
+
+/// An entry whose tag is that of a hash, if there is one: to be compared with the key before the table changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Candidate(u32);
+
+impl Candidate {
+    /// There is none.
+    pub const NONE: Candidate = Candidate(NONE);
+}
+
+/// Why a flow was not kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// A flow that was looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Computed from what is in force.
+    Fresh(u32),
+    /// Computed from something that has changed.
+    Stale(u32),
+    None,
+}
+
+impl Flows {
+    /// A table for `capacity` flows, at most 16 M; where there is no room for it in the address space, for none.
+    pub fn new(capacity: usize) -> Flows {
+        let capacity = capacity.min(MOST);
+        let lines = (capacity / PER_LINE).next_power_of_two().max(2);
+        let (index, hot, cold) = match (Lines::zeroed(lines), Lines::zeroed(capacity), Lines::zeroed(capacity)) {
+            (Ok(index), Ok(hot), Ok(cold)) => (index, hot, cold),
+            _ => return Flows::new_empty(),
+        };
+        Flows::over(index, hot, cold)
+    }
+
+    fn new_empty() -> Flows {
+        let none = || Lines::zeroed(0).expect("a page of address space");
+        Flows::over(Lines::zeroed(2).expect("a page of address space"), none(), none())
+    }
+
+    fn over(index: Lines<Halves>, hot: Lines<Words>, cold: Lines<Words>) -> Flows {
+        let seed = || RandomState::new().build_hasher().finish();
+        let tag = !((hot.len().max(2).next_power_of_two() - 1) as u32);
+        let seed = [seed(), seed()];
+        Flows {
+            index,
+            hot,
+            cold,
+            tag,
+            seed,
+            used: 0,
+            free: NONE,
+            count: 0,
+            generation: 1,
+            clock: 0,
+            hand: 0,
+            #[cfg(test)]
+            is_unchecked: false,
+        }
+    }
+
+    /// How many it can have.
+    pub fn capacity(&self) -> usize {
+        self.hot.len()
+    }
+
+    /// How many it has.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Bytes that are reserved for them.
+    #[cfg(test)]
+    pub fn reserved(&self) -> usize {
+        size_of_val(&*self.index) + size_of_val(&*self.hot) + size_of_val(&*self.cold)
+    }
+
+    #[cfg(test)]
+    pub fn set_generation(&mut self, generation: u32) {
+        self.generation = generation;
+    }
+
+    /// Leaves the version check out: what flows would do without it.
+    #[cfg(test)]
+    pub fn check_versions(&mut self, checks: bool) {
+        self.is_unchecked = !checks;
+    }
+
+    /// The tables are others now: each flow is compared with them before it decides again.
+    pub fn tables_changed(&mut self) {
+        match self.generation.checked_add(1) {
+            Some(next) => self.generation = next,
+            None => self.clear(),
+        }
+    }
+
+    fn clear(&mut self) {
+        for entry in 0..self.used {
+            self.hot[entry as usize].set_generation(0);
+        }
+        self.index.fill(Halves::default());
+        (self.used, self.free, self.count, self.generation, self.hand) = (0, NONE, 0, 1, 0);
+    }
+
+    /// The hash of `key`, whose line of the index is on its way into the cache.
+    #[inline]
+    pub fn hash(&self, key: &Key) -> u64 {
+        let hash = key.hash(self.seed);
+        prefetch::read(self.index.as_ptr().wrapping_add(self.line(hash)));
+        hash
+    }
+
+    #[inline(always)]
+    fn line(&self, hash: u64) -> usize {
+        // The number of lines is a power of two.
+        hash as usize & (self.index.len() - 1)
+    }
+
+    #[inline(always)]
+    fn tag(&self, hash: u64) -> u32 {
+        let tag = (hash >> 32) as u32 & self.tag;
+        // 0 is an empty slot's.
+        if tag == 0 { self.tag & self.tag.wrapping_neg() } else { tag }
+    }
+
+    /// The slots of a line that may have the flow.
+    #[inline(always)]
+    fn matching(&self, line: usize, hash: u64) -> u32 {
+        self.index[line].find(self.tag, self.tag(hash))
+    }
+
+    #[inline(always)]
+    fn entry_at(&self, line: usize, slot: u32) -> u32 {
+        self.index[line].0[slot as usize % 16] & !self.tag
+    }
+
+    /// The entry that `hash` probably means, on its way into the cache. To be called when its line of the index is there.
+    #[inline]
+    pub fn approach(&self, hash: u64) -> Candidate {
+        let line = self.line(hash);
+        let matching = self.matching(line, hash);
+        if matching == 0 {
+            return Candidate::NONE;
+        }
+        let entry = self.entry_at(line, matching.trailing_zeros());
+        prefetch::write(self.hot.as_ptr().wrapping_add(entry as usize));
+        Candidate(entry)
+    }
+
+    /// The flow of `key`, whose hash is `hash`, and which `candidate` probably is: compared with `tables`, which are in force,
+    /// unless it was before. `revalidated` counts the comparisons that found nothing changed.
+    #[inline]
+    pub fn find(
+        &mut self,
+        hash: u64,
+        Candidate(candidate): Candidate,
+        key: &Key,
+        tables: &Tables,
+        revalidated: &mut u64,
+    ) -> Found {
+        let entry = match self.hot.get(candidate as usize) {
+            Some(hot) if hot.is(key) && self.rest_is(candidate, key) => candidate,
+            _ => match self.lookup(hash, key) {
+                Some(entry) => entry,
+                None => return Found::None,
+            },
+        };
+        match self.hot[entry as usize].generation() {
+            generation if generation == self.generation => Found::Fresh(entry),
+            0 => Found::None,
+            _ => self.revalidate(entry, tables, revalidated),
+        }
+    }
+
+    #[inline(always)]
+    fn rest_is(&self, entry: u32, key: &Key) -> bool {
+        !key.is_ipv6() || self.cold[entry as usize].has(key)
+    }
+
+    #[cold]
+    fn revalidate(&mut self, entry: u32, tables: &Tables, revalidated: &mut u64) -> Found {
+        let sources = self.cold[entry as usize].sources();
+        let is_current = sources.iter().all(|source| tables.is_current(*source));
+        #[cfg(test)]
+        let is_current = is_current || self.is_unchecked;
+        if !is_current {
+            return Found::Stale(entry);
+        }
+        *revalidated += 1;
+        self.hot[entry as usize].set_generation(self.generation);
+        Found::Fresh(entry)
+    }
+
+    fn lookup(&self, hash: u64, key: &Key) -> Option<u32> {
+        let line = self.line(hash);
+        self.lookup_in(line, hash, key).or_else(|| self.lookup_in(line ^ 1, hash, key))
+    }
+
+    #[inline(always)]
+    fn lookup_in(&self, line: usize, hash: u64, key: &Key) -> Option<u32> {
+        let mut matching = self.matching(line, hash);
+        while matching != 0 {
+            let entry = self.entry_at(line, matching.trailing_zeros());
+            if self.hot[entry as usize].is(key) && self.rest_is(entry, key) {
+                return Some(entry);
+            }
+            matching &= matching - 1;
+        }
+        None
+    }
+
+    /// What is done to an entry's packets.
+    #[inline(always)]
+    pub fn action(&self, entry: u32) -> Action {
+        self.hot[entry as usize].action()
+    }
+
+    /// Counts a packet of a flow.
+    #[inline(always)]
+    pub fn count(&mut self, entry: u32, bytes: u64) {
+        let clock = self.clock;
+        self.hot[entry as usize].count(clock, bytes);
+    }
+
+    /// Whether a flow that was stale still is.
+    pub fn is_stale(&self, entry: u32) -> bool {
+        let generation = self.hot[entry as usize].generation();
+        generation != 0 && generation != self.generation
+    }
+
+    /// Keeps a flow, or gives one that is there other contents; what it counted stays. `sources` were read before the action
+    /// was computed.
+    ///
+    /// # Errors
+    /// [`Full`]: there is no room.
+    pub fn install(&mut self, hash: u64, key: &Key, action: &Action, sources: &[Stamp; SOURCES]) -> Result<(), Full> {
+        let entry = match self.lookup(hash, key) {
+            Some(entry) => entry,
+            None => self.insert(hash)?,
+        };
+        let (generation, clock) = (self.generation, self.clock);
+        let hot = &mut self.hot[entry as usize];
+        hot.write(key, action);
+        hot.set_generation(generation);
+        hot.see(clock);
+        self.cold[entry as usize].keep(key, sources);
+        Ok(())
+    }
+
+    /// An entry that the index leads to.
+    fn insert(&mut self, hash: u64) -> Result<u32, Full> {
+        if self.free == NONE && self.used as usize >= self.capacity() {
+            self.sweep(LOOK_FULL, IDLE_FULL);
+        }
+        let home = self.line(hash);
+        let empty = |line: usize| {
+            let empty = self.index[line].find(!0, 0);
+            (empty != 0).then(|| (line, empty.trailing_zeros() as usize))
+        };
+        let (line, slot) = empty(home).or_else(|| empty(home ^ 1)).ok_or(Full)?;
+        let entry = if self.free != NONE {
+            let entry = self.free;
+            self.free = self.hot[entry as usize].next_free();
+            entry
+        } else if (self.used as usize) < self.capacity() {
+            self.used += 1;
+            self.used - 1
+        } else {
+            return Err(Full);
+        };
+        self.index[line].0[slot] = self.tag(hash) | entry;
+        self.hot[entry as usize].reset_counters();
+        self.count += 1;
+        Ok(entry)
+    }
+
+    /// Forgets the flow in `entry`.
+    pub fn remove(&mut self, entry: u32) {
+        let hot = &mut self.hot[entry as usize];
+        if hot.generation() == 0 {
+            return;
+        }
+        let key = Key { first: hot.first(), more: self.cold[entry as usize].more() };
+        hot.set_generation(0);
+        hot.set_next_free(self.free);
+        self.free = entry;
+        self.count -= 1;
+        let hash = key.hash(self.seed);
+        let (line, slot) = (self.line(hash), self.tag(hash) | entry);
+        for line in [line, line ^ 1] {
+            let found = self.index[line].find(!0, slot);
+            if found != 0 {
+                self.index[line].0[found.trailing_zeros() as usize] = 0;
+                return;
+            }
+        }
+    }
+
+    /// Goes on to `now`, nanoseconds. Once a tick some entries are looked at, and forgotten where nobody has seen them for a
+    /// minute: few for a small table, more for a large one, never more than [`SWEEP`] says.
+    #[inline]
+    pub fn turn(&mut self, now: u64) {
+        let clock = (now >> TICK) as u32;
+        if clock != self.clock {
+            self.clock = clock;
+            // Each entry is looked at about twice a minute.
+            self.sweep((self.used / (IDLE / 2)).clamp(SWEEP.0, SWEEP.1), IDLE);
+        }
+    }
+
+    #[cold]
+    fn sweep(&mut self, entries: u32, idle: u32) {
+        for _ in 0..entries.min(self.used) {
+            if self.hand >= self.used {
+                self.hand = 0;
+            }
+            let entry = self.hand;
+            self.hand += 1;
+            prefetch::read(self.hot.as_ptr().wrapping_add(self.hand as usize + 8));
+            let hot = &self.hot[entry as usize];
+            if hot.generation() != 0 && self.clock.wrapping_sub(hot.seen()) > idle {
+                self.remove(entry);
+            }
+        }
+    }
+
+    /// What the flow of `key` counted.
+    pub fn counters(&self, key: &Key) -> Option<FlowCounters> {
+        Some(self.hot[self.lookup(key.hash(self.seed), key)? as usize].counters())
+    }
+}

@@ -1,0 +1,131 @@
+//! The table beside a model, and what the version check is for.
+
+#[path = "../../tests/common/mod.rs"]
+mod common;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use common::Family;
+use common::streams::{compare, site, steps};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+
+use super::entry::{Action, NONE, SOURCES};
+use super::key::Key;
+use super::table::{Flows, Found};
+use crate::tables::{Stamp, Tables};
+use crate::{Vpc, spec};
+
+#[test]
+fn without_the_version_check_flows_forward_by_old_rules() {
+    let mut runner = TestRunner::deterministic();
+    let streams: Vec<_> = (0..64).map(|_| steps().new_tree(&mut runner).expect("a stream").current()).collect();
+    let differing = |checks: bool| {
+        let differs = |steps: &&Vec<_>| {
+            let tables = Tables::build(&site(Family::V4, 0)).expect("a good spec");
+            let mut vpc = Vpc::new(Arc::new(tables));
+            vpc.check_versions(checks);
+            compare(&mut vpc, Family::V4, steps).is_err()
+        };
+        streams.iter().filter(differs).count()
+    };
+    assert_eq!(differing(true), 0);
+    assert!(differing(false) > 0, "a test that cannot fail");
+}
+
+fn key(number: u64, is_ipv6: bool) -> Key {
+    let family = if is_ipv6 { 1 << 63 } else { 0 };
+    Key { first: [number, 7, 9 | family], more: if is_ipv6 { [number / 3, 1, 2] } else { [0; 3] } }
+}
+
+fn action(number: u64) -> Action {
+    Action {
+        hash: number as u32,
+        hop: number as u32 % 1000,
+        is_routed: number.is_multiple_of(2),
+        meter: NONE,
+        connection: 5,
+    }
+}
+
+fn tables() -> Tables {
+    Tables::build(&spec::Spec::default()).expect("an empty spec")
+}
+
+proptest! {
+    #[test]
+    fn the_table_is_a_map(
+        operations in prop::collection::vec((0u64..400, any::<bool>(), any::<bool>()), 1..600),
+        capacity in 1usize..300,
+    ) {
+        let (tables, mut flows, mut model) = (tables(), Flows::new(capacity), HashMap::new());
+        for (number, is_ipv6, removes) in operations {
+            let key = key(number, is_ipv6);
+            let hash = flows.hash(&key);
+            let candidate = flows.approach(hash);
+            let found = flows.find(hash, candidate, &key, &tables, &mut 0);
+            match (found, model.get(&(number, is_ipv6))) {
+                (Found::Fresh(entry), Some(there)) => prop_assert_eq!(&flows.action(entry), there),
+                (Found::None, None) => {}
+                (found, there) => prop_assert!(false, "{:?} where {:?} is", found, there),
+            }
+            match found {
+                Found::Fresh(entry) if removes => {
+                    flows.remove(entry);
+                    model.remove(&(number, is_ipv6));
+                }
+                _ => {
+                    let action = action(number);
+                    if flows.install(hash, &key, &action, &[Stamp::default(); SOURCES]).is_ok() {
+                        model.insert((number, is_ipv6), action);
+                    } else {
+                        prop_assert!(model.len() * 4 > capacity * 3, "full with {} of {}", model.len(), capacity);
+                    }
+                }
+            }
+            prop_assert_eq!(flows.len(), model.len());
+            prop_assert!(flows.len() <= capacity);
+        }
+    }
+}
+
+#[test]
+fn nearly_all_of_a_large_table_can_be_used() {
+    let (tables, count) = (tables(), 200_000);
+    let mut flows = Flows::new(count);
+    let kept = (0..count as u64).filter(|&number| {
+        let key = key(number, number % 4 == 0);
+        let hash = flows.hash(&key);
+        flows.install(hash, &key, &action(number), &[Stamp::default(); SOURCES]).is_ok()
+    });
+    let kept = kept.count();
+    assert!(kept as f64 > count as f64 * 0.999, "{kept} of {count}");
+    let known = (0..count as u64).filter(|&number| {
+        let key = key(number, number % 4 == 0);
+        let hash = flows.hash(&key);
+        let candidate = flows.approach(hash);
+        matches!(flows.find(hash, candidate, &key, &tables, &mut 0), Found::Fresh(entry) if flows.action(entry) == action(number))
+    });
+    assert_eq!(known.count(), kept);
+}
+
+#[test]
+fn a_generation_that_comes_again_finds_no_flows() {
+    let (tables, mut flows) = (tables(), Flows::new(16));
+    let hash = flows.hash(&key(1, false));
+    flows.install(hash, &key(1, false), &action(1), &[Stamp::default(); SOURCES]).expect("room");
+    flows.set_generation(u32::MAX);
+    flows.tables_changed();
+    let candidate = flows.approach(hash);
+    assert_eq!((flows.find(hash, candidate, &key(1, false), &tables, &mut 0), flows.len()), (Found::None, 0));
+}
+
+#[test]
+fn the_memory_of_16_m_flows_is_less_than_two_and_a_half_gib() {
+    let flows = Flows::new(1 << 24);
+    assert_eq!(flows.capacity(), 1 << 24);
+    assert!(flows.reserved() <= 5 << 29, "{} bytes", flows.reserved());
+    assert_eq!(flows.reserved() >> 24, 136, "bytes a flow");
+}

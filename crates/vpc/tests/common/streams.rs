@@ -1,0 +1,262 @@
+//! Streams of frames while tables change, and whether flows decide what would be decided without them.
+
+use std::sync::Arc;
+
+use etherparse::PacketBuilder;
+use proptest::prelude::*;
+use softdpu_vpc::spec::{EndpointSpec, Place, RouteSpec, ServiceLimit, Spec, SubnetSpec, Via};
+use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId, Segmentation, SegmentationKind, Tables, Verdict, Vpc};
+
+use super::*;
+
+const SOURCES: [(PortId, u8, &str, &str); 4] = [
+    (RED_1, 1, "10.0.0.2", "2001:db8::2"),
+    (RED_2, 2, "10.0.0.3", "2001:db8::3"),
+    (RED_ROUTER, 3, "10.0.0.4", "2001:db8::4"),
+    (BLUE_1, 1, "10.0.0.2", "2001:db8::2"),
+];
+const TO_V4: [&str; 8] =
+    ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.1.5", "172.16.0.9", "198.51.100.7", "10.0.0.1"];
+const TO_V6: [&str; 4] = ["2001:db8::2", "2001:db8::3", "2001:db8:0:1::5", "2001:db8::1"];
+
+/// A frame, and what its sender says about it. Few different ones, so that flows have many packets.
+#[derive(Clone, Debug)]
+pub struct Sent {
+    source: usize,
+    destination: usize,
+    is_ipv6: bool,
+    /// None: UDP.
+    tcp_flags: Option<u8>,
+    port: u16,
+    hops: u8,
+    payload: usize,
+    /// A byte that is another.
+    change: Option<(usize, u8)>,
+    /// Bytes taken off, or added as padding.
+    length: isize,
+    checksum: u8,
+    cut: bool,
+}
+
+pub fn sent() -> impl Strategy<Value = Sent> {
+    let hops = prop_oneof![8 => Just(64u8), 1 => 0u8..3];
+    let payload = prop_oneof![6 => Just(20usize), 1 => Just(0), 1 => 1440usize..1500];
+    let flags = prop_oneof![3 => Just(None), 3 => Just(Some(0x10u8)), 1 => (0u8..64).prop_map(Some)];
+    let change = prop_oneof![5 => Just(None), 4 => (0usize..90, any::<u8>()).prop_map(Some)];
+    let length = prop_oneof![6 => Just(0isize), 1 => -60isize..0, 1 => 1isize..30];
+    let checksum = prop_oneof![4 => Just(0u8), 3 => 1u8..4];
+    let who = (0..SOURCES.len(), 0..TO_V4.len(), any::<bool>());
+    (who, flags, 0u16..2, hops, payload, change, length, checksum, prop::bool::weighted(0.05)).prop_map(
+        |((source, destination, is_ipv6), tcp_flags, port, hops, payload, change, length, checksum, cut)| Sent {
+            source,
+            destination,
+            is_ipv6,
+            tcp_flags,
+            port,
+            hops,
+            payload,
+            change,
+            length,
+            checksum,
+            cut,
+        },
+    )
+}
+
+impl Sent {
+    pub fn packet(&self) -> Packet {
+        let (port, last, v4, v6) = SOURCES[self.source];
+        let builder = PacketBuilder::ethernet2(mac(last).0, GATEWAY.0);
+        let octets = |text: &str| match ip(text) {
+            std::net::IpAddr::V4(address) => (address.octets(), [0; 16]),
+            std::net::IpAddr::V6(address) => ([0; 4], address.octets()),
+        };
+        let builder = if self.is_ipv6 {
+            builder.ipv6(octets(v6).1, octets(TO_V6[self.destination % TO_V6.len()]).1, self.hops)
+        } else {
+            builder.ipv4(octets(v4).0, octets(TO_V4[self.destination]).0, self.hops)
+        };
+        let payload = vec![0x5a; self.payload];
+        let mut frame = Vec::new();
+        match self.tcp_flags {
+            Some(flags) => {
+                builder.tcp(4000 + self.port, 80, 1, 1000).write(&mut frame, &payload).expect("a vector");
+                let at = if self.is_ipv6 { 14 + 40 } else { 14 + 20 };
+                frame[at + 13] = flags;
+            }
+            None => builder.udp(4000 + self.port, 5000).write(&mut frame, &payload).expect("a vector"),
+        }
+        if let Some((at, value)) = self.change
+            && let Some(byte) = frame.get_mut(at)
+        {
+            *byte = value;
+        }
+        frame.resize(frame.len().saturating_add_signed(self.length), 0);
+        let head = Head::of(&frame);
+        let transport = if self.is_ipv6 { 54 } else { 34 };
+        let field = if self.tcp_flags.is_some() { 16 } else { 6 };
+        let checksum = match self.checksum {
+            0 => Checksum::Complete,
+            1 => Checksum::Valid,
+            2 => Checksum::Partial { start: transport, offset: field },
+            _ => Checksum::Partial { start: transport + 2, offset: field },
+        };
+        let kind = match (self.tcp_flags, self.is_ipv6) {
+            (None, _) => SegmentationKind::Udp,
+            (Some(_), true) => SegmentationKind::TcpV6,
+            (Some(_), false) => SegmentationKind::TcpV4,
+        };
+        let segmentation = self.cut.then_some(Segmentation { kind, size: 500, ecn: false });
+        Packet { tail: (frame.len() - head.len()) as u32, head, checksum, segmentation, port }
+    }
+}
+
+/// Changes of the site: each is there, or not.
+pub const CHANGES: u32 = 15;
+
+/// Node 1 with the changes whose bits are set in `changes`. All of them go together.
+pub fn site(family: Family, changes: u32) -> Spec {
+    let mut spec = spec(family, 1);
+    spec.services = ServiceLimit { rate: 1_000_000_000, burst: 1_000_000, ..spec.services };
+    let set = |change: u32| changes & 1 << change != 0;
+    fn red(spec: &mut Spec, last: u8) -> &mut EndpointSpec {
+        let one = |endpoint: &&mut EndpointSpec| endpoint.network == "red" && endpoint.mac == mac(last);
+        spec.endpoints.iter_mut().find(one).expect("of the site")
+    }
+    if set(0) {
+        // A guest moves to the other node,
+        red(&mut spec, 2).place = Place::Host(vtep(family, 2));
+    }
+    if set(1) {
+        // another comes from there,
+        red(&mut spec, 4).place = Place::Port(PortId(7));
+    }
+    if set(2) {
+        red(&mut spec, 4).mtu = Some(1300);
+    }
+    if set(3) {
+        spec.endpoints[4].spoof_check = false;
+        red(&mut spec, 1).spoof_check = false;
+    }
+    if set(4) {
+        // Who is at a port is somebody else.
+        let others = (red(&mut spec, 1).place, red(&mut spec, 3).place);
+        (red(&mut spec, 3).place, red(&mut spec, 1).place) = others;
+    }
+    if set(5) {
+        // An address is another's.
+        red(&mut spec, 4).addresses.retain(|address| *address != ip("10.0.0.5"));
+        let router = red(&mut spec, 3);
+        router.addresses.push(ip("10.0.0.5"));
+    }
+    if set(6) {
+        spec.routes.remove(0);
+    }
+    if set(7) {
+        let route = |prefix: &str| RouteSpec {
+            network: "red".into(),
+            prefix: prefix.parse().expect("prefix"),
+            via: Via::Host(vtep(family, 2)),
+        };
+        spec.routes.extend([route("172.16.0.0/24"), route("10.0.1.0/25"), route("2001:db8:0:1::/96")]);
+    }
+    if set(8) {
+        // An address that a route has otherwise.
+        red(&mut spec, 4).addresses.retain(|address| *address != ip("10.0.1.5") && address.is_ipv4());
+        if red(&mut spec, 4).addresses.is_empty() {
+            red(&mut spec, 4).addresses.push(ip("10.0.0.9"));
+        }
+    }
+    if set(9) {
+        spec.networks[0].vni = 99;
+    }
+    if set(10) {
+        spec.networks[0].gateway_mac = Mac([2, 0xff, 0, 0, 0, 2]);
+    }
+    if set(11) {
+        // Who was beside is behind the gateway.
+        let cut = |prefix: &str, gateway| SubnetSpec { prefix: prefix.parse().expect("prefix"), gateway: ip(gateway) };
+        spec.networks[0].subnets.splice(
+            0..1,
+            [cut("10.0.0.0/30", "10.0.0.1"), cut("10.0.0.4/30", "10.0.0.6"), cut("10.0.0.8/29", "10.0.0.10")],
+        );
+    }
+    if set(12) {
+        spec.neighbors.clear();
+    }
+    if set(13) {
+        spec.underlay.as_mut().expect("one").mtu = 1400;
+    }
+    if set(14) {
+        // Numbers of all are others, if they go by the order.
+        spec.endpoints.reverse();
+        spec.networks.reverse();
+        spec.endpoints.retain(|endpoint| endpoint.network != "blue" || endpoint.mac != mac(2));
+    }
+    spec
+}
+
+/// A batch, and what changes before it.
+#[derive(Clone, Debug)]
+pub struct Step {
+    batch: Vec<Sent>,
+    change: Option<u32>,
+    /// The tables are built with no regard to those before.
+    anew: bool,
+}
+
+pub fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let change = prop_oneof![3 => Just(None), 2 => (0..CHANGES).prop_map(Some)];
+    let step = (prop::collection::vec(sent(), 1..24), change, prop::bool::weighted(0.1))
+        .prop_map(|(batch, change, anew)| Step { batch, change, anew });
+    prop::collection::vec(step, 1..24)
+}
+
+/// Sends the batches to `vpc`, which begins with tables of `site(family, 0)`, and to one without flows, while tables change.
+/// An error says where the two differ.
+pub fn compare(vpc: &mut Vpc, family: Family, steps: &[Step]) -> Result<(), String> {
+    let mut changes = 0;
+    for Step { batch, change, anew } in steps {
+        if let Some(change) = change {
+            changes ^= 1 << change;
+            let spec = site(family, changes);
+            let tables = if *anew { Tables::build(&spec) } else { vpc.tables().rebuild(&spec) };
+            vpc.replace(Arc::new(tables.expect("a good spec")));
+        }
+        let mut plain = Vpc::with_flows(Arc::clone(vpc.tables()), 0);
+        let mut packets: Vec<Packet> = batch.iter().map(Sent::packet).collect();
+        let mut verdicts = Vec::new();
+        vpc.forward(0, &mut packets, &mut verdicts);
+        assert_eq!(verdicts.len(), batch.len());
+        for ((sent, packet), verdict) in batch.iter().zip(&packets).zip(verdicts) {
+            // More flows are stale than a batch computes anew.
+            if verdict == Verdict::Drop(DropReason::Recomputing) && batch.len() > 16 {
+                continue;
+            }
+            let mut alone = [sent.packet()];
+            let mut expected = Vec::new();
+            plain.forward(0, &mut alone, &mut expected);
+            if verdict != expected[0] {
+                return Err(format!("{verdict:?}, without flows {:?}: {sent:?}, changes {changes:b}", expected[0]));
+            }
+            let is_sent = matches!(verdict, Verdict::Local { .. } | Verdict::Underlay { .. } | Verdict::Software);
+            let left = |packet: &Packet| {
+                let mut bytes = packet.head.bytes().to_vec();
+                // The outer packet's identification counts what the core has sent, and its checksum follows.
+                if let (Verdict::Underlay { .. }, 0x45) = (verdict, bytes[14]) {
+                    bytes[18..20].fill(0);
+                    bytes[24..26].fill(0);
+                }
+                (bytes, packet.tail, packet.checksum, packet.segmentation)
+            };
+            if is_sent && left(packet) != left(&alone[0]) {
+                return Err(format!(
+                    "{:02x?}, without flows {:02x?}: {sent:?}, changes {changes:b}",
+                    left(packet),
+                    left(&alone[0])
+                ));
+            }
+        }
+    }
+    Ok(())
+}
