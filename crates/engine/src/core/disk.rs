@@ -109,8 +109,9 @@ impl<S: TenantScheduler> Core<S> {
         std::mem::swap(&mut self.batch, &mut queue.waiting);
         let submitted = self.requests.len();
         self.io.submit(attachment, &mut self.requests, &mut self.done);
-        let pending = submitted.saturating_sub(self.done.len()) as u32;
         let whole = broken.is_none();
+        // Those of a broken queue may be given up before the grant is charged, and would count for ever.
+        let pending = if whole { submitted.saturating_sub(self.done.len()) as u32 } else { 0 };
         if let Some(reason) = broken {
             self.break_queue(number, reason);
         }
