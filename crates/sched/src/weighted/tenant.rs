@@ -88,7 +88,7 @@ impl Tenant {
         self.latency = share.class;
         self.limiter.set(share.limits);
         let thousandths = u32::from(share.guarantee.min(1_000));
-        self.guarantee = if thousandths == 0 { 0 } else { (1_000 << 10) / thousandths };
+        self.guarantee = (1_000_u32 << 10).checked_div(thousandths).unwrap_or(0);
     }
 
     /// It had so much, nanoseconds.
@@ -100,7 +100,7 @@ impl Tenant {
         self.tag = self.tag.saturating_add(whole).min(latest.max(self.tag));
         self.rest = rest as u16;
         if self.guarantee != 0 {
-            let takes = (u128::from(cost) * u128::from(self.guarantee) >> 10) as u64;
+            let takes = ((u128::from(cost) * u128::from(self.guarantee)) >> 10) as u64;
             self.guaranteed = self.guaranteed.max(now.0.saturating_sub(SAVED)).saturating_add(takes);
         }
     }
