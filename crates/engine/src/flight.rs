@@ -23,7 +23,7 @@ impl Flight {
     /// What it cost the back end if it ends now.
     #[inline]
     pub(crate) fn cost(&self, now: Nanos) -> Cost {
-        Cost { units: 1, time: now.since(self.since), bytes: self.bytes }
+        Cost { units: 1, time: now.since(self.since), bytes: self.bytes, pending: 0 }
     }
 }
 

@@ -1,16 +1,12 @@
 //! First come, first served: what a shared DPDK or SPDK core does. The baseline every other policy is compared with.
 
-use std::collections::VecDeque;
-
+use crate::line::Line;
 use crate::{Cost, Decision, Grant, Nanos, QueueId, Share, TenantId, TenantScheduler, Work};
 
 /// Runs ready work in the order in which it became ready, whoever it belongs to.
-///
-/// Adjacent arrivals of one queue merge into one entry, so memory is bounded by the number of alternations, which the
-/// caller's bounded channels bound in turn.
 #[derive(Debug, Default)]
 pub struct Fcfs {
-    line: VecDeque<(QueueId, u32)>,
+    line: Line,
 }
 
 impl Fcfs {
@@ -28,27 +24,13 @@ impl TenantScheduler for Fcfs {
     fn configure(&mut self, _tenant: TenantId, _share: Share) {}
 
     #[inline]
-    fn ready(&mut self, _now: Nanos, queue: QueueId, work: Work) {
-        if work.units == 0 {
-            return;
-        }
-        match self.line.back_mut() {
-            Some((last, units)) if *last == queue => *units = units.saturating_add(work.units),
-            _ => self.line.push_back((queue, work.units)),
-        }
+    fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
+        self.line.push(now, queue, work.units);
     }
 
     #[inline]
     fn decide(&mut self, _now: Nanos) -> Decision {
-        let Some((queue, waiting)) = self.line.front_mut() else {
-            return Decision::Idle;
-        };
-        let grant = Grant { queue: *queue, units: (*waiting).min(Self::BATCH) };
-        *waiting -= grant.units;
-        if *waiting == 0 {
-            self.line.pop_front();
-        }
-        Decision::Run(grant)
+        self.line.pop(Self::BATCH).map_or(Decision::Idle, |(grant, _)| Decision::Run(grant))
     }
 
     #[inline]
@@ -58,7 +40,7 @@ impl TenantScheduler for Fcfs {
     fn complete(&mut self, _now: Nanos, _grant: Grant, _cost: Cost) {}
 
     fn cancel(&mut self, _now: Nanos, queue: QueueId) {
-        self.line.retain(|(waiting, _)| *waiting != queue);
+        self.line.cancel(queue);
     }
 }
 

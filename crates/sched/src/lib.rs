@@ -8,25 +8,50 @@
 
 #![forbid(unsafe_code)]
 
+mod balancer;
 mod bucket;
+#[cfg(test)]
+mod driver;
+mod fairnic;
 mod fcfs;
+mod ipipe;
+mod line;
+mod list;
+mod lognic;
 mod meter;
+mod mtda;
 mod patience;
 mod types;
+mod weighted;
 
+pub use balancer::{Balancer, Eagerness, Move, QueueLoad};
 pub use bucket::TokenBucket;
+pub use fairnic::FairNic;
 pub use fcfs::Fcfs;
+pub use ipipe::{Ipipe, Thresholds};
+pub use lognic::{Expectation, LogNic, Profile};
 pub use meter::{Colour, Measure, Meter, Rate};
+pub use mtda::{Mtda, Occupancy, System};
 pub use patience::Patience;
-pub use types::{Cost, Decision, Grant, Nanos, QueueId, Share, TenantId, Work};
+pub use types::{
+    BackEnd, Cost, Decision, Grant, Kind, LatencyClass, Limits, Nanos, Placement, QueueId, Share, TenantId, Work,
+};
+pub use weighted::{Tuning, Weighted};
 
 /// Decides which tenant's work a core runs next. Pure: time is an argument, the answer is a value.
 ///
 /// The caller tells the policy what became ready, asks it to decide, runs what it was granted, and reports what that cost.
 /// A policy counts work units; the work itself stays in the caller's channels, in arrival order per queue.
+///
+/// A core runs one grant at a time: a grant's [`charge`](Self::charge) comes before the next [`decide`](Self::decide). One that
+/// never comes is as one of nothing.
 pub trait TenantScheduler {
     /// Sets a tenant's share. A tenant that was never configured has [`Share::default`].
     fn configure(&mut self, tenant: TenantId, share: Share);
+
+    /// Says what a queue's work is and where it goes, before any of it is [`ready`](Self::ready), and again where that
+    /// changes. Policies that do not care forget it.
+    fn place(&mut self, _queue: QueueId, _placement: Placement) {}
 
     /// `work` became ready at `now` on `queue` and waits in that queue's part of its tenant's channel.
     fn ready(&mut self, now: Nanos, queue: QueueId, work: Work);

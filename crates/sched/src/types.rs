@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::Rate;
+
 /// A point in time or a duration, in nanoseconds of the caller's clock. The origin is the caller's business.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Nanos(pub u64);
@@ -56,17 +58,77 @@ pub struct Work {
     pub bytes: u64,
 }
 
-/// A tenant's claim.
+/// What a tenant may claim of a core, and what it may not exceed there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// Relative weight, at least 1.
     pub weight: u32,
+    /// The least it gets of this core while it has work, whatever the weights say, in thousandths of the core's time. All
+    /// tenants' guarantees together are to leave something for the weights: at most 900.
+    pub guarantee: u16,
+    /// Who goes first among tenants that are below their share.
+    pub class: LatencyClass,
+    /// What it may not exceed.
+    pub limits: Limits,
 }
 
 impl Default for Share {
     fn default() -> Self {
-        Share { weight: 1 }
+        Share { weight: 1, guarantee: 0, class: LatencyClass::Normal, limits: Limits::default() }
     }
+}
+
+/// Who goes first among tenants that are below their share. A class gives no more work than the weight does, only earlier.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LatencyClass {
+    /// Before the others.
+    Latency,
+    /// In between.
+    #[default]
+    Normal,
+    /// Saves nothing up while it has no work, so never goes before anybody.
+    Background,
+}
+
+/// The most a tenant may do on a core, over any span of time. None: no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests of disks.
+    pub requests: Option<Rate>,
+    /// Bytes of requests and packets.
+    pub bytes: Option<Rate>,
+    /// Packets of interfaces.
+    pub packets: Option<Rate>,
+}
+
+/// What a queue's work units are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Requests of a disk.
+    #[default]
+    Requests,
+    /// Packets of an interface.
+    Packets,
+}
+
+/// Where a queue stands in its tenant's tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Placement {
+    /// The device, any number that is its own among its tenant's.
+    pub device: u32,
+    /// What it counts.
+    pub kind: Kind,
+    /// What its work goes on to, where that is shared and bounded.
+    pub back_end: Option<BackEnd>,
+}
+
+/// Something that many queues' work goes on to: a disk, a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackEnd {
+    /// Which one, dense from 0.
+    pub index: u32,
+    /// How many requests it may hold at once, of all tenants on this core, at least 1.
+    pub depth: u32,
 }
 
 /// Permission to run up to `units` of one queue's ready work.
@@ -87,6 +149,9 @@ pub struct Cost {
     pub time: Nanos,
     /// Bytes moved.
     pub bytes: u64,
+    /// Of a grant that ran: units that a back end still has. Each is told by
+    /// [`complete`](crate::TenantScheduler::complete) when it ends.
+    pub pending: u32,
 }
 
 /// The answer of [`TenantScheduler::decide`](crate::TenantScheduler::decide).

@@ -177,7 +177,7 @@ impl DataPlane {
             self.tenants.len() - 1
         });
         let id = TenantId(index as u16);
-        self.engine.configure_tenant(id, Share { weight: tenant.weight });
+        self.engine.configure_tenant(id, Share { weight: tenant.weight, ..Share::default() });
         id
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use softdpu_device::block::{self, Op, Parsed, Status};
 use softdpu_ring::Used;
-use softdpu_sched::{Grant, Nanos, TenantScheduler};
+use softdpu_sched::{Cost, Grant, Nanos, TenantScheduler};
 use softdpu_storage::{Attachment, Done, IoError, Request};
 use softdpu_sys::clock;
 
@@ -14,29 +14,31 @@ use crate::message::{Finished, QueueKey};
 use crate::queue::{Role, RunningQueue};
 
 impl<S: TenantScheduler> Core<S> {
-    /// Runs the requests of a disk that the scheduler granted at `started`. Returns how many there were, and their bytes.
+    /// Runs the requests of a disk that the scheduler granted at `started`. Returns what it cost, but the time.
     ///
     /// Where a volume answers each request while it is submitted, one after the other, the driver sees each answer before the
     /// next request is run, so that it can go on meanwhile. Its interrupt comes once, with the last.
-    pub(super) fn run_requests(&mut self, number: u32, grant: Grant, started: u64) -> (u32, u64) {
-        let Some(queue) = self.queues.get(number as usize).and_then(Option::as_deref) else { return (0, 0) };
-        let Some(attachment) = queue.attachment else { return (0, 0) };
+    pub(super) fn run_requests(&mut self, number: u32, grant: Grant, started: u64) -> Cost {
+        let Some(queue) = self.queues.get(number as usize).and_then(Option::as_deref) else { return Cost::default() };
+        let Some(attachment) = queue.attachment else { return Cost::default() };
         let units = (grant.units as usize).min(queue.waiting.len());
         let piece = if self.io.answers_singly(attachment) { 1 } else { units };
-        let (mut left, mut bytes) = (units, 0);
+        let (mut left, mut did) = (units, Cost { units: units as u32, ..Cost::default() });
         while left > 0 {
-            let Some(moved) = self.run_piece(number, attachment, grant, started, piece) else { break };
-            bytes += moved;
+            let (moved, pending) = self.run_piece(number, attachment, grant, started, piece);
+            did.pending += pending;
+            let Some(moved) = moved else { break };
+            did.bytes += moved;
             left -= piece;
             if left > 0 {
                 self.complete(number);
             }
         }
-        (units as u32, bytes)
+        did
     }
 
-    /// Hands the first `units` waiting requests to the volume. Returns their bytes; none where the queue has ended or is
-    /// broken.
+    /// Hands the first `units` waiting requests to the volume. Returns their bytes, none where the queue has ended or is
+    /// broken, and how many of them the back end still has.
     fn run_piece(
         &mut self,
         number: u32,
@@ -44,10 +46,11 @@ impl<S: TenantScheduler> Core<S> {
         grant: Grant,
         started: u64,
         units: usize,
-    ) -> Option<u64> {
-        let queue = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut)?;
+    ) -> (Option<u64>, u32) {
+        let queue = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut);
+        let Some(queue) = queue else { return (None, 0) };
         if queue.waiting.len() < units {
-            return None;
+            return (None, 0);
         }
         self.channels.leave(queue.spec.tenant, units as u32);
         let mut bytes = 0;
@@ -104,13 +107,16 @@ impl<S: TenantScheduler> Core<S> {
             }
         }
         std::mem::swap(&mut self.batch, &mut queue.waiting);
+        let submitted = self.requests.len();
         self.io.submit(attachment, &mut self.requests, &mut self.done);
         let whole = broken.is_none();
+        // Those of a broken queue may be given up before the grant is charged, and would count for ever.
+        let pending = if whole { submitted.saturating_sub(self.done.len()) as u32 } else { 0 };
         if let Some(reason) = broken {
             self.break_queue(number, reason);
         }
         self.finish_done(None);
-        whole.then_some(bytes)
+        (whole.then_some(bytes), pending)
     }
 
     /// Gives back what back ends have ended since they were last looked at, and tells the scheduler what that cost them.

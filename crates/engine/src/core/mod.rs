@@ -266,7 +266,7 @@ impl<S: TenantScheduler> Core<S> {
         let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return };
         if !matches!(queue.spec.role, Role::Block { .. }) {
             let (units, bytes) = self.transmit(number, grant.units as usize);
-            let time = self.charge(grant, started, units as u32, bytes);
+            let time = self.charge(grant, started, Cost { units: units as u32, bytes, ..Cost::default() });
             if self.turns_are_timed
                 && let Some(Some(queue)) = self.queues.get_mut(number as usize)
                 && let Role::Transmit(transmit) = &mut queue.spec.role
@@ -275,18 +275,19 @@ impl<S: TenantScheduler> Core<S> {
             }
             return;
         }
-        let (units, bytes) = self.run_requests(number, grant, started);
-        let _ = self.charge(grant, started, units, bytes);
+        let did = self.run_requests(number, grant, started);
+        let _ = self.charge(grant, started, did);
     }
 
-    /// Tells the scheduler and the tenant's account what running a grant since `started` cost. Returns its time.
-    fn charge(&mut self, grant: Grant, started: u64, units: u32, bytes: u64) -> Nanos {
+    /// Tells the scheduler and the tenant's account what running a grant since `started` cost: what it `did`, and the time,
+    /// which it returns.
+    fn charge(&mut self, grant: Grant, started: u64, did: Cost) -> Nanos {
         let ended = clock::now();
-        let cost = Cost { units, time: Nanos(ended.saturating_sub(started)), bytes };
+        let cost = Cost { time: Nanos(ended.saturating_sub(started)), ..did };
         self.scheduler.charge(Nanos(ended), grant, cost);
         if let Some(Some(tenant)) = self.tenants.get(usize::from(grant.queue.tenant.0)) {
             tenant.served.add(u64::from(cost.units));
-            tenant.bytes.add(bytes);
+            tenant.bytes.add(cost.bytes);
             tenant.core_ns.add(cost.time.0);
         }
         cost.time

@@ -115,12 +115,15 @@ fn the_scheduler_is_told_what_a_back_end_did_for_a_grant_when_it_ended() {
         core.scheduler.completed.iter().map(|(grant, cost)| (grant.queue, cost.units, cost.bytes)).collect();
     assert_eq!(completed, [(queue, 1, 512); 3]);
     assert!(core.scheduler.completed.iter().all(|(_, cost)| cost.time > Nanos(0)));
+    let pending: u32 = core.scheduler.charged.iter().map(|(_, cost)| cost.pending).sum();
+    assert_eq!(pending, 3, "the grant left them at the back end");
 }
 
 #[test]
 fn what_ends_within_its_grant_is_charged_once() {
     let core = move_three(&memory_volume(1 << 20), None);
-    let charged: Vec<_> = core.scheduler.charged.iter().map(|(_, cost)| (cost.units, cost.bytes)).collect();
-    assert_eq!(charged, [(3, 3 * 512)]);
+    let charged: Vec<_> =
+        core.scheduler.charged.iter().map(|(_, cost)| (cost.units, cost.bytes, cost.pending)).collect();
+    assert_eq!(charged, [(3, 3 * 512, 0)]);
     assert!(core.scheduler.completed.is_empty());
 }

@@ -1,0 +1,128 @@
+//! FairNIC's static partition (Grant et al., SIGCOMM 2020), as MTDA describes and measures it (MTDA §I, §II-C, §V-B): strict parts of
+//! the cores and a rate limit before each accelerator, whatever the tenants need.
+//!
+//! Where there are enough cores each tenant has its own, which is the [`Balancer`](crate::Balancer)'s business. On a core that several
+//! share, each has a part of its time that nobody else gets, also while its owner has no work.
+
+use crate::line::Line;
+use crate::{Cost, Decision, Fcfs, Grant, Nanos, QueueId, Share, TenantId, TenantScheduler, Work};
+
+/// The time that a tenant's part may be saved up for, nanoseconds of the core's time.
+const SAVED: u64 = 200_000;
+
+#[derive(Debug)]
+struct Tenant {
+    channel: Line,
+    /// Its part, in millionths of the core's time.
+    part: u64,
+    weight: u32,
+    /// When all of its part is there again.
+    full: u64,
+}
+
+/// Parts of a core's time that do not change with what tenants need, see the [module](self).
+#[derive(Debug, Default)]
+pub struct FairNic {
+    tenants: Vec<Tenant>,
+    /// Whom the next decision looks at first.
+    at: usize,
+    /// Set by [`with_parts`](Self::with_parts): weights do not count.
+    is_planned: bool,
+}
+
+impl FairNic {
+    /// Parts by the weights of the tenants that are configured.
+    pub fn new() -> FairNic {
+        FairNic::default()
+    }
+
+    /// Parts that somebody else found, in millionths of the core's time, by tenant: what a [`LogNic`](crate::LogNic) plans.
+    pub fn with_parts(parts: &[u64]) -> FairNic {
+        let tenant = |&part: &u64| Tenant { channel: Line::default(), part: part.max(1), weight: 1, full: 0 };
+        FairNic { tenants: parts.iter().map(tenant).collect(), at: 0, is_planned: true }
+    }
+
+    fn make(&mut self, tenant: TenantId) -> usize {
+        let index = usize::from(tenant.0);
+        if self.tenants.len() <= index {
+            self.tenants.resize_with(index + 1, || Tenant { channel: Line::default(), part: 1, weight: 1, full: 0 });
+            self.divide();
+        }
+        index
+    }
+
+    fn divide(&mut self) {
+        if self.is_planned {
+            return;
+        }
+        let all: u64 = self.tenants.iter().map(|tenant| u64::from(tenant.weight)).sum();
+        for tenant in &mut self.tenants {
+            tenant.part = (1_000_000 * u64::from(tenant.weight) / all.max(1)).max(1);
+        }
+    }
+}
+
+impl TenantScheduler for FairNic {
+    fn configure(&mut self, tenant: TenantId, share: Share) {
+        let index = self.make(tenant);
+        self.tenants[index].weight = share.weight.max(1);
+        self.divide();
+    }
+
+    fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
+        let index = self.make(queue.tenant);
+        self.tenants[index].channel.push(now, queue, work.units);
+    }
+
+    fn decide(&mut self, now: Nanos) -> Decision {
+        let mut next: Option<Nanos> = None;
+        for step in 0..self.tenants.len() {
+            let index = (self.at + step) % self.tenants.len();
+            let tenant = &mut self.tenants[index];
+            if tenant.channel.waiting() == 0 {
+                continue;
+            }
+            if tenant.full > now.0 {
+                next = Some(next.map_or(Nanos(tenant.full), |next| next.min(Nanos(tenant.full))));
+                continue;
+            }
+            self.at = (index + 1) % self.tenants.len();
+            if let Some((grant, _)) = self.tenants[index].channel.pop(Fcfs::BATCH / 4) {
+                return Decision::Run(grant);
+            }
+        }
+        next.map_or(Decision::Idle, Decision::IdleUntil)
+    }
+
+    fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost) {
+        let index = self.make(grant.queue.tenant);
+        let tenant = &mut self.tenants[index];
+        let takes = (u128::from(cost.time.0) * 1_000_000 / u128::from(tenant.part)) as u64;
+        tenant.full = tenant.full.max(now.0.saturating_sub(SAVED)).saturating_add(takes);
+    }
+
+    fn complete(&mut self, _now: Nanos, _grant: Grant, _cost: Cost) {}
+
+    fn cancel(&mut self, _now: Nanos, queue: QueueId) {
+        let index = self.make(queue.tenant);
+        self.tenants[index].channel.cancel(queue);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::{Client, Driver};
+
+    #[test]
+    fn a_part_is_had_and_never_more() {
+        let mut policy = FairNic::new();
+        policy.configure(TenantId(0), Share { weight: 3, ..Share::default() });
+        policy.configure(TenantId(1), Share { weight: 1, ..Share::default() });
+        let mut alone = Driver::new(policy, &[Client::flood(0, 0, 1_000)]);
+        alone.run(100_000_000);
+        let part = alone.time_of(0, 10_000_000) as f64 / 9e7;
+        assert!((part - 0.75).abs() < 0.02, "{part}: the other's part is nobody's");
+        assert!(alone.wasted > 20_000_000);
+    }
+}

@@ -1,0 +1,301 @@
+//! MTDA's credits and its traffic-aware scheduler (Huang et al., IEEE TSC 17(6), 2024, §III-C and §III-D), to the letter and
+//! repaired.
+//!
+//! Both are one machine: tenants are looked at in order; each may dispatch a request per credit; when a tenant with requests has no
+//! credit (EXHAUSTED) credits are allocated anew, and when the last tenant was looked at (EXPIRED) they are renewed as they were
+//! (Algorithms 1 and 2). [`Mtda::printed`] allocates by equation (7) and begins again with the first tenant, as printed.
+//! [`Mtda::repaired`] has four changes, R1 to R4 below, and no more.
+
+use crate::line::Line;
+use crate::{Cost, Decision, Grant, Nanos, QueueId, Share, TenantId, TenantScheduler, Work};
+
+/// What the credits stand for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct System {
+    /// All credits (CREDIT). The paper gives no value.
+    pub credit: u64,
+    /// Programmable processors (CM).
+    pub cores: u32,
+    /// Hardware accelerators (M).
+    pub accelerators: u32,
+}
+
+impl Default for System {
+    fn default() -> Self {
+        System { credit: 1_024, cores: 8, accelerators: 0 }
+    }
+}
+
+/// What a tenant uses of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Processors (CM_i; Algorithm 1 takes whole numbers).
+    pub cores: u32,
+    /// Accelerators that it relies on (the sum of ACC_t^i over t).
+    pub accelerators: u32,
+}
+
+impl Default for Occupancy {
+    fn default() -> Self {
+        Occupancy { cores: 1, accelerators: 0 }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tenant {
+    channel: Line,
+    occupancy: Occupancy,
+    credit: u64,
+    current: u64,
+}
+
+/// MTDA's scheduler, see the [module](self).
+#[derive(Debug)]
+pub struct Mtda {
+    system: System,
+    is_repaired: bool,
+    tenants: Vec<Tenant>,
+    /// The tenant that Algorithm 2 is at.
+    at: usize,
+    waiting: u64,
+    /// Tenants with requests, for the repaired allocation. Kept to allocate no memory.
+    open: Vec<usize>,
+}
+
+/// When an allocation gave nobody a credit, the printed algorithm allocates again for ever. It is asked again after this.
+const SPIN: Nanos = Nanos(10_000);
+
+impl Mtda {
+    /// The algorithms as printed.
+    ///
+    /// What comes of it is the paper's: an integer credit of equation (7) is 0 for a tenant with few requests, and a tenant that
+    /// always has requests and exhausts its credits is served for ever if it is before the others.
+    pub fn printed(system: System) -> Mtda {
+        Mtda { system, is_repaired: false, tenants: Vec::new(), at: 0, waiting: 0, open: Vec::new() }
+    }
+
+    /// The algorithms with these changes:
+    ///
+    /// - **R1, normalised.** Equation (7)'s numerators do not add up to its denominator, so most of CREDIT is given to nobody. Here
+    ///   credits of those who have requests add up to CREDIT, and each gets at least one.
+    /// - **R2, in proportion.** `e^CM_i` makes four cores worth twenty times as much as one, and overflows. A tenant's part is in
+    ///   proportion to its cores and accelerators, `CM_i + ΣACC_i`.
+    /// - **R3, requests are a need, not a bid.** `Req_i` is added to what a tenant gets, so who floods gets more. Here it is what a
+    ///   tenant gets at the most; what that leaves is for the others ("considering the actual resource demands", §III-B).
+    /// - **R4, the next one is next.** Algorithm 2 returns at the first exhausted tenant and begins again with the first. Here it
+    ///   goes on with the tenant after it.
+    pub fn repaired(system: System) -> Mtda {
+        Mtda { is_repaired: true, ..Mtda::printed(system) }
+    }
+
+    /// Says what a tenant uses.
+    pub fn occupy(&mut self, tenant: TenantId, occupancy: Occupancy) {
+        self.tenant(tenant).occupancy = occupancy;
+    }
+
+    /// A tenant's credits of the last allocation.
+    pub fn credit(&self, tenant: TenantId) -> u64 {
+        self.tenants.get(usize::from(tenant.0)).map_or(0, |tenant| tenant.credit)
+    }
+
+    fn tenant(&mut self, tenant: TenantId) -> &mut Tenant {
+        let index = usize::from(tenant.0);
+        if self.tenants.len() <= index {
+            self.tenants.resize_with(index + 1, Tenant::default);
+        }
+        &mut self.tenants[index]
+    }
+
+    /// Algorithm 1, EXHAUSTED.
+    fn allocate(&mut self) {
+        if self.is_repaired {
+            self.allocate_by_need();
+        } else {
+            self.allocate_by_equation_7();
+        }
+        self.renew();
+    }
+
+    /// Algorithm 1, EXPIRED.
+    fn renew(&mut self) {
+        for tenant in &mut self.tenants {
+            tenant.current = tenant.credit;
+        }
+    }
+
+    fn allocate_by_equation_7(&mut self) {
+        let System { credit, cores, accelerators } = self.system;
+        let requests = |tenant: &Tenant| tenant.channel.waiting() as f64;
+        let all =
+            f64::from(accelerators).exp() * f64::from(cores).exp() + self.tenants.iter().map(requests).sum::<f64>();
+        for tenant in &mut self.tenants {
+            let Occupancy { cores, accelerators } = tenant.occupancy;
+            let own = f64::from(accelerators).exp() * f64::from(cores).exp() + requests(tenant);
+            // Credits are integers (Algorithm 1). What is no number is 0.
+            tenant.credit = (own / all * credit as f64) as u64;
+        }
+    }
+
+    /// R1 to R3: in proportion to what each uses, up to what it asks for; what that leaves goes to the others.
+    fn allocate_by_need(&mut self) {
+        self.open.clear();
+        for (index, tenant) in self.tenants.iter_mut().enumerate() {
+            tenant.credit = 0;
+            if tenant.channel.waiting() > 0 {
+                self.open.push(index);
+            }
+        }
+        let part = |tenant: &Tenant| u64::from(tenant.occupancy.cores + tenant.occupancy.accelerators).max(1);
+        let mut left = self.system.credit.max(1);
+        // Each turn satisfies somebody or ends it.
+        while !self.open.is_empty() && left > 0 {
+            let parts: u64 = self.open.iter().map(|&index| part(&self.tenants[index])).sum();
+            let per_part = left / parts;
+            let before = self.open.len();
+            let tenants = &mut self.tenants;
+            self.open.retain(|&index| {
+                let tenant = &mut tenants[index];
+                let needs = tenant.channel.waiting();
+                if needs > per_part.saturating_mul(part(tenant)) {
+                    return true;
+                }
+                tenant.credit = needs;
+                left = left.saturating_sub(needs);
+                false
+            });
+            if self.open.len() == before {
+                for &index in &self.open {
+                    let tenant = &mut self.tenants[index];
+                    tenant.credit = (per_part * part(tenant)).max(1);
+                }
+                return;
+            }
+        }
+        for &index in &self.open {
+            self.tenants[index].credit = 1;
+        }
+    }
+}
+
+impl TenantScheduler for Mtda {
+    /// Weights are not MTDA's: a tenant's part comes from what it [occupies](Mtda::occupy).
+    fn configure(&mut self, tenant: TenantId, _share: Share) {
+        self.tenant(tenant);
+    }
+
+    fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
+        self.waiting += u64::from(work.units);
+        self.tenant(queue.tenant).channel.push(now, queue, work.units);
+    }
+
+    fn decide(&mut self, now: Nanos) -> Decision {
+        if self.waiting == 0 {
+            return Decision::Idle;
+        }
+        // Algorithm 2. Two turns of all tenants, with an allocation between, find somebody if there is anybody to be found.
+        for _ in 0..self.tenants.len() * 3 {
+            let tenant = &mut self.tenants[self.at];
+            if tenant.channel.waiting() == 0 {
+                self.at += 1;
+                if self.at == self.tenants.len() {
+                    self.renew();
+                    self.at = 0;
+                }
+                continue;
+            }
+            if tenant.current == 0 {
+                self.allocate();
+                self.at = if self.is_repaired { (self.at + 1) % self.tenants.len() } else { 0 };
+                continue;
+            }
+            let most = u32::try_from(tenant.current).unwrap_or(u32::MAX).min(crate::Fcfs::BATCH);
+            let Some((grant, _)) = tenant.channel.pop(most) else { break };
+            tenant.current -= u64::from(grant.units);
+            self.waiting -= u64::from(grant.units);
+            return Decision::Run(grant);
+        }
+        Decision::IdleUntil(now + SPIN)
+    }
+
+    fn charge(&mut self, _now: Nanos, _grant: Grant, _cost: Cost) {}
+
+    fn complete(&mut self, _now: Nanos, _grant: Grant, _cost: Cost) {}
+
+    fn cancel(&mut self, _now: Nanos, queue: QueueId) {
+        self.tenant(queue.tenant).channel.cancel(queue);
+        self.waiting = self.tenants.iter().map(|tenant| tenant.channel.waiting()).sum();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::{Arrivals, Client, Driver};
+
+    const MS: u64 = 1_000_000;
+
+    /// Two cores, each tenant on one: e / (e² + ΣReq) of 1024.
+    const SMALL: System = System { credit: 1_024, cores: 2, accelerators: 0 };
+
+    #[test]
+    fn equation_7_is_as_printed() {
+        let mut mtda = Mtda::printed(SMALL);
+        for (tenant, requests) in [(0, 30), (1, 10)] {
+            let queue = QueueId { tenant: TenantId(tenant), index: tenant.into() };
+            mtda.ready(Nanos(0), queue, Work { units: requests, bytes: 0 });
+        }
+        mtda.allocate();
+        let of = |requests: f64| ((1_f64.exp() + requests) / (2_f64.exp() + 40.0) * 1_024.0) as u64;
+        assert_eq!([mtda.credit(TenantId(0)), mtda.credit(TenantId(1))], [of(30.0), of(10.0)]);
+        assert!(mtda.credit(TenantId(0)) > 2 * mtda.credit(TenantId(1)), "who queues more gets more");
+    }
+
+    #[test]
+    fn printed_a_few_requests_are_worth_no_credit() {
+        let mut mtda = Mtda::printed(System::default());
+        let queue = QueueId { tenant: TenantId(0), index: 0 };
+        mtda.ready(Nanos(0), queue, Work { units: 0, bytes: 0 });
+        mtda.ready(Nanos(0), queue, Work { units: 1, bytes: 0 });
+        assert_eq!(mtda.decide(Nanos(0)), Decision::Run(Grant { queue, units: 1 }));
+        let mut large = Mtda::printed(System { cores: 16, ..System::default() });
+        large.ready(Nanos(0), queue, Work { units: 1, bytes: 0 });
+        assert!(matches!(large.decide(Nanos(0)), Decision::IdleUntil(_)), "never served");
+    }
+
+    #[test]
+    fn printed_a_first_tenant_that_floods_starves_the_others() {
+        let clients =
+            [Client::flood(0, 0, 1_000), Client::new(1, 1, 1_000, Arrivals::Open { units: 1, every: 100_000 })];
+        let mut driver = Driver::new(Mtda::printed(SMALL), &clients);
+        driver.run(100 * MS);
+        assert_eq!(driver.units_of(1, 0), 0, "not once in a thousand requests");
+    }
+
+    #[test]
+    fn repaired_nobody_starves_and_equal_tenants_have_equal_numbers() {
+        let clients: Vec<Client> = (0..4).map(|at| Client::flood(at, at.into(), 1_000)).collect();
+        let mut driver = Driver::new(Mtda::repaired(SMALL), &clients);
+        driver.run(400 * MS);
+        for tenant in 0..4 {
+            let part = driver.units_of(tenant, 0) as f64 / 400_000.0;
+            assert!((part - 0.25).abs() < 0.005, "{part}");
+        }
+        let clients =
+            [Client::flood(0, 0, 1_000), Client::new(1, 1, 1_000, Arrivals::Open { units: 1, every: 100_000 })];
+        let mut driver = Driver::new(Mtda::repaired(SMALL), &clients);
+        driver.run(100 * MS);
+        assert!(driver.units_of(1, 0) >= 990, "{}", driver.units_of(1, 0));
+    }
+
+    #[test]
+    fn repaired_credits_add_up_and_are_in_proportion_to_cores() {
+        let mut mtda = Mtda::repaired(System { credit: 1_000, cores: 8, accelerators: 0 });
+        for (tenant, cores, requests) in [(0, 4, 5_000), (1, 1, 5_000), (2, 3, 10)] {
+            mtda.occupy(TenantId(tenant), Occupancy { cores, accelerators: 0 });
+            let queue = QueueId { tenant: TenantId(tenant), index: tenant.into() };
+            mtda.ready(Nanos(0), queue, Work { units: requests, bytes: 0 });
+        }
+        mtda.allocate();
+        assert_eq!([0, 1, 2].map(|tenant| mtda.credit(TenantId(tenant))), [792, 198, 10]);
+    }
+}

@@ -1,0 +1,203 @@
+//! Limits of a tenant, small enough to have three of them in a cache line.
+
+use crate::{Kind, Limits, Nanos, Rate};
+
+/// Three rates with their bursts, each as the virtual scheduling algorithm of ITU-T I.371 (GCRA), which is a token bucket of
+/// which only one number changes: the time at which the bucket would be full again.
+///
+/// Units are counted before they run: over any span of time `t` no more than `burst + rate·(t + 1 µs)`. Bytes are known when they
+/// went, so the last grant's come on top, and are waited for before the next.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limiter {
+    /// When each bucket is full again, nanoseconds.
+    full: [u64; 3],
+    /// What a unit takes of it, in 2^-32 ns.
+    period: [u64; 3],
+    /// What may be ahead, in 1024 ns.
+    burst: [u32; 3],
+    /// Bit by bit, which of them there are.
+    active: u8,
+}
+
+const REQUESTS: usize = 0;
+const BYTES: usize = 1;
+const PACKETS: usize = 2;
+
+/// A time that does not come.
+const NEVER: u64 = u64::MAX / 4;
+
+impl Limiter {
+    pub(super) fn new(limits: Limits) -> Limiter {
+        let mut limiter = Limiter { full: [0; 3], period: [0; 3], burst: [0; 3], active: 0 };
+        limiter.set(limits);
+        limiter
+    }
+
+    /// Changes the rates. What was used up stays used up.
+    pub(super) fn set(&mut self, limits: Limits) {
+        self.active = 0;
+        for (at, rate) in [limits.requests, limits.bytes, limits.packets].into_iter().enumerate() {
+            let Some(Rate { rate, burst }) = rate else { continue };
+            self.active |= 1 << at;
+            // The quotient is below 2^62, and rounding it up keeps the limit.
+            self.period[at] = ((1_000_000_000_u64 << 32).div_ceil(rate.max(1))).max(1);
+            let burst = (u128::from(burst.max(1)) * u128::from(self.period[at])).div_ceil(1 << (32 + 10));
+            self.burst[at] = u32::try_from(burst).unwrap_or(u32::MAX);
+        }
+    }
+
+    #[inline]
+    pub(super) fn is_limited(&self) -> bool {
+        self.active != 0
+    }
+
+    #[inline]
+    fn has(&self, which: usize) -> bool {
+        self.active & 1 << which != 0
+    }
+
+    /// The nanoseconds that `n` units take of a bucket.
+    #[inline]
+    fn takes(&self, which: usize, n: u64) -> u64 {
+        let taken = (u128::from(n) * u128::from(self.period[which])).div_ceil(1 << 32);
+        u64::try_from(taken).unwrap_or(NEVER).min(NEVER)
+    }
+
+    /// The time for which a bucket that is full at `full` has tokens, at `now`.
+    #[inline]
+    fn room(&self, which: usize, now: Nanos) -> u64 {
+        let burst = u64::from(self.burst[which]) << 10;
+        burst.saturating_sub(self.full[which].saturating_sub(now.0))
+    }
+
+    /// The earliest time at which one more unit of a kind may run; in the past where it may now.
+    #[inline]
+    pub(super) fn opens(&self, kind: Kind) -> Nanos {
+        let one = |which: usize| {
+            if !self.has(which) {
+                return 0;
+            }
+            let takes = self.takes(which, 1);
+            let burst = (u64::from(self.burst[which]) << 10).max(takes);
+            (self.full[which] + takes).saturating_sub(burst)
+        };
+        Nanos(one(of(kind)).max(one(BYTES)))
+    }
+
+    /// The first time after `now` at which a kind opens that is closed.
+    pub(super) fn opens_next(&self, now: Nanos) -> Nanos {
+        let [one, other] = [Kind::Requests, Kind::Packets].map(|kind| self.opens(kind));
+        if one <= now || (other > now && other < one) { other } else { one }
+    }
+
+    /// How many units of a kind may run now, of so many bytes each; at least one, for whoever asked [`opens`](Self::opens).
+    #[inline]
+    pub(super) fn units(&self, now: Nanos, kind: Kind, bytes: u32, most: u32) -> u32 {
+        let mut units = most;
+        for (which, each) in [(of(kind), 1), (BYTES, u64::from(bytes))] {
+            if !self.has(which) || each == 0 {
+                continue;
+            }
+            let room = self.room(which, now);
+            if self.takes(which, each * u64::from(units)) > room {
+                let period = self.takes(which, each).max(1);
+                units = u32::try_from(room / period).unwrap_or(u32::MAX).clamp(1, units);
+            }
+        }
+        units
+    }
+
+    /// So much ran.
+    #[inline]
+    pub(super) fn took(&mut self, now: Nanos, kind: Kind, units: u32, bytes: u64) {
+        for (which, n) in [(of(kind), u64::from(units)), (BYTES, bytes)] {
+            if self.has(which) {
+                self.full[which] = self.full[which].max(now.0).saturating_add(self.takes(which, n)).min(NEVER);
+            }
+        }
+    }
+}
+
+#[inline]
+fn of(kind: Kind) -> usize {
+    match kind {
+        Kind::Requests => REQUESTS,
+        Kind::Packets => PACKETS,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn limits(rate: u64, burst: u64) -> Limits {
+        Limits { requests: Some(Rate { rate, burst }), ..Limits::default() }
+    }
+
+    #[test]
+    fn a_full_bucket_gives_its_burst_then_its_rate() {
+        let start = Nanos::SECOND;
+        let mut limiter = Limiter::new(limits(1_000, 10));
+        assert_eq!(limiter.units(start, Kind::Requests, 0, 64), 10);
+        limiter.took(start, Kind::Requests, 10, 0);
+        let opens = limiter.opens(Kind::Requests);
+        assert!(opens > start && opens <= start + Nanos::MILLI, "{opens:?}");
+        assert_eq!(limiter.units(opens, Kind::Requests, 0, 64), 1);
+    }
+
+    #[test]
+    fn what_is_not_limited_is_not_held() {
+        let mut limiter = Limiter::new(limits(1, 1));
+        limiter.took(Nanos(0), Kind::Packets, 1_000_000, 1 << 40);
+        assert_eq!(limiter.units(Nanos(0), Kind::Packets, 9_000, 64), 64);
+        assert!(limiter.opens(Kind::Packets) <= Nanos(0));
+    }
+
+    #[test]
+    fn the_largest_and_the_smallest_rates_overflow_nothing() {
+        for (rate, burst) in [(0, 0), (1, u64::MAX), (u64::MAX, u64::MAX), (u64::MAX, 0)] {
+            let mut limiter = Limiter::new(limits(rate, burst));
+            for step in 0..10 {
+                let now = Nanos(step * (u64::MAX / 64));
+                assert!(limiter.units(now, Kind::Requests, u32::MAX, 64) >= 1);
+                limiter.took(now, Kind::Requests, u32::MAX, u64::MAX);
+                let _ = limiter.opens(Kind::Requests);
+            }
+        }
+    }
+
+    proptest! {
+        /// Units: never more than the burst and the rate's share. Bytes: and the last grant.
+        #[test]
+        fn the_limits_hold_over_every_window(
+            (rate, burst) in (1_u64..10_000_000, 1_u64..10_000),
+            steps in proptest::collection::vec((0_u64..2_000_000, 1_u32..64, 0_u64..3_000), 1..150),
+        ) {
+            let both = Rate { rate, burst };
+            let mut limiter = Limiter::new(Limits { requests: Some(both), bytes: Some(both), packets: None });
+            let (mut now, mut ran) = (Nanos(0), Vec::new());
+            for (pause, most, each) in steps {
+                now = now + Nanos(pause);
+                if limiter.opens(Kind::Requests) > now {
+                    continue;
+                }
+                let units = limiter.units(now, Kind::Requests, each as u32, most);
+                limiter.took(now, Kind::Requests, units, u64::from(units) * each);
+                ran.push((now, u64::from(units), u64::from(units) * each));
+            }
+            for first in 0..ran.len() {
+                let (mut units, mut bytes) = (0, 0);
+                for &(at, n, b) in &ran[first..] {
+                    let allowed = u128::from(burst)
+                        + u128::from(at.since(ran[first].0).0 + 1_024) * u128::from(rate) / 1_000_000_000 + 1;
+                    units += n;
+                    prop_assert!(u128::from(units) <= allowed, "{units} of {allowed} units");
+                    prop_assert!(u128::from(bytes) <= allowed, "{bytes} of {allowed} bytes before the last grant");
+                    bytes += b;
+                }
+            }
+        }
+    }
+}

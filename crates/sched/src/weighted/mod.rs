@@ -1,0 +1,399 @@
+//! Weighted fairness in measured cost: the default for tenants that share a core.
+//!
+//! What a grant cost is known when it ran, so nothing here depends on an estimate of it but how long a grant is. A tenant's tag
+//! grows by what its grants cost, over its weight; who has the least tag is next (start-time fair queueing, Goyal, Vin
+//! and Cheng 1996, which needs no cost in advance), to the precision of a slot (the classes and words of bits are those of
+//! QFQ, Checconi, Rizzo and Valente 2013). Below it, devices and queues take turns by surplus round robin.
+//!
+//! ```text
+//!  ready ─► idle ──┬─ below its share, or owed its guarantee ─► lane ─────┐
+//!                  ├─ otherwise ─► calendar, by tag ──────────────────────┼─► grant ─► charge ─┐
+//!                  └─ at a limit ─► wheel, by time ─► lane or calendar ───┘                    │
+//!                  ▲                                                                           │
+//!                  └──────────────── nothing left, or held by a back end ◄─────────────────────┘
+//! ```
+//!
+//! Why it is this, the bound on a tenant's wait, and what it costs: `docs/scheduling.md`.
+
+mod calendar;
+mod limit;
+mod tenant;
+mod tree;
+mod wheel;
+
+use calendar::{Calendar, SCALE, SLOT};
+use tenant::{State, Tenant};
+use tree::Tree;
+use wheel::Wheel;
+
+use crate::list::{LINE, List};
+use crate::{Cost, Decision, Grant, LatencyClass, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler, Work};
+
+/// How finely [`Weighted`] shares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// What a grant is meant to cost while several tenants have work, nanoseconds. Less is a shorter wait, and more decisions.
+    pub grant: Nanos,
+    /// And while only one has.
+    pub alone: Nanos,
+    /// For how long after several had work a grant is as if several had.
+    pub memory: Nanos,
+    /// What a byte costs beside the time it takes the core, picoseconds: others have less of the memory's bandwidth.
+    pub byte: u64,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning { grant: Nanos(8_000), alone: Nanos(32_000), memory: Nanos(10_000_000), byte: 20 }
+    }
+}
+
+/// Wake-ups by time that one decision carries out at the most; what is left is for the next one.
+const WAKES: usize = 4;
+/// Tenants of which a decision finds out that they cannot run after all; then the caller is to ask again.
+const TRIES: usize = 16;
+/// Devices that one completion lets run at the most.
+const RELEASES: usize = 2;
+
+/// Weighted fairness in measured cost, see the [module](self).
+#[derive(Debug)]
+pub struct Weighted {
+    tuning: Tuning,
+    tenants: Vec<Tenant>,
+    tree: Tree,
+    calendar: Calendar,
+    /// Of those that go first: by class, [`LatencyClass::Latency`] and [`LatencyClass::Normal`].
+    lanes: [List<LINE>; 2],
+    wheel: Wheel,
+    /// The tenant whose grant was not charged yet.
+    running: Option<u32>,
+    /// Tenants with work that could run, also the one that does.
+    runnable: u32,
+    /// Until when grants are short.
+    contended: Nanos,
+    /// When it was last asked to decide.
+    last: Nanos,
+}
+
+impl Default for Weighted {
+    fn default() -> Self {
+        Self::new(Tuning::default())
+    }
+}
+
+impl Weighted {
+    /// The most units of a grant, as [`Fcfs`](crate::Fcfs)'s.
+    pub const BATCH: u32 = 64;
+    /// The largest weight; larger ones count as this.
+    pub const LARGEST_WEIGHT: u32 = calendar::LARGEST_WEIGHT;
+    /// What a tenant that had no work may have saved up, nanoseconds of its cost.
+    pub const CARRY: Nanos = Nanos(SLOT);
+    /// What a tenant may owe at the most, nanoseconds of its cost: a single grant that cost more than this is forgiven the rest.
+    pub const DEBT: Nanos = Nanos(calendar::AHEAD * SLOT);
+
+    /// A scheduler without tenants.
+    pub fn new(tuning: Tuning) -> Weighted {
+        let tuning = Tuning { grant: tuning.grant.max(Nanos(1)), alone: tuning.alone.max(tuning.grant), ..tuning };
+        Weighted {
+            tuning,
+            tenants: Vec::new(),
+            tree: Tree::default(),
+            calendar: Calendar::new(),
+            lanes: [List::default(); 2],
+            wheel: Wheel::new(),
+            running: None,
+            runnable: 0,
+            contended: Nanos(0),
+            last: Nanos(0),
+        }
+    }
+
+    /// What a grant counts as, nanoseconds: its time, its bytes, and at least one for each unit.
+    #[inline]
+    pub fn price(&self, cost: Cost) -> u64 {
+        // 1024 picoseconds pass as a nanosecond: the price is a choice, not a measurement.
+        let bytes = cost.bytes.saturating_mul(self.tuning.byte) >> 10;
+        cost.time.0.saturating_add(bytes).max(cost.units.into())
+    }
+
+    fn make_tenant(&mut self, tenant: TenantId) {
+        let last = usize::from(tenant.0);
+        while self.tenants.len() <= last {
+            let mut new = Tenant::new(Share::default());
+            new.tag = self.calendar.now();
+            self.tenants.push(new);
+        }
+    }
+
+    /// Takes a tenant out of whatever list it is in.
+    fn take_out(&mut self, index: u32) {
+        let tenant = &mut self.tenants[index as usize];
+        if std::mem::take(&mut tenant.has_timer) {
+            self.wheel.remove(&mut self.tenants, index);
+        }
+        let tenant = &mut self.tenants[index as usize];
+        match std::mem::replace(&mut tenant.state, State::Idle) {
+            State::Idle => return,
+            State::Throttled => return,
+            State::Running => self.running = None,
+            State::Lane => {
+                let lane = lane_of(tenant.latency);
+                self.lanes[lane].remove(&mut self.tenants, index);
+            }
+            State::Calendar => self.calendar.remove(&mut self.tenants, index),
+        }
+        self.runnable -= 1;
+    }
+
+    /// A tenant that had nothing to run has something.
+    fn wake(&mut self, now: Nanos, index: u32) {
+        match self.tenants[index as usize].state {
+            State::Idle => {}
+            State::Throttled => self.take_out(index),
+            State::Lane | State::Calendar | State::Running => return,
+        }
+        let virtual_now = self.calendar.now();
+        let tenant = &mut self.tenants[index as usize];
+        let saved = match tenant.latency {
+            LatencyClass::Background => 0,
+            _ => Self::CARRY.0 * SCALE / u64::from(tenant.weight),
+        };
+        tenant.tag = tenant.tag.max(virtual_now.saturating_sub(saved));
+        let is_behind = tenant.tag < virtual_now;
+        self.enqueue(now, index, is_behind);
+    }
+
+    /// Puts an idle tenant where it waits for its turn, if it has any work that could run, or for its time.
+    fn enqueue(&mut self, now: Nanos, index: u32, is_behind: bool) {
+        if !self.tenants[index as usize].limited.is_empty() {
+            self.tree.unlimit(&mut self.tenants, index, now);
+        }
+        let tenant = &mut self.tenants[index as usize];
+        tenant.was_in_lane = is_behind;
+        if tenant.devices.is_empty() {
+            if !tenant.limited.is_empty() {
+                tenant.state = State::Throttled;
+                self.set_timer(now, index);
+            }
+            return;
+        }
+        self.runnable += 1;
+        if is_behind || tenant.is_owed(now) {
+            tenant.state = State::Lane;
+            let lane = lane_of(tenant.latency);
+            self.lanes[lane].push_back(&mut self.tenants, index);
+        } else {
+            tenant.state = State::Calendar;
+            self.calendar.insert(&mut self.tenants, index);
+        }
+        self.set_timer(now, index);
+    }
+
+    /// A tenant is looked at again when what it waits for beside its turn can come.
+    #[inline]
+    fn set_timer(&mut self, now: Nanos, index: u32) {
+        let tenant = &mut self.tenants[index as usize];
+        let owed = if tenant.state == State::Calendar { tenant.owed_at() } else { None };
+        let opens = (!tenant.limited.is_empty()).then(|| tenant.limiter.opens_next(now));
+        let at = match (owed, opens) {
+            (Some(owed), Some(opens)) => owed.min(opens),
+            (Some(at), None) | (None, Some(at)) => at,
+            (None, None) => return,
+        };
+        tenant.has_timer = true;
+        self.wheel.insert(&mut self.tenants, index, now, at);
+    }
+
+    /// The running tenant goes back to where it belongs.
+    #[inline]
+    fn settle(&mut self, now: Nanos) {
+        let Some(index) = self.running.take() else { return };
+        let tenant = &mut self.tenants[index as usize];
+        tenant.state = State::Idle;
+        self.runnable -= 1;
+        // Whoever came by its turn is no tenant that had waited for work, though its tag may be a little behind.
+        let is_behind = tenant.was_in_lane && tenant.tag < self.calendar.now();
+        self.enqueue(now, index, is_behind);
+    }
+
+    /// Tenants for which it is time.
+    fn look_at_wheel(&mut self, now: Nanos) {
+        for _ in 0..WAKES {
+            let Some(index) = self.wheel.pop(&mut self.tenants, now) else { return };
+            self.tenants[index as usize].has_timer = false;
+            self.tree.unlimit(&mut self.tenants, index, now);
+            let tenant = &self.tenants[index as usize];
+            match tenant.state {
+                State::Throttled if !tenant.devices.is_empty() => self.wake(now, index),
+                State::Calendar if tenant.is_owed(now) => {
+                    self.take_out(index);
+                    self.enqueue(now, index, false);
+                }
+                _ => self.set_timer(now, index),
+            }
+        }
+    }
+
+    /// Devices that wait for a back end may run, where it has room.
+    fn release(&mut self, now: Nanos, pool: u32) {
+        for _ in 0..RELEASES {
+            let Some(tenant) = self.tree.release(&mut self.tenants, pool) else { return };
+            self.wake(now, tenant);
+        }
+    }
+
+    /// The tenant whose turn it is.
+    #[inline]
+    fn next(&mut self) -> Option<u32> {
+        for lane in &mut self.lanes {
+            if let Some(index) = lane.pop_front(&mut self.tenants) {
+                return Some(index);
+            }
+        }
+        self.calendar.pop(&mut self.tenants)
+    }
+}
+
+#[inline]
+fn lane_of(class: LatencyClass) -> usize {
+    usize::from(class != LatencyClass::Latency)
+}
+
+impl TenantScheduler for Weighted {
+    fn configure(&mut self, tenant: TenantId, share: Share) {
+        self.make_tenant(tenant);
+        let index = u32::from(tenant.0);
+        let was_in_lane = self.tenants[index as usize].was_in_lane;
+        let is_running = self.running == Some(index);
+        if !is_running {
+            self.take_out(index);
+        }
+        let record = &mut self.tenants[index as usize];
+        record.set(share);
+        self.tree.weigh(tenant, record.weight.into());
+        // What it owes, it owes in its new class.
+        record.tag = record.tag.min(self.calendar.latest(record.class));
+        self.tree.unlimit(&mut self.tenants, index, self.last);
+        if !is_running {
+            let is_behind = was_in_lane && self.tenants[index as usize].tag < self.calendar.now();
+            self.enqueue(self.last, index, is_behind);
+        }
+    }
+
+    fn place(&mut self, queue: QueueId, placement: Placement) {
+        self.make_tenant(queue.tenant);
+        self.cancel(self.last, queue);
+        let weight = self.tenants[usize::from(queue.tenant.0)].weight;
+        self.tree.place(queue, weight.into(), Some(placement));
+    }
+
+    #[inline]
+    fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
+        if work.units == 0 {
+            return;
+        }
+        let number = match self.tree.find(queue) {
+            Some(number) => number,
+            None => {
+                self.make_tenant(queue.tenant);
+                let weight = self.tenants[usize::from(queue.tenant.0)].weight;
+                self.tree.place(queue, weight.into(), None);
+                queue.index
+            }
+        };
+        if self.tree.add(&mut self.tenants, number, work.units, work.bytes) {
+            self.wake(now, queue.tenant.0.into());
+        }
+    }
+
+    #[inline]
+    fn decide(&mut self, now: Nanos) -> Decision {
+        self.last = now;
+        self.settle(now);
+        if !self.wheel.is_empty() {
+            self.look_at_wheel(now);
+        }
+        for _ in 0..TRIES {
+            let Some(index) = self.next() else {
+                return self.wheel.next().map_or(Decision::Idle, |at| Decision::IdleUntil(at.max(now)));
+            };
+            if std::mem::take(&mut self.tenants[index as usize].has_timer) {
+                self.wheel.remove(&mut self.tenants, index);
+            }
+            let Some(chosen) = self.tree.choose(&mut self.tenants, index, now) else {
+                // It is at its limits, or its back ends are full.
+                self.runnable -= 1;
+                self.tenants[index as usize].state = State::Idle;
+                self.enqueue(now, index, false);
+                if let Some(pool) = self.tree.left.take() {
+                    self.release(now, pool);
+                }
+                continue;
+            };
+            if self.runnable > 1 {
+                self.contended = now + self.tuning.memory;
+            }
+            let length = if now < self.contended { self.tuning.grant } else { self.tuning.alone };
+            let queue = &self.tree.queues[chosen.queue as usize];
+            let mut units = chosen.most.min(Self::BATCH);
+            if u64::from(queue.unit) * u64::from(units) > length.0 {
+                units = u32::try_from(length.0 / u64::from(queue.unit)).map_or(units, |n| n.clamp(1, units));
+            }
+            let tenant = &mut self.tenants[index as usize];
+            if tenant.limiter.is_limited() {
+                units = tenant.limiter.units(now, queue.kind, chosen.bytes, units);
+            }
+            tenant.state = State::Running;
+            let grant = Grant { queue: QueueId { tenant: TenantId(index as u16), index: chosen.queue }, units };
+            self.tree.take(&mut self.tenants, chosen.queue, units);
+            self.running = Some(index);
+            return Decision::Run(grant);
+        }
+        Decision::IdleUntil(now)
+    }
+
+    #[inline]
+    fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost) {
+        let total = self.price(cost);
+        let Some(number) = self.tree.find(grant.queue) else { return };
+        let index = u32::from(grant.queue.tenant.0);
+        let tenant = &mut self.tenants[index as usize];
+        tenant.charge(now, total, SCALE, self.calendar.latest(tenant.class));
+        if tenant.limiter.is_limited() {
+            tenant.limiter.took(now, self.tree.queues[number as usize].kind, cost.units, cost.bytes);
+        }
+        self.tree.charge(number, total, cost);
+        if self.running == Some(index) {
+            self.settle(now);
+        }
+        if let Some(pool) = self.tree.pool_of(number) {
+            self.release(now, pool);
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, now: Nanos, grant: Grant, cost: Cost) {
+        let Some(number) = self.tree.find(grant.queue) else { return };
+        if let Some(pool) = self.tree.pool_of(number) {
+            self.tree.complete(number, cost.units);
+            self.release(now, pool);
+        }
+    }
+
+    fn cancel(&mut self, now: Nanos, queue: QueueId) {
+        let Some(number) = self.tree.find(queue) else { return };
+        self.tree.cancel(&mut self.tenants, number);
+        let index = u32::from(queue.tenant.0);
+        let tenant = &self.tenants[index as usize];
+        if tenant.devices.is_empty() && tenant.state != State::Running {
+            self.take_out(index);
+            self.enqueue(now, index, false);
+        }
+        if let Some(pool) = self.tree.pool_of(number) {
+            self.release(now, pool);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

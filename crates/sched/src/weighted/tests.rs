@@ -1,0 +1,441 @@
+//! The promises of `docs/scheduling.md`, over random workloads.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::driver::{Arrivals, Client, Driver};
+use crate::{BackEnd, Kind, Limits, Rate};
+
+const MS: u64 = 1_000_000;
+
+fn share(weight: u32) -> Share {
+    Share { weight, ..Share::default() }
+}
+
+fn with(shares: &[Share]) -> Weighted {
+    let mut policy = Weighted::default();
+    for (tenant, share) in shares.iter().enumerate() {
+        policy.configure(TenantId(tenant as u16), *share);
+    }
+    policy
+}
+
+/// How far a tenant's part of all time is from its weight's part of all weights, of that.
+fn error(driver: &Driver<Weighted>, weights: &[u32], from: u64) -> f64 {
+    let times: Vec<f64> = (0..weights.len()).map(|tenant| driver.time_of(tenant as u16, from) as f64).collect();
+    let (time, weight) = (times.iter().sum::<f64>(), weights.iter().sum::<u32>() as f64);
+    let off = |(&got, &weight_of): (&f64, &u32)| (got / time / (f64::from(weight_of) / weight) - 1.0).abs();
+    times.iter().zip(weights).map(off).fold(0.0, f64::max)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    /// Whatever a request costs, and in however many queues and devices it comes.
+    #[test]
+    fn shares_of_backlogged_tenants_are_their_weights(
+        tenants in proptest::collection::vec((1_u32..=32, 1_000_u64..20_000, 1_u32..4), 2..7),
+    ) {
+        let weights: Vec<u32> = tenants.iter().map(|tenant| tenant.0).collect();
+        let shares: Vec<Share> = weights.iter().map(|weight| share(*weight)).collect();
+        let mut clients = Vec::new();
+        for (tenant, &(_, cost, queues)) in tenants.iter().enumerate() {
+            for _ in 0..queues {
+                clients.push(Client::flood(tenant as u16, clients.len() as u32, cost));
+            }
+        }
+        let mut driver = Driver::new(with(&shares), &clients);
+        // The least share is to be many grants.
+        driver.run(1_000 * MS);
+        prop_assert!(error(&driver, &weights, 100 * MS) < 0.02, "{}", error(&driver, &weights, 100 * MS));
+        prop_assert_eq!(driver.wasted, 0);
+    }
+
+    /// One that asks for less than its share has all it asks for, and waits for no more than the bound says.
+    #[test]
+    fn a_light_tenant_has_all_it_asks_for_and_hardly_waits(
+        floods in proptest::collection::vec((1_u32..=64, 200_u64..20_000), 1..8),
+        weight in 1_u32..=64,
+        cost in 500_u64..6_000,
+        part in 0.05_f64..0.8,
+    ) {
+        let mut shares = vec![share(weight)];
+        shares.extend(floods.iter().map(|(weight, _)| share(*weight)));
+        let all: u32 = shares.iter().map(|share| share.weight).sum();
+        // So often that it asks for `part` of its share.
+        let every = (cost as f64 * f64::from(all) / f64::from(weight) / part) as u64;
+        let mut clients = vec![Client::new(0, 0, cost, Arrivals::Open { units: 1, every })];
+        for (at, &(_, cost)) in floods.iter().enumerate() {
+            clients.push(Client::flood(at as u16 + 1, at as u32 + 1, cost));
+        }
+        let mut driver = Driver::new(with(&shares), &clients);
+        let until = (every * 200).clamp(100 * MS, 400 * MS);
+        driver.run(until);
+        let asked = until / every;
+        let got = driver.units_of(0, 0);
+        prop_assert!(got + 2 >= asked, "{got} of {asked}");
+        let longest = driver.log.iter().filter(|ran| ran.grant.queue.tenant.0 != 0).map(|ran| ran.end - ran.start);
+        let longest = longest.max().unwrap_or(0);
+        let waited = driver.longest_wait(0, 20 * MS);
+        prop_assert!(waited <= longest, "{waited} ns, where one grant takes {longest} ns at the most");
+    }
+
+    /// The bound among several light tenants: one grant that runs, and one each of those that were before it.
+    #[test]
+    fn light_tenants_wait_for_one_grant_each_however_many_flood(
+        lights in 1_u16..12,
+        floods in 1_u16..40,
+        cost in 500_u64..4_000,
+    ) {
+        let mut clients = Vec::new();
+        let all = u64::from(lights + floods);
+        for tenant in 0..lights {
+            let every = cost * all * 3 / 2;
+            let start = u64::from(tenant) * 777;
+            clients.push(Client { start, ..Client::new(tenant, tenant.into(), cost, Arrivals::Open { units: 1, every }) });
+        }
+        for tenant in lights..lights + floods {
+            clients.push(Client::flood(tenant, tenant.into(), 1_000));
+        }
+        let mut driver = Driver::new(with(&vec![share(1); all as usize]), &clients);
+        driver.run(120 * MS);
+        // Once grants are as long as they are meant to be.
+        let from = 50 * MS;
+        let longest = driver.log.iter().filter(|ran| ran.start >= from).map(|ran| ran.end - ran.start).max().unwrap_or(0);
+        for tenant in 0..lights {
+            let waited = driver.longest_wait(tenant, from);
+            let bound = longest * u64::from(lights);
+            prop_assert!(waited <= bound, "{waited} ns of {bound} ns");
+        }
+    }
+
+    /// More requests at once, more queues, more devices, smaller requests: none of it gets more of the core.
+    #[test]
+    fn nobody_gains_by_flooding_splitting_or_more_queues(
+        depth in 1_u32..2_000,
+        queues in 1_u32..16,
+        is_one_device in any::<bool>(),
+        pieces in 1_u64..16,
+    ) {
+        let honest = Client::flood(0, 0, 8_000);
+        let greedy = |index: u32| {
+            let mut client = Client::new(1, index + 1, 8_000 / pieces, Arrivals::Closed { depth, think: 0 });
+            client.placement.device = if is_one_device { 0 } else { index };
+            client
+        };
+        let mut clients = vec![honest];
+        clients.extend((0..queues).map(greedy));
+        let mut driver = Driver::new(with(&[share(1), share(1)]), &clients);
+        driver.run(200 * MS);
+        let (honest, greedy) = (driver.time_of(0, 10 * MS) as f64, driver.time_of(1, 10 * MS) as f64);
+        prop_assert!(greedy / honest < 1.02, "{}", greedy / honest);
+    }
+
+    /// Nor by having work now and then: what is saved up is bounded.
+    #[test]
+    fn nobody_gains_by_coming_and_going(units in 1_u32..200, every in 50_000_u64..20_000_000, cost in 1_000_u64..4_000) {
+        let clients = [Client::flood(0, 0, 2_000), Client::new(1, 1, cost, Arrivals::Open { units, every })];
+        let mut driver = Driver::new(with(&[share(1), share(1)]), &clients);
+        driver.run(60 * MS);
+        // Over any span in which it has work without a break it gets half, and what it had saved up, and a grant.
+        let ran: Vec<_> = driver.of(1).copied().collect();
+        let slack = Weighted::CARRY.0 * 2 + 2 * 64_000;
+        let spans = ran.iter().step_by(ran.len().div_ceil(20).max(1));
+        for first in spans {
+            let mut sum = 0;
+            for last in ran.iter().filter(|ran| ran.start >= first.start) {
+                sum += last.end - last.start;
+                let others: u64 = driver.of(0).filter(|r| r.start >= first.start && r.end <= last.end).map(|r| r.end - r.start).sum();
+                if sum > others + slack + 40_000 {
+                    prop_assert!(false, "{sum} ns beside {others} ns since {}", first.start);
+                }
+                if last.end > first.start + 20 * MS {
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Of each kind, over every span of time, and up to there it has what it asks for.
+    #[test]
+    fn limits_hold_over_every_window(
+        rate in 5_000_u64..400_000,
+        burst in 50_u64..2_000,
+        which in 0_usize..3,
+        bytes in 64_u64..8_000,
+    ) {
+        let is_bytes = which == 1;
+        let limit = Rate { rate: if is_bytes { rate * bytes } else { rate }, burst: if is_bytes { burst * bytes } else { burst } };
+        let mut limits = Limits::default();
+        *[&mut limits.requests, &mut limits.bytes, &mut limits.packets][which] = Some(limit);
+        let kind = if which == 2 { Kind::Packets } else { Kind::Requests };
+        let mut client = Client { bytes, ..Client::flood(0, 0, 500) };
+        client.placement.kind = kind;
+        let mut driver = Driver::new(with(&[Share { limits, ..Share::default() }]), &[client]);
+        driver.run(100 * MS);
+        let ran: Vec<_> = driver.of(0).copied().collect();
+        for first in (0..ran.len()).step_by(ran.len().div_ceil(50)) {
+            let mut sum = 0;
+            for last in &ran[first..] {
+                let span = u128::from(last.end - ran[first].end + 1_024);
+                let allowed = u128::from(limit.burst) + span * u128::from(limit.rate) / 1_000_000_000 + 1;
+                sum += if is_bytes { last.bytes } else { last.grant.units.into() };
+                let last_grant = if is_bytes { last.bytes } else { 0 };
+                prop_assert!(u128::from(sum) <= allowed + u128::from(last_grant), "{sum} of {allowed}");
+            }
+        }
+        let most = 2_000_000_000 / 1_000; // What the core could do of 500 ns units.
+        let due = (rate * 9 / 10).min(most) as f64 * 0.1 * 0.95;
+        let got = driver.units_of(0, 0) as f64;
+        prop_assert!(got >= due, "{got} of {due}");
+    }
+
+    /// The core does not idle while anything may run.
+    #[test]
+    fn work_is_conserved(
+        clients in proptest::collection::vec((0_u16..6, 1_u32..64, 1_000_u64..3_000_000, 100_u64..30_000), 1..20),
+        weights in proptest::collection::vec(1_u32..10_000, 6),
+    ) {
+        let clients: Vec<Client> = clients.into_iter().enumerate().map(|(at, (tenant, units, every, cost))| {
+            Client::new(tenant, at as u32, cost, Arrivals::Open { units, every })
+        }).collect();
+        let shares: Vec<Share> = weights.iter().map(|weight| share(*weight)).collect();
+        let mut driver = Driver::new(with(&shares), &clients);
+        driver.run(50 * MS);
+        prop_assert_eq!(driver.wasted, 0);
+    }
+
+    /// A guarantee holds beside any weights.
+    #[test]
+    fn a_guarantee_is_had(guarantee in 50_u16..700, weight in 100_u32..10_000, floods in 1_u16..6) {
+        let mut shares = vec![Share { guarantee, ..share(1) }];
+        shares.extend((0..floods).map(|_| share(weight)));
+        let clients: Vec<Client> = (0..=floods).map(|at| Client::flood(at, at.into(), 1_500)).collect();
+        let mut driver = Driver::new(with(&shares), &clients);
+        driver.run(500 * MS);
+        let part = driver.time_of(0, 20 * MS) as f64 / (480 * MS) as f64;
+        prop_assert!(part > f64::from(guarantee) / 1_000.0 * 0.95, "{part} of {guarantee} thousandths");
+        prop_assert!(part < f64::from(guarantee) / 1_000.0 + 0.05, "{part} of {guarantee} thousandths");
+        prop_assert_eq!(driver.wasted, 0);
+    }
+
+    /// What a back end has at once is bounded, shared by weight, and no tenant is shut out by the others.
+    #[test]
+    fn a_back_end_is_shared_and_never_too_full(depth in 12_u32..64, weight in 1_u32..8, others in 1_u16..4) {
+        let back_end = Some(BackEnd { index: 0, depth });
+        let mut clients = Vec::new();
+        for tenant in 0..=others {
+            let mut client = Client { back_end: Some(100_000), ..Client::flood(tenant, tenant.into(), 300) };
+            client.placement.back_end = back_end;
+            clients.push(client);
+        }
+        let mut shares = vec![share(weight)];
+        shares.extend((0..others).map(|_| share(1)));
+        let mut driver = Driver::new(with(&shares), &clients);
+        driver.run(200 * MS);
+        prop_assert!(driver.most_pending <= depth as usize, "{} of {depth}", driver.most_pending);
+        let units: Vec<f64> = (0..=others).map(|tenant| driver.units_of(tenant, 10 * MS) as f64).collect();
+        for (tenant, got) in units.iter().enumerate() {
+            let weight = if tenant == 0 { weight } else { 1 };
+            let own = (depth * weight / (shares.iter().map(|share| share.weight).sum::<u32>())).max(1);
+            // What `own` at once give in the time, unless the core is what there is too little of.
+            let due = f64::from(own) * 190.0 * 10.0;
+            let all = 190_000_000.0 / 300.0 * f64::from(weight) / f64::from(shares.iter().map(|s| s.weight).sum::<u32>());
+            prop_assert!(*got >= due.min(all) * 0.9, "tenant {tenant}: {got} of {due}");
+        }
+    }
+}
+
+#[test]
+fn a_tenant_below_its_share_does_not_wait_for_others_that_are_not_however_low_its_weight() {
+    let mut shares = vec![share(1)];
+    shares.extend(vec![share(10_000); 20]);
+    let mut clients = vec![Client::new(0, 0, 100, Arrivals::Open { units: 1, every: 100_000_000 })];
+    clients.extend((1..=20).map(|at| Client::flood(at, at.into(), 1_000)));
+    let mut driver = Driver::new(with(&shares), &clients);
+    driver.run(2_000 * MS);
+    assert!(driver.units_of(0, 0) >= 19);
+    assert!(driver.longest_wait(0, 150 * MS) <= 8_000, "{}", driver.longest_wait(0, 150 * MS));
+}
+
+#[test]
+fn what_is_at_the_limit_for_packets_still_serves_its_disk() {
+    let limits = Limits { packets: Some(Rate { rate: 1_000, burst: 10 }), ..Limits::default() };
+    let mut nic = Client::flood(0, 0, 500);
+    nic.placement.kind = Kind::Packets;
+    let disk = Client::flood(0, 1, 500);
+    let mut driver = Driver::new(with(&[Share { limits, ..Share::default() }]), &[nic, disk]);
+    driver.run(100 * MS);
+    let packets: u32 = driver.log.iter().filter(|ran| ran.grant.queue.index == 0).map(|ran| ran.grant.units).sum();
+    assert!((90..=111).contains(&packets), "{packets}");
+    assert_eq!(driver.wasted, 0);
+}
+
+#[test]
+fn devices_share_their_tenants_part_and_queues_their_devices() {
+    // One device with three queues, one with one.
+    let mut clients: Vec<Client> = (0..4).map(|at| Client::flood(0, at, 1_000 + u64::from(at) * 700)).collect();
+    for client in &mut clients[..3] {
+        client.placement.device = 7;
+    }
+    let mut driver = Driver::new(with(&[share(1)]), &clients);
+    driver.run(1_000 * MS);
+    let of = |index: u32| {
+        let grants = driver.log.iter().filter(|ran| ran.grant.queue.index == index);
+        grants.map(|ran| ran.end - ran.start).sum::<u64>() as f64 / 1e9
+    };
+    let parts = [of(0), of(1), of(2), of(3)];
+    for (part, due) in parts.into_iter().zip([1.0 / 6.0, 1.0 / 6.0, 1.0 / 6.0, 0.5]) {
+        assert!((part / due - 1.0_f64).abs() < 0.02, "{parts:?}");
+    }
+}
+
+#[test]
+fn a_grant_that_is_never_charged_costs_nothing_and_stops_nobody() {
+    let mut policy = with(&[share(1), share(1)]);
+    let queue = |tenant: u16| QueueId { tenant: TenantId(tenant), index: tenant.into() };
+    for tenant in 0..2 {
+        policy.ready(Nanos(0), queue(tenant), Work { units: 100, bytes: 0 });
+    }
+    let mut left = 200;
+    while let Decision::Run(grant) = policy.decide(Nanos(5)) {
+        left -= grant.units;
+    }
+    assert_eq!(left, 0);
+    assert_eq!(policy.decide(Nanos(6)), Decision::Idle);
+}
+
+#[test]
+fn cancelled_work_is_never_granted_and_what_a_back_end_has_of_it_still_counts() {
+    let mut policy = with(&[share(1), share(1)]);
+    let queue = |tenant: u16| QueueId { tenant: TenantId(tenant), index: tenant.into() };
+    let placement = Placement { back_end: Some(BackEnd { index: 3, depth: 4 }), ..Placement::default() };
+    for tenant in 0..2 {
+        policy.place(queue(tenant), placement);
+        policy.ready(Nanos(0), queue(tenant), Work { units: 10, bytes: 0 });
+    }
+    let mut grants = Vec::new();
+    while let Decision::Run(grant) = policy.decide(Nanos(5)) {
+        grants.push(grant);
+        policy.charge(Nanos(5), grant, Cost { units: grant.units, time: Nanos(1_000), bytes: 0, pending: grant.units });
+    }
+    assert_eq!(grants.iter().map(|grant| grant.units).sum::<u32>(), 4);
+    assert_eq!(policy.tree.pending(3), 4);
+    policy.cancel(Nanos(6), queue(0));
+    for grant in grants {
+        for _ in 0..grant.units {
+            policy.complete(Nanos(7), grant, Cost { units: 1, ..Cost::default() });
+        }
+    }
+    assert_eq!(policy.tree.pending(3), 0);
+    while let Decision::Run(grant) = policy.decide(Nanos(8)) {
+        assert_eq!(grant.queue, queue(1));
+        policy.charge(Nanos(8), grant, Cost { units: grant.units, time: Nanos(1_000), bytes: 0, pending: 0 });
+    }
+    assert_eq!(policy.tree.queues[1].waiting, 0);
+}
+
+/// Everything a caller may do, in any order: nothing panics, nothing is lost, nothing is granted twice.
+#[derive(Clone, Debug)]
+enum Step {
+    Ready(u16, u32, u32),
+    Decide(u64, bool),
+    Complete,
+    Cancel(u16, u32),
+    Configure(u16, Share),
+    Place(u16, u32, Placement),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let tenant = 0_u16..5;
+    let share = (1_u32..20_000, 0_u16..300, 0_usize..3, proptest::option::of((1_u64..1_000_000, 1_u64..100)));
+    let share = share.prop_map(|(weight, guarantee, class, limit)| Share {
+        weight,
+        guarantee,
+        class: [LatencyClass::Latency, LatencyClass::Normal, LatencyClass::Background][class],
+        limits: Limits { requests: limit.map(|(rate, burst)| Rate { rate, burst }), ..Limits::default() },
+    });
+    let placement = (0_u32..3, any::<bool>(), proptest::option::of((0_u32..2, 1_u32..8)));
+    let placement = placement.prop_map(|(device, packets, back_end)| Placement {
+        device,
+        kind: if packets { Kind::Packets } else { Kind::Requests },
+        back_end: back_end.map(|(index, depth)| BackEnd { index, depth }),
+    });
+    prop_oneof![
+        6 => (tenant.clone(), 0_u32..4, 0_u32..80).prop_map(|(tenant, queue, units)| Step::Ready(tenant, queue, units)),
+        8 => (0_u64..60_000, any::<bool>()).prop_map(|(time, pending)| Step::Decide(time, pending)),
+        3 => Just(Step::Complete),
+        1 => (tenant.clone(), 0_u32..4).prop_map(|(tenant, queue)| Step::Cancel(tenant, queue)),
+        1 => (tenant.clone(), share).prop_map(|(tenant, share)| Step::Configure(tenant, share)),
+        1 => (tenant, 0_u32..4, placement).prop_map(|(tenant, queue, placement)| Step::Place(tenant, queue, placement)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+    #[test]
+    fn no_order_of_calls_loses_or_doubles_work(steps in proptest::collection::vec(step(), 1..300)) {
+        let mut policy = Weighted::default();
+        let id = |tenant: u16, queue: u32| QueueId { tenant: TenantId(tenant), index: u32::from(tenant) * 4 + queue };
+        let mut waiting = std::collections::BTreeMap::<QueueId, u32>::new();
+        let (mut now, mut at_back_ends) = (1_000_000, Vec::new());
+        let run = |policy: &mut Weighted, now: &mut u64, time: u64, pending: bool,
+                       waiting: &mut std::collections::BTreeMap<QueueId, u32>, at_back_ends: &mut Vec<Grant>| {
+            let decision = policy.decide(Nanos(*now));
+            if let Decision::Run(grant) = decision {
+                let left = waiting.get_mut(&grant.queue).expect("a queue with work");
+                *left = left.checked_sub(grant.units).expect("no more than was ready");
+                *now += time;
+                let pending = if pending { grant.units } else { 0 };
+                at_back_ends.extend(std::iter::repeat_n(grant, pending as usize));
+                policy.charge(Nanos(*now), grant, Cost { units: grant.units, time: Nanos(time), bytes: 0, pending });
+            }
+            decision
+        };
+        for step in steps {
+            match step {
+                Step::Ready(tenant, queue, units) => {
+                    *waiting.entry(id(tenant, queue)).or_default() += units;
+                    policy.ready(Nanos(now), id(tenant, queue), Work { units, bytes: u64::from(units) * 100 });
+                }
+                Step::Decide(time, pending) => {
+                    run(&mut policy, &mut now, time, pending, &mut waiting, &mut at_back_ends);
+                }
+                Step::Complete => {
+                    if let Some(grant) = at_back_ends.pop() {
+                        policy.complete(Nanos(now), grant, Cost { units: 1, ..Cost::default() });
+                    }
+                }
+                Step::Cancel(tenant, queue) => {
+                    waiting.remove(&id(tenant, queue));
+                    policy.cancel(Nanos(now), id(tenant, queue));
+                }
+                Step::Configure(tenant, share) => policy.configure(TenantId(tenant), share),
+                Step::Place(tenant, queue, placement) => {
+                    waiting.remove(&id(tenant, queue));
+                    policy.place(id(tenant, queue), placement);
+                }
+            }
+        }
+        // Now everything ends, and all that waits is had.
+        let mut rounds = 0;
+        loop {
+            while let Some(grant) = at_back_ends.pop() {
+                policy.complete(Nanos(now), grant, Cost { units: 1, ..Cost::default() });
+            }
+            match run(&mut policy, &mut now, 1_000, false, &mut waiting, &mut at_back_ends) {
+                Decision::Run(_) => {}
+                Decision::IdleUntil(at) => now = now.max(at.0),
+                Decision::Idle => break,
+            }
+            rounds += 1;
+            prop_assert!(rounds < 10_000_000);
+        }
+        prop_assert!(waiting.values().all(|left| *left == 0), "{waiting:?} waits for ever");
+        prop_assert_eq!(policy.runnable, 0);
+        for pool in 0..2 {
+            prop_assert_eq!(policy.tree.pending(pool), 0);
+        }
+    }
+}

@@ -1,0 +1,507 @@
+//! Below a tenant: its devices, their queues, and the back ends that their work goes on to.
+
+use std::collections::BTreeMap;
+
+use super::tenant::Tenant;
+use crate::list::{LINE, Link, Linked, List, NIL};
+use crate::{Cost, Kind, Nanos, Placement, QueueId, TenantId};
+
+/// What a device or queue has a turn for before the next one of its tenant or device, nanoseconds of cost.
+const TURN: i32 = 1 << 15;
+/// The most that one owes its siblings. What a grant costs beyond that is forgiven, among siblings only.
+const DEBT: i32 = 4 * TURN;
+/// Siblings that owe something are passed over so many times at the most, which is as often as a debt can be.
+const STEPS: usize = (DEBT / TURN) as usize + 1;
+/// What a unit of a queue of which nothing ran yet is taken to cost, nanoseconds.
+const UNKNOWN: u32 = 2_000;
+
+#[derive(Debug)]
+pub(super) struct Queue {
+    line: Link,
+    pub(super) tenant: TenantId,
+    pub(super) kind: Kind,
+    pub(super) device: u32,
+    pub(super) waiting: u32,
+    bytes: u64,
+    credit: i32,
+    /// The most that a unit cost lately, nanoseconds: at once up, slowly down, so that one cannot have long grants by
+    /// sending what is cheap before what is dear.
+    pub(super) unit: u32,
+    /// Its units that its back end has.
+    pending: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stand {
+    /// No queue of it has work.
+    Idle,
+    /// In its tenant's list.
+    Active,
+    /// Its tenant has all that it may have at the back end.
+    Capped,
+    /// The back end is full.
+    Waiting,
+    /// Its tenant is at a limit for what the device does.
+    Limited,
+}
+
+#[derive(Debug)]
+pub(super) struct Device {
+    line: Link,
+    pub(super) tenant: u32,
+    kind: Kind,
+    /// Queues that were placed here.
+    members: u32,
+    /// Its queues that have work.
+    queues: List<LINE>,
+    credit: i32,
+    pub(super) stand: Stand,
+    seat: u32,
+}
+
+/// A tenant at a back end.
+#[derive(Debug)]
+struct Seat {
+    back_end: u32,
+    weight: u32,
+    pending: u32,
+    /// Devices with work here, whatever holds them.
+    busy: u32,
+    capped: List<LINE>,
+}
+
+#[derive(Debug, Default)]
+struct Pool {
+    depth: u32,
+    pending: u32,
+    /// Of all tenants that have or want something here.
+    weights: u64,
+    waiting: List<LINE>,
+}
+
+impl Linked<LINE> for Queue {
+    #[inline]
+    fn link(&mut self) -> &mut Link {
+        &mut self.line
+    }
+}
+
+impl Linked<LINE> for Device {
+    #[inline]
+    fn link(&mut self) -> &mut Link {
+        &mut self.line
+    }
+}
+
+/// A queue and how many units of it there may be now.
+pub(super) struct Chosen {
+    pub(super) queue: u32,
+    pub(super) most: u32,
+    /// Bytes of one unit, about.
+    pub(super) bytes: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tree {
+    pub(super) queues: Vec<Queue>,
+    pub(super) devices: Vec<Device>,
+    seats: Vec<Seat>,
+    pools: Vec<Pool>,
+    // Looked at only where a queue is placed.
+    by_device: BTreeMap<DeviceKey, u32>,
+    by_seat: BTreeMap<(TenantId, u32), u32>,
+    /// Numbers of devices that have no queues any more.
+    free: Vec<u32>,
+    /// A back end of which a device did not take the room it was given.
+    pub(super) left: Option<u32>,
+}
+
+/// Whose, which, what it counts, and its seat.
+type DeviceKey = (TenantId, u32, Kind, u32);
+
+/// The device of queues that were never placed.
+const UNPLACED: u32 = u32::MAX;
+
+impl Tree {
+    /// The queue's number, where it was placed for its tenant.
+    #[inline]
+    pub(super) fn find(&self, queue: QueueId) -> Option<u32> {
+        self.queues.get(queue.index as usize).filter(|known| known.tenant == queue.tenant).map(|_| queue.index)
+    }
+
+    /// Its record, made where there was none.
+    pub(super) fn place(&mut self, queue: QueueId, weight: u32, placement: Option<Placement>) {
+        let placement = placement.unwrap_or(Placement { device: UNPLACED, ..Placement::default() });
+        let seat = match placement.back_end {
+            Some(back_end) => self.seat(queue.tenant, weight, back_end.index, back_end.depth),
+            None => NIL,
+        };
+        let key = (queue.tenant, placement.device, placement.kind, seat);
+        let device = match self.by_device.get(&key) {
+            Some(&device) => device,
+            None => self.make_device(key),
+        };
+        while self.queues.len() <= queue.index as usize {
+            self.queues.push(Queue {
+                line: Link::default(),
+                tenant: TenantId(u16::MAX),
+                kind: Kind::Requests,
+                device: NIL,
+                waiting: 0,
+                bytes: 0,
+                credit: 0,
+                unit: UNKNOWN,
+                pending: 0,
+            });
+        }
+        let record = &mut self.queues[queue.index as usize];
+        let (before, pending) = (record.device, record.pending);
+        record.tenant = queue.tenant;
+        record.kind = placement.kind;
+        record.device = device;
+        if before != device {
+            record.pending = 0;
+            record.unit = UNKNOWN;
+            self.devices[device as usize].members += 1;
+            if before != NIL {
+                self.ended(before, pending);
+                self.devices[before as usize].members -= 1;
+                if self.devices[before as usize].members == 0 {
+                    self.by_device.retain(|_, device| *device != before);
+                    self.free.push(before);
+                }
+            }
+        }
+    }
+
+    fn make_device(&mut self, key: DeviceKey) -> u32 {
+        let (tenant, _, kind, seat) = key;
+        let device = Device {
+            line: Link::default(),
+            tenant: tenant.0.into(),
+            kind,
+            members: 0,
+            queues: List::default(),
+            credit: 0,
+            stand: Stand::Idle,
+            seat,
+        };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.devices[number as usize] = device;
+                number
+            }
+            None => {
+                self.devices.push(device);
+                self.devices.len() as u32 - 1
+            }
+        };
+        self.by_device.insert(key, number);
+        number
+    }
+
+    fn seat(&mut self, tenant: TenantId, weight: u32, back_end: u32, depth: u32) -> u32 {
+        if self.pools.len() <= back_end as usize {
+            self.pools.resize_with(back_end as usize + 1, Pool::default);
+        }
+        self.pools[back_end as usize].depth = depth.max(1);
+        *self.by_seat.entry((tenant, back_end)).or_insert_with(|| {
+            self.seats.push(Seat { back_end, weight, pending: 0, busy: 0, capped: List::default() });
+            self.seats.len() as u32 - 1
+        })
+    }
+
+    /// A tenant's weight changed.
+    pub(super) fn weigh(&mut self, tenant: TenantId, weight: u32) {
+        for (_, &seat) in self.by_seat.range((tenant, 0)..=(tenant, u32::MAX)) {
+            let seat = &mut self.seats[seat as usize];
+            if seat.busy > 0 || seat.pending > 0 {
+                let pool = &mut self.pools[seat.back_end as usize];
+                pool.weights = pool.weights + u64::from(weight) - u64::from(seat.weight);
+            }
+            seat.weight = weight;
+        }
+    }
+
+    /// More work of a queue. True: its device can run, and could not before.
+    #[inline]
+    pub(super) fn add(&mut self, tenants: &mut [Tenant], queue: u32, units: u32, bytes: u64) -> bool {
+        let record = &mut self.queues[queue as usize];
+        let (had, number) = (record.waiting > 0, record.device);
+        record.waiting = record.waiting.saturating_add(units);
+        record.bytes = record.bytes.saturating_add(bytes);
+        if had {
+            return false;
+        }
+        let device = &mut self.devices[number as usize];
+        device.queues.push_back(&mut self.queues, queue);
+        if device.stand != Stand::Idle {
+            return false;
+        }
+        device.stand = Stand::Active;
+        let (tenant, seat) = (device.tenant, device.seat);
+        if seat != NIL {
+            self.join(seat, 1, 0);
+        }
+        tenants[tenant as usize].devices.push_back(&mut self.devices, number);
+        true
+    }
+
+    /// A tenant has more to do with a back end.
+    fn join(&mut self, seat: u32, busy: u32, pending: u32) {
+        let seat = &mut self.seats[seat as usize];
+        let pool = &mut self.pools[seat.back_end as usize];
+        if seat.busy == 0 && seat.pending == 0 && busy + pending > 0 {
+            pool.weights += u64::from(seat.weight);
+        }
+        seat.busy += busy;
+        seat.pending += pending;
+        pool.pending += pending;
+    }
+
+    fn leave(&mut self, seat: u32, busy: u32, pending: u32) {
+        let seat = &mut self.seats[seat as usize];
+        let pool = &mut self.pools[seat.back_end as usize];
+        let had = seat.busy > 0 || seat.pending > 0;
+        seat.busy -= busy.min(seat.busy);
+        let pending = pending.min(seat.pending);
+        seat.pending -= pending;
+        pool.pending -= pending;
+        if had && seat.busy == 0 && seat.pending == 0 {
+            pool.weights -= u64::from(seat.weight);
+        }
+    }
+
+    /// How many units more a device's back end takes, or what it has to wait for.
+    #[inline]
+    fn room(&self, seat: u32) -> Result<u32, Stand> {
+        if seat == NIL {
+            return Ok(u32::MAX);
+        }
+        let seat = &self.seats[seat as usize];
+        let pool = &self.pools[seat.back_end as usize];
+        let own = u64::from(pool.depth) * u64::from(seat.weight) / pool.weights.max(1);
+        let own = (own as u32).clamp(1, pool.depth);
+        if seat.pending >= own {
+            Err(Stand::Capped)
+        } else if pool.pending >= pool.depth {
+            Err(Stand::Waiting)
+        } else {
+            Ok((own - seat.pending).min(pool.depth - pool.pending))
+        }
+    }
+
+    /// The queue of a tenant that is next. None: none of its devices can run, for now.
+    #[inline]
+    pub(super) fn choose(&mut self, tenants: &mut [Tenant], tenant: u32, now: Nanos) -> Option<Chosen> {
+        let Tenant { devices, limited, limiter, .. } = &mut tenants[tenant as usize];
+        let (number, most) = loop {
+            let number = turn(devices, &mut self.devices, |device| &mut device.credit)?;
+            let device = &mut self.devices[number as usize];
+            if limiter.is_limited() && limiter.opens(device.kind) > now {
+                device.stand = Stand::Limited;
+                devices.remove(&mut self.devices, number);
+                limited.push_back(&mut self.devices, number);
+                let seat = self.devices[number as usize].seat;
+                if seat != NIL {
+                    self.left = Some(self.seats[seat as usize].back_end);
+                }
+                continue;
+            }
+            match self.room(self.devices[number as usize].seat) {
+                Ok(most) => break (number, most),
+                Err(stand) => {
+                    devices.remove(&mut self.devices, number);
+                    self.hold(number, stand);
+                }
+            }
+        };
+        let mut queues = self.devices[number as usize].queues;
+        let queue = turn(&mut queues, &mut self.queues, |queue| &mut queue.credit)?;
+        self.devices[number as usize].queues = queues;
+        let record = &self.queues[queue as usize];
+        // Only roughly right is needed, and mostly there is no limit for which it is.
+        let bytes = (record.bytes >> record.waiting.max(1).ilog2()).min(u32::MAX.into()) as u32;
+        Some(Chosen { queue, most: most.min(record.waiting), bytes })
+    }
+
+    /// Devices of a tenant that were at a limit and are not any more can run.
+    pub(super) fn unlimit(&mut self, tenants: &mut [Tenant], tenant: u32, now: Nanos) {
+        let Tenant { devices, limited, limiter, .. } = &mut tenants[tenant as usize];
+        let mut held = List::default();
+        while let Some(number) = limited.pop_front(&mut self.devices) {
+            if limiter.opens(self.devices[number as usize].kind) > now {
+                held.push_back(&mut self.devices, number);
+            } else {
+                self.devices[number as usize].stand = Stand::Active;
+                devices.push_back(&mut self.devices, number);
+            }
+        }
+        *limited = held;
+    }
+
+    fn hold(&mut self, number: u32, stand: Stand) {
+        let seat = self.devices[number as usize].seat;
+        self.devices[number as usize].stand = stand;
+        match stand {
+            Stand::Capped => self.seats[seat as usize].capped.push_back(&mut self.devices, number),
+            _ => {
+                let pool = self.seats[seat as usize].back_end as usize;
+                self.pools[pool].waiting.push_back(&mut self.devices, number);
+            }
+        }
+    }
+
+    /// Units of the queue that [`choose`](Self::choose) chose are granted.
+    #[inline]
+    pub(super) fn take(&mut self, tenants: &mut [Tenant], queue: u32, units: u32) {
+        let record = &mut self.queues[queue as usize];
+        let bytes = if units == record.waiting {
+            record.bytes
+        } else {
+            record.bytes / u64::from(record.waiting) * u64::from(units)
+        };
+        record.waiting -= units;
+        record.bytes -= bytes;
+        if record.waiting == 0 {
+            self.emptied(tenants, queue);
+        }
+    }
+
+    /// Nothing of the queue waits any more. Its device is in its tenant's list, or held.
+    fn emptied(&mut self, tenants: &mut [Tenant], queue: u32) {
+        let record = &mut self.queues[queue as usize];
+        record.bytes = 0;
+        record.credit = record.credit.min(0);
+        let number = record.device;
+        let device = &mut self.devices[number as usize];
+        device.queues.remove(&mut self.queues, queue);
+        if !device.queues.is_empty() {
+            return;
+        }
+        device.credit = device.credit.min(0);
+        let (stand, seat, tenant) = (device.stand, device.seat, device.tenant);
+        device.stand = Stand::Idle;
+        match stand {
+            Stand::Idle => {}
+            Stand::Active => tenants[tenant as usize].devices.remove(&mut self.devices, number),
+            Stand::Limited => tenants[tenant as usize].limited.remove(&mut self.devices, number),
+            Stand::Capped => self.seats[seat as usize].capped.remove(&mut self.devices, number),
+            Stand::Waiting => {
+                let pool = self.seats[seat as usize].back_end as usize;
+                self.pools[pool].waiting.remove(&mut self.devices, number);
+            }
+        }
+        if seat != NIL {
+            self.leave(seat, 1, 0);
+            self.uncap(seat);
+        }
+    }
+
+    /// All that waits of a queue is forgotten.
+    pub(super) fn cancel(&mut self, tenants: &mut [Tenant], queue: u32) {
+        if std::mem::take(&mut self.queues[queue as usize].waiting) > 0 {
+            self.emptied(tenants, queue);
+        }
+    }
+
+    /// A grant of the queue cost so much in all.
+    #[inline]
+    pub(super) fn charge(&mut self, queue: u32, total: u64, cost: Cost) {
+        let record = &mut self.queues[queue as usize];
+        let owed = total.min(i32::MAX as u64) as i32;
+        record.credit = record.credit.saturating_sub(owed).max(-DEBT);
+        if cost.units > 0 {
+            let unit = if cost.units == 1 { total } else { total / u64::from(cost.units) }.min(u32::MAX.into()) as u32;
+            record.unit = unit.max(record.unit - record.unit.div_ceil(16).min(record.unit)).max(1);
+        }
+        record.pending += cost.pending;
+        let device = &mut self.devices[record.device as usize];
+        device.credit = device.credit.saturating_sub(owed).max(-DEBT);
+        let seat = device.seat;
+        if seat != NIL {
+            if cost.pending > 0 {
+                self.join(seat, 0, cost.pending);
+            }
+            // One of several devices that a completion let run may have left room.
+            self.uncap(seat);
+        }
+    }
+
+    /// A back end ended so many units of a queue.
+    #[inline]
+    pub(super) fn complete(&mut self, queue: u32, units: u32) {
+        let record = &mut self.queues[queue as usize];
+        let units = units.min(record.pending);
+        record.pending -= units;
+        let device = record.device;
+        self.ended(device, units);
+    }
+
+    fn ended(&mut self, device: u32, units: u32) {
+        let seat = self.devices[device as usize].seat;
+        if seat == NIL || units == 0 {
+            return;
+        }
+        self.leave(seat, 0, units);
+        self.uncap(seat);
+    }
+
+    /// A device of a tenant that has less than its own bound of a back end again waits behind those who found that full.
+    fn uncap(&mut self, seat: u32) {
+        if !self.seats[seat as usize].capped.is_empty()
+            && self.room(seat) != Err(Stand::Capped)
+            && let Some(number) = self.seats[seat as usize].capped.pop_front(&mut self.devices)
+        {
+            self.hold(number, Stand::Waiting);
+        }
+    }
+
+    /// The back end of a queue, where it has one that is bounded.
+    #[inline]
+    pub(super) fn pool_of(&self, queue: u32) -> Option<u32> {
+        let seat = self.devices[self.queues[queue as usize].device as usize].seat;
+        (seat != NIL).then(|| self.seats[seat as usize].back_end)
+    }
+
+    /// The first device that waits for a back end with room can run. Its tenant.
+    pub(super) fn release(&mut self, tenants: &mut [Tenant], pool: u32) -> Option<u32> {
+        let record = &mut self.pools[pool as usize];
+        if record.pending >= record.depth {
+            return None;
+        }
+        let number = record.waiting.pop_front(&mut self.devices)?;
+        let device = &mut self.devices[number as usize];
+        device.stand = Stand::Active;
+        let tenant = device.tenant;
+        tenants[tenant as usize].devices.push_back(&mut self.devices, number);
+        Some(tenant)
+    }
+
+    /// What all tenants have at a back end.
+    #[cfg(test)]
+    pub(super) fn pending(&self, pool: u32) -> u32 {
+        self.pools.get(pool as usize).map_or(0, |pool| pool.pending)
+    }
+}
+
+/// Surplus round robin: the first has its turn as long as it owes nothing, and then goes to the end.
+#[inline]
+fn turn<T: Linked<LINE>>(list: &mut List<LINE>, members: &mut [T], credit: impl Fn(&mut T) -> &mut i32) -> Option<u32> {
+    let mut first = list.front()?;
+    if !list.has_several() {
+        // Nobody to owe anything to.
+        *credit(&mut members[first as usize]) = 0;
+        return Some(first);
+    }
+    for _ in 0..STEPS {
+        let left = credit(&mut members[first as usize]);
+        if *left > 0 {
+            break;
+        }
+        *left += TURN;
+        list.rotate(members);
+        first = list.front()?;
+    }
+    Some(first)
+}
