@@ -20,24 +20,16 @@ blkio_step() {
 }
 
 fetch_blkio() {
-    local tree=$CACHE/$BLKIO_SUITE archive archives program library
+    local tree=$CACHE/$BLKIO_SUITE archive archives program
     open_suite "$BLKIO_SUITE"
     # shellcheck disable=SC2086
     archives=$(closure "$BLKIO_SUITE" $BLKIO_PACKAGES)
-    mkdir -p "$CACHE/bin"
     merged_tree "$tree"
     for archive in $archives; do unpack "$archive" "$tree"; done
     rm -rf "$tree"/usr/share/{doc,man,locale,info}
-    library=$tree/usr/lib/x86_64-linux-gnu
     for program in qemu-img qemu-io; do
         [ -x "$tree/usr/bin/$program" ] || { say "$BLKIO_SUITE's packages hold no $program"; return 1; }
-        # QEMU_MODULE_DIR is where block drivers are looked up.
-        cat >"$CACHE/bin/$program-blkio" <<WRAPPER
-#!/bin/sh
-export QEMU_MODULE_DIR='$library/qemu'
-exec '$library/ld-linux-x86-64.so.2' --library-path '$library' '$tree/usr/bin/$program' "\$@"
-WRAPPER
-        chmod 755 "$CACHE/bin/$program-blkio"
+        wrapper "$program-blkio" "$tree" "$program"
     done
     # The proof that it runs, and that the driver is in it: opening a missing socket is an error of the driver's own.
     "$CACHE/bin/qemu-img-blkio" --version

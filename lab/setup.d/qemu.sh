@@ -23,22 +23,15 @@ qemu_step() {
 }
 
 fetch_qemu() {
-    local tree=$CACHE/qemu archive archives library
+    local tree=$CACHE/qemu archive archives
     open_suite "$QEMU_SUITE"
     # shellcheck disable=SC2086
     archives=$(closure "$QEMU_SUITE" $QEMU_PACKAGES)
-    mkdir -p "$CACHE/bin"
     merged_tree "$tree"
     for archive in $archives; do unpack "$archive" "$tree"; done
     rm -rf "$tree"/usr/share/{doc,man,locale,info}
-    library=$tree/usr/lib/x86_64-linux-gnu
-    cat >"$CACHE/bin/qemu-system-x86_64-newer" <<WRAPPER
-#!/bin/sh
-export QEMU_MODULE_DIR='$library/qemu'
-exec '$library/ld-linux-x86-64.so.2' --library-path '$library' '$tree/usr/bin/qemu-system-x86_64' \\
-    -L '$tree/usr/share/qemu' -L '$tree/usr/share/seabios' "\$@"
-WRAPPER
-    chmod 755 "$CACHE/bin/qemu-system-x86_64-newer"
+    # shellcheck disable=SC2016
+    wrapper qemu-system-x86_64-newer "$tree" 'qemu-system-x86_64 -L "$tree/usr/share/qemu" -L "$tree/usr/share/seabios"'
     # The proof that it runs.
     "$CACHE/bin/qemu-system-x86_64-newer" --version
 }

@@ -398,10 +398,19 @@ fn comes_back(test: &str, wire: &Wire) {
         pings(&a, wire)?;
         pings(&b, wire)?;
 
+        // The other end is down: nothing is plugged in.
+        b.ip(&["link", "set", "wire", "down"])?;
+        underlay_is(&daemon, Some("wire: the interface has no carrier"))?;
+        assert!(!reaches(), "there is a way through an interface without a carrier");
+        b.ip(&["link", "set", "wire", "up"])?;
+        underlay_is(&daemon, None)?;
+        pings(&a, wire)?;
+
         // Each reason once, however often it was tried.
         let said = |text: &str| daemon.log().iter().filter(|line| line.contains(text)).count();
-        let counts = ["no such network interface", "the interface is down", "the underlay is open"].map(said);
-        assert_eq!(counts, [1, 1, 3], "{:?}", daemon.log());
+        let counts =
+            ["no such network interface", "the interface is down", "is lost", "the underlay is open"].map(said);
+        assert_eq!(counts, [1, 1, 3, 4], "{:?}", daemon.log());
         assert_eq!(daemon.data_plane()?.1, 0, "the data plane was started again");
         daemon.stop()
     });
@@ -435,6 +444,9 @@ fn an_underlay_that_is_missing_at_the_start_is_used_when_it_comes() {
         kernel(&b, &wire)?;
         underlay_is(&daemon, None)?;
         pings(&a, &wire)?;
+        // No veth pair does AF_XDP without copies.
+        let fell_back = |line: &&String| line.contains("underlay on AF_PACKET") && line.contains("without copies");
+        assert_eq!(daemon.log().iter().filter(fell_back).count(), 1, "{:?}", daemon.log());
         daemon.stop()
     });
 }

@@ -68,7 +68,10 @@ impl Supervisor {
 
     fn attaches(&mut self, device: &str, connection: u64) {
         let connection = ConnectionId(connection);
-        self.says(&Down::Attach { device: device.to_owned(), connection, session: None, fds: vec![] }, vec![]);
+        self.says(
+            &Down::Attach { device: device.to_owned(), connection, session: None, fds: vec![], more: false },
+            vec![],
+        );
     }
 
     fn opened(&mut self, volume: &str, file: Result<SharedFd, OpenFailure>) {

@@ -97,6 +97,11 @@ pub(crate) enum ToCore {
     Receivers(PortId, Arc<[Receiver]>),
     /// Frames for ports of this core.
     Parcels(Vec<Parcel>),
+    /// Chains that were lent with parcels are not needed any more.
+    Returned {
+        key: QueueKey,
+        numbers: Vec<u64>,
+    },
     /// Show frames to somebody.
     Capture(CaptureStart),
     /// Frames as though they had come in by a port.

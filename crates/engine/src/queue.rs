@@ -137,6 +137,15 @@ impl RunningQueue {
         !matches!(self.spec.role, Role::Block { .. })
     }
 
+    /// Whether nothing but this core uses what was taken from its ring.
+    pub(crate) fn is_settled(&self) -> bool {
+        match &self.spec.role {
+            Role::Block { .. } => self.taken == 0,
+            Role::Transmit(transmit) => transmit.loans.is_settled(),
+            Role::Receive(_) => true,
+        }
+    }
+
     pub(crate) fn stop_deadline(&self) -> Option<u64> {
         match self.state {
             State::Stopping { deadline } => Some(deadline),

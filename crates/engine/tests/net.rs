@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use cores::{cpus, engine, event};
 use nic::{HEADER, Nic, PLAIN, RX_SLOT, datagram, tables};
 use softdpu_device::net::abi::feature;
-use softdpu_engine::{CaptureCounts, CaptureSpec, CoreIndex, FromCore, RateLimit, Way};
+use softdpu_engine::{CaptureCounts, CaptureSpec, CoreIndex, Counter, FromCore, PortCounters, RateLimit, Way};
 use softdpu_ring::Format;
 use softdpu_sched::{Nanos, TokenBucket};
 use softdpu_sys::clock;
@@ -192,6 +192,84 @@ fn frames_cross_from_core_to_core_while_queues_move() {
                 std::thread::yield_now();
             }
         }
+    }
+}
+
+#[test]
+fn a_frame_for_another_core_is_copied_once() {
+    let _alone = alone();
+    for format in BOTH {
+        let mut engine = engine(Some(Duration::from_micros(20)));
+        engine.set_tables(&tables());
+        let (mut a, mut b) = (Nic::new(0, format, ALL), Nic::new(1, format, ALL));
+        let [_, tx] = a.start(&mut engine, None);
+        let (counters, [rx, _]) = b.start_counted(&mut engine);
+        engine.move_queue(tx, CoreIndex(0)).unwrap();
+        engine.move_queue(rx, CoreIndex(1)).unwrap();
+        b.give(128);
+        let mut bytes = 0;
+        for mark in 0..500u32 {
+            let frame = datagram((0, 2), (1, 3), mark, 4 + (mark as usize * 37) % 1460);
+            // Of 64 slots, all come back again and again.
+            assert!(a.send(&PLAIN, &frame), "{format:?}: chains do not come back");
+            assert_eq!(b.wait().1, frame, "{format:?}: frame {mark}");
+            b.give(1);
+            bytes += frame.len() as u64;
+        }
+        let sum = |of: fn(&PortCounters) -> &Counter| counters.iter().map(|core| of(core).get()).sum::<u64>();
+        let copies = (sum(|port| &port.copied), sum(|port| &port.copied_again));
+        assert_eq!(copies, (bytes, 0), "{format:?}");
+    }
+}
+
+#[test]
+fn a_pair_across_cores_is_stopped_again_and_again_under_load() {
+    let _alone = alone();
+    for format in BOTH {
+        let mut engine = engine(Some(Duration::from_micros(20)));
+        engine.set_tables(&tables());
+        let (mut a, mut b) = (Nic::new(0, format, ALL), Nic::new(1, format, ALL));
+        let mut keys = a.start(&mut engine, None);
+        let [rx, _] = b.start(&mut engine, None);
+        engine.move_queue(rx, CoreIndex(1)).unwrap();
+        b.give(128);
+        let (mut sent, mut next) = (0u32, 0u32);
+        for round in 0..100 {
+            for key in keys {
+                engine.move_queue(key, CoreIndex(0)).unwrap();
+            }
+            for _ in 0..40 {
+                if a.send(&PLAIN, &datagram((0, 2), (1, 3), sent, 1400)) {
+                    sent += 1;
+                }
+            }
+            let mut positions = Vec::new();
+            for key in keys {
+                // Every third time those that are away are not waited for, but asked for.
+                let patience = if round % 3 == 0 { Duration::ZERO } else { Duration::from_secs(10) };
+                engine.stop_queue(key, patience).unwrap();
+                positions.push(event(&mut engine, "the queue stops", |event| match event {
+                    FromCore::Stopped { key: stopped, position, abandoned: 0 } if stopped == key => Some(position),
+                    _ => None,
+                }));
+            }
+            keys = a.restart(&mut engine, [positions[0], positions[1]]);
+            // None is lost, as there is room for all; those that were away may come twice.
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while next < sent {
+                assert!(Instant::now() < deadline, "{format:?}: frame {next} of {sent} not within 20 s, round {round}");
+                let Some((_, frame)) = b.receive() else {
+                    std::thread::yield_now();
+                    continue;
+                };
+                let mark = u32::from_be_bytes(frame[42..46].try_into().unwrap());
+                assert_eq!(frame, datagram((0, 2), (1, 3), mark, 1400), "{format:?}: frame {mark}");
+                assert!(mark <= next, "{format:?}: frame {next} is missing");
+                next = next.max(mark + 1);
+                b.give(1);
+            }
+        }
+        assert!(sent > 1000, "{format:?}: only {sent} frames were sent");
     }
 }
 

@@ -12,6 +12,7 @@ use crate::{AccessError, GuestAddress, View};
 ///
 /// Offsets count bytes from the start of the list, across pieces. The guest may change the bytes at any time; what is
 /// parsed, hashed or encrypted is copied out first.
+#[derive(Clone)]
 pub struct GuestBuffer {
     view: Arc<View>,
     pieces: SmallVec<[IoVec; GuestBuffer::INLINE]>,

@@ -371,15 +371,18 @@ impl PackedQueue {
         if let Some(in_order) = &self.common.in_order {
             in_order.completing(old.to_bits(), new.to_bits());
         }
-        // All but the first, and then the first: the driver, which goes by the ring's order, sees all or nothing.
-        let mut at = old.advance(first.descriptors, size);
-        let mut flags = used_flags(at.wrap);
-        for used in rest {
-            publish(self.parts.ring.meta(at.index), used_meta(used, flags));
-            if at.step(used.descriptors, size) {
-                flags ^= LAP;
-            }
+        // All but the first, and then the first: the driver, which goes by the ring's order, sees all or nothing. A driver that
+        // polls reads the line with the first again and again, and takes it away from this core each time: those that share
+        // it are written last, in a row with it, so that it comes back once.
+        let behind = old.advance(first.descriptors, size);
+        let (mut at, mut near) = (behind, 0);
+        while near < rest.len() && same_line(at, old) {
+            at.step(rest[near].descriptors, size);
+            near += 1;
         }
+        let (near, far) = rest.split_at(near);
+        self.write_used(at, far);
+        self.write_used(behind, near);
         // The wish is read after that is visible, or a driver that goes to sleep in between is never woken.
         let meta = self.parts.ring.meta(old.index);
         let wish = publish_then_look(meta, used_meta(first, used_flags(old.wrap)), self.parts.driver.word());
@@ -394,17 +397,32 @@ impl PackedQueue {
         Ok(std::mem::take(&mut self.common.notify_anyway) || notify)
     }
 
+    /// Writes used descriptors from `at` on.
+    #[inline(always)]
+    fn write_used(&self, mut at: PackedIndex, done: &[Used]) {
+        let size = self.common.config.size;
+        let mut flags = used_flags(at.wrap);
+        for used in done {
+            publish(self.parts.ring.meta(at.index), used_meta(used, flags));
+            if at.step(used.descriptors, size) {
+                flags ^= LAP;
+            }
+        }
+    }
+
     /// Takes `done` off what is in flight, if all of it is, and if that is what was taken first where the order counts. Returns
     /// their slots and where the next used descriptor goes after them.
     #[inline]
     fn check(&mut self, done: &[Used]) -> Result<(u16, PackedIndex), QueueError> {
         let size = self.common.config.size;
-        let mut slots = 0;
+        let (mut at, mut slots) = (self.used, 0);
         for used in done {
-            self.common.take_off(self.used.advance(slots, size).index, used)?;
+            self.common.take_off(at.index, used)?;
+            // No more than the slots in flight, all of them: that was checked.
             slots += used.descriptors;
+            at.step(used.descriptors, size);
         }
-        Ok((slots, self.used.advance(slots, size)))
+        Ok((slots, at))
     }
 
     /// Reports slots that were written, and those between them.
@@ -473,6 +491,12 @@ impl PackedQueue {
     pub(crate) fn records_are_cut_short(&self) -> bool {
         self.records.as_ref().is_some_and(|records| records.is_faulted())
     }
+}
+
+/// Whether two slots of one lap lie in the same cache line, in a ring that begins with one.
+#[inline(always)]
+fn same_line(one: PackedIndex, other: PackedIndex) -> bool {
+    usize::from(one.index) / SLOTS_A_LINE == usize::from(other.index) / SLOTS_A_LINE && one.wrap == other.wrap
 }
 
 /// The second word of a used descriptor of a lap with these `flags` (virtio 1.3 §2.8.5): WRITE says that `len` means something.

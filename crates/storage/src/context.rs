@@ -217,6 +217,16 @@ impl IoContext {
         }
     }
 
+    /// Whether [`submit`](Self::submit) takes its time with each request and has its answer when it returns, as far as can be
+    /// told: who waits for one answer gains when requests are handed over one by one.
+    #[inline]
+    pub fn answers_singly(&self, to: Attachment) -> bool {
+        match self.attached.get(to.0 as usize) {
+            Some(Some(Attached { backend: Backend::File(file), .. })) => file.answers_singly(),
+            _ => false,
+        }
+    }
+
     /// Sends what was submitted in this round to the kernel: at most one system call for all files, none where there is
     /// nothing to send.
     #[inline]

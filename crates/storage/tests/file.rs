@@ -65,6 +65,58 @@ fn requests_of_all_shapes_buffered_and_direct() {
 }
 
 #[test]
+fn reads_of_cached_pages_are_answered_at_once_and_others_when_the_disk_has() {
+    let folder = folder();
+    let path = image(&folder);
+    let mut core = Core::new(spec(&path, false));
+    let data: Vec<u8> = (0..MIB).map(|i| (i * 11 + i / 4096) as u8).collect();
+    core.write(0, &data).unwrap();
+    let expected = |at: u64| &data[at as usize..][..8192];
+    let read = |core: &mut Core, at: u64| {
+        let request = core.request_at(Op::Read, at, &[1000, 7192], 0x1234);
+        request.buffer.fill(16, 8192, 0).unwrap();
+        core.submit(request)
+    };
+    let check = |done: Done, at: u64| {
+        assert_eq!(done.result, Ok(()));
+        let mut back = vec![0; 8192];
+        done.buffer.read_at(16, &mut back).unwrap();
+        assert!(back == expected(at), "at {at}");
+    };
+    match read(&mut core, 4096) {
+        Some(done) => check(done, 4096),
+        None => {
+            let reason = "the file system here cannot say what is in the page cache (RWF_NOWAIT)";
+            return softdpu_tests::skip("reads of cached pages", reason);
+        }
+    }
+    // Pages that were written to the disk and thrown out of the cache.
+    let file = std::fs::File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let mut later = 0;
+    for at in (0..MIB - 8192).step_by(128 << 10) {
+        match read(&mut core, at) {
+            Some(done) => check(done, at),
+            None => {
+                later += 1;
+                check(core.wait(Duration::from_secs(20)).expect("an answer from the disk within 20 s"), at);
+            }
+        }
+    }
+    assert!(later > 0, "nothing had to be read from the disk");
+    // Those read now are in the cache again, which is noticed after a while.
+    let mut at_once = 0;
+    for _ in 0..64 {
+        match read(&mut core, 0) {
+            Some(_) => at_once += 1,
+            None => drop(core.wait(Duration::from_secs(20)).expect("an answer within 20 s")),
+        }
+    }
+    assert!(at_once >= 32, "the cache was looked at for {at_once} of 64 reads");
+}
+
+#[test]
 fn a_large_request_goes_a_mebibyte_at_a_time() {
     for direct in [false, true] {
         let folder = folder();
@@ -99,7 +151,7 @@ fn a_large_request_goes_a_mebibyte_at_a_time() {
 fn what_was_in_flight_on_a_detached_volume_does_not_keep_its_file_locked() {
     let folder = folder();
     let mut core = Core::new(spec(&image(&folder), false));
-    let request = core.request(Op::Read, 0, 4096);
+    let request = core.request(Op::Write, 0, 4096);
     assert!(core.submit(request).is_none());
     core.context.detach(core.to);
     assert_eq!(core.context.outstanding(), 0);

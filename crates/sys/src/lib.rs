@@ -4,6 +4,7 @@
 
 pub mod affinity;
 pub mod buffer;
+pub mod cached;
 pub mod clock;
 pub mod cpu;
 pub mod iovec;

@@ -349,7 +349,7 @@ fn prepare<M: IoMemory>(file: types::Fixed, operation: Operation, memory: &M, ve
 
 /// The bytes of a transfer: as one piece where they are, else in `vecs`.
 #[inline]
-fn gather<M: IoMemory>(memory: &M, skip: u64, len: usize, vecs: &mut Vec<IoVec>) -> Option<IoVec> {
+pub(crate) fn gather<M: IoMemory>(memory: &M, skip: u64, len: usize, vecs: &mut Vec<IoVec>) -> Option<IoVec> {
     let mut cursor = Cursor::new(memory.iovecs(), skip);
     let mut left = len.min(MAX_BYTES);
     if let Some(first) = cursor.piece().filter(|first| first.len() >= left) {

@@ -351,6 +351,13 @@ impl Vpc {
         }
     }
 
+    /// Somebody else is behind a port from now on: what it is told of its router begins anew.
+    pub fn begin_anew(&mut self, PortId(number): PortId) {
+        if let Some(schedule) = self.schedules.get_mut(number as usize) {
+            *schedule = Schedule::default();
+        }
+    }
+
     /// Appends the router advertisements that are due at `now`, nanoseconds on the clock of [`forward`](Self::forward), to
     /// `out`. `is_up` tells which ports have somebody listening and are this core's to advertise to. To be called at least
     /// every few seconds; more often costs next to nothing.

@@ -180,3 +180,21 @@ fn routers_are_advertised_to_ports_that_are_up_again_and_again() {
         assert_sound(&reply.frame);
     }
 }
+
+#[test]
+fn who_gets_a_port_that_another_had_is_told_of_the_router_at_once() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut node = node(Family::V4, 1);
+    let mut told = Vec::new();
+    for now in 0..60 {
+        if now == 40 {
+            // Between two looks: nobody has seen the port down.
+            node.begin_anew(RED_1);
+        }
+        let mut out = Vec::new();
+        node.advertise(now * SECOND, |port| port == RED_1, &mut out);
+        told.extend(out.into_iter().map(|_| now));
+    }
+    assert_eq!(told, [0, 16, 32, 40, 56]);
+    node.begin_anew(PortId(u32::MAX));
+}

@@ -87,6 +87,8 @@ struct DataPlane {
     death: Option<Death>,
     first_completion: bool,
     traces: Traces,
+    /// Connections follow whose queues start together with those that are here.
+    awaits_more: bool,
     /// [`Up::Ready`] was said.
     ready: bool,
     stopping: bool,
@@ -132,6 +134,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         death,
         first_completion: false,
         traces: Traces::default(),
+        awaits_more: false,
         ready: false,
         stopping: false,
     };
@@ -305,6 +308,10 @@ impl DataPlane {
 
     /// Starts queues whose volumes are fenced by now; when to ask again for those that are not.
     fn start_waiting(&mut self, now: Instant) -> Option<Instant> {
+        if self.awaits_more {
+            // A message follows, which is what is waited for.
+            return None;
+        }
         let DataPlane { devices, engine, wire, cores, placements, .. } = self;
         let host = &mut Host { engine, wire, cores, placements };
         let is_due = |device: &&mut Device| device.fence_due().is_some_and(|at| at <= now);
@@ -316,7 +323,8 @@ impl DataPlane {
 
     fn handle(&mut self, message: Down, fds: Vec<OwnedFd>) -> Result<(), DataPlaneError> {
         match message {
-            Down::Attach { device, connection, session, fds: ids } => {
+            Down::Attach { device, connection, session, fds: ids, more } => {
+                self.awaits_more = more;
                 if !self.devices.contains_key(&device) {
                     let reason = format!("there is no device '{device}'");
                     self.wire.send(&Up::Close { connection, reason }, Vec::new())?;

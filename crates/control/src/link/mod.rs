@@ -127,6 +127,9 @@ pub enum Down {
         session: Option<String>,
         /// Its fd table.
         fds: Vec<FdId>,
+        /// Others follow at once: their queues are to start together, those that take frames before those that send some.
+        #[serde(default)]
+        more: bool,
     },
     /// One whole message of a front end; wants [`Up::Handled`]. One descriptor is attached for each of `fds`, in the order
     /// in which the front end passed them; they are in the connection's table until `released`.

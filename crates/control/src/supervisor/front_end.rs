@@ -253,14 +253,15 @@ impl FrontEnd {
         self.progress != Progress::Waiting
     }
 
-    /// What a data plane is told first about this connection; given under `number`.
-    pub(super) fn attach(&mut self, number: u64) -> (Down, Vec<SharedFd>) {
+    /// What a data plane is told first about this connection; given under `number`, and `more` of them follow at once.
+    pub(super) fn attach(&mut self, number: u64, more: bool) -> (Down, Vec<SharedFd>) {
         self.progress = Progress::Given(number);
         let message = Down::Attach {
             device: self.device.clone(),
             connection: self.id,
             session: self.session.clone(),
             fds: self.fds.keys().copied().collect(),
+            more,
         };
         (message, self.fds.values().cloned().collect())
     }

@@ -91,8 +91,9 @@ impl Supervisor {
             .values()
             .map(|front_end| (front_end.deaths(), front_end.id))
             .partition(|(deaths, _)| crash_loop || *deaths >= SUSPECTED);
-        for (_, id) in others {
-            self.give(id);
+        let mut others = others.into_iter().peekable();
+        while let Some((_, id)) = others.next() {
+            self.give(id, others.peek().is_some());
         }
         let Some(running) = &mut self.plane.running else {
             return;
@@ -113,19 +114,19 @@ impl Supervisor {
             // It gets its turn when the data plane is ready.
             Some(running) if !running.ready => {}
             Some(running) if running.serves_since.is_none() => running.hand_over.waiting.push_back(id),
-            Some(_) => self.give(id),
+            Some(_) => self.give(id, false),
             None => {}
         }
     }
 
-    fn give(&mut self, id: ConnectionId) {
+    fn give(&mut self, id: ConnectionId, more: bool) {
         let Some(running) = &mut self.plane.running else {
             return;
         };
         let Some(front_end) = self.front_ends.get_mut(&id) else {
             return;
         };
-        let (message, fds) = front_end.attach(running.hand_over.number());
+        let (message, fds) = front_end.attach(running.hand_over.number(), more);
         self.send(&message, fds);
         self.give_message(id);
     }
@@ -196,7 +197,7 @@ impl Supervisor {
             Some(id) => {
                 // A data plane that hangs is killed before that for its silence.
                 hand_over.due = Some(Instant::now() + self.timing.watchdog * 2);
-                self.give(id);
+                self.give(id, false);
             }
             None => {
                 hand_over.due = None;

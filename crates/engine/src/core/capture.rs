@@ -129,8 +129,9 @@ impl Captures {
     /// Frames that came from another core have left by their ports.
     pub(super) fn depart_parcels(&mut self, tables: &Tables, parcels: &[Parcel]) {
         let time = clock::now();
-        for Parcel { to, overhead, packet, tail, .. } in parcels {
-            let source = Source::Bytes(tail);
+        for parcel in parcels {
+            let Parcel { to, overhead, packet, .. } = parcel;
+            let source = parcel.source();
             let frame = Passing { time, port: *to, way: Way::Out, packet, source, overhead: *overhead };
             self.leave(tables, &frame);
         }

@@ -9,7 +9,8 @@ use softdpu_sched::{Nanos, TenantScheduler, Work};
 use softdpu_storage::{Attachment, Volume, VolumeError};
 use softdpu_sys::clock;
 
-use super::{Core, finish_here, here};
+use super::disk::finish_here;
+use super::{Core, here};
 use crate::message::{CoreIndex, Ending, FromCore, QueueKey, QueueUpdate, ToCore};
 use crate::queue::{Role, RunningQueue, State};
 
@@ -33,8 +34,12 @@ impl<S: TenantScheduler> Core<S> {
                     queue.stop(patience);
                     if queue.can_rewind() {
                         self.publish();
-                        self.end_queue(key.number);
-                    } else if queue.taken == 0 || patience.is_zero() {
+                    }
+                    // What a broken network queue has lent may not come back to it.
+                    let is_over = |queue: &mut RunningQueue| {
+                        queue.is_settled() || patience.is_zero() || (queue.is_broken() && queue.can_rewind())
+                    };
+                    if here(&mut self.queues, key).is_some_and(is_over) {
                         self.end_queue(key.number);
                     }
                 }
@@ -100,6 +105,19 @@ impl<S: TenantScheduler> Core<S> {
                 self.parcels[self.index.0].fetch_sub(parcels.len(), Relaxed);
                 self.take_parcels(parcels);
             }
+            ToCore::Returned { key, numbers } => match here(&mut self.queues, key) {
+                Some(queue) => {
+                    if let Role::Transmit(transmit) = &mut queue.spec.role {
+                        numbers.into_iter().for_each(|number| transmit.loans.take_back(number, &mut queue.finished));
+                    }
+                    // Also where nothing is finished: it may be the last that a stop waits for.
+                    if !queue.touched {
+                        queue.touched = true;
+                        self.touched.push(key.number);
+                    }
+                }
+                None => self.elsewhere(key, ToCore::Returned { key, numbers }),
+            },
             ToCore::Capture(start) => self.net.capture(start),
             ToCore::Inject(injection) => self.inject(injection),
             ToCore::Shutdown => self.stopping = true,
@@ -232,6 +250,8 @@ impl<S: TenantScheduler> Core<S> {
             return;
         }
         self.publish();
+        // Before anything that its next core has to say to theirs.
+        self.hand_over_parcels();
         let Some(mut queue) = self.take_out(key.number) else { return };
         if self.flights.any_of(key) && !queue.former.contains(&self.index) {
             queue.former.push(self.index);
@@ -265,6 +285,12 @@ impl<S: TenantScheduler> Core<S> {
         let Some(mut queue) = self.take_out(number) else { return };
         let key = queue.key;
         self.abandon(key);
+        let is_lent = queue.can_rewind() && !queue.is_settled();
+        if is_lent {
+            // A core that answers is done with the parcels that it was sent before it was asked.
+            self.hand_over_parcels();
+            queue.former = (0..self.peers.len()).map(CoreIndex).collect();
+        }
         if queue.can_rewind() {
             queue.taken = 0;
         }
@@ -278,7 +304,7 @@ impl<S: TenantScheduler> Core<S> {
         queue.spec.counters.in_flight.set(0);
         let position = queue.spec.ring.retire();
         queue.former.retain(|core| *core != self.index);
-        if abandoned == 0 || queue.former.is_empty() {
+        if queue.former.is_empty() || (abandoned == 0 && !is_lent) {
             self.control.send(FromCore::Stopped { key, position, abandoned });
             return;
         }
@@ -339,6 +365,7 @@ fn message_key(message: &ToCore) -> Option<QueueKey> {
         | ToCore::Stop { key, .. }
         | ToCore::Move { key, .. }
         | ToCore::Completed { key, .. }
+        | ToCore::Returned { key, .. }
         | ToCore::GiveUp { key, .. }
         | ToCore::GivenUp(key)
         | ToCore::Forget(key) => Some(*key),

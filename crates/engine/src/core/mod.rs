@@ -1,6 +1,7 @@
 //! A data-plane core: intake → decide → run → charge → complete → poll back ends, again and again.
 
 mod capture;
+mod disk;
 mod messages;
 mod net;
 mod ports;
@@ -17,17 +18,16 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use rustix::io::Errno;
-use softdpu_device::block::{self, Op, Parsed, Status};
-use softdpu_ring::{Chains, Sink, Used};
+use softdpu_ring::{Chains, Sink};
 use softdpu_sched::{Cost, Decision, Grant, Nanos, TenantId, TenantScheduler, Work};
-use softdpu_storage::{Attachment, Done, IoContext, IoError, Request, Volume};
+use softdpu_storage::{Attachment, Done, IoContext, Request, Volume};
 use softdpu_sys::clock;
 use softdpu_sys::notify::Notifier;
 use softdpu_vpc::Tables;
 
 use crate::channel::Channels;
 use crate::counters::{CoreCounters, TenantCounters};
-use crate::flight::{Flight, Flights};
+use crate::flight::Flights;
 use crate::mailbox::{Inbox, Mailbox};
 use crate::message::{CoreIndex, Ending, Finished, FromCore, QueueKey, ToCore};
 use crate::net::Net;
@@ -275,69 +275,8 @@ impl<S: TenantScheduler> Core<S> {
             }
             return;
         }
-        let Some(attachment) = queue.attachment else { return };
-        let units = (grant.units as usize).min(queue.waiting.len());
-        self.channels.leave(queue.spec.tenant, units as u32);
-        let mut bytes = 0;
-        let (mut broken, mut run) = (None, 0);
-        std::mem::swap(&mut self.batch, &mut queue.waiting);
-        let counters = Arc::clone(&queue.spec.counters);
-        for mut chain in self.batch.drain(units) {
-            let Role::Block { requests, .. } = &queue.spec.role else { break };
-            run += 1;
-            match requests.parse(&mut chain.buffer, chain.readable) {
-                Parsed::Io(io) => {
-                    bytes += io.len;
-                    match io.op {
-                        Op::Read => {
-                            counters.reads.add(1);
-                            counters.bytes_read.add(io.len);
-                        }
-                        Op::Write => {
-                            counters.writes.add(1);
-                            counters.bytes_written.add(io.len);
-                        }
-                        Op::Flush => counters.flushes.add(1),
-                        Op::Discard => counters.discards.add(1),
-                        Op::WriteZeroes { .. } => counters.write_zeroes.add(1),
-                    }
-                    let (op, offset, len, data, durable) =
-                        (storage_op(io.op), io.offset, io.len, io.data.clone(), io.durable);
-                    let token = self.flights.insert(Flight {
-                        key: queue.key,
-                        id: chain.id,
-                        descriptors: chain.descriptors,
-                        to_guest: io.to_guest(),
-                        grant,
-                        since: Nanos(started),
-                        bytes: io.len,
-                    });
-                    self.requests.push(Request { token, op, offset, len, buffer: chain.buffer, data, durable });
-                }
-                Parsed::Finished { status, written } => {
-                    counters.immediate.add(1);
-                    let used = Used { id: chain.id, descriptors: chain.descriptors, written };
-                    finish_here(
-                        queue,
-                        Finished { used, buffer: chain.buffer, to_guest: written - 1, failed: status != Status::Ok },
-                        &mut self.touched,
-                    );
-                }
-                Parsed::Broken(error) => {
-                    // Neither this one nor those after it are at a back end.
-                    queue.taken = queue.taken.saturating_sub((units + 1 - run) as u32);
-                    broken = Some(error.to_string());
-                    break;
-                }
-            }
-        }
-        std::mem::swap(&mut self.batch, &mut queue.waiting);
-        self.io.submit(attachment, &mut self.requests, &mut self.done);
-        if let Some(reason) = broken {
-            self.break_queue(number, reason);
-        }
-        self.finish_done(None);
-        let _ = self.charge(grant, started, units as u32, bytes);
+        let (units, bytes) = self.run_requests(number, grant, started);
+        let _ = self.charge(grant, started, units, bytes);
     }
 
     /// Tells the scheduler and the tenant's account what running a grant since `started` cost. Returns its time.
@@ -353,47 +292,6 @@ impl<S: TenantScheduler> Core<S> {
         cost.time
     }
 
-    /// Gives back what back ends have ended since they were last looked at, and tells the scheduler what that cost them.
-    fn finish_ended(&mut self) {
-        if !self.done.is_empty() {
-            self.finish_done(Some(Nanos(clock::now())));
-        }
-    }
-
-    /// Gives finished requests back to their queues, wherever those are now. What ended by `back_ends` has a cost of its
-    /// own; the others ended within their grant, which is charged for them.
-    fn finish_done(&mut self, back_ends: Option<Nanos>) {
-        let mut done = std::mem::take(&mut self.done);
-        for Done { token, result, buffer } in done.drain(..) {
-            let Some(flight) = self.flights.remove(token) else { continue };
-            if let Some(now) = back_ends {
-                self.scheduler.complete(now, flight.grant, flight.cost(now));
-            }
-            let status = match result {
-                Ok(()) => Status::Ok,
-                Err(IoError::Unsupported) => Status::Unsupp,
-                Err(_) => Status::IoErr,
-            };
-            let written = block::finish(&buffer, flight.to_guest, status);
-            let used = Used { id: flight.id, descriptors: flight.descriptors, written };
-            let finished = Finished { used, buffer, to_guest: flight.to_guest, failed: status != Status::Ok };
-            self.route(flight.key, finished);
-        }
-        self.done = done;
-    }
-
-    fn route(&mut self, key: QueueKey, finished: Finished) {
-        if let Some(queue) = here(&mut self.queues, key) {
-            finish_here(queue, finished, &mut self.touched);
-        } else if let Some(&core) = self.moved.get(&key) {
-            match self.travelling.iter_mut().find(|(other, ..)| *other == key) {
-                Some((_, _, batch)) => batch.push(finished),
-                None => self.travelling.push((key, core, vec![finished])),
-            }
-        }
-        // Otherwise the queue was stopped and gave this request up: nobody waits for it.
-    }
-
     /// Makes what was finished visible to the drivers, and tells those who want to know.
     fn publish(&mut self) {
         for (key, core, done) in self.travelling.drain(..) {
@@ -401,55 +299,65 @@ impl<S: TenantScheduler> Core<S> {
             self.peers[core.0].send(ToCore::Completed { key, done });
         }
         let mut touched = std::mem::take(&mut self.touched);
-        // Those of before that could not be sent are the first.
-        let mut interrupts = std::mem::take(&mut self.interrupts);
         for &number in &touched {
-            let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
-            queue.touched = false;
-            if queue.is_broken() {
-                queue.taken = queue.taken.saturating_sub(queue.finished.len() as u32);
-                queue.spec.counters.in_flight.set(u64::from(queue.taken));
-                queue.finished.clear();
-                continue;
-            }
-            if queue.finished.is_empty() {
-                continue;
-            }
-            let count = queue.finished.len() as u32;
-            match queue.spec.ring.complete(&queue.finished) {
-                Ok(notify) => {
-                    let counters = &queue.spec.counters;
-                    if notify {
-                        interrupts.push(number);
-                        counters.interrupts.add(1);
-                    } else {
-                        counters.suppressed.add(1);
-                    }
-                    queue.finished.clear();
-                    queue.taken = queue.taken.saturating_sub(count);
-                    counters.completed.add(u64::from(count));
-                    counters.in_flight.set(u64::from(queue.taken));
-                    self.counters.completed.add(u64::from(count));
-                    if !self.announced {
-                        self.announced = true;
-                        self.control.send(FromCore::FirstCompletion { at_ns: clock::now() });
-                    }
-                }
-                Err(error) => self.break_queue(number, error.to_string()),
+            if let Some(queue) = self.queues[number as usize].as_deref_mut() {
+                queue.touched = false;
+                self.complete(number);
             }
         }
-        self.interrupt(&interrupts);
-        if self.interrupts.is_empty() {
-            interrupts.clear();
-            self.interrupts = interrupts;
+        if !self.interrupts.is_empty() {
+            let mut interrupts = std::mem::take(&mut self.interrupts);
+            self.interrupt(&interrupts);
+            if self.interrupts.is_empty() {
+                interrupts.clear();
+                self.interrupts = interrupts;
+            }
         }
         for number in touched.drain(..) {
             let queue = self.queues[number as usize].as_deref();
-            if queue.is_some_and(|queue| queue.taken == 0 && queue.stop_deadline().is_some()) {
+            if queue.is_some_and(|queue| queue.is_settled() && queue.stop_deadline().is_some()) {
                 self.end_queue(number);
             }
         }
         self.touched = touched;
+    }
+
+    /// Makes visible to a queue's driver what was finished of it. That it wants to know is noted, behind those who could not
+    /// be told before, for [`publish`](Self::publish).
+    #[inline]
+    fn complete(&mut self, number: u32) {
+        let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return };
+        let count = queue.finished.len() as u32;
+        if count == 0 {
+            return;
+        }
+        let counters = &queue.spec.counters;
+        if queue.is_broken() {
+            queue.taken = queue.taken.saturating_sub(count);
+            counters.in_flight.set(u64::from(queue.taken));
+            queue.finished.clear();
+            return;
+        }
+        match queue.spec.ring.complete(&queue.finished) {
+            Ok(notify) => {
+                if !notify {
+                    counters.suppressed.add(1);
+                } else if self.interrupts.last() != Some(&number) {
+                    self.interrupts.push(number);
+                    counters.interrupts.add(1);
+                }
+                queue.finished.clear();
+                queue.taken = queue.taken.saturating_sub(count);
+                counters.completed.add(u64::from(count));
+                counters.in_flight.set(u64::from(queue.taken));
+                self.counters.completed.add(u64::from(count));
+                if !self.announced {
+                    self.announced = true;
+                    self.control.send(FromCore::FirstCompletion { at_ns: clock::now() });
+                }
+            }
+            Err(error) => self.break_queue(number, error.to_string()),
+        }
     }
 
     /// Sends the interrupts of these queues, with one system call.
@@ -595,29 +503,4 @@ fn cut_short(queue: &RunningQueue) -> Option<&'static str> {
 
 fn here(queues: &mut [Option<Box<RunningQueue>>], key: QueueKey) -> Option<&mut RunningQueue> {
     queues.get_mut(key.number as usize)?.as_deref_mut().filter(|queue| queue.key == key)
-}
-
-#[inline]
-fn finish_here(queue: &mut RunningQueue, finished: Finished, touched: &mut Vec<u32>) {
-    if finished.failed {
-        queue.spec.counters.errors.add(1);
-    }
-    if queue.spec.view.is_tracked() {
-        block::mark_dirty(&finished.buffer, &queue.spec.view, finished.to_guest);
-    }
-    queue.finished.push(finished.used);
-    if !queue.touched {
-        queue.touched = true;
-        touched.push(queue.key.number);
-    }
-}
-
-fn storage_op(op: Op) -> softdpu_storage::Op {
-    match op {
-        Op::Read => softdpu_storage::Op::Read,
-        Op::Write => softdpu_storage::Op::Write,
-        Op::Flush => softdpu_storage::Op::Flush,
-        Op::Discard => softdpu_storage::Op::Discard,
-        Op::WriteZeroes { unmap } => softdpu_storage::Op::WriteZeroes { unmap },
-    }
 }

@@ -13,8 +13,8 @@ use super::capture::Fate;
 use super::{Core, here};
 use crate::message::{CoreIndex, QueueKey, ToCore};
 use crate::net::{
-    BURST, Held, Injection, NoFrame, PARCELS, Parcel, Port, Receiver, Refused, Source, Transmit, deliver, deliver_run,
-    left_to_do, prefetch, socket_header, tail_offset,
+    BURST, Held, Injection, Lent, Loan, NoFrame, PARCELS, Parcel, ParcelTail, Port, Receiver, Refused, Source,
+    Transmit, deliver, deliver_run, left_to_do, prefetch, socket_header, tail_offset,
 };
 use crate::queue::{Role, RunningQueue};
 
@@ -43,12 +43,16 @@ impl<S: TenantScheduler> Core<S> {
         let tenant = queue.spec.tenant;
         std::mem::swap(&mut self.batch, &mut queue.waiting);
         let batch = std::mem::take(&mut self.batch);
+        let Role::Transmit(transmit) = &queue.spec.role else { return (0, 0) };
+        let numbers = transmit.loans.next();
+        let key = queue.key;
         let (mut done, mut bytes, mut frames) = (0, 0, 0);
         let mut held = None;
         let is_broken = |core: &Self| core.queues[number as usize].as_deref().is_none_or(RunningQueue::is_broken);
         while done < units && held.is_none() && !is_broken(self) {
             let burst = &batch[done..units.min(done + BURST)];
-            let (went, went_bytes, went_frames, no_room) = self.burst(number, burst);
+            let loan = Loan { core: self.index, key, number: numbers + done as u64 };
+            let (went, went_bytes, went_frames, no_room) = self.burst(number, burst, loan);
             done += went;
             bytes += went_bytes;
             frames += went_frames;
@@ -64,7 +68,13 @@ impl<S: TenantScheduler> Core<S> {
             return (done, bytes);
         };
         self.channels.leave(tenant, done as u32);
-        queue.finished.extend(self.batch.take(done).iter().map(|chain| chain.used(0)));
+        let used = self.batch.take(done).iter().map(|chain| chain.used(0));
+        match &mut queue.spec.role {
+            Role::Transmit(transmit) if !transmit.loans.is_settled() => {
+                transmit.loans.settle(used, &mut queue.finished);
+            }
+            _ => queue.finished.extend(used),
+        }
         if !queue.touched && !queue.finished.is_empty() {
             queue.touched = true;
             self.touched.push(number);
@@ -81,9 +91,9 @@ impl<S: TenantScheduler> Core<S> {
         (done, bytes)
     }
 
-    /// Takes a burst through the VPC. Returns how many chains are done with, the bytes and frames they carried, and the port
-    /// that has no room for the one after them.
-    fn burst(&mut self, number: u32, chains: &[softdpu_ring::Chain]) -> (usize, u64, u64, Option<PortId>) {
+    /// Takes a burst through the VPC, each of whose chains may be lent, the first as `loan`. Returns how many chains are done with,
+    /// the bytes and frames they carried, and the port that has no room for the one after them.
+    fn burst(&mut self, number: u32, chains: &[softdpu_ring::Chain], loan: Loan) -> (usize, u64, u64, Option<PortId>) {
         let mut packets = std::mem::take(&mut self.net.packets);
         let mut verdicts = std::mem::take(&mut self.net.verdicts);
         let mut origins = [0u8; BURST];
@@ -133,7 +143,10 @@ impl<S: TenantScheduler> Core<S> {
             at += run;
             let (Some(packet), Some(verdict)) = (packets[..count].get(at), verdicts.get(at)) else { break };
             let len = usize::from(heads[at]) + packet.tail as usize;
-            if let Err(NoRoom(by)) = self.dispatch(packet, *verdict, source(at), true) {
+            self.net.loan = Some(Loan { number: loan.number + u64::from(origins[at]), ..loan });
+            let dispatched = self.dispatch(packet, *verdict, source(at), true);
+            self.net.loan = None;
+            if let Err(NoRoom(by)) = dispatched {
                 (done, passed) = (usize::from(origins[at]), at);
                 no_room = Some(by);
                 break;
@@ -436,16 +449,35 @@ impl<S: TenantScheduler> Core<S> {
 
     /// A frame for a port of another core, or for one that is being read just now.
     fn send_away_frame(&mut self, core: CoreIndex, target: Target, packet: &Packet, source: Source<'_>) {
-        let mut tail = vec![0; packet.tail as usize];
-        if source.read(0, &mut tail).is_err() {
-            return self.drop_in(packet, DropReason::Truncated);
-        }
+        let Some(tail) = self.lend(core, packet, source) else {
+            let mut tail = vec![0; packet.tail as usize];
+            if source.read(0, &mut tail).is_err() {
+                return self.drop_in(packet, DropReason::Truncated);
+            }
+            if let Some(port) = self.net.port(target.port) {
+                port.counters.copied_again.add(tail.len() as u64);
+            }
+            return self.send_away_as(core, target, packet, ParcelTail::Copied(tail));
+        };
+        self.send_away_as(core, target, packet, tail);
+    }
+
+    fn send_away_as(&mut self, core: CoreIndex, target: Target, packet: &Packet, tail: ParcelTail) {
         self.net.note(packet, Fate::Away);
-        if let Some(port) = self.net.port(target.port) {
-            port.counters.copied_again.add(tail.len() as u64);
-        }
         let Target { port: to, hash, overhead } = target;
         self.net.send_parcel(core, Parcel { to, hash, overhead, packet: packet.clone(), tail });
+    }
+
+    /// The bytes behind a frame's head as they lie in the sender's memory, if its chain can be lent to `core`. A parcel to this core
+    /// itself cannot: whoever ends the queue asks other cores only.
+    fn lend(&mut self, core: CoreIndex, packet: &Packet, source: Source<'_>) -> Option<ParcelTail> {
+        let (Source::Guest(buffer, offset), Some(loan)) = (source, self.net.loan) else { return None };
+        if packet.tail == 0 || core == self.index {
+            return None;
+        }
+        let Role::Transmit(transmit) = &mut here(&mut self.queues, loan.key)?.spec.role else { return None };
+        transmit.loans.lend(loan.number);
+        Some(ParcelTail::Lent(Lent { loan, buffer: buffer.clone(), offset }))
     }
 
     /// Hands what was collected for other cores to them, and what waited for a socket of this core to it.
@@ -454,14 +486,8 @@ impl<S: TenantScheduler> Core<S> {
         for (core, batch) in parcels.drain(..) {
             if core == self.index {
                 self.take_parcels(batch);
-            } else if self.parcels[core.0].load(Relaxed) + batch.len() > PARCELS {
-                for Parcel { to, packet, .. } in &batch {
-                    self.drop_out(*to, packet, DropReason::NoBuffer);
-                }
-                self.net.depart_parcels(&batch);
             } else {
-                self.parcels[core.0].fetch_add(batch.len(), Relaxed);
-                self.peers[core.0].send(ToCore::Parcels(batch));
+                self.hand_over(core, batch);
             }
         }
         // What the parcels to this core gave rise to goes in the next round.
@@ -469,13 +495,56 @@ impl<S: TenantScheduler> Core<S> {
         self.net.parcels = parcels;
     }
 
+    /// Hands what was collected for other cores to them, now.
+    pub(super) fn hand_over_parcels(&mut self) {
+        let index = self.index;
+        let others: Vec<_> = self.net.parcels.extract_if(.., |(core, _)| *core != index).collect();
+        for (core, batch) in others {
+            self.hand_over(core, batch);
+        }
+    }
+
+    fn hand_over(&mut self, core: CoreIndex, batch: Vec<Parcel>) {
+        if self.parcels[core.0].load(Relaxed) + batch.len() > PARCELS {
+            for Parcel { to, packet, .. } in &batch {
+                self.drop_out(*to, packet, DropReason::NoBuffer);
+            }
+            self.net.depart_parcels(&batch);
+            self.give_back(batch);
+        } else {
+            self.parcels[core.0].fetch_add(batch.len(), Relaxed);
+            self.peers[core.0].send(ToCore::Parcels(batch));
+        }
+    }
+
     /// Frames from other cores.
     pub(super) fn take_parcels(&mut self, parcels: Vec<Parcel>) {
-        for Parcel { to, hash, overhead, packet, tail } in &parcels {
-            let target = Target { port: *to, hash: *hash, overhead: *overhead };
-            let _ = self.send(target, packet, Source::Bytes(tail), false);
+        for parcel in &parcels {
+            let target = Target { port: parcel.to, hash: parcel.hash, overhead: parcel.overhead };
+            let _ = self.send(target, &parcel.packet, parcel.source(), false);
         }
         self.net.depart_parcels(&parcels);
+        self.give_back(parcels);
+    }
+
+    /// Chains that were lent with these go back to the cores they are from.
+    pub(super) fn give_back(&mut self, parcels: Vec<Parcel>) {
+        let mut returns: Vec<(CoreIndex, QueueKey, Vec<u64>)> = Vec::new();
+        for parcel in parcels {
+            // Its memory is let go of before that is told.
+            let loan = match parcel.tail {
+                ParcelTail::Lent(Lent { loan, .. }) => loan,
+                ParcelTail::Copied(_) => continue,
+            };
+            match returns.iter_mut().find(|(_, key, _)| *key == loan.key) {
+                Some((_, _, numbers)) => numbers.push(loan.number),
+                None => returns.push((loan.core, loan.key, vec![loan.number])),
+            }
+        }
+        for (core, key, numbers) in returns {
+            let message = ToCore::Returned { key, numbers };
+            if core == self.index { self.handle(message) } else { self.peers[core.0].send(message) }
+        }
     }
 
     /// Reads the sockets that this core owns. Whether there was anything.

@@ -12,6 +12,7 @@ impl<S: TenantScheduler> Core<S> {
     pub(super) fn set_port(&mut self, id: PortId, port: Option<Box<Port>>) {
         self.forget_socket(id);
         self.net.set_port(id, port.map(|port| *port));
+        self.net.vpc.begin_anew(id);
         self.watch_socket(id);
         self.net.ports_changed();
     }

@@ -1,6 +1,7 @@
 //! One core, driven by hand, with a scheduler that writes down what it is told.
 
 mod frames;
+mod loans;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -52,7 +53,14 @@ impl TenantScheduler for Recorder {
 
 /// A core without queues, and what it tells the control thread.
 fn bare(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>) {
+    let (core, events, _) = beside_another(tables);
+    (core, events)
+}
+
+/// The same, and what it tells a second core.
+fn beside_another(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>, Inbox<ToCore>) {
     let (peer, inbox) = mailbox().unwrap();
+    let (other, other_inbox) = mailbox().unwrap();
     let (control, events) = mailbox().unwrap();
     let core = Core::new(CoreParts {
         index: CoreIndex(0),
@@ -60,15 +68,15 @@ fn bare(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>) {
         io: IoContext::new(64).unwrap(),
         notifier: Notifier::new().unwrap(),
         inbox,
-        peers: vec![peer],
+        peers: vec![peer, other],
         control,
         counters: Arc::new(CoreCounters::default()),
         idle_after_ns: None,
-        parcels: [AtomicUsize::new(0)].into(),
+        parcels: [AtomicUsize::new(0), AtomicUsize::new(0)].into(),
         tables,
     })
     .unwrap();
-    (core, events)
+    (core, events, other_inbox)
 }
 
 fn core_with(guest: &Guest, volume: &Arc<Volume>) -> Core<Recorder> {
@@ -77,11 +85,11 @@ fn core_with(guest: &Guest, volume: &Arc<Volume>) -> Core<Recorder> {
     core
 }
 
-/// Reads three sectors and gives back the core.
-fn read_three(volume: &Arc<Volume>) -> Core<Recorder> {
+/// Reads three sectors, or writes them, and gives back the core.
+fn move_three(volume: &Arc<Volume>, write: Option<&[u8; 512]>) -> Core<Recorder> {
     let mut guest = Guest::new(Format::Split);
     let mut core = core_with(&guest, volume);
-    (0..3).for_each(|sector| assert!(guest.submit(None, sector)));
+    (0..3).for_each(|sector| assert!(guest.submit(write, sector)));
     guest.publish();
     while guest.outstanding() > 0 {
         core.round(softdpu_sys::clock::now());
@@ -100,7 +108,8 @@ fn the_scheduler_is_told_what_a_back_end_did_for_a_grant_when_it_ended() {
     let kind = Kind::File { path, size: None, create: false, direct: false, discard: true };
     let volume = Volume::open(VolumeSpec::new("disk", kind), &PathBroker::new()).unwrap();
     volume.activate().unwrap();
-    let core = read_three(&volume);
+    // Writes: reads of what is in the page cache end within their grant.
+    let core = move_three(&volume, Some(&[7; 512]));
     let queue = QueueId { tenant: TenantId(3), index: 0 };
     let completed: Vec<_> =
         core.scheduler.completed.iter().map(|(grant, cost)| (grant.queue, cost.units, cost.bytes)).collect();
@@ -110,7 +119,7 @@ fn the_scheduler_is_told_what_a_back_end_did_for_a_grant_when_it_ended() {
 
 #[test]
 fn what_ends_within_its_grant_is_charged_once() {
-    let core = read_three(&memory_volume(1 << 20));
+    let core = move_three(&memory_volume(1 << 20), None);
     let charged: Vec<_> = core.scheduler.charged.iter().map(|(_, cost)| (cost.units, cost.bytes)).collect();
     assert_eq!(charged, [(3, 3 * 512)]);
     assert!(core.scheduler.completed.is_empty());

@@ -7,13 +7,14 @@
 //!                                                                                └──▶ TAP · underlay
 //! ```
 //!
-//! Between guests of one core, a frame's bytes are copied once, from guest memory to guest memory, but for the head that is
-//! looked at. A frame for a port on another core, or one that is cut up or whose checksum is completed here, is copied
-//! once more; each copy is counted.
+//! A frame's bytes are copied once, from guest memory to guest memory, but for the head that is looked at: by the core that has
+//! the receiver, to which a chain for a port on another core is lent ([`loan`]). A frame that is cut up or whose checksum is
+//! completed here, and one of a socket for another core, is copied once more; each copy is counted.
 
 mod capture;
 mod deliver;
 mod inject;
+mod loan;
 mod offload;
 mod port;
 mod receive;
@@ -31,6 +32,7 @@ pub use transmit::{RateLimit, Transmit};
 pub(crate) use capture::{CaptureStart, Passing, Shared as CaptureShared, Trace};
 pub(crate) use deliver::{Refused, deliver, deliver_run};
 pub(crate) use inject::Injection;
+pub(crate) use loan::{Lent, Loan, Loans};
 pub(crate) use port::{Port, Receiver};
 pub(crate) use socket::{header as socket_header, left_to_do};
 pub(crate) use source::Source;
@@ -56,7 +58,25 @@ pub(crate) struct Parcel {
     /// Bytes of outer headers at the head's start, where the port is the underlay.
     pub overhead: u16,
     pub packet: Packet,
-    pub tail: Vec<u8>,
+    pub tail: ParcelTail,
+}
+
+/// The bytes of a parcel behind its head.
+pub(crate) enum ParcelTail {
+    /// In the sender's memory.
+    Lent(Lent),
+    /// Copied, or there are none.
+    Copied(Vec<u8>),
+}
+
+impl Parcel {
+    /// Where its bytes behind the head are.
+    pub(crate) fn source(&self) -> Source<'_> {
+        match &self.tail {
+            ParcelTail::Lent(lent) => Source::Guest(&lent.buffer, lent.offset),
+            ParcelTail::Copied(bytes) => Source::Bytes(bytes),
+        }
+    }
 }
 
 /// What a core knows of networks, and what it reuses from burst to burst.
@@ -75,6 +95,8 @@ pub(crate) struct Net {
     pub segment: Vec<u8>,
     /// Collected in this round, by core.
     pub parcels: Vec<(CoreIndex, Vec<Parcel>)>,
+    /// The chain of the frame that is being dispatched, where another core may have it.
+    pub loan: Option<Loan>,
     /// Frames that are shown to somebody.
     pub captures: Option<Box<Captures>>,
 }
@@ -98,6 +120,7 @@ impl Net {
             whole: Vec::new(),
             segment: Vec::new(),
             parcels: Vec::new(),
+            loan: None,
             captures: None,
         }
     }

@@ -8,7 +8,7 @@ use softdpu_sched::{Nanos, TokenBucket};
 use softdpu_sys::IoMemory;
 use softdpu_vpc::{Checksum, DropReason, HEAD, Packet, PortId};
 
-use super::offload;
+use super::{Loans, offload};
 
 /// What a transmit queue is for.
 pub struct Transmit {
@@ -20,6 +20,8 @@ pub struct Transmit {
     limit: Option<RateLimit>,
     /// Frames that wait for a receiver's room.
     pub(crate) held: Option<Held>,
+    /// Chains that other cores still read.
+    pub(crate) loans: Loans,
     /// How much is taken from its ring at once.
     turn: Turn,
 }
@@ -42,7 +44,7 @@ pub(crate) enum NoFrame {
 impl Transmit {
     /// A queue that may send up to `limit`.
     pub fn new(port: PortId, model: net::Transmit, limit: Option<RateLimit>) -> Transmit {
-        Transmit { port, model, limit, held: None, turn: Turn::default() }
+        Transmit { port, model, limit, held: None, loans: Loans::default(), turn: Turn::default() }
     }
 
     /// How many frames may be taken now, before another queue has its turn.

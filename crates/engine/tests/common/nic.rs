@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use softdpu_device::net::{Net, NetConfig};
-use softdpu_engine::{Engine, PortSpec, QueueCounters, QueueKey, QueueSpec, RateLimit, Receive, Role, Transmit};
+use softdpu_engine::{
+    Engine, PortCounters, PortSpec, QueueCounters, QueueKey, QueueSpec, RateLimit, Receive, Role, Transmit,
+};
 use softdpu_memory::{GuestAddress, Mapping, Region, UserAddress, View, Window};
 use softdpu_ring::driver::{Driver, Layout, Piece};
 use softdpu_ring::{Format, Position, Positions, Queue, QueueConfig};
@@ -102,9 +104,18 @@ impl Nic {
 
     /// Adds the port and starts both queues.
     pub fn start(&self, engine: &mut Engine, limit: Option<RateLimit>) -> [QueueKey; 2] {
-        let name: Arc<str> = format!("nic{}", self.port.0).as_str().into();
-        engine.add_port(self.port, PortSpec { name, socket: None, limit: None }, None).unwrap();
+        let _ = self.add_port(engine);
         self.start_queues(engine, limit, [Position::start(self.format); 2])
+    }
+
+    /// As [`start`](Self::start), and what the port counts, core by core.
+    pub fn start_counted(&self, engine: &mut Engine) -> (Vec<Arc<PortCounters>>, [QueueKey; 2]) {
+        (self.add_port(engine), self.start_queues(engine, None, [Position::start(self.format); 2]))
+    }
+
+    fn add_port(&self, engine: &mut Engine) -> Vec<Arc<PortCounters>> {
+        let name: Arc<str> = format!("nic{}", self.port.0).as_str().into();
+        engine.add_port(self.port, PortSpec { name, socket: None, limit: None }, None).unwrap()
     }
 
     /// Starts both queues where they were stopped.
@@ -149,6 +160,15 @@ impl Nic {
         self.call.drain()
     }
 
+    /// How many frames the device has given back since this was asked last, or a frame was sent.
+    pub fn sent_back(&mut self) -> usize {
+        let before = self.tx_free.len();
+        while let Some(done) = self.tx.take() {
+            self.tx_free.push(self.tx_busy.remove(&done.id).expect("sent twice"));
+        }
+        self.tx_free.len() - before
+    }
+
     /// Sends what no driver may: a buffer to be written to.
     pub fn send_writable(&mut self) {
         self.tx.add(&[Piece::writable(GuestAddress(TX_BUFFERS), 64)]).unwrap();
@@ -168,9 +188,7 @@ impl Nic {
 
     /// Sends a frame behind a virtio header; false: no room.
     pub fn send(&mut self, header: &[u8; HEADER], frame: &[u8]) -> bool {
-        while let Some(done) = self.tx.take() {
-            self.tx_free.push(self.tx_busy.remove(&done.id).expect("sent twice"));
-        }
+        self.sent_back();
         let Some(slot) = self.tx_free.pop() else { return false };
         let at = TX_BUFFERS + slot * TX_SLOT;
         self.write(at, header);

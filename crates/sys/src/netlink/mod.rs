@@ -106,6 +106,13 @@ pub enum OperState {
     NotReady,
 }
 
+impl OperState {
+    /// Whether it is known to carry nothing.
+    pub fn is_without_carrier(self) -> bool {
+        matches!(self, OperState::Down | OperState::LowerLayerDown)
+    }
+}
+
 /// Where the kernel would send to an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {

@@ -25,6 +25,12 @@ pub enum PortError {
         /// The interface.
         name: String,
     },
+    /// The interface is up and carries nothing: its cable, or what stands for it, is gone.
+    #[error("{name}: the interface has no carrier; is its cable plugged in, and the other end up?")]
+    NoCarrier {
+        /// The interface.
+        name: String,
+    },
     /// The process may not do this.
     #[error(
         "{name}: {doing} is not permitted; it needs {capability} (run as root, or AmbientCapabilities={capability} in the systemd unit)"

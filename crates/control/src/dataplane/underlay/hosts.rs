@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use softdpu_sys::netlink::{Interface, Netlink, NetlinkError};
 use softdpu_sys::port::PortError;
@@ -18,6 +18,10 @@ use softdpu_vpc::spec::NeighborSpec;
 
 /// How often the interface, and the way to each host, are asked for.
 const REFRESH: Duration = Duration::from_secs(1);
+
+/// How long an interface may be without a carrier before it counts as lost: many are for some seconds when their speed is negotiated
+/// anew, and where that is done when a program is attached to them, to open it anew at once would never end.
+const DARK: Duration = Duration::from_secs(5);
 
 /// What is known of the ways out of an interface, for as long as that is there.
 pub(super) struct Hosts {
@@ -46,6 +50,7 @@ impl Hosts {
             name: interface.name.clone(),
             seen: Arc::clone(&seen),
             bell: Arc::clone(&bell),
+            dark: None,
         };
         std::thread::Builder::new().name("underlay".into()).spawn(move || asker.run(&asked))?;
         Ok(Hosts { seen, bell, wanted })
@@ -88,6 +93,8 @@ struct Asker {
     name: String,
     seen: Arc<Mutex<Seen>>,
     bell: Arc<Doorbell>,
+    /// Since when there is no carrier.
+    dark: Option<Instant>,
 }
 
 impl Asker {
@@ -117,9 +124,17 @@ impl Asker {
 
     /// Why the interface carries nothing any more. None as well where the kernel cannot tell just now.
     fn lost(&mut self) -> Option<String> {
-        match self.netlink.link(&self.name) {
+        let link = self.netlink.link(&self.name);
+        if !link.as_ref().is_ok_and(|link| link.state.is_without_carrier()) {
+            self.dark = None;
+        }
+        match link {
             Ok(link) if link.index != self.index => Some(format!("{}: another interface has this name now", self.name)),
             Ok(link) if !link.up => Some(PortError::Down { name: self.name.clone() }.to_string()),
+            Ok(link) if link.state.is_without_carrier() => {
+                let since = *self.dark.get_or_insert_with(Instant::now);
+                (since.elapsed() >= DARK).then(|| PortError::NoCarrier { name: self.name.clone() }.to_string())
+            }
             Err(gone @ NetlinkError::NoInterface { .. }) => Some(gone.to_string()),
             Ok(_) | Err(_) => None,
         }

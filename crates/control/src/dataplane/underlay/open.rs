@@ -6,12 +6,15 @@ use softdpu_engine::Socket;
 use softdpu_sys::netlink::Netlink;
 use softdpu_sys::port::link::Links;
 use softdpu_sys::port::packet::{PacketOptions, PacketSocket, PortSink};
-use softdpu_sys::port::xdp::{Selection, XdpOptions, XdpProgram, XdpSocket};
+use softdpu_sys::port::xdp::{MAX_LEN, Selection, XdpOptions, XdpProgram, XdpSocket};
 use softdpu_sys::port::{InterfaceName, PortError};
 use softdpu_vpc::Mac;
 
 use super::hosts::Hosts;
 use crate::config::{self, UnderlayBackend};
+
+/// Bytes in front of an IP packet.
+const ETHERNET_HEADER: usize = 14;
 
 /// An open interface. Frames go out by it and never through the kernel's stack.
 pub(super) struct Interface {
@@ -45,6 +48,9 @@ impl Interface {
         if !interface.up {
             return Err(text(&PortError::Down { name: interface.name }));
         }
+        if interface.state.is_without_carrier() {
+            return Err(text(&PortError::NoCarrier { name: interface.name }));
+        }
         let addresses = match settings.addresses.as_slice() {
             [] => interface.addresses.iter().map(|(address, _)| *address).filter(|a| !is_link_local(*a)).collect(),
             given => given.to_vec(),
@@ -55,8 +61,9 @@ impl Interface {
         let mac = interface.mac.map(Mac).ok_or_else(|| format!("{}: it has no Ethernet address", interface.name))?;
         let mtu = settings.mtu.unwrap_or(u16::try_from(interface.mtu).unwrap_or(u16::MAX));
         let socket = match settings.backend {
-            UnderlayBackend::Auto | UnderlayBackend::AfPacket => packet(settings).map_err(|error| text(&error))?,
-            UnderlayBackend::AfXdp => xdp(settings)?,
+            UnderlayBackend::Auto => best(settings, mtu)?,
+            UnderlayBackend::AfPacket => packet(settings).map_err(|error| text(&error))?,
+            UnderlayBackend::AfXdp => xdp(settings).map(XdpUnderlay::socket)?,
         };
         // Somebody who listens there already does as well.
         let sinks = PortSink::new(settings.port).ok().into_iter().collect();
@@ -65,14 +72,46 @@ impl Interface {
     }
 }
 
+/// AF_XDP where the driver hands its frames over without a copy. Where it does not, AF_PACKET: it has offloads and takes every
+/// interface, and AF_XDP over a veth pair would bring frames whose checksums nobody has finished.
+fn best(settings: &config::Underlay, mtu: u16) -> Result<Socket, String> {
+    let fits = usize::from(mtu) + ETHERNET_HEADER <= MAX_LEN;
+    let too_long = || format!("its frames are longer than the {MAX_LEN} bytes that AF_XDP takes");
+    let reason = match fits.then(|| xdp(settings)).unwrap_or_else(|| Err(too_long())) {
+        Ok(xdp) if xdp.socket.zero_copy() => return Ok(xdp.socket()),
+        // It is closed, and its program detached, before the other one is opened.
+        Ok(_) => "its driver does not do AF_XDP without copies".to_owned(),
+        Err(reason) => reason,
+    };
+    let socket = packet(settings).map_err(|error| error.to_string())?;
+    tracing::info!(
+        interface = settings.interface,
+        reason,
+        "underlay on AF_PACKET, as AF_XDP gains nothing or cannot be had"
+    );
+    Ok(socket)
+}
+
 fn packet(settings: &config::Underlay) -> Result<Socket, PortError> {
     let options = PacketOptions { udp_port: Some(settings.port), ..PacketOptions::default() };
     PacketSocket::open(&settings.interface, &options).map(Socket::Packet)
 }
 
+/// An interface on AF_XDP.
+struct XdpUnderlay {
+    socket: XdpSocket,
+    program: XdpProgram,
+}
+
+impl XdpUnderlay {
+    fn socket(self) -> Socket {
+        Socket::Xdp(Box::new(self.socket), self.program)
+    }
+}
+
 /// The frames of the tunnels' UDP port go to the socket, all others to the host as before. The queue that the socket has is
 /// the interface's only one.
-fn xdp(settings: &config::Underlay) -> Result<Socket, String> {
+fn xdp(settings: &config::Underlay) -> Result<XdpUnderlay, String> {
     let text = |error: PortError| error.to_string();
     let name = InterfaceName::new(&settings.interface).map_err(text)?;
     let queues = Links::new().and_then(|links| links.rx_queues(&name)).map_err(text)?;
@@ -86,8 +125,8 @@ fn xdp(settings: &config::Underlay) -> Result<Socket, String> {
     let selection = Selection::UdpPort(settings.port);
     let (program, mode) = XdpProgram::attach(&settings.interface, 1, selection, None).map_err(text)?;
     let socket = XdpSocket::open(&program, 0, &XdpOptions::default()).map_err(text)?;
-    tracing::info!(interface = settings.interface, ?mode, zero_copy = socket.zero_copy(), "underlay on AF_XDP");
-    Ok(Socket::Xdp(Box::new(socket), program))
+    tracing::info!(interface = settings.interface, ?mode, zero_copy = socket.zero_copy(), "AF_XDP on the underlay");
+    Ok(XdpUnderlay { socket, program })
 }
 
 fn is_link_local(address: IpAddr) -> bool {

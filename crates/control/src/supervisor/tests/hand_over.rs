@@ -88,6 +88,26 @@ fn a_message_that_takes_its_time_is_not_blamed_for_the_one_behind_it() {
 }
 
 #[test]
+fn those_that_the_next_data_plane_is_given_are_said_to_belong_together() {
+    let bed = Bed::new();
+    let _connected = (bed.connect("a"), bed.connect("b"));
+    let mut plane = bed.ready_plane();
+    plane.attach();
+    plane.attach();
+    plane.die("killed by SIGKILL");
+    let mut plane = bed.ready_plane();
+    let more = [(); 2].map(|()| match plane.next().0 {
+        Down::Attach { connection, more, .. } => {
+            plane.say(&Up::Attached { connection }, vec![]);
+            more
+        }
+        other => panic!("expected Attach, got {other:?}"),
+    });
+    assert_eq!(more, [true, false]);
+    plane.die("the test is over");
+}
+
+#[test]
 fn a_session_that_kills_every_data_plane_that_takes_it_up_is_given_up() {
     let bed = Bed::new();
     let (guilty, connection) = with_session(&bed);

@@ -9,29 +9,37 @@ use softdpu_vpc::{Checksum, DropReason, Head, Packet};
 use super::*;
 use crate::common_nic::{Nic, PLAIN, datagram, tables};
 use crate::message::QueueUpdate;
-use crate::net::{Parcel, Port, PortCounters, Receiver};
+use crate::net::{Parcel, ParcelTail, Port, PortCounters, Receiver};
 
-const BOTH: [Format; 2] = [Format::Split, Format::Packed];
-const A_TX: QueueKey = QueueKey { number: 1, generation: 1 };
+pub(super) const BOTH: [Format; 2] = [Format::Split, Format::Packed];
+pub(super) const A_TX: QueueKey = QueueKey { number: 1, generation: 1 };
 const B_RX: QueueKey = QueueKey { number: 2, generation: 1 };
 
-struct Two {
-    core: Core<Recorder>,
-    events: Inbox<FromCore>,
-    a: Nic,
-    b: Nic,
-    /// Of `a`'s port.
-    counters: Arc<PortCounters>,
+pub(super) struct Two {
+    pub core: Core<Recorder>,
+    pub events: Inbox<FromCore>,
+    pub a: Nic,
+    pub b: Nic,
+    /// Of both ports.
+    pub ports: [Arc<PortCounters>; 2],
+    /// What the other core is told.
+    pub other: Inbox<ToCore>,
 }
 
 impl Two {
     fn new(format: Format) -> Two {
-        let (mut core, events) = bare(tables());
+        Two::with_receiver_at(format, CoreIndex(0))
+    }
+
+    /// `b`'s receive queue is said to be there; it is here in any case.
+    pub fn with_receiver_at(format: Format, at: CoreIndex) -> Two {
+        let (mut core, events, other) = beside_another(tables());
         let [a, b] = [0, 1].map(|port| Nic::new(port, format, u64::MAX));
-        let counters: [Arc<PortCounters>; 2] = Default::default();
+        let ports: [Arc<PortCounters>; 2] = Default::default();
         let mut number = 0;
-        for (nic, counters) in [&a, &b].into_iter().zip(&counters) {
-            let receiver = Receiver { core: CoreIndex(0), key: QueueKey { number, generation: 1 } };
+        for (nic, counters) in [&a, &b].into_iter().zip(&ports) {
+            let receiver =
+                Receiver { core: if number == 0 { CoreIndex(0) } else { at }, key: QueueKey { number, generation: 1 } };
             let port = Port {
                 name: "nic".into(),
                 counters: Arc::clone(counters),
@@ -49,11 +57,10 @@ impl Two {
                 number += 1;
             }
         }
-        let [counters, _] = counters;
-        Two { core, events, a, b, counters }
+        Two { core, events, a, b, ports, other }
     }
 
-    fn round(&mut self) {
+    pub fn round(&mut self) {
         self.core.round(softdpu_sys::clock::now());
     }
 
@@ -67,7 +74,7 @@ impl Two {
     }
 }
 
-fn frame(mark: u32) -> Vec<u8> {
+pub(super) fn frame(mark: u32) -> Vec<u8> {
     datagram((0, 2), (1, 3), mark, 64)
 }
 
@@ -107,7 +114,13 @@ fn what_was_delivered_reaches_its_guest_though_its_memory_is_told_of_again() {
         let packet = Packet { tail: tail.len() as u32, ..packet };
         // From another core, behind it the front end's message, before the core has come round.
         two.core.parcels[0].fetch_add(1, Relaxed);
-        two.core.handle(ToCore::Parcels(vec![Parcel { to: two.b.port, hash: 0, overhead: 0, packet, tail }]));
+        two.core.handle(ToCore::Parcels(vec![Parcel {
+            to: two.b.port,
+            hash: 0,
+            overhead: 0,
+            packet,
+            tail: ParcelTail::Copied(tail),
+        }]));
         let update = QueueUpdate::View(two.b.same_memory());
         two.core.handle(ToCore::Update { key: B_RX, update, token: 1 });
         two.round();
@@ -154,7 +167,7 @@ fn memory_is_let_go_of_when_the_frames_that_waited_in_it_are_gone() {
 fn a_frame_refused_behind_one_that_is_held_is_counted_once() {
     for format in BOTH {
         let mut two = Two::new(format);
-        let refused = |two: &Two| two.counters.dropped_in[DropReason::Truncated as usize].get();
+        let refused = |two: &Two| two.ports[0].dropped_in[DropReason::Truncated as usize].get();
         assert!(two.a.send(&PLAIN, &[0; 5]));
         assert!(two.a.send(&PLAIN, &frame(1)));
         assert!(two.a.send(&PLAIN, &[0; 5]));

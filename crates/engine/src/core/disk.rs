@@ -1,0 +1,181 @@
+//! Requests of disks: from a queue's channel to its volume, and their ends back to the queue.
+
+use std::sync::Arc;
+
+use softdpu_device::block::{self, Op, Parsed, Status};
+use softdpu_ring::Used;
+use softdpu_sched::{Grant, Nanos, TenantScheduler};
+use softdpu_storage::{Attachment, Done, IoError, Request};
+use softdpu_sys::clock;
+
+use super::{Core, here};
+use crate::flight::Flight;
+use crate::message::{Finished, QueueKey};
+use crate::queue::{Role, RunningQueue};
+
+impl<S: TenantScheduler> Core<S> {
+    /// Runs the requests of a disk that the scheduler granted at `started`. Returns how many there were, and their bytes.
+    ///
+    /// Where a volume answers each request while it is submitted, one after the other, the driver sees each answer before the
+    /// next request is run, so that it can go on meanwhile. Its interrupt comes once, with the last.
+    pub(super) fn run_requests(&mut self, number: u32, grant: Grant, started: u64) -> (u32, u64) {
+        let Some(queue) = self.queues.get(number as usize).and_then(Option::as_deref) else { return (0, 0) };
+        let Some(attachment) = queue.attachment else { return (0, 0) };
+        let units = (grant.units as usize).min(queue.waiting.len());
+        let piece = if self.io.answers_singly(attachment) { 1 } else { units };
+        let (mut left, mut bytes) = (units, 0);
+        while left > 0 {
+            let Some(moved) = self.run_piece(number, attachment, grant, started, piece) else { break };
+            bytes += moved;
+            left -= piece;
+            if left > 0 {
+                self.complete(number);
+            }
+        }
+        (units as u32, bytes)
+    }
+
+    /// Hands the first `units` waiting requests to the volume. Returns their bytes; none where the queue has ended or is
+    /// broken.
+    fn run_piece(
+        &mut self,
+        number: u32,
+        attachment: Attachment,
+        grant: Grant,
+        started: u64,
+        units: usize,
+    ) -> Option<u64> {
+        let queue = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut)?;
+        if queue.waiting.len() < units {
+            return None;
+        }
+        self.channels.leave(queue.spec.tenant, units as u32);
+        let mut bytes = 0;
+        let (mut broken, mut run) = (None, 0);
+        std::mem::swap(&mut self.batch, &mut queue.waiting);
+        let counters = Arc::clone(&queue.spec.counters);
+        for mut chain in self.batch.drain(units) {
+            let Role::Block { requests, .. } = &queue.spec.role else { break };
+            run += 1;
+            match requests.parse(&mut chain.buffer, chain.readable) {
+                Parsed::Io(io) => {
+                    bytes += io.len;
+                    match io.op {
+                        Op::Read => {
+                            counters.reads.add(1);
+                            counters.bytes_read.add(io.len);
+                        }
+                        Op::Write => {
+                            counters.writes.add(1);
+                            counters.bytes_written.add(io.len);
+                        }
+                        Op::Flush => counters.flushes.add(1),
+                        Op::Discard => counters.discards.add(1),
+                        Op::WriteZeroes { .. } => counters.write_zeroes.add(1),
+                    }
+                    let (op, offset, len, data, durable) =
+                        (storage_op(io.op), io.offset, io.len, io.data.clone(), io.durable);
+                    let token = self.flights.insert(Flight {
+                        key: queue.key,
+                        id: chain.id,
+                        descriptors: chain.descriptors,
+                        to_guest: io.to_guest(),
+                        grant,
+                        since: Nanos(started),
+                        bytes: io.len,
+                    });
+                    self.requests.push(Request { token, op, offset, len, buffer: chain.buffer, data, durable });
+                }
+                Parsed::Finished { status, written } => {
+                    counters.immediate.add(1);
+                    let used = Used { id: chain.id, descriptors: chain.descriptors, written };
+                    finish_here(
+                        queue,
+                        Finished { used, buffer: chain.buffer, to_guest: written - 1, failed: status != Status::Ok },
+                        &mut self.touched,
+                    );
+                }
+                Parsed::Broken(error) => {
+                    // Neither this one nor those after it are at a back end.
+                    queue.taken = queue.taken.saturating_sub((units + 1 - run) as u32);
+                    broken = Some(error.to_string());
+                    break;
+                }
+            }
+        }
+        std::mem::swap(&mut self.batch, &mut queue.waiting);
+        self.io.submit(attachment, &mut self.requests, &mut self.done);
+        let whole = broken.is_none();
+        if let Some(reason) = broken {
+            self.break_queue(number, reason);
+        }
+        self.finish_done(None);
+        whole.then_some(bytes)
+    }
+
+    /// Gives back what back ends have ended since they were last looked at, and tells the scheduler what that cost them.
+    pub(super) fn finish_ended(&mut self) {
+        if !self.done.is_empty() {
+            self.finish_done(Some(Nanos(clock::now())));
+        }
+    }
+
+    /// Gives finished requests back to their queues, wherever those are now. What ended by `back_ends` has a cost of its
+    /// own; the others ended within their grant, which is charged for them.
+    fn finish_done(&mut self, back_ends: Option<Nanos>) {
+        let mut done = std::mem::take(&mut self.done);
+        for Done { token, result, buffer } in done.drain(..) {
+            let Some(flight) = self.flights.remove(token) else { continue };
+            if let Some(now) = back_ends {
+                self.scheduler.complete(now, flight.grant, flight.cost(now));
+            }
+            let status = match result {
+                Ok(()) => Status::Ok,
+                Err(IoError::Unsupported) => Status::Unsupp,
+                Err(_) => Status::IoErr,
+            };
+            let written = block::finish(&buffer, flight.to_guest, status);
+            let used = Used { id: flight.id, descriptors: flight.descriptors, written };
+            let finished = Finished { used, buffer, to_guest: flight.to_guest, failed: status != Status::Ok };
+            self.route(flight.key, finished);
+        }
+        self.done = done;
+    }
+
+    fn route(&mut self, key: QueueKey, finished: Finished) {
+        if let Some(queue) = here(&mut self.queues, key) {
+            finish_here(queue, finished, &mut self.touched);
+        } else if let Some(&core) = self.moved.get(&key) {
+            match self.travelling.iter_mut().find(|(other, ..)| *other == key) {
+                Some((_, _, batch)) => batch.push(finished),
+                None => self.travelling.push((key, core, vec![finished])),
+            }
+        }
+        // Otherwise the queue was stopped and gave this request up: nobody waits for it.
+    }
+}
+
+#[inline]
+pub(super) fn finish_here(queue: &mut RunningQueue, finished: Finished, touched: &mut Vec<u32>) {
+    if finished.failed {
+        queue.spec.counters.errors.add(1);
+    }
+    if queue.spec.view.is_tracked() {
+        block::mark_dirty(&finished.buffer, &queue.spec.view, finished.to_guest);
+    }
+    queue.finished.push(finished.used);
+    if !queue.touched {
+        queue.touched = true;
+        touched.push(queue.key.number);
+    }
+}
+
+fn storage_op(op: Op) -> softdpu_storage::Op {
+    match op {
+        Op::Read => softdpu_storage::Op::Read,
+        Op::Write => softdpu_storage::Op::Write,
+        Op::Flush => softdpu_storage::Op::Flush,
+        Op::Discard => softdpu_storage::Op::Discard,
+        Op::WriteZeroes { unmap } => softdpu_storage::Op::WriteZeroes { unmap },
+    }
+}
