@@ -148,6 +148,7 @@ fn tables() -> Arc<Tables> {
         gateway_mac: Mac([2, 0x5d, 0, 0, 0, 0xff]),
         mtu: 1500,
         dns: Vec::new(),
+        policy: Default::default(),
     };
     let endpoint = |port: u32| {
         let host = port as u8 + 2;
@@ -158,6 +159,7 @@ fn tables() -> Arc<Tables> {
             place: Place::Port(PortId(port)),
             mtu: None,
             spoof_check: true,
+            policy: Default::default(),
         }
     };
     let spec = Spec { networks: vec![network], endpoints: vec![endpoint(0), endpoint(1)], ..Spec::default() };

@@ -199,6 +199,12 @@ pub struct DeviceAdd {
     /// The interface's largest IP packet, where it is smaller than the network's
     #[arg(long, requires = "network")]
     pub mtu: Option<u16>,
+    /// The security groups of the network that the interface is in
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "network")]
+    pub security_group: Option<Vec<String>>,
+    /// The access control list of the network that is asked about its packets
+    #[arg(long, value_name = "NAME", requires = "network")]
+    pub acl: Option<String>,
     /// Let the interface send as others: a router, a NAT appliance
     #[arg(long, requires = "network")]
     pub no_spoof_check: bool,

@@ -1,6 +1,7 @@
 //! `softdpu network`, and what `softdpu device add` takes of interfaces.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -29,6 +30,11 @@ pub enum NetworkCommand {
     /// Guests of a network on other hosts
     #[command(subcommand)]
     Endpoint(EndpointCommand),
+    /// Put other security groups and access control lists in the place of all that a network has
+    Policy {
+        /// A TOML file: `network`, and the keys `[[security-group]]` and `[[acl]]` as under `[[network]]` of a site file
+        file: PathBuf,
+    },
 }
 
 /// `softdpu network add`: the keys of `[[network]]`.
@@ -103,6 +109,11 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
         }
         NetworkCommand::Remove { name } => Ok(Request::NetworkRemove { name }),
         NetworkCommand::List { .. } => Ok(Request::NetworkList),
+        NetworkCommand::Policy { file } => {
+            let name = file.display().to_string();
+            let text = std::fs::read_to_string(&file).map_err(|error| format!("{name} cannot be read: {error}"))?;
+            config::policy_from_text(&text, &name).map(Request::NetworkPolicy).map_err(|report| report.to_string())
+        }
         NetworkCommand::Endpoint(EndpointCommand::Add { network, address, mac, host, replace }) => {
             let endpoint = json!({ "address": address, "mac": mac, "host": host });
             let endpoint = config::endpoint_from_json(&endpoint).map_err(problems)?;
@@ -116,12 +127,14 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
 }
 
 /// The keys that guests' interfaces and TAPs have in common.
-pub fn port(options: &DeviceAdd) -> [(&'static str, Value); 5] {
+pub fn port(options: &DeviceAdd) -> [(&'static str, Value); 7] {
     [
         ("network", json!(options.network)),
         ("address", json!(options.address)),
         ("mac", json!(options.mac)),
         ("mtu", json!(options.mtu)),
+        ("security-groups", json!(options.security_group)),
+        ("acl", json!(options.acl)),
         ("spoof-check", json!(options.no_spoof_check.then_some(false))),
     ]
 }

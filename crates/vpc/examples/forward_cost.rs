@@ -36,6 +36,7 @@ fn tables(endpoints: u32, remote: bool) -> Tables {
         gateway_mac: GATEWAY,
         mtu: 1500,
         dns: Vec::new(),
+        policy: Default::default(),
     };
     let endpoint = |number: u32| EndpointSpec {
         network: "bench".into(),
@@ -44,6 +45,7 @@ fn tables(endpoints: u32, remote: bool) -> Tables {
         place: if remote && number != 0 { Place::Host(REMOTE) } else { Place::Port(PortId(number)) },
         mtu: None,
         spoof_check: true,
+        policy: Default::default(),
     };
     let underlay = UnderlaySpec {
         port: PortId(65_535),

@@ -9,6 +9,8 @@ use thiserror::Error;
 
 use crate::PortId;
 use crate::packet::Mac;
+use crate::policy::Service;
+use crate::policy::acl::AclSpec;
 
 /// UDP port of VXLAN (RFC 7348 §5).
 pub const VXLAN_PORT: u16 = 4789;
@@ -28,6 +30,8 @@ pub struct Spec {
     pub neighbors: Vec<NeighborSpec>,
     /// How often services run for one port.
     pub services: ServiceLimit,
+    /// How many connections are kept for security groups.
+    pub connections: ConnectionLimit,
 }
 
 /// A tenant's network.
@@ -45,6 +49,67 @@ pub struct NetworkSpec {
     pub mtu: u16,
     /// Name servers that guests are told of.
     pub dns: Vec<IpAddr>,
+    /// What its endpoints can be in.
+    pub policy: PolicySpec,
+}
+
+/// The groups and lists of a network.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PolicySpec {
+    /// Security groups, each name once.
+    pub groups: Vec<SecurityGroupSpec>,
+    /// Access control lists, likewise.
+    pub acls: Vec<NamedAcl>,
+}
+
+/// A security group: rules only allow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SecurityGroupSpec {
+    /// What endpoints and rules call it.
+    pub name: String,
+    /// What peers may send to members.
+    pub ingress: Vec<SecurityRule>,
+    /// What members may send; None: the group does not say.
+    pub egress: Option<Vec<SecurityRule>>,
+}
+
+/// Something that a group allows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecurityRule {
+    /// With whom.
+    pub peer: RulePeer,
+    /// Protocol, ports, ICMP type.
+    pub service: Service,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RulePeer {
+    /// Anybody.
+    Any,
+    /// Whoever has one of these addresses.
+    Prefix(Prefix),
+    /// Any member of this group of the same network.
+    Group(String),
+}
+
+/// An access control list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedAcl {
+    /// What endpoints call it.
+    pub name: String,
+    /// Its rules.
+    pub list: AclSpec,
+}
+
+/// What an endpoint is in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MembershipSpec {
+    /// Security groups of its network; without one, everything passes.
+    pub groups: Vec<String>,
+    /// The access control list that is asked about what it sends and what is sent to it. Of endpoints elsewhere it counts for
+    /// nothing here.
+    pub acl: Option<String>,
 }
 
 /// A subnet.
@@ -71,6 +136,8 @@ pub struct EndpointSpec {
     pub mtu: Option<u16>,
     /// Frames with other source addresses than its own are dropped. Off for routers and NAT appliances.
     pub spoof_check: bool,
+    /// Its groups and its list.
+    pub policy: MembershipSpec,
 }
 
 /// Where an endpoint is.
@@ -142,6 +209,18 @@ pub struct ServiceLimit {
 impl Default for ServiceLimit {
     fn default() -> ServiceLimit {
         ServiceLimit { rate: 1000, burst: 256, lease: 86_400 }
+    }
+}
+
+/// How many connections a node keeps for endpoints in security groups. The networks that have such endpoints share them
+/// equally.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionLimit(pub u32);
+
+impl Default for ConnectionLimit {
+    /// 262,144, in some 60 MB, which are taken when the first endpoint is in a group.
+    fn default() -> ConnectionLimit {
+        ConnectionLimit(1 << 18)
     }
 }
 

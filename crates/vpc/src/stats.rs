@@ -17,6 +17,8 @@ pub struct Stats {
     pub flow: u64,
     /// Of those: decided by what was decided for their flow before.
     pub cached: u64,
+    /// Of the others: were put to the policies of their ends, because an endpoint of this node has some.
+    pub policy: u64,
     /// Of the flows that were met after a change: used nothing that changed, and go on as they are.
     pub revalidated: u64,
     /// Of them: used something that changed, and were computed anew.
@@ -42,6 +44,7 @@ impl Default for Stats {
             software: 0,
             flow: 0,
             cached: 0,
+            policy: 0,
             revalidated: 0,
             recomputed: 0,
             unkept: 0,

@@ -125,6 +125,24 @@ reasons! {
     Backend = "backend",
     /// Above the port's rate limit.
     Policed = "policed",
+    /// An access control list denies it.
+    Acl = "acl",
+    /// No rule of a security group allows it.
+    SecurityGroup = "security-group",
+    /// In the middle of a connection that is not known, or an answer to nothing.
+    NoConnection = "no-connection",
+    /// TCP flags that no honest segment has together.
+    TcpFlags = "tcp-flags",
+    /// It contradicts the TCP handshake that is under way.
+    TcpHandshake = "tcp-handshake",
+    /// A TCP reset out of place.
+    TcpReset = "tcp-reset",
+    /// The network's share of connections is used up by open ones.
+    ConnectionShareFull = "connection-share-full",
+    /// There is no room for another connection, and the network has none to give up.
+    ConnectionTableFull = "connection-table-full",
+    /// The network has no share of connections.
+    NoConnectionShare = "no-connection-share",
     /// What its flow was computed from has changed, and too many are being computed anew; the flow's turn comes.
     Recomputing = "recomputing",
 }

@@ -6,6 +6,7 @@ use crate::flow::budget::{self, Stale};
 use crate::flow::meter::Meter;
 use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Seen};
 use crate::packet::{Checksum, Head, Packet, Segmentation};
+use crate::policy::connections::{Link, Passage};
 use crate::software;
 use crate::software::limit::{Bucket, Limit};
 use crate::software::schedule::Schedule;
@@ -73,6 +74,18 @@ const UNDECIDED: Stage = Stage::Stopped(Stop::Drop(DropReason::Unresolved));
 #[inline(always)]
 fn admit(meters: &mut [Meter], meter: u32, now: u64, bytes: u32) -> bool {
     meters.get_mut(meter as usize).is_none_or(|meter| meter.pass(now, bytes))
+}
+
+/// Whether a flow of a connection decides this packet of it, and nobody else is asked. What may end the connection closes the
+/// gate for both directions, before anything behind it is decided.
+fn goes_on(tables: &Tables, flows: &Flows, packet: &Packet, sought: &Sought, entry: u32, now: u64) -> bool {
+    let Some(connections) = tables.connections() else { return false };
+    let link = flows.link(entry, &flows.action(entry));
+    if flow::may_end(packet, &sought.seen) {
+        connections.close(link.slot);
+        return false;
+    }
+    connections.is_open(link, now)
 }
 
 impl Vpc {
@@ -167,12 +180,17 @@ impl Vpc {
         let mut local = 0;
         let all_seen = std::mem::take(&mut self.seen);
         for (at, (packet, sought)) in packets.iter_mut().zip(&all_seen).enumerate() {
-            if let Some(Sought { seen, hash, candidate }) = sought {
+            if let Some(sought @ Sought { seen, hash, candidate }) = sought {
                 match self.flows.find(*hash, *candidate, &seen.key, &self.tables, &mut self.stats.revalidated) {
                     Found::Fresh(entry) => {
                         let (action, meters) = (self.flows.action(entry), &mut self.meters);
                         let admit = |meter, bytes| admit(meters, meter, now, bytes);
-                        if let Some(verdict) = after::follow(&self.tables, packet, seen, &action, &mut self.id, admit) {
+                        let goes_on = action.connection == flow::NONE
+                            || goes_on(&self.tables, &self.flows, packet, sought, entry, now);
+                        if goes_on
+                            && let Some(verdict) =
+                                after::follow(&self.tables, packet, seen, &action, &mut self.id, admit)
+                        {
                             self.flows.count(entry, seen.end.into());
                             match verdict {
                                 Verdict::Local { .. } => local += 1,
@@ -228,6 +246,8 @@ impl Vpc {
                 self.stages.push((one.at, UNDECIDED));
             }
         }
+        // In the order of packets, as connections are met.
+        self.stages.sort_unstable_by_key(|(at, _)| *at);
         self.decide(now, packets, verdicts);
         self.stages.clear();
         for one in stale.iter().filter(|one| one.is_chosen) {
@@ -250,6 +270,7 @@ impl Vpc {
     /// Decides what no flow has decided: through the switch tier, or for the software tier.
     fn decide(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut [Verdict]) {
         let tables = &*self.tables;
+        let has_policies = tables.has_policies();
         for (at, stage) in &mut self.stages {
             *stage = match before::classify(tables, &packets[*at as usize]) {
                 Ok(metadata) => Stage::Classified(metadata),
@@ -271,18 +292,29 @@ impl Vpc {
         for (at, stage) in &self.stages {
             let at = *at as usize;
             let packet = &mut packets[at];
-            let stop = match stage {
-                Stage::Found(metadata, next) => match after::check(tables, packet, metadata, next) {
+            let passage = match stage {
+                Stage::Found(metadata, next) if has_policies => {
+                    self.stats.policy += 1;
+                    software::policy::ask(tables, packet, metadata, next, now)
+                }
+                _ => Ok(Passage::All),
+            };
+            let stop = match (stage, passage) {
+                (Stage::Found(metadata, next), Ok(passage)) => match after::check(tables, packet, metadata, next) {
                     Ok(departure) => {
                         let mut meter = flow::NONE;
                         if let Origin::Endpoint { number, .. } = metadata.from {
                             meter = packet.port.0;
-                            if let Some(Sought { seen, hash, .. }) = &self.seen[at] {
+                            if let Some(Sought { seen, hash, .. }) = &self.seen[at]
+                                && let Some(Link { slot, generation }) = passage.link()
+                            {
                                 // Of the tables by which this is decided.
                                 let mut sources = [Stamp::default(); flow::SOURCES];
-                                (sources[0], sources[1]) = (tables.stamp(number), tables.stamp(next.said_by));
-                                let action = departure.action(metadata, next, meter);
-                                let kept = self.flows.install(*hash, &seen.key, &action, &sources);
+                                for (source, object) in sources.iter_mut().zip([number, next.said_by, next.hop]) {
+                                    *source = tables.stamp(object);
+                                }
+                                let action = departure.action(metadata, next, meter, slot);
+                                let kept = self.flows.install(*hash, &seen.key, &action, &sources, generation);
                                 self.stats.unkept += u64::from(kept.is_err());
                             }
                         }
@@ -300,8 +332,9 @@ impl Vpc {
                     }
                     Err(stop) => stop,
                 },
-                Stage::Stopped(stop) => *stop,
-                Stage::Classified(_) => Stop::Drop(DropReason::Unresolved),
+                (Stage::Found(..), Err(reason)) => Stop::Drop(reason),
+                (Stage::Stopped(stop), _) => *stop,
+                (Stage::Classified(_), _) => Stop::Drop(DropReason::Unresolved),
             };
             let verdict = match stop {
                 Stop::Drop(reason) => Verdict::Drop(reason),
@@ -333,6 +366,9 @@ impl Vpc {
             return;
         }
         self.look = now.saturating_add(LOOK);
+        if let Some(connections) = self.tables.connections() {
+            connections.age(now);
+        }
         for (number, schedule) in self.schedules.iter_mut().enumerate() {
             let port = PortId(number as u32);
             if !is_up(port) {

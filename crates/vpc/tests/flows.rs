@@ -58,6 +58,7 @@ fn crowd(networks: u32, count: u32) -> Spec {
         gateway_mac: GATEWAY,
         mtu: 1500,
         dns: Vec::new(),
+        policy: Default::default(),
     };
     let endpoint = |number: u32| EndpointSpec {
         network: name(number / count),
@@ -66,6 +67,7 @@ fn crowd(networks: u32, count: u32) -> Spec {
         place: Place::Port(PortId(number)),
         mtu: None,
         spoof_check: true,
+        policy: Default::default(),
     };
     Spec {
         networks: (0..networks).map(network).collect(),

@@ -95,6 +95,7 @@ fn spec(is_remote: bool) -> Spec {
         gateway_mac: Mac([2, 0xff, 0, 0, 0, 1]),
         mtu: 1500,
         dns: Vec::new(),
+        policy: Default::default(),
     };
     let endpoint = |number: u32| EndpointSpec {
         network: "bench".into(),
@@ -103,6 +104,7 @@ fn spec(is_remote: bool) -> Spec {
         place: if is_remote && number >= SENDERS { Place::Host(REMOTE) } else { Place::Port(PortId(number)) },
         mtu: None,
         spoof_check: true,
+        policy: Default::default(),
     };
     let underlay = UnderlaySpec {
         port: UNDERLAY,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{EndpointChange, PacketTrace, VERSION};
-use crate::config::{self, Bytes, Device, Network, Volume, alternatives, nearest};
+use crate::config::{self, Bytes, Device, Network, PolicyChange, Volume, alternatives, nearest};
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +56,9 @@ pub enum Request {
     NetworkList,
     /// `network.endpoints`: guests of a network on other hosts come, go and move. Result: `{}`.
     NetworkEndpoints(EndpointChange),
+    /// `network.policy`: other security groups and access control lists in the place of all that a network has. Result: `{}`; no
+    /// packet passes by the rules before from then on.
+    NetworkPolicy(PolicyChange),
     /// `queue.move`: let another core serve a queue, while it runs. Result: `{}`.
     QueueMove {
         /// The device.
@@ -93,6 +96,7 @@ pub const METHODS: &[&str] = &[
     "network.remove",
     "network.list",
     "network.endpoints",
+    "network.policy",
     "queue.move",
     "trace.packet",
     "trace.replay",
@@ -246,6 +250,7 @@ impl Request {
             Request::NetworkRemove { .. } => "network.remove",
             Request::NetworkList => "network.list",
             Request::NetworkEndpoints(_) => "network.endpoints",
+            Request::NetworkPolicy(_) => "network.policy",
             Request::QueueMove { .. } => "queue.move",
             Request::TracePacket(_) => "trace.packet",
             Request::TraceReplay { .. } => "trace.replay",
@@ -267,6 +272,7 @@ impl Request {
             | Request::NetworkRemove { name } => json!({ "name": name }),
             Request::NetworkAdd(network) => json!(network),
             Request::NetworkEndpoints(change) => json!(change),
+            Request::NetworkPolicy(change) => json!(change),
             Request::QueueMove { device, queue, core } => json!({ "device": device, "queue": queue, "core": core }),
             Request::TracePacket(trace) => json!(trace),
             Request::TraceReplay { port } => json!({ "port": port }),
@@ -338,6 +344,7 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
         "network.remove" => name().map(|name| Request::NetworkRemove { name }),
         "network.list" => empty(Request::NetworkList),
         "network.endpoints" => EndpointChange::decode(typed(method, parameters)?).map(Request::NetworkEndpoints),
+        "network.policy" => config::policy_from_json(parameters).map(Request::NetworkPolicy).map_err(site),
         "queue.move" => typed(method, parameters).map(|MoveParameters { device, queue, core }| Request::QueueMove {
             device,
             queue,

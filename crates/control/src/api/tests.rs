@@ -10,7 +10,9 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::config::{Bytes, device_from_json, endpoint_from_json, network_from_json, volume_from_json};
+use crate::config::{
+    Bytes, device_from_json, endpoint_from_json, network_from_json, policy_from_json, volume_from_json,
+};
 
 const RUN: &str = "/run/softdpu";
 
@@ -43,6 +45,20 @@ fn every_request() -> Vec<Request> {
             ],
             remove: vec!["10.0.0.8".parse().unwrap()],
         }),
+        Request::NetworkPolicy(
+            policy_from_json(&json!({
+                "network": "n",
+                "security-group": [{"name": "web", "rule": [
+                    {"direction": "ingress", "protocol": "tcp", "ports": 443},
+                    {"direction": "egress", "cidr": "10.0.0.0/8"},
+                    {"direction": "egress", "protocol": "udp", "ports": "1-9", "group": "web"},
+                ]}],
+                "acl": [{"name": "edge", "default": "deny", "rule": [
+                    {"priority": 7, "action": "allow", "protocol": "udp", "source": "10.0.0.0/8", "source-ports": "1-1023"},
+                ]}],
+            }))
+            .unwrap(),
+        ),
         Request::QueueMove { device: name(), queue: 1, core: 2 },
         Request::Shutdown,
     ]

@@ -32,8 +32,9 @@ use value::Data;
 pub use diagnostic::{Diagnostic, Problem, Report, Severity, alternatives, nearest};
 pub use nbd_uri::{NbdServer, NbdUri, NbdUriError};
 pub use network::{
-    DEFAULT_MTU, Endpoint, MacAddress, MacError, Network, NetworkPort, RateLimit, Subnet, Tap, Underlay,
-    UnderlayBackend, VXLAN_PORT, VirtioNet, Vni,
+    Acl, AclAction, AclRule, DEFAULT_MTU, Direction, Endpoint, GroupRule, MacAddress, MacError, Network, NetworkPort,
+    PolicyChange, PortRange, Protocol, RateLimit, SecurityGroup, Subnet, Tap, Underlay, UnderlayBackend, VXLAN_PORT,
+    VirtioNet, Vni,
 };
 pub use reader::is_name;
 pub use service::ServiceDirectories;
@@ -145,6 +146,24 @@ pub fn network_from_json(parameters: &serde_json::Value) -> Result<Network, Vec<
 /// Reads a network's guest on another host from what has the shape of `[[network.endpoint]]`.
 pub fn endpoint_from_json(parameters: &serde_json::Value) -> Result<Endpoint, Vec<Problem>> {
     from_json(parameters, &schema::ENDPOINT, network::read::endpoint)
+}
+
+/// Reads all groups and lists of a network from the parameters of `network.policy`.
+pub fn policy_from_json(parameters: &serde_json::Value) -> Result<PolicyChange, Vec<Problem>> {
+    from_json(parameters, &schema::POLICY_CHANGE, network::policy_change)
+}
+
+/// Reads all groups and lists of a network from `text`, called `name` in messages: the parameters of `network.policy` as TOML.
+pub fn policy_from_text(text: &str, name: &str) -> Result<PolicyChange, Report> {
+    let context = Context::new(None);
+    let (document, errors) = toml::de::DeTable::parse_recoverable(text);
+    if !errors.is_empty() {
+        return Err(Report::new(name, text, errors.iter().map(syntax_problem).collect(), &Default::default()));
+    }
+    let root = value::from_toml_table(document.into_inner());
+    let change = network::policy_change(Reader::new(&context, &schema::POLICY_CHANGE, String::new(), 0..0, &root));
+    let (problems, spans) = (context.problems.into_inner(), context.spans.into_inner());
+    if problems.is_empty() { Ok(change) } else { Err(Report::new(name, text, problems, &spans)) }
 }
 
 /// Reads a device from the parameters of a management request, which have the shape of `[[device]]`. A socket that is not

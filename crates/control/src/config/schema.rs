@@ -52,10 +52,27 @@ pub const BLOCK_DEVICE: Section = Section { title: "volume.device", keys: &["pat
 /// `volume.nbd`
 pub const NBD: Section = Section { title: "volume.nbd", keys: &["uri", "timeout", "reconnect"] };
 /// `[[network]]`
-pub const NETWORK: Section =
-    Section { title: "[[network]]", keys: &["name", "tenant", "vni", "cidr", "gateway", "mtu", "dns", "endpoint"] };
+pub const NETWORK: Section = Section {
+    title: "[[network]]",
+    keys: &["name", "tenant", "vni", "cidr", "gateway", "mtu", "dns", "endpoint", "security-group", "acl"],
+};
 /// `[[network.endpoint]]`
-pub const ENDPOINT: Section = Section { title: "[[network.endpoint]]", keys: &["address", "mac", "host"] };
+pub const ENDPOINT: Section =
+    Section { title: "[[network.endpoint]]", keys: &["address", "mac", "host", "security-groups"] };
+/// `[[network.security-group]]`
+pub const SECURITY_GROUP: Section = Section { title: "[[network.security-group]]", keys: &["name", "rule"] };
+/// `[[network.security-group.rule]]`
+pub const GROUP_RULE: Section =
+    Section { title: "[[network.security-group.rule]]", keys: &["direction", "protocol", "ports", "cidr", "group"] };
+/// `[[network.acl]]`
+pub const ACL: Section = Section { title: "[[network.acl]]", keys: &["name", "default", "rule"] };
+/// `[[network.acl.rule]]`
+pub const ACL_RULE: Section = Section {
+    title: "[[network.acl.rule]]",
+    keys: &["priority", "action", "protocol", "source", "destination", "source-ports", "ports"],
+};
+/// The parameters of `network.policy`, which are no part of a site file.
+pub const POLICY_CHANGE: Section = Section { title: "network.policy", keys: &["network", "security-group", "acl"] };
 /// `[[device]]`
 pub const DEVICE: Section =
     Section { title: "[[device]]", keys: &["name", "tenant", "domain", "cores", "virtio-blk", "virtio-net", "tap"] };
@@ -89,6 +106,8 @@ pub const VIRTIO_NET: Section = Section {
         "mtu",
         "spoof-check",
         "rate",
+        "security-groups",
+        "acl",
         "socket",
         "socket-owner",
         "socket-group",
@@ -98,7 +117,7 @@ pub const VIRTIO_NET: Section = Section {
 /// `device.tap`
 pub const TAP: Section = Section {
     title: "device.tap",
-    keys: &["network", "address", "interface", "mac", "queues", "mtu", "spoof-check", "rate"],
+    keys: &["network", "address", "interface", "mac", "queues", "mtu", "spoof-check", "rate", "security-groups", "acl"],
 };
 /// `rate` of `device.virtio-net` and of `device.tap`
 pub const RATE: Section =
@@ -123,6 +142,10 @@ pub const SECTIONS: &[&Section] = &[
     &NBD,
     &NETWORK,
     &ENDPOINT,
+    &SECURITY_GROUP,
+    &GROUP_RULE,
+    &ACL,
+    &ACL_RULE,
     &DEVICE,
     &VIRTIO_BLK,
     &VIRTIO_NET,

@@ -42,6 +42,7 @@ impl DataPlane {
             Call::NetworkAdd { network } => self.change_networks(|networks| networks.insert(network)),
             Call::NetworkRemove { network } => self.change_networks(|networks| networks.remove(&network)),
             Call::NetworkEndpoints(change) => self.change_networks(|networks| networks.change_endpoints(&change)),
+            Call::NetworkPolicy(change) => self.change_networks(|networks| networks.change_policy(&change)),
             Call::QueueMove(to) => self.move_queue(to),
             Call::TracePacket { trace, greeting } => self.trace_packet(&trace, greeting, fds),
             Call::TraceReplay { port, id } => self.trace_replay(&port, id, fds),

@@ -12,6 +12,7 @@ mod model;
 mod networks;
 mod nic;
 mod opener;
+mod policy;
 mod report;
 mod rings;
 mod tap;

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use softdpu_engine::{Engine, PortCounters, PortSpec, Socket};
-use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Prefix, ServiceLimit, Spec, SubnetSpec};
+use softdpu_vpc::spec::{ConnectionLimit, EndpointSpec, NetworkSpec, Place, Prefix, ServiceLimit, Spec, SubnetSpec};
 use softdpu_vpc::{Mac, PortId, Tables};
 
 use super::broker::Wire;
 use super::nic::{self, Nic};
+use super::policy;
 use super::refusal;
 use super::tap;
 use super::underlay::Underlay;
@@ -127,6 +128,15 @@ impl Networks {
             network.ok_or_else(|| refusal("not-found", format!("there is no network '{}'", change.network)))?;
         network.change_endpoints(&change.add, &change.remove);
         self.find_hosts();
+        Ok(())
+    }
+
+    /// Other groups and lists of a network.
+    pub(super) fn change_policy(&mut self, change: &config::PolicyChange) -> Result<(), Refusal> {
+        let network = self.networks.iter_mut().find(|known| known.name == change.network);
+        let network =
+            network.ok_or_else(|| refusal("not-found", format!("there is no network '{}'", change.network)))?;
+        network.change_policy(change);
         Ok(())
     }
 
@@ -294,6 +304,7 @@ impl Networks {
             underlay: None,
             neighbors: Vec::new(),
             services: ServiceLimit::default(),
+            connections: ConnectionLimit::default(),
         };
         for Attached { id, settings, .. } in self.ports.values() {
             spec.endpoints.push(EndpointSpec {
@@ -303,6 +314,7 @@ impl Networks {
                 place: Place::Port(*id),
                 mtu: settings.mtu,
                 spoof_check: settings.spoof_check,
+                policy: policy::membership(&settings.security_groups, settings.acl.as_ref()),
             });
         }
         if let Some(underlay) = &self.underlay
@@ -318,6 +330,7 @@ impl Networks {
                     place: Place::Host(endpoint.host),
                     mtu: None,
                     spoof_check: true,
+                    policy: policy::membership(&endpoint.security_groups, None),
                 }));
             }
         }
@@ -337,6 +350,7 @@ impl Networks {
             gateway_mac: Mac(network.gateway_mac().0),
             mtu: self.mtu(&network.name).unwrap_or(config::DEFAULT_MTU),
             dns: network.dns.clone(),
+            policy: policy::spec(network)?,
         })
     }
 }

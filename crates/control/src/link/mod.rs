@@ -41,7 +41,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{EndpointChange, Id, PacketTrace};
-use crate::config::{Device, Network, Site, Volume};
+use crate::config::{Device, Network, PolicyChange, Site, Volume};
 
 pub use error::LinkError;
 pub use frame::{Link, MAX_FRAME, MAX_FRAME_FDS, REFS_PAUSE};
@@ -232,6 +232,8 @@ pub enum Call {
     },
     /// Let guests of a network on other hosts come, go and move.
     NetworkEndpoints(EndpointChange),
+    /// Go by other security groups and access control lists of a network.
+    NetworkPolicy(PolicyChange),
     /// Move a queue to another core.
     QueueMove(Placement),
     /// Show frames to a client, whose connection is attached. From a good answer on it is the data plane's.

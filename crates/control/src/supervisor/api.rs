@@ -270,6 +270,7 @@ impl Supervisor {
             Request::NetworkAdd(network) => Change::NetworkAdd(network),
             Request::NetworkRemove { name } => Change::NetworkRemove { name },
             Request::NetworkEndpoints(change) => Change::NetworkEndpoints(change),
+            Request::NetworkPolicy(change) => Change::NetworkPolicy(change),
             Request::QueueMove { device, queue, core } => Change::QueueMove(Placement { device, queue, core }),
         };
         self.changes.push_back((change, ticket));

@@ -16,7 +16,9 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use crate::api::{ApiError, EndpointChange, ErrorCode};
-use crate::config::{Backend, Bytes, DEFAULT_TENANT, Device, Network, Problem, Severity, Site, Tenant, Volume};
+use crate::config::{
+    Backend, Bytes, DEFAULT_TENANT, Device, Network, PolicyChange, Problem, Severity, Site, Tenant, Volume,
+};
 use crate::link::{Call, Placement};
 use overlay::{FORMAT, Overlay};
 
@@ -59,6 +61,7 @@ pub(super) enum Change {
     NetworkAdd(Network),
     NetworkRemove { name: String },
     NetworkEndpoints(EndpointChange),
+    NetworkPolicy(PolicyChange),
     QueueMove(Placement),
 }
 
@@ -74,6 +77,7 @@ impl Change {
             Change::NetworkAdd(network) => Call::NetworkAdd { network },
             Change::NetworkRemove { name } => Call::NetworkRemove { network: name },
             Change::NetworkEndpoints(change) => Call::NetworkEndpoints(change),
+            Change::NetworkPolicy(change) => Call::NetworkPolicy(change),
             Change::QueueMove(placement) => Call::QueueMove(placement),
         }
     }
@@ -89,6 +93,7 @@ impl Change {
             Change::NetworkAdd(network) => ("network.add", &network.name, value(network)),
             Change::NetworkRemove { name } => ("network.remove", name, json!({ "name": name })),
             Change::NetworkEndpoints(change) => ("network.endpoints", &change.network, value(change)),
+            Change::NetworkPolicy(change) => ("network.policy", &change.network, value(change)),
             Change::QueueMove(placement) => ("queue.move", &placement.device, value(placement)),
         }
     }
@@ -167,6 +172,9 @@ impl Desired {
             Change::NetworkEndpoints(change) if self.site.network(&change.network).is_none() => {
                 missing("network", &change.network)
             }
+            Change::NetworkPolicy(change) if self.site.network(&change.network).is_none() => {
+                missing("network", &change.network)
+            }
             Change::QueueMove(placement) if self.site.device(&placement.device).is_none() => {
                 missing("device", &placement.device)
             }
@@ -197,6 +205,7 @@ impl Desired {
                 None => self.fits(change),
             },
             Change::NetworkAdd(_)
+            | Change::NetworkPolicy(_)
             | Change::VolumeCreate(_)
             | Change::VolumeGrow { .. }
             | Change::DeviceAdd(_)
@@ -271,6 +280,11 @@ fn apply(site: &mut Site, change: &Change) {
         Change::NetworkEndpoints(EndpointChange { network, add, remove }) => {
             if let Some(network) = site.networks.iter_mut().find(|known| known.name == *network) {
                 network.change_endpoints(add, remove);
+            }
+        }
+        Change::NetworkPolicy(change) => {
+            if let Some(network) = site.networks.iter_mut().find(|known| known.name == change.network) {
+                network.change_policy(change);
             }
         }
         Change::QueueMove(_) => {}

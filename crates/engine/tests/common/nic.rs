@@ -260,6 +260,7 @@ pub fn tables() -> Arc<Tables> {
         gateway_mac: Mac([2, 0x5d, 0, 0, 0, 0xff]),
         mtu: 1500,
         dns: Vec::new(),
+        policy: Default::default(),
     };
     let endpoint = |network: &str, port: u32, host: u8| EndpointSpec {
         network: network.to_owned(),
@@ -268,6 +269,7 @@ pub fn tables() -> Arc<Tables> {
         place: Place::Port(PortId(port)),
         mtu: None,
         spoof_check: true,
+        policy: Default::default(),
     };
     let spec = Spec {
         networks: vec![network("acme", 1), network("globex", 2)],

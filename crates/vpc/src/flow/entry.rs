@@ -3,7 +3,7 @@
 //! ```text
 //!   hot    0 addresses │ 1 ports, port │ 2 source MAC, protocol │ 3 generation, last seen
 //!          4 packets   │ 5 bytes       │ 6 hash, hop, flags     │ 7 meter, connection
-//!   cold   0 … 2 rest of IPv6 addresses │ 3 … 6 what it was computed from │ 7 spare
+//!   cold   0 … 2 rest of IPv6 addresses │ 3 … 6 what it was computed from │ 7 generation of the connection
 //! ```
 
 use softdpu_sys::lines::Words;
@@ -32,7 +32,7 @@ pub(crate) struct Action {
     pub is_routed: bool,
     /// Number of the meter that its packets pass, or [`NONE`].
     pub meter: u32,
-    /// Number of the connection it belongs to, or [`NONE`].
+    /// The slot of the connection it belongs to, or [`NONE`].
     pub connection: u32,
 }
 
@@ -146,14 +146,17 @@ impl Hot for Words {
 
 /// The second line of an entry.
 pub(super) trait Cold {
-    fn keep(&mut self, key: &Key, sources: &[Stamp; SOURCES]);
+    fn keep(&mut self, key: &Key, sources: &[Stamp; SOURCES], connection: u32);
     fn has(&self, key: &Key) -> bool;
     fn more(&self) -> [u64; 3];
     fn sources(&self) -> [Stamp; SOURCES];
+    /// The generation of the connection in its slot.
+    fn connection(&self) -> u32;
 }
 
 impl Cold for Words {
-    fn keep(&mut self, key: &Key, sources: &[Stamp; SOURCES]) {
+    fn keep(&mut self, key: &Key, sources: &[Stamp; SOURCES], connection: u32) {
+        self.0[7] = connection.into();
         self.0[..3].copy_from_slice(&key.more);
         for (word, source) in self.0[3..3 + SOURCES].iter_mut().zip(sources) {
             *word = source.to_bits();
@@ -171,5 +174,9 @@ impl Cold for Words {
 
     fn sources(&self) -> [Stamp; SOURCES] {
         std::array::from_fn(|at| Stamp::from_bits(self.0[3 + at]))
+    }
+
+    fn connection(&self) -> u32 {
+        self.0[7] as u32
     }
 }

@@ -9,6 +9,11 @@ use crate::packet::{Checksum, Packet};
 const TCP: usize = 20;
 /// TCP flag: a SYN's options may have to be changed.
 const SYN: u8 = 0x02;
+/// TCP flags that end a connection.
+const FIN: u8 = 0x01;
+const RST: u8 = 0x04;
+/// Where a TCP header has its flags.
+const FLAGS: usize = 13;
 /// Where transport headers keep their checksum.
 const TCP_CHECKSUM: u16 = 16;
 const UDP_CHECKSUM: u16 = 6;
@@ -43,8 +48,14 @@ impl Key {
     pub fn is_ipv6(&self) -> bool {
         self.first[2] & V6 != 0
     }
+
+    fn protocol(&self) -> u8 {
+        (self.first[2] >> PROTOCOL) as u8
+    }
 }
 
+/// Where the protocol is in the third word of a key.
+const PROTOCOL: u32 = 48;
 /// Set in the third word of an IPv6 key.
 const V6: u64 = 1 << 63;
 
@@ -77,7 +88,14 @@ fn half<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
 /// Source MAC address, and what follows IP.
 #[inline(always)]
 fn sender<const N: usize>(bytes: &[u8; N], protocol: u8) -> u64 {
-    u64::from(half(bytes, 8)) | u64::from(u16_at(bytes, 6)) << 32 | u64::from(protocol) << 48
+    u64::from(half(bytes, 8)) | u64::from(u16_at(bytes, 6)) << 32 | u64::from(protocol) << PROTOCOL
+}
+
+/// Whether a TCP segment may end its connection. `seen` is the packet's.
+pub(crate) fn may_end(packet: &Packet, seen: &Seen) -> bool {
+    let transport = ETHERNET + if seen.is_ipv6 { IPV6 } else { IPV4 };
+    let is_tcp = seen.key.protocol() == protocol::TCP;
+    is_tcp && packet.head.bytes().get(transport + FLAGS).is_none_or(|flags| flags & (FIN | RST) != 0)
 }
 
 /// The packet's key, where it is of a shape that flows are made of. Nothing about it is wrong then that

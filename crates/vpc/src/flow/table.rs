@@ -18,6 +18,7 @@ use softdpu_sys::prefetch;
 
 use super::entry::{Action, Cold, FlowCounters, Hot, NONE, SOURCES};
 use super::key::Key;
+use crate::policy::connections::Link;
 use crate::tables::{Stamp, Tables};
 
 /// Most flows of a table.
@@ -282,6 +283,11 @@ impl Flows {
         self.hot[entry as usize].count(clock, bytes);
     }
 
+    /// The connection of a flow whose action has one.
+    pub fn link(&self, entry: u32, action: &Action) -> Link {
+        Link { slot: action.connection, generation: self.cold[entry as usize].connection() }
+    }
+
     /// Whether a flow that was stale still is.
     pub fn is_stale(&self, entry: u32) -> bool {
         let generation = self.hot[entry as usize].generation();
@@ -289,11 +295,18 @@ impl Flows {
     }
 
     /// Keeps a flow, or gives one that is there other contents; what it counted stays. `sources` were read before the action
-    /// was computed.
+    /// was computed; `connection` is the generation of its connection, if it has one.
     ///
     /// # Errors
     /// [`Full`]: there is no room.
-    pub fn install(&mut self, hash: u64, key: &Key, action: &Action, sources: &[Stamp; SOURCES]) -> Result<(), Full> {
+    pub fn install(
+        &mut self,
+        hash: u64,
+        key: &Key,
+        action: &Action,
+        sources: &[Stamp; SOURCES],
+        connection: u32,
+    ) -> Result<(), Full> {
         let entry = match self.lookup(hash, key) {
             Some(entry) => entry,
             None => self.insert(hash)?,
@@ -303,7 +316,7 @@ impl Flows {
         hot.write(key, action);
         hot.set_generation(generation);
         hot.see(clock);
-        self.cold[entry as usize].keep(key, sources);
+        self.cold[entry as usize].keep(key, sources, connection);
         Ok(())
     }
 

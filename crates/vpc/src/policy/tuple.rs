@@ -51,6 +51,11 @@ pub struct Overlap(pub u16);
 
 /// Bytes of a TCP header without options: no honest fragment but the first begins before.
 const TCP: u16 = 20;
+/// ICMP and ICMPv6 types (RFC 792, RFC 4443 §4). Those of the one family mean nothing in the other.
+const ECHO_REPLY: u8 = 0;
+const ECHO_REQUEST: u8 = 8;
+const ECHO6_REPLY: u8 = 129;
+const ECHO6_REQUEST: u8 = 128;
 
 impl Tuple {
     /// Of a packet.
@@ -73,6 +78,17 @@ impl Tuple {
             },
         };
         Ok(Tuple { source: ip.source, destination: ip.destination, protocol: ip.protocol, transport })
+    }
+
+    /// Of the first packet of a connection of which this is an answer.
+    pub(crate) fn reversed(&self) -> Tuple {
+        let transport = match self.transport {
+            Transport::Ports { source, destination } => Transport::Ports { source: destination, destination: source },
+            Transport::Icmp { kind: ECHO_REPLY, code } => Transport::Icmp { kind: ECHO_REQUEST, code },
+            Transport::Icmp { kind: ECHO6_REPLY, code } => Transport::Icmp { kind: ECHO6_REQUEST, code },
+            other => other,
+        };
+        Tuple { source: self.destination, destination: self.source, protocol: self.protocol, transport }
     }
 
     /// The two numbers that rules have ranges for: ports, or type and code; 0 where there are none. None for a later fragment.

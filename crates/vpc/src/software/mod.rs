@@ -6,6 +6,7 @@
 mod dispatch;
 pub(crate) mod limit;
 mod pieces;
+pub(crate) mod policy;
 pub(crate) mod schedule;
 
 use std::net::IpAddr;

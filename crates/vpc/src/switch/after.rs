@@ -1,7 +1,7 @@
 //! After the flow tier: next hop, path MTU, rewriting, encapsulation (Zephyrus §3.2, post-DPU).
 
 use super::{Ask, Metadata, Next, Origin, Stop, encapsulate, offload, outer, rewrite};
-use crate::flow::{self, Action, Seen};
+use crate::flow::{Action, Seen};
 use crate::packet::parse::ETHERNET;
 use crate::packet::{Checksum, Ip, Packet};
 use crate::tables::{Hop, Tables, Tunnel, Way};
@@ -24,8 +24,8 @@ pub(crate) struct Departure<'a> {
 
 impl Departure<'_> {
     /// What is done to the packets of a flow of which this is one, from an endpoint.
-    pub fn action(&self, metadata: &Metadata, next: &Next, meter: u32) -> Action {
-        Action { hash: metadata.hash, hop: next.hop, is_routed: self.routed, meter, connection: flow::NONE }
+    pub fn action(&self, metadata: &Metadata, next: &Next, meter: u32, connection: u32) -> Action {
+        Action { hash: metadata.hash, hop: next.hop, is_routed: self.routed, meter, connection }
     }
 
     /// Bytes of the frame without padding.

@@ -1,10 +1,11 @@
 //! From a spec to tables.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::error::{Entry, Problem, SpecError};
 use super::objects::{Kind, Numbering};
+use super::policy::Building;
 use super::{Attachment, Endpoint, Exact, Hop, Key, NONE, Network, Owner, Prefixes, Tables, Tunnel, Way};
 use crate::PortId;
 use crate::packet::Mac;
@@ -35,7 +36,7 @@ impl Tables {
         Tables::build_with(spec, Some(self))
     }
 
-    fn build_with(spec: &Spec, previous: Option<&Tables>) -> Result<Tables, SpecError> {
+    fn build_with<'a>(spec: &'a Spec, previous: Option<&'a Tables>) -> Result<Tables, SpecError> {
         let mut builder = Builder::new(spec, previous)?;
         for network in &spec.networks {
             builder.network(network).map_err(at(|| Entry::Network(network.name.clone())))?;
@@ -64,7 +65,11 @@ struct Builder<'a> {
     /// For each network, its subnets' place in `subnets`.
     ranges: Vec<std::ops::Range<usize>>,
     vnis: HashMap<u32, u32>,
+    previous: Option<&'a Tables>,
     objects: Numbering<'a>,
+    policies: Building<'a>,
+    /// Networks with endpoints of this node in groups.
+    tracked: BTreeSet<u32>,
     /// Both by the numbers of their objects.
     endpoints: Vec<Option<Endpoint>>,
     hops: Vec<Option<Hop>>,
@@ -109,7 +114,10 @@ impl<'a> Builder<'a> {
             subnets: Vec::new(),
             ranges: Vec::new(),
             vnis: HashMap::new(),
+            previous,
             objects: Numbering::after(previous.map(|tables| &tables.objects)),
+            policies: Building::default(),
+            tracked: BTreeSet::new(),
             endpoints: Vec::new(),
             hops: Vec::new(),
             tunnels: Vec::new(),
@@ -160,8 +168,9 @@ impl<'a> Builder<'a> {
             mtu: spec.mtu,
             dns: spec.dns.as_slice().into(),
             routes: NONE,
+            tracker: NONE,
         });
-        Ok(())
+        self.policies.network(number, spec, &mut self.objects)
     }
 
     fn network_number(&self, name: &str) -> Result<u32, Problem> {
@@ -191,7 +200,11 @@ impl<'a> Builder<'a> {
             Place::Port(port) => Some(port.0),
             Place::Host(_) => None,
         };
-        let content = (spec.spoof_check, &spec.addresses, &within, port);
+        let part = self.policies.endpoint(network, spec, self.previous)?;
+        if part.policy.as_ref().is_some_and(|policy| policy.groups.is_some()) {
+            self.tracked.insert(network);
+        }
+        let content = (spec.spoof_check, &spec.addresses, &within, port, &part.key);
         let number = self.objects.object(Kind::Endpoint, &(&spec.network, spec.mac), &content)?;
         for (&address, &subnet) in spec.addresses.iter().zip(&numbers) {
             if self.addresses.insert((network, address), Owner { hop: number, subnet }).is_some() {
@@ -222,6 +235,8 @@ impl<'a> Builder<'a> {
             addresses: spec.addresses.as_slice().into(),
             numbers: numbers.into(),
             subnets: subnets.into(),
+            groups: part.groups,
+            policy: part.policy,
         };
         put(&mut self.endpoints, number, endpoint);
         Ok(())
@@ -317,7 +332,17 @@ impl<'a> Builder<'a> {
         let members: Vec<_> =
             self.members.iter().map(|(&(network, host), &tunnel)| (Key::address(network, host), tunnel)).collect();
         let vnis: Vec<_> = self.vnis.iter().map(|(&vni, &network)| (Key::new(0, vni.into()), network)).collect();
+        let tracked: Vec<u32> = self.tracked.iter().copied().collect();
+        let names: Vec<&str> =
+            tracked.iter().map(|number| self.spec.networks[*number as usize].name.as_str()).collect();
+        let (policies, numbers) = self.policies.finish(&names, self.previous, self.spec.connections.0);
+        for (network, number) in tracked.iter().zip(numbers) {
+            self.networks[*network as usize].tracker = number;
+        }
+        let has_policies = self.endpoints.iter().flatten().any(|endpoint| endpoint.policy.is_some());
         Ok(Tables {
+            policies,
+            has_policies,
             prefixes,
             objects: self.objects.finish(),
             networks: self.networks.into(),

@@ -8,6 +8,8 @@ use thiserror::Error;
 use super::lpm::Full;
 use crate::PortId;
 use crate::packet::Mac;
+use crate::policy::acl::AclError;
+use crate::policy::group::GroupError;
 use crate::spec::{EndpointSpec, Prefix, RouteSpec};
 
 /// An entry of a spec.
@@ -160,6 +162,24 @@ pub enum Problem {
     /// More than there is memory for.
     #[error(transparent)]
     Memory(Full),
+    /// Two groups of a network have one name.
+    #[error("another security group of the network is called {0}")]
+    GroupTaken(String),
+    /// Two lists of a network have one name.
+    #[error("another ACL of the network is called {0}")]
+    AclTaken(String),
+    /// No such group.
+    #[error("the network has no security group {0}")]
+    NoGroup(String),
+    /// No such list.
+    #[error("the network has no ACL {0}")]
+    NoAcl(String),
+    /// Groups that cannot be.
+    #[error(transparent)]
+    Group(GroupError),
+    /// A list that cannot be.
+    #[error(transparent)]
+    Acl(AclError),
     /// Not a rate.
     #[error("{0} is not in 1 to 1000000000")]
     Rate(u32),

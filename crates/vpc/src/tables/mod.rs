@@ -12,10 +12,12 @@ mod error;
 mod exact;
 pub mod lpm;
 mod objects;
+mod policy;
 mod prefixes;
 mod tunnel;
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 pub use error::{Entry, Problem, SpecError};
 pub(crate) use exact::fold;
@@ -28,6 +30,9 @@ use softdpu_sys::prefetch;
 
 use crate::PortId;
 use crate::packet::Mac;
+use crate::policy::EndpointPolicy;
+use crate::policy::connections::Connections;
+use crate::policy::group::GroupId;
 use crate::spec::{ServiceLimit, SubnetSpec, UnderlaySpec};
 
 /// The number of an endpoint, a next hop or a tunnel that is none.
@@ -52,6 +57,9 @@ pub struct Tables {
     members: Exact<u32>,
     underlay: Option<UnderlaySpec>,
     services: ServiceLimit,
+    policies: policy::Policies,
+    /// Whether an endpoint here is in a group or has a list.
+    has_policies: bool,
 }
 
 /// A network.
@@ -64,6 +72,8 @@ pub(crate) struct Network {
     pub dns: Box<[IpAddr]>,
     /// The object that is its routes.
     pub routes: u32,
+    /// Its number among those that have connections; [`NONE`] without.
+    tracker: u32,
 }
 
 /// An endpoint. Its next hop has the same number.
@@ -78,6 +88,10 @@ pub(crate) struct Endpoint {
     numbers: Box<[u32]>,
     /// Where its addresses are, in their order, each once.
     pub subnets: Box<[SubnetSpec]>,
+    /// The security groups that it is in.
+    pub groups: Box<[GroupId]>,
+    /// What is allowed to and from it, where it is at a port of this node; None: everything.
+    pub policy: Option<Arc<EndpointPolicy>>,
 }
 
 impl Endpoint {
@@ -219,6 +233,29 @@ impl Tables {
     #[inline]
     pub(crate) fn underlay(&self) -> Option<&UnderlaySpec> {
         self.underlay.as_ref()
+    }
+
+    /// Whether the software tier has to be asked about packets that no flow decides.
+    #[inline]
+    pub(crate) fn has_policies(&self) -> bool {
+        self.has_policies
+    }
+
+    /// How many connections there are of endpoints in groups, and what was counted; None where there are no such endpoints.
+    pub fn connection_stats(&self) -> Option<(usize, crate::policy::conntrack::Stats)> {
+        self.connections().map(Connections::stats)
+    }
+
+    /// The connections of endpoints in groups.
+    #[inline]
+    pub(crate) fn connections(&self) -> Option<&Connections> {
+        self.policies.connections.as_deref()
+    }
+
+    /// The number by which connections know a network.
+    #[inline]
+    pub(crate) fn tracker_of(&self, network: u32) -> Option<u32> {
+        self.network(network).map(|network| network.tracker).filter(|number| *number != NONE)
     }
 
     pub(crate) fn services(&self) -> ServiceLimit {

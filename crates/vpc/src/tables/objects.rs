@@ -1,6 +1,8 @@
 //! Objects that flows are computed from, each with a number and a version (Zephyrus §4.3).
 //!
-//! A flow is computed from few things: the endpoint it comes from, the endpoint or the routes by which its destination was found.
+//! A flow is computed from few things: the endpoint it comes from, the endpoint or the routes by which its destination was found,
+//! the endpoint that it goes to. Security groups and access control lists are objects, too; the version of an endpoint follows those
+//! of its own.
 //! Tables that are built after others give what is the same the same number and version, and what has changed another version;
 //! so a flow is known to be computed from what is in force by comparing a few words.
 //!
@@ -27,7 +29,7 @@ const MOST: usize = 1 << NUMBER_BITS;
 static BUILDS: AtomicU64 = AtomicU64::new(1);
 
 /// An object's number with its version. 0 is the stamp of nothing, which never changes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Stamp(u64);
 
 impl Stamp {
@@ -55,6 +57,11 @@ pub(super) enum Kind {
     Way,
     /// All that finds destinations in a network which are no endpoint's.
     Routes,
+    /// A security group, whatever its rules are.
+    GroupName,
+    /// Its rules.
+    Group,
+    Acl,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -140,6 +147,11 @@ impl<'a> Numbering<'a> {
         self.stamps[at] = stamp;
         self.known.insert(identity, Known { number, content });
         Ok(number)
+    }
+
+    /// Of an object that has its number.
+    pub fn stamp(&self, number: u32) -> Stamp {
+        self.stamps.get(number as usize).copied().unwrap_or_default()
     }
 
     fn fresh(&self, number: u32) -> Stamp {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use etherparse::PacketBuilder;
 use softdpu_vpc::spec::{
-    EndpointSpec, NeighborSpec, NetworkSpec, Place, RouteSpec, ServiceLimit, Spec, SubnetSpec, UnderlaySpec,
-    VXLAN_PORT, Via,
+    ConnectionLimit, EndpointSpec, NeighborSpec, NetworkSpec, Place, RouteSpec, ServiceLimit, Spec, SubnetSpec,
+    UnderlaySpec, VXLAN_PORT, Via,
 };
 use softdpu_vpc::{Checksum, DropReason, Head, Mac, Packet, PortId, Tables, Verdict, Vpc};
 
@@ -50,6 +50,7 @@ fn network(name: &str, vni: u32) -> NetworkSpec {
         gateway_mac: GATEWAY,
         mtu: 1500,
         dns: vec![ip("10.0.0.1")],
+        policy: Default::default(),
     }
 }
 
@@ -78,6 +79,7 @@ pub fn spec(family: Family, node: u8) -> Spec {
         place,
         mtu: None,
         spoof_check,
+        policy: Default::default(),
     };
     Spec {
         networks: vec![network("red", RED_VNI), network("blue", BLUE_VNI)],
@@ -111,6 +113,7 @@ pub fn spec(family: Family, node: u8) -> Spec {
         }),
         neighbors: vec![NeighborSpec { host: vtep(family, other), mac: Mac([2, 0, 0, 0, 0, other]) }],
         services: ServiceLimit::default(),
+        connections: ConnectionLimit(1024),
     }
 }
 

@@ -4,8 +4,13 @@ use std::sync::Arc;
 
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
-use softdpu_vpc::spec::{EndpointSpec, Place, RouteSpec, ServiceLimit, Spec, SubnetSpec, Via};
-use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId, Segmentation, SegmentationKind, Tables, Verdict, Vpc};
+use softdpu_vpc::policy::acl::{AclSpec, Action, RuleSpec};
+use softdpu_vpc::policy::{Ports, Service};
+use softdpu_vpc::spec::{
+    EndpointSpec, NamedAcl, Place, RouteSpec, RulePeer, SecurityGroupSpec, SecurityRule, ServiceLimit, Spec,
+    SubnetSpec, Via,
+};
+use softdpu_vpc::{Checksum, Head, Packet, PortId, Segmentation, SegmentationKind, Tables, Verdict, Vpc};
 
 use super::*;
 
@@ -28,6 +33,8 @@ pub struct Sent {
     /// None: UDP.
     tcp_flags: Option<u8>,
     port: u16,
+    /// It goes from where the others go to.
+    is_reply: bool,
     hops: u8,
     payload: usize,
     /// A byte that is another.
@@ -46,13 +53,25 @@ pub fn sent() -> impl Strategy<Value = Sent> {
     let length = prop_oneof![6 => Just(0isize), 1 => -60isize..0, 1 => 1isize..30];
     let checksum = prop_oneof![4 => Just(0u8), 3 => 1u8..4];
     let who = (0..SOURCES.len(), 0..TO_V4.len(), any::<bool>());
-    (who, flags, 0u16..2, hops, payload, change, length, checksum, prop::bool::weighted(0.05)).prop_map(
-        |((source, destination, is_ipv6), tcp_flags, port, hops, payload, change, length, checksum, cut)| Sent {
+    let ports = (0u16..2, prop::bool::weighted(0.4));
+    (who, flags, ports, hops, payload, change, length, checksum, prop::bool::weighted(0.05)).prop_map(
+        |(
+            (source, destination, is_ipv6),
+            tcp_flags,
+            (port, is_reply),
+            hops,
+            payload,
+            change,
+            length,
+            checksum,
+            cut,
+        )| Sent {
             source,
             destination,
             is_ipv6,
             tcp_flags,
             port,
+            is_reply,
             hops,
             payload,
             change,
@@ -77,14 +96,16 @@ impl Sent {
             builder.ipv4(octets(v4).0, octets(TO_V4[self.destination]).0, self.hops)
         };
         let payload = vec![0x5a; self.payload];
+        let ports = |client: u16, server: u16| if self.is_reply { (server, client) } else { (client, server) };
+        let (tcp, udp) = (ports(4000 + self.port, 80), ports(4000 + self.port, 5000));
         let mut frame = Vec::new();
         match self.tcp_flags {
             Some(flags) => {
-                builder.tcp(4000 + self.port, 80, 1, 1000).write(&mut frame, &payload).expect("a vector");
+                builder.tcp(tcp.0, tcp.1, 1, 1000).write(&mut frame, &payload).expect("a vector");
                 let at = if self.is_ipv6 { 14 + 40 } else { 14 + 20 };
                 frame[at + 13] = flags;
             }
-            None => builder.udp(4000 + self.port, 5000).write(&mut frame, &payload).expect("a vector"),
+            None => builder.udp(udp.0, udp.1).write(&mut frame, &payload).expect("a vector"),
         }
         if let Some((at, value)) = self.change
             && let Some(byte) = frame.get_mut(at)
@@ -112,7 +133,7 @@ impl Sent {
 }
 
 /// Changes of the site: each is there, or not.
-pub const CHANGES: u32 = 15;
+pub const CHANGES: u32 = 22;
 
 /// Node 1 with the changes whose bits are set in `changes`. All of them go together.
 pub fn site(family: Family, changes: u32) -> Spec {
@@ -193,7 +214,40 @@ pub fn site(family: Family, changes: u32) -> Spec {
         spec.networks.reverse();
         spec.endpoints.retain(|endpoint| endpoint.network != "blue" || endpoint.mac != mac(2));
     }
+    policies(&mut spec, set);
     spec
+}
+
+/// The groups and the list of network red, who is in them, and what changes of that.
+fn policies(spec: &mut Spec, set: impl Fn(u32) -> bool) {
+    let rule = |peer, service| SecurityRule { peer, service };
+    let service = if set(17) { Service::udp(Ports::one(5000)) } else { Service::tcp(Ports::one(80)) };
+    let web = SecurityGroupSpec { name: "web".into(), ingress: vec![rule(RulePeer::Any, service)], egress: None };
+    let inside = RulePeer::Prefix("10.0.0.0/24".parse().expect("prefix"));
+    let db = SecurityGroupSpec {
+        name: "db".into(),
+        ingress: vec![rule(RulePeer::Group("web".into()), Service::Any)],
+        egress: Some(vec![rule(inside, Service::Any), rule(RulePeer::Group("web".into()), Service::tcp(Ports::ALL))]),
+    };
+    let deny = |priority, port| RuleSpec {
+        priority,
+        action: Action::Deny,
+        source: None,
+        destination: None,
+        service: Service::Tcp { source: Ports::one(port), destination: Ports::ALL },
+    };
+    let list = AclSpec { rules: vec![deny(1, if set(20) { 80 } else { 4001 })], default: Action::Allow };
+    for network in spec.networks.iter_mut().filter(|network| network.name == "red") {
+        network.policy.groups = vec![web.clone(), db.clone()];
+        network.policy.acls = vec![NamedAcl { name: "list".into(), list: list.clone() }];
+    }
+    let members = [(15, 1, "web"), (16, 2, "db"), (18, 4, "web"), (21, 3, "web"), (21, 3, "db")];
+    for endpoint in spec.endpoints.iter_mut().filter(|endpoint| endpoint.network == "red") {
+        let is_in = |&(change, last, _): &(u32, u8, &str)| set(change) && endpoint.mac == mac(last);
+        endpoint.policy.groups =
+            members.iter().filter(|member| is_in(member)).map(|(.., name)| (*name).into()).collect();
+        endpoint.policy.acl = (set(19) && endpoint.mac == mac(1)).then(|| "list".into());
+    }
 }
 
 /// A batch, and what changes before it.
@@ -207,35 +261,42 @@ pub struct Step {
 
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let change = prop_oneof![3 => Just(None), 2 => (0..CHANGES).prop_map(Some)];
-    let step = (prop::collection::vec(sent(), 1..24), change, prop::bool::weighted(0.1))
+    let step = (prop::collection::vec(sent(), 1..17), change, prop::bool::weighted(0.1))
         .prop_map(|(batch, change, anew)| Step { batch, change, anew });
     prop::collection::vec(step, 1..24)
 }
 
+/// Nanoseconds between batches: after a few of them flows of connections ask again.
+const PAUSE: u64 = 25_000_000;
+
 /// Sends the batches to `vpc`, which begins with tables of `site(family, 0)`, and to one without flows, while tables change.
+/// Batches are no longer than what one computes anew.
 /// An error says where the two differ.
 pub fn compare(vpc: &mut Vpc, family: Family, steps: &[Step]) -> Result<(), String> {
     let mut changes = 0;
+    let build = |spec: &Spec| Arc::new(Tables::build(spec).expect("a good spec"));
+    // Its connections are its own.
+    let mut plain = Vpc::with_flows(build(&site(family, 0)), 0);
+    let mut now = 0;
     for Step { batch, change, anew } in steps {
+        now += PAUSE;
         if let Some(change) = change {
             changes ^= 1 << change;
             let spec = site(family, changes);
-            let tables = if *anew { Tables::build(&spec) } else { vpc.tables().rebuild(&spec) };
-            vpc.replace(Arc::new(tables.expect("a good spec")));
+            for vpc in [&mut *vpc, &mut plain] {
+                let rebuild = |tables: &Tables| Arc::new(tables.rebuild(&spec).expect("a good spec"));
+                let tables = if *anew { build(&spec) } else { rebuild(vpc.tables()) };
+                vpc.replace(tables);
+            }
         }
-        let mut plain = Vpc::with_flows(Arc::clone(vpc.tables()), 0);
         let mut packets: Vec<Packet> = batch.iter().map(Sent::packet).collect();
         let mut verdicts = Vec::new();
-        vpc.forward(0, &mut packets, &mut verdicts);
+        vpc.forward(now, &mut packets, &mut verdicts);
         assert_eq!(verdicts.len(), batch.len());
         for ((sent, packet), verdict) in batch.iter().zip(&packets).zip(verdicts) {
-            // More flows are stale than a batch computes anew.
-            if verdict == Verdict::Drop(DropReason::Recomputing) && batch.len() > 16 {
-                continue;
-            }
             let mut alone = [sent.packet()];
             let mut expected = Vec::new();
-            plain.forward(0, &mut alone, &mut expected);
+            plain.forward(now, &mut alone, &mut expected);
             if verdict != expected[0] {
                 return Err(format!("{verdict:?}, without flows {:?}: {sent:?}, changes {changes:b}", expected[0]));
             }

@@ -5,6 +5,7 @@
 //! another host, behind the underlay.
 
 mod mac;
+mod policy;
 pub(super) mod read;
 mod rules;
 
@@ -19,6 +20,8 @@ use super::site::{Device, DeviceKind, Node, Site, SocketAccess};
 use super::units::{BitsPerSecond, Bytes};
 
 pub use mac::{MacAddress, MacError};
+pub(super) use policy::change as policy_change;
+pub use policy::{Acl, AclAction, AclRule, Direction, GroupRule, PolicyChange, PortRange, Protocol, SecurityGroup};
 
 /// The largest frame's payload that a network without an underlay carries where it does not say: Ethernet's own.
 pub const DEFAULT_MTU: u16 = 1500;
@@ -133,6 +136,12 @@ pub struct Network {
     /// Its guests on other hosts.
     #[serde(default, rename = "endpoint", skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<Endpoint>,
+    /// What its guests may be allowed: groups that they are in,
+    #[serde(default, rename = "security-group", skip_serializing_if = "Vec::is_empty")]
+    pub security_groups: Vec<SecurityGroup>,
+    /// and lists that they name.
+    #[serde(default, rename = "acl", skip_serializing_if = "Vec::is_empty")]
+    pub acls: Vec<Acl>,
 }
 
 /// A subnet of a network.
@@ -191,6 +200,9 @@ pub struct Endpoint {
     pub mac: MacAddress,
     /// The tunnel end point of the host it is on.
     pub host: IpAddr,
+    /// The security groups of the network that it is in; their rules for it are its own host's.
+    #[serde(default, rename = "security-groups", skip_serializing_if = "Vec::is_empty")]
+    pub security_groups: Vec<String>,
 }
 
 /// Where a device attaches to a network: what `device.virtio-net` and `device.tap` have in common.
@@ -214,6 +226,12 @@ pub struct NetworkPort {
     /// The most it may send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateLimit>,
+    /// The security groups of the network that it is in; without one, everything passes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub security_groups: Vec<String>,
+    /// The access control list of the network that is asked about what it sends and what is sent to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub acl: Option<String>,
 }
 
 /// `rate` of a port: the most it may send, in packets, in bits, or both; a token bucket each.

@@ -90,12 +90,14 @@ pub(in crate::config) fn network(reader: Reader<'_>) -> Network {
         mtu: reader.integer("mtu", SMALLEST_MTU..=LARGEST_MTU),
         dns: addresses(&reader, "dns").unwrap_or_default(),
         endpoints: reader.tables("endpoint", &schema::ENDPOINT).into_iter().map(endpoint).collect(),
+        security_groups: policy::security_groups(&reader),
+        acls: policy::acls(&reader),
     };
     reader.finish();
     network
 }
 
-fn prefix(text: &str) -> Result<IpNet, String> {
+pub(super) fn prefix(text: &str) -> Result<IpNet, String> {
     let prefix: IpNet = text.parse().map_err(|_| match text.parse::<IpAddr>() {
         Ok(address) => format!("add the prefix length: \"{address}/{}\"", if address.is_ipv4() { 24 } else { 64 }),
         Err(_) => String::new(),
@@ -140,6 +142,7 @@ pub(in crate::config) fn endpoint(reader: Reader<'_>) -> Endpoint {
         addresses: addresses(&reader, "address").unwrap_or_default(),
         mac: mac(&reader).unwrap_or_default(),
         host: reader.converted("host", WHAT_ADDRESS, unicast).unwrap_or(IpAddr::V4(0.into())),
+        security_groups: policy::memberships(&reader),
     };
     reader.finish();
     endpoint
@@ -182,6 +185,8 @@ fn port(reader: &Reader<'_>) -> NetworkPort {
         mtu: reader.integer("mtu", SMALLEST_MTU..=LARGEST_MTU),
         spoof_check: reader.boolean("spoof-check").unwrap_or(true),
         rate: reader.table("rate", &schema::RATE).map(rate),
+        security_groups: policy::memberships(reader),
+        acl: reader.name("acl"),
     }
 }
 

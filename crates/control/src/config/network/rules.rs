@@ -37,6 +37,7 @@ impl Site {
             network.check_gateways(&place, problems);
             self.check_network_tenant(&place, network, problems);
             self.check_network_mtu(&place, network, problems);
+            network.check_policies(&place, problems);
             self.check_members(index, network, problems);
         }
         for (index, device) in self.devices.iter().enumerate() {
@@ -115,6 +116,7 @@ impl Site {
         for (number, endpoint) in network.endpoints.iter().enumerate() {
             let place = format!("network[{index}].endpoint[{number}]");
             self.check_endpoint_host(&place, endpoint, problems);
+            network.check_membership(&place, &endpoint.security_groups, None, problems);
             let owner = format!("the endpoint on {}", endpoint.host);
             owners.admit(&place, &endpoint.addresses, endpoint.mac, &owner, problems);
         }
@@ -191,6 +193,7 @@ impl Site {
                 .expected(format!("one of tenant `{tenant}`")),
             );
         }
+        network.check_membership(place, &port.security_groups, port.acl.as_deref(), problems);
         self.check_port_mtu(place, port, network, problems);
     }
 

@@ -91,6 +91,7 @@ fn everything_that_can_be_written_is_read() {
         addresses: vec![ip("10.0.0.9"), ip("fd00:5d::9")],
         mac: MacAddress([2, 0x5d, 0, 0, 0, 9]),
         host: ip("2001:db8::2"),
+        security_groups: Vec::new(),
     };
     assert_eq!(network.endpoints, [endpoint]);
     let DeviceKind::VirtioNet(net) = &site.devices[0].kind else { panic!() };

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::{Change, EndpointChange, add_device, grow};
-use crate::config::{Bytes, Device, Endpoint, Network, Site, Volume};
+use crate::config::{Bytes, Device, Endpoint, Network, PolicyChange, Site, Volume};
 
 /// The format. Members may be added that are left out where they are empty.
 pub(super) const FORMAT: u32 = 1;
@@ -28,6 +28,9 @@ pub(super) struct Overlay {
     /// Of the site file's networks.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     endpoints: BTreeMap<String, Members>,
+    /// Likewise: all groups and lists, in the place of those of the site file.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    policies: BTreeMap<String, PolicyChange>,
 }
 
 /// What was changed of a network's guests on other hosts.
@@ -61,6 +64,7 @@ impl Default for Overlay {
             networks: BTreeMap::new(),
             removed_networks: BTreeSet::new(),
             endpoints: BTreeMap::new(),
+            policies: BTreeMap::new(),
         }
     }
 }
@@ -78,6 +82,9 @@ impl Overlay {
             if let Some(Members { added, removed }) = self.endpoints.get(&network.name) {
                 let gone: Vec<IpAddr> = removed.iter().copied().collect();
                 network.change_endpoints(added, &gone);
+            }
+            if let Some(policy) = self.policies.get(&network.name) {
+                network.change_policy(policy);
             }
         }
         site.networks.extend(self.networks.values().cloned());
@@ -113,6 +120,7 @@ impl Overlay {
             }
             Change::NetworkRemove { name } => {
                 self.endpoints.remove(&name);
+                self.policies.remove(&name);
                 if self.networks.remove(&name).is_none() {
                     self.removed_networks.insert(name);
                 }
@@ -127,6 +135,10 @@ impl Overlay {
                     self.endpoints.remove(&network);
                 }
             }
+            Change::NetworkPolicy(change) => match self.networks.get_mut(&change.network) {
+                Some(made) => made.change_policy(&change),
+                None => drop(self.policies.insert(change.network.clone(), change)),
+            },
             Change::QueueMove(_) => {}
         }
     }

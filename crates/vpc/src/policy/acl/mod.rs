@@ -29,7 +29,7 @@ pub enum Action {
 }
 
 /// A list as it is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AclSpec {
     /// In any order, at most [`RULES`].
     pub rules: Vec<RuleSpec>,
@@ -38,7 +38,7 @@ pub struct AclSpec {
 }
 
 /// A rule. All that it asks for has to hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RuleSpec {
     /// The least is tried first; of two with the same, the one written first.
     pub priority: u32,

@@ -29,6 +29,18 @@ pub struct Handle {
     pub(super) generation: u32,
 }
 
+impl Handle {
+    /// Its place in the table.
+    pub(crate) fn slot(self) -> u32 {
+        self.slot
+    }
+
+    /// Which of those that were in this place, never 0.
+    pub(crate) fn generation(self) -> u32 {
+        self.generation
+    }
+}
+
 /// A packet's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tracked {

@@ -34,7 +34,7 @@ pub const GROUPS: usize = 16;
 pub struct GroupId(pub u32);
 
 /// A group as it is written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct GroupSpec {
     /// What peers may send to members.
     pub ingress: Vec<GroupRule>,
@@ -43,7 +43,7 @@ pub struct GroupSpec {
 }
 
 /// Something that is allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupRule {
     /// With whom.
     pub peer: Peer,
@@ -52,7 +52,7 @@ pub struct GroupRule {
 }
 
 /// Who is at the other end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
     /// Anybody.
     Any,

@@ -4,6 +4,80 @@ use super::{SMALL, check};
 
 /// What is appended to [`SMALL`], and `line:column: message (help)`. The addition begins in line 10.
 const BROKEN: &[(&str, &str)] = &[
+    // Security groups and access control lists
+    (
+        r#"[[network]]
+name = "n"
+vni = 7
+cidr = "10.0.0.0/16"
+[[network.security-group]]
+name = "web"
+rule = [{ direction = "ingress", group = "wbe" }]"#,
+        r#"16:42: there is no network.security-group `wbe` (did you mean `web`?)"#,
+    ),
+    (
+        r#"[[network]]
+name = "n"
+vni = 7
+cidr = "10.0.0.0/16"
+[[network.security-group]]
+name = "web"
+rule = [{ direction = "ingress", ports = 80 }]"#,
+        r#"16:42: `ports` means nothing without `protocol = "tcp"` or "udp""#,
+    ),
+    (
+        r#"[[network]]
+name = "n"
+vni = 7
+cidr = "10.0.0.0/16"
+[[network.security-group]]
+name = "web"
+rule = [{ direction = "ingres" }]"#,
+        r#"16:23: `direction` in [[network.security-group.rule]]: found the string "ingres", expected `ingress` or `egress` (did you mean `ingress`?)"#,
+    ),
+    (
+        r#"[[network]]
+name = "n"
+vni = 7
+cidr = "10.0.0.0/16"
+[[network.security-group]]
+name = "web"
+rule = [{ direction = "egress", protocol = "icmp", cidr = "fd00::/8" }]"#,
+        r#"16:59: no packet can match: fd00::/8 is not of the address family of the rule's protocol (icmp is for IPv4, icmpv6 for IPv6)"#,
+    ),
+    (
+        r#"[[network]]
+name = "n"
+vni = 7
+cidr = "10.0.0.0/16"
+[[network.security-group]]
+name = "web"
+[[network.security-group]]
+name = "web""#,
+        r#"17:8: the network has a second security group `web` (give each a name of its own)"#,
+    ),
+    (
+        r#"[[network]]
+name = "n"
+vni = 7
+cidr = "10.0.0.0/16"
+[[network.acl]]
+name = "edge"
+rule = [{ priority = 1 }]"#,
+        r#"16:9: `action` is missing in [[network.acl.rule]] (add `action = "allow"`)"#,
+    ),
+    (
+        r#"[[network]]
+name = "n"
+vni = 7
+cidr = "10.0.0.0/16"
+[[network.acl]]
+name = "edge"
+[[device]]
+name = "d"
+tap = { network = "n", address = "10.0.0.2", interface = "t0", acl = "egde" }"#,
+        r#"18:70: there is no network.acl `egde` (did you mean `edge`?)"#,
+    ),
     // Networks: keys, types and ranges
     (
         r#"[[network]]
@@ -31,7 +105,7 @@ name = "n"
 vni = 7
 cdir = "10.0.0.0/8"
 cidr = "10.0.0.0/8""#,
-        r#"13:1: unknown key in [[network]]: found `cdir`, expected `name`, `tenant`, `vni`, `cidr`, `gateway`, `mtu`, `dns` or `endpoint` (did you mean `cidr`?)"#,
+        r#"13:1: unknown key in [[network]]: found `cdir`, expected `name`, `tenant`, `vni`, `cidr`, `gateway`, `mtu`, `dns`, `endpoint`, `security-group` or `acl` (did you mean `cidr`?)"#,
     ),
     (
         r#"[[network]]
@@ -422,7 +496,7 @@ virtio-net = { network = "vcp", address = "10.0.0.3" }"#,
         r#"[[device]]
 name = "d"
 virtio-net = { network = "vpc", addresses = "10.0.0.3", address = "10.0.0.3" }"#,
-        r#"12:33: unknown key in device.virtio-net: found `addresses`, expected `network`, `address`, `mac`, `queues`, `queue-size`, `packed`, `mtu`, `spoof-check`, `rate`, `socket`, `socket-owner`, `socket-group` or `socket-mode` (did you mean `address`?)"#,
+        r#"12:33: unknown key in device.virtio-net: found `addresses`, expected `network`, `address`, `mac`, `queues`, `queue-size`, `packed`, `mtu`, `spoof-check`, `rate`, `security-groups`, `acl`, `socket`, `socket-owner`, `socket-group` or `socket-mode` (did you mean `address`?)"#,
     ),
     (
         r#"[[device]]
@@ -631,7 +705,7 @@ tap = { network = "vpc", address = "10.0.0.3", interface = "tap%d" }"#,
         r#"[[device]]
 name = "d"
 tap = { network = "vpc", address = "10.0.0.3", interface = "t0", socket = "x" }"#,
-        r#"12:66: unknown key in device.tap: found `socket`, expected `network`, `address`, `interface`, `mac`, `queues`, `mtu`, `spoof-check` or `rate`"#,
+        r#"12:66: unknown key in device.tap: found `socket`, expected `network`, `address`, `interface`, `mac`, `queues`, `mtu`, `spoof-check`, `rate`, `security-groups` or `acl`"#,
     ),
     (
         r#"[[device]]

@@ -1,0 +1,283 @@
+//! A node's connections, one table for all its cores, and what lets flows go by without asking it.
+//!
+//! A guest's interface is served by several cores, so the two directions of a connection are met by different ones. The table is
+//! behind a lock, which only packets take that no flow carries: the first ones of a connection, those that open and close it,
+//! and now and then one of a flow, so that the table knows that it lives.
+//!
+//! ```text
+//!   flow ─ slot, generation ─► gate of the slot: generation │ until      open: the flow decides, nobody is asked
+//!                                 ▲ opened by who asks: the connection may go on without being asked, for a while
+//!                                 ▲ closed by the end of the connection, and by a FIN or RST, before anything else is decided
+//! ```
+//!
+//! So the flows of both directions end with their connection on all cores at once, whoever met the end of it. They are not
+//! looked for; they find out.
+//!
+//! **Changes.** A connection has the versions of its two ends by which it was admitted. Where these are others now, its first
+//! packet is put to the rules once more, as it was; if they do not allow it any longer, no packet passes, either way.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::conntrack::{
+    Config, Conntrack, Content, Direction, Ended, Look, Refused, Stats, Subject, TcpState, Timeouts, Tracked,
+};
+use super::group::{Admission, EndpointGroups, GroupId, Way};
+use super::tuple::Tuple;
+use crate::flow;
+use crate::tables::Stamp;
+use crate::verdict::DropReason;
+
+/// The clock of gates, as a power of two of nanoseconds: about a millisecond.
+const TICK: u32 = 20;
+/// How long flows go on without the table being asked, ticks: 67 ms. Far less than any timeout, and than it takes to send as
+/// much of a TCP connection as sequence numbers can tell apart.
+const OPEN: u32 = 64;
+/// Steps of aging with each question.
+const AGING: usize = 4;
+
+/// The connections of a node.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    /// By slot: the generation of the connection there, and until when its flows need not ask.
+    gates: Box<[AtomicU64]>,
+    table: Mutex<Table>,
+}
+
+#[derive(Debug)]
+struct Table {
+    tracker: Conntrack,
+    /// By slot: the versions of both ends, of the one that opened it first, when it was last admitted.
+    admitted: Box<[[Stamp; 2]]>,
+    /// Numbers of networks in the tracker, by name.
+    networks: HashMap<String, u32>,
+    /// Empty between questions, kept for its room.
+    ended: Vec<Ended>,
+}
+
+/// One end of a packet's way, as the rules see it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End<'a> {
+    /// Its own rules, where it is at a port of this node and in groups.
+    pub rules: Option<&'a EndpointGroups>,
+    /// The groups that its address is in.
+    pub member_of: &'a [GroupId],
+    /// The version of all this.
+    pub stamp: Stamp,
+}
+
+/// A connection that flows may belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Link {
+    pub slot: u32,
+    pub generation: u32,
+}
+
+/// What the rules and the connections say about a packet that passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passage {
+    /// So do all of its flow.
+    All,
+    /// So do those of its flow, as long as the connection's gate is open.
+    Linked(Link),
+    /// This one.
+    Once,
+}
+
+impl Passage {
+    /// What a flow is kept with; None: none is kept.
+    pub fn link(self) -> Option<Link> {
+        match self {
+            Passage::All => Some(Link { slot: flow::NONE, generation: 0 }),
+            Passage::Linked(link) => Some(link),
+            Passage::Once => None,
+        }
+    }
+}
+
+/// Whether two ends allow a packet from one to the other.
+fn allow(from: &End<'_>, to: &End<'_>, tuple: &Tuple) -> Result<(), DropReason> {
+    let denies = |rules: Option<&EndpointGroups>, way, peer| {
+        rules.is_some_and(|rules| rules.admit(way, tuple, peer) == Admission::Denied)
+    };
+    if denies(from.rules, Way::Egress, to.member_of) || denies(to.rules, Way::Ingress, from.member_of) {
+        return Err(DropReason::SecurityGroup);
+    }
+    Ok(())
+}
+
+fn tick(now: u64) -> u32 {
+    (now >> TICK) as u32
+}
+
+impl Connections {
+    /// A table of so many connections; some 220 bytes each.
+    pub fn new(capacity: u32) -> Connections {
+        let capacity = capacity.max(1) as usize;
+        let config = Config {
+            capacity,
+            shares: Vec::new(),
+            timeouts: Timeouts::default(),
+            // After a restart, or on the node that a guest has moved to, connections go on that the rules allow.
+            pickup: true,
+            // Most segments are carried by flows, and not shown.
+            any_reset: true,
+        };
+        let table = Table {
+            tracker: Conntrack::new(config),
+            admitted: vec![[Stamp::default(); 2]; capacity].into(),
+            networks: HashMap::new(),
+            ended: Vec::new(),
+        };
+        Connections { gates: (0..capacity).map(|_| AtomicU64::new(0)).collect(), table: Mutex::new(table) }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // Nothing panics with the lock held; a table after one that did is as good as any.
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on these networks have connections, and an equal share of the table each. Their numbers, in their order.
+    pub fn set_networks(&self, names: &[&str]) -> Vec<u32> {
+        let mut table = self.table();
+        let Table { tracker, networks, ended, .. } = &mut *table;
+        networks.retain(|name, number| {
+            let stays = names.contains(&name.as_str());
+            if !stays {
+                tracker.forget(*number, ended);
+            }
+            stays
+        });
+        for name in names {
+            if !networks.contains_key(*name) {
+                let is_free = |number: &u32| networks.values().all(|taken| taken != number);
+                let number = (0..).find(is_free).unwrap_or_default();
+                networks.insert((*name).to_owned(), number);
+            }
+        }
+        let numbers: Vec<u32> = names.iter().filter_map(|name| networks.get(*name).copied()).collect();
+        let share = (self.gates.len() / names.len().max(1)) as u32;
+        let mut shares = vec![0; numbers.iter().max().map_or(0, |most| *most as usize + 1)];
+        numbers.iter().for_each(|number| shares[*number as usize] = share);
+        tracker.set_shares(&shares);
+        self.close_ended(&mut table);
+        numbers
+    }
+
+    /// Decides about a packet at `now`, nanoseconds. `is_current` tells whether a version is in force.
+    ///
+    /// # Errors
+    /// Why it is dropped.
+    pub fn ask(
+        &self,
+        now: u64,
+        subject: &Subject,
+        tuple: &Tuple,
+        (from, to): (&End<'_>, &End<'_>),
+        is_current: impl Fn(Stamp) -> bool,
+    ) -> Result<Passage, DropReason> {
+        let mut table = self.table();
+        let answer = match subject {
+            Subject::Segment(segment) => {
+                let Table { tracker, admitted, ended, .. } = &mut *table;
+                tracker.age(now, AGING, ended);
+                let found = match tracker.look(segment, now, ended) {
+                    Ok(Look::Known(tracked)) => {
+                        let (first, second, tuple) = match tracked.direction {
+                            Direction::Original => (from, to, *tuple),
+                            Direction::Reply => (to, from, tuple.reversed()),
+                        };
+                        let (slot, stamps) = (tracked.handle.slot() as usize, [first.stamp, second.stamp]);
+                        if admitted[slot] == stamps {
+                            Ok(tracked)
+                        } else {
+                            allow(first, second, &tuple).map(|()| {
+                                admitted[slot] = stamps;
+                                tracked
+                            })
+                        }
+                    }
+                    Ok(Look::New(opening)) => allow(from, to, tuple).and_then(|()| {
+                        let tracked = tracker.open(&opening, now, ended).map_err(refused)?;
+                        admitted[tracked.handle.slot() as usize] = [from.stamp, to.stamp];
+                        Ok(tracked)
+                    }),
+                    Err(why) => Err(refused(why)),
+                };
+                found.map(|tracked| self.gate(tracker, tracked, segment.content, now))
+            }
+            Subject::Error(quoted) => {
+                let known = table.tracker.related(quoted, now);
+                let is_admitted =
+                    |known: Tracked| table.admitted[known.handle.slot() as usize].iter().all(|one| is_current(*one));
+                if known.is_some_and(is_admitted) { Ok(()) } else { allow(from, to, tuple) }.map(|()| Passage::Once)
+            }
+            Subject::Untracked => allow(from, to, tuple).map(|()| Passage::Once),
+        };
+        self.close_ended(&mut table);
+        answer
+    }
+
+    /// Opens or closes the gate for flows of a connection.
+    fn gate(&self, tracker: &Conntrack, tracked: Tracked, content: Content, now: u64) -> Passage {
+        let link = Link { slot: tracked.handle.slot(), generation: tracked.handle.generation() };
+        let goes_on = match content {
+            Content::Tcp(_) => tracked.is_lasting && tracker.tcp_state(tracked.handle) == Some(TcpState::Established),
+            Content::Udp => true,
+            Content::Echo { .. } | Content::Other => false,
+        };
+        let until = if goes_on { tick(now).wrapping_add(OPEN) } else { 0 };
+        let gate = if goes_on { u64::from(link.generation) << 32 | u64::from(until) } else { 0 };
+        self.gates[link.slot as usize].store(gate, Ordering::Relaxed);
+        if goes_on { Passage::Linked(link) } else { Passage::Once }
+    }
+
+    fn close_ended(&self, table: &mut Table) {
+        for ended in table.ended.drain(..) {
+            self.gates[ended.handle.slot() as usize].store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether packets of a flow go on at `now`, nanoseconds, without a question.
+    #[inline]
+    pub fn is_open(&self, link: Link, now: u64) -> bool {
+        let Some(gate) = self.gates.get(link.slot as usize) else { return false };
+        let gate = gate.load(Ordering::Relaxed);
+        let (generation, until) = ((gate >> 32) as u32, gate as u32);
+        generation == link.generation && (until.wrapping_sub(tick(now)) as i32) > 0
+    }
+
+    /// Flows of a connection ask, from now on: something was seen that may end it.
+    pub fn close(&self, slot: u32) {
+        if let Some(gate) = self.gates.get(slot as usize) {
+            gate.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets connections whose time is over at `now`, nanoseconds: a bounded number.
+    pub fn age(&self, now: u64) {
+        let mut table = self.table();
+        let Table { tracker, ended, .. } = &mut *table;
+        tracker.age(now, 1 << 12, ended);
+        self.close_ended(&mut table);
+    }
+
+    /// How many connections there are, and what was counted.
+    pub fn stats(&self) -> (usize, Stats) {
+        let table = self.table();
+        (table.tracker.len(), table.tracker.stats().clone())
+    }
+}
+
+fn refused(why: Refused) -> DropReason {
+    match why {
+        Refused::NoConnection => DropReason::NoConnection,
+        Refused::TcpFlags => DropReason::TcpFlags,
+        Refused::Handshake => DropReason::TcpHandshake,
+        Refused::Reset => DropReason::TcpReset,
+        Refused::ShareFull => DropReason::ConnectionShareFull,
+        Refused::TableFull => DropReason::ConnectionTableFull,
+        Refused::NoShare => DropReason::NoConnectionShare,
+    }
+}

@@ -1,0 +1,150 @@
+//! Security groups and access control lists between the kernels of two hosts, changed while a connection lives.
+
+#![allow(missing_docs)]
+
+use std::fs;
+use std::time::Duration;
+
+use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Wire, wait_until};
+
+const WAIT: Duration = Duration::from_secs(30);
+const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+
+/// A host with a port in the network, and the other's port behind the underlay. The second one's is a server.
+fn site(host: &Host) -> String {
+    let (number, other) = (host.number(), host.other());
+    let groups = if number == 2 { ", security-groups = \"server\", acl = \"edge\"" } else { "" };
+    format!(
+        r#"[node]
+dataplane = {{ cores = [0] }}
+{underlay}
+[[network]]
+name = "acme"
+vni = 5001
+cidr = "10.0.0.0/16"
+gateway = "10.0.9.9"
+
+[[network.security-group]]
+name = "server"
+rule = [{{ direction = "ingress", protocol = "tcp", ports = 5201 }}]
+
+[[network.acl]]
+name = "edge"
+rule = [{{ priority = 1, action = "deny", protocol = "udp", ports = 5201 }}]
+
+[[network.endpoint]]
+address = "10.0.0.{other}"
+mac = "02:5d:00:00:00:0{other}"
+host = "{host}"
+
+[[device]]
+name = "port"
+tap = {{ network = "acme", address = "10.0.0.{number}", mac = "02:5d:00:00:00:0{number}", interface = "acme0"{groups} }}
+"#,
+        underlay = WIRE.underlay(host),
+        host = WIRE.address(other),
+    )
+}
+
+/// Puts `rules` in the place of those of group `server`, on a running daemon.
+fn policy(lab: &Lab, daemon: &Daemon, rules: &str) -> Result<String, Failure> {
+    let file = lab.path().join("policy.toml");
+    let text = format!(
+        "network = \"acme\"\nsecurity-group = [{{ name = \"server\", rule = [{rules}] }}]\nacl = [{{ name = \"edge\" }}]\n"
+    );
+    fs::write(&file, text).context("the policy's file")?;
+    daemon.command(&["network", "policy", &file.display().to_string()])
+}
+
+/// What left for the server's port, and what was dropped on the way to it for `reason`.
+fn counts(daemon: &Daemon, reason: &str) -> Result<(u64, u64), Failure> {
+    let status = daemon.status()?;
+    let dropped = status["underlay"]["dropped_in"][reason].as_u64().unwrap_or(0);
+    Ok((status["devices"][0]["port"]["frames_out"].as_u64().unwrap_or(0), dropped))
+}
+
+/// Waits until more has left for the server.
+fn moves(daemon: &Daemon, what: &str) -> Result<(), Failure> {
+    let (before, _) = counts(daemon, "security-group")?;
+    wait_until(what, WAIT, || Ok((counts(daemon, "security-group")?.0 > before + 50).then_some(())))
+}
+
+#[test]
+fn a_group_lets_in_what_it_allows_and_a_rule_that_goes_ends_what_it_let_in() {
+    let test = "policy";
+    if !Host::is_possible(test) {
+        return;
+    }
+    Lab::run(test, |lab| {
+        let (a, b) = WIRE.hosts(test)?;
+        let (at_a, mut at_b) = (a.softdpu(lab, &site(&a))?, b.softdpu(lab, &site(&b))?);
+        for host in [&a, &b] {
+            host.ip(&["addr", "add", &format!("10.0.0.{}/16", host.number()), "dev", "acme0"])?;
+        }
+        // Replies pass, and what nobody asked for does not.
+        wait_until("the server to reach the client", WAIT, || {
+            Ok(b.exec(&["ping", "-c", "1", "-W", "1", "10.0.0.1"]).ok())
+        })?;
+        assert!(a.exec(&["ping", "-c", "2", "-i", "0.2", "-W", "1", "10.0.0.2"]).is_err(), "no rule allows it");
+        assert!(counts(&at_b, "security-group")?.1 >= 2, "and it is counted");
+
+        // A connection that a rule allows.
+        let mut server = b.start(lab, "server", &["iperf3", "-s", "-1", "--forceflush"])?;
+        server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
+        let mut client = a.start(lab, "client", &["iperf3", "-c", "10.0.0.2", "-t", "120", "-b", "2M", "-l", "1K"])?;
+        moves(&at_b, "the connection to carry something")?;
+
+        // Without its rule nothing of it passes, from the moment that the command has returned, and with it again, all does.
+        policy(lab, &at_b, r#"{ direction = "ingress", protocol = "tcp", ports = 22 }"#)?;
+        // What was decided before is on its way no longer than this.
+        std::thread::sleep(Duration::from_millis(50));
+        let (passed, dropped) = counts(&at_b, "security-group")?;
+        wait_until(
+            "segments to be dropped",
+            WAIT,
+            || Ok((counts(&at_b, "security-group")?.1 > dropped).then_some(())),
+        )?;
+        assert_eq!(counts(&at_b, "security-group")?.0, passed, "none went to the server");
+        policy(lab, &at_b, r#"{ direction = "ingress", protocol = "tcp", ports = "5200-5210" }"#)?;
+        moves(&at_b, "the connection to go on")?;
+
+        // What is refused changes nothing.
+        let gone = lab.path().join("gone.toml");
+        fs::write(&gone, "network = \"acme\"\n").context("the policy's file")?;
+        let error = at_b.command(&["network", "policy", &gone.display().to_string()]);
+        let error = error.err().ok_or_else(|| Failure::new("a group in use was taken away"))?.to_string();
+        assert!(error.contains("there is no network.security-group `server`"), "{error}");
+        moves(&at_b, "the connection to go on after that")?;
+
+        // The next data plane goes by what was changed, and takes the connection up.
+        at_b.kill_data_plane()?;
+        moves(&at_b, "the connection to survive a restart")?;
+        client.stop()?;
+        server.stop()?;
+        at_a.stop()?;
+        at_b.stop()
+    });
+}
+
+#[test]
+fn a_list_is_asked_about_what_has_no_connection() {
+    let test = "policy-acl";
+    if !Host::is_possible(test) {
+        return;
+    }
+    Lab::run(test, |lab| {
+        let (a, b) = WIRE.hosts(test)?;
+        let (at_a, at_b) = (a.softdpu(lab, &site(&a))?, b.softdpu(lab, &site(&b))?);
+        for host in [&a, &b] {
+            host.ip(&["addr", "add", &format!("10.0.0.{}/16", host.number()), "dev", "acme0"])?;
+        }
+        // A datagram to a port that the list denies, one to a port about which only the groups have something to say.
+        wait_until("both to be dropped, each for its reason", WAIT, || {
+            a.exec(&["bash", "-c", "echo >/dev/udp/10.0.0.2/5201; echo >/dev/udp/10.0.0.2/5202"])?;
+            let (list, group) = (counts(&at_b, "acl")?.1, counts(&at_b, "security-group")?.1);
+            Ok((list > 0 && group > 0).then_some(()))
+        })?;
+        at_a.stop()?;
+        at_b.stop()
+    });
+}
