@@ -35,6 +35,7 @@ impl Two {
     pub fn with_receiver_at(format: Format, at: CoreIndex) -> Two {
         let (mut core, events, other) = beside_another(tables());
         let [a, b] = [0, 1].map(|port| Nic::new(port, format, u64::MAX));
+        core.turns_are_timed = false;
         let ports: [Arc<PortCounters>; 2] = Default::default();
         let mut number = 0;
         for (nic, counters) in [&a, &b].into_iter().zip(&ports) {
