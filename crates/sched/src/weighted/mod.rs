@@ -242,6 +242,16 @@ impl Weighted {
         }
     }
 
+    /// Gives a queue of a known tenant its place. What a back end had of it before makes room there for others.
+    fn seat(&mut self, now: Nanos, queue: QueueId, placement: Option<Placement>) {
+        let before = self.tree.pool_of(queue.index);
+        let weight = self.tenants[usize::from(queue.tenant.0)].weight;
+        self.tree.place(queue, weight.into(), placement);
+        if let Some(pool) = before {
+            self.release(now, pool);
+        }
+    }
+
     /// The tenant whose turn it is.
     #[inline]
     fn next(&mut self) -> Option<u32> {
@@ -283,8 +293,7 @@ impl TenantScheduler for Weighted {
     fn place(&mut self, queue: QueueId, placement: Placement) {
         self.make_tenant(queue.tenant);
         self.cancel(self.last, queue);
-        let weight = self.tenants[usize::from(queue.tenant.0)].weight;
-        self.tree.place(queue, weight.into(), Some(placement));
+        self.seat(self.last, queue, Some(placement));
     }
 
     #[inline]
@@ -296,8 +305,7 @@ impl TenantScheduler for Weighted {
             Some(number) => number,
             None => {
                 self.make_tenant(queue.tenant);
-                let weight = self.tenants[usize::from(queue.tenant.0)].weight;
-                self.tree.place(queue, weight.into(), None);
+                self.seat(now, queue, None);
                 queue.index
             }
         };

@@ -460,7 +460,7 @@ impl Tree {
     /// The back end of a queue, where it has one that is bounded.
     #[inline]
     pub(super) fn pool_of(&self, queue: u32) -> Option<u32> {
-        let seat = self.devices[self.queues[queue as usize].device as usize].seat;
+        let seat = self.devices.get(self.queues.get(queue as usize)?.device as usize)?.seat;
         (seat != NIL).then(|| self.seats[seat as usize].back_end)
     }
 
