@@ -114,10 +114,10 @@ fn a_silent_data_plane_is_killed_and_replaced() {
     }
     assert!(plane.was_killed());
     drop(plane);
-    bed.ready_plane();
     bed.status_becomes(|status| {
         status.data_plane.last_exit.as_deref() == Some("killed by SIGKILL (it was silent for too long)")
     });
+    bed.ready_plane();
 }
 
 #[test]
