@@ -66,7 +66,8 @@ fn requests_of_all_shapes_buffered_and_direct() {
 
 #[test]
 fn reads_of_cached_pages_are_answered_at_once_and_others_when_the_disk_has() {
-    let folder = folder();
+    // Beside what was built, which is on a disk: /tmp is memory on some machines, and nothing is thrown out of that.
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let path = image(&folder);
     let mut core = Core::new(spec(&path, false));
     let data: Vec<u8> = (0..MIB).map(|i| (i * 11 + i / 4096) as u8).collect();
@@ -90,21 +91,42 @@ fn reads_of_cached_pages_are_answered_at_once_and_others_when_the_disk_has() {
             return softdpu_tests::skip("reads of cached pages", reason);
         }
     }
-    // Pages that were written to the disk and thrown out of the cache.
+    // Pages that were written to the disk and thrown out of the cache, which the kernel does where nothing holds them
+    // just then: it is asked again until it has.
     let file = std::fs::File::open(&path).unwrap();
-    file.sync_all().unwrap();
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let throw_out = || {
+        file.sync_all().unwrap();
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    };
+    let places = || (0..MIB - 8192).step_by(128 << 10);
+    let started = Instant::now();
     let mut later = 0;
-    for at in (0..MIB - 8192).step_by(128 << 10) {
-        match read(&mut core, at) {
-            Some(done) => check(done, at),
-            None => {
-                later += 1;
-                check(core.wait(Duration::from_secs(20)).expect("an answer from the disk within 20 s"), at);
+    while later == 0 {
+        throw_out();
+        for at in places() {
+            match read(&mut core, at) {
+                Some(done) => check(done, at),
+                None => {
+                    later += 1;
+                    check(core.wait(Duration::from_secs(20)).expect("an answer from the disk within 20 s"), at);
+                }
             }
         }
+        if started.elapsed() > Duration::from_secs(20) {
+            break;
+        }
     }
-    assert!(later > 0, "nothing had to be read from the disk");
+    if later == 0 {
+        throw_out();
+        let in_cache = |at: u64| {
+            let mut bytes = [0; 8192];
+            let into = &mut [std::io::IoSliceMut::new(&mut bytes)];
+            rustix::io::preadv2(&file, into, at, rustix::io::ReadWriteFlags::NOWAIT).is_ok_and(|n| n == 8192)
+        };
+        assert!(places().all(in_cache), "nothing had to be read from the disk, though pages are not in memory");
+        let reason = "the file system of the build folder keeps its pages in memory (POSIX_FADV_DONTNEED)";
+        return softdpu_tests::skip("reads of pages that are not cached", reason);
+    }
     // Those read now are in the cache again, which is noticed after a while.
     let mut at_once = 0;
     for _ in 0..64 {
