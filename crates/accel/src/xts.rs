@@ -101,8 +101,12 @@ impl Xts {
     /// When `data` is not whole sectors.
     pub fn encrypt(&self, offset: u64, data: &mut [u8]) {
         match &self.ciphers {
-            Ciphers::Aes128 { data: cipher, tweak } => self.run(tweak, offset, data, |blocks| cipher.encrypt_blocks(blocks)),
-            Ciphers::Aes256 { data: cipher, tweak } => self.run(tweak, offset, data, |blocks| cipher.encrypt_blocks(blocks)),
+            Ciphers::Aes128 { data: cipher, tweak } => {
+                self.run(tweak, offset, data, |blocks| cipher.encrypt_blocks(blocks))
+            }
+            Ciphers::Aes256 { data: cipher, tweak } => {
+                self.run(tweak, offset, data, |blocks| cipher.encrypt_blocks(blocks))
+            }
         }
     }
 
@@ -112,8 +116,12 @@ impl Xts {
     /// When `data` is not whole sectors.
     pub fn decrypt(&self, offset: u64, data: &mut [u8]) {
         match &self.ciphers {
-            Ciphers::Aes128 { data: cipher, tweak } => self.run(tweak, offset, data, |blocks| cipher.decrypt_blocks(blocks)),
-            Ciphers::Aes256 { data: cipher, tweak } => self.run(tweak, offset, data, |blocks| cipher.decrypt_blocks(blocks)),
+            Ciphers::Aes128 { data: cipher, tweak } => {
+                self.run(tweak, offset, data, |blocks| cipher.decrypt_blocks(blocks))
+            }
+            Ciphers::Aes256 { data: cipher, tweak } => {
+                self.run(tweak, offset, data, |blocks| cipher.decrypt_blocks(blocks))
+            }
         }
     }
 
