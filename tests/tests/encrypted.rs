@@ -55,8 +55,6 @@ fn write_and_verify(lab: &Lab, name: &str, image: &PathBuf, key: Option<&Path>, 
             std::fs::remove_file(key).context("the key file")?;
         }
     }
-    let status = server.daemon()?.command(&["status", "--json"])?;
-    assert_eq!(status.contains("aes-xts-plain64 512"), key.is_some(), "{status}");
     // Two whole rounds after the last kill: what was lost, misplaced or decrypted with another key would be found.
     let rounds = guest.reports().iter().filter(|report| report.step == "round").count();
     softdpu_tests::wait_until("two more rounds", DEADLINE, || {
@@ -64,6 +62,8 @@ fn write_and_verify(lab: &Lab, name: &str, image: &PathBuf, key: Option<&Path>, 
         let now = guest.reports().iter().filter(|report| report.step == "round").count();
         Ok((now >= rounds + 2).then_some(()))
     })?;
+    let status = server.daemon()?.command(&["status", "--json"])?;
+    assert_eq!(status.contains("aes-xts-plain64 512"), key.is_some(), "{status}");
     guest.type_line("stop")?;
     guest.finish(DEADLINE)?;
     let (_, restarts) = server.daemon()?.data_plane()?;
