@@ -72,6 +72,7 @@ pub(crate) enum Next {
 }
 
 /// What is between the devices and the back ends of encrypted volumes.
+#[derive(Default)]
 pub(crate) struct Stage {
     turns: VecDeque<Turn>,
     /// By token.
@@ -82,22 +83,8 @@ pub(crate) struct Stage {
     /// Some of what waits may go on.
     given_back: bool,
     lender: Lender,
+    /// Made when there is an encrypted volume.
     scratch: Zeroizing<Vec<u8>>,
-}
-
-impl Default for Stage {
-    fn default() -> Self {
-        Stage {
-            turns: VecDeque::new(),
-            under_way: HashMap::new(),
-            short: Vec::new(),
-            waiting: 0,
-            given_back: false,
-            lender: Lender::default(),
-            // Made when there is an encrypted volume.
-            scratch: Zeroizing::default(),
-        }
-    }
 }
 
 impl Stage {
