@@ -4,7 +4,7 @@
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use softdpu_tests::{Context, Disk, Failure, Guest, GuestSpec, Lab, Random, Server};
