@@ -49,8 +49,8 @@ impl Read {
     #[inline(never)]
     fn frames(&mut self, transmit: &Transmit, chains: &[softdpu_ring::Chain], packets: &mut [Packet]) {
         chains.iter().for_each(prefetch);
+        let mut count = 0;
         for (index, chain) in chains.iter().enumerate() {
-            let count = self.count;
             let (Some(packet), Some(origin), Some(head)) =
                 (packets.get_mut(count), self.origins.get_mut(count), self.heads.get_mut(count))
             else {
@@ -60,7 +60,7 @@ impl Read {
                 Ok(()) => {
                     *origin = index as u8;
                     *head = packet.head.len() as u8;
-                    self.count += 1;
+                    count += 1;
                 }
                 Err(NoFrame::Drop(reason)) => self.refused.push((index as u8, reason)),
                 Err(NoFrame::Broken(reason)) => {
@@ -69,6 +69,7 @@ impl Read {
                 }
             }
         }
+        self.count = count;
     }
 }
 
