@@ -43,4 +43,4 @@ pub use packet::{Checksum, HEAD, HEADROOM, Head, Mac, Packet, Segmentation, Segm
 pub use stats::Stats;
 pub use tables::{Entry, Problem, SpecError, Tables};
 pub use verdict::{DropReason, PortId, Reply, Verdict};
-pub use vpc::{FLOWS, Vpc};
+pub use vpc::{Explanation, FLOWS, Vpc};
