@@ -40,6 +40,7 @@ mod vpc;
 pub use flow::FlowCounters;
 pub use flow::meter::Meter;
 pub use packet::{Checksum, HEAD, HEADROOM, Head, Mac, Packet, Segmentation, SegmentationKind, Tail, TailError};
+pub use service::{Probe, ProbeService};
 pub use stats::Stats;
 pub use tables::{Entry, Problem, SpecError, Tables};
 pub use verdict::{DropReason, PortId, Reply, Verdict};

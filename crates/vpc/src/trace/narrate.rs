@@ -362,8 +362,8 @@ fn rewritten(was: &Parsed, is: &Parsed, changes: &mut Vec<String>) {
     }
 }
 
-/// What the software tier did with a whole frame.
-pub(crate) fn served(tables: &Tables, verdict: &Verdict, replies: &[Reply], names: Names<'_>) -> Vec<Step> {
+/// What the software tier did with a whole frame: `verdict`, and what it sends.
+pub fn served(tables: &Tables, verdict: &Verdict, replies: &[Reply], names: Names<'_>) -> Vec<Step> {
     let answer = |reply: &Reply| {
         let subject = Subject::at(tables, reply.port, &reply.frame, reply.frame.len());
         let found = format!("{} bytes, {}", reply.frame.len(), Description(subject));

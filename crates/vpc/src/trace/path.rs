@@ -197,7 +197,7 @@ pub trait Watch {
 }
 
 /// Names of ports.
-pub(crate) type Names<'a> = &'a dyn Fn(PortId) -> String;
+pub type Names<'a> = &'a dyn Fn(PortId) -> String;
 
 /// Who is told of steps by the code that forwards, which is compiled for each of them.
 pub(crate) trait Witness {
