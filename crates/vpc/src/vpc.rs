@@ -349,7 +349,7 @@ impl Vpc {
             if let Stage::Classified((frame, mut metadata, sought)) = *stage {
                 self.stats.flow += 1;
                 let found = before::find(tables, &frame, &mut metadata, &sought);
-                witness.see(*at as usize, |_| narrate::found(tables, &frame, &metadata, found.as_ref().map(|()| ())));
+                witness.see(*at as usize, |_| narrate::found(tables, &frame, &metadata, found.as_ref()));
                 *stage = match found {
                     Ok(()) => {
                         tables.prefetch_hop(metadata.hop);

@@ -165,7 +165,7 @@ pub(crate) fn classified(
 }
 
 /// Where it goes was found, or not.
-pub(crate) fn found(tables: &Tables, frame: &Frame, metadata: &Metadata, result: Result<(), &Stop>) -> Vec<Step> {
+pub(crate) fn found(tables: &Tables, frame: &Frame, metadata: &Metadata, result: Result<&(), &Stop>) -> Vec<Step> {
     let Some(ip) = frame.parsed.ip() else { return Vec::new() };
     let key = format!("{} in {}", ip.destination, network(tables, metadata.network));
     let exact = tables.addresses().get(&Key::address(metadata.network, ip.destination));
