@@ -47,8 +47,8 @@ impl Display for Line<'_> {
         }
         let (path, said): (Vec<_>, Vec<_>) = comments.iter().partition(|comment| step(comment).is_some());
         said.into_iter().try_for_each(|comment| write!(f, " [{comment}]"))?;
-        let steps = path.into_iter().filter_map(|comment| step(comment));
-        steps.into_iter().try_for_each(|(time, step)| write!(f, "\n  {time:>8} ns  {}", explain::line(&step)))
+        let mut steps = path.into_iter().filter_map(|comment| step(comment));
+        steps.try_for_each(|(time, step)| write!(f, "\n  {time:>8} ns  {}", explain::line(&step)))
     }
 }
 
