@@ -325,7 +325,7 @@ fn a_frame_is_followed_from_tier_to_tier_and_what_is_explained_is_what_happens()
         let text = explain("10.0.0.1", &[])?;
         assert!(text.contains("echo reply") && text.contains("dealt with by the network"), "{text}");
         let error = scene.daemon.command(&["trace", "explain", "--from", "10.0.0.66", "--to", "10.0.0.3"]);
-        let error = error.err().map(|error| error.to_string()).unwrap_or_default();
+        let error = error.err().map(|error| format!("{error:?}")).unwrap_or_default();
         assert!(error.contains("no device here has the address 10.0.0.66"), "{error}");
         scene.daemon.stop()
     });
