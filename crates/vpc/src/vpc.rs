@@ -1,6 +1,7 @@
 //! One core's VPC: the tiers over a batch of frames.
 
 mod explain;
+mod hits;
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ pub use explain::Explanation;
 
 use crate::flow::budget::{self, Stale};
 use crate::flow::meter::Meter;
-use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Seen};
+use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Home, Seen};
 use crate::packet::{Checksum, Head, Packet, Segmentation};
 use crate::policy::connections::Passage;
 use crate::software;
@@ -58,7 +59,7 @@ pub const FLOWS: usize = 1 << 16;
 #[derive(Clone, Copy, Debug)]
 struct Sought {
     seen: Seen,
-    hash: u64,
+    home: Home,
     /// The entry that it probably is.
     candidate: Candidate,
 }
@@ -84,6 +85,7 @@ fn admit(meters: &mut [Meter], meter: u32, now: u64, bytes: u32) -> bool {
 /// Whether a flow of a connection decides this packet of it, and nobody else is asked. What may end the connection closes the
 /// gate for both directions, before anything behind it is decided.
 /// With `REHEARSES` nothing is closed.
+#[inline(never)]
 fn goes_on<const REHEARSES: bool>(
     tables: &Tables,
     flows: &Flows,
@@ -196,99 +198,88 @@ impl Vpc {
         if !W::REHEARSES {
             self.flows.turn(now);
         }
-        self.seen.clear();
-        let flows = &self.flows;
-        self.seen.extend(packets.iter().map(|packet| {
-            let seen = flow::see(packet)?;
-            let hash = flows.hash(&seen.key);
-            Some(Sought { seen, hash, candidate: Candidate::NONE })
-        }));
-        for sought in self.seen.iter_mut().flatten() {
-            sought.candidate = flows.approach(sought.hash);
-        }
         self.stages.clear();
         self.stale.clear();
+        let mut all = std::mem::take(&mut self.seen);
+        hits::look(&self.flows, packets, &mut all);
         let first = verdicts.len();
-        verdicts.reserve(packets.len());
-        let mut local = 0;
-        let all_seen = std::mem::take(&mut self.seen);
-        for (at, (packet, sought)) in packets.iter_mut().zip(&all_seen).enumerate() {
-            witness.see(at, |names| [narrate::ingress(&self.tables, packet, names)]);
-            if let Some(sought @ Sought { seen, hash, candidate }) = sought {
-                let revalidated = self.stats.revalidated;
-                let found = self.flows.find(*hash, *candidate, &seen.key, &self.tables, &mut self.stats.revalidated);
-                witness.see(at, |names| {
-                    let is_compared = self.stats.revalidated != revalidated;
-                    [self.tell_flow(packet, seen, found, is_compared, names)]
-                });
-                match found {
-                    Found::Fresh(entry) => {
-                        let (action, meters) = (self.flows.action(entry), &mut self.meters);
-                        let admit = |meter, bytes| admit(meters, meter, now, bytes);
-                        let before = W::LOOKS.then(|| packet.clone());
-                        let goes_on = action.connection == flow::NONE || {
-                            let (tables, flows) = (&self.tables, &self.flows);
-                            if W::REHEARSES {
-                                goes_on::<true>(tables, flows, packet, sought, entry, now)
-                            } else {
-                                goes_on::<false>(tables, flows, packet, sought, entry, now)
-                            }
-                        };
-                        if goes_on
-                            && let Some(verdict) =
-                                after::follow(&self.tables, packet, seen, &action, &mut self.id, admit)
-                        {
-                            witness.see(at, |names| {
-                                let mut steps = narrate::hop(&self.tables, action.hop, Ok(()), names);
-                                let before = before.as_ref().unwrap_or(packet);
-                                steps.push(match verdict {
-                                    Verdict::Drop(DropReason::Policed) => narrate::policed(action.meter),
-                                    _ => narrate::leaves(before, 0, packet, &verdict, names),
-                                });
-                                steps
-                            });
-                            self.flows.count(entry, seen.end.into());
-                            match verdict {
-                                Verdict::Local { .. } => local += 1,
-                                other => {
-                                    self.stats.flow += 1;
-                                    self.stats.cached += 1;
-                                    self.stats.count(&other);
-                                }
-                            }
-                            verdicts.push(verdict);
-                            continue;
-                        }
-                        witness.see(at, |_| [narrate::not_by_flow()]);
-                    }
-                    Found::Stale(entry) => {
-                        let network = match self.tables.attachment(packet.port) {
-                            Attachment::Endpoint(number) => {
-                                self.tables.endpoint(number).map(|endpoint| endpoint.network)
-                            }
-                            Attachment::Underlay | Attachment::Nothing => None,
-                        };
-                        self.stale.push(Stale::new(at as u32, entry, network.unwrap_or(u32::MAX)));
-                        verdicts.push(Verdict::Drop(DropReason::Recomputing));
-                        continue;
-                    }
-                    Found::None => {}
-                }
-            } else {
-                witness.see(at, |names| [narrate::no_flow(packet, None, names)]);
+        verdicts.resize(first + packets.len(), Verdict::Drop(DropReason::Unresolved));
+        let decided = &mut verdicts[first..];
+        let mut at = 0;
+        while at < packets.len() {
+            if !W::LOOKS {
+                at += self.follow_known(now, &mut packets[at..], &all[at..], &mut decided[at..]);
             }
-            self.stages.push((at as u32, UNDECIDED));
-            verdicts.push(Verdict::Drop(DropReason::Unresolved));
+            if let (Some(packet), Some(sought)) = (packets.get_mut(at), all.get(at)) {
+                self.look_closer(now, (at, packet), sought.as_ref(), &mut decided[at], witness);
+                at += 1;
+            }
         }
-        self.seen = all_seen;
-        self.stats.count_local(local);
+        self.seen = all;
         if self.stale.is_empty() {
             if !self.stages.is_empty() {
-                self.decide(now, packets, &mut verdicts[first..], witness);
+                self.decide(now, packets, decided, witness);
             }
         } else {
-            self.recompute(now, packets, &mut verdicts[first..], witness);
+            self.recompute(now, packets, decided, witness);
         }
+    }
+
+    /// What becomes of the packet at `at` whose flow was not found at first sight, or does not decide it.
+    fn look_closer<W: Witness>(
+        &mut self,
+        now: u64,
+        (at, packet): (usize, &mut Packet),
+        sought: Option<&Sought>,
+        decided: &mut Verdict,
+        witness: &mut W,
+    ) {
+        let tables = &*self.tables;
+        witness.see(at, |names| [narrate::ingress(tables, packet, names)]);
+        if let Some(sought) = sought {
+            let revalidated = self.stats.revalidated;
+            let found = self.flows.find(sought.home, &sought.seen.key, tables, &mut self.stats.revalidated);
+            let is_compared = self.stats.revalidated != revalidated;
+            witness.see(at, |names| [self.tell_flow(packet, &sought.seen, found, is_compared, names)]);
+            match found {
+                Found::Fresh(entry) => {
+                    let (action, meters) = (self.flows.action(entry), &mut self.meters);
+                    let admit = |meter, bytes| admit(meters, meter, now, bytes);
+                    let before = W::LOOKS.then(|| packet.clone());
+                    let asks = if W::REHEARSES { goes_on::<true> } else { goes_on::<false> };
+                    if (action.connection == flow::NONE || asks(tables, &self.flows, packet, sought, entry, now))
+                        && after::follow(tables, packet, &sought.seen, &action, &mut self.id, admit, decided)
+                    {
+                        witness.see(at, |names| {
+                            let mut steps = narrate::hop(tables, action.hop, Ok(()), names);
+                            let before = before.as_ref().unwrap_or(packet);
+                            steps.push(match *decided {
+                                Verdict::Drop(DropReason::Policed) => narrate::policed(action.meter),
+                                verdict => narrate::leaves(before, 0, packet, &verdict, names),
+                            });
+                            steps
+                        });
+                        self.flows.count(entry, sought.seen.len() as u64);
+                        self.stats.count_followed(decided);
+                        return;
+                    }
+                    witness.see(at, |_| [narrate::not_by_flow()]);
+                }
+                Found::Stale(entry) => {
+                    let network = match tables.attachment(packet.port) {
+                        Attachment::Endpoint(number) => tables.endpoint(number).map(|endpoint| endpoint.network),
+                        Attachment::Underlay | Attachment::Nothing => None,
+                    };
+                    self.stale.push(Stale::new(at as u32, entry, network.unwrap_or(u32::MAX)));
+                    *decided = Verdict::Drop(DropReason::Recomputing);
+                    return;
+                }
+                Found::None => {}
+            }
+        } else {
+            witness.see(at, |names| [narrate::no_flow(packet, None, names)]);
+        }
+        self.stages.push((at as u32, UNDECIDED));
     }
 
     /// Decides what no flow has decided, and computes stale flows anew, as far as the budget of a batch allows.
@@ -442,12 +433,12 @@ impl Vpc {
         let departure = checked?;
         if metadata.endpoint().is_some() {
             metadata.meter = packet.port.0;
-            if let Some(Sought { seen, hash, .. }) = &self.seen[at]
+            if let Some(Sought { seen, home, .. }) = &self.seen[at]
                 && let Some(link) = passage.link()
             {
                 metadata.set_link(link);
                 let action = departure.action(metadata);
-                let kept = self.flows.install(*hash, &seen.key, &action, &metadata.sources, link.generation);
+                let kept = self.flows.install(*home, &seen.key, &action, &metadata.sources, link.generation);
                 self.stats.unkept += u64::from(kept.is_err());
                 witness.see(at, |_| [narrate::kept(tables, metadata, kept.is_ok())]);
             }
