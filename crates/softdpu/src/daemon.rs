@@ -68,7 +68,7 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
     connect(connection)?.call::<Empty>(&request).map(|Empty {}| ()).map_err(text)
 }
 
-fn json_line(value: &impl serde::Serialize) -> String {
+pub fn json_line(value: &impl serde::Serialize) -> String {
     json!(value).to_string() + "\n"
 }
 

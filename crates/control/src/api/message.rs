@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{EndpointChange, PacketTrace, VERSION};
+use super::{EndpointChange, PacketTrace, PathQuestion, VERSION};
 use crate::config::{self, Bytes, Device, Network, PolicyChange, Volume, alternatives, nearest};
 
 /// What a client asks for.
@@ -71,6 +71,8 @@ pub enum Request {
     /// `trace.packet`: show frames that pass ports. Result: `{}`; from then on the connection carries pcapng until either side
     /// ends it.
     TracePacket(PacketTrace),
+    /// `trace.explain`: what would become of a packet. Result: [`PathAnswer`](super::PathAnswer).
+    TraceExplain(PathQuestion),
     /// `trace.replay`: frames come in by a port. Result: `{}`, and more: the client sends pcapng until it ends its direction, and
     /// is then given [`Replayed`](super::Replayed).
     TraceReplay {
@@ -99,6 +101,7 @@ pub const METHODS: &[&str] = &[
     "network.policy",
     "queue.move",
     "trace.packet",
+    "trace.explain",
     "trace.replay",
     "shutdown",
 ];
@@ -253,6 +256,7 @@ impl Request {
             Request::NetworkPolicy(_) => "network.policy",
             Request::QueueMove { .. } => "queue.move",
             Request::TracePacket(_) => "trace.packet",
+            Request::TraceExplain(_) => "trace.explain",
             Request::TraceReplay { .. } => "trace.replay",
             Request::Shutdown => "shutdown",
         }
@@ -275,6 +279,7 @@ impl Request {
             Request::NetworkPolicy(change) => json!(change),
             Request::QueueMove { device, queue, core } => json!({ "device": device, "queue": queue, "core": core }),
             Request::TracePacket(trace) => json!(trace),
+            Request::TraceExplain(question) => json!(question),
             Request::TraceReplay { port } => json!({ "port": port }),
         }
     }
@@ -353,6 +358,10 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
         "trace.packet" => {
             let trace: PacketTrace = typed(method, parameters)?;
             trace.check().map(|_| Request::TracePacket(trace))
+        }
+        "trace.explain" => {
+            let question: PathQuestion = typed(method, parameters)?;
+            question.service().map(|_| Request::TraceExplain(question))
         }
         "trace.replay" => typed(method, parameters).map(|PortParameters { port }| Request::TraceReplay { port }),
         "shutdown" => empty(Request::Shutdown),

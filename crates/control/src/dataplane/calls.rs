@@ -45,6 +45,7 @@ impl DataPlane {
             Call::NetworkPolicy(change) => self.change_networks(|networks| networks.change_policy(&change)),
             Call::QueueMove(to) => self.move_queue(to),
             Call::TracePacket { trace, greeting } => self.trace_packet(&trace, greeting, fds),
+            Call::TraceExplain(question) => return Ok(Some(self.trace_explain(&question))),
             Call::TraceReplay { port, id } => self.trace_replay(&port, id, fds),
         };
         Ok(Some(made.map(|()| done())))

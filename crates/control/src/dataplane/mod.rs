@@ -8,6 +8,7 @@ mod calls;
 mod connection;
 mod device;
 mod disk;
+mod explain;
 mod model;
 mod networks;
 mod nic;

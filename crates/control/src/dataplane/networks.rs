@@ -252,6 +252,18 @@ impl Networks {
         self.ports.get(name).map(|port| port.id).or_else(underlay)
     }
 
+    /// What a port is called.
+    pub(super) fn port_name(&self, id: PortId) -> Option<&str> {
+        let underlay = self.underlay.as_ref().filter(|underlay| underlay.port == id).map(|_| UNDERLAY);
+        let device = self.ports.iter().find(|(_, port)| port.id == id).map(|(name, _)| name.as_str());
+        device.or(underlay)
+    }
+
+    /// The ports of devices, with their names.
+    pub(super) fn ports(&self) -> impl Iterator<Item = (&str, &Attached)> {
+        self.ports.iter().map(|(name, port)| (name.as_str(), port))
+    }
+
     /// All ports: name, and what it is.
     pub(super) fn descriptions(&self) -> impl Iterator<Item = (String, String)> {
         let underlay = self.underlay.as_ref().map(Underlay::udp_port);

@@ -40,7 +40,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{EndpointChange, Id, PacketTrace};
+use crate::api::{EndpointChange, Id, PacketTrace, PathQuestion};
 use crate::config::{Device, Network, PolicyChange, Site, Volume};
 
 pub use error::LinkError;
@@ -243,6 +243,8 @@ pub enum Call {
         /// What the client is to read first: the answer to its request.
         greeting: String,
     },
+    /// Tell what would become of a packet.
+    TraceExplain(PathQuestion),
     /// Take frames from a client, whose connection is attached. From a good answer on it is the data plane's.
     TraceReplay {
         /// The device by whose port they come in.

@@ -72,6 +72,8 @@ pub(super) enum Purpose {
     Change,
     /// A client whose connection the data plane takes over.
     Stream(Ticket),
+    /// A client wants to know what only the data plane knows.
+    Answer(Ticket),
 }
 
 /// A change that the data plane is making.
@@ -261,6 +263,7 @@ impl Supervisor {
                 return self.stop();
             }
             Request::TracePacket(trace) => return self.trace_packet(ticket, trace),
+            Request::TraceExplain(question) => return self.trace_explain(ticket, question),
             Request::TraceReplay { port } => return self.trace_replay(ticket, port),
             Request::VolumeCreate(volume) => Change::VolumeCreate(volume),
             Request::VolumeGrow { name, size } => Change::VolumeGrow { name, size },
@@ -311,7 +314,7 @@ impl Supervisor {
             }
             // Nobody may be waiting any more.
             Purpose::Snapshot(to) => drop(to.try_send(status)),
-            Purpose::Change | Purpose::Stream(_) => {}
+            Purpose::Change | Purpose::Stream(_) | Purpose::Answer(_) => {}
         }
     }
 
@@ -320,6 +323,7 @@ impl Supervisor {
         match self.calls.remove(&id) {
             Some(Purpose::Change) => self.change_is_done(result),
             Some(Purpose::Stream(ticket)) => self.stream_began(ticket, result),
+            Some(Purpose::Answer(ticket)) => self.answer_late(ticket, result.map_err(refused)),
             Some(purpose) => {
                 let status = result
                     .map_err(|refusal| refusal.message)
@@ -346,6 +350,10 @@ impl Supervisor {
                 }
                 // It may have been greeted already: its end is the answer.
                 Purpose::Stream(ticket) => self.drop_client(ticket.client),
+                Purpose::Answer(ticket) => {
+                    let error = ApiError::new(ErrorCode::Unavailable, "the data plane died before it answered");
+                    self.answer_late(ticket, Err(error.hint("try again in a moment")));
+                }
                 purpose => {
                     let status = self.status(None);
                     self.deliver(purpose, status);

@@ -154,7 +154,7 @@ impl<S: TenantScheduler> Core<S> {
             Source::Guest(&chain.buffer, tail_offset(heads[at].into()))
         };
         self.net.arrive(&packets[..count], source);
-        self.net.vpc.forward(clock::now(), &mut packets[..count], &mut verdicts);
+        self.net.forward(&mut packets[..count], &mut verdicts);
         let (mut done, mut bytes, mut frames, mut went) = (chains.len(), 0, 0, 0);
         let mut no_room = None;
         let mut passed = count;
@@ -308,6 +308,7 @@ impl<S: TenantScheduler> Core<S> {
                 port.counters.software.add(1);
             }
             let verdict = self.net.vpc.software(from, &whole, packet.checksum, packet.segmentation, &mut replies);
+            self.net.served(packet, &verdict, &replies);
             if let Verdict::Drop(reason) = verdict {
                 self.drop_in(packet, reason);
             }
@@ -655,7 +656,7 @@ impl<S: TenantScheduler> Core<S> {
         verdicts.clear();
         let source = |at: usize| Source::Bytes(rests[at]);
         self.net.arrive(&packets[..count], source);
-        self.net.vpc.forward(clock::now(), &mut packets[..count], &mut verdicts);
+        self.net.forward(&mut packets[..count], &mut verdicts);
         for (at, (packet, verdict)) in packets[..count].iter().zip(&verdicts).enumerate() {
             let _ = self.dispatch(packet, *verdict, source(at), false);
         }

@@ -236,6 +236,7 @@ impl<'a> Builder<'a> {
             numbers: numbers.into(),
             subnets: subnets.into(),
             groups: part.groups,
+            acl: spec.policy.acl.as_deref().map(Into::into),
             policy: part.policy,
         };
         put(&mut self.endpoints, number, endpoint);

@@ -90,6 +90,8 @@ pub(crate) struct Endpoint {
     pub subnets: Box<[SubnetSpec]>,
     /// The security groups that it is in.
     pub groups: Box<[GroupId]>,
+    /// Name of its access control list.
+    pub acl: Option<Box<str>>,
     /// What is allowed to and from it, where it is at a port of this node; None: everything.
     pub policy: Option<Arc<EndpointPolicy>>,
 }
@@ -186,6 +188,21 @@ impl Tables {
         }
     }
 
+    /// Whether the next hop `number` is a port of this node.
+    #[inline]
+    pub(crate) fn is_here(&self, number: u32) -> bool {
+        self.hop(number).is_some_and(|hop| matches!(hop.way, Way::Port(_)))
+    }
+
+    /// The tunnel that the next hop `number` is behind.
+    #[inline]
+    pub(crate) fn tunnel_of(&self, number: u32) -> Option<u32> {
+        match self.hop(number)?.way {
+            Way::Tunnel(tunnel) => Some(tunnel),
+            Way::Port(_) => None,
+        }
+    }
+
     /// Number and version of an object.
     #[inline]
     pub(crate) fn stamp(&self, object: u32) -> Stamp {
@@ -233,6 +250,24 @@ impl Tables {
     #[inline]
     pub(crate) fn underlay(&self) -> Option<&UnderlaySpec> {
         self.underlay.as_ref()
+    }
+
+    /// What an object is called that is no endpoint.
+    pub(crate) fn object_name(&self, number: u32) -> Option<String> {
+        let routes = self.networks.iter().find(|network| network.routes == number);
+        let name = |network: u32| self.network(network).map_or("?", |network| network.name.as_str());
+        match (routes, self.hop(number)) {
+            (Some(network), _) => Some(format!("routes of {}", network.name)),
+            (None, Some(Hop { way: Way::Tunnel(tunnel), network, .. })) => {
+                Some(format!("way of {} to {}", name(*network), self.tunnel(*tunnel)?.host))
+            }
+            (None, _) => None,
+        }
+    }
+
+    /// The name of a security group.
+    pub(crate) fn group_name(&self, group: GroupId) -> Option<&str> {
+        self.policies.group_name(group)
     }
 
     /// Whether the software tier has to be asked about packets that no flow decides.

@@ -43,8 +43,14 @@ impl Stamp {
         self.0
     }
 
+    /// The number of the build that gave the object its content.
+    pub fn version(self) -> u64 {
+        self.0 >> NUMBER_BITS
+    }
+
+    /// The object's number.
     #[inline(always)]
-    fn number(self) -> usize {
+    pub fn number(self) -> usize {
         self.0 as usize & (MOST - 1)
     }
 }
