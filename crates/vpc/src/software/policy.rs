@@ -16,7 +16,7 @@ use crate::policy::connections::{End, Passage};
 use crate::policy::conntrack::Subject;
 use crate::policy::{EndpointPolicy, Tuple};
 use crate::switch::{Metadata, Next, Origin};
-use crate::tables::{Endpoint, Key, Tables, Way};
+use crate::tables::{Endpoint, Tables, Way};
 use crate::verdict::DropReason;
 
 /// Whether a packet from one end to the other may go, and its flow after it, at `now`, nanoseconds.
@@ -88,7 +88,8 @@ fn source<'a>(tables: &'a Tables, metadata: &Metadata, ip: &Ip) -> End<'a> {
     let number = match metadata.from {
         Origin::Endpoint { number, .. } => Some(number),
         Origin::Tunnel { .. } => {
-            tables.addresses().get(&Key::address(metadata.network, ip.source)).and_then(|it| it.hop())
+            let owner = tables.owner(metadata.network, ip.source).and_then(|it| it.hop());
+            owner.filter(|hop| !Tables::is_loaded(*hop))
         }
     };
     let number = number.unwrap_or_else(|| routes(tables, metadata.network));

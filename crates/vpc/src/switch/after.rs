@@ -11,7 +11,7 @@ use crate::verdict::{DropReason, Verdict};
 #[derive(Clone, Copy)]
 pub(crate) struct Departure<'a> {
     ip: Ip,
-    hop: &'a Hop,
+    hop: Hop,
     tunnel: Option<&'a Tunnel>,
     vni: u32,
     /// The inner source MAC address, where it is to be another.
@@ -98,7 +98,11 @@ pub(crate) fn check<'a>(
     let ip = *metadata.parsed.ip().ok_or(DropReason::EtherType)?;
     let hop = tables.hop(next.hop).ok_or(DropReason::Unresolved)?;
     let network = tables.network(hop.network).ok_or(DropReason::UnknownNetwork)?;
-    let routed = matches!(metadata.from, Origin::Endpoint { .. }) && !next.beside;
+    let routed = match metadata.from {
+        Origin::Endpoint { .. } => !next.beside,
+        // From node to node: what they send in a circle ends.
+        Origin::Tunnel { .. } => matches!(hop.way, Way::Tunnel(_)),
+    };
     if routed && ip.hop_limit <= 1 {
         return Err(Stop::Ask(Ask::HopLimit));
     }
@@ -119,7 +123,7 @@ pub(crate) fn check<'a>(
             let inner = ip.traffic_class & 3;
             let ecn = outer::decapsulated_ecn(inner, ecn)?;
             // A MAC address from a tunnel is not believed: the source is the endpoint beside, or the router.
-            let source = back.filter(|_| next.beside).map_or(network.gateway_mac, |back| back.mac);
+            let source = back.filter(|_| next.beside && !routed).map_or(network.gateway_mac, |back| back.mac);
             let clamp = back.map_or(hop.mtu, |back| hop.mtu.min(back.mtu));
             (Some(source), Some(clamp), (ecn != inner).then_some(ecn))
         }

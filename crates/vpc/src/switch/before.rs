@@ -91,6 +91,7 @@ fn finish(tables: &Tables, parsed: Parsed, ip: &Ip, network: u32, from: Origin) 
 pub(crate) fn find(tables: &Tables, metadata: &Metadata) -> Result<Next, Stop> {
     let ip = metadata.parsed.ip().ok_or(DropReason::EtherType)?;
     let exact = tables.addresses().get_at(metadata.place, &metadata.key);
+    let exact = exact.or_else(|| tables.loaded_owner(metadata.network, ip.destination));
     if exact.is_some_and(|owner| owner.hop().is_none()) {
         return Err(match metadata.from {
             Origin::Endpoint { .. } => spoof::gateway(ip),
@@ -98,7 +99,8 @@ pub(crate) fn find(tables: &Tables, metadata: &Metadata) -> Result<Next, Stop> {
             Origin::Tunnel { .. } => DropReason::NoRoute.into(),
         });
     }
-    let said_by = match exact.and_then(|owner| owner.hop()) {
+    // Loaded entries have no versions of their own.
+    let said_by = match exact.and_then(|owner| owner.hop()).filter(|hop| !Tables::is_loaded(*hop)) {
         Some(endpoint) => endpoint,
         None => tables.network(metadata.network).map_or(0, |network| network.routes),
     };
@@ -106,7 +108,9 @@ pub(crate) fn find(tables: &Tables, metadata: &Metadata) -> Result<Next, Stop> {
     let found = owner.and_then(|owner| owner.hop().map(|hop| (owner, hop)));
     match metadata.from {
         Origin::Endpoint { number, owner: source } => {
-            let (owner, hop) = found.ok_or(Stop::Ask(super::Ask::NoRoute))?;
+            // Nobody is told that an address is nobody's while those who have it are being loaded.
+            let nobody = || if tables.is_loading() { DropReason::Unresolved.into() } else { Stop::Ask(super::Ask::NoRoute) };
+            let (owner, hop) = found.ok_or_else(nobody)?;
             if hop == number {
                 // Nothing goes back to where it came from.
                 return Err(DropReason::NoRoute.into());
@@ -116,9 +120,11 @@ pub(crate) fn find(tables: &Tables, metadata: &Metadata) -> Result<Next, Stop> {
         Origin::Tunnel { number, .. } => {
             let source = tunnel_source(tables, metadata, ip, number)?;
             let (owner, hop) = found.ok_or(DropReason::NoRoute)?;
-            // Nothing turns round between nodes: what is not here has moved.
+            // Nothing turns round between nodes, unless this one is there for it: what is not here has moved.
+            let is_transit = || tables.network(metadata.network).is_some_and(|network| network.transit);
             match tables.hop(hop).map(|hop| hop.way) {
                 Some(Way::Port(_)) => {}
+                Some(Way::Tunnel(to)) if to != number && is_transit() => {}
                 Some(Way::Tunnel(_)) | None => return Err(DropReason::Unresolved.into()),
             }
             Ok(Next { hop, said_by, back: source.hop(), beside: source.is_beside(owner) })
@@ -131,8 +137,7 @@ pub(crate) fn find(tables: &Tables, metadata: &Metadata) -> Result<Next, Stop> {
 #[inline]
 fn tunnel_source(tables: &Tables, metadata: &Metadata, ip: &Ip, tunnel: u32) -> Result<Owner, DropReason> {
     let owner = tables
-        .addresses()
-        .get(&Key::address(metadata.network, ip.source))
+        .owner(metadata.network, ip.source)
         .or_else(|| tables.route(metadata.network, ip.source).filter(|owner| owner.hop().is_some()))
         .ok_or(DropReason::SpoofedAddress)?;
     match owner.hop().map(|hop| tables.hop(hop).map(|hop| hop.way)) {
