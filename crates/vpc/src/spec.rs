@@ -36,6 +36,8 @@ pub struct Spec {
     pub connections: ConnectionLimit,
     /// Entries that were loaded by file. Whatever else is here wins over them.
     pub loaded: Option<Arc<Loaded>>,
+    /// Every packet is decided by itself: no flows are kept. What the flow tier is measured against.
+    pub without_flows: bool,
     /// Entries are being loaded: nobody is told that an address is nobody's before that has ended.
     pub is_loading: bool,
 }

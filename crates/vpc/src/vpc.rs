@@ -165,8 +165,9 @@ impl Vpc {
         self.flows.turn(now);
         self.seen.clear();
         let flows = &self.flows;
+        let keeps = self.tables.keeps_flows();
         self.seen.extend(packets.iter().map(|packet| {
-            let seen = flow::see(packet)?;
+            let seen = if keeps { flow::see(packet)? } else { return None };
             let hash = flows.hash(&seen.key);
             Some(Sought { seen, hash, candidate: Candidate::NONE })
         }));

@@ -12,12 +12,14 @@
 mod client;
 mod endpoints;
 mod line;
+mod load;
 mod message;
 mod trace;
 
 pub use client::{Client, ClientError, SOCKET_VARIABLE, find_socket};
 pub use endpoints::EndpointChange;
 pub use line::{LineBuffer, LineTooLong};
+pub use load::{LoadResult, NetworkEntries};
 pub use message::{
     ApiError, DeviceArgs, Empty, ErrorCode, Id, METHODS, Rejected, Request, Response, decode_request, decode_response,
     encode_request, encode_response,

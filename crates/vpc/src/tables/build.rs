@@ -402,6 +402,7 @@ impl<'a> Builder<'a> {
             loaded: self.spec.loaded.clone(),
             loaded_tunnels: self.loaded_tunnels.into(),
             loaded_networks: self.loaded_networks.into(),
+            keeps_flows: !self.spec.without_flows,
             is_loading: self.spec.is_loading,
         })
     }

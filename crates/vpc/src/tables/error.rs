@@ -181,7 +181,9 @@ pub enum Problem {
     #[error(transparent)]
     Acl(AclError),
     /// A table has no room.
-    #[error("the table of {table} is full: it has room for {capacity}; set `{table}` in node.tables for more, or load fewer")]
+    #[error(
+        "the table of {table} is full: it has room for {capacity}; set `{table}` in node.tables for more, or load fewer"
+    )]
     Full {
         /// Which.
         table: &'static str,

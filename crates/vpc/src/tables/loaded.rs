@@ -339,11 +339,7 @@ impl<'a> Loading<'a> {
             targets: targets.into(),
             hosts: self.hosts.as_slice().into(),
             members,
-            counts: LoadCounts {
-                endpoints: self.guests.len(),
-                routes: self.routes.len(),
-                hosts: self.hosts.len(),
-            },
+            counts: LoadCounts { endpoints: self.guests.len(), routes: self.routes.len(), hosts: self.hosts.len() },
             networks: networks.into(),
         })
     }

@@ -68,6 +68,8 @@ pub struct Tables {
     loaded_tunnels: Box<[u32]>,
     /// Its networks, by their numbers there; [`NONE`] for those that are not here.
     loaded_networks: Box<[u32]>,
+    /// Whether flows are kept.
+    keeps_flows: bool,
     /// Entries are being loaded: who is not known may be in a moment.
     is_loading: bool,
 }
@@ -226,6 +228,12 @@ impl Tables {
     /// Who has `address` in `network`.
     pub(crate) fn owner(&self, network: u32, address: IpAddr) -> Option<Owner> {
         self.addresses.get(&Key::address(network, address)).or_else(|| self.loaded_owner(network, address))
+    }
+
+    /// Whether flows are kept.
+    #[inline]
+    pub(crate) fn keeps_flows(&self) -> bool {
+        self.keeps_flows
     }
 
     /// Whether entries are being loaded.
