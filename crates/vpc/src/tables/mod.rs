@@ -200,7 +200,20 @@ impl Tables {
         }
     }
 
+    /// The same without a copy where it is not a loaded entry's, for what is done for every packet.
+    #[inline(always)]
+    pub(crate) fn hop_in<'a>(&'a self, number: u32, room: &'a mut Option<Hop>) -> Option<&'a Hop> {
+        match self.hops.get(number as usize) {
+            Some(hop) => hop.as_ref(),
+            None => {
+                *room = self.loaded_hop(number);
+                room.as_ref()
+            }
+        }
+    }
+
     /// The next hop of a loaded entry.
+    #[inline(never)]
     fn loaded_hop(&self, number: u32) -> Option<Hop> {
         let target = self.loaded.as_deref()?.target(number)?;
         let network = *self.loaded_networks.get(target.network as usize)?;
