@@ -1,4 +1,4 @@
-//! Nothing is lost at a rate that the machine has just shown that it takes (Zephyrus §6.2, figure 7).
+//! Nothing is lost at a rate that the machine has just shown that it takes (Zephyrus §5.1, figure 7).
 
 #![allow(missing_docs)]
 

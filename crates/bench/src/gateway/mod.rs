@@ -1,4 +1,4 @@
-//! Losses and round trips through softdpu as a gateway (Zephyrus §6.2, figure 7): an open loop at a rate, a far end that swaps
+//! Losses and round trips through softdpu as a gateway (Zephyrus §5.1, figure 7): an open loop at a rate, a far end that swaps
 //! the five-tuple, with the flow tier and without it.
 //!
 //! ```text
@@ -120,7 +120,11 @@ struct Bench {
 /// [`SetupError`].
 pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report, SetupError> {
     let failed = |case: &'static str| {
-        move |source| SetupError::Load { subject: "softdpu".into(), case: case.into(), source: Box::new(source) }
+        move |source: GatewayError| SetupError::Load {
+            subject: "softdpu".into(),
+            case: case.into(),
+            source: Box::new(source),
+        }
     };
     let mut with = Bench::start(plan, true)?;
     progress("the highest rate without losses, with the flow tier");

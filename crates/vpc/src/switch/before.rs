@@ -109,7 +109,8 @@ pub(crate) fn find(tables: &Tables, metadata: &Metadata) -> Result<Next, Stop> {
     match metadata.from {
         Origin::Endpoint { number, owner: source } => {
             // Nobody is told that an address is nobody's while those who have it are being loaded.
-            let nobody = || if tables.is_loading() { DropReason::Unresolved.into() } else { Stop::Ask(super::Ask::NoRoute) };
+            let nobody =
+                || if tables.is_loading() { DropReason::Unresolved.into() } else { Stop::Ask(super::Ask::NoRoute) };
             let (owner, hop) = found.ok_or_else(nobody)?;
             if hop == number {
                 // Nothing goes back to where it came from.
