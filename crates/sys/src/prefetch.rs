@@ -19,6 +19,10 @@ pub fn read<T>(address: *const T) {
 /// By its instruction: built for any x86-64, the intrinsic is compiled to a fetch for reading, after which the first write has to
 /// ask the other core once more. Processors that do not know the instruction pass over it.
 #[inline(always)]
+#[allow(
+    clippy::pointers_in_nomem_asm_block,
+    reason = "memory is neither read nor written: where it is, is all that is told"
+)]
 pub fn write<T>(address: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: a prefetch never faults, whatever the address, and changes neither memory nor registers nor flags.

@@ -201,7 +201,12 @@ impl Vpc {
         self.stages.clear();
         self.stale.clear();
         let mut all = std::mem::take(&mut self.seen);
-        hits::look(&self.flows, packets, &mut all);
+        if self.tables.keeps_flows() {
+            hits::look(&self.flows, packets, &mut all);
+        } else {
+            all.clear();
+            all.resize(packets.len(), None);
+        }
         let first = verdicts.len();
         verdicts.resize(first + packets.len(), Verdict::Drop(DropReason::Unresolved));
         let decided = &mut verdicts[first..];

@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use crate::packet::{Mac, Packet, Parsed, parse};
 use crate::service::{ServiceContext, ra};
 use crate::switch::{Ask, Frame, Metadata, Stop, after, before, complete_udp6, encapsulate};
-use crate::tables::{Attachment, Endpoint, Key, Tables};
+use crate::tables::{Attachment, Endpoint, Tables};
 use crate::verdict::{DropReason, PortId, Reply, Verdict};
 
 /// Deals with a whole frame, whose head is in `packet`. `id` identifies the outer IPv4 packet of a reply.
@@ -135,7 +135,7 @@ pub(crate) fn advertisement(tables: &Tables, port: PortId) -> Option<Reply> {
 fn with_context<T>(tables: &Tables, endpoint: &Endpoint, service: impl FnOnce(&ServiceContext<'_>) -> T) -> Option<T> {
     let network = tables.network(endpoint.network)?;
     let neighbor = |address: IpAddr| -> Option<Mac> {
-        let owner = tables.addresses().get(&Key::address(endpoint.network, address))?;
+        let owner = tables.owner(endpoint.network, address)?;
         match owner.hop() {
             Some(hop) => tables.hop(hop).map(|hop| hop.mac),
             None => Some(network.gateway_mac),

@@ -83,7 +83,9 @@ fn end<'a>(tables: &'a Tables, number: u32, endpoint: Option<&'a Endpoint>, addr
 }
 
 fn source<'a>(tables: &'a Tables, metadata: &Metadata, ip: &Ip) -> End<'a> {
-    let number = metadata.endpoint().or_else(|| metadata.back().filter(|_| metadata.is_owned()));
+    // Loaded entries are in no group and have no versions of their own.
+    let owner = || metadata.back().filter(|hop| metadata.is_owned() && !Tables::is_loaded(*hop));
+    let number = metadata.endpoint().or_else(owner);
     let number = number.unwrap_or_else(|| routes(tables, metadata.network));
     end(tables, number, tables.endpoint(number), ip.source)
 }

@@ -11,7 +11,7 @@ use crate::verdict::{DropReason, Verdict};
 #[derive(Clone, Copy)]
 pub(crate) struct Departure<'a> {
     ip: Ip,
-    hop: &'a Hop,
+    hop: Hop,
     tunnel: Option<&'a Tunnel>,
     vni: u32,
     /// The inner source MAC address, where it is to be another.
@@ -48,7 +48,8 @@ pub(crate) fn follow(
     admit: impl FnOnce(u32, u32) -> bool,
     verdict: &mut Verdict,
 ) -> bool {
-    let Some(hop) = tables.hop(action.hop) else { return false };
+    let mut room = None;
+    let Some(hop) = tables.hop_in(action.hop, &mut room) else { return false };
     if seen.len() - ETHERNET > usize::from(hop.mtu) || (action.is_routed && seen.hop_limit <= 1) {
         return false;
     }
@@ -109,7 +110,11 @@ pub(crate) fn check<'a>(
     let ip = *frame.parsed.ip().ok_or(DropReason::EtherType)?;
     let hop = tables.hop(metadata.hop).ok_or(DropReason::Unresolved)?;
     let network = tables.network(hop.network).ok_or(DropReason::UnknownNetwork)?;
-    let routed = metadata.endpoint().is_some() && !metadata.is_beside();
+    let routed = match metadata.endpoint() {
+        Some(_) => !metadata.is_beside(),
+        // From node to node: what they send in a circle ends.
+        None => matches!(hop.way, Way::Tunnel(_)),
+    };
     if routed && ip.hop_limit <= 1 {
         return Err(Stop::Ask(Ask::HopLimit));
     }
@@ -130,7 +135,7 @@ pub(crate) fn check<'a>(
             let inner = ip.traffic_class & 3;
             let ecn = outer::decapsulated_ecn(inner, frame.ecn)?;
             // A MAC address from a tunnel is not believed: the source is the endpoint beside, or the router.
-            let source = back.filter(|_| metadata.is_beside()).map_or(network.gateway_mac, |back| back.mac);
+            let source = back.filter(|_| metadata.is_beside() && !routed).map_or(network.gateway_mac, |back| back.mac);
             let clamp = back.map_or(hop.mtu, |back| hop.mtu.min(back.mtu));
             (Some(source), Some(clamp), (ecn != inner).then_some(ecn))
         }

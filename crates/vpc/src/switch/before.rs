@@ -111,6 +111,7 @@ fn finish(
 pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, sought: &Sought) -> Result<(), Stop> {
     let ip = frame.parsed.ip().ok_or(DropReason::EtherType)?;
     let exact = tables.addresses().get_at(sought.place, &sought.key);
+    let exact = exact.or_else(|| tables.loaded_owner(metadata.network, ip.destination));
     if exact.is_some_and(|owner| owner.hop().is_none()) {
         return Err(match metadata.endpoint() {
             Some(_) => spoof::gateway(ip),
@@ -119,7 +120,8 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
         });
     }
     metadata.set_routed(exact.is_none());
-    let said_by = match exact.and_then(|owner| owner.hop()) {
+    // Loaded entries have no versions of their own.
+    let said_by = match exact.and_then(|owner| owner.hop()).filter(|hop| !Tables::is_loaded(*hop)) {
         Some(endpoint) => endpoint,
         None => tables.network(metadata.network).map_or(0, |network| network.routes),
     };
@@ -127,7 +129,10 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
     let found = owner.and_then(|owner| owner.hop().map(|hop| (owner, hop)));
     let (hop, is_beside) = match metadata.endpoint() {
         Some(number) => {
-            let (owner, hop) = found.ok_or(Stop::Ask(super::Ask::NoRoute))?;
+            // Nobody is told that an address is nobody's while those who have it are being loaded.
+            let nobody =
+                || if tables.is_loading() { DropReason::Unresolved.into() } else { Stop::Ask(super::Ask::NoRoute) };
+            let (owner, hop) = found.ok_or_else(nobody)?;
             if hop == number {
                 // Nothing goes back to where it came from.
                 return Err(DropReason::NoRoute.into());
@@ -143,9 +148,12 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
         }
     };
     let is_here = tables.is_here(hop);
-    // Nothing turns round between nodes: what is not here has moved.
-    if !is_here && metadata.tunnel().is_some() {
-        return Err(DropReason::Unresolved.into());
+    // Nothing turns round between nodes, unless this one is there for it: what is not here has moved.
+    if !is_here && let Some(from) = metadata.tunnel() {
+        let is_transit = tables.network(metadata.network).is_some_and(|network| network.transit);
+        if !is_transit || tables.tunnel_of(hop).is_none_or(|to| to == from) {
+            return Err(DropReason::Unresolved.into());
+        }
     }
     metadata.hop = hop;
     metadata.set_beside(is_beside);
@@ -158,7 +166,7 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
 /// every node has; and whether the address is the owner's own.
 #[inline]
 fn tunnel_source(tables: &Tables, metadata: &Metadata, ip: &Ip) -> Result<(Owner, bool), DropReason> {
-    let exact = tables.addresses().get(&Key::address(metadata.network, ip.source));
+    let exact = tables.owner(metadata.network, ip.source);
     let owner = exact
         .or_else(|| tables.route(metadata.network, ip.source).filter(|owner| owner.hop().is_some()))
         .ok_or(DropReason::SpoofedAddress)?;

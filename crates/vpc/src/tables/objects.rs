@@ -22,7 +22,7 @@ use super::error::Problem;
 
 /// Bits of an object's number in a stamp.
 const NUMBER_BITS: u32 = 24;
-/// Most objects of all kinds.
+/// Numbers of objects, and of next hops that are none.
 const MOST: usize = 1 << NUMBER_BITS;
 
 /// The number of the build under way. 40 bits of it are used: at a thousand a second they last 34 years.
@@ -172,7 +172,9 @@ impl<'a> Numbering<'a> {
         }
         let number = self.next;
         self.next += 1;
-        if number < MOST { Ok(number as u32) } else { Err(Problem::TooManyObjects(MOST)) }
+        // Those above are loaded entries' (their next hops'), which have no version of their own.
+        let most = super::loaded::FIRST as usize;
+        if number < most { Ok(number as u32) } else { Err(Problem::TooManyObjects(most)) }
     }
 
     pub fn finish(self) -> Objects {
