@@ -371,6 +371,8 @@ fn grow(site: &mut Site, name: &str, to: Bytes) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::config;
 
@@ -516,6 +518,48 @@ mod tests {
         desired.commit(&Change::DeviceRemove { name: "d".into() }).unwrap();
         desired.commit(&Change::NetworkRemove { name: "a".into() }).unwrap();
         assert!(Desired::load(networked(folder.path())).unwrap().site().networks.is_empty());
+    }
+
+    #[test]
+    fn what_devices_are_put_into_and_what_is_loaded_survives_the_supervisor() {
+        let folder = tempfile::tempdir().unwrap();
+        let site = || {
+            let mut site = networked(folder.path());
+            let policy =
+                serde_json::json!({"network": "a", "security-group": [{"name": "web"}], "acl": [{"name": "edge"}]});
+            site.networks[0].change_policy(&config::policy_from_json(&policy).unwrap());
+            site.node.tables.endpoints = 6;
+            site
+        };
+        let mut desired = Desired::load(site()).unwrap();
+        let set = |groups: Option<&[&str]>, acl: Option<Option<&str>>| {
+            Change::DeviceSet(DeviceChange {
+                name: "d".into(),
+                security_groups: groups.map(|groups| groups.iter().map(|name| (*name).to_owned()).collect()),
+                acl: acl.map(|name| name.map(str::to_owned)),
+            })
+        };
+        assert_eq!(desired.check(&set(Some(&["none"]), None)).unwrap_err().code, ErrorCode::Refused);
+        let networks = BTreeMap::from([("a".to_owned(), crate::api::NetworkEntries { endpoints: 3, routes: 0 })]);
+        let found = LoadResult { endpoints: 3, networks, ..LoadResult::default() };
+        let load = Load { path: "/f".into(), copy: Some("loaded-1.csv".into()), found };
+        for change in
+            [set(Some(&["web"]), None), set(None, Some(Some("edge"))), Change::NetworkLoad(load), set(Some(&[]), None)]
+        {
+            desired.check(&change).unwrap();
+            desired.commit(&change).unwrap();
+            let again = Desired::load(site()).unwrap();
+            assert_eq!((again.site(), again.loaded()), (desired.site(), desired.loaded()), "after {change:?}");
+        }
+        let port = desired.site().device("d").and_then(Device::port).unwrap();
+        assert_eq!((port.security_groups.len(), port.acl.as_deref()), (0, Some("edge")));
+        // Two of the site file and three that are loaded: there is room for one.
+        desired.check(&members("a", &[("10.0.0.7", "192.0.2.3")], &[])).unwrap();
+        let two = members("a", &[("10.0.0.7", "192.0.2.3"), ("10.0.0.8", "192.0.2.3")], &[]);
+        let full = desired.check(&two).unwrap_err().message;
+        assert_eq!(full, "add[1], 10.0.0.8: the table of endpoints is full: it has room for 6");
+        desired.commit(&Change::DeviceRemove { name: "d".into() }).unwrap();
+        assert_eq!(desired.check(&Change::NetworkRemove { name: "a".into() }).unwrap_err().code, ErrorCode::Busy);
     }
 
     #[test]
