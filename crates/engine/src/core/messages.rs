@@ -119,6 +119,7 @@ impl<S: TenantScheduler> Core<S> {
                 None => self.elsewhere(key, ToCore::Returned { key, numbers }),
             },
             ToCore::Capture(start) => self.net.capture(start),
+            ToCore::Functions { plan, port, chain } => self.net.attach_functions(self.index, &plan, port, chain),
             ToCore::Inject(injection) => self.inject(injection),
             ToCore::Shutdown => self.stopping = true,
         }
@@ -377,6 +378,7 @@ fn message_key(message: &ToCore) -> Option<QueueKey> {
         | ToCore::Receivers(..)
         | ToCore::Parcels(_)
         | ToCore::Capture(_)
+        | ToCore::Functions { .. }
         | ToCore::Inject(_)
         | ToCore::Shutdown => None,
     }

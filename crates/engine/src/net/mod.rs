@@ -13,6 +13,7 @@
 
 mod capture;
 mod deliver;
+mod functions;
 mod inject;
 mod loan;
 mod offload;
@@ -23,6 +24,7 @@ mod source;
 mod transmit;
 
 pub use capture::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Way};
+pub use functions::{FunctionBox, FunctionPlan, FunctionReport};
 pub use inject::Injector;
 pub use port::{PortCounters, PortSpec};
 pub use receive::Receive;
@@ -31,6 +33,7 @@ pub use transmit::{RateLimit, Transmit};
 
 pub(crate) use capture::{CaptureStart, Passing, Shared as CaptureShared, Trace};
 pub(crate) use deliver::{Refused, deliver, deliver_run};
+pub(crate) use functions::{Chain as FunctionChain, Functions};
 pub(crate) use inject::Injection;
 pub(crate) use loan::{Lent, Loan, Loans};
 pub(crate) use port::{Port, Receiver};
@@ -99,6 +102,8 @@ pub(crate) struct Net {
     pub loan: Option<Loan>,
     /// Frames that are shown to somebody.
     pub captures: Option<Box<Captures>>,
+    /// What ports' frames pass beside the network.
+    pub functions: Option<Box<Functions>>,
 }
 
 impl Net {
@@ -122,6 +127,7 @@ impl Net {
             parcels: Vec::new(),
             loan: None,
             captures: None,
+            functions: None,
         }
     }
 
