@@ -298,3 +298,119 @@ impl Site {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::config::*;
+
+    const NETWORK: &str = "[[network]]\nname = \"vpc\"\nvni = 5001\ncidr = \"10.0.0.0/16\"\n";
+
+    fn check(text: &str) -> Loaded {
+        parse(&format!("{NETWORK}{text}"), "site.toml", Path::new("/srv/site"), None)
+    }
+
+    fn site(text: &str) -> Site {
+        let loaded = check(text);
+        loaded.site.unwrap_or_else(|| panic!("{}", loaded.report))
+    }
+
+    const COMPLETE: &str = r#"
+[[tenant]]
+name = "acme"
+[[function]]
+name = "flows"
+tenant = "acme"
+monitor = { collector = "[2001:db8::9]:4739", domain = 7, active-timeout = "2 min", idle-timeout = "1 s", flows = 100 }
+[[function]]
+name = "top"
+analytics = { filter = "tcp port 80", by = ["flow", "protocol"], rank = "packets", top = 3, window = "5 s", entries = 9 }
+[[function]]
+name = "guard"
+[function.firewall]
+default = "allow"
+stateful = false
+connections = 5
+[[function.firewall.rule]]
+direction = "ingress"
+priority = 10
+action = "deny"
+protocol = "tcp"
+source = "10.0.0.0/8"
+ports = "80-90"
+[[device]]
+name = "nic"
+tenant = "acme"
+virtio-net = { network = "vpc", address = "10.0.0.2", functions = ["flows", "top", "guard"] }
+"#;
+
+    #[test]
+    fn functions_have_defaults_for_everything_but_the_collector() {
+        let site = site(
+            "[[function]]\nname = \"a\"\nmonitor = { collector = \"192.0.2.1:1\" }\n\
+             [[function]]\nname = \"b\"\nanalytics = {}\n[[function]]\nname = \"c\"\nfirewall = {}\n",
+        );
+        let FunctionKind::Monitor(monitor) = &site.function("a").unwrap().kind else { panic!() };
+        assert_eq!((monitor.active_timeout, monitor.idle_timeout), (Span::from_secs(60), Span::from_secs(15)));
+        assert_eq!((monitor.flows, monitor.domain), (16_384, None));
+        let FunctionKind::Analytics(analytics) = &site.function("b").unwrap().kind else { panic!() };
+        assert_eq!((analytics.top, analytics.entries, analytics.rank), (10, 256, Rank::Bytes));
+        assert_eq!(
+            (analytics.window, &*analytics.by),
+            (Span::from_secs(10), &["source", "destination", "flow"].map(String::from)[..])
+        );
+        let FunctionKind::Firewall(firewall) = &site.function("c").unwrap().kind else { panic!() };
+        assert_eq!((firewall.default, firewall.stateful, firewall.rules.len()), (AclAction::Deny, true, 0));
+    }
+
+    #[test]
+    fn a_site_with_functions_is_the_same_after_it_was_handed_on() {
+        let site = site(COMPLETE);
+        let FunctionKind::Firewall(firewall) = &site.function("guard").unwrap().kind else { panic!() };
+        assert_eq!(firewall.rules[0].direction, Some(Direction::Ingress));
+        assert_eq!(firewall.rules[0].rule.ports, Some(PortRange { first: 80, last: 90 }));
+        let text = serde_json::to_string(&site).unwrap();
+        assert_eq!(serde_json::from_str::<Site>(&text).unwrap(), site);
+        let line = summary(&site);
+        assert!(line.contains("function    flows: monitor, 1 device(s), only for acme"), "{line}");
+    }
+
+    #[test]
+    fn mistakes_are_found() {
+        let device = |functions: &str, more: &str| {
+            format!(
+                "{more}[[device]]\nname = \"nic\"\nvirtio-net = {{ network = \"vpc\", address = \"10.0.0.2\", functions = {functions} }}\n"
+            )
+        };
+        let function = |what: &str| format!("[[function]]\nname = \"f\"\n{what}\n");
+        for (text, expected) in [
+            (function(""), "monitor"),
+            (function("monitor = { collector = \"192.0.2.1\" }"), "an address and a port such as \"192.0.2.9:4739\""),
+            (function("monitor = { collector = \"192.0.2.1:1\", idle-timeout = \"1 ms\" }"), "one second is the least"),
+            (function("analytics = { by = \"sauce\" }"), "source, destination, source-port"),
+            (function("analytics = { filter = \"tcp prt 80\" }"), "column 5"),
+            (function("firewall = { rule = [{ action = \"deny\" }] }"), "priority = 100"),
+            (
+                function(
+                    "firewall = { rule = [{ priority = 1, action = \"deny\", source = \"10.0.0.0/8\", destination = \"fd00::/8\" }] }",
+                ),
+                "are not of one address family",
+            ),
+            (function("tenant = \"acme\"\nfirewall = {}"), "there is no tenant `acme`"),
+            (function("firewall = {}") + &function("firewall = {}"), "function `f` exists already"),
+            (device("\"g\"", &function("firewall = {}")), "there is no function `g`"),
+            (
+                device(
+                    "\"f\"",
+                    &("[[tenant]]\nname = \"acme\"\n".to_owned() + &function("tenant = \"acme\"\nfirewall = {}")),
+                ),
+                "function `f` is only for tenant `acme`",
+            ),
+        ] {
+            let loaded = check(&text);
+            let report = loaded.report.to_string();
+            assert!(loaded.site.is_none() && report.contains(expected), "{text}\n{report}");
+        }
+    }
+}
