@@ -385,3 +385,135 @@ impl Net {
         self.functions.get_or_insert_with(|| Box::new(Functions::new(plan, core))).attach(port, chain);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use softdpu_functions::firewall::{FirewallRule, FirewallSpec, Rules};
+    use softdpu_functions::monitor::MonitorSpec;
+    use softdpu_vpc::policy::acl::{Action, RuleSpec};
+    use softdpu_vpc::policy::{Ports, Service};
+    use softdpu_vpc::{Checksum, Head};
+
+    use super::*;
+    use crate::common_nic::{datagram, tables};
+
+    /// The port of the datagrams of [`datagram`].
+    const DISCARD: u16 = 9;
+
+    fn monitor() -> FunctionSpec {
+        FunctionSpec::Monitor(MonitorSpec { active: u64::MAX, idle: u64::MAX, flows: 16 })
+    }
+
+    /// Denies datagrams to [`DISCARD`] that go this way.
+    fn firewall(way: Way) -> FunctionSpec {
+        let ports = Ports::new(DISCARD, DISCARD).unwrap();
+        let service = Service::Udp { source: Ports::ALL, destination: ports };
+        let rule = RuleSpec { priority: 1, action: Action::Deny, source: None, destination: None, service };
+        let rules = vec![FirewallRule { way: Some(way), rule }];
+        let spec = FirewallSpec { rules, default: Action::Allow, connections: None };
+        FunctionSpec::Firewall(Arc::new(Rules::build(&spec).unwrap()))
+    }
+
+    /// A core with these functions, those of ports 0 and 1.
+    fn net(specs: Vec<FunctionSpec>, chains: [&[usize]; 2]) -> (Net, FunctionBox) {
+        let (plan, inbox) = FunctionPlan::new(specs).unwrap();
+        let mut net = Net::new(tables());
+        for (port, functions) in (0..).zip(chains) {
+            let chain = (!functions.is_empty()).then(|| Chain::new(1, functions));
+            net.attach_functions(CoreIndex(0), &plan, PortId(port), chain);
+        }
+        (net, inbox)
+    }
+
+    /// Datagrams from the guest at port 0 to that at port 1.
+    fn burst(count: u32) -> Vec<Packet> {
+        let packet = |mark| {
+            let head = Head::of(&datagram((0, 2), (1, 3), mark, 100));
+            Packet { head, tail: 0, checksum: Checksum::Complete, segmentation: None, port: PortId(0) }
+        };
+        (0..count).map(packet).collect()
+    }
+
+    fn forward(net: &mut Net, packets: &mut [Packet]) -> Vec<Verdict> {
+        let mut verdicts = Vec::new();
+        net.forward(packets, &mut verdicts);
+        verdicts
+    }
+
+    /// Packets of each monitor, and drops of each firewall, by function.
+    fn counted(net: &mut Net, inbox: &FunctionBox) -> Vec<u64> {
+        net.finish_functions();
+        let mut counted = Vec::new();
+        while let Some(report) = inbox.take() {
+            for output in report.outputs {
+                match output {
+                    Output::Counts(Counts::Monitor(counts)) => counted.push(counts.packets),
+                    Output::Counts(Counts::Firewall(counts)) => counted.push(counts.dropped.packets),
+                    Output::Counts(Counts::Analytics(_)) | Output::Flows(_) | Output::Window(_) => {}
+                }
+            }
+        }
+        counted
+    }
+
+    #[test]
+    fn a_frame_that_waits_for_room_is_counted_when_it_goes() {
+        let (mut net, inbox) = net(vec![monitor(), monitor()], [&[0], &[1]]);
+        let mut packets = burst(4);
+        forward(&mut net, &mut packets);
+        net.settle_functions(&packets, 1);
+        let mut again = burst(3);
+        forward(&mut net, &mut again);
+        net.settle_functions(&again, 3);
+        assert_eq!(counted(&mut net, &inbox), [4, 4]);
+    }
+
+    #[test]
+    fn what_a_firewall_drops_on_its_way_in_comes_to_nobody_behind_it() {
+        let (mut net, inbox) = net(vec![monitor(), firewall(Way::In), monitor(), monitor()], [&[0, 1, 2], &[3]]);
+        let mut packets = burst(3);
+        let other = datagram((0, 2), (1, 3), 0, 100)
+            .iter()
+            .enumerate()
+            .map(|(at, byte)| if at == 37 { 10 } else { *byte })
+            .collect::<Vec<u8>>();
+        packets[1].head = Head::of(&other);
+        let verdicts = forward(&mut net, &mut packets);
+        net.settle_functions(&packets, 3);
+        assert_eq!(verdicts[0], Verdict::Drop(DropReason::Firewall));
+        assert!(matches!(verdicts[1], Verdict::Local { port: PortId(1), .. }), "{verdicts:?}");
+        assert_eq!(verdicts[2], Verdict::Drop(DropReason::Firewall));
+        assert_eq!(counted(&mut net, &inbox), [3, 2, 1, 1]);
+    }
+
+    #[test]
+    fn what_a_firewall_drops_on_its_way_out_was_sent_and_does_not_arrive() {
+        let (mut net, inbox) = net(vec![monitor(), firewall(Way::Out), monitor()], [&[0], &[1, 2]]);
+        let mut packets = burst(2);
+        assert_eq!(forward(&mut net, &mut packets), [Verdict::Drop(DropReason::Firewall); 2]);
+        net.settle_functions(&packets, 2);
+        assert_eq!(counted(&mut net, &inbox), [2, 2, 0]);
+    }
+
+    #[test]
+    fn a_port_without_functions_has_none() {
+        let (mut net, inbox) = net(vec![monitor()], [&[], &[]]);
+        let mut packets = burst(2);
+        forward(&mut net, &mut packets);
+        net.settle_functions(&packets, 2);
+        assert!(net.functions.is_none());
+        assert_eq!(counted(&mut net, &inbox), []);
+    }
+
+    #[test]
+    fn what_nobody_takes_is_lost_and_counted_and_counts_are_told_all_the_same() {
+        let (mut net, inbox) = net(vec![monitor()], [&[0], &[]]);
+        let functions = net.functions.as_ref().unwrap();
+        functions.plan.shared.waiting.store(ROOM, Relaxed);
+        let mut packets = burst(2);
+        forward(&mut net, &mut packets);
+        net.settle_functions(&packets, 2);
+        assert_eq!(counted(&mut net, &inbox), [2]);
+        assert_eq!(inbox.lost(0), 1, "one flow");
+    }
+}
