@@ -4,7 +4,7 @@
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use softdpu_tests::{Context, Disk, Failure, Guest, GuestSpec, Lab, Random, Server};
@@ -35,10 +35,10 @@ fn site(image: &Path, key: Option<&Path>) -> String {
 }
 
 /// Starts a guest whose fio writes and verifies, kills the data plane now and then, and has the guest end.
-fn write_and_verify(lab: &Lab, name: &str, image: &PathBuf, key: Option<&Path>, kills: u32) -> Result<(), Failure> {
+fn write_and_verify(lab: &Lab, name: &str, image: &Path, key: Option<&Path>, kills: u32) -> Result<(), Failure> {
     let mut random = Random::from_environment();
     eprintln!("SOFTDPU_SEED={}", random.seed);
-    let disk = Disk::new("data", image.clone()).queues(4);
+    let disk = Disk::new("data", image.to_path_buf()).queues(4);
     let mut server = Server::start_softdpu(lab, &site(image, key), &[disk])?;
     let spec = GuestSpec::new(name).cpus(4).memory_mib(768).disk(server.guest_disk("data")?).job("kill-loop");
     let spec = spec.parameter("DISK", "vda").parameter("MIB", 8).parameter("JOBS", 4);

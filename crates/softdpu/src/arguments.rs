@@ -87,7 +87,7 @@ pub enum Command {
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
     /// Create a volume
-    Create(VolumeCreate),
+    Create(Box<VolumeCreate>),
     /// Make a volume larger; its guests see the new size at once
     Grow {
         /// The volume

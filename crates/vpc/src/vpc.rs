@@ -192,7 +192,14 @@ impl Vpc {
     }
 
     /// What becomes of the packet at `at` whose flow was not found at first sight, or does not decide it.
-    fn look_closer(&mut self, now: u64, at: usize, packet: &mut Packet, sought: Option<&Sought>, decided: &mut Verdict) {
+    fn look_closer(
+        &mut self,
+        now: u64,
+        at: usize,
+        packet: &mut Packet,
+        sought: Option<&Sought>,
+        decided: &mut Verdict,
+    ) {
         let tables = &*self.tables;
         if let Some(sought) = sought {
             match self.flows.find(sought.home, &sought.seen.key, tables, &mut self.stats.revalidated) {

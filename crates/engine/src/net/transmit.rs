@@ -76,9 +76,9 @@ impl Transmit {
     #[inline(always)]
     pub(crate) fn read(&self, chain: &Chain, packet: &mut Packet) -> Result<(), NoFrame> {
         let head = &mut packet.head;
-        let whole = self.model.parse_whole(&chain.buffer, chain.readable, move |len| {
-            head.reset_behind(FRAME_OFFSET as usize, len)
-        });
+        let whole = self
+            .model
+            .parse_whole(&chain.buffer, chain.readable, move |len| head.reset_behind(FRAME_OFFSET as usize, len));
         let frame = match whole {
             Some(Ok(frame)) => frame,
             Some(Err(why)) => return Err(NoFrame::Drop(reason(why))),

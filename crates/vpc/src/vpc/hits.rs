@@ -51,7 +51,8 @@ impl Vpc {
             let Some(sought) = sought else { break };
             let Some(hit) = flows.hit(sought.candidate, &sought.seen.key) else { break };
             let action = hit.action();
-            if action.connection != flow::NONE && !goes_on(tables, flows, packet, sought, sought.candidate.entry(), now) {
+            if action.connection != flow::NONE && !goes_on(tables, flows, packet, sought, sought.candidate.entry(), now)
+            {
                 break;
             }
             let admit = |meter, bytes| admit(meters, meter, now, bytes);
