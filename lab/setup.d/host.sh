@@ -26,6 +26,7 @@ tshark=tshark
 PEER_PROGRAMS='
 dpdk-testpmd=dpdk-dev
 tshark=tshark
+nfcapd=nfdump
 '
 
 # What counts instructions, wanted by `make instructions` alone.

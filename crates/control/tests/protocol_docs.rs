@@ -6,6 +6,9 @@ use std::path::Path;
 use serde_json::Value;
 use softdpu_control::api::{ErrorCode, METHODS, decode_request};
 use softdpu_control::status::{
+    AnalyticsStatus, FirewallStatus, FunctionStatus, MonitorStatus, RuleStatus, TopItem, TopStatus, WindowStatus,
+};
+use softdpu_control::status::{
     ClosedFrontEnds, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState, DeviceStatus, NetworkStatus,
     NodeStatus, Peer, PortCounts, PortStatus, QueueStatus, TenantStatus, TraceStatus, UnderlayAbsence, UnderlayStatus,
     VolumeState, VolumeStatus,
@@ -76,7 +79,32 @@ fn whole() -> NodeStatus {
         tenants: vec![TenantStatus::default()],
         networks: vec![NetworkStatus { tenant: Some("t".into()), ..NetworkStatus::default() }],
         underlay: Some(UnderlayStatus { absence: Some(UnderlayAbsence::default()), ..UnderlayStatus::default() }),
+        functions: vec![function()],
         traces: vec![TraceStatus { filter: Some("f".into()), ..TraceStatus::default() }],
+    }
+}
+
+/// A function of every kind at once.
+fn function() -> FunctionStatus {
+    let rule = || RuleStatus { rule: "r".into(), ..RuleStatus::default() };
+    let top = TopStatus { by: "flow".into(), items: vec![TopItem::default()] };
+    FunctionStatus {
+        tenant: Some("t".into()),
+        monitor: Some(MonitorStatus { error: Some("e".into()), ..MonitorStatus::default() }),
+        analytics: Some(AnalyticsStatus {
+            filter: Some("f".into()),
+            last: Some(WindowStatus { top: vec![top], ..WindowStatus::default() }),
+            ..AnalyticsStatus::default()
+        }),
+        firewall: Some(FirewallStatus {
+            rules: vec![rule()],
+            default: rule(),
+            established: rule(),
+            refused: rule(),
+            dropped: rule(),
+            ..FirewallStatus::default()
+        }),
+        ..FunctionStatus::default()
     }
 }
 

@@ -149,6 +149,7 @@ fn tables() -> Arc<Tables> {
         mtu: 1500,
         dns: Vec::new(),
         policy: Default::default(),
+        transit: false,
     };
     let endpoint = |port: u32| {
         let host = port as u8 + 2;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use softdpu_functions::FunctionSpec;
 use softdpu_sched::Patience;
 use softdpu_vpc::{Explanation, PortId, Tables};
 
@@ -11,7 +12,8 @@ use crate::engine::{Engine, EngineError};
 use crate::mailbox::mailbox;
 use crate::message::{CoreIndex, Question, QueueKey, ToCore};
 use crate::net::{
-    Capture, CaptureShared, CaptureSpec, CaptureStart, Injector, Port, PortCounters, PortSpec, Receiver, Socket,
+    Capture, CaptureShared, CaptureSpec, CaptureStart, FunctionBox, FunctionChain, FunctionPlan, Injector, Port,
+    PortCounters, PortSpec, Receiver, Socket,
 };
 
 /// What the engine knows of ports.
@@ -151,6 +153,23 @@ impl Engine {
         let all = (0..self.cores.len()).map_while(|_| next());
         let known = all.filter_map(|(core, answer)| Some((core, answer?)));
         known.min_by_key(|(core, answer)| (!answer.is_flow, *core))
+    }
+
+    /// Functions that ports may [have](Self::attach_functions), and the box for what they say.
+    ///
+    /// # Errors
+    /// When the process is out of file descriptors.
+    pub fn functions(&self, specs: Vec<FunctionSpec>) -> std::io::Result<(FunctionPlan, FunctionBox)> {
+        FunctionPlan::new(specs)
+    }
+
+    /// The frames of a port of the network with this VNI pass these functions of a plan from now on, in this order; at most
+    /// [`CHAIN`](softdpu_functions::CHAIN), or none.
+    pub fn attach_functions(&self, plan: &FunctionPlan, port: PortId, vni: u32, functions: &[usize]) {
+        for core in &self.cores {
+            let chain = (!functions.is_empty()).then(|| FunctionChain::new(vni, functions));
+            core.mailbox.send(ToCore::Functions { plan: plan.clone(), port, chain });
+        }
     }
 
     /// A way for frames to come in by the port with this number, as long as it has this name.

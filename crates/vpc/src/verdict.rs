@@ -127,6 +127,8 @@ reasons! {
     Policed = "policed",
     /// An access control list denies it.
     Acl = "acl",
+    /// A firewall that its interface has for a function denies it.
+    Firewall = "firewall",
     /// No rule of a security group allows it.
     SecurityGroup = "security-group",
     /// In the middle of a connection that is not known, or an answer to nothing.

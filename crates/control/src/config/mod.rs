@@ -11,6 +11,7 @@
 //! site as it would become.
 
 mod diagnostic;
+mod function;
 mod machine;
 mod nbd_uri;
 mod network;
@@ -30,6 +31,7 @@ use reader::{Context, Reader};
 use value::Data;
 
 pub use diagnostic::{Diagnostic, Problem, Report, Severity, alternatives, nearest};
+pub use function::{AnalyticsSettings, FirewallRule, FirewallSettings, Function, FunctionKind, MonitorSettings, Rank};
 pub use nbd_uri::{NbdServer, NbdUri, NbdUriError};
 pub use network::{
     Acl, AclAction, AclRule, DEFAULT_MTU, DeviceChange, Direction, Endpoint, GroupRule, LONGEST_LINE, LoadLine,

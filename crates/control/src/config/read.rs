@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use super::diagnostic::Problem;
+use super::function;
 use super::nbd_uri::{NbdServer, NbdUri, NbdUriError};
 use super::network;
 use super::reader::{Reader, join};
@@ -43,10 +44,11 @@ pub(super) fn site(reader: Reader<'_>, directories: &ServiceDirectories) -> Site
     let tenants = reader.tables("tenant", &schema::TENANT).into_iter().map(tenant).collect();
     let volumes = reader.tables("volume", &schema::VOLUME).into_iter().map(volume).collect();
     let networks = reader.tables("network", &schema::NETWORK).into_iter().map(network::read::network).collect();
+    let functions = reader.tables("function", &schema::FUNCTION).into_iter().map(function::function).collect();
     let devices =
         reader.tables("device", &schema::DEVICE).into_iter().map(|table| device(table, &node.run_directory)).collect();
     reader.finish();
-    let mut site = Site { node, tenants, volumes, networks, devices };
+    let mut site = Site { node, tenants, volumes, networks, functions, devices };
     site.declare_default_tenant();
     site
 }

@@ -20,12 +20,14 @@ impl Site {
         duplicate_names("tenant", self.tenants.iter().map(|tenant| tenant.name.as_str()), &mut problems);
         duplicate_names("volume", self.volumes.iter().map(|volume| volume.name.as_str()), &mut problems);
         duplicate_names("network", self.networks.iter().map(|network| network.name.as_str()), &mut problems);
+        duplicate_names("function", self.functions.iter().map(|function| function.name.as_str()), &mut problems);
         duplicate_names("device", self.devices.iter().map(|device| device.name.as_str()), &mut problems);
         for (index, volume) in self.volumes.iter().enumerate() {
             volume.check(&format!("volume[{index}]"), &mut problems);
         }
         self.check_files(&mut problems);
         self.check_networks(&mut problems);
+        self.check_functions(&mut problems);
         for (index, device) in self.devices.iter().enumerate() {
             self.check_device(&format!("device[{index}]"), device, &mut problems);
         }

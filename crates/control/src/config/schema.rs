@@ -14,7 +14,8 @@ pub struct Section {
 }
 
 /// The file itself.
-pub const ROOT: Section = Section { title: "the site file", keys: &["node", "tenant", "volume", "network", "device"] };
+pub const ROOT: Section =
+    Section { title: "the site file", keys: &["node", "tenant", "volume", "network", "function", "device"] };
 /// `[node]`
 pub const NODE: Section = Section {
     title: "[node]",
@@ -101,6 +102,23 @@ pub const ACL_RULE: Section = Section {
 };
 /// The parameters of `network.policy`, which are no part of a site file.
 pub const POLICY_CHANGE: Section = Section { title: "network.policy", keys: &["network", "security-group", "acl"] };
+/// `[[function]]`
+pub const FUNCTION: Section =
+    Section { title: "[[function]]", keys: &["name", "tenant", "monitor", "analytics", "firewall"] };
+/// `function.monitor`
+pub const MONITOR: Section =
+    Section { title: "function.monitor", keys: &["collector", "domain", "active-timeout", "idle-timeout", "flows"] };
+/// `function.analytics`
+pub const ANALYTICS: Section =
+    Section { title: "function.analytics", keys: &["filter", "by", "rank", "top", "window", "entries"] };
+/// `function.firewall`
+pub const FIREWALL: Section =
+    Section { title: "function.firewall", keys: &["default", "stateful", "connections", "rule"] };
+/// `[[function.firewall.rule]]`
+pub const FIREWALL_RULE: Section = Section {
+    title: "[[function.firewall.rule]]",
+    keys: &["direction", "priority", "action", "protocol", "source", "destination", "source-ports", "ports"],
+};
 /// `[[device]]`
 pub const DEVICE: Section =
     Section { title: "[[device]]", keys: &["name", "tenant", "domain", "cores", "virtio-blk", "virtio-net", "tap"] };
@@ -136,6 +154,7 @@ pub const VIRTIO_NET: Section = Section {
         "rate",
         "security-groups",
         "acl",
+        "functions",
         "socket",
         "socket-owner",
         "socket-group",
@@ -145,7 +164,19 @@ pub const VIRTIO_NET: Section = Section {
 /// `device.tap`
 pub const TAP: Section = Section {
     title: "device.tap",
-    keys: &["network", "address", "interface", "mac", "queues", "mtu", "spoof-check", "rate", "security-groups", "acl"],
+    keys: &[
+        "network",
+        "address",
+        "interface",
+        "mac",
+        "queues",
+        "mtu",
+        "spoof-check",
+        "rate",
+        "security-groups",
+        "acl",
+        "functions",
+    ],
 };
 /// `rate` of `device.virtio-net` and of `device.tap`
 pub const RATE: Section =
@@ -176,6 +207,11 @@ pub const SECTIONS: &[&Section] = &[
     &GROUP_RULE,
     &ACL,
     &ACL_RULE,
+    &FUNCTION,
+    &MONITOR,
+    &ANALYTICS,
+    &FIREWALL,
+    &FIREWALL_RULE,
     &DEVICE,
     &VIRTIO_BLK,
     &VIRTIO_NET,

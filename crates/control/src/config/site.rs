@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::function::Function;
 use super::network::{Network, TableSizes, Tap, Underlay, VirtioNet};
 use super::units::{Bytes, Span};
 
@@ -30,6 +31,9 @@ pub struct Site {
     /// Networks.
     #[serde(default, rename = "network")]
     pub networks: Vec<Network>,
+    /// Functions that devices may have.
+    #[serde(default, rename = "function", skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<Function>,
     /// Devices.
     #[serde(default, rename = "device")]
     pub devices: Vec<Device>,

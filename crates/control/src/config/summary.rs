@@ -66,6 +66,12 @@ fn write_summary(out: &mut String, site: &Site) -> std::fmt::Result {
             site.attached(&network.name).count(),
         )?;
     }
+    for function in &site.functions {
+        let users = site.devices.iter().filter_map(|device| device.port());
+        let users = users.filter(|port| port.functions.contains(&function.name)).count();
+        let tenant = function.tenant.as_ref().map_or_else(String::new, |tenant| format!(", only for {tenant}"));
+        writeln!(out, "function    {}: {}, {users} device(s){tenant}", function.name, function.kind.name())?;
+    }
     for device in &site.devices {
         let what = match &device.kind {
             DeviceKind::VirtioBlk(blk) => disk(blk),

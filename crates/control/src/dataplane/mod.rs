@@ -9,6 +9,7 @@ mod connection;
 mod device;
 mod disk;
 mod explain;
+mod functions;
 mod loader;
 mod model;
 mod networks;
@@ -36,6 +37,7 @@ use thiserror::Error;
 
 use self::broker::Wire;
 use self::device::{Device, Event, Host};
+use self::functions::Functions;
 use self::networks::Networks;
 use self::trace::Traces;
 use self::volumes::{News, Stand, Volumes};
@@ -77,6 +79,7 @@ struct DataPlane {
     engine: Engine,
     volumes: Volumes,
     networks: Networks,
+    functions: Functions,
     domains: HashMap<String, Arc<Domain>>,
     tenants: Vec<config::Tenant>,
     devices: BTreeMap<String, Device>,
@@ -121,11 +124,16 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         io_depth: IO_DEPTH,
     })?;
     let cores = site.node.dataplane.cores.iter().enumerate().map(|(index, cpu)| (*cpu, CoreIndex(index))).collect();
+    let functions = Functions::start(&site.functions, &engine).unwrap_or_else(|error| {
+        tracing::error!(error, "interfaces with functions are not served");
+        Functions::none()
+    });
     let mut plane = DataPlane {
         volumes: Volumes::new(Arc::clone(&wire) as Arc<dyn Broker>).map_err(std::io::Error::from)?,
         wire,
         engine,
         networks: Networks::new(&site.networks, &site.node).map_err(std::io::Error::from)?,
+        functions,
         domains: HashMap::new(),
         tenants: Vec::new(),
         devices: BTreeMap::new(),
@@ -141,7 +149,12 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         stopping: false,
     };
     plane.set_up(&site)?;
-    plane.serve()
+    plane.serve()?;
+    let DataPlane { engine, mut functions, .. } = plane;
+    // Cores say what they have left when they end.
+    drop(engine);
+    functions.finish();
+    Ok(())
 }
 
 /// A thread that panics takes the process with it: the supervisor starts another at once, which a half-dead process with a
@@ -193,9 +206,9 @@ impl DataPlane {
         let tenant = self.tenant(&known.unwrap_or(config::Tenant { name: device.tenant.clone(), weight: 1 }));
         let domain = self.domains.entry(device.domain.clone()).or_insert_with(|| Domain::new(device.domain.as_str()));
         let domain = Arc::clone(domain);
-        let DataPlane { volumes, networks, engine, wire, cores, placements, .. } = self;
+        let DataPlane { volumes, networks, functions, engine, wire, cores, placements, .. } = self;
         if let Some(port) = device.port() {
-            let attached = networks.add(device, port, wire, engine);
+            let attached = networks.add(device, port, functions, wire, engine);
             let (nic, failure) = match attached {
                 Ok(nic) => (nic, None),
                 Err(error) => (None, Some(error)),

@@ -15,6 +15,7 @@ use softdpu_vpc::tables::{LoadCounts, Loaded};
 use softdpu_vpc::{Mac, PortId, Tables};
 
 use super::broker::Wire;
+use super::functions::Functions;
 use super::loader::{Ground, Loader};
 use super::nic::{self, Nic};
 use super::policy;
@@ -306,6 +307,7 @@ impl Networks {
         &mut self,
         device: &config::Device,
         settings: &NetworkPort,
+        functions: &Functions,
         wire: &Wire,
         engine: &mut Engine,
     ) -> Result<Option<Nic>, String> {
@@ -313,13 +315,13 @@ impl Networks {
         match &device.kind {
             DeviceKind::VirtioBlk(_) => Ok(None),
             DeviceKind::VirtioNet(nic) => {
-                let id = self.attach(&device.name, settings, None, engine)?;
+                let id = self.attach(&device.name, settings, None, functions, engine)?;
                 let made = Nic::new(nic, id, mtu).map_err(|error| error.to_string());
                 made.map(Some).inspect_err(|_| self.detach(&device.name, engine))
             }
             DeviceKind::Tap(tap) => {
                 let socket = tap::open(&device.name, tap, mtu, wire)?;
-                self.attach(&device.name, settings, Some(socket), engine)?;
+                self.attach(&device.name, settings, Some(socket), functions, engine)?;
                 Ok(None)
             }
         }
@@ -339,9 +341,14 @@ impl Networks {
         device: &str,
         settings: &NetworkPort,
         socket: Option<Socket>,
+        functions: &Functions,
         engine: &mut Engine,
     ) -> Result<PortId, String> {
         let id = self.number();
+        let vni = self.networks.iter().find(|network| network.name == settings.network).map(|it| it.vni.get());
+        // Before its first frame.
+        let attached = functions.attach(engine, id, vni.unwrap_or_default(), &settings.functions);
+        attached.inspect_err(|_| self.free.push(id))?;
         let name: Arc<str> = device.into();
         // A guest's frames wait in its queues when it sends too much, those of the kernel are dropped.
         let limit = settings.rate.as_ref().filter(|_| socket.is_some()).and_then(nic::limit);
@@ -396,6 +403,12 @@ impl Networks {
             (name.clone(), format!("{} in {network}, VNI {}", port.settings.mac, vni(network).unwrap_or_default()))
         });
         ports.chain(underlay)
+    }
+
+    /// The devices whose frames pass the function called `name`.
+    pub(super) fn users_of(&self, name: &str) -> Vec<String> {
+        let uses = |port: &Attached| port.settings.functions.iter().any(|used| used == name);
+        self.ports.iter().filter(|(_, port)| uses(port)).map(|(device, _)| device.clone()).collect()
     }
 
     pub(super) fn port(&self, device: &str) -> Option<&Attached> {

@@ -5,7 +5,7 @@ use softdpu_vpc::policy::acl::{AclSpec, Action, RuleSpec};
 use softdpu_vpc::policy::{Ports, Service};
 use softdpu_vpc::spec::{MembershipSpec, NamedAcl, PolicySpec, Prefix, RulePeer, SecurityGroupSpec, SecurityRule};
 
-use crate::config::{Acl, AclAction, Direction, GroupRule, Network, PortRange, Protocol, SecurityGroup};
+use crate::config::{Acl, AclAction, AclRule, Direction, GroupRule, Network, PortRange, Protocol, SecurityGroup};
 
 /// The groups and lists of a network.
 pub(super) fn spec(network: &Network) -> Result<PolicySpec, String> {
@@ -61,20 +61,28 @@ fn group(group: &SecurityGroup) -> Result<SecurityGroupSpec, String> {
     })
 }
 
-fn acl(acl: &Acl) -> Result<NamedAcl, String> {
-    let action = |action| match action {
+pub(super) fn action(action: AclAction) -> Action {
+    match action {
         AclAction::Allow => Action::Allow,
         AclAction::Deny => Action::Deny,
-    };
+    }
+}
+
+/// A rule of a list or of a firewall.
+pub(super) fn rule(rule: &AclRule) -> Result<RuleSpec, String> {
+    Ok(RuleSpec {
+        priority: rule.priority,
+        action: action(rule.action),
+        source: rule.source.map(prefix).transpose()?,
+        destination: rule.destination.map(prefix).transpose()?,
+        service: service(rule.protocol, rule.source_ports, rule.ports)?,
+    })
+}
+
+fn acl(acl: &Acl) -> Result<NamedAcl, String> {
     let mut rules = Vec::with_capacity(acl.rules.len());
-    for rule in &acl.rules {
-        rules.push(RuleSpec {
-            priority: rule.priority,
-            action: action(rule.action),
-            source: rule.source.map(prefix).transpose()?,
-            destination: rule.destination.map(prefix).transpose()?,
-            service: service(rule.protocol, rule.source_ports, rule.ports)?,
-        });
+    for one in &acl.rules {
+        rules.push(rule(one)?);
     }
     Ok(NamedAcl { name: acl.name.clone(), list: AclSpec { rules, default: action(acl.default) } })
 }

@@ -3,6 +3,7 @@
 //! Counters count from the start of the data plane; where it was restarted they begin again at zero, as Prometheus
 //! expects of a restarted target.
 
+mod function;
 mod prometheus;
 mod table;
 mod top;
@@ -14,6 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Network;
 
+pub use function::{
+    AnalyticsStatus, FirewallStatus, FunctionStatus, MonitorStatus, RuleStatus, TopItem, TopStatus, WindowStatus,
+};
 pub use prometheus::prometheus;
 pub use table::{TABLE_WIDTH, device_table, network_table, table, volume_table};
 pub use top::{Top, run as run_top};
@@ -43,6 +47,9 @@ pub struct NodeStatus {
     /// The underlay, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub underlay: Option<UnderlayStatus>,
+    /// Functions that devices may have.
+    #[serde(default)]
+    pub functions: Vec<FunctionStatus>,
     /// Packet traces that are under way.
     #[serde(default)]
     pub traces: Vec<TraceStatus>,

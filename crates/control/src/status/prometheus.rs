@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{CoreState, DataPlaneState, DeviceState, NodeStatus, PortCounts, VolumeState};
+use super::{AnalyticsStatus, CoreState, DataPlaneState, DeviceState, FunctionStatus, MonitorStatus};
+use super::{NodeStatus, PortCounts, VolumeState};
 
 /// The status as a scrape's answer.
 pub fn prometheus(status: &NodeStatus) -> String {
@@ -15,6 +16,7 @@ pub fn prometheus(status: &NodeStatus) -> String {
     volumes(&mut out, status);
     tenants(&mut out, status);
     ports(&mut out, status);
+    functions(&mut out, status);
     out.text
 }
 
@@ -326,4 +328,76 @@ fn tenants(out: &mut Exposition, status: &NodeStatus) {
         let samples = status.tenants.iter().map(|tenant| (vec![("tenant", &*tenant.name)], value(tenant)));
         out.metric(name, help, samples);
     }
+}
+
+/// What passed functions; of analyses also who has the most in the last window, which is as many series as are shown.
+fn functions(out: &mut Exposition, status: &NodeStatus) {
+    fn monitor(value: fn(&MonitorStatus) -> u64) -> impl Fn(&FunctionStatus) -> Option<u64> {
+        move |function| function.monitor.as_ref().map(value)
+    }
+    fn analytics(value: fn(&AnalyticsStatus) -> u64) -> impl Fn(&FunctionStatus) -> Option<u64> {
+        move |function| function.analytics.as_ref().map(value)
+    }
+    type Value = Box<dyn Fn(&FunctionStatus) -> Option<u64>>;
+    let counters: [(&str, &str, Value); 10] = [
+        (
+            "function_lost_total",
+            "Records lost between cores and exporter.",
+            Box::new(|function: &FunctionStatus| Some(function.lost)),
+        ),
+        ("monitor_flows", "Flows that are kept now.", Box::new(monitor(|it| it.flows))),
+        ("monitor_packets_total", "Packets in flows.", Box::new(monitor(|it| it.packets))),
+        ("monitor_bytes_total", "Their bytes.", Box::new(monitor(|it| it.bytes))),
+        ("monitor_records_early_total", "Records made early: a table was full.", Box::new(monitor(|it| it.early))),
+        ("monitor_records_exported_total", "Records sent.", Box::new(monitor(|it| it.exported))),
+        ("monitor_records_dropped_total", "Records not taken by the kernel.", Box::new(monitor(|it| it.dropped))),
+        ("analytics_matched_packets_total", "Packets wanted by the filter.", Box::new(analytics(|it| it.matched))),
+        ("analytics_matched_bytes_total", "Their bytes.", Box::new(analytics(|it| it.matched_bytes))),
+        (
+            "firewall_connections",
+            "Connections that are known.",
+            Box::new(|function: &FunctionStatus| function.firewall.as_ref().map(|it| it.connections)),
+        ),
+    ];
+    for (name, help, value) in counters {
+        let samples = status
+            .functions
+            .iter()
+            .filter_map(|function| Some((vec![("function", function.name.as_str())], value(function)? as f64)));
+        out.metric(name, help, samples);
+    }
+    let tops: Vec<_> = status
+        .functions
+        .iter()
+        .filter_map(|function| Some((function, function.analytics.as_ref()?.last.as_ref()?)))
+        .flat_map(|(function, window)| window.top.iter().map(move |top| (function, top)))
+        .flat_map(|(function, top)| top.items.iter().map(move |item| (function, top, item)))
+        .collect();
+    let labels = tops.iter().map(|(function, top, item)| {
+        (vec![("function", &*function.name), ("by", &*top.by), ("key", &*item.key)], item.weight as f64)
+    });
+    out.metric("analytics_top", "Bytes or packets of the heaviest in the last window.", labels);
+    let rules: Vec<_> = status
+        .functions
+        .iter()
+        .filter_map(|function| Some((function, function.firewall.as_ref()?)))
+        .flat_map(|(function, firewall)| {
+            let others = [
+                ("default", &firewall.default),
+                ("established", &firewall.established),
+                ("refused", &firewall.refused),
+                ("dropped", &firewall.dropped),
+            ];
+            let rules = firewall.rules.iter().map(|rule| (rule.rule.as_str(), rule));
+            rules.chain(others).map(move |(word, rule)| (function, word, rule))
+        })
+        .collect();
+    let packets = rules
+        .iter()
+        .map(|(function, word, rule)| (vec![("function", &*function.name), ("rule", *word)], rule.packets as f64));
+    out.metric("firewall_packets_total", "Packets by what decided about them.", packets);
+    let bytes = rules
+        .iter()
+        .map(|(function, word, rule)| (vec![("function", &*function.name), ("rule", *word)], rule.bytes as f64));
+    out.metric("firewall_bytes_total", "Their bytes.", bytes);
 }

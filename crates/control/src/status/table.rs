@@ -1,7 +1,9 @@
 //! `softdpu status` for people: what is broken first, then everything, in at most [`TABLE_WIDTH`] columns.
 
+mod function;
 mod network;
 
+pub(super) use function::top_rows;
 pub use network::network_table;
 
 use super::{DeviceStatus, NodeStatus, QueueStatus, VolumeStatus};
@@ -36,6 +38,9 @@ pub fn table(status: &NodeStatus) -> String {
     section(&mut out, network_table(&status.networks));
     section(&mut out, network::ports(status));
     section(&mut out, network::drops(status));
+    section(&mut out, function::functions(status));
+    section(&mut out, function::rules(status));
+    section(&mut out, function::tops(status));
     section(&mut out, network::traces(status));
     section(&mut out, tenants(status));
     out

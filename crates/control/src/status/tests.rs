@@ -8,6 +8,54 @@ use ratatui::backend::TestBackend;
 
 use super::*;
 
+fn functions() -> Vec<FunctionStatus> {
+    let rule = |rule: &str, packets| RuleStatus { rule: rule.to_owned(), packets, bytes: packets * 100 };
+    let item = |key: &str, weight, error| TopItem { key: key.to_owned(), weight, error };
+    let named = |name: &str, kind: &str| FunctionStatus {
+        name: name.to_owned(),
+        kind: kind.to_owned(),
+        devices: vec!["vm1".to_owned()],
+        ..FunctionStatus::default()
+    };
+    let monitor = MonitorStatus {
+        collector: "192.0.2.9:4739".to_owned(),
+        flows: 12,
+        packets: 3000,
+        exported: 40,
+        ..MonitorStatus::default()
+    };
+    let items = vec![item("tcp 443", 2048, 512), item("udp 53", 10, 0)];
+    let last =
+        WindowStatus { top: vec![TopStatus { by: "destination-port".to_owned(), items }], ..WindowStatus::default() };
+    let analytics = AnalyticsStatus { rank: "bytes".to_owned(), last: Some(last), ..AnalyticsStatus::default() };
+    let firewall = FirewallStatus {
+        rules: vec![rule("ingress 10 deny tcp", 7)],
+        default: rule("", 5),
+        dropped: rule("", 7),
+        connections: 3,
+        ..FirewallStatus::default()
+    };
+    vec![
+        FunctionStatus { monitor: Some(monitor), ..named("flows", "monitor") },
+        FunctionStatus { analytics: Some(analytics), ..named("talkers", "analytics") },
+        FunctionStatus { firewall: Some(firewall), ..named("guard", "firewall") },
+    ]
+}
+
+#[test]
+fn functions_show_what_they_did_and_who_has_the_most() {
+    let text = table(&sample());
+    for line in [
+        "flows     monitor    vm1        3.0 k     0 B  12 flows, 40 records to 192.0.2.9:4739, 0 lost",
+        "guard     firewall   vm1           12  1.2 KiB  7 dropped, 3 connections",
+        "talkers  destination-port  tcp 443  2.0 KiB            512 B",
+        "guard     ingress 10 deny tcp        7    700 B",
+    ] {
+        let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        assert!(text.lines().any(|shown| words(shown) == words(line)), "{line}\n{text}");
+    }
+}
+
 fn sample() -> NodeStatus {
     NodeStatus {
         version: "0.1.0".to_owned(),
@@ -96,6 +144,7 @@ fn sample() -> NodeStatus {
             }),
             ..UnderlayStatus::default()
         }),
+        functions: functions(),
         traces: vec![
             TraceStatus { id: 3, captured: 12, for_s: 5, ..TraceStatus::default() },
             TraceStatus {

@@ -9,11 +9,14 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Paragraph, Row, Table};
 
-use super::table::{elapsed, one_line, scaled, short};
+use super::table::{elapsed, one_line, scaled, short, top_rows};
 use super::{CoreStatus, DeviceStatus, NodeStatus, QueueStatus};
 
 /// How often the status is asked for.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Lines of the heaviest in analyses.
+const MOST_TOP: usize = 12;
 
 /// What is shown: the last status, and the one before for the rates.
 #[derive(Debug, Default)]
@@ -54,16 +57,19 @@ impl Top {
         let problems = self.error.iter().cloned().chain(status.problems());
         head.extend(problems.map(|problem| Line::styled(format!("! {}", one_line(&problem)), alarm)));
         let rows = |count: usize| Constraint::Length(u16::try_from(count + 2).unwrap_or(u16::MAX));
-        let [top, cores, devices, tenants] = Layout::vertical([
+        let heaviest = top_rows(&status.functions);
+        let [top, cores, devices, tops, tenants] = Layout::vertical([
             rows(head.len() - 1),
             rows(status.cores.len()),
             Constraint::Min(3),
+            if heaviest.is_empty() { Constraint::Length(0) } else { rows(heaviest.len().min(MOST_TOP)) },
             rows(status.tenants.len()),
         ])
         .areas(frame.area());
         frame.render_widget(Paragraph::new(Text::from(head)), top);
         frame.render_widget(self.cores(status), cores);
         frame.render_widget(self.devices(status), devices);
+        frame.render_widget(heaviest_table(heaviest), tops);
         frame.render_widget(self.tenants(status), tenants);
     }
 
@@ -146,6 +152,13 @@ impl Top {
         });
         table(rows, &["TENANT", "WEIGHT", "QUEUED", "SERVED/s", "MOVED/s", "OF A CORE"], &[18, 8, 8, 10, 12, 10])
     }
+}
+
+/// Who has the most, in the last windows of analyses.
+fn heaviest_table(rows: Vec<Vec<String>>) -> Table<'static> {
+    let rows =
+        rows.into_iter().take(MOST_TOP).map(|row| Row::new(row.iter().map(|cell| one_line(cell)).collect::<Vec<_>>()));
+    table(rows, &["TOP OF", "BY", "WHO", "HAS", "LESS BY"], &[18, 16, 44, 10, 10])
 }
 
 fn table(rows: impl Iterator<Item = Row<'static>>, header: &[&'static str], widths: &[u16]) -> Table<'static> {

@@ -43,15 +43,18 @@ struct Followed {
 /// The frames of a burst that are followed, while the tiers have it.
 struct Follower<'a> {
     followed: &'a mut [Followed],
+    /// The number in the burst of the first packet of those that the tiers have.
+    first: usize,
     ports: &'a [Option<Port>],
 }
 
 impl Watch for Follower<'_> {
     fn identifier(&self, at: usize) -> u32 {
-        self.followed.iter().find(|one| one.at == at).map_or(0, |one| one.path.identifier.1)
+        self.followed.iter().find(|one| one.at == self.first + at).map_or(0, |one| one.path.identifier.1)
     }
 
     fn step(&mut self, at: usize, step: Step) {
+        let at = self.first + at;
         if let Some(one) = self.followed.iter_mut().find(|one| one.at == at) {
             one.path.steps.push((clock::now() - one.begun, step));
         }
@@ -277,15 +280,21 @@ impl Net {
         }
     }
 
-    /// Decides what becomes of a burst; those of its frames are followed that somebody wants to know the way of.
+    /// Decides what becomes of a burst of one port; those of its frames are followed that somebody wants to know the way of.
     #[inline]
     pub(crate) fn forward(&mut self, packets: &mut [Packet], verdicts: &mut Vec<Verdict>) {
-        match &mut self.captures {
+        let now = clock::now();
+        let Net { captures, functions, ports, vpc, .. } = self;
+        let mut through = |first, packets: &mut [Packet], verdicts: &mut Vec<Verdict>| match captures {
             Some(captures) if !captures.followed.is_empty() => {
-                let mut follower = Follower { followed: &mut captures.followed, ports: &self.ports };
-                self.vpc.forward_watched(clock::now(), packets, verdicts, &mut follower);
+                let mut follower = Follower { followed: &mut captures.followed, first, ports };
+                vpc.forward_watched(now, packets, verdicts, &mut follower);
             }
-            _ => self.vpc.forward(clock::now(), packets, verdicts),
+            _ => vpc.forward(now, packets, verdicts),
+        };
+        match functions {
+            None => through(0, packets, verdicts),
+            Some(functions) => functions.forward(now, packets, verdicts, through),
         }
     }
 

@@ -124,6 +124,7 @@ impl<S: TenantScheduler> Core<S> {
                 // Nobody may wait for it.
                 drop(question.answer.send((self.index, answer)));
             }
+            ToCore::Functions { plan, port, chain } => self.net.attach_functions(self.index, &plan, port, chain),
             ToCore::Inject(injection) => self.inject(injection),
             ToCore::Shutdown => self.stopping = true,
         }
@@ -382,6 +383,7 @@ fn message_key(message: &ToCore) -> Option<QueueKey> {
         | ToCore::Receivers(..)
         | ToCore::Parcels(_)
         | ToCore::Capture(_)
+        | ToCore::Functions { .. }
         | ToCore::Inject(_)
         | ToCore::Explain(_)
         | ToCore::Shutdown => None,

@@ -183,6 +183,7 @@ impl<S: TenantScheduler> Core<S> {
                 idle_since = now;
             }
         }
+        self.net.finish_functions();
     }
 
     /// Everything once. Whether there was anything to do.

@@ -186,6 +186,7 @@ impl<S: TenantScheduler> Core<S> {
             port.counters.frames_in.add(went);
             port.counters.bytes_in.add(bytes);
         }
+        self.net.settle_functions(&packets[..count], passed);
         self.net.depart(&packets[..passed], &verdicts, source);
         self.net.packets = packets;
         self.net.verdicts = verdicts;
@@ -319,8 +320,9 @@ impl<S: TenantScheduler> Core<S> {
         self.net.whole = whole;
     }
 
-    /// Tells guests of their router when that is due, unasked.
+    /// What is due in the network without a frame: functions turn, guests are told of their router.
     pub(super) fn advertise(&mut self, now: u64) {
+        self.net.turn_functions(now);
         let mut replies = std::mem::take(&mut self.net.replies);
         let (ports, index) = (&self.net.ports, self.index);
         let port = |PortId(id): PortId| ports.get(id as usize).and_then(Option::as_ref);
@@ -337,6 +339,11 @@ impl<S: TenantScheduler> Core<S> {
         for reply in replies.drain(..) {
             let target = Target { port: reply.port, hash: 0, overhead: 0 };
             let (packet, rest) = as_it_is(&reply.frame, from.unwrap_or(reply.port));
+            // What goes to another is forwarded, in fragments; what goes back is the network's own word.
+            if from.is_some_and(|from| from != reply.port) && !self.net.may_leave(reply.port, &packet) {
+                self.drop_in(&packet, DropReason::Firewall);
+                continue;
+            }
             // A reply that finds no room is asked for again.
             let _ = self.send(target, &packet, Source::Bytes(rest), false);
             self.net.depart_reply(reply.port, &packet, rest);
@@ -660,6 +667,7 @@ impl<S: TenantScheduler> Core<S> {
         for (at, (packet, verdict)) in packets[..count].iter().zip(&verdicts).enumerate() {
             let _ = self.dispatch(packet, *verdict, source(at), false);
         }
+        self.net.settle_functions(&packets[..count], count);
         self.net.depart(&packets[..count], &verdicts, source);
         self.net.packets = packets;
         self.net.verdicts = verdicts;

@@ -13,6 +13,7 @@
 
 mod capture;
 mod deliver;
+mod functions;
 mod inject;
 mod loan;
 mod offload;
@@ -24,6 +25,7 @@ mod transmit;
 mod xdp_queues;
 
 pub use capture::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Path, Way};
+pub use functions::{FunctionBox, FunctionPlan, FunctionReport};
 pub use inject::Injector;
 pub use port::{PortCounters, PortSpec};
 pub use receive::Receive;
@@ -33,6 +35,7 @@ pub use xdp_queues::XdpQueues;
 
 pub(crate) use capture::{CaptureStart, Passing, Shared as CaptureShared, Trace};
 pub(crate) use deliver::{Refused, deliver, deliver_run};
+pub(crate) use functions::{Chain as FunctionChain, Functions};
 pub(crate) use inject::Injection;
 pub(crate) use loan::{Lent, Loan, Loans};
 pub(crate) use port::{Port, Receiver};
@@ -101,6 +104,8 @@ pub(crate) struct Net {
     pub loan: Option<Loan>,
     /// Frames that are shown to somebody.
     pub captures: Option<Box<Captures>>,
+    /// What ports' frames pass beside the network.
+    pub functions: Option<Box<Functions>>,
 }
 
 impl Net {
@@ -124,6 +129,7 @@ impl Net {
             parcels: Vec::new(),
             loan: None,
             captures: None,
+            functions: None,
         }
     }
 

@@ -24,8 +24,8 @@ use super::units::{BitsPerSecond, Bytes};
 pub use load::{LONGEST_LINE, LoadLine, load_line};
 pub use mac::{MacAddress, MacError};
 pub use membership::DeviceChange;
-pub(super) use policy::change as policy_change;
 pub use policy::{Acl, AclAction, AclRule, Direction, GroupRule, PolicyChange, PortRange, Protocol, SecurityGroup};
+pub(super) use policy::{change as policy_change, check_firewall, firewall_rule};
 
 /// The largest frame's payload that a network without an underlay carries where it does not say: Ethernet's own.
 pub const DEFAULT_MTU: u16 = 1500;
@@ -257,6 +257,9 @@ pub struct NetworkPort {
     /// The access control list of the network that is asked about what it sends and what is sent to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub acl: Option<String>,
+    /// The functions that its frames pass, in this order both ways.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub functions: Vec<String>,
 }
 
 /// `rate` of a port: the most it may send, in packets, in bits, or both; a token bucket each.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Network;
 use super::read::prefix;
 use crate::config::diagnostic::Problem;
+use crate::config::function::FirewallRule;
 use crate::config::read::name;
 use crate::config::reader::{Reader, is_name, join};
 use crate::config::rules::dangling;
@@ -64,6 +65,8 @@ pub enum Direction {
     /// By it.
     Egress,
 }
+
+const DIRECTIONS: &[(&str, Direction)] = &[("ingress", Direction::Ingress), ("egress", Direction::Egress)];
 
 /// A protocol that rules ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,6 +176,20 @@ pub enum AclAction {
 
 const ACTIONS: &[(&str, AclAction)] = &[("allow", AclAction::Allow), ("deny", AclAction::Deny)];
 
+impl AclAction {
+    /// Its word in site files.
+    pub fn word(self) -> &'static str {
+        ACTIONS.iter().find(|(_, action)| *action == self).map_or("", |(word, _)| word)
+    }
+}
+
+impl Protocol {
+    /// Its word in site files.
+    pub fn word(self) -> &'static str {
+        PROTOCOLS.iter().find(|(_, protocol)| *protocol == self).map_or("", |(word, _)| word)
+    }
+}
+
 /// All groups and lists of a network: what `network.policy` puts in the place of those before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -235,10 +252,9 @@ fn group_rule(reader: Reader<'_>) -> GroupRule {
         let problem = Problem::error(join(&reader.path, "group"), message).at(value.span.clone());
         reader.report(problem.help("write two rules: what either allows is allowed"));
     }
-    let directions = [("ingress", Direction::Ingress), ("egress", Direction::Egress)];
     let protocol = reader.choice("protocol", PROTOCOLS, &[]);
     let rule = GroupRule {
-        direction: reader.choice("direction", &directions, &[]).unwrap_or(Direction::Ingress),
+        direction: reader.choice("direction", DIRECTIONS, &[]).unwrap_or(Direction::Ingress),
         protocol,
         ports: ports(&reader, "ports", protocol),
         cidr: reader.converted("cidr", WHAT_PREFIX, prefix),
@@ -259,23 +275,36 @@ fn acl(reader: Reader<'_>) -> Acl {
 }
 
 fn acl_rule(reader: Reader<'_>) -> AclRule {
+    let rule = rule(&reader);
+    reader.finish();
+    rule
+}
+
+/// `[[function.firewall.rule]]`
+pub(in crate::config) fn firewall_rule(reader: Reader<'_>) -> FirewallRule {
+    let direction = reader.choice("direction", DIRECTIONS, &[]);
+    let rule = FirewallRule { direction, rule: rule(&reader) };
+    reader.finish();
+    rule
+}
+
+/// What rules of lists and of firewalls have in common.
+fn rule(reader: &Reader<'_>) -> AclRule {
     for (key, example) in [("priority", "priority = 100"), ("action", "action = \"allow\"")] {
         if reader.value(key).is_none() {
             reader.missing(key, example);
         }
     }
     let protocol = reader.choice("protocol", PROTOCOLS, &[]);
-    let rule = AclRule {
+    AclRule {
         priority: reader.integer("priority", 0..=u32::MAX).unwrap_or_default(),
         action: reader.choice("action", ACTIONS, &[]).unwrap_or(AclAction::Deny),
         protocol,
         source: reader.converted("source", WHAT_PREFIX, prefix),
         destination: reader.converted("destination", WHAT_PREFIX, prefix),
-        source_ports: ports(&reader, "source-ports", protocol),
-        ports: ports(&reader, "ports", protocol),
-    };
-    reader.finish();
-    rule
+        source_ports: ports(reader, "source-ports", protocol),
+        ports: ports(reader, "ports", protocol),
+    }
 }
 
 fn ports(reader: &Reader<'_>, key: &'static str, protocol: Option<Protocol>) -> Option<PortRange> {
@@ -336,16 +365,7 @@ impl Network {
             }
             check_count(&place, acl.rules.len(), problems);
             for (number, rule) in acl.rules.iter().enumerate() {
-                let place = format!("{place}.rule[{number}]");
-                check_family(&place, "source", rule.protocol, rule.source, problems);
-                check_family(&place, "destination", rule.protocol, rule.destination, problems);
-                if let (Some(source), Some(destination)) = (rule.source, rule.destination)
-                    && source.addr().is_ipv4() != destination.addr().is_ipv4()
-                {
-                    let message = format!("{source} and {destination} are not of one address family");
-                    let problem = Problem::error(format!("{place}.destination"), message);
-                    problems.push(problem.help("no packet can match: leave one out, or write two rules"));
-                }
+                check_rule(&format!("{place}.rule[{number}]"), rule, problems);
             }
         }
     }
@@ -379,6 +399,27 @@ impl Network {
             let names = self.security_groups.iter().map(|group| group.name.as_str());
             problems.push(dangling(place, "network.security-group", name, names));
         }
+    }
+}
+
+/// The rules of a firewall, in the table called `place`.
+pub(in crate::config) fn check_firewall(place: &str, rules: &[FirewallRule], problems: &mut Vec<Problem>) {
+    check_count(place, rules.len(), problems);
+    for (number, rule) in rules.iter().enumerate() {
+        check_rule(&format!("{place}.rule[{number}]"), &rule.rule, problems);
+    }
+}
+
+/// Some packet can match.
+fn check_rule(place: &str, rule: &AclRule, problems: &mut Vec<Problem>) {
+    check_family(place, "source", rule.protocol, rule.source, problems);
+    check_family(place, "destination", rule.protocol, rule.destination, problems);
+    if let (Some(source), Some(destination)) = (rule.source, rule.destination)
+        && source.addr().is_ipv4() != destination.addr().is_ipv4()
+    {
+        let message = format!("{source} and {destination} are not of one address family");
+        let problem = Problem::error(format!("{place}.destination"), message);
+        problems.push(problem.help("no packet can match: leave one out, or write two rules"));
     }
 }
 

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use super::*;
 use crate::config::diagnostic::Problem;
+use crate::config::function::attached;
 use crate::config::read::{name, socket_access};
 use crate::config::reader::{Reader, join};
 use crate::config::schema;
@@ -204,6 +205,7 @@ fn port(reader: &Reader<'_>) -> NetworkPort {
         rate: reader.table("rate", &schema::RATE).map(rate),
         security_groups: policy::memberships(reader),
         acl: reader.name("acl"),
+        functions: attached(reader),
     }
 }
 

@@ -1,0 +1,261 @@
+//! Functions in the path of interfaces' frames, with two containers for guests: flow records are read by nfdump's collector,
+//! nfcapd, and compared with what was sent, packet by packet and byte by byte.
+
+#![allow(missing_docs)]
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use serde_json::Value;
+use softdpu_tests::netns::{Namespace, possible, run};
+use softdpu_tests::{Context, Daemon, Failure, Lab, Process, skip, wait_until};
+
+const WAIT: Duration = Duration::from_secs(30);
+
+/// Where nfcapd listens, in a namespace of its own.
+const COLLECTOR: u16 = 4739;
+
+/// Source port, destination port, bytes of data, and how often.
+type Flow = (u16, u16, usize, usize);
+
+/// What is sent from `a` to `b`; the last is what the firewall at `b` denies.
+const FLOWS: [Flow; 4] = [(1000, 53, 100, 3), (1001, 53, 10, 7), (2000, 443, 1200, 50), (3000, 25, 5, 4)];
+const DENIED: Flow = FLOWS[3];
+
+/// Containers `a` and `b` in one network, each behind functions.
+struct Scene {
+    folder: PathBuf,
+    daemon: Daemon,
+    a: Namespace,
+    _b: Namespace,
+}
+
+impl Scene {
+    fn new(lab: &Lab, test: &str) -> Result<Scene, Failure> {
+        let (a, b) = (Namespace::new(test, "a")?, Namespace::new(test, "b")?);
+        let site = format!(
+            r#"
+[node]
+dataplane = {{ cores = [0] }}
+
+[[tenant]]
+name = "acme"
+
+[[network]]
+name = "acme"
+vni  = 5001
+cidr = "10.0.0.0/16"
+
+[[function]]
+name    = "flows"
+tenant  = "acme"
+monitor = {{ collector = "127.0.0.1:{COLLECTOR}", idle-timeout = "1 s" }}
+
+[[function]]
+name      = "talkers"
+tenant    = "acme"
+analytics = {{ filter = "udp", by = ["source", "destination-port", "flow"], top = 3, window = "1 s" }}
+
+[[function]]
+name     = "guard"
+tenant   = "acme"
+firewall = {{ default = "allow", stateful = false, rule = [
+    {{ direction = "ingress", priority = 10, action = "deny", protocol = "udp", ports = 25 }},
+] }}
+
+[[device]]
+name   = "a"
+tenant = "acme"
+tap    = {{ network = "acme", address = "10.0.0.2", mac = "02:5d:00:00:00:02", interface = "sda", functions = ["flows", "talkers"] }}
+
+[[device]]
+name   = "b"
+tenant = "acme"
+tap    = {{ network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", interface = "sdb", functions = ["guard"] }}
+"#
+        );
+        let daemon = Daemon::start_in(&a.name, lab.path(), &site)?;
+        a.ip(&["link", "set", "sdb", "netns", &b.name])?;
+        for (host, interface, address) in [(&a, "sda", "10.0.0.2/16"), (&b, "sdb", "10.0.0.3/16")] {
+            // Nothing but what the test sends.
+            let quiet = format!("echo 1 >/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+            host.exec(&["sh", "-c", &quiet])?;
+            host.ip(&["link", "set", interface, "up"])?;
+            host.ip(&["addr", "add", address, "dev", interface])?;
+        }
+        Ok(Scene { folder: lab.path().to_owned(), daemon, a, _b: b })
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    /// Brings the datagrams of these flows in by port `a`, one of each flow after the other, so that bursts hold several.
+    fn send(&self, flows: &[Flow]) -> Result<(), Failure> {
+        let most = flows.iter().map(|flow| flow.3).max().unwrap_or(0);
+        let round = |turn: usize| flows.iter().filter(move |flow| turn < flow.3);
+        let frames: Vec<Vec<u8>> = (0..most).flat_map(round).map(|flow| datagram(*flow)).collect();
+        let dump: String = frames
+            .iter()
+            .map(|frame| {
+                let bytes: Vec<String> = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+                format!("000000 {}\n", bytes.join(" "))
+            })
+            .collect();
+        let (text, file) = (self.path("frames.txt"), self.path("frames.pcapng"));
+        std::fs::write(&text, dump).context("writing a dump")?;
+        run("text2pcap", &["-q", "-F", "pcapng", &text, &file])?;
+        let said = self.daemon.command(&["trace", "replay", "--port", "a", &file])?;
+        assert_eq!(said, format!("{} frames came in by a\n", frames.len()));
+        Ok(())
+    }
+
+    /// What `status` shows for a function.
+    fn function(&self, name: &str) -> Result<Value, Failure> {
+        let status = self.daemon.status()?;
+        let found = status["functions"].as_array().into_iter().flatten().find(|function| function["name"] == name);
+        found.cloned().ok_or_else(|| Failure::new(format!("no function {name}: {status}")))
+    }
+}
+
+/// A UDP datagram from `a` to `b`; its checksum is not computed, which is fine over IPv4 (RFC 768).
+fn datagram((source, destination, bytes, _): Flow) -> Vec<u8> {
+    let udp = (8 + bytes) as u16;
+    let mut ip =
+        [&[0x45, 0][..], &(20 + udp).to_be_bytes(), &[0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 2, 10, 0, 0, 3]].concat();
+    let sum: u32 = ip.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
+    ip[10..12].copy_from_slice(&(!((sum & 0xffff) + (sum >> 16)) as u16).to_be_bytes());
+    let header = [&source.to_be_bytes()[..], &destination.to_be_bytes(), &udp.to_be_bytes(), &[0, 0]].concat();
+    let ethernet = [2, 0x5d, 0, 0, 0, 3, 2, 0x5d, 0, 0, 0, 2, 8, 0];
+    [&ethernet[..], &ip, &header, &vec![0; bytes]].concat()
+}
+
+/// Bytes of a flow, from the IP header on.
+fn octets((_, _, bytes, count): Flow) -> u64 {
+    ((28 + bytes) * count) as u64
+}
+
+/// Bytes that wait to be read at the collector's socket (proc_net_udp's rx_queue).
+fn waiting(namespace: &Namespace) -> Result<Option<u64>, Failure> {
+    let table = namespace.exec(&["cat", "/proc/net/udp"])?;
+    let socket = format!("0100007F:{COLLECTOR:04X}");
+    let line = table.lines().find(|line| line.split_whitespace().nth(1) == Some(&socket));
+    let queue = line.and_then(|line| line.split_whitespace().nth(4)?.split_once(':'));
+    Ok(queue.and_then(|(_, queue)| u64::from_str_radix(queue, 16).ok()))
+}
+
+/// Flows by ports: packets and bytes, as nfdump reads them from its files.
+fn collected(folder: &str) -> Result<BTreeMap<(u64, u64), (u64, u64)>, Failure> {
+    let text = run("nfdump", &["-q", "-R", folder, "-o", "json", "proto udp and src host 10.0.0.2"])?;
+    let text = text.trim().trim_start_matches('[').trim_end_matches([']', ',', '\n']);
+    let flows: Vec<Value> =
+        serde_json::from_str(&format!("[{text}]")).context(format_args!("nfdump's JSON: {text}"))?;
+    let mut found = BTreeMap::<_, (u64, u64)>::new();
+    for flow in &flows {
+        let ends = [&flow["src4_addr"], &flow["dst4_addr"]].map(Value::as_str);
+        assert_eq!(ends, [Some("10.0.0.2"), Some("10.0.0.3")], "{flow}");
+        assert_eq!(flow["direction"], 0, "{flow}");
+        let number = |key: &str| flow[key].as_u64().unwrap_or_default();
+        let sum = found.entry((number("src_port"), number("dst_port"))).or_default();
+        *sum = (sum.0 + number("in_packets"), sum.1 + number("in_bytes"));
+    }
+    Ok(found)
+}
+
+/// Whether namespaces, the programs that make frames, and those of nfdump are to be had.
+fn can(test: &str) -> bool {
+    if run("text2pcap", &["--version"]).is_err() {
+        skip(test, "there is no text2pcap here");
+        return false;
+    }
+    if run("nfdump", &["-V"]).is_err() {
+        skip(test, "there is no nfdump here");
+        return false;
+    }
+    possible(test)
+}
+
+#[test]
+fn nfcapd_collects_the_flows_that_a_monitor_exports() {
+    if !can("functions-monitor") {
+        return;
+    }
+    Lab::run("functions-monitor", |lab| {
+        let scene = Scene::new(lab, "mon")?;
+        let flows = scene.path("flows");
+        std::fs::create_dir(&flows).context("a folder for flows")?;
+        let port = COLLECTOR.to_string();
+        let arguments = ["-p", &port, "-b", "127.0.0.1", "-w", &flows, "-t", "3600"];
+        let mut collector =
+            Process::start_in(Some(scene.a.name.as_str()), "nfcapd", lab.path(), "nfcapd".as_ref(), arguments)?;
+        collector.wait_for_line("nfcapd to listen", 0, WAIT, |line| line.contains("Startup").then_some(()))?;
+
+        scene.send(&FLOWS)?;
+        let records = FLOWS.len() as u64;
+        let monitor = wait_until("the flows to be exported", WAIT, || {
+            let monitor = scene.function("flows")?["monitor"].clone();
+            let all = monitor["exported"].as_u64() >= Some(records) && monitor["flows"] == 0;
+            Ok(all.then_some(monitor))
+        })?;
+        assert_eq!([&monitor["dropped"], &monitor["early"]].map(Value::as_u64), [Some(0); 2], "{monitor}");
+        // What is not due yet is exported when the daemon ends.
+        let last: Flow = (4000, 123, 48, 2);
+        scene.send(&[last])?;
+        let Scene { daemon, a, _b, .. } = scene;
+        daemon.stop()?;
+        wait_until("nfcapd to have read everything", WAIT, || Ok((waiting(&a)? == Some(0)).then_some(())))?;
+        collector.signal(Signal::TERM);
+        collector.wait(WAIT)?;
+        let log = collector.lines().join("\n");
+        assert!(log.contains("Sequence Errors: 0, Bad Packets: 0"), "{log}");
+        assert!(log.contains("Observation domain 5001"), "{log}");
+        let found = collected(&flows)?;
+        let sent = FLOWS.iter().chain([&last]);
+        let expected: BTreeMap<(u64, u64), (u64, u64)> =
+            sent.map(|flow| ((flow.0.into(), flow.1.into()), (flow.3 as u64, octets(*flow)))).collect();
+        assert_eq!(found, expected, "{log}");
+        Ok(())
+    });
+}
+
+#[test]
+fn analytics_show_the_heaviest_flow_and_a_firewall_what_it_dropped() {
+    if !can("functions-top") {
+        return;
+    }
+    Lab::run("functions-top", |lab| {
+        let scene = Scene::new(lab, "top")?;
+        scene.send(&FLOWS)?;
+        let packets: u64 = FLOWS.iter().map(|flow| flow.3 as u64).sum();
+        let talkers = wait_until("the window to be over", WAIT, || {
+            let talkers = scene.function("talkers")?["analytics"].clone();
+            Ok((talkers["matched"] == packets && !talkers["last"].is_null()).then_some(talkers))
+        })?;
+        let top = &talkers["last"]["top"];
+        let by = [0, 1, 2].map(|at: usize| top[at]["by"].as_str());
+        assert_eq!(by, [Some("source"), Some("destination-port"), Some("flow")], "{talkers}");
+        assert_eq!(top[2]["items"][0]["key"], "udp 10.0.0.2:2000 > 10.0.0.3:443", "{talkers}");
+        assert_eq!(top[1]["items"][0]["key"], "udp 443", "{talkers}");
+        assert_eq!(top[0]["items"][0]["key"], "10.0.0.2", "{talkers}");
+
+        let guard = wait_until("the firewall's counts", WAIT, || {
+            let guard = scene.function("guard")?["firewall"].clone();
+            Ok((guard["dropped"]["packets"].as_u64() >= Some(DENIED.3 as u64)).then_some(guard))
+        })?;
+        assert_eq!(guard["rules"][0]["packets"], DENIED.3, "{guard}");
+        assert_eq!(guard["rules"][0]["bytes"], octets(DENIED), "{guard}");
+        let passed = packets - DENIED.3 as u64;
+        assert!(guard["default"]["packets"].as_u64() >= Some(passed), "{guard}");
+        // The port says so too, and what was allowed arrived.
+        let port = scene.daemon.device("a")?["port"].clone();
+        assert_eq!(port["dropped_in"]["firewall"], DENIED.3, "{port}");
+        assert!(scene.daemon.device("b")?["port"]["frames_out"].as_u64() >= Some(passed));
+
+        let table = scene.daemon.command(&["status"])?;
+        assert!(table.contains("udp 10.0.0.2:2000 > 10.0.0.3:443"), "{table}");
+        assert!(table.contains("ingress 10 deny udp to port 25"), "{table}");
+        scene.daemon.stop()
+    });
+}
