@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{EndpointChange, PacketTrace, VERSION};
-use crate::config::{self, Bytes, Device, Network, PolicyChange, Volume, alternatives, nearest};
+use crate::config::{self, Bytes, Device, Network, PolicyChange, TenantChange, Volume, alternatives, nearest};
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +59,8 @@ pub enum Request {
     /// `network.policy`: other security groups and access control lists in the place of all that a network has. Result: `{}`; no
     /// packet passes by the rules before from then on.
     NetworkPolicy(PolicyChange),
+    /// `tenant.set`: another weight, class, guarantee or limits of a tenant, from then on. Result: `{}`.
+    TenantSet(TenantChange),
     /// `queue.move`: let another core serve a queue, while it runs. Result: `{}`.
     QueueMove {
         /// The device.
@@ -97,6 +99,7 @@ pub const METHODS: &[&str] = &[
     "network.list",
     "network.endpoints",
     "network.policy",
+    "tenant.set",
     "queue.move",
     "trace.packet",
     "trace.replay",
@@ -251,6 +254,7 @@ impl Request {
             Request::NetworkList => "network.list",
             Request::NetworkEndpoints(_) => "network.endpoints",
             Request::NetworkPolicy(_) => "network.policy",
+            Request::TenantSet(_) => "tenant.set",
             Request::QueueMove { .. } => "queue.move",
             Request::TracePacket(_) => "trace.packet",
             Request::TraceReplay { .. } => "trace.replay",
@@ -273,6 +277,7 @@ impl Request {
             Request::NetworkAdd(network) => json!(network),
             Request::NetworkEndpoints(change) => json!(change),
             Request::NetworkPolicy(change) => json!(change),
+            Request::TenantSet(change) => json!(change),
             Request::QueueMove { device, queue, core } => json!({ "device": device, "queue": queue, "core": core }),
             Request::TracePacket(trace) => json!(trace),
             Request::TraceReplay { port } => json!({ "port": port }),
@@ -345,6 +350,7 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
         "network.list" => empty(Request::NetworkList),
         "network.endpoints" => EndpointChange::decode(typed(method, parameters)?).map(Request::NetworkEndpoints),
         "network.policy" => config::policy_from_json(parameters).map(Request::NetworkPolicy).map_err(site),
+        "tenant.set" => config::tenant_change_from_json(parameters).map(Request::TenantSet).map_err(site),
         "queue.move" => typed(method, parameters).map(|MoveParameters { device, queue, core }| Request::QueueMove {
             device,
             queue,

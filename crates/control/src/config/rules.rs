@@ -24,6 +24,7 @@ impl Site {
         for (index, volume) in self.volumes.iter().enumerate() {
             volume.check(&format!("volume[{index}]"), &mut problems);
         }
+        self.check_guarantees(&mut problems);
         self.check_files(&mut problems);
         self.check_networks(&mut problems);
         for (index, device) in self.devices.iter().enumerate() {

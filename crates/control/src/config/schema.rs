@@ -33,9 +33,12 @@ pub const LOG: Section = Section { title: "node.log", keys: &["format", "level"]
 pub const UNDERLAY: Section =
     Section { title: "node.underlay", keys: &["interface", "address", "port", "backend", "mtu"] };
 /// `[[tenant]]`
-pub const TENANT: Section = Section { title: "[[tenant]]", keys: &["name", "weight", "limits"] };
+pub const TENANT: Section = Section { title: "[[tenant]]", keys: &["name", "weight", "class", "guarantee", "limits"] };
 /// `tenant.limits`
-pub const LIMITS: Section = Section { title: "tenant.limits", keys: &["iops", "bandwidth"] };
+pub const LIMITS: Section = Section {
+    title: "tenant.limits",
+    keys: &["iops", "iops-burst", "bandwidth", "bandwidth-burst", "packets", "packets-burst"],
+};
 /// `[[volume]]`
 pub const VOLUME: Section = Section {
     title: "[[volume]]",

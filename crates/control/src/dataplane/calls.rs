@@ -43,6 +43,7 @@ impl DataPlane {
             Call::NetworkRemove { network } => self.change_networks(|networks| networks.remove(&network)),
             Call::NetworkEndpoints(change) => self.change_networks(|networks| networks.change_endpoints(&change)),
             Call::NetworkPolicy(change) => self.change_networks(|networks| networks.change_policy(&change)),
+            Call::TenantSet(change) => self.set_tenant(&change),
             Call::QueueMove(to) => self.move_queue(to),
             Call::TracePacket { trace, greeting } => self.trace_packet(&trace, greeting, fds),
             Call::TraceReplay { port, id } => self.trace_replay(&port, id, fds),
@@ -96,6 +97,15 @@ impl DataPlane {
             self.networks.configure(before);
             refusal("failed", error)
         })
+    }
+
+    fn set_tenant(&mut self, change: &config::TenantChange) -> Result<(), Refusal> {
+        let known = self.tenants.iter_mut().find(|tenant| tenant.name == change.name);
+        let tenant = known.ok_or_else(|| refusal("not-found", format!("there is no tenant '{}'", change.name)))?;
+        tenant.change(change);
+        let tenant = tenant.clone();
+        self.tenant(&tenant);
+        Ok(())
     }
 
     fn move_queue(&mut self, to: Placement) -> Result<(), Refusal> {

@@ -41,7 +41,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{EndpointChange, Id, PacketTrace};
-use crate::config::{Device, Network, PolicyChange, Site, Volume};
+use crate::config::{Device, Network, PolicyChange, Site, TenantChange, Volume};
 
 pub use error::LinkError;
 pub use frame::{Link, MAX_FRAME, MAX_FRAME_FDS, REFS_PAUSE};
@@ -234,6 +234,8 @@ pub enum Call {
     NetworkEndpoints(EndpointChange),
     /// Go by other security groups and access control lists of a network.
     NetworkPolicy(PolicyChange),
+    /// Give a tenant another share.
+    TenantSet(TenantChange),
     /// Move a queue to another core.
     QueueMove(Placement),
     /// Show frames to a client, whose connection is attached. From a good answer on it is the data plane's.

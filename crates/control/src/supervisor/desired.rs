@@ -17,7 +17,8 @@ use thiserror::Error;
 
 use crate::api::{ApiError, EndpointChange, ErrorCode};
 use crate::config::{
-    Backend, Bytes, DEFAULT_TENANT, Device, Network, PolicyChange, Problem, Severity, Site, Tenant, Volume,
+    Backend, Bytes, DEFAULT_TENANT, Device, Network, PolicyChange, Problem, Severity, Site, Tenant, TenantChange,
+    Volume,
 };
 use crate::link::{Call, Placement};
 use overlay::{FORMAT, Overlay};
@@ -62,6 +63,7 @@ pub(super) enum Change {
     NetworkRemove { name: String },
     NetworkEndpoints(EndpointChange),
     NetworkPolicy(PolicyChange),
+    TenantSet(TenantChange),
     QueueMove(Placement),
 }
 
@@ -78,6 +80,7 @@ impl Change {
             Change::NetworkRemove { name } => Call::NetworkRemove { network: name },
             Change::NetworkEndpoints(change) => Call::NetworkEndpoints(change),
             Change::NetworkPolicy(change) => Call::NetworkPolicy(change),
+            Change::TenantSet(change) => Call::TenantSet(change),
             Change::QueueMove(placement) => Call::QueueMove(placement),
         }
     }
@@ -94,6 +97,7 @@ impl Change {
             Change::NetworkRemove { name } => ("network.remove", name, json!({ "name": name })),
             Change::NetworkEndpoints(change) => ("network.endpoints", &change.network, value(change)),
             Change::NetworkPolicy(change) => ("network.policy", &change.network, value(change)),
+            Change::TenantSet(change) => ("tenant.set", &change.name, value(change)),
             Change::QueueMove(placement) => ("queue.move", &placement.device, value(placement)),
         }
     }
@@ -175,6 +179,7 @@ impl Desired {
             Change::NetworkPolicy(change) if self.site.network(&change.network).is_none() => {
                 missing("network", &change.network)
             }
+            Change::TenantSet(change) if self.site.tenant(&change.name).is_none() => missing("tenant", &change.name),
             Change::QueueMove(placement) if self.site.device(&placement.device).is_none() => {
                 missing("device", &placement.device)
             }
@@ -206,6 +211,7 @@ impl Desired {
             },
             Change::NetworkAdd(_)
             | Change::NetworkPolicy(_)
+            | Change::TenantSet(_)
             | Change::VolumeCreate(_)
             | Change::VolumeGrow { .. }
             | Change::DeviceAdd(_)
@@ -287,13 +293,18 @@ fn apply(site: &mut Site, change: &Change) {
                 network.change_policy(change);
             }
         }
+        Change::TenantSet(change) => {
+            if let Some(tenant) = site.tenants.iter_mut().find(|known| known.name == change.name) {
+                tenant.change(change);
+            }
+        }
         Change::QueueMove(_) => {}
     }
 }
 
 fn add_device(site: &mut Site, device: Device) {
     if device.tenant == DEFAULT_TENANT && site.tenant(DEFAULT_TENANT).is_none() {
-        site.tenants.push(Tenant { name: DEFAULT_TENANT.to_owned(), weight: 1 });
+        site.tenants.push(Tenant::called(DEFAULT_TENANT));
     }
     site.devices.push(device);
 }
@@ -355,6 +366,21 @@ mod tests {
             (Change::NetworkAdd(network), "network.add", "net"),
             (Change::NetworkRemove { name: "net".into() }, "network.remove", "net"),
             (Change::NetworkEndpoints(endpoints), "network.endpoints", "net"),
+            (
+                Change::TenantSet(TenantChange {
+                    name: "t".into(),
+                    weight: Some(3),
+                    class: Some(config::LatencyClass::Latency),
+                    guarantee: Some(config::Percent(125)),
+                    limits: Some(config::TenantLimits {
+                        iops: Some(5),
+                        iops_burst: Some(64),
+                        ..config::TenantLimits::default()
+                    }),
+                }),
+                "tenant.set",
+                "t",
+            ),
             (Change::QueueMove(Placement { device: "e".into(), queue: 1, core: 2 }), "queue.move", "e"),
         ] {
             let (told, about, params) = change.describe();
@@ -506,6 +532,25 @@ mod tests {
         };
         assert_eq!(addresses(&again), ["10.0.0.3".parse::<IpAddr>().unwrap()]);
         assert_eq!(addresses(&again), addresses(&desired));
+    }
+
+    #[test]
+    fn what_a_tenant_may_do_survives_the_supervisor() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut desired = Desired::load(site(folder.path())).unwrap();
+        let set = |weight, guarantee| {
+            Change::TenantSet(TenantChange { name: "default".into(), weight, class: None, guarantee, limits: None })
+        };
+        for change in [set(Some(7), None), set(None, Some(config::Percent(250)))] {
+            desired.check(&change).unwrap();
+            desired.commit(&change).unwrap();
+        }
+        let again = Desired::load(site(folder.path())).unwrap();
+        assert_eq!(again.site(), desired.site());
+        let tenant = again.site().tenant("default").unwrap();
+        assert_eq!((tenant.weight, tenant.guarantee), (7, config::Percent(250)));
+        let refused = desired.check(&set(None, Some(config::Percent(1_000)))).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Refused, "{refused}");
     }
 
     #[test]

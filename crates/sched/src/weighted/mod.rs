@@ -27,14 +27,18 @@ use tree::Tree;
 use wheel::Wheel;
 
 use crate::list::{LINE, List};
-use crate::{Cost, Decision, Grant, LatencyClass, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler, Work};
+use crate::{
+    Account, Cost, Decision, Grant, LatencyClass, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler, Work,
+};
 
 /// How finely [`Weighted`] shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// What a grant is meant to cost while several tenants have work, nanoseconds. Less is a shorter wait, and more decisions.
     pub grant: Nanos,
-    /// And while only one has.
+    /// And while a tenant of [`LatencyClass::Latency`] has work now and then.
+    pub urgent: Nanos,
+    /// And while only one tenant has work.
     pub alone: Nanos,
     /// For how long after several had work a grant is as if several had.
     pub memory: Nanos,
@@ -44,7 +48,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Tuning { grant: Nanos(8_000), alone: Nanos(32_000), memory: Nanos(10_000_000), byte: 20 }
+        Tuning { grant: Nanos(8_000), urgent: Nanos(2_000), alone: Nanos(32_000), memory: Nanos(10_000_000), byte: 20 }
     }
 }
 
@@ -71,6 +75,8 @@ pub struct Weighted {
     runnable: u32,
     /// Until when grants are short.
     contended: Nanos,
+    /// Until when they are shorter.
+    urgent: Nanos,
     /// When it was last asked to decide.
     last: Nanos,
 }
@@ -104,6 +110,7 @@ impl Weighted {
             running: None,
             runnable: 0,
             contended: Nanos(0),
+            urgent: Nanos(0),
             last: Nanos(0),
         }
     }
@@ -156,7 +163,11 @@ impl Weighted {
         let tenant = &mut self.tenants[index as usize];
         let saved = match tenant.latency {
             LatencyClass::Background => 0,
-            _ => Self::CARRY.0 * SCALE / u64::from(tenant.weight),
+            LatencyClass::Latency => {
+                self.urgent = now + self.tuning.memory;
+                Self::CARRY.0 * SCALE / u64::from(tenant.weight)
+            }
+            LatencyClass::Normal => Self::CARRY.0 * SCALE / u64::from(tenant.weight),
         };
         tenant.tag = tenant.tag.max(virtual_now.saturating_sub(saved));
         let is_behind = tenant.tag < virtual_now;
@@ -252,6 +263,18 @@ impl Weighted {
         }
     }
 
+    /// What a grant is meant to cost now.
+    #[inline]
+    fn length(&self, now: Nanos) -> Nanos {
+        if now >= self.contended {
+            self.tuning.alone
+        } else if now < self.urgent {
+            self.tuning.urgent
+        } else {
+            self.tuning.grant
+        }
+    }
+
     /// The tenant whose turn it is.
     #[inline]
     fn next(&mut self) -> Option<u32> {
@@ -341,7 +364,7 @@ impl TenantScheduler for Weighted {
             if self.runnable > 1 {
                 self.contended = now + self.tuning.memory;
             }
-            let length = if now < self.contended { self.tuning.grant } else { self.tuning.alone };
+            let length = self.length(now);
             let queue = &self.tree.queues[chosen.queue as usize];
             let mut units = chosen.most.min(Self::BATCH);
             if u64::from(queue.unit) * u64::from(units) > length.0 {
@@ -400,6 +423,16 @@ impl TenantScheduler for Weighted {
         if let Some(pool) = self.tree.pool_of(number) {
             self.release(now, pool);
         }
+    }
+
+    /// What a grant is meant to take: so whoever comes waits for one at the most.
+    #[inline]
+    fn turn(&self, now: Nanos) -> Nanos {
+        self.length(now)
+    }
+
+    fn account(&self, now: Nanos, tenant: TenantId) -> Account {
+        Account { limited: self.tree.limited(now, tenant.0.into()) }
     }
 }
 

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::{Change, EndpointChange, add_device, grow};
-use crate::config::{Bytes, Device, Endpoint, Network, PolicyChange, Site, Volume};
+use crate::config::{Bytes, Device, Endpoint, Network, PolicyChange, Site, TenantChange, Volume};
 
 /// The format. Members may be added that are left out where they are empty.
 pub(super) const FORMAT: u32 = 1;
@@ -31,6 +31,8 @@ pub(super) struct Overlay {
     /// Likewise: all groups and lists, in the place of those of the site file.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     policies: BTreeMap<String, PolicyChange>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    tenants: BTreeMap<String, TenantChange>,
 }
 
 /// What was changed of a network's guests on other hosts.
@@ -65,6 +67,7 @@ impl Default for Overlay {
             removed_networks: BTreeSet::new(),
             endpoints: BTreeMap::new(),
             policies: BTreeMap::new(),
+            tenants: BTreeMap::new(),
         }
     }
 }
@@ -90,6 +93,11 @@ impl Overlay {
         site.networks.extend(self.networks.values().cloned());
         for device in self.devices.values() {
             add_device(site, device.clone());
+        }
+        for tenant in &mut site.tenants {
+            if let Some(change) = self.tenants.get(&tenant.name) {
+                tenant.change(change);
+            }
         }
     }
 
@@ -138,6 +146,10 @@ impl Overlay {
             Change::NetworkPolicy(change) => match self.networks.get_mut(&change.network) {
                 Some(made) => made.change_policy(&change),
                 None => drop(self.policies.insert(change.network.clone(), change)),
+            },
+            Change::TenantSet(change) => match self.tenants.get_mut(&change.name) {
+                Some(before) => before.then(change),
+                None => drop(self.tenants.insert(change.name.clone(), change)),
             },
             Change::QueueMove(_) => {}
         }

@@ -1,0 +1,6 @@
+//! Tenants that share a core: what each gets, and how fair that is, scheduler by scheduler.
+
+mod fairness;
+pub mod load;
+
+pub use fairness::{fair1, fair2, jain};
