@@ -275,3 +275,62 @@ fn a_limit_holds_is_changed_while_it_holds_and_shows_in_the_status() {
         daemon.stop()
     });
 }
+
+/// Bytes of memory of its own that the daemon's two processes have.
+fn resident(daemon: &Daemon) -> Result<u64, Failure> {
+    let supervisor = daemon.status()?["supervisor_pid"].as_u64().unwrap_or_default() as u32;
+    let mut sum = 0;
+    for pid in [supervisor, daemon.data_plane()?.0] {
+        let path = format!("/proc/{pid}/status");
+        let text = std::fs::read_to_string(&path).context(&path)?;
+        let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        sum += kib.ok_or_else(|| Failure::new(format!("{path} has no RssAnon")))? * 1024;
+    }
+    Ok(sum)
+}
+
+#[test]
+fn a_thousand_tenants_with_a_disk_each_are_served_alike_and_take_little_memory() {
+    if !is_possible("a thousand tenants") {
+        return;
+    }
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let files = getrlimit(Resource::Nofile);
+    if files.maximum.is_some_and(|most| most < 16_384) {
+        return skip("a thousand tenants", "a process may not have 16,384 files open (ulimit -n)");
+    }
+    // The daemon and its data plane inherit it.
+    setrlimit(Resource::Nofile, Rlimit { current: Some(files.maximum.unwrap_or(16_384).min(65_536)), ..files })
+        .expect("the soft limit may be the hard one");
+    Lab::run("thousand", |lab| {
+        let with = |count: usize| -> Result<u64, Failure> {
+            let null = || Tenant { keys: "", volume: "null = { size = \"1 GiB\" }".to_owned() };
+            let tenants: Vec<Tenant> = (0..count).map(|_| null()).collect();
+            let (text, sockets) = site("weighted", &tenants, lab.path());
+            let daemon = Daemon::start(lab.path(), &text)?;
+            let work = Work { depth: 2, ..READ };
+            let mut clients = sockets
+                .iter()
+                .map(|socket| Client::connect(socket, work))
+                .collect::<Result<Vec<_>, _>>()
+                .context("connecting")?;
+            let all: Vec<usize> = (0..count).collect();
+            let served = run(&mut clients, &all, CPUS.0, WARM_UP, Duration::from_secs(2)).context("load")?;
+            let got: Vec<f64> = served.iter().map(|served| served.requests as f64).collect();
+            let fair = jain(&vec![1.0; count], &got);
+            println!("{count} tenants: {:.0} requests, Jain {fair:.4}", got.iter().sum::<f64>());
+            assert!(got.iter().all(|got| *got > 0.0), "somebody got nothing");
+            assert!(fair > 0.9, "Jain {fair}");
+            let resident = resident(&daemon)?;
+            drop(clients);
+            daemon.stop()?;
+            Ok(resident)
+        };
+        let (few, many) = (with(32)?, with(1_024)?);
+        let each = many.saturating_sub(few) / (1_024 - 32);
+        println!("{each} bytes each");
+        assert!(each < 64 << 10, "{each} bytes for a tenant with a device");
+        Ok(())
+    });
+}

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use softdpu_sched::{BackEnd, Fairness, Kind, Placement, Scheduler, Share, TenantId};
+use softdpu_sched::{
+    BackEnd, Balancer, Fairness, Kind, Move, Nanos, Placement, QueueId, QueueLoad, Scheduler, Share, TenantId,
+};
 use softdpu_storage::{IoContext, Kind as VolumeKind, Volume};
 use softdpu_sys::affinity;
 use softdpu_sys::notify::Notifier;
@@ -16,7 +18,7 @@ use softdpu_vpc::spec::Spec;
 use thiserror::Error;
 
 use crate::core::{Core, CoreParts};
-use crate::counters::{CoreCounters, TenantCounters};
+use crate::counters::{CoreCounters, QueueCounters, TenantCounters};
 use crate::mailbox::{Inbox, Mailbox, mailbox};
 use crate::message::{CoreIndex, FromCore, QueueKey, QueueUpdate, ToCore};
 use crate::network::{Entry, Network};
@@ -92,6 +94,9 @@ pub struct Engine {
     placed: HashMap<QueueKey, Placed>,
     shares: Shares,
     fairness: Fairness,
+    balancer: Balancer,
+    /// When queues were last looked at.
+    balanced: Nanos,
     /// Submission entries of each core's io_uring, where files' requests of all tenants meet.
     io_depth: u32,
     /// Numbers of devices that have queues, and how many.
@@ -113,6 +118,11 @@ struct Placed {
     device: Arc<str>,
     /// It brings work, for which a scheduler decides.
     is_scheduled: bool,
+    /// Which of the device's queues it is.
+    index: u16,
+    counters: Arc<QueueCounters>,
+    /// What it had of cores when it was last looked at, nanoseconds.
+    seen: u64,
 }
 
 /// What servers work on at once for one connection: qemu-nbd and nbdkit 16 each, as they are shipped. More would wait there,
@@ -171,6 +181,8 @@ impl Engine {
             placed: HashMap::new(),
             shares: Shares::default(),
             fairness: config.fairness,
+            balancer: Balancer::default(),
+            balanced: Nanos(0),
             io_depth: config.io_depth,
             devices: HashMap::new(),
             device_numbers: 0,
@@ -251,7 +263,10 @@ impl Engine {
         let is_scheduled = !matches!(spec.role, Role::Receive(_));
         let device = Arc::clone(&spec.device);
         let placement = self.placement(&spec);
-        self.placed.insert(key, Placed { core, tenant: spec.tenant, device, is_scheduled });
+        let counters = Arc::clone(&spec.counters);
+        let seen = counters.core_ns.get();
+        let (tenant, index) = (spec.tenant, spec.index);
+        self.placed.insert(key, Placed { core, tenant, device, is_scheduled, index, counters, seen });
         self.cores[core.0].queues += 1;
         if is_scheduled {
             self.count(spec.tenant, core, 1);
@@ -363,6 +378,39 @@ impl Engine {
         Ok(())
     }
 
+    /// Moves queues by what they had of the cores since the last call, now and then: each tenant that has work gets cores of its own
+    /// while there are enough, and busy cores give to idle ones otherwise. `stays` tells which queues, by device and
+    /// index, are where somebody wants them. What was moved where.
+    pub fn balance(&mut self, now: Nanos, stays: impl Fn(&str, u16) -> bool) -> Vec<(QueueKey, CoreIndex)> {
+        let passed = now.since(std::mem::replace(&mut self.balanced, now)).0;
+        if self.cores.len() < 2 || passed == 0 {
+            return Vec::new();
+        }
+        let (mut loads, mut keys) = (Vec::new(), HashMap::new());
+        for (key, placed) in &mut self.placed {
+            let had = placed.counters.core_ns.get();
+            let load = had.saturating_sub(std::mem::replace(&mut placed.seen, had)).saturating_mul(1_000) / passed;
+            if placed.is_scheduled && !stays(&placed.device, placed.index) {
+                let queue = QueueId { tenant: placed.tenant, index: key.number };
+                loads.push(QueueLoad { queue, core: placed.core.0, load: load.min(1_000) as u32 });
+                keys.insert(queue, *key);
+            }
+        }
+        loads.sort_by_key(|load| load.queue);
+        let shares = &self.shares;
+        let weight = |tenant| shares.on(tenant, CoreIndex(0)).map_or(1, |share| share.weight);
+        let moves = self.balancer.plan(now, self.cores.len(), &loads, weight);
+        let mut moved = Vec::new();
+        for Move { queue, to } in moves {
+            if let Some(&key) = keys.get(&queue)
+                && self.move_queue(key, CoreIndex(to)).is_ok()
+            {
+                moved.push((key, CoreIndex(to)));
+            }
+        }
+        moved
+    }
+
     /// Where a queue is, or is on its way to.
     pub fn core_of(&self, key: QueueKey) -> Option<CoreIndex> {
         self.placed.get(&key).map(|placed| placed.core)
@@ -438,7 +486,7 @@ impl Engine {
 
     fn retire(&mut self, key: QueueKey) {
         self.remove_receiver(key);
-        if let Some(Placed { core, tenant, device, is_scheduled }) = self.placed.remove(&key) {
+        if let Some(Placed { core, tenant, device, is_scheduled, .. }) = self.placed.remove(&key) {
             self.cores[core.0].queues -= 1;
             if is_scheduled {
                 self.count(tenant, core, -1);

@@ -1,6 +1,7 @@
 //! `softdpu bench`: measure, beside the peers that are installed.
 
 mod net;
+mod tenants;
 mod vpc;
 
 use std::fmt::Display;
@@ -25,6 +26,8 @@ pub enum BenchCommand {
     Net(net::Net),
     /// The gateway's tables and tiers in memory, on one core: look-ups, flows, changes
     Vpc(vpc::Vpc),
+    /// Tenants that share a core, under every scheduler in turn: what each gets, and how fair that is
+    Tenants(tenants::Tenants),
     /// What an interrupt costs, from the data plane's write to the driver that wakes up, and how many are saved at load
     Interrupt(Interrupt),
     /// What a daemon with idle disks takes: memory and CPU time
@@ -161,6 +164,7 @@ pub fn execute(command: &BenchCommand) -> Result<(), String> {
         BenchCommand::Block(options) => block(options),
         BenchCommand::Net(options) => net::execute(options),
         BenchCommand::Vpc(options) => vpc::execute(options),
+        BenchCommand::Tenants(options) => tenants::execute(options),
         BenchCommand::Interrupt(options) => measure_interrupt(options),
         BenchCommand::Idle(options) => measure_idle(options),
     }

@@ -1,5 +1,6 @@
 //! Tenants that share a core: what each gets, and how fair that is, scheduler by scheduler.
 
+pub mod comparison;
 mod fairness;
 pub mod load;
 

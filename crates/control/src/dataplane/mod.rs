@@ -28,8 +28,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softdpu_engine::{CoreIndex, Engine, EngineConfig, EngineError, FromCore};
 use softdpu_memory::Domain;
-use softdpu_sched::{LatencyClass, Limits, Rate, Share, TenantId};
+use softdpu_sched::{LatencyClass, Limits, Nanos, Rate, Share, TenantId};
 use softdpu_storage::Broker;
+use softdpu_sys::clock;
 use thiserror::Error;
 
 use self::broker::Wire;
@@ -235,6 +236,18 @@ impl DataPlane {
         Ok(())
     }
 
+    /// Moves queues to where there is room, but those that the site or an operator has put somewhere.
+    fn balance(&mut self) {
+        let DataPlane { engine, devices, placements, .. } = self;
+        let stays = |device: &str, queue: u16| {
+            let has_cores = |device: &Device| device.config.cores.as_ref().is_some_and(|cores| !cores.is_empty());
+            devices.get(device).is_none_or(has_cores) || placements.contains_key(&(device.to_owned(), queue))
+        };
+        for (key, core) in engine.balance(Nanos(clock::now()), stays) {
+            tracing::debug!(queue = key.number, core = core.0, "a queue was moved to even out the load");
+        }
+    }
+
     fn serve(&mut self) -> Result<(), DataPlaneError> {
         let wire = Arc::clone(&self.wire);
         let settled = Instant::now() + SETTLING;
@@ -261,6 +274,7 @@ impl DataPlane {
             let fences = self.start_waiting(now);
             if now >= beat {
                 beat = now + BEAT;
+                self.balance();
                 // No beat for a core that is stuck: the supervisor's watchdog then starts a new data plane.
                 if self.engine.cores_advance() {
                     self.wire.send(&Up::Alive, Vec::new())?;

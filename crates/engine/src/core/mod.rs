@@ -243,6 +243,10 @@ impl<S: TenantScheduler> Core<S> {
                 Decision::Run(grant) => {
                     now = self.run_grant(grant, now);
                     any = true;
+                    if self.channels.total() == 0 {
+                        self.resume = u64::MAX;
+                        return true;
+                    }
                     if now >= until && self.turns_are_timed {
                         self.resume = 0;
                         return true;
