@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use softdpu_bench::front_end::Transfer;
+use softdpu_bench::net::Station;
 use softdpu_bench::tenants::load::{Client, Served, Work, run};
-use softdpu_bench::tenants::{fair1, jain};
+use softdpu_bench::tenants::{fair1, frames, jain};
 use softdpu_tests::{Context, Daemon, Failure, Lab, Process, ServerKind, skip, wait_until};
 
 /// The clients' CPU, and the core's.
@@ -332,5 +333,78 @@ fn a_thousand_tenants_with_a_disk_each_are_served_alike_and_take_little_memory()
         println!("{each} bytes each");
         assert!(each < 64 << 10, "{each} bytes for a tenant with a device");
         Ok(())
+    });
+}
+
+const STATIONS: [[Station; 2]; 2] = {
+    const fn station(last: u8) -> Station {
+        Station { mac: [2, 0x5d, 0, 0, 0, last], address: std::net::Ipv4Addr::new(10, 0, 0, last) }
+    }
+    [[station(10), station(11)], [station(20), station(21)]]
+};
+
+/// Request and response of one tenant's guests beside a flood of the smallest frames between another's.
+fn see_frames(lab: &Lab, fairness: &str) -> Result<Seen, Failure> {
+    let mut text = format!(
+        "[node]\nfairness = \"{fairness}\"\ndataplane = {{ cores = [{}], idle-sleep = \"never\" }}\n\
+         log = {{ level = \"warn\" }}\n",
+        CPUS.1
+    );
+    let mut sockets = Vec::new();
+    for (tenant, stations) in STATIONS.iter().enumerate() {
+        let class = if tenant == 0 { "latency" } else { "normal" };
+        let _ = write!(
+            text,
+            "[[tenant]]\nname = \"t{tenant}\"\nclass = \"{class}\"\n[[network]]\nname = \"n{tenant}\"\nvni = {}\n\
+             cidr = \"10.0.0.0/24\"\n",
+            tenant + 1
+        );
+        for (end, station) in stations.iter().enumerate() {
+            let mac = station.mac.map(|byte| format!("{byte:02x}")).join(":");
+            let _ = write!(
+                text,
+                "[[device]]\nname = \"d{tenant}{end}\"\ntenant = \"t{tenant}\"\nvirtio-net = {{ network = \"n{tenant}\", \
+                 address = \"{}\", mac = \"{mac}\", queue-size = 256, socket = \"{tenant}{end}.sock\" }}\n",
+                station.address
+            );
+            sockets.push(lab.path().join(format!("{tenant}{end}.sock")));
+        }
+    }
+    let daemon = Daemon::start(lab.path(), &text)?;
+    let pair = |tenant: usize| {
+        frames::Pair::connect([&sockets[2 * tenant], &sockets[2 * tenant + 1]], STATIONS[tenant]).context("connecting")
+    };
+    let (mut talk, mut flood) = (pair(0)?, pair(1)?);
+    let turn = Duration::from_millis(300);
+    let (mut alone, mut beside, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        let seen = frames::run(&mut talk, None, CPUS.0, WARM_UP, turn).context("the talk alone")?;
+        alone.push(seen.latency.value_at_quantile(0.99) as f64);
+        let seen = frames::run(&mut talk, Some(&mut flood), CPUS.0, WARM_UP, turn).context("talk and flood")?;
+        beside.push(seen.latency.value_at_quantile(0.99) as f64);
+        rates.push(seen.flood);
+    }
+    drop((talk, flood));
+    daemon.stop()?;
+    let seen = Seen { alone: median(alone), beside: median(beside), flood: median(rates) };
+    println!("{fairness}, frames: {seen}");
+    Ok(seen)
+}
+
+#[test]
+fn a_talk_of_one_tenant_hardly_waits_for_the_frames_that_another_floods_the_core_with() {
+    if !is_possible("flood of frames") {
+        return;
+    }
+    Lab::run("frames", |lab| {
+        let mut seen = Vec::new();
+        for _ in 0..TRIES {
+            let (weighted, fcfs) = (see_frames(lab, "weighted")?, see_frames(lab, "fcfs")?);
+            if weighted.slowdown() <= 1.5 && fcfs.slowdown() >= 1.5 * weighted.slowdown() {
+                return Ok(());
+            }
+            seen.push(format!("weighted {weighted}; fcfs {fcfs}"));
+        }
+        Err(Failure::new(seen.join(" | ")))
     });
 }

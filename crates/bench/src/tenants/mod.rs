@@ -2,6 +2,7 @@
 
 pub mod comparison;
 mod fairness;
+pub mod frames;
 pub mod load;
 
 pub use fairness::{fair1, fair2, jain};
