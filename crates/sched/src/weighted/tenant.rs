@@ -90,7 +90,7 @@ impl Tenant {
     /// A new share, for a tenant that is in no list.
     pub(super) fn set(&mut self, share: Share) {
         self.per_weight = ONE / share.weight.clamp(1, LARGEST_WEIGHT);
-        self.grade = Calendar::class(share.weight) | (share.class as u8) << CLASS_BITS;
+        self.grade = Calendar::class(share.weight) | ((share.class as u8) << CLASS_BITS);
         self.rest = 0;
         self.limiter.set(share.limits);
         let thousandths = u32::from(share.guarantee.min(1_000));
@@ -120,7 +120,7 @@ impl Tenant {
     /// What it may have saved up, in units of its tag, of `carry` units at weight 1.
     #[inline]
     pub(super) fn saves(&self, carry: u64) -> u64 {
-        (u128::from(carry) * u128::from(self.per_weight) >> 31) as u64
+        ((u128::from(carry) * u128::from(self.per_weight)) >> 31) as u64
     }
 
     /// It had so much, nanoseconds.
