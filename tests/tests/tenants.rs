@@ -205,7 +205,7 @@ fn equal_tenants_have_equal_parts_and_weights_are_had() {
                     _ => "weight = 1",
                 })
                 .collect();
-            let tenants: Vec<Tenant> = keys.iter().map(|keys| Tenant::with_memory(keys)).collect();
+            let tenants: Vec<Tenant> = keys.into_iter().map(Tenant::with_memory).collect();
             let (text, sockets) = site("weighted", &tenants, lab.path());
             let daemon = Daemon::start(lab.path(), &text)?;
             let work = Work { transfer: Transfer::Read, block_size: 4096, depth: 64 };
