@@ -22,7 +22,7 @@ impl Host {
         &self.namespace.name
     }
 
-    /// 1 or 2: the last part of its addresses.
+    /// 1, 2 or 3: the last part of its addresses.
     pub fn number(&self) -> u8 {
         self.number
     }
@@ -89,17 +89,80 @@ impl Wire {
         Ok((a, b))
     }
 
+    /// Three hosts on one wire, each at its number; the wire is there as long as what comes with them.
+    pub fn three_hosts(&self, test: &str) -> Result<([Host; 3], Namespace), Failure> {
+        let hub = Namespace::new(test, "hub")?;
+        hub.ip(&["link", "add", "hub", "type", "bridge"])?;
+        hub.ip(&["link", "set", "hub", "mtu", &self.mtu.to_string(), "up"])?;
+        let host = |number: u8| -> Result<Host, Failure> {
+            let host = Host { namespace: Namespace::new(test, &number.to_string())?, number };
+            let port = format!("port{number}");
+            host.ip(&["link", "add", "wire", "type", "veth", "peer", "name", &port, "netns", &hub.name])?;
+            hub.ip(&["link", "set", &port, "mtu", &self.mtu.to_string(), "master", "hub", "up"])?;
+            self.connect(&host)?;
+            Ok(host)
+        };
+        Ok(([host(1)?, host(2)?, host(3)?], hub))
+    }
+
     /// Puts it between two hosts that have none.
     pub fn join(&self, a: &Host, b: &Host) -> Result<(), Failure> {
         a.ip(&["link", "add", "wire", "type", "veth", "peer", "name", "wire", "netns", b.name()])?;
-        for host in [a, b] {
-            let prefix = if self.v6 { 64 } else { 24 };
-            let address = format!("{}/{prefix}", self.address(host.number));
-            let nodad: &[&str] = if self.v6 { &["nodad"] } else { &[] };
-            host.ip(&[&["addr", "add", &address, "dev", "wire"], nodad].concat())?;
-            host.ip(&["link", "set", "wire", "mtu", &self.mtu.to_string(), "up"])?;
-        }
+        self.connect(a)?;
+        self.connect(b)
+    }
+
+    /// Sets a host's end up.
+    fn connect(&self, host: &Host) -> Result<(), Failure> {
+        let prefix = if self.v6 { 64 } else { 24 };
+        let address = format!("{}/{prefix}", self.address(host.number));
+        let nodad: &[&str] = if self.v6 { &["nodad"] } else { &[] };
+        host.ip(&[&["addr", "add", &address, "dev", "wire"], nodad].concat())?;
+        host.ip(&["link", "set", "wire", "mtu", &self.mtu.to_string(), "up"])?;
         Ok(())
+    }
+
+    /// A host's site file: a TAP `acme0` at 10.0.0.NUMBER in the network acme, and the other host's behind the underlay. `network` is what
+    /// else the network has, `port` what else the TAP has, with a comma before it.
+    pub fn site(&self, host: &Host, network: &str, port: &str) -> String {
+        let (number, other) = (host.number(), host.other());
+        format!(
+            r#"[node]
+dataplane = {{ cores = [0] }}
+{underlay}
+[[network]]
+name = "acme"
+vni = 5001
+cidr = "10.0.0.0/16"
+gateway = "10.0.9.9"
+{network}
+[[network.endpoint]]
+address = "10.0.0.{other}"
+mac = "02:5d:00:00:00:0{other}"
+host = "{elsewhere}"
+
+[[device]]
+name = "port"
+tap = {{ network = "acme", address = "10.0.0.{number}", mac = "02:5d:00:00:00:0{number}", interface = "acme0"{port} }}
+"#,
+            underlay = self.underlay(host),
+            elsewhere = self.address(other),
+        )
+    }
+
+    /// softdpu on both hosts, with that site and the TAPs' addresses.
+    pub fn softdpus(
+        &self,
+        lab: &Lab,
+        hosts: [&Host; 2],
+        site: impl Fn(&Host) -> String,
+    ) -> Result<(Daemon, Daemon), Failure> {
+        let [a, b] = hosts;
+        let daemons = (a.softdpu(lab, &site(a))?, b.softdpu(lab, &site(b))?);
+        for host in hosts {
+            host.ip(&["addr", "add", &format!("10.0.0.{}/16", host.number()), "dev", "acme0"])?;
+        }
+        Ok(daemons)
     }
 
     /// The part of a host's site file that says where its underlay is, for the table `node`.

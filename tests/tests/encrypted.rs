@@ -4,7 +4,7 @@
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use softdpu_tests::{Context, Disk, Failure, Guest, GuestSpec, Lab, Random, Server};
@@ -35,10 +35,10 @@ fn site(image: &Path, key: Option<&Path>) -> String {
 }
 
 /// Starts a guest whose fio writes and verifies, kills the data plane now and then, and has the guest end.
-fn write_and_verify(lab: &Lab, name: &str, image: &PathBuf, key: Option<&Path>, kills: u32) -> Result<(), Failure> {
+fn write_and_verify(lab: &Lab, name: &str, image: &Path, key: Option<&Path>, kills: u32) -> Result<(), Failure> {
     let mut random = Random::from_environment();
     eprintln!("SOFTDPU_SEED={}", random.seed);
-    let disk = Disk::new("data", image.clone()).queues(4);
+    let disk = Disk::new("data", image.to_path_buf()).queues(4);
     let mut server = Server::start_softdpu(lab, &site(image, key), &[disk])?;
     let spec = GuestSpec::new(name).cpus(4).memory_mib(768).disk(server.guest_disk("data")?).job("kill-loop");
     let spec = spec.parameter("DISK", "vda").parameter("MIB", 8).parameter("JOBS", 4);
@@ -71,6 +71,21 @@ fn write_and_verify(lab: &Lab, name: &str, image: &PathBuf, key: Option<&Path>, 
     server.stop()
 }
 
+/// Volumes with keys are made on the running daemon, also where nothing else has to be asked for.
+fn made_while_it_runs(lab: &Lab, image: &Path, key: &Path) -> Result<(), Failure> {
+    let disk = Disk::new("data", image.to_owned());
+    let mut server = Server::start_softdpu(lab, &site(image, Some(key)), &[disk])?;
+    let daemon = server.daemon()?;
+    let key = key.to_str().ok_or_else(|| Failure::new("the key file's name is no text"))?;
+    daemon.command(&["volume", "create", "scratch", "--memory", "--size", "1 MiB", "--key-file", key])?;
+    let refused =
+        daemon.command(&["volume", "create", "other", "--memory", "--size", "1 MiB", "--keyring", "softdpu:none"]);
+    let refused = refused.map(|_| ()).expect_err("there is no such key").to_string();
+    assert!(refused.contains("softdpu:none"), "{refused}");
+    assert_eq!(daemon.data_plane()?.1, 0, "the data plane was started again");
+    server.stop()
+}
+
 /// Sectors of the image that hold what fio writes.
 fn fio_sectors(image: &Path) -> Result<usize, Failure> {
     let bytes = std::fs::read(image).context("the image")?;
@@ -85,6 +100,7 @@ fn a_guest_on_an_encrypted_disk_notices_no_kill_and_its_file_shows_nothing() {
         let (plain, encrypted) = (lab.image("plain.img", 64 * MIB)?, lab.image("encrypted.img", 64 * MIB)?);
         let key = lab.path().join("data.key");
         write_key(&key)?;
+        made_while_it_runs(lab, &encrypted, &key)?;
         write_and_verify(lab, "guest", &encrypted, Some(&key), KILLS)?;
         write_and_verify(lab, "plain-guest", &plain, None, 0)?;
         let (seen, shown) = (fio_sectors(&plain)?, fio_sectors(&encrypted)?);

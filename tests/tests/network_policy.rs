@@ -10,40 +10,19 @@ use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Wire, wait_until};
 const WAIT: Duration = Duration::from_secs(30);
 const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
 
-/// A host with a port in the network, and the other's port behind the underlay. The second one's is a server.
+/// The second host's port is a server.
 fn site(host: &Host) -> String {
-    let (number, other) = (host.number(), host.other());
-    let groups = if number == 2 { ", security-groups = \"server\", acl = \"edge\"" } else { "" };
-    format!(
-        r#"[node]
-dataplane = {{ cores = [0] }}
-{underlay}
-[[network]]
-name = "acme"
-vni = 5001
-cidr = "10.0.0.0/16"
-gateway = "10.0.9.9"
-
+    let policy = r#"
 [[network.security-group]]
 name = "server"
-rule = [{{ direction = "ingress", protocol = "tcp", ports = 5201 }}]
+rule = [{ direction = "ingress", protocol = "tcp", ports = 5201 }]
 
 [[network.acl]]
 name = "edge"
-rule = [{{ priority = 1, action = "deny", protocol = "udp", ports = 5201 }}]
-
-[[network.endpoint]]
-address = "10.0.0.{other}"
-mac = "02:5d:00:00:00:0{other}"
-host = "{host}"
-
-[[device]]
-name = "port"
-tap = {{ network = "acme", address = "10.0.0.{number}", mac = "02:5d:00:00:00:0{number}", interface = "acme0"{groups} }}
-"#,
-        underlay = WIRE.underlay(host),
-        host = WIRE.address(other),
-    )
+rule = [{ priority = 1, action = "deny", protocol = "udp", ports = 5201 }]
+"#;
+    let groups = if host.number() == 2 { ", security-groups = \"server\", acl = \"edge\"" } else { "" };
+    WIRE.site(host, policy, groups)
 }
 
 /// Puts `rules` in the place of those of group `server`, on a running daemon.
@@ -77,10 +56,7 @@ fn a_group_lets_in_what_it_allows_and_a_rule_that_goes_ends_what_it_let_in() {
     }
     Lab::run(test, |lab| {
         let (a, b) = WIRE.hosts(test)?;
-        let (at_a, mut at_b) = (a.softdpu(lab, &site(&a))?, b.softdpu(lab, &site(&b))?);
-        for host in [&a, &b] {
-            host.ip(&["addr", "add", &format!("10.0.0.{}/16", host.number()), "dev", "acme0"])?;
-        }
+        let (at_a, mut at_b) = WIRE.softdpus(lab, [&a, &b], site)?;
         // Replies pass, and what nobody asked for does not.
         wait_until("the server to reach the client", WAIT, || {
             Ok(b.exec(&["ping", "-c", "1", "-W", "1", "10.0.0.1"]).ok())
@@ -134,10 +110,7 @@ fn a_list_is_asked_about_what_has_no_connection() {
     }
     Lab::run(test, |lab| {
         let (a, b) = WIRE.hosts(test)?;
-        let (at_a, at_b) = (a.softdpu(lab, &site(&a))?, b.softdpu(lab, &site(&b))?);
-        for host in [&a, &b] {
-            host.ip(&["addr", "add", &format!("10.0.0.{}/16", host.number()), "dev", "acme0"])?;
-        }
+        let (at_a, at_b) = WIRE.softdpus(lab, [&a, &b], site)?;
         // A datagram to a port that the list denies, one to a port about which only the groups have something to say.
         wait_until("both to be dropped, each for its reason", WAIT, || {
             a.exec(&["bash", "-c", "echo >/dev/udp/10.0.0.2/5201; echo >/dev/udp/10.0.0.2/5202"])?;

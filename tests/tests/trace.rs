@@ -261,6 +261,76 @@ fn dropped_frames_come_with_the_reason() {
     });
 }
 
+/// The steps of a frame that was followed: tier, table, outcome.
+fn steps(frame: &serde_json::Value) -> Vec<String> {
+    let text = |step: &serde_json::Value, key: &str| step[key].as_str().unwrap_or("?").to_owned();
+    let step = |step| format!("{} {} {}", text(step, "tier"), text(step, "table"), text(step, "outcome"));
+    frame["steps"].as_array().map(|steps| steps.iter().map(step).collect()).unwrap_or_default()
+}
+
+#[test]
+fn a_frame_is_followed_from_tier_to_tier_and_what_is_explained_is_what_happens() {
+    if !can("trace-tiers") {
+        return;
+    }
+    Lab::run("trace-tiers", |lab| {
+        let scene = Scene::new(lab, "tiers")?;
+        let explain = |to: &str, more: &[&str]| {
+            let from = ["trace", "explain", "--from", "a", "--to", to];
+            scene.daemon.command(&[&from[..], more].concat())
+        };
+        let udp = ["--protocol", "udp", "--port", "9", "--source-port", "12345", "--json"];
+        let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).context("JSON of softdpu");
+        let first = parse(&explain("10.0.0.3", &udp)?)?;
+        assert_eq!((&first["outcome"], &first["to"], &first["flow"]), (&"leaves".into(), &"b".into(), &false.into()));
+        // It was only asked: the second answer is the first, and so is what happens.
+        assert_eq!(parse(&explain("10.0.0.3", &udp)?)?, first);
+        let mut trace = scene.trace(&["--tiers", "--json", "--filter", "udp port 9", "--count", "3"])?;
+        for frame in [datagram(2, A, B, b"new"), datagram(2, A, B, b"old"), datagram(2, [10, 0, 0, 66], B, b"spoofed")]
+        {
+            scene.replay(&[frame], &[])?;
+        }
+        assert!(trace.wait(WAIT)?.success());
+        let lines = trace.lines();
+        let frames = lines.iter().filter(|line| line.starts_with('{')).map(|line| parse(line));
+        let frames = frames.collect::<Result<Vec<_>, _>>()?;
+        let [new, old, spoofed] = &frames[..] else { panic!("{lines:#?}") };
+        assert_eq!(
+            steps(new),
+            [
+                "switch-before frame pass",
+                "flow flows miss",
+                "switch-before ports hit",
+                "switch-before sources pass",
+                "switch-before addresses hit",
+                "switch-after hops hit",
+                "flow flows kept",
+                "switch-after packet done",
+            ]
+        );
+        assert_eq!(steps(new), steps(&first), "{lines:#?}");
+        let through =
+            ["switch-before frame pass", "flow flows hit", "switch-after hops hit", "switch-after packet done"];
+        assert_eq!(steps(old), through);
+        assert_eq!(spoofed["dropped"], "spoofed-address", "{lines:#?}");
+        assert_eq!(steps(spoofed).last().map(String::as_str), Some("switch-before sources drop"));
+        let identifiers: std::collections::BTreeSet<_> =
+            frames.iter().filter_map(|one| one["trace"].as_str()).collect();
+        assert_eq!(identifiers.len(), 3, "{lines:#?}");
+        let known = parse(&explain("10.0.0.3", &udp)?)?;
+        assert_eq!((&known["flow"], steps(&known)), (&true.into(), through.map(str::to_owned).to_vec()));
+        // What the network itself answers, and words for people.
+        let text = explain("172.16.0.1", &[])?;
+        assert!(text.ends_with("dropped: no-route; the core has no flow of it\n") && text.contains("to a"), "{text}");
+        let text = explain("10.0.0.1", &[])?;
+        assert!(text.contains("echo reply") && text.contains("dealt with by the network"), "{text}");
+        let error = scene.daemon.command(&["trace", "explain", "--from", "10.0.0.66", "--to", "10.0.0.3"]);
+        let error = error.err().map(|error| format!("{error:?}")).unwrap_or_default();
+        assert!(error.contains("no device here has the address 10.0.0.66"), "{error}");
+        scene.daemon.stop()
+    });
+}
+
 #[test]
 fn tshark_reads_what_was_captured() {
     if !can("trace-file") {

@@ -19,6 +19,7 @@ pub mod calibration;
 pub mod comparison;
 mod error;
 pub mod front_end;
+pub mod gateway;
 pub mod idle;
 pub mod interrupt;
 pub mod load;

@@ -52,7 +52,7 @@ pub use by_hand::ByHand;
 pub use counters::{CoreCounters, Counter, QueueCounters, TenantCounters};
 pub use engine::{Engine, EngineConfig, EngineError};
 pub use message::{CoreIndex, FromCore, QueueKey, QueueUpdate};
-pub use net::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Injector, Way};
+pub use net::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Injector, Path, Way};
 pub use net::{PortCounters, PortSpec, RateLimit, Receive, Socket, Transmit, XdpQueues};
 pub use network::Replacement;
 pub use queue::{QueueSpec, Role};

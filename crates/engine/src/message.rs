@@ -9,7 +9,7 @@ use softdpu_memory::{GuestAddress, GuestBuffer, View};
 use softdpu_ring::{Position, Used};
 use softdpu_sched::{Share, TenantId};
 use softdpu_storage::Volume;
-use softdpu_vpc::{PortId, Tables};
+use softdpu_vpc::{Explanation, PortId, Tables};
 
 use crate::counters::TenantCounters;
 use crate::net::{CaptureStart, Injection, Parcel, Port, Receiver, Socket};
@@ -106,7 +106,19 @@ pub(crate) enum ToCore {
     Capture(CaptureStart),
     /// Frames as though they had come in by a port.
     Inject(Injection),
+    /// What would become of a frame.
+    Explain(Question),
     Shutdown,
+}
+
+/// What would become of a frame that came in by a port.
+pub(crate) struct Question {
+    pub port: PortId,
+    /// The port's name: its number may be another's by now.
+    pub name: Arc<str>,
+    pub frame: Arc<[u8]>,
+    /// None: the core has no such port.
+    pub answer: Sender<(CoreIndex, Option<Explanation>)>,
 }
 
 /// A request whose status byte is written and whose used entry is not.

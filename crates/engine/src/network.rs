@@ -5,11 +5,11 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use softdpu_sched::Patience;
-use softdpu_vpc::{PortId, Tables};
+use softdpu_vpc::{Explanation, PortId, Tables};
 
 use crate::engine::{Engine, EngineError};
 use crate::mailbox::mailbox;
-use crate::message::{CoreIndex, QueueKey, ToCore};
+use crate::message::{CoreIndex, Question, QueueKey, ToCore};
 use crate::net::{
     Capture, CaptureShared, CaptureSpec, CaptureStart, Injector, Port, PortCounters, PortSpec, Receiver, Socket,
 };
@@ -128,6 +128,29 @@ impl Engine {
             core.mailbox.send(ToCore::Capture(start.clone()));
         }
         Ok(Capture { inbox, shared })
+    }
+
+    /// What would become of `frame` if it came in by the port with this number, as long as it has this name: the answer of the
+    /// first core that has a flow of it, or else of the first core; within `patience`. None: no core has such a port, or none has
+    /// answered.
+    pub fn explain(
+        &self,
+        port: PortId,
+        name: &str,
+        frame: &[u8],
+        patience: Duration,
+    ) -> Option<(CoreIndex, Explanation)> {
+        let (answer, answers) = mpsc::channel();
+        let (name, frame): (Arc<str>, Arc<[u8]>) = (name.into(), frame.into());
+        for core in &self.cores {
+            let (name, frame, answer) = (Arc::clone(&name), Arc::clone(&frame), answer.clone());
+            core.mailbox.send(ToCore::Explain(Question { port, name, frame, answer }));
+        }
+        let deadline = Instant::now() + patience;
+        let next = || answers.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
+        let all = (0..self.cores.len()).map_while(|_| next());
+        let known = all.filter_map(|(core, answer)| Some((core, answer?)));
+        known.min_by_key(|(core, answer)| (!answer.is_flow, *core))
     }
 
     /// A way for frames to come in by the port with this number, as long as it has this name.

@@ -332,7 +332,16 @@ fn a_stopped_pair_goes_on_with_the_buffers_it_had() {
 /// Everything at both guests' ports, with room for `buffer` bytes.
 fn everything(buffer: usize) -> CaptureSpec {
     let ports = vec!["nic0".to_owned(), "nic1".to_owned()];
-    CaptureSpec { ports, filter: None, inward: true, outward: true, drops: false, snaplen: 1 << 18, buffer }
+    CaptureSpec {
+        ports,
+        filter: None,
+        inward: true,
+        outward: true,
+        drops: false,
+        tiers: false,
+        snaplen: 1 << 18,
+        buffer,
+    }
 }
 
 #[test]

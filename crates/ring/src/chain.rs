@@ -20,6 +20,9 @@ pub(crate) struct Limits {
 /// The most entries of an indirect table that are looked at: `next` has 16 bits (virtio 1.3 §2.7.5).
 const TABLE_ENTRIES: u32 = 1 << 16;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// Fetches the table that a descriptor some requests ahead may point to. Nothing is believed: it is a hint to the processor,
 /// and the descriptor is read anew when its turn comes.
 #[inline(always)]
@@ -45,11 +48,15 @@ pub(crate) fn single(view: &Arc<View>, id: u16, descriptor: Descriptor, flags: u
     };
     let is_writable = flags & WRITE != 0;
     (chain.id, chain.descriptors, chain.readable) = (id, 1, usize::from(!is_writable));
-    // Nothing is read of memory that can be written, as a chain of one has no other part.
+    // Nothing is read of memory that can be written, as a chain of one has no other part. A small frame behind its header
+    // reaches into the second line.
+    let second = base.wrapping_add(LINE);
     if is_writable {
         prefetch::write(base);
+        prefetch::write(second);
     } else {
         prefetch::read(base);
+        prefetch::read(second);
     }
     true
 }

@@ -95,18 +95,21 @@ impl Chains {
         self.slots.drain(self.first..self.first + count)
     }
 
-    /// One more slot behind the last chain.
-    #[cold]
-    fn make_room(&mut self, view: &Arc<View>) {
+    /// One more chain where no slot is left behind the last one.
+    #[inline(never)]
+    fn add_slot(&mut self, view: &Arc<View>) -> &mut Chain {
         // A move of all is worth it where it gains as many as it moves.
         if 2 * self.first > self.end {
             self.close_ranks();
-        } else {
-            self.slots.push(empty(view));
+            return self.add(view);
         }
+        self.slots.push(empty(view));
+        self.end += 1;
+        &mut self.slots[self.end - 1]
     }
 
     /// Those done with at the front come to the back.
+    #[cold]
     fn close_ranks(&mut self) {
         self.slots.rotate_left(self.first);
         (self.first, self.end) = (0, self.end - self.first);
@@ -138,12 +141,11 @@ impl Deref for Chains {
 impl Sink for Chains {
     #[inline(always)]
     fn add(&mut self, view: &Arc<View>) -> &mut Chain {
-        if self.end == self.slots.len() {
-            self.make_room(view);
+        if self.end >= self.slots.len() {
+            return self.add_slot(view);
         }
-        let at = self.end;
+        let chain = &mut self.slots[self.end];
         self.end += 1;
-        let chain = &mut self.slots[at];
         if !Arc::ptr_eq(chain.buffer.view(), view) {
             Chains::pin_anew(chain, view);
         }

@@ -248,7 +248,19 @@ impl PackedQueue {
         let mut available = available_flags(at.wrap);
         // Chains that may still be taken: there are no more than slots for them.
         let mut left = max.min(usize::from(size - slots));
+        // A driver that uses tables has few others.
+        let mut singly = !self.common.has_tables && self.records.is_none();
         while left > 0 {
+            if singly {
+                let singles = self.take_singles(at, left, out);
+                (slots, left) = (slots + singles, left - usize::from(singles));
+                if at.step(singles, size) {
+                    available ^= LAP;
+                }
+                if left == 0 {
+                    break;
+                }
+            }
             let (addr, meta) = self.parts.ring.words(at.index);
             // What follows the flags in program order was stored before them by the driver.
             let meta = observe(meta);
@@ -272,6 +284,7 @@ impl PackedQueue {
                 }
                 _ => match self.walk(at, size - slots, first, out) {
                     Ok((id, taken)) => {
+                        singly = false;
                         left = left.min(usize::from(size - slots - taken) + 1);
                         (id, taken)
                     }
@@ -293,6 +306,42 @@ impl PackedQueue {
         self.expected = (slots - self.slots).min(AHEAD);
         (self.avail, self.slots) = (at, slots);
         Ok(())
+    }
+
+    /// Takes chains of one descriptor in one piece from `at` on, at the most `most` and to the end of the lap, for as long as there are
+    /// such; returns how many. Not where there is a record of what is in flight, which wants more of each.
+    // On its own: a loop that has the processor's registers for itself.
+    #[inline(never)]
+    fn take_singles(&mut self, at: PackedIndex, most: usize, out: &mut impl Sink) -> u16 {
+        let Common { view, flight, in_order, config, .. } = &mut self.common;
+        let (view, flight) = (&*view, &mut **flight);
+        let (order, replaced) = in_order.as_mut().map_or_else(Default::default, |in_order| in_order.behind(at.index));
+        let mut order = order.iter_mut().zip(replaced);
+        let wanted = available_flags(at.wrap);
+        let mut index = at.index;
+        let end = index + most.min(usize::from(config.size - index)) as u16;
+        while index < end {
+            let (addr, meta) = self.parts.ring.words(index);
+            // What follows the flags in program order was stored before them by the driver.
+            let meta = observe(meta);
+            let descriptor = Descriptor::from_words(0, meta);
+            if descriptor.at14 & (LAP | INDIRECT | NEXT) != wanted {
+                break;
+            }
+            let id = descriptor.at12;
+            let Some(slots @ 0) = flight.get_mut(usize::from(id)) else { break };
+            let descriptor = Descriptor { addr: addr.load(Relaxed), ..descriptor };
+            if !single(view, id, descriptor, descriptor.at14, out) {
+                break;
+            }
+            *slots = 1;
+            if let Some((entry, replaced)) = order.next() {
+                *entry = id;
+                publish(replaced, meta);
+            }
+            index += 1;
+        }
+        index - at.index
     }
 
     /// Fetches the slots that are about to be taken, for writing, as used descriptors will replace what is in them. How many

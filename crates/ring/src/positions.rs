@@ -142,6 +142,14 @@ impl InOrder {
         }
     }
 
+    /// What [`taken`](Self::taken) writes to, of a packed ring: by slot from `slot` on, the ids, and what is replaced.
+    #[inline(always)]
+    pub fn behind(&mut self, slot: u16) -> (&mut [u16], &[AtomicU64]) {
+        let replaced = self.replaced.as_ref().map_or(&[][..], Words::all);
+        let slot = usize::from(slot);
+        (self.order.get_mut(slot..).unwrap_or_default(), replaced.get(slot..).unwrap_or_default())
+    }
+
     /// Chains were taken from `slot`, which is below the queue size, and those behind it and around the end. Split rings only.
     #[inline(always)]
     pub fn taken_in_a_row(&mut self, slot: u16, ids: &[u16]) {

@@ -197,8 +197,6 @@ impl SplitQueue {
         }
     }
 
-    // On its own: a loop that has the processor's registers for itself.
-    #[inline(never)]
     fn take(&mut self, out: &mut impl Sink, count: usize) -> Result<(), QueueError> {
         let size = self.common.config.size;
         let mut index = self.last_avail;
@@ -219,14 +217,9 @@ impl SplitQueue {
             if let Some(in_order) = &mut self.common.in_order {
                 in_order.taken_in_a_row(first & (size - 1), heads);
             }
-            let mut at = 0;
-            while at < batch {
-                at += self.take_singles(&heads[at..], out)?;
-                if let Some(head) = heads.get(at) {
-                    self.take_any(*head, heads.get(at + TABLES_AHEAD).copied(), out)?;
-                    at += 1;
-                }
-            }
+            // A driver that uses tables has few others.
+            let singles = if self.common.has_tables { 0 } else { self.take_singles(heads, out)? };
+            self.take_others(&heads[singles..], out)?;
             left -= batch;
         }
         Ok(())
@@ -236,7 +229,8 @@ impl SplitQueue {
     ///
     /// # Errors
     /// [`QueueError::InFlight`].
-    #[inline(always)]
+    // On its own: a loop that has the processor's registers for itself.
+    #[inline(never)]
     fn take_singles(&mut self, heads: &[u16], out: &mut impl Sink) -> Result<usize, QueueError> {
         let Common { view, flight, .. } = &mut self.common;
         let (view, flight) = (&*view, &mut **flight);
@@ -256,31 +250,38 @@ impl SplitQueue {
         Ok(heads.len())
     }
 
-    /// Appends any chain, and fetches the table that the one at `soon` may be.
-    #[inline(never)]
-    fn take_any(&mut self, head: u16, soon: Option<u16>, out: &mut impl Sink) -> Result<(), QueueError> {
-        if self.common.has_tables
-            && let Some(soon) = soon
-        {
-            let descriptor = self.descriptors.read(soon);
-            prefetch_table(&self.common.view, descriptor.addr, descriptor.at12);
-        }
-        match self.walk(head, out) {
-            Ok(slots) => {
-                self.common.flight[usize::from(head)] = slots;
-                Ok(())
+    /// Appends chains of any kind.
+    fn take_others(&mut self, heads: &[u16], out: &mut impl Sink) -> Result<(), QueueError> {
+        for (at, head) in heads.iter().enumerate() {
+            if self.common.has_tables
+                && let Some(soon) = heads.get(at + TABLES_AHEAD)
+            {
+                let descriptor = self.descriptors.read(*soon);
+                prefetch_table(&self.common.view, descriptor.addr, descriptor.at12);
             }
-            Err(error) => {
-                out.cut_last();
-                Err(error)
+            if self.common.flight[usize::from(*head)] != 0 {
+                return Err(QueueError::InFlight { id: *head });
+            }
+            match self.walk(*head, out) {
+                Ok(slots) => self.common.flight[usize::from(*head)] = slots,
+                Err(error) => {
+                    out.cut_last();
+                    return Err(error);
+                }
             }
         }
+        Ok(())
     }
 
     /// Appends the chain at `head`, also where it turns out to be bad; returns its slots.
     #[inline(always)]
     fn walk(&mut self, head: u16, out: &mut impl Sink) -> Result<u16, QueueError> {
         let size = self.common.config.size;
+        let first = self.descriptors.read(head);
+        // Nothing is kept of what this has read if it is another: that is read anew.
+        if single(&self.common.view, head, first, first.at12, out) {
+            return Ok(1);
+        }
         let mut walk = Walk::new(&self.common.view, self.common.limits, head, out);
         let mut index = head;
         let mut slots = 0u16;

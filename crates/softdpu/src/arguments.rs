@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use softdpu_control::config::{Bytes, Span};
+use softdpu_control::config::{Bytes, DeviceChange, Span};
 
 /// A software DPU: cloud disks for the guests of an ordinary server
 #[derive(Debug, Parser)]
@@ -90,7 +90,7 @@ pub enum Command {
 #[derive(Debug, Subcommand)]
 pub enum VolumeCommand {
     /// Create a volume
-    Create(VolumeCreate),
+    Create(Box<VolumeCreate>),
     /// Make a volume larger; its guests see the new size at once
     Grow {
         /// The volume
@@ -175,6 +175,8 @@ pub struct VolumeCreate {
 pub enum DeviceCommand {
     /// Add a device: a disk (--volume), an interface (--network), or a TAP (--network and --interface)
     Add(Box<DeviceAdd>),
+    /// Put an interface into other security groups, or under another access control list
+    Set(DeviceSet),
     /// Stop a device and close its socket
     Remove {
         /// The device
@@ -188,6 +190,39 @@ pub enum DeviceCommand {
     },
     /// Print what attaches a device: QEMU arguments, libvirt XML, ...
     Args(DeviceArgs),
+}
+
+/// `softdpu device set`: what changes; the rest stays.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true)
+    .args(["security_group", "no_security_group", "acl", "no_acl"]))]
+pub struct DeviceSet {
+    /// The device
+    pub name: String,
+    /// The security groups of its network that it is in from now on
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub security_group: Option<Vec<String>>,
+    /// It is in no security group: everything passes
+    #[arg(long, conflicts_with = "security_group")]
+    pub no_security_group: bool,
+    /// The access control list of its network that is asked about its packets
+    #[arg(long, value_name = "NAME")]
+    pub acl: Option<String>,
+    /// No list is asked
+    #[arg(long, conflicts_with = "acl")]
+    pub no_acl: bool,
+}
+
+impl DeviceSet {
+    /// As it is asked for.
+    pub fn change(self) -> DeviceChange {
+        let DeviceSet { name, security_group, no_security_group, acl, no_acl } = self;
+        DeviceChange {
+            name,
+            security_groups: security_group.or(no_security_group.then(Vec::new)),
+            acl: acl.map(Some).or(no_acl.then_some(None)),
+        }
+    }
 }
 
 /// `softdpu device add`: the keys of `[[device]]` and of its kind.

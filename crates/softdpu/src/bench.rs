@@ -1,6 +1,7 @@
 //! `softdpu bench`: measure, beside the peers that are installed.
 
 mod accel;
+mod gateway;
 mod net;
 mod tenants;
 mod vpc;
@@ -25,6 +26,8 @@ pub enum BenchCommand {
     Block(Block),
     /// Send frames from guest to guest and to the underlay, over vhost-user, through softdpu and a peer in turns
     Net(net::Net),
+    /// Losses and round trips at 80 % of the highest rate without losses, with the flow tier and without it
+    Gateway(gateway::Gateway),
     /// The gateway's tables and tiers in memory, on one core: look-ups, flows, changes
     Vpc(vpc::Vpc),
     /// Tenants that share a core, under every scheduler in turn: what each gets, and how fair that is
@@ -165,6 +168,7 @@ pub fn execute(command: &BenchCommand) -> Result<(), String> {
     softdpu_bench::scratch::clean_up_on_signals().map_err(|error| format!("waiting for signals: {error}"))?;
     match command {
         BenchCommand::Block(options) => block(options),
+        BenchCommand::Gateway(options) => gateway::execute(options),
         BenchCommand::Net(options) => net::execute(options),
         BenchCommand::Vpc(options) => vpc::execute(options),
         BenchCommand::Tenants(options) => tenants::execute(options),

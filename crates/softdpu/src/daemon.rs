@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use softdpu_control::api::{Client, ClientError, DeviceArgs, Empty, Request, find_socket};
+use softdpu_control::api::{Client, ClientError, DeviceArgs, Empty, LoadResult, Request, find_socket};
 use softdpu_control::config::{self, Problem};
 use softdpu_control::status::{self, DeviceStatus, NetworkStatus, VolumeStatus};
 
@@ -50,10 +50,16 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
             print!("{}", if json { json_line(&networks) } else { status::network_table(&networks) });
             return Ok(());
         }
+        Command::Network(ref command @ NetworkCommand::Load { json, .. }) => {
+            let loaded: LoadResult = connect(connection)?.call(&network::request(command.clone())?).map_err(text)?;
+            print!("{}", if json { json_line(&loaded) } else { network::loaded(&loaded) });
+            return Ok(());
+        }
         Command::Network(command) => network::request(command)?,
         Command::Volume(VolumeCommand::Create(options)) => create_volume(&options)?,
         Command::Volume(VolumeCommand::Grow { name, size }) => Request::VolumeGrow { name, size },
         Command::Volume(VolumeCommand::Delete { name }) => Request::VolumeDelete { name },
+        Command::Device(DeviceCommand::Set(options)) => Request::DeviceSet(options.change()),
         Command::Device(DeviceCommand::Remove { name }) => Request::DeviceRemove { name },
         Command::Tenant(TenantCommand::Set(options)) => set_tenant(&options)?,
         Command::Queue(QueueCommand::Move { device, queue, core }) => Request::QueueMove { device, queue, core },
@@ -71,7 +77,7 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
     connect(connection)?.call::<Empty>(&request).map(|Empty {}| ()).map_err(text)
 }
 
-fn json_line(value: &impl serde::Serialize) -> String {
+pub fn json_line(value: &impl serde::Serialize) -> String {
     json!(value).to_string() + "\n"
 }
 
@@ -94,7 +100,7 @@ fn top(connection: &Connection) -> Result<(), String> {
 }
 
 /// The daemon has another current folder.
-fn absolute(path: &Path) -> Result<PathBuf, String> {
+pub fn absolute(path: &Path) -> Result<PathBuf, String> {
     std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))
 }
 

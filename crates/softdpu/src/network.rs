@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use softdpu_control::api::{EndpointChange, Request};
+use softdpu_control::api::{EndpointChange, LoadResult, Request};
 use softdpu_control::config;
 
 use crate::arguments::DeviceAdd;
-use crate::daemon::{object, problems};
+use crate::daemon::{absolute, object, problems};
 
 /// `softdpu network …`
-#[derive(Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub enum NetworkCommand {
     /// Add a network
     Add(NetworkAdd),
@@ -30,6 +30,14 @@ pub enum NetworkCommand {
     /// Guests of a network on other hosts
     #[command(subcommand)]
     Endpoint(EndpointCommand),
+    /// Put other loaded entries in the place of all there are: guests on other hosts and routes, millions at once
+    Load {
+        /// A line for each: `endpoint,NETWORK,ADDRESS,MAC,HOST` or `route,NETWORK,PREFIX,HOST`; an empty file unloads all
+        file: PathBuf,
+        /// Print what was loaded as a JSON object
+        #[arg(long)]
+        json: bool,
+    },
     /// Put other security groups and access control lists in the place of all that a network has
     Policy {
         /// A TOML file: `network`, and the keys `[[security-group]]` and `[[acl]]` as under `[[network]]` of a site file
@@ -38,7 +46,7 @@ pub enum NetworkCommand {
 }
 
 /// `softdpu network add`: the keys of `[[network]]`.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct NetworkAdd {
     /// Its name
     pub name: String,
@@ -63,7 +71,7 @@ pub struct NetworkAdd {
 }
 
 /// `softdpu network endpoint …`
-#[derive(Debug, Subcommand)]
+#[derive(Clone, Debug, Subcommand)]
 pub enum EndpointCommand {
     /// A guest is on another host
     Add {
@@ -109,6 +117,7 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
         }
         NetworkCommand::Remove { name } => Ok(Request::NetworkRemove { name }),
         NetworkCommand::List { .. } => Ok(Request::NetworkList),
+        NetworkCommand::Load { file, .. } => Ok(Request::NetworkLoad { path: absolute(&file)? }),
         NetworkCommand::Policy { file } => {
             let name = file.display().to_string();
             let text = std::fs::read_to_string(&file).map_err(|error| format!("{name} cannot be read: {error}"))?;
@@ -124,6 +133,13 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
             Ok(Request::NetworkEndpoints(EndpointChange { network, add: Vec::new(), remove: address }))
         }
     }
+}
+
+/// What was loaded, for people.
+pub fn loaded(result: &LoadResult) -> String {
+    let LoadResult { endpoints, routes, hosts, took_us, .. } = result;
+    let seconds = *took_us as f64 / 1e6;
+    format!("{endpoints} endpoints and {routes} routes, on {hosts} hosts, in {seconds:.2} s\n")
 }
 
 /// The keys that guests' interfaces and TAPs have in common.

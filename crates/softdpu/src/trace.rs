@@ -1,10 +1,12 @@
 //! `softdpu trace …`: see frames that pass ports, and bring some in.
 
+mod explain;
 mod line;
 mod packet;
 mod replay;
 mod stop;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -22,6 +24,8 @@ const STANDARD_OUTPUT: &str = "-";
 pub enum TraceCommand {
     /// Show frames that pass ports, or capture them into a file
     Packet(Packet),
+    /// Tell what would become of a packet, tier by tier; nothing is sent or changed
+    Explain(Explain),
     /// Bring the frames of a capture file in by a port
     Replay(Replay),
 }
@@ -42,6 +46,12 @@ pub struct Packet {
     /// Only frames that are dropped
     #[arg(long)]
     pub drops: bool,
+    /// With the way of each frame through the tiers, from where it comes in; no others are shown
+    #[arg(long)]
+    pub tiers: bool,
+    /// A JSON object a line for each frame, instead of text
+    #[arg(long, conflicts_with = "write")]
+    pub json: bool,
     /// End after so many frames
     #[arg(short, long, value_name = "N")]
     pub count: Option<u64>,
@@ -72,6 +82,7 @@ done and why it was dropped. Ctrl-C ends the trace.
 
   softdpu trace packet --port vm1-nic --filter 'icmp or arp'
   softdpu trace packet --drops
+  softdpu trace packet --port vm1-nic --tiers --count 1
   softdpu trace packet --port vm1-nic --write vm1.pcapng --seconds 10
   softdpu trace packet --write - | wireshark -k -i -
 
@@ -96,6 +107,49 @@ impl From<DirectionChoice> for Directions {
             DirectionChoice::Both => Directions::Both,
         }
     }
+}
+
+/// `softdpu trace explain`
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// Who sends: the name of a device, or an address of one
+    #[arg(long, value_name = "PORT|ADDRESS")]
+    pub from: String,
+    /// Where the packet goes
+    #[arg(long, value_name = "ADDRESS")]
+    pub to: IpAddr,
+    /// The network, where several have a device with the address
+    #[arg(long, value_name = "NAME")]
+    pub network: Option<String>,
+    /// What it carries; icmp is an echo request, of IPv6 too
+    #[arg(long, value_enum, default_value = "icmp")]
+    pub protocol: Protocol,
+    /// Destination port of TCP and UDP
+    #[arg(long, value_name = "N")]
+    pub port: Option<u16>,
+    /// Source port of TCP and UDP [default: 49152]
+    #[arg(long, value_name = "N")]
+    pub source_port: Option<u16>,
+    /// TCP flags, such as `syn` or `fin,ack` [default: syn]
+    #[arg(long, value_name = "FLAGS")]
+    pub tcp_flags: Option<String>,
+    /// Bytes behind the transport header
+    #[arg(long, value_name = "BYTES", default_value_t = 0)]
+    pub payload: u16,
+    /// Print JSON instead of text
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What a packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Protocol {
+    /// An echo request
+    Icmp,
+    /// A TCP segment
+    Tcp,
+    /// A UDP datagram
+    Udp,
 }
 
 /// `softdpu trace replay`
@@ -126,6 +180,7 @@ fn after_help() -> String {
 pub fn execute(connection: &Connection, command: &TraceCommand) -> Result<(), String> {
     match command {
         TraceCommand::Packet(options) => packet::run(connection, options),
+        TraceCommand::Explain(options) => explain::run(connection, options),
         TraceCommand::Replay(options) => replay::run(connection, options),
     }
 }

@@ -37,6 +37,7 @@ fn tables(endpoints: u32, remote: bool) -> Tables {
         mtu: 1500,
         dns: Vec::new(),
         policy: Default::default(),
+        transit: false,
     };
     let endpoint = |number: u32| EndpointSpec {
         network: "bench".into(),

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use thiserror::Error;
 
@@ -11,6 +12,7 @@ use crate::PortId;
 use crate::packet::Mac;
 use crate::policy::Service;
 use crate::policy::acl::AclSpec;
+use crate::tables::Loaded;
 
 /// UDP port of VXLAN (RFC 7348 §5).
 pub const VXLAN_PORT: u16 = 4789;
@@ -32,6 +34,12 @@ pub struct Spec {
     pub services: ServiceLimit,
     /// How many connections are kept for security groups.
     pub connections: ConnectionLimit,
+    /// Entries that were loaded by file. Whatever else is here wins over them.
+    pub loaded: Option<Arc<Loaded>>,
+    /// Every packet is decided by itself: no flows are kept. What the flow tier is measured against.
+    pub without_flows: bool,
+    /// Entries are being loaded: nobody is told that an address is nobody's before that has ended.
+    pub is_loading: bool,
 }
 
 /// A tenant's network.
@@ -51,6 +59,8 @@ pub struct NetworkSpec {
     pub dns: Vec<IpAddr>,
     /// What its endpoints can be in.
     pub policy: PolicySpec,
+    /// What comes from one node may go on to another: this node is a gateway between them.
+    pub transit: bool,
 }
 
 /// The groups and lists of a network.
@@ -222,6 +232,17 @@ impl Default for ConnectionLimit {
     fn default() -> ConnectionLimit {
         ConnectionLimit(1 << 18)
     }
+}
+
+/// How many entries the tables that are loaded by file have room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableCapacity {
+    /// Guests on other nodes, those that are not loaded included.
+    pub endpoints: usize,
+    /// Routes.
+    pub routes: usize,
+    /// Nodes that entries lead to.
+    pub hosts: usize,
 }
 
 /// The addresses that begin with the same bits.

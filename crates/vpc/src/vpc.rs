@@ -1,20 +1,24 @@
 //! One core's VPC: the tiers over a batch of frames.
 
+mod explain;
 mod hits;
 
 use std::sync::Arc;
+
+pub use explain::Explanation;
 
 use crate::flow::budget::{self, Stale};
 use crate::flow::meter::Meter;
 use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Home, Seen};
 use crate::packet::{Checksum, Head, Packet, Segmentation};
-use crate::policy::connections::{Link, Passage};
+use crate::policy::connections::Passage;
 use crate::software;
 use crate::software::limit::{Bucket, Limit};
 use crate::software::schedule::Schedule;
 use crate::stats::Stats;
-use crate::switch::{Ask, Metadata, Next, Origin, Stop, after, before};
-use crate::tables::{Attachment, Stamp, Tables};
+use crate::switch::{Ask, Frame, Metadata, Stop, after, before};
+use crate::tables::{Attachment, Tables};
+use crate::trace::{Nobody, Watch, Watcher, Witness, narrate};
 use crate::verdict::{DropReason, PortId, Reply, Verdict};
 
 /// One core's VPC. Tables are shared and only read; everything else is the core's own.
@@ -64,9 +68,9 @@ struct Sought {
 #[derive(Debug)]
 enum Stage {
     /// Classified; its look-ups are on their way into the cache.
-    Classified(Metadata),
+    Classified(before::Classified),
     /// Its next hop's number is known.
-    Found(Metadata, Next),
+    Found(Frame, Metadata),
     Stopped(Stop),
 }
 
@@ -80,12 +84,22 @@ fn admit(meters: &mut [Meter], meter: u32, now: u64, bytes: u32) -> bool {
 
 /// Whether a flow of a connection decides this packet of it, and nobody else is asked. What may end the connection closes the
 /// gate for both directions, before anything behind it is decided.
+/// With `REHEARSES` nothing is closed.
 #[inline(never)]
-fn goes_on(tables: &Tables, flows: &Flows, packet: &Packet, sought: &Sought, entry: u32, now: u64) -> bool {
+fn goes_on<const REHEARSES: bool>(
+    tables: &Tables,
+    flows: &Flows,
+    packet: &Packet,
+    sought: &Sought,
+    entry: u32,
+    now: u64,
+) -> bool {
     let Some(connections) = tables.connections() else { return false };
     let link = flows.link(entry, &flows.action(entry));
     if flow::may_end(packet, &sought.seen) {
-        connections.close(link.slot);
+        if !REHEARSES {
+            connections.close(link.slot);
+        }
         return false;
     }
     connections.is_open(link, now)
@@ -165,54 +179,96 @@ impl Vpc {
     ///
     /// In passes, so that what one packet waits for is fetched while others are worked on.
     pub fn forward(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut Vec<Verdict>) {
-        self.flows.turn(now);
+        self.run(now, packets, verdicts, &mut Nobody);
+    }
+
+    /// Does the same, and tells `watch` of the steps of those packets that have an identifier.
+    pub fn forward_watched(
+        &mut self,
+        now: u64,
+        packets: &mut [Packet],
+        verdicts: &mut Vec<Verdict>,
+        watch: &mut dyn Watch,
+    ) {
+        self.run(now, packets, verdicts, &mut Watcher::<false>(watch));
+    }
+
+    #[inline(always)]
+    fn run<W: Witness>(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut Vec<Verdict>, witness: &mut W) {
+        if !W::REHEARSES {
+            self.flows.turn(now);
+        }
         self.stages.clear();
         self.stale.clear();
         let mut all = std::mem::take(&mut self.seen);
-        hits::look(&self.flows, packets, &mut all);
+        if self.tables.keeps_flows() {
+            hits::look(&self.flows, packets, &mut all);
+        } else {
+            all.clear();
+            all.resize(packets.len(), None);
+        }
         let first = verdicts.len();
         verdicts.resize(first + packets.len(), Verdict::Drop(DropReason::Unresolved));
         let decided = &mut verdicts[first..];
         let mut at = 0;
         while at < packets.len() {
-            at += self.follow_known(now, &mut packets[at..], &all[at..], &mut decided[at..]);
+            if !W::LOOKS {
+                at += self.follow_known(now, &mut packets[at..], &all[at..], &mut decided[at..]);
+            }
             if let (Some(packet), Some(sought)) = (packets.get_mut(at), all.get(at)) {
-                self.look_closer(now, at, packet, sought.as_ref(), &mut decided[at]);
+                self.look_closer(now, (at, packet), sought.as_ref(), &mut decided[at], witness);
                 at += 1;
             }
         }
         self.seen = all;
         if self.stale.is_empty() {
             if !self.stages.is_empty() {
-                self.decide(now, packets, decided);
+                self.decide(now, packets, decided, witness);
             }
         } else {
-            self.recompute(now, packets, decided);
+            self.recompute(now, packets, decided, witness);
         }
     }
 
     /// What becomes of the packet at `at` whose flow was not found at first sight, or does not decide it.
-    fn look_closer(
+    fn look_closer<W: Witness>(
         &mut self,
         now: u64,
-        at: usize,
-        packet: &mut Packet,
+        (at, packet): (usize, &mut Packet),
         sought: Option<&Sought>,
         decided: &mut Verdict,
+        witness: &mut W,
     ) {
         let tables = &*self.tables;
+        witness.see(at, |names| [narrate::ingress(tables, packet, names)]);
         if let Some(sought) = sought {
-            match self.flows.find(sought.home, &sought.seen.key, tables, &mut self.stats.revalidated) {
+            let revalidated = self.stats.revalidated;
+            let found = self.flows.find(sought.home, &sought.seen.key, tables, &mut self.stats.revalidated);
+            let is_compared = self.stats.revalidated != revalidated;
+            witness.see(at, |names| [self.tell_flow(packet, &sought.seen, found, is_compared, names)]);
+            match found {
                 Found::Fresh(entry) => {
                     let (action, meters) = (self.flows.action(entry), &mut self.meters);
                     let admit = |meter, bytes| admit(meters, meter, now, bytes);
-                    if (action.connection == flow::NONE || goes_on(tables, &self.flows, packet, sought, entry, now))
+                    let before = W::LOOKS.then(|| packet.clone());
+                    let asks = if W::REHEARSES { goes_on::<true> } else { goes_on::<false> };
+                    if (action.connection == flow::NONE || asks(tables, &self.flows, packet, sought, entry, now))
                         && after::follow(tables, packet, &sought.seen, &action, &mut self.id, admit, decided)
                     {
+                        witness.see(at, |names| {
+                            let mut steps = narrate::hop(tables, action.hop, Ok(()), names);
+                            let before = before.as_ref().unwrap_or(packet);
+                            steps.push(match *decided {
+                                Verdict::Drop(DropReason::Policed) => narrate::policed(action.meter),
+                                verdict => narrate::leaves(before, 0, packet, &verdict, names),
+                            });
+                            steps
+                        });
                         self.flows.count(entry, sought.seen.len() as u64);
                         self.stats.count_followed(decided);
                         return;
                     }
+                    witness.see(at, |_| [narrate::not_by_flow()]);
                 }
                 Found::Stale(entry) => {
                     let network = match tables.attachment(packet.port) {
@@ -225,19 +281,22 @@ impl Vpc {
                 }
                 Found::None => {}
             }
+        } else {
+            witness.see(at, |names| [narrate::no_flow(packet, None, names)]);
         }
         self.stages.push((at as u32, UNDECIDED));
     }
 
     /// Decides what no flow has decided, and computes stale flows anew, as far as the budget of a batch allows.
     #[cold]
-    fn recompute(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut [Verdict]) {
+    fn recompute<W: Witness>(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut [Verdict], witness: &mut W) {
         let mut stale = std::mem::take(&mut self.stale);
         budget::choose(&mut stale, &mut self.turn);
         for one in &stale {
             if !one.is_chosen {
                 self.stats.flow += 1;
                 self.stats.count(&Verdict::Drop(DropReason::Recomputing));
+                witness.see(one.at as usize, |_| [narrate::recomputing()]);
             } else if one.is_first {
                 self.stats.recomputed += 1;
                 self.stages.push((one.at, UNDECIDED));
@@ -245,7 +304,7 @@ impl Vpc {
         }
         // In the order of packets, as connections are met.
         self.stages.sort_unstable_by_key(|(at, _)| *at);
-        self.decide(now, packets, verdicts);
+        self.decide(now, packets, verdicts, witness);
         self.stages.clear();
         for one in stale.iter().filter(|one| one.is_chosen) {
             if one.is_first {
@@ -259,93 +318,166 @@ impl Vpc {
         }
         // The others of the flows that were computed: the same decision, as of first packets.
         if !self.stages.is_empty() {
-            self.decide(now, packets, verdicts);
+            self.decide(now, packets, verdicts, witness);
         }
         self.stale = stale;
     }
 
     /// Decides what no flow has decided: through the switch tier, or for the software tier.
-    fn decide(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut [Verdict]) {
-        let tables = &*self.tables;
+    fn decide<W: Witness>(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut [Verdict], witness: &mut W) {
+        let tables = Arc::clone(&self.tables);
+        let tables = &*tables;
         let has_policies = tables.has_policies();
         for (at, stage) in &mut self.stages {
-            *stage = match before::classify(tables, &packets[*at as usize]) {
-                Ok(metadata) => Stage::Classified(metadata),
+            let at = *at as usize;
+            let packet = &packets[at];
+            let classified = before::classify(tables, packet, witness.identifier(at));
+            witness.see(at, |names| {
+                let result = classified.as_ref().map(|(frame, metadata, _)| (frame, metadata));
+                narrate::classified(tables, packet, result, names)
+            });
+            *stage = match classified {
+                Ok(classified) => Stage::Classified(classified),
                 Err(stop) => Stage::Stopped(stop),
             };
         }
-        for (_, stage) in &mut self.stages {
-            if let Stage::Classified(metadata) = stage {
+        for (at, stage) in &mut self.stages {
+            if let Stage::Classified((frame, mut metadata, sought)) = *stage {
                 self.stats.flow += 1;
-                *stage = match before::find(tables, metadata) {
-                    Ok(next) => {
-                        tables.prefetch_hop(next.hop);
-                        Stage::Found(*metadata, next)
+                let found = before::find(tables, &frame, &mut metadata, &sought);
+                witness.see(*at as usize, |_| narrate::found(tables, &frame, &metadata, found.as_ref()));
+                *stage = match found {
+                    Ok(()) => {
+                        tables.prefetch_hop(metadata.hop);
+                        Stage::Found(frame, metadata)
                     }
                     Err(stop) => Stage::Stopped(stop),
                 };
             }
         }
-        for (at, stage) in &self.stages {
+        let mut stages = std::mem::take(&mut self.stages);
+        for (at, stage) in &mut stages {
             let at = *at as usize;
             let packet = &mut packets[at];
-            let passage = match stage {
-                Stage::Found(metadata, next) if has_policies => {
-                    self.stats.policy += 1;
-                    software::policy::ask(tables, packet, metadata, next, now)
-                }
-                _ => Ok(Passage::All),
-            };
-            let stop = match (stage, passage) {
-                (Stage::Found(metadata, next), Ok(passage)) => match after::check(tables, packet, metadata, next) {
-                    Ok(departure) => {
-                        let mut meter = flow::NONE;
-                        if let Origin::Endpoint { number, .. } = metadata.from {
-                            meter = packet.port.0;
-                            if let Some(Sought { seen, home, .. }) = &self.seen[at]
-                                && let Some(Link { slot, generation }) = passage.link()
-                            {
-                                // Of the tables by which this is decided.
-                                let mut sources = [Stamp::default(); flow::SOURCES];
-                                for (source, object) in sources.iter_mut().zip([number, next.said_by, next.hop]) {
-                                    *source = tables.stamp(object);
-                                }
-                                let action = departure.action(metadata, next, meter, slot);
-                                let kept = self.flows.install(*home, &seen.key, &action, &sources, generation);
-                                self.stats.unkept += u64::from(kept.is_err());
+            let stopped = match stage {
+                Stage::Found(frame, metadata) => {
+                    let asked = if has_policies {
+                        self.ask((at, packet), frame, metadata, now, witness)
+                    } else {
+                        Ok(Passage::All)
+                    };
+                    match asked {
+                        Ok(passage) => match self.leave((at, packet), frame, metadata, passage, now, witness) {
+                            Ok(verdict) => {
+                                self.stats.count(&verdict);
+                                verdicts[at] = verdict;
+                                continue;
                             }
-                        }
-                        if !admit(&mut self.meters, meter, now, departure.len()) {
-                            let verdict = Verdict::Drop(DropReason::Policed);
-                            self.stats.count(&verdict);
-                            verdicts[at] = verdict;
-                            continue;
-                        }
-                        self.id = self.id.wrapping_add(1);
-                        let verdict = after::send(packet, metadata, &departure, self.id);
-                        self.stats.count(&verdict);
-                        verdicts[at] = verdict;
-                        continue;
+                            Err(stop) => stop,
+                        },
+                        Err(reason) => Stop::Drop(reason),
                     }
-                    Err(stop) => stop,
-                },
-                (Stage::Found(..), Err(reason)) => Stop::Drop(reason),
-                (Stage::Stopped(stop), _) => *stop,
-                (Stage::Classified(_), _) => Stop::Drop(DropReason::Unresolved),
+                }
+                Stage::Stopped(stop) => *stop,
+                Stage::Classified(_) => Stop::Drop(DropReason::Unresolved),
             };
-            let verdict = match stop {
+            let verdict = match stopped {
                 Stop::Drop(reason) => Verdict::Drop(reason),
                 // No service: a router's work, which its sender waits for.
                 Stop::Ask(Ask::Fragment(_)) => Verdict::Software,
                 Stop::Ask(_) => {
                     let bucket = self.buckets.get_mut(packet.port.0 as usize);
                     let served = bucket.is_some_and(|bucket| bucket.take(now, self.limit));
+                    if !served {
+                        witness.see(at, |names| [narrate::limited(packet, names)]);
+                    }
                     if served { Verdict::Software } else { Verdict::Drop(DropReason::RateLimited) }
                 }
             };
             self.stats.count(&verdict);
             verdicts[at] = verdict;
         }
+        self.stages = stages;
+    }
+
+    /// Puts a packet to the policies of its ends.
+    fn ask<W: Witness>(
+        &mut self,
+        (at, packet): (usize, &Packet),
+        frame: &Frame,
+        metadata: &Metadata,
+        now: u64,
+        witness: &mut W,
+    ) -> Result<Passage, DropReason> {
+        self.stats.policy += 1;
+        let tables = &*self.tables;
+        let found = |found| witness.see(at, |_| [narrate::policy(tables, &found)]);
+        let passage = if W::REHEARSES {
+            software::policy::ask::<true>(tables, packet, (frame, metadata), now, found)
+        } else {
+            software::policy::ask::<false>(tables, packet, (frame, metadata), now, found)
+        };
+        witness.see(at, |_| narrate::asked_policies(passage.as_ref()));
+        passage
+    }
+
+    /// Keeps the flow of a packet that may go, and lets it leave.
+    #[inline]
+    fn leave<W: Witness>(
+        &mut self,
+        (at, packet): (usize, &mut Packet),
+        frame: &Frame,
+        metadata: &mut Metadata,
+        passage: Passage,
+        now: u64,
+        witness: &mut W,
+    ) -> Result<Verdict, Stop> {
+        let tables = &*self.tables;
+        let checked = after::check(tables, packet, frame, metadata);
+        witness.see(at, |names| narrate::hop(tables, metadata.hop, checked.as_ref().map(|_| ()), names));
+        let departure = checked?;
+        if metadata.endpoint().is_some() {
+            metadata.meter = packet.port.0;
+            if let Some(Sought { seen, home, .. }) = &self.seen[at]
+                && let Some(link) = passage.link()
+            {
+                metadata.set_link(link);
+                let action = departure.action(metadata);
+                let kept = self.flows.install(*home, &seen.key, &action, &metadata.sources, link.generation);
+                self.stats.unkept += u64::from(kept.is_err());
+                witness.see(at, |_| [narrate::kept(tables, metadata, kept.is_ok())]);
+            }
+        }
+        if !admit(&mut self.meters, metadata.meter, now, departure.len()) {
+            witness.see(at, |_| [narrate::policed(metadata.meter)]);
+            return Ok(Verdict::Drop(DropReason::Policed));
+        }
+        self.id = self.id.wrapping_add(1);
+        let before = W::LOOKS.then(|| packet.clone());
+        let verdict = after::send(packet, frame, metadata, &departure, self.id);
+        witness.see(at, |names| {
+            let before = before.as_ref().unwrap_or(packet);
+            [narrate::leaves(before, frame.outer.into(), packet, &verdict, names)]
+        });
+        Ok(verdict)
+    }
+
+    /// What the flow tier found.
+    fn tell_flow(
+        &self,
+        packet: &Packet,
+        seen: &flow::Seen,
+        found: Found,
+        is_compared: bool,
+        names: crate::trace::Names<'_>,
+    ) -> crate::trace::Step {
+        let (entry, is_stale) = match found {
+            Found::Fresh(entry) => (entry, false),
+            Found::Stale(entry) => (entry, true),
+            Found::None => return narrate::no_flow(packet, Some(seen), names),
+        };
+        let (sources, hop) = (self.flows.sources(entry), self.flows.action(entry).hop);
+        narrate::flow(&self.tables, packet, &narrate::Known { sources, hop, is_stale, is_compared }, names)
     }
 
     /// Somebody else is behind a port from now on: what it is told of its router begins anew.

@@ -59,6 +59,7 @@ fn crowd(networks: u32, count: u32) -> Spec {
         mtu: 1500,
         dns: Vec::new(),
         policy: Default::default(),
+        transit: false,
     };
     let endpoint = |number: u32| EndpointSpec {
         network: name(number / count),

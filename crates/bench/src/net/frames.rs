@@ -64,7 +64,7 @@ pub struct Station {
 
 impl Station {
     /// Its MAC address as it is written.
-    pub(super) fn mac_text(&self) -> String {
+    pub(crate) fn mac_text(&self) -> String {
         self.mac.map(|byte| format!("{byte:02x}")).join(":")
     }
 }
@@ -192,13 +192,13 @@ impl Frames {
 
     /// Writes a sequence number into the frame whose slot begins at `slot`.
     #[inline(always)]
-    pub(super) fn number(self, memory: &Window, slot: usize, sequence: u64) {
+    pub(crate) fn number(self, memory: &Window, slot: usize, sequence: u64) {
         memory.u64(slot + self.sequence_at()).store(sequence, Relaxed);
     }
 
     /// The sequence number of the frame in the buffer at `slot`; none where something else is there.
     #[inline]
-    pub(super) fn sequence(self, memory: &Window, slot: usize) -> Option<u64> {
+    pub(crate) fn sequence(self, memory: &Window, slot: usize) -> Option<u64> {
         let at = slot + self.sequence_at();
         let mark = memory.u16(at - size_of_val(&MARK)).load(Relaxed);
         (mark == MARK).then(|| memory.u64(at).load(Relaxed))

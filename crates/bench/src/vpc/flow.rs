@@ -96,6 +96,7 @@ fn spec(is_remote: bool) -> Spec {
         mtu: 1500,
         dns: Vec::new(),
         policy: Default::default(),
+        transit: false,
     };
     let endpoint = |number: u32| EndpointSpec {
         network: "bench".into(),

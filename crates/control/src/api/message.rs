@@ -1,14 +1,16 @@
 //! Requests and responses, and how they are written on a line.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{EndpointChange, PacketTrace, VERSION};
-use crate::config::{self, Bytes, Device, Network, PolicyChange, TenantChange, Volume, alternatives, nearest};
+use super::{EndpointChange, PacketTrace, PathQuestion, VERSION};
+use crate::config::{
+    self, Bytes, Device, DeviceChange, Network, PolicyChange, TenantChange, Volume, alternatives, nearest,
+};
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,6 +35,9 @@ pub enum Request {
     VolumeList,
     /// `device.add`: a device as a `[[device]]` would declare it. Result: [`DeviceArgs`].
     DeviceAdd(Device),
+    /// `device.set`: other security groups, or another access control list, of an interface. Result: `{}`; no packet passes by the
+    /// rules before from then on.
+    DeviceSet(DeviceChange),
     /// `device.remove`: stop a device and close its socket. Result: `{}`.
     DeviceRemove {
         /// The device.
@@ -59,6 +64,12 @@ pub enum Request {
     /// `network.policy`: other security groups and access control lists in the place of all that a network has. Result: `{}`; no
     /// packet passes by the rules before from then on.
     NetworkPolicy(PolicyChange),
+    /// `network.load`: other loaded entries in the place of all there are, from a file. Result: [`LoadResult`](super::LoadResult); no
+    /// packet passes by the entries before from then on.
+    NetworkLoad {
+        /// The file, by a path that does not depend on a current folder.
+        path: PathBuf,
+    },
     /// `tenant.set`: another weight, class, guarantee or limits of a tenant, from then on. Result: `{}`.
     TenantSet(TenantChange),
     /// `queue.move`: let another core serve a queue, while it runs. Result: `{}`.
@@ -73,6 +84,8 @@ pub enum Request {
     /// `trace.packet`: show frames that pass ports. Result: `{}`; from then on the connection carries pcapng until either side
     /// ends it.
     TracePacket(PacketTrace),
+    /// `trace.explain`: what would become of a packet. Result: [`PathAnswer`](super::PathAnswer).
+    TraceExplain(PathQuestion),
     /// `trace.replay`: frames come in by a port. Result: `{}`, and more: the client sends pcapng until it ends its direction, and
     /// is then given [`Replayed`](super::Replayed).
     TraceReplay {
@@ -91,6 +104,7 @@ pub const METHODS: &[&str] = &[
     "volume.delete",
     "volume.list",
     "device.add",
+    "device.set",
     "device.remove",
     "device.list",
     "device.args",
@@ -99,9 +113,11 @@ pub const METHODS: &[&str] = &[
     "network.list",
     "network.endpoints",
     "network.policy",
+    "network.load",
     "tenant.set",
     "queue.move",
     "trace.packet",
+    "trace.explain",
     "trace.replay",
     "shutdown",
 ];
@@ -138,6 +154,12 @@ struct GrowParameters {
 #[serde(deny_unknown_fields)]
 struct PortParameters {
     port: String,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LoadParameters {
+    path: PathBuf,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -246,6 +268,7 @@ impl Request {
             Request::VolumeDelete { .. } => "volume.delete",
             Request::VolumeList => "volume.list",
             Request::DeviceAdd(_) => "device.add",
+            Request::DeviceSet(_) => "device.set",
             Request::DeviceRemove { .. } => "device.remove",
             Request::DeviceList => "device.list",
             Request::DeviceArgs { .. } => "device.args",
@@ -254,9 +277,11 @@ impl Request {
             Request::NetworkList => "network.list",
             Request::NetworkEndpoints(_) => "network.endpoints",
             Request::NetworkPolicy(_) => "network.policy",
+            Request::NetworkLoad { .. } => "network.load",
             Request::TenantSet(_) => "tenant.set",
             Request::QueueMove { .. } => "queue.move",
             Request::TracePacket(_) => "trace.packet",
+            Request::TraceExplain(_) => "trace.explain",
             Request::TraceReplay { .. } => "trace.replay",
             Request::Shutdown => "shutdown",
         }
@@ -269,6 +294,7 @@ impl Request {
             }
             Request::VolumeCreate(volume) => json!(volume),
             Request::DeviceAdd(device) => json!(device),
+            Request::DeviceSet(change) => json!(change),
             Request::VolumeGrow { name, size } => json!({ "name": name, "size": size }),
             Request::VolumeDelete { name }
             | Request::DeviceRemove { name }
@@ -277,9 +303,11 @@ impl Request {
             Request::NetworkAdd(network) => json!(network),
             Request::NetworkEndpoints(change) => json!(change),
             Request::NetworkPolicy(change) => json!(change),
+            Request::NetworkLoad { path } => json!({ "path": path }),
             Request::TenantSet(change) => json!(change),
             Request::QueueMove { device, queue, core } => json!({ "device": device, "queue": queue, "core": core }),
             Request::TracePacket(trace) => json!(trace),
+            Request::TraceExplain(question) => json!(question),
             Request::TraceReplay { port } => json!({ "port": port }),
         }
     }
@@ -342,6 +370,7 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
         "volume.delete" => name().map(|name| Request::VolumeDelete { name }),
         "volume.list" => empty(Request::VolumeList),
         "device.add" => config::device_from_json(parameters, run_directory).map(Request::DeviceAdd).map_err(site),
+        "device.set" => typed(method, parameters).map(Request::DeviceSet),
         "device.remove" => name().map(|name| Request::DeviceRemove { name }),
         "device.list" => empty(Request::DeviceList),
         "device.args" => name().map(|name| Request::DeviceArgs { name }),
@@ -350,6 +379,14 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
         "network.list" => empty(Request::NetworkList),
         "network.endpoints" => EndpointChange::decode(typed(method, parameters)?).map(Request::NetworkEndpoints),
         "network.policy" => config::policy_from_json(parameters).map(Request::NetworkPolicy).map_err(site),
+        "network.load" => {
+            let LoadParameters { path } = typed(method, parameters)?;
+            if !path.is_absolute() {
+                let message = format!("network.load: path {:?} is not absolute", path.display().to_string());
+                return Err(ApiError::new(ErrorCode::InvalidParams, message));
+            }
+            Ok(Request::NetworkLoad { path })
+        }
         "tenant.set" => config::tenant_change_from_json(parameters).map(Request::TenantSet).map_err(site),
         "queue.move" => typed(method, parameters).map(|MoveParameters { device, queue, core }| Request::QueueMove {
             device,
@@ -359,6 +396,10 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
         "trace.packet" => {
             let trace: PacketTrace = typed(method, parameters)?;
             trace.check().map(|_| Request::TracePacket(trace))
+        }
+        "trace.explain" => {
+            let question: PathQuestion = typed(method, parameters)?;
+            question.service().map(|_| Request::TraceExplain(question))
         }
         "trace.replay" => typed(method, parameters).map(|PortParameters { port }| Request::TraceReplay { port }),
         "shutdown" => empty(Request::Shutdown),

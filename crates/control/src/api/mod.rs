@@ -11,18 +11,22 @@
 
 mod client;
 mod endpoints;
+mod explain;
 mod line;
+mod load;
 mod message;
 mod trace;
 
 pub use client::{Client, ClientError, SOCKET_VARIABLE, find_socket};
 pub use endpoints::EndpointChange;
+pub use explain::{PathAnswer, PathOutcome, PathQuestion, PathStep, PathVersion, Protocol};
 pub use line::{LineBuffer, LineTooLong};
+pub use load::{LoadResult, NetworkEntries};
 pub use message::{
     ApiError, DeviceArgs, Empty, ErrorCode, Id, METHODS, Rejected, Request, Response, decode_request, decode_response,
     encode_request, encode_response,
 };
-pub use trace::{Directions, PacketTrace, Replayed, UNDERLAY};
+pub use trace::{Directions, IDENTIFIER, PacketTrace, Replayed, UNDERLAY};
 
 /// The version of the protocol, the value of the key `softdpu` in every message.
 pub const VERSION: u64 = 1;

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::*;
 use crate::config::{
-    Bytes, device_from_json, endpoint_from_json, network_from_json, policy_from_json, volume_from_json,
+    Bytes, DeviceChange, device_from_json, endpoint_from_json, network_from_json, policy_from_json, volume_from_json,
 };
 
 const RUN: &str = "/run/softdpu";
@@ -31,6 +31,11 @@ fn every_request() -> Vec<Request> {
         Request::DeviceAdd(
             device_from_json(&json!({"name": "d", "virtio-blk": {"volume": "v"}}), Path::new(RUN)).unwrap(),
         ),
+        Request::DeviceSet(DeviceChange {
+            name: name(),
+            security_groups: Some(vec!["web".to_owned()]),
+            acl: Some(None),
+        }),
         Request::DeviceRemove { name: name() },
         Request::DeviceList,
         Request::DeviceArgs { name: name() },
@@ -45,6 +50,7 @@ fn every_request() -> Vec<Request> {
             ],
             remove: vec!["10.0.0.8".parse().unwrap()],
         }),
+        Request::NetworkLoad { path: "/srv/guests.csv".into() },
         Request::NetworkPolicy(
             policy_from_json(&json!({
                 "network": "n",

@@ -9,6 +9,10 @@ use crate::config::Bytes;
 /// The name of the underlay's port.
 pub const UNDERLAY: &str = "underlay";
 
+/// What the comment of a captured frame begins with that gives its identifier: the core's number, and its own. Its steps follow, a
+/// comment each: `+TIME ns | STEP`.
+pub const IDENTIFIER: &str = "trace ";
+
 /// The most bytes of frames that a trace may keep waiting.
 const MOST_BUFFER: u64 = 1 << 30;
 
@@ -25,6 +29,9 @@ pub struct PacketTrace {
     pub direction: Directions,
     /// Only those that are dropped.
     pub drops: bool,
+    /// With the way through the tiers of those that come in; no others are shown.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub tiers: bool,
     /// Bytes that are kept of a frame.
     pub snaplen: u32,
     /// How much may wait to be read; what comes then is lost, and counted.
@@ -51,6 +58,7 @@ impl Default for PacketTrace {
             filter: None,
             direction: Directions::Both,
             drops: false,
+            tiers: false,
             // As tcpdump: more than any frame has.
             snaplen: 262_144,
             buffer: Bytes(16 << 20),
@@ -67,6 +75,11 @@ impl PacketTrace {
         }
         if !(1..=MOST_BUFFER).contains(&self.buffer.0) {
             return Err(bad("buffer: expected 1 byte to 1 GiB".to_owned()));
+        }
+        if self.tiers && self.direction == Directions::Out {
+            return Err(bad(
+                "tiers: the way of a frame is told where it comes in; it has none where it leaves".to_owned()
+            ));
         }
         let filter = self.filter.as_deref().map(str::parse).transpose();
         filter.map_err(|error| bad(format!("filter: {error}")))

@@ -33,9 +33,9 @@ use value::Data;
 pub use diagnostic::{Diagnostic, Problem, Report, Severity, alternatives, nearest};
 pub use nbd_uri::{NbdServer, NbdUri, NbdUriError};
 pub use network::{
-    Acl, AclAction, AclRule, DEFAULT_MTU, Direction, Endpoint, GroupRule, MacAddress, MacError, Network, NetworkPort,
-    PolicyChange, PortRange, Protocol, RateLimit, SecurityGroup, Subnet, Tap, Underlay, UnderlayBackend, VXLAN_PORT,
-    VirtioNet, Vni,
+    Acl, AclAction, AclRule, DEFAULT_MTU, DeviceChange, Direction, Endpoint, GroupRule, LONGEST_LINE, LoadLine,
+    MacAddress, MacError, Network, NetworkPort, PolicyChange, PortRange, Protocol, RateLimit, SecurityGroup, Subnet,
+    TableSizes, Tap, Underlay, UnderlayBackend, VXLAN_PORT, VirtioNet, Vni, load_line,
 };
 pub use reader::is_name;
 pub use service::ServiceDirectories;

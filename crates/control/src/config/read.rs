@@ -105,6 +105,8 @@ fn node(reader: Reader<'_>, directories: &ServiceDirectories) -> Node {
     });
     let log = reader.table("log", &schema::LOG).map(log).unwrap_or_default();
     let underlay = reader.table("underlay", &schema::UNDERLAY).map(network::read::underlay);
+    let flow_tier = reader.boolean("flow-tier").unwrap_or(true);
+    let tables = reader.table("tables", &schema::TABLES).map(network::read::tables).unwrap_or_default();
     reader.finish();
     Node {
         dataplane,
@@ -115,6 +117,8 @@ fn node(reader: Reader<'_>, directories: &ServiceDirectories) -> Node {
         metrics,
         log,
         underlay,
+        flow_tier,
+        tables,
     }
 }
 

@@ -18,7 +18,18 @@ pub const ROOT: Section = Section { title: "the site file", keys: &["node", "ten
 /// `[node]`
 pub const NODE: Section = Section {
     title: "[node]",
-    keys: &["dataplane", "fairness", "run-directory", "state-directory", "api", "metrics", "log", "underlay"],
+    keys: &[
+        "dataplane",
+        "fairness",
+        "run-directory",
+        "state-directory",
+        "api",
+        "metrics",
+        "log",
+        "underlay",
+        "tables",
+        "flow-tier",
+    ],
 };
 /// `node.dataplane`
 pub const DATAPLANE: Section = Section { title: "node.dataplane", keys: &["cores", "mode", "idle-sleep"] };
@@ -32,6 +43,8 @@ pub const LOG: Section = Section { title: "node.log", keys: &["format", "level"]
 /// `node.underlay`
 pub const UNDERLAY: Section =
     Section { title: "node.underlay", keys: &["interface", "address", "port", "backend", "mtu"] };
+/// `node.tables`
+pub const TABLES: Section = Section { title: "node.tables", keys: &["endpoints", "routes", "hosts"] };
 /// `[[tenant]]`
 pub const TENANT: Section = Section { title: "[[tenant]]", keys: &["name", "weight", "class", "guarantee", "limits"] };
 /// `tenant.limits`
@@ -72,7 +85,7 @@ pub const NBD: Section = Section { title: "volume.nbd", keys: &["uri", "timeout"
 /// `[[network]]`
 pub const NETWORK: Section = Section {
     title: "[[network]]",
-    keys: &["name", "tenant", "vni", "cidr", "gateway", "mtu", "dns", "endpoint", "security-group", "acl"],
+    keys: &["name", "tenant", "vni", "cidr", "gateway", "mtu", "transit", "dns", "endpoint", "security-group", "acl"],
 };
 /// `[[network.endpoint]]`
 pub const ENDPOINT: Section =
@@ -150,6 +163,7 @@ pub const SECTIONS: &[&Section] = &[
     &METRICS,
     &LOG,
     &UNDERLAY,
+    &TABLES,
     &TENANT,
     &LIMITS,
     &VOLUME,

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::network::{Network, Tap, Underlay, VirtioNet};
+use super::network::{Network, TableSizes, Tap, Underlay, VirtioNet};
 use super::tenant::Tenant;
 use super::units::{Bytes, Span};
 
@@ -80,6 +80,16 @@ pub struct Node {
     /// How networks reach other hosts; they do not where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub underlay: Option<Underlay>,
+    /// Whether the decision about a flow's first packet is kept for those that follow.
+    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
+    pub flow_tier: bool,
+    /// How much the tables of networks have room for.
+    #[serde(default)]
+    pub tables: TableSizes,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Default for Node {
@@ -94,6 +104,8 @@ impl Default for Node {
             metrics: None,
             log: Log::default(),
             underlay: None,
+            flow_tier: true,
+            tables: TableSizes::default(),
         }
     }
 }

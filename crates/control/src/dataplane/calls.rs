@@ -38,14 +38,20 @@ impl DataPlane {
             },
             Call::VolumeDelete { volume } => self.delete_volume(&volume),
             Call::DeviceAdd { device } => self.new_device(&device)?,
+            Call::DeviceSet(change) => self.set_device(&change),
             Call::DeviceRemove { device } => self.remove_device(&device),
             Call::NetworkAdd { network } => self.change_networks(|networks| networks.insert(network)),
             Call::NetworkRemove { network } => self.change_networks(|networks| networks.remove(&network)),
             Call::NetworkEndpoints(change) => self.change_networks(|networks| networks.change_endpoints(&change)),
             Call::NetworkPolicy(change) => self.change_networks(|networks| networks.change_policy(&change)),
+            Call::NetworkLoad { name } => match self.networks.load(id, name, fds) {
+                Ok(()) => return Ok(None),
+                Err(refusal) => Err(refusal),
+            },
             Call::TenantSet(change) => self.set_tenant(&change),
             Call::QueueMove(to) => self.move_queue(to),
             Call::TracePacket { trace, greeting } => self.trace_packet(&trace, greeting, fds),
+            Call::TraceExplain(question) => return Ok(Some(self.trace_explain(&question))),
             Call::TraceReplay { port, id } => self.trace_replay(&port, id, fds),
         };
         Ok(Some(made.map(|()| done())))
@@ -70,6 +76,22 @@ impl DataPlane {
         };
         self.devices.remove(&device.name);
         Ok(Err(refusal("failed", reason)))
+    }
+
+    /// An interface is in other groups from now on; in those before, where the cores cannot go on with them.
+    fn set_device(&mut self, change: &config::DeviceChange) -> Result<(), Refusal> {
+        let name = &change.name;
+        let before = self.networks.set_device(change);
+        let before =
+            before.ok_or_else(|| refusal("not-found", format!("there is no interface '{name}' in a network")))?;
+        self.networks.publish(&self.engine).map_err(|error| {
+            self.networks.put_back(name, before);
+            refusal("failed", error)
+        })?;
+        if let Some(port) = self.devices.get_mut(name).and_then(|device| device.config.port_mut()) {
+            change.apply(port);
+        }
+        Ok(())
     }
 
     fn remove_device(&mut self, device: &str) -> Result<(), Refusal> {

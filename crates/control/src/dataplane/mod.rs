@@ -8,6 +8,8 @@ mod calls;
 mod connection;
 mod device;
 mod disk;
+mod explain;
+mod loader;
 mod model;
 mod networks;
 mod nic;
@@ -39,7 +41,7 @@ use self::networks::Networks;
 use self::trace::Traces;
 use self::volumes::{News, Stand, Volumes};
 use crate::config::{self, IdleSleep, Site};
-use crate::link::{BEAT, ConnectionId, Death, Down, LinkError, Refusal, Up, monotonic_ns};
+use crate::link::{BEAT, ConnectionId, Death, Down, LOADED, LinkError, Refusal, Up, monotonic_ns};
 
 /// How long the site's volumes have to open before this process says that it is ready without them: files open within
 /// milliseconds, and a server that does not answer must keep nobody else waiting.
@@ -125,7 +127,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         volumes: Volumes::new(Arc::clone(&wire) as Arc<dyn Broker>).map_err(std::io::Error::from)?,
         wire,
         engine,
-        networks: Networks::new(&site.networks),
+        networks: Networks::new(&site.networks, &site.node).map_err(std::io::Error::from)?,
         domains: HashMap::new(),
         tenants: Vec::new(),
         devices: BTreeMap::new(),
@@ -182,6 +184,10 @@ impl DataPlane {
         let now = Instant::now();
         for volume in &site.volumes {
             self.volumes.add(volume.clone(), None, now);
+        }
+        // Before the first tables: nobody is to be told meanwhile that somebody is not there.
+        if let Some(file) = self.wire.kept_fd(LOADED) {
+            self.networks.load_kept(&file);
         }
         if let Some(underlay) = &site.node.underlay
             && let Err(error) = self.networks.add_underlay(underlay, &mut self.engine, now)
@@ -256,6 +262,7 @@ impl DataPlane {
         loop {
             self.turn_volumes()?;
             self.networks.turn(&self.engine, Instant::now());
+            self.turn_loads()?;
             // Bounded: busy front ends must keep neither the cores' events nor the beat waiting.
             let mut taken = 0;
             while taken < MESSAGES_A_ROUND
@@ -282,7 +289,8 @@ impl DataPlane {
                     tracing::error!("a data-plane core has not gone round its loop for a second");
                 }
             }
-            if !self.ready && (self.volumes.are_settled() || now >= settled) {
+            let is_settled = self.volumes.are_settled() && !self.networks.is_loading();
+            if !self.ready && (is_settled || now >= settled) {
                 self.ready = true;
                 self.wire.send(&Up::Ready, Vec::new())?;
             }
@@ -299,12 +307,23 @@ impl DataPlane {
                 PollFd::from_borrowed_fd(wire.fd(), PollFlags::IN),
                 PollFd::new(&bell, PollFlags::IN),
                 PollFd::from_borrowed_fd(self.volumes.bell(), PollFlags::IN),
+                PollFd::from_borrowed_fd(self.networks.loads(), PollFlags::IN),
                 // Twice the same where there is no underlay.
                 PollFd::from_borrowed_fd(self.networks.bell().unwrap_or(wire.fd()), PollFlags::IN),
             ];
             // EINTR is a wake-up like any other.
             let _ = poll(&mut fds, Some(&pause));
             self.engine.waited();
+        }
+        Ok(())
+    }
+
+    /// Goes on with entries that were loaded.
+    fn turn_loads(&mut self) -> Result<(), LinkError> {
+        while let Some((asked, result)) = self.networks.loaded(&self.engine) {
+            if let Some(id) = asked {
+                self.wire.send(&Up::Answer { id, result }, Vec::new())?;
+            }
         }
         Ok(())
     }

@@ -1,23 +1,29 @@
 //! The networks of the site, their ports on this node, and the tables that the cores forward by.
 
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
+use std::net::IpAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use softdpu_engine::{Engine, PortCounters, PortSpec, Socket};
-use softdpu_vpc::spec::{ConnectionLimit, EndpointSpec, NetworkSpec, Place, Prefix, ServiceLimit, Spec, SubnetSpec};
+use softdpu_vpc::spec::{
+    ConnectionLimit, EndpointSpec, NetworkSpec, Place, Prefix, ServiceLimit, Spec, SubnetSpec, TableCapacity,
+};
+use softdpu_vpc::tables::{LoadCounts, Loaded};
 use softdpu_vpc::{Mac, PortId, Tables};
 
 use super::broker::Wire;
+use super::loader::{Ground, Loader};
 use super::nic::{self, Nic};
 use super::policy;
 use super::refusal;
 use super::tap;
 use super::underlay::Underlay;
-use crate::api::{EndpointChange, UNDERLAY};
+use crate::api::{EndpointChange, LoadResult, NetworkEntries, UNDERLAY};
 use crate::config::{self, DeviceKind, NetworkPort};
-use crate::link::Refusal;
+use crate::link::{Refusal, SharedFd};
 
 /// How long cores have to go on with other tables: a round of theirs is far shorter.
 const SWITCH: Duration = Duration::from_secs(1);
@@ -33,6 +39,15 @@ pub(super) struct Networks {
     next: u32,
     /// In force.
     tables: Option<Arc<Tables>>,
+    capacity: TableCapacity,
+    keeps_flows: bool,
+    /// This node's tunnel end points, as they are configured; None: it has no underlay.
+    end_points: Option<Vec<IpAddr>>,
+    loader: Loader,
+    /// What was loaded by file.
+    loaded: Option<Arc<Loaded>>,
+    /// What was in force before this process began is being loaded.
+    is_loading: bool,
 }
 
 /// A device's port.
@@ -44,15 +59,22 @@ pub(super) struct Attached {
 }
 
 impl Networks {
-    pub(super) fn new(networks: &[config::Network]) -> Networks {
-        Networks {
+    pub(super) fn new(networks: &[config::Network], node: &config::Node) -> Result<Networks, Errno> {
+        let config::TableSizes { endpoints, routes, hosts } = node.tables;
+        Ok(Networks {
+            capacity: TableCapacity { endpoints: endpoints as usize, routes: routes as usize, hosts: hosts as usize },
+            keeps_flows: node.flow_tier,
+            end_points: node.underlay.as_ref().map(|underlay| underlay.addresses.clone()),
+            loader: Loader::new()?,
+            loaded: None,
+            is_loading: false,
             networks: networks.to_vec(),
             ports: BTreeMap::new(),
             underlay: None,
             free: Vec::new(),
             next: 0,
             tables: None,
-        }
+        })
     }
 
     /// Opens the way to other hosts, or begins to try to.
@@ -140,12 +162,111 @@ impl Networks {
         Ok(())
     }
 
+    /// Puts an interface into other groups; its settings before.
+    pub(super) fn set_device(&mut self, change: &config::DeviceChange) -> Option<NetworkPort> {
+        let port = self.ports.get_mut(&change.name)?;
+        let before = port.settings.clone();
+        change.apply(&mut port.settings);
+        Some(before)
+    }
+
+    /// Gives an interface its settings back.
+    pub(super) fn put_back(&mut self, device: &str, settings: NetworkPort) {
+        if let Some(port) = self.ports.get_mut(device) {
+            port.settings = settings;
+        }
+    }
+
     /// The ways to the hosts of all endpoints are looked for, and watched.
     fn find_hosts(&mut self) {
         if let Some(underlay) = &mut self.underlay {
             let endpoints = self.networks.iter().flat_map(|network| &network.endpoints);
-            underlay.set_hosts(endpoints.map(|endpoint| endpoint.host).collect());
+            let loaded = self.loaded.iter().flat_map(|loaded| loaded.hosts());
+            underlay.set_hosts(endpoints.map(|endpoint| &endpoint.host).chain(loaded).copied().collect());
         }
+    }
+
+    /// Loads the file that was in force before this process began.
+    pub(super) fn load_kept(&mut self, file: &SharedFd) {
+        let begun = file.try_clone().map_err(|error| error.to_string()).and_then(|file| {
+            let ground = self.ground()?;
+            Ok(self.loader.start(None, file, "the loaded entries".to_owned(), ground))
+        });
+        match begun {
+            Ok(begun) => self.is_loading = begun,
+            Err(error) => tracing::error!(error, "the loaded entries are not in force"),
+        }
+    }
+
+    /// Begins to load a file; [`loaded`](Self::loaded) tells what came of it.
+    pub(super) fn load(&mut self, id: u64, name: String, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+        let file = fds.into_iter().next().ok_or_else(|| refusal("failed", "no file came with the call".to_owned()))?;
+        let ground = self.ground().map_err(|error| refusal("failed", error))?;
+        if self.end_points.is_none() {
+            let message = "entries lead to other hosts, and this node has no node.underlay".to_owned();
+            return Err(refusal("refused", message));
+        }
+        let begun = self.loader.start(Some(id), file, name, ground);
+        begun.then_some(()).ok_or_else(|| refusal("failed", "there is no thread to load them".to_owned()))
+    }
+
+    fn ground(&self) -> Result<Ground, String> {
+        let known = self.underlay.as_ref().and_then(Underlay::spec).map(|spec| spec.addresses);
+        Ok(Ground {
+            networks: self.networks.iter().map(|network| self.network_spec(network)).collect::<Result<_, _>>()?,
+            own: known.or_else(|| self.end_points.clone()).unwrap_or_default(),
+            capacity: self.capacity,
+            others: self.networks.iter().map(|network| network.endpoints.len()).sum(),
+        })
+    }
+
+    /// Goes on with entries that were loaded: the call to answer, if one asked, and how.
+    pub(super) fn loaded(&mut self, engine: &Engine) -> Option<(Option<u64>, Result<serde_json::Value, Refusal>)> {
+        let outcome = self.loader.outcome()?;
+        if outcome.asked.is_none() && !std::mem::replace(&mut self.is_loading, false) {
+            // Others were loaded meanwhile.
+            return Some((None, Ok(serde_json::Value::Null)));
+        }
+        let result = outcome.result.map_err(|error| refusal("refused", error)).and_then(|loaded| {
+            let before = self.loaded.replace(Arc::clone(&loaded));
+            let began = Instant::now();
+            self.publish(engine).map_err(|error| {
+                self.loaded = before;
+                refusal("failed", error)
+            })?;
+            self.is_loading = false;
+            self.find_hosts();
+            let (read, published) = (outcome.took, began.elapsed());
+            tracing::info!(counts = ?loaded.counts(), ?read, ?published, "entries are loaded");
+            Ok(load_result(&loaded, outcome.took + began.elapsed()))
+        });
+        if outcome.asked.is_none()
+            && let Err(refusal) = &result
+        {
+            tracing::error!(error = refusal.message, "the loaded entries are not in force");
+            if let Err(error) = self.publish(engine) {
+                tracing::error!(error, "networks without loaded entries");
+            }
+        }
+        let result = result.map(|loaded| serde_json::to_value(loaded).unwrap_or_default());
+        Some((outcome.asked, result))
+    }
+
+    /// Whether entries that were in force before this process began are not yet.
+    pub(super) fn is_loading(&self) -> bool {
+        self.is_loading
+    }
+
+    /// Readable when entries were loaded.
+    pub(super) fn loads(&self) -> BorrowedFd<'_> {
+        self.loader.bell()
+    }
+
+    /// What is loaded of a network.
+    pub(super) fn entries(&self, network: &str) -> NetworkEntries {
+        let loaded = self.loaded.iter().flat_map(|loaded| loaded.networks());
+        let counts = loaded.filter(|(name, _)| *name == network).map(|(_, counts)| counts).next().unwrap_or_default();
+        NetworkEntries { endpoints: counts.endpoints as u64, routes: counts.routes as u64 }
     }
 
     /// Readable when the way to another host changed.
@@ -252,6 +373,18 @@ impl Networks {
         self.ports.get(name).map(|port| port.id).or_else(underlay)
     }
 
+    /// What a port is called.
+    pub(super) fn port_name(&self, id: PortId) -> Option<&str> {
+        let underlay = self.underlay.as_ref().filter(|underlay| underlay.port == id).map(|_| UNDERLAY);
+        let device = self.ports.iter().find(|(_, port)| port.id == id).map(|(name, _)| name.as_str());
+        device.or(underlay)
+    }
+
+    /// The ports of devices, with their names.
+    pub(super) fn ports(&self) -> impl Iterator<Item = (&str, &Attached)> {
+        self.ports.iter().map(|(name, port)| (name.as_str(), port))
+    }
+
     /// All ports: name, and what it is.
     pub(super) fn descriptions(&self) -> impl Iterator<Item = (String, String)> {
         let underlay = self.underlay.as_ref().map(Underlay::udp_port);
@@ -305,6 +438,9 @@ impl Networks {
             neighbors: Vec::new(),
             services: ServiceLimit::default(),
             connections: ConnectionLimit::default(),
+            loaded: self.loaded.clone(),
+            without_flows: !self.keeps_flows,
+            is_loading: self.is_loading,
         };
         for Attached { id, settings, .. } in self.ports.values() {
             spec.endpoints.push(EndpointSpec {
@@ -351,6 +487,21 @@ impl Networks {
             mtu: self.mtu(&network.name).unwrap_or(config::DEFAULT_MTU),
             dns: network.dns.clone(),
             policy: policy::spec(network)?,
+            transit: network.transit,
         })
+    }
+}
+
+fn load_result(loaded: &Loaded, took: Duration) -> LoadResult {
+    let counts = loaded.counts();
+    let entries = |(name, counts): (&str, LoadCounts)| {
+        (name.to_owned(), NetworkEntries { endpoints: counts.endpoints as u64, routes: counts.routes as u64 })
+    };
+    LoadResult {
+        endpoints: counts.endpoints as u64,
+        routes: counts.routes as u64,
+        hosts: counts.hosts as u64,
+        networks: loaded.networks().map(entries).collect(),
+        took_us: took.as_micros() as u64,
     }
 }

@@ -93,8 +93,9 @@ impl DataPlane {
             ports: trace.ports.clone(),
             filter,
             inward: trace.direction != Directions::Out,
-            outward: trace.direction != Directions::In,
+            outward: trace.direction != Directions::In && !trace.tiers,
             drops: trace.drops,
+            tiers: trace.tiers,
             snaplen: trace.snaplen,
             buffer: usize::try_from(trace.buffer.0).unwrap_or(usize::MAX),
         });

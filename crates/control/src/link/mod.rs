@@ -40,8 +40,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{EndpointChange, Id, PacketTrace};
-use crate::config::{Device, Network, PolicyChange, Site, TenantChange, Volume};
+use crate::api::{EndpointChange, Id, PacketTrace, PathQuestion};
+use crate::config::{Device, DeviceChange, Network, PolicyChange, Site, TenantChange, Volume};
 
 pub use error::LinkError;
 pub use frame::{Link, MAX_FRAME, MAX_FRAME_FDS, REFS_PAUSE};
@@ -63,6 +63,9 @@ pub const BEAT: Duration = Duration::from_secs(1);
 
 /// The ids of descriptors that came from a front end are below this; those that the data plane made are not.
 pub const FIRST_KEPT_FD: u32 = 1 << 31;
+
+/// What the vault calls the file of loaded entries that is in force.
+pub const LOADED: &str = "networks.loaded";
 
 /// One accepted connection of a front end. Never used twice while a supervisor lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -215,6 +218,8 @@ pub enum Call {
         /// It.
         device: Device,
     },
+    /// Put an interface into other security groups, or under another list.
+    DeviceSet(DeviceChange),
     /// Take a device away; refused while a front end is connected to it.
     DeviceRemove {
         /// Which.
@@ -234,6 +239,11 @@ pub enum Call {
     NetworkEndpoints(EndpointChange),
     /// Go by other security groups and access control lists of a network.
     NetworkPolicy(PolicyChange),
+    /// Put other loaded entries in the place of those there are. The file is attached.
+    NetworkLoad {
+        /// What messages call the file.
+        name: String,
+    },
     /// Give a tenant another share.
     TenantSet(TenantChange),
     /// Move a queue to another core.
@@ -245,6 +255,8 @@ pub enum Call {
         /// What the client is to read first: the answer to its request.
         greeting: String,
     },
+    /// Tell what would become of a packet.
+    TraceExplain(PathQuestion),
     /// Take frames from a client, whose connection is attached. From a good answer on it is the data plane's.
     TraceReplay {
         /// The device by whose port they come in.
@@ -367,7 +379,9 @@ impl Attached for Down {
             Down::Start { kept, .. } => kept.len(),
             Down::Attach { fds, .. } | Down::Message { fds, .. } => fds.len(),
             Down::Opened { result, .. } => usize::from(result.is_ok()),
-            Down::Call { call: Call::TracePacket { .. } | Call::TraceReplay { .. }, .. } => 1,
+            Down::Call {
+                call: Call::TracePacket { .. } | Call::TraceReplay { .. } | Call::NetworkLoad { .. }, ..
+            } => 1,
             Down::Closed { .. } | Down::Call { .. } | Down::Shutdown => 0,
         }
     }

@@ -185,8 +185,14 @@ pub struct NetworkStatus {
     pub mtu: u16,
     /// Devices of this node in it.
     pub ports: u32,
-    /// Endpoints on other hosts.
+    /// Endpoints on other hosts, those not loaded by file.
     pub remote_endpoints: u32,
+    /// Endpoints on other hosts that were loaded by file.
+    #[serde(default)]
+    pub loaded_endpoints: u64,
+    /// Routes that were loaded by file.
+    #[serde(default)]
+    pub loaded_routes: u64,
 }
 
 impl NetworkStatus {
@@ -201,6 +207,8 @@ impl NetworkStatus {
             mtu,
             ports: u32::try_from(ports).unwrap_or(u32::MAX),
             remote_endpoints: u32::try_from(network.endpoints.len()).unwrap_or(u32::MAX),
+            loaded_endpoints: 0,
+            loaded_routes: 0,
         }
     }
 }

@@ -13,12 +13,14 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use serde_json::{Value, json};
 
-use super::desired::Change;
+use super::desired::{Change, Load};
+use super::loads;
 use super::poller::{EventFlags, Token};
 use super::ports::Port;
 use super::state::Supervisor;
 use crate::api::{
-    ApiError, ErrorCode, Id, LONGEST_REQUEST, LineBuffer, Request, Response, decode_request, encode_response,
+    ApiError, ErrorCode, Id, LONGEST_REQUEST, LineBuffer, LoadResult, Request, Response, decode_request,
+    encode_response,
 };
 use crate::attach;
 use crate::config::{Device, Network, Volume};
@@ -72,11 +74,13 @@ pub(super) enum Purpose {
     Change,
     /// A client whose connection the data plane takes over.
     Stream(Ticket),
+    /// A client wants to know what only the data plane knows.
+    Answer(Ticket),
 }
 
 /// A change that the data plane is making.
 pub(super) struct InProgress {
-    change: Change,
+    pub(super) change: Change,
     ticket: Ticket,
     /// The socket of a device that is being added.
     port: Option<Port>,
@@ -261,16 +265,21 @@ impl Supervisor {
                 return self.stop();
             }
             Request::TracePacket(trace) => return self.trace_packet(ticket, trace),
+            Request::TraceExplain(question) => return self.trace_explain(ticket, question),
             Request::TraceReplay { port } => return self.trace_replay(ticket, port),
             Request::VolumeCreate(volume) => Change::VolumeCreate(volume),
             Request::VolumeGrow { name, size } => Change::VolumeGrow { name, size },
             Request::VolumeDelete { name } => Change::VolumeDelete { name },
             Request::DeviceAdd(device) => Change::DeviceAdd(device),
+            Request::DeviceSet(change) => Change::DeviceSet(change),
             Request::DeviceRemove { name } => Change::DeviceRemove { name },
             Request::NetworkAdd(network) => Change::NetworkAdd(network),
             Request::NetworkRemove { name } => Change::NetworkRemove { name },
             Request::NetworkEndpoints(change) => Change::NetworkEndpoints(change),
             Request::NetworkPolicy(change) => Change::NetworkPolicy(change),
+            Request::NetworkLoad { path } => {
+                Change::NetworkLoad(Load { path, copy: None, found: LoadResult::default() })
+            }
             Request::TenantSet(change) => Change::TenantSet(change),
             Request::QueueMove { device, queue, core } => Change::QueueMove(Placement { device, queue, core }),
         };
@@ -312,7 +321,7 @@ impl Supervisor {
             }
             // Nobody may be waiting any more.
             Purpose::Snapshot(to) => drop(to.try_send(status)),
-            Purpose::Change | Purpose::Stream(_) => {}
+            Purpose::Change | Purpose::Stream(_) | Purpose::Answer(_) => {}
         }
     }
 
@@ -321,6 +330,7 @@ impl Supervisor {
         match self.calls.remove(&id) {
             Some(Purpose::Change) => self.change_is_done(result),
             Some(Purpose::Stream(ticket)) => self.stream_began(ticket, result),
+            Some(Purpose::Answer(ticket)) => self.answer_late(ticket, result.map_err(refused)),
             Some(purpose) => {
                 let status = result
                     .map_err(|refusal| refusal.message)
@@ -347,6 +357,10 @@ impl Supervisor {
                 }
                 // It may have been greeted already: its end is the answer.
                 Purpose::Stream(ticket) => self.drop_client(ticket.client),
+                Purpose::Answer(ticket) => {
+                    let error = ApiError::new(ErrorCode::Unavailable, "the data plane died before it answered");
+                    self.answer_late(ticket, Err(error.hint("try again in a moment")));
+                }
                 purpose => {
                     let status = self.status(None);
                     self.deliver(purpose, status);
@@ -364,16 +378,19 @@ impl Supervisor {
         }
     }
 
-    fn next_change(&mut self) {
+    pub(super) fn next_change(&mut self) {
         while self.change.is_none() {
             let Some((change, ticket)) = self.changes.pop_front() else {
                 return;
             };
             match self.begin(&change) {
                 Ok(port) => {
-                    let call = change.call();
+                    // A file is copied first.
+                    let call = (!matches!(change, Change::NetworkLoad(_))).then(|| change.call());
                     self.change = Some(InProgress { change, ticket, port });
-                    self.call(call, Purpose::Change);
+                    if let Some(call) = call {
+                        self.call(call, Purpose::Change);
+                    }
                 }
                 Err(error) => self.answer_late(ticket, Err(error)),
             }
@@ -392,13 +409,15 @@ impl Supervisor {
                 let port = self.open_port(device);
                 port.map_err(|error| ApiError::new(ErrorCode::Failed, error.to_string()))
             }
+            Change::NetworkLoad(load) => self.copy(load).map(|()| None),
             _ => Ok(None),
         }
     }
 
     fn change_is_done(&mut self, result: Result<Value, Refusal>) {
         let refusal = match result {
-            Ok(_) => {
+            Ok(told) => {
+                self.load_found(&told);
                 self.record_change();
                 return self.next_change();
             }
@@ -408,8 +427,11 @@ impl Supervisor {
         self.next_change();
     }
 
-    fn change_is_refused(&mut self, error: ApiError) {
-        if let Some(InProgress { ticket, port, .. }) = self.change.take() {
+    pub(super) fn change_is_refused(&mut self, error: ApiError) {
+        if let Some(InProgress { ticket, port, change }) = self.change.take() {
+            if let Change::NetworkLoad(Load { copy: Some(copy), .. }) = &change {
+                loads::remove(&self.desired.site().node.state_directory, copy);
+            }
             // The socket of a device that was not added is gone before anybody hears of it.
             drop(port);
             self.answer_late(ticket, Err(error));
@@ -422,7 +444,8 @@ impl Supervisor {
         };
         let (method, name, params) = change.describe();
         tracing::info!(method, name, %params, "the site has changed");
-        if let Err(error) = self.desired.commit(&change) {
+        let saved = self.desired.commit(&change);
+        if let Err(error) = &saved {
             tracing::error!(%error, "the change is made, and will be lost when the supervisor stops: it cannot be saved");
         }
         if let Some(port) = port {
@@ -434,6 +457,10 @@ impl Supervisor {
                 Ok(json!({}))
             }
             Change::DeviceAdd(device) => self.device_args(&device.name),
+            Change::NetworkLoad(load) => {
+                self.load_is_recorded(saved.is_ok());
+                Ok(json!(load.found))
+            }
             _ => Ok(json!({})),
         };
         self.answer_late(ticket, outcome);

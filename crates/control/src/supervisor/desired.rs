@@ -15,10 +15,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::api::{ApiError, EndpointChange, ErrorCode};
+use crate::api::{ApiError, EndpointChange, ErrorCode, LoadResult};
 use crate::config::{
-    Backend, Bytes, DEFAULT_TENANT, Device, Network, PolicyChange, Problem, Severity, Site, Tenant, TenantChange,
-    Volume,
+    Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, Network, PolicyChange, Problem, Severity, Site, Tenant,
+    TenantChange, Volume,
 };
 use crate::link::{Call, Placement};
 use overlay::{FORMAT, Overlay};
@@ -51,6 +51,17 @@ pub enum StateError {
     },
 }
 
+/// Other loaded entries.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Load {
+    /// The file as it was named.
+    pub(super) path: PathBuf,
+    /// Its copy in the state directory, when that is made.
+    pub(super) copy: Option<String>,
+    /// What is in it, when the data plane has looked.
+    pub(super) found: LoadResult,
+}
+
 /// A change to what is to run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Change {
@@ -58,11 +69,13 @@ pub(super) enum Change {
     VolumeGrow { name: String, size: Bytes },
     VolumeDelete { name: String },
     DeviceAdd(Device),
+    DeviceSet(DeviceChange),
     DeviceRemove { name: String },
     NetworkAdd(Network),
     NetworkRemove { name: String },
     NetworkEndpoints(EndpointChange),
     NetworkPolicy(PolicyChange),
+    NetworkLoad(Load),
     TenantSet(TenantChange),
     QueueMove(Placement),
 }
@@ -75,11 +88,13 @@ impl Change {
             Change::VolumeGrow { name, size } => Call::VolumeGrow { volume: name, size: size.0 },
             Change::VolumeDelete { name } => Call::VolumeDelete { volume: name },
             Change::DeviceAdd(device) => Call::DeviceAdd { device },
+            Change::DeviceSet(change) => Call::DeviceSet(change),
             Change::DeviceRemove { name } => Call::DeviceRemove { device: name },
             Change::NetworkAdd(network) => Call::NetworkAdd { network },
             Change::NetworkRemove { name } => Call::NetworkRemove { network: name },
             Change::NetworkEndpoints(change) => Call::NetworkEndpoints(change),
             Change::NetworkPolicy(change) => Call::NetworkPolicy(change),
+            Change::NetworkLoad(load) => Call::NetworkLoad { name: load.path.display().to_string() },
             Change::TenantSet(change) => Call::TenantSet(change),
             Change::QueueMove(placement) => Call::QueueMove(placement),
         }
@@ -92,11 +107,17 @@ impl Change {
             Change::VolumeGrow { name, size } => ("volume.grow", name, json!({ "name": name, "size": size })),
             Change::VolumeDelete { name } => ("volume.delete", name, json!({ "name": name })),
             Change::DeviceAdd(device) => ("device.add", &device.name, value(device)),
+            Change::DeviceSet(change) => ("device.set", &change.name, value(change)),
             Change::DeviceRemove { name } => ("device.remove", name, json!({ "name": name })),
             Change::NetworkAdd(network) => ("network.add", &network.name, value(network)),
             Change::NetworkRemove { name } => ("network.remove", name, json!({ "name": name })),
             Change::NetworkEndpoints(change) => ("network.endpoints", &change.network, value(change)),
             Change::NetworkPolicy(change) => ("network.policy", &change.network, value(change)),
+            Change::NetworkLoad(load) => (
+                "network.load",
+                load.copy.as_deref().unwrap_or_default(),
+                json!({ "path": load.path, "found": load.found }),
+            ),
             Change::TenantSet(change) => ("tenant.set", &change.name, value(change)),
             Change::QueueMove(placement) => ("queue.move", &placement.device, value(placement)),
         }
@@ -169,6 +190,14 @@ impl Desired {
                 missing("volume", name)
             }
             Change::DeviceRemove { name } if self.site.device(name).is_none() => missing("device", name),
+            Change::DeviceSet(change) => match self.site.device(&change.name).map(Device::port) {
+                None => missing("device", &change.name),
+                Some(None) => {
+                    let message = format!("device {:?} is in no network", change.name);
+                    Err(ApiError::new(ErrorCode::Refused, message))
+                }
+                Some(Some(_)) => self.fits(&Change::DeviceSet(change.clone())),
+            },
             Change::NetworkAdd(network) if self.site.network(&network.name).is_some() => {
                 exists("network", &network.name)
             }
@@ -191,6 +220,10 @@ impl Desired {
                 let message = format!("volume {name:?} is in use by {}", users.join(", "));
                 Err(ApiError::new(ErrorCode::Busy, message).hint("remove its devices first"))
             }
+            Change::NetworkRemove { name } if self.overlay.loaded_of(name).is_some() => {
+                let message = format!("network {name:?} has loaded entries");
+                Err(ApiError::new(ErrorCode::Busy, message).hint("load a file without them first"))
+            }
             Change::NetworkRemove { name } => {
                 let users =
                     self.site.devices.iter().filter(|device| device.port().is_some_and(|port| port.network == *name));
@@ -207,8 +240,9 @@ impl Desired {
                     let message = format!("remove[{at}]: no endpoint of network {network:?} has the address {address}");
                     Err(ApiError::new(ErrorCode::NotFound, message).hint("nothing was changed"))
                 }
-                None => self.fits(change),
+                None => self.has_room(endpoints).and_then(|()| self.fits(change)),
             },
+            Change::NetworkLoad(_) => Ok(()),
             Change::NetworkAdd(_)
             | Change::NetworkPolicy(_)
             | Change::TenantSet(_)
@@ -233,6 +267,24 @@ impl Desired {
             [] => Ok(()),
             problems => Err(ApiError::from_problems(ErrorCode::Refused, problems)),
         }
+    }
+
+    /// Whether the table of endpoints has room after `change`.
+    fn has_room(&self, change: &EndpointChange) -> Result<(), ApiError> {
+        let known: usize = self.site.networks.iter().map(|network| network.endpoints.len()).sum();
+        let known = (known + self.overlay.loaded.as_ref().map_or(0, |loaded| loaded.endpoints as usize))
+            .saturating_sub(change.remove.len());
+        let capacity = self.site.node.tables.endpoints as usize;
+        let Some(first_too_many) = change.add.get(capacity.saturating_sub(known)) else { return Ok(()) };
+        let at = capacity.saturating_sub(known);
+        let address = first_too_many.addresses.first().map(ToString::to_string).unwrap_or_default();
+        let message = format!("add[{at}], {address}: the table of endpoints is full: it has room for {capacity}");
+        Err(ApiError::new(ErrorCode::Refused, message).hint("set `endpoints` in node.tables for more"))
+    }
+
+    /// The copy of the entries that are loaded.
+    pub(super) fn loaded(&self) -> Option<&str> {
+        self.overlay.loaded.as_ref().map(|loaded| loaded.file.as_str())
     }
 
     /// The first address that is to be removed and that no endpoint has: which of them, and it.
@@ -280,6 +332,12 @@ fn apply(site: &mut Site, change: &Change) {
         Change::VolumeGrow { name, size } => grow(site, name, *size),
         Change::VolumeDelete { name } => site.volumes.retain(|volume| volume.name != *name),
         Change::DeviceAdd(device) => add_device(site, device.clone()),
+        Change::DeviceSet(change) => {
+            let device = site.devices.iter_mut().find(|device| device.name == change.name);
+            if let Some(port) = device.and_then(Device::port_mut) {
+                change.apply(port);
+            }
+        }
         Change::DeviceRemove { name } => site.devices.retain(|device| device.name != *name),
         Change::NetworkAdd(network) => site.networks.push(network.clone()),
         Change::NetworkRemove { name } => site.networks.retain(|network| network.name != *name),
@@ -298,7 +356,7 @@ fn apply(site: &mut Site, change: &Change) {
                 tenant.change(change);
             }
         }
-        Change::QueueMove(_) => {}
+        Change::QueueMove(_) | Change::NetworkLoad(_) => {}
     }
 }
 
@@ -323,6 +381,8 @@ fn grow(site: &mut Site, name: &str, to: Bytes) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::config;
 
@@ -483,6 +543,48 @@ mod tests {
         desired.commit(&Change::DeviceRemove { name: "d".into() }).unwrap();
         desired.commit(&Change::NetworkRemove { name: "a".into() }).unwrap();
         assert!(Desired::load(networked(folder.path())).unwrap().site().networks.is_empty());
+    }
+
+    #[test]
+    fn what_devices_are_put_into_and_what_is_loaded_survives_the_supervisor() {
+        let folder = tempfile::tempdir().unwrap();
+        let site = || {
+            let mut site = networked(folder.path());
+            let policy =
+                serde_json::json!({"network": "a", "security-group": [{"name": "web"}], "acl": [{"name": "edge"}]});
+            site.networks[0].change_policy(&config::policy_from_json(&policy).unwrap());
+            site.node.tables.endpoints = 6;
+            site
+        };
+        let mut desired = Desired::load(site()).unwrap();
+        let set = |groups: Option<&[&str]>, acl: Option<Option<&str>>| {
+            Change::DeviceSet(DeviceChange {
+                name: "d".into(),
+                security_groups: groups.map(|groups| groups.iter().map(|name| (*name).to_owned()).collect()),
+                acl: acl.map(|name| name.map(str::to_owned)),
+            })
+        };
+        assert_eq!(desired.check(&set(Some(&["none"]), None)).unwrap_err().code, ErrorCode::Refused);
+        let networks = BTreeMap::from([("a".to_owned(), crate::api::NetworkEntries { endpoints: 3, routes: 0 })]);
+        let found = LoadResult { endpoints: 3, networks, ..LoadResult::default() };
+        let load = Load { path: "/f".into(), copy: Some("loaded-1.csv".into()), found };
+        for change in
+            [set(Some(&["web"]), None), set(None, Some(Some("edge"))), Change::NetworkLoad(load), set(Some(&[]), None)]
+        {
+            desired.check(&change).unwrap();
+            desired.commit(&change).unwrap();
+            let again = Desired::load(site()).unwrap();
+            assert_eq!((again.site(), again.loaded()), (desired.site(), desired.loaded()), "after {change:?}");
+        }
+        let port = desired.site().device("d").and_then(Device::port).unwrap();
+        assert_eq!((port.security_groups.len(), port.acl.as_deref()), (0, Some("edge")));
+        // Two of the site file and three that are loaded: there is room for one.
+        desired.check(&members("a", &[("10.0.0.7", "192.0.2.3")], &[])).unwrap();
+        let two = members("a", &[("10.0.0.7", "192.0.2.3"), ("10.0.0.8", "192.0.2.3")], &[]);
+        let full = desired.check(&two).unwrap_err().message;
+        assert_eq!(full, "add[1], 10.0.0.8: the table of endpoints is full: it has room for 6");
+        desired.commit(&Change::DeviceRemove { name: "d".into() }).unwrap();
+        assert_eq!(desired.check(&Change::NetworkRemove { name: "a".into() }).unwrap_err().code, ErrorCode::Busy);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod api;
 mod desired;
 mod front_end;
 mod hand_over;
+mod loads;
 mod notify;
 mod opener;
 mod plane;

@@ -14,6 +14,7 @@ use softdpu_sys::wake::Doorbell;
 use super::api::{Client, InProgress, Purpose, Ticket};
 use super::desired::{Change, Desired};
 use super::front_end::FrontEnd;
+use super::loads::Copier;
 use super::notify::Notifier;
 use super::opener::Opener;
 use super::plane::Plane;
@@ -84,6 +85,9 @@ pub(super) struct Supervisor {
     pub(super) plane: Plane,
     pub(super) vault: BTreeMap<String, SharedFd>,
     pub(super) opener: Opener,
+    pub(super) copier: Copier,
+    /// Of the load in progress, to be kept if it is made.
+    pub(super) copied_file: Option<SharedFd>,
     pub(super) ports: BTreeMap<String, Port>,
     pub(super) next_port: u64,
     pub(super) front_ends: BTreeMap<ConnectionId, FrontEnd>,
@@ -142,6 +146,8 @@ impl Supervisor {
             plane: Plane::default(),
             vault: BTreeMap::new(),
             opener: Opener::new(Arc::clone(&bell)),
+            copier: Copier::new(Arc::clone(&bell)),
+            copied_file: None,
             ports: BTreeMap::new(),
             next_port: 0,
             front_ends: BTreeMap::new(),
@@ -165,6 +171,7 @@ impl Supervisor {
             asks,
             signals,
         };
+        supervisor.keep_loaded()?;
         for device in &devices {
             if let Some(port) = supervisor.open_port(device)? {
                 supervisor.add_port(port);
@@ -199,6 +206,7 @@ impl Supervisor {
                 self.bell.drain();
                 self.asked();
                 self.opened();
+                self.copied();
             }
             Token::Signal => self.signalled(),
             Token::Link { incarnation } => self.link_ready(incarnation),

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::api::{Purpose, Ticket, refused};
 use super::state::Supervisor;
-use crate::api::{ApiError, ErrorCode, PacketTrace, Response, UNDERLAY, encode_response};
+use crate::api::{ApiError, ErrorCode, PacketTrace, PathQuestion, Response, UNDERLAY, encode_response};
 use crate::config::{Device, alternatives, nearest};
 use crate::link::{Call, Refusal};
 
@@ -15,6 +15,15 @@ impl Supervisor {
         }
         let response = Response { id: Some(ticket.id.clone()), outcome: Ok(json!({})), more: false };
         self.stream(ticket, Call::TracePacket { trace, greeting: encode_response(&response) });
+    }
+
+    pub(super) fn trace_explain(&mut self, ticket: Ticket, question: PathQuestion) {
+        if self.plane_is_ready() {
+            self.call_with(Call::TraceExplain(question), Purpose::Answer(ticket), Vec::new());
+        } else {
+            let error = self.no_frames_pass();
+            self.answer(ticket, Err(error));
+        }
     }
 
     pub(super) fn trace_replay(&mut self, ticket: Ticket, port: String) {
@@ -41,11 +50,15 @@ impl Supervisor {
         })
     }
 
+    fn no_frames_pass(&self) -> ApiError {
+        let message = format!("the data plane is {}; no frames pass now", self.plane_state());
+        ApiError::new(ErrorCode::Unavailable, message).hint("try again in a moment")
+    }
+
     /// Gives a client's connection to the data plane.
     fn stream(&mut self, ticket: Ticket, call: Call) {
         if !self.plane_is_ready() {
-            let message = format!("the data plane is {}; no frames pass now", self.plane_state());
-            let error = ApiError::new(ErrorCode::Unavailable, message).hint("try again in a moment");
+            let error = self.no_frames_pass();
             return self.answer(ticket, Err(error));
         }
         match self.clients.get(&ticket.client).map(|client| client.connection()) {

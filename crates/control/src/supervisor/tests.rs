@@ -6,5 +6,6 @@ mod bed;
 mod front_ends;
 mod hand_over;
 mod lifecycle;
+mod loads;
 mod refs;
 mod streams;

@@ -5,14 +5,17 @@
 //! [noted](Captures::note) where it happens, which is off the usual path: frames that are dropped, cut up, or sent on to
 //! another core, where they leave.
 
+use std::sync::Arc;
+
 use softdpu_sys::clock;
 use softdpu_sys::port::MAX_FRAME;
 use softdpu_vpc::packet::segment::Segmenter;
-use softdpu_vpc::trace::Subject;
-use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId, Tables, Verdict};
+use softdpu_vpc::trace::{Step, Subject, Watch, served};
+use softdpu_vpc::{Checksum, DropReason, Explanation, Head, Packet, PortId, Reply, Tables, Verdict};
 
 use super::net::as_it_is;
-use crate::net::{CaptureStart, Net, Parcel, Passing, Source, Trace, Way};
+use crate::message::CoreIndex;
+use crate::net::{CaptureStart, Net, Parcel, Passing, Path, Port, Source, Trace, Way};
 
 /// What became of a frame that did not just leave as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +30,52 @@ pub(crate) enum Fate {
     CutUp,
 }
 
+/// A frame of the burst whose way through the tiers somebody wants to know.
+struct Followed {
+    /// Where in the burst it is.
+    at: usize,
+    /// The packet's, while the burst lasts.
+    address: usize,
+    begun: u64,
+    path: Path,
+}
+
+/// The frames of a burst that are followed, while the tiers have it.
+struct Follower<'a> {
+    followed: &'a mut [Followed],
+    ports: &'a [Option<Port>],
+}
+
+impl Watch for Follower<'_> {
+    fn identifier(&self, at: usize) -> u32 {
+        self.followed.iter().find(|one| one.at == at).map_or(0, |one| one.path.identifier.1)
+    }
+
+    fn step(&mut self, at: usize, step: Step) {
+        if let Some(one) = self.followed.iter_mut().find(|one| one.at == at) {
+            one.path.steps.push((clock::now() - one.begun, step));
+        }
+    }
+
+    fn port(&self, port: PortId) -> String {
+        port_name(self.ports, port)
+    }
+}
+
+/// What people call a port.
+fn port_name(ports: &[Option<Port>], PortId(id): PortId) -> String {
+    let port = ports.get(id as usize).and_then(Option::as_ref);
+    port.map_or_else(|| format!("port {id}, which is no more"), |port| port.name.to_string())
+}
+
 /// The captures that are under way on a core; there is at least one.
 #[derive(Default)]
 pub(crate) struct Captures {
     traces: Vec<Trace>,
+    /// Of the burst.
+    followed: Vec<Followed>,
+    /// Frames that were followed so far, and on which core.
+    identifier: (u8, u32),
     /// Of the burst, by the address of the packet: a burst's packets stay where they are.
     fates: Vec<(usize, Fate)>,
     segment: Vec<u8>,
@@ -46,6 +91,15 @@ impl Captures {
     #[cold]
     pub(crate) fn note(&mut self, packet: &Packet, fate: Fate) {
         self.push(address(packet), fate);
+    }
+
+    /// The software tier has dealt with a frame.
+    fn served(&mut self, packet: &Packet, steps: impl FnOnce() -> Vec<Step>) {
+        let of = address(packet);
+        if let Some(one) = self.followed.iter_mut().find(|one| one.address == of) {
+            let time = clock::now() - one.begun;
+            one.path.steps.extend(steps().into_iter().map(|step| (time, step)));
+        }
     }
 
     /// What became of `part` became of the frame that it was cut from.
@@ -73,6 +127,7 @@ impl Captures {
     /// A burst has come in by one port and is about to be forwarded.
     pub(super) fn arrive<'a>(&mut self, tables: &Tables, packets: &[Packet], source: impl Fn(usize) -> Source<'a>) {
         self.fates.clear();
+        self.followed.clear();
         self.traces.iter_mut().for_each(Trace::begin);
         let Some(port) = packets.first().map(|packet| packet.port) else { return };
         if !self.traces.iter().any(|trace| trace.watches(port, Way::In)) {
@@ -82,8 +137,16 @@ impl Captures {
         for (at, packet) in packets.iter().enumerate() {
             let frame = Passing { time, port, way: Way::In, packet, source: source(at), overhead: 0 };
             let subject = Subject::at(tables, port, packet.head.bytes(), packet.len());
+            let mut is_followed = false;
             for trace in self.traces.iter_mut().filter(|trace| trace.watches(port, Way::In) && trace.wants(&subject)) {
                 trace.arrive(at, &frame);
+                is_followed |= trace.wants_path();
+            }
+            if is_followed {
+                // 0 is nobody's.
+                self.identifier.1 = self.identifier.1.wrapping_add(1).max(1);
+                let path = Path { identifier: self.identifier, steps: Vec::new() };
+                self.followed.push(Followed { at, address: address(packet), begun: time, path });
             }
         }
     }
@@ -108,11 +171,14 @@ impl Captures {
                 }),
             })
             .collect();
+        let paths: Vec<(usize, Arc<Path>)> =
+            self.followed.drain(..).map(|followed| (followed.at, Arc::new(followed.path))).collect();
+        let path = |at: usize| paths.iter().find(|(of, _)| *of == at).map(|(_, path)| Arc::clone(path));
         for trace in &mut self.traces {
             if let Some(packet) = packets.first() {
                 trace.seen(packet.port, Way::In, packets.len());
             }
-            trace.settle(packets.len(), |at| reasons.get(at).copied().flatten());
+            trace.settle(packets.len(), |at| reasons.get(at).copied().flatten(), path);
         }
         let time = clock::now();
         for (at, (packet, verdict)) in packets.iter().zip(verdicts).enumerate() {
@@ -211,6 +277,34 @@ impl Net {
         }
     }
 
+    /// Decides what becomes of a burst; those of its frames are followed that somebody wants to know the way of.
+    #[inline]
+    pub(crate) fn forward(&mut self, packets: &mut [Packet], verdicts: &mut Vec<Verdict>) {
+        match &mut self.captures {
+            Some(captures) if !captures.followed.is_empty() => {
+                let mut follower = Follower { followed: &mut captures.followed, ports: &self.ports };
+                self.vpc.forward_watched(clock::now(), packets, verdicts, &mut follower);
+            }
+            _ => self.vpc.forward(clock::now(), packets, verdicts),
+        }
+    }
+
+    /// The software tier has dealt with a frame, and sends `replies`.
+    pub(crate) fn served(&mut self, packet: &Packet, verdict: &Verdict, replies: &[Reply]) {
+        let Net { captures, ports, vpc, .. } = self;
+        if let Some(captures) = captures {
+            let names = |port| port_name(ports, port);
+            captures.served(packet, || served(vpc.tables(), verdict, replies, &names));
+        }
+    }
+
+    /// What would become of a frame that came in by a port, which has to have this name still.
+    pub(crate) fn explain(&self, port: PortId, name: &str, frame: &[u8]) -> Option<Explanation> {
+        let there = self.ports.get(port.0 as usize)?.as_ref()?;
+        let names = |port| port_name(&self.ports, port);
+        (*there.name == *name).then(|| self.vpc.explain(clock::now(), port, frame, &names))
+    }
+
     /// These frames of the burst have gone where their verdicts say.
     #[inline]
     pub(crate) fn depart<'a>(
@@ -283,8 +377,9 @@ impl Net {
     }
 
     /// Begins to capture.
-    pub(crate) fn capture(&mut self, start: CaptureStart) {
+    pub(crate) fn capture(&mut self, core: CoreIndex, start: CaptureStart) {
         let captures = self.captures.get_or_insert_default();
+        captures.identifier.0 = core.0 as u8;
         captures.traces.push(Trace::new(start, &self.ports));
     }
 

@@ -118,7 +118,12 @@ impl<S: TenantScheduler> Core<S> {
                 }
                 None => self.elsewhere(key, ToCore::Returned { key, numbers }),
             },
-            ToCore::Capture(start) => self.net.capture(start),
+            ToCore::Capture(start) => self.net.capture(self.index, start),
+            ToCore::Explain(question) => {
+                let answer = self.net.explain(question.port, &question.name, &question.frame);
+                // Nobody may wait for it.
+                drop(question.answer.send((self.index, answer)));
+            }
             ToCore::Inject(injection) => self.inject(injection),
             ToCore::Shutdown => self.stopping = true,
         }
@@ -383,6 +388,7 @@ fn message_key(message: &ToCore) -> Option<QueueKey> {
         | ToCore::Parcels(_)
         | ToCore::Capture(_)
         | ToCore::Inject(_)
+        | ToCore::Explain(_)
         | ToCore::Shutdown => None,
     }
 }

@@ -49,8 +49,8 @@ impl Read {
     #[inline(never)]
     fn frames(&mut self, transmit: &Transmit, chains: &[softdpu_ring::Chain], packets: &mut [Packet]) {
         chains.iter().for_each(prefetch);
+        let mut count = 0;
         for (index, chain) in chains.iter().enumerate() {
-            let count = self.count;
             let (Some(packet), Some(origin), Some(head)) =
                 (packets.get_mut(count), self.origins.get_mut(count), self.heads.get_mut(count))
             else {
@@ -60,7 +60,7 @@ impl Read {
                 Ok(()) => {
                     *origin = index as u8;
                     *head = packet.head.len() as u8;
-                    self.count += 1;
+                    count += 1;
                 }
                 Err(NoFrame::Drop(reason)) => self.refused.push((index as u8, reason)),
                 Err(NoFrame::Broken(reason)) => {
@@ -69,6 +69,7 @@ impl Read {
                 }
             }
         }
+        self.count = count;
     }
 }
 
@@ -153,7 +154,7 @@ impl<S: TenantScheduler> Core<S> {
             Source::Guest(&chain.buffer, tail_offset(heads[at].into()))
         };
         self.net.arrive(&packets[..count], source);
-        self.net.vpc.forward(clock::now(), &mut packets[..count], &mut verdicts);
+        self.net.forward(&mut packets[..count], &mut verdicts);
         let (mut done, mut bytes, mut frames, mut went) = (chains.len(), 0, 0, 0);
         let mut no_room = None;
         let mut passed = count;
@@ -307,6 +308,7 @@ impl<S: TenantScheduler> Core<S> {
                 port.counters.software.add(1);
             }
             let verdict = self.net.vpc.software(from, &whole, packet.checksum, packet.segmentation, &mut replies);
+            self.net.served(packet, &verdict, &replies);
             if let Verdict::Drop(reason) = verdict {
                 self.drop_in(packet, reason);
             }
@@ -654,7 +656,7 @@ impl<S: TenantScheduler> Core<S> {
         verdicts.clear();
         let source = |at: usize| Source::Bytes(rests[at]);
         self.net.arrive(&packets[..count], source);
-        self.net.vpc.forward(clock::now(), &mut packets[..count], &mut verdicts);
+        self.net.forward(&mut packets[..count], &mut verdicts);
         for (at, (packet, verdict)) in packets[..count].iter().zip(&verdicts).enumerate() {
             let _ = self.dispatch(packet, *verdict, source(at), false);
         }

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use softdpu_vpc::trace::{Filter, Subject};
+use softdpu_vpc::trace::{Filter, Step, Subject};
 use softdpu_vpc::{Checksum, DropReason, Packet, PortId, Segmentation, Tail};
 
 use super::{Port, Source};
@@ -22,6 +22,9 @@ use crate::mailbox::{Inbox, Mailbox};
 
 /// What a captured frame counts in the buffer beside its bytes.
 const RECORD: usize = 64;
+
+/// What a step of its way counts.
+const STEP: usize = 256;
 
 /// What is captured.
 #[derive(Clone, Debug)]
@@ -36,6 +39,8 @@ pub struct CaptureSpec {
     pub outward: bool,
     /// Only those that are dropped.
     pub drops: bool,
+    /// With the way of those that come in through the tiers.
+    pub tiers: bool,
     /// Bytes that are kept of a frame.
     pub snaplen: u32,
     /// Bytes of frames that may wait to be taken; what comes then is lost, and counted.
@@ -70,11 +75,22 @@ pub struct Captured {
     pub overhead: u16,
     /// Why nobody gets it.
     pub dropped: Option<DropReason>,
+    /// Its way through the tiers, where that was asked for.
+    pub path: Option<Arc<Path>>,
     /// The port's number on its core.
     id: PortId,
     /// Where its bytes are in the batch.
     start: u32,
     kept: u32,
+}
+
+/// A frame's way through the tiers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Path {
+    /// Its identifier, given where it came in: the core's number, and the frame's among those that the core has watched.
+    pub identifier: (u8, u32),
+    /// Nanoseconds since the first step, and the step.
+    pub steps: Vec<(u64, Step)>,
 }
 
 /// Frames that were captured together.
@@ -92,7 +108,8 @@ impl Batch {
     }
 
     fn size(&self) -> usize {
-        self.bytes.len() + self.frames.len() * RECORD
+        let steps = |frame: &Captured| frame.path.as_ref().map_or(0, |path| path.steps.len() * STEP);
+        self.bytes.len() + self.frames.iter().map(|frame| RECORD + steps(frame)).sum::<usize>()
     }
 }
 
@@ -278,6 +295,11 @@ impl Trace {
         self.watched(port, way).is_some()
     }
 
+    /// Whether it wants to know the way of frames that come in.
+    pub(crate) fn wants_path(&self) -> bool {
+        self.start.spec.tiers
+    }
+
     pub(crate) fn wants(&self, subject: &Subject) -> bool {
         self.start.spec.filter.as_ref().is_none_or(|filter| filter.matches(subject))
     }
@@ -301,11 +323,19 @@ impl Trace {
     }
 
     /// So many frames of the burst were dealt with, the others will come again; why those were dropped that were.
-    pub(crate) fn settle(&mut self, passed: usize, reason: impl Fn(usize) -> Option<DropReason>) {
+    /// `path` tells what way they went.
+    pub(crate) fn settle(
+        &mut self,
+        passed: usize,
+        reason: impl Fn(usize) -> Option<DropReason>,
+        path: impl Fn(usize) -> Option<Arc<Path>>,
+    ) {
+        let has_path = self.start.spec.tiers;
         let (frames, mut again) = (&mut self.batch.frames, Vec::new());
         for (at, record) in self.arrived.drain(..) {
             if at < passed {
                 frames[record].dropped = reason(at);
+                frames[record].path = if has_path { path(at) } else { None };
             } else {
                 again.push(record);
             }
@@ -340,6 +370,7 @@ impl Trace {
             segmentation: packet.segmentation,
             overhead,
             dropped,
+            path: None,
             id: port,
             start: start as u32,
             kept: (self.batch.bytes.len() - start) as u32,

@@ -23,7 +23,7 @@ mod source;
 mod transmit;
 mod xdp_queues;
 
-pub use capture::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Way};
+pub use capture::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Path, Way};
 pub use inject::Injector;
 pub use port::{PortCounters, PortSpec};
 pub use receive::Receive;

@@ -261,6 +261,7 @@ pub fn tables() -> Arc<Tables> {
         mtu: 1500,
         dns: Vec::new(),
         policy: Default::default(),
+        transit: false,
     };
     let endpoint = |network: &str, port: u32, host: u8| EndpointSpec {
         network: network.to_owned(),

@@ -2,8 +2,13 @@
 
 use std::fmt::{self, Display};
 
+use serde_json::{Value, json};
+use softdpu_control::api::{IDENTIFIER, PathStep};
 use softdpu_vpc::pcapng::{Direction, EnhancedPacket};
-use softdpu_vpc::trace::{Description, Subject};
+use softdpu_vpc::trace::{Description, Step, Subject};
+
+use super::explain;
+use crate::daemon::object;
 
 /// The UDP port of VXLAN where a site says nothing else (RFC 7348 §5).
 const VXLAN: u16 = 4789;
@@ -40,8 +45,51 @@ impl Display for Line<'_> {
         if bytes.len() < *original as usize {
             write!(f, " ({} bytes kept)", bytes.len())?;
         }
-        comments.iter().try_for_each(|comment| write!(f, " [{comment}]"))
+        let (path, said): (Vec<_>, Vec<_>) = comments.iter().partition(|comment| step(comment).is_some());
+        said.into_iter().try_for_each(|comment| write!(f, " [{comment}]"))?;
+        let mut steps = path.into_iter().filter_map(|comment| step(comment));
+        steps.try_for_each(|(time, step)| write!(f, "\n  {time:>8} ns  {}", explain::line(&step)))
     }
+}
+
+impl Line<'_> {
+    /// The same for programs.
+    pub fn json(&self) -> Value {
+        let EnhancedPacket { time, bytes, original, direction, lost, comments, .. } = self.packet;
+        let subject = Subject::on_wire(bytes, *original as usize, self.vxlan.unwrap_or(0));
+        let direction = match direction {
+            Some(Direction::In) => json!("in"),
+            Some(Direction::Out) => json!("out"),
+            None => Value::Null,
+        };
+        let after = |prefix: &str| comments.iter().find_map(|comment| comment.strip_prefix(prefix));
+        let steps = comments.iter().filter_map(|comment| step(comment)).map(|(time, step)| {
+            let mut value = json!(step);
+            value["ns"] = json!(time);
+            value
+        });
+        object([
+            ("time-ns", json!(time)),
+            ("port", json!(self.port)),
+            ("direction", direction),
+            ("bytes", json!(original)),
+            ("frame", json!(Description(subject).to_string())),
+            ("lost-before", json!(lost)),
+            ("dropped", json!(after("dropped: "))),
+            ("left-to-do", json!(after("left to do: "))),
+            ("trace", json!(after(IDENTIFIER))),
+            (
+                "steps",
+                Some(steps.collect::<Vec<_>>()).filter(|steps| !steps.is_empty()).map_or(Value::Null, Value::Array),
+            ),
+        ])
+    }
+}
+
+/// The step that a comment tells of, and nanoseconds since the first.
+fn step(comment: &str) -> Option<(u64, PathStep)> {
+    let (time, step) = comment.strip_prefix('+')?.split_once(" ns | ")?;
+    Some((time.parse().ok()?, PathStep::from(&step.parse::<Step>().ok()?)))
 }
 
 /// The UDP port that an underlay's description names.
@@ -81,6 +129,20 @@ mod tests {
             "(3 frames of vm1-nic are lost here)\n22:13:20.123456 vm1-nic in     64  ff:ff:ff:ff:ff:ff > ff:ff:ff:ff:ff:ff, \
              ff:ff:ff:ff:ff:ff > ff:ff:ff:ff:ff:ff EtherType 0xffff (14 bytes kept) [dropped: spoofed-mac]"
         );
+        let step = "+1200 ns | flow | flows | stale | a | computed from what has changed | routes of red 1/2";
+        let comments = vec!["trace 0.7".into(), step.into()];
+        let packet = EnhancedPacket { comments, lost: None, ..packet };
+        let line = Line { port: "vm1-nic", packet: &packet, ethernet: false, vxlan: None };
+        let text = line.to_string();
+        let (first, second) = text.split_once('\n').unwrap();
+        assert!(first.ends_with(" [trace 0.7]"), "{text}");
+        assert_eq!(
+            second,
+            "      1200 ns  flow          flows           stale  a  computed from what has changed  (versions: routes of red 1, now 2)"
+        );
+        let json = line.json();
+        assert_eq!((&json["trace"], &json["steps"][0]["ns"]), (&json!("0.7"), &json!(1200)));
+        assert_eq!(json["steps"][0]["versions"][0]["current"], 2);
         assert_eq!(vxlan_port("the underlay, VXLAN on UDP port 8472"), 8472);
         assert_eq!(vxlan_port(""), VXLAN);
     }

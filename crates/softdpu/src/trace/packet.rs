@@ -40,6 +40,7 @@ pub fn run(connection: &Connection, options: &Packet) -> Result<(), String> {
         filter: options.filter.clone(),
         direction: options.direction.into(),
         drops: options.drops,
+        tiers: options.tiers,
         snaplen: options.snaplen,
         buffer: options.buffer,
     };
@@ -95,6 +96,10 @@ impl Sink {
         } else {
             writeln!(io::stdout().lock(), "{line}")
         }
+    }
+
+    fn json(&self, line: &Line<'_>) -> io::Result<()> {
+        writeln!(io::stdout().lock(), "{}", line.json())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -269,7 +274,8 @@ impl Run<'_> {
                 if sink.print
                     && let Some(Port { name, vxlan }) = port
                 {
-                    sink.line(options, &Line { port: name, packet, ethernet: options.ethernet, vxlan: *vxlan })?;
+                    let line = Line { port: name, packet, ethernet: options.ethernet, vxlan: *vxlan };
+                    if options.json { sink.json(&line)? } else { sink.line(options, &line)? }
                 }
             }
             Block::Statistics(statistics) => {

@@ -36,6 +36,9 @@ const LOOK_FULL: u32 = 8;
 /// Entries that one tick looks at: at least, and at most.
 const SWEEP: (u32, u32) = (32, 512);
 
+/// Flows of a [sample](Flows::sample).
+const SAMPLE: usize = 16;
+
 /// The flows that a core knows.
 #[derive(Debug)]
 pub(crate) struct Flows {
@@ -292,6 +295,27 @@ impl Flows {
     /// The connection of a flow whose action has one.
     pub fn link(&self, entry: u32, action: &Action) -> Link {
         Link { slot: action.connection, generation: self.cold[entry as usize].connection() }
+    }
+
+    /// What a flow was computed from.
+    pub fn sources(&self, entry: u32) -> [Stamp; SOURCES] {
+        self.cold[entry as usize].sources()
+    }
+
+    /// A small table as it is now, of which at most the flow of `key` is there: to see what would become of its packets.
+    pub fn sample(&self, key: Option<&Key>) -> Flows {
+        let mut sample = Flows::new(SAMPLE);
+        (sample.generation, sample.clock) = (self.generation, self.clock);
+        let found = key.and_then(|key| Some((key, self.lookup(self.home(key), key)?)));
+        if let Some((key, entry)) = found
+            && let Ok(copy) = sample.insert(sample.home(key))
+        {
+            sample.hot[copy as usize] = self.hot[entry as usize];
+            sample.cold[copy as usize] = self.cold[entry as usize];
+        }
+        #[cfg(test)]
+        sample.check_versions(!self.is_unchecked);
+        sample
     }
 
     /// Whether a flow that was stale still is.

@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::conntrack::{
-    Config, Conntrack, Content, Direction, Ended, Look, Refused, Stats, Subject, TcpState, Timeouts, Tracked,
+    Config, Conntrack, Content, Direction, Ended, Look, Peek, Refused, Stats, Subject, TcpState, Timeouts, Tracked,
 };
 use super::group::{Admission, EndpointGroups, GroupId, Way};
 use super::tuple::Tuple;
@@ -67,6 +67,30 @@ pub(crate) struct End<'a> {
     pub stamp: Stamp,
 }
 
+/// What is asked about a packet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Question<'a> {
+    /// Nanoseconds.
+    pub now: u64,
+    pub subject: Subject,
+    pub tuple: Tuple,
+    pub from: End<'a>,
+    pub to: End<'a>,
+}
+
+/// What was found on the way to an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// Its connection is known; `is_admitted`: by rules that are in force.
+    Known { is_reply: bool, is_admitted: bool },
+    /// It begins one, if the rules allow it.
+    New,
+    /// It belongs to none; an ICMP error is `related` to one that is known or not.
+    Untracked { is_related: bool },
+    /// What the groups of the end with this version say.
+    Group { of: Stamp, way: Way, admission: Admission },
+}
+
 /// A connection that flows may belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Link {
@@ -97,14 +121,77 @@ impl Passage {
 }
 
 /// Whether two ends allow a packet from one to the other.
-fn allow(from: &End<'_>, to: &End<'_>, tuple: &Tuple) -> Result<(), DropReason> {
-    let denies = |rules: Option<&EndpointGroups>, way, peer| {
-        rules.is_some_and(|rules| rules.admit(way, tuple, peer) == Admission::Denied)
+fn allow(from: &End<'_>, to: &End<'_>, tuple: &Tuple, note: &mut impl FnMut(Note)) -> Result<(), DropReason> {
+    let mut denies = |of: &End<'_>, way, peer| {
+        of.rules.is_some_and(|rules| {
+            let admission = rules.admit(way, tuple, peer);
+            note(Note::Group { of: of.stamp, way, admission });
+            admission == Admission::Denied
+        })
     };
-    if denies(from.rules, Way::Egress, to.member_of) || denies(to.rules, Way::Ingress, from.member_of) {
+    if denies(from, Way::Egress, to.member_of) || denies(to, Way::Ingress, from.member_of) {
         return Err(DropReason::SecurityGroup);
     }
     Ok(())
+}
+
+impl Question<'_> {
+    /// Whether a connection that is known goes on, whose ends have the versions that are returned: it does where it was admitted
+    /// by them.
+    fn goes_on(
+        &self,
+        tracked: &Tracked,
+        admitted: &[Stamp; 2],
+        note: &mut impl FnMut(Note),
+    ) -> Result<[Stamp; 2], DropReason> {
+        let (first, second, tuple) = match tracked.direction {
+            Direction::Original => (&self.from, &self.to, self.tuple),
+            Direction::Reply => (&self.to, &self.from, self.tuple.reversed()),
+        };
+        let stamps = [first.stamp, second.stamp];
+        let is_admitted = *admitted == stamps;
+        note(Note::Known { is_reply: tracked.direction == Direction::Reply, is_admitted });
+        if !is_admitted {
+            allow(first, second, &tuple, note)?;
+        }
+        Ok(stamps)
+    }
+
+    /// Whether the rules allow it to begin a connection, or to go without one.
+    fn begins(&self, note: &mut impl FnMut(Note)) -> Result<(), DropReason> {
+        allow(&self.from, &self.to, &self.tuple, note)
+    }
+
+    /// Whether it may go although it belongs to no connection.
+    fn goes_alone(
+        &self,
+        table: &Table,
+        is_current: impl Fn(Stamp) -> bool,
+        note: &mut impl FnMut(Note),
+    ) -> Result<Passage, DropReason> {
+        let known = match &self.subject {
+            Subject::Error(quoted) => table.tracker.related(quoted, self.now),
+            Subject::Segment(_) | Subject::Untracked => None,
+        };
+        let is_admitted =
+            |known: Tracked| table.admitted[known.handle.slot() as usize].iter().all(|one| is_current(*one));
+        let is_related = known.is_some_and(is_admitted);
+        note(Note::Untracked { is_related });
+        if is_related { Ok(()) } else { self.begins(note) }.map(|()| Passage::Once)
+    }
+}
+
+/// Whether flows of a connection need not ask for a while.
+fn goes_unasked(state: Option<TcpState>, tracked: &Tracked, content: Content) -> bool {
+    match content {
+        Content::Tcp(_) => tracked.is_lasting && state == Some(TcpState::Established),
+        Content::Udp => true,
+        Content::Echo { .. } | Content::Other => false,
+    }
+}
+
+fn link(tracked: &Tracked) -> Link {
+    Link { slot: tracked.handle.slot(), generation: tracked.handle.generation() }
 }
 
 fn tick(now: u64) -> u32 {
@@ -165,68 +252,83 @@ impl Connections {
         numbers
     }
 
-    /// Decides about a packet at `now`, nanoseconds. `is_current` tells whether a version is in force.
+    /// Decides about a packet. `is_current` tells whether a version is in force; `note` is told what decides.
     ///
     /// # Errors
     /// Why it is dropped.
     pub fn ask(
         &self,
-        now: u64,
-        subject: &Subject,
-        tuple: &Tuple,
-        (from, to): (&End<'_>, &End<'_>),
+        question: &Question<'_>,
         is_current: impl Fn(Stamp) -> bool,
+        mut note: impl FnMut(Note),
     ) -> Result<Passage, DropReason> {
+        let now = question.now;
         let mut table = self.table();
-        let answer = match subject {
+        let answer = match &question.subject {
             Subject::Segment(segment) => {
                 let Table { tracker, admitted, ended, .. } = &mut *table;
                 tracker.age(now, AGING, ended);
                 let found = match tracker.look(segment, now, ended) {
                     Ok(Look::Known(tracked)) => {
-                        let (first, second, tuple) = match tracked.direction {
-                            Direction::Original => (from, to, *tuple),
-                            Direction::Reply => (to, from, tuple.reversed()),
-                        };
-                        let (slot, stamps) = (tracked.handle.slot() as usize, [first.stamp, second.stamp]);
-                        if admitted[slot] == stamps {
-                            Ok(tracked)
-                        } else {
-                            allow(first, second, &tuple).map(|()| {
-                                admitted[slot] = stamps;
-                                tracked
-                            })
-                        }
+                        let slot = tracked.handle.slot() as usize;
+                        question.goes_on(&tracked, &admitted[slot], &mut note).map(|stamps| {
+                            admitted[slot] = stamps;
+                            tracked
+                        })
                     }
-                    Ok(Look::New(opening)) => allow(from, to, tuple).and_then(|()| {
-                        let tracked = tracker.open(&opening, now, ended).map_err(refused)?;
-                        admitted[tracked.handle.slot() as usize] = [from.stamp, to.stamp];
-                        Ok(tracked)
-                    }),
+                    Ok(Look::New(opening)) => {
+                        note(Note::New);
+                        question.begins(&mut note).and_then(|()| {
+                            let tracked = tracker.open(&opening, now, ended).map_err(refused)?;
+                            admitted[tracked.handle.slot() as usize] = [question.from.stamp, question.to.stamp];
+                            Ok(tracked)
+                        })
+                    }
                     Err(why) => Err(refused(why)),
                 };
                 found.map(|tracked| self.gate(tracker, tracked, segment.content, now))
             }
-            Subject::Error(quoted) => {
-                let known = table.tracker.related(quoted, now);
-                let is_admitted =
-                    |known: Tracked| table.admitted[known.handle.slot() as usize].iter().all(|one| is_current(*one));
-                if known.is_some_and(is_admitted) { Ok(()) } else { allow(from, to, tuple) }.map(|()| Passage::Once)
-            }
-            Subject::Untracked => allow(from, to, tuple).map(|()| Passage::Once),
+            Subject::Error(_) | Subject::Untracked => question.goes_alone(&table, is_current, &mut note),
         };
         self.close_ended(&mut table);
         answer
     }
 
+    /// What [`ask`](Self::ask) would answer. Nothing is changed or counted. A table that is full is judged as it is: aging, which
+    /// might make room while it is asked, does not happen.
+    ///
+    /// # Errors
+    /// Why it would be dropped.
+    pub fn rehearse(
+        &self,
+        question: &Question<'_>,
+        is_current: impl Fn(Stamp) -> bool,
+        mut note: impl FnMut(Note),
+    ) -> Result<Passage, DropReason> {
+        let table = self.table();
+        let Subject::Segment(segment) = &question.subject else {
+            return question.goes_alone(&table, is_current, &mut note);
+        };
+        let (tracked, state) = match table.tracker.peek(segment, question.now).map_err(refused)? {
+            Peek::Known(tracked, state) => {
+                question.goes_on(&tracked, &table.admitted[tracked.handle.slot() as usize], &mut note)?;
+                (tracked, state)
+            }
+            Peek::New(opening, room) => {
+                note(Note::New);
+                question.begins(&mut note)?;
+                room.map_err(refused)?;
+                opening
+            }
+        };
+        let goes_on = goes_unasked(state, &tracked, segment.content);
+        Ok(if goes_on { Passage::Linked(link(&tracked)) } else { Passage::Once })
+    }
+
     /// Opens or closes the gate for flows of a connection.
     fn gate(&self, tracker: &Conntrack, tracked: Tracked, content: Content, now: u64) -> Passage {
-        let link = Link { slot: tracked.handle.slot(), generation: tracked.handle.generation() };
-        let goes_on = match content {
-            Content::Tcp(_) => tracked.is_lasting && tracker.tcp_state(tracked.handle) == Some(TcpState::Established),
-            Content::Udp => true,
-            Content::Echo { .. } | Content::Other => false,
-        };
+        let link = link(&tracked);
+        let goes_on = goes_unasked(tracker.tcp_state(tracked.handle), &tracked, content);
         let until = if goes_on { tick(now).wrapping_add(OPEN) } else { 0 };
         let gate = if goes_on { u64::from(link.generation) << 32 | u64::from(until) } else { 0 };
         self.gates[link.slot as usize].store(gate, Ordering::Relaxed);

@@ -7,6 +7,7 @@ pub mod dhcp4;
 pub mod dhcp6;
 pub mod icmp;
 pub mod nd;
+mod probe;
 pub mod ra;
 #[cfg(test)]
 mod testing;
@@ -14,6 +15,7 @@ mod testing;
 use std::net::{IpAddr, Ipv6Addr};
 
 pub use context::{Answer, ServiceContext};
+pub use probe::{Probe, ProbeService};
 
 /// The name servers that are reached over IPv6.
 fn dns6<'a>(context: &ServiceContext<'a>) -> impl Iterator<Item = Ipv6Addr> + use<'a> {

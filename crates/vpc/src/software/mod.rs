@@ -13,8 +13,8 @@ use std::net::IpAddr;
 
 use crate::packet::{Mac, Packet, Parsed, parse};
 use crate::service::{ServiceContext, ra};
-use crate::switch::{Ask, Metadata, Next, Origin, Stop, after, before, complete_udp6, encapsulate};
-use crate::tables::{Attachment, Endpoint, Key, Tables};
+use crate::switch::{Ask, Frame, Metadata, Stop, after, before, complete_udp6, encapsulate};
+use crate::tables::{Attachment, Endpoint, Tables};
 use crate::verdict::{DropReason, PortId, Reply, Verdict};
 
 /// Deals with a whole frame, whose head is in `packet`. `id` identifies the outer IPv4 packet of a reply.
@@ -22,29 +22,33 @@ pub(crate) fn serve(tables: &Tables, packet: &Packet, frame: &[u8], id: u16, out
     match stopped(tables, packet) {
         Stopped::Port(Stop::Drop(reason)) => Verdict::Drop(reason),
         Stopped::Port(Stop::Ask(ask)) => by_port(tables, packet, frame, ask, out),
-        Stopped::TooLong(metadata, next, mtu) => pieces::send(tables, packet, (&metadata, &next), frame, mtu, id, out),
-        Stopped::Tunnel(metadata, next, ask) => through_tunnel(tables, &metadata, &next, frame, ask, id, out),
+        Stopped::TooLong(parsed, metadata, mtu) => {
+            pieces::send(tables, packet, (&parsed, &metadata), frame, mtu, id, out)
+        }
+        Stopped::Tunnel(parsed, metadata, ask) => through_tunnel(tables, (&parsed, &metadata), frame, ask, id, out),
     }
 }
 
 /// Why a frame is here, and what is needed to tell its sender.
 enum Stopped {
     Port(Stop),
-    Tunnel(Metadata, Next, Ask),
+    Tunnel(Frame, Metadata, Ask),
     /// It may be cut up into packets of so many bytes.
-    TooLong(Metadata, Next, u16),
+    TooLong(Frame, Metadata, u16),
 }
 
 fn stopped(tables: &Tables, packet: &Packet) -> Stopped {
-    let classified = before::classify(tables, packet);
-    let found = classified.and_then(|metadata| Ok((metadata, before::find(tables, &metadata)?)));
+    let found = before::classify(tables, packet, 0).and_then(|(frame, mut metadata, sought)| {
+        before::find(tables, &frame, &mut metadata, &sought)?;
+        Ok((frame, metadata))
+    });
     match found {
         Err(stop) => Stopped::Port(stop),
-        Ok((metadata, next)) => match (after::check(tables, packet, &metadata, &next), metadata.from) {
+        Ok((frame, metadata)) => match (after::check(tables, packet, &frame, &metadata), metadata.tunnel()) {
             // The tables were replaced in between: now there is a way, which the sender's next frame takes.
             (Ok(_), _) => Stopped::Port(DropReason::Unresolved.into()),
-            (Err(Stop::Ask(Ask::Fragment(mtu))), _) => Stopped::TooLong(metadata, next, mtu),
-            (Err(Stop::Ask(ask)), Origin::Tunnel { .. }) => Stopped::Tunnel(metadata, next, ask),
+            (Err(Stop::Ask(Ask::Fragment(mtu))), _) => Stopped::TooLong(frame, metadata, mtu),
+            (Err(Stop::Ask(ask)), Some(_)) => Stopped::Tunnel(frame, metadata, ask),
             (Err(stop), _) => Stopped::Port(stop),
         },
     }
@@ -69,18 +73,18 @@ fn by_port(tables: &Tables, packet: &Packet, frame: &[u8], ask: Ask, out: &mut V
 /// Tells the sender behind a tunnel.
 fn through_tunnel(
     tables: &Tables,
-    metadata: &Metadata,
-    next: &Next,
+    (parsed, metadata): (&Frame, &Metadata),
     frame: &[u8],
     ask: Ask,
     id: u16,
     out: &mut Vec<Reply>,
 ) -> Verdict {
-    let Origin::Tunnel { number, outer, .. } = metadata.from else { return Verdict::Drop(DropReason::Unresolved) };
-    let Some((sender, inner)) = next.back.and_then(|back| tables.endpoint(back)).zip(frame.get(outer.into()..)) else {
+    let Some(number) = metadata.tunnel() else { return Verdict::Drop(DropReason::Unresolved) };
+    let sender = metadata.back().and_then(|back| tables.endpoint(back));
+    let Some((sender, inner)) = sender.zip(frame.get(parsed.outer.into()..)) else {
         return Verdict::Drop(dispatch::reason(ask).unwrap_or(DropReason::Unresolved));
     };
-    let answer = ask_service(tables, sender, ask, &metadata.parsed, inner);
+    let answer = ask_service(tables, sender, ask, &parsed.parsed, inner);
     let reply = |inner: Vec<u8>| {
         let tunnel = tables.tunnel(number).filter(|tunnel| tunnel.resolved)?;
         let vni = tables.network(metadata.network)?.vni;
@@ -131,7 +135,7 @@ pub(crate) fn advertisement(tables: &Tables, port: PortId) -> Option<Reply> {
 fn with_context<T>(tables: &Tables, endpoint: &Endpoint, service: impl FnOnce(&ServiceContext<'_>) -> T) -> Option<T> {
     let network = tables.network(endpoint.network)?;
     let neighbor = |address: IpAddr| -> Option<Mac> {
-        let owner = tables.addresses().get(&Key::address(endpoint.network, address))?;
+        let owner = tables.owner(endpoint.network, address)?;
         match owner.hop() {
             Some(hop) => tables.hop(hop).map(|hop| hop.mac),
             None => Some(network.gateway_mac),

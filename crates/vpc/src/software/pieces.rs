@@ -3,7 +3,7 @@
 use crate::packet::fragment::Fragments;
 use crate::packet::segment::Segmenter;
 use crate::packet::{Checksum, Head, Packet, parse};
-use crate::switch::{Metadata, Next, Origin, Stop, after, complete_udp6};
+use crate::switch::{Frame, Metadata, Stop, after, complete_udp6};
 use crate::tables::{OVERHEAD_V6, Tables};
 use crate::verdict::{DropReason, Reply, Verdict};
 
@@ -12,14 +12,14 @@ use crate::verdict::{DropReason, Reply, Verdict};
 pub(super) fn send(
     tables: &Tables,
     packet: &Packet,
-    (metadata, next): (&Metadata, &Next),
+    (arrived, metadata): (&Frame, &Metadata),
     frame: &[u8],
     mtu: u16,
     id: u16,
     out: &mut Vec<Reply>,
 ) -> Verdict {
     let before = out.len();
-    match all(tables, packet, (metadata, next), frame, mtu.into(), id, out) {
+    match all(tables, packet, (arrived, metadata), frame, mtu.into(), id, out) {
         Ok(()) => Verdict::Consumed,
         Err(reason) => {
             // Some of a packet's fragments are of no use to anybody.
@@ -32,20 +32,18 @@ pub(super) fn send(
 fn all(
     tables: &Tables,
     packet: &Packet,
-    (metadata, next): (&Metadata, &Next),
+    (arrived, metadata): (&Frame, &Metadata),
     frame: &[u8],
     mtu: usize,
     id: u16,
     out: &mut Vec<Reply>,
 ) -> Result<(), DropReason> {
-    let (outer, checksum, from) = match metadata.from {
-        Origin::Endpoint { .. } => (0, packet.checksum, metadata.from),
-        Origin::Tunnel { number, outer, ecn, checksum } => {
-            // The outer headers come off here.
-            (outer.into(), checksum, Origin::Tunnel { number, outer: 0, ecn, checksum: Checksum::Complete })
-        }
+    let (outer, checksum) = match metadata.tunnel() {
+        None => (0, packet.checksum),
+        // The outer headers come off here.
+        Some(_) => (arrived.outer.into(), arrived.checksum),
     };
-    let ip = metadata.parsed.ip().ok_or(DropReason::EtherType)?;
+    let ip = arrived.parsed.ip().ok_or(DropReason::EtherType)?;
     let inner = frame.get(outer..).and_then(|inner| inner.get(..ip.end as usize)).ok_or(DropReason::Truncated)?;
     let head = Head::of(inner);
     let rest = &inner[head.len()..];
@@ -59,9 +57,10 @@ fn all(
         let parsed = parse(&segment, segment.len())?;
         let ip = parsed.ip().ok_or(DropReason::EtherType)?;
         for piece in Fragments::new(&segment, ip, mtu).ok_or(DropReason::PathMtu)? {
-            let metadata = Metadata { parsed: parse(&piece, piece.len())?, from, ..*metadata };
+            let checksum = Checksum::Complete;
+            let parsed = Frame { parsed: parse(&piece, piece.len())?, outer: 0, checksum, ..*arrived };
             let id = id.wrapping_add(out.len() as u16);
-            out.push(one(tables, packet, (&metadata, next), &piece, id)?);
+            out.push(one(tables, packet, (&parsed, metadata), &piece, id)?);
         }
     }
     Ok(())
@@ -71,7 +70,7 @@ fn all(
 fn one(
     tables: &Tables,
     packet: &Packet,
-    (metadata, next): (&Metadata, &Next),
+    (arrived, metadata): (&Frame, &Metadata),
     piece: &[u8],
     id: u16,
 ) -> Result<Reply, DropReason> {
@@ -79,11 +78,11 @@ fn one(
     let rest = &piece[head.len()..];
     let checksum = Checksum::Complete;
     let mut packet = Packet { head, tail: rest.len() as u32, checksum, segmentation: None, port: packet.port };
-    let departure = after::check(tables, &packet, metadata, next).map_err(|stop| match stop {
+    let departure = after::check(tables, &packet, arrived, metadata).map_err(|stop| match stop {
         Stop::Drop(reason) => reason,
         Stop::Ask(_) => DropReason::PathMtu,
     })?;
-    let verdict = after::send(&mut packet, metadata, &departure, id);
+    let verdict = after::send(&mut packet, arrived, metadata, &departure, id);
     let mut frame = [packet.head.bytes(), rest].concat();
     match verdict {
         Verdict::Local { port, .. } => Ok(Reply { port, frame }),

@@ -11,34 +11,50 @@
 //! is in.
 
 use crate::packet::{Ip, Packet};
-use crate::policy::acl::Action;
-use crate::policy::connections::{End, Passage};
+use crate::policy::acl::{Action, Decision};
+use crate::policy::connections::{End, Note, Passage, Question};
 use crate::policy::conntrack::Subject;
 use crate::policy::{EndpointPolicy, Tuple};
-use crate::switch::{Metadata, Next, Origin};
-use crate::tables::{Endpoint, Key, Tables, Way};
+use crate::switch::{Frame, Metadata};
+use crate::tables::{Endpoint, Tables};
 use crate::verdict::DropReason;
 
-/// Whether a packet from one end to the other may go, and its flow after it, at `now`, nanoseconds.
+/// What was found on the way to an answer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Found {
+    /// What the list of an endpoint says.
+    Acl { endpoint: u32, decision: Decision },
+    /// What the connections and the groups say.
+    Connection(Note),
+}
+
+/// Whether a packet from one end to the other may go, and its flow after it, at `now`, nanoseconds. With `REHEARSES` nothing
+/// is changed by asking. `found` is told what decides.
 ///
 /// # Errors
 /// Why it is dropped.
-pub(crate) fn ask(
+pub(crate) fn ask<const REHEARSES: bool>(
     tables: &Tables,
     packet: &Packet,
-    metadata: &Metadata,
-    next: &Next,
+    (frame, metadata): (&Frame, &Metadata),
     now: u64,
+    mut found: impl FnMut(Found),
 ) -> Result<Passage, DropReason> {
-    let ip = metadata.parsed.ip().ok_or(DropReason::EtherType)?;
-    let (sender, receiver) = (sender(metadata).and_then(|number| here(tables, number)), here(tables, next.hop));
+    let ip = frame.parsed.ip().ok_or(DropReason::EtherType)?;
+    let sender = metadata.endpoint().and_then(|number| rules(tables, number));
+    let receiver = rules(tables, metadata.hop).filter(|_| metadata.is_here());
     if sender.is_none() && receiver.is_none() {
         return Ok(Passage::All);
     }
     let tuple = Tuple::of(ip).map_err(|_| DropReason::Malformed)?;
-    let lists = [sender, receiver].into_iter().flatten().filter_map(|policy| policy.acl.as_deref());
-    if lists.map(|acl| acl.decide(&tuple)).any(|decision| decision.action == Action::Deny) {
-        return Err(DropReason::Acl);
+    let ends = [(metadata.endpoint(), sender), (Some(metadata.hop), receiver)];
+    for (number, policy) in ends {
+        let Some((endpoint, acl)) = number.zip(policy.and_then(|policy| policy.acl.as_deref())) else { continue };
+        let decision = acl.decide(&tuple);
+        found(Found::Acl { endpoint, decision });
+        if decision.action == Action::Deny {
+            return Err(DropReason::Acl);
+        }
     }
     let [from, to] = [sender, receiver].map(|policy| policy.and_then(|policy| policy.groups.as_ref()));
     if from.is_none() && to.is_none() {
@@ -46,35 +62,17 @@ pub(crate) fn ask(
     }
     let (connections, tracker) =
         tables.connections().zip(tables.tracker_of(metadata.network)).ok_or(DropReason::NoConnectionShare)?;
-    let (from, to) = (
-        End { rules: from, ..source(tables, metadata, ip) },
-        End { rules: to, ..destination(tables, metadata, next, ip) },
-    );
-    let subject = Subject::of(tracker, ip, inner(packet, metadata));
-    connections.ask(now, &subject, &tuple, (&from, &to), |stamp| tables.is_current(stamp))
+    let (from, to) =
+        (End { rules: from, ..source(tables, metadata, ip) }, End { rules: to, ..destination(tables, metadata, ip) });
+    let inner = packet.head.bytes().get(frame.outer.into()..).unwrap_or_default();
+    let question = Question { now, subject: Subject::of(tracker, ip, inner), tuple, from, to };
+    let (current, note) = (|stamp| tables.is_current(stamp), |note| found(Found::Connection(note)));
+    if REHEARSES { connections.rehearse(&question, current, note) } else { connections.ask(&question, current, note) }
 }
 
-/// The frame's first bytes, without outer headers.
-fn inner<'a>(packet: &'a Packet, metadata: &Metadata) -> &'a [u8] {
-    let bytes = packet.head.bytes();
-    match metadata.from {
-        Origin::Endpoint { .. } => bytes,
-        Origin::Tunnel { outer, .. } => bytes.get(outer.into()..).unwrap_or_default(),
-    }
-}
-
-/// The endpoint by whose port a packet came in.
-fn sender(metadata: &Metadata) -> Option<u32> {
-    match metadata.from {
-        Origin::Endpoint { number, .. } => Some(number),
-        Origin::Tunnel { .. } => None,
-    }
-}
-
-/// The rules of an endpoint at a port of this node, if it has any.
-fn here(tables: &Tables, number: u32) -> Option<&EndpointPolicy> {
-    let is_here = tables.hop(number).is_some_and(|hop| matches!(hop.way, Way::Port(_)));
-    tables.endpoint(number).filter(|_| is_here)?.policy.as_deref()
+/// The rules of an endpoint, if it has any: only those at a port of this node do.
+fn rules(tables: &Tables, number: u32) -> Option<&EndpointPolicy> {
+    tables.endpoint(number)?.policy.as_deref()
 }
 
 /// The end that `endpoint` is; of its groups only where the address is its own.
@@ -85,21 +83,17 @@ fn end<'a>(tables: &'a Tables, number: u32, endpoint: Option<&'a Endpoint>, addr
 }
 
 fn source<'a>(tables: &'a Tables, metadata: &Metadata, ip: &Ip) -> End<'a> {
-    let number = match metadata.from {
-        Origin::Endpoint { number, .. } => Some(number),
-        Origin::Tunnel { .. } => {
-            tables.addresses().get(&Key::address(metadata.network, ip.source)).and_then(|it| it.hop())
-        }
-    };
+    // Loaded entries are in no group and have no versions of their own.
+    let owner = || metadata.back().filter(|hop| metadata.is_owned() && !Tables::is_loaded(*hop));
+    let number = metadata.endpoint().or_else(owner);
     let number = number.unwrap_or_else(|| routes(tables, metadata.network));
     end(tables, number, tables.endpoint(number), ip.source)
 }
 
 /// Where it is found by routes, who is told apart is the one by whom it is reached here, or the routes themselves.
-fn destination<'a>(tables: &'a Tables, metadata: &Metadata, next: &Next, ip: &Ip) -> End<'a> {
-    let routes = routes(tables, metadata.network);
-    let is_here = tables.hop(next.hop).is_some_and(|hop| matches!(hop.way, Way::Port(_)));
-    let number = if next.said_by == routes && !is_here { routes } else { next.hop };
+fn destination<'a>(tables: &'a Tables, metadata: &Metadata, ip: &Ip) -> End<'a> {
+    let by_routes = metadata.is_routed() && !metadata.is_here();
+    let number = if by_routes { routes(tables, metadata.network) } else { metadata.hop };
     end(tables, number, tables.endpoint(number), ip.destination)
 }
 

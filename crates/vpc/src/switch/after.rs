@@ -1,6 +1,6 @@
 //! After the flow tier: next hop, path MTU, rewriting, encapsulation (Zephyrus §3.2, post-DPU).
 
-use super::{Ask, Metadata, Next, Origin, Stop, encapsulate, offload, outer, rewrite};
+use super::{Ask, Frame, Metadata, Stop, encapsulate, offload, outer, rewrite};
 use crate::flow::{Action, Seen};
 use crate::packet::parse::ETHERNET;
 use crate::packet::{Checksum, Ip, Packet};
@@ -11,7 +11,7 @@ use crate::verdict::{DropReason, Verdict};
 #[derive(Clone, Copy)]
 pub(crate) struct Departure<'a> {
     ip: Ip,
-    hop: &'a Hop,
+    hop: Hop,
     tunnel: Option<&'a Tunnel>,
     vni: u32,
     /// The inner source MAC address, where it is to be another.
@@ -24,8 +24,9 @@ pub(crate) struct Departure<'a> {
 
 impl Departure<'_> {
     /// What is done to the packets of a flow of which this is one, from an endpoint.
-    pub fn action(&self, metadata: &Metadata, next: &Next, meter: u32, connection: u32) -> Action {
-        Action { hash: metadata.hash, hop: next.hop, is_routed: self.routed, meter, connection }
+    pub fn action(&self, metadata: &Metadata) -> Action {
+        let Metadata { hash, hop, meter, .. } = *metadata;
+        Action { hash, hop, is_routed: self.routed, meter, connection: metadata.link().slot }
     }
 
     /// Bytes of the frame without padding.
@@ -47,7 +48,8 @@ pub(crate) fn follow(
     admit: impl FnOnce(u32, u32) -> bool,
     verdict: &mut Verdict,
 ) -> bool {
-    let Some(hop) = tables.hop(action.hop) else { return false };
+    let mut room = None;
+    let Some(hop) = tables.hop_in(action.hop, &mut room) else { return false };
     if seen.len() - ETHERNET > usize::from(hop.mtu) || (action.is_routed && seen.hop_limit <= 1) {
         return false;
     }
@@ -102,13 +104,17 @@ fn depart(packet: &mut Packet, tunnel: &Tunnel, vni: u32, hash: u32, traffic_cla
 pub(crate) fn check<'a>(
     tables: &'a Tables,
     packet: &Packet,
+    frame: &Frame,
     metadata: &Metadata,
-    next: &Next,
 ) -> Result<Departure<'a>, Stop> {
-    let ip = *metadata.parsed.ip().ok_or(DropReason::EtherType)?;
-    let hop = tables.hop(next.hop).ok_or(DropReason::Unresolved)?;
+    let ip = *frame.parsed.ip().ok_or(DropReason::EtherType)?;
+    let hop = tables.hop(metadata.hop).ok_or(DropReason::Unresolved)?;
     let network = tables.network(hop.network).ok_or(DropReason::UnknownNetwork)?;
-    let routed = matches!(metadata.from, Origin::Endpoint { .. }) && !next.beside;
+    let routed = match metadata.endpoint() {
+        Some(_) => !metadata.is_beside(),
+        // From node to node: what they send in a circle ends.
+        None => matches!(hop.way, Way::Tunnel(_)),
+    };
     if routed && ip.hop_limit <= 1 {
         return Err(Stop::Ask(Ask::HopLimit));
     }
@@ -122,14 +128,14 @@ pub(crate) fn check<'a>(
         let ask = if ip.dont_fragment { Ask::PathMtu(hop.mtu) } else { Ask::Fragment(hop.mtu) };
         return Err(Stop::Ask(ask));
     }
-    let back = next.back.and_then(|back| tables.hop(back));
-    let (source, clamp, ecn) = match metadata.from {
-        Origin::Endpoint { .. } => (routed.then_some(network.gateway_mac), tunnel.map(|_| hop.mtu), None),
-        Origin::Tunnel { ecn, .. } => {
+    let back = metadata.back().and_then(|back| tables.hop(back));
+    let (source, clamp, ecn) = match metadata.tunnel() {
+        None => (routed.then_some(network.gateway_mac), tunnel.map(|_| hop.mtu), None),
+        Some(_) => {
             let inner = ip.traffic_class & 3;
-            let ecn = outer::decapsulated_ecn(inner, ecn)?;
+            let ecn = outer::decapsulated_ecn(inner, frame.ecn)?;
             // A MAC address from a tunnel is not believed: the source is the endpoint beside, or the router.
-            let source = back.filter(|_| next.beside).map_or(network.gateway_mac, |back| back.mac);
+            let source = back.filter(|_| metadata.is_beside() && !routed).map_or(network.gateway_mac, |back| back.mac);
             let clamp = back.map_or(hop.mtu, |back| hop.mtu.min(back.mtu));
             (Some(source), Some(clamp), (ecn != inner).then_some(ecn))
         }
@@ -139,11 +145,17 @@ pub(crate) fn check<'a>(
 
 /// Makes the head what leaves.
 #[inline]
-pub(crate) fn send(packet: &mut Packet, metadata: &Metadata, departure: &Departure<'_>, id: u16) -> Verdict {
+pub(crate) fn send(
+    packet: &mut Packet,
+    frame: &Frame,
+    metadata: &Metadata,
+    departure: &Departure<'_>,
+    id: u16,
+) -> Verdict {
     let Departure { ip, hop, .. } = departure;
-    if let Origin::Tunnel { outer, checksum, .. } = metadata.from {
-        packet.head.strip(outer.into());
-        packet.checksum = checksum;
+    if metadata.tunnel().is_some() {
+        packet.head.strip(frame.outer.into());
+        packet.checksum = frame.checksum;
     }
     packet.truncate(ip.end as usize);
     let checksum: Checksum = packet.checksum;

@@ -2,21 +2,33 @@
 
 use std::net::IpAddr;
 
-use super::{Metadata, Next, Origin, Stop, offload, outer, spoof};
+use super::{Frame, Metadata, Stop, offload, outer, spoof};
 use crate::Checksum;
 use crate::flow;
 use crate::packet::{Ip, Packet, Parsed, Payload, parse};
 use crate::spec::UnderlaySpec;
-use crate::tables::{Attachment, Key, Owner, Tables, Way};
+use crate::tables::{Attachment, Key, Owner, Place, Tables};
 use crate::verdict::DropReason;
 
-/// Parses and classifies a frame, and starts fetching what is looked up next. The frame stays as it is.
+/// Where the look-up of a destination begins, on its way into the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sought {
+    key: Key,
+    place: Place,
+    /// Owner of the source, of a frame from an endpoint; None where that is not the endpoint's.
+    owner: Option<Owner>,
+}
+
+/// A frame of which its network is known.
+pub(crate) type Classified = (Frame, Metadata, Sought);
+
+/// Parses and classifies a frame, and starts fetching what is looked up next. The frame stays as it is. `trace` is its identifier.
 #[inline]
-pub(crate) fn classify(tables: &Tables, packet: &Packet) -> Result<Metadata, Stop> {
+pub(crate) fn classify(tables: &Tables, packet: &Packet, trace: u32) -> Result<Classified, Stop> {
     match tables.attachment(packet.port) {
-        Attachment::Endpoint(number) => from_endpoint(tables, number, packet),
+        Attachment::Endpoint(number) => from_endpoint(tables, number, packet, trace),
         Attachment::Underlay => match tables.underlay() {
-            Some(underlay) => from_tunnel(tables, underlay, packet),
+            Some(underlay) => from_tunnel(tables, underlay, packet, trace),
             None => Err(DropReason::PortDown.into()),
         },
         Attachment::Nothing => Err(DropReason::PortDown.into()),
@@ -24,7 +36,7 @@ pub(crate) fn classify(tables: &Tables, packet: &Packet) -> Result<Metadata, Sto
 }
 
 #[inline]
-fn from_endpoint(tables: &Tables, number: u32, packet: &Packet) -> Result<Metadata, Stop> {
+fn from_endpoint(tables: &Tables, number: u32, packet: &Packet, trace: u32) -> Result<Classified, Stop> {
     let endpoint = tables.endpoint(number).ok_or(DropReason::PortDown)?;
     let parsed = parse(packet.head.bytes(), packet.len())?;
     if parsed.source.is_group() || (endpoint.spoof_check && parsed.source != endpoint.mac) {
@@ -32,11 +44,12 @@ fn from_endpoint(tables: &Tables, number: u32, packet: &Packet) -> Result<Metada
     }
     let ip = ip(packet, &parsed, packet.head.len(), packet.checksum, |arp| spoof::arp(endpoint, arp))?;
     let owner = spoof::source(tables, endpoint, number, &parsed, &ip)?;
-    finish(tables, parsed, &ip, endpoint.network, Origin::Endpoint { number, owner })
+    let metadata = Metadata::from_endpoint(trace, endpoint.network, number);
+    finish(tables, Frame { parsed, outer: 0, ecn: 0, checksum: packet.checksum }, &ip, metadata, owner)
 }
 
 #[inline]
-fn from_tunnel(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -> Result<Metadata, Stop> {
+fn from_tunnel(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet, trace: u32) -> Result<Classified, Stop> {
     let outer = outer::outer(tables, underlay, packet)?;
     let head = packet.head.bytes();
     // The head may be longer than the outer packet: what follows that is padding.
@@ -45,8 +58,8 @@ fn from_tunnel(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -> Res
     let parsed = parse(inner, outer.inner)?;
     // Who asks through a tunnel asks everybody: neighbours are known to the control plane.
     let ip = ip(packet, &parsed, inner.len(), outer.checksum, |_| DropReason::Multicast.into())?;
-    let from = Origin::Tunnel { number: outer.tunnel, outer: outer.len, ecn: outer.ecn, checksum: outer.checksum };
-    finish(tables, parsed, &ip, outer.network, from)
+    let metadata = Metadata::from_tunnel(trace, outer.network, outer.tunnel);
+    finish(tables, Frame { parsed, outer: outer.len, ecn: outer.ecn, checksum: outer.checksum }, &ip, metadata, None)
 }
 
 /// The IP headers, if that is what the frame has and its offload fits.
@@ -75,69 +88,91 @@ fn ip(
 }
 
 #[inline]
-fn finish(tables: &Tables, parsed: Parsed, ip: &Ip, network: u32, from: Origin) -> Result<Metadata, Stop> {
+fn finish(
+    tables: &Tables,
+    frame: Frame,
+    ip: &Ip,
+    mut metadata: Metadata,
+    owner: Option<Owner>,
+) -> Result<Classified, Stop> {
     let broadcast = matches!(ip.destination, IpAddr::V4(address) if address.is_broadcast());
-    if parsed.destination.is_group() || broadcast || ip.destination.is_multicast() {
+    if frame.parsed.destination.is_group() || broadcast || ip.destination.is_multicast() {
         return Err(DropReason::Multicast.into());
     }
-    let key = Key::address(network, ip.destination);
+    let key = Key::address(metadata.network, ip.destination);
     let place = tables.addresses().place(&key);
     tables.addresses().prefetch(place);
-    Ok(Metadata { parsed, network, from, hash: flow::hash(ip), key, place })
+    metadata.hash = flow::hash(ip);
+    Ok((frame, metadata, Sought { key, place, owner }))
 }
 
-/// Finds where a frame goes, by its inner destination.
+/// Finds where a frame goes, by its inner destination: the number of its next hop, and the versions of what says so.
 #[inline]
-pub(crate) fn find(tables: &Tables, metadata: &Metadata) -> Result<Next, Stop> {
-    let ip = metadata.parsed.ip().ok_or(DropReason::EtherType)?;
-    let exact = tables.addresses().get_at(metadata.place, &metadata.key);
+pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, sought: &Sought) -> Result<(), Stop> {
+    let ip = frame.parsed.ip().ok_or(DropReason::EtherType)?;
+    let exact = tables.addresses().get_at(sought.place, &sought.key);
+    let exact = exact.or_else(|| tables.loaded_owner(metadata.network, ip.destination));
     if exact.is_some_and(|owner| owner.hop().is_none()) {
-        return Err(match metadata.from {
-            Origin::Endpoint { .. } => spoof::gateway(ip),
+        return Err(match metadata.endpoint() {
+            Some(_) => spoof::gateway(ip),
             // Every node has its own gateway.
-            Origin::Tunnel { .. } => DropReason::NoRoute.into(),
+            None => DropReason::NoRoute.into(),
         });
     }
-    let said_by = match exact.and_then(|owner| owner.hop()) {
+    metadata.set_routed(exact.is_none());
+    // Loaded entries have no versions of their own.
+    let said_by = match exact.and_then(|owner| owner.hop()).filter(|hop| !Tables::is_loaded(*hop)) {
         Some(endpoint) => endpoint,
         None => tables.network(metadata.network).map_or(0, |network| network.routes),
     };
     let owner = exact.or_else(|| tables.route(metadata.network, ip.destination));
     let found = owner.and_then(|owner| owner.hop().map(|hop| (owner, hop)));
-    match metadata.from {
-        Origin::Endpoint { number, owner: source } => {
-            let (owner, hop) = found.ok_or(Stop::Ask(super::Ask::NoRoute))?;
+    let (hop, is_beside) = match metadata.endpoint() {
+        Some(number) => {
+            // Nobody is told that an address is nobody's while those who have it are being loaded.
+            let nobody =
+                || if tables.is_loading() { DropReason::Unresolved.into() } else { Stop::Ask(super::Ask::NoRoute) };
+            let (owner, hop) = found.ok_or_else(nobody)?;
             if hop == number {
                 // Nothing goes back to where it came from.
                 return Err(DropReason::NoRoute.into());
             }
-            Ok(Next { hop, said_by, back: None, beside: source.is_some_and(|source| source.is_beside(owner)) })
+            metadata.sources[0] = tables.stamp(number);
+            (hop, sought.owner.is_some_and(|source| source.is_beside(owner)))
         }
-        Origin::Tunnel { number, .. } => {
-            let source = tunnel_source(tables, metadata, ip, number)?;
+        None => {
+            let (source, is_owner) = tunnel_source(tables, metadata, ip)?;
             let (owner, hop) = found.ok_or(DropReason::NoRoute)?;
-            // Nothing turns round between nodes: what is not here has moved.
-            match tables.hop(hop).map(|hop| hop.way) {
-                Some(Way::Port(_)) => {}
-                Some(Way::Tunnel(_)) | None => return Err(DropReason::Unresolved.into()),
-            }
-            Ok(Next { hop, said_by, back: source.hop(), beside: source.is_beside(owner) })
+            metadata.set_back(source.hop(), is_owner);
+            (hop, source.is_beside(owner))
+        }
+    };
+    let is_here = tables.is_here(hop);
+    // Nothing turns round between nodes, unless this one is there for it: what is not here has moved.
+    if !is_here && let Some(from) = metadata.tunnel() {
+        let is_transit = tables.network(metadata.network).is_some_and(|network| network.transit);
+        if !is_transit || tables.tunnel_of(hop).is_none_or(|to| to == from) {
+            return Err(DropReason::Unresolved.into());
         }
     }
+    metadata.hop = hop;
+    metadata.set_beside(is_beside);
+    metadata.set_here(is_here);
+    (metadata.sources[1], metadata.sources[2]) = (tables.stamp(said_by), tables.stamp(hop));
+    Ok(())
 }
 
 /// The owner of the source of a packet from a tunnel: an endpoint there, somebody behind a route there, or the gateway, which
-/// every node has.
+/// every node has; and whether the address is the owner's own.
 #[inline]
-fn tunnel_source(tables: &Tables, metadata: &Metadata, ip: &Ip, tunnel: u32) -> Result<Owner, DropReason> {
-    let owner = tables
-        .addresses()
-        .get(&Key::address(metadata.network, ip.source))
+fn tunnel_source(tables: &Tables, metadata: &Metadata, ip: &Ip) -> Result<(Owner, bool), DropReason> {
+    let exact = tables.owner(metadata.network, ip.source);
+    let owner = exact
         .or_else(|| tables.route(metadata.network, ip.source).filter(|owner| owner.hop().is_some()))
         .ok_or(DropReason::SpoofedAddress)?;
-    match owner.hop().map(|hop| tables.hop(hop).map(|hop| hop.way)) {
-        None => Ok(owner),
-        Some(Some(Way::Tunnel(way))) if way == tunnel => Ok(owner),
+    match owner.hop().map(|hop| tables.tunnel_of(hop)) {
+        None => Ok((owner, exact.is_some())),
+        Some(way) if way.is_some() && way == metadata.tunnel() => Ok((owner, exact.is_some())),
         Some(_) => Err(DropReason::SpoofedAddress),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 use super::error::{Entry, Problem, SpecError};
+use super::loaded::{Loaded, Routed};
 use super::objects::{Kind, Numbering};
 use super::policy::Building;
 use super::{Attachment, Endpoint, Exact, Hop, Key, NONE, Network, Owner, Prefixes, Tables, Tunnel, Way};
@@ -47,6 +48,9 @@ impl Tables {
         for route in &spec.routes {
             builder.route(route).map_err(at(|| route.into()))?;
         }
+        if let Some(loaded) = &spec.loaded {
+            builder.loaded(loaded);
+        }
         builder.finish()
     }
 }
@@ -80,6 +84,8 @@ struct Builder<'a> {
     addresses: HashMap<(u32, IpAddr), Owner>,
     prefixes: HashMap<(u32, Prefix), Owner>,
     members: HashMap<(u32, IpAddr), u32>,
+    loaded_tunnels: Vec<u32>,
+    loaded_networks: Vec<u32>,
 }
 
 impl<'a> Builder<'a> {
@@ -102,9 +108,9 @@ impl<'a> Builder<'a> {
                 return Err(at(|| Entry::Services)(Problem::Rate(number)));
             }
         }
-        if let Some(first_too_many) = spec.networks.get(Prefixes::<Owner>::NETWORKS) {
+        if let Some(first_too_many) = spec.networks.get(Prefixes::<Routed>::NETWORKS) {
             let entry = || Entry::Network(first_too_many.name.clone());
-            return Err(at(entry)(Problem::TooMany(Prefixes::<Owner>::NETWORKS)));
+            return Err(at(entry)(Problem::TooMany(Prefixes::<Routed>::NETWORKS)));
         }
         Ok(Builder {
             spec,
@@ -127,6 +133,8 @@ impl<'a> Builder<'a> {
             addresses: HashMap::new(),
             prefixes: HashMap::new(),
             members: HashMap::new(),
+            loaded_tunnels: Vec::new(),
+            loaded_networks: Vec::new(),
         })
     }
 
@@ -167,8 +175,11 @@ impl<'a> Builder<'a> {
             gateway_mac: spec.gateway_mac,
             mtu: spec.mtu,
             dns: spec.dns.as_slice().into(),
+            transit: spec.transit,
             routes: NONE,
             tracker: NONE,
+            loaded: NONE,
+            first_subnet: first as u32,
         });
         self.policies.network(number, spec, &mut self.objects)
     }
@@ -236,6 +247,7 @@ impl<'a> Builder<'a> {
             numbers: numbers.into(),
             subnets: subnets.into(),
             groups: part.groups,
+            acl: spec.policy.acl.as_deref().map(Into::into),
             policy: part.policy,
         };
         put(&mut self.endpoints, number, endpoint);
@@ -269,6 +281,39 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// The ways to the nodes of loaded entries, as far as there are any.
+    fn loaded(&mut self, loaded: &Loaded) {
+        for (number, (name, _)) in (0..).zip(loaded.networks()) {
+            let here = self.names.get(name).copied();
+            self.loaded_networks.push(here.unwrap_or(NONE));
+            if let Some(network) = here {
+                self.networks[network as usize].loaded = number;
+            }
+        }
+        for &host in loaded.hosts() {
+            let number = self.host_tunnel(host);
+            self.loaded_tunnels.push(number.unwrap_or(NONE));
+        }
+        for &(network, at) in loaded.members() {
+            let (network, tunnel) = (self.loaded_networks[network as usize], self.loaded_tunnels[at as usize]);
+            if network != NONE && tunnel != NONE {
+                self.members.insert((network, loaded.hosts()[at as usize]), tunnel);
+            }
+        }
+    }
+
+    /// The tunnel to a node that is reached.
+    fn host_tunnel(&mut self, to: IpAddr) -> Option<u32> {
+        let underlay = self.spec.underlay.as_ref().filter(|underlay| !underlay.addresses.contains(&to))?;
+        if let Some(number) = self.hosts.get(&to) {
+            return Some(*number);
+        }
+        self.tunnels.push(Tunnel::new(underlay, to, self.neighbors.get(&to).copied())?);
+        let number = self.tunnels.len() as u32 - 1;
+        self.hosts.insert(to, number);
+        Some(number)
+    }
+
     fn path_mtu(&self, mtu: u16, way: Way) -> u16 {
         match (way, &self.spec.underlay) {
             (Way::Tunnel(tunnel), Some(underlay)) => mtu.min(self.tunnels[tunnel as usize].mtu(underlay.mtu)),
@@ -283,36 +328,34 @@ impl<'a> Builder<'a> {
         if underlay.addresses.contains(&to) {
             return Err(Problem::OwnHost(to));
         }
-        let number = match self.hosts.get(&to) {
-            Some(number) => *number,
-            None => {
-                let tunnel = Tunnel::new(underlay, to, self.neighbors.get(&to).copied());
-                self.tunnels.push(tunnel.ok_or(Problem::NoUnderlay(to))?);
-                self.tunnels.len() as u32 - 1
-            }
-        };
-        self.hosts.insert(to, number);
+        let number = self.host_tunnel(to).ok_or(Problem::NoUnderlay(to))?;
         self.members.insert((network, to), number);
         Ok(number)
     }
 
     /// What decides over destinations in a network that are no endpoint's: its routes, its subnets and gateways, and those
     /// endpoints' addresses that would be routed elsewhere if they were not there.
-    fn routes(&mut self, prefixes: &Prefixes<Owner>) -> Result<(), Problem> {
+    fn routes(&mut self, prefixes: &Prefixes<Routed>) -> Result<(), Problem> {
+        let loaded = self.spec.loaded.as_deref();
         let mut contents = vec![(Vec::new(), Vec::new()); self.networks.len()];
         for (&(network, prefix), owner) in &self.prefixes {
             contents[network as usize].0.push((prefix, owner.hop));
         }
         for (&(network, address), owner) in &self.addresses {
-            let is_routed = prefixes.longest(network, address).is_some_and(|other| other.hop().is_some());
-            if owner.hop().is_none() || is_routed {
+            let is_routed = prefixes.longest(network, address).is_some_and(|other| other.owner.hop().is_some());
+            let is_loaded = loaded.is_some_and(|loaded| {
+                let number = self.networks[network as usize].loaded;
+                loaded.owner(number, address).is_some() || loaded.route(number, address).is_some()
+            });
+            if owner.hop().is_none() || is_routed || is_loaded {
                 contents[network as usize].1.push(address);
             }
         }
+        let version = |network: &Network| loaded.filter(|_| network.loaded != NONE).map(|loaded| loaded.version());
         for (network, mut content) in self.networks.iter_mut().zip(contents) {
             content.0.sort_unstable();
             content.1.sort_unstable();
-            network.routes = self.objects.object(Kind::Routes, &network.name, &content)?;
+            network.routes = self.objects.object(Kind::Routes, &network.name, &(content, version(network)))?;
         }
         Ok(())
     }
@@ -323,8 +366,10 @@ impl<'a> Builder<'a> {
             .iter()
             .map(|(&(network, address), &owner)| (Key::address(network, address), owner))
             .collect();
-        let prefixes: Vec<_> =
-            self.prefixes.iter().map(|(&(network, prefix), &owner)| (network, prefix, owner)).collect();
+        let routed = |(&(network, prefix), &owner): (&(u32, Prefix), &Owner)| {
+            (network, prefix, Routed { owner, length: prefix.length() })
+        };
+        let prefixes: Vec<_> = self.prefixes.iter().map(routed).collect();
         let full = |full| at(|| Entry::Routes)(Problem::Memory(full));
         let prefixes = Prefixes::build(self.networks.len(), &prefixes).map_err(full)?;
         let first = self.networks.first().map(|network| network.name.clone()).unwrap_or_default();
@@ -355,6 +400,11 @@ impl<'a> Builder<'a> {
             members: Exact::build(&members, 0),
             underlay: self.spec.underlay.clone(),
             services: self.spec.services,
+            loaded: self.spec.loaded.clone(),
+            loaded_tunnels: self.loaded_tunnels.into(),
+            loaded_networks: self.loaded_networks.into(),
+            keeps_flows: !self.spec.without_flows,
+            is_loading: self.spec.is_loading,
         })
     }
 }
@@ -401,12 +451,12 @@ fn check_mtu(mtu: u16, ipv6: bool) -> Result<(), Problem> {
     if mtu < least { Err(Problem::Mtu { mtu, least }) } else { Ok(()) }
 }
 
-fn station(mac: Mac) -> Result<(), Problem> {
+pub(super) fn station(mac: Mac) -> Result<(), Problem> {
     if mac.is_station() { Ok(()) } else { Err(Problem::NotAStation(mac)) }
 }
 
 /// An address that one host can have: no group's, not unspecified, no loopback, none that only stands for an IPv4 one.
-fn host(address: IpAddr) -> Result<(), Problem> {
+pub(super) fn host(address: IpAddr) -> Result<(), Problem> {
     let no_host = match address {
         IpAddr::V4(address) => address.is_broadcast(),
         IpAddr::V6(address) => address.to_ipv4_mapped().is_some() || address.is_unicast_link_local(),

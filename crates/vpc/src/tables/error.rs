@@ -180,6 +180,16 @@ pub enum Problem {
     /// A list that cannot be.
     #[error(transparent)]
     Acl(AclError),
+    /// A table has no room.
+    #[error(
+        "the table of {table} is full: it has room for {capacity}; set `{table}` in node.tables for more, or load fewer"
+    )]
+    Full {
+        /// Which.
+        table: &'static str,
+        /// How many it has room for.
+        capacity: usize,
+    },
     /// Not a rate.
     #[error("{0} is not in 1 to 1000000000")]
     Rate(u32),

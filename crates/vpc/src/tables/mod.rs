@@ -10,6 +10,7 @@
 mod build;
 mod error;
 mod exact;
+mod loaded;
 pub mod lpm;
 mod objects;
 mod policy;
@@ -22,6 +23,7 @@ use std::sync::Arc;
 pub use error::{Entry, Problem, SpecError};
 pub(crate) use exact::fold;
 pub use exact::{Exact, Key, Place};
+pub use loaded::{LoadCounts, LoadError, Loaded, Loading};
 pub(crate) use objects::Stamp;
 pub(crate) use prefixes::Prefixes;
 pub(crate) use tunnel::{OVERHEAD_V6, Tunnel, VALID_VNI, VXLAN};
@@ -52,7 +54,7 @@ pub struct Tables {
     ports: Box<[Attachment]>,
     vnis: Exact<u32>,
     addresses: Exact<Owner>,
-    prefixes: Prefixes<Owner>,
+    prefixes: Prefixes<loaded::Routed>,
     /// (network, tunnel end point): the tunnels by which a network's endpoints and routes are reached.
     members: Exact<u32>,
     underlay: Option<UnderlaySpec>,
@@ -60,6 +62,16 @@ pub struct Tables {
     policies: policy::Policies,
     /// Whether an endpoint here is in a group or has a list.
     has_policies: bool,
+    /// What was loaded by file.
+    loaded: Option<Arc<Loaded>>,
+    /// The tunnels to its nodes, by their numbers; [`NONE`] where this node does not reach one.
+    loaded_tunnels: Box<[u32]>,
+    /// Its networks, by their numbers there; [`NONE`] for those that are not here.
+    loaded_networks: Box<[u32]>,
+    /// Whether flows are kept.
+    keeps_flows: bool,
+    /// Entries are being loaded: who is not known may be in a moment.
+    is_loading: bool,
 }
 
 /// A network.
@@ -70,10 +82,16 @@ pub(crate) struct Network {
     pub gateway_mac: Mac,
     pub mtu: u16,
     pub dns: Box<[IpAddr]>,
+    /// What comes by one tunnel may leave by another.
+    pub transit: bool,
     /// The object that is its routes.
     pub routes: u32,
     /// Its number among those that have connections; [`NONE`] without.
     tracker: u32,
+    /// Its number among those that have loaded entries; [`NONE`] without.
+    loaded: u32,
+    /// The number of its first subnet.
+    first_subnet: u32,
 }
 
 /// An endpoint. Its next hop has the same number.
@@ -90,6 +108,8 @@ pub(crate) struct Endpoint {
     pub subnets: Box<[SubnetSpec]>,
     /// The security groups that it is in.
     pub groups: Box<[GroupId]>,
+    /// Name of its access control list.
+    pub acl: Option<Box<str>>,
     /// What is allowed to and from it, where it is at a port of this node; None: everything.
     pub policy: Option<Arc<EndpointPolicy>>,
 }
@@ -175,14 +195,91 @@ impl Tables {
     }
 
     #[inline]
-    pub(crate) fn hop(&self, number: u32) -> Option<&Hop> {
-        self.hops.get(number as usize)?.as_ref()
+    pub(crate) fn hop(&self, number: u32) -> Option<Hop> {
+        match self.hops.get(number as usize) {
+            Some(hop) => *hop,
+            None => self.loaded_hop(number),
+        }
+    }
+
+    /// The same without a copy where it is not a loaded entry's, for what is done for every packet.
+    #[inline(always)]
+    pub(crate) fn hop_in<'a>(&'a self, number: u32, room: &'a mut Option<Hop>) -> Option<&'a Hop> {
+        match self.hops.get(number as usize) {
+            Some(hop) => hop.as_ref(),
+            None => {
+                *room = self.loaded_hop(number);
+                room.as_ref()
+            }
+        }
+    }
+
+    /// The next hop of a loaded entry.
+    #[inline(never)]
+    fn loaded_hop(&self, number: u32) -> Option<Hop> {
+        let target = self.loaded.as_deref()?.target(number)?;
+        let network = *self.loaded_networks.get(target.network as usize)?;
+        let Network { gateway_mac, vni, mtu, .. } = *self.networks.get(network as usize)?;
+        let tunnel = *self.loaded_tunnels.get(target.host as usize)?;
+        let mtu = mtu.min(self.tunnels.get(tunnel as usize)?.mtu(self.underlay.as_ref()?.mtu));
+        Some(Hop { network, mtu, mac: target.mac.unwrap_or(gateway_mac), way: Way::Tunnel(tunnel), gateway_mac, vni })
+    }
+
+    /// Whether a next hop is a loaded entry's.
+    #[inline]
+    pub(crate) fn is_loaded(number: u32) -> bool {
+        (loaded::FIRST..NONE).contains(&number)
+    }
+
+    /// Who has `address` in `network` by a loaded entry.
+    #[inline]
+    pub(crate) fn loaded_owner(&self, network: u32, address: IpAddr) -> Option<Owner> {
+        let loaded = self.loaded.as_deref()?;
+        let Network { loaded: number, first_subnet, .. } = *self.network(network)?;
+        let owner = loaded.owner(number, address)?;
+        Some(Owner { subnet: first_subnet + owner.subnet, ..owner })
+    }
+
+    /// Who has `address` in `network`.
+    pub(crate) fn owner(&self, network: u32, address: IpAddr) -> Option<Owner> {
+        self.addresses.get(&Key::address(network, address)).or_else(|| self.loaded_owner(network, address))
+    }
+
+    /// Whether flows are kept.
+    #[inline]
+    pub(crate) fn keeps_flows(&self) -> bool {
+        self.keeps_flows
+    }
+
+    /// Whether entries are being loaded.
+    pub(crate) fn is_loading(&self) -> bool {
+        self.is_loading
+    }
+
+    /// What was loaded by file.
+    pub fn loaded(&self) -> Option<&Arc<Loaded>> {
+        self.loaded.as_ref()
     }
 
     #[inline]
     pub(crate) fn prefetch_hop(&self, number: u32) {
         if let Some(hop) = self.hops.get(number as usize) {
             prefetch::read(hop);
+        }
+    }
+
+    /// Whether the next hop `number` is a port of this node.
+    #[inline]
+    pub(crate) fn is_here(&self, number: u32) -> bool {
+        self.hop(number).is_some_and(|hop| matches!(hop.way, Way::Port(_)))
+    }
+
+    /// The tunnel that the next hop `number` is behind.
+    #[inline]
+    pub(crate) fn tunnel_of(&self, number: u32) -> Option<u32> {
+        match self.hop(number)?.way {
+            Way::Tunnel(tunnel) => Some(tunnel),
+            Way::Port(_) => None,
         }
     }
 
@@ -210,7 +307,14 @@ impl Tables {
 
     #[inline]
     pub(crate) fn route(&self, network: u32, address: IpAddr) -> Option<Owner> {
-        self.prefixes.longest(network, address)
+        let own = self.prefixes.longest(network, address);
+        let loaded = self.loaded.as_deref().and_then(|loaded| loaded.route(self.network(network)?.loaded, address));
+        match (own, loaded) {
+            // Of two that are as long, what was said last wins: what is loaded can be overruled.
+            (Some(own), Some(loaded)) if loaded.length > own.length => Some(loaded.owner),
+            (Some(own), _) => Some(own.owner),
+            (None, loaded) => loaded.map(|loaded| loaded.owner),
+        }
     }
 
     /// Networks, by name, whose routes are looked up by longest prefix match, and why not by exact match: families one by one.
@@ -233,6 +337,24 @@ impl Tables {
     #[inline]
     pub(crate) fn underlay(&self) -> Option<&UnderlaySpec> {
         self.underlay.as_ref()
+    }
+
+    /// What an object is called that is no endpoint.
+    pub(crate) fn object_name(&self, number: u32) -> Option<String> {
+        let routes = self.networks.iter().find(|network| network.routes == number);
+        let name = |network: u32| self.network(network).map_or("?", |network| network.name.as_str());
+        match (routes, self.hop(number)) {
+            (Some(network), _) => Some(format!("routes of {}", network.name)),
+            (None, Some(Hop { way: Way::Tunnel(tunnel), network, .. })) => {
+                Some(format!("way of {} to {}", name(network), self.tunnel(tunnel)?.host))
+            }
+            (None, _) => None,
+        }
+    }
+
+    /// The name of a security group.
+    pub(crate) fn group_name(&self, group: GroupId) -> Option<&str> {
+        self.policies.group_name(group)
     }
 
     /// Whether the software tier has to be asked about packets that no flow decides.

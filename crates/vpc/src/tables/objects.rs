@@ -22,7 +22,7 @@ use super::error::Problem;
 
 /// Bits of an object's number in a stamp.
 const NUMBER_BITS: u32 = 24;
-/// Most objects of all kinds.
+/// Numbers of objects, and of next hops that are none.
 const MOST: usize = 1 << NUMBER_BITS;
 
 /// The number of the build under way. 40 bits of it are used: at a thousand a second they last 34 years.
@@ -43,8 +43,14 @@ impl Stamp {
         self.0
     }
 
+    /// The number of the build that gave the object its content.
+    pub fn version(self) -> u64 {
+        self.0 >> NUMBER_BITS
+    }
+
+    /// The object's number.
     #[inline(always)]
-    fn number(self) -> usize {
+    pub fn number(self) -> usize {
         self.0 as usize & (MOST - 1)
     }
 }
@@ -166,7 +172,9 @@ impl<'a> Numbering<'a> {
         }
         let number = self.next;
         self.next += 1;
-        if number < MOST { Ok(number as u32) } else { Err(Problem::TooManyObjects(MOST)) }
+        // Those above are loaded entries' (their next hops'), which have no version of their own.
+        let most = super::loaded::FIRST as usize;
+        if number < most { Ok(number as u32) } else { Err(Problem::TooManyObjects(most)) }
     }
 
     pub fn finish(self) -> Objects {

@@ -22,6 +22,15 @@ pub(super) struct Policies {
     /// By the list's version, or none, then the groups' in their order.
     endpoints: HashMap<Box<[Stamp]>, Arc<EndpointPolicy>>,
     pub connections: Option<Arc<Connections>>,
+    /// Names of groups, for people.
+    names: HashMap<GroupId, Box<str>>,
+}
+
+impl Policies {
+    /// The name of a group.
+    pub fn group_name(&self, group: GroupId) -> Option<&str> {
+        self.names.get(&group).map(|name| &**name)
+    }
 }
 
 /// While tables are built.
@@ -53,6 +62,7 @@ impl<'a> Building<'a> {
             if ids.insert(group.name.as_str(), GroupId(id)).is_some() {
                 return Err(Problem::GroupTaken(group.name.clone()));
             }
+            self.policies.names.insert(GroupId(id), group.name.as_str().into());
         }
         for group in &spec.policy.groups {
             let resolved = resolve(group, &ids)?;

@@ -16,14 +16,23 @@ pub(super) fn look(flows: &Flows, packets: &[Packet], all: &mut Vec<Option<Sough
 
 #[inline(never)]
 fn read_keys(flows: &Flows, packets: &[Packet], all: &mut [Option<Sought>]) {
-    let seek = |seen: Seen| Sought { seen, home: flows.home(&seen.key), candidate: Candidate::NONE };
     for (packet, sought) in packets.iter().zip(all) {
-        // In two steps, as what is built at once need not be moved.
-        *sought = match flow::see_ipv4(packet) {
-            Some(seen) => Some(seek(seen)),
-            None => flow::see_ipv6(packet).map(seek),
-        };
+        match flow::see_ipv4(packet) {
+            Some(seen) => *sought = Some(seek(flows, seen)),
+            None => read_other_key(flows, packet, sought),
+        }
     }
+}
+
+#[inline(always)]
+fn seek(flows: &Flows, seen: Seen) -> Sought {
+    Sought { seen, home: flows.home(&seen.key), candidate: Candidate::NONE }
+}
+
+/// Of a packet that is not of the shape that IPv4 has in flows.
+#[inline(never)]
+fn read_other_key(flows: &Flows, packet: &Packet, sought: &mut Option<Sought>) {
+    *sought = flow::see_ipv6(packet).map(|seen| seek(flows, seen));
 }
 
 #[inline(never)]
@@ -51,7 +60,8 @@ impl Vpc {
             let Some(sought) = sought else { break };
             let Some(hit) = flows.hit(sought.candidate, &sought.seen.key) else { break };
             let action = hit.action();
-            if action.connection != flow::NONE && !goes_on(tables, flows, packet, sought, sought.candidate.entry(), now)
+            if action.connection != flow::NONE
+                && !goes_on::<false>(tables, flows, packet, sought, sought.candidate.entry(), now)
             {
                 break;
             }

@@ -51,6 +51,7 @@ fn network(name: &str, vni: u32) -> NetworkSpec {
         mtu: 1500,
         dns: vec![ip("10.0.0.1")],
         policy: Default::default(),
+        transit: false,
     }
 }
 
@@ -114,6 +115,7 @@ pub fn spec(family: Family, node: u8) -> Spec {
         neighbors: vec![NeighborSpec { host: vtep(family, other), mac: Mac([2, 0, 0, 0, 0, other]) }],
         services: ServiceLimit::default(),
         connections: ConnectionLimit(1024),
+        ..Spec::default()
     }
 }
 

@@ -84,6 +84,11 @@ pub fn sent() -> impl Strategy<Value = Sent> {
 
 impl Sent {
     pub fn packet(&self) -> Packet {
+        self.with_frame().0
+    }
+
+    /// The packet, and the whole frame.
+    pub fn with_frame(&self) -> (Packet, Vec<u8>) {
         let (port, last, v4, v6) = SOURCES[self.source];
         let builder = PacketBuilder::ethernet2(mac(last).0, GATEWAY.0);
         let octets = |text: &str| match ip(text) {
@@ -128,7 +133,7 @@ impl Sent {
             (Some(_), false) => SegmentationKind::TcpV4,
         };
         let segmentation = self.cut.then_some(Segmentation { kind, size: 500, ecn: false });
-        Packet { tail: (frame.len() - head.len()) as u32, head, checksum, segmentation, port }
+        (Packet { tail: (frame.len() - head.len()) as u32, head, checksum, segmentation, port }, frame)
     }
 }
 
@@ -253,10 +258,10 @@ fn policies(spec: &mut Spec, set: impl Fn(u32) -> bool) {
 /// A batch, and what changes before it.
 #[derive(Clone, Debug)]
 pub struct Step {
-    batch: Vec<Sent>,
-    change: Option<u32>,
+    pub batch: Vec<Sent>,
+    pub change: Option<u32>,
     /// The tables are built with no regard to those before.
-    anew: bool,
+    pub anew: bool,
 }
 
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -267,7 +272,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 /// Nanoseconds between batches: after a few of them flows of connections ask again.
-const PAUSE: u64 = 25_000_000;
+pub const PAUSE: u64 = 25_000_000;
 
 /// Sends the batches to `vpc`, which begins with tables of `site(family, 0)`, and to one without flows, while tables change.
 /// Batches are no longer than what one computes anew.

@@ -4,7 +4,9 @@
 //! [`NetworkPort`] is where one of this node's devices attaches to it; an [`Endpoint`] is a guest of the same network on
 //! another host, behind the underlay.
 
+mod load;
 mod mac;
+mod membership;
 mod policy;
 pub(super) mod read;
 mod rules;
@@ -19,7 +21,9 @@ use serde::{Deserialize, Serialize};
 use super::site::{Device, DeviceKind, Node, Site, SocketAccess};
 use super::units::{BitsPerSecond, Bytes};
 
+pub use load::{LONGEST_LINE, LoadLine, load_line};
 pub use mac::{MacAddress, MacError};
+pub use membership::DeviceChange;
 pub(super) use policy::change as policy_change;
 pub use policy::{Acl, AclAction, AclRule, Direction, GroupRule, PolicyChange, PortRange, Protocol, SecurityGroup};
 
@@ -54,6 +58,24 @@ impl Underlay {
     /// What tunnelling takes of the MTU between tunnel end points with `addresses`: as much as the largest of their headers.
     pub fn overhead<'a>(addresses: impl IntoIterator<Item = &'a IpAddr>) -> u16 {
         if addresses.into_iter().any(IpAddr::is_ipv6) { OVERHEAD_IPV6 } else { OVERHEAD_IPV4 }
+    }
+}
+
+/// `node.tables`: how many entries the tables of networks have room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TableSizes {
+    /// Guests on other hosts, loaded by file or not.
+    pub endpoints: u32,
+    /// Loaded routes.
+    pub routes: u32,
+    /// Hosts that loaded entries lead to.
+    pub hosts: u32,
+}
+
+impl Default for TableSizes {
+    fn default() -> TableSizes {
+        TableSizes { endpoints: 1 << 20, routes: 1 << 18, hosts: 1 << 14 }
     }
 }
 
@@ -130,6 +152,9 @@ pub struct Network {
     /// The largest IP packet it carries; [`Site::network_mtu`] where absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtu: Option<u16>,
+    /// Frames from one host may go on to another: this node is a gateway between them.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub transit: bool,
     /// The name servers that guests are told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dns: Vec<IpAddr>,
@@ -343,6 +368,15 @@ impl Device {
             DeviceKind::VirtioBlk(_) => None,
             DeviceKind::VirtioNet(net) => Some(&net.port),
             DeviceKind::Tap(tap) => Some(&tap.port),
+        }
+    }
+
+    /// The same, to be changed.
+    pub fn port_mut(&mut self) -> Option<&mut NetworkPort> {
+        match &mut self.kind {
+            DeviceKind::VirtioBlk(_) => None,
+            DeviceKind::VirtioNet(net) => Some(&mut net.port),
+            DeviceKind::Tap(tap) => Some(&mut tap.port),
         }
     }
 }

@@ -37,6 +37,10 @@ const BURSTS_PER_SECOND: u64 = 100;
 const SMALLEST_PACKET_BURST: u64 = 64;
 /// and no fewer bytes than two frames that still have to be cut into segments.
 const DEFAULT_BYTE_BURST: u64 = 128 << 10;
+/// The most entries of tables: together they have numbers of 23 bits.
+const MOST_ENDPOINTS: u32 = 8_000_000;
+const MOST_ROUTES: u32 = 4_000_000;
+const MOST_HOSTS: u32 = 65_536;
 /// What stands in for a VNI that was reported as missing or wrong: one that no network can have.
 pub(super) const STAND_IN_VNI: Vni = Vni(0);
 
@@ -70,6 +74,18 @@ pub(in crate::config) fn underlay(reader: Reader<'_>) -> Underlay {
     underlay
 }
 
+/// `node.tables`
+pub(in crate::config) fn tables(reader: Reader<'_>) -> TableSizes {
+    let default = TableSizes::default();
+    let tables = TableSizes {
+        endpoints: reader.integer("endpoints", 1..=MOST_ENDPOINTS).unwrap_or(default.endpoints),
+        routes: reader.integer("routes", 1..=MOST_ROUTES).unwrap_or(default.routes),
+        hosts: reader.integer("hosts", 1..=MOST_HOSTS).unwrap_or(default.hosts),
+    };
+    reader.finish();
+    tables
+}
+
 /// `[[network]]`
 pub(in crate::config) fn network(reader: Reader<'_>) -> Network {
     let name = name(&reader, "acme-vpc");
@@ -89,6 +105,7 @@ pub(in crate::config) fn network(reader: Reader<'_>) -> Network {
         gateway: gateways(&cidr, written),
         cidr,
         mtu: reader.integer("mtu", SMALLEST_MTU..=LARGEST_MTU),
+        transit: reader.boolean("transit").unwrap_or(false),
         dns: addresses(&reader, "dns").unwrap_or_default(),
         endpoints: reader.tables("endpoint", &schema::ENDPOINT).into_iter().map(endpoint).collect(),
         security_groups: policy::security_groups(&reader),

@@ -14,7 +14,12 @@ use crate::status::{NetworkStatus, PortCounts, PortStatus, UnderlayAbsence, Unde
 pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
     let status = |network: &config::Network| {
         let mtu = networks.mtu(&network.name).unwrap_or_default();
-        NetworkStatus::new(network, mtu, networks.ports_of(&network.name))
+        let entries = networks.entries(&network.name);
+        NetworkStatus {
+            loaded_endpoints: entries.endpoints,
+            loaded_routes: entries.routes,
+            ..NetworkStatus::new(network, mtu, networks.ports_of(&network.name))
+        }
     };
     networks.iter().map(status).collect()
 }

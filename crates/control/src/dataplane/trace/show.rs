@@ -16,7 +16,7 @@ use softdpu_vpc::pcapng::{self, Direction, EnhancedPacket, Interface, Statistics
 use softdpu_vpc::{Checksum, SegmentationKind};
 
 use super::socket::{Connection, Received};
-use crate::api::PacketTrace;
+use crate::api::{IDENTIFIER, PacketTrace};
 
 /// Bytes that are made ready before the client has taken those before.
 const AHEAD: usize = 1 << 20;
@@ -199,6 +199,11 @@ fn comments(frame: &Captured) -> Vec<String> {
         comments.push(format!("left to do: {kind} segments of {} bytes{inner}", cut.size));
     } else if matches!(frame.checksum, Checksum::Partial { .. }) {
         comments.push(format!("left to do: checksum{inner}"));
+    }
+    if let Some(path) = &frame.path {
+        let (core, number) = path.identifier;
+        comments.push(format!("{IDENTIFIER}{core}.{number}"));
+        comments.extend(path.steps.iter().map(|(time, step)| format!("+{time} ns | {step}")));
     }
     comments
 }

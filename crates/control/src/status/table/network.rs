@@ -17,7 +17,7 @@ pub fn network_table(networks: &[NetworkStatus]) -> String {
             network.vni.to_string(),
             network.mtu.to_string(),
             network.ports.to_string(),
-            network.remote_endpoints.to_string(),
+            (u64::from(network.remote_endpoints) + network.loaded_endpoints).to_string(),
             network.subnets.join(" "),
         ]
     });

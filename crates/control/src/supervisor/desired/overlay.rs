@@ -6,7 +6,8 @@ use std::net::IpAddr;
 use serde::{Deserialize, Serialize};
 
 use super::{Change, EndpointChange, add_device, grow};
-use crate::config::{Bytes, Device, Endpoint, Network, PolicyChange, Site, TenantChange, Volume};
+use crate::api::NetworkEntries;
+use crate::config::{Bytes, Device, DeviceChange, Endpoint, Network, PolicyChange, Site, TenantChange, Volume};
 
 /// The format. Members may be added that are left out where they are empty.
 pub(super) const FORMAT: u32 = 1;
@@ -33,6 +34,24 @@ pub(super) struct Overlay {
     policies: BTreeMap<String, PolicyChange>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     tenants: BTreeMap<String, TenantChange>,
+    /// What devices of the site file were put into.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    memberships: BTreeMap<String, DeviceChange>,
+    /// What was loaded by file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) loaded: Option<LoadedFile>,
+}
+
+/// Entries that were loaded by file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LoadedFile {
+    /// The copy of the file, in the state directory.
+    pub(super) file: String,
+    /// How many guests are in it.
+    pub(super) endpoints: u64,
+    /// By network, and which networks.
+    networks: BTreeMap<String, NetworkEntries>,
 }
 
 /// What was changed of a network's guests on other hosts.
@@ -67,14 +86,26 @@ impl Default for Overlay {
             removed_networks: BTreeSet::new(),
             endpoints: BTreeMap::new(),
             policies: BTreeMap::new(),
+            memberships: BTreeMap::new(),
+            loaded: None,
             tenants: BTreeMap::new(),
         }
     }
 }
 
 impl Overlay {
+    /// What is loaded of a network.
+    pub(super) fn loaded_of(&self, network: &str) -> Option<&NetworkEntries> {
+        self.loaded.as_ref()?.networks.get(network)
+    }
+
     pub(super) fn lay_over(&self, site: &mut Site) {
         site.devices.retain(|device| !self.removed_devices.contains(&device.name));
+        for device in &mut site.devices {
+            if let (Some(change), Some(port)) = (self.memberships.get(&device.name), device.port_mut()) {
+                change.apply(port);
+            }
+        }
         site.volumes.retain(|volume| !self.removed_volumes.contains(&volume.name));
         site.volumes.extend(self.volumes.values().cloned());
         for (name, size) in &self.grown {
@@ -118,7 +149,19 @@ impl Overlay {
             Change::DeviceAdd(device) => {
                 self.devices.insert(device.name.clone(), device);
             }
+            Change::DeviceSet(change) => match self.devices.get_mut(&change.name) {
+                Some(made) => {
+                    if let Some(port) = made.port_mut() {
+                        change.apply(port);
+                    }
+                }
+                None => match self.memberships.get_mut(&change.name) {
+                    Some(before) => before.then(change),
+                    None => drop(self.memberships.insert(change.name.clone(), change)),
+                },
+            },
             Change::DeviceRemove { name } => {
+                self.memberships.remove(&name);
                 if self.devices.remove(&name).is_none() {
                     self.removed_devices.insert(name);
                 }
@@ -147,6 +190,12 @@ impl Overlay {
                 Some(made) => made.change_policy(&change),
                 None => drop(self.policies.insert(change.network.clone(), change)),
             },
+            Change::NetworkLoad(load) => {
+                let (file, endpoints, networks) =
+                    (load.copy.unwrap_or_default(), load.found.endpoints, load.found.networks);
+                // Nothing is what there is without a file.
+                self.loaded = (!networks.is_empty()).then_some(LoadedFile { file, endpoints, networks });
+            }
             Change::TenantSet(change) => match self.tenants.get_mut(&change.name) {
                 Some(before) => before.then(change),
                 None => drop(self.tenants.insert(change.name.clone(), change)),

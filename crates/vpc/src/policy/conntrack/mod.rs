@@ -22,6 +22,7 @@ mod config;
 mod entry;
 mod key;
 mod lists;
+mod peek;
 mod reason;
 mod subject;
 mod table;
@@ -37,9 +38,9 @@ pub use config::{Config, Ended, Handle, Look, Opening, Stats, Tracked};
 use entry::{Entry, Life, Standing};
 pub use key::{Direction, Key};
 use lists::Lists;
+pub use peek::Peek;
 pub use reason::{End, Refused};
 pub use subject::{Content, Segment, Subject};
-use tcp::Tcp;
 pub use tcp::{TcpHeader, TcpState};
 pub use timeouts::Timeouts;
 use wheel::{Turn, Wheel};
@@ -121,14 +122,7 @@ impl Conntrack {
                 return Ok(Look::Known(tracked));
             }
         }
-        let opens = match segment.content {
-            Content::Tcp(header) => Tcp::open(&header, self.config.pickup).map(Life::Tcp),
-            Content::Udp => Ok(Life::Udp),
-            Content::Echo { is_request: true } => Ok(Life::Echo),
-            Content::Echo { is_request: false } => Err(Refused::NoConnection),
-            Content::Other => Ok(Life::Other),
-        };
-        match opens {
+        match self.life(&segment.content) {
             Ok(life) => Ok(Look::New(Opening { segment: *segment, life, bucket })),
             Err(refused) => Err(self.refuse(refused)),
         }

@@ -141,6 +141,6 @@ impl Conntrack {
 }
 
 /// Of a network's connections.
-fn list(network: u32, standing: Standing) -> usize {
+pub(super) fn list(network: u32, standing: Standing) -> usize {
     network as usize * 2 + standing as usize
 }

@@ -105,7 +105,7 @@ name = "n"
 vni = 7
 cdir = "10.0.0.0/8"
 cidr = "10.0.0.0/8""#,
-        r#"13:1: unknown key in [[network]]: found `cdir`, expected `name`, `tenant`, `vni`, `cidr`, `gateway`, `mtu`, `dns`, `endpoint`, `security-group` or `acl` (did you mean `cidr`?)"#,
+        r#"13:1: unknown key in [[network]]: found `cdir`, expected `name`, `tenant`, `vni`, `cidr`, `gateway`, `mtu`, `transit`, `dns`, `endpoint`, `security-group` or `acl` (did you mean `cidr`?)"#,
     ),
     (
         r#"[[network]]

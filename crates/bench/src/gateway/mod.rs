@@ -1,0 +1,280 @@
+//! Losses and round trips through softdpu as a gateway (Zephyrus §5.1, figure 7): an open loop at a rate, a far end that swaps
+//! the five-tuple, with the flow tier and without it.
+//!
+//! ```text
+//!  Near ── numbered frames, at a rate ──▶ ┌─────────┐ ──▶ Far
+//!     ◀── round trips, by number ──────── │ softdpu │ ◀── five-tuple swapped
+//!                                         └─────────┘
+//! ```
+//!
+//! Both ends are guests' drivers over vhost-user, on one CPU. A frame that finds the sender's queue full is lost, as is one
+//! whose answer does not come. A sender that was itself held up, by another process on its CPU, does not catch up: it would measure the burst.
+
+mod ends;
+mod report;
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use softdpu_sys::clock;
+use thiserror::Error;
+
+use self::ends::{Far, Near};
+use crate::front_end::FrontEndError;
+use crate::net::port::{Options, Port};
+use crate::net::subject::{A, B};
+use crate::process::Server;
+use crate::scratch::Folder;
+use crate::side_by_side::{on_cpu, patiently};
+use crate::subject::quoted;
+use crate::{Format, SetupError};
+
+pub use report::Report;
+
+/// Descriptors of a queue: the most there are by default.
+const QUEUE: u16 = 1024;
+/// Frames handled before the other end gets its turn.
+const BATCH: usize = 32;
+/// Frames that a sender catches up at the most.
+const BEHIND: u64 = 64;
+/// How long an answer may take.
+const SILENCE: u64 = 200_000_000;
+/// The longest round trip that is told apart, nanoseconds.
+const LONGEST: u64 = 1_000_000_000;
+/// Where the search for a rate begins, frames a second, and what it does not go below.
+const FIRST: f64 = 20_000.0;
+const LEAST: f64 = 500.0;
+/// Steps between a rate without losses and one with.
+const STEPS: u32 = 5;
+/// The share of the highest rate without losses at which is measured.
+const SHARE: f64 = 0.8;
+/// Numbers of frames whose times are known: more than can be on their way.
+const TIMES: usize = 1 << 16;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// softdpu.
+    pub program: PathBuf,
+    /// Frames of a measurement.
+    pub packets: u64,
+    /// Flows they belong to.
+    pub flows: u16,
+    /// Frames of a step of the search for a rate.
+    pub probe: u64,
+    /// CPU of both ends.
+    pub client_cpu: usize,
+    /// CPU of the server.
+    pub server_cpu: usize,
+}
+
+/// What came of frames at a rate.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Frames a second that were to be sent.
+    pub rate: f64,
+    /// Frames that were.
+    pub sent: u64,
+    /// Those without an answer.
+    pub lost: u64,
+    /// Round trips, nanoseconds.
+    pub round_trips: Histogram<u64>,
+    /// How often the sender was held up.
+    pub held_up: u64,
+}
+
+/// Why a measurement ended early.
+#[derive(Debug, Error)]
+pub enum GatewayError {
+    /// A front end.
+    #[error(transparent)]
+    FrontEnd(#[from] FrontEndError),
+    /// Something else arrived.
+    #[error("a frame arrived that is no answer to one that was sent")]
+    Strange,
+    /// Nothing does without losses.
+    #[error("frames are lost at {0} a second")]
+    Lossy(f64),
+    /// Not possible here.
+    #[error("{0}")]
+    Setup(String),
+}
+
+/// softdpu with the two ends' interfaces, and the ends.
+struct Bench {
+    a: Port,
+    b: Port,
+    near: Near,
+    far: Far,
+    sequence: u64,
+    times: Vec<u64>,
+    _server: Server,
+    _folder: Folder,
+}
+
+/// Searches the highest rate without losses with the flow tier, and sends at a share of it with it and without.
+///
+/// # Errors
+/// [`SetupError`].
+pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report, SetupError> {
+    let failed = |case: &'static str| {
+        move |source: GatewayError| SetupError::Load {
+            subject: "softdpu".into(),
+            case: case.into(),
+            source: Box::new(source),
+        }
+    };
+    let mut with = Bench::start(plan, true)?;
+    progress("the highest rate without losses, with the flow tier");
+    let highest =
+        on_cpu(plan.client_cpu, GatewayError::Setup, || with.highest(plan.probe)).map_err(failed("search"))?;
+    let rate = highest * SHARE;
+    progress("losses with the flow tier");
+    let cached = on_cpu(plan.client_cpu, GatewayError::Setup, || with.trial(rate, plan.packets));
+    let cached = cached.map_err(failed("with the flow tier"))?;
+    drop(with);
+    let mut without = Bench::start(plan, false)?;
+    progress("the highest rate without losses, without the flow tier");
+    let other =
+        on_cpu(plan.client_cpu, GatewayError::Setup, || without.highest(plan.probe)).map_err(failed("search"))?;
+    progress("losses without the flow tier");
+    let decided = on_cpu(plan.client_cpu, GatewayError::Setup, || without.trial(rate, plan.packets));
+    let decided = decided.map_err(failed("without the flow tier"))?;
+    Ok(Report { flows: plan.flows, with: (highest, cached), without: (other, decided) })
+}
+
+impl Bench {
+    fn start(plan: &Plan, flow_tier: bool) -> Result<Bench, SetupError> {
+        let folder = Folder::new().map_err(|error| SetupError::Folder(error.to_string()))?;
+        let sockets = ["a.sock", "b.sock"].map(|name| folder.path().join(name));
+        let site = folder.path().join("site.toml");
+        std::fs::write(&site, self::site(plan.server_cpu, flow_tier, &sockets))
+            .map_err(|error| SetupError::Folder(format!("{}: {error}", site.display())))?;
+        let mut server = Server::start("softdpu", &plan.program, ["run", "site.toml"], folder.path(), None)?;
+        server.until("its sockets", || sockets.iter().all(|socket| socket.exists()).then_some(()))?;
+        let options = Options {
+            queue_size: QUEUE,
+            format: Format::Split,
+            required: Vec::new(),
+            memory: ends::memory(QUEUE),
+            timeout: Duration::from_secs(5),
+            status: false,
+        };
+        let connect = |at: usize| patiently(|| Port::connect(&sockets[at], &options));
+        let ends = || -> Result<_, FrontEndError> {
+            let (mut a, mut b) = (connect(0)?, connect(1)?);
+            let (near, far) = (Near::new(&mut a, QUEUE, plan.flows, A, B)?, Far::new(&mut b, QUEUE)?);
+            Ok((a, b, near, far))
+        };
+        let (mut a, mut b, near, far) = ends().map_err(|source| SetupError::Load {
+            subject: "softdpu".into(),
+            case: "setting up".into(),
+            source: Box::new(source),
+        })?;
+        // The server may have looked at the empty queues already, and gone to sleep.
+        for port in [&mut a, &mut b] {
+            port.transmit.kick();
+            port.receive.kick();
+        }
+        Ok(Bench { a, b, near, far, sequence: 0, times: vec![0; TIMES], _server: server, _folder: folder })
+    }
+
+    /// The highest rate at which `packets` frames were answered, all of them.
+    fn highest(&mut self, packets: u64) -> Result<f64, GatewayError> {
+        self.trial(FIRST, packets.min(10_000))?;
+        let (mut good, mut bad) = (FIRST, f64::INFINITY);
+        while self.trial(good, packets)?.lost > 0 {
+            (good, bad) = (good / 2.0, good);
+            if good < LEAST {
+                return Err(GatewayError::Lossy(good));
+            }
+        }
+        while bad.is_infinite() {
+            let rate = good * 2.0;
+            let outcome = self.trial(rate, packets)?;
+            // Where the sender itself is what is slow, there is nothing more to be found.
+            if outcome.lost > 0 || outcome.held_up * BEHIND > outcome.sent / 20 {
+                bad = rate;
+            } else {
+                good = rate;
+            }
+        }
+        for _ in 0..STEPS {
+            let rate = (good + bad) / 2.0;
+            let outcome = self.trial(rate, packets)?;
+            if outcome.lost > 0 || outcome.held_up * BEHIND > outcome.sent / 20 { bad = rate } else { good = rate }
+        }
+        Ok(good)
+    }
+
+    /// Sends `packets` frames, `rate` a second, and waits for their answers.
+    fn trial(&mut self, rate: f64, packets: u64) -> Result<Outcome, GatewayError> {
+        let histogram = Histogram::new_with_bounds(1, LONGEST, 3);
+        let mut round_trips = histogram.map_err(|error| GatewayError::Setup(error.to_string()))?;
+        let (first, gap) = (self.sequence, 1e9 / rate);
+        let (mut due, mut answered, mut refused, mut held_up) = (0, 0, 0, 0);
+        let mut start = clock::now() as f64;
+        let mut last = clock::now();
+        let mut strange = false;
+        loop {
+            let now = clock::now();
+            let mut late = (((now as f64 - start) / gap) as u64).min(packets).saturating_sub(due);
+            if late > BEHIND {
+                start += (late - BEHIND) as f64 * gap;
+                (late, held_up) = (BEHIND, held_up + 1);
+            }
+            for _ in 0..late {
+                self.times[self.sequence as usize % TIMES] = now;
+                if self.near.send(&mut self.a, self.sequence) {
+                    self.sequence += 1;
+                } else {
+                    refused += 1;
+                }
+                due += 1;
+            }
+            if late > 0 {
+                self.a.transmit.publish();
+                last = now;
+            }
+            self.far.answer(&mut self.b, BATCH);
+            let (times, next) = (&self.times, self.sequence);
+            let taken = self.near.take(&mut self.a, BATCH, |sequence| match sequence {
+                Some(sequence) if (first..next).contains(&sequence) => {
+                    round_trips.saturating_record(now.saturating_sub(times[sequence as usize % TIMES]).max(1));
+                    answered += 1;
+                }
+                // An answer to a trial before this one, which has counted it as lost.
+                Some(sequence) if sequence < first => {}
+                _ => strange = true,
+            });
+            if strange {
+                return Err(GatewayError::Strange);
+            }
+            if taken > 0 {
+                last = now;
+            }
+            if due == packets && (answered + refused == packets || now.saturating_sub(last) > SILENCE) {
+                let lost = packets.saturating_sub(answered);
+                return Ok(Outcome { rate, sent: packets, lost, round_trips, held_up });
+            }
+        }
+    }
+}
+
+fn site(cpu: usize, flow_tier: bool, sockets: &[PathBuf]) -> String {
+    // Writing to a String cannot fail.
+    let mut site = format!("[node]\ndataplane = {{ cores = [{cpu}] }}\nrun-directory = \"run\"\n");
+    let _ = writeln!(site, "flow-tier = {flow_tier}\nlog = {{ level = \"warn\" }}\n");
+    site.push_str("[[network]]\nname = \"bench\"\nvni = 5001\ncidr = \"10.0.0.0/24\"\n");
+    for ((name, station), socket) in [("a", A), ("b", B)].iter().zip(sockets) {
+        let (address, mac, socket) = (station.address, station.mac_text(), quoted(socket));
+        let _ = write!(
+            site,
+            "\n[[device]]\nname = \"{name}\"\ndomain = \"guest-{name}\"\nvirtio-net = {{ network = \"bench\", address = \
+             \"{address}\", mac = \"{mac}\", queue-size = {QUEUE}, socket = {socket} }}\n",
+        );
+    }
+    site
+}

@@ -1,0 +1,346 @@
+//! Entries that are loaded by file, millions at once: which guest is on which node, and which prefixes are behind which node
+//! (Zephyrus §4.2: VM-to-node and route tables).
+//!
+//! They are built once, by a [`Loading`], and shared by all [`Tables`](super::Tables) that are built while they are in force: a change of
+//! something else costs nothing for them. What the rest of a spec says wins over them, so that a guest can move without
+//! another load.
+//!
+//! ```text
+//!   (network, address) ──► entry: MAC address, node ──┐
+//!   (network, prefix)  ──► entry: gateway, node     ──┴──► next hop, put together when it is looked up
+//! ```
+//!
+//! Entries have numbers of next hops from [`FIRST`] on. Flows that use them are told apart by the version of their network's routes,
+//! which follows the load that is in force.
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use thiserror::Error;
+
+use super::build::{host, station};
+use super::error::Problem;
+use super::{Exact, Key, NONE, Owner, Prefixes};
+use crate::packet::Mac;
+use crate::spec::{NetworkSpec, Prefix, TableCapacity};
+
+/// The first number of a next hop that is a loaded entry's.
+pub(super) const FIRST: u32 = 1 << 23;
+
+/// Loads are numbered through in the process.
+static LOADS: AtomicU64 = AtomicU64::new(1);
+
+/// An entry that cannot be loaded.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[error("{problem}")]
+pub struct LoadError {
+    /// The entry's line.
+    pub line: u32,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// How many entries are loaded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadCounts {
+    /// Guests on other nodes.
+    pub endpoints: usize,
+    /// Routes.
+    pub routes: usize,
+    /// Nodes that entries lead to.
+    pub hosts: usize,
+}
+
+/// A route's owner with the length of its prefix, by which it is compared with routes from elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Routed {
+    pub owner: Owner,
+    pub length: u8,
+}
+
+/// The next hop of an entry.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    /// None: the network's gateway, for what is behind a route.
+    pub mac: Option<Mac>,
+    /// The network's number among those that have entries.
+    pub network: u32,
+    /// The node's number.
+    pub host: u32,
+}
+
+/// Entries in force.
+pub struct Loaded {
+    version: u64,
+    /// Names of networks that have entries, with what is counted of them.
+    networks: Box<[(String, LoadCounts)]>,
+    targets: Box<[Target]>,
+    addresses: Exact<Owner>,
+    routes: Prefixes<Routed>,
+    hosts: Box<[IpAddr]>,
+    /// Which network has something at which node.
+    members: Box<[(u32, u32)]>,
+    counts: LoadCounts,
+}
+
+impl std::fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loaded").field("version", &self.version).field("counts", &self.counts).finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for Loaded {
+    fn eq(&self, other: &Loaded) -> bool {
+        self.version == other.version
+    }
+}
+
+impl Eq for Loaded {}
+
+impl Loaded {
+    /// How many there are in all.
+    pub fn counts(&self) -> LoadCounts {
+        self.counts
+    }
+
+    /// Networks that have entries, by name, and how many.
+    pub fn networks(&self) -> impl Iterator<Item = (&str, LoadCounts)> {
+        self.networks.iter().map(|(name, counts)| (name.as_str(), *counts))
+    }
+
+    /// The nodes that entries lead to.
+    pub fn hosts(&self) -> &[IpAddr] {
+        &self.hosts
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.version
+    }
+
+    pub(super) fn members(&self) -> &[(u32, u32)] {
+        &self.members
+    }
+
+    #[inline]
+    pub(super) fn target(&self, number: u32) -> Option<&Target> {
+        self.targets.get(number.checked_sub(FIRST)? as usize)
+    }
+
+    /// The owner of an address; its subnet's number is among its network's.
+    #[inline]
+    pub(super) fn owner(&self, network: u32, address: IpAddr) -> Option<Owner> {
+        // Whoever has no entries has no number that would be in a key.
+        self.networks.get(network as usize)?;
+        self.addresses.get(&Key::address(network, address))
+    }
+
+    #[inline]
+    pub(super) fn route(&self, network: u32, address: IpAddr) -> Option<Routed> {
+        self.routes.longest(network, address)
+    }
+}
+
+struct Known<'a> {
+    spec: &'a NetworkSpec,
+    /// Its number among those that have entries.
+    number: Option<u32>,
+}
+
+struct Guest {
+    network: u32,
+    address: IpAddr,
+    mac: Mac,
+    host: u32,
+    subnet: u32,
+    line: u32,
+}
+
+struct Route {
+    network: u32,
+    prefix: Prefix,
+    host: u32,
+    line: u32,
+}
+
+/// Entries that are being loaded. Nothing of them is in force before [`finish`](Self::finish) has found all of them right and they are
+/// in a [`Spec`](crate::spec::Spec).
+pub struct Loading<'a> {
+    capacity: TableCapacity,
+    /// Endpoints that there are beside them.
+    others: usize,
+    /// This node's tunnel end points.
+    own: &'a [IpAddr],
+    known: HashMap<&'a str, Known<'a>>,
+    names: Vec<&'a str>,
+    hosts: Vec<IpAddr>,
+    numbers: HashMap<IpAddr, u32>,
+    /// The last one that was looked up: entries often come sorted.
+    last: Option<(IpAddr, u32)>,
+    guests: Vec<Guest>,
+    routes: Vec<Route>,
+}
+
+impl<'a> Loading<'a> {
+    /// Begins to load entries of `networks`. `others` endpoints are in the tables already; `own` are this node's tunnel end points,
+    /// none while they are not known.
+    pub fn new(networks: &'a [NetworkSpec], own: &'a [IpAddr], capacity: TableCapacity, others: usize) -> Loading<'a> {
+        let known = networks.iter().map(|spec| (spec.name.as_str(), Known { spec, number: None })).collect();
+        Loading {
+            capacity,
+            others,
+            own,
+            known,
+            names: Vec::new(),
+            hosts: Vec::new(),
+            numbers: HashMap::new(),
+            last: None,
+            guests: Vec::new(),
+            routes: Vec::new(),
+        }
+    }
+
+    /// The guest with `address` and `mac` is on the node with the tunnel end point `host`. `line` is told where it turns out wrong.
+    ///
+    /// # Errors
+    /// [`Problem`] with it, or no room.
+    pub fn endpoint(&mut self, line: u32, network: &str, address: IpAddr, mac: Mac, at: IpAddr) -> Result<(), Problem> {
+        station(mac)?;
+        host(address)?;
+        let (spec, network) = self.network(network)?;
+        let subnet = spec.subnets.iter().position(|subnet| subnet.prefix.contains(address));
+        let subnet = subnet.ok_or(Problem::AddressOutside(address))?;
+        if spec.subnets[subnet].gateway == address {
+            return Err(Problem::AddressTaken(address));
+        }
+        let host = self.host(at)?;
+        if self.guests.len() + self.others >= self.capacity.endpoints {
+            return Err(Problem::Full { table: "endpoints", capacity: self.capacity.endpoints });
+        }
+        self.guests.push(Guest { network, address, mac, host, subnet: subnet as u32, line });
+        Ok(())
+    }
+
+    /// What has the `prefix` is behind the node with the tunnel end point `host`.
+    ///
+    /// # Errors
+    /// As of [`endpoint`](Self::endpoint).
+    pub fn route(&mut self, line: u32, network: &str, prefix: Prefix, host: IpAddr) -> Result<(), Problem> {
+        let (spec, network) = self.network(network)?;
+        if spec.subnets.iter().any(|subnet| subnet.prefix == prefix) {
+            return Err(Problem::RouteTaken(prefix));
+        }
+        let host = self.host(host)?;
+        if self.routes.len() >= self.capacity.routes {
+            return Err(Problem::Full { table: "routes", capacity: self.capacity.routes });
+        }
+        self.routes.push(Route { network, prefix, host, line });
+        Ok(())
+    }
+
+    fn network(&mut self, name: &str) -> Result<(&'a NetworkSpec, u32), Problem> {
+        let known = self.known.get_mut(name).ok_or_else(|| Problem::NoNetwork(name.to_owned()))?;
+        let number = *known.number.get_or_insert(self.names.len() as u32);
+        if number as usize == self.names.len() {
+            self.names.push(known.spec.name.as_str());
+        }
+        Ok((known.spec, number))
+    }
+
+    fn host(&mut self, address: IpAddr) -> Result<u32, Problem> {
+        if let Some((last, number)) = self.last
+            && last == address
+        {
+            return Ok(number);
+        }
+        let number = match self.numbers.get(&address) {
+            Some(number) => *number,
+            None => {
+                host(address)?;
+                if self.own.contains(&address) {
+                    return Err(Problem::OwnHost(address));
+                }
+                if !self.own.is_empty() && !self.own.iter().any(|own| own.is_ipv4() == address.is_ipv4()) {
+                    return Err(Problem::NoUnderlay(address));
+                }
+                if self.hosts.len() >= self.capacity.hosts {
+                    return Err(Problem::Full { table: "hosts", capacity: self.capacity.hosts });
+                }
+                self.hosts.push(address);
+                self.numbers.insert(address, self.hosts.len() as u32 - 1);
+                self.hosts.len() as u32 - 1
+            }
+        };
+        self.last = Some((address, number));
+        Ok(number)
+    }
+
+    /// The entries, if no two of them contradict each other.
+    ///
+    /// # Errors
+    /// [`LoadError`] with the line of the second of two.
+    pub fn finish(mut self) -> Result<Loaded, LoadError> {
+        self.guests.sort_unstable_by_key(|guest| (guest.network, guest.address, guest.line));
+        let twice = self.guests.windows(2).filter(|two| {
+            let [first, second] = two else { return false };
+            (first.network, first.address) == (second.network, second.address)
+        });
+        if let Some(guest) = twice.map(|two| &two[1]).min_by_key(|guest| guest.line) {
+            return Err(LoadError { line: guest.line, problem: Problem::AddressTaken(guest.address) });
+        }
+        self.routes.sort_unstable_by_key(|route| (route.network, route.prefix, route.line));
+        let twice = self.routes.windows(2).filter(|two| {
+            let [first, second] = two else { return false };
+            (first.network, first.prefix) == (second.network, second.prefix)
+        });
+        if let Some(route) = twice.map(|two| &two[1]).min_by_key(|route| route.line) {
+            return Err(LoadError { line: route.line, problem: Problem::RouteTaken(route.prefix) });
+        }
+        let mut networks: Vec<_> = self.names.iter().map(|name| ((*name).to_owned(), LoadCounts::default())).collect();
+        let mut members = BTreeSet::new();
+        for guest in &self.guests {
+            networks[guest.network as usize].1.endpoints += 1;
+            members.insert((guest.network, guest.host));
+        }
+        for route in &self.routes {
+            networks[route.network as usize].1.routes += 1;
+            members.insert((route.network, route.host));
+        }
+        let members: Box<[(u32, u32)]> = members.into_iter().collect();
+        for (network, _) in &members {
+            networks[*network as usize].1.hosts += 1;
+        }
+        let mut targets = Vec::with_capacity(self.guests.len() + members.len());
+        let mut addresses = Vec::with_capacity(self.guests.len());
+        for guest in &self.guests {
+            let hop = FIRST + targets.len() as u32;
+            addresses.push((Key::address(guest.network, guest.address), Owner { hop, subnet: guest.subnet }));
+            targets.push(Target { mac: Some(guest.mac), network: guest.network, host: guest.host });
+        }
+        // What is behind routes: a next hop for each network and node.
+        let first_way = targets.len();
+        targets.extend(members.iter().map(|&(network, host)| Target { mac: None, network, host }));
+        let routes: Vec<_> = self
+            .routes
+            .iter()
+            .map(|route| {
+                let way = members.partition_point(|member| *member < (route.network, route.host));
+                let owner = Owner { hop: FIRST + (first_way + way) as u32, subnet: NONE };
+                (route.network, route.prefix, Routed { owner, length: route.prefix.length() })
+            })
+            .collect();
+        let last = self.routes.last().map_or(0, |route| route.line);
+        let full = |full| LoadError { line: last, problem: Problem::Memory(full) };
+        let routes = Prefixes::build(networks.len(), &routes).map_err(full)?;
+        Ok(Loaded {
+            version: LOADS.fetch_add(1, Ordering::Relaxed),
+            addresses: Exact::build(&addresses, 0),
+            routes,
+            targets: targets.into(),
+            hosts: self.hosts.as_slice().into(),
+            members,
+            counts: LoadCounts { endpoints: self.guests.len(), routes: self.routes.len(), hosts: self.hosts.len() },
+            networks: networks.into(),
+        })
+    }
+}

@@ -1,0 +1,383 @@
+//! What is told of a packet's steps: from what the tiers found, in words. Only of packets that somebody watches.
+
+use super::path::{Names, Outcome, Step, Table, Tier, Version};
+use super::{Description, Subject};
+use crate::flow::{NONE, SOURCES, Seen};
+use crate::packet::{Packet, Parsed, parse};
+use crate::policy::acl::{Action, Decision};
+use crate::policy::connections::{Note, Passage};
+use crate::policy::group::{Admission, Way as Direction};
+use crate::software::policy::Found;
+use crate::switch::{Ask, Frame, Metadata, Stop};
+use crate::tables::{Attachment, Key, Stamp, Tables, Way};
+use crate::verdict::{DropReason, Reply, Verdict};
+
+/// What an object is called.
+fn object(tables: &Tables, stamp: Stamp) -> String {
+    let number = stamp.number() as u32;
+    if let Some(endpoint) = tables.endpoint(number) {
+        let network = tables.network(endpoint.network).map_or("?", |network| &network.name);
+        let address = endpoint.addresses.first().map(ToString::to_string).unwrap_or_default();
+        return format!("endpoint {address} of {network}");
+    }
+    tables.object_name(number).unwrap_or_else(|| format!("object {number}, which is no more"))
+}
+
+fn network(tables: &Tables, number: u32) -> &str {
+    tables.network(number).map_or("?", |network| &network.name)
+}
+
+/// What a stop of a packet comes to.
+fn stopped(stop: &Stop) -> (Outcome, String) {
+    match stop {
+        Stop::Drop(reason) => (Outcome::Drop, reason.word().to_owned()),
+        Stop::Ask(ask) => (Outcome::Ask, asked(*ask)),
+    }
+}
+
+fn asked(ask: Ask) -> String {
+    match ask {
+        Ask::Arp => "an ARP request".to_owned(),
+        Ask::Neighbor => "a neighbour solicitation".to_owned(),
+        Ask::Router => "a router solicitation".to_owned(),
+        Ask::Dhcp4 => "DHCP".to_owned(),
+        Ask::Dhcp6 => "DHCPv6".to_owned(),
+        Ask::Echo => "an echo to the gateway".to_owned(),
+        Ask::NoPort => "nothing listens at the gateway's port".to_owned(),
+        Ask::NoRoute => "no route: the sender is told".to_owned(),
+        Ask::HopLimit => "the hop limit is used up: the sender is told".to_owned(),
+        Ask::PathMtu(mtu) => format!("longer than the {mtu} bytes of the path: the sender is told"),
+        Ask::Fragment(mtu) => format!("longer than the {mtu} bytes of the path: it goes on in fragments"),
+    }
+}
+
+/// The frame at ingress.
+pub(crate) fn ingress(tables: &Tables, packet: &Packet, names: Names<'_>) -> Step {
+    let subject = Subject::at(tables, packet.port, packet.head.bytes(), packet.len());
+    let found = format!("{} bytes, {}", packet.len(), Description(subject));
+    Step::new(Tier::Before, Table::Frame, Outcome::Pass, names(packet.port), found)
+}
+
+/// The look-up in the flow tier that found nothing, or for which there was nothing to look up.
+pub(crate) fn no_flow(packet: &Packet, seen: Option<&Seen>, names: Names<'_>) -> Step {
+    match seen {
+        Some(_) => Step::new(Tier::Flow, Table::Flows, Outcome::Miss, flow_key(packet, names), ""),
+        None => Step::new(Tier::Flow, Table::Flows, Outcome::Pass, "", "not of a shape that flows are made of"),
+    }
+}
+
+/// The port, the source MAC address and the 5-tuple.
+fn flow_key(packet: &Packet, names: Names<'_>) -> String {
+    let parsed = parse(packet.head.bytes(), packet.len()).ok();
+    let Some((parsed, ip)) = parsed.as_ref().and_then(|parsed| Some((parsed, parsed.ip()?))) else {
+        return names(packet.port);
+    };
+    let (from, to) = ip.ports().unwrap_or_default();
+    let (source, destination) = (ip.source, ip.destination);
+    format!("{} {} {source}.{from} > {destination}.{to} {}", names(packet.port), parsed.source, ip.protocol)
+}
+
+/// A flow that was found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    pub sources: [Stamp; SOURCES],
+    pub hop: u32,
+    pub is_stale: bool,
+    /// It was compared with tables that are new to it.
+    pub is_compared: bool,
+}
+
+/// The look-up in the flow tier that found a flow.
+pub(crate) fn flow(tables: &Tables, packet: &Packet, known: &Known, names: Names<'_>) -> Step {
+    let Known { sources, hop, is_stale, is_compared } = known;
+    let (outcome, found) = match (is_stale, is_compared) {
+        (true, _) => (Outcome::Stale, "computed from what has changed".to_owned()),
+        (false, true) => {
+            (Outcome::Hit, format!("next hop {hop}; compared with new tables: nothing that it uses changed"))
+        }
+        (false, false) => (Outcome::Hit, format!("next hop {hop}")),
+    };
+    let step = Step::new(Tier::Flow, Table::Flows, outcome, flow_key(packet, names), found);
+    step.with(versions(tables, sources))
+}
+
+fn versions(tables: &Tables, sources: &[Stamp; SOURCES]) -> Vec<Version> {
+    let mut all: Vec<Stamp> = sources.iter().copied().filter(|stamp| *stamp != Stamp::default()).collect();
+    all.dedup();
+    let version = |stamp: Stamp| Version {
+        object: object(tables, stamp),
+        stored: stamp.version(),
+        current: tables.stamp(stamp.number() as u32).version(),
+    };
+    all.into_iter().map(version).collect()
+}
+
+/// A flow that was found does not decide this packet.
+pub(crate) fn not_by_flow() -> Step {
+    let found = "this packet needs a decision of its own";
+    Step::new(Tier::Flow, Table::Flows, Outcome::Pass, "", found)
+}
+
+/// Too many flows are stale.
+pub(crate) fn recomputing() -> Step {
+    let found = format!("{}: the flow's turn comes", DropReason::Recomputing);
+    Step::new(Tier::Flow, Table::Flows, Outcome::Drop, "", found)
+}
+
+/// What came in was classified, or not.
+pub(crate) fn classified(
+    tables: &Tables,
+    packet: &Packet,
+    result: Result<(&Frame, &Metadata), &Stop>,
+    names: Names<'_>,
+) -> Vec<Step> {
+    let at_port = match tables.attachment(packet.port) {
+        Attachment::Nothing => (Outcome::Miss, "nothing is there".to_owned()),
+        Attachment::Underlay => (Outcome::Hit, "the underlay".to_owned()),
+        Attachment::Endpoint(number) => (Outcome::Hit, object(tables, tables.stamp(number))),
+    };
+    let mut steps = vec![Step::new(Tier::Before, Table::Ports, at_port.0, names(packet.port), at_port.1)];
+    let is_tunnel = matches!(tables.attachment(packet.port), Attachment::Underlay);
+    let step = match result {
+        Err(stop) => {
+            let (outcome, found) = stopped(stop);
+            let table = if is_tunnel { Table::Tunnels } else { Table::Sources };
+            Step::new(Tier::Before, table, outcome, "", found)
+        }
+        Ok((frame, metadata)) => match metadata.tunnel() {
+            Some(tunnel) => {
+                let subject = Subject::at(tables, packet.port, packet.head.bytes(), packet.len());
+                let host = tables.tunnel(tunnel).map(|tunnel| tunnel.host.to_string()).unwrap_or_default();
+                let key = format!("VNI {} from {host}", subject.vni.unwrap_or_default());
+                let found = format!("network {}, tunnel {tunnel}", network(tables, metadata.network));
+                Step::new(Tier::Before, Table::Tunnels, Outcome::Hit, key, found)
+            }
+            None => {
+                let source = frame.parsed.ip().map(|ip| ip.source.to_string()).unwrap_or_default();
+                let key = format!("{source} {}", frame.parsed.source);
+                let found = format!("network {}, routing {}", network(tables, metadata.network), metadata.network);
+                Step::new(Tier::Before, Table::Sources, Outcome::Pass, key, found)
+            }
+        },
+    };
+    steps.push(step);
+    steps
+}
+
+/// Where it goes was found, or not.
+pub(crate) fn found(tables: &Tables, frame: &Frame, metadata: &Metadata, result: Result<&(), &Stop>) -> Vec<Step> {
+    let Some(ip) = frame.parsed.ip() else { return Vec::new() };
+    let key = format!("{} in {}", ip.destination, network(tables, metadata.network));
+    let exact = tables.addresses().get(&Key::address(metadata.network, ip.destination));
+    let owner = |hop: Option<u32>| match hop {
+        Some(hop) => format!("{}, next hop {hop}", object(tables, tables.stamp(hop))),
+        None => "the gateway".to_owned(),
+    };
+    let mut steps = vec![match exact {
+        Some(found) => Step::new(Tier::Before, Table::Addresses, Outcome::Hit, key.clone(), owner(found.hop())),
+        None => Step::new(Tier::Before, Table::Addresses, Outcome::Miss, key.clone(), ""),
+    }];
+    if exact.is_none() {
+        steps.push(match tables.route(metadata.network, ip.destination) {
+            Some(route) if route.hop().is_some() => {
+                Step::new(Tier::Before, Table::Routes, Outcome::Hit, key, owner(route.hop()))
+            }
+            Some(_) => Step::new(Tier::Before, Table::Routes, Outcome::Miss, key, "a subnet, where nobody has it"),
+            None => Step::new(Tier::Before, Table::Routes, Outcome::Miss, key, ""),
+        });
+    }
+    if let Err(stop) = result {
+        let (outcome, found) = stopped(stop);
+        steps.push(Step::new(Tier::Before, Table::Addresses, outcome, "", found));
+    }
+    steps
+}
+
+/// What policies found on the way to an answer.
+pub(crate) fn policy(tables: &Tables, found: &Found) -> Step {
+    match *found {
+        Found::Acl { endpoint, decision } => acl(tables, endpoint, decision),
+        Found::Connection(Note::Group { of, way, admission }) => group(tables, of, way, admission),
+        Found::Connection(Note::Known { is_reply, is_admitted }) => {
+            let direction = if is_reply { "a reply" } else { "of the side that opened it" };
+            let rules = if is_admitted { "" } else { "; the rules have changed since it began" };
+            let found = format!("{direction}{rules}");
+            Step::new(Tier::Software, Table::Connections, Outcome::Hit, "", found)
+        }
+        Found::Connection(Note::New) => {
+            let found = "the first packet of a connection";
+            Step::new(Tier::Software, Table::Connections, Outcome::Miss, "", found)
+        }
+        Found::Connection(Note::Untracked { is_related }) => {
+            let found = if is_related { "an error about a known connection" } else { "of no connection" };
+            let outcome = if is_related { Outcome::Hit } else { Outcome::Miss };
+            Step::new(Tier::Software, Table::Connections, outcome, "", found)
+        }
+    }
+}
+
+fn acl(tables: &Tables, number: u32, Decision { action, rule }: Decision) -> Step {
+    let name = tables.endpoint(number).and_then(|endpoint| endpoint.acl.as_deref()).unwrap_or("?");
+    let key = format!("{name} of {}", object(tables, tables.stamp(number)));
+    let (outcome, verb) = match action {
+        Action::Allow => (Outcome::Pass, "allows"),
+        Action::Deny => (Outcome::Drop, "denies"),
+    };
+    let found = match rule {
+        Some(rule) => format!("rule {} {verb} it", rule + 1),
+        None => format!("no rule matches: the default {verb} it"),
+    };
+    Step::new(Tier::Software, Table::Acls, outcome, key, found)
+}
+
+fn group(tables: &Tables, of: Stamp, way: Direction, admission: Admission) -> Step {
+    let endpoint = tables.endpoint(of.number() as u32);
+    let groups = endpoint.map(|endpoint| &endpoint.groups[..]).unwrap_or_default();
+    let name = |group: u32| {
+        let id = groups.get(group as usize).copied();
+        id.and_then(|id| tables.group_name(id)).unwrap_or("?").to_owned()
+    };
+    let way = match way {
+        Direction::Ingress => "ingress",
+        Direction::Egress => "egress",
+    };
+    let (outcome, found) = match admission {
+        Admission::Rule { group, rule } => {
+            (Outcome::Pass, format!("group {}, {way} rule {} allows it", name(group), rule + 1))
+        }
+        Admission::Unrestricted => (Outcome::Pass, format!("no group restricts {way}")),
+        Admission::Denied => {
+            let all: Vec<String> = (0..groups.len() as u32).map(name).collect();
+            (Outcome::Drop, format!("no {way} rule of {} allows it", all.join(", ")))
+        }
+    };
+    Step::new(Tier::Software, Table::SecurityGroups, outcome, object(tables, of), found)
+}
+
+/// What the software tier answered.
+pub(crate) fn asked_policies(result: Result<&Passage, &DropReason>) -> Option<Step> {
+    match result {
+        Ok(_) => None,
+        Err(reason) => Some(Step::new(Tier::Software, Table::Connections, Outcome::Drop, "", reason.word())),
+    }
+}
+
+/// The next hop, and whether the packet can go there.
+pub(crate) fn hop(tables: &Tables, number: u32, result: Result<(), &Stop>, names: Names<'_>) -> Vec<Step> {
+    let found = tables.hop(number).map(|hop| {
+        let way = match hop.way {
+            Way::Port(port) => names(port),
+            Way::Tunnel(tunnel) => match tables.tunnel(tunnel) {
+                Some(tunnel) if tunnel.resolved => format!("VXLAN {} to {}", hop.vni, tunnel.host),
+                Some(tunnel) => format!("VXLAN {} to {}, whose MAC address is not known", hop.vni, tunnel.host),
+                None => "no tunnel".to_owned(),
+            },
+        };
+        format!("{way}, {}, MTU {}", hop.mac, hop.mtu)
+    });
+    let outcome = if found.is_some() { Outcome::Hit } else { Outcome::Miss };
+    let mut steps = vec![Step::new(Tier::After, Table::Hops, outcome, number.to_string(), found.unwrap_or_default())];
+    if let Err(stop) = result {
+        let (outcome, found) = stopped(stop);
+        steps.push(Step::new(Tier::After, Table::Hops, outcome, "", found));
+    }
+    steps
+}
+
+/// A flow was kept, or could not be.
+pub(crate) fn kept(tables: &Tables, metadata: &Metadata, is_kept: bool) -> Step {
+    let (outcome, found) = match (is_kept, metadata.link().slot) {
+        (true, NONE) => (Outcome::Kept, format!("next hop {}", metadata.hop)),
+        (true, _) => (Outcome::Kept, format!("next hop {}, as long as its connection lives", metadata.hop)),
+        (false, _) => (Outcome::Miss, "the table is full".to_owned()),
+    };
+    Step::new(Tier::Flow, Table::Flows, outcome, "", found).with(versions(tables, &metadata.sources))
+}
+
+/// The packet is above its rate.
+pub(crate) fn policed(meter: u32) -> Step {
+    Step::new(Tier::After, Table::Meters, Outcome::Drop, meter.to_string(), DropReason::Policed.word())
+}
+
+/// The software tier is asked too often.
+pub(crate) fn limited(packet: &Packet, names: Names<'_>) -> Step {
+    let reason = DropReason::RateLimited.word();
+    Step::new(Tier::Software, Table::Limits, Outcome::Drop, names(packet.port), reason)
+}
+
+/// The packet leaves: what it was is in `before`.
+pub(crate) fn leaves(before: &Packet, frame_outer: usize, after: &Packet, verdict: &Verdict, names: Names<'_>) -> Step {
+    let (to, overhead) = match *verdict {
+        Verdict::Local { port, .. } => (names(port), 0),
+        Verdict::Underlay { port, overhead, .. } => (names(port), usize::from(overhead)),
+        Verdict::Software => {
+            return Step::new(Tier::Software, Table::Services, Outcome::Ask, "", "");
+        }
+        Verdict::Consumed => return Step::new(Tier::Software, Table::Services, Outcome::Done, "", ""),
+        Verdict::Drop(reason) => {
+            return Step::new(Tier::After, Table::Packet, Outcome::Drop, "", reason.word());
+        }
+    };
+    let mut changes = Vec::new();
+    if frame_outer > 0 {
+        changes.push("outer headers off".to_owned());
+    }
+    let inner = |packet: &Packet, outer: usize| {
+        let bytes = packet.head.bytes().get(outer..).unwrap_or_default().to_vec();
+        let parsed = parse(&bytes, packet.len().saturating_sub(outer)).ok();
+        (bytes, parsed)
+    };
+    let ((old, was), (new, is)) = (inner(before, frame_outer), inner(after, overhead));
+    if let (Some(was), Some(is)) = (was, is) {
+        rewritten(&was, &is, &mut changes);
+        let tail = |bytes: &[u8], parsed: &Parsed| {
+            let from = parsed.ip().map_or(0, |ip| usize::from(ip.transport));
+            let to = parsed.ip().map_or(0, |ip| ip.end as usize).min(bytes.len());
+            bytes.get(from..to).unwrap_or_default().to_vec()
+        };
+        if tail(&old, &was) != tail(&new, &is) {
+            changes.push("TCP MSS clamped".to_owned());
+        }
+    }
+    if overhead > 0 {
+        let subject = Subject::on_wire(after.head.bytes(), after.len(), 0);
+        let outer =
+            subject.packet.as_ref().and_then(Parsed::ip).map(|ip| format!("{} > {}", ip.source, ip.destination));
+        changes.push(format!("VXLAN headers {}", outer.unwrap_or_default()));
+    }
+    Step::new(Tier::After, Table::Packet, Outcome::Done, format!("to {to}"), changes.join(", "))
+}
+
+fn rewritten(was: &Parsed, is: &Parsed, changes: &mut Vec<String>) {
+    if (was.source, was.destination) != (is.source, is.destination) {
+        changes.push(format!("Ethernet {} > {}", is.source, is.destination));
+    }
+    if let (Some(was), Some(is)) = (was.ip(), is.ip()) {
+        if was.hop_limit != is.hop_limit {
+            changes.push(format!("hop limit {} to {}", was.hop_limit, is.hop_limit));
+        }
+        if was.traffic_class != is.traffic_class {
+            changes.push(format!("ECN {} to {}", was.traffic_class & 3, is.traffic_class & 3));
+        }
+    }
+}
+
+/// What the software tier did with a whole frame: `verdict`, and what it sends.
+pub fn served(tables: &Tables, verdict: &Verdict, replies: &[Reply], names: Names<'_>) -> Vec<Step> {
+    let answer = |reply: &Reply| {
+        let subject = Subject::at(tables, reply.port, &reply.frame, reply.frame.len());
+        let found = format!("{} bytes, {}", reply.frame.len(), Description(subject));
+        Step::new(Tier::Software, Table::Services, Outcome::Done, format!("to {}", names(reply.port)), found)
+    };
+    let mut steps: Vec<Step> = replies.iter().map(answer).collect();
+    match verdict {
+        Verdict::Drop(reason) => {
+            steps.push(Step::new(Tier::Software, Table::Services, Outcome::Drop, "", reason.word()));
+        }
+        _ if steps.is_empty() => {
+            steps.push(Step::new(Tier::Software, Table::Services, Outcome::Done, "", "nobody is answered"));
+        }
+        _ => {}
+    }
+    steps
+}

@@ -1,0 +1,104 @@
+//! What would become of a frame, without anything of it happening.
+
+use std::sync::Arc;
+
+use super::{Limit, Vpc};
+use crate::flow::{self};
+use crate::packet::{Checksum, Head, Packet};
+use crate::software;
+use crate::stats::Stats;
+use crate::trace::{Step, Watch, Watcher, narrate};
+use crate::verdict::{PortId, Reply, Verdict};
+
+/// What would become of a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// Its steps.
+    pub steps: Vec<Step>,
+    /// What would become of it: [`Consumed`](Verdict::Consumed) or dropped where the software tier has to see it.
+    pub verdict: Verdict,
+    /// The frame as it would leave.
+    pub frame: Vec<u8>,
+    /// What the software tier would send.
+    pub replies: Vec<Reply>,
+    /// The core has a flow of it.
+    pub is_flow: bool,
+}
+
+/// Takes the steps of one packet down.
+struct Scribe<'a> {
+    steps: Vec<Step>,
+    names: &'a dyn Fn(PortId) -> String,
+}
+
+impl Watch for Scribe<'_> {
+    fn identifier(&self, _at: usize) -> u32 {
+        1
+    }
+
+    fn step(&mut self, _at: usize, step: Step) {
+        self.steps.push(step);
+    }
+
+    fn port(&self, port: PortId) -> String {
+        (self.names)(port)
+    }
+}
+
+impl Vpc {
+    /// What would become of `frame` if it came in by `port` at `now`, nanoseconds on the clock of [`forward`](Self::forward), as
+    /// the first packet of a batch. It goes through the code of `forward` on a copy of what that would change: no flow is kept,
+    /// no connection begins or goes on, nothing is counted. `names` tells what people call a port.
+    pub fn explain(&self, now: u64, port: PortId, frame: &[u8], names: &dyn Fn(PortId) -> String) -> Explanation {
+        let head = Head::of(frame);
+        let tail = (frame.len() - head.len()) as u32;
+        let packet = Packet { head, tail, checksum: Checksum::Complete, segmentation: None, port };
+        self.explain_packet(now, packet, frame, names)
+    }
+
+    /// Does the same for a packet whose whole frame is `frame`.
+    pub fn explain_packet(
+        &self,
+        now: u64,
+        mut packet: Packet,
+        frame: &[u8],
+        names: &dyn Fn(PortId) -> String,
+    ) -> Explanation {
+        let as_it_came = packet.clone();
+        let mut copy = self.rehearsal(&packet);
+        let is_flow = copy.flows() > 0;
+        let mut scribe = Scribe { steps: Vec::new(), names };
+        let mut verdicts = Vec::with_capacity(1);
+        copy.run(now, std::slice::from_mut(&mut packet), &mut verdicts, &mut Watcher::<true>(&mut scribe));
+        let mut verdict = verdicts.first().copied().unwrap_or(Verdict::Consumed);
+        let mut replies = Vec::new();
+        if verdict == Verdict::Software {
+            verdict = software::serve(&copy.tables, &as_it_came, frame, copy.id.wrapping_add(1), &mut replies);
+            scribe.steps.extend(narrate::served(&copy.tables, &verdict, &replies, names));
+        }
+        let mut leaves = packet.head.bytes().to_vec();
+        leaves.extend(frame.get(as_it_came.head.len()..).unwrap_or_default().iter().take(packet.tail as usize));
+        Explanation { steps: scribe.steps, verdict, frame: leaves, replies, is_flow }
+    }
+
+    /// A copy of all that a packet's way could change, without other packets' flows. Connections are the node's: the copy only
+    /// looks at them.
+    fn rehearsal(&self, packet: &Packet) -> Vpc {
+        let services = self.tables.services();
+        Vpc {
+            tables: Arc::clone(&self.tables),
+            limit: Limit::new(services.rate, services.burst),
+            buckets: self.buckets.clone(),
+            schedules: Vec::new(),
+            look: 0,
+            stats: Stats::default(),
+            flows: self.flows.sample(flow::see(packet).map(|seen| seen.key).as_ref()),
+            seen: Vec::new(),
+            stages: Vec::new(),
+            stale: Vec::new(),
+            turn: 0,
+            meters: self.meters.clone(),
+            id: self.id,
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What is explained of a packet is what becomes of it, and explaining changes nothing.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::streams::{PAUSE, Sent, Step, site, steps};
+use common::*;
+use proptest::prelude::*;
+use softdpu_vpc::spec::ConnectionLimit;
+use softdpu_vpc::trace::{Outcome, Step as Told, Table, Tier, Watch};
+use softdpu_vpc::{Explanation, Meter, Packet, PortId, Reply, Tables, Verdict, Vpc};
+
+/// Watches one packet.
+#[derive(Default)]
+struct Watched(Vec<Told>);
+
+impl Watch for Watched {
+    fn identifier(&self, at: usize) -> u32 {
+        u32::from(at == 0)
+    }
+
+    fn step(&mut self, _at: usize, step: Told) {
+        self.0.push(step);
+    }
+}
+
+fn names(port: PortId) -> String {
+    format!("port {}", port.0)
+}
+
+/// What becomes of a packet: the verdict, the frame as it leaves, what the software tier sends, and its steps in the tiers before.
+fn pass(
+    vpc: &mut Vpc,
+    now: u64,
+    (packet, frame): (&Packet, &[u8]),
+    watches: bool,
+) -> (Verdict, Vec<u8>, Vec<Reply>, Vec<Told>) {
+    let (mut one, mut verdicts, mut watched) = ([packet.clone()], Vec::new(), Watched::default());
+    if watches {
+        vpc.forward_watched(now, &mut one, &mut verdicts, &mut watched);
+    } else {
+        vpc.forward(now, &mut one, &mut verdicts);
+    }
+    let mut replies = Vec::new();
+    let verdict = match verdicts[0] {
+        Verdict::Software => vpc.software(packet.port, frame, packet.checksum, packet.segmentation, &mut replies),
+        verdict => verdict,
+    };
+    let [packet] = one;
+    let mut leaves = packet.head.bytes().to_vec();
+    let tail = frame.get(softdpu_vpc::Head::of(frame).len()..).unwrap_or_default();
+    leaves.extend(tail.iter().take(packet.tail as usize));
+    (verdict, leaves, replies, watched.0)
+}
+
+/// A frame that the other node's guest sends.
+fn from_afar(far: &mut Vpc, family: Family, at: usize) -> Option<(Packet, Vec<u8>)> {
+    let to = ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.1", "172.16.0.1"][at % 5];
+    let frame = udp(mac(4), GATEWAY, "10.0.0.5", to);
+    let (verdict, mut bytes) = forward(far, RED_3, &frame);
+    if family == Family::V6 && bytes.len() > 62 {
+        // Nobody looks at the outer checksum here.
+        bytes[60] |= 1;
+    }
+    matches!(verdict, Verdict::Underlay { .. }).then(|| (packet(UNDERLAY, &bytes), bytes))
+}
+
+fn tight(family: Family, changes: u32, is_tight: bool) -> softdpu_vpc::spec::Spec {
+    let mut spec = site(family, changes);
+    if is_tight {
+        spec.connections = ConnectionLimit(3);
+        spec.services.rate = 40;
+        spec.services.burst = 2;
+    }
+    spec
+}
+
+fn check(family: Family, steps: &[Step], is_tight: bool) -> Result<(), TestCaseError> {
+    let build = |changes| Arc::new(Tables::build(&tight(family, changes, is_tight)).expect("a good spec"));
+    // Each with connections of its own: what is explained of the one must not be missing from the other.
+    let (mut explained, mut silent) = (Vpc::new(build(0)), Vpc::new(build(0)));
+    if is_tight {
+        for vpc in [&mut explained, &mut silent] {
+            vpc.set_meters(vec![Meter::new(9_000, 20_000); 8]);
+        }
+    }
+    let mut far = node(family, 2);
+    let (mut changes, mut now) = (0, 0);
+    for (at, Step { batch, change, anew }) in steps.iter().enumerate() {
+        now += PAUSE;
+        if let Some(change) = change {
+            changes ^= 1 << change;
+            let spec = tight(family, changes, is_tight);
+            for vpc in [&mut explained, &mut silent] {
+                let tables =
+                    if *anew { build(changes) } else { Arc::new(vpc.tables().rebuild(&spec).expect("a good spec")) };
+                vpc.replace(tables);
+            }
+        }
+        let sent: Vec<(Packet, Vec<u8>)> =
+            batch.iter().map(Sent::with_frame).chain(from_afar(&mut far, family, at)).collect();
+        for (packet, frame) in &sent {
+            let answer = explained.explain_packet(now, packet.clone(), frame, &names);
+            let (verdict, leaves, replies, told) = pass(&mut explained, now, (packet, frame), true);
+            let expected = pass(&mut silent, now, (packet, frame), false);
+            let about = format!("{packet:?}, changes {changes:b}, {:#?}", answer.steps);
+            prop_assert_eq!((verdict, &leaves, &replies), (expected.0, &expected.1, &expected.2), "{}", about);
+            prop_assert_eq!(answer.verdict, verdict, "{}", about);
+            prop_assert_eq!(&answer.frame, &leaves, "{}", about);
+            prop_assert_eq!(&answer.replies, &replies, "{}", about);
+            prop_assert_eq!(&answer.steps[..told.len()], &told[..], "{}", about);
+            prop_assert_eq!(explained.stats(), silent.stats(), "{}", about);
+            prop_assert_eq!(explained.flows(), silent.flows(), "{}", about);
+            prop_assert_eq!(explained.flow_counters(packet), silent.flow_counters(packet), "{}", about);
+            let connections = |vpc: &Vpc| vpc.tables().connection_stats();
+            prop_assert_eq!(connections(&explained), connections(&silent), "{}", about);
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn explaining_tells_what_happens_and_changes_nothing(
+        steps in steps(),
+        is_v6 in any::<bool>(),
+        is_tight in any::<bool>(),
+    ) {
+        check(if is_v6 { Family::V6 } else { Family::V4 }, &steps, is_tight)?;
+    }
+}
+
+fn told(answer: &Explanation, tier: Tier, table: Table) -> Vec<(Outcome, String)> {
+    let those = answer.steps.iter().filter(|step| step.tier == tier && step.table == table);
+    those.map(|step| (step.outcome, step.found.clone())).collect()
+}
+
+#[test]
+fn the_rule_that_decides_is_named() {
+    // Guest 1 is in `web` (TCP 80 from anybody) and has the list, which denies TCP from port 4001.
+    let vpc = vpc(&site(Family::V4, 1 << 15 | 1 << 19));
+    let frame = |source: u16, destination: u16| {
+        let builder = etherparse::PacketBuilder::ethernet2(mac(2).0, mac(1).0).ipv4([10, 0, 0, 3], [10, 0, 0, 2], 64);
+        let mut frame = Vec::new();
+        builder.tcp(source, destination, 1, 1000).syn().write(&mut frame, &[]).expect("a vector");
+        frame
+    };
+    let allowed = vpc.explain(0, RED_2, &frame(4000, 80), &names);
+    assert!(matches!(allowed.verdict, Verdict::Local { port: RED_1, .. }), "{allowed:#?}");
+    let of = |answer: &Explanation, table| told(answer, Tier::Software, table);
+    let pass = |found: &str| vec![(Outcome::Pass, found.to_owned())];
+    assert_eq!(of(&allowed, Table::Acls), pass("no rule matches: the default allows it"));
+    assert_eq!(of(&allowed, Table::SecurityGroups), pass("group web, ingress rule 1 allows it"));
+    let denied = vpc.explain(0, RED_2, &frame(4001, 80), &names);
+    assert_eq!(of(&denied, Table::Acls), [(Outcome::Drop, "rule 1 denies it".to_owned())]);
+    let denied = vpc.explain(0, RED_2, &frame(4000, 81), &names);
+    assert_eq!(of(&denied, Table::SecurityGroups), [(Outcome::Drop, "no ingress rule of web allows it".to_owned())]);
+    assert_eq!(vpc.flows(), 0);
+}
+
+#[test]
+fn a_flow_whose_objects_changed_is_told_with_both_versions() {
+    let mut vpc = node(Family::V4, 1);
+    let frame = udp(mac(1), GATEWAY, "10.0.0.2", "10.0.0.3");
+    assert!(matches!(forward(&mut vpc, RED_1, &frame).0, Verdict::Local { .. }));
+    let hit = vpc.explain(0, RED_1, &frame, &names);
+    assert_eq!(told(&hit, Tier::Flow, Table::Flows)[0].0, Outcome::Hit);
+    assert!(hit.is_flow && hit.steps.iter().all(|step| step.tier != Tier::Software));
+    let mut spec = spec(Family::V4, 1);
+    spec.endpoints[1].spoof_check = false;
+    let tables = vpc.tables().rebuild(&spec).expect("a good spec");
+    vpc.replace(Arc::new(tables));
+    let stale = vpc.explain(0, RED_1, &frame, &names);
+    let flow = stale.steps.iter().find(|step| step.table == Table::Flows).expect("a step");
+    assert_eq!(flow.outcome, Outcome::Stale);
+    let changed: Vec<_> = flow.versions.iter().filter(|version| version.stored != version.current).collect();
+    assert_eq!(changed.len(), 1, "{:?}", flow.versions);
+    assert_eq!(changed[0].object, "endpoint 10.0.0.3 of red");
+    assert!(changed[0].stored < changed[0].current);
+    // It was only asked: the flow is as stale as it was.
+    assert_eq!(vpc.explain(0, RED_1, &frame, &names), stale);
+}

@@ -1,0 +1,73 @@
+//! A softdpu without guests between two sites, each a kernel's VXLAN device that knows the gateway and nobody else.
+
+#![allow(missing_docs)]
+
+use std::time::Duration;
+
+use softdpu_tests::{Context, Failure, Host, Lab, Wire, repository, wait_until};
+
+const WAIT: Duration = Duration::from_secs(30);
+const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+
+/// A site's guest: a kernel's VXLAN device, to which the other site's guest is behind the gateway.
+fn guest(host: &Host) -> Result<(), Failure> {
+    let (own, gateway) = (WIRE.address(host.number()), WIRE.address(3));
+    let mac = format!("02:5d:00:00:0{}:02", host.number());
+    let tunnel = ["id", "5001", "local", &own, "remote", &gateway, "dstport", "4789"];
+    host.ip(&[&["link", "add", "acme0", "address", &mac, "type", "vxlan"], &tunnel[..]].concat())?;
+    host.ip(&["link", "set", "acme0", "mtu", &WIRE.inner_mtu().to_string(), "up"])?;
+    host.ip(&["addr", "add", &format!("10.0.{}.2/16", host.number()), "dev", "acme0"])?;
+    let (address, mac) = (format!("10.0.{}.2", host.other()), format!("02:5d:00:00:0{}:02", host.other()));
+    host.ip(&["neigh", "replace", &address, "lladdr", &mac, "dev", "acme0", "nud", "permanent"])?;
+    Ok(())
+}
+
+#[test]
+fn two_sites_reach_each_other_through_a_gateway_without_guests() {
+    let test = "gateway";
+    if !Host::is_possible(test) {
+        return;
+    }
+    Lab::run(test, |lab| {
+        let ([a, b, between], _hub) = WIRE.three_hosts(test)?;
+        let site = std::fs::read_to_string(repository().join("lab/sites/gateway.toml")).context("the sample")?;
+        let site = site.replace("\"eth0\"", "\"wire\"").replace("run-directory = \"run\"\n", "");
+        let mut daemon = between.softdpu(lab, &site)?;
+        guest(&a)?;
+        guest(&b)?;
+        let reach =
+            |what: &str| wait_until(what, WAIT, || Ok(a.exec(&["ping", "-c", "1", "-W", "1", "10.0.2.2"]).ok()));
+        reach("the second site's guest to answer")?;
+        // A hop each way: what would go round in a circle ends.
+        let answer = b.exec(&["ping", "-c", "1", "-W", "5", "10.0.1.2"])?;
+        assert!(answer.contains("ttl=63"), "{answer}");
+        a.exec(&["ping", "-c", "3", "-i", "0.1", "-W", "5", "-M", "do", "-s", "1422", "10.0.2.2"])?;
+        let mut server = b.start(lab, "iperf", &["iperf3", "-s", "-1", "--forceflush"])?;
+        server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
+        println!("{}", a.exec(&["timeout", "60", "iperf3", "-c", "10.0.2.2", "-n", "4M"])?);
+
+        // Guests of a file come in the place of those of the site file.
+        daemon.command(&["network", "endpoint", "remove", "acme-vpc", "10.0.1.2", "10.0.2.2"])?;
+        assert!(a.exec(&["ping", "-c", "2", "-i", "0.2", "-W", "1", "10.0.2.2"]).is_err(), "nobody knows them");
+        let file = lab.path().join("guests.csv");
+        let lines = "endpoint,acme-vpc,10.0.1.2,02:5d:00:00:01:02,192.0.2.1\nroute,acme-vpc,10.0.2.0/25,192.0.2.2\n";
+        std::fs::write(&file, lines).context("the file of guests")?;
+        daemon.command(&["network", "load", &file.display().to_string()])?;
+        // Behind a route it is the router there that is written to: here, the guest's kernel.
+        b.ip(&["link", "set", "acme0", "promisc", "on"])?;
+        let gateway = daemon.status()?["networks"][0].clone();
+        assert_eq!((&gateway["loaded_endpoints"], &gateway["loaded_routes"]), (&1.into(), &1.into()), "{gateway}");
+        daemon.kill_data_plane()?;
+        wait_until("frames to go on to the second site by the route", WAIT, || {
+            let before = frames_out(&daemon)?;
+            let _ = a.exec(&["ping", "-c", "1", "-W", "1", "10.0.2.2"]);
+            Ok((frames_out(&daemon)? > before).then_some(()))
+        })?;
+        server.stop()?;
+        daemon.stop()
+    });
+}
+
+fn frames_out(daemon: &softdpu_tests::Daemon) -> Result<u64, Failure> {
+    Ok(daemon.status()?["underlay"]["frames_out"].as_u64().unwrap_or(0))
+}
