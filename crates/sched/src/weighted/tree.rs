@@ -86,7 +86,7 @@ impl Pool {
     /// then would otherwise wait for one of somebody else's to end, each time.
     #[inline]
     fn kept(&self) -> u32 {
-        if self.seats > 1 && self.depth >= 4 { (self.depth / 8).max(1) } else { 0 }
+        if self.seats > 1 { self.depth / 8 } else { 0 }
     }
 }
 
