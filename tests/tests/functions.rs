@@ -146,13 +146,16 @@ fn waiting(namespace: &Namespace) -> Result<Option<u64>, Failure> {
     Ok(queue.and_then(|(_, queue)| u64::from_str_radix(queue, 16).ok()))
 }
 
-/// Flows by ports: packets and bytes, as nfdump reads them from its files.
-fn collected(folder: &str) -> Result<BTreeMap<(u64, u64), (u64, u64)>, Failure> {
+/// Packets and bytes of flows, by their ports.
+type Flows = BTreeMap<(u64, u64), (u64, u64)>;
+
+/// What nfdump reads from its files.
+fn collected(folder: &str) -> Result<Flows, Failure> {
     let text = run("nfdump", &["-q", "-R", folder, "-o", "json", "proto udp and src host 10.0.0.2"])?;
     let text = text.trim().trim_start_matches('[').trim_end_matches([']', ',', '\n']);
     let flows: Vec<Value> =
         serde_json::from_str(&format!("[{text}]")).context(format_args!("nfdump's JSON: {text}"))?;
-    let mut found = BTreeMap::<_, (u64, u64)>::new();
+    let mut found = Flows::new();
     for flow in &flows {
         let ends = [&flow["src4_addr"], &flow["dst4_addr"]].map(Value::as_str);
         assert_eq!(ends, [Some("10.0.0.2"), Some("10.0.0.3")], "{flow}");
@@ -213,7 +216,7 @@ fn nfcapd_collects_the_flows_that_a_monitor_exports() {
         assert!(log.contains("Observation domain 5001"), "{log}");
         let found = collected(&flows)?;
         let sent = FLOWS.iter().chain([&last]);
-        let expected: BTreeMap<(u64, u64), (u64, u64)> =
+        let expected: Flows =
             sent.map(|flow| ((flow.0.into(), flow.1.into()), (flow.3 as u64, octets(*flow)))).collect();
         assert_eq!(found, expected, "{log}");
         Ok(())

@@ -31,6 +31,7 @@ pub mod report;
 pub mod scratch;
 pub mod side_by_side;
 pub mod subject;
+pub mod tenants;
 mod turns;
 pub mod vpc;
 

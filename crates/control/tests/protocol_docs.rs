@@ -5,13 +5,14 @@ use std::path::Path;
 
 use serde_json::Value;
 use softdpu_control::api::{ErrorCode, METHODS, decode_request};
+use softdpu_control::config::{Bytes, BytesPerSecond, TenantLimits};
 use softdpu_control::status::{
     AnalyticsStatus, FirewallStatus, FunctionStatus, MonitorStatus, RuleStatus, TopItem, TopStatus, WindowStatus,
 };
 use softdpu_control::status::{
     ClosedFrontEnds, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState, DeviceStatus, NetworkStatus,
-    NodeStatus, Peer, PortCounts, PortStatus, QueueStatus, TenantStatus, TraceStatus, UnderlayAbsence, UnderlayStatus,
-    VolumeState, VolumeStatus,
+    NodeStatus, Peer, PortCounts, PortStatus, QueueStatus, TenantOnCore, TenantStatus, TraceStatus, UnderlayAbsence,
+    UnderlayStatus, VolumeState, VolumeStatus,
 };
 
 fn reference() -> String {
@@ -76,7 +77,18 @@ fn whole() -> NodeStatus {
         cores: vec![CoreStatus::default()],
         devices: vec![device],
         volumes: vec![VolumeStatus { error: Some("e".into()), ..VolumeStatus::default() }],
-        tenants: vec![TenantStatus::default()],
+        tenants: vec![TenantStatus {
+            limits: TenantLimits {
+                iops: Some(1),
+                iops_burst: Some(1),
+                bandwidth: Some(BytesPerSecond(1)),
+                bandwidth_burst: Some(Bytes(1)),
+                packets: Some(1),
+                packets_burst: Some(1),
+            },
+            cores: vec![TenantOnCore { iops_limit: Some(1), ..TenantOnCore::default() }],
+            ..TenantStatus::default()
+        }],
         networks: vec![NetworkStatus { tenant: Some("t".into()), ..NetworkStatus::default() }],
         underlay: Some(UnderlayStatus { absence: Some(UnderlayAbsence::default()), ..UnderlayStatus::default() }),
         functions: vec![function()],

@@ -20,6 +20,7 @@ use disk::Guest;
 use nic::{HEADER, Nic};
 use softdpu_engine::{ByHand, Engine};
 use softdpu_ring::Format;
+use softdpu_sched::Fairness;
 use softdpu_storage::{Kind, PathBroker, Volume, VolumeSpec};
 use softdpu_vpc::packet::Mac;
 use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Spec, SubnetSpec};
@@ -37,12 +38,12 @@ enum Work {
     Frames(usize),
     /// TCP frames of 44 segments of 1,460 bytes that nobody cuts up.
     Segments,
-    /// Reads of a sector from a volume with nothing behind it.
-    Reads,
+    /// Reads of a sector from a volume with nothing behind it, by so many tenants.
+    Reads(u16),
 }
 
 /// Name, work, ring layout, frames or requests in a round.
-const CASES: [(&str, Work, Format, usize); 10] = [
+const CASES: [(&str, Work, Format, usize); 11] = [
     ("net-64-split", Work::Frames(60), Format::Split, 32),
     ("net-64-packed", Work::Frames(60), Format::Packed, 32),
     ("net-64-split-single", Work::Frames(60), Format::Split, 1),
@@ -50,10 +51,18 @@ const CASES: [(&str, Work, Format, usize); 10] = [
     ("net-1500-packed", Work::Frames(1514), Format::Packed, 32),
     ("net-64k-split", Work::Segments, Format::Split, 4),
     ("net-64k-packed", Work::Segments, Format::Packed, 4),
-    ("block-read-split", Work::Reads, Format::Split, 16),
-    ("block-read-packed", Work::Reads, Format::Packed, 16),
-    ("block-read-split-single", Work::Reads, Format::Split, 1),
+    ("block-read-split", Work::Reads(1), Format::Split, 16),
+    ("block-read-packed", Work::Reads(1), Format::Packed, 16),
+    ("block-read-split-single", Work::Reads(1), Format::Split, 1),
+    ("block-read-split-4-tenants", Work::Reads(4), Format::Split, 64),
 ];
+
+/// Those of them that are also counted with tenants that share by weight: the name with this behind it. Otherwise they are
+/// served as they come.
+const WEIGHTED: &str = "-weighted";
+/// Which.
+const ALSO_WEIGHTED: [&str; 4] =
+    ["net-64-split", "block-read-split", "block-read-split-single", "block-read-split-4-tenants"];
 
 /// A round that is counted, by its name.
 #[inline(never)]
@@ -63,25 +72,28 @@ fn measured_round(core: &mut ByHand) -> bool {
 
 fn main() -> ExitCode {
     let wanted = std::env::args().nth(1);
-    match CASES.iter().find(|(name, ..)| Some(*name) == wanted.as_deref()) {
+    let plain = wanted.as_deref().map(|name| name.strip_suffix(WEIGHTED).unwrap_or(name));
+    let fairness = if plain == wanted.as_deref() { Fairness::Fcfs } else { Fairness::Weighted };
+    match CASES.iter().find(|(name, ..)| Some(*name) == plain) {
         Some(&(_, work, format, batch)) => {
             match work {
-                Work::Reads => reads(format, batch),
-                frames => send(frames, format, batch),
+                Work::Reads(tenants) => reads(fairness, tenants, format, batch),
+                frames => send(fairness, frames, format, batch),
             }
             println!("units {}", ROUNDS * batch);
             ExitCode::SUCCESS
         }
         None => {
             CASES.iter().for_each(|(name, ..)| println!("{name}"));
+            ALSO_WEIGHTED.iter().for_each(|name| println!("{name}{WEIGHTED}"));
             ExitCode::from(if wanted.is_some() { 2 } else { 0 })
         }
     }
 }
 
 /// Sends `batch` frames in each round from one guest to another of its network.
-fn send(work: Work, format: Format, batch: usize) {
-    let (mut engine, mut core) = Engine::by_hand(64).expect("a core");
+fn send(fairness: Fairness, work: Work, format: Format, batch: usize) {
+    let (mut engine, mut core) = Engine::by_hand_with(64, fairness).expect("a core");
     engine.set_tables(&tables());
     let (mut a, mut b) = (Nic::new(0, format, u64::MAX), Nic::new(1, format, u64::MAX));
     a.in_one_piece = true;
@@ -91,7 +103,7 @@ fn send(work: Work, format: Format, batch: usize) {
     let (header, frame) = match work {
         Work::Segments => ([1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0, 0, 0], packet(6, 54 + 44 * 1460)),
         Work::Frames(len) => ([0; HEADER], packet(17, len)),
-        Work::Reads => return,
+        Work::Reads(_) => return,
     };
     let buffers = (HEADER + frame.len()).div_ceil(nic::RX_SLOT as usize) * batch;
     b.give(buffers);
@@ -109,24 +121,30 @@ fn send(work: Work, format: Format, batch: usize) {
     }
 }
 
-/// Reads `batch` sectors in each round.
-fn reads(format: Format, batch: usize) {
-    let (mut engine, mut core) = Engine::by_hand(64).expect("a core");
+/// Reads `batch` sectors in each round, tenants as many each.
+fn reads(fairness: Fairness, tenants: u16, format: Format, batch: usize) {
+    let (mut engine, mut core) = Engine::by_hand_with(64, fairness).expect("a core");
     let volume = Volume::open(VolumeSpec::new("null", Kind::Null { size: 1 << 20 }), &PathBroker::new());
     let volume = volume.expect("a null volume");
     volume.activate().expect("nobody else has it");
-    let mut guest = Guest::new(format);
-    engine.start_queue(None, guest.spec(&volume, 0)).expect("a queue");
+    let mut guests: Vec<Guest> = (0..tenants).map(|_| Guest::new(format)).collect();
+    for (tenant, guest) in guests.iter().enumerate() {
+        engine.start_queue(None, guest.spec(&volume, tenant as u16)).expect("a queue");
+    }
     core.round();
     for round in 0..WARM_UP + ROUNDS {
-        for sector in 0..batch {
-            assert!(guest.submit(None, sector as u64), "a queue with room");
+        for guest in &mut guests {
+            for sector in 0..batch / usize::from(tenants) {
+                assert!(guest.submit(None, sector as u64), "a queue with room");
+            }
+            guest.publish();
         }
-        guest.publish();
         let busy = if round < WARM_UP { core.round() } else { measured_round(&mut core) };
         assert!(busy, "a round with requests");
-        for _ in 0..batch {
-            assert_eq!(guest.take().map(|(status, _)| status), Some(0), "every request ends in its round");
+        for guest in &mut guests {
+            for _ in 0..batch / usize::from(tenants) {
+                assert_eq!(guest.take().map(|(status, _)| status), Some(0), "every request ends in its round");
+            }
         }
     }
 }

@@ -3,14 +3,14 @@
 //! Nothing then depends on time or on another thread, so the instructions that a round takes can be counted
 //! (`examples/instructions.rs`), and are the same in each run.
 
-use softdpu_sched::Fcfs;
+use softdpu_sched::{Fairness, Scheduler};
 use softdpu_sys::clock;
 
 use crate::core::Core;
 use crate::engine::{Engine, EngineConfig, EngineError};
 
 /// The one core of an engine made [by hand](Engine::by_hand).
-pub struct ByHand(Core<Fcfs>);
+pub struct ByHand(Core<Scheduler>);
 
 impl Engine {
     /// An engine of one core which runs when its owner says so. `io_depth`: submission entries of its io_uring. What the
@@ -19,8 +19,16 @@ impl Engine {
     /// # Errors
     /// [`EngineError`] for kernel facilities that could not be set up.
     pub fn by_hand(io_depth: u32) -> Result<(Engine, ByHand), EngineError> {
+        Engine::by_hand_with(io_depth, Fairness::Fcfs)
+    }
+
+    /// The same with another policy. Grants cost so much a unit whatever they took, so that the policy decides alike in each run.
+    ///
+    /// # Errors
+    /// As [`by_hand`](Self::by_hand).
+    pub fn by_hand_with(io_depth: u32, fairness: Fairness) -> Result<(Engine, ByHand), EngineError> {
         // No thread is pinned, so any CPU's number does.
-        let config = EngineConfig { cpus: vec![0], idle_sleep: None, io_depth };
+        let config = EngineConfig { cpus: vec![0], idle_sleep: None, io_depth, fairness };
         let (engine, mut cores) = Engine::assemble(&config)?;
         let mut core = cores.pop().ok_or(EngineError::NoCores)?;
         core.turns_are_timed = false;

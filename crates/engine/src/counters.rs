@@ -57,6 +57,8 @@ pub struct QueueCounters {
     pub suppressed: Counter,
     /// Requests taken from the ring and not yet completed.
     pub in_flight: Counter,
+    /// Core time that its grants took, nanoseconds.
+    pub core_ns: Counter,
 }
 
 /// What a core did.
@@ -101,4 +103,8 @@ pub struct TenantCounters {
     pub core_ns: Counter,
     /// Requests waiting in its channel.
     pub waiting: Counter,
+    /// What all requests have waited there before they ran, together, nanoseconds.
+    pub waited_ns: Counter,
+    /// For how long a limit held some of them, nanoseconds.
+    pub limited_ns: Counter,
 }

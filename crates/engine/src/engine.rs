@@ -7,8 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use softdpu_sched::{Fcfs, Share, TenantId};
-use softdpu_storage::{IoContext, Volume};
+use softdpu_sched::{
+    BackEnd, Balancer, Fairness, Kind, Move, Nanos, Placement, QueueId, QueueLoad, Scheduler, Share, TenantId,
+};
+use softdpu_storage::{IoContext, Kind as VolumeKind, Volume};
 use softdpu_sys::affinity;
 use softdpu_sys::notify::Notifier;
 use softdpu_vpc::Tables;
@@ -16,11 +18,12 @@ use softdpu_vpc::spec::Spec;
 use thiserror::Error;
 
 use crate::core::{Core, CoreParts};
-use crate::counters::{CoreCounters, TenantCounters};
+use crate::counters::{CoreCounters, QueueCounters, TenantCounters};
 use crate::mailbox::{Inbox, Mailbox, mailbox};
 use crate::message::{CoreIndex, FromCore, QueueKey, QueueUpdate, ToCore};
 use crate::network::{Entry, Network};
 use crate::queue::{QueueSpec, Role, RunningQueue};
+use crate::shares::Shares;
 
 /// What a kernel without it or a machine that has used it up lacks.
 const NOTIFIER: &str = "asynchronous I/O for interrupts (needs CONFIG_AIO, and room below the sysctl fs.aio-max-nr)";
@@ -34,6 +37,8 @@ pub struct EngineConfig {
     pub idle_sleep: Option<Duration>,
     /// Submission entries of each core's io_uring.
     pub io_depth: u32,
+    /// How tenants share a core.
+    pub fairness: Fairness,
 }
 
 /// Why the engine did not start.
@@ -86,14 +91,46 @@ pub struct Engine {
     pub(crate) cores: Vec<CoreHandle>,
     inbox: Inbox<FromCore>,
     notifier: Notifier,
-    placed: HashMap<QueueKey, CoreIndex>,
-    tenants: HashMap<TenantId, Vec<Arc<TenantCounters>>>,
+    placed: HashMap<QueueKey, Placed>,
+    shares: Shares,
+    fairness: Fairness,
+    balancer: Balancer,
+    /// When queues were last looked at.
+    balanced: Nanos,
+    /// Submission entries of each core's io_uring, where files' requests of all tenants meet.
+    io_depth: u32,
+    /// Numbers of devices that have queues, and how many.
+    devices: HashMap<Arc<str>, (u32, usize)>,
+    device_numbers: u32,
+    /// Numbers of volumes whose server is a back end of its own.
+    back_ends: HashMap<String, u32>,
     pub(crate) network: Network,
     free: Vec<u32>,
     numbers: u32,
     generation: u32,
     tokens: u64,
 }
+
+/// Where a queue is, and whose.
+struct Placed {
+    core: CoreIndex,
+    tenant: TenantId,
+    device: Arc<str>,
+    /// It brings work, for which a scheduler decides.
+    is_scheduled: bool,
+    /// Which of the device's queues it is.
+    index: u16,
+    counters: Arc<QueueCounters>,
+    /// What it had of cores when it was last looked at, nanoseconds.
+    seen: u64,
+}
+
+/// What servers work on at once for one connection: qemu-nbd and nbdkit 16 each, as they are shipped. More would wait there,
+/// where nobody tells tenants apart.
+const NBD_DEPTH: u32 = 16;
+
+/// The back end that files of all volumes are: the core's io_uring.
+const FILES: u32 = 0;
 
 impl Engine {
     /// Starts one pinned thread per CPU.
@@ -130,7 +167,7 @@ impl Engine {
     }
 
     /// Cores without threads, and the handle on them.
-    pub(crate) fn assemble(config: &EngineConfig) -> Result<(Engine, Vec<Core<Fcfs>>), EngineError> {
+    pub(crate) fn assemble(config: &EngineConfig) -> Result<(Engine, Vec<Core<Scheduler>>), EngineError> {
         let os = |what| move |source: std::io::Error| EngineError::Os { what, source };
         let (control, inbox) = mailbox().map_err(os("event counter"))?;
         let boxes =
@@ -142,7 +179,14 @@ impl Engine {
             inbox,
             notifier: notifier()?,
             placed: HashMap::new(),
-            tenants: HashMap::new(),
+            shares: Shares::default(),
+            fairness: config.fairness,
+            balancer: Balancer::default(),
+            balanced: Nanos(0),
+            io_depth: config.io_depth,
+            devices: HashMap::new(),
+            device_numbers: 0,
+            back_ends: HashMap::new(),
             network: Network::default(),
             free: Vec::new(),
             numbers: 0,
@@ -158,7 +202,7 @@ impl Engine {
             let counters = Arc::new(CoreCounters::default());
             let core = Core::new(CoreParts {
                 index: CoreIndex(index),
-                scheduler: Fcfs::new(),
+                scheduler: config.fairness.scheduler(config.cpus.len()),
                 io,
                 notifier: notifier()?,
                 inbox,
@@ -216,14 +260,71 @@ impl Engine {
         });
         self.generation += 1;
         let key = QueueKey { number, generation: self.generation };
-        self.placed.insert(key, core);
+        let is_scheduled = !matches!(spec.role, Role::Receive(_));
+        let device = Arc::clone(&spec.device);
+        let placement = self.placement(&spec);
+        let counters = Arc::clone(&spec.counters);
+        let seen = counters.core_ns.get();
+        let (tenant, index) = (spec.tenant, spec.index);
+        self.placed.insert(key, Placed { core, tenant, device, is_scheduled, index, counters, seen });
         self.cores[core.0].queues += 1;
+        if is_scheduled {
+            self.count(spec.tenant, core, 1);
+        }
         if let Role::Receive(receive) = &spec.role {
             self.network.receivers.push(Entry { port: receive.port, index: spec.index, key, enabled: spec.enabled });
             self.tell_receivers(receive.port);
         }
-        self.send(core, ToCore::Start(Box::new(RunningQueue::new(key, spec))));
+        let queue = RunningQueue { placement, ..RunningQueue::new(key, spec) };
+        self.send(core, ToCore::Start(Box::new(queue)));
         Ok(key)
+    }
+
+    /// Where a new queue stands among its tenant's, and what its requests go on to.
+    fn placement(&mut self, spec: &QueueSpec) -> Option<Placement> {
+        let (kind, back_end) = match &spec.role {
+            Role::Block { volume, .. } => (Kind::Requests, self.back_end(volume)),
+            Role::Transmit(_) => (Kind::Packets, None),
+            Role::Receive(_) => return None,
+        };
+        let numbers = &mut self.device_numbers;
+        let (device, queues) = self.devices.entry(Arc::clone(&spec.device)).or_insert_with(|| {
+            *numbers += 1;
+            (*numbers, 0)
+        });
+        *queues += 1;
+        Some(Placement { device: *device, kind, back_end })
+    }
+
+    /// Where a volume's requests meet those of other tenants beyond the core.
+    fn back_end(&mut self, volume: &Volume) -> Option<BackEnd> {
+        let spec = volume.spec();
+        match spec.kind {
+            // Answered at once.
+            VolumeKind::Null { .. } | VolumeKind::Memory { .. } => None,
+            VolumeKind::File { .. } | VolumeKind::Device { .. } => {
+                Some(BackEnd { index: FILES, depth: self.io_depth.max(1) })
+            }
+            // Another device's requests come only where it is shared.
+            VolumeKind::Nbd { .. } if spec.shared => {
+                let next = FILES + 1 + self.back_ends.len() as u32;
+                let index = *self.back_ends.entry(volume.name().to_owned()).or_insert(next);
+                Some(BackEnd { index, depth: NBD_DEPTH })
+            }
+            VolumeKind::Nbd { .. } => None,
+        }
+    }
+
+    fn count(&mut self, tenant: TenantId, core: CoreIndex, change: i32) {
+        if self.shares.count(tenant, core, change) {
+            self.tell_shares();
+        }
+    }
+
+    fn tell_shares(&mut self) {
+        for (core, tenant, share, counters) in self.shares.divide(self.cores.len()) {
+            self.send(core, ToCore::Tenant(tenant, share, counters));
+        }
     }
 
     /// Changes a running queue. [`FromCore::Updated`] with the returned token tells when it took effect.
@@ -262,7 +363,14 @@ impl Engine {
             self.send(from, ToCore::Move { key, to });
             self.cores[from.0].queues -= 1;
             self.cores[to.0].queues += 1;
-            self.placed.insert(key, to);
+            if let Some(placed) = self.placed.get_mut(&key) {
+                placed.core = to;
+                let (tenant, is_scheduled) = (placed.tenant, placed.is_scheduled);
+                if is_scheduled {
+                    self.count(tenant, from, -1);
+                    self.count(tenant, to, 1);
+                }
+            }
             if let Some(port) = self.network.port_of(key) {
                 self.tell_receivers(port);
             }
@@ -270,23 +378,64 @@ impl Engine {
         Ok(())
     }
 
-    /// Where a queue is, or is on its way to.
-    pub fn core_of(&self, key: QueueKey) -> Option<CoreIndex> {
-        self.placed.get(&key).copied()
+    /// Moves queues by what they had of the cores since the last call, now and then: each tenant that has work gets cores of its own
+    /// while there are enough, and busy cores give to idle ones otherwise. `stays` tells which queues, by device and
+    /// index, are where somebody wants them. What was moved where.
+    pub fn balance(&mut self, now: Nanos, stays: impl Fn(&str, u16) -> bool) -> Vec<(QueueKey, CoreIndex)> {
+        let passed = now.since(std::mem::replace(&mut self.balanced, now)).0;
+        if self.cores.len() < 2 || passed == 0 {
+            return Vec::new();
+        }
+        let (mut loads, mut keys) = (Vec::new(), HashMap::new());
+        for (key, placed) in &mut self.placed {
+            let had = placed.counters.core_ns.get();
+            let load = had.saturating_sub(std::mem::replace(&mut placed.seen, had)).saturating_mul(1_000) / passed;
+            if placed.is_scheduled && !stays(&placed.device, placed.index) {
+                let queue = QueueId { tenant: placed.tenant, index: key.number };
+                loads.push(QueueLoad { queue, core: placed.core.0, load: load.min(1_000) as u32 });
+                keys.insert(queue, *key);
+            }
+        }
+        loads.sort_by_key(|load| load.queue);
+        let shares = &self.shares;
+        let weight = |tenant| shares.on(tenant, CoreIndex(0)).map_or(1, |share| share.weight);
+        let moves = self.balancer.plan(now, self.cores.len(), &loads, weight);
+        let mut moved = Vec::new();
+        for Move { queue, to } in moves {
+            if let Some(&key) = keys.get(&queue)
+                && self.move_queue(key, CoreIndex(to)).is_ok()
+            {
+                moved.push((key, CoreIndex(to)));
+            }
+        }
+        moved
     }
 
-    /// Sets a tenant's share on every core.
+    /// Where a queue is, or is on its way to.
+    pub fn core_of(&self, key: QueueKey) -> Option<CoreIndex> {
+        self.placed.get(&key).map(|placed| placed.core)
+    }
+
+    /// Sets a tenant's share of the node: its limits and its guarantee, which here is in thousandths of all cores' time, are
+    /// divided over the cores that serve it.
     pub fn configure_tenant(&mut self, tenant: TenantId, share: Share) {
-        let counters =
-            self.tenants.entry(tenant).or_insert_with(|| self.cores.iter().map(|_| Arc::default()).collect());
-        for (core, counters) in self.cores.iter().zip(counters) {
-            core.mailbox.send(ToCore::Tenant(tenant, share, Arc::clone(counters)));
-        }
+        self.shares.configure(tenant, share, self.cores.len());
+        self.tell_shares();
+    }
+
+    /// How tenants share a core.
+    pub fn fairness(&self) -> Fairness {
+        self.fairness
+    }
+
+    /// What a core gives a tenant now.
+    pub fn share_on(&self, tenant: TenantId, core: CoreIndex) -> Option<Share> {
+        self.shares.on(tenant, core)
     }
 
     /// What a tenant got, core by core.
     pub fn tenant(&self, tenant: TenantId) -> &[Arc<TenantCounters>] {
-        self.tenants.get(&tenant).map_or(&[], Vec::as_slice)
+        self.shares.counters(tenant)
     }
 
     /// No queue uses the volume any more: cores close what they hold of it.
@@ -337,8 +486,17 @@ impl Engine {
 
     fn retire(&mut self, key: QueueKey) {
         self.remove_receiver(key);
-        if let Some(core) = self.placed.remove(&key) {
+        if let Some(Placed { core, tenant, device, is_scheduled, .. }) = self.placed.remove(&key) {
             self.cores[core.0].queues -= 1;
+            if is_scheduled {
+                self.count(tenant, core, -1);
+                if let Some((_, queues)) = self.devices.get_mut(&device) {
+                    *queues -= 1;
+                    if *queues == 0 {
+                        self.devices.remove(&device);
+                    }
+                }
+            }
             for core in &self.cores {
                 core.mailbox.send(ToCore::Forget(key));
             }

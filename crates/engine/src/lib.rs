@@ -32,6 +32,8 @@ mod message;
 mod net;
 mod network;
 mod queue;
+mod robbed;
+mod shares;
 mod sleep;
 
 // The driver of the tests in `tests/` names this crate from outside.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use softdpu_device::block::Requests;
 use softdpu_memory::View;
 use softdpu_ring::{Chains, Queue, Used};
-use softdpu_sched::{Nanos, QueueId, TenantId};
+use softdpu_sched::{Nanos, Placement, QueueId, TenantId};
 use softdpu_storage::{Attachment, Volume};
 use softdpu_sys::clock;
 
@@ -88,6 +88,8 @@ pub(crate) struct RunningQueue {
     pub attachment: Option<Attachment>,
     /// In the core's list of queues with something to publish.
     pub touched: bool,
+    /// What its core's scheduler is told of it; nothing where it brings no work.
+    pub placement: Option<Placement>,
 }
 
 impl RunningQueue {
@@ -103,6 +105,7 @@ impl RunningQueue {
             former: Vec::new(),
             attachment: None,
             touched: false,
+            placement: None,
         }
     }
 

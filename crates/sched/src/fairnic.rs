@@ -5,7 +5,7 @@
 //! share, each has a part of its time that nobody else gets, also while its owner has no work.
 
 use crate::line::Line;
-use crate::{Cost, Decision, Fcfs, Grant, Nanos, QueueId, Share, TenantId, TenantScheduler, Work};
+use crate::{Cost, Decision, Fcfs, Grant, LogNic, Nanos, Profile, QueueId, Share, TenantId, TenantScheduler, Work};
 
 /// The time that a tenant's part may be saved up for, nanoseconds of the core's time.
 const SAVED: u64 = 200_000;
@@ -28,6 +28,39 @@ pub struct FairNic {
     at: usize,
     /// Set by [`with_parts`](Self::with_parts): weights do not count.
     is_planned: bool,
+    /// Plans are made here.
+    is_learning: bool,
+    /// What is seen of the tenants before there is a plan.
+    study: Option<Study>,
+}
+
+/// Tenants are watched, and nobody has a part yet: everyone has turns.
+#[derive(Debug, Default)]
+struct Study {
+    /// When the first work came.
+    since: Option<Nanos>,
+    seen: Vec<Seen>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    came: u64,
+    ran: u64,
+    time: u64,
+}
+
+/// For how long tenants are watched.
+const STUDY: Nanos = Nanos(100 * Nanos::MILLI.0);
+/// Requests that a channel holds: what the model takes a queue's capacity to be.
+const CAPACITY: u32 = 1_024;
+
+impl Study {
+    fn of(&mut self, index: usize) -> &mut Seen {
+        if self.seen.len() <= index {
+            self.seen.resize(index + 1, Seen::default());
+        }
+        &mut self.seen[index]
+    }
 }
 
 impl FairNic {
@@ -39,7 +72,42 @@ impl FairNic {
     /// Parts that somebody else found, in millionths of the core's time, by tenant: what a [`LogNic`](crate::LogNic) plans.
     pub fn with_parts(parts: &[u64]) -> FairNic {
         let tenant = |&part: &u64| Tenant { channel: Line::default(), part: part.max(1), weight: 1, full: 0 };
-        FairNic { tenants: parts.iter().map(tenant).collect(), at: 0, is_planned: true }
+        FairNic {
+            tenants: parts.iter().map(tenant).collect(),
+            at: 0,
+            is_planned: true,
+            is_learning: false,
+            study: None,
+        }
+    }
+
+    /// Parts that LogNIC's model finds from what it sees of the tenants in the first tenth of a second, and again where
+    /// tenants are configured later.
+    pub(crate) fn learning() -> FairNic {
+        FairNic { is_planned: true, is_learning: true, study: Some(Study::default()), ..FairNic::default() }
+    }
+
+    /// The study is over: everybody has the part that was best for what was seen.
+    fn plan(&mut self, now: Nanos) {
+        let Some(study) = &mut self.study else { return };
+        let Some(since) = study.since else { return };
+        let passed = now.since(since);
+        if passed < STUDY {
+            return;
+        }
+        study.seen.resize(self.tenants.len(), Seen::default());
+        let seconds = passed.0 as f64 / 1e9;
+        let profile = |seen: &Seen| Profile {
+            rate: (seen.came as f64 / seconds).max(1.0),
+            service: seen.time as f64 / seen.ran.max(1) as f64,
+            capacity: CAPACITY,
+        };
+        let profiles: Vec<Profile> = study.seen.iter().map(profile).collect();
+        for (tenant, part) in self.tenants.iter_mut().zip(LogNic::plan(&profiles).parts) {
+            tenant.part = part.max(1);
+            tenant.full = now.0;
+        }
+        self.study = None;
     }
 
     fn make(&mut self, tenant: TenantId) -> usize {
@@ -64,6 +132,9 @@ impl FairNic {
 
 impl TenantScheduler for FairNic {
     fn configure(&mut self, tenant: TenantId, share: Share) {
+        if self.is_learning && self.tenants.len() <= usize::from(tenant.0) {
+            self.study = Some(Study::default());
+        }
         let index = self.make(tenant);
         self.tenants[index].weight = share.weight.max(1);
         self.divide();
@@ -72,9 +143,15 @@ impl TenantScheduler for FairNic {
     fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
         let index = self.make(queue.tenant);
         self.tenants[index].channel.push(now, queue, work.units);
+        if let Some(study) = &mut self.study {
+            study.since.get_or_insert(now);
+            study.of(index).came += u64::from(work.units);
+        }
     }
 
     fn decide(&mut self, now: Nanos) -> Decision {
+        self.plan(now);
+        let is_open = self.study.is_some();
         let mut next: Option<Nanos> = None;
         for step in 0..self.tenants.len() {
             let index = (self.at + step) % self.tenants.len();
@@ -82,7 +159,7 @@ impl TenantScheduler for FairNic {
             if tenant.channel.waiting() == 0 {
                 continue;
             }
-            if tenant.full > now.0 {
+            if tenant.full > now.0 && !is_open {
                 next = Some(next.map_or(Nanos(tenant.full), |next| next.min(Nanos(tenant.full))));
                 continue;
             }
@@ -96,6 +173,12 @@ impl TenantScheduler for FairNic {
 
     fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost) {
         let index = self.make(grant.queue.tenant);
+        if let Some(study) = &mut self.study {
+            let seen = study.of(index);
+            seen.ran += u64::from(cost.units);
+            seen.time += cost.time.0;
+            return;
+        }
         let tenant = &mut self.tenants[index];
         let takes = (u128::from(cost.time.0) * 1_000_000 / u128::from(tenant.part)) as u64;
         tenant.full = tenant.full.max(now.0.saturating_sub(SAVED)).saturating_add(takes);
@@ -112,7 +195,20 @@ impl TenantScheduler for FairNic {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::driver::{Client, Driver};
+    use crate::driver::{Arrivals, Client, Driver};
+
+    #[test]
+    fn what_was_learnt_stays_when_it_was_wrong() {
+        // At first it has nearly nothing to do, later it floods.
+        let light = Client::new(0, 0, 1_000, Arrivals::Open { units: 1, every: 100_000 });
+        let late = Client { start: 300_000_000, ..Client::flood(0, 2, 1_000) };
+        let mut driver = Driver::new(FairNic::learning(), &[light, Client::flood(1, 1, 1_000), late]);
+        driver.run(200_000_000);
+        assert!(driver.units_of(0, 0) >= 1_990, "{}", driver.units_of(0, 0));
+        driver.run(500_000_000);
+        let parts = [0, 1].map(|tenant| driver.time_of(tenant, 400_000_000) as f64 / 1e8);
+        assert!(parts[0] < 0.45 && parts[1] > 0.5, "{parts:?}");
+    }
 
     #[test]
     fn a_part_is_had_and_never_more() {

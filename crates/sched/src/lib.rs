@@ -12,6 +12,7 @@ mod balancer;
 mod bucket;
 #[cfg(test)]
 mod driver;
+mod fairness;
 mod fairnic;
 mod fcfs;
 mod ipipe;
@@ -26,6 +27,7 @@ mod weighted;
 
 pub use balancer::{Balancer, Eagerness, Move, QueueLoad};
 pub use bucket::TokenBucket;
+pub use fairness::{Fairness, Scheduler};
 pub use fairnic::FairNic;
 pub use fcfs::Fcfs;
 pub use ipipe::{Ipipe, Thresholds};
@@ -34,7 +36,8 @@ pub use meter::{Colour, Measure, Meter, Rate};
 pub use mtda::{Mtda, Occupancy, System};
 pub use patience::Patience;
 pub use types::{
-    BackEnd, Cost, Decision, Grant, Kind, LatencyClass, Limits, Nanos, Placement, QueueId, Share, TenantId, Work,
+    Account, BackEnd, Cost, Decision, Grant, Kind, LatencyClass, Limits, Nanos, Placement, QueueId, Share, TenantId,
+    Work,
 };
 pub use weighted::{Tuning, Weighted};
 
@@ -67,4 +70,19 @@ pub trait TenantScheduler {
 
     /// Forgets everything that is ready on `queue`: it stopped or moved to another core.
     fn cancel(&mut self, now: Nanos, queue: QueueId);
+
+    /// For how long the core may go on with grants before it looks for new work: what becomes ready meanwhile is not known to
+    /// the policy.
+    #[inline]
+    fn turn(&self, _now: Nanos) -> Nanos {
+        TURN
+    }
+
+    /// What the policy knows of a tenant that its caller does not.
+    fn account(&self, _now: Nanos, _tenant: TenantId) -> Account {
+        Account::default()
+    }
 }
+
+/// [`turn`](TenantScheduler::turn) of policies that do not care.
+const TURN: Nanos = Nanos(8_000);

@@ -80,6 +80,12 @@ impl LogNic {
         LogNic { parts: pieces.into_iter().map(|pieces| pieces * 1_000_000 / PIECES).collect() }
     }
 
+    /// A core that makes the plan itself, from what it sees in the first tenth of a second: applications are not there to be
+    /// characterised before a node starts.
+    pub fn learning() -> FairNic {
+        FairNic::learning()
+    }
+
     /// The plan, carried out on a core.
     pub fn scheduler(&self) -> FairNic {
         FairNic::with_parts(&self.parts)

@@ -164,3 +164,10 @@ pub enum Decision {
     /// Nothing is ready.
     Idle,
 }
+
+/// What a policy knows of a tenant on its core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// For how long in all it had work that a limit held.
+    pub limited: Nanos,
+}

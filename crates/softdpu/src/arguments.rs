@@ -65,6 +65,9 @@ pub enum Command {
     /// Add, remove and list networks of a running daemon, and tell it of guests on other hosts
     #[command(subcommand)]
     Network(crate::network::NetworkCommand),
+    /// Give a tenant of a running daemon another share
+    #[command(subcommand)]
+    Tenant(TenantCommand),
     /// Move queues of a running daemon between cores
     #[command(subcommand)]
     Queue(QueueCommand),
@@ -344,6 +347,53 @@ pub enum ArgsFormat {
     Libblkio,
     /// Variables for a shell
     Env,
+}
+
+/// `softdpu tenant …`
+#[derive(Debug, Subcommand)]
+pub enum TenantCommand {
+    /// Change a tenant's weight, class, guarantee or limits; what is not given stays
+    Set(Box<TenantSet>),
+}
+
+/// `softdpu tenant set`: the keys of `[[tenant]]`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(
+    ["weight", "class", "guarantee", "iops", "bandwidth", "packets", "no_limits"]
+))]
+pub struct TenantSet {
+    /// The tenant
+    pub name: String,
+    /// Its share beside the other tenants'
+    #[arg(long)]
+    pub weight: Option<u32>,
+    /// latency, normal or background
+    #[arg(long)]
+    pub class: Option<String>,
+    /// What it has of all cores' time while it has work, such as "20 %"; "0 %" for none
+    #[arg(long, value_name = "PART")]
+    pub guarantee: Option<String>,
+    /// Limit: requests of disks a second. Limits that are given take the place of all that were there
+    #[arg(long)]
+    pub iops: Option<u64>,
+    /// How many of them may come at once
+    #[arg(long, requires = "iops", value_name = "REQUESTS")]
+    pub iops_burst: Option<u64>,
+    /// Limit: bytes a second, such as "2 GiB/s"
+    #[arg(long, value_name = "RATE")]
+    pub bandwidth: Option<String>,
+    /// How many of them may come at once, such as "64 MiB"
+    #[arg(long, requires = "bandwidth", value_name = "SIZE")]
+    pub bandwidth_burst: Option<String>,
+    /// Limit: packets that are sent, a second
+    #[arg(long)]
+    pub packets: Option<u64>,
+    /// How many of them may come at once
+    #[arg(long, requires = "packets", value_name = "PACKETS")]
+    pub packets_burst: Option<u64>,
+    /// Limit nothing any more
+    #[arg(long, conflicts_with_all = ["iops", "bandwidth", "packets"])]
+    pub no_limits: bool,
 }
 
 /// `softdpu queue …`

@@ -3,6 +3,7 @@
 mod accel;
 mod gateway;
 mod net;
+mod tenants;
 mod vpc;
 
 use std::fmt::Display;
@@ -29,6 +30,8 @@ pub enum BenchCommand {
     Gateway(gateway::Gateway),
     /// The gateway's tables and tiers in memory, on one core: look-ups, flows, changes
     Vpc(vpc::Vpc),
+    /// Tenants that share a core, under every scheduler in turn: what each gets, and how fair that is
+    Tenants(tenants::Tenants),
     /// Encryption, compression, hashes and patterns on one core, beside openssl
     Accel(accel::Accel),
     /// What an interrupt costs, from the data plane's write to the driver that wakes up, and how many are saved at load
@@ -168,6 +171,7 @@ pub fn execute(command: &BenchCommand) -> Result<(), String> {
         BenchCommand::Gateway(options) => gateway::execute(options),
         BenchCommand::Net(options) => net::execute(options),
         BenchCommand::Vpc(options) => vpc::execute(options),
+        BenchCommand::Tenants(options) => tenants::execute(options),
         BenchCommand::Accel(options) => accel::execute(options),
         BenchCommand::Interrupt(options) => measure_interrupt(options),
         BenchCommand::Idle(options) => measure_idle(options),

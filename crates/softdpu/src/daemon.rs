@@ -8,7 +8,9 @@ use softdpu_control::api::{Client, ClientError, DeviceArgs, Empty, LoadResult, R
 use softdpu_control::config::{self, Problem};
 use softdpu_control::status::{self, DeviceStatus, NetworkStatus, VolumeStatus};
 
-use crate::arguments::{Command, Connection, DeviceAdd, DeviceCommand, QueueCommand, VolumeCommand, VolumeCreate};
+use crate::arguments::{
+    Command, Connection, DeviceAdd, DeviceCommand, QueueCommand, TenantCommand, TenantSet, VolumeCommand, VolumeCreate,
+};
 use crate::network::{self, NetworkCommand};
 
 /// Connects to the daemon.
@@ -59,6 +61,7 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         Command::Volume(VolumeCommand::Delete { name }) => Request::VolumeDelete { name },
         Command::Device(DeviceCommand::Set(options)) => Request::DeviceSet(options.change()),
         Command::Device(DeviceCommand::Remove { name }) => Request::DeviceRemove { name },
+        Command::Tenant(TenantCommand::Set(options)) => set_tenant(&options)?,
         Command::Queue(QueueCommand::Move { device, queue, core }) => Request::QueueMove { device, queue, core },
         Command::Shutdown => Request::Shutdown,
         Command::Check { .. }
@@ -109,6 +112,26 @@ pub fn problems(problems: Vec<Problem>) -> String {
 pub fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
     let members = members.into_iter().filter(|(_, value)| !value.is_null());
     Value::Object(members.map(|(key, value)| (key.to_owned(), value)).collect())
+}
+
+fn set_tenant(options: &TenantSet) -> Result<Request, String> {
+    let limits = object([
+        ("iops", json!(options.iops)),
+        ("iops-burst", json!(options.iops_burst)),
+        ("bandwidth", json!(options.bandwidth)),
+        ("bandwidth-burst", json!(options.bandwidth_burst)),
+        ("packets", json!(options.packets)),
+        ("packets-burst", json!(options.packets_burst)),
+    ]);
+    let is_limited = limits.as_object().is_some_and(|limits| !limits.is_empty()) || options.no_limits;
+    let change = object([
+        ("name", json!(options.name)),
+        ("weight", json!(options.weight)),
+        ("class", json!(options.class)),
+        ("guarantee", json!(options.guarantee)),
+        ("limits", if is_limited { limits } else { Value::Null }),
+    ]);
+    config::tenant_change_from_json(&change).map(Request::TenantSet).map_err(problems)
 }
 
 fn create_volume(options: &VolumeCreate) -> Result<Request, String> {

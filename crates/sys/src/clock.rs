@@ -24,6 +24,12 @@ pub fn ticks_per_nanosecond() -> Option<f64> {
     (mult != 0).then(|| (1u64 << 32) as f64 / mult as f64)
 }
 
+/// Nanoseconds that this thread has run so far: a system call.
+pub fn thread_time() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    (time.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(time.tv_nsec as u64)
+}
+
 struct Scale {
     origin: Instant,
     base: u64,

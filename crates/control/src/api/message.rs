@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{EndpointChange, PacketTrace, PathQuestion, VERSION};
-use crate::config::{self, Bytes, Device, DeviceChange, Network, PolicyChange, Volume, alternatives, nearest};
+use crate::config::{
+    self, Bytes, Device, DeviceChange, Network, PolicyChange, TenantChange, Volume, alternatives, nearest,
+};
 
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,6 +70,8 @@ pub enum Request {
         /// The file, by a path that does not depend on a current folder.
         path: PathBuf,
     },
+    /// `tenant.set`: another weight, class, guarantee or limits of a tenant, from then on. Result: `{}`.
+    TenantSet(TenantChange),
     /// `queue.move`: let another core serve a queue, while it runs. Result: `{}`.
     QueueMove {
         /// The device.
@@ -110,6 +114,7 @@ pub const METHODS: &[&str] = &[
     "network.endpoints",
     "network.policy",
     "network.load",
+    "tenant.set",
     "queue.move",
     "trace.packet",
     "trace.explain",
@@ -273,6 +278,7 @@ impl Request {
             Request::NetworkEndpoints(_) => "network.endpoints",
             Request::NetworkPolicy(_) => "network.policy",
             Request::NetworkLoad { .. } => "network.load",
+            Request::TenantSet(_) => "tenant.set",
             Request::QueueMove { .. } => "queue.move",
             Request::TracePacket(_) => "trace.packet",
             Request::TraceExplain(_) => "trace.explain",
@@ -298,6 +304,7 @@ impl Request {
             Request::NetworkEndpoints(change) => json!(change),
             Request::NetworkPolicy(change) => json!(change),
             Request::NetworkLoad { path } => json!({ "path": path }),
+            Request::TenantSet(change) => json!(change),
             Request::QueueMove { device, queue, core } => json!({ "device": device, "queue": queue, "core": core }),
             Request::TracePacket(trace) => json!(trace),
             Request::TraceExplain(question) => json!(question),
@@ -380,6 +387,7 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
             }
             Ok(Request::NetworkLoad { path })
         }
+        "tenant.set" => config::tenant_change_from_json(parameters).map(Request::TenantSet).map_err(site),
         "queue.move" => typed(method, parameters).map(|MoveParameters { device, queue, core }| Request::QueueMove {
             device,
             queue,

@@ -65,6 +65,13 @@ fn every_request() -> Vec<Request> {
             }))
             .unwrap(),
         ),
+        Request::TenantSet(crate::config::TenantChange {
+            name: name(),
+            weight: Some(2),
+            class: None,
+            guarantee: None,
+            limits: None,
+        }),
         Request::QueueMove { device: name(), queue: 1, core: 2 },
         Request::Shutdown,
     ]

@@ -22,6 +22,7 @@ pub mod schema;
 mod service;
 mod site;
 mod summary;
+mod tenant;
 mod units;
 mod value;
 
@@ -43,10 +44,11 @@ pub use service::ServiceDirectories;
 pub use site::{
     Backend, Cache, Cipher, DEFAULT_TENANT, Dataplane, Device, DeviceBackend, DeviceKind, Discard, EncryptedDiscard,
     Encryption, Fairness, FileBackend, FileMode, IdleSleep, Log, LogFormat, LogLevel, Metrics, Mode, NbdBackend, Node,
-    Reconnect, Site, SocketAccess, Tenant, VirtioBlk, Volume,
+    Reconnect, Site, SocketAccess, VirtioBlk, Volume,
 };
 pub use summary::summary;
-pub use units::{BitsPerSecond, Bytes, BytesPerSecond, Span, UnitError};
+pub use tenant::{LatencyClass, Tenant, TenantChange, TenantLimits};
+pub use units::{BitsPerSecond, Bytes, BytesPerSecond, Percent, Span, UnitError};
 
 /// The largest site file that is read: thousands of devices fit, a wrong file name (an image) does not.
 const LARGEST_FILE: u64 = 16 << 20;
@@ -143,6 +145,11 @@ pub fn volume_from_json(parameters: &serde_json::Value) -> Result<Volume, Vec<Pr
 /// Reads a network from the parameters of a management request, which have the shape of `[[network]]`.
 pub fn network_from_json(parameters: &serde_json::Value) -> Result<Network, Vec<Problem>> {
     from_json(parameters, &schema::NETWORK, network::read::network)
+}
+
+/// Reads a change of a tenant from the parameters of a management request, which have the shape of `[[tenant]]`.
+pub fn tenant_change_from_json(parameters: &serde_json::Value) -> Result<TenantChange, Vec<Problem>> {
+    from_json(parameters, &schema::TENANT, tenant::change)
 }
 
 /// Reads a network's guest on another host from what has the shape of `[[network.endpoint]]`.

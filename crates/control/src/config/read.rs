@@ -13,11 +13,10 @@ use super::reader::{Reader, join};
 use super::schema;
 use super::service::ServiceDirectories;
 use super::site::*;
-use super::units::{Bytes, BytesPerSecond, Span};
+use super::tenant;
+use super::units::{Bytes, Span};
 use super::value::Data;
 
-/// The largest weight: far beyond any useful ratio, small enough that sums of weights never overflow.
-const LARGEST_WEIGHT: u32 = 10_000;
 /// The largest number of request queues. virtio allows 65,535 (virtio 1.3 §5.2.4); a guest uses one per CPU at the most.
 const MOST_QUEUES: u16 = 256;
 /// The smallest queue that carries a request: header, one data segment, status, rounded up to a power of two.
@@ -41,7 +40,7 @@ pub(super) fn site(reader: Reader<'_>, directories: &ServiceDirectories) -> Site
         Some(table) => node(table, directories),
         None => default_node(&reader, directories),
     };
-    let tenants = reader.tables("tenant", &schema::TENANT).into_iter().map(tenant).collect();
+    let tenants = reader.tables("tenant", &schema::TENANT).into_iter().map(tenant::tenant).collect();
     let volumes = reader.tables("volume", &schema::VOLUME).into_iter().map(volume).collect();
     let networks = reader.tables("network", &schema::NETWORK).into_iter().map(network::read::network).collect();
     let functions = reader.tables("function", &schema::FUNCTION).into_iter().map(function::function).collect();
@@ -51,16 +50,6 @@ pub(super) fn site(reader: Reader<'_>, directories: &ServiceDirectories) -> Site
     let mut site = Site { node, tenants, volumes, networks, functions, devices };
     site.declare_default_tenant();
     site
-}
-
-impl Site {
-    /// Adds [`DEFAULT_TENANT`] where a device belongs to it and the site does not declare it.
-    pub fn declare_default_tenant(&mut self) {
-        let needed = self.devices.iter().any(|device| device.tenant == DEFAULT_TENANT);
-        if needed && self.tenant(DEFAULT_TENANT).is_none() {
-            self.tenants.push(Tenant { name: DEFAULT_TENANT.to_owned(), weight: 1 });
-        }
-    }
 }
 
 fn default_node(reader: &Reader<'_>, directories: &ServiceDirectories) -> Node {
@@ -85,8 +74,16 @@ fn node(reader: Reader<'_>, directories: &ServiceDirectories) -> Node {
     let dataplane = reader.table("dataplane", &schema::DATAPLANE).map(dataplane).unwrap_or_default();
     let fairness = reader.choice(
         "fairness",
-        &[("fcfs", Fairness::Fcfs)],
-        &["wfq", "drr", "mtda", "weighted", "credits", "round-robin"],
+        &[
+            ("weighted", Fairness::Weighted),
+            ("fcfs", Fairness::Fcfs),
+            ("mtda", Fairness::Mtda),
+            ("mtda-printed", Fairness::MtdaPrinted),
+            ("ipipe", Fairness::Ipipe),
+            ("fairnic", Fairness::Fairnic),
+            ("lognic", Fairness::Lognic),
+        ],
+        &[],
     );
     let run_directory = reader.path("run-directory").unwrap_or_else(|| default_run_directory(&reader, directories));
     let state_directory =
@@ -179,23 +176,6 @@ pub(super) fn name(reader: &Reader<'_>, example: &str) -> String {
         reader.missing("name", &format!("name = \"{example}\""));
     }
     reader.name("name").unwrap_or_default()
-}
-
-fn tenant(reader: Reader<'_>) -> Tenant {
-    let name = name(&reader, "acme");
-    let weight = reader.integer("weight", 1..=LARGEST_WEIGHT).unwrap_or(1);
-    if let Some(limits) = reader.table("limits", &schema::LIMITS) {
-        limits.integer("iops", 1..=i64::MAX);
-        limits.parsed::<BytesPerSecond>("bandwidth", "a rate with a unit such as \"2 GiB/s\"");
-        limits.finish();
-        reader.not_yet(
-            "limits",
-            "`limits` do not work yet: the tenant would not be limited",
-            "remove `limits`; every tenant may use what is free",
-        );
-    }
-    reader.finish();
-    Tenant { name, weight }
 }
 
 /// `[[volume]]`, or the parameters of `volume.create`.

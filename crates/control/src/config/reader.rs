@@ -114,13 +114,6 @@ impl<'a> Reader<'a> {
         );
     }
 
-    /// Reports that `key` may be written in a later release but does nothing yet.
-    pub(super) fn not_yet(&self, key: &'static str, message: &str, help: &str) {
-        if let Some(value) = self.value(key) {
-            self.report(Problem::error(join(&self.path, key), message).help(help).at(value.span.clone()));
-        }
-    }
-
     pub(super) fn string(&self, key: &'static str) -> Option<(&'a str, &'a Value)> {
         let value = self.value(key)?;
         match &value.data {

@@ -25,6 +25,7 @@ impl Site {
         for (index, volume) in self.volumes.iter().enumerate() {
             volume.check(&format!("volume[{index}]"), &mut problems);
         }
+        self.check_guarantees(&mut problems);
         self.check_files(&mut problems);
         self.check_networks(&mut problems);
         self.check_functions(&mut problems);

@@ -47,9 +47,12 @@ pub const UNDERLAY: Section =
 /// `node.tables`
 pub const TABLES: Section = Section { title: "node.tables", keys: &["endpoints", "routes", "hosts"] };
 /// `[[tenant]]`
-pub const TENANT: Section = Section { title: "[[tenant]]", keys: &["name", "weight", "limits"] };
+pub const TENANT: Section = Section { title: "[[tenant]]", keys: &["name", "weight", "class", "guarantee", "limits"] };
 /// `tenant.limits`
-pub const LIMITS: Section = Section { title: "tenant.limits", keys: &["iops", "bandwidth"] };
+pub const LIMITS: Section = Section {
+    title: "tenant.limits",
+    keys: &["iops", "iops-burst", "bandwidth", "bandwidth-burst", "packets", "packets-burst"],
+};
 /// `[[volume]]`
 pub const VOLUME: Section = Section {
     title: "[[volume]]",

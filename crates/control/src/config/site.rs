@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::function::Function;
 use super::network::{Network, TableSizes, Tap, Underlay, VirtioNet};
+use super::tenant::Tenant;
 use super::units::{Bytes, Span};
 
 /// Name of the tenant that owns devices which name none. It exists without being declared.
@@ -176,9 +177,36 @@ impl TryFrom<String> for IdleSleep {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fairness {
-    /// First come, first served: no isolation between tenants.
+    /// Weighted fairness in what was measured: core time and bytes.
     #[default]
+    Weighted,
+    /// First come, first served: no isolation between tenants.
     Fcfs,
+    /// MTDA's credits, with the changes that make them work.
+    Mtda,
+    /// MTDA's credits as the paper prints them: for comparison.
+    MtdaPrinted,
+    /// iPipe's scheduler: for comparison.
+    Ipipe,
+    /// FairNIC's static parts: for comparison.
+    Fairnic,
+    /// Static parts by LogNIC's model: for comparison.
+    Lognic,
+}
+
+impl Fairness {
+    /// As the schedulers know it.
+    pub fn policy(self) -> softdpu_sched::Fairness {
+        match self {
+            Fairness::Weighted => softdpu_sched::Fairness::Weighted,
+            Fairness::Fcfs => softdpu_sched::Fairness::Fcfs,
+            Fairness::Mtda => softdpu_sched::Fairness::Mtda,
+            Fairness::MtdaPrinted => softdpu_sched::Fairness::MtdaPrinted,
+            Fairness::Ipipe => softdpu_sched::Fairness::Ipipe,
+            Fairness::Fairnic => softdpu_sched::Fairness::FairNic,
+            Fairness::Lognic => softdpu_sched::Fairness::LogNic,
+        }
+    }
 }
 
 /// A Unix socket and who may connect to it. A device's socket and the management socket have the same keys.
@@ -277,16 +305,6 @@ pub enum LogLevel {
     Debug,
     /// And every protocol message.
     Trace,
-}
-
-/// `[[tenant]]`: whose devices share one weight.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tenant {
-    /// Its name, unique among tenants.
-    pub name: String,
-    /// Its share beside the other tenants', at least 1.
-    pub weight: u32,
 }
 
 /// `[[volume]]`: what a disk's bytes are kept in.

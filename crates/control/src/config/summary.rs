@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use super::network::NetworkPort;
 use super::site::{Backend, DeviceKind, IdleSleep, Site, VirtioBlk};
+use super::tenant::{LatencyClass, Tenant, TenantLimits};
 
 /// What `site` would run, for people.
 pub fn summary(site: &Site) -> String {
@@ -21,6 +22,7 @@ fn write_summary(out: &mut String, site: &Site) -> std::fmt::Result {
         IdleSleep::After(span) => format!("sleeping after {span} without work"),
     };
     writeln!(out, "data plane  CPU {}, {idle}", cores.join(", "))?;
+    writeln!(out, "fairness    {}", site.node.fairness.policy().name())?;
     writeln!(out, "management  {}", site.node.api.socket.display())?;
     if let Some(underlay) = &site.node.underlay {
         writeln!(out, "underlay    {}, VXLAN port {}", underlay.interface, underlay.port)?;
@@ -30,7 +32,7 @@ fn write_summary(out: &mut String, site: &Site) -> std::fmt::Result {
     }
     for tenant in &site.tenants {
         let devices = site.devices.iter().filter(|device| device.tenant == tenant.name).count();
-        writeln!(out, "tenant      {}: weight {}, {devices} device(s)", tenant.name, tenant.weight)?;
+        writeln!(out, "tenant      {}: weight {}{}, {devices} device(s)", tenant.name, tenant.weight, claims(tenant))?;
     }
     for volume in &site.volumes {
         let place = match &volume.backend {
@@ -84,6 +86,26 @@ fn write_summary(out: &mut String, site: &Site) -> std::fmt::Result {
         writeln!(out, "device      {}: {what}{socket}", device.name)?;
     }
     Ok(())
+}
+
+/// What a tenant has beside its weight.
+fn claims(tenant: &Tenant) -> String {
+    let mut text = match tenant.class {
+        LatencyClass::Latency => ", goes first".to_owned(),
+        LatencyClass::Normal => String::new(),
+        LatencyClass::Background => ", in the background".to_owned(),
+    };
+    if !tenant.guarantee.is_zero() {
+        text.push_str(&format!(", {} guaranteed", tenant.guarantee));
+    }
+    let TenantLimits { iops, bandwidth, packets, .. } = tenant.limits;
+    let limits = [
+        iops.map(|rate| format!(", at most {rate} requests/s")),
+        bandwidth.map(|rate| format!(", at most {rate}")),
+        packets.map(|rate| format!(", at most {rate} packets/s")),
+    ];
+    limits.into_iter().flatten().for_each(|limit| text.push_str(&limit));
+    text
 }
 
 fn disk(blk: &VirtioBlk) -> String {

@@ -45,7 +45,7 @@ fn a_small_site_has_a_sensible_default_for_everything_else() {
     let site = site(SMALL);
     assert_eq!(site.node.dataplane, Dataplane::default());
     assert_eq!(site.node.api.socket, Path::new("/srv/site/run/softdpu/api.sock"));
-    assert_eq!(site.tenants, [Tenant { name: "default".into(), weight: 1 }]);
+    assert_eq!(site.tenants, [Tenant::called("default")]);
     assert_eq!(site.volumes[0].block_size, 512);
     let device = &site.devices[0];
     assert_eq!((device.tenant.as_str(), device.domain.as_str()), ("default", "disk"));
@@ -129,6 +129,9 @@ log             = { format = "json", level = "debug" }
 [[tenant]]
 name   = "acme"
 weight = 1_000
+class  = "background"
+guarantee = "12.5 %"
+limits = { iops = 50_000, bandwidth = "2 GiB/s", bandwidth-burst = "1 MiB", packets = 100 }
 
 [[volume]]
 name       = "image"
@@ -161,6 +164,16 @@ virtio-blk = { volume = "remote", queues = 4, queue-size = 128, socket = "one.so
     assert_eq!(site.node.metrics.as_ref().unwrap().listen.port(), 9477);
     assert_eq!(site.node.log, Log { format: LogFormat::Json, level: LogLevel::Debug });
     assert_eq!(site.tenants[0].weight, 1000);
+    assert_eq!((site.tenants[0].class, site.tenants[0].guarantee), (LatencyClass::Background, Percent(125)));
+    let limits = TenantLimits {
+        iops: Some(50_000),
+        iops_burst: Some(5_000),
+        bandwidth: Some(BytesPerSecond(2 << 30)),
+        bandwidth_burst: Some(Bytes(1 << 20)),
+        packets: Some(100),
+        packets_burst: Some(64),
+    };
+    assert_eq!(site.tenants[0].limits, limits);
     assert_eq!(
         site.volumes[0].backend,
         Backend::File(FileBackend {
@@ -268,13 +281,32 @@ const BROKEN: &[(&str, &str)] = &[
         "2:22: `mode = \"zero-cost\"` is planned but does not work yet (only `performance` works in this release)",
     ),
     (
-        "[node]\nfairness = \"mtda\"",
-        "2:12: `fairness = \"mtda\"` is planned but does not work yet (only `fcfs` works in this release)",
+        "[node]\nfairness = \"mdta\"",
+        "2:12: `fairness` in [node]: found the string \"mdta\", expected `weighted`, `fcfs`, `mtda`, `mtda-printed`, \
+         `ipipe`, `fairnic` or `lognic` (did you mean `mtda`?)",
     ),
     (
-        "[[tenant]]\nname = \"a\"\nlimits = { iops = 50_000 }",
-        "3:10: `limits` do not work yet: the tenant would not be limited (remove `limits`; every tenant may use what is \
-         free)",
+        "[[tenant]]\nname = \"a\"\nclass = \"latncy\"",
+        "3:9: `class` in [[tenant]]: found the string \"latncy\", expected `latency`, `normal` or `background` (did you \
+         mean `latency`?)",
+    ),
+    (
+        "[[tenant]]\nname = \"a\"\nguarantee = \"20\"",
+        "3:13: `guarantee` in [[tenant]]: found the string \"20\", expected a part of all cores' time such as \"20 %\" \
+         (the unit is missing: write \"20 %\", for instance)",
+    ),
+    (
+        "[[tenant]]\nname = \"a\"\nguarantee = \"50 %\"\n[[tenant]]\nname = \"b\"\nguarantee = \"40.1 %\"",
+        "6:13: tenants are guaranteed more than there is: found 90.1 % for this tenant and those before it, expected 90 % \
+         at the most, so that weights have something to share",
+    ),
+    (
+        "[[tenant]]\nname = \"a\"\nlimits = { iops = 0 }",
+        "3:19: `iops` in tenant.limits: found the integer 0, expected a whole number from 1 to 1000000000",
+    ),
+    (
+        "[[tenant]]\nname = \"a\"\nlimits = { iops = 1, packets-burst = 7 }",
+        "3:38: `packets-burst` does nothing without `packets` (add `packets`, such as packets = 1_000_000)",
     ),
     // Volumes
     (

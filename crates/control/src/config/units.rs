@@ -145,9 +145,20 @@ pub struct BytesPerSecond(pub u64);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BitsPerSecond(pub u64);
 
+/// A part of a whole in thousandths, written as `"20 %"` or `"12.5 %"`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Percent(pub u16);
+
 /// A time span with nanosecond resolution, written as `"50 us"`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Span(pub Duration);
+
+impl Percent {
+    /// Whether it is nothing.
+    pub fn is_zero(&self) -> bool {
+        self.0 == 0
+    }
+}
 
 impl Span {
     /// A span of whole microseconds.
@@ -187,6 +198,15 @@ impl FromStr for BitsPerSecond {
     }
 }
 
+impl FromStr for Percent {
+    type Err = UnitError;
+    fn from_str(text: &str) -> Result<Self, UnitError> {
+        let thousandths = parse_quantity(text, &[("%", 10)], "", "thousandths", "\"20 %\"")?;
+        let thousandths = u16::try_from(thousandths).ok().filter(|part| *part <= 1_000);
+        thousandths.map(Percent).ok_or(UnitError::OutOfRange { base: "thousandths up to 100 %" })
+    }
+}
+
 impl FromStr for Span {
     type Err = UnitError;
     fn from_str(text: &str) -> Result<Self, UnitError> {
@@ -214,6 +234,15 @@ impl fmt::Display for BitsPerSecond {
     }
 }
 
+impl fmt::Display for Percent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0 / 10, self.0 % 10) {
+            (whole, 0) => write!(f, "{whole} %"),
+            (whole, tenths) => write!(f, "{whole}.{tenths} %"),
+        }
+    }
+}
+
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // "us" rather than "µs", and whole minutes as seconds: what most people write.
@@ -238,7 +267,7 @@ macro_rules! serde_as_text {
     )*};
 }
 
-serde_as_text!(Bytes, BytesPerSecond, BitsPerSecond, Span);
+serde_as_text!(Bytes, BytesPerSecond, BitsPerSecond, Percent, Span);
 
 #[cfg(test)]
 mod tests {
@@ -263,6 +292,17 @@ mod tests {
             ["", "GiB", "20", "20 gib", "20 GiB/s", "-1 B", "1.5 B", "1. KiB", "1.2.3 KiB", "20000000 TiB", "_ B"];
         for text in bad {
             assert!(text.parse::<Bytes>().is_err(), "{text} was taken");
+        }
+    }
+
+    #[test]
+    fn parts_are_thousandths_up_to_all() {
+        for (text, part) in [("20 %", 200), ("12.5%", 125), ("0 %", 0), ("100 %", 1_000)] {
+            assert_eq!(text.parse(), Ok(Percent(part)), "{text}");
+            assert_eq!(Percent(part).to_string().parse(), Ok(Percent(part)));
+        }
+        for text in ["20", "0.05 %", "100.1 %", "-1 %", "% 20"] {
+            assert!(text.parse::<Percent>().is_err(), "{text} was taken");
         }
     }
 

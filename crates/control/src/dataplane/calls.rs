@@ -48,6 +48,7 @@ impl DataPlane {
                 Ok(()) => return Ok(None),
                 Err(refusal) => Err(refusal),
             },
+            Call::TenantSet(change) => self.set_tenant(&change),
             Call::QueueMove(to) => self.move_queue(to),
             Call::TracePacket { trace, greeting } => self.trace_packet(&trace, greeting, fds),
             Call::TraceExplain(question) => return Ok(Some(self.trace_explain(&question))),
@@ -118,6 +119,15 @@ impl DataPlane {
             self.networks.configure(before);
             refusal("failed", error)
         })
+    }
+
+    fn set_tenant(&mut self, change: &config::TenantChange) -> Result<(), Refusal> {
+        let known = self.tenants.iter_mut().find(|tenant| tenant.name == change.name);
+        let tenant = known.ok_or_else(|| refusal("not-found", format!("there is no tenant '{}'", change.name)))?;
+        tenant.change(change);
+        let tenant = tenant.clone();
+        self.tenant(&tenant);
+        Ok(())
     }
 
     fn move_queue(&mut self, to: Placement) -> Result<(), Refusal> {

@@ -31,8 +31,9 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softdpu_engine::{CoreIndex, Engine, EngineConfig, EngineError, FromCore};
 use softdpu_memory::Domain;
-use softdpu_sched::{Share, TenantId};
+use softdpu_sched::{LatencyClass, Limits, Nanos, Rate, Share, TenantId};
 use softdpu_storage::Broker;
+use softdpu_sys::clock;
 use thiserror::Error;
 
 use self::broker::Wire;
@@ -122,6 +123,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
             IdleSleep::After(span) => Some(span.0),
         },
         io_depth: IO_DEPTH,
+        fairness: site.node.fairness.policy(),
     })?;
     let cores = site.node.dataplane.cores.iter().enumerate().map(|(index, cpu)| (*cpu, CoreIndex(index))).collect();
     let functions = Functions::start(&site.functions, &engine).unwrap_or_else(|error| {
@@ -167,6 +169,26 @@ fn abort_on_panic() {
     }));
 }
 
+/// What a tenant may claim of the node, and what it may not exceed, as schedulers know it.
+fn share(tenant: &config::Tenant) -> Share {
+    let config::TenantLimits { iops, iops_burst, bandwidth, bandwidth_burst, packets, packets_burst } = tenant.limits;
+    let rate = |rate: Option<u64>, burst: Option<u64>| Some(Rate { rate: rate?, burst: burst.or(rate)? });
+    Share {
+        weight: tenant.weight,
+        guarantee: tenant.guarantee.0,
+        class: match tenant.class {
+            config::LatencyClass::Latency => LatencyClass::Latency,
+            config::LatencyClass::Normal => LatencyClass::Normal,
+            config::LatencyClass::Background => LatencyClass::Background,
+        },
+        limits: Limits {
+            requests: rate(iops, iops_burst),
+            bytes: rate(bandwidth.map(|rate| rate.0), bandwidth_burst.map(|burst| burst.0)),
+            packets: rate(packets, packets_burst),
+        },
+    }
+}
+
 impl DataPlane {
     fn set_up(&mut self, site: &Site) -> Result<(), LinkError> {
         for tenant in &site.tenants {
@@ -197,13 +219,13 @@ impl DataPlane {
             self.tenants.len() - 1
         });
         let id = TenantId(index as u16);
-        self.engine.configure_tenant(id, Share { weight: tenant.weight, ..Share::default() });
+        self.engine.configure_tenant(id, share(tenant));
         id
     }
 
     fn add_device(&mut self, device: &config::Device) -> Result<(), LinkError> {
         let known = self.tenants.iter().find(|tenant| tenant.name == device.tenant).cloned();
-        let tenant = self.tenant(&known.unwrap_or(config::Tenant { name: device.tenant.clone(), weight: 1 }));
+        let tenant = self.tenant(&known.unwrap_or_else(|| config::Tenant::called(&device.tenant)));
         let domain = self.domains.entry(device.domain.clone()).or_insert_with(|| Domain::new(device.domain.as_str()));
         let domain = Arc::clone(domain);
         let DataPlane { volumes, networks, functions, engine, wire, cores, placements, .. } = self;
@@ -233,6 +255,18 @@ impl DataPlane {
         Ok(())
     }
 
+    /// Moves queues to where there is room, but those that the site or an operator has put somewhere.
+    fn balance(&mut self) {
+        let DataPlane { engine, devices, placements, .. } = self;
+        let stays = |device: &str, queue: u16| {
+            let has_cores = |device: &Device| device.config.cores.as_ref().is_some_and(|cores| !cores.is_empty());
+            devices.get(device).is_none_or(has_cores) || placements.contains_key(&(device.to_owned(), queue))
+        };
+        for (key, core) in engine.balance(Nanos(clock::now()), stays) {
+            tracing::debug!(queue = key.number, core = core.0, "a queue was moved to even out the load");
+        }
+    }
+
     fn serve(&mut self) -> Result<(), DataPlaneError> {
         let wire = Arc::clone(&self.wire);
         let settled = Instant::now() + SETTLING;
@@ -260,6 +294,7 @@ impl DataPlane {
             let fences = self.start_waiting(now);
             if now >= beat {
                 beat = now + BEAT;
+                self.balance();
                 // No beat for a core that is stuck: the supervisor's watchdog then starts a new data plane.
                 if self.engine.cores_advance() {
                     self.wire.send(&Up::Alive, Vec::new())?;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::Value;
-use softdpu_engine::{CoreCounters, Engine, QueueCounters};
+use softdpu_engine::{CoreCounters, CoreIndex, Engine, QueueCounters};
 use softdpu_sched::TenantId;
 use softdpu_storage::{ErrorCounts, State, VolumeStatus as StorageStatus};
 use softdpu_transport::vhost_user::{QueueIndex, RingFormat};
@@ -19,7 +19,7 @@ use crate::config;
 use crate::link::Refusal;
 use crate::status::{
     CoreState, CoreStatus, DeviceState, DeviceStatus, FrameCounts, NodeStatus, QueueFormat, QueueStatus, RequestCounts,
-    TenantStatus, VolumeState, VolumeStatus,
+    TenantOnCore, TenantStatus, VolumeState, VolumeStatus,
 };
 
 /// Names of ring feature bits (virtio 1.3 §6), as the specification has them.
@@ -133,14 +133,40 @@ impl DataPlane {
     }
 
     fn tenant_status(&self) -> Vec<TenantStatus> {
+        let used = |core: usize| -> u64 {
+            let of =
+                |tenant: usize| self.engine.tenant(TenantId(tenant as u16)).get(core).map_or(0, |it| it.core_ns.get());
+            (0..self.tenants.len()).map(of).sum()
+        };
+        let used: Vec<u64> = (0..self.cpus.len()).map(used).collect();
         let one = |(index, tenant): (usize, &config::Tenant)| {
-            let mut status =
-                TenantStatus { name: tenant.name.clone(), weight: tenant.weight, ..TenantStatus::default() };
-            for core in self.engine.tenant(TenantId(index as u16)) {
-                status.queued += core.waiting.get();
-                status.served += core.served.get();
-                status.bytes += core.bytes.get();
-                status.core_time_ns += core.core_ns.get();
+            let mut status = TenantStatus::declared(tenant);
+            let id = TenantId(index as u16);
+            for (core, counters) in self.engine.tenant(id).iter().enumerate() {
+                let Some(&cpu) = self.cpus.get(core) else { continue };
+                let time = counters.core_ns.get();
+                let limits = self.engine.share_on(id, CoreIndex(core)).map(|share| share.limits);
+                let on_core = TenantOnCore {
+                    cpu,
+                    queued: counters.waiting.get(),
+                    served: counters.served.get(),
+                    bytes: counters.bytes.get(),
+                    core_time_ns: time,
+                    // Read one after the other, while the core goes on.
+                    share: (u128::from(time) * 1_000 / u128::from(used[core].max(1))).min(1_000) as u16,
+                    waited_ns: counters.waited_ns.get(),
+                    limited_ns: counters.limited_ns.get(),
+                    iops_limit: limits.and_then(|limits| limits.requests).map(|rate| rate.rate),
+                };
+                status.queued += on_core.queued;
+                status.served += on_core.served;
+                status.bytes += on_core.bytes;
+                status.core_time_ns += on_core.core_time_ns;
+                status.waited_ns += on_core.waited_ns;
+                status.limited_ns += on_core.limited_ns;
+                if on_core.served > 0 || on_core.queued > 0 {
+                    status.cores.push(on_core);
+                }
             }
             status
         };

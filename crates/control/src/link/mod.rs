@@ -41,7 +41,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{EndpointChange, Id, PacketTrace, PathQuestion};
-use crate::config::{Device, DeviceChange, Network, PolicyChange, Site, Volume};
+use crate::config::{Device, DeviceChange, Network, PolicyChange, Site, TenantChange, Volume};
 
 pub use error::LinkError;
 pub use frame::{Link, MAX_FRAME, MAX_FRAME_FDS, REFS_PAUSE};
@@ -244,6 +244,8 @@ pub enum Call {
         /// What messages call the file.
         name: String,
     },
+    /// Give a tenant another share.
+    TenantSet(TenantChange),
     /// Move a queue to another core.
     QueueMove(Placement),
     /// Show frames to a client, whose connection is attached. From a good answer on it is the data plane's.

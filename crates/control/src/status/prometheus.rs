@@ -317,15 +317,42 @@ fn ports(out: &mut Exposition, status: &NodeStatus) {
 }
 
 fn tenants(out: &mut Exposition, status: &NodeStatus) {
-    let gauges: [Metric<super::TenantStatus>; 5] = [
+    let gauges: [Metric<super::TenantStatus>; 8] = [
         ("tenant_weight", "The tenant's share.", |tenant| f64::from(tenant.weight)),
         ("tenant_queued", "Requests that wait for a core.", |tenant| tenant.queued as f64),
         ("tenant_served_total", "Requests that were served.", |tenant| tenant.served as f64),
         ("tenant_bytes_total", "Bytes that were moved.", |tenant| tenant.bytes as f64),
         ("tenant_core_seconds_total", "Core time the tenant used.", |tenant| seconds(tenant.core_time_ns)),
+        ("tenant_guarantee_ratio", "What the tenant has of all cores' time while it has work.", |tenant| {
+            f64::from(tenant.guarantee.0) / 1_000.0
+        }),
+        ("tenant_wait_seconds_total", "What the tenant's requests waited for a core, together.", |tenant| {
+            seconds(tenant.waited_ns)
+        }),
+        ("tenant_limited_seconds_total", "For how long limits held requests of the tenant.", |tenant| {
+            seconds(tenant.limited_ns)
+        }),
     ];
     for (name, help, value) in gauges {
         let samples = status.tenants.iter().map(|tenant| (vec![("tenant", &*tenant.name)], value(tenant)));
+        out.metric(name, help, samples);
+    }
+    let shares: Vec<_> = status
+        .tenants
+        .iter()
+        .flat_map(|tenant| tenant.cores.iter().map(|core| (&tenant.name, core.cpu.to_string(), core)))
+        .collect();
+    let on_core: [Metric<super::TenantOnCore>; 3] = [
+        ("tenant_core_time_seconds_total", "Core time the tenant used of a core.", |core| seconds(core.core_time_ns)),
+        ("tenant_core_served_total", "Requests that a core served of the tenant.", |core| core.served as f64),
+        ("tenant_core_wait_seconds_total", "What the tenant's requests waited for a core.", |core| {
+            seconds(core.waited_ns)
+        }),
+    ];
+    for (name, help, value) in on_core {
+        let samples = shares
+            .iter()
+            .map(|(tenant, cpu, core)| (vec![("tenant", tenant.as_str()), ("cpu", cpu.as_str())], value(core)));
         out.metric(name, help, samples);
     }
 }

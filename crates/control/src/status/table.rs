@@ -6,7 +6,7 @@ mod network;
 pub(super) use function::top_rows;
 pub use network::network_table;
 
-use super::{DeviceStatus, NodeStatus, QueueStatus, VolumeStatus};
+use super::{DeviceStatus, NodeStatus, QueueStatus, TenantOnCore, TenantStatus, VolumeStatus};
 use crate::config::Bytes;
 
 /// Columns the tables keep to: two thirds of a wide terminal, all of a narrow one.
@@ -206,9 +206,29 @@ fn tenants(status: &NodeStatus) -> String {
             short(tenant.served),
             size(tenant.bytes),
             millis(tenant.core_time_ns / 1_000),
+            tenant.waited_ns.checked_div(tenant.served).map_or_else(String::new, nanos),
+            if tenant.limits.is_empty() { String::new() } else { millis(tenant.limited_ns / 1_000) },
+            on_cores(tenant),
         ]
     });
-    layout(&["TENANT", "WEIGHT>", "QUEUED>", "SERVED>", "BYTES>", "CORE TIME>"], rows.collect())
+    let header =
+        ["TENANT", "WEIGHT>", "QUEUED>", "SERVED>", "BYTES>", "CORE TIME>", "MEAN WAIT>", "LIMITED>", "OF CORES"];
+    layout(&header, rows.collect())
+}
+
+/// A time that is mostly some microseconds.
+fn nanos(time: u64) -> String {
+    match time {
+        0..10_000 => format!("{time} ns"),
+        10_000..10_000_000 => format!("{} us", time / 1_000),
+        _ => millis(time / 1_000),
+    }
+}
+
+/// Of what tenants used of each core, what this one did.
+fn on_cores(tenant: &TenantStatus) -> String {
+    let one = |core: &TenantOnCore| format!("{}: {}.{} %", core.cpu, core.share / 10, core.share % 10);
+    tenant.cores.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// Lines up `rows` under `header`, cutting the widest columns until everything fits. A header that ends in `>` is flush

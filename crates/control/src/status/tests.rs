@@ -132,7 +132,13 @@ fn sample() -> NodeStatus {
             detail: "nbd://storage1.example.com/\"quoted\\".to_owned(),
             ..VolumeStatus::default()
         }],
-        tenants: vec![TenantStatus { name: "acme".to_owned(), weight: 4, served: 5_012, ..TenantStatus::default() }],
+        tenants: vec![TenantStatus {
+            name: "acme".to_owned(),
+            weight: 4,
+            served: 5_012,
+            cores: vec![TenantOnCore { cpu: 1, served: 5_012, ..TenantOnCore::default() }],
+            ..TenantStatus::default()
+        }],
         networks: vec![NetworkStatus { name: "acme-vpc".to_owned(), vni: 5001, ..NetworkStatus::default() }],
         underlay: Some(UnderlayStatus {
             interface: "eth7".to_owned(),

@@ -280,6 +280,7 @@ impl Supervisor {
             Request::NetworkLoad { path } => {
                 Change::NetworkLoad(Load { path, copy: None, found: LoadResult::default() })
             }
+            Request::TenantSet(change) => Change::TenantSet(change),
             Request::QueueMove { device, queue, core } => Change::QueueMove(Placement { device, queue, core }),
         };
         self.changes.push_back((change, ticket));
@@ -538,11 +539,7 @@ impl Supervisor {
             networks: site.networks.iter().map(network).collect(),
             devices: site.devices.iter().map(device).collect(),
             volumes: site.volumes.iter().map(volume).collect(),
-            tenants: site
-                .tenants
-                .iter()
-                .map(|it| TenantStatus { name: it.name.clone(), weight: it.weight, ..TenantStatus::default() })
-                .collect(),
+            tenants: site.tenants.iter().map(TenantStatus::declared).collect(),
             ..NodeStatus::default()
         }
     }

@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::api::{ApiError, EndpointChange, ErrorCode, LoadResult};
 use crate::config::{
     Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, Network, PolicyChange, Problem, Severity, Site, Tenant,
-    Volume,
+    TenantChange, Volume,
 };
 use crate::link::{Call, Placement};
 use overlay::{FORMAT, Overlay};
@@ -76,6 +76,7 @@ pub(super) enum Change {
     NetworkEndpoints(EndpointChange),
     NetworkPolicy(PolicyChange),
     NetworkLoad(Load),
+    TenantSet(TenantChange),
     QueueMove(Placement),
 }
 
@@ -94,6 +95,7 @@ impl Change {
             Change::NetworkEndpoints(change) => Call::NetworkEndpoints(change),
             Change::NetworkPolicy(change) => Call::NetworkPolicy(change),
             Change::NetworkLoad(load) => Call::NetworkLoad { name: load.path.display().to_string() },
+            Change::TenantSet(change) => Call::TenantSet(change),
             Change::QueueMove(placement) => Call::QueueMove(placement),
         }
     }
@@ -116,6 +118,7 @@ impl Change {
                 load.copy.as_deref().unwrap_or_default(),
                 json!({ "path": load.path, "found": load.found }),
             ),
+            Change::TenantSet(change) => ("tenant.set", &change.name, value(change)),
             Change::QueueMove(placement) => ("queue.move", &placement.device, value(placement)),
         }
     }
@@ -205,6 +208,7 @@ impl Desired {
             Change::NetworkPolicy(change) if self.site.network(&change.network).is_none() => {
                 missing("network", &change.network)
             }
+            Change::TenantSet(change) if self.site.tenant(&change.name).is_none() => missing("tenant", &change.name),
             Change::QueueMove(placement) if self.site.device(&placement.device).is_none() => {
                 missing("device", &placement.device)
             }
@@ -241,6 +245,7 @@ impl Desired {
             Change::NetworkLoad(_) => Ok(()),
             Change::NetworkAdd(_)
             | Change::NetworkPolicy(_)
+            | Change::TenantSet(_)
             | Change::VolumeCreate(_)
             | Change::VolumeGrow { .. }
             | Change::DeviceAdd(_)
@@ -346,13 +351,18 @@ fn apply(site: &mut Site, change: &Change) {
                 network.change_policy(change);
             }
         }
+        Change::TenantSet(change) => {
+            if let Some(tenant) = site.tenants.iter_mut().find(|known| known.name == change.name) {
+                tenant.change(change);
+            }
+        }
         Change::QueueMove(_) | Change::NetworkLoad(_) => {}
     }
 }
 
 fn add_device(site: &mut Site, device: Device) {
     if device.tenant == DEFAULT_TENANT && site.tenant(DEFAULT_TENANT).is_none() {
-        site.tenants.push(Tenant { name: DEFAULT_TENANT.to_owned(), weight: 1 });
+        site.tenants.push(Tenant::called(DEFAULT_TENANT));
     }
     site.devices.push(device);
 }
@@ -416,6 +426,21 @@ mod tests {
             (Change::NetworkAdd(network), "network.add", "net"),
             (Change::NetworkRemove { name: "net".into() }, "network.remove", "net"),
             (Change::NetworkEndpoints(endpoints), "network.endpoints", "net"),
+            (
+                Change::TenantSet(TenantChange {
+                    name: "t".into(),
+                    weight: Some(3),
+                    class: Some(config::LatencyClass::Latency),
+                    guarantee: Some(config::Percent(125)),
+                    limits: Some(config::TenantLimits {
+                        iops: Some(5),
+                        iops_burst: Some(64),
+                        ..config::TenantLimits::default()
+                    }),
+                }),
+                "tenant.set",
+                "t",
+            ),
             (Change::QueueMove(Placement { device: "e".into(), queue: 1, core: 2 }), "queue.move", "e"),
         ] {
             let (told, about, params) = change.describe();
@@ -609,6 +634,25 @@ mod tests {
         };
         assert_eq!(addresses(&again), ["10.0.0.3".parse::<IpAddr>().unwrap()]);
         assert_eq!(addresses(&again), addresses(&desired));
+    }
+
+    #[test]
+    fn what_a_tenant_may_do_survives_the_supervisor() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut desired = Desired::load(site(folder.path())).unwrap();
+        let set = |weight, guarantee| {
+            Change::TenantSet(TenantChange { name: "default".into(), weight, class: None, guarantee, limits: None })
+        };
+        for change in [set(Some(7), None), set(None, Some(config::Percent(250)))] {
+            desired.check(&change).unwrap();
+            desired.commit(&change).unwrap();
+        }
+        let again = Desired::load(site(folder.path())).unwrap();
+        assert_eq!(again.site(), desired.site());
+        let tenant = again.site().tenant("default").unwrap();
+        assert_eq!((tenant.weight, tenant.guarantee), (7, config::Percent(250)));
+        let refused = desired.check(&set(None, Some(config::Percent(1_000)))).unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Refused, "{refused}");
     }
 
     #[test]

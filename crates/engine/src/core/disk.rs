@@ -122,6 +122,7 @@ impl<S: TenantScheduler> Core<S> {
     /// Gives back what back ends have ended since they were last looked at, and tells the scheduler what that cost them.
     pub(super) fn finish_ended(&mut self) {
         if !self.done.is_empty() {
+            self.resume = 0;
             self.finish_done(Some(Nanos(clock::now())));
         }
     }

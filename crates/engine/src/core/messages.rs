@@ -171,8 +171,11 @@ impl<S: TenantScheduler> Core<S> {
         self.queues[number as usize] = Some(queue);
         self.here.push(number);
         self.counters.queues.set(self.here.len() as u64);
+        if let Some(Some(placement)) = self.queues[number as usize].as_deref().map(|queue| queue.placement) {
+            self.scheduler.place(id, placement);
+        }
         if waiting > 0 {
-            self.channels.enter(tenant, waiting);
+            self.channels.enter(tenant, waiting, Nanos(clock::now()));
             self.scheduler.ready(Nanos(clock::now()), id, Work { units: waiting, bytes });
         }
         if let Some(reason) = problem {
@@ -277,6 +280,7 @@ impl<S: TenantScheduler> Core<S> {
             self.sleep.forget(kick.as_fd());
         }
         self.scheduler.cancel(Nanos(clock::now()), queue.id());
+        self.resume = 0;
         self.channels.leave(queue.spec.tenant, queue.waiting.len() as u32);
         queue.attachment = None;
         if let Role::Transmit(transmit) = &mut queue.spec.role {
@@ -350,6 +354,7 @@ impl<S: TenantScheduler> Core<S> {
         queue.taken = queue.taken.saturating_sub((queue.finished.len() + queue.waiting.len()) as u32);
         queue.finished.clear();
         self.scheduler.cancel(Nanos(clock::now()), queue.id());
+        self.resume = 0;
         self.channels.leave(queue.spec.tenant, queue.waiting.len() as u32);
         queue.waiting.clear();
         queue.waiting.release();

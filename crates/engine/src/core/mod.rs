@@ -32,6 +32,7 @@ use crate::mailbox::{Inbox, Mailbox};
 use crate::message::{CoreIndex, Ending, Finished, FromCore, QueueKey, ToCore};
 use crate::net::Net;
 use crate::queue::{Role, RunningQueue};
+use crate::robbed::{Robbed, SUSPICIOUS_NS};
 use crate::sleep::{Sleep, Waker};
 
 /// Chains taken from one ring before the next is looked at.
@@ -39,6 +40,16 @@ const INTAKE: usize = 64;
 
 /// Rounds between two looks at what changes slowly: time-outs, stop deadlines, memory that was cut short.
 const SLOW_EVERY: u32 = 1024;
+
+/// Where looking at rings and messages took long, for so many times as long nothing else is looked at: a core of a thousand
+/// idle rings does not spend its time on them.
+const WORK_PER_LOOK: u64 = 4;
+
+/// But never longer than this, beside what [`TenantScheduler::turn`] says.
+const LONGEST_TURN_NS: u64 = 200_000;
+
+/// What a unit is charged where nothing is to depend on time, nanoseconds.
+const NOMINAL: u64 = 100;
 
 /// The longest sleep, so that time-outs of back ends are noticed.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
@@ -62,6 +73,11 @@ pub(crate) struct Core<S> {
     queues: Vec<Option<Box<RunningQueue>>>,
     /// Numbers of the queues here, in the order of arrival.
     here: Vec<u32>,
+    /// Which of them is looked at first: each in turn, as the first may fill its tenant's channel.
+    first: usize,
+    robbed: Robbed,
+    /// Until when the scheduler has nothing to run, if nothing happens meanwhile: 0: it may have.
+    resume: u64,
     /// Queues that went to another core.
     moved: HashMap<QueueKey, CoreIndex>,
     /// Messages for queues that have not arrived yet.
@@ -127,6 +143,9 @@ impl<S: TenantScheduler> Core<S> {
             turns_are_timed: true,
             queues: Vec::new(),
             here: Vec::new(),
+            first: 0,
+            robbed: Robbed::default(),
+            resume: 0,
             moved: HashMap::new(),
             early: Vec::new(),
             endings: Vec::new(),
@@ -197,10 +216,7 @@ impl<S: TenantScheduler> Core<S> {
         }
         busy |= self.intake(Nanos(now));
         if self.channels.total() > 0 {
-            while let Decision::Run(grant) = self.scheduler.decide(Nanos(now)) {
-                self.run_grant(grant);
-                busy = true;
-            }
+            busy |= self.run_grants(now);
         }
         if self.io.outstanding() > 0 {
             self.io.flush();
@@ -215,16 +231,56 @@ impl<S: TenantScheduler> Core<S> {
         busy
     }
 
+    /// Runs what the scheduler grants until nothing may run, or until it is time to look for new work: what a tenant has just
+    /// brought is not known to the scheduler before. `round`: when the round began. Whether there was anything to run.
+    fn run_grants(&mut self, round: u64) -> bool {
+        let started = clock::now();
+        let looked = started.saturating_sub(round);
+        let turn = self.scheduler.turn(Nanos(started)).0.max((looked * WORK_PER_LOOK).min(LONGEST_TURN_NS));
+        let until = started.saturating_add(turn);
+        let (mut now, mut any) = (started, false);
+        loop {
+            match self.scheduler.decide(Nanos(now)) {
+                Decision::Run(grant) => {
+                    now = self.run_grant(grant, now);
+                    any = true;
+                    if self.channels.total() == 0 {
+                        self.resume = u64::MAX;
+                        return true;
+                    }
+                    if now >= until && self.turns_are_timed {
+                        self.resume = 0;
+                        return true;
+                    }
+                }
+                Decision::IdleUntil(at) => {
+                    self.resume = at.0;
+                    // It may only want to be asked again.
+                    return any || at.0 <= now;
+                }
+                Decision::Idle => {
+                    self.resume = u64::MAX;
+                    return any;
+                }
+            }
+        }
+    }
+
     /// Takes new requests from the rings into their tenants' channels.
     fn intake(&mut self, now: Nanos) -> bool {
         let mut any = false;
-        for at in 0..self.here.len() {
-            let number = self.here[at];
+        let count = self.here.len();
+        self.first = if self.first + 1 < count { self.first + 1 } else { 0 };
+        for step in 0..count {
+            let at = self.first + step;
+            let number = self.here[if at < count { at } else { at - count }];
             let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
             if !queue.takes_work() {
                 continue;
             }
-            let mut room = (self.channels.room(queue.spec.tenant) as usize).min(INTAKE);
+            // One that fills its tenant's channel would keep the others of the tenant out of it.
+            let own = INTAKE.saturating_sub(queue.waiting.len());
+            let mut room = (self.channels.room(queue.spec.tenant) as usize).min(own);
             match &queue.spec.role {
                 Role::Block { .. } => {}
                 Role::Transmit(transmit) if transmit.held.is_some() => {
@@ -254,44 +310,52 @@ impl<S: TenantScheduler> Core<S> {
             let taken = taken as u32;
             queue.taken += taken;
             queue.spec.counters.in_flight.set(u64::from(queue.taken));
-            self.channels.enter(queue.spec.tenant, taken);
+            self.channels.enter(queue.spec.tenant, taken, now);
             self.scheduler.ready(now, queue.id(), Work { units: taken, bytes });
         }
         any
     }
 
-    /// Runs what the scheduler granted and tells it the cost.
-    fn run_grant(&mut self, grant: Grant) {
-        let started = clock::now();
+    /// Runs what the scheduler granted at `started` and tells it the cost. The time now.
+    fn run_grant(&mut self, grant: Grant, started: u64) -> u64 {
         let number = grant.queue.index;
-        let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return };
+        let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return started };
+        self.channels.look(grant.queue.tenant, Nanos(started));
         if !matches!(queue.spec.role, Role::Block { .. }) {
             let (units, bytes) = self.transmit(number, grant.units as usize);
-            let time = self.charge(grant, started, Cost { units: units as u32, bytes, ..Cost::default() });
+            let ended = self.charge(grant, started, Cost { units: units as u32, bytes, ..Cost::default() });
             if self.turns_are_timed
                 && let Some(Some(queue)) = self.queues.get_mut(number as usize)
                 && let Role::Transmit(transmit) = &mut queue.spec.role
             {
-                transmit.ran(units, time);
+                transmit.ran(units, Nanos(ended.saturating_sub(started)));
             }
-            return;
+            return ended;
         }
         let did = self.run_requests(number, grant, started);
-        let _ = self.charge(grant, started, did);
+        self.charge(grant, started, did)
     }
 
     /// Tells the scheduler and the tenant's account what running a grant since `started` cost: what it `did`, and the time,
-    /// which it returns.
-    fn charge(&mut self, grant: Grant, started: u64, did: Cost) -> Nanos {
+    /// and returns what time it is.
+    fn charge(&mut self, grant: Grant, started: u64, did: Cost) -> u64 {
         let ended = clock::now();
-        let cost = Cost { time: Nanos(ended.saturating_sub(started)), ..did };
+        let mut took =
+            if self.turns_are_timed { ended.saturating_sub(started) } else { NOMINAL * u64::from(did.units) };
+        if took > SUSPICIOUS_NS {
+            took = self.robbed.left(took, ended, clock::thread_time());
+        }
+        let cost = Cost { time: Nanos(took), ..did };
         self.scheduler.charge(Nanos(ended), grant, cost);
         if let Some(Some(tenant)) = self.tenants.get(usize::from(grant.queue.tenant.0)) {
             tenant.served.add(u64::from(cost.units));
             tenant.bytes.add(cost.bytes);
             tenant.core_ns.add(cost.time.0);
         }
-        cost.time
+        if let Some(Some(queue)) = self.queues.get(grant.queue.index as usize) {
+            queue.spec.counters.core_ns.add(cost.time.0);
+        }
+        ended
     }
 
     /// Makes what was finished visible to the drivers, and tells those who want to know.
@@ -395,9 +459,15 @@ impl<S: TenantScheduler> Core<S> {
             self.finish_ended();
         }
         self.counters.waiting.set(u64::from(self.channels.total()));
+        let seen = clock::now();
+        self.robbed.begin(seen, clock::thread_time());
         for (index, tenant) in self.tenants.iter().enumerate() {
             if let Some(tenant) = tenant {
-                tenant.waiting.set(u64::from(self.channels.waiting(TenantId(index as u16))));
+                let id = TenantId(index as u16);
+                self.channels.look(id, Nanos(seen));
+                tenant.waiting.set(u64::from(self.channels.waiting(id)));
+                tenant.waited_ns.set(self.channels.waited(id));
+                tenant.limited_ns.set(self.scheduler.account(Nanos(seen), id).limited.0);
             }
         }
         self.counters.outstanding.set(self.io.outstanding() as u64);
@@ -406,7 +476,7 @@ impl<S: TenantScheduler> Core<S> {
         self.counters.frames.set(frames.received);
         self.counters.by_flow.set(frames.cached);
         self.counters.by_software.set(frames.software);
-        let now = clock::now();
+        let now = seen;
         for at in (0..self.here.len()).rev() {
             let number = self.here[at];
             let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
@@ -431,7 +501,9 @@ impl<S: TenantScheduler> Core<S> {
             let number = self.here[armed];
             armed += 1;
             let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
-            if !queue.brings_work() || queue.is_limited(now) {
+            // What its tenant's channel has no room for stays in the ring, until a time or a back end makes some.
+            let is_full = self.channels.room(queue.spec.tenant) == 0 || queue.waiting.len() >= INTAKE;
+            if !queue.brings_work() || queue.is_limited(now) || is_full {
                 continue;
             }
             if queue.spec.kick.is_none() {
@@ -443,7 +515,8 @@ impl<S: TenantScheduler> Core<S> {
                 Err(error) => broken.push((number, error)),
             }
         }
-        if !slipped && broken.is_empty() && self.channels.total() == 0 && self.inbox.fall_asleep() {
+        let rests = self.channels.total() == 0 || self.resume > now.0;
+        if !slipped && broken.is_empty() && rests && self.inbox.fall_asleep() {
             self.counters.sleeps.add(1);
             self.counters.asleep.store(true, Relaxed);
             let limit = self.sleep_limit();
@@ -482,8 +555,10 @@ impl<S: TenantScheduler> Core<S> {
         });
         let stops = self.here.iter().filter_map(|number| self.queues[*number as usize].as_deref()?.stop_deadline());
         let backend = self.io.next_deadline().map(|at| at.saturating_duration_since(Instant::now()).as_nanos() as u64);
+        let grants = (self.channels.total() > 0).then_some(self.resume);
         stops
             .chain(limits)
+            .chain(grants)
             .map(|deadline| deadline.saturating_sub(now))
             .chain(backend)
             .chain([LONGEST_SLEEP_NS])

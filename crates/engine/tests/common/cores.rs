@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use softdpu_engine::{Engine, EngineConfig, FromCore};
+use softdpu_sched::Fairness;
 
 pub fn cpus() -> Vec<usize> {
     let allowed = softdpu_sys::affinity::allowed();
@@ -10,7 +11,7 @@ pub fn cpus() -> Vec<usize> {
 }
 
 pub fn engine(idle_sleep: Option<Duration>) -> Engine {
-    Engine::start(&EngineConfig { cpus: cpus(), idle_sleep, io_depth: 64 }).unwrap()
+    Engine::start(&EngineConfig { cpus: cpus(), idle_sleep, io_depth: 64, fairness: Fairness::default() }).unwrap()
 }
 
 /// Waits for an event of the cores that `pick` accepts.

@@ -70,7 +70,7 @@ impl Calendar {
     #[inline]
     pub(super) fn insert(&mut self, tenants: &mut [Tenant], index: u32) {
         let tenant = &mut tenants[index as usize];
-        let class = usize::from(tenant.class);
+        let class = usize::from(tenant.class());
         let bits = Self::bits(class);
         let first = self.now >> bits;
         let slot = ((tenant.tag >> bits).clamp(first, first + AHEAD) & 63) as usize;
@@ -83,7 +83,7 @@ impl Calendar {
     #[inline]
     pub(super) fn remove(&mut self, tenants: &mut [Tenant], index: u32) {
         let tenant = &tenants[index as usize];
-        let (class, slot) = (usize::from(tenant.class), usize::from(tenant.slot));
+        let (class, slot) = (usize::from(tenant.class()), usize::from(tenant.slot));
         self.slots[class][slot].remove(tenants, index);
         self.tidy(class, slot);
     }
@@ -96,6 +96,13 @@ impl Calendar {
                 self.classes &= !(1 << class);
             }
         }
+    }
+
+    /// Virtual time goes on to where the slot of a tag begins, of a tenant beside which there is no other.
+    #[inline]
+    pub(super) fn advance(&mut self, tag: u64, class: u8) {
+        let bits = Self::bits(class.into());
+        self.now = self.now.max(tag >> bits << bits);
     }
 
     /// Takes out the first of the earliest slot, and virtual time goes on to where that begins.

@@ -27,14 +27,18 @@ use tree::Tree;
 use wheel::Wheel;
 
 use crate::list::{LINE, List};
-use crate::{Cost, Decision, Grant, LatencyClass, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler, Work};
+use crate::{
+    Account, Cost, Decision, Grant, LatencyClass, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler, Work,
+};
 
 /// How finely [`Weighted`] shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// What a grant is meant to cost while several tenants have work, nanoseconds. Less is a shorter wait, and more decisions.
     pub grant: Nanos,
-    /// And while only one has.
+    /// And while a tenant of [`LatencyClass::Latency`] has work now and then.
+    pub urgent: Nanos,
+    /// And while only one tenant has work.
     pub alone: Nanos,
     /// For how long after several had work a grant is as if several had.
     pub memory: Nanos,
@@ -44,7 +48,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Tuning { grant: Nanos(8_000), alone: Nanos(32_000), memory: Nanos(10_000_000), byte: 20 }
+        Tuning { grant: Nanos(8_000), urgent: Nanos(2_000), alone: Nanos(32_000), memory: Nanos(10_000_000), byte: 20 }
     }
 }
 
@@ -65,12 +69,16 @@ pub struct Weighted {
     /// Of those that go first: by class, [`LatencyClass::Latency`] and [`LatencyClass::Normal`].
     lanes: [List<LINE>; 2],
     wheel: Wheel,
+    /// The tenant that has work while no other has.
+    solo: Option<u32>,
     /// The tenant whose grant was not charged yet.
     running: Option<u32>,
     /// Tenants with work that could run, also the one that does.
     runnable: u32,
     /// Until when grants are short.
     contended: Nanos,
+    /// Until when they are shorter.
+    urgent: Nanos,
     /// When it was last asked to decide.
     last: Nanos,
 }
@@ -101,9 +109,11 @@ impl Weighted {
             calendar: Calendar::new(),
             lanes: [List::default(); 2],
             wheel: Wheel::new(),
+            solo: None,
             running: None,
             runnable: 0,
             contended: Nanos(0),
+            urgent: Nanos(0),
             last: Nanos(0),
         }
     }
@@ -136,8 +146,9 @@ impl Weighted {
             State::Idle => return,
             State::Throttled => return,
             State::Running => self.running = None,
+            State::Solo => self.solo = None,
             State::Lane => {
-                let lane = lane_of(tenant.latency);
+                let lane = lane_of(tenant.latency());
                 self.lanes[lane].remove(&mut self.tenants, index);
             }
             State::Calendar => self.calendar.remove(&mut self.tenants, index),
@@ -150,13 +161,17 @@ impl Weighted {
         match self.tenants[index as usize].state {
             State::Idle => {}
             State::Throttled => self.take_out(index),
-            State::Lane | State::Calendar | State::Running => return,
+            State::Lane | State::Calendar | State::Running | State::Solo => return,
         }
         let virtual_now = self.calendar.now();
         let tenant = &mut self.tenants[index as usize];
-        let saved = match tenant.latency {
+        let saved = match tenant.latency() {
             LatencyClass::Background => 0,
-            _ => Self::CARRY.0 * SCALE / u64::from(tenant.weight),
+            LatencyClass::Latency => {
+                self.urgent = now + self.tuning.memory;
+                tenant.saves(Self::CARRY.0 * SCALE)
+            }
+            LatencyClass::Normal => tenant.saves(Self::CARRY.0 * SCALE),
         };
         tenant.tag = tenant.tag.max(virtual_now.saturating_sub(saved));
         let is_behind = tenant.tag < virtual_now;
@@ -178,9 +193,26 @@ impl Weighted {
             return;
         }
         self.runnable += 1;
+        if self.runnable == 1 && !tenant.has_timed() {
+            tenant.state = State::Solo;
+            self.solo = Some(index);
+            return;
+        }
+        if let Some(other) = self.solo.take() {
+            let tenant = &self.tenants[other as usize];
+            let is_behind = tenant.was_in_lane && tenant.tag < self.calendar.now();
+            self.stand(now, other, is_behind);
+        }
+        self.stand(now, index, is_behind);
+    }
+
+    /// Puts a tenant with work among the others.
+    #[inline]
+    fn stand(&mut self, now: Nanos, index: u32, is_behind: bool) {
+        let tenant = &mut self.tenants[index as usize];
         if is_behind || tenant.is_owed(now) {
             tenant.state = State::Lane;
-            let lane = lane_of(tenant.latency);
+            let lane = lane_of(tenant.latency());
             self.lanes[lane].push_back(&mut self.tenants, index);
         } else {
             tenant.state = State::Calendar;
@@ -245,16 +277,35 @@ impl Weighted {
     /// Gives a queue of a known tenant its place. What a back end had of it before makes room there for others.
     fn seat(&mut self, now: Nanos, queue: QueueId, placement: Option<Placement>) {
         let before = self.tree.pool_of(queue.index);
-        let weight = self.tenants[usize::from(queue.tenant.0)].weight;
-        self.tree.place(queue, weight.into(), placement);
+        let weight = self.tenants[usize::from(queue.tenant.0)].weight();
+        self.tree.place(queue, weight, placement);
         if let Some(pool) = before {
             self.release(now, pool);
+        }
+    }
+
+    /// What a grant is meant to cost now.
+    #[inline]
+    fn length(&self, now: Nanos) -> Nanos {
+        if now >= self.contended {
+            self.tuning.alone
+        } else if now < self.urgent {
+            self.tuning.urgent
+        } else {
+            self.tuning.grant
         }
     }
 
     /// The tenant whose turn it is.
     #[inline]
     fn next(&mut self) -> Option<u32> {
+        if let Some(index) = self.solo.take() {
+            let tenant = &self.tenants[index as usize];
+            if !tenant.was_in_lane {
+                self.calendar.advance(tenant.tag, tenant.class());
+            }
+            return Some(index);
+        }
         for lane in &mut self.lanes {
             if let Some(index) = lane.pop_front(&mut self.tenants) {
                 return Some(index);
@@ -280,9 +331,9 @@ impl TenantScheduler for Weighted {
         }
         let record = &mut self.tenants[index as usize];
         record.set(share);
-        self.tree.weigh(tenant, record.weight.into());
+        self.tree.weigh(tenant, record.weight());
         // What it owes, it owes in its new class.
-        record.tag = record.tag.min(self.calendar.latest(record.class));
+        record.tag = record.tag.min(self.calendar.latest(record.class()));
         self.tree.unlimit(&mut self.tenants, index, self.last);
         if !is_running {
             let is_behind = was_in_lane && self.tenants[index as usize].tag < self.calendar.now();
@@ -341,11 +392,13 @@ impl TenantScheduler for Weighted {
             if self.runnable > 1 {
                 self.contended = now + self.tuning.memory;
             }
-            let length = if now < self.contended { self.tuning.grant } else { self.tuning.alone };
+            let length = self.length(now);
             let queue = &self.tree.queues[chosen.queue as usize];
             let mut units = chosen.most.min(Self::BATCH);
             if u64::from(queue.unit) * u64::from(units) > length.0 {
-                units = u32::try_from(length.0 / u64::from(queue.unit)).map_or(units, |n| n.clamp(1, units));
+                // Division of half as many bits, as it takes less than half the time; more than this is no grant.
+                let length = u32::try_from(length.0).unwrap_or(u32::MAX);
+                units = (length / queue.unit.max(1)).clamp(1, units);
             }
             let tenant = &mut self.tenants[index as usize];
             if tenant.limiter.is_limited() {
@@ -366,7 +419,7 @@ impl TenantScheduler for Weighted {
         let Some(number) = self.tree.find(grant.queue) else { return };
         let index = u32::from(grant.queue.tenant.0);
         let tenant = &mut self.tenants[index as usize];
-        tenant.charge(now, total, SCALE, self.calendar.latest(tenant.class));
+        tenant.charge(now, total, SCALE, self.calendar.latest(tenant.class()));
         if tenant.limiter.is_limited() {
             tenant.limiter.took(now, self.tree.queues[number as usize].kind, cost.units, cost.bytes);
         }
@@ -400,6 +453,16 @@ impl TenantScheduler for Weighted {
         if let Some(pool) = self.tree.pool_of(number) {
             self.release(now, pool);
         }
+    }
+
+    /// What a grant is meant to take: so whoever comes waits for one at the most.
+    #[inline]
+    fn turn(&self, now: Nanos) -> Nanos {
+        self.length(now)
+    }
+
+    fn account(&self, now: Nanos, tenant: TenantId) -> Account {
+        Account { limited: self.tree.limited(now, tenant.0.into()) }
     }
 }
 

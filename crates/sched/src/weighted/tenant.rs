@@ -13,6 +13,8 @@ pub(super) enum State {
     /// Among those that go first.
     Lane,
     Calendar,
+    /// The only one with work, so that it needs no place among others.
+    Solo,
     /// At a limit, until a time.
     Throttled,
     /// Its grant was not charged yet.
@@ -30,10 +32,12 @@ pub(super) struct Tenant {
     pub(super) devices: List<LINE>,
     /// Its devices that are at a limit.
     pub(super) limited: List<LINE>,
-    /// Cost that is too little for its tag to show.
+    /// Cost that is too little for its tag to show, in 2^-16 of the tag's unit.
     rest: u16,
-    pub(super) weight: u16,
-    pub(super) class: u8,
+    /// 2^31 over the weight, in the place of it: a division takes longer than all the rest of a charge.
+    per_weight: u32,
+    /// Its class of weights, and above that its latency class.
+    grade: u8,
     /// Its slot of the calendar, and of the wheel where it has a timer.
     pub(super) slot: u8,
     pub(super) timer_slot: u8,
@@ -41,7 +45,6 @@ pub(super) struct Tenant {
     pub(super) state: State,
     /// It ran from the lane.
     pub(super) was_in_lane: bool,
-    pub(super) latency: LatencyClass,
     pub(super) limiter: Limiter,
     /// What a nanosecond of cost takes of its guarantee, in 2^-10 ns; 0: it has none.
     guarantee: u32,
@@ -51,6 +54,11 @@ pub(super) struct Tenant {
 
 /// A tenant's record fits two cache lines: so much is what a tenant costs on a core.
 const _: () = assert!(std::mem::size_of::<Tenant>() <= 128);
+
+/// What [`per_weight`](Tenant::per_weight) is at weight 1.
+const ONE: u32 = 1 << 31;
+/// Bits of a [`grade`](Tenant::grade) that are a class of weights.
+const CLASS_BITS: u32 = 4;
 
 /// What of a guarantee is saved up, nanoseconds of time.
 const SAVED: u64 = 1 << 17;
@@ -64,14 +72,13 @@ impl Tenant {
             devices: List::default(),
             limited: List::default(),
             rest: 0,
-            weight: 1,
-            class: 0,
+            per_weight: 0,
+            grade: 0,
             slot: 0,
             timer_slot: 0,
             has_timer: false,
             state: State::Idle,
             was_in_lane: false,
-            latency: share.class,
             limiter: Limiter::new(share.limits),
             guarantee: 0,
             guaranteed: 0,
@@ -82,27 +89,58 @@ impl Tenant {
 
     /// A new share, for a tenant that is in no list.
     pub(super) fn set(&mut self, share: Share) {
-        self.weight = share.weight.clamp(1, LARGEST_WEIGHT) as u16;
-        self.class = Calendar::class(share.weight);
+        self.per_weight = ONE / share.weight.clamp(1, LARGEST_WEIGHT);
+        self.grade = Calendar::class(share.weight) | ((share.class as u8) << CLASS_BITS);
         self.rest = 0;
-        self.latency = share.class;
         self.limiter.set(share.limits);
         let thousandths = u32::from(share.guarantee.min(1_000));
         self.guarantee = (1_000_u32 << 10).checked_div(thousandths).unwrap_or(0);
     }
 
+    /// Its class of weights.
+    #[inline]
+    pub(super) fn class(&self) -> u8 {
+        self.grade & ((1 << CLASS_BITS) - 1)
+    }
+
+    #[inline]
+    pub(super) fn latency(&self) -> LatencyClass {
+        match self.grade >> CLASS_BITS {
+            0 => LatencyClass::Latency,
+            1 => LatencyClass::Normal,
+            _ => LatencyClass::Background,
+        }
+    }
+
+    /// Its weight: what was rounded down twice is what it was, below 2^15.
+    pub(super) fn weight(&self) -> u32 {
+        ONE / self.per_weight.max(1)
+    }
+
+    /// What it may have saved up, in units of its tag, of `carry` units at weight 1.
+    #[inline]
+    pub(super) fn saves(&self, carry: u64) -> u64 {
+        ((u128::from(carry) * u128::from(self.per_weight)) >> 31) as u64
+    }
+
     /// It had so much, nanoseconds.
     #[inline]
     pub(super) fn charge(&mut self, now: Nanos, cost: u64, scale: u64, latest: u64) {
-        let (cost_scaled, weight) =
-            (cost.saturating_mul(scale).saturating_add(self.rest.into()), u64::from(self.weight));
-        let (whole, rest) = if weight == 1 { (cost_scaled, 0) } else { (cost_scaled / weight, cost_scaled % weight) };
+        let owed =
+            ((u128::from(cost.saturating_mul(scale)) * u128::from(self.per_weight)) >> 15) + u128::from(self.rest);
+        let whole = (owed >> 16) as u64;
         self.tag = self.tag.saturating_add(whole).min(latest.max(self.tag));
-        self.rest = rest as u16;
+        self.rest = owed as u16;
         if self.guarantee != 0 {
             let takes = ((u128::from(cost) * u128::from(self.guarantee)) >> 10) as u64;
             self.guaranteed = self.guaranteed.max(now.0.saturating_sub(SAVED)).saturating_add(takes);
         }
+    }
+
+    /// Whether a time may change where it stands.
+    #[inline]
+    pub(super) fn has_timed(&self) -> bool {
+        self.guarantee != 0 || !self.limited.is_empty()
     }
 
     /// Whether its guarantee is owed to it.

@@ -238,13 +238,28 @@ proptest! {
         let units: Vec<f64> = (0..=others).map(|tenant| driver.units_of(tenant, 10 * MS) as f64).collect();
         for (tenant, got) in units.iter().enumerate() {
             let weight = if tenant == 0 { weight } else { 1 };
-            let own = (depth * weight / (shares.iter().map(|share| share.weight).sum::<u32>())).max(1);
+            let kept = depth / 8;
+            let own = ((depth - kept) * weight / (shares.iter().map(|share| share.weight).sum::<u32>())).max(1);
             // What `own` at once give in the time, unless the core is what there is too little of.
             let due = f64::from(own) * 190.0 * 10.0;
             let all = 190_000_000.0 / 300.0 * f64::from(weight) / f64::from(shares.iter().map(|s| s.weight).sum::<u32>());
             prop_assert!(*got >= due.min(all) * 0.9, "tenant {tenant}: {got} of {due}");
         }
     }
+}
+
+#[test]
+fn a_single_request_now_and_then_finds_room_at_a_full_back_end() {
+    let back_end = Some(BackEnd { index: 0, depth: 16 });
+    let mut flood = Client { back_end: Some(1_000_000), ..Client::flood(0, 0, 300) };
+    let mut light =
+        Client { back_end: Some(1_000_000), ..Client::new(1, 1, 300, Arrivals::Closed { depth: 1, think: 700_000 }) };
+    (flood.placement.back_end, light.placement.back_end) = (back_end, back_end);
+    let mut driver = Driver::new(with(&[share(1), share(1)]), &[flood, light]);
+    driver.run(200 * MS);
+    assert!(driver.longest_wait(1, 0) <= 32_000, "{}", driver.longest_wait(1, 0));
+    // Half of 14 while the light one has something there, as it is entitled to it, and all of them otherwise.
+    assert!(driver.units_of(0, 0) > 1_700, "{}", driver.units_of(0, 0));
 }
 
 #[test]

@@ -76,7 +76,18 @@ struct Pool {
     pending: u32,
     /// Of all tenants that have or want something here.
     weights: u64,
+    /// Tenants that ever had something here.
+    seats: u32,
     waiting: List<LINE>,
+}
+
+impl Pool {
+    /// What is kept for tenants that have nothing here, where there are several: one that comes with a single request now and
+    /// then would otherwise wait for one of somebody else's to end, each time.
+    #[inline]
+    fn kept(&self) -> u32 {
+        if self.seats > 1 { self.depth / 8 } else { 0 }
+    }
 }
 
 impl Linked<LINE> for Queue {
@@ -101,6 +112,14 @@ pub(super) struct Chosen {
     pub(super) bytes: u32,
 }
 
+/// For how long a limit held a tenant's work, nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    all: u64,
+    /// Since when it does so now.
+    since: Option<Nanos>,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     pub(super) queues: Vec<Queue>,
@@ -112,6 +131,8 @@ pub(super) struct Tree {
     by_seat: BTreeMap<(TenantId, u32), u32>,
     /// Numbers of devices that have no queues any more.
     free: Vec<u32>,
+    /// By tenant, what limits held; only those of whom one ever did.
+    held: Vec<Held>,
     /// A back end of which a device did not take the room it was given.
     pub(super) left: Option<u32>,
 }
@@ -205,7 +226,9 @@ impl Tree {
             self.pools.resize_with(back_end as usize + 1, Pool::default);
         }
         self.pools[back_end as usize].depth = depth.max(1);
+        let pool = &mut self.pools[back_end as usize];
         *self.by_seat.entry((tenant, back_end)).or_insert_with(|| {
+            pool.seats += 1;
             self.seats.push(Seat { back_end, weight, pending: 0, busy: 0, capped: List::default() });
             self.seats.len() as u32 - 1
         })
@@ -280,14 +303,18 @@ impl Tree {
         }
         let seat = &self.seats[seat as usize];
         let pool = &self.pools[seat.back_end as usize];
-        let own = u64::from(pool.depth) * u64::from(seat.weight) / pool.weights.max(1);
+        let kept = pool.kept();
+        let own = u64::from(pool.depth - kept) * u64::from(seat.weight) / pool.weights.max(1);
         let own = (own as u32).clamp(1, pool.depth);
+        let depth = if seat.pending > 0 { pool.depth - kept } else { pool.depth };
         if seat.pending >= own {
             Err(Stand::Capped)
-        } else if pool.pending >= pool.depth {
+        } else if pool.pending >= depth {
             Err(Stand::Waiting)
         } else {
-            Ok((own - seat.pending).min(pool.depth - pool.pending))
+            // What is kept is for the first request only.
+            let left = if pool.pending < pool.depth - kept { pool.depth - kept - pool.pending } else { 1 };
+            Ok((own - seat.pending).min(left))
         }
     }
 
@@ -301,6 +328,7 @@ impl Tree {
             if limiter.is_limited() && limiter.opens(device.kind) > now {
                 device.stand = Stand::Limited;
                 devices.remove(&mut self.devices, number);
+                hold_tenant(&mut self.held, tenant, now);
                 limited.push_back(&mut self.devices, number);
                 let seat = self.devices[number as usize].seat;
                 if seat != NIL {
@@ -338,6 +366,22 @@ impl Tree {
             }
         }
         *limited = held;
+        if let Some(Held { all, since: Some(_) }) = self.held.get(tenant as usize)
+            && limited.is_empty()
+        {
+            let all = *all;
+            self.held[tenant as usize] = Held { all: all + self.since_of(now, tenant), since: None };
+        }
+    }
+
+    fn since_of(&self, now: Nanos, tenant: u32) -> u64 {
+        self.held.get(tenant as usize).and_then(|held| held.since).map_or(0, |since| now.since(since).0)
+    }
+
+    /// For how long limits held work of a tenant.
+    pub(super) fn limited(&self, now: Nanos, tenant: u32) -> Nanos {
+        let before = self.held.get(tenant as usize).map_or(0, |held| held.all);
+        Nanos(before + self.since_of(now, tenant))
     }
 
     fn hold(&mut self, number: u32, stand: Stand) {
@@ -356,10 +400,11 @@ impl Tree {
     #[inline]
     pub(super) fn take(&mut self, tenants: &mut [Tenant], queue: u32, units: u32) {
         let record = &mut self.queues[queue as usize];
-        let bytes = if units == record.waiting {
-            record.bytes
-        } else {
-            record.bytes / u64::from(record.waiting) * u64::from(units)
+        let bytes = match u32::try_from(record.bytes) {
+            _ if units == record.waiting => record.bytes,
+            // Division of half as many bits, as it takes less than half the time.
+            Ok(bytes) => u64::from(bytes / record.waiting) * u64::from(units),
+            Err(_) => record.bytes / u64::from(record.waiting) * u64::from(units),
         };
         record.waiting -= units;
         record.bytes -= bytes;
@@ -412,7 +457,11 @@ impl Tree {
         let owed = total.min(i32::MAX as u64) as i32;
         record.credit = record.credit.saturating_sub(owed).max(-DEBT);
         if cost.units > 0 {
-            let unit = if cost.units == 1 { total } else { total / u64::from(cost.units) }.min(u32::MAX.into()) as u32;
+            let unit = match u32::try_from(total) {
+                _ if cost.units == 1 => total.min(u32::MAX.into()) as u32,
+                Ok(total) => total / cost.units,
+                Err(_) => (total / u64::from(cost.units)).min(u32::MAX.into()) as u32,
+            };
             record.unit = unit.max(record.unit - record.unit.div_ceil(16).min(record.unit)).max(1);
         }
         record.pending += cost.pending;
@@ -483,6 +532,14 @@ impl Tree {
     pub(super) fn pending(&self, pool: u32) -> u32 {
         self.pools.get(pool as usize).map_or(0, |pool| pool.pending)
     }
+}
+
+/// A limit holds work of a tenant from `now` on.
+fn hold_tenant(held: &mut Vec<Held>, tenant: u32, now: Nanos) {
+    if held.len() <= tenant as usize {
+        held.resize(tenant as usize + 1, Held::default());
+    }
+    held[tenant as usize].since.get_or_insert(now);
 }
 
 /// Surplus round robin: the first has its turn as long as it owes nothing, and then goes to the end.

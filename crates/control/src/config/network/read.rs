@@ -9,8 +9,9 @@ use super::*;
 use crate::config::diagnostic::Problem;
 use crate::config::function::attached;
 use crate::config::read::{name, socket_access};
-use crate::config::reader::{Reader, join};
+use crate::config::reader::Reader;
 use crate::config::schema;
+use crate::config::tenant::burst_needs_rate;
 
 /// The smallest MTU: what every IPv4 host has to take (RFC 791 §3.1).
 pub(super) const SMALLEST_MTU: u16 = 576;
@@ -231,16 +232,6 @@ fn rate(reader: Reader<'_>) -> RateLimit {
         bandwidth,
         bandwidth_burst: bandwidth_burst
             .or_else(|| bandwidth.map(|rate| Bytes((rate.0 / 8 / BURSTS_PER_SECOND).max(DEFAULT_BYTE_BURST)))),
-    }
-}
-
-fn burst_needs_rate(reader: &Reader<'_>, burst: &'static str, rate: &'static str, example: &str) {
-    if let Some(value) = reader.value(burst)
-        && reader.value(rate).is_none()
-    {
-        let message = format!("`{burst}` does nothing without `{rate}`");
-        let problem = Problem::error(join(&reader.path, burst), message).at(value.span.clone());
-        reader.report(problem.help(format!("add `{rate}`, such as {example}")));
     }
 }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Change, EndpointChange, add_device, grow};
 use crate::api::NetworkEntries;
-use crate::config::{Bytes, Device, DeviceChange, Endpoint, Network, PolicyChange, Site, Volume};
+use crate::config::{Bytes, Device, DeviceChange, Endpoint, Network, PolicyChange, Site, TenantChange, Volume};
 
 /// The format. Members may be added that are left out where they are empty.
 pub(super) const FORMAT: u32 = 1;
@@ -32,6 +32,8 @@ pub(super) struct Overlay {
     /// Likewise: all groups and lists, in the place of those of the site file.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     policies: BTreeMap<String, PolicyChange>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    tenants: BTreeMap<String, TenantChange>,
     /// What devices of the site file were put into.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     memberships: BTreeMap<String, DeviceChange>,
@@ -86,6 +88,7 @@ impl Default for Overlay {
             policies: BTreeMap::new(),
             memberships: BTreeMap::new(),
             loaded: None,
+            tenants: BTreeMap::new(),
         }
     }
 }
@@ -121,6 +124,11 @@ impl Overlay {
         site.networks.extend(self.networks.values().cloned());
         for device in self.devices.values() {
             add_device(site, device.clone());
+        }
+        for tenant in &mut site.tenants {
+            if let Some(change) = self.tenants.get(&tenant.name) {
+                tenant.change(change);
+            }
         }
     }
 
@@ -188,6 +196,10 @@ impl Overlay {
                 // Nothing is what there is without a file.
                 self.loaded = (!networks.is_empty()).then_some(LoadedFile { file, endpoints, networks });
             }
+            Change::TenantSet(change) => match self.tenants.get_mut(&change.name) {
+                Some(before) => before.then(change),
+                None => drop(self.tenants.insert(change.name.clone(), change)),
+            },
             Change::QueueMove(_) => {}
         }
     }

@@ -1,0 +1,224 @@
+//! Closed loops of several tenants at once, from one thread.
+//!
+//! Each tenant has a disk with one queue that is kept at a depth. What all have is counted over the same time; latencies are
+//! from the publishing of a request to the round that found its completion, by one clock reading a visit.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use softdpu_sys::{affinity, clock};
+
+use crate::comparison::connect;
+use crate::front_end::{FrontEnd, Options, Queue, Tag, Transfer};
+use crate::load::LoadError;
+
+/// Completions of one tenant that are taken before the next tenant is looked at: the client's own fairness.
+const VISIT: usize = 8;
+/// Time slices in which each tenant's requests are counted, for how steady they are.
+const SLICES: u64 = 20;
+/// Longest latency told apart.
+const LONGEST: u64 = 60_000_000_000;
+/// A device that completes nothing for this long is given up.
+const STALL: Duration = Duration::from_secs(10);
+
+/// What a tenant does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// Reads or writes.
+    pub transfer: Transfer,
+    /// Bytes of a request, a multiple of 512.
+    pub block_size: u32,
+    /// Requests in flight.
+    pub depth: usize,
+}
+
+/// A tenant's driver.
+pub struct Client {
+    front_end: FrontEnd,
+    work: Work,
+    tags: Vec<Tag>,
+    /// By tag: when it was handed over.
+    sent: Vec<u64>,
+    blocks: u64,
+    next: u64,
+}
+
+/// What a tenant got.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// Requests completed.
+    pub requests: u64,
+    /// In how long.
+    pub elapsed: Duration,
+    /// Latencies, nanoseconds.
+    pub latency: Histogram<u64>,
+    /// Requests in each twentieth of the time.
+    pub slices: Vec<u64>,
+}
+
+impl Served {
+    /// Requests a second.
+    pub fn rate(&self) -> f64 {
+        self.requests as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// The latency that a share `quantile` of the requests did not exceed, nanoseconds.
+    pub fn latency_at(&self, quantile: f64) -> u64 {
+        self.latency.value_at_quantile(quantile)
+    }
+
+    /// Standard deviation over mean of the rate in twentieths of the time: 0 is steady.
+    pub fn unsteadiness(&self) -> f64 {
+        let count = self.slices.len().max(1) as f64;
+        let mean = self.slices.iter().sum::<u64>() as f64 / count;
+        let variance = self.slices.iter().map(|slice| (*slice as f64 - mean).powi(2)).sum::<f64>() / count;
+        if mean > 0.0 { variance.sqrt() / mean } else { 0.0 }
+    }
+}
+
+impl Client {
+    /// Connects to a disk.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    pub fn connect(socket: &Path, work: Work) -> Result<Client, LoadError> {
+        // A request takes three descriptors.
+        let queue_size = (work.depth * 3).next_power_of_two().clamp(64, 1024) as u16;
+        let options = Options { queue_size, max_transfer: work.block_size, ..Options::default() };
+        let mut front_end = connect(socket, &options)?;
+        let block = u64::from(work.block_size / 512);
+        let blocks = front_end.capacity() / block.max(1);
+        if block == 0 || blocks == 0 || work.depth == 0 {
+            return Err(LoadError::Load(format!("{work:?} on a device of {} sectors", front_end.capacity())));
+        }
+        let queue = front_end.queue_mut(0);
+        let tags = queue.prepare(work.transfer, work.block_size, work.depth)?;
+        let sent = vec![0; queue.depth()];
+        queue.disarm();
+        Ok(Client { front_end, work, tags, sent, blocks, next: 0 })
+    }
+
+    fn queue(&mut self) -> &mut Queue {
+        self.front_end.queue_mut(0)
+    }
+
+    #[inline]
+    fn hand_over(&mut self, tag: Tag, now: u64) {
+        // Neighbours are no nearer to each other than others.
+        self.next = (self.next + 7_919) % self.blocks;
+        let sector = self.next * u64::from(self.work.block_size / 512);
+        self.sent[usize::from(tag)] = now;
+        self.queue().repeat(tag, sector);
+    }
+
+    /// Takes what is there and, if it `goes_on`, hands over as much. How many.
+    fn visit(&mut self, served: Option<(&mut Served, usize)>, goes_on: bool) -> Result<usize, LoadError> {
+        let Some(first) = self.queue().poll() else { return Ok(0) };
+        let now = clock::now();
+        let (mut done, mut taken) = (first, 0);
+        let mut served = served;
+        loop {
+            if done.status != 0 {
+                return Err(LoadError::Status { queue: 0, status: done.status });
+            }
+            taken += 1;
+            if let Some((served, slice)) = &mut served {
+                served.requests += 1;
+                served.latency.saturating_record(now.saturating_sub(self.sent[usize::from(done.tag)]));
+                served.slices[*slice] += 1;
+            }
+            if goes_on {
+                self.hand_over(done.tag, now);
+            }
+            if taken == VISIT {
+                break;
+            }
+            match self.queue().poll() {
+                Some(next) => done = next,
+                None => break,
+            }
+        }
+        self.queue().publish();
+        // With EVENT_IDX "no notification" is an index half the range behind; it has to move along.
+        self.queue().disarm();
+        Ok(taken)
+    }
+}
+
+/// Lets those clients whose number is in `active` do their work at once, from a thread on `cpu`. What each of them got.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn run(
+    clients: &mut [Client],
+    active: &[usize],
+    cpu: usize,
+    warm_up: Duration,
+    duration: Duration,
+) -> Result<Vec<Served>, LoadError> {
+    let failed = |what: &str| LoadError::Load(what.to_owned());
+    std::thread::scope(|scope| {
+        let run = || {
+            affinity::pin_to(cpu).map_err(|error| failed(&format!("CPU {cpu} of the clients: {error}")))?;
+            run_here(clients, active, warm_up, duration)
+        };
+        scope.spawn(run).join().unwrap_or_else(|_| Err(failed("the clients' thread panicked")))
+    })
+}
+
+fn run_here(
+    clients: &mut [Client],
+    active: &[usize],
+    warm_up: Duration,
+    duration: Duration,
+) -> Result<Vec<Served>, LoadError> {
+    let latency = Histogram::new_with_bounds(1, LONGEST, 3).map_err(|error| LoadError::Load(error.to_string()))?;
+    let nothing = Served { requests: 0, elapsed: duration, latency, slices: vec![0; SLICES as usize] };
+    let mut all = vec![nothing; active.len()];
+    let (start, length) = (clock::now() + warm_up.as_nanos() as u64, duration.as_nanos() as u64);
+    for &at in active {
+        let client = &mut clients[at];
+        let now = clock::now();
+        for tag in client.tags.clone() {
+            client.hand_over(tag, now);
+        }
+        client.queue().publish();
+    }
+    let mut last = Instant::now();
+    loop {
+        let now = clock::now();
+        if now >= start + length {
+            break;
+        }
+        let slice = (now >= start).then(|| ((now - start) * SLICES / length) as usize);
+        let mut any = false;
+        for (&at, served) in active.iter().zip(&mut all) {
+            any |= clients[at].visit(slice.map(|slice| (served, slice)), true)? > 0;
+        }
+        if any {
+            last = Instant::now();
+        } else if last.elapsed() > STALL {
+            return Err(stalled(clients, active));
+        }
+    }
+    let mut last = Instant::now();
+    while active.iter().any(|&at| clients[at].queue().outstanding() > 0) {
+        for &at in active {
+            if clients[at].visit(None, false)? > 0 {
+                last = Instant::now();
+            }
+        }
+        if last.elapsed() > STALL {
+            return Err(stalled(clients, active));
+        }
+    }
+    Ok(all)
+}
+
+fn stalled(clients: &mut [Client], active: &[usize]) -> LoadError {
+    match active.iter().copied().find(|&at| clients[at].queue().outstanding() > 0) {
+        Some(at) => clients[at].queue().overdue(STALL).into(),
+        None => LoadError::Load("nobody has anything in flight".to_owned()),
+    }
+}

@@ -1,0 +1,170 @@
+//! What of a tenant's share each core gives it.
+//!
+//! Schedulers are fair each on its own core. What a tenant may claim or not exceed on the node as a whole is divided over the
+//! cores that serve it, in equal parts, and again whenever one of its queues comes, goes or moves.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use softdpu_sched::{Limits, Rate, Share, TenantId};
+
+use crate::counters::TenantCounters;
+use crate::message::CoreIndex;
+
+/// What all guarantees of a core may come to, thousandths of its time ([`Share::guarantee`]).
+const MOST_GUARANTEED: u32 = 900;
+
+/// The tenants of a node.
+#[derive(Default)]
+pub(crate) struct Shares {
+    tenants: HashMap<TenantId, Tenant>,
+}
+
+struct Tenant {
+    /// Of the node as a whole.
+    share: Share,
+    counters: Vec<Arc<TenantCounters>>,
+    /// Its queues that bring work, core by core.
+    queues: Vec<u32>,
+    /// What each core was told.
+    told: Vec<Option<Share>>,
+}
+
+/// A core is to be told of a tenant's share there.
+pub(crate) type Told = (CoreIndex, TenantId, Share, Arc<TenantCounters>);
+
+impl Shares {
+    /// A tenant has another share, of the node as a whole: its guarantee is in thousandths of all cores' time.
+    pub(crate) fn configure(&mut self, tenant: TenantId, share: Share, cores: usize) {
+        let entry = self.tenants.entry(tenant).or_insert_with(|| Tenant {
+            share,
+            counters: (0..cores).map(|_| Arc::default()).collect(),
+            queues: vec![0; cores],
+            told: vec![None; cores],
+        });
+        entry.share = share;
+    }
+
+    /// A tenant has one more queue on a core, or one less. Whether that changes what cores give to tenants.
+    pub(crate) fn count(&mut self, tenant: TenantId, core: CoreIndex, change: i32) -> bool {
+        let Some(entry) = self.tenants.get_mut(&tenant) else { return false };
+        let Some(queues) = entry.queues.get_mut(core.0) else { return false };
+        let before = *queues;
+        *queues = queues.saturating_add_signed(change);
+        let is_divided = entry.share.guarantee > 0 || entry.share.limits != Limits::default();
+        is_divided && (before == 0) != (*queues == 0)
+    }
+
+    /// What a tenant got, core by core.
+    pub(crate) fn counters(&self, tenant: TenantId) -> &[Arc<TenantCounters>] {
+        self.tenants.get(&tenant).map_or(&[], |entry| entry.counters.as_slice())
+    }
+
+    /// What a core gives a tenant now.
+    pub(crate) fn on(&self, tenant: TenantId, core: CoreIndex) -> Option<Share> {
+        *self.tenants.get(&tenant)?.told.get(core.0)?
+    }
+
+    /// What is to be told to cores since the last time.
+    pub(crate) fn divide(&mut self, cores: usize) -> Vec<Told> {
+        let mut guaranteed = vec![0_u32; cores];
+        for entry in self.tenants.values() {
+            for (_, sum) in guaranteed.iter_mut().enumerate().filter(|(core, _)| entry.is_on(*core)) {
+                *sum += entry.guarantee(cores);
+            }
+        }
+        let mut news = Vec::new();
+        for (&tenant, entry) in &mut self.tenants {
+            for (core, sum) in guaranteed.iter().enumerate() {
+                let mut share = Share { limits: entry.limits(), ..entry.share };
+                // More than a core has is had in proportion.
+                let own = entry.guarantee(cores);
+                share.guarantee = (own * MOST_GUARANTEED / (*sum).max(MOST_GUARANTEED)) as u16;
+                if entry.told[core] != Some(share) {
+                    entry.told[core] = Some(share);
+                    news.push((CoreIndex(core), tenant, share, Arc::clone(&entry.counters[core])));
+                }
+            }
+        }
+        news
+    }
+}
+
+impl Tenant {
+    fn is_on(&self, core: usize) -> bool {
+        self.queues.get(core).is_some_and(|queues| *queues > 0)
+    }
+
+    /// How many cores serve it, one at least.
+    fn cores(&self) -> u32 {
+        (self.queues.iter().filter(|queues| **queues > 0).count() as u32).max(1)
+    }
+
+    /// Thousandths of each core that serves it.
+    fn guarantee(&self, cores: usize) -> u32 {
+        (u32::from(self.share.guarantee) * cores as u32 / self.cores()).min(MOST_GUARANTEED)
+    }
+
+    fn limits(&self) -> Limits {
+        let cores = u64::from(self.cores());
+        let part = |rate: Rate| Rate { rate: (rate.rate / cores).max(1), burst: (rate.burst / cores).max(1) };
+        let Limits { requests, bytes, packets } = self.share.limits;
+        Limits { requests: requests.map(part), bytes: bytes.map(part), packets: packets.map(part) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: TenantId = TenantId(0);
+    const B: TenantId = TenantId(1);
+
+    fn limited(rate: u64, guarantee: u16) -> Share {
+        let limits = Limits { requests: Some(Rate { rate, burst: rate / 10 }), ..Limits::default() };
+        Share { limits, guarantee, ..Share::default() }
+    }
+
+    fn on(shares: &Shares, tenant: TenantId, core: usize) -> (u64, u64, u16) {
+        let share = shares.on(tenant, CoreIndex(core)).unwrap();
+        let rate = share.limits.requests.unwrap();
+        (rate.rate, rate.burst, share.guarantee)
+    }
+
+    #[test]
+    fn limits_and_guarantees_are_divided_over_the_cores_that_serve_a_tenant() {
+        let mut shares = Shares::default();
+        shares.configure(A, limited(1_000, 200), 4);
+        assert!(shares.count(A, CoreIndex(0), 1));
+        assert_eq!(shares.divide(4).len(), 4, "every core is told of every tenant");
+        assert_eq!(on(&shares, A, 0), (1_000, 100, 800), "a fifth of four cores, on one");
+        assert!(!shares.count(A, CoreIndex(0), 1), "one more on the same core changes nothing");
+        assert!(shares.count(A, CoreIndex(2), 1));
+        assert_eq!(shares.divide(4).len(), 4);
+        assert_eq!(on(&shares, A, 2), (500, 50, 400));
+        assert!(shares.divide(4).is_empty(), "nothing is told twice");
+        assert!(shares.count(A, CoreIndex(2), -1));
+        shares.divide(4);
+        assert_eq!(on(&shares, A, 0), (1_000, 100, 800));
+    }
+
+    #[test]
+    fn what_is_guaranteed_on_a_core_leaves_something_of_it() {
+        let mut shares = Shares::default();
+        for tenant in [A, B] {
+            shares.configure(tenant, limited(10, 400), 2);
+            shares.count(tenant, CoreIndex(0), 1);
+        }
+        shares.divide(2);
+        assert_eq!([A, B].map(|tenant| on(&shares, tenant, 0).2), [450, 450], "each would have 800");
+    }
+
+    #[test]
+    fn who_has_neither_is_told_the_same_wherever_it_is() {
+        let mut shares = Shares::default();
+        shares.configure(A, Share { weight: 7, ..Share::default() }, 2);
+        assert_eq!(shares.divide(2).len(), 2);
+        assert!(!shares.count(A, CoreIndex(1), 1));
+        assert!(shares.divide(2).is_empty());
+    }
+}

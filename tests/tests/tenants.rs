@@ -1,0 +1,410 @@
+//! Tenants that share one data-plane core, seen from their drivers: what a light one waits beside one that floods, and how equal
+//! tenants share. Every figure is a ratio within one run; medians of turns that alternate, and a bounded number of tries, as the
+//! machine may be busy with other things.
+
+#![allow(missing_docs)]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use softdpu_bench::front_end::Transfer;
+use softdpu_bench::net::Station;
+use softdpu_bench::tenants::load::{Client, Served, Work, run};
+use softdpu_bench::tenants::{fair1, frames, jain};
+use softdpu_tests::{Context, Daemon, Failure, Lab, Process, ServerKind, skip, wait_until};
+
+/// The clients' CPU, and the core's.
+const CPUS: (usize, usize) = (0, 1);
+/// How often a comparison is tried again before it has failed.
+const TRIES: usize = 4;
+/// Measurements of each kind, taking turns.
+const TURNS: usize = 5;
+const WARM_UP: Duration = Duration::from_millis(50);
+
+const READ: Work = Work { transfer: Transfer::Read, block_size: 4096, depth: 1 };
+const FLOOD: Work = Work { transfer: Transfer::Write, block_size: 4096, depth: 128 };
+
+/// Whether there are two CPUs and softdpu is what is tested; says so where not.
+fn is_possible(test: &str) -> bool {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    if !matches!(ServerKind::from_environment(), Ok(ServerKind::Softdpu)) {
+        skip(test, "it is about softdpu alone");
+    } else if cpus < 2 {
+        skip(test, "clients and a core need a CPU each");
+    } else {
+        return true;
+    }
+    false
+}
+
+/// A tenant of a site, and its volume as the site file has it.
+struct Tenant {
+    keys: &'static str,
+    volume: String,
+}
+
+impl Tenant {
+    fn with_memory(keys: &'static str) -> Tenant {
+        Tenant { keys, volume: "memory = { size = \"4 MiB\" }".to_owned() }
+    }
+}
+
+fn site(fairness: &str, tenants: &[Tenant], folder: &Path) -> (String, Vec<PathBuf>) {
+    let mut text = format!(
+        "[node]\nfairness = \"{fairness}\"\ndataplane = {{ cores = [{}], idle-sleep = \"never\" }}\n\
+         log = {{ level = \"warn\" }}\n",
+        CPUS.1
+    );
+    let mut sockets = Vec::new();
+    for (at, Tenant { keys, volume }) in tenants.iter().enumerate() {
+        let _ = write!(text, "[[tenant]]\nname = \"t{at}\"\n{keys}\n");
+        // An empty one: the volume of the tenant before.
+        let disk = if volume.is_empty() { at - 1 } else { at };
+        if !volume.is_empty() {
+            let _ = write!(text, "[[volume]]\nname = \"v{at}\"\n{volume}\n");
+        }
+        let _ = write!(
+            text,
+            "[[device]]\nname = \"d{at}\"\ntenant = \"t{at}\"\nvirtio-blk = {{ volume = \"v{disk}\", queue-size = 1024, \
+             socket = \"d{at}.sock\" }}\n"
+        );
+        sockets.push(folder.join(format!("d{at}.sock")));
+    }
+    (text, sockets)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// What the light tenant, the first, sees beside the others and alone: medians of p99 latencies, nanoseconds. Then what the flood
+/// got beside it, requests a second.
+struct Seen {
+    alone: f64,
+    beside: f64,
+    flood: f64,
+}
+
+impl Seen {
+    fn slowdown(&self) -> f64 {
+        self.beside / self.alone
+    }
+}
+
+impl std::fmt::Display for Seen {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Seen { alone, beside, flood } = self;
+        let slowdown = self.slowdown();
+        write!(
+            f,
+            "p99 {:.1} us alone, {:.1} us beside {flood:.0} requests/s: {slowdown:.2} times",
+            alone / 1e3,
+            beside / 1e3
+        )
+    }
+}
+
+fn see(lab: &Lab, fairness: &str, tenants: &[Tenant], works: &[Work], turn: Duration) -> Result<Seen, Failure> {
+    let (text, sockets) = site(fairness, tenants, lab.path());
+    let daemon = Daemon::start(lab.path(), &text)?;
+    let mut clients = sockets
+        .iter()
+        .zip(works)
+        .map(|(socket, work)| Client::connect(socket, *work))
+        .collect::<Result<Vec<_>, _>>()
+        .context("connecting")?;
+    let all: Vec<usize> = (0..clients.len()).collect();
+    let (mut alone, mut beside, mut flood) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        let served = run(&mut clients, &all[..1], CPUS.0, WARM_UP, turn).context("the light tenant alone")?;
+        alone.push(served[0].latency_at(0.99) as f64);
+        let served = run(&mut clients, &all, CPUS.0, WARM_UP, turn).context("all tenants")?;
+        beside.push(served[0].latency_at(0.99) as f64);
+        flood.push(served[1..].iter().map(Served::rate).sum());
+    }
+    drop(clients);
+    daemon.stop()?;
+    let seen = Seen { alone: median(alone), beside: median(beside), flood: median(flood) };
+    println!("{fairness}: {seen}");
+    Ok(seen)
+}
+
+/// Compares `weighted` with `fcfs` until the light tenant's p99 is at most `bound` times what it is alone, and that at `fcfs` is
+/// `worse` times as much as that.
+fn protects(name: &str, tenants: impl Fn() -> Vec<Tenant>, works: &[Work], turn: Duration, bound: f64, worse: f64) {
+    Lab::run(name, |lab| {
+        let mut seen = Vec::new();
+        for _ in 0..TRIES {
+            let weighted = see(lab, "weighted", &tenants(), works, turn)?;
+            let fcfs = see(lab, "fcfs", &tenants(), works, turn)?;
+            if weighted.slowdown() <= bound && fcfs.slowdown() >= worse * weighted.slowdown() {
+                return Ok(());
+            }
+            seen.push(format!("weighted {weighted}; fcfs {fcfs}"));
+        }
+        Err(Failure::new(format!("at most {bound} times, fcfs {worse} times that: {}", seen.join(" | "))))
+    });
+}
+
+#[test]
+fn reads_of_one_tenant_hardly_wait_for_the_writes_that_another_floods_the_core_with() {
+    if !is_possible("flood of writes") {
+        return;
+    }
+    let tenants = || vec![Tenant::with_memory("class = \"latency\""), Tenant::with_memory("")];
+    protects("flood", tenants, &[READ, FLOOD], Duration::from_millis(300), 1.5, 3.0);
+}
+
+#[test]
+fn a_slow_server_that_one_tenant_floods_still_answers_another() {
+    if !is_possible("flooded server") {
+        return;
+    }
+    if !std::process::Command::new("nbdkit").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return skip("flooded server", "nbdkit is not installed");
+    }
+    Lab::run("flooded-nbd", |lab| {
+        let socket = lab.path().join("slow.sock");
+        let arguments =
+            ["-f", "-U", "slow.sock", "--filter=delay", "memory", "16M", "rdelay=5ms", "wdelay=5ms"].map(str::to_owned);
+        let mut server = Process::start("nbdkit", lab.path(), Path::new("nbdkit"), arguments)?;
+        wait_until("nbdkit's socket", Duration::from_secs(10), || Ok(socket.exists().then_some(())))?;
+        let shared = format!("shared = true\nnbd = {{ uri = \"nbd+unix:///?socket={}\" }}", socket.display());
+        let works = [READ, FLOOD];
+        let mut seen = Vec::new();
+        for _ in 0..TRIES {
+            let tenants =
+                || vec![Tenant { keys: "", volume: shared.clone() }, Tenant { keys: "", volume: String::new() }];
+            let turn = Duration::from_millis(800);
+            let weighted = see(lab, "weighted", &tenants(), &works, turn)?;
+            let fcfs = see(lab, "fcfs", &tenants(), &works, turn)?;
+            if weighted.slowdown() <= 1.5 && fcfs.slowdown() >= 2.0 * weighted.slowdown() {
+                server.stop()?;
+                return Ok(());
+            }
+            seen.push(format!("weighted {weighted}; fcfs {fcfs}"));
+        }
+        Err(Failure::new(seen.join(" | ")))
+    });
+}
+
+#[test]
+fn equal_tenants_have_equal_parts_and_weights_are_had() {
+    if !is_possible("equal parts") {
+        return;
+    }
+    Lab::run("equal", |lab| {
+        for weights in [vec![1; 2], vec![1; 4], vec![1; 8], vec![4, 1], vec![4, 2, 2, 1]] {
+            let keys: Vec<&'static str> = weights
+                .iter()
+                .map(|weight| match weight {
+                    4 => "weight = 4",
+                    2 => "weight = 2",
+                    _ => "weight = 1",
+                })
+                .collect();
+            let tenants: Vec<Tenant> = keys.into_iter().map(Tenant::with_memory).collect();
+            let (text, sockets) = site("weighted", &tenants, lab.path());
+            let daemon = Daemon::start(lab.path(), &text)?;
+            let work = Work { transfer: Transfer::Read, block_size: 4096, depth: 64 };
+            let mut clients = sockets
+                .iter()
+                .map(|socket| Client::connect(socket, work))
+                .collect::<Result<Vec<_>, _>>()
+                .context("connecting")?;
+            let all: Vec<usize> = (0..clients.len()).collect();
+            let expected: Vec<f64> = weights.iter().map(|weight| f64::from(*weight)).collect();
+            let mut tries = Vec::new();
+            for _ in 0..TRIES {
+                let served = run(&mut clients, &all, CPUS.0, WARM_UP, Duration::from_millis(1_000)).context("load")?;
+                let got: Vec<f64> = served.iter().map(|served| served.requests as f64).collect();
+                let (fair, jain) = (fair1(&expected, &got), jain(&expected, &got));
+                println!(
+                    "weights {weights:?}: Fair1 {fair:.4}, Jain {jain:.5}, {:.0} requests/s",
+                    got.iter().sum::<f64>()
+                );
+                tries.push(fair);
+                if fair <= 0.02 {
+                    break;
+                }
+            }
+            assert!(tries.iter().any(|fair| *fair <= 0.02), "weights {weights:?}: Fair1 {tries:?}");
+            drop(clients);
+            daemon.stop()?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_limit_holds_is_changed_while_it_holds_and_shows_in_the_status() {
+    if !is_possible("limits") {
+        return;
+    }
+    Lab::run("limits", |lab| {
+        let tenants = [Tenant::with_memory("limits = { iops = 5_000, iops-burst = 64 }"), Tenant::with_memory("")];
+        let (text, sockets) = site("weighted", &tenants, lab.path());
+        let daemon = Daemon::start(lab.path(), &text)?;
+        let work = Work { transfer: Transfer::Read, block_size: 4096, depth: 32 };
+        let mut clients = vec![Client::connect(&sockets[0], work).context("connecting")?];
+        let second = Duration::from_millis(1_000);
+        let served = run(&mut clients, &[0], CPUS.0, Duration::from_millis(200), second).context("load")?;
+        let rate = served[0].rate();
+        assert!((4_000.0..5_200.0).contains(&rate), "{rate} of 5,000 requests a second");
+
+        daemon.command(&["tenant", "set", "t0", "--iops", "20000", "--iops-burst", "64", "--weight", "3"])?;
+        let served = run(&mut clients, &[0], CPUS.0, Duration::from_millis(200), second).context("load")?;
+        let rate = served[0].rate();
+        assert!((15_000.0..20_800.0).contains(&rate), "{rate} of 20,000 requests a second");
+        let status = daemon.status()?;
+        let tenant = &status["tenants"][0];
+        assert_eq!((&tenant["weight"], &tenant["limits"]["iops"]), (&3.into(), &20_000.into()), "{tenant}");
+        assert!(tenant["limited_ns"].as_u64().is_some_and(|ns| ns > 500_000_000), "{tenant}");
+        assert!(tenant["waited_ns"].as_u64().is_some_and(|ns| ns > 500_000_000), "{tenant}");
+        assert_eq!(tenant["cores"][0]["iops_limit"], 20_000, "{tenant}");
+
+        daemon.command(&["tenant", "set", "t0", "--no-limits"])?;
+        let served = run(&mut clients, &[0], CPUS.0, Duration::from_millis(200), second).context("load")?;
+        let free = served[0].rate();
+        assert!(free > 2.0 * rate, "{free} requests a second without a limit");
+        let refused = daemon.command(&["tenant", "set", "nobody", "--weight", "3"]).err();
+        let words = refused.map(|error| error.to_string()).unwrap_or_default();
+        assert!(words.contains("there is no tenant called"), "{words}");
+        drop(clients);
+        daemon.stop()
+    });
+}
+
+/// Bytes of memory of its own that the daemon's two processes have.
+fn resident(daemon: &Daemon) -> Result<u64, Failure> {
+    let supervisor = daemon.status()?["supervisor_pid"].as_u64().unwrap_or_default() as u32;
+    let mut sum = 0;
+    for pid in [supervisor, daemon.data_plane()?.0] {
+        let path = format!("/proc/{pid}/status");
+        let text = std::fs::read_to_string(&path).context(&path)?;
+        let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+        sum += kib.ok_or_else(|| Failure::new(format!("{path} has no RssAnon")))? * 1024;
+    }
+    Ok(sum)
+}
+
+#[test]
+fn a_thousand_tenants_with_a_disk_each_are_served_alike_and_take_little_memory() {
+    if !is_possible("a thousand tenants") {
+        return;
+    }
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let files = getrlimit(Resource::Nofile);
+    if files.maximum.is_some_and(|most| most < 16_384) {
+        return skip("a thousand tenants", "a process may not have 16,384 files open (ulimit -n)");
+    }
+    // The daemon and its data plane inherit it.
+    setrlimit(Resource::Nofile, Rlimit { current: Some(files.maximum.unwrap_or(16_384).min(65_536)), ..files })
+        .expect("the soft limit may be the hard one");
+    Lab::run("thousand", |lab| {
+        let with = |count: usize| -> Result<u64, Failure> {
+            let null = || Tenant { keys: "", volume: "null = { size = \"1 GiB\" }".to_owned() };
+            let tenants: Vec<Tenant> = (0..count).map(|_| null()).collect();
+            let (text, sockets) = site("weighted", &tenants, lab.path());
+            let daemon = Daemon::start(lab.path(), &text)?;
+            let work = Work { depth: 2, ..READ };
+            let mut clients = sockets
+                .iter()
+                .map(|socket| Client::connect(socket, work))
+                .collect::<Result<Vec<_>, _>>()
+                .context("connecting")?;
+            let all: Vec<usize> = (0..count).collect();
+            let served = run(&mut clients, &all, CPUS.0, WARM_UP, Duration::from_secs(2)).context("load")?;
+            let got: Vec<f64> = served.iter().map(|served| served.requests as f64).collect();
+            let fair = jain(&vec![1.0; count], &got);
+            println!("{count} tenants: {:.0} requests, Jain {fair:.4}", got.iter().sum::<f64>());
+            assert!(got.iter().all(|got| *got > 0.0), "somebody got nothing");
+            assert!(fair > 0.9, "Jain {fair}");
+            let resident = resident(&daemon)?;
+            drop(clients);
+            daemon.stop()?;
+            Ok(resident)
+        };
+        let (few, many) = (with(32)?, with(1_024)?);
+        let each = many.saturating_sub(few) / (1_024 - 32);
+        println!("{each} bytes each");
+        assert!(each < 64 << 10, "{each} bytes for a tenant with a device");
+        Ok(())
+    });
+}
+
+const STATIONS: [[Station; 2]; 2] = {
+    const fn station(last: u8) -> Station {
+        Station { mac: [2, 0x5d, 0, 0, 0, last], address: std::net::Ipv4Addr::new(10, 0, 0, last) }
+    }
+    [[station(10), station(11)], [station(20), station(21)]]
+};
+
+/// Request and response of one tenant's guests beside a flood of the smallest frames between another's.
+fn see_frames(lab: &Lab, fairness: &str) -> Result<Seen, Failure> {
+    let mut text = format!(
+        "[node]\nfairness = \"{fairness}\"\ndataplane = {{ cores = [{}], idle-sleep = \"never\" }}\n\
+         log = {{ level = \"warn\" }}\n",
+        CPUS.1
+    );
+    let mut sockets = Vec::new();
+    for (tenant, stations) in STATIONS.iter().enumerate() {
+        let class = if tenant == 0 { "latency" } else { "normal" };
+        let _ = write!(
+            text,
+            "[[tenant]]\nname = \"t{tenant}\"\nclass = \"{class}\"\n[[network]]\nname = \"n{tenant}\"\nvni = {}\n\
+             cidr = \"10.0.0.0/24\"\n",
+            tenant + 1
+        );
+        for (end, station) in stations.iter().enumerate() {
+            let mac = station.mac.map(|byte| format!("{byte:02x}")).join(":");
+            let _ = write!(
+                text,
+                "[[device]]\nname = \"d{tenant}{end}\"\ntenant = \"t{tenant}\"\nvirtio-net = {{ network = \"n{tenant}\", \
+                 address = \"{}\", mac = \"{mac}\", queue-size = 256, socket = \"{tenant}{end}.sock\" }}\n",
+                station.address
+            );
+            sockets.push(lab.path().join(format!("{tenant}{end}.sock")));
+        }
+    }
+    let daemon = Daemon::start(lab.path(), &text)?;
+    let pair = |tenant: usize| {
+        frames::Pair::connect([&sockets[2 * tenant], &sockets[2 * tenant + 1]], STATIONS[tenant]).context("connecting")
+    };
+    let (mut talk, mut flood) = (pair(0)?, pair(1)?);
+    let turn = Duration::from_millis(300);
+    let (mut alone, mut beside, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..TURNS {
+        let seen = frames::run(&mut talk, None, CPUS.0, WARM_UP, turn).context("the talk alone")?;
+        alone.push(seen.latency.value_at_quantile(0.99) as f64);
+        let seen = frames::run(&mut talk, Some(&mut flood), CPUS.0, WARM_UP, turn).context("talk and flood")?;
+        beside.push(seen.latency.value_at_quantile(0.99) as f64);
+        rates.push(seen.flood);
+    }
+    drop((talk, flood));
+    daemon.stop()?;
+    let seen = Seen { alone: median(alone), beside: median(beside), flood: median(rates) };
+    println!("{fairness}, frames: {seen}");
+    Ok(seen)
+}
+
+#[test]
+fn a_talk_of_one_tenant_hardly_waits_for_the_frames_that_another_floods_the_core_with() {
+    if !is_possible("flood of frames") {
+        return;
+    }
+    Lab::run("frames", |lab| {
+        let mut seen = Vec::new();
+        for _ in 0..TRIES {
+            let (weighted, fcfs) = (see_frames(lab, "weighted")?, see_frames(lab, "fcfs")?);
+            if weighted.slowdown() <= 1.5 && fcfs.slowdown() >= 1.5 * weighted.slowdown() {
+                return Ok(());
+            }
+            seen.push(format!("weighted {weighted}; fcfs {fcfs}"));
+        }
+        Err(Failure::new(seen.join(" | ")))
+    });
+}
