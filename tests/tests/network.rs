@@ -18,7 +18,7 @@ const ONE: &str = "[0]";
 const TWO: &str = "[0, 1]";
 
 /// What the web servers' file has.
-const MIB: u32 = 64;
+const MIB: u32 = 16;
 
 /// acme has IPv4 and IPv6, globex the same addresses; `packed` and `queues` are those of acme's interfaces.
 fn site(packed: bool, queues: u16, cores: &str) -> String {
@@ -219,7 +219,7 @@ fn another_tenants_guest_with_the_same_address_reaches_nobody_but_itself() {
 /// Kills the data plane in the middle of transfers, each one TCP connection. Every byte arrives once and in its place.
 fn survive(lab: &Lab, packed: bool, cores: &str) -> Result<(), Failure> {
     const KILLS: u64 = 5;
-    const REPEATS: u32 = 4;
+    const REPEATS: u32 = 8;
     let mut random = Random::from_environment();
     eprintln!("SOFTDPU_SEED={}", random.seed);
     let mut daemon = Daemon::start(lab.path(), &site(packed, 1, cores))?;

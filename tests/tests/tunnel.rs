@@ -11,12 +11,12 @@ use softdpu_tests::{Capture, Context, Daemon, Failure, Host, Lab, Process, Wire,
 const WAIT: Duration = Duration::from_secs(20);
 
 /// The tenant's network at a host, with a TAP in it, at 10.0.0.NUMBER.
-fn site(host: &Host, wire: &Wire) -> String {
+fn site(host: &Host, wire: &Wire, cores: &str) -> String {
     let (own, other) = (host.number(), host.other());
     format!(
         r#"
 [node]
-dataplane = {{ cores = [0] }}
+dataplane = {{ cores = {cores} }}
 {}
 [[network]]
 name    = "acme"
@@ -39,7 +39,11 @@ tap  = {{ network = "acme", address = ["10.0.0.{own}", "fd00:5d::{own}"], mac = 
 }
 
 fn softdpu(lab: &Lab, host: &Host, wire: &Wire) -> Result<Daemon, Failure> {
-    let daemon = host.softdpu(lab, &site(host, wire))?;
+    softdpu_on(lab, host, wire, "[0]")
+}
+
+fn softdpu_on(lab: &Lab, host: &Host, wire: &Wire, cores: &str) -> Result<Daemon, Failure> {
+    let daemon = host.softdpu(lab, &site(host, wire, cores))?;
     address(host, "acme0")?;
     Ok(daemon)
 }
@@ -225,6 +229,63 @@ fn the_kernels_vxlan_device_is_the_other_end_of_af_xdp() {
     against_the_kernel("xdp", &Wire { mtu: 1500, v6: false, backend: "af-xdp" });
 }
 
+/// Frames that came by a receive queue of the wire to XDP programs so far.
+fn came_by_queue(host: &Host, queue: u32) -> Result<u64, Failure> {
+    let counts = host.exec(&["ethtool", "-S", "wire"])?;
+    let name = format!("rx_queue_{queue}_xdp_packets:");
+    let count = counts.lines().find_map(|line| line.trim().strip_prefix(&name)?.trim().parse().ok());
+    count.ok_or_else(|| Failure::new(format!("ethtool counts no {name} {counts}")))
+}
+
+/// The kernel at the other end spreads connections over the queues of the interface: `queues` of them, dealt out to `cores`.
+fn all_queues_are_served(test: &str, queues: u32, cores: &str) {
+    if !Host::is_possible(test) {
+        return;
+    }
+    let wire = Wire { mtu: 1500, v6: false, backend: "af-xdp" };
+    Lab::run(test, |lab| {
+        let (a, b) = wire.hosts(test)?;
+        let count = queues.to_string();
+        for host in [&a, &b] {
+            if host.exec(&["ethtool", "-L", "wire", "rx", &count, "tx", &count]).is_err() {
+                skip(test, &format!("no veth pair of {queues} queues here (Linux 5.16, as many processors)"));
+                return Ok(());
+            }
+        }
+        b.exec(&["ethtool", "-K", "wire", "tx", "off"])?;
+        let mut daemon = softdpu_on(lab, &a, &wire, cores)?;
+        kernel(&b, &wire)?;
+        pings(&a, &wire)?;
+        for way in [&[][..], &["-R"]] {
+            let mut server = b.start(lab, "iperf", &["iperf3", "-s", "-1", "--forceflush"])?;
+            server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
+            let client = ["timeout", "60", "iperf3", "-J", "-c", &v4(b.number()), "-P", "16", "-t", "2"];
+            let report: serde_json::Value =
+                serde_json::from_str(&a.exec(&[&client, way].concat())?).context("iperf3's report")?;
+            let streams = report["end"]["streams"].as_array().map_or(&[][..], Vec::as_slice);
+            let carried = |stream: &&serde_json::Value| stream["receiver"]["bytes"].as_u64() > Some(0);
+            assert_eq!(streams.iter().filter(carried).count(), 16, "{report}");
+        }
+        for queue in 0..queues {
+            assert!(came_by_queue(&a, queue)? > 0, "nothing came by queue {queue}: it was not tried");
+        }
+        daemon.kill_data_plane()?;
+        pings(&a, &wire)?;
+        pings(&b, &wire)?;
+        daemon.stop()
+    });
+}
+
+#[test]
+fn af_xdp_serves_all_queues_on_one_core() {
+    all_queues_are_served("xdpqueues", 2, "[0]");
+}
+
+#[test]
+fn af_xdp_serves_queues_on_cores_of_their_own() {
+    all_queues_are_served("xdpcores", 2, "[0, 1]");
+}
+
 /// Between softdpu's port at `a`, whose interface takes larger packets than its network does, and the kernel at `b`.
 #[test]
 fn packets_that_may_be_cut_up_arrive_in_fragments() {
@@ -234,7 +295,7 @@ fn packets_that_may_be_cut_up_arrive_in_fragments() {
     let wire = Wire { mtu: 1500, v6: false, backend: "auto" };
     Lab::run("tunnel-fragments", |lab| {
         let (a, b) = wire.hosts("cut")?;
-        let site = site(&a, &wire).replace("tap  = {", "tap  = { mtu = 1280, ");
+        let site = site(&a, &wire, "[0]").replace("tap  = {", "tap  = { mtu = 1280, ");
         let daemon = a.softdpu(lab, &site)?;
         address(&a, "acme0")?;
         kernel(&b, &wire)?;

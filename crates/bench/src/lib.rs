@@ -14,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod accel;
 pub mod calibration;
 pub mod comparison;
 mod error;

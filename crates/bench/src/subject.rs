@@ -40,6 +40,8 @@ pub enum Subject {
     Softdpu {
         /// Its program.
         program: PathBuf,
+        /// Its volumes are encrypted, with a key of its own for each run.
+        encrypted: bool,
     },
     /// qemu-storage-daemon.
     Qsd {
@@ -113,6 +115,7 @@ impl Subject {
     /// As it is called in results.
     pub fn name(&self) -> &str {
         match self {
+            Subject::Softdpu { encrypted: true, .. } => "softdpu-encrypted",
             Subject::Softdpu { .. } => "softdpu",
             Subject::Qsd { .. } => "qemu-storage-daemon",
             Subject::Socket { name, .. } => name,
@@ -121,7 +124,10 @@ impl Subject {
 
     /// Whether it can serve `volume`; a socket serves whatever it serves.
     pub fn serves(&self, volume: &Volume) -> bool {
-        !matches!((self, volume), (Subject::Qsd { .. }, Volume::Memory))
+        !matches!(
+            (self, volume),
+            (Subject::Qsd { .. }, Volume::Memory) | (Subject::Softdpu { encrypted: true, .. }, Volume::Null)
+        )
     }
 
     /// Starts it.
@@ -133,7 +139,7 @@ impl Subject {
             Subject::Socket { path, .. } => {
                 return Ok(Running::new(None, vec![path.clone()], None));
             }
-            Subject::Softdpu { program } | Subject::Qsd { program, .. } => program,
+            Subject::Softdpu { program, .. } | Subject::Qsd { program, .. } => program,
         };
         let folder = Folder::new().map_err(|error| SetupError::Folder(error.to_string()))?;
         let sockets: Vec<_> = (0..service.devices).map(|at| folder.path().join(format!("disk{at}.sock"))).collect();
@@ -144,7 +150,11 @@ impl Subject {
             }
             _ => {
                 let site = folder.path().join("site.toml");
-                std::fs::write(&site, softdpu_site(service, &sockets))
+                let key = match self {
+                    Subject::Softdpu { encrypted: true, .. } => Some(key_file(folder.path())?),
+                    _ => None,
+                };
+                std::fs::write(&site, softdpu_site(service, &sockets, key.as_deref()))
                     .map_err(|error| SetupError::Folder(format!("{}: {error}", site.display())))?;
                 // Not pinned from outside: it pins its core itself, and its supervisor stays off it.
                 Server::start("softdpu", program, ["run", "site.toml"], folder.path(), None)?
@@ -196,7 +206,22 @@ fn escaped(path: &Path) -> String {
     path.to_string_lossy().replace(',', ",,")
 }
 
-fn softdpu_site(service: &Service, sockets: &[PathBuf]) -> String {
+/// A key that nobody else has, for volumes that nobody needs later.
+fn key_file(folder: &Path) -> Result<PathBuf, SetupError> {
+    use std::io::{Read, Write};
+    use std::os::unix::fs::OpenOptionsExt;
+    let path = folder.join("volume.key");
+    let write = || {
+        let mut key = [0; 64];
+        std::fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
+        std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?.write_all(&key)
+    };
+    write().map_err(|error| SetupError::Folder(format!("{}: {error}", path.display())))?;
+    Ok(path)
+}
+
+/// The site; with a key, its volumes are encrypted in sectors of 4096 bytes.
+fn softdpu_site(service: &Service, sockets: &[PathBuf], key: Option<&Path>) -> String {
     use fmt::Write;
     let mut site = format!("[node]\ndataplane = {{ cores = [{}] }}\nrun-directory = \"run\"\n", service.cpu);
     site.push_str("log = { level = \"warn\" }\n");
@@ -205,6 +230,14 @@ fn softdpu_site(service: &Service, sockets: &[PathBuf]) -> String {
             Volume::Null => format!("null = {{ size = \"{} B\" }}", service.size),
             Volume::Memory => format!("memory = {{ size = \"{} B\" }}", service.size),
             Volume::File(path) => format!("file = {{ path = {} }}", quoted(path)),
+        };
+        let volume = match key {
+            Some(key) => format!(
+                "{volume}\nblock-size = 4096\n\
+                 encryption = {{ cipher = \"aes-xts-plain64\", key-file = {}, sector-size = 4096 }}",
+                quoted(key)
+            ),
+            None => volume,
         };
         // Writing to a String cannot fail.
         let _ = write!(
@@ -251,7 +284,7 @@ mod tests {
     #[test]
     fn a_site_names_each_disk_once() {
         let sockets = [PathBuf::from("/tmp/a\".sock"), PathBuf::from("/tmp/b.sock")];
-        let site = softdpu_site(&service(Volume::Null), &sockets);
+        let site = softdpu_site(&service(Volume::Null), &sockets, None);
         assert_eq!(site.matches("[[device]]").count(), 2);
         assert!(site.contains(r#"socket = "/tmp/a\".sock""#));
     }

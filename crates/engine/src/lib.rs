@@ -51,6 +51,6 @@ pub use counters::{CoreCounters, Counter, QueueCounters, TenantCounters};
 pub use engine::{Engine, EngineConfig, EngineError};
 pub use message::{CoreIndex, FromCore, QueueKey, QueueUpdate};
 pub use net::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Injector, Way};
-pub use net::{PortCounters, PortSpec, RateLimit, Receive, Socket, Transmit};
+pub use net::{PortCounters, PortSpec, RateLimit, Receive, Socket, Transmit, XdpQueues};
 pub use network::Replacement;
 pub use queue::{QueueSpec, Role};

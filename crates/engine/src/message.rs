@@ -86,11 +86,11 @@ pub(crate) enum ToCore {
     Tables(Arc<Tables>, Sender<Arc<Tables>>),
     /// A port is there, as this core has it, or is no more.
     Port(PortId, Option<Box<Port>>),
-    /// A port has another socket, on core `owner`, or none.
+    /// A port has other sockets, or none.
     Socket {
         port: PortId,
+        /// Whose socket this core sends by; its own, if it has one.
         owner: Option<CoreIndex>,
-        /// At the owner.
         socket: Option<Box<Socket>>,
     },
     /// Other receive queues take a port's frames now.

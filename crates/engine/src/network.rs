@@ -101,14 +101,18 @@ impl Engine {
         Ok(counters)
     }
 
-    /// Gives a port another socket, on the core with the fewest queues, or none for now: what is to leave by it then is dropped
-    /// as [`PortDown`](softdpu_vpc::DropReason::PortDown).
-    pub fn set_socket(&self, port: PortId, socket: Option<Socket>) {
-        let owner = socket.is_some().then(|| self.least_loaded());
-        let mut socket = socket.map(Box::new);
-        for (index, core) in self.cores.iter().enumerate() {
-            let socket = if owner == Some(CoreIndex(index)) { socket.take() } else { None };
-            core.mailbox.send(ToCore::Socket { port, owner, socket });
+    /// Gives a port other sockets, each on a core of its own from that with the fewest queues on, at most as many as there are
+    /// cores; a core without one sends by another's. None: what is to leave by the port is dropped as
+    /// [`PortDown`](softdpu_vpc::DropReason::PortDown).
+    pub fn set_sockets(&self, port: PortId, sockets: Vec<Socket>) {
+        let cores = self.cores.len();
+        let (first, count) = (self.least_loaded().0, sockets.len().min(cores));
+        let mut sockets = sockets.into_iter();
+        for turn in 0..cores {
+            let at = |turn: usize| (first + turn) % cores;
+            let owner = turn.checked_rem(count).map(|turn| CoreIndex(at(turn)));
+            let socket = if turn < count { sockets.next().map(Box::new) } else { None };
+            self.cores[at(turn)].mailbox.send(ToCore::Socket { port, owner, socket });
         }
     }
 

@@ -80,7 +80,10 @@ impl GuestBuffer {
     /// Bytes in all pieces.
     #[inline]
     pub fn len(&self) -> u64 {
-        self.pieces.iter().map(|piece| piece.len() as u64).sum()
+        match &self.pieces[..] {
+            [piece] => piece.len() as u64,
+            pieces => pieces.iter().map(|piece| piece.len() as u64).sum(),
+        }
     }
 
     /// Whether it has no bytes.

@@ -38,10 +38,9 @@ pub(crate) fn single(view: &Arc<View>, id: u16, descriptor: Descriptor, flags: u
     if flags & (INDIRECT | NEXT) != 0 {
         return false;
     }
-    let before = out.len();
     let chain = out.add(view);
     let Some(base) = chain.buffer.set(GuestAddress(descriptor.addr), descriptor.len.into()) else {
-        out.cut(before);
+        out.cut_last();
         return false;
     };
     let is_writable = flags & WRITE != 0;

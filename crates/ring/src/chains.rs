@@ -23,6 +23,10 @@ pub trait Sink: sealed::Sealed + Deref<Target = [Chain]> {
     /// Keeps the first `len`.
     #[doc(hidden)]
     fn cut(&mut self, len: usize);
+
+    /// Takes the last one off.
+    #[doc(hidden)]
+    fn cut_last(&mut self);
 }
 
 fn empty(view: &Arc<View>) -> Chain {
@@ -40,6 +44,11 @@ impl Sink for Vec<Chain> {
     #[inline]
     fn cut(&mut self, len: usize) {
         self.truncate(len);
+    }
+
+    #[inline]
+    fn cut_last(&mut self) {
+        self.pop();
     }
 }
 
@@ -86,8 +95,18 @@ impl Chains {
         self.slots.drain(self.first..self.first + count)
     }
 
-    /// Those done with at the front come to the back.
+    /// One more slot behind the last chain.
     #[cold]
+    fn make_room(&mut self, view: &Arc<View>) {
+        // A move of all is worth it where it gains as many as it moves.
+        if 2 * self.first > self.end {
+            self.close_ranks();
+        } else {
+            self.slots.push(empty(view));
+        }
+    }
+
+    /// Those done with at the front come to the back.
     fn close_ranks(&mut self) {
         self.slots.rotate_left(self.first);
         (self.first, self.end) = (0, self.end - self.first);
@@ -120,12 +139,7 @@ impl Sink for Chains {
     #[inline(always)]
     fn add(&mut self, view: &Arc<View>) -> &mut Chain {
         if self.end == self.slots.len() {
-            // A move of all is worth it where it gains as many as it moves.
-            if 2 * self.first > self.end {
-                self.close_ranks();
-            } else {
-                self.slots.push(empty(view));
-            }
+            self.make_room(view);
         }
         let at = self.end;
         self.end += 1;
@@ -139,5 +153,11 @@ impl Sink for Chains {
     #[inline]
     fn cut(&mut self, len: usize) {
         self.end = self.end.min(self.first + len);
+    }
+
+    #[inline]
+    fn cut_last(&mut self) {
+        // No more than there are.
+        self.end = self.end.saturating_sub(1).max(self.first);
     }
 }

@@ -236,7 +236,8 @@ impl PackedQueue {
     }
 
     /// Takes chains, and moves on by them unless one of them is bad.
-    #[inline]
+    // On its own: a loop that has the processor's registers for itself.
+    #[inline(never)]
     fn take(&mut self, out: &mut impl Sink, max: usize) -> Result<(), QueueError> {
         if !self.is_available() {
             return Ok(());
@@ -275,7 +276,7 @@ impl PackedQueue {
                         (id, taken)
                     }
                     Err(error) => {
-                        out.cut(out.len() - 1);
+                        out.cut_last();
                         return Err(error);
                     }
                 },
@@ -398,7 +399,7 @@ impl PackedQueue {
     }
 
     /// Writes used descriptors from `at` on.
-    #[inline(always)]
+    #[inline(never)]
     fn write_used(&self, mut at: PackedIndex, done: &[Used]) {
         let size = self.common.config.size;
         let mut flags = used_flags(at.wrap);
@@ -412,7 +413,7 @@ impl PackedQueue {
 
     /// Takes `done` off what is in flight, if all of it is, and if that is what was taken first where the order counts. Returns
     /// their slots and where the next used descriptor goes after them.
-    #[inline]
+    #[inline(never)]
     fn check(&mut self, done: &[Used]) -> Result<(u16, PackedIndex), QueueError> {
         let size = self.common.config.size;
         let (mut at, mut slots) = (self.used, 0);

@@ -142,6 +142,18 @@ impl InOrder {
         }
     }
 
+    /// Chains were taken from `slot`, which is below the queue size, and those behind it and around the end. Split rings only.
+    #[inline(always)]
+    pub fn taken_in_a_row(&mut self, slot: u16, ids: &[u16]) {
+        let (start, behind) = self.order.split_at_mut(usize::from(slot).min(self.order.len()));
+        let (to_the_end, around) = ids.split_at(ids.len().min(behind.len()));
+        for (entries, ids) in [(behind, to_the_end), (start, around)] {
+            for (entry, id) in entries.iter_mut().zip(ids) {
+                *entry = *id;
+            }
+        }
+    }
+
     /// Whether it is the chain that was taken from `slot`.
     ///
     /// # Errors

@@ -167,13 +167,6 @@ impl SplitQueue {
                 records.taken(chain.id);
             }
         }
-        if let Some(in_order) = &mut self.common.in_order {
-            let mut at = self.last_avail;
-            for chain in &out[start..] {
-                in_order.taken(at & (self.common.config.size - 1), chain.id, None);
-                at = at.wrapping_add(1);
-            }
-        }
         self.last_avail = self.last_avail.wrapping_add(taken as u16);
         self.common.in_flight += taken as u16;
         Ok(out.len() - before)
@@ -204,7 +197,8 @@ impl SplitQueue {
         }
     }
 
-    #[inline]
+    // On its own: a loop that has the processor's registers for itself.
+    #[inline(never)]
     fn take(&mut self, out: &mut impl Sink, count: usize) -> Result<(), QueueError> {
         let size = self.common.config.size;
         let mut index = self.last_avail;
@@ -212,7 +206,9 @@ impl SplitQueue {
         let mut heads = [0u16; AHEAD];
         while left > 0 {
             let batch = left.min(AHEAD);
-            for head in &mut heads[..batch] {
+            let heads = &mut heads[..batch];
+            let first = index;
+            for head in &mut *heads {
                 *head = self.available.entry(index).load(Relaxed);
                 if *head >= size {
                     return Err(QueueError::HeadOutOfRange { slot: index & (size - 1), head: *head, size });
@@ -220,22 +216,15 @@ impl SplitQueue {
                 self.descriptors.prefetch(*head);
                 index = index.wrapping_add(1);
             }
-            for (at, head) in heads[..batch].iter().enumerate() {
-                if self.common.has_tables
-                    && let Some(soon) = heads[..batch].get(at + TABLES_AHEAD)
-                {
-                    let descriptor = self.descriptors.read(*soon);
-                    prefetch_table(&self.common.view, descriptor.addr, descriptor.at12);
-                }
-                if self.common.flight[usize::from(*head)] != 0 {
-                    return Err(QueueError::InFlight { id: *head });
-                }
-                match self.walk(*head, out) {
-                    Ok(slots) => self.common.flight[usize::from(*head)] = slots,
-                    Err(error) => {
-                        out.cut(out.len() - 1);
-                        return Err(error);
-                    }
+            if let Some(in_order) = &mut self.common.in_order {
+                in_order.taken_in_a_row(first & (size - 1), heads);
+            }
+            let mut at = 0;
+            while at < batch {
+                at += self.take_singles(&heads[at..], out)?;
+                if let Some(head) = heads.get(at) {
+                    self.take_any(*head, heads.get(at + TABLES_AHEAD).copied(), out)?;
+                    at += 1;
                 }
             }
             left -= batch;
@@ -243,15 +232,55 @@ impl SplitQueue {
         Ok(())
     }
 
+    /// Appends chains of one descriptor in one piece for as long as `heads` begins with such; returns how many.
+    ///
+    /// # Errors
+    /// [`QueueError::InFlight`].
+    #[inline(always)]
+    fn take_singles(&mut self, heads: &[u16], out: &mut impl Sink) -> Result<usize, QueueError> {
+        let Common { view, flight, .. } = &mut self.common;
+        let (view, flight) = (&*view, &mut **flight);
+        for (at, head) in heads.iter().enumerate() {
+            // Below the size, which is how many there are.
+            let Some(slots) = flight.get_mut(usize::from(*head)) else { return Ok(at) };
+            if *slots != 0 {
+                return Err(QueueError::InFlight { id: *head });
+            }
+            let descriptor = self.descriptors.read(*head);
+            // Nothing is kept of what this has read if it is another: that is read anew.
+            if !single(view, *head, descriptor, descriptor.at12, out) {
+                return Ok(at);
+            }
+            *slots = 1;
+        }
+        Ok(heads.len())
+    }
+
+    /// Appends any chain, and fetches the table that the one at `soon` may be.
+    #[inline(never)]
+    fn take_any(&mut self, head: u16, soon: Option<u16>, out: &mut impl Sink) -> Result<(), QueueError> {
+        if self.common.has_tables
+            && let Some(soon) = soon
+        {
+            let descriptor = self.descriptors.read(soon);
+            prefetch_table(&self.common.view, descriptor.addr, descriptor.at12);
+        }
+        match self.walk(head, out) {
+            Ok(slots) => {
+                self.common.flight[usize::from(head)] = slots;
+                Ok(())
+            }
+            Err(error) => {
+                out.cut_last();
+                Err(error)
+            }
+        }
+    }
+
     /// Appends the chain at `head`, also where it turns out to be bad; returns its slots.
     #[inline(always)]
     fn walk(&mut self, head: u16, out: &mut impl Sink) -> Result<u16, QueueError> {
         let size = self.common.config.size;
-        let first = self.descriptors.read(head);
-        // Nothing is kept of what this has read if it is another: that is read anew.
-        if single(&self.common.view, head, first, first.at12, out) {
-            return Ok(1);
-        }
         let mut walk = Walk::new(&self.common.view, self.common.limits, head, out);
         let mut index = head;
         let mut slots = 0u16;
@@ -311,7 +340,7 @@ impl SplitQueue {
     }
 
     /// Takes `done` off what is in flight, if all of it is, and if that is what was taken first where the order counts.
-    #[inline]
+    #[inline(never)]
     fn check(&mut self, done: &[Used]) -> Result<(), QueueError> {
         let mut at = self.used_idx;
         for used in done {

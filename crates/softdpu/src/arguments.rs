@@ -153,6 +153,15 @@ pub struct VolumeCreate {
     /// write-back or write-through
     #[arg(long)]
     pub cache: Option<String>,
+    /// Encrypt it, with the 32 or 64 bytes of this file as the key of AES-XTS
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["null", "keyring"])]
+    pub key_file: Option<PathBuf>,
+    /// Encrypt it, with this key of the kernel's keyring
+    #[arg(long, value_name = "NAME", conflicts_with = "null")]
+    pub keyring: Option<String>,
+    /// Bytes that are encrypted as one, 512 or 4096
+    #[arg(long, value_name = "BYTES")]
+    pub sector_size: Option<u32>,
     /// No device may write it
     #[arg(long)]
     pub read_only: bool,

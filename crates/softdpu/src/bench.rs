@@ -1,5 +1,6 @@
 //! `softdpu bench`: measure, beside the peers that are installed.
 
+mod accel;
 mod net;
 mod vpc;
 
@@ -25,6 +26,8 @@ pub enum BenchCommand {
     Net(net::Net),
     /// The gateway's tables and tiers in memory, on one core: look-ups, flows, changes
     Vpc(vpc::Vpc),
+    /// Encryption, compression, hashes and patterns on one core, beside openssl
+    Accel(accel::Accel),
     /// What an interrupt costs, from the data plane's write to the driver that wakes up, and how many are saved at load
     Interrupt(Interrupt),
     /// What a daemon with idle disks takes: memory and CPU time
@@ -34,7 +37,7 @@ pub enum BenchCommand {
 /// `softdpu bench block`
 #[derive(Debug, Args)]
 pub struct Block {
-    /// Who is measured: `softdpu`, `qsd`, or the path of any vhost-user-blk socket, also as NAME=PATH. Several: one option
+    /// Who is measured: `softdpu`, `softdpu-encrypted` (AES-XTS, for `--volume memory` and `file`), `qsd`, or the path of any vhost-user-blk socket, also as NAME=PATH. Several: one option
     /// each
     #[arg(long, value_name = "SUBJECT", default_value = "softdpu")]
     subject: Vec<String>,
@@ -161,6 +164,7 @@ pub fn execute(command: &BenchCommand) -> Result<(), String> {
         BenchCommand::Block(options) => block(options),
         BenchCommand::Net(options) => net::execute(options),
         BenchCommand::Vpc(options) => vpc::execute(options),
+        BenchCommand::Accel(options) => accel::execute(options),
         BenchCommand::Interrupt(options) => measure_interrupt(options),
         BenchCommand::Idle(options) => measure_idle(options),
     }
@@ -241,7 +245,7 @@ fn print_json(write: impl FnOnce(&mut StdoutLock<'_>) -> std::io::Result<()>) ->
 
 fn measure_interrupt(options: &Interrupt) -> Result<(), String> {
     let plan = Plan {
-        subjects: vec![Subject::Softdpu { program: this_program()? }],
+        subjects: vec![Subject::Softdpu { program: this_program()?, encrypted: false }],
         volume: VolumeKind::Null,
         pattern: Pattern { transfer: Transfer::Read, random: true },
         block_size: 4096,
@@ -265,9 +269,13 @@ fn measure_interrupt(options: &Interrupt) -> Result<(), String> {
 
 fn measure_idle(options: &Idle) -> Result<(), String> {
     let program = this_program()?;
-    let figures =
-        idle::measure(&Subject::Softdpu { program }, options.devices, options.server_cpu, seconds(options.seconds)?)
-            .map_err(|error| error.to_string())?;
+    let figures = idle::measure(
+        &Subject::Softdpu { program, encrypted: false },
+        options.devices,
+        options.server_cpu,
+        seconds(options.seconds)?,
+    )
+    .map_err(|error| error.to_string())?;
     if options.json {
         print_json(|to| figures.write_json(to))
     } else {
@@ -279,13 +287,14 @@ fn measure_idle(options: &Idle) -> Result<(), String> {
 /// The subject called `name`; none where it is a program that is not installed.
 fn subject(name: &str, options: &Block) -> Result<Option<Subject>, String> {
     Ok(match name {
-        "softdpu" => Some(Subject::Softdpu { program: this_program()? }),
+        "softdpu" => Some(Subject::Softdpu { program: this_program()?, encrypted: false }),
+        "softdpu-encrypted" => Some(Subject::Softdpu { program: this_program()?, encrypted: true }),
         "qsd" | "qemu-storage-daemon" => Subject::qsd(options.poll_max_ns),
         socket => {
             let (name, path) = socket.split_once('=').unwrap_or((socket, socket));
             if !std::path::Path::new(path).exists() {
                 return Err(format!(
-                    "{path} does not exist; expected `softdpu`, `qsd` or the path of a vhost-user-blk socket"
+                    "{path} does not exist; expected `softdpu`, `softdpu-encrypted`, `qsd` or the path of a vhost-user-blk socket"
                 ));
             }
             Some(Subject::Socket { name: name.to_owned(), path: path.into() })

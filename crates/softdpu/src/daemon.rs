@@ -126,8 +126,21 @@ fn create_volume(options: &VolumeCreate) -> Result<Request, String> {
     } else {
         (if options.memory { "memory" } else { "null" }, object([("size", json!(size))]))
     };
+    let encryption = match (&options.key_file, &options.keyring) {
+        (None, None) if options.sector_size.is_some() => {
+            return Err("--sector-size is for encrypted volumes: add --key-file or --keyring".to_owned());
+        }
+        (None, None) => Value::Null,
+        (file, keyring) => object([
+            ("cipher", json!("aes-xts-plain64")),
+            ("key-file", json!(file.as_deref().map(absolute).transpose()?)),
+            ("keyring", json!(keyring)),
+            ("sector-size", json!(options.sector_size)),
+        ]),
+    };
     let volume = object([
         ("name", json!(options.name)),
+        ("encryption", encryption),
         ("block-size", json!(options.block_size)),
         ("cache", json!(options.cache)),
         ("read-only", json!(options.read_only)),

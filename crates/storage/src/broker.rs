@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::{Kind, VolumeSpec};
+use crate::{KeySource, Kind, VolumeSpec};
 
 /// The way to what outlives this process or needs privilege. The control crate implements it towards the supervisor;
 /// [`PathBroker`] is the plain one.
@@ -19,6 +19,12 @@ pub trait Broker: Send + Sync {
     /// # Errors
     /// What the operating system says.
     fn open_backing(&self, spec: &VolumeSpec) -> io::Result<OwnedFd>;
+
+    /// Opens the key file of an encrypted volume, to be read once.
+    ///
+    /// # Errors
+    /// What the operating system says; `InvalidInput` where the key is in no file.
+    fn open_key(&self, spec: &VolumeSpec) -> io::Result<OwnedFd>;
 
     /// Keeps a copy of a descriptor under a name across our death; an older one of that name is replaced.
     ///
@@ -56,6 +62,10 @@ impl PathBroker {
 impl Broker for PathBroker {
     fn open_backing(&self, spec: &VolumeSpec) -> io::Result<OwnedFd> {
         open_path(spec)
+    }
+
+    fn open_key(&self, spec: &VolumeSpec) -> io::Result<OwnedFd> {
+        open_key_file(spec)
     }
 
     fn keep(&self, key: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
@@ -106,4 +116,17 @@ pub fn open_path(spec: &VolumeSpec) -> io::Result<OwnedFd> {
     // With O_NONBLOCK set io_uring would hand EAGAIN to us instead of waiting for the page.
     rustix::fs::fcntl_setfl(&fd, rustix::fs::fcntl_getfl(&fd)? - OFlags::NONBLOCK)?;
     Ok(fd)
+}
+
+/// Opens the key file of an encrypted volume: what a broker does for [`Broker::open_key`].
+///
+/// # Errors
+/// What the operating system says; `InvalidInput` where the key is in no file.
+pub fn open_key_file(spec: &VolumeSpec) -> io::Result<OwnedFd> {
+    let Some(KeySource::File(path)) = spec.encryption.as_ref().map(|encryption| &encryption.key) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "this volume has no key file"));
+    };
+    // NONBLOCK: as above; what is no file is refused by whoever reads it.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }

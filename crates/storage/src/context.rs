@@ -7,12 +7,16 @@ use std::time::{Duration, Instant};
 use rustix::event::epoll;
 use softdpu_memory::GuestBuffer;
 
+use crate::cipher::{self, Stage};
 use crate::copies::{Copies, STEP};
 use crate::file::engine::{Engine, OpenFile};
 use crate::nbd::Link;
 use crate::nbd::mailbox::Mailbox;
 use crate::volume::Backing;
 use crate::{Done, IoError, Kind, Op, Request, Volume, VolumeError};
+
+/// How often requests are looked at that wait for private memory.
+const MEMORY_PAUSE: Duration = Duration::from_millis(5);
 
 /// A volume, as one [`IoContext`] knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,6 +46,13 @@ struct Remote {
 pub struct IoContext {
     attached: Vec<Option<Attached>>,
     copies: Copies,
+    /// Requests of encrypted volumes.
+    stage: Stage,
+    /// Bytes that may be encrypted and decrypted before the next poll.
+    room: u64,
+    /// Reused for what the stage asks of a back end, and what that answers at once.
+    asked: Vec<Request>,
+    answered: Vec<Done>,
     /// Made when the first file is attached.
     files: Option<Engine>,
     /// Made when the first NBD volume is attached.
@@ -57,7 +68,18 @@ impl IoContext {
     /// When the process is out of file descriptors. The io_uring is made when the first volume needs it.
     pub fn new(entries: u32) -> Result<Self, VolumeError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| VolumeError::Ring(e.into()))?;
-        Ok(IoContext { attached: Vec::new(), copies: Copies::default(), files: None, mailbox: None, epoll, entries })
+        Ok(IoContext {
+            attached: Vec::new(),
+            copies: Copies::default(),
+            stage: Stage::default(),
+            room: cipher::STEP,
+            asked: Vec::new(),
+            answered: Vec::new(),
+            files: None,
+            mailbox: None,
+            epoll,
+            entries,
+        })
     }
 
     /// Prepares to send requests to a volume.
@@ -146,6 +168,7 @@ impl IoContext {
             }
             _ => {}
         }
+        self.stage.detach(attachment.0);
     }
 
     /// Takes all of `requests`. Those that end at once are added to `done`; the others are with [`poll`](Self::poll), after
@@ -154,6 +177,55 @@ impl IoContext {
     /// A failed request is an answer in `done`, never a failure of the call. After `detach`, all fail as `Gone`.
     #[inline]
     pub fn submit(&mut self, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
+        match self.attached.get(to.0 as usize) {
+            Some(Some(attached)) if attached.volume.cipher().is_some() => self.submit_encrypted(to, requests, done),
+            _ => self.submit_plain(to, requests, done),
+        }
+    }
+
+    fn submit_encrypted(&mut self, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
+        let Some(Some(Attached { volume, .. })) = self.attached.get(to.0 as usize) else { return };
+        let Some(xts) = volume.cipher() else { return };
+        // What was here before is told by a poll: what this call ends is of this call.
+        let quiet = self.stage.outstanding() == 0;
+        let mut pass = std::mem::take(&mut self.asked);
+        for request in requests.drain(..) {
+            match self.stage.admit(to.0, volume, xts, request) {
+                cipher::Admitted::Pass(request) => pass.push(request),
+                cipher::Admitted::Ended(ended) => done.push(ended),
+                cipher::Admitted::Taken => {}
+            }
+        }
+        self.submit_plain(to, &mut pass, done);
+        self.asked = pass;
+        if quiet {
+            self.work(done);
+        }
+    }
+
+    /// Encrypts and decrypts while there is room; whether back ends were asked for anything.
+    fn work(&mut self, done: &mut Vec<Done>) -> bool {
+        let mut any = false;
+        while let Some(next) = self.stage.turn(&mut self.room) {
+            match next {
+                cipher::Next::Ask(to, request) => {
+                    any = true;
+                    let (mut asked, mut answered) =
+                        (std::mem::take(&mut self.asked), std::mem::take(&mut self.answered));
+                    asked.push(request);
+                    self.submit_plain(Attachment(to), &mut asked, &mut answered);
+                    done.extend(answered.drain(..).filter_map(|ended| self.stage.ended(ended)));
+                    (self.asked, self.answered) = (asked, answered);
+                }
+                cipher::Next::Ended(ended) => done.push(ended),
+                cipher::Next::Waits => {}
+            }
+        }
+        any
+    }
+
+    #[inline]
+    fn submit_plain(&mut self, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
         let Some(Some(attached)) = self.attached.get_mut(to.0 as usize) else {
             let gone = |request: Request| request.end(Err(IoError::Gone));
             done.extend(requests.drain(..).map(gone));
@@ -247,6 +319,26 @@ impl IoContext {
     /// Collects what has ended. No system call where nothing is outstanding.
     #[inline]
     pub fn poll(&mut self, done: &mut Vec<Done>) {
+        if self.stage.is_idle() {
+            self.poll_back_ends(done);
+        } else {
+            self.poll_encrypted(done);
+        }
+    }
+
+    fn poll_encrypted(&mut self, done: &mut Vec<Done>) {
+        let mut answered = std::mem::take(&mut self.answered);
+        self.poll_back_ends(&mut answered);
+        done.extend(answered.drain(..).filter_map(|ended| self.stage.ended(ended)));
+        self.answered = answered;
+        self.room = cipher::STEP;
+        if self.work(done) {
+            self.flush();
+        }
+    }
+
+    #[inline]
+    fn poll_back_ends(&mut self, done: &mut Vec<Done>) {
         if !self.copies.is_empty() {
             self.copies.step(done);
         }
@@ -274,6 +366,7 @@ impl IoContext {
     #[inline]
     pub fn outstanding(&self) -> usize {
         self.copies.len()
+            + self.stage.outstanding()
             + self.files.as_ref().map_or(0, Engine::outstanding)
             + self.mailbox.as_ref().map_or(0, |mailbox| mailbox.outstanding())
     }
@@ -284,6 +377,7 @@ impl IoContext {
     /// What cannot be called back (an operation the kernel is in the middle of) keeps its buffer, and so the mapping of its
     /// guest's memory, until the kernel is done with it: the kernel may still write there, as a disk's DMA might.
     pub fn abandon(&mut self, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
+        let before = given_up.len();
         self.copies.abandon(|_, token| matches(token), given_up);
         if let Some(engine) = &mut self.files {
             engine.abandon(matches, given_up);
@@ -293,6 +387,7 @@ impl IoContext {
         if let Some(mailbox) = &self.mailbox {
             mailbox.abandon(matches, given_up);
         }
+        self.stage.abandon(matches, given_up, before);
     }
 
     /// A descriptor that is readable when [`poll`](Self::poll) has something to do, for the core's own epoll set: add it
@@ -306,22 +401,25 @@ impl IoContext {
     }
 
     /// When [`tick`](Self::tick) or [`poll`](Self::poll) has something to do without an event; none where nothing is waiting
-    /// for time to pass. A time that is past where there is something to copy.
+    /// for time to pass. A time that is past where there is something to copy, or to encrypt.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if !self.copies.is_empty() {
+        if !self.copies.is_empty() || self.stage.has_turns() {
             return Some(Instant::now());
         }
+        // Memory that the kernel is done with comes back without an event.
+        let memory = self.stage.is_short().then(|| Instant::now() + MEMORY_PAUSE);
         let remotes = self.attached.iter().flatten().filter_map(|attached| match &attached.backend {
             Backend::Nbd(remote) => remote.link.next_deadline(),
             _ => None,
         });
-        remotes.chain(self.files.as_ref().and_then(Engine::next_deadline)).min()
+        remotes.chain(self.files.as_ref().and_then(Engine::next_deadline)).chain(memory).min()
     }
 
     /// Time-outs and reconnections, and letting go of what was abandoned. Call now and then (every few milliseconds while
     /// something is outstanding is plenty), after each sleep, and at [`next_deadline`](Self::next_deadline). What it ends is
     /// with the next [`poll`](Self::poll).
     pub fn tick(&mut self, now: Instant) {
+        self.stage.tick();
         if let Some(engine) = &mut self.files {
             engine.sweep();
         }

@@ -7,6 +7,9 @@
 //!                   submit(&mut Vec<Request>) ─▶ … ─▶ poll(&mut Vec<Done>)
 //! ```
 //!
+//! Between an encrypted volume and its back end stands [`cipher`]: the back end has requests for private memory with what is
+//! encrypted, whatever kind it is.
+//!
 //! A volume is `opened` first: it can be looked at, and several processes may hold it so (the target of a migration, the
 //! next release during an upgrade). [`Volume::activate`] takes the **fence**, after which no write of a process before us
 //! can land any more; only then are queues started and in-flight requests replayed.
@@ -23,6 +26,7 @@
 #![forbid(unsafe_code)]
 
 mod broker;
+mod cipher;
 mod context;
 mod copies;
 mod error;
@@ -33,9 +37,9 @@ mod request;
 mod spec;
 mod volume;
 
-pub use broker::{Broker, PathBroker, open_path};
+pub use broker::{Broker, PathBroker, open_key_file, open_path};
 pub use context::{Attachment, IoContext};
 pub use error::{IoError, VolumeError};
 pub use request::{Done, Op, Request};
-pub use spec::{Kind, VolumeSpec};
+pub use spec::{Encryption, KeySource, Kind, VolumeSpec};
 pub use volume::{Activation, ErrorCounts, Limits, RangeLimits, State, Volume, VolumeStatus};

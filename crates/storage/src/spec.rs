@@ -25,6 +25,36 @@ pub struct VolumeSpec {
     /// who want it alone.
     #[serde(default)]
     pub shared: bool,
+    /// Encrypt what the back end gets.
+    #[serde(default)]
+    pub encryption: Option<Encryption>,
+}
+
+/// How a volume is encrypted: AES-XTS over sectors, numbered as dm-crypt's `plain64` numbers them. Never has the key itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Encryption {
+    /// Where the key is: 32 bytes (AES-128) or 64 (AES-256).
+    pub key: KeySource,
+    /// Bytes that are encrypted as one: 512 or 4096, at most the volume's block size.
+    pub sector_size: u32,
+    /// Whether discards are passed on to the back end: it then knows which sectors are in use, and they read as noise.
+    #[serde(default)]
+    pub discard: bool,
+}
+
+impl Encryption {
+    /// Its name, as dm-crypt and cryptsetup say it.
+    pub const CIPHER: &str = "aes-xts-plain64";
+}
+
+/// Where a key is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeySource {
+    /// The bytes of this file.
+    File(PathBuf),
+    /// The kernel's key of type `user` of that name (keyrings(7)).
+    Keyring(String),
 }
 
 fn default_block_size() -> u32 {
@@ -121,6 +151,7 @@ impl VolumeSpec {
             block_size: default_block_size(),
             write_through: false,
             shared: false,
+            encryption: None,
         }
     }
 
@@ -132,6 +163,9 @@ impl VolumeSpec {
         let block = self.block_size;
         if !block.is_power_of_two() || !(512..=65536).contains(&block) {
             return Some(format!("block size {block} is not a power of two from 512 to 65536"));
+        }
+        if let Some(problem) = self.encryption.as_ref().and_then(|encryption| self.encryption_problem(encryption)) {
+            return Some(problem);
         }
         let size = match &self.kind {
             Kind::Null { size } | Kind::Memory { size } => Some(*size),
@@ -147,6 +181,20 @@ impl VolumeSpec {
             Kind::Device { .. } | Kind::Nbd { .. } => None,
         };
         size.and_then(|size| self.size_problem(size))
+    }
+
+    fn encryption_problem(&self, encryption: &Encryption) -> Option<String> {
+        let (sector, block) = (encryption.sector_size, self.block_size);
+        if !matches!(sector, 512 | 4096) {
+            return Some(format!("encrypted sectors of {sector} bytes: 512 and 4096 are possible"));
+        }
+        if block < sector {
+            return Some(format!(
+                "its blocks of {block} bytes are smaller than its encrypted sectors of {sector}: a guest could write a part of \
+                 a sector; make the block size {sector} or the sectors {block}"
+            ));
+        }
+        matches!(self.kind, Kind::Null { .. }).then(|| "a null volume keeps nothing that could be encrypted".into())
     }
 
     pub(crate) fn size_problem(&self, size: u64) -> Option<String> {
@@ -193,5 +241,19 @@ mod tests {
         let file = Kind::File { path: "x".into(), size: None, create: true, direct: false, discard: true };
         assert!(VolumeSpec::new("v", file).problem().unwrap().contains("needs a size"));
         assert_eq!(null(512).problem(), None);
+    }
+
+    #[test]
+    fn encryption_that_cannot_be_is_named() {
+        let encryption =
+            |sector_size| Some(Encryption { key: KeySource::Keyring("softdpu:v".into()), sector_size, discard: false });
+        let memory = VolumeSpec::new("v", Kind::Memory { size: 8192 });
+        let of = |sector_size| VolumeSpec { encryption: encryption(sector_size), ..memory.clone() };
+        assert!(of(1024).problem().unwrap().contains("512 and 4096"));
+        assert!(of(4096).problem().unwrap().contains("make the block size 4096 or the sectors 512"));
+        assert_eq!(VolumeSpec { block_size: 4096, ..of(4096) }.problem(), None);
+        assert_eq!(VolumeSpec { block_size: 4096, ..of(512) }.problem(), None);
+        let null = VolumeSpec { kind: Kind::Null { size: 8192 }, ..of(512) };
+        assert!(null.problem().unwrap().contains("keeps nothing"));
     }
 }

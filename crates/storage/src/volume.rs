@@ -5,10 +5,14 @@ use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 use serde::{Deserialize, Serialize};
 
+use softdpu_accel::Xts;
+use softdpu_sys::secret::Secret;
+
+use crate::cipher;
 use crate::file::{self, FileBacking};
 use crate::memory::{self, Memory};
 use crate::nbd::{self, NbdBacking};
-use crate::{Broker, IoError, Kind, Op, Request, VolumeError, VolumeSpec};
+use crate::{Broker, Encryption, IoError, Kind, Op, Request, VolumeError, VolumeSpec};
 
 /// Where a volume is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +99,8 @@ pub struct VolumeStatus {
     pub size: u64,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Cipher and bits of the key, such as `aes-xts-plain64 512`; none where it is not encrypted.
+    pub encryption: Option<String>,
     /// Failed requests.
     pub errors: ErrorCounts,
     /// The last error, in words.
@@ -125,6 +131,8 @@ pub struct Volume {
     condition: Mutex<Condition>,
     /// One grows or activates at a time.
     change: Mutex<()>,
+    /// Where it is encrypted.
+    cipher: Option<Secret<Xts>>,
     pub(crate) backing: Backing,
 }
 
@@ -139,6 +147,8 @@ impl Volume {
         if let Some(problem) = spec.problem() {
             return Err(VolumeError::spec(&spec.name, problem));
         }
+        let cipher =
+            spec.encryption.as_ref().map(|encryption| cipher::key::load(&spec, encryption, &**broker)).transpose()?;
         let anything = RangeLimits { alignment: spec.block_size, max_bytes: 1 << 30 };
         let mut limits = Limits {
             block_size: spec.block_size,
@@ -163,7 +173,7 @@ impl Volume {
                 (Backing::Nbd(Box::new(nbd)), size)
             }
         };
-        if spec.read_only {
+        if spec.read_only || spec.encryption.as_ref().is_some_and(|encryption| !encryption.discard) {
             limits.discard = None;
         }
         let condition =
@@ -175,6 +185,7 @@ impl Volume {
             active: AtomicBool::new(false),
             condition: Mutex::new(condition),
             change: Mutex::new(()),
+            cipher,
             backing,
         }))
     }
@@ -262,7 +273,10 @@ impl Volume {
             Vec::new()
         });
         let sockets = sockets.into_iter().map(|(key, _)| key);
-        for key in [memory::kept_key(name), nbd::memo_key(name), file::user_key(name)].into_iter().chain(sockets) {
+        for key in [memory::kept_key(name), nbd::memo_key(name), file::user_key(name), cipher::key::kept_key(name)]
+            .into_iter()
+            .chain(sockets)
+        {
             if let Err(error) = broker.forget(&key) {
                 tracing::warn!(volume = name, key, %error, "what is kept of a deleted volume cannot be forgotten");
             }
@@ -296,6 +310,12 @@ impl Volume {
         self.limits.block_size
     }
 
+    /// What encrypts it.
+    #[inline]
+    pub(crate) fn cipher(&self) -> Option<&Xts> {
+        self.cipher.as_deref()
+    }
+
     /// What a device tells its driver.
     pub fn limits(&self) -> &Limits {
         &self.limits
@@ -315,6 +335,7 @@ impl Volume {
             detail: remark.filter(|_| condition.detail.is_empty()).unwrap_or_else(|| condition.detail.clone()),
             size: self.size(),
             read_only: self.read_only(),
+            encryption: self.cipher().map(|xts| format!("{} {}", Encryption::CIPHER, xts.key_bits())),
             errors: condition.errors,
             last_error: condition.last_error.clone(),
         }

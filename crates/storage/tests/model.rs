@@ -54,15 +54,15 @@ fn pieces(len: u64, cuts: &[u64]) -> Vec<u64> {
 }
 
 struct Volumes {
-    cores: Vec<(&'static str, Core)>,
+    cores: Vec<(String, Core)>,
     _folder: tempfile::TempDir,
-    server: Option<Child>,
+    servers: Vec<Child>,
 }
 
 impl Drop for Volumes {
     fn drop(&mut self) {
         self.cores.clear();
-        if let Some(server) = &mut self.server {
+        for server in &mut self.servers {
             let _ = server.kill();
             let _ = server.wait();
         }
@@ -97,10 +97,18 @@ fn volumes() -> Volumes {
         }
         Err(_) => softdpu_tests::skip("nbd in the property test", "nbdkit is not installed"),
     }
-    let open = |kind| {
+    let key = folder.path().join("key");
+    common::write_key(&key, 1..65);
+    let open = |kind: &Kind, encrypted: Option<(u32, u32)>| {
         let deadline = Instant::now() + Duration::from_secs(10);
+        let mut spec = VolumeSpec::new("v", kind.clone());
+        if let Some((sector_size, block_size)) = encrypted {
+            let key = KeySource::File(key.clone());
+            spec.encryption = Some(Encryption { key, sector_size, discard: false });
+            spec.block_size = block_size;
+        }
         loop {
-            match Volume::open(VolumeSpec::new("v", Kind::clone(kind)), &PathBroker::new()) {
+            match Volume::open(spec.clone(), &PathBroker::new()) {
                 Ok(volume) => return Core::with(volume),
                 // The server is on its way.
                 Err(error) => assert!(Instant::now() < deadline, "{error}"),
@@ -108,9 +116,30 @@ fn volumes() -> Volumes {
             std::thread::sleep(Duration::from_millis(10));
         }
     };
-    let cores = kinds.iter().map(|(name, kind)| (*name, open(kind))).collect();
+    let mut cores: Vec<_> = kinds.iter().map(|(name, kind)| ((*name).to_owned(), open(kind, None))).collect();
+    let encrypted = [
+        ("memory, encrypted", Kind::Memory { size: SIZE }, 512, 512),
+        ("buffered file, encrypted", file("encrypted.img", false), 512, 4096),
+        ("direct file, encrypted", file("encrypted-direct.img", true), 4096, 4096),
+    ];
+    for (name, kind, sector, block) in encrypted {
+        cores.push((name.to_owned(), open(&kind, Some((sector, block)))));
+    }
+    let server_2 = server.is_ok().then(|| {
+        let socket = sockets.join("nbd-2.sock");
+        let server = Command::new("nbdkit")
+            .args(["-f", "--exit-with-parent", "-U", socket.to_str().unwrap(), "memory", "1M"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let uri = format!("nbd+unix:///?socket={}", socket.display());
+        let (timeout, reconnect) = (Duration::from_secs(10), Duration::from_millis(100));
+        let kind = Kind::Nbd { uri, answer: timeout, timeout, reconnect };
+        cores.push(("nbd, encrypted".to_owned(), open(&kind, Some((512, 512)))));
+        server
+    });
     let _ = std::fs::remove_dir_all(sockets);
-    Volumes { cores, _folder: folder, server: server.ok() }
+    Volumes { cores, _folder: folder, servers: server.ok().into_iter().chain(server_2).collect() }
 }
 
 fn run(name: &str, core: &mut Core, steps: &[Step]) -> Result<(), TestCaseError> {

@@ -8,6 +8,7 @@ pub mod cached;
 pub mod clock;
 pub mod cpu;
 pub mod iovec;
+pub mod keyring;
 pub mod lines;
 pub mod lock;
 pub mod namespace;
@@ -17,6 +18,7 @@ pub mod notify;
 pub mod pages;
 pub mod port;
 pub mod prefetch;
+pub mod secret;
 pub mod uring;
 pub mod wake;
 

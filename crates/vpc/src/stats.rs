@@ -74,6 +74,14 @@ impl Stats {
         }
     }
 
+    /// What its flow decided of a frame.
+    #[inline(never)]
+    pub(crate) fn count_followed(&mut self, verdict: &Verdict) {
+        self.flow += 1;
+        self.cached += 1;
+        self.count(verdict);
+    }
+
     /// Frames that flows sent to ports of this node.
     #[inline]
     pub(crate) fn count_local(&mut self, frames: u64) {

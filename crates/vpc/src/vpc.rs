@@ -1,10 +1,12 @@
 //! One core's VPC: the tiers over a batch of frames.
 
+mod hits;
+
 use std::sync::Arc;
 
 use crate::flow::budget::{self, Stale};
 use crate::flow::meter::Meter;
-use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Seen};
+use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Home, Seen};
 use crate::packet::{Checksum, Head, Packet, Segmentation};
 use crate::policy::connections::{Link, Passage};
 use crate::software;
@@ -53,7 +55,7 @@ pub const FLOWS: usize = 1 << 16;
 #[derive(Clone, Copy, Debug)]
 struct Sought {
     seen: Seen,
-    hash: u64,
+    home: Home,
     /// The entry that it probably is.
     candidate: Candidate,
 }
@@ -78,6 +80,7 @@ fn admit(meters: &mut [Meter], meter: u32, now: u64, bytes: u32) -> bool {
 
 /// Whether a flow of a connection decides this packet of it, and nobody else is asked. What may end the connection closes the
 /// gate for both directions, before anything behind it is decided.
+#[inline(never)]
 fn goes_on(tables: &Tables, flows: &Flows, packet: &Packet, sought: &Sought, entry: u32, now: u64) -> bool {
     let Some(connections) = tables.connections() else { return false };
     let link = flows.link(entry, &flows.action(entry));
@@ -163,73 +166,60 @@ impl Vpc {
     /// In passes, so that what one packet waits for is fetched while others are worked on.
     pub fn forward(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut Vec<Verdict>) {
         self.flows.turn(now);
-        self.seen.clear();
-        let flows = &self.flows;
-        self.seen.extend(packets.iter().map(|packet| {
-            let seen = flow::see(packet)?;
-            let hash = flows.hash(&seen.key);
-            Some(Sought { seen, hash, candidate: Candidate::NONE })
-        }));
-        for sought in self.seen.iter_mut().flatten() {
-            sought.candidate = flows.approach(sought.hash);
-        }
         self.stages.clear();
         self.stale.clear();
+        let mut all = std::mem::take(&mut self.seen);
+        hits::look(&self.flows, packets, &mut all);
         let first = verdicts.len();
-        verdicts.reserve(packets.len());
-        let mut local = 0;
-        let all_seen = std::mem::take(&mut self.seen);
-        for (at, (packet, sought)) in packets.iter_mut().zip(&all_seen).enumerate() {
-            if let Some(sought @ Sought { seen, hash, candidate }) = sought {
-                match self.flows.find(*hash, *candidate, &seen.key, &self.tables, &mut self.stats.revalidated) {
-                    Found::Fresh(entry) => {
-                        let (action, meters) = (self.flows.action(entry), &mut self.meters);
-                        let admit = |meter, bytes| admit(meters, meter, now, bytes);
-                        let goes_on = action.connection == flow::NONE
-                            || goes_on(&self.tables, &self.flows, packet, sought, entry, now);
-                        if goes_on
-                            && let Some(verdict) =
-                                after::follow(&self.tables, packet, seen, &action, &mut self.id, admit)
-                        {
-                            self.flows.count(entry, seen.end.into());
-                            match verdict {
-                                Verdict::Local { .. } => local += 1,
-                                other => {
-                                    self.stats.flow += 1;
-                                    self.stats.cached += 1;
-                                    self.stats.count(&other);
-                                }
-                            }
-                            verdicts.push(verdict);
-                            continue;
-                        }
-                    }
-                    Found::Stale(entry) => {
-                        let network = match self.tables.attachment(packet.port) {
-                            Attachment::Endpoint(number) => {
-                                self.tables.endpoint(number).map(|endpoint| endpoint.network)
-                            }
-                            Attachment::Underlay | Attachment::Nothing => None,
-                        };
-                        self.stale.push(Stale::new(at as u32, entry, network.unwrap_or(u32::MAX)));
-                        verdicts.push(Verdict::Drop(DropReason::Recomputing));
-                        continue;
-                    }
-                    Found::None => {}
-                }
+        verdicts.resize(first + packets.len(), Verdict::Drop(DropReason::Unresolved));
+        let decided = &mut verdicts[first..];
+        let mut at = 0;
+        while at < packets.len() {
+            at += self.follow_known(now, &mut packets[at..], &all[at..], &mut decided[at..]);
+            if let (Some(packet), Some(sought)) = (packets.get_mut(at), all.get(at)) {
+                self.look_closer(now, at, packet, sought.as_ref(), &mut decided[at]);
+                at += 1;
             }
-            self.stages.push((at as u32, UNDECIDED));
-            verdicts.push(Verdict::Drop(DropReason::Unresolved));
         }
-        self.seen = all_seen;
-        self.stats.count_local(local);
+        self.seen = all;
         if self.stale.is_empty() {
             if !self.stages.is_empty() {
-                self.decide(now, packets, &mut verdicts[first..]);
+                self.decide(now, packets, decided);
             }
         } else {
-            self.recompute(now, packets, &mut verdicts[first..]);
+            self.recompute(now, packets, decided);
         }
+    }
+
+    /// What becomes of the packet at `at` whose flow was not found at first sight, or does not decide it.
+    fn look_closer(&mut self, now: u64, at: usize, packet: &mut Packet, sought: Option<&Sought>, decided: &mut Verdict) {
+        let tables = &*self.tables;
+        if let Some(sought) = sought {
+            match self.flows.find(sought.home, &sought.seen.key, tables, &mut self.stats.revalidated) {
+                Found::Fresh(entry) => {
+                    let (action, meters) = (self.flows.action(entry), &mut self.meters);
+                    let admit = |meter, bytes| admit(meters, meter, now, bytes);
+                    if (action.connection == flow::NONE || goes_on(tables, &self.flows, packet, sought, entry, now))
+                        && after::follow(tables, packet, &sought.seen, &action, &mut self.id, admit, decided)
+                    {
+                        self.flows.count(entry, sought.seen.len() as u64);
+                        self.stats.count_followed(decided);
+                        return;
+                    }
+                }
+                Found::Stale(entry) => {
+                    let network = match tables.attachment(packet.port) {
+                        Attachment::Endpoint(number) => tables.endpoint(number).map(|endpoint| endpoint.network),
+                        Attachment::Underlay | Attachment::Nothing => None,
+                    };
+                    self.stale.push(Stale::new(at as u32, entry, network.unwrap_or(u32::MAX)));
+                    *decided = Verdict::Drop(DropReason::Recomputing);
+                    return;
+                }
+                Found::None => {}
+            }
+        }
+        self.stages.push((at as u32, UNDECIDED));
     }
 
     /// Decides what no flow has decided, and computes stale flows anew, as far as the budget of a batch allows.
@@ -305,7 +295,7 @@ impl Vpc {
                         let mut meter = flow::NONE;
                         if let Origin::Endpoint { number, .. } = metadata.from {
                             meter = packet.port.0;
-                            if let Some(Sought { seen, hash, .. }) = &self.seen[at]
+                            if let Some(Sought { seen, home, .. }) = &self.seen[at]
                                 && let Some(Link { slot, generation }) = passage.link()
                             {
                                 // Of the tables by which this is decided.
@@ -314,7 +304,7 @@ impl Vpc {
                                     *source = tables.stamp(object);
                                 }
                                 let action = departure.action(metadata, next, meter, slot);
-                                let kept = self.flows.install(*hash, &seen.key, &action, &sources, generation);
+                                let kept = self.flows.install(*home, &seen.key, &action, &sources, generation);
                                 self.stats.unkept += u64::from(kept.is_err());
                             }
                         }

@@ -31,6 +31,9 @@ impl Site {
             check_interface(Path::new(INTERFACES), &underlay.interface, &mut transient);
         }
         for (index, volume) in self.volumes.iter().enumerate() {
+            if let Some(path) = volume.encryption.as_ref().and_then(|encryption| encryption.key_file.as_ref()) {
+                check_key_file(index, path, &mut problems);
+            }
             match &volume.backend {
                 Backend::File(file) => check_file(index, file, &mut problems),
                 Backend::Device(device) => check_block_device(index, &device.path, &mut problems),
@@ -175,6 +178,32 @@ fn check_file(index: usize, file: &FileBackend, problems: &mut Vec<Problem>) {
     problems.push(problem);
 }
 
+/// What can be told of a key file without reading it.
+fn check_key_file(index: usize, path: &Path, problems: &mut Vec<Problem>) {
+    let place = format!("volume[{index}].encryption.key-file");
+    let shown = path.display();
+    let problem = match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => Problem::error(place, format!("{shown} is not a regular file")),
+        Ok(metadata) if metadata.mode() & 0o077 != 0 => {
+            Problem::error(place, format!("{shown} can be used by others than its owner"))
+                .found(format!("mode {:04o}", metadata.mode() & 0o7777))
+                .expected("a key that only its owner can read")
+                .help(format!("chmod 600 {shown}"))
+        }
+        Ok(metadata) if !matches!(metadata.len(), 32 | 64) => {
+            Problem::error(place, format!("{shown} has no key of AES-XTS"))
+                .found(format!("{} bytes", metadata.len()))
+                .expected("32 bytes (AES-128) or 64 bytes (AES-256)")
+                .help(format!("make one, for a new volume: (umask 077; head -c 64 /dev/urandom > {shown})"))
+        }
+        Ok(_) => return,
+        Err(error) if error.kind() == ErrorKind::NotFound => Problem::error(place, format!("{shown} does not exist"))
+            .help(format!("make one, for a new volume: (umask 077; head -c 64 /dev/urandom > {shown})")),
+        Err(error) => Problem::error(place, format!("{shown}: {error}")),
+    };
+    problems.push(problem);
+}
+
 /// An image whose end makes no whole block: a file of another format, or one that was cut.
 fn odd_end(index: usize, volume: &Volume) -> Option<Problem> {
     let Backend::File(file) = &volume.backend else { return None };
@@ -260,6 +289,27 @@ mod tests {
         assert_eq!(wrong.len(), 2, "{wrong:?}");
         assert!(wrong[0].starts_with("3: this machine has no such user"), "{wrong:?}");
         assert!(wrong[1].starts_with("9: this machine has no such group"), "{wrong:?}");
+    }
+
+    #[test]
+    fn a_key_file_is_looked_at_and_never_read() {
+        use std::os::unix::fs::PermissionsExt;
+        let folder = tempfile::tempdir().unwrap();
+        let key = folder.path().join("a.key");
+        let site = "[node]\ndataplane = { cores = [0] }\n[[volume]]\nname = \"a\"\nmemory = { size = \"1 GiB\" }\n\
+                    encryption = { cipher = \"aes-xts-plain64\", key-file = \"a.key\" }\n";
+        let shown = key.display();
+        assert_eq!(said(folder.path(), site), [format!("6: {shown} does not exist")]);
+        fs::write(&key, [1; 64]).unwrap();
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o640)).unwrap();
+        let open = said(folder.path(), site);
+        assert!(open.len() == 1 && open[0].contains("can be used by others than its owner"), "{open:?}");
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o400)).unwrap();
+        assert_eq!(said(folder.path(), site), [""; 0]);
+        fs::set_permissions(&key, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(&key, [1; 65]).unwrap();
+        let long = said(folder.path(), site);
+        assert!(long.len() == 1 && long[0].contains("has no key of AES-XTS: found 65 bytes"), "{long:?}");
     }
 
     #[test]

@@ -39,9 +39,9 @@ pub use network::{
 pub use reader::is_name;
 pub use service::ServiceDirectories;
 pub use site::{
-    Backend, Cache, DEFAULT_TENANT, Dataplane, Device, DeviceBackend, DeviceKind, Discard, Fairness, FileBackend,
-    FileMode, IdleSleep, Log, LogFormat, LogLevel, Metrics, Mode, NbdBackend, Node, Reconnect, Site, SocketAccess,
-    Tenant, VirtioBlk, Volume,
+    Backend, Cache, Cipher, DEFAULT_TENANT, Dataplane, Device, DeviceBackend, DeviceKind, Discard, EncryptedDiscard,
+    Encryption, Fairness, FileBackend, FileMode, IdleSleep, Log, LogFormat, LogLevel, Metrics, Mode, NbdBackend, Node,
+    Reconnect, Site, SocketAccess, Tenant, VirtioBlk, Volume,
 };
 pub use summary::summary;
 pub use units::{BitsPerSecond, Bytes, BytesPerSecond, Span, UnitError};

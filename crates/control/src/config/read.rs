@@ -211,6 +211,7 @@ pub(super) fn volume(reader: Reader<'_>) -> Volume {
     let null = reader.table("null", &schema::NULL).map(|table| Backend::Null { size: only_size(table) });
     let memory = reader.table("memory", &schema::MEMORY).map(|table| Backend::Memory { size: only_size(table) });
     let read_only = reader.boolean("read-only").unwrap_or(false);
+    let encryption = reader.table("encryption", &schema::ENCRYPTION).map(|table| encryption(table, block_size));
     let file = reader.table("file", &schema::FILE).map(|table| file(table, read_only));
     let device = reader.table("device", &schema::BLOCK_DEVICE).map(block_device);
     let nbd = reader.table("nbd", &schema::NBD).map(nbd);
@@ -223,6 +224,7 @@ pub(super) fn volume(reader: Reader<'_>) -> Volume {
             .choice("cache", &[("write-back", Cache::WriteBack), ("write-through", Cache::WriteThrough)], &[])
             .unwrap_or_default(),
         shared: reader.boolean("shared").unwrap_or(false),
+        encryption,
         // Where none could be read an error was reported, and this stands in for it: one valid block.
         backend: null
             .or(memory)
@@ -233,6 +235,48 @@ pub(super) fn volume(reader: Reader<'_>) -> Volume {
     };
     reader.finish();
     volume
+}
+
+fn encryption(reader: Reader<'_>, block_size: u32) -> Encryption {
+    let cipher = reader.choice("cipher", &[("aes-xts-plain64", Cipher::AesXtsPlain64)], &[]);
+    if reader.value("cipher").is_none() {
+        reader.missing("cipher", "cipher = \"aes-xts-plain64\"");
+    }
+    reader.exactly_one(&["key-file", "keyring"], "key-file = \"/etc/softdpu/acme-root.key\"");
+    let keyring = reader.string("keyring").and_then(|(text, value)| {
+        if text.is_empty() || text.contains('\0') {
+            reader.report(reader.wrong("keyring", value, "the name of a key, such as \"softdpu:acme-root\""));
+            return None;
+        }
+        Some(text.to_owned())
+    });
+    let sector_size = match reader.value("sector-size") {
+        None => 512,
+        Some(value) => match value.data {
+            Data::Integer(512) => 512,
+            Data::Integer(4096) if block_size == 4096 => 4096,
+            Data::Integer(4096) => {
+                let wrong =
+                    reader.wrong("sector-size", value, format!("at most the volume's block size, {block_size}"));
+                reader.report(wrong.help("add `block-size = 4096` to the volume, or leave `sector-size` out"));
+                512
+            }
+            _ => {
+                reader.report(reader.wrong("sector-size", value, "512 or 4096"));
+                512
+            }
+        },
+    };
+    let discards = [("ignore", EncryptedDiscard::Ignore), ("pass", EncryptedDiscard::Pass)];
+    let encryption = Encryption {
+        cipher: cipher.unwrap_or_default(),
+        key_file: reader.path("key-file"),
+        keyring,
+        sector_size,
+        discard: reader.choice("discard", &discards, &[]).unwrap_or_default(),
+    };
+    reader.finish();
+    encryption
 }
 
 /// A size that is no size was reported already; 4096 is a multiple of either block size.

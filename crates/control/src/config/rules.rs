@@ -221,6 +221,12 @@ impl Volume {
                 );
             }
         }
+        if self.encryption.is_some() && matches!(self.backend, Backend::Null { .. }) {
+            problems.push(
+                Problem::error(format!("{place}.encryption"), "a null volume keeps nothing that could be encrypted")
+                    .help("remove `encryption`, or keep the volume in something else"),
+            );
+        }
         if let Backend::File(file) = &self.backend
             && file.create
             && self.read_only

@@ -39,8 +39,23 @@ pub const LIMITS: Section = Section { title: "tenant.limits", keys: &["iops", "b
 /// `[[volume]]`
 pub const VOLUME: Section = Section {
     title: "[[volume]]",
-    keys: &["name", "read-only", "block-size", "cache", "shared", "null", "memory", "file", "device", "nbd"],
+    keys: &[
+        "name",
+        "read-only",
+        "block-size",
+        "cache",
+        "shared",
+        "encryption",
+        "null",
+        "memory",
+        "file",
+        "device",
+        "nbd",
+    ],
 };
+/// `volume.encryption`
+pub const ENCRYPTION: Section =
+    Section { title: "volume.encryption", keys: &["cipher", "key-file", "keyring", "sector-size", "discard"] };
 /// `volume.null`
 pub const NULL: Section = Section { title: "volume.null", keys: &["size"] };
 /// `volume.memory`
@@ -135,6 +150,7 @@ pub const SECTIONS: &[&Section] = &[
     &TENANT,
     &LIMITS,
     &VOLUME,
+    &ENCRYPTION,
     &NULL,
     &MEMORY,
     &FILE,

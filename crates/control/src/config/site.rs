@@ -289,9 +289,57 @@ pub struct Volume {
     /// Several devices may write it at once.
     #[serde(default)]
     pub shared: bool,
+    /// How what it is kept in is encrypted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub encryption: Option<Encryption>,
     /// What it is kept in: exactly one of the keys `null`, `memory`, `file`, `device`, `nbd`.
     #[serde(flatten)]
     pub backend: Backend,
+}
+
+/// `volume.encryption`: never the key itself, only where it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Encryption {
+    /// Which cipher, as cryptsetup says it.
+    pub cipher: Cipher,
+    /// A file with the bytes of the key. Absolute once it was read from a site file. Either this or `keyring`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
+    /// The name of a key in the kernel's keyring.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keyring: Option<String>,
+    /// Bytes that are encrypted as one, 512 or 4096.
+    pub sector_size: u32,
+    /// Whether discards are passed on.
+    pub discard: EncryptedDiscard,
+}
+
+/// How sectors are encrypted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cipher {
+    /// AES in XTS mode, sectors numbered in 64 bits.
+    #[default]
+    #[serde(rename = "aes-xts-plain64")]
+    AesXtsPlain64,
+}
+
+impl std::fmt::Display for Cipher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(softdpu_storage::Encryption::CIPHER)
+    }
+}
+
+/// What a discard of an encrypted volume does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EncryptedDiscard {
+    /// It is not offered to the guest.
+    #[default]
+    Ignore,
+    /// What the volume is kept in gets it.
+    Pass,
 }
 
 /// Whether a completed write may still be in a volatile cache (virtio 1.3 §5.2.5, `writeback`).

@@ -46,6 +46,10 @@ fn write_summary(out: &mut String, site: &Site) -> std::fmt::Result {
                 flags.push_str(flag);
             }
         }
+        if let Some(encryption) = &volume.encryption {
+            // Writing to a String cannot fail.
+            let _ = write!(flags, ", encrypted in sectors of {}", encryption.sector_size);
+        }
         writeln!(out, "volume      {}: {}{place}, {size}{flags}", volume.name, volume.backend.kind())?;
     }
     for network in &site.networks {

@@ -81,6 +81,39 @@ fn a_service_managers_directories_are_the_defaults_and_a_written_path_beats_them
 }
 
 #[test]
+fn encryption_is_read_and_what_cannot_be_is_named_with_what_to_do() {
+    let volume =
+        |more: &str, encryption: &str| format!("[[volume]]\nname = \"a\"\n{more}\nencryption = {{ {encryption} }}\n");
+    let memory = "memory = { size = \"1 MiB\" }";
+    let large = "block-size = 4096\nmemory = { size = \"1 MiB\" }";
+    let file = "cipher = \"aes-xts-plain64\", key-file = \"a.key\"";
+    let read = |text: &str| site(text).volumes[0].encryption.clone().unwrap();
+    let first = read(&volume(memory, file));
+    assert_eq!(first.key_file.as_deref(), Some(Path::new("/srv/site/a.key")));
+    assert_eq!((first.sector_size, first.discard, first.keyring), (512, EncryptedDiscard::Ignore, None));
+    let keyring = "cipher = \"aes-xts-plain64\", keyring = \"softdpu:a\", sector-size = 4096, discard = \"pass\"";
+    let second = read(&volume(large, keyring));
+    assert_eq!((second.sector_size, second.discard), (4096, EncryptedDiscard::Pass));
+    assert_eq!((second.keyring.as_deref(), second.key_file), (Some("softdpu:a"), None));
+
+    let wrong = |more: &str, encryption: &str| messages(&volume(more, encryption)).join("; ");
+    for (more, encryption, said) in [
+        (memory, "key-file = \"a.key\"", "cipher"),
+        (memory, "cipher = \"aes-cbc\", key-file = \"a.key\"", "aes-xts-plain64"),
+        (memory, "cipher = \"aes-xts-plain64\"", "needs one of"),
+        (memory, &format!("{file}, keyring = \"b\""), "has both"),
+        (memory, &format!("{file}, sector-size = 4096"), "block-size = 4096"),
+        (large, &format!("{file}, sector-size = 1024"), "512 or 4096"),
+        ("null = { size = \"1 MiB\" }", file, "keeps nothing that could be encrypted"),
+        (memory, &format!("{file}, keyfile = \"b\""), "key-file"),
+    ] {
+        let found = check(&volume(more, encryption));
+        assert!(found.site.is_none(), "{encryption}");
+        assert!(found.report.to_string().contains(said), "{encryption}: {}", wrong(more, encryption));
+    }
+}
+
+#[test]
 fn everything_that_can_be_written_is_read() {
     let site = site(
         r#"

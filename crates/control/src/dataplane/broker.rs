@@ -98,6 +98,16 @@ impl Wire {
         lock(&self.vault).get(key).cloned()
     }
 
+    /// Has the supervisor open a file, and waits for it.
+    fn ask(&self, open: Open) -> io::Result<OwnedFd> {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = channel();
+        lock(&self.opens).insert(call, sender);
+        self.send(&Up::Open { call, open }, Vec::new()).map_err(lost)?;
+        // A file system that hangs holds this thread and nobody else; the supervisor answers every call.
+        answer.recv().map_err(|_| io::Error::other("the answer got lost"))?
+    }
+
     /// Keeps a descriptor across our death.
     pub(super) fn keep_fd(&self, key: &str, fd: SharedFd) -> io::Result<()> {
         self.send(&Up::Keep { key: key.to_owned() }, vec![Arc::clone(&fd)]).map_err(lost)?;
@@ -116,13 +126,11 @@ impl Broker for Wire {
             Kind::File { direct, .. } | Kind::Device { direct, .. } => *direct,
             Kind::Null { .. } | Kind::Memory { .. } | Kind::Nbd { .. } => false,
         };
-        let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        let open = Open { volume: spec.name.clone(), read_only: spec.read_only, direct };
-        let (sender, answer) = channel();
-        lock(&self.opens).insert(call, sender);
-        self.send(&Up::Open { call, open }, Vec::new()).map_err(lost)?;
-        // A file system that hangs holds this thread and nobody else; the supervisor answers every call.
-        answer.recv().map_err(|_| io::Error::other("the answer got lost"))?
+        self.ask(Open { volume: spec.name.clone(), read_only: spec.read_only, direct, key: false })
+    }
+
+    fn open_key(&self, spec: &VolumeSpec) -> io::Result<OwnedFd> {
+        self.ask(Open { volume: spec.name.clone(), read_only: true, direct: false, key: true })
     }
 
     fn keep(&self, key: &str, fd: BorrowedFd<'_>) -> io::Result<()> {

@@ -75,7 +75,7 @@ impl Networks {
     fn open_underlay(&mut self, engine: &Engine, now: Instant) {
         let Some(underlay) = &mut self.underlay else { return };
         let (port, interface) = (underlay.port, underlay.interface().to_owned());
-        let (socket, before) = match underlay.open() {
+        let (sockets, before) = match underlay.open(engine.cores().count()) {
             Ok(opened) => underlay.take(opened),
             Err(reason) => return underlay.failed(reason, now),
         };
@@ -86,7 +86,7 @@ impl Networks {
             }
             return;
         }
-        engine.set_socket(port, Some(socket));
+        engine.set_sockets(port, sockets);
         tracing::info!(interface, "the underlay is open");
     }
 

@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use softdpu_storage::{Broker, Kind, Volume, VolumeSpec};
+use softdpu_storage::{Broker, Encryption, KeySource, Kind, Volume, VolumeSpec};
 
 use super::opener::{Done, Opener, Outcome};
-use crate::config::{self, Backend, Cache, Discard, Reconnect};
+use crate::config::{self, Backend, Cache, Discard, EncryptedDiscard, Reconnect};
 use crate::status::RequestCounts;
 
 /// How long a request waits for a server that may be away for ever: longer than anybody waits.
@@ -367,7 +367,16 @@ fn spec(volume: &config::Volume) -> VolumeSpec {
             reconnect: RECONNECT_PAUSE,
         },
     };
+    let encryption = volume.encryption.as_ref().map(|encryption| Encryption {
+        key: match (&encryption.key_file, &encryption.keyring) {
+            (Some(path), _) => KeySource::File(path.clone()),
+            (None, name) => KeySource::Keyring(name.clone().unwrap_or_default()),
+        },
+        sector_size: encryption.sector_size,
+        discard: encryption.discard == EncryptedDiscard::Pass,
+    });
     VolumeSpec {
+        encryption,
         name: volume.name.clone(),
         kind,
         read_only: volume.read_only,

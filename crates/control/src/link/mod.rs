@@ -271,6 +271,9 @@ pub struct Open {
     pub read_only: bool,
     /// With O_DIRECT.
     pub direct: bool,
+    /// Not its backing file, but its key file: for reading only, whatever the rest says.
+    #[serde(default)]
+    pub key: bool,
 }
 
 /// From the data plane to the supervisor.

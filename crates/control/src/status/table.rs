@@ -171,6 +171,8 @@ pub fn volume_table(volumes: &[VolumeStatus]) -> String {
                 flags.push(flag);
             }
         }
+        let encryption = volume.encryption.as_ref().map(|cipher| format!("encrypted {cipher}"));
+        let detail = encryption.into_iter().chain((!volume.detail.is_empty()).then(|| volume.detail.clone()));
         vec![
             volume.name.clone(),
             volume.state.to_string(),
@@ -182,7 +184,7 @@ pub fn volume_table(volumes: &[VolumeStatus]) -> String {
             short(volume.requests.writes),
             short(volume.requests.flushes),
             short(volume.errors),
-            volume.detail.clone(),
+            detail.collect::<Vec<_>>().join("; "),
         ]
     });
     let header =

@@ -483,6 +483,7 @@ impl Supervisor {
             size: volume.backend.size().map_or(0, |size| size.0),
             block_size: volume.block_size,
             read_only: volume.read_only,
+            encryption: volume.encryption.as_ref().map(|encryption| encryption.cipher.to_string()),
             shared: volume.shared,
             users: site.users(&volume.name).count() as u32,
             detail: detail.clone(),

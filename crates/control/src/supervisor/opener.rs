@@ -47,6 +47,13 @@ pub(super) struct Backing {
 impl Backing {
     /// What `open` asks for of `volume`. Only paths of volumes are opened.
     pub(super) fn of(volume: &Volume, open: &Open) -> Result<Backing, OpenFailure> {
+        if open.key {
+            let Some(path) = volume.encryption.as_ref().and_then(|encryption| encryption.key_file.as_ref()) else {
+                let message = format!("volume {:?} has no key file", volume.name);
+                return Err(OpenFailure { errno: Some(Errno::INVAL.raw_os_error()), message });
+            };
+            return Ok(Backing { path: path.clone(), read_only: true, direct: false, create: None });
+        }
         let (path, create) = match &volume.backend {
             Backend::File(file) => (&file.path, file.create.then_some(file.size).flatten().map(|size| size.0)),
             Backend::Device(device) => (&device.path, None),

@@ -73,7 +73,7 @@ impl Part<'_> {
     }
 
     /// Copies all of it to `at` in `to`. None, and nothing is copied, where it lies in several pieces or does not fit.
-    #[inline]
+    #[inline(always)]
     fn copy_whole(&self, to: &Span<'_>, at: usize) -> Option<()> {
         match *self {
             Part::Bytes(bytes) => to.write(at, bytes),
@@ -148,24 +148,22 @@ impl Receive {
         Fit::More
     }
 
-    /// Writes a header and a frame, given in `parts`, to one buffer, where that and each part lie in one piece: what nearly all
-    /// frames do. Returns the bytes written; None where it is not so, and [`deliver`](Self::deliver) is to do it.
-    #[inline]
-    pub fn deliver_whole(
-        &self,
-        mut header: [u8; header::SIZE],
-        parts: &[Part<'_>],
-        buffer: &GuestBuffer,
-    ) -> Option<u32> {
-        header[header::NUM_BUFFERS..].copy_from_slice(&1u16.to_le_bytes());
+    /// The header of a finished frame in one buffer.
+    pub const FINISHED: [u8; header::SIZE] = {
+        let mut header = [0; header::SIZE];
+        header[header::NUM_BUFFERS] = 1;
+        header
+    };
+
+    /// Writes `head`, a header and the first bytes of a frame behind it, and the frame's other bytes to one buffer, where that and
+    /// each of the two lie in one piece: what nearly all frames do. Returns the bytes written; None where it is not so, and
+    /// [`deliver`](Self::deliver) is to do it.
+    #[inline(always)]
+    pub fn deliver_whole(&self, head: &[u8], tail: Part<'_>, buffer: &GuestBuffer) -> Option<u32> {
         let span = buffer.span()?;
-        let mut at = header::SIZE;
-        for part in parts {
-            part.copy_whole(&span, at)?;
-            at += part.len();
-        }
-        span.write(0, &header)?;
-        u32::try_from(at).ok()
+        tail.copy_whole(&span, head.len())?;
+        span.write(0, head)?;
+        u32::try_from(head.len() + tail.len()).ok()
     }
 
     /// Writes a header and a frame, given in `parts`, to the first `count` of `buffers`, as [`fit`](Self::fit) found; calls

@@ -53,17 +53,32 @@ impl Transmit {
             return Err(TxError::Writable(buffer.len_of(readable..buffer.pieces())));
         }
         let mut bytes = [0; header::SIZE];
-        let span = buffer.span();
         // A chain has less than 2^32 bytes (§2.7.5): the ring sees to that.
-        let chain = span.map_or_else(|| buffer.len(), |span| span.len() as u64);
-        let chain = u32::try_from(chain).unwrap_or(u32::MAX);
-        let read = match span {
-            Some(span) => span.read(0, &mut bytes),
-            None => buffer.read_at(0, &mut bytes).ok(),
-        };
-        read.ok_or(TxDrop::Header(chain))?;
+        let chain = u32::try_from(buffer.len()).unwrap_or(u32::MAX);
+        buffer.read_at(0, &mut bytes).map_err(|_| TxDrop::Header(chain))?;
         let len = chain - header::SIZE as u32;
         Ok(TxFrame { header: TxHeader::parse(&bytes, len, self.negotiated)?, len })
+    }
+
+    /// As [`parse`](Self::parse), of a chain that lies in one piece, as those of small frames do; copies the header and the first
+    /// bytes of the frame at once to the memory that `room` gives for so many of the frame, behind [`FRAME_OFFSET`] bytes for the
+    /// header. None, and `room` was not asked, for any other chain.
+    ///
+    /// # Errors
+    /// [`TxDrop`]: the frame is dropped.
+    #[inline(always)]
+    pub fn parse_whole<'a>(
+        &self,
+        buffer: &GuestBuffer,
+        readable: usize,
+        room: impl FnOnce(usize) -> Option<&'a mut [u8]>,
+    ) -> Option<Result<TxFrame, TxDrop>> {
+        let span = buffer.span().filter(|_| readable == 1)?;
+        let len = span.len().checked_sub(header::SIZE).and_then(|len| u32::try_from(len).ok())?;
+        let to = room(len as usize)?;
+        span.read(0, to)?;
+        let header = TxHeader::parse(to.first_chunk()?, len, self.negotiated);
+        Some(header.map(|header| TxFrame { header, len }))
     }
 }
 
@@ -75,11 +90,7 @@ impl TxFrame {
     #[inline]
     pub fn copy_head(&self, buffer: &GuestBuffer, to: &mut [u8]) -> Result<usize, AccessError> {
         let len = to.len().min(self.len as usize);
-        let to = &mut to[..len];
-        match buffer.span().and_then(|span| span.read(header::SIZE, to)) {
-            Some(()) => {}
-            None => buffer.read_at(FRAME_OFFSET, to)?,
-        }
+        buffer.read_at(FRAME_OFFSET, &mut to[..len])?;
         Ok(len)
     }
 

@@ -30,6 +30,48 @@ struct Target {
 /// A port that has no room: the frame is to be tried again.
 struct NoRoom(PortId);
 
+/// A burst of frames that was read.
+#[derive(Default)]
+struct Read {
+    count: usize,
+    /// By frame: which chain it is in, and the bytes of its head.
+    origins: [u8; BURST],
+    heads: [u8; BURST],
+    /// Chains that are no frames.
+    refused: Vec<(u8, DropReason)>,
+    /// What the driver did wrong in the chain behind the last that was read.
+    broken: Option<String>,
+}
+
+impl Read {
+    /// Copies the heads of the frames in `chains`, of which there are at most [`BURST`], to `packets`.
+    // On its own: a loop that has the processor's registers for itself.
+    #[inline(never)]
+    fn frames(&mut self, transmit: &Transmit, chains: &[softdpu_ring::Chain], packets: &mut [Packet]) {
+        chains.iter().for_each(prefetch);
+        for (index, chain) in chains.iter().enumerate() {
+            let count = self.count;
+            let (Some(packet), Some(origin), Some(head)) =
+                (packets.get_mut(count), self.origins.get_mut(count), self.heads.get_mut(count))
+            else {
+                break;
+            };
+            match transmit.read(chain, packet) {
+                Ok(()) => {
+                    *origin = index as u8;
+                    *head = packet.head.len() as u8;
+                    self.count += 1;
+                }
+                Err(NoFrame::Drop(reason)) => self.refused.push((index as u8, reason)),
+                Err(NoFrame::Broken(reason)) => {
+                    self.broken = Some(reason);
+                    break;
+                }
+            }
+        }
+    }
+}
+
 impl<S: TenantScheduler> Core<S> {
     /// Sends up to `units` frames that wait in a transmit queue's channel. Returns how many went, and their bytes.
     pub(super) fn transmit(&mut self, number: u32, units: usize) -> (usize, u64) {
@@ -96,32 +138,15 @@ impl<S: TenantScheduler> Core<S> {
     fn burst(&mut self, number: u32, chains: &[softdpu_ring::Chain], loan: Loan) -> (usize, u64, u64, Option<PortId>) {
         let mut packets = std::mem::take(&mut self.net.packets);
         let mut verdicts = std::mem::take(&mut self.net.verdicts);
-        let mut origins = [0u8; BURST];
-        let mut heads = [0u8; BURST];
-        let mut count = 0;
-        let mut broken = None;
-        let mut refused = Vec::new();
+        let mut read = Read::default();
         let mut sender = None;
         if let Some(queue) = self.queues[number as usize].as_deref()
             && let Role::Transmit(transmit) = &queue.spec.role
         {
             sender = Some(transmit.port);
-            chains.iter().for_each(prefetch);
-            for (index, chain) in chains.iter().enumerate() {
-                match transmit.read(chain, &mut packets[count]) {
-                    Ok(()) => {
-                        origins[count] = index as u8;
-                        heads[count] = packets[count].head.len() as u8;
-                        count += 1;
-                    }
-                    Err(NoFrame::Drop(reason)) => refused.push((index as u8, reason)),
-                    Err(NoFrame::Broken(reason)) => {
-                        broken = Some(reason);
-                        break;
-                    }
-                }
-            }
+            read.frames(transmit, chains, &mut packets);
         }
+        let Read { count, origins, heads, refused, broken } = read;
         verdicts.clear();
         let source = |at: usize| {
             let chain = &chains[usize::from(origins[at])];
@@ -134,7 +159,7 @@ impl<S: TenantScheduler> Core<S> {
         let mut passed = count;
         let mut at = 0;
         while at < count {
-            let run = self.deliver_run(&packets[at..count], &verdicts[at..], |index| source(at + index));
+            let run = self.deliver_run(&mut packets[at..count], &verdicts[at..], |index| source(at + index));
             for (packet, head) in packets[at..][..run].iter().zip(&heads[at..]) {
                 bytes += u64::from(*head) + u64::from(packet.tail);
             }
@@ -182,7 +207,7 @@ impl<S: TenantScheduler> Core<S> {
     #[inline]
     fn deliver_run<'a>(
         &mut self,
-        packets: &[Packet],
+        packets: &mut [Packet],
         verdicts: &[Verdict],
         source: impl Fn(usize) -> Source<'a>,
     ) -> usize {
@@ -197,7 +222,13 @@ impl<S: TenantScheduler> Core<S> {
         let Some(queue) = here(&mut self.queues, key).filter(|queue| queue.takes_work()) else { return 0 };
         let same = |verdict: &&Verdict| matches!(verdict, Verdict::Local { port: to, .. } if *to == port);
         let together = verdicts.iter().take_while(same).count();
-        let (frames, bytes) = deliver_run(queue, &packets[..together.min(packets.len())], source);
+        let (frames, bytes) = match deliver_run(queue, packets.get_mut(..together).unwrap_or_default(), source) {
+            Ok(delivered) => delivered,
+            Err(error) => {
+                self.break_queue(key.number, error.to_string());
+                return 0;
+            }
+        };
         if frames > 0 {
             if !queue.touched {
                 queue.touched = true;

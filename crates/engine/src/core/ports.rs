@@ -32,7 +32,7 @@ impl<S: TenantScheduler> Core<S> {
         if let Some(Some(old)) = self.net.ports.get(id.0 as usize)
             && let Some(socket) = &old.socket
         {
-            self.sleep.forget(socket.fd());
+            socket.fds().for_each(|fd| self.sleep.forget(fd));
             self.net.sockets.retain(|other| *other != id);
         }
     }
@@ -41,8 +41,10 @@ impl<S: TenantScheduler> Core<S> {
         if let Some(Some(port)) = self.net.ports.get(id.0 as usize)
             && let Some(socket) = &port.socket
         {
-            if let Err(error) = self.sleep.watch_port(id.0, socket.fd()) {
-                tracing::error!(port = %port.name, %error, "its socket cannot be waited for");
+            for fd in socket.fds() {
+                if let Err(error) = self.sleep.watch_port(id.0, fd) {
+                    tracing::error!(port = %port.name, %error, "its socket cannot be waited for");
+                }
             }
             self.net.sockets.push(id);
         }

@@ -1,7 +1,7 @@
 //! A frame into a guest's receive queue.
 
 use softdpu_device::net::{self, Lacking, Part};
-use softdpu_ring::Used;
+use softdpu_ring::{QueueError, Used};
 use softdpu_vpc::{Checksum, DropReason, Packet};
 
 use super::{Receive, Source, offload};
@@ -49,35 +49,41 @@ pub(crate) fn deliver(queue: &mut RunningQueue, packet: &Packet, source: Source<
     written.map_err(|error| Refused::Broken(error.to_string()))
 }
 
-/// Writes finished frames, one after the other, into the next buffers of a receive queue, for as long as those were taken from the
-/// ring, and each frame and its buffer lie in one piece and fit. Returns how many, and their bytes; [`deliver`] is to see to the
-/// next one.
-#[inline]
+/// Writes finished frames, one after the other, into the next buffers of a receive queue, for as long as there are buffers, and each
+/// frame and its buffer lie in one piece and fit. Returns how many, and their bytes; [`deliver`] is to see to the next one.
+///
+/// # Errors
+/// What the driver did wrong, which broke the queue.
+#[inline(never)]
 pub(crate) fn deliver_run<'a>(
     queue: &mut RunningQueue,
-    packets: &[Packet],
+    packets: &mut [Packet],
     source: impl Fn(usize) -> Source<'a>,
-) -> (usize, u64) {
-    let Role::Receive(receive) = &mut queue.spec.role else { return (0, 0) };
+) -> Result<(usize, u64), QueueError> {
+    let Role::Receive(receive) = &mut queue.spec.role else { return Ok((0, 0)) };
+    receive.buffer(&mut queue.spec.ring, packets.len().saturating_sub(1))?;
     let (model, view) = (receive.model, &queue.spec.view);
     let is_tracked = view.is_tracked();
     let (mut frames, mut bytes) = (0, 0);
-    for (packet, chain) in packets.iter().zip(receive.taken()) {
+    for (packet, chain) in packets.iter_mut().zip(receive.taken()) {
         if packet.checksum != Checksum::Complete || packet.segmentation.is_some() || chain.readable != 0 {
             break;
         }
-        let parts = [Part::Bytes(packet.head.bytes()), source(frames).part(packet.tail as usize)];
-        let Some(written) = model.deliver_whole([0; net::abi::header::SIZE], &parts, &chain.buffer) else { break };
+        let (len, tail) = (packet.len(), packet.tail as usize);
+        // A header in the room before the head: both are one copy.
+        let Some(head) = packet.head.behind(&net::Receive::FINISHED) else { break };
+        let rest = if tail == 0 { Part::Bytes(&[]) } else { source(frames).part(tail) };
+        let Some(written) = model.deliver_whole(head, rest, &chain.buffer) else { break };
         if is_tracked {
             chain.buffer.mark_dirty_in(view, 0, written.into());
         }
         queue.finished.push(chain.used(written));
         frames += 1;
-        bytes += packet.len() as u64;
+        bytes += len as u64;
     }
     receive.fill(frames);
     queue.taken += frames as u32;
-    (frames, bytes)
+    Ok((frames, bytes))
 }
 
 /// How many of the next buffers hold a frame of `len` bytes together; they are taken from the ring if need be.

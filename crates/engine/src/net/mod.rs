@@ -21,6 +21,7 @@ mod receive;
 mod socket;
 mod source;
 mod transmit;
+mod xdp_queues;
 
 pub use capture::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Way};
 pub use inject::Injector;
@@ -28,6 +29,7 @@ pub use port::{PortCounters, PortSpec};
 pub use receive::Receive;
 pub use socket::Socket;
 pub use transmit::{RateLimit, Transmit};
+pub use xdp_queues::XdpQueues;
 
 pub(crate) use capture::{CaptureStart, Passing, Shared as CaptureShared, Trace};
 pub(crate) use deliver::{Refused, deliver, deliver_run};

@@ -87,7 +87,7 @@ pub(crate) struct Port {
     pub counters: Arc<PortCounters>,
     /// Enabled receive queues, on whatever core.
     pub receivers: Arc<[Receiver]>,
-    /// The core that has the socket.
+    /// The core whose socket is used here. It is this one wherever this one has a socket.
     pub owner: Option<CoreIndex>,
     pub socket: Option<Socket>,
     pub limit: Option<RateLimit>,

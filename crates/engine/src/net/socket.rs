@@ -5,11 +5,11 @@ use std::os::fd::BorrowedFd;
 use softdpu_device::net::{self, TxHeader};
 use softdpu_sys::port::packet::PacketSocket;
 use softdpu_sys::port::tap::Tap;
-use softdpu_sys::port::xdp::{XdpProgram, XdpSocket};
 use softdpu_sys::port::{Frame, PortError, VnetHeader};
 use softdpu_vpc::{Checksum, Packet, Segmentation};
 
 use super::offload;
+use super::xdp_queues::XdpQueues;
 
 /// A socket of the kernel that carries frames. It never blocks.
 pub enum Socket {
@@ -17,8 +17,8 @@ pub enum Socket {
     Tap(Tap),
     /// An interface of the host, a copy of whose frames the kernel gives: the underlay.
     Packet(PacketSocket),
-    /// The same, with the frames themselves, before the kernel's stack. The program that sends them here stays as long.
-    Xdp(Box<XdpSocket>, XdpProgram),
+    /// The same, with the frames themselves, before the kernel's stack: those of some of the interface's queues.
+    Xdp(XdpQueues),
 }
 
 macro_rules! each {
@@ -26,15 +26,20 @@ macro_rules! each {
         match $self {
             Socket::Tap($socket) => $body,
             Socket::Packet($socket) => $body,
-            Socket::Xdp($socket, _) => $body,
+            Socket::Xdp($socket) => $body,
         }
     };
 }
 
 impl Socket {
-    /// Readable when there are frames.
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        each!(self, socket => socket.fd())
+    /// Descriptors of which one is readable when there are frames.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let (one, queues) = match self {
+            Socket::Tap(tap) => (Some(tap.fd()), None),
+            Socket::Packet(socket) => (Some(socket.fd()), None),
+            Socket::Xdp(queues) => (None, Some(queues.fds())),
+        };
+        one.into_iter().chain(queues.into_iter().flatten())
     }
 
     /// Gives up to `max` frames to `batch`; how many there were.

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use softdpu_device::net::{self, FRAME_OFFSET, TxDrop, TxError, TxHeader};
+use softdpu_device::net::{self, FRAME_OFFSET, TxDrop, TxError, TxFrame, TxHeader};
 use softdpu_ring::Chain;
 use softdpu_sched::{Nanos, TokenBucket};
 use softdpu_sys::IoMemory;
@@ -73,18 +73,19 @@ impl Transmit {
     }
 
     /// Copies the head of a chain's frame out and checks its virtio header.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(&self, chain: &Chain, packet: &mut Packet) -> Result<(), NoFrame> {
-        let frame = match self.model.parse(&chain.buffer, chain.readable) {
-            Ok(frame) => frame,
-            Err(TxError::Drop(why)) => return Err(NoFrame::Drop(reason(why))),
-            Err(broken @ TxError::Writable(_)) => return Err(NoFrame::Broken(broken.to_string())),
+        let head = &mut packet.head;
+        let whole = self.model.parse_whole(&chain.buffer, chain.readable, move |len| {
+            head.reset_behind(FRAME_OFFSET as usize, len)
+        });
+        let frame = match whole {
+            Some(Ok(frame)) => frame,
+            Some(Err(why)) => return Err(NoFrame::Drop(reason(why))),
+            None => self.read_pieces(chain, packet)?,
         };
-        packet.head.reset((frame.len as usize).min(HEAD));
-        let Ok(head) = frame.copy_head(&chain.buffer, packet.head.bytes_mut()) else {
-            return Err(NoFrame::Drop(DropReason::Truncated));
-        };
-        packet.tail = frame.len - head as u32;
+        // No more than there are.
+        packet.tail = frame.len.saturating_sub(packet.head.len() as u32);
         packet.port = self.port;
         if frame.header == TxHeader::FINISHED {
             (packet.checksum, packet.segmentation) = (Checksum::Complete, None);
@@ -93,6 +94,21 @@ impl Transmit {
             packet.segmentation = frame.header.segmentation.map(offload::segmentation);
         }
         Ok(())
+    }
+
+    /// As [`read`](Self::read) for a chain however it is cut; what is behind the head is left to do.
+    #[inline(never)]
+    fn read_pieces(&self, chain: &Chain, packet: &mut Packet) -> Result<TxFrame, NoFrame> {
+        let frame = match self.model.parse(&chain.buffer, chain.readable) {
+            Ok(frame) => frame,
+            Err(TxError::Drop(why)) => return Err(NoFrame::Drop(reason(why))),
+            Err(broken @ TxError::Writable(_)) => return Err(NoFrame::Broken(broken.to_string())),
+        };
+        packet.head.reset((frame.len as usize).min(HEAD));
+        match frame.copy_head(&chain.buffer, packet.head.bytes_mut()) {
+            Ok(_) => Ok(frame),
+            Err(_) => Err(NoFrame::Drop(DropReason::Truncated)),
+        }
     }
 }
 
@@ -103,9 +119,11 @@ pub(crate) fn tail_offset(head: usize) -> u64 {
 }
 
 /// Fetches what [`Transmit::read`] looks at, and the ring has not fetched: the frame of a driver that keeps headers elsewhere.
-#[inline]
+#[inline(always)]
 pub(crate) fn prefetch(chain: &Chain) {
-    if let Some(piece) = chain.buffer.iovecs().get(1) {
+    if chain.readable > 1
+        && let Some(piece) = chain.buffer.iovecs().get(1)
+    {
         softdpu_sys::prefetch::read(piece.base().cast_const());
     }
 }

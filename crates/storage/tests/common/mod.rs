@@ -1,6 +1,10 @@
 //! A guest's memory and one core, for tests of volumes.
 #![allow(dead_code, reason = "each test uses its part")]
 
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,6 +27,12 @@ pub struct Core {
     pub volume: Arc<Volume>,
     pub view: Arc<View>,
     next: u64,
+}
+
+/// A key file that only its owner can read.
+pub fn write_key(path: &Path, bytes: impl IntoIterator<Item = u8>) {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path).unwrap();
+    file.write_all(&bytes.into_iter().collect::<Vec<u8>>()).unwrap();
 }
 
 pub fn activate(volume: &Volume) {

@@ -1,6 +1,8 @@
 //! What makes a packet one of a flow, read from fixed places of the common shapes: Ethernet without a tag, IPv4 without options
 //! or IPv6 without extension headers, not a fragment, TCP that sets nothing up, or UDP.
 
+use std::num::NonZeroU16;
+
 use super::hash::{MIX, fold};
 use crate::packet::parse::{ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4, IPV6, UDP, protocol};
 use crate::packet::{Checksum, Packet};
@@ -32,7 +34,7 @@ pub(crate) struct Key {
 
 impl Key {
     /// Its hash, different with each `seed`: tenants choose what is in keys.
-    #[inline]
+    #[inline(always)]
     pub fn hash(&self, seed: [u64; 2]) -> u64 {
         let [a, b, c] = self.first;
         let mut mixed = fold(a ^ seed[0], b ^ seed[1]) ^ c;
@@ -44,7 +46,7 @@ impl Key {
         fold(mixed ^ seed[0], MIX[2] ^ seed[1])
     }
 
-    #[inline]
+    #[inline(always)]
     pub fn is_ipv6(&self) -> bool {
         self.first[2] & V6 != 0
     }
@@ -64,10 +66,17 @@ const V6: u64 = 1 << 63;
 pub(crate) struct Seen {
     pub key: Key,
     /// Behind the IP packet's last byte.
-    pub end: u16,
+    pub end: NonZeroU16,
     pub hop_limit: u8,
     pub traffic_class: u8,
-    pub is_ipv6: bool,
+}
+
+impl Seen {
+    /// Bytes of its frame without padding.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.end.get().into()
+    }
 }
 
 #[inline(always)]
@@ -82,97 +91,102 @@ fn word<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
 
 #[inline(always)]
 fn half<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
-    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// Source MAC address, and what follows IP.
 #[inline(always)]
 fn sender<const N: usize>(bytes: &[u8; N], protocol: u8) -> u64 {
-    u64::from(half(bytes, 8)) | u64::from(u16_at(bytes, 6)) << 32 | u64::from(protocol) << PROTOCOL
+    let end = u16::from_le_bytes([bytes[10], bytes[11]]);
+    u64::from(half(bytes, 6)) | u64::from(end) << 32 | u64::from(protocol) << PROTOCOL
 }
 
 /// Whether a TCP segment may end its connection. `seen` is the packet's.
 pub(crate) fn may_end(packet: &Packet, seen: &Seen) -> bool {
-    let transport = ETHERNET + if seen.is_ipv6 { IPV6 } else { IPV4 };
+    let transport = ETHERNET + if seen.key.is_ipv6() { IPV6 } else { IPV4 };
     let is_tcp = seen.key.protocol() == protocol::TCP;
     is_tcp && packet.head.bytes().get(transport + FLAGS).is_none_or(|flags| flags & (FIN | RST) != 0)
 }
 
 /// The packet's key, where it is of a shape that flows are made of. Nothing about it is wrong then that
 /// [`parse`](crate::packet::parse()) or the check of its offload would have found.
-#[inline]
 pub(crate) fn see(packet: &Packet) -> Option<Seen> {
-    if packet.segmentation.is_some() {
-        return None;
-    }
-    let bytes = packet.head.bytes();
-    // All fixed places, up to UDP's length over IPv4.
-    let first: &[u8; ETHERNET + IPV4 + UDP] = bytes.first_chunk()?;
-    if first[0] & 1 != 0 {
-        return None;
-    }
-    match u16_at(first, 12) {
-        ETHERTYPE_IPV4 => ipv4(packet, bytes, first),
-        ETHERTYPE_IPV6 => ipv6(packet, bytes.first_chunk()?, bytes),
-        _ => None,
-    }
+    see_ipv4(packet).or_else(|| see_ipv6(packet))
 }
 
+/// The first bytes of a packet that may be in a flow, as far as their family does not matter.
 #[inline(always)]
-fn ipv4(packet: &Packet, bytes: &[u8], first: &[u8; ETHERNET + IPV4 + UDP]) -> Option<Seen> {
-    let end = ETHERNET + usize::from(u16_at(first, 16));
-    if first[14] != 0x45 || u16_at(first, 20) & FRAGMENT != 0 || end > packet.len() {
+fn begin<const N: usize>(packet: &Packet) -> Option<&[u8; N]> {
+    let first: &[u8; N] = packet.head.bytes().first_chunk()?;
+    (first[0] & 1 == 0 && packet.segmentation.is_none()).then_some(first)
+}
+
+/// As [`see`], for IPv4.
+#[inline(always)]
+pub(crate) fn see_ipv4(packet: &Packet) -> Option<Seen> {
+    // All fixed places, up to UDP's length.
+    const TRANSPORT: usize = ETHERNET + IPV4;
+    let first: &[u8; TRANSPORT + UDP] = begin(packet)?;
+    // Ethernet's type, and the version and length of an IPv4 header, at once.
+    if half(first, 12) & SHAPE != PLAIN_IPV4 || u16_at(first, 20) & FRAGMENT != 0 {
         return None;
     }
-    let transport = ETHERNET + IPV4;
-    transported(packet.checksum, bytes, transport, end, first[23], u16_at(first, 38))?;
+    let end = u16_at(first, 16).checked_add(ETHERNET as u16)?;
+    if usize::from(end) > packet.len() {
+        return None;
+    }
+    transported(packet, TRANSPORT, end.into(), first[23], u16_at(first, 38))?;
     let ports = u64::from(half(first, 34)) | u64::from(packet.port.0) << 32;
     let key = Key { first: [word(first, 26), ports, sender(first, first[23])], more: [0; 3] };
     let (hop_limit, traffic_class) = (first[22], first[15]);
-    Some(Seen { key, end: u16::try_from(end).ok()?, hop_limit, traffic_class, is_ipv6: false })
+    Some(Seen { key, end: NonZeroU16::new(end)?, hop_limit, traffic_class })
 }
 
-#[inline(always)]
-fn ipv6(packet: &Packet, first: &[u8; ETHERNET + IPV6 + UDP], bytes: &[u8]) -> Option<Seen> {
-    let transport = ETHERNET + IPV6;
-    let end = transport + usize::from(u16_at(first, 18));
-    if first[14] >> 4 != 6 || end > packet.len() {
+/// As [`see`], for IPv6.
+#[inline(never)]
+pub(crate) fn see_ipv6(packet: &Packet) -> Option<Seen> {
+    const TRANSPORT: usize = ETHERNET + IPV6;
+    let first: &[u8; TRANSPORT + UDP] = begin(packet)?;
+    if u16_at(first, 12) != ETHERTYPE_IPV6 || first[14] >> 4 != 6 {
         return None;
     }
-    transported(packet.checksum, bytes, transport, end, first[20], u16_at(first, 58))?;
+    let end = u16_at(first, 18).checked_add(TRANSPORT as u16)?;
+    if usize::from(end) > packet.len() {
+        return None;
+    }
+    transported(packet, TRANSPORT, end.into(), first[20], u16_at(first, 58))?;
     let ports = u64::from(half(first, 54)) | u64::from(packet.port.0) << 32;
     let [a, b, c, d] = [22, 30, 38, 46].map(|at| word(first, at));
     let key = Key { first: [d, ports, sender(first, first[20]) | V6], more: [a, b, c] };
     let (hop_limit, traffic_class) = (first[21], first[14] << 4 | first[15] >> 4);
-    Some(Seen { key, end: u16::try_from(end).ok()?, hop_limit, traffic_class, is_ipv6: true })
+    Some(Seen { key, end: NonZeroU16::new(end)?, hop_limit, traffic_class })
 }
+
+/// The first three of four bytes.
+const SHAPE: u32 = 0x00ff_ffff;
+/// What an IPv4 packet without options has there, from its Ethernet type on.
+const PLAIN_IPV4: u32 = (ETHERTYPE_IPV4 as u32).swap_bytes() >> 16 | 0x45 << 16;
 
 /// Whether a whole transport header is there whose lengths are right, which sets nothing up, and whose checksum is left to
 /// others in no other place than its own.
 #[inline(always)]
-fn transported(
-    checksum: Checksum,
-    bytes: &[u8],
-    transport: usize,
-    end: usize,
-    protocol: u8,
-    udp_len: u16,
-) -> Option<()> {
+fn transported(packet: &Packet, transport: usize, end: usize, protocol: u8, udp_len: u16) -> Option<()> {
     let field = match protocol {
         protocol::UDP => {
-            let len = usize::from(udp_len);
-            (len >= UDP && transport + len <= end).then_some(UDP_CHECKSUM)?
+            // A whole header at the least; one comparison for both ends of the range.
+            let rest = end.checked_sub(transport + UDP)?;
+            (usize::from(udp_len).wrapping_sub(UDP) <= rest).then_some(UDP_CHECKSUM)?
         }
         protocol::TCP => {
-            let fixed: &[u8; TCP] = bytes.get(transport..transport + TCP)?.first_chunk()?;
+            let fixed: &[u8; TCP] = packet.head.bytes().get(transport..transport + TCP)?.first_chunk()?;
             let header = usize::from(fixed[12] >> 4) * 4;
             let is_whole = header >= TCP && transport + header <= end;
             (is_whole && fixed[13] & SYN == 0).then_some(TCP_CHECKSUM)?
         }
         _ => return None,
     };
-    match checksum {
+    match &packet.checksum {
         Checksum::Complete | Checksum::Valid => Some(()),
-        Checksum::Partial { start, offset } => (usize::from(start) == transport && offset == field).then_some(()),
+        Checksum::Partial { start, offset } => (usize::from(*start) == transport && *offset == field).then_some(()),
     }
 }

@@ -32,5 +32,5 @@ mod tests;
 pub use entry::FlowCounters;
 pub(crate) use entry::{Action, NONE, SOURCES};
 pub(crate) use hash::hash;
-pub(crate) use key::{Seen, may_end, see};
-pub(crate) use table::{Candidate, Flows, Found};
+pub(crate) use key::{Seen, may_end, see, see_ipv4, see_ipv6};
+pub(crate) use table::{Candidate, Flows, Found, Home};

@@ -66,6 +66,30 @@ pub(crate) struct Candidate(u32);
 impl Candidate {
     /// There is none.
     pub const NONE: Candidate = Candidate(NONE);
+
+    /// Its number.
+    #[inline(always)]
+    pub fn entry(self) -> u32 {
+        self.0
+    }
+}
+
+/// A flow that was found at first sight.
+pub(crate) struct Hit<'a>(&'a Words);
+
+impl Hit<'_> {
+    /// What is done to its packets.
+    #[inline(always)]
+    pub fn action(&self) -> Action {
+        self.0.action()
+    }
+}
+
+/// Where a flow is looked for: its line of the index, or the one beside it, and its tag there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Home {
+    line: u32,
+    tag: u32,
 }
 
 /// Why a flow was not kept.
@@ -163,69 +187,52 @@ impl Flows {
         (self.used, self.free, self.count, self.generation, self.hand) = (0, NONE, 0, 1, 0);
     }
 
-    /// The hash of `key`, whose line of the index is on its way into the cache.
-    #[inline]
-    pub fn hash(&self, key: &Key) -> u64 {
+    /// Where `key` is looked for: its line of the index is on its way into the cache.
+    #[inline(always)]
+    pub fn home(&self, key: &Key) -> Home {
         let hash = key.hash(self.seed);
-        prefetch::read(self.index.as_ptr().wrapping_add(self.line(hash)));
-        hash
-    }
-
-    #[inline(always)]
-    fn line(&self, hash: u64) -> usize {
-        // The number of lines is a power of two.
-        hash as usize & (self.index.len() - 1)
-    }
-
-    #[inline(always)]
-    fn tag(&self, hash: u64) -> u32 {
+        // The number of lines is a power of two, and no more than MOST / PER_LINE.
+        let line = hash as u32 & (self.index.len() as u32).wrapping_sub(1);
+        prefetch::read(self.index.as_ptr().wrapping_add(line as usize));
         let tag = (hash >> 32) as u32 & self.tag;
         // 0 is an empty slot's.
-        if tag == 0 { self.tag & self.tag.wrapping_neg() } else { tag }
+        Home { line, tag: if tag == 0 { self.tag & self.tag.wrapping_neg() } else { tag } }
     }
 
     /// The slots of a line that may have the flow.
     #[inline(always)]
-    fn matching(&self, line: usize, hash: u64) -> u32 {
-        self.index[line].find(self.tag, self.tag(hash))
+    fn matching(&self, line: u32, tag: u32) -> u32 {
+        self.index[line as usize].find(self.tag, tag)
     }
 
     #[inline(always)]
-    fn entry_at(&self, line: usize, slot: u32) -> u32 {
-        self.index[line].0[slot as usize % 16] & !self.tag
+    fn entry_at(&self, line: u32, slot: u32) -> u32 {
+        self.index[line as usize].0[slot as usize % 16] & !self.tag
     }
 
-    /// The entry that `hash` probably means, on its way into the cache. To be called when its line of the index is there.
-    #[inline]
-    pub fn approach(&self, hash: u64) -> Candidate {
-        let line = self.line(hash);
-        let matching = self.matching(line, hash);
+    /// The entry that is probably the one of `home`, on its way into the cache. To be called when its line of the index is there.
+    #[inline(always)]
+    pub fn approach(&self, home: Home) -> Candidate {
+        let matching = self.matching(home.line, home.tag);
         if matching == 0 {
             return Candidate::NONE;
         }
-        let entry = self.entry_at(line, matching.trailing_zeros());
+        let entry = self.entry_at(home.line, matching.trailing_zeros());
         prefetch::write(self.hot.as_ptr().wrapping_add(entry as usize));
         Candidate(entry)
     }
 
-    /// The flow of `key`, whose hash is `hash`, and which `candidate` probably is: compared with `tables`, which are in force,
-    /// unless it was before. `revalidated` counts the comparisons that found nothing changed.
-    #[inline]
-    pub fn find(
-        &mut self,
-        hash: u64,
-        Candidate(candidate): Candidate,
-        key: &Key,
-        tables: &Tables,
-        revalidated: &mut u64,
-    ) -> Found {
-        let entry = match self.hot.get(candidate as usize) {
-            Some(hot) if hot.is(key) && self.rest_is(candidate, key) => candidate,
-            _ => match self.lookup(hash, key) {
-                Some(entry) => entry,
-                None => return Found::None,
-            },
-        };
+    /// The flow of `key`, if it is `candidate` and was compared with the tables in force.
+    #[inline(always)]
+    pub fn hit(&self, Candidate(candidate): Candidate, key: &Key) -> Option<Hit<'_>> {
+        let hot = self.hot.get(candidate as usize)?;
+        (hot.is(key) && hot.generation() == self.generation && self.rest_is(candidate, key)).then_some(Hit(hot))
+    }
+
+    /// The flow of `key`, which is looked for at `home`: compared with `tables`, which are in force, unless it was before.
+    /// `revalidated` counts the comparisons that found nothing changed.
+    pub fn find(&mut self, home: Home, key: &Key, tables: &Tables, revalidated: &mut u64) -> Found {
+        let Some(entry) = self.lookup(home, key) else { return Found::None };
         match self.hot[entry as usize].generation() {
             generation if generation == self.generation => Found::Fresh(entry),
             0 => Found::None,
@@ -252,14 +259,13 @@ impl Flows {
         Found::Fresh(entry)
     }
 
-    fn lookup(&self, hash: u64, key: &Key) -> Option<u32> {
-        let line = self.line(hash);
-        self.lookup_in(line, hash, key).or_else(|| self.lookup_in(line ^ 1, hash, key))
+    fn lookup(&self, home: Home, key: &Key) -> Option<u32> {
+        self.lookup_in(home.line, home.tag, key).or_else(|| self.lookup_in(home.line ^ 1, home.tag, key))
     }
 
     #[inline(always)]
-    fn lookup_in(&self, line: usize, hash: u64, key: &Key) -> Option<u32> {
-        let mut matching = self.matching(line, hash);
+    fn lookup_in(&self, line: u32, tag: u32, key: &Key) -> Option<u32> {
+        let mut matching = self.matching(line, tag);
         while matching != 0 {
             let entry = self.entry_at(line, matching.trailing_zeros());
             if self.hot[entry as usize].is(key) && self.rest_is(entry, key) {
@@ -301,15 +307,15 @@ impl Flows {
     /// [`Full`]: there is no room.
     pub fn install(
         &mut self,
-        hash: u64,
+        home: Home,
         key: &Key,
         action: &Action,
         sources: &[Stamp; SOURCES],
         connection: u32,
     ) -> Result<(), Full> {
-        let entry = match self.lookup(hash, key) {
+        let entry = match self.lookup(home, key) {
             Some(entry) => entry,
-            None => self.insert(hash)?,
+            None => self.insert(home)?,
         };
         let (generation, clock) = (self.generation, self.clock);
         let hot = &mut self.hot[entry as usize];
@@ -321,16 +327,15 @@ impl Flows {
     }
 
     /// An entry that the index leads to.
-    fn insert(&mut self, hash: u64) -> Result<u32, Full> {
+    fn insert(&mut self, home: Home) -> Result<u32, Full> {
         if self.free == NONE && self.used as usize >= self.capacity() {
             self.sweep(LOOK_FULL, IDLE_FULL);
         }
-        let home = self.line(hash);
-        let empty = |line: usize| {
-            let empty = self.index[line].find(!0, 0);
-            (empty != 0).then(|| (line, empty.trailing_zeros() as usize))
+        let empty = |line: u32| {
+            let empty = self.index[line as usize].find(!0, 0);
+            (empty != 0).then(|| (line as usize, empty.trailing_zeros() as usize))
         };
-        let (line, slot) = empty(home).or_else(|| empty(home ^ 1)).ok_or(Full)?;
+        let (line, slot) = empty(home.line).or_else(|| empty(home.line ^ 1)).ok_or(Full)?;
         let entry = if self.free != NONE {
             let entry = self.free;
             self.free = self.hot[entry as usize].next_free();
@@ -341,7 +346,7 @@ impl Flows {
         } else {
             return Err(Full);
         };
-        self.index[line].0[slot] = self.tag(hash) | entry;
+        self.index[line].0[slot] = home.tag | entry;
         self.hot[entry as usize].reset_counters();
         self.count += 1;
         Ok(entry)
@@ -358,10 +363,9 @@ impl Flows {
         hot.set_next_free(self.free);
         self.free = entry;
         self.count -= 1;
-        let hash = key.hash(self.seed);
-        let (line, slot) = (self.line(hash), self.tag(hash) | entry);
-        for line in [line, line ^ 1] {
-            let found = self.index[line].find(!0, slot);
+        let Home { line, tag } = self.home(&key);
+        for line in [line as usize, line as usize ^ 1] {
+            let found = self.index[line].find(!0, tag | entry);
             if found != 0 {
                 self.index[line].0[found.trailing_zeros() as usize] = 0;
                 return;
@@ -399,6 +403,6 @@ impl Flows {
 
     /// What the flow of `key` counted.
     pub fn counters(&self, key: &Key) -> Option<FlowCounters> {
-        Some(self.hot[self.lookup(key.hash(self.seed), key)? as usize].counters())
+        Some(self.hot[self.lookup(self.home(key), key)? as usize].counters())
     }
 }

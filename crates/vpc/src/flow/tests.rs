@@ -63,9 +63,12 @@ proptest! {
         let (tables, mut flows, mut model) = (tables(), Flows::new(capacity), HashMap::new());
         for (number, is_ipv6, removes) in operations {
             let key = key(number, is_ipv6);
-            let hash = flows.hash(&key);
-            let candidate = flows.approach(hash);
-            let found = flows.find(hash, candidate, &key, &tables, &mut 0);
+            let home = flows.home(&key);
+            let candidate = flows.approach(home);
+            let found = flows.find(home, &key, &tables, &mut 0);
+            if flows.hit(candidate, &key).is_some() {
+                prop_assert_eq!(found, Found::Fresh(candidate.entry()));
+            }
             match (found, model.get(&(number, is_ipv6))) {
                 (Found::Fresh(entry), Some(there)) => prop_assert_eq!(&flows.action(entry), there),
                 (Found::None, None) => {}
@@ -78,7 +81,7 @@ proptest! {
                 }
                 _ => {
                     let action = action(number);
-                    if flows.install(hash, &key, &action, &[Stamp::default(); SOURCES], 0).is_ok() {
+                    if flows.install(home, &key, &action, &[Stamp::default(); SOURCES], 0).is_ok() {
                         model.insert((number, is_ipv6), action);
                     } else {
                         prop_assert!(model.len() * 4 > capacity * 3, "full with {} of {}", model.len(), capacity);
@@ -97,16 +100,15 @@ fn nearly_all_of_a_large_table_can_be_used() {
     let mut flows = Flows::new(count);
     let kept = (0..count as u64).filter(|&number| {
         let key = key(number, number % 4 == 0);
-        let hash = flows.hash(&key);
-        flows.install(hash, &key, &action(number), &[Stamp::default(); SOURCES], 0).is_ok()
+        let home = flows.home(&key);
+        flows.install(home, &key, &action(number), &[Stamp::default(); SOURCES], 0).is_ok()
     });
     let kept = kept.count();
     assert!(kept as f64 > count as f64 * 0.999, "{kept} of {count}");
     let known = (0..count as u64).filter(|&number| {
         let key = key(number, number % 4 == 0);
-        let hash = flows.hash(&key);
-        let candidate = flows.approach(hash);
-        matches!(flows.find(hash, candidate, &key, &tables, &mut 0), Found::Fresh(entry) if flows.action(entry) == action(number))
+        let home = flows.home(&key);
+        matches!(flows.find(home, &key, &tables, &mut 0), Found::Fresh(entry) if flows.action(entry) == action(number))
     });
     assert_eq!(known.count(), kept);
 }
@@ -114,12 +116,13 @@ fn nearly_all_of_a_large_table_can_be_used() {
 #[test]
 fn a_generation_that_comes_again_finds_no_flows() {
     let (tables, mut flows) = (tables(), Flows::new(16));
-    let hash = flows.hash(&key(1, false));
-    flows.install(hash, &key(1, false), &action(1), &[Stamp::default(); SOURCES], 0).expect("room");
+    let home = flows.home(&key(1, false));
+    flows.install(home, &key(1, false), &action(1), &[Stamp::default(); SOURCES], 0).expect("room");
     flows.set_generation(u32::MAX);
     flows.tables_changed();
-    let candidate = flows.approach(hash);
-    assert_eq!((flows.find(hash, candidate, &key(1, false), &tables, &mut 0), flows.len()), (Found::None, 0));
+    let candidate = flows.approach(home);
+    assert!(flows.hit(candidate, &key(1, false)).is_none());
+    assert_eq!((flows.find(home, &key(1, false), &tables, &mut 0), flows.len()), (Found::None, 0));
 }
 
 #[test]

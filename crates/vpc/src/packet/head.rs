@@ -41,6 +41,24 @@ impl Head {
         self.end = (HEADROOM + len.min(HEAD)) as u16;
     }
 
+    /// Starts over with `len` bytes (at most [`HEAD`]) behind `before` others, all of which are returned, to be overwritten. None
+    /// where there is not so much room for those.
+    #[inline(always)]
+    pub fn reset_behind(&mut self, before: usize, len: usize) -> Option<&mut [u8]> {
+        let from = HEADROOM.checked_sub(before)?;
+        self.reset(len);
+        self.bytes.get_mut(from..usize::from(self.end))
+    }
+
+    /// The bytes, and `header` in the room before them, which is overwritten. None where there is not so much left.
+    #[inline(always)]
+    pub fn behind<const N: usize>(&mut self, header: &[u8; N]) -> Option<&[u8]> {
+        let from = usize::from(self.start).checked_sub(N)?;
+        let bytes = self.bytes.get_mut(from..usize::from(self.end))?;
+        *bytes.first_chunk_mut()? = *header;
+        Some(bytes)
+    }
+
     /// The bytes.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
@@ -116,6 +134,18 @@ mod tests {
         assert_eq!(head.len(), 2);
         head.truncate(1);
         assert_eq!(head.bytes(), [2]);
+    }
+
+    #[test]
+    fn a_header_before_the_bytes_is_none_of_them() {
+        let mut head = Head::of(&[1, 2, 3]);
+        assert_eq!(head.behind(&[7, 8]), Some(&[7, 8, 1, 2, 3][..]));
+        assert_eq!(head.bytes(), [1, 2, 3]);
+        head.reset_behind(2, 4).unwrap().copy_from_slice(&[9, 9, 4, 5, 6, 7]);
+        assert_eq!(head.bytes(), [4, 5, 6, 7]);
+        head.prepend(HEADROOM - 1).unwrap();
+        assert_eq!(head.behind(&[7, 8]), None);
+        assert!(head.reset_behind(HEADROOM + 1, 1).is_none());
     }
 
     #[test]

@@ -35,9 +35,9 @@ impl Departure<'_> {
 }
 
 /// Makes the head what leaves, as was decided for the packet's flow before, if `admit` (asked with the flow's meter and the
-/// packet's length in bytes) lets it pass. None, and nothing has happened to it, where this packet needs a decision of its own.
-/// `id` is the identification of the last outer packet.
-#[inline]
+/// packet's length in bytes) lets it pass, and writes to `verdict` what becomes of it. False, and nothing has happened to it, where
+/// this packet needs a decision of its own. `id` is the identification of the last outer packet.
+#[inline(always)]
 pub(crate) fn follow(
     tables: &Tables,
     packet: &mut Packet,
@@ -45,36 +45,46 @@ pub(crate) fn follow(
     action: &Action,
     id: &mut u16,
     admit: impl FnOnce(u32, u32) -> bool,
-) -> Option<Verdict> {
-    let hop = tables.hop(action.hop)?;
-    if usize::from(seen.end) - ETHERNET > usize::from(hop.mtu) || (action.is_routed && seen.hop_limit <= 1) {
-        return None;
+    verdict: &mut Verdict,
+) -> bool {
+    let Some(hop) = tables.hop(action.hop) else { return false };
+    if seen.len() - ETHERNET > usize::from(hop.mtu) || (action.is_routed && seen.hop_limit <= 1) {
+        return false;
     }
-    let tunnel = match hop.way {
-        Way::Port(_) => None,
-        Way::Tunnel(number) => Some(tables.tunnel(number).filter(|tunnel| tunnel.resolved)?),
-    };
-    if !admit(action.meter, seen.end.into()) {
-        return Some(Verdict::Drop(DropReason::Policed));
+    match hop.way {
+        Way::Port(port) => {
+            *verdict = Verdict::Drop(DropReason::Policed);
+            if admit(action.meter, seen.end.get().into()) {
+                rewrite_inner(packet, seen, action, hop);
+                *verdict = Verdict::Local { port, hash: action.hash };
+            }
+        }
+        Way::Tunnel(number) => {
+            let Some(tunnel) = tables.tunnel(number).filter(|tunnel| tunnel.resolved) else { return false };
+            *verdict = Verdict::Drop(DropReason::Policed);
+            if admit(action.meter, seen.end.get().into()) {
+                rewrite_inner(packet, seen, action, hop);
+                *id = id.wrapping_add(1);
+                *verdict = depart(packet, tunnel, hop.vni, action.hash, seen.traffic_class, *id);
+            }
+        }
     }
-    packet.truncate(seen.end.into());
+    true
+}
+
+/// Makes the inner frame what leaves.
+#[inline(always)]
+fn rewrite_inner(packet: &mut Packet, seen: &Seen, action: &Action, hop: &Hop) {
+    packet.truncate(seen.len());
     let frame = packet.head.bytes_mut();
     rewrite::set_macs(frame, hop.mac, action.is_routed.then_some(hop.gateway_mac));
     if action.is_routed {
-        rewrite::decrement_hop_limit(frame, ETHERNET, seen.is_ipv6);
+        rewrite::decrement_hop_limit(frame, ETHERNET, seen.key.is_ipv6());
     }
-    Some(match (hop.way, tunnel) {
-        (Way::Tunnel(_), Some(tunnel)) => {
-            *id = id.wrapping_add(1);
-            depart(packet, tunnel, hop.vni, action.hash, seen.traffic_class, *id)
-        }
-        (Way::Port(port), _) => Verdict::Local { port, hash: action.hash },
-        (Way::Tunnel(_), None) => Verdict::Drop(DropReason::Unresolved),
-    })
 }
 
 /// Puts the outer headers before a frame.
-#[inline]
+#[inline(never)]
 fn depart(packet: &mut Packet, tunnel: &Tunnel, vni: u32, hash: u32, traffic_class: u8, id: u16) -> Verdict {
     let inner = packet.len();
     let overhead = tunnel.headers().len();

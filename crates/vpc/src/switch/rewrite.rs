@@ -32,14 +32,12 @@ fn change_ipv4(frame: &mut [u8], header: usize, at: usize, change: impl FnOnce(u
 }
 
 /// Sets the Ethernet addresses.
-#[inline]
+#[inline(always)]
 pub(super) fn set_macs(frame: &mut [u8], destination: Mac, source: Option<Mac>) {
-    if let Some((to, rest)) = frame.split_first_chunk_mut()
-        && let Some(from) = rest.first_chunk_mut()
-    {
-        *to = destination.0;
+    if let Some(addresses) = frame.first_chunk_mut::<12>() {
+        addresses[..6].copy_from_slice(&destination.0);
         if let Some(source) = source {
-            *from = source.0;
+            addresses[6..].copy_from_slice(&source.0);
         }
     }
 }

@@ -61,10 +61,10 @@ impl Underlay {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnderlayBackend {
-    /// What works with every interface: AF_PACKET.
+    /// AF_XDP where the interface does it without copies, AF_PACKET otherwise.
     #[default]
     Auto,
-    /// AF_XDP, or not at all: on an interface with one receive queue.
+    /// AF_XDP, or not at all: a socket for each receive queue.
     AfXdp,
     /// AF_PACKET: works with every interface.
     AfPacket,

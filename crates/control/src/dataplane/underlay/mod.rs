@@ -54,7 +54,7 @@ enum Stage {
 /// An interface that was opened and is not in use yet.
 pub(super) struct Opened {
     interface: Interface,
-    socket: Socket,
+    sockets: Vec<Socket>,
 }
 
 /// What was in force before an [`Opened`] one.
@@ -79,14 +79,14 @@ impl Underlay {
         self.hosts = hosts;
     }
 
-    /// Tries to open the interface; what to [`take`](Self::take).
-    pub(super) fn open(&self) -> Result<Opened, String> {
-        Interface::open(&self.settings).map(|(interface, socket)| Opened { interface, socket })
+    /// Tries to open the interface, for so many cores; what to [`take`](Self::take).
+    pub(super) fn open(&self, cores: usize) -> Result<Opened, String> {
+        Interface::open(&self.settings, cores).map(|(interface, sockets)| Opened { interface, sockets })
     }
 
-    /// Goes on with an opened interface; its socket, and what was before, should the tables not take it.
-    pub(super) fn take(&mut self, opened: Opened) -> (Socket, Before) {
-        let Opened { interface, socket } = opened;
+    /// Goes on with an opened interface; its sockets, and what was before, should the tables not take it.
+    pub(super) fn take(&mut self, opened: Opened) -> (Vec<Socket>, Before) {
+        let Opened { interface, sockets } = opened;
         interface.hosts.want(self.hosts.clone());
         let room = interface.facts.room();
         let before = Before {
@@ -94,7 +94,7 @@ impl Underlay {
             room: self.room.replace(self.room.map_or(room, |told| told.min(room))),
             stage: std::mem::replace(&mut self.stage, Stage::Open(interface)),
         };
-        (socket, before)
+        (sockets, before)
     }
 
     /// Goes on as it was before.
@@ -129,7 +129,7 @@ impl Underlay {
             reason,
             "networks end at this host: its underlay is lost; it is tried again"
         );
-        engine.set_socket(self.port, None);
+        engine.set_sockets(self.port, Vec::new());
         self.stage = Stage::Away(Absence::new(reason, now));
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use softdpu_engine::Socket;
+use softdpu_engine::{Socket, XdpQueues};
 use softdpu_sys::netlink::Netlink;
 use softdpu_sys::port::link::Links;
 use softdpu_sys::port::packet::{PacketOptions, PacketSocket, PortSink};
@@ -15,6 +15,9 @@ use crate::config::{self, UnderlayBackend};
 
 /// Bytes in front of an IP packet.
 const ETHERNET_HEADER: usize = 14;
+
+/// Receive queues of an interface on AF_XDP. Each has 16 MiB of locked memory.
+const MAX_QUEUES: u32 = 64;
 
 /// An open interface. Frames go out by it and never through the kernel's stack.
 pub(super) struct Interface {
@@ -40,8 +43,8 @@ impl Facts {
 }
 
 impl Interface {
-    /// Opens it in this thread's network namespace.
-    pub(super) fn open(settings: &config::Underlay) -> Result<(Interface, Socket), String> {
+    /// Opens it in this thread's network namespace; its sockets, for at most so many cores.
+    pub(super) fn open(settings: &config::Underlay, cores: usize) -> Result<(Interface, Vec<Socket>), String> {
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let mut netlink = Netlink::new().map_err(|error| text(&error))?;
         let interface = netlink.interface(&settings.interface).map_err(|error| text(&error))?;
@@ -60,25 +63,25 @@ impl Interface {
         }
         let mac = interface.mac.map(Mac).ok_or_else(|| format!("{}: it has no Ethernet address", interface.name))?;
         let mtu = settings.mtu.unwrap_or(u16::try_from(interface.mtu).unwrap_or(u16::MAX));
-        let socket = match settings.backend {
-            UnderlayBackend::Auto => best(settings, mtu)?,
-            UnderlayBackend::AfPacket => packet(settings).map_err(|error| text(&error))?,
-            UnderlayBackend::AfXdp => xdp(settings).map(XdpUnderlay::socket)?,
+        let sockets = match settings.backend {
+            UnderlayBackend::Auto => best(settings, mtu, cores)?,
+            UnderlayBackend::AfPacket => vec![packet(settings).map_err(|error| text(&error))?],
+            UnderlayBackend::AfXdp => xdp(settings).map(|xdp| xdp.sockets(cores))?,
         };
         // Somebody who listens there already does as well.
         let sinks = PortSink::new(settings.port).ok().into_iter().collect();
         let hosts = Hosts::ask(netlink, &interface).map_err(|error| text(&error))?;
-        Ok((Interface { facts: Facts { mtu, mac, addresses }, hosts, _sinks: sinks }, socket))
+        Ok((Interface { facts: Facts { mtu, mac, addresses }, hosts, _sinks: sinks }, sockets))
     }
 }
 
 /// AF_XDP where the driver hands its frames over without a copy. Where it does not, AF_PACKET: it has offloads and takes every
 /// interface, and AF_XDP over a veth pair would bring frames whose checksums nobody has finished.
-fn best(settings: &config::Underlay, mtu: u16) -> Result<Socket, String> {
+fn best(settings: &config::Underlay, mtu: u16, cores: usize) -> Result<Vec<Socket>, String> {
     let fits = usize::from(mtu) + ETHERNET_HEADER <= MAX_LEN;
     let too_long = format!("its frames are longer than the {MAX_LEN} bytes that AF_XDP takes");
     let reason = match if fits { xdp(settings) } else { Err(too_long) } {
-        Ok(xdp) if xdp.socket.zero_copy() => return Ok(xdp.socket()),
+        Ok(xdp) if xdp.sockets.iter().all(XdpSocket::zero_copy) => return Ok(xdp.sockets(cores)),
         // It is closed, and its program detached, before the other one is opened.
         Ok(_) => "its driver does not do AF_XDP without copies".to_owned(),
         Err(reason) => reason,
@@ -89,7 +92,7 @@ fn best(settings: &config::Underlay, mtu: u16) -> Result<Socket, String> {
         reason,
         "underlay on AF_PACKET, as AF_XDP gains nothing or cannot be had"
     );
-    Ok(socket)
+    Ok(vec![socket])
 }
 
 fn packet(settings: &config::Underlay) -> Result<Socket, PortError> {
@@ -99,34 +102,38 @@ fn packet(settings: &config::Underlay) -> Result<Socket, PortError> {
 
 /// An interface on AF_XDP.
 struct XdpUnderlay {
-    socket: XdpSocket,
+    /// One for each receive queue.
+    sockets: Vec<XdpSocket>,
     program: XdpProgram,
 }
 
 impl XdpUnderlay {
-    fn socket(self) -> Socket {
-        Socket::Xdp(Box::new(self.socket), self.program)
+    /// The queues dealt out to so many cores.
+    fn sockets(self, cores: usize) -> Vec<Socket> {
+        XdpQueues::deal(self.sockets, self.program, cores).into_iter().map(Socket::Xdp).collect()
     }
 }
 
-/// The frames of the tunnels' UDP port go to the socket, all others to the host as before. The queue that the socket has is
-/// the interface's only one.
+/// The frames of the tunnels' UDP port go to the sockets, all others to the host as before. A NIC spreads tunnels over all its
+/// receive queues by their outer source ports, so each has a socket.
 fn xdp(settings: &config::Underlay) -> Result<XdpUnderlay, String> {
     let text = |error: PortError| error.to_string();
     let name = InterfaceName::new(&settings.interface).map_err(text)?;
     let queues = Links::new().and_then(|links| links.rx_queues(&name)).map_err(text)?;
-    if queues != 1 {
+    if queues > MAX_QUEUES {
         return Err(format!(
-            "af-xdp serves interfaces with one receive queue, this one has {queues}: `ethtool -L {name} combined 1`, or \
-             backend = \"af-packet\"",
+            "af-xdp serves interfaces with at most {MAX_QUEUES} receive queues, this one has {queues}: `ethtool -L {name} \
+             combined {MAX_QUEUES}`, or backend = \"af-packet\"",
             name = settings.interface
         ));
     }
     let selection = Selection::UdpPort(settings.port);
-    let (program, mode) = XdpProgram::attach(&settings.interface, 1, selection, None).map_err(text)?;
-    let socket = XdpSocket::open(&program, 0, &XdpOptions::default()).map_err(text)?;
-    tracing::info!(interface = settings.interface, ?mode, zero_copy = socket.zero_copy(), "AF_XDP on the underlay");
-    Ok(XdpUnderlay { socket, program })
+    let (program, mode) = XdpProgram::attach(&settings.interface, queues, selection, None).map_err(text)?;
+    let open = |queue| XdpSocket::open(&program, queue, &XdpOptions::default());
+    let sockets: Vec<XdpSocket> = (0..queues).map(open).collect::<Result<_, _>>().map_err(text)?;
+    let zero_copy = sockets.iter().all(XdpSocket::zero_copy);
+    tracing::info!(interface = settings.interface, ?mode, queues, zero_copy, "AF_XDP on the underlay");
+    Ok(XdpUnderlay { sockets, program })
 }
 
 fn is_link_local(address: IpAddr) -> bool {

@@ -15,7 +15,10 @@ use crate::link::{Down, Open, Up};
 use crate::status::DataPlaneState;
 
 fn open(plane: &mut FakePlane, volume: &str) -> Result<OwnedFd, String> {
-    plane.say(&Up::Open { call: 9, open: Open { volume: volume.into(), read_only: false, direct: false } }, vec![]);
+    plane.say(
+        &Up::Open { call: 9, open: Open { volume: volume.into(), read_only: false, direct: false, key: false } },
+        vec![],
+    );
     match plane.next() {
         (Down::Opened { call: 9, result: Ok(()) }, mut fds) => Ok(fds.remove(0)),
         (Down::Opened { call: 9, result: Err(failure) }, _) => Err(failure.message),

@@ -1,0 +1,289 @@
+//! What accelerators do on one core: bytes a second of each operation, beside OpenSSL's AES-XTS in the same rounds.
+
+use std::fmt::Write as _;
+use std::io;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use softdpu_accel::{Algorithm, Operation, Patterns, Xts};
+
+use crate::side_by_side::{Figure, on_cpu};
+
+/// What to measure, how often and where.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// A part of the cases' names; empty: all.
+    pub case: String,
+    /// Rounds, in each of which every case is measured once.
+    pub rounds: usize,
+    /// Length of one measurement.
+    pub length: Duration,
+    /// The core.
+    pub cpu: usize,
+    /// `openssl speed`, where it is installed.
+    pub peers: bool,
+}
+
+/// Bytes a second of one subject in one case.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    /// `softdpu` or `openssl`.
+    pub subject: &'static str,
+    /// The operation and the bytes it has at a time.
+    pub case: String,
+    /// One for each round.
+    pub rates: Vec<f64>,
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// In the order of the cases; a peer is behind what it is compared with.
+    pub measurements: Vec<Measurement>,
+    /// What there is no peer for, and why.
+    pub left_out: Option<String>,
+}
+
+/// Who does it.
+enum Work {
+    Ours { operation: Operation, data: Vec<u8>, copy: bool },
+    Openssl { cipher: &'static str, bytes: usize },
+}
+
+struct Case {
+    name: String,
+    work: Work,
+}
+
+/// Text as it is: words that come again, in changing order.
+fn text(len: usize) -> Vec<u8> {
+    let words = [&b"volume "[..], b"packet ", b"tenant ", b"accelerator ", b"of ", b"the ", b"guest ", b"0x5d00, "];
+    let mut state = 0x2545_f491_u32;
+    let mut text = Vec::with_capacity(len + 16);
+    while text.len() < len {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        text.extend_from_slice(words[state as usize % words.len()]);
+    }
+    text.truncate(len);
+    text
+}
+
+fn cases() -> Result<Vec<Case>, String> {
+    let key = |bytes: u8, sector| Xts::new(&(1..=bytes).collect::<Vec<u8>>(), sector).map(Arc::new);
+    let mut cases = Vec::new();
+    for (cipher, bytes) in [("aes-256-xts", 64), ("aes-128-xts", 32)] {
+        for sector in [512, 4096] {
+            let key = key(bytes, sector).map_err(|error| error.to_string())?;
+            for (name, operation) in [
+                ("encrypt", Operation::Encrypt { key: Arc::clone(&key), offset: 0 }),
+                ("decrypt", Operation::Decrypt { key: Arc::clone(&key), offset: 0 }),
+            ] {
+                let work = Work::Ours { operation, data: text(16 << 10), copy: false };
+                cases.push(Case { name: format!("{name} {cipher} {sector}"), work });
+                if name == "encrypt" {
+                    let work = Work::Openssl { cipher, bytes: sector as usize };
+                    cases.push(Case { name: format!("{name} {cipher} {sector}"), work });
+                }
+            }
+        }
+    }
+    let plain = text(64 << 10);
+    let mut small = plain.clone();
+    Operation::Compress.run(&mut small).map_err(|error| error.to_string())?;
+    let patterns =
+        Patterns::new((0..64).map(|number| format!("pattern {number}"))).ok_or("64 patterns are too many")?;
+    let most = plain.len();
+    for (name, operation, data) in [
+        ("compress lz4 64k", Operation::Compress, plain.clone()),
+        ("decompress lz4 64k", Operation::Decompress { most }, small),
+        ("hash sha-256 64k", Operation::Hash(Algorithm::Sha256), plain.clone()),
+        ("hash crc-32c 64k", Operation::Hash(Algorithm::Crc32c), plain.clone()),
+        ("match 64 patterns 64k", Operation::Match { patterns: Arc::new(patterns), most: 1000 }, plain),
+    ] {
+        let copy = matches!(operation, Operation::Compress | Operation::Decompress { .. });
+        cases.push(Case { name: name.to_owned(), work: Work::Ours { operation, data, copy } });
+    }
+    Ok(cases)
+}
+
+impl Work {
+    fn subject(&self) -> &'static str {
+        match self {
+            Work::Ours { .. } => "softdpu",
+            Work::Openssl { .. } => "openssl",
+        }
+    }
+
+    /// Bytes a second; of compression and decompression, those that are not compressed.
+    fn measure(&mut self, length: Duration) -> Result<f64, String> {
+        match self {
+            Work::Ours { operation, data, copy } => {
+                let (start, mut bytes) = (Instant::now(), 0u64);
+                while start.elapsed() < length {
+                    for _ in 0..8 {
+                        let mut fresh = if *copy { data.clone() } else { std::mem::take(data) };
+                        let had = fresh.len();
+                        operation.run(&mut fresh).map_err(|error| error.to_string())?;
+                        bytes += had.max(fresh.len()) as u64;
+                        if !*copy {
+                            *data = fresh;
+                        }
+                    }
+                }
+                Ok(bytes as f64 / start.elapsed().as_secs_f64())
+            }
+            Work::Openssl { cipher, bytes } => {
+                // It takes whole seconds.
+                let seconds = length.as_secs().max(1).to_string();
+                let output = Command::new("openssl")
+                    .args([
+                        "speed",
+                        "-mr",
+                        "-elapsed",
+                        "-seconds",
+                        &seconds,
+                        "-bytes",
+                        &bytes.to_string(),
+                        "-evp",
+                        cipher,
+                    ])
+                    .stderr(Stdio::null())
+                    .output()
+                    .map_err(|error| format!("openssl: {error}"))?;
+                rate(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| "openssl speed told no rate".to_owned())
+            }
+        }
+    }
+}
+
+/// Bytes a second out of what `openssl speed -mr` prints: `+F:22:AES-256-XTS:1234.5`.
+fn rate(output: &str) -> Option<f64> {
+    output.lines().find_map(|line| line.strip_prefix("+F:")?.rsplit(':').next()?.trim().parse().ok())
+}
+
+/// Measures what `plan` says; `progress` is told the name of each case before it runs for the first time.
+///
+/// # Errors
+/// A sentence for the user: no such case, a CPU that can't be used.
+pub fn run(plan: &Plan, mut progress: impl FnMut(&str) + Send) -> Result<Report, String> {
+    let mut cases: Vec<Case> = cases()?.into_iter().filter(|case| case.name.contains(&plan.case)).collect();
+    if cases.is_empty() {
+        return Err(format!("no case has \"{}\" in its name", plan.case));
+    }
+    on_cpu(
+        plan.cpu,
+        |wrong| wrong,
+        || {
+            let mut report = Report::default();
+            let peer = Command::new("openssl").arg("version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+            if !plan.peers {
+                report.left_out = Some("peers are left out".to_owned());
+            } else if !peer.is_ok_and(|status| status.success()) {
+                report.left_out = Some("openssl is not installed on this machine".to_owned());
+            }
+            if report.left_out.is_some() {
+                cases.retain(|case| matches!(case.work, Work::Ours { .. }));
+            }
+            for case in &cases {
+                report.measurements.push(Measurement {
+                    subject: case.work.subject(),
+                    case: case.name.clone(),
+                    rates: Vec::new(),
+                });
+            }
+            for round in 0..plan.rounds.max(1) {
+                for (case, measurement) in cases.iter_mut().zip(&mut report.measurements) {
+                    if round == 0 {
+                        progress(&format!("{}: {}", case.name, case.work.subject()));
+                    }
+                    measurement.rates.push(case.work.measure(plan.length)?);
+                }
+            }
+            Ok(report)
+        },
+    )
+}
+
+impl Measurement {
+    /// Median, least and most.
+    fn spread(&self) -> (f64, f64, f64) {
+        let mut rates = self.rates.clone();
+        rates.sort_by(f64::total_cmp);
+        let at = |index: usize| rates.get(index).copied().unwrap_or(0.0);
+        (at(rates.len() / 2), at(0), at(rates.len().saturating_sub(1)))
+    }
+}
+
+impl Report {
+    /// What the peer did in the same case, as a ratio of medians: above 1, softdpu is faster.
+    fn ratio(&self, ours: &Measurement) -> Option<f64> {
+        let peer = self.measurements.iter().find(|other| other.case == ours.case && other.subject != "softdpu")?;
+        (ours.subject == "softdpu").then(|| ours.spread().0 / peer.spread().0.max(1.0))
+    }
+
+    /// For people.
+    pub fn table(&self) -> String {
+        let mut table = format!("{:<28} {:<8} {:>8} {:>17} {:>6}\n", "CASE", "SUBJECT", "GB/s", "min - max", "ratio");
+        for measurement in &self.measurements {
+            let (median, least, most) = measurement.spread();
+            let ratio = self.ratio(measurement).map_or_else(String::new, |ratio| format!("{ratio:.2}"));
+            let spread = format!("{:.2} - {:.2}", least / 1e9, most / 1e9);
+            let (case, subject) = (&measurement.case, measurement.subject);
+            // Writing to a String cannot fail.
+            let _ = writeln!(table, "{case:<28} {subject:<8} {:>8.2} {spread:>17} {ratio:>6}", median / 1e9);
+        }
+        if let Some(why) = &self.left_out {
+            let _ = writeln!(table, "nothing to compare with: {why}");
+        }
+        table
+    }
+
+    /// For programs: a JSON object a line.
+    ///
+    /// # Errors
+    /// Those of `to`.
+    pub fn write_json(&self, to: &mut impl io::Write) -> io::Result<()> {
+        for measurement in &self.measurements {
+            let (median, least, most) = measurement.spread();
+            let mut line = |metric, unit, value| {
+                let (subject, case) = (measurement.subject, &*measurement.case);
+                Figure { bench: "accel", subject, case, metric, unit, value }.write(to)
+            };
+            for (metric, value) in [("rate", median), ("rate-min", least), ("rate-max", most)] {
+                line(metric, "B/s", value)?;
+            }
+            if let Some(ratio) = self.ratio(measurement) {
+                line("rate-ratio", "1", ratio)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_operation_is_measured_and_told() {
+        let plan = Plan { case: String::new(), rounds: 2, length: Duration::from_millis(1), cpu: 0, peers: false };
+        let mut told = Vec::new();
+        let report = run(&plan, |name| told.push(name.to_owned())).unwrap();
+        assert_eq!((report.measurements.len(), told.len()), (13, 13));
+        assert!(report.measurements.iter().all(|found| found.rates.len() == 2 && found.spread().1 > 0.0));
+        assert!(report.table().contains("encrypt aes-256-xts 512") && report.table().contains("left out"));
+        let mut json = Vec::new();
+        report.write_json(&mut json).unwrap();
+        assert_eq!(String::from_utf8(json).unwrap().lines().count(), 13 * 3);
+        assert!(run(&Plan { case: "no such case".into(), ..plan }, |_| ()).is_err());
+    }
+
+    #[test]
+    fn what_openssl_prints_is_understood() {
+        assert_eq!(rate("+R:1:AES-256-XTS:1.0\n+F:22:AES-256-XTS:1333112832.00\n"), Some(1_333_112_832.0));
+        assert_eq!(rate("speed: unknown"), None);
+    }
+}
