@@ -81,7 +81,8 @@ fn run<S: TenantScheduler>(
     }
     node.watch.stop_sharing();
     node.stop_sources();
-    while at < scenario.span + scenario.drain && node.watch.violation.is_none() {
+    let is_left = |node: &Node<S, Examiner<S>>| node.queues().iter().any(|queue| queue.units() > 0);
+    while promises.drains && is_left(&node) && at < scenario.span + scenario.drain && node.watch.violation.is_none() {
         at += 1_000_000;
         node.run(at);
     }

@@ -11,7 +11,7 @@ use std::fmt;
 use softdpu_sched::record::{DecodeError, Decoder, Event, Fault, Header};
 use softdpu_sched::{Decision, Grant, Nanos, Policy, TenantScheduler, UnknownPolicy};
 
-pub use again::{Comparison, TenantWaits, compare};
+pub use again::{Comparison, Fared, TenantWaits, compare};
 
 /// Why a recording cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use softdpu_sched::Policy;
-use softdpu_twin::replay::{self, Comparison, Ending, Outcome, TenantWaits, Verified};
+use softdpu_twin::replay::{self, Comparison, Ending, Fared, Outcome, TenantWaits, Verified};
 
 use super::print;
 
@@ -114,10 +114,7 @@ const METRICS: [Metric; 6] = [
 ];
 
 /// The three columns: as it was, the same policy in the model, the other one in the model.
-fn columns<'a>(
-    compared: &'a Comparison,
-    name: &str,
-) -> [(String, &'a std::collections::BTreeMap<u16, TenantWaits>); 3] {
+fn columns<'a>(compared: &'a Comparison, name: &str) -> [(String, &'a Fared); 3] {
     let own = &compared.header.policy;
     [
         (format!("{own}, recorded"), &compared.recorded),

@@ -223,11 +223,12 @@ impl<S> Watch<S> for Examiner<S> {
             Decision::IdleUntil(at) => at > told,
             Decision::Idle => true,
         };
-        if is_idle && self.promises.conserves {
-            if let Some(queue) = self.runnable(core, queues) {
-                let what = format!("core {core} idles, queue {} has {}", queue.plan.id, queue.waiting.len());
-                self.violate(now, "work is conserved", what);
-            }
+        if is_idle
+            && self.promises.conserves
+            && let Some(queue) = self.runnable(core, queues)
+        {
+            let what = format!("core {core} idles, queue {} has {}", queue.plan.id, queue.waiting.len());
+            self.violate(now, "work is conserved", what);
         }
     }
 

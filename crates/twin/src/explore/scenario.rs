@@ -50,7 +50,7 @@ impl Scenario {
             tenants: tenants.clone(),
             faults: Vec::new(),
             span: 24 * MILLI,
-            drain: 600 * MILLI,
+            drain: 20_000 * MILLI,
             about: String::new(),
         };
         scenario.plan.stations =

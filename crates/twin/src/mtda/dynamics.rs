@@ -50,7 +50,7 @@ pub(super) fn stability(scope: &Scope) -> Figure {
         figure.order(format!("{} fluctuates more than FairNIC, LogNIC and MTDA (§V-E)", fluctuating.title()), &against);
     }
     let uneven = |system: System| {
-        let means = of(system).map_or(&[][..], |(_, means, _)| means);
+        let means = of(system).map_or(&[][..], |(_, means, _)| means.as_slice());
         let most = means.iter().copied().fold(0.0, f64::max);
         means.iter().copied().fold(f64::MAX, f64::min) / most
     };

@@ -59,7 +59,7 @@ pub(super) fn tail_of_each(scope: &Scope) -> Figure {
             let measured = run::run(system, &case, scope);
             rows.push((system, (0..4).map(|tenant| measured.p99(tenant) / 1e3).collect()));
         }
-        let of = |system: System| rows.iter().find(|row| row.0 == system).map_or(&[][..], |row| &row.1);
+        let of = |system: System| rows.iter().find(|row| row.0 == system).map_or(&[][..], |row| row.1.as_slice());
         let mut drawn = softdpu_plot::Lines::new();
         for (system, tails) in &rows {
             for (tenant, tail) in tails.iter().enumerate() {

@@ -206,7 +206,7 @@ fn decide_anew(past: &Past, policy: &Policy) -> Fared {
                     match *event {
                         Event::Ready { queue, work, .. } => {
                             let known = costs.entry(queue).or_default();
-                            let mut each = |_| {
+                            let mut each = |_: u32| {
                                 let cost = known.pop_front().unwrap_or_else(|| usual(past, queue));
                                 Waiting { since: at, cost }
                             };
