@@ -172,7 +172,7 @@ impl<S> Examiner<S> {
     /// Tenants that had work all the time since the last look have had the same, by weight.
     fn compare_shares(&mut self, now: u64, index: usize) {
         let core = &self.cores[index];
-        let busy: Vec<usize> = (0..core.had.len()).filter(|at| core.had[*at].1 && core.had[*at].0 > 0).collect();
+        let busy: Vec<usize> = (0..core.had.len()).filter(|at| core.had[*at].1).collect();
         let mut wrong = None;
         for (&one, &other) in busy.iter().flat_map(|one| busy.iter().map(move |other| (one, other))) {
             let weight = |at: usize| f64::from(self.shares[at].weight);

@@ -96,7 +96,7 @@ impl Past {
     fn of(events: &[Event]) -> Result<Past, ReplayError> {
         let mut past = Past::default();
         let mut ready: BTreeMap<QueueId, VecDeque<(u64, u32)>> = BTreeMap::new();
-        let (mut grants, mut clock) = (Grants::default(), None);
+        let (mut grants, mut clock) = (Grants::default(), None::<u64>);
         for (number, event) in (0_u64..).zip(events) {
             grants.see(number, event)?;
             let now = match *event {
@@ -153,7 +153,8 @@ impl Past {
             }
             Event::Decide { .. } => return,
             Event::Charge { grant, cost, .. } => {
-                self.fared.entry(grant.queue.tenant.0).or_default().time += cost.time.0;
+                let fared = self.fared.entry(grant.queue.tenant.0).or_default();
+                fared.time = fared.time.saturating_add(cost.time.0);
                 let units = u64::from(cost.units.clamp(1, 4_096));
                 let each = UnitCost { time: cost.time.0 / units, bytes: cost.bytes / units, is_pending: false };
                 let of_queue = self.costs.entry(grant.queue).or_default();
@@ -246,7 +247,7 @@ fn decide_anew(past: &Past, policy: &Policy) -> Fared {
                         agenda.enter(at, Happens::Ended { queue, since: start, bytes });
                     }
                 }
-                tenant.time += cost.time.0;
+                tenant.time = tenant.time.saturating_add(cost.time.0);
                 now = now.saturating_add(cost.time.0.max(1));
                 policy.charge(Nanos(now), grant, cost);
                 continue;
