@@ -193,7 +193,8 @@ impl TenantScheduler for Ipipe {
         let Some((index, since, by_turns)) = self.running.take() else { return };
         let others = (self.tenants.len() as u64).saturating_sub(self.members);
         let members = if by_turns { self.members } else { others };
-        self.had[usize::from(by_turns)] += cost.time.0 / members.max(1);
+        let had = &mut self.had[usize::from(by_turns)];
+        *had = had.saturating_add(cost.time.0 / members.max(1));
         let tenant = &mut self.tenants[index];
         if by_turns {
             tenant.credit = tenant.credit.saturating_sub_unsigned(cost.time.0);

@@ -22,6 +22,8 @@ mod lognic;
 mod meter;
 mod mtda;
 mod patience;
+mod policy;
+pub mod record;
 mod types;
 mod weighted;
 
@@ -35,6 +37,7 @@ pub use lognic::{Expectation, LogNic, Profile};
 pub use meter::{Colour, Measure, Meter, Rate};
 pub use mtda::{Mtda, Occupancy, System};
 pub use patience::Patience;
+pub use policy::{Policy, UnknownPolicy};
 pub use types::{
     Account, BackEnd, Cost, Decision, Grant, Kind, LatencyClass, Limits, Nanos, Placement, QueueId, Share, TenantId,
     Work,

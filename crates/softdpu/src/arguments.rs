@@ -77,6 +77,9 @@ pub enum Command {
     /// Measure, beside the peers that are installed
     #[command(subcommand)]
     Bench(crate::bench::BenchCommand),
+    /// Simulate: a paper's figure, a recorded core, a sweep with injected faults
+    #[command(subcommand)]
+    Twin(crate::twin::TwinCommand),
     /// Stop a running daemon
     Shutdown,
     /// Print completions for a shell

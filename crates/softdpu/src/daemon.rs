@@ -66,6 +66,7 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         Command::Shutdown => Request::Shutdown,
         Command::Check { .. }
         | Command::Bench(_)
+        | Command::Twin(_)
         | Command::Run { .. }
         | Command::DataPlane
         | Command::Trace(_)

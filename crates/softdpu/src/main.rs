@@ -11,6 +11,7 @@ mod logging;
 mod network;
 mod run;
 mod trace;
+mod twin;
 
 use std::process::ExitCode;
 
@@ -23,6 +24,7 @@ fn main() -> ExitCode {
     let outcome = match command {
         Command::Check { site, json } => return check::check(&site, json),
         Command::Bench(command) => bench::execute(&command),
+        Command::Twin(command) => twin::execute(&command),
         Command::Run { site } => run::supervisor(&site),
         Command::DataPlane => run::data_plane(),
         Command::Completions { shell } => {

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::path::Path;
 
+use softdpu_plot::{Lines, Panel, Scale};
 use softdpu_ring::Format;
 
 use super::frames::Frames;
 use super::load::Outcome;
 use crate::SetupError;
 use crate::load::Waiting;
-use crate::plot::{Lines, Panel, draw_panels};
+use crate::plot::draw_panels;
 use crate::side_by_side::{self, Work, rate, spread};
 
 /// Where frames go.
@@ -180,13 +181,11 @@ impl Report {
             points.sort_by(|one, other| one.0.total_cmp(&other.0));
         }
         let axis = "mean bytes of a frame";
-        draw_panels(
-            [
-                Panel { title: "frames received a second over their length", axis, lines: frames, label: rate },
-                Panel { title: "bytes received a second over frame length", axis, lines: bytes, label: throughput },
-            ],
-            path,
-        )
+        let panels = [
+            Panel::new("frames received a second over their length", axis, frames, rate),
+            Panel::new("bytes received a second over frame length", axis, bytes, throughput),
+        ];
+        draw_panels(&panels.map(|panel| panel.scales(Scale::Log, Scale::Log)), path)
     }
 }
 

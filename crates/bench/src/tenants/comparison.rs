@@ -14,10 +14,11 @@ use super::load::{Client, Served, Work, run};
 use super::{fair1, fair2, jain};
 use crate::SetupError;
 use crate::front_end::Transfer;
-use crate::plot::{Lines, Panel, draw_panels};
+use crate::plot::draw_panels;
 use crate::process::Server;
 use crate::scratch::Folder;
 use crate::side_by_side::{Figure, Progress};
+use softdpu_plot::{Lines, Panel};
 
 /// Before each measurement.
 const WARM_UP: Duration = Duration::from_millis(50);
@@ -328,14 +329,9 @@ impl Report {
         }
         let axis = "tenants";
         let label = |value: f64| format!("{:.4}", value / 10_000.0);
-        let fair = Panel { title: "Fair1 over tenants: less is fairer", axis, lines: fair, label };
-        let throughput = Panel {
-            title: "requests a second over tenants",
-            axis,
-            lines: throughput,
-            label: crate::side_by_side::rate,
-        };
-        draw_panels([fair, throughput], path)
+        let fair = Panel::new("Fair1 over tenants: less is fairer", axis, fair, label);
+        let throughput = Panel::new("requests a second over tenants", axis, throughput, crate::side_by_side::rate);
+        draw_panels(&[fair, throughput], path)
     }
 }
 

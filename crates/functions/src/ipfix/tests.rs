@@ -46,7 +46,7 @@ impl Collector {
             }
             let template = self.templates.get(&(domain, id)).expect("a template before its data");
             let size: usize = template.iter().map(|(_, len)| len).sum();
-            assert!(!set.is_empty() && set.len() % size == 0);
+            assert!(!set.is_empty() && set.len().is_multiple_of(size));
             for record in set.chunks(size) {
                 let (mut field, mut data) = (0, Data::new());
                 for (element, len) in template {

@@ -1,0 +1,171 @@
+//! Panels of lines, one below the other, as one SVG.
+//!
+//! Used by `softdpu bench` for what was measured and by `softdpu twin` for what was simulated.
+
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+
+use plotters::coord::Shift;
+use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
+use plotters::prelude::*;
+
+/// One panel, pixels.
+const PANEL: (u32, u32) = (820, 430);
+/// Told apart also by those who see few colours (Okabe and Ito's set).
+const COLOURS: [RGBColor; 5] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(86, 180, 233),
+];
+
+/// Lines by name, each with its points.
+pub type Lines = BTreeMap<String, Vec<(f64, f64)>>;
+
+/// How an axis is divided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scale {
+    /// Evenly, from 0 or the least value that is below it.
+    #[default]
+    Linear,
+    /// By powers of ten; nothing below 1 is shown.
+    Log,
+}
+
+/// A chart.
+#[derive(Clone, Debug)]
+pub struct Panel {
+    /// What it shows.
+    pub title: String,
+    /// What is along its lower edge.
+    pub axis: String,
+    /// What is in it.
+    pub lines: Lines,
+    /// How its values are written.
+    pub label: fn(f64) -> String,
+    x: Scale,
+    y: Scale,
+}
+
+impl Panel {
+    /// A chart with two linear axes.
+    pub fn new(title: impl Into<String>, axis: impl Into<String>, lines: Lines, label: fn(f64) -> String) -> Panel {
+        Panel { title: title.into(), axis: axis.into(), lines, label, x: Scale::Linear, y: Scale::Linear }
+    }
+
+    /// The same with other axes.
+    pub fn scales(self, x: Scale, y: Scale) -> Panel {
+        Panel { x, y, ..self }
+    }
+
+    fn range(&self, scale: Scale, of: impl Fn(&(f64, f64)) -> f64) -> Range<f64> {
+        let values = self.lines.values().flatten().map(of);
+        let (least, most) =
+            values.fold((f64::MAX, f64::MIN), |(least, most), value| (least.min(value), most.max(value)));
+        match scale {
+            // The margin is a factor.
+            Scale::Log => least.min(most.max(1.0)).max(1.0) * 0.8..most.max(1.0) * 1.25,
+            Scale::Linear => {
+                let (least, most) = (least.min(0.0), most.max(0.0));
+                least..if most > least { most + (most - least) * 0.08 } else { least + 1.0 }
+            }
+        }
+    }
+}
+
+/// Draws panels to `path`.
+///
+/// # Errors
+/// A sentence: the name does not end in `.svg`, or the file cannot be written.
+pub fn draw(panels: &[Panel], path: &Path) -> Result<(), String> {
+    if path.extension().is_none_or(|extension| extension != "svg") {
+        return Err("plots are drawn as SVG: give the file a name that ends in .svg".to_owned());
+    }
+    let mut svg = String::new();
+    {
+        let count = panels.len().max(1);
+        let area = SVGBackend::with_string(&mut svg, (PANEL.0, count as u32 * PANEL.1)).into_drawing_area();
+        area.fill(&WHITE).map_err(|error| error.to_string())?;
+        for (area, panel) in area.split_evenly((count, 1)).iter().zip(panels) {
+            let (x, y) = (panel.range(panel.x, |point| point.0), panel.range(panel.y, |point| point.1));
+            match (panel.x, panel.y) {
+                (Scale::Log, Scale::Log) => draw_panel(area, panel, x.log_scale(), y.log_scale()),
+                (Scale::Linear, Scale::Log) => draw_panel(area, panel, x, y.log_scale()),
+                (Scale::Log, Scale::Linear) => draw_panel(area, panel, x.log_scale(), y),
+                (Scale::Linear, Scale::Linear) => draw_panel(area, panel, x, y),
+            }?;
+        }
+        area.present().map_err(|error| error.to_string())?;
+    }
+    std::fs::write(path, svg).map_err(|error| error.to_string())
+}
+
+fn draw_panel<X, Y>(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, x: X, y: Y) -> Result<(), String>
+where
+    X: AsRangedCoord<Value = f64>,
+    Y: AsRangedCoord<Value = f64>,
+    X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    Y::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
+{
+    let Panel { title, axis, lines, label, .. } = panel;
+    let text = |error: DrawingAreaErrorKind<_>| error.to_string();
+    let mut chart = ChartBuilder::on(area)
+        .caption(title, ("sans-serif", 18))
+        .margin(10)
+        .x_label_area_size(34)
+        .y_label_area_size(84)
+        .build_cartesian_2d(x, y)
+        .map_err(text)?;
+    chart
+        .configure_mesh()
+        .x_desc(axis)
+        .x_label_formatter(&|value| format!("{value:.0}"))
+        .y_label_formatter(&|value| label(*value))
+        .draw()
+        .map_err(text)?;
+    for (index, (name, points)) in lines.iter().enumerate() {
+        let colour = COLOURS[index % COLOURS.len()];
+        // Beyond the colours, width tells lines apart.
+        let style = colour.stroke_width(2 + (index / COLOURS.len()) as u32 * 2);
+        chart
+            .draw_series(LineSeries::new(points.iter().copied(), style).point_size(3))
+            .map_err(text)?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    }
+    chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK.mix(0.4)).draw().map_err(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines() -> Lines {
+        Lines::from([("one".to_owned(), vec![(0.0, 3.0), (2.0, 4.0)]), ("none".to_owned(), Vec::new())])
+    }
+
+    #[test]
+    fn every_scale_draws_and_names_its_lines() {
+        let folder = std::env::temp_dir().join(format!("softdpu-plot-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let path = folder.join("plot.svg");
+        for (x, y) in [
+            (Scale::Linear, Scale::Linear),
+            (Scale::Log, Scale::Linear),
+            (Scale::Linear, Scale::Log),
+            (Scale::Log, Scale::Log),
+        ] {
+            let panel = Panel::new("a title", "an axis", lines(), |value| format!("{value:.1}")).scales(x, y);
+            let empty = Panel::new("nothing", "an axis", Lines::new(), |value| format!("{value}")).scales(x, y);
+            draw(&[panel, empty], &path).expect("drawn");
+            let svg = std::fs::read_to_string(&path).expect("a file");
+            assert!(svg.contains("a title") && svg.contains("one"), "{x:?} {y:?}");
+        }
+        assert!(draw(&[], &folder.join("plot.png")).expect_err("refused").contains(".svg"));
+        std::fs::remove_dir_all(&folder).expect("removed");
+    }
+}

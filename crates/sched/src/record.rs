@@ -1,0 +1,223 @@
+//! What a policy was told and what it decided, written down: a recording of a core.
+//!
+//! A policy is pure, so the same calls at the same times give the same decisions. [`Recording`] wraps a policy and writes each call
+//! and each answer into a buffer; whoever owns the core carries the buffer to a file. A [`Decoder`] reads it back, and
+//! whoever makes the same calls to a policy of the same parameters ([`Header`], [`Policy`](crate::Policy)) sees the same
+//! decisions, or the first that differs.
+//!
+//! ```text
+//!  file    = magic (8 bytes) version (u16, little endian) core (varint)
+//!            name  count (1 byte)  { name value (varint) }          the policy and its parameters
+//!            { event }
+//!  name    = length (1 byte) UTF-8
+//!  event   = opcode (1 byte), then fields: varints (LEB128), each time as the zigzag difference from the time before
+//! ```
+//!
+//! A data plane that is killed leaves a file that ends anywhere: all before its last whole event can be replayed.
+
+mod decode;
+mod encode;
+#[cfg(test)]
+mod tests;
+
+pub use decode::{DecodeError, Decoder, Fault};
+pub use encode::Encoder;
+
+use crate::{Account, Cost, Decision, Grant, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler, Work};
+
+/// What a recording begins with.
+const MAGIC: [u8; 8] = *b"SDPUREC\n";
+/// The format that is written, and the only one that is read.
+pub const VERSION: u16 = 1;
+/// The largest queue number that is read: a recording is a file from anywhere, and policies keep queues in tables.
+pub const LARGEST_QUEUE: u32 = (1 << 16) - 1;
+/// The largest number of a back end that is read.
+pub const LARGEST_BACK_END: u32 = (1 << 12) - 1;
+
+/// The latest time that is read, and the longest duration: some 36 years.
+pub const LARGEST_TIME: Nanos = Nanos(1 << 60);
+
+mod opcode {
+    pub(super) const CONFIGURE: u8 = 1;
+    pub(super) const PLACE: u8 = 2;
+    pub(super) const READY: u8 = 3;
+    pub(super) const RUN: u8 = 4;
+    pub(super) const IDLE_UNTIL: u8 = 5;
+    pub(super) const IDLE: u8 = 6;
+    pub(super) const AGAIN: u8 = 7;
+    pub(super) const CHARGE: u8 = 8;
+    pub(super) const COMPLETE: u8 = 9;
+    pub(super) const CANCEL: u8 = 10;
+    pub(super) const STOPPED: u8 = 11;
+}
+
+/// Whose recording it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Header {
+    /// The core, as its configuration numbers it.
+    pub core: u32,
+    /// The policy's name, at most 255 bytes; what is longer is cut.
+    pub policy: String,
+    /// What it was made with, by name; at most 255.
+    pub parameters: Vec<(String, u64)>,
+}
+
+/// A call of a policy, and its answer where it has one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// [`TenantScheduler::configure`].
+    Configure {
+        /// Whose share.
+        tenant: TenantId,
+        /// The share.
+        share: Share,
+    },
+    /// [`TenantScheduler::place`].
+    Place {
+        /// Which queue.
+        queue: QueueId,
+        /// Where it stands.
+        placement: Placement,
+    },
+    /// [`TenantScheduler::ready`].
+    Ready {
+        /// When.
+        now: Nanos,
+        /// On which queue.
+        queue: QueueId,
+        /// What.
+        work: Work,
+    },
+    /// [`TenantScheduler::decide`].
+    Decide {
+        /// When.
+        now: Nanos,
+        /// The answer.
+        decision: Decision,
+    },
+    /// The question before was asked again, and had the same answer, with nothing in between: what a core does that polls.
+    /// Asking once, at `now`, is as good.
+    Again {
+        /// When the last time.
+        now: Nanos,
+        /// How often.
+        times: u64,
+    },
+    /// [`TenantScheduler::charge`].
+    Charge {
+        /// When.
+        now: Nanos,
+        /// What ran.
+        grant: Grant,
+        /// What it cost.
+        cost: Cost,
+    },
+    /// [`TenantScheduler::complete`].
+    Complete {
+        /// When.
+        now: Nanos,
+        /// What ended.
+        grant: Grant,
+        /// What it cost.
+        cost: Cost,
+    },
+    /// [`TenantScheduler::cancel`].
+    Cancel {
+        /// When.
+        now: Nanos,
+        /// Which queue.
+        queue: QueueId,
+    },
+    /// The recording ends here, though the policy went on: the buffer was not emptied in time.
+    Stopped,
+}
+
+/// A policy whose calls and decisions are written down.
+///
+/// Nothing is allocated by a call: where the buffer is full, the recording stops for good, and says so.
+#[derive(Debug)]
+pub struct Recording<S> {
+    policy: S,
+    encoder: Encoder,
+}
+
+impl<S: TenantScheduler> Recording<S> {
+    /// Records `policy`, which was not called yet, in a buffer of `capacity` bytes. It is to be [taken](Self::take) before it is
+    /// full: a busy core writes some 30 bytes for each grant.
+    pub fn new(policy: S, header: &Header, capacity: usize) -> Recording<S> {
+        Recording { policy, encoder: Encoder::new(header, capacity) }
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> &S {
+        &self.policy
+    }
+
+    /// Bytes to be taken.
+    pub fn pending(&self) -> usize {
+        self.encoder.pending()
+    }
+
+    /// Whether it stopped because its buffer was full.
+    pub fn is_stopped(&self) -> bool {
+        self.encoder.is_stopped()
+    }
+
+    /// What was written since the last time, to be appended to the file. `next` is emptied and written to from now on; to lose
+    /// nothing it is to have room as the first had.
+    pub fn take(&mut self, next: Vec<u8>) -> Vec<u8> {
+        self.encoder.take(next)
+    }
+
+    /// The policy, and what was not taken.
+    pub fn finish(mut self) -> (S, Vec<u8>) {
+        let rest = self.encoder.take(Vec::new());
+        (self.policy, rest)
+    }
+}
+
+impl<S: TenantScheduler> TenantScheduler for Recording<S> {
+    fn configure(&mut self, tenant: TenantId, share: Share) {
+        self.encoder.write(&Event::Configure { tenant, share });
+        self.policy.configure(tenant, share);
+    }
+
+    fn place(&mut self, queue: QueueId, placement: Placement) {
+        self.encoder.write(&Event::Place { queue, placement });
+        self.policy.place(queue, placement);
+    }
+
+    fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
+        self.encoder.write(&Event::Ready { now, queue, work });
+        self.policy.ready(now, queue, work);
+    }
+
+    fn decide(&mut self, now: Nanos) -> Decision {
+        let decision = self.policy.decide(now);
+        self.encoder.write(&Event::Decide { now, decision });
+        decision
+    }
+
+    fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost) {
+        self.encoder.write(&Event::Charge { now, grant, cost });
+        self.policy.charge(now, grant, cost);
+    }
+
+    fn complete(&mut self, now: Nanos, grant: Grant, cost: Cost) {
+        self.encoder.write(&Event::Complete { now, grant, cost });
+        self.policy.complete(now, grant, cost);
+    }
+
+    fn cancel(&mut self, now: Nanos, queue: QueueId) {
+        self.encoder.write(&Event::Cancel { now, queue });
+        self.policy.cancel(now, queue);
+    }
+
+    fn turn(&self, now: Nanos) -> Nanos {
+        self.policy.turn(now)
+    }
+
+    fn account(&self, now: Nanos, tenant: TenantId) -> Account {
+        self.policy.account(now, tenant)
+    }
+}

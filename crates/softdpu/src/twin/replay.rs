@@ -1,0 +1,168 @@
+//! `softdpu twin replay`: a recorded core again.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use softdpu_sched::Policy;
+use softdpu_twin::replay::{self, Comparison, Ending, Fared, Outcome, TenantWaits, Verified};
+
+use super::print;
+
+/// `softdpu twin replay`
+#[derive(Debug, Args)]
+pub struct Replay {
+    /// The recording, as `softdpu run --record` writes it
+    file: PathBuf,
+    /// What would this policy have done? Without it, the decisions that were recorded are taken again and compared
+    #[arg(long, value_name = "POLICY")]
+    policy: Option<String>,
+    /// A parameter of that policy; one option each
+    #[arg(long, value_name = "NAME=VALUE", requires = "policy")]
+    set: Vec<String>,
+    /// Print one JSON object a line instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it; the error is a sentence for the user.
+pub fn replay(options: &Replay) -> Result<(), String> {
+    let file = &options.file;
+    let bytes = std::fs::read(file).map_err(|error| format!("reading {}: {error}", file.display()))?;
+    let failed = |error: replay::ReplayError| format!("{}: {error}", file.display());
+    match &options.policy {
+        None => {
+            let verified = replay::verify(&bytes).map_err(failed)?;
+            print(&if options.json { verified_json(&verified) } else { verified_text(&verified) })?;
+            match verified.outcome {
+                Outcome::Same => Ok(()),
+                Outcome::Differs { event, .. } => Err(format!("{}: event {event} differs", file.display())),
+            }
+        }
+        Some(name) => {
+            let policy = Policy::named(name).and_then(|policy| policy.with(&parameters(&options.set)?));
+            let policy = policy.map_err(|error| error.to_string())?;
+            let compared = replay::compare(&bytes, &policy).map_err(failed)?;
+            print(&if options.json { compared_json(&compared, name) } else { compared_text(&compared, name) })
+        }
+    }
+}
+
+fn parameters(options: &[String]) -> Result<Vec<(String, u64)>, softdpu_sched::UnknownPolicy> {
+    let one = |option: &String| {
+        let pair = option.split_once('=').and_then(|(name, value)| Some((name.to_owned(), value.parse().ok()?)));
+        pair.ok_or_else(|| softdpu_sched::UnknownPolicy::Parameter("a policy", option.clone()))
+    };
+    options.iter().map(one).collect()
+}
+
+fn ending(ending: Ending) -> String {
+    match ending {
+        Ending::Whole => String::new(),
+        Ending::Cut(at) => format!("\nit ends within an event, at byte {at}: its writer was ended; the rest is whole"),
+        Ending::Stopped => "\nthe recording stopped before the core did: its buffer was full".to_owned(),
+    }
+}
+
+fn verified_text(verified: &Verified) -> String {
+    let Verified { header, events, decisions, grants, outcome, .. } = verified;
+    let outcome = match outcome {
+        Outcome::Same => "every decision was taken again".to_owned(),
+        Outcome::Differs { event, now, recorded, decided } => {
+            format!(
+                "event {event}, at {} ns, is the first that differs:\n  recorded {recorded:?}\n  now      {decided:?}",
+                now.0
+            )
+        }
+    };
+    format!(
+        "core {}, {}: {events} events, {decisions} decisions, {grants} grants{}\n{outcome}\n",
+        header.core,
+        header.policy,
+        ending(verified.ending)
+    )
+}
+
+fn line(subject: &str, case: &str, metric: &str, unit: &str, value: f64) -> String {
+    let object = serde_json::json!({
+        "bench": "twin-replay", "subject": subject, "case": case, "metric": metric, "unit": unit, "value": value,
+    });
+    format!("{object}\n")
+}
+
+fn verified_json(verified: &Verified) -> String {
+    let case = format!("core {}", verified.header.core);
+    let is_same = u64::from(verified.outcome == Outcome::Same);
+    let values = [
+        ("events", verified.events),
+        ("decisions", verified.decisions),
+        ("grants", verified.grants),
+        ("same", is_same),
+    ];
+    values.map(|(metric, value)| line(&verified.header.policy, &case, metric, "1", value as f64)).concat()
+}
+
+/// What is told of a tenant, with its unit and how it is found: of what it waited, and its part of the core's time.
+type Metric = (&'static str, &'static str, fn(&TenantWaits, u64) -> f64);
+
+const METRICS: [Metric; 6] = [
+    ("units", "1", |waits, _| waits.units as f64),
+    ("left", "1", |waits, _| waits.left as f64),
+    ("core-share", "%", |waits, span| waits.time as f64 / span.max(1) as f64 * 100.0),
+    ("wait-mean", "us", |waits, _| waits.waits.mean() / 1e3),
+    ("wait-p99", "us", |waits, _| waits.waits.quantile(0.99) as f64 / 1e3),
+    ("wait-max", "us", |waits, _| waits.longest as f64 / 1e3),
+];
+
+/// The three columns: as it was, the same policy in the model, the other one in the model.
+fn columns<'a>(compared: &'a Comparison, name: &str) -> [(String, &'a Fared); 3] {
+    let own = &compared.header.policy;
+    [
+        (format!("{own}, recorded"), &compared.recorded),
+        (format!("{own}, model"), &compared.modelled),
+        (format!("{name}, model"), &compared.other),
+    ]
+}
+
+fn compared_text(compared: &Comparison, name: &str) -> String {
+    let columns = columns(compared, name);
+    let mut text = format!(
+        "core {}, {:.3} ms, recorded with {}{}\n\n{:8} {:12}",
+        compared.header.core,
+        compared.span as f64 / 1e6,
+        compared.header.policy,
+        ending(compared.ending),
+        "TENANT",
+        ""
+    );
+    for (title, _) in &columns {
+        text.push_str(&format!(" {title:>24}"));
+    }
+    text.push('\n');
+    for tenant in compared.recorded.keys() {
+        for (metric, unit, of) in METRICS {
+            let unit = if unit == "1" { String::new() } else { format!(", {unit}") };
+            text.push_str(&format!("{tenant:<8} {:12}", format!("{metric}{unit}")));
+            for (_, fared) in &columns {
+                let value = fared.get(tenant).map_or(0.0, |waits| of(waits, compared.span));
+                text.push_str(&format!(" {value:>24.2}"));
+            }
+            text.push('\n');
+        }
+    }
+    text.push_str(
+        "\nIn the model work comes when it came and costs what it cost. A client that waits for its requests would have sent others.\n",
+    );
+    text
+}
+
+fn compared_json(compared: &Comparison, name: &str) -> String {
+    let mut text = String::new();
+    for (title, fared) in columns(compared, name) {
+        for (tenant, waits) in fared {
+            for (metric, unit, of) in METRICS {
+                text.push_str(&line(&title, &format!("tenant {tenant}"), metric, unit, of(waits, compared.span)));
+            }
+        }
+    }
+    text
+}

@@ -1,0 +1,157 @@
+//! What a seed makes: a node, its tenants, and what goes wrong.
+
+use softdpu_sched::{BackEnd, Kind, Limits, Placement, QueueId, Rate, Share, TenantId};
+
+use crate::arrivals::Arrivals;
+use crate::node::{Fault, Plan, QueuePlan, Service, Source};
+use crate::random::Random;
+use crate::station::Station;
+
+/// What a tenant does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// It always has work.
+    Flood,
+    /// It asks for less than a third of its share, evenly.
+    Light,
+    /// Bursts and pauses.
+    Burst,
+    /// Requests to a back end that others use, too.
+    Disk,
+    /// It would flood, and has a limit.
+    Limited,
+}
+
+/// A node and what happens to it.
+#[derive(Clone, Debug)]
+pub(super) struct Scenario {
+    pub plan: Plan,
+    pub tenants: Vec<Manner>,
+    pub faults: Vec<(u64, Fault)>,
+    /// How long sources send, and how long what is left may take then, nanoseconds.
+    pub span: u64,
+    pub drain: u64,
+    pub about: String,
+}
+
+const MILLI: u64 = 1_000_000;
+
+impl Scenario {
+    pub fn of(seed: u64) -> Scenario {
+        let mut random = Random::new(seed ^ 0x7477_696e);
+        let cores = random.between(1, 3) as usize;
+        let count = random.between(2, 6) as usize;
+        let all = [Manner::Flood, Manner::Light, Manner::Burst, Manner::Disk, Manner::Limited];
+        // Somebody floods: without that there is nothing to be unfair about.
+        let tenants: Vec<Manner> =
+            (0..count).map(|at| if at == 0 { Manner::Flood } else { random.one(&all) }).collect();
+        let mut scenario = Scenario {
+            plan: Plan { cores, switch: random.below(500), decision: random.below(100), ..Plan::default() },
+            tenants: tenants.clone(),
+            faults: Vec::new(),
+            span: 24 * MILLI,
+            drain: 20_000 * MILLI,
+            about: String::new(),
+        };
+        scenario.plan.stations =
+            vec![Station { servers: random.between(1, 8) as u32, service: random.between(10_000, 90_000), spread: 50 }];
+        let depth = random.between(4, 32) as u32;
+        for manner in &tenants {
+            let share = Share { weight: random.between(1, 16) as u32, ..Share::default() };
+            let rate = Rate { rate: random.between(20_000, 200_000), burst: random.between(10, 200) };
+            let limits = match manner {
+                Manner::Limited => Limits { requests: Some(rate), ..Limits::default() },
+                _ => Limits::default(),
+            };
+            scenario.plan.shares.push(Share { limits, ..share });
+        }
+        let home: Vec<usize> = tenants.iter().map(|_| random.below(cores as u64) as usize).collect();
+        for (tenant, manner) in tenants.iter().enumerate() {
+            let weights = |at: usize| u64::from(scenario.plan.shares[at].weight);
+            let beside: u64 = (0..count).filter(|at| home[*at] == home[tenant]).map(weights).sum();
+            let part = (weights(tenant), beside);
+            scenario.add_tenant(&mut random, tenant, *manner, home[tenant], part, depth);
+        }
+        scenario.add_faults(&mut random);
+        let names: Vec<String> = tenants.iter().map(|manner| format!("{manner:?}").to_lowercase()).collect();
+        let mut wrong: Vec<String> = Vec::new();
+        for (at, fault) in &scenario.faults {
+            wrong.push(format!("{:.1} ms {fault:?}", *at as f64 / 1e6));
+        }
+        scenario.about = format!("{cores} cores; tenants {}; {}", names.join(", "), wrong.join(", "));
+        scenario
+    }
+
+    fn add_tenant(
+        &mut self,
+        random: &mut Random,
+        tenant: usize,
+        manner: Manner,
+        core: usize,
+        part: (u64, u64),
+        depth: u32,
+    ) {
+        let cost = random.between(300, 4_000);
+        let queues = if manner == Manner::Light { 1 } else { random.between(1, 3) };
+        for at in 0..queues {
+            let index = self.plan.queues.len();
+            let id = QueueId { tenant: TenantId(tenant as u16), index: index as u32 };
+            let (back_end, station) = match manner {
+                Manner::Disk => (Some(BackEnd { index: 0, depth }), Some(0)),
+                _ => (None, None),
+            };
+            let device = if random.percent(50) { 0 } else { at as u32 };
+            let placement = Placement { device, kind: Kind::Requests, back_end };
+            self.plan.queues.push(QueuePlan { id, core, placement, capacity: 4_096, station });
+            let arrivals = match manner {
+                Manner::Flood | Manner::Limited => {
+                    Arrivals::Closed { depth: random.between(200, 500) as u32, think: 1 }
+                }
+                // Its share of a core is weight of all weights there; a third of that at the most.
+                Manner::Light => Arrivals::Paced((cost * part.1 * random.between(3, 40) / part.0) << 10),
+                Manner::Burst => Arrivals::OnOff {
+                    on: random.between(50_000, 2 * MILLI),
+                    off: random.between(100_000, 4 * MILLI),
+                    gap: random.between(cost / 2, cost * 8) << 10,
+                },
+                Manner::Disk => {
+                    Arrivals::Closed { depth: random.between(8, 100) as u32, think: random.between(1, 50_000) }
+                }
+            };
+            self.plan.sources.push(Source {
+                arrivals,
+                start: random.below(MILLI),
+                bytes: random.between(64, 8_192) as u32,
+                service: Service { unit: cost, byte: 0, spread: random.below(40) },
+                queues: vec![index],
+            });
+        }
+    }
+
+    fn add_faults(&mut self, random: &mut Random) {
+        for _ in 0..random.below(6) {
+            let at = random.between(2 * MILLI, self.span - 2 * MILLI);
+            let queue = random.below(self.plan.queues.len() as u64) as usize;
+            let lasts = random.between(100_000, 5 * MILLI);
+            let manner = self.tenants[usize::from(self.plan.queues[queue].id.tenant.0)];
+            let fault = match random.below(7) {
+                0 => Fault::Stall { station: 0, lasts },
+                1 => Fault::Errors { station: 0, lasts },
+                2 => Fault::Flood { source: queue, factor: random.between(2, 50) },
+                3 => Fault::Cancel { queue },
+                4 => Fault::Move { queue, core: random.below(self.plan.cores as u64) as usize },
+                5 if random.percent(50) => Fault::Jump { by: random.between(1, 50 * MILLI) as i64 },
+                5 => Fault::Jump { by: -(random.between(1, 5 * MILLI) as i64) },
+                // A light tenant whose work gets dearer is none; and a grant of 64 stays below a millisecond, beyond
+                // which `weighted` forgives.
+                _ if manner == Manner::Light => continue,
+                _ => {
+                    let most = (MILLI / 64 / self.plan.sources[queue].service.unit / 2).max(2);
+                    Fault::Cost { source: queue, factor: random.between(2, most.max(2)) }
+                }
+            };
+            self.faults.push((at, fault));
+        }
+        self.faults.sort_by_key(|(at, _)| *at);
+    }
+}
