@@ -216,7 +216,7 @@ const BROKEN: &[(&str, &str)] = &[
     ),
     (
         "[nodes]",
-        "1:2: unknown key in the site file: found `nodes`, expected `node`, `tenant`, `volume`, `network` or `device` \
+        "1:2: unknown key in the site file: found `nodes`, expected `node`, `tenant`, `volume`, `network`, `function` or `device` \
          (did you mean `node`?)",
     ),
     (
