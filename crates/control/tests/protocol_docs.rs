@@ -76,7 +76,11 @@ fn whole() -> NodeStatus {
         data_plane: DataPlaneStatus::default(),
         cores: vec![CoreStatus::default()],
         devices: vec![device],
-        volumes: vec![VolumeStatus { error: Some("e".into()), encryption: Some("aes".into()), ..VolumeStatus::default() }],
+        volumes: vec![VolumeStatus {
+            error: Some("e".into()),
+            encryption: Some("aes".into()),
+            ..VolumeStatus::default()
+        }],
         tenants: vec![TenantStatus {
             limits: TenantLimits {
                 iops: Some(1),
