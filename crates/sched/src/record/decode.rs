@@ -48,7 +48,7 @@ impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "byte {}: ", self.offset)?;
         match &self.fault {
-            Fault::NotARecording => f.write_str("this is no recording; `softdpu run --record` writes them"),
+            Fault::NotARecording => f.write_str("this is no recording of a scheduler"),
             Fault::Version(version) => {
                 write!(f, "format {version}; this release reads {VERSION}: replay it with the release that wrote it")
             }
