@@ -161,6 +161,8 @@ pub fn run(
     std::thread::scope(|scope| {
         let run = || {
             affinity::pin_to(cpu).map_err(|error| failed(&format!("CPU {cpu} of the clients: {error}")))?;
+            // As the data plane's core has it: else other programs take turns with the clients, which then have nothing in flight.
+            let _ = affinity::highest_nice();
             run_here(clients, active, warm_up, duration)
         };
         scope.spawn(run).join().unwrap_or_else(|_| Err(failed("the clients' thread panicked")))

@@ -25,6 +25,7 @@ mod volumes;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -124,6 +125,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         },
         io_depth: IO_DEPTH,
         fairness: site.node.fairness.policy(),
+        recordings: recordings(site.node.record.as_deref(), site.node.dataplane.cores.len(), incarnation),
     })?;
     let cores = site.node.dataplane.cores.iter().enumerate().map(|(index, cpu)| (*cpu, CoreIndex(index))).collect();
     let functions = Functions::start(&site.functions, &engine).unwrap_or_else(|error| {
@@ -157,6 +159,20 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
     drop(engine);
     functions.finish();
     Ok(())
+}
+
+/// The files in which so many cores are recorded. Each has its own, and a data plane that follows another does not write over
+/// what that has recorded: it is why it is looked at.
+fn recordings(file: Option<&Path>, cores: usize, incarnation: u64) -> Vec<PathBuf> {
+    let Some(file) = file else { return Vec::new() };
+    let again = if incarnation > 1 { format!(".{incarnation}") } else { String::new() };
+    let of = |core: usize| {
+        let core = if cores > 1 { format!(".core{core}") } else { String::new() };
+        let mut name = file.as_os_str().to_owned();
+        name.push(core + &again);
+        PathBuf::from(name)
+    };
+    (0..cores).map(of).collect()
 }
 
 /// A thread that panics takes the process with it: the supervisor starts another at once, which a half-dead process with a

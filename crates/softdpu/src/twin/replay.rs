@@ -11,7 +11,7 @@ use super::print;
 /// `softdpu twin replay`
 #[derive(Debug, Args)]
 pub struct Replay {
-    /// The recording, as `softdpu_sched::Recording` writes it; a running daemon does not yet
+    /// The recording, which `softdpu run --record` writes
     file: PathBuf,
     /// What would this policy have done? Without it, the decisions that were recorded are taken again and compared
     #[arg(long, value_name = "POLICY")]
