@@ -201,6 +201,16 @@ fn a_slow_server_that_one_tenant_floods_still_answers_another() {
     });
 }
 
+/// What the core was busy with so far, and what it was idle, nanoseconds.
+fn core_time(daemon: &Daemon) -> Result<[f64; 2], Failure> {
+    let status = daemon.status()?;
+    let core = &status["cores"][0];
+    let [Some(busy), Some(idle)] = ["busy_ns", "idle_ns"].map(|key| core[key].as_f64()) else {
+        return Err(Failure::new(format!("no times of cores: {}", status["cores"])));
+    };
+    Ok([busy, idle])
+}
+
 /// What each tenant cost its core so far, in nanoseconds as `weighted` counts them: time, and 20 ps a byte.
 fn costs(daemon: &Daemon) -> Result<Vec<f64>, Failure> {
     let status = daemon.status()?;
@@ -244,8 +254,10 @@ fn parts_are_had(name: &str, sites: &[Vec<u32>]) {
             let daemon = Daemon::start(lab.path(), &text)?;
             // Large ones where parts differ: the core is to be what all wait for, and not the clients, or whoever has the largest
             // part does not always have work.
-            let block_size = if weights.iter().all(|weight| *weight == 1) { 4096 } else { 65_536 };
-            let work = Work { transfer: Transfer::Read, block_size, depth: 64 };
+            // And many: whoever the core serves first has work all the same while the clients' CPU does something else for a moment.
+            let (block_size, depth) =
+                if weights.iter().all(|weight| *weight == 1) { (4096, 64) } else { (65_536, 256) };
+            let work = Work { transfer: Transfer::Read, block_size, depth };
             let mut clients = sockets
                 .iter()
                 .map(|socket| Client::connect(socket, work))
@@ -255,12 +267,18 @@ fn parts_are_had(name: &str, sites: &[Vec<u32>]) {
             let expected: Vec<f64> = weights.iter().map(|weight| f64::from(*weight)).collect();
             let mut tries = Vec::new();
             for _ in 0..TRIES {
-                let before = costs(&daemon)?;
+                let (before, core_before) = (costs(&daemon)?, core_time(&daemon)?);
                 let served = run(&mut clients, &all, CPUS.0, WARM_UP, Duration::from_millis(1_000)).context("load")?;
                 // Who has a larger part finds more of its data in the cache, so that its requests cost less.
                 let requests: Vec<f64> = served.iter().map(|served| served.requests as f64).collect();
-                let cost = costs(&daemon)?.iter().zip(&before).map(|(after, before)| after - before).collect();
-                println!("requests {requests:?}, cost {cost:?}");
+                let cost: Vec<f64> =
+                    costs(&daemon)?.iter().zip(&before).map(|(after, before)| after - before).collect();
+                let core = core_time(&daemon)?;
+                let [busy, idle] = [0, 1].map(|at| (core[at] - core_before[at]) / 1e6);
+                println!(
+                    "requests {requests:?}, cost {cost:.0?}, together {:.0} of {busy:.0} ms that the core was busy; idle {idle:.0}",
+                    cost.iter().sum::<f64>() / 1e6
+                );
                 let got: Vec<f64> = if weights.iter().all(|weight| *weight == 1) { requests } else { cost };
                 let (fair, jain) = (fair1(&expected, &got), jain(&expected, &got));
                 println!(

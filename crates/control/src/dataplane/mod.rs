@@ -34,7 +34,7 @@ use softdpu_engine::{CoreIndex, Engine, EngineConfig, EngineError, FromCore};
 use softdpu_memory::Domain;
 use softdpu_sched::{LatencyClass, Limits, Nanos, Rate, Share, TenantId};
 use softdpu_storage::Broker;
-use softdpu_sys::clock;
+use softdpu_sys::{affinity, clock};
 use thiserror::Error;
 
 use self::broker::Wire;
@@ -116,6 +116,9 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
     logging(&site.node.log);
     tracing::debug!(incarnation, kept = kept.len(), "data plane starts");
     wire.remember(kept, fds);
+    if let Err(error) = affinity::highest_session() {
+        tracing::debug!(%error, "the data plane has no session of its own to have its CPUs first");
+    }
     let cpus: Vec<usize> = site.node.dataplane.cores.iter().map(|cpu| *cpu as usize).collect();
     let engine = Engine::start(&EngineConfig {
         cpus,

@@ -33,9 +33,13 @@ pub fn replay(options: &Replay) -> Result<(), String> {
         None => {
             let verified = replay::verify(&bytes).map_err(failed)?;
             print(&if options.json { verified_json(&verified) } else { verified_text(&verified) })?;
-            match verified.outcome {
-                Outcome::Same => Ok(()),
-                Outcome::Differs { event, .. } => Err(format!("{}: event {event} differs", file.display())),
+            match (verified.outcome, verified.ending) {
+                (Outcome::Differs { event, .. }, _) => Err(format!("{}: event {event} differs", file.display())),
+                (Outcome::Same, Ending::Cut(at)) => Err(format!(
+                    "{}: the file was cut: it ends within an event, at byte {at}; all before that was taken again",
+                    file.display()
+                )),
+                (Outcome::Same, _) => Ok(()),
             }
         }
         Some(name) => {
