@@ -107,7 +107,9 @@ fn a_recorded_core_is_replayed_decision_for_decision() {
             let waits = replay(&lab.path().join(format!("{fairness}.rec")), &["--policy", fairness, "--json"])?;
             let wait = |metric| value(&waits, &format!("{fairness}, recorded"), "tenant 0", metric).unwrap_or(f64::NAN);
             let (mean, p99, most) = (wait("wait-mean"), wait("wait-p99"), wait("wait-max"));
-            println!("{fairness}: from the ring to its grant, the light tenant waited {mean:.2} us, p99 {p99:.2}, max {most:.2}");
+            println!(
+                "{fairness}: from the ring to its grant, the light tenant waited {mean:.2} us, p99 {p99:.2}, max {most:.2}"
+            );
         }
         Ok(())
     });

@@ -341,7 +341,7 @@ impl TenantScheduler for Weighted {
         if is_running {
             self.calendar.leave(record.weight());
         }
-        record.set(share);
+        record.set(self.last, share);
         if is_running {
             self.calendar.enter(record.weight());
         }
