@@ -41,7 +41,7 @@ pub(super) struct Calendar {
     /// What virtual time is to be before, by the invariant: never later than that.
     limit: u64,
     /// Of all tenants with work.
-    weights: u64,
+    pub(super) weights: u64,
     /// Bit by bit, the classes that have tenants.
     classes: u32,
     /// By class, bit by bit, the slots that have tenants.

@@ -488,7 +488,7 @@ proptest! {
             prop_assert!(rounds < 10_000_000);
         }
         prop_assert!(waiting.values().all(|left| *left == 0), "{waiting:?} waits for ever");
-        prop_assert_eq!(policy.runnable, 0);
+        prop_assert_eq!((policy.runnable, policy.calendar.weights), (0, 0));
         for pool in 0..2 {
             prop_assert_eq!(policy.tree.pending(pool), 0);
         }
