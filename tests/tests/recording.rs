@@ -49,6 +49,11 @@ fn site(fairness: &str, file: &Path) -> String {
 fn record(lab: &Lab, fairness: &str) -> Result<PathBuf, Failure> {
     let file = lab.path().join(format!("{fairness}.rec"));
     let daemon = Daemon::start(lab.path(), &site(fairness, &file))?;
+    // Its CPUs are its own also where the kernel shares them between sessions.
+    let pid = daemon.data_plane()?.0;
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).context("the data plane's state")?;
+    let session = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(3)?.parse::<u32>().ok());
+    assert_eq!(session, Some(pid), "the data plane has a session of its own: {stat}");
     let works = [
         Work { transfer: Transfer::Read, block_size: 4096, depth: 1 },
         Work { transfer: Transfer::Write, block_size: 4096, depth: 64 },

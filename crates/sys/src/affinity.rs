@@ -41,8 +41,14 @@ const SESSION: &str = "/proc/self/autogroup";
 /// (`sched_autogroup_enabled`), a thread's own nice value counts only among those of its session.
 ///
 /// # Errors
-/// `EPERM` where the process leads a group already, or without CAP_SYS_NICE; `ENOENT` where the kernel has no such groups.
+/// `EPERM` where the process leads a session already, or without CAP_SYS_NICE; `ENOENT` where the kernel has no such groups.
 pub fn highest_session() -> std::io::Result<()> {
+    // Who leads a group of processes may not begin a session (setsid(2)): back into its parent's group first.
+    if rustix::process::getpgrp() == rustix::process::getpid()
+        && let Some(parent) = rustix::process::getppid()
+    {
+        rustix::process::setpgid(None, Some(rustix::process::getpgid(Some(parent))?))?;
+    }
     rustix::process::setsid()?;
     std::fs::write(SESSION, "-20")
 }
