@@ -8,24 +8,12 @@ use std::time::Duration;
 
 use softdpu_bench::front_end::Transfer;
 use softdpu_bench::tenants::load::{Client, Work, run};
-use softdpu_tests::{Context, Daemon, Failure, Lab, ServerKind, skip, softdpu};
+use softdpu_tests::{Context, Daemon, Failure, Lab, has_two_cpus, softdpu};
 
 /// The clients' CPU, and the core's.
 const CPUS: (usize, usize) = (0, 1);
 const WARM_UP: Duration = Duration::from_millis(50);
 const RECORDED: Duration = Duration::from_millis(500);
-
-fn is_possible(test: &str) -> bool {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    if !matches!(ServerKind::from_environment(), Ok(ServerKind::Softdpu)) {
-        skip(test, "it is about softdpu alone");
-    } else if cpus < 2 {
-        skip(test, "clients and a core need a CPU each");
-    } else {
-        return true;
-    }
-    false
-}
 
 /// Two tenants with a disk of memory each, on one core that is recorded in `file`.
 fn site(fairness: &str, file: &Path) -> String {
@@ -85,7 +73,7 @@ fn value(output: &Output, subject: &str, case: &str, metric: &str) -> Option<f64
 
 #[test]
 fn a_recorded_core_is_replayed_decision_for_decision() {
-    if !is_possible("recorded core") {
+    if !has_two_cpus("recorded core") {
         return;
     }
     Lab::run("recording", |lab| {
@@ -122,7 +110,7 @@ fn a_recorded_core_is_replayed_decision_for_decision() {
 
 #[test]
 fn a_recording_that_was_cut_says_so_and_one_that_is_damaged_is_refused() {
-    if !is_possible("cut recording") {
+    if !has_two_cpus("cut recording") {
         return;
     }
     Lab::run("cut-recording", |lab| {

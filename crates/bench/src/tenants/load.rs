@@ -148,11 +148,27 @@ impl Client {
     }
 }
 
-/// Lets those clients whose number is in `active` do their work at once, from a thread on `cpu`. What each of them got.
+/// Lets those clients whose number is in `active` do their work at once, from a thread on `cpu`, ahead of other programs. What each
+/// of them got.
 ///
 /// # Errors
 /// [`LoadError`].
 pub fn run(
+    clients: &mut [Client],
+    active: &[usize],
+    cpu: usize,
+    warm_up: Duration,
+    duration: Duration,
+) -> Result<Vec<Served>, LoadError> {
+    run_as(true, clients, active, cpu, warm_up, duration)
+}
+
+/// The same, `first` or as any program: where a server that the work goes on to needs the CPU as well.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn run_as(
+    first: bool,
     clients: &mut [Client],
     active: &[usize],
     cpu: usize,
@@ -164,8 +180,10 @@ pub fn run(
         let run = || {
             affinity::pin_to(cpu).map_err(|error| failed(&format!("CPU {cpu} of the clients: {error}")))?;
             // As the data plane's core has it: else other programs take turns with the clients, which then have nothing in flight.
-            let _ = affinity::highest_nice();
-            let _first = affinity::SessionFirst::new();
+            let _first = first.then(|| {
+                let _ = affinity::highest_nice();
+                affinity::SessionFirst::new()
+            });
             run_here(clients, active, warm_up, duration)
         };
         scope.spawn(run).join().unwrap_or_else(|_| Err(failed("the clients' thread panicked")))
