@@ -52,7 +52,7 @@ pub use process::Process;
 pub use qemu::Qemu;
 pub use random::Random;
 pub use report::Report;
-pub use server::{Disk, Server, ServerKind};
+pub use server::{Disk, Server, ServerKind, has_two_cpus};
 pub use slow_disk::SlowDisk;
 pub use storage_daemon::StorageDaemon;
 pub use testpmd::{Counts, Testpmd, TestpmdPort};

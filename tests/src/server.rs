@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use crate::{Context, Daemon, Failure, GuestDisk, Lab, StorageDaemon};
+use crate::{Context, Daemon, Failure, GuestDisk, Lab, StorageDaemon, skip};
 
 /// A disk to be served.
 #[derive(Clone, Debug)]
@@ -55,6 +55,19 @@ impl FromStr for ServerKind {
             other => Err(Failure::new(format!("there is no server `{other}`: softdpu or qsd"))),
         }
     }
+}
+
+/// Whether a test of softdpu alone has a CPU for its clients and one for a core; says so where not.
+pub fn has_two_cpus(test: &str) -> bool {
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    if !matches!(ServerKind::from_environment(), Ok(ServerKind::Softdpu)) {
+        skip(test, "it is about softdpu alone");
+    } else if cpus < 2 {
+        skip(test, "clients and a core need a CPU each");
+    } else {
+        return true;
+    }
+    false
 }
 
 impl ServerKind {

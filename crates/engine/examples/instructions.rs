@@ -20,7 +20,7 @@ use disk::Guest;
 use nic::{HEADER, Nic};
 use softdpu_engine::{ByHand, Engine};
 use softdpu_ring::Format;
-use softdpu_sched::Fairness;
+use softdpu_sched::Policy;
 use softdpu_storage::{Kind, PathBroker, Volume, VolumeSpec};
 use softdpu_vpc::packet::Mac;
 use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Spec, SubnetSpec};
@@ -73,7 +73,7 @@ fn measured_round(core: &mut ByHand) -> bool {
 fn main() -> ExitCode {
     let wanted = std::env::args().nth(1);
     let plain = wanted.as_deref().map(|name| name.strip_suffix(WEIGHTED).unwrap_or(name));
-    let fairness = if plain == wanted.as_deref() { Fairness::Fcfs } else { Fairness::Weighted };
+    let fairness = if plain == wanted.as_deref() { Policy::Fcfs } else { Policy::default() };
     match CASES.iter().find(|(name, ..)| Some(*name) == plain) {
         Some(&(_, work, format, batch)) => {
             match work {
@@ -92,7 +92,7 @@ fn main() -> ExitCode {
 }
 
 /// Sends `batch` frames in each round from one guest to another of its network.
-fn send(fairness: Fairness, work: Work, format: Format, batch: usize) {
+fn send(fairness: Policy, work: Work, format: Format, batch: usize) {
     let (mut engine, mut core) = Engine::by_hand_with(64, fairness).expect("a core");
     engine.set_tables(&tables());
     let (mut a, mut b) = (Nic::new(0, format, u64::MAX), Nic::new(1, format, u64::MAX));
@@ -122,7 +122,7 @@ fn send(fairness: Fairness, work: Work, format: Format, batch: usize) {
 }
 
 /// Reads `batch` sectors in each round, tenants as many each.
-fn reads(fairness: Fairness, tenants: u16, format: Format, batch: usize) {
+fn reads(fairness: Policy, tenants: u16, format: Format, batch: usize) {
     let (mut engine, mut core) = Engine::by_hand_with(64, fairness).expect("a core");
     let volume = Volume::open(VolumeSpec::new("null", Kind::Null { size: 1 << 20 }), &PathBroker::new());
     let volume = volume.expect("a null volume");

@@ -3,7 +3,7 @@
 //! Nothing then depends on time or on another thread, so the instructions that a round takes can be counted
 //! (`examples/instructions.rs`), and are the same in each run.
 
-use softdpu_sched::{Fairness, Scheduler};
+use softdpu_sched::{Policy, Scheduler};
 use softdpu_sys::clock;
 
 use crate::core::Core;
@@ -19,16 +19,16 @@ impl Engine {
     /// # Errors
     /// [`EngineError`] for kernel facilities that could not be set up.
     pub fn by_hand(io_depth: u32) -> Result<(Engine, ByHand), EngineError> {
-        Engine::by_hand_with(io_depth, Fairness::Fcfs)
+        Engine::by_hand_with(io_depth, Policy::Fcfs)
     }
 
     /// The same with another policy. Grants cost so much a unit whatever they took, so that the policy decides alike in each run.
     ///
     /// # Errors
     /// As [`by_hand`](Self::by_hand).
-    pub fn by_hand_with(io_depth: u32, fairness: Fairness) -> Result<(Engine, ByHand), EngineError> {
+    pub fn by_hand_with(io_depth: u32, fairness: Policy) -> Result<(Engine, ByHand), EngineError> {
         // No thread is pinned, so any CPU's number does.
-        let config = EngineConfig { cpus: vec![0], idle_sleep: None, io_depth, fairness };
+        let config = EngineConfig { cpus: vec![0], idle_sleep: None, io_depth, fairness, recordings: Vec::new() };
         let (engine, mut cores) = Engine::assemble(&config)?;
         let mut core = cores.pop().ok_or(EngineError::NoCores)?;
         core.turns_are_timed = false;

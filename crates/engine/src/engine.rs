@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use softdpu_sched::{
-    BackEnd, Balancer, Fairness, Kind, Move, Nanos, Placement, QueueId, QueueLoad, Scheduler, Share, TenantId,
+    BackEnd, Balancer, Kind, Move, Nanos, Placement, Policy, QueueId, QueueLoad, Scheduler, Share, TenantId,
 };
 use softdpu_storage::{IoContext, Kind as VolumeKind, Volume};
 use softdpu_sys::affinity;
@@ -23,6 +24,7 @@ use crate::mailbox::{Inbox, Mailbox, mailbox};
 use crate::message::{CoreIndex, FromCore, QueueKey, QueueUpdate, ToCore};
 use crate::network::{Entry, Network};
 use crate::queue::{QueueSpec, Role, RunningQueue};
+use crate::recorder::Recorder;
 use crate::shares::Shares;
 
 /// What a kernel without it or a machine that has used it up lacks.
@@ -38,7 +40,9 @@ pub struct EngineConfig {
     /// Submission entries of each core's io_uring.
     pub io_depth: u32,
     /// How tenants share a core.
-    pub fairness: Fairness,
+    pub fairness: Policy,
+    /// Where each core writes down what its policy is told and decides, core by core; those behind the last do not.
+    pub recordings: Vec<PathBuf>,
 }
 
 /// Why the engine did not start.
@@ -54,6 +58,14 @@ pub enum EngineError {
         cpu: usize,
         /// What this process may use.
         allowed: Vec<usize>,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// A core's recording cannot be written.
+    #[error("a core cannot be recorded in {}: {source}", path.display())]
+    Record {
+        /// The file.
+        path: PathBuf,
         /// The kernel's answer.
         source: std::io::Error,
     },
@@ -93,7 +105,7 @@ pub struct Engine {
     notifier: Notifier,
     placed: HashMap<QueueKey, Placed>,
     shares: Shares,
-    fairness: Fairness,
+    fairness: Policy,
     balancer: Balancer,
     /// When queues were last looked at.
     balanced: Nanos,
@@ -180,7 +192,7 @@ impl Engine {
             notifier: notifier()?,
             placed: HashMap::new(),
             shares: Shares::default(),
-            fairness: config.fairness,
+            fairness: config.fairness.clone().on(config.cpus.len()),
             balancer: Balancer::default(),
             balanced: Nanos(0),
             io_depth: config.io_depth,
@@ -200,9 +212,14 @@ impl Engine {
         for (index, ((mailbox, inbox), &cpu)) in boxes.into_iter().zip(&config.cpus).enumerate() {
             let io = IoContext::new(config.io_depth).map_err(|error| EngineError::Io(error.to_string()))?;
             let counters = Arc::new(CoreCounters::default());
+            let scheduler = match config.recordings.get(index) {
+                Some(path) => Recorder::start(&engine.fairness, index, path)
+                    .map_err(|source| EngineError::Record { path: path.clone(), source })?,
+                None => engine.fairness.build(),
+            };
             let core = Core::new(CoreParts {
                 index: CoreIndex(index),
-                scheduler: config.fairness.scheduler(config.cpus.len()),
+                scheduler,
                 io,
                 notifier: notifier()?,
                 inbox,
@@ -425,8 +442,8 @@ impl Engine {
     }
 
     /// How tenants share a core.
-    pub fn fairness(&self) -> Fairness {
-        self.fairness
+    pub fn fairness(&self) -> &Policy {
+        &self.fairness
     }
 
     /// What a core gives a tenant now.

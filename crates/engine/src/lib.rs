@@ -32,6 +32,7 @@ mod message;
 mod net;
 mod network;
 mod queue;
+mod recorder;
 mod robbed;
 mod shares;
 mod sleep;

@@ -88,6 +88,9 @@ pub(crate) struct RunningQueue {
     pub attachment: Option<Attachment>,
     /// In the core's list of queues with something to publish.
     pub touched: bool,
+    /// Core time that was spent on it beside its grants, to be charged with what waits: requests taken in, submitted, published;
+    /// nanoseconds.
+    pub owes: u64,
     /// What its core's scheduler is told of it; nothing where it brings no work.
     pub placement: Option<Placement>,
 }
@@ -105,12 +108,25 @@ impl RunningQueue {
             former: Vec::new(),
             attachment: None,
             touched: false,
+            owes: 0,
             placement: None,
         }
     }
 
     pub(crate) fn id(&self) -> QueueId {
         QueueId { tenant: self.spec.tenant, index: self.key.number }
+    }
+
+    /// What a grant of `units`, which waited until now, pays of what the queue owes: its part of that, by the requests that wait on.
+    #[inline]
+    pub(crate) fn pay(&mut self, units: u32) -> u64 {
+        let left = self.waiting.len() as u64;
+        let pays = match left {
+            0 => self.owes,
+            _ => self.owes * u64::from(units) / (u64::from(units) + left),
+        };
+        self.owes -= pays;
+        pays
     }
 
     /// Whether its ring is to be looked at.

@@ -12,7 +12,6 @@ mod balancer;
 mod bucket;
 #[cfg(test)]
 mod driver;
-mod fairness;
 mod fairnic;
 mod fcfs;
 mod ipipe;
@@ -24,12 +23,12 @@ mod mtda;
 mod patience;
 mod policy;
 pub mod record;
+mod scheduler;
 mod types;
 mod weighted;
 
 pub use balancer::{Balancer, Eagerness, Move, QueueLoad};
 pub use bucket::TokenBucket;
-pub use fairness::{Fairness, Scheduler};
 pub use fairnic::FairNic;
 pub use fcfs::Fcfs;
 pub use ipipe::{Ipipe, Thresholds};
@@ -38,6 +37,7 @@ pub use meter::{Colour, Measure, Meter, Rate};
 pub use mtda::{Mtda, Occupancy, System};
 pub use patience::Patience;
 pub use policy::{Policy, UnknownPolicy};
+pub use scheduler::Scheduler;
 pub use types::{
     Account, BackEnd, Cost, Decision, Grant, Kind, LatencyClass, Limits, Nanos, Placement, QueueId, Share, TenantId,
     Work,

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use crate::{
-    Account, Cost, Decision, FairNic, Fcfs, Grant, Ipipe, LogNic, Mtda, Nanos, Occupancy, Placement, QueueId, Share,
-    System, TenantId, TenantScheduler, Thresholds, Tuning, Weighted, Work,
+    Account, Cost, Decision, FairNic, Fcfs, Grant, Ipipe, LogNic, Mtda, Nanos, Occupancy, Placement, QueueId,
+    Scheduler, Share, System, TenantId, TenantScheduler, Thresholds, Tuning, Weighted, Work,
 };
 
 /// A policy that was not started yet.
@@ -22,7 +22,7 @@ pub enum Policy {
     Ipipe(Thresholds),
     /// [`FairNic`].
     FairNic,
-    /// What a [`LogNic`] planned: the tenants' parts, in millionths of the core's time. None: equal parts.
+    /// What a [`LogNic`] planned: the tenants' parts, in millionths of the core's time. None: it [learns](LogNic::learning) them.
     LogNic(Vec<u64>),
 }
 
@@ -51,8 +51,8 @@ impl fmt::Display for UnknownPolicy {
 impl std::error::Error for UnknownPolicy {}
 
 impl Policy {
-    /// All names.
-    pub const NAMES: [&'static str; 7] = ["fcfs", "weighted", "mtda", "mtda-printed", "ipipe", "fairnic", "lognic"];
+    /// All names, the default's first.
+    pub const NAMES: [&'static str; 7] = ["weighted", "fcfs", "mtda", "mtda-printed", "ipipe", "fairnic", "lognic"];
 
     /// Its name.
     pub fn name(&self) -> &'static str {
@@ -166,24 +166,39 @@ impl Policy {
         Some(())
     }
 
+    /// The same on a node of so many cores, for those to which that matters.
+    #[must_use]
+    pub fn on(mut self, count: usize) -> Policy {
+        if let Policy::Mtda(system, _) | Policy::MtdaPrinted(system, _) = &mut self {
+            system.cores = u32::try_from(count).unwrap_or(u32::MAX).max(1);
+        }
+        self
+    }
+
     /// Starts it.
-    pub fn build(&self) -> Box<dyn TenantScheduler + Send> {
+    pub fn build(&self) -> Scheduler {
         let occupied = |mut mtda: Mtda, tenants: &[Occupancy]| {
             for (tenant, occupancy) in tenants.iter().enumerate() {
                 mtda.occupy(TenantId(tenant as u16), *occupancy);
             }
-            Box::new(mtda)
+            Scheduler::Mtda(mtda)
         };
         match self {
-            Policy::Fcfs => Box::new(Fcfs::new()),
-            Policy::Weighted(tuning) => Box::new(Weighted::new(*tuning)),
+            Policy::Fcfs => Scheduler::Fcfs(Fcfs::new()),
+            Policy::Weighted(tuning) => Scheduler::Weighted(Weighted::new(*tuning)),
             Policy::Mtda(system, tenants) => occupied(Mtda::repaired(*system), tenants),
             Policy::MtdaPrinted(system, tenants) => occupied(Mtda::printed(*system), tenants),
-            Policy::Ipipe(thresholds) => Box::new(Ipipe::new(*thresholds)),
-            Policy::FairNic => Box::new(FairNic::new()),
-            Policy::LogNic(parts) if parts.is_empty() => Box::new(FairNic::new()),
-            Policy::LogNic(parts) => Box::new(LogNic { parts: parts.clone() }.scheduler()),
+            Policy::Ipipe(thresholds) => Scheduler::Ipipe(Ipipe::new(*thresholds)),
+            Policy::FairNic => Scheduler::FairNic(FairNic::new()),
+            Policy::LogNic(parts) if parts.is_empty() => Scheduler::FairNic(LogNic::learning()),
+            Policy::LogNic(parts) => Scheduler::FairNic(LogNic { parts: parts.clone() }.scheduler()),
         }
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Policy {
+        Policy::Weighted(Tuning::default())
     }
 }
 
@@ -245,6 +260,7 @@ mod tests {
 
     #[test]
     fn what_there_is_not_is_named() {
+        assert_eq!(Policy::NAMES[0], Policy::default().name());
         assert!(Policy::named("cfs").expect_err("no policy").to_string().contains("weighted"));
         for parameter in ["grants", "part-of-70000", "cores-of-"] {
             for name in Policy::NAMES {

@@ -44,6 +44,9 @@ pub enum Command {
     Run {
         /// The site file
         site: PathBuf,
+        /// Write down what each core's policy is told and decides, for `softdpu twin replay`; as `record` in [node]
+        #[arg(long, value_name = "FILE")]
+        record: Option<PathBuf>,
     },
     /// The data plane, on the link that the supervisor passes as standard input
     #[command(hide = true)]

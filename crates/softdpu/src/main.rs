@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Command::Check { site, json } => return check::check(&site, json),
         Command::Bench(command) => bench::execute(&command),
         Command::Twin(command) => twin::execute(&command),
-        Command::Run { site } => run::supervisor(&site),
+        Command::Run { site, record } => run::supervisor(&site, record),
         Command::DataPlane => run::data_plane(),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Arguments::command(), "softdpu", &mut std::io::stdout());

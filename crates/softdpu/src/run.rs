@@ -1,6 +1,6 @@
 //! Starting the two processes.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use softdpu_control::config::{self, Severity};
 use softdpu_control::dataplane;
@@ -9,11 +9,12 @@ use softdpu_control::supervisor::{self, RunOptions};
 use crate::logging;
 
 /// `softdpu run`: the supervisor, which starts the data plane.
-pub fn supervisor(site: &Path) -> Result<(), String> {
+pub fn supervisor(site: &Path, record: Option<PathBuf>) -> Result<(), String> {
+    let record = record.map(std::path::absolute).transpose().map_err(|error| format!("--record: {error}"))?;
     if let Some(site) = config::load(site, Severity::Error).site {
         logging::start(&site.node.log);
     }
-    supervisor::run(site, RunOptions::default()).map_err(|error| error.to_string())
+    supervisor::run(site, RunOptions { record, ..RunOptions::default() }).map_err(|error| error.to_string())
 }
 
 /// `softdpu data-plane`: the data plane, on the link that the supervisor passes as standard input.

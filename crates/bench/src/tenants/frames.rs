@@ -21,7 +21,7 @@ const QUEUE: u16 = 256;
 /// Frames of the flood that are on their way: less than the receiver has buffers.
 const WINDOW: u64 = 192;
 /// Frames of the flood that are taken before the talk is looked at: the client's own fairness.
-const VISIT: usize = 8;
+const VISIT: usize = 4;
 /// A frame that did not arrive after this long was dropped.
 const LOST_NS: u64 = 50_000_000;
 /// A server that delivers nothing for this long is given up.
@@ -117,6 +117,9 @@ pub fn run(
     std::thread::scope(|scope| {
         let run = || {
             affinity::pin_to(cpu).map_err(|error| failed(format!("CPU {cpu} of the clients: {error}")))?;
+            // As the data plane's core has it: else other programs take turns with the clients, which then have nothing in flight.
+            let _ = affinity::highest_nice();
+            let _first = affinity::SessionFirst::new();
             run_here(talk, flood, warm_up, duration)
         };
         scope.spawn(run).join().unwrap_or_else(|_| Err(failed("the clients' thread panicked".to_owned())))

@@ -15,6 +15,8 @@ use crate::load::LoadError;
 
 /// Completions of one tenant that are taken before the next tenant is looked at: the client's own fairness.
 const VISIT: usize = 8;
+/// And where one has a single request at a time, whose answer is not to wait for the clients' own work on others'.
+const SHORT_VISIT: usize = 2;
 /// Time slices in which each tenant's requests are counted, for how steady they are.
 const SLICES: u64 = 20;
 /// Longest latency told apart.
@@ -113,7 +115,7 @@ impl Client {
     }
 
     /// Takes what is there and, if it `goes_on`, hands over as much. How many.
-    fn visit(&mut self, served: Option<(&mut Served, usize)>, goes_on: bool) -> Result<usize, LoadError> {
+    fn visit(&mut self, served: Option<(&mut Served, usize)>, goes_on: bool, most: usize) -> Result<usize, LoadError> {
         let Some(first) = self.queue().poll() else { return Ok(0) };
         let now = clock::now();
         let (mut done, mut taken) = (first, 0);
@@ -131,7 +133,7 @@ impl Client {
             if goes_on {
                 self.hand_over(done.tag, now);
             }
-            if taken == VISIT {
+            if taken == most {
                 break;
             }
             match self.queue().poll() {
@@ -146,7 +148,8 @@ impl Client {
     }
 }
 
-/// Lets those clients whose number is in `active` do their work at once, from a thread on `cpu`. What each of them got.
+/// Lets those clients whose number is in `active` do their work at once, from a thread on `cpu`, ahead of other programs. What each
+/// of them got.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -157,10 +160,30 @@ pub fn run(
     warm_up: Duration,
     duration: Duration,
 ) -> Result<Vec<Served>, LoadError> {
+    run_as(true, clients, active, cpu, warm_up, duration)
+}
+
+/// The same, `first` or as any program: where a server that the work goes on to needs the CPU as well.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn run_as(
+    first: bool,
+    clients: &mut [Client],
+    active: &[usize],
+    cpu: usize,
+    warm_up: Duration,
+    duration: Duration,
+) -> Result<Vec<Served>, LoadError> {
     let failed = |what: &str| LoadError::Load(what.to_owned());
     std::thread::scope(|scope| {
         let run = || {
             affinity::pin_to(cpu).map_err(|error| failed(&format!("CPU {cpu} of the clients: {error}")))?;
+            // As the data plane's core has it: else other programs take turns with the clients, which then have nothing in flight.
+            let _first = first.then(|| {
+                let _ = affinity::highest_nice();
+                affinity::SessionFirst::new()
+            });
             run_here(clients, active, warm_up, duration)
         };
         scope.spawn(run).join().unwrap_or_else(|_| Err(failed("the clients' thread panicked")))
@@ -185,6 +208,7 @@ fn run_here(
         }
         client.queue().publish();
     }
+    let most = if active.iter().any(|&at| clients[at].work.depth == 1) { SHORT_VISIT } else { VISIT };
     let mut last = Instant::now();
     loop {
         let now = clock::now();
@@ -194,7 +218,7 @@ fn run_here(
         let slice = (now >= start).then(|| ((now - start) * SLICES / length) as usize);
         let mut any = false;
         for (&at, served) in active.iter().zip(&mut all) {
-            any |= clients[at].visit(slice.map(|slice| (served, slice)), true)? > 0;
+            any |= clients[at].visit(slice.map(|slice| (served, slice)), true, most)? > 0;
         }
         if any {
             last = Instant::now();
@@ -205,7 +229,7 @@ fn run_here(
     let mut last = Instant::now();
     while active.iter().any(|&at| clients[at].queue().outstanding() > 0) {
         for &at in active {
-            if clients[at].visit(None, false)? > 0 {
+            if clients[at].visit(None, false, VISIT)? > 0 {
                 last = Instant::now();
             }
         }

@@ -72,19 +72,8 @@ fn default_state_directory(run_directory: &Path, directories: &ServiceDirectorie
 
 fn node(reader: Reader<'_>, directories: &ServiceDirectories) -> Node {
     let dataplane = reader.table("dataplane", &schema::DATAPLANE).map(dataplane).unwrap_or_default();
-    let fairness = reader.choice(
-        "fairness",
-        &[
-            ("weighted", Fairness::Weighted),
-            ("fcfs", Fairness::Fcfs),
-            ("mtda", Fairness::Mtda),
-            ("mtda-printed", Fairness::MtdaPrinted),
-            ("ipipe", Fairness::Ipipe),
-            ("fairnic", Fairness::Fairnic),
-            ("lognic", Fairness::Lognic),
-        ],
-        &[],
-    );
+    let fairness = reader.choice("fairness", &Fairness::choices(), &[]);
+    let record = reader.path("record");
     let run_directory = reader.path("run-directory").unwrap_or_else(|| default_run_directory(&reader, directories));
     let state_directory =
         reader.path("state-directory").unwrap_or_else(|| default_state_directory(&run_directory, directories));
@@ -113,6 +102,7 @@ fn node(reader: Reader<'_>, directories: &ServiceDirectories) -> Node {
     Node {
         dataplane,
         fairness: fairness.unwrap_or_default(),
+        record,
         run_directory,
         state_directory,
         api,

@@ -22,6 +22,7 @@ pub const NODE: Section = Section {
     keys: &[
         "dataplane",
         "fairness",
+        "record",
         "run-directory",
         "state-directory",
         "api",

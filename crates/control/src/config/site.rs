@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use softdpu_sched::{Policy, UnknownPolicy};
 
 use super::function::Function;
 use super::network::{Network, TableSizes, Tap, Underlay, VirtioNet};
@@ -70,6 +71,9 @@ pub struct Node {
     pub dataplane: Dataplane,
     /// How tenants share a core.
     pub fairness: Fairness,
+    /// Where each core writes down what its policy is told and decides; nowhere where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record: Option<PathBuf>,
     /// Sockets, the lock and the process id.
     pub run_directory: PathBuf,
     /// What has to survive a reboot: volumes and devices made on the running daemon.
@@ -102,6 +106,7 @@ impl Default for Node {
         Node {
             dataplane: Dataplane::default(),
             fairness: Fairness::default(),
+            record: None,
             state_directory: run_directory.join("state"),
             api: SocketAccess::at(run_directory.join("api.sock")),
             run_directory,
@@ -173,39 +178,39 @@ impl TryFrom<String> for IdleSleep {
     }
 }
 
-/// How tenants share a core: the scheduling policy.
+/// How tenants share a core: a scheduling policy, by its place in [`softdpu_sched::Policy::NAMES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Fairness {
-    /// Weighted fairness in what was measured: core time and bytes.
-    #[default]
-    Weighted,
-    /// First come, first served: no isolation between tenants.
-    Fcfs,
-    /// MTDA's credits, with the changes that make them work.
-    Mtda,
-    /// MTDA's credits as the paper prints them: for comparison.
-    MtdaPrinted,
-    /// iPipe's scheduler: for comparison.
-    Ipipe,
-    /// FairNIC's static parts: for comparison.
-    Fairnic,
-    /// Static parts by LogNIC's model: for comparison.
-    Lognic,
-}
+#[serde(into = "String", try_from = "String")]
+pub struct Fairness(usize);
 
 impl Fairness {
-    /// As the schedulers know it.
-    pub fn policy(self) -> softdpu_sched::Fairness {
-        match self {
-            Fairness::Weighted => softdpu_sched::Fairness::Weighted,
-            Fairness::Fcfs => softdpu_sched::Fairness::Fcfs,
-            Fairness::Mtda => softdpu_sched::Fairness::Mtda,
-            Fairness::MtdaPrinted => softdpu_sched::Fairness::MtdaPrinted,
-            Fairness::Ipipe => softdpu_sched::Fairness::Ipipe,
-            Fairness::Fairnic => softdpu_sched::Fairness::FairNic,
-            Fairness::Lognic => softdpu_sched::Fairness::LogNic,
-        }
+    /// All there are.
+    pub(super) fn choices() -> [(&'static str, Fairness); Policy::NAMES.len()] {
+        std::array::from_fn(|at| (Policy::NAMES[at], Fairness(at)))
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        Policy::NAMES[self.0]
+    }
+
+    /// The policy of that name.
+    pub fn policy(self) -> Policy {
+        Policy::named(self.name()).unwrap_or_default()
+    }
+}
+
+impl From<Fairness> for String {
+    fn from(fairness: Fairness) -> String {
+        fairness.name().to_owned()
+    }
+}
+
+impl TryFrom<String> for Fairness {
+    type Error = UnknownPolicy;
+    fn try_from(text: String) -> Result<Self, UnknownPolicy> {
+        let known = Policy::NAMES.iter().position(|name| *name == text);
+        known.map(Fairness).ok_or(UnknownPolicy::Name(text))
     }
 }
 

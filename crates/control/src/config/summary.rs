@@ -22,7 +22,10 @@ fn write_summary(out: &mut String, site: &Site) -> std::fmt::Result {
         IdleSleep::After(span) => format!("sleeping after {span} without work"),
     };
     writeln!(out, "data plane  CPU {}, {idle}", cores.join(", "))?;
-    writeln!(out, "fairness    {}", site.node.fairness.policy().name())?;
+    writeln!(out, "fairness    {}", site.node.fairness.name())?;
+    if let Some(file) = &site.node.record {
+        writeln!(out, "recording   {}", file.display())?;
+    }
     writeln!(out, "management  {}", site.node.api.socket.display())?;
     if let Some(underlay) = &site.node.underlay {
         writeln!(out, "underlay    {}, VXLAN port {}", underlay.interface, underlay.port)?;

@@ -25,6 +25,7 @@ mod volumes;
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ use softdpu_engine::{CoreIndex, Engine, EngineConfig, EngineError, FromCore};
 use softdpu_memory::Domain;
 use softdpu_sched::{LatencyClass, Limits, Nanos, Rate, Share, TenantId};
 use softdpu_storage::Broker;
-use softdpu_sys::clock;
+use softdpu_sys::{affinity, clock};
 use thiserror::Error;
 
 use self::broker::Wire;
@@ -115,6 +116,9 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
     logging(&site.node.log);
     tracing::debug!(incarnation, kept = kept.len(), "data plane starts");
     wire.remember(kept, fds);
+    if let Err(error) = affinity::highest_session() {
+        tracing::debug!(%error, "the data plane has no session of its own to have its CPUs first");
+    }
     let cpus: Vec<usize> = site.node.dataplane.cores.iter().map(|cpu| *cpu as usize).collect();
     let engine = Engine::start(&EngineConfig {
         cpus,
@@ -124,6 +128,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         },
         io_depth: IO_DEPTH,
         fairness: site.node.fairness.policy(),
+        recordings: recordings(site.node.record.as_deref(), site.node.dataplane.cores.len(), incarnation),
     })?;
     let cores = site.node.dataplane.cores.iter().enumerate().map(|(index, cpu)| (*cpu, CoreIndex(index))).collect();
     let functions = Functions::start(&site.functions, &engine).unwrap_or_else(|error| {
@@ -157,6 +162,20 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
     drop(engine);
     functions.finish();
     Ok(())
+}
+
+/// The files in which so many cores are recorded. Each has its own, and a data plane that follows another does not write over
+/// what that has recorded: it is why it is looked at.
+fn recordings(file: Option<&Path>, cores: usize, incarnation: u64) -> Vec<PathBuf> {
+    let Some(file) = file else { return Vec::new() };
+    let again = if incarnation > 1 { format!(".{incarnation}") } else { String::new() };
+    let of = |core: usize| {
+        let core = if cores > 1 { format!(".core{core}") } else { String::new() };
+        let mut name = file.as_os_str().to_owned();
+        name.push(core + &again);
+        PathBuf::from(name)
+    };
+    (0..cores).map(of).collect()
 }
 
 /// A thread that panics takes the process with it: the supervisor starts another at once, which a half-dead process with a

@@ -33,6 +33,8 @@ pub struct RunOptions {
     pub timing: Timing,
     /// The program that is the data plane, called with [`SUBCOMMAND`](super::SUBCOMMAND); the running one where absent.
     pub program: Option<PathBuf>,
+    /// Where cores are recorded, whatever the site file says of that.
+    pub record: Option<PathBuf>,
 }
 
 /// Why the node does not run, or no longer.
@@ -85,11 +87,14 @@ pub enum RunError {
 /// When it cannot be started; nothing is left behind then.
 pub fn run(site_path: &Path, options: RunOptions) -> Result<(), RunError> {
     let loaded = config::load(site_path, Severity::Error);
-    let Some(site) = loaded.site else {
+    let Some(mut site) = loaded.site else {
         return Err(RunError::Site(loaded.report));
     };
     if !loaded.report.diagnostics.is_empty() {
         tracing::warn!("{}", loaded.report);
+    }
+    if let Some(record) = options.record {
+        site.node.record = Some(record);
     }
     let _lock = lock(&site.node.run_directory)?;
     let (signals, sender) = UnixStream::pair().map_err(RunError::Signals)?;

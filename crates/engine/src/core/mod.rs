@@ -78,6 +78,8 @@ pub(crate) struct Core<S> {
     /// Which of them is looked at first: each in turn, as the first may fill its tenant's channel.
     first: usize,
     robbed: Robbed,
+    /// What a core does for queues beside their grants, to be charged with their next.
+    dues: Dues,
     /// Until when the scheduler has nothing to run, if nothing happens meanwhile: 0: it may have.
     resume: u64,
     /// Queues that went to another core.
@@ -114,6 +116,27 @@ pub(crate) struct Core<S> {
     parcels: Arc<[AtomicUsize]>,
 }
 
+/// What a core does for queues beside their grants: whose it was, until it is charged with the next grant of each.
+#[derive(Default)]
+struct Dues {
+    /// Requests that were handed to back ends since the kernel was last told, by queue.
+    submitted: Vec<(u32, u32)>,
+    /// Completions that were published, by queue.
+    published: Vec<(u32, u32)>,
+    /// What it took to look at back ends and to take what they ended, nanoseconds.
+    finishing: u64,
+}
+
+/// What looking at the rings came to.
+struct Intake {
+    /// Whether anything was there.
+    any: bool,
+    /// What of the time is charged to whose requests were taken in, nanoseconds.
+    charged: u64,
+    /// When it ended, if that is known.
+    ended: Option<u64>,
+}
+
 /// What a core is made of.
 pub(crate) struct CoreParts<S> {
     pub index: CoreIndex,
@@ -147,6 +170,7 @@ impl<S: TenantScheduler> Core<S> {
             here: Vec::new(),
             first: 0,
             robbed: Robbed::default(),
+            dues: Dues::default(),
             resume: 0,
             moved: HashMap::new(),
             early: Vec::new(),
@@ -216,15 +240,25 @@ impl<S: TenantScheduler> Core<S> {
                 self.handle(message);
             }
         }
-        busy |= self.intake(Nanos(now));
+        let intake = self.intake(now, !busy);
+        busy |= intake.any;
         if self.channels.total() > 0 {
-            busy |= self.run_grants(now);
+            busy |= self.run_grants(now, intake);
         }
         if self.io.outstanding() > 0 {
+            let mut started = clock::now();
             self.io.flush();
+            if !self.dues.submitted.is_empty() {
+                let flushed = clock::now();
+                share(&mut self.queues, &mut self.dues.submitted, lap(started, flushed));
+                started = flushed;
+            }
             self.io.poll(&mut self.done);
-            busy |= !self.done.is_empty();
-            self.finish_ended();
+            if !self.done.is_empty() {
+                busy = true;
+                self.finish_ended();
+                self.dues.finishing = lap(started, clock::now());
+            }
         }
         busy |= self.read_sockets();
         self.send_parcels();
@@ -235,9 +269,10 @@ impl<S: TenantScheduler> Core<S> {
 
     /// Runs what the scheduler grants until nothing may run, or until it is time to look for new work: what a tenant has just
     /// brought is not known to the scheduler before. `round`: when the round began. Whether there was anything to run.
-    fn run_grants(&mut self, round: u64) -> bool {
-        let started = clock::now();
-        let looked = started.saturating_sub(round);
+    fn run_grants(&mut self, round: u64, intake: Intake) -> bool {
+        let started = intake.ended.unwrap_or_else(clock::now);
+        // What was taken in is charged to whose it is. What is left is for looking at rings where nothing was.
+        let looked = started.saturating_sub(round).saturating_sub(intake.charged);
         let turn = self.scheduler.turn(Nanos(started)).0.max((looked * WORK_PER_LOOK).min(LONGEST_TURN_NS));
         let until = started.saturating_add(turn);
         let (mut now, mut any) = (started, false);
@@ -268,9 +303,12 @@ impl<S: TenantScheduler> Core<S> {
         }
     }
 
-    /// Takes new requests from the rings into their tenants' channels.
-    fn intake(&mut self, now: Nanos) -> bool {
-        let mut any = false;
+    /// Takes new requests from the rings into their tenants' channels. `begins`: it is still `now`.
+    fn intake(&mut self, now: u64, begins: bool) -> Intake {
+        let (mut any, mut charged) = (false, 0);
+        // When the last request was taken in, if nothing else was looked at since.
+        let mut last = begins.then_some(now);
+        let now = Nanos(now);
         let count = self.here.len();
         self.first = if self.first + 1 < count { self.first + 1 } else { 0 };
         for step in 0..count {
@@ -286,7 +324,7 @@ impl<S: TenantScheduler> Core<S> {
             match &queue.spec.role {
                 Role::Block { .. } => {}
                 Role::Transmit(transmit) if transmit.held.is_some() => {
-                    any = true;
+                    (any, last) = (true, None);
                     self.release_held(number, now);
                     continue;
                 }
@@ -296,6 +334,11 @@ impl<S: TenantScheduler> Core<S> {
             if room == 0 {
                 continue;
             }
+            if !queue.spec.ring.has_work() {
+                last = None;
+                continue;
+            }
+            let started = last.take().unwrap_or_else(clock::now);
             let before = queue.waiting.len();
             let taken = match queue.spec.ring.pop(&mut queue.waiting, room) {
                 Ok(0) => continue,
@@ -314,8 +357,13 @@ impl<S: TenantScheduler> Core<S> {
             queue.spec.counters.in_flight.set(u64::from(queue.taken));
             self.channels.enter(queue.spec.tenant, taken, now);
             self.scheduler.ready(now, queue.id(), Work { units: taken, bytes });
+            let ended = clock::now();
+            let took = lap(started, ended);
+            queue.owes += took;
+            charged += took;
+            last = Some(ended);
         }
-        any
+        Intake { any, charged, ended: last }
     }
 
     /// Runs what the scheduler granted at `started` and tells it the cost. The time now.
@@ -325,6 +373,7 @@ impl<S: TenantScheduler> Core<S> {
         self.channels.look(grant.queue.tenant, Nanos(started));
         if !matches!(queue.spec.role, Role::Block { .. }) {
             let (units, bytes) = self.transmit(number, grant.units as usize);
+            self.complete_touched();
             let ended = self.charge(grant, started, Cost { units: units as u32, bytes, ..Cost::default() });
             if self.turns_are_timed
                 && let Some(Some(queue)) = self.queues.get_mut(number as usize)
@@ -335,6 +384,11 @@ impl<S: TenantScheduler> Core<S> {
             return ended;
         }
         let did = self.run_requests(number, grant, started);
+        // Whoever waits for it does not wait for other tenants' grants.
+        self.complete(number);
+        if did.pending > 0 {
+            self.dues.submitted.push((number, did.pending));
+        }
         self.charge(grant, started, did)
     }
 
@@ -347,6 +401,12 @@ impl<S: TenantScheduler> Core<S> {
         if took > SUSPICIOUS_NS {
             took = self.robbed.left(took, ended, clock::thread_time());
         }
+        let number = grant.queue.index as usize;
+        if self.turns_are_timed
+            && let Some(Some(queue)) = self.queues.get_mut(number)
+        {
+            took += queue.pay(did.units);
+        }
         let cost = Cost { time: Nanos(took), ..did };
         self.scheduler.charge(Nanos(ended), grant, cost);
         if let Some(Some(tenant)) = self.tenants.get(usize::from(grant.queue.tenant.0)) {
@@ -354,10 +414,24 @@ impl<S: TenantScheduler> Core<S> {
             tenant.bytes.add(cost.bytes);
             tenant.core_ns.add(cost.time.0);
         }
-        if let Some(Some(queue)) = self.queues.get(grant.queue.index as usize) {
+        if let Some(Some(queue)) = self.queues.get(number) {
             queue.spec.counters.core_ns.add(cost.time.0);
         }
         ended
+    }
+
+    /// Makes visible what a grant has finished, of whatever queue.
+    fn complete_touched(&mut self) {
+        let mut touched = std::mem::take(&mut self.touched);
+        touched.retain(|&number| {
+            self.complete(number);
+            let Some(Some(queue)) = self.queues.get_mut(number as usize) else { return false };
+            // One that is to end is looked at again when its driver was told.
+            queue.touched = queue.stop_deadline().is_some();
+            queue.touched
+        });
+        touched.append(&mut self.touched);
+        self.touched = touched;
     }
 
     /// Makes what was finished visible to the drivers, and tells those who want to know.
@@ -366,16 +440,30 @@ impl<S: TenantScheduler> Core<S> {
             self.counters.travelled.add(done.len() as u64);
             self.peers[core.0].send(ToCore::Completed { key, done });
         }
+        if self.touched.is_empty() && self.interrupts.is_empty() {
+            return;
+        }
+        let started = clock::now();
         let mut touched = std::mem::take(&mut self.touched);
         for &number in &touched {
             if let Some(queue) = self.queues[number as usize].as_deref_mut() {
                 queue.touched = false;
-                self.complete(number);
+                let count = self.complete(number);
+                if count > 0 {
+                    self.dues.published.push((number, count));
+                }
             }
         }
+        if !self.dues.published.is_empty() {
+            let took = lap(started, clock::now()) + std::mem::take(&mut self.dues.finishing);
+            share(&mut self.queues, &mut self.dues.published, took);
+        }
         if !self.interrupts.is_empty() {
+            let started = clock::now();
             let mut interrupts = std::mem::take(&mut self.interrupts);
             self.interrupt(&interrupts);
+            self.dues.published.extend(interrupts.iter().map(|number| (*number, 1)));
+            share(&mut self.queues, &mut self.dues.published, lap(started, clock::now()));
             if self.interrupts.is_empty() {
                 interrupts.clear();
                 self.interrupts = interrupts;
@@ -392,19 +480,20 @@ impl<S: TenantScheduler> Core<S> {
 
     /// Makes visible to a queue's driver what was finished of it. That it wants to know is noted, behind those who could not
     /// be told before, for [`publish`](Self::publish).
+    /// Returns how many those were.
     #[inline]
-    fn complete(&mut self, number: u32) {
-        let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return };
+    fn complete(&mut self, number: u32) -> u32 {
+        let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return 0 };
         let count = queue.finished.len() as u32;
         if count == 0 {
-            return;
+            return 0;
         }
         let counters = &queue.spec.counters;
         if queue.is_broken() {
             queue.taken = queue.taken.saturating_sub(count);
             counters.in_flight.set(u64::from(queue.taken));
             queue.finished.clear();
-            return;
+            return 0;
         }
         match queue.spec.ring.complete(&queue.finished) {
             Ok(notify) => {
@@ -424,8 +513,12 @@ impl<S: TenantScheduler> Core<S> {
                     self.control.send(FromCore::FirstCompletion { at_ns: clock::now() });
                 }
             }
-            Err(error) => self.break_queue(number, error.to_string()),
+            Err(error) => {
+                self.break_queue(number, error.to_string());
+                return 0;
+            }
         }
+        count
     }
 
     /// Sends the interrupts of these queues, with one system call.
@@ -569,6 +662,23 @@ impl<S: TenantScheduler> Core<S> {
             .chain([LONGEST_SLEEP_NS])
             .min()
             .unwrap_or(LONGEST_SLEEP_NS)
+    }
+}
+
+/// What of the time between two readings of the clock is somebody's to pay: nothing where the thread was probably kept from
+/// running.
+fn lap(started: u64, ended: u64) -> u64 {
+    let took = ended.saturating_sub(started);
+    if took > SUSPICIOUS_NS { 0 } else { took }
+}
+
+/// `took` nanoseconds are owed by those of a list, each by its number there. The list is emptied.
+fn share(queues: &mut [Option<Box<RunningQueue>>], among: &mut Vec<(u32, u32)>, took: u64) {
+    let all: u64 = among.iter().map(|(_, count)| u64::from(*count)).sum();
+    for (number, count) in among.drain(..) {
+        if let Some(Some(queue)) = queues.get_mut(number as usize) {
+            queue.owes += took * u64::from(count) / all.max(1);
+        }
     }
 }
 

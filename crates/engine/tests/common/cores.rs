@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use softdpu_engine::{Engine, EngineConfig, FromCore};
-use softdpu_sched::Fairness;
+use softdpu_sched::Policy;
 
 pub fn cpus() -> Vec<usize> {
     let allowed = softdpu_sys::affinity::allowed();
@@ -11,7 +11,14 @@ pub fn cpus() -> Vec<usize> {
 }
 
 pub fn engine(idle_sleep: Option<Duration>) -> Engine {
-    Engine::start(&EngineConfig { cpus: cpus(), idle_sleep, io_depth: 64, fairness: Fairness::default() }).unwrap()
+    Engine::start(&EngineConfig {
+        cpus: cpus(),
+        idle_sleep,
+        io_depth: 64,
+        fairness: Policy::default(),
+        recordings: Vec::new(),
+    })
+    .unwrap()
 }
 
 /// Waits for an event of the cores that `pick` accepts.

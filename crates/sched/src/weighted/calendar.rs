@@ -28,11 +28,20 @@ pub(super) const AHEAD: u64 = 62;
 ///  class 2   |  [  ][e ][  ][  ]                                   weights 4 to 7
 /// ```
 ///
-/// Invariant: V is at most the end of the first slot that has tenants, of every class, and none is more than 63 slots ahead of
+/// Virtual time goes on by the work that is done over the weights of all that have work, so that it does not stand still while tenants
+/// that are alone in a wide slot have their turns: who asks for less than its share does not get ahead of it then
+/// (`docs/scheduling.md` has why that matters). A slot may be served once it has begun; of those, the one that ends first is
+/// next (WF²Q+, Bennett and Zhang 1997, to the precision of slots).
+///
+/// Invariant: V is before the end of the first slot that has tenants, of every class, and none is more than 63 slots ahead of
 /// it. So a slot's number modulo 64 says which it is.
 #[derive(Debug)]
 pub(super) struct Calendar {
     now: u64,
+    /// What virtual time is to be before, by the invariant: never later than that.
+    limit: u64,
+    /// Of all tenants with work.
+    pub(super) weights: u64,
     /// Bit by bit, the classes that have tenants.
     classes: u32,
     /// By class, bit by bit, the slots that have tenants.
@@ -42,7 +51,14 @@ pub(super) struct Calendar {
 
 impl Calendar {
     pub(super) fn new() -> Calendar {
-        Calendar { now: 0, classes: 0, filled: [0; CLASSES], slots: vec![[List::default(); 64]; CLASSES] }
+        Calendar {
+            now: 0,
+            limit: u64::MAX,
+            weights: 0,
+            classes: 0,
+            filled: [0; CLASSES],
+            slots: vec![[List::default(); 64]; CLASSES],
+        }
     }
 
     /// The class of a weight.
@@ -61,6 +77,30 @@ impl Calendar {
         self.now
     }
 
+    /// A tenant of this weight has work now.
+    #[inline]
+    pub(super) fn enter(&mut self, weight: u32) {
+        self.weights += u64::from(weight);
+    }
+
+    /// And now it has none.
+    #[inline]
+    pub(super) fn leave(&mut self, weight: u32) {
+        self.weights -= u64::from(weight);
+    }
+
+    /// So much was done, nanoseconds of cost.
+    #[inline]
+    pub(super) fn pass(&mut self, cost: u64) {
+        let passed = match (u32::try_from(cost * SCALE), self.weights as u32) {
+            // Division of half as many bits takes less than half the time.
+            (Ok(cost), weights @ 1..) => (cost / weights).into(),
+            _ => cost.saturating_mul(SCALE) / self.weights.max(1),
+        };
+        let limit = if self.classes == 0 { u64::MAX } else { self.limit };
+        self.now = self.now.max(self.now.saturating_add(passed).min(limit - 1));
+    }
+
     /// The latest tag that a class can have.
     #[inline]
     pub(super) fn latest(&self, class: u8) -> u64 {
@@ -73,7 +113,10 @@ impl Calendar {
         let class = usize::from(tenant.class());
         let bits = Self::bits(class);
         let first = self.now >> bits;
-        let slot = ((tenant.tag >> bits).clamp(first, first + AHEAD) & 63) as usize;
+        let slot = (tenant.tag >> bits).clamp(first, first + AHEAD);
+        let end = (slot + 1) << bits;
+        self.limit = if self.classes == 0 { end } else { self.limit.min(end) };
+        let slot = (slot & 63) as usize;
         tenant.slot = slot as u8;
         self.slots[class][slot].push_back(tenants, index);
         self.filled[class] |= 1 << slot;
@@ -105,10 +148,13 @@ impl Calendar {
         self.now = self.now.max(tag >> bits << bits);
     }
 
-    /// Takes out the first of the earliest slot, and virtual time goes on to where that begins.
+    /// Takes out the first of the slot that is next, and virtual time goes on.
     #[inline]
     pub(super) fn pop(&mut self, tenants: &mut [Tenant]) -> Option<u32> {
-        let (mut left, mut best) = (self.classes, None);
+        let mut left = self.classes;
+        // By what ends first, of what has begun; and by what begins first, where that is none.
+        let (mut best, mut earliest) = (None, None);
+        let mut limit = u64::MAX;
         // At most one step for each class; one, mostly.
         while left != 0 {
             let class = left.trailing_zeros() as usize;
@@ -117,13 +163,24 @@ impl Calendar {
             let first = self.now >> bits;
             let ahead = self.filled[class].rotate_right(first as u32 & 63).trailing_zeros();
             let start = (first + u64::from(ahead)) << bits;
-            if best.is_none_or(|(earliest, _)| start <= earliest) {
-                best = Some((start, class));
+            let end = start + (1 << bits);
+            if start <= self.now && best.is_none_or(|(soonest, _)| end <= soonest) {
+                best = Some((end, class));
             }
+            if earliest.is_none_or(|(soonest, _)| start <= soonest) {
+                earliest = Some((start, class));
+            }
+            limit = limit.min(end);
         }
-        let (start, class) = best?;
-        self.now = self.now.max(start);
-        let slot = ((start >> Self::bits(class)) & 63) as usize;
+        let (start, class) = earliest?;
+        let before = self.now;
+        self.now = before.max(start);
+        self.limit = limit;
+        let class = best.map_or(class, |(_, class)| class);
+        let bits = Self::bits(class);
+        let first = before >> bits;
+        let slot =
+            ((first + u64::from(self.filled[class].rotate_right(first as u32 & 63).trailing_zeros())) & 63) as usize;
         let index = self.slots[class][slot].pop_front(tenants)?;
         self.tidy(class, slot);
         Some(index)

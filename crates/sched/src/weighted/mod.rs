@@ -154,6 +154,7 @@ impl Weighted {
             State::Calendar => self.calendar.remove(&mut self.tenants, index),
         }
         self.runnable -= 1;
+        self.calendar.leave(self.tenants[index as usize].weight());
     }
 
     /// A tenant that had nothing to run has something.
@@ -175,17 +176,21 @@ impl Weighted {
         };
         tenant.tag = tenant.tag.max(virtual_now.saturating_sub(saved));
         let is_behind = tenant.tag < virtual_now;
-        self.enqueue(now, index, is_behind);
+        self.enqueue(now, index, is_behind, false);
     }
 
-    /// Puts an idle tenant where it waits for its turn, if it has any work that could run, or for its time.
-    fn enqueue(&mut self, now: Nanos, index: u32, is_behind: bool) {
+    /// Puts an idle tenant where it waits for its turn, if it has any work that could run, or for its time. `counts`: its
+    /// weight is among those of all that have work.
+    fn enqueue(&mut self, now: Nanos, index: u32, is_behind: bool, counts: bool) {
         if !self.tenants[index as usize].limited.is_empty() {
             self.tree.unlimit(&mut self.tenants, index, now);
         }
         let tenant = &mut self.tenants[index as usize];
         tenant.was_in_lane = is_behind;
         if tenant.devices.is_empty() {
+            if counts {
+                self.calendar.leave(tenant.weight());
+            }
             if !tenant.limited.is_empty() {
                 tenant.state = State::Throttled;
                 self.set_timer(now, index);
@@ -193,6 +198,9 @@ impl Weighted {
             return;
         }
         self.runnable += 1;
+        if !counts {
+            self.calendar.enter(tenant.weight());
+        }
         if self.runnable == 1 && !tenant.has_timed() {
             tenant.state = State::Solo;
             self.solo = Some(index);
@@ -245,7 +253,7 @@ impl Weighted {
         self.runnable -= 1;
         // Whoever came by its turn is no tenant that had waited for work, though its tag may be a little behind.
         let is_behind = tenant.was_in_lane && tenant.tag < self.calendar.now();
-        self.enqueue(now, index, is_behind);
+        self.enqueue(now, index, is_behind, true);
     }
 
     /// Tenants for which it is time.
@@ -259,7 +267,7 @@ impl Weighted {
                 State::Throttled if !tenant.devices.is_empty() => self.wake(now, index),
                 State::Calendar if tenant.is_owed(now) => {
                     self.take_out(index);
-                    self.enqueue(now, index, false);
+                    self.enqueue(now, index, false, false);
                 }
                 _ => self.set_timer(now, index),
             }
@@ -330,14 +338,20 @@ impl TenantScheduler for Weighted {
             self.take_out(index);
         }
         let record = &mut self.tenants[index as usize];
+        if is_running {
+            self.calendar.leave(record.weight());
+        }
         record.set(self.last, share);
+        if is_running {
+            self.calendar.enter(record.weight());
+        }
         self.tree.weigh(tenant, record.weight());
         // What it owes, it owes in its new class.
         record.tag = record.tag.min(self.calendar.latest(record.class()));
         self.tree.unlimit(&mut self.tenants, index, self.last);
         if !is_running {
             let is_behind = was_in_lane && self.tenants[index as usize].tag < self.calendar.now();
-            self.enqueue(self.last, index, is_behind);
+            self.enqueue(self.last, index, is_behind, false);
         }
     }
 
@@ -383,7 +397,7 @@ impl TenantScheduler for Weighted {
                 // It is at its limits, or its back ends are full.
                 self.runnable -= 1;
                 self.tenants[index as usize].state = State::Idle;
-                self.enqueue(now, index, false);
+                self.enqueue(now, index, false, true);
                 if let Some(pool) = self.tree.left.take() {
                     self.release(now, pool);
                 }
@@ -420,6 +434,7 @@ impl TenantScheduler for Weighted {
         let index = u32::from(grant.queue.tenant.0);
         let tenant = &mut self.tenants[index as usize];
         tenant.charge(now, total, SCALE, self.calendar.latest(tenant.class()));
+        self.calendar.pass(total);
         if tenant.limiter.is_limited() {
             tenant.limiter.took(now, self.tree.queues[number as usize].kind, cost.units, cost.bytes);
         }
@@ -448,7 +463,7 @@ impl TenantScheduler for Weighted {
         let tenant = &self.tenants[index as usize];
         if tenant.devices.is_empty() && tenant.state != State::Running {
             self.take_out(index);
-            self.enqueue(now, index, false);
+            self.enqueue(now, index, false, false);
         }
         if let Some(pool) = self.tree.pool_of(number) {
             self.release(now, pool);

@@ -11,7 +11,7 @@ use super::print;
 /// `softdpu twin replay`
 #[derive(Debug, Args)]
 pub struct Replay {
-    /// The recording, as `softdpu_sched::Recording` writes it; a running daemon does not yet
+    /// The recording, which `softdpu run --record` writes
     file: PathBuf,
     /// What would this policy have done? Without it, the decisions that were recorded are taken again and compared
     #[arg(long, value_name = "POLICY")]
@@ -33,9 +33,13 @@ pub fn replay(options: &Replay) -> Result<(), String> {
         None => {
             let verified = replay::verify(&bytes).map_err(failed)?;
             print(&if options.json { verified_json(&verified) } else { verified_text(&verified) })?;
-            match verified.outcome {
-                Outcome::Same => Ok(()),
-                Outcome::Differs { event, .. } => Err(format!("{}: event {event} differs", file.display())),
+            match (verified.outcome, verified.ending) {
+                (Outcome::Differs { event, .. }, _) => Err(format!("{}: event {event} differs", file.display())),
+                (Outcome::Same, Ending::Cut(at)) => Err(format!(
+                    "{}: the file was cut: it ends within an event, at byte {at}; all before that was taken again",
+                    file.display()
+                )),
+                (Outcome::Same, _) => Ok(()),
             }
         }
         Some(name) => {

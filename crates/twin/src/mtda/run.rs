@@ -1,8 +1,8 @@
 //! One case on one system.
 
 use softdpu_sched::{
-    Balancer, Eagerness, LogNic, Move, Nanos, Occupancy, Placement, Policy, Profile, QueueId, QueueLoad, TenantId,
-    TenantScheduler, Thresholds, Tuning,
+    Balancer, Eagerness, LogNic, Move, Nanos, Occupancy, Placement, Policy, Profile, QueueId, QueueLoad, Scheduler,
+    TenantId, TenantScheduler, Thresholds, Tuning,
 };
 
 use super::Scope;
@@ -158,7 +158,7 @@ impl Measured {
     }
 }
 
-pub(super) type Running = Node<Box<dyn TenantScheduler + Send>, Tally>;
+pub(super) type Running = Node<Scheduler, Tally>;
 
 /// Which cores serve whom on a system.
 pub(super) fn assignment(system: System, case: &Case) -> Assignment {

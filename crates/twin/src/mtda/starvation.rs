@@ -10,7 +10,7 @@ use crate::arrivals::Arrivals;
 use crate::node::{Node, Plan, QueuePlan, Service, Source, Tally};
 
 /// One core, and four tenants of it: the first sends without end, the others a packet each 100 µs.
-fn node(system: System, scope: &Scope) -> Node<Box<dyn softdpu_sched::TenantScheduler + Send>, Tally> {
+fn node(system: System, scope: &Scope) -> Node<softdpu_sched::Scheduler, Tally> {
     let mut plan = Plan { cores: 1, ..Plan::default() };
     for tenant in 0..4_u16 {
         let id = QueueId { tenant: TenantId(tenant), index: tenant.into() };

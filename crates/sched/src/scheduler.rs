@@ -1,0 +1,116 @@
+//! Any of the policies, at work on a core.
+//!
+//! An enum rather than a trait object: each call is a comparison that is always the same, and what it leads to is inlined.
+
+use std::fmt;
+
+use crate::{
+    Account, Cost, Decision, FairNic, Fcfs, Grant, Ipipe, Mtda, Nanos, Placement, QueueId, Share, TenantId,
+    TenantScheduler, Weighted, Work,
+};
+
+/// One core's scheduler, whichever it is.
+#[expect(clippy::large_enum_variant, reason = "there is one a core, and a box would be an indirection more")]
+pub enum Scheduler {
+    /// Weighted fairness in measured cost.
+    Weighted(Weighted),
+    /// First come, first served.
+    Fcfs(Fcfs),
+    /// MTDA, printed or repaired.
+    Mtda(Mtda),
+    /// iPipe.
+    Ipipe(Ipipe),
+    /// FairNIC, or LogNIC's plan.
+    FairNic(FairNic),
+    /// Any other, or one of these with something around it: a recording.
+    Other(Box<dyn TenantScheduler + Send>),
+}
+
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scheduler::Weighted(policy) => policy.fmt(f),
+            Scheduler::Fcfs(policy) => policy.fmt(f),
+            Scheduler::Mtda(policy) => policy.fmt(f),
+            Scheduler::Ipipe(policy) => policy.fmt(f),
+            Scheduler::FairNic(policy) => policy.fmt(f),
+            Scheduler::Other(_) => f.write_str("Other"),
+        }
+    }
+}
+
+/// Calls `$call` on whichever it is.
+macro_rules! each {
+    ($self:ident, $policy:ident => $call:expr) => {
+        match $self {
+            Scheduler::Weighted($policy) => $call,
+            Scheduler::Fcfs($policy) => $call,
+            Scheduler::Mtda($policy) => $call,
+            Scheduler::Ipipe($policy) => $call,
+            Scheduler::FairNic($policy) => $call,
+            Scheduler::Other($policy) => $call,
+        }
+    };
+}
+
+impl TenantScheduler for Scheduler {
+    fn configure(&mut self, tenant: TenantId, share: Share) {
+        each!(self, policy => policy.configure(tenant, share));
+    }
+
+    fn place(&mut self, queue: QueueId, placement: Placement) {
+        each!(self, policy => policy.place(queue, placement));
+    }
+
+    #[inline]
+    fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
+        each!(self, policy => policy.ready(now, queue, work));
+    }
+
+    #[inline]
+    fn decide(&mut self, now: Nanos) -> Decision {
+        each!(self, policy => policy.decide(now))
+    }
+
+    #[inline]
+    fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost) {
+        each!(self, policy => policy.charge(now, grant, cost));
+    }
+
+    #[inline]
+    fn complete(&mut self, now: Nanos, grant: Grant, cost: Cost) {
+        each!(self, policy => policy.complete(now, grant, cost));
+    }
+
+    fn cancel(&mut self, now: Nanos, queue: QueueId) {
+        each!(self, policy => policy.cancel(now, queue));
+    }
+
+    #[inline]
+    fn turn(&self, now: Nanos) -> Nanos {
+        each!(self, policy => policy.turn(now))
+    }
+
+    fn account(&self, now: Nanos, tenant: TenantId) -> Account {
+        each!(self, policy => policy.account(now, tenant))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Policy;
+    use crate::driver::{Client, Driver};
+
+    #[test]
+    fn every_policy_serves_whoever_is_alone() {
+        for name in Policy::NAMES {
+            // Printed, a single core's credits are more than none.
+            let mut policy = Policy::named(name).expect("a policy").build();
+            policy.configure(TenantId(0), Share::default());
+            let mut driver = Driver::new(policy, &[Client::flood(0, 0, 1_000)]);
+            driver.run(200_000_000);
+            assert!(driver.units_of(0, 0) > 150_000, "{name}: {}", driver.units_of(0, 0));
+        }
+    }
+}
