@@ -334,6 +334,14 @@ impl<S: TenantScheduler> Core<S> {
         }
     }
 
+    /// Tells a port's network that its endpoint is here.
+    pub(super) fn announce(&mut self, port: PortId) {
+        let mut replies = std::mem::take(&mut self.net.replies);
+        self.net.vpc.announce(clock::now(), port, &mut replies);
+        self.send_replies(replies, None);
+        self.net.send_captured();
+    }
+
     /// Sends what the software tier wants sent because of a frame `from` a port, or of itself.
     fn send_replies(&mut self, mut replies: Vec<Reply>, from: Option<PortId>) {
         for reply in replies.drain(..) {
