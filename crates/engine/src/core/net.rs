@@ -186,6 +186,11 @@ impl<S: TenantScheduler> Core<S> {
             port.counters.frames_in.add(went);
             port.counters.bytes_in.add(bytes);
         }
+        if let Some(queue) = self.queues[number as usize].as_deref() {
+            let refused = refused.iter().filter(|(index, _)| usize::from(*index) < done).count();
+            queue.spec.counters.count_frames(went, bytes);
+            queue.spec.counters.dropped.add(refused as u64);
+        }
         self.net.settle_functions(&packets[..count], passed);
         self.net.depart(&packets[..passed], &verdicts, source);
         self.net.packets = packets;
@@ -232,6 +237,7 @@ impl<S: TenantScheduler> Core<S> {
             }
         };
         if frames > 0 {
+            queue.spec.counters.count_frames(frames as u64, bytes);
             if !queue.touched {
                 queue.touched = true;
                 self.touched.push(key.number);
@@ -403,6 +409,7 @@ impl<S: TenantScheduler> Core<S> {
         let len = packet.len() as u64;
         match deliver(queue, packet, source) {
             Ok(()) => {
+                queue.spec.counters.count_frames(1, len);
                 if !queue.touched {
                     queue.touched = true;
                     self.touched.push(key.number);
@@ -419,6 +426,9 @@ impl<S: TenantScheduler> Core<S> {
                 if may_hold && port.patience.hold(Nanos(clock::now())) {
                     port.counters.held.add(1);
                     return Err(NoRoom(to));
+                }
+                if let Some(queue) = here(&mut self.queues, key) {
+                    queue.spec.counters.dropped.add(1);
                 }
                 self.drop_out(to, packet, DropReason::NoBuffer);
                 Ok(())
