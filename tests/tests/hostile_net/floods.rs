@@ -113,27 +113,18 @@ pub fn play(scene: &Scene, pair: &Pair, pace: u64, flood: &Flood) -> Result<Seen
     let (before, core) = (scene.counts()?, scene.core_time()?);
     let (on, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let (sent, left) = (AtomicU64::new(0), AtomicUsize::new(0));
-    let (mut quiet, mut flooded) = (Vec::new(), Vec::new());
-    std::thread::scope(|scope| {
+    let (quiet, flooded) = std::thread::scope(|scope| {
         let flooder = scope
             .spawn(|| pour(&mut nic, &(flood.frames)(), &Valve { on: &on, over: &over, sent: &sent, left: &left }));
-        let measured = (0..PERIODS).try_for_each(|_| {
-            on.store(false, Relaxed);
+        let measured = in_turn(pair, &on, || {
             wait_until("what is left of the flood to be worked off", SOON, || {
                 Ok((left.load(Relaxed) == 0).then_some(()))
-            })?;
-            std::thread::sleep(PERIOD / 10);
-            quiet.push(pair.rate(PERIOD)?);
-            on.store(true, Relaxed);
-            std::thread::sleep(PERIOD / 10);
-            flooded.push(pair.rate(PERIOD)?);
-            Ok(())
+            })
         });
         over.store(true, Relaxed);
         flooder.join().map_err(|_| Failure::new("the flooder panicked"))??;
         measured
     })?;
-    let (quiet, flooded) = (median(&mut quiet), median(&mut flooded));
     let (sent, counts) = (sent.load(Relaxed), scene.counts()?);
     if sent < if flood.is_kicks() { LEAST_KICKS } else { LEAST_FRAMES } {
         return Err(Failure::new(format!("{}: {sent} are no flood", flood.name)));
@@ -163,8 +154,7 @@ fn play_storm(scene: &Scene, pair: &Pair, pace: u64, storm: &Storm) -> Result<Se
     pair.set_pace(pace);
     let core = scene.core_time()?;
     let (on, over, sent) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
-    let (mut quiet, mut flooded) = (Vec::new(), Vec::new());
-    std::thread::scope(|scope| {
+    let (quiet, flooded) = std::thread::scope(|scope| {
         let breaker = scope.spawn(|| {
             rustix::process::nice(NICE).context("nice")?;
             while !over.load(Relaxed) {
@@ -180,20 +170,12 @@ fn play_storm(scene: &Scene, pair: &Pair, pace: u64, storm: &Storm) -> Result<Se
             }
             Ok::<_, Failure>(())
         });
-        let measured = (0..PERIODS).try_for_each(|_| {
-            on.store(false, Relaxed);
-            std::thread::sleep(PERIOD / 2);
-            quiet.push(pair.rate(PERIOD)?);
-            on.store(true, Relaxed);
-            std::thread::sleep(PERIOD / 10);
-            flooded.push(pair.rate(PERIOD)?);
-            Ok(())
-        });
+        let measured = in_turn(pair, &on, || Ok(()));
         over.store(true, Relaxed);
         breaker.join().map_err(|_| Failure::new("the breaker panicked"))??;
         measured
     })?;
-    let (quiet, flooded, sent) = (median(&mut quiet), median(&mut flooded), sent.load(Relaxed));
+    let sent = sent.load(Relaxed);
     if sent < LEAST_BREAKS {
         return Err(Failure::new(format!("{}: {sent} times are no storm", storm.name)));
     }
@@ -228,6 +210,21 @@ fn storms() -> Vec<Storm> {
             words: "device-readable",
         },
     ]
+}
+
+/// What the pair gets, frames a second, while `on` is off and while it is on, in turn. Off begins when all is `settled`.
+fn in_turn(pair: &Pair, on: &AtomicBool, settled: impl Fn() -> Result<(), Failure>) -> Result<(f64, f64), Failure> {
+    let (mut quiet, mut flooded) = (Vec::new(), Vec::new());
+    for _ in 0..PERIODS {
+        on.store(false, Relaxed);
+        settled()?;
+        std::thread::sleep(PERIOD / 10);
+        quiet.push(pair.rate(PERIOD)?);
+        on.store(true, Relaxed);
+        std::thread::sleep(PERIOD / 10);
+        flooded.push(pair.rate(PERIOD)?);
+    }
+    Ok((median(&mut quiet), median(&mut flooded)))
 }
 
 /// What opens and closes a flood, and what is seen of it.
