@@ -185,7 +185,8 @@ fn play_storm(scene: &Scene, pair: &Pair, pace: u64, storm: &Storm) -> Result<Se
     scene.broken(storm.words)?;
     drop(nic);
     scene.connect(Settings::PLAIN)?.probe().context(storm.name)?;
-    Ok(Seen { ratio: flooded / quiet, quiet, flooded, sent, dropped: None, core: scene.core_time()? - core })
+    let core = scene.core_time()? - core;
+    Ok(Seen { ratio: flooded / quiet, quiet, flooded, sent, kicks: None, dropped: None, core })
 }
 
 fn storms() -> Vec<Storm> {
