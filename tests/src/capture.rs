@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::netns::run;
 use crate::{Context, Failure, Process};
 
 /// A capture has begun, or is written, within this time.
@@ -105,6 +106,13 @@ impl Recording {
             findings.add(line)?;
         }
         Ok(findings)
+    }
+
+    /// A field of the frames that `filter` lets pass, one a line.
+    pub fn field(&self, filter: &str, field: &str) -> Result<Vec<String>, Failure> {
+        let file = self.file.display().to_string();
+        let text = run("tshark", &["-r", &file, "-n", "-Y", filter, "-T", "fields", "-e", field])?;
+        Ok(text.lines().map(str::to_owned).collect())
     }
 
     /// The same with one byte changed, the last one of the longest frame from this MAC address: a judge who finds nothing

@@ -41,9 +41,17 @@ impl Containers {
     /// # Errors
     /// What a program said.
     pub fn replay(&self, frames: &[Vec<u8>], more: &[&str]) -> Result<String, Failure> {
+        self.replay_by("a", frames, more)
+    }
+
+    /// The same by another port.
+    ///
+    /// # Errors
+    /// What a program said.
+    pub fn replay_by(&self, port: &str, frames: &[Vec<u8>], more: &[&str]) -> Result<String, Failure> {
         let file = self.folder.join("frames.pcapng");
         text2pcap(&self.folder, frames, &file)?;
-        self.daemon.command(&[&["trace", "replay", "--port", "a", &file.display().to_string()], more].concat())
+        self.daemon.command(&[&["trace", "replay", "--port", port, &file.display().to_string()], more].concat())
     }
 
     /// A file of the test's.

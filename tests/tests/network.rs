@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use softdpu_tests::{Daemon, Failure, Guest, GuestSpec, Lab, Random, Root};
+use softdpu_tests::{Daemon, Failure, Guest, GuestSpec, Lab, Random, Root, wait_until};
 
 /// A step takes seconds, without KVM and on a busy machine some tens of them.
 const DEADLINE: Duration = Duration::from_secs(180);
@@ -126,6 +126,9 @@ fn transfer(lab: &Lab, packed: bool, queues: u16, cores: &str) -> Result<(), Fai
             assert!(speed.get::<u64>("mbits")? >= 5, "next to nothing was moved: {:?}", speed.fields);
         }
     }
+    if queues > 1 {
+        fewer_pairs_and_more(&daemon, &mut first, &mut second)?;
+    }
     for name in ["acme-vm1", "acme-vm2"] {
         let port = daemon.device(name)?["port"].clone();
         let copied = |key: &str| port[key].as_u64().ok_or_else(|| Failure::new(format!("no {key}: {port}")));
@@ -136,6 +139,40 @@ fn transfer(lab: &Lab, packed: bool, queues: u16, cores: &str) -> Result<(), Fai
     }
     finish(vec![first, second])?;
     daemon.stop()
+}
+
+/// A driver gives its second queue pair up and takes it again while frames come: none goes to a queue that is not enabled.
+fn fewer_pairs_and_more(daemon: &Daemon, first: &mut Guest, second: &mut Guest) -> Result<(), Failure> {
+    // Receive queues of the first guest: 0 and 2.
+    let frames = || {
+        let device = daemon.device("acme-vm1")?;
+        let of = |queue: usize| device["queues"][queue]["frames"].as_u64();
+        of(0).zip(of(2)).ok_or_else(|| Failure::new(format!("no frames of queues: {device}")))
+    };
+    let start = frames()?;
+    let received = |guest: &mut Guest| {
+        let speed = guest.step("iperf", DEADLINE)?;
+        assert!(speed.get::<u64>("mbits")? >= 5, "next to nothing was moved: {:?}", speed.fields);
+        Ok::<_, Failure>(())
+    };
+    // Sixteen flows, of which the second pair has some while there is one.
+    second.type_line("iperf 10.0.0.2 4 -P 16")?;
+    wait_until("frames to come by both pairs", DEADLINE, || {
+        let now = frames()?;
+        Ok((now.0 > start.0 + 16 && now.1 > start.1 + 16).then_some(()))
+    })?;
+    first.ask("pairs 1", DEADLINE)?;
+    let without = frames()?;
+    received(second)?;
+    let after = frames()?;
+    assert_eq!(after.1, without.1, "frames came to a receive queue that is not enabled");
+    assert!(after.0 > without.0, "nothing came to the other: {without:?}, {after:?}");
+    second.type_line("iperf 10.0.0.2 4 -P 16")?;
+    first.ask("pairs 2", DEADLINE)?;
+    received(second)?;
+    let again = frames()?;
+    assert!(again.1 > after.1 && again.0 > after.0, "the pair is not used again: {after:?}, {again:?}");
+    Ok(())
 }
 
 #[test]

@@ -14,6 +14,9 @@ use softdpu_tests::{Context, Counts, Daemon, Failure, Lab, Testpmd, TestpmdPort,
 
 const WAIT: Duration = Duration::from_secs(30);
 
+/// Queue pairs of drivers that are killed, or whose data plane is.
+const PAIRS: [usize; 2] = [1, 4];
+
 /// How many packets have to pass for a step to be believed.
 const ENOUGH: u64 = 1000;
 
@@ -32,13 +35,18 @@ fn possible(test: &str) -> bool {
 /// Two interfaces with four queue pairs. The first has all addresses that testpmd sends from with `--txonly-multi-flow`: the
 /// destination's, with its third byte varied, plus the number of the thread.
 fn site() -> String {
+    site_with("")
+}
+
+/// The same, with more settings of the first interface.
+fn site_with(more: &str) -> String {
     let last = 10 + Testpmd::LCORE;
     let sources: Vec<_> = (0..=255).map(|flow| format!("\"10.0.{flow}.{last}\"")).collect();
     let mut site = String::from("[node]\ndataplane = { cores = [0] }\n");
     site += "\n[[network]]\nname = \"acme\"\nvni = 5001\ncidr = \"10.0.0.0/16\"\n";
-    for ((name, mac), addresses) in [(A, sources.join(", ")), (B, "\"10.0.0.10\"".to_owned())] {
-        site +=
-            &format!("\n[[device]]\nname = \"{name}\"\nvirtio-net = {{ network = \"acme\", address = [{addresses}], ");
+    for ((name, mac), addresses, more) in [(A, sources.join(", "), more), (B, "\"10.0.0.10\"".to_owned(), "")] {
+        site += &format!("\n[[device]]\nname = \"{name}\"\n");
+        site += &format!("virtio-net = {{ network = \"acme\", address = [{addresses}], {more}");
         site += &format!("mac = \"{mac}\", queues = 4, socket = \"{name}.sock\" }}\n");
     }
     site
@@ -213,96 +221,150 @@ fn packets_lie_over_several_buffers_of_packed_queues() {
 }
 
 /// Drivers that are killed while packets flow disturb nobody, and find their interface again.
-fn reconnects(test: &str, way: Way) {
+fn reconnects(test: &str, options: &'static str) {
     if !possible(test) {
         return;
     }
     Lab::run(test, |lab| {
         let daemon = Daemon::start(lab.path(), &site())?;
-        let mut b = start(lab, B, way, "rxonly")?;
-        let mut a = start(lab, A, way, "txonly")?;
-        b.ask("start")?;
-        a.ask("start")?;
-        receives("packets to arrive", &mut b, &none(way), ENOUGH)?;
-
-        b.kill()?;
-        wait_until("the receiver's end to be noticed", WAIT, || {
-            Ok(device(&daemon, B)?["peer"].is_null().then_some(()))
-        })?;
-        let sent = a.counts()?.sent();
-        wait_until("the sender to go on without a receiver", WAIT, || {
-            Ok((a.counts()?.sent() > sent + ENOUGH).then_some(()))
-        })?;
-        let mut b = start(lab, B, way, "rxonly")?;
-        b.ask("start")?;
-        let before = receives("packets to arrive at the new receiver", &mut b, &none(way), ENOUGH)?;
-
-        a.kill()?;
-        wait_until("the sender's end to be noticed", WAIT, || Ok(device(&daemon, A)?["peer"].is_null().then_some(())))?;
-        let mut a = start(lab, A, way, "txonly")?;
-        let before = wait_until("the killed sender's packets to have arrived", WAIT, || {
-            let now = b.counts()?;
-            Ok((now.received() == b.counts()?.received() && now.received() >= before.received()).then_some(now))
-        })?;
-        a.ask("start")?;
-        receives("packets of the new sender", &mut b, &before, ENOUGH)?;
-        for at in [A, B] {
-            assert_eq!(device(&daemon, at)?["protocol_errors"], 0);
+        for queues in PAIRS {
+            reconnect(lab, &daemon, Way { queues, options, arguments: &[] })?;
         }
-        a.quit()?;
-        b.quit()?;
         daemon.stop()
     });
+}
+
+fn reconnect(lab: &Lab, daemon: &Daemon, way: Way) -> Result<(), Failure> {
+    let mut b = start(lab, B, way, "rxonly")?;
+    let mut a = start(lab, A, way, "txonly")?;
+    b.ask("start")?;
+    a.ask("start")?;
+    receives("packets to arrive", &mut b, &none(way), ENOUGH)?;
+
+    b.kill()?;
+    wait_until("the receiver's end to be noticed", WAIT, || Ok(device(daemon, B)?["peer"].is_null().then_some(())))?;
+    let sent = a.counts()?.sent();
+    wait_until("the sender to go on without a receiver", WAIT, || {
+        Ok((a.counts()?.sent() > sent + ENOUGH).then_some(()))
+    })?;
+    let mut b = start(lab, B, way, "rxonly")?;
+    b.ask("start")?;
+    let before = receives("packets to arrive at the new receiver", &mut b, &none(way), ENOUGH)?;
+
+    a.kill()?;
+    wait_until("the sender's end to be noticed", WAIT, || Ok(device(daemon, A)?["peer"].is_null().then_some(())))?;
+    let mut a = start(lab, A, way, "txonly")?;
+    let before = wait_until("the killed sender's packets to have arrived", WAIT, || {
+        let now = b.counts()?;
+        Ok((now.received() == b.counts()?.received() && now.received() >= before.received()).then_some(now))
+    })?;
+    a.ask("start")?;
+    receives("packets of the new sender", &mut b, &before, ENOUGH)?;
+    for at in [A, B] {
+        assert_eq!(device(daemon, at)?["protocol_errors"], 0);
+    }
+    a.quit()?;
+    b.quit()
 }
 
 #[test]
 fn drivers_of_split_queues_are_killed_and_started_again() {
-    reconnects("testpmd-again-split", Way { queues: 4, options: "", arguments: &[] });
+    reconnects("testpmd-again-split", "");
 }
 
 #[test]
 fn drivers_of_packed_queues_are_killed_and_started_again() {
-    reconnects("testpmd-again-packed", Way { queues: 4, options: "packed_vq=1", arguments: &[] });
+    reconnects("testpmd-again-packed", "packed_vq=1");
 }
 
 /// Packets go on after the data plane was killed under them, over the connections that the supervisor keeps: testpmd's port
 /// is a client that does not connect again.
-fn kills(test: &str, way: Way) {
+fn kills(test: &str, options: &'static str) {
+    if !possible(test) {
+        return;
+    }
+    for queues in PAIRS {
+        Lab::run(test, |lab| kill(test, lab, Way { queues, options, arguments: &[] }));
+    }
+}
+
+fn kill(test: &str, lab: &Lab, way: Way) -> Result<(), Failure> {
     const KILLS: u64 = 5;
+    let mut daemon = Daemon::start(lab.path(), &site())?;
+    let mut b = start(lab, B, way, "rxonly")?;
+    let mut a = start(lab, A, way, "txonly")?;
+    let peers =
+        |daemon: &Daemon| Ok::<_, Failure>((device(daemon, A)?["peer"].clone(), device(daemon, B)?["peer"].clone()));
+    let connected = peers(&daemon)?;
+    b.ask("start")?;
+    a.ask("start")?;
+    let mut before = receives("packets to arrive", &mut b, &none(way), ENOUGH)?;
+    for kill in 1..=KILLS {
+        let time = daemon.kill_data_plane()?;
+        eprintln!("{test}: kill {kill}: data plane back after {:.0} ms", time.as_secs_f64() * 1e3);
+        before = receives(&format!("packets after kill {kill}"), &mut b, &before, ENOUGH)?;
+        // It began to take packets before anybody sent some.
+        let port = device(&daemon, B)?["port"].clone();
+        assert!(port["dropped_out"]["port-down"].is_null(), "after kill {kill}: {port}");
+    }
+    // The other queues of both, too: the sender's receive queues and the receiver's transmit queues.
+    a.ask("stop")?;
+    b.ask("stop")?;
+    for testpmd in [&mut a, &mut b] {
+        testpmd.ask("set fwd 5tswap")?;
+    }
+    let before = a.counts()?;
+    b.ask("start")?;
+    a.ask("start tx_first 1")?;
+    receives("packets to come back after the kills", &mut a, &before, ENOUGH)?;
+    assert_eq!(daemon.data_plane().context("the data plane")?.1, KILLS);
+    assert_eq!(peers(&daemon)?, connected, "the connections are others");
+    a.quit()?;
+    b.quit()?;
+    daemon.stop()
+}
+
+#[test]
+fn packets_over_split_queues_go_on_after_kills_of_the_data_plane() {
+    kills("testpmd-kill-split", "");
+}
+
+#[test]
+fn packets_over_packed_queues_go_on_after_kills_of_the_data_plane() {
+    kills("testpmd-kill-packed", "packed_vq=1");
+}
+
+/// What a guest sends is limited: over some seconds no more than the rate and the burst give has come in and arrived, and not much
+/// less. Any machine sends many times that.
+fn limited(test: &str, rate: &str, way: Way, packets: std::ops::RangeInclusive<u64>) {
+    const TIME: Duration = Duration::from_secs(3);
     if !possible(test) {
         return;
     }
     Lab::run(test, |lab| {
-        let mut daemon = Daemon::start(lab.path(), &site())?;
+        let daemon = Daemon::start(lab.path(), &site_with(&format!("rate = {{ {rate} }}, ")))?;
         let mut b = start(lab, B, way, "rxonly")?;
         let mut a = start(lab, A, way, "txonly")?;
-        let peers = |daemon: &Daemon| {
-            Ok::<_, Failure>((device(daemon, A)?["peer"].clone(), device(daemon, B)?["peer"].clone()))
-        };
-        let connected = peers(&daemon)?;
         b.ask("start")?;
         a.ask("start")?;
-        let mut before = receives("packets to arrive", &mut b, &none(way), ENOUGH)?;
-        for kill in 1..=KILLS {
-            let time = daemon.kill_data_plane()?;
-            eprintln!("{test}: kill {kill}: data plane back after {:.0} ms", time.as_secs_f64() * 1e3);
-            before = receives(&format!("packets after kill {kill}"), &mut b, &before, ENOUGH)?;
-            // It began to take packets before anybody sent some.
-            let port = device(&daemon, B)?["port"].clone();
-            assert!(port["dropped_out"]["port-down"].is_null(), "after kill {kill}: {port}");
+        // Behind the burst, which lets a machine that is away for a moment catch up.
+        let before = receives("the burst to arrive", &mut b, &none(way), 600)?.received();
+        let frames = |at| Ok::<_, Failure>(device(&daemon, at)?["port"]["frames_in"].as_u64().unwrap_or_default());
+        let (came, start) = (frames(A)?, std::time::Instant::now());
+        std::thread::sleep(TIME);
+        let (came, arrived) = (frames(A)? - came, b.counts()?.received() - before);
+        // Of the sleep, and of what it takes to ask.
+        let per_second = |count: u64| count as f64 / start.elapsed().as_secs_f64();
+        eprintln!("{test}: {:.0} frames/s came in, {:.0} arrived", per_second(came), per_second(arrived));
+        let range = *packets.start() as f64..=*packets.end() as f64;
+        assert!(range.contains(&per_second(came)), "{came} frames in {:?}", start.elapsed());
+        assert!(range.contains(&per_second(arrived)), "{arrived} packets in {:?}", start.elapsed());
+        let device = device(&daemon, A)?;
+        assert!(device["port"]["dropped_in"].as_object().is_some_and(serde_json::Map::is_empty), "{device}");
+        if way.queues > 1 {
+            let sent = |index: usize| device["queues"][2 * index + 1]["frames"].as_u64().unwrap_or_default();
+            assert!((0..way.queues).all(|pair| sent(pair) > 0), "a queue sent nothing: {device}");
         }
-        // The other queues of both, too: the sender's receive queues and the receiver's transmit queues.
-        a.ask("stop")?;
-        b.ask("stop")?;
-        for testpmd in [&mut a, &mut b] {
-            testpmd.ask("set fwd 5tswap")?;
-        }
-        let before = a.counts()?;
-        b.ask("start")?;
-        a.ask("start tx_first 1")?;
-        receives("packets to come back after the kills", &mut a, &before, ENOUGH)?;
-        assert_eq!(daemon.data_plane().context("the data plane")?.1, KILLS);
-        assert_eq!(peers(&daemon)?, connected, "the connections are others");
         a.quit()?;
         b.quit()?;
         daemon.stop()
@@ -310,11 +372,20 @@ fn kills(test: &str, way: Way) {
 }
 
 #[test]
-fn packets_over_split_queues_go_on_after_kills_of_the_data_plane() {
-    kills("testpmd-kill-split", Way { queues: 4, options: "", arguments: &[] });
+fn a_guest_sends_as_many_packets_as_its_rate_says() {
+    let way = Way { queues: 1, options: "", arguments: &[] };
+    limited("testpmd-packets", "packets = 1000, packets-burst = 500", way, 600..=1300);
 }
 
 #[test]
-fn packets_over_packed_queues_go_on_after_kills_of_the_data_plane() {
-    kills("testpmd-kill-packed", Way { queues: 4, options: "packed_vq=1", arguments: &[] });
+fn two_queue_pairs_of_a_guest_have_one_rate_together() {
+    let way = Way { queues: 2, options: "", arguments: &[] };
+    limited("testpmd-shared", "packets = 1000, packets-burst = 500", way, 600..=1300);
+}
+
+#[test]
+fn a_guest_sends_as_many_bytes_as_its_rate_says() {
+    // Frames of 1,000 bytes, of which 8 Mbit/s are 1,000 a second.
+    let way = Way { queues: 1, options: "", arguments: &["--txpkts=1000"] };
+    limited("testpmd-bandwidth", "bandwidth = \"8 Mbit/s\", bandwidth-burst = \"512 KiB\"", way, 600..=1300);
 }

@@ -37,6 +37,10 @@ tap  = { network = "acme", address = "10.0.0.2", mac = "02:5d:00:00:00:02", inte
 [[device]]
 name = "b"
 tap  = { network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", interface = "sdb" }
+
+[[device]]
+name = "guest"
+virtio-net = { network = "acme", address = "10.0.0.4", mac = "02:5d:00:00:00:04", socket = "guest.sock" }
 "#;
     let containers = Containers::start(lab, test, site, ["10.0.0.2/16", "10.0.0.3/16"])?;
     wait_until("a to reach b", WAIT, || Ok(ping(&containers, 1).ok()))?;
@@ -109,6 +113,7 @@ fn datagram(source_mac: u8, source: [u8; 4], destination: [u8; 4], data: &[u8]) 
 
 const A: [u8; 4] = [10, 0, 0, 2];
 const B: [u8; 4] = [10, 0, 0, 3];
+const GUEST: [u8; 4] = [10, 0, 0, 4];
 
 #[test]
 fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
@@ -144,6 +149,14 @@ fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
             ["b out    50  02:5d:00:00:00:02 > 02:5d:00:00:00:03, 10.0.0.2.12345 > 10.0.0.3.9: UDP, data 8"],
             "{lines:#?}"
         );
+        // By a guest's interface, whether its driver is there or not; as the guest's own, so that a forgery goes no further.
+        let trace = follow(&containers.folder, &["--port", "b", "--direction", "out", "--filter", "udp port 9"])?;
+        let guests = [datagram(4, GUEST, B, b"a guest's"), datagram(4, A, B, b"a forgery")];
+        assert_eq!(containers.replay_by("guest", &guests, &[])?, "2 frames came in by guest\n");
+        let lines = interrupt(trace)?;
+        assert_eq!(frames(&lines), ["b out    51  10.0.0.4.12345 > 10.0.0.3.9: UDP, data 9"], "{lines:#?}");
+        let port = containers.daemon.port("guest")?;
+        assert_eq!((port.count("frames_in"), port.dropped_in("spoofed-address")), (2, 1), "{port}");
         containers.daemon.stop()
     });
 }

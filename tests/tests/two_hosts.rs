@@ -133,9 +133,9 @@ fn tenants(lab: &Lab, (a, b): (&Host, &Host), (first, second): (&mut Guest, &mut
     server.stop().map(|_| ())
 }
 
-/// The first host's data plane is killed in the middle of transfers from its guest, each one TCP connection.
-fn survive(daemon: &mut Daemon, second: &mut Guest) -> Result<(), Failure> {
-    const KILLS: u64 = 3;
+/// The data planes of both hosts are killed in turn in the middle of transfers from the first guest, each one TCP connection.
+fn survive(daemons: [&mut Daemon; 2], second: &mut Guest) -> Result<(), Failure> {
+    const KILLS: u64 = 4;
     let mut random = Random::from_environment();
     eprintln!("SOFTDPU_SEED={}", random.seed);
     let fetch = "fetch 10.0.0.2 cgi-bin/stream?4";
@@ -152,7 +152,8 @@ fn survive(daemon: &mut Daemon, second: &mut Guest) -> Result<(), Failure> {
             if fetched(second) > before {
                 break;
             }
-            let time = daemon.kill_data_plane()?;
+            // The sender's, the receiver's.
+            let time = daemons[during as usize % 2].kill_data_plane()?;
             kills += 1;
             eprintln!("kill {kills}: data plane back after {:.0} ms", time.as_secs_f64() * 1e3);
             second.check()?;
@@ -171,7 +172,7 @@ fn guests_on_two_hosts_are_one_tenants() {
     }
     Lab::run("two-hosts", |lab| {
         let (a, b) = wire.hosts("two")?;
-        let ((mut at_a, mut first), (at_b, mut second)) = (start(lab, &a, &wire)?, start(lab, &b, &wire)?);
+        let ((mut at_a, mut first), (mut at_b, mut second)) = (start(lab, &a, &wire)?, start(lab, &b, &wire)?);
         for (guest, address) in [(&mut first, "10.0.0.2/16"), (&mut second, "10.0.0.3/16")] {
             guest.step("ready", DEADLINE)?;
             let lease = guest.ask("dhcp", DEADLINE)?;
@@ -189,7 +190,7 @@ fn guests_on_two_hosts_are_one_tenants() {
             assert!(speed.get::<u64>("mbits")? >= 5, "next to nothing was moved: {:?}", speed.fields);
         }
         tenants(lab, (&a, &b), (&mut first, &mut second))?;
-        survive(&mut at_a, &mut second)?;
+        survive([&mut at_a, &mut at_b], &mut second)?;
         for mut guest in [first, second] {
             guest.type_line("stop")?;
             guest.finish(DEADLINE)?;

@@ -59,6 +59,20 @@ pub struct QueueCounters {
     pub in_flight: Counter,
     /// Core time that its grants took, nanoseconds.
     pub core_ns: Counter,
+    /// Of an interface's queue: frames that went through it, to or from the driver; one that stands for several counts once.
+    pub frames: Counter,
+    /// Their bytes.
+    pub frame_bytes: Counter,
+    /// Frames that found no buffer in a receive queue; chains of a transmit queue that are no frames.
+    pub dropped: Counter,
+}
+
+impl QueueCounters {
+    #[inline]
+    pub(crate) fn count_frames(&self, frames: u64, bytes: u64) {
+        self.frames.add(frames);
+        self.frame_bytes.add(bytes);
+    }
 }
 
 /// What a core did.

@@ -112,6 +112,8 @@ pub(crate) enum ToCore {
     },
     /// Frames as though they had come in by a port.
     Inject(Injection),
+    /// Tell a port's network that its endpoint is here.
+    Announce(PortId),
     /// What would become of a frame.
     Explain(Question),
     Shutdown,

@@ -181,6 +181,15 @@ impl Engine {
         Ok(Injector::new(port, name.into(), self.cores[core.0].mailbox.clone())?)
     }
 
+    /// Tells the network of a port that its endpoint is here, at most once a second: with an RARP announcement to its other ports and
+    /// to all other hosts of it, for switches and tunnel end points that learn where an address is.
+    pub fn announce(&self, port: PortId) {
+        // Always the same core: it counts.
+        if let Some(core) = self.cores.first() {
+            core.mailbox.send(ToCore::Announce(port));
+        }
+    }
+
     /// Removes a port. Its queues are stopped before.
     pub fn remove_port(&mut self, id: PortId) {
         for core in &self.cores {

@@ -28,6 +28,8 @@ pub struct Vpc {
     limit: Limit,
     /// By port number.
     buckets: Vec<Bucket>,
+    /// By port number: announcements.
+    announced: Vec<Bucket>,
     /// By port number.
     schedules: Vec<Schedule>,
     /// When they are looked at again, nanoseconds.
@@ -51,6 +53,9 @@ pub struct Vpc {
 
 /// How often it is asked which ports are to be told of their router, nanoseconds.
 const LOOK: u64 = 1_000_000_000;
+
+/// What a guest says of where it is goes to a whole network: once a second.
+const ANNOUNCEMENTS: Limit = Limit::new(1, 1);
 
 /// Flows that a core can keep unless it is told otherwise. They take memory as they come, 130 bytes each.
 pub const FLOWS: usize = 1 << 16;
@@ -118,6 +123,7 @@ impl Vpc {
         Vpc {
             limit: Limit::new(services.rate, services.burst),
             buckets: vec![Bucket::default(); tables.ports()],
+            announced: vec![Bucket::default(); tables.ports()],
             schedules: vec![Schedule::default(); tables.ports()],
             look: 0,
             tables,
@@ -139,6 +145,7 @@ impl Vpc {
         let services = tables.services();
         self.limit = Limit::new(services.rate, services.burst);
         self.buckets.resize(tables.ports(), Bucket::default());
+        self.announced.resize(tables.ports(), Bucket::default());
         self.schedules.resize(tables.ports(), Schedule::default());
         self.tables = tables;
         self.flows.tables_changed();
@@ -385,9 +392,13 @@ impl Vpc {
                 Stop::Drop(reason) => Verdict::Drop(reason),
                 // No service: a router's work, which its sender waits for.
                 Stop::Ask(Ask::Fragment(_)) => Verdict::Software,
-                Stop::Ask(_) => {
-                    let bucket = self.buckets.get_mut(packet.port.0 as usize);
-                    let served = bucket.is_some_and(|bucket| bucket.take(now, self.limit));
+                Stop::Ask(ask) => {
+                    let (buckets, limit) = match ask {
+                        Ask::Announce => (&mut self.announced, ANNOUNCEMENTS),
+                        _ => (&mut self.buckets, self.limit),
+                    };
+                    let bucket = buckets.get_mut(packet.port.0 as usize);
+                    let served = bucket.is_some_and(|bucket| bucket.take(now, limit));
                     if !served {
                         witness.see(at, |names| [narrate::limited(packet, names)]);
                     }
@@ -505,6 +516,17 @@ impl Vpc {
             } else if schedule.is_due(now, number as u64) {
                 out.extend(software::advertisement(&self.tables, port));
             }
+        }
+    }
+
+    /// Appends to `out` what tells everybody in its network who learns it that the endpoint at `port` is here, where that was not
+    /// told in the second before `now`, nanoseconds on the clock of [`forward`](Self::forward).
+    pub fn announce(&mut self, now: u64, port: PortId, out: &mut Vec<Reply>) {
+        if self.announced.get_mut(port.0 as usize).is_some_and(|bucket| bucket.take(now, ANNOUNCEMENTS)) {
+            let before = out.len();
+            software::announce(&self.tables, port, self.id.wrapping_add(1), out);
+            self.id = self.id.wrapping_add((out.len() - before) as u16);
+            self.stats.replies += (out.len() - before) as u64;
         }
     }
 

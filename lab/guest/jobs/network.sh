@@ -10,6 +10,7 @@
 #   silence ADDRESS [-I SOURCE]  three echo requests, none answered
 #   arping ADDRESS         who answers ARP for the address
 #   features               what driver and kernel made of the device
+#   pairs COUNT            the driver uses so many queue pairs of its interface
 #   serve                  a web server with /file, /name and /cgi-bin/stream?N (the file N times in a row), and iperf3's
 #   mirror                 sends back whatever comes over a connection to port 7
 #   iperf ADDRESS SECONDS [OPTION...]      TCP throughput to the server; `-R`: from it
@@ -90,6 +91,8 @@ features() {
     detail "packed=$(feature 34) mergeable=$(feature 15) queues=$(ls -d $SYSFS/queues/rx-* | wc -l) mtu=$(cat $SYSFS/mtu) mac=$(cat $SYSFS/address)"
 }
 
+pairs() { ethtool -L $INTERFACE combined "$1" && [ "$(ethtool -l $INTERFACE | awk '/^Combined/ { now = $2 } END { print now }')" = "$1" ]; }
+
 serve() {
     mkdir -p $WEB/cgi-bin && echo "$NAME" >$WEB/name && busybox dd if=/dev/urandom of=$WEB/file bs=1M count="$MIB" || return
     {
@@ -108,7 +111,9 @@ iperf() {
     server=$1 seconds=$2
     shift 2
     iperf3 -c "$server" -t "$seconds" -f m --connect-timeout 5000 "$@" >/tmp/iperf 2>&1 || { cat /tmp/iperf; return 1; }
-    detail "mbits=$(awk '$NF == "receiver" { print int($(NF - 2)) }' /tmp/iperf) retransmits=$(awk '$NF == "sender" { print $(NF - 1) }' /tmp/iperf)"
+    # Of several connections the last line is the sum.
+    detail "mbits=$(awk '$NF == "receiver" { mbits = int($(NF - 2)) } END { print mbits }' /tmp/iperf)" \
+        "retransmits=$(awk '$NF == "sender" { sent = $(NF - 1) } END { print sent }' /tmp/iperf)"
 }
 
 account() {

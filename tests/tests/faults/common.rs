@@ -35,6 +35,10 @@ pub fn possible(test: &str, programs: &[&str]) -> bool {
     true
 }
 
+pub fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// The head of a site file.
 pub fn node(cores: &[u32]) -> String {
     format!("[node]\ndataplane = {{ cores = {cores:?} }}\n")

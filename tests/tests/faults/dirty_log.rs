@@ -5,11 +5,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
-use softdpu_bench::front_end::{FrontEnd, Options};
+use softdpu_bench::Format;
+use softdpu_bench::front_end::{Control, FrontEnd, Options};
+use softdpu_bench::net::port::{self, Port, Ring};
+use softdpu_bench::net::{Frames, Station};
 use softdpu_device::block::abi::request;
 use softdpu_memory::GuestAddress;
 use softdpu_ring::driver::Piece;
-use softdpu_tests::{Context, Daemon, Failure, Lab};
+use softdpu_tests::{Context, Daemon, Failure, Lab, skip};
 use softdpu_transport::vhost_user::{F_LOG_ALL, LogDescription, Message, ProtocolFeatures, VringAddress};
 
 use crate::common::*;
@@ -31,9 +34,9 @@ impl Log {
         Ok(Log { file, bytes })
     }
 
-    fn announce(&self, front_end: &mut FrontEnd) -> Result<(), Failure> {
+    fn announce(&self, control: &mut Control) -> Result<(), Failure> {
         let message = Message::SetLogBase(LogDescription { size: self.bytes, offset: 0 });
-        front_end.control().call(&message, &[self.file.as_fd()]).context("SET_LOG_BASE").map(|_| ())
+        control.call(&message, &[self.file.as_fd()]).context("SET_LOG_BASE").map(|_| ())
     }
 
     /// The pages that were written, and forgets them.
@@ -118,7 +121,7 @@ fn a_migration_log_has_the_pages_that_were_written_and_no_others() {
 
         // As QEMU does it while the guest runs: log, feature, rings.
         let log = Log::new(pages.div_ceil(8).next_multiple_of(8))?;
-        log.announce(&mut front_end)?;
+        log.announce(front_end.control())?;
         with_features(&mut front_end, features | F_LOG_ALL)?;
         log_ring(&mut front_end, VRING_F_LOG)?;
         log.take()?;
@@ -155,7 +158,7 @@ fn a_log_that_does_not_cover_the_guests_memory_is_refused() {
         let options = Options { protocol: ProtocolFeatures::LOG_SHMFD, ..Options::default() };
         let mut front_end = connect(&daemon, "data", &options)?;
         let features = front_end.negotiated().features;
-        let asked = Log::new(8)?.announce(&mut front_end).and_then(|()| {
+        let asked = Log::new(8)?.announce(front_end.control()).and_then(|()| {
             let message = Message::SetFeatures(features | F_LOG_ALL);
             front_end.control().call(&message, &[]).context("SET_FEATURES").map(|_| ())
         });
@@ -165,6 +168,171 @@ fn a_log_that_does_not_cover_the_guests_memory_is_refused() {
         let mut front_end = connect(&daemon, "data", &Options::default())?;
         write(&mut front_end, 0, &[1; 512])?;
         drop(front_end);
+        daemon.stop()
+    });
+}
+
+/// A network of two interfaces.
+fn interfaces() -> String {
+    let mut site = "\n[[network]]\nname = \"acme\"\nvni = 5001\ncidr = \"10.0.0.0/24\"\n".to_owned();
+    for (name, Station { mac, address }) in [("a", A), ("b", B)] {
+        let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+        site +=
+            &format!("\n[[device]]\nname = \"{name}\"\nvirtio-net = {{ network = \"acme\", address = \"{address}\", ");
+        site += &format!("mac = \"{mac}\", packed = true, socket = \"{name}.sock\" }}\n");
+    }
+    site
+}
+
+const A: Station = Station { mac: [2, 0x5d, 0, 0, 0, 0xa], address: std::net::Ipv4Addr::new(10, 0, 0, 10) };
+const B: Station = Station { mac: [2, 0x5d, 0, 0, 0, 0xb], address: std::net::Ipv4Addr::new(10, 0, 0, 11) };
+
+/// Waits for the next chain that a ring's device gives back.
+fn given_back(ring: &mut Ring) -> Result<(), Failure> {
+    let start = Instant::now();
+    while ring.driver.take().is_none() {
+        if start.elapsed() > WAIT {
+            return Err(Failure::new(format!("waited {WAIT:?} in vain for a chain")));
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    Ok(())
+}
+
+/// Sends a frame, and waits until it has arrived.
+fn send(a: &mut Port, b: &mut Port, frames: Frames) -> Result<(), Failure> {
+    let bytes = frames.build(0, 1, A, B);
+    let at = a.memory.allocate(PAGE, PAGE).context("a frame")?;
+    let window = a.memory.window(at, bytes.len()).context("a frame")?;
+    window.buffer().write_at(0, &bytes).context("writing a frame")?;
+    let added = a.transmit.driver.add(&[Piece::readable(at, bytes.len() as u32)]);
+    added.ok_or_else(|| Failure::new("no room for a frame"))?;
+    a.transmit.publish();
+    given_back(&mut b.receive)?;
+    given_back(&mut a.transmit)
+}
+
+/// An interface under a log.
+struct Logged {
+    port: Port,
+    log: Log,
+    format: Format,
+}
+
+impl Logged {
+    fn new(lab: &Lab, name: &str, format: Format) -> Result<Logged, Failure> {
+        let options = port::Options {
+            queue_size: 16,
+            format,
+            required: Vec::new(),
+            memory: 32 * PAGE,
+            timeout: WAIT,
+            status: false,
+        };
+        let port = Port::connect(&lab.path().join(format!("{name}.sock")), &options)
+            .context(format_args!("connecting {name}"))?;
+        let region = port.memory.region();
+        let pages = (region.guest_address + region.size).div_ceil(PAGE);
+        Ok(Logged { port, log: Log::new(pages.div_ceil(8).next_multiple_of(8))?, format })
+    }
+
+    /// Begins to log, queue `index` and all that is received.
+    fn begin(&mut self, index: u32) -> Result<(), Failure> {
+        let ring = if index == 0 { &self.port.receive } else { &self.port.transmit };
+        let addresses = ring.addresses();
+        let log = self.guest(self.written(index));
+        let features = self.port.negotiated().features | F_LOG_ALL;
+        let control = self.port.control().ok_or_else(|| Failure::new("the interface has no connection"))?;
+        self.log.announce(control)?;
+        control.call(&Message::SetFeatures(features), &[]).context("SET_FEATURES")?;
+        let message = Message::SetVringAddr(VringAddress {
+            index,
+            flags: VRING_F_LOG,
+            descriptor: addresses.descriptors.0,
+            used: addresses.device.0,
+            available: addresses.driver.0,
+            log,
+        });
+        control.call(&message, &[]).context("SET_VRING_ADDR")?;
+        self.log.take().map(drop)
+    }
+
+    /// The part of a ring into which its device writes what it has used, as the front end sees it.
+    fn written(&self, index: u32) -> u64 {
+        let ring = if index == 0 { &self.port.receive } else { &self.port.transmit };
+        match self.format {
+            Format::Split => ring.addresses().device.0,
+            Format::Packed => ring.addresses().descriptors.0,
+        }
+    }
+
+    fn guest(&self, user: u64) -> u64 {
+        let region = self.port.memory.region();
+        user - region.user_address + region.guest_address
+    }
+
+    /// Pages into which a device may write of a ring: entries, and the area where it asks for notifications.
+    fn ring_pages(&self, index: u32) -> [u64; 2] {
+        let ring = if index == 0 { &self.port.receive } else { &self.port.transmit };
+        [self.written(index), ring.addresses().device.0].map(|at| self.guest(at) / PAGE)
+    }
+}
+
+/// The pages of a log are those that had to be written, and none beside those that may.
+fn check(what: &str, found: &BTreeSet<u64>, written: &[u64], may: &[u64]) {
+    let missing: Vec<_> = written.iter().filter(|page| !found.contains(page)).collect();
+    assert!(missing.is_empty(), "{what}: pages {missing:?} were written and are not marked: {found:?}");
+    let other: Vec<_> = found.iter().filter(|page| !written.contains(page) && !may.contains(page)).collect();
+    assert!(other.is_empty(), "{what}: pages {other:?} are marked and were not written: {found:?}");
+}
+
+#[test]
+fn a_migration_log_has_the_pages_into_which_frames_were_written() {
+    const TEST: &str = "dirty log of interfaces";
+    if !possible(TEST, &[]) {
+        return;
+    }
+    let cores: &[u32] = if cpus() < 2 { &[0] } else { &[0, 1] };
+    if cores.len() < 2 {
+        skip("a log of frames from another core", "this machine has one CPU");
+    }
+    Lab::run("dirty-log-net", |lab| {
+        let daemon = Daemon::start(lab.path(), &(node(cores) + &interfaces()))?;
+        for (format, sender) in
+            [Format::Split, Format::Packed].into_iter().flat_map(|f| cores.iter().map(move |c| (f, c)))
+        {
+            let what = format!("{format:?}, the sender on core {sender}, the receiver on core 0");
+            let (mut a, mut b) = (Logged::new(lab, "a", format)?, Logged::new(lab, "b", format)?);
+            daemon.command(&["queue", "move", "a", "1", &sender.to_string()])?;
+            daemon.command(&["queue", "move", "b", "0", "0"])?;
+            // Of 2,048 bytes each, over the end of a page: a frame of 1,514 bytes behind its header lies on two pages, one of 60
+            // bytes on one.
+            let buffers = b.port.memory.allocate(12 * PAGE, PAGE).context("receive buffers")?;
+            let buffer = |number: u64| GuestAddress(buffers.0 + (2 * number + 1) * PAGE - 1000);
+            for number in 0..4 {
+                let added = b.port.receive.driver.add(&[Piece::writable(buffer(number), 2048)]);
+                added.ok_or_else(|| Failure::new("no room for a buffer"))?;
+            }
+            b.port.receive.publish();
+            // Before anything is logged: the queues work.
+            send(&mut a.port, &mut b.port, Frames::Smallest)?;
+            b.begin(0)?;
+            a.begin(1)?;
+            let page = |number| buffer(number).0 / PAGE;
+            for (frames, pages) in [(Frames::Mtu, vec![page(1), page(1) + 1]), (Frames::Smallest, vec![page(2)])] {
+                send(&mut a.port, &mut b.port, frames)?;
+                let ring = b.ring_pages(0);
+                check(
+                    &format!("{what}, a frame of {frames}"),
+                    &b.log.take()?,
+                    &[&pages[..], &ring[..1]].concat(),
+                    &ring,
+                );
+                // The sender's memory is written to nowhere but in its ring.
+                let ring = a.ring_pages(1);
+                check(&format!("{what}, the sender"), &a.log.take()?, &ring[..1], &ring);
+            }
+        }
         daemon.stop()
     });
 }

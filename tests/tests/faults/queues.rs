@@ -10,10 +10,6 @@ use crate::load::Load;
 const QUEUES: u16 = 4;
 const MOVES: u64 = 1000;
 
-fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
 /// Queues a core serves, as `status` counts them.
 fn count(status: &Value, cpu: u64) -> Option<u64> {
     let core = status["cores"].as_array()?.iter().find(|core| core["cpu"] == cpu)?;

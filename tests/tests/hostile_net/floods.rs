@@ -54,6 +54,17 @@ pub struct Flood {
     less: u64,
 }
 
+/// A driver that breaks its interface, goes and comes again, as fast as it can.
+struct Storm {
+    name: &'static str,
+    act: fn(&mut Nic) -> Result<(), Failure>,
+    /// What `status` says of the queue then.
+    words: &'static str,
+}
+
+/// Times that a storm has to have broken the interface to be one.
+const LEAST_BREAKS: u64 = 20;
+
 pub struct Seen {
     pub ratio: f64,
     quiet: f64,
@@ -102,27 +113,18 @@ pub fn play(scene: &Scene, pair: &Pair, pace: u64, flood: &Flood) -> Result<Seen
     let (before, core) = (scene.counts()?, scene.core_time()?);
     let (on, over) = (AtomicBool::new(false), AtomicBool::new(false));
     let (sent, left) = (AtomicU64::new(0), AtomicUsize::new(0));
-    let (mut quiet, mut flooded) = (Vec::new(), Vec::new());
-    std::thread::scope(|scope| {
+    let (quiet, flooded) = std::thread::scope(|scope| {
         let flooder = scope
             .spawn(|| pour(&mut nic, &(flood.frames)(), &Valve { on: &on, over: &over, sent: &sent, left: &left }));
-        let measured = (0..PERIODS).try_for_each(|_| {
-            on.store(false, Relaxed);
+        let measured = in_turn(pair, &on, || {
             wait_until("what is left of the flood to be worked off", SOON, || {
                 Ok((left.load(Relaxed) == 0).then_some(()))
-            })?;
-            std::thread::sleep(PERIOD / 10);
-            quiet.push(pair.rate(PERIOD)?);
-            on.store(true, Relaxed);
-            std::thread::sleep(PERIOD / 10);
-            flooded.push(pair.rate(PERIOD)?);
-            Ok(())
+            })
         });
         over.store(true, Relaxed);
         flooder.join().map_err(|_| Failure::new("the flooder panicked"))??;
         measured
     })?;
-    let (quiet, flooded) = (median(&mut quiet), median(&mut flooded));
     let (sent, counts) = (sent.load(Relaxed), scene.counts()?);
     if sent < if flood.is_kicks() { LEAST_KICKS } else { LEAST_FRAMES } {
         return Err(Failure::new(format!("{}: {sent} are no flood", flood.name)));
@@ -141,6 +143,89 @@ impl Flood {
     fn is_kicks(&self) -> bool {
         (self.frames)().is_empty()
     }
+}
+
+/// Plays the storms and measures each.
+pub fn play_storms(scene: &Scene, pair: &Pair, pace: u64) -> Result<Vec<(&'static str, Seen)>, Failure> {
+    storms().into_iter().map(|storm| Ok((storm.name, play_storm(scene, pair, pace, &storm)?))).collect()
+}
+
+fn play_storm(scene: &Scene, pair: &Pair, pace: u64, storm: &Storm) -> Result<Seen, Failure> {
+    pair.set_pace(pace);
+    let core = scene.core_time()?;
+    let (on, over, sent) = (AtomicBool::new(false), AtomicBool::new(false), AtomicU64::new(0));
+    let (quiet, flooded) = std::thread::scope(|scope| {
+        let breaker = scope.spawn(|| {
+            rustix::process::nice(NICE).context("nice")?;
+            while !over.load(Relaxed) {
+                if !on.load(Relaxed) {
+                    std::thread::sleep(Duration::from_millis(1));
+                    continue;
+                }
+                let mut nic = scene.connect(Settings { receives: false, ..Settings::PLAIN })?;
+                (storm.act)(&mut nic)?;
+                let told = || Ok([Side::Receive, Side::Transmit].iter().any(|side| nic.ring(*side).error_signalled()));
+                wait_until("a queue to break", SOON, || Ok(told()?.then_some(())))?;
+                sent.fetch_add(1, Relaxed);
+            }
+            Ok::<_, Failure>(())
+        });
+        let measured = in_turn(pair, &on, || Ok(()));
+        over.store(true, Relaxed);
+        breaker.join().map_err(|_| Failure::new("the breaker panicked"))??;
+        measured
+    })?;
+    let sent = sent.load(Relaxed);
+    if sent < LEAST_BREAKS {
+        return Err(Failure::new(format!("{}: {sent} times are no storm", storm.name)));
+    }
+    // For the reason that was meant.
+    let mut nic = scene.connect(Settings { receives: false, ..Settings::PLAIN })?;
+    (storm.act)(&mut nic)?;
+    scene.broken(storm.words)?;
+    drop(nic);
+    scene.connect(Settings::PLAIN)?.probe().context(storm.name)?;
+    let core = scene.core_time()? - core;
+    Ok(Seen { ratio: flooded / quiet, quiet, flooded, sent, kicks: None, dropped: None, core })
+}
+
+fn storms() -> Vec<Storm> {
+    vec![
+        Storm {
+            name: "a transmit queue broken, again and again",
+            act: |nic| {
+                let at = nic.place(&[0; 100])?;
+                nic.offer_chain(&[Piece::writable(at, 100)])
+            },
+            words: "device-writable",
+        },
+        Storm {
+            name: "a readable receive buffer, again and again",
+            act: |nic| {
+                let at = nic.place(&[0; 100])?;
+                let added = nic.port.receive.driver.add(&[Piece::readable(at, 100)]);
+                added.ok_or_else(|| Failure::new("no room for a buffer"))?;
+                nic.port.receive.publish();
+                nic.ask()
+            },
+            words: "device-readable",
+        },
+    ]
+}
+
+/// What the pair gets, frames a second, while `on` is off and while it is on, in turn. Off begins when all is `settled`.
+fn in_turn(pair: &Pair, on: &AtomicBool, settled: impl Fn() -> Result<(), Failure>) -> Result<(f64, f64), Failure> {
+    let (mut quiet, mut flooded) = (Vec::new(), Vec::new());
+    for _ in 0..PERIODS {
+        on.store(false, Relaxed);
+        settled()?;
+        std::thread::sleep(PERIOD / 10);
+        quiet.push(pair.rate(PERIOD)?);
+        on.store(true, Relaxed);
+        std::thread::sleep(PERIOD / 10);
+        flooded.push(pair.rate(PERIOD)?);
+    }
+    Ok((median(&mut quiet), median(&mut flooded)))
 }
 
 /// What opens and closes a flood, and what is seen of it.
@@ -206,6 +291,7 @@ pub fn floods() -> Vec<Flood> {
     vec![
         flood("kicks without frames", None, Vec::new),
         flood("chains too short for a header", Some("truncated"), || vec![vec![0; 5]]),
+        flood("frames of no bytes", Some("truncated"), || plain(vec![Vec::new()])),
         flood("bad offload", Some("bad-offload"), || {
             let frame = udp_to(B, &[0; 64]);
             vec![[&[F_NEEDS_CSUM, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0][..], &frame].concat()]

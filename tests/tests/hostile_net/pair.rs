@@ -1,4 +1,4 @@
-//! Two well-behaved guests: numbered frames from one to the other, at a pace, and a look at each that arrives.
+//! Two well-behaved guests: numbered frames from one to the other, at a pace, and a look at each byte that arrives.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -63,7 +63,8 @@ impl Pair {
         let frames = Frames::Smallest;
         let mut a = connect("a", Sender::bytes(frames, SIZE))?;
         let mut b = connect("b", Receiver::bytes(frames, SIZE) + 64)?;
-        let receiver = Receiver::new(&mut b, SIZE, frames).context("the receiver")?;
+        let mut receiver = Receiver::new(&mut b, SIZE, frames).context("the receiver")?;
+        receiver.look_at_all(A, B);
         let sender = Sender::new(&mut a, SIZE, frames, 16, A, B).context("the sender")?;
         let shared = Arc::new(Shared { pace: AtomicU64::new(pace.unwrap_or(0)), ..Shared::default() });
         let theirs = Arc::clone(&shared);
@@ -111,7 +112,11 @@ impl Pair {
             let same =
                 a.count("frames_in") == sent && b.count("frames_out") == received && sent == received + b.drops();
             let bytes = a.count("bytes_in") == sent * LEN && b.count("bytes_out") == received * LEN;
-            Ok((same && bytes && a.drops() == 0).then(|| format!("the pair received {received} of {sent} frames")))
+            // Queue by queue the same: the sender's transmit queue, the receiver's receive queue.
+            let by_queue = scene.queue("a-nic", 1)? == [sent, sent * LEN, 0]
+                && scene.queue("b-nic", 0)? == [received, received * LEN, b.drops()];
+            Ok((same && bytes && by_queue && a.drops() == 0)
+                .then(|| format!("the pair received {received} of {sent} frames")))
         };
         let seen = wait_until("status to show what the pair sent and received", SOON, all).map_err(|error| {
             let ports = scene.pair().map(|[a, b]| format!("{a}, {b}")).unwrap_or_default();

@@ -199,6 +199,13 @@ impl Scene {
         Ok([self.daemon.port("a-nic")?, self.daemon.port("b-nic")?])
     }
 
+    /// Frames, bytes and drops of a device's queue.
+    pub fn queue(&self, device: &str, index: usize) -> Result<[u64; 3], Failure> {
+        let queue = self.daemon.device(device)?["queues"][index].clone();
+        let count = |key: &str| queue[key].as_u64().ok_or_else(|| Failure::new(format!("no {key}: {queue}")));
+        Ok([count("frames")?, count("frame_bytes")?, count("dropped_frames")?])
+    }
+
     fn broken_reason(&self) -> Result<Option<String>, Failure> {
         let device = self.daemon.device("hostile-nic")?;
         let queues = device["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -206,7 +213,7 @@ impl Scene {
         Ok(reasons.chain(device["broken_reason"].as_str()).next().map(str::to_owned))
     }
 
-    fn broken(&self, words: &str) -> Result<String, Failure> {
+    pub fn broken(&self, words: &str) -> Result<String, Failure> {
         let mut last = None;
         wait_until("status to show the broken queue", SOON, || {
             last = self.broken_reason()?;

@@ -141,6 +141,13 @@ impl Frames {
         (header::SIZE + self.headers() + size_of_val(&MARK)).next_multiple_of(8)
     }
 
+    /// Whether frames of one length and the same stations differ at offset `at` of a slot: in source port and sequence number.
+    pub(super) fn varies(self, at: usize) -> bool {
+        let port = header::SIZE + ETHERNET + IPV4;
+        let sequence = self.sequence_at();
+        (port..port + 2).contains(&at) || (sequence..sequence + size_of::<u64>()).contains(&at)
+    }
+
     /// The frame number `index` of a sender, its virtio-net header before it, with the sequence number 0.
     pub fn build(self, index: usize, flows: u16, from: Station, to: Station) -> Vec<u8> {
         let len = self.lengths()[index % self.lengths().len()];

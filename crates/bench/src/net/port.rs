@@ -155,14 +155,15 @@ impl Port {
         if options.format == Format::Packed {
             required.push((feature::RING_PACKED, "VIRTIO_F_RING_PACKED"));
         }
-        let mq = ProtocolFeatures::MQ;
+        // Logging begins when a log is there.
+        let protocol = ProtocolFeatures::MQ.with(ProtocolFeatures::LOG_SHMFD);
         let negotiated = negotiate(
             &mut control,
             &Terms {
                 required: &required,
                 wanted: feature::RING_EVENT_IDX | feature::MRG_RXBUF,
                 protocol: ProtocolFeatures::NONE,
-                wanted_protocol: if options.status { mq.with(ProtocolFeatures::STATUS) } else { mq },
+                wanted_protocol: if options.status { protocol.with(ProtocolFeatures::STATUS) } else { protocol },
             },
         )?;
         control.call(&Message::SetFeatures(negotiated.features), &[])?;

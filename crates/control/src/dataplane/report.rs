@@ -308,6 +308,9 @@ fn queue_status(
         interrupts_sent: counters.interrupts.get(),
         interrupts_suppressed: counters.suppressed.get(),
         inflight: counters.in_flight.get() as u32,
+        frames: counters.frames.get(),
+        frame_bytes: counters.frame_bytes.get(),
+        dropped_frames: counters.dropped.get(),
         broken_reason,
     }
 }

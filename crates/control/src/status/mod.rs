@@ -379,6 +379,16 @@ pub struct QueueStatus {
     pub interrupts_suppressed: u64,
     /// Requests that have started and not completed.
     pub inflight: u32,
+    /// Frames that went through it, of an interface: to its driver by a receive queue, from it by a transmit queue. One that stands
+    /// for several counts once.
+    #[serde(default)]
+    pub frames: u64,
+    /// Their bytes.
+    #[serde(default)]
+    pub frame_bytes: u64,
+    /// Frames that found no buffer in a receive queue, and chains of a transmit queue that are no frames.
+    #[serde(default)]
+    pub dropped_frames: u64,
     /// Why it is broken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken_reason: Option<String>,

@@ -201,7 +201,7 @@ fn queues(out: &mut Exposition, status: &NodeStatus) {
             queue.requests.by_type().into_iter().map(move |(kind, count)| (labels(kind), count as f64))
         }),
     );
-    let counters: [Metric<super::QueueStatus>; 8] = [
+    let counters: [Metric<super::QueueStatus>; 11] = [
         ("queue_read_bytes_total", "Bytes read from the volume.", |queue| queue.read_bytes as f64),
         ("queue_written_bytes_total", "Bytes written to the volume.", |queue| queue.written_bytes as f64),
         ("queue_errors_total", "Requests that ended in an error status.", |queue| queue.errors as f64),
@@ -209,6 +209,11 @@ fn queues(out: &mut Exposition, status: &NodeStatus) {
         ("queue_interrupts_total", "Interrupts sent to the driver.", |queue| queue.interrupts_sent as f64),
         ("queue_interrupts_suppressed_total", "Interrupts the driver did not want.", |queue| {
             queue.interrupts_suppressed as f64
+        }),
+        ("queue_frames_total", "Frames that went through an interface's queue.", |queue| queue.frames as f64),
+        ("queue_frame_bytes_total", "Their bytes.", |queue| queue.frame_bytes as f64),
+        ("queue_dropped_frames_total", "Frames without a receive buffer, and chains that are no frames.", |queue| {
+            queue.dropped_frames as f64
         }),
         ("queue_inflight", "Requests that have started and not completed.", |queue| f64::from(queue.inflight)),
         ("queue_broken", "1 if the driver broke the queue.", |queue| {

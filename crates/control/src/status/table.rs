@@ -34,6 +34,7 @@ pub fn table(status: &NodeStatus) -> String {
     section(&mut out, cores(status));
     section(&mut out, activity(&status.devices));
     section(&mut out, queues(&status.devices));
+    section(&mut out, interface_queues(&status.devices));
     section(&mut out, volume_table(&status.volumes));
     section(&mut out, network_table(&status.networks));
     section(&mut out, network::ports(status));
@@ -136,35 +137,53 @@ fn activity(devices: &[DeviceStatus]) -> String {
     layout(&header, rows.collect())
 }
 
+/// Queues of disks.
 fn queues(devices: &[DeviceStatus]) -> String {
-    let rows = devices.iter().flat_map(|device| {
-        device.queues.iter().map(|queue| {
-            vec![
-                format!("{}.{}", device.name, queue.index),
-                queue.core.map_or_else(|| "-".to_owned(), |core| core.to_string()),
-                // One that never ran has no ring.
-                if queue.size == 0 { "-".to_owned() } else { format!("{} {}", queue.format, queue.size) },
-                if queue.broken_reason.is_some() {
-                    "broken"
-                } else if queue.running {
-                    "running"
-                } else {
-                    "stopped"
-                }
-                .to_owned(),
-                short(queue.requests.reads),
-                short(queue.requests.writes),
-                size(queue.read_bytes),
-                size(queue.written_bytes),
-                short(queue.kicks),
-                short(queue.interrupts_sent),
-                short(queue.interrupts_suppressed),
-            ]
-        })
-    });
-    let header =
-        ["QUEUE", "CORE>", "RING", "STATE", "READS>", "WRITES>", "READ>", "WRITTEN>", "KICKS>", "IRQS>", "NO IRQ>"];
-    layout(&header, rows.collect())
+    let counts = |queue: &QueueStatus| {
+        let QueueStatus { requests, read_bytes, written_bytes, .. } = queue;
+        [short(requests.reads), short(requests.writes), size(*read_bytes), size(*written_bytes)]
+    };
+    let disks = devices.iter().filter(|device| !is_interface(device));
+    queue_table(disks, ["READS>", "WRITES>", "READ>", "WRITTEN>"], counts)
+}
+
+/// Queues of interfaces: even ones take frames to the driver, odd ones bring its own.
+fn interface_queues(devices: &[DeviceStatus]) -> String {
+    let counts = |queue: &QueueStatus| {
+        let way = if queue.index.is_multiple_of(2) { "receive" } else { "transmit" };
+        [way.to_owned(), short(queue.frames), size(queue.frame_bytes), short(queue.dropped_frames)]
+    };
+    queue_table(devices.iter().filter(|device| is_interface(device)), ["WAY", "FRAMES>", "BYTES>", "DROPPED>"], counts)
+}
+
+fn is_interface(device: &DeviceStatus) -> bool {
+    device.port.is_some() && device.volume.is_none()
+}
+
+fn queue_table<'a>(
+    devices: impl Iterator<Item = &'a DeviceStatus>,
+    columns: [&str; 4],
+    counts: impl Fn(&QueueStatus) -> [String; 4],
+) -> String {
+    let row = |device: &DeviceStatus, queue: &QueueStatus| {
+        let state = match (&queue.broken_reason, queue.running) {
+            (Some(_), _) => "broken",
+            (None, true) => "running",
+            (None, false) => "stopped",
+        };
+        let begin = [
+            format!("{}.{}", device.name, queue.index),
+            queue.core.map_or_else(|| "-".to_owned(), |core| core.to_string()),
+            // One that never ran has no ring.
+            if queue.size == 0 { "-".to_owned() } else { format!("{} {}", queue.format, queue.size) },
+            state.to_owned(),
+        ];
+        let end = [queue.kicks, queue.interrupts_sent, queue.interrupts_suppressed].map(short);
+        begin.into_iter().chain(counts(queue)).chain(end).collect()
+    };
+    let rows = devices.flat_map(|device| device.queues.iter().map(|queue| row(device, queue)).collect::<Vec<_>>());
+    let [a, b, c, d] = columns;
+    layout(&["QUEUE", "CORE>", "RING", "STATE", a, b, c, d, "KICKS>", "IRQS>", "NO IRQ>"], rows.collect())
 }
 
 /// The volumes, a line each.

@@ -166,6 +166,30 @@ fn sample() -> NodeStatus {
 }
 
 #[test]
+fn an_interfaces_queues_show_their_frames() {
+    let mut status = sample();
+    let device = &mut status.devices[0];
+    device.volume = None;
+    let queue = |index| QueueStatus {
+        index,
+        frames: 4200 + u64::from(index),
+        frame_bytes: 3 << 20,
+        dropped_frames: 17,
+        ..QueueStatus::default()
+    };
+    device.queues = vec![queue(0), queue(1)];
+    let text = table(&status);
+    for (name, way) in [("acme-vm1-disk.0", "receive"), ("acme-vm1-disk.1", "transmit")] {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}: {text}"));
+        let shown: Vec<&str> = line.split_whitespace().skip(4).take(6).collect();
+        assert_eq!(shown, [way, "4.2", "k", "3", "MiB", "17"], "{line}");
+    }
+    let metrics = prometheus(&status);
+    let sample = "softdpu_queue_frames_total{device=\"acme-vm1-disk\",queue=\"1\"} 4201\n";
+    assert!(metrics.contains(sample), "{metrics}");
+}
+
+#[test]
 fn a_queue_that_never_ran_has_no_ring() {
     let mut status = sample();
     status.devices[0].queues =

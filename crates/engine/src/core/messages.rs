@@ -126,6 +126,7 @@ impl<S: TenantScheduler> Core<S> {
             }
             ToCore::Functions { plan, port, chain } => self.net.attach_functions(self.index, &plan, port, chain),
             ToCore::Inject(injection) => self.inject(injection),
+            ToCore::Announce(port) => self.announce(port),
             ToCore::Shutdown => self.stopping = true,
         }
     }
@@ -390,6 +391,7 @@ fn message_key(message: &ToCore) -> Option<QueueKey> {
         | ToCore::Capture(_)
         | ToCore::Functions { .. }
         | ToCore::Inject(_)
+        | ToCore::Announce(_)
         | ToCore::Explain(_)
         | ToCore::Shutdown => None,
     }

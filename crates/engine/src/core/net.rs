@@ -186,6 +186,11 @@ impl<S: TenantScheduler> Core<S> {
             port.counters.frames_in.add(went);
             port.counters.bytes_in.add(bytes);
         }
+        if let Some(queue) = self.queues[number as usize].as_deref() {
+            let refused = refused.iter().filter(|(index, _)| usize::from(*index) < done).count();
+            queue.spec.counters.count_frames(went, bytes);
+            queue.spec.counters.dropped.add(refused as u64);
+        }
         self.net.settle_functions(&packets[..count], passed);
         self.net.depart(&packets[..passed], &verdicts, source);
         self.net.packets = packets;
@@ -232,6 +237,7 @@ impl<S: TenantScheduler> Core<S> {
             }
         };
         if run.frames > 0 {
+            queue.spec.counters.count_frames(run.frames as u64, run.bytes);
             if !queue.touched {
                 queue.touched = true;
                 self.touched.push(key.number);
@@ -335,6 +341,14 @@ impl<S: TenantScheduler> Core<S> {
         }
     }
 
+    /// Tells a port's network that its endpoint is here.
+    pub(super) fn announce(&mut self, port: PortId) {
+        let mut replies = std::mem::take(&mut self.net.replies);
+        self.net.vpc.announce(clock::now(), port, &mut replies);
+        self.send_replies(replies, None);
+        self.net.send_captured();
+    }
+
     /// Sends what the software tier wants sent because of a frame `from` a port, or of itself.
     fn send_replies(&mut self, mut replies: Vec<Reply>, from: Option<PortId>) {
         for reply in replies.drain(..) {
@@ -396,6 +410,7 @@ impl<S: TenantScheduler> Core<S> {
         let bytes = packet.len() as u64;
         match deliver(queue, packet, source) {
             Ok(()) => {
+                queue.spec.counters.count_frames(1, bytes);
                 if !queue.touched {
                     queue.touched = true;
                     self.touched.push(key.number);
@@ -412,6 +427,9 @@ impl<S: TenantScheduler> Core<S> {
                 if may_hold && port.patience.hold(Nanos(clock::now())) {
                     port.counters.held.add(1);
                     return Err(NoRoom(to));
+                }
+                if let Some(queue) = here(&mut self.queues, key) {
+                    queue.spec.counters.dropped.add(1);
                 }
                 self.drop_out(to, packet, DropReason::NoBuffer);
                 Ok(())

@@ -9,6 +9,7 @@ pub mod icmp;
 pub mod nd;
 mod probe;
 pub mod ra;
+pub mod rarp;
 #[cfg(test)]
 mod testing;
 

@@ -19,14 +19,15 @@ pub(super) fn answer(ask: Ask, context: &ServiceContext<'_>, parsed: &Parsed, fr
         Ask::HopLimit => icmp::time_exceeded(context, parsed, frame),
         Ask::PathMtu(mtu) => icmp::too_big(context, parsed, frame, mtu),
         // There is nobody to be told.
-        Ask::Fragment(_) => Ok(None),
+        Ask::Fragment(_) | Ask::Announce => Ok(None),
     }
 }
 
 /// Why the frame is dropped, whatever its sender is told; None: it was for the service.
 pub(super) fn reason(ask: Ask) -> Option<DropReason> {
     match ask {
-        Ask::Arp | Ask::Neighbor | Ask::Router | Ask::Dhcp4 | Ask::Dhcp6 | Ask::Echo | Ask::NoPort => None,
+        Ask::Arp | Ask::Announce | Ask::Neighbor | Ask::Router => None,
+        Ask::Dhcp4 | Ask::Dhcp6 | Ask::Echo | Ask::NoPort => None,
         Ask::NoRoute => Some(DropReason::NoRoute),
         Ask::HopLimit => Some(DropReason::HopLimit),
         Ask::PathMtu(_) | Ask::Fragment(_) => Some(DropReason::PathMtu),

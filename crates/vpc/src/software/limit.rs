@@ -20,10 +20,11 @@ pub(crate) struct Limit {
 
 impl Limit {
     /// `rate` tokens a second, at most `burst` at once; both at least 1.
-    pub fn new(rate: u32, burst: u32) -> Limit {
-        let interval = 1_000_000_000 / u64::from(rate.max(1));
+    pub const fn new(rate: u32, burst: u32) -> Limit {
+        let (rate, burst) = (if rate > 1 { rate } else { 1 }, if burst > 1 { burst } else { 1 });
+        let interval = 1_000_000_000 / rate as u64;
         // At most 10^9 ns times 2^32: far from 2^64.
-        Limit { interval, burst: interval * u64::from(burst.max(1)) }
+        Limit { interval, burst: interval * burst as u64 }
     }
 }
 

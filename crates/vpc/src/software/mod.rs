@@ -3,6 +3,7 @@
 //! A guest's question is answered by a service. The sender of a packet that cannot go on is told by an ICMP error: by the port
 //! it came from, or back through the tunnel. A packet that is too long goes on in fragments where its sender allows it.
 
+mod announce;
 mod dispatch;
 pub(crate) mod limit;
 mod pieces;
@@ -11,16 +12,22 @@ pub(crate) mod schedule;
 
 use std::net::IpAddr;
 
+pub(crate) use announce::announce;
+
 use crate::packet::{Mac, Packet, Parsed, parse};
 use crate::service::{ServiceContext, ra};
 use crate::switch::{Ask, Frame, Metadata, Stop, after, before, complete_udp6, encapsulate};
-use crate::tables::{Attachment, Endpoint, Tables};
+use crate::tables::{Attachment, Endpoint, Tables, Tunnel};
 use crate::verdict::{DropReason, PortId, Reply, Verdict};
 
 /// Deals with a whole frame, whose head is in `packet`. `id` identifies the outer IPv4 packet of a reply.
 pub(crate) fn serve(tables: &Tables, packet: &Packet, frame: &[u8], id: u16, out: &mut Vec<Reply>) -> Verdict {
     match stopped(tables, packet) {
         Stopped::Port(Stop::Drop(reason)) => Verdict::Drop(reason),
+        Stopped::Port(Stop::Ask(Ask::Announce)) => {
+            announce(tables, packet.port, id, out);
+            Verdict::Consumed
+        }
         Stopped::Port(Stop::Ask(ask)) => by_port(tables, packet, frame, ask, out),
         Stopped::TooLong(parsed, metadata, mtu) => {
             pieces::send(tables, packet, (&parsed, &metadata), frame, mtu, id, out)
@@ -86,18 +93,24 @@ fn through_tunnel(
     };
     let answer = ask_service(tables, sender, ask, &parsed.parsed, inner);
     let reply = |inner: Vec<u8>| {
-        let tunnel = tables.tunnel(number).filter(|tunnel| tunnel.resolved)?;
         let vni = tables.network(metadata.network)?.vni;
-        let overhead = tunnel.headers().len();
-        let mut frame = vec![0; overhead];
-        encapsulate(&mut frame, tunnel, vni, metadata.hash, inner.len(), 0, id);
-        frame.extend_from_slice(&inner);
-        if tunnel.host.is_ipv6() {
-            complete_udp6(&mut frame);
-        }
-        Some(Reply { port: tunnel.port, frame })
+        in_tunnel(tables.tunnel(number)?, vni, metadata.hash, &inner, id)
     };
     answer.deliver(reply, out)
+}
+
+/// A whole frame as it goes through a tunnel; None where the way there is not known yet.
+fn in_tunnel(tunnel: &Tunnel, vni: u32, hash: u32, inner: &[u8], id: u16) -> Option<Reply> {
+    if !tunnel.resolved {
+        return None;
+    }
+    let mut frame = vec![0; tunnel.headers().len()];
+    encapsulate(&mut frame, tunnel, vni, hash, inner.len(), 0, id);
+    frame.extend_from_slice(inner);
+    if tunnel.host.is_ipv6() {
+        complete_udp6(&mut frame);
+    }
+    Some(Reply { port: tunnel.port, frame })
 }
 
 /// What a service said, and why the frame it was asked about is dropped, if it is.

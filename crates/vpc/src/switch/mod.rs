@@ -34,6 +34,8 @@ impl From<DropReason> for Stop {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
     Arp,
+    /// A guest says where it is, without being asked.
+    Announce,
     Neighbor,
     Router,
     Dhcp4,

@@ -28,14 +28,19 @@ const LISTENER: [u8; 3] = [131, 132, 143];
 const ECHO: u8 = 8;
 const ECHO6: u8 = 128;
 
-/// A guest's ARP message: requests are answered, and nobody asked for anything else.
+/// A guest's ARP message: requests are answered, a guest that asks for itself announces where it is (RFC 5227 §2.3), and nobody
+/// asked for anything else.
 pub(super) fn arp(endpoint: &Endpoint, arp: &Arp) -> Stop {
     let sender = IpAddr::V4(arp.sender);
     let probe = arp.sender.is_unspecified();
     if endpoint.spoof_check && (arp.sender_mac != endpoint.mac || !(probe || endpoint.addresses.contains(&sender))) {
         return DropReason::SpoofedNeighbor.into();
     }
-    if arp.operation == ARP_REQUEST { Stop::Ask(Ask::Arp) } else { DropReason::Service.into() }
+    match arp.operation {
+        ARP_REQUEST if arp.sender == arp.target && endpoint.addresses.contains(&sender) => Stop::Ask(Ask::Announce),
+        ARP_REQUEST => Stop::Ask(Ask::Arp),
+        _ => DropReason::Service.into(),
+    }
 }
 
 /// The source of a guest's IP packet: its owner where it is the guest's own. Stops what is not the guest's, and what is for a

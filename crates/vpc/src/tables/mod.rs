@@ -334,6 +334,21 @@ impl Tables {
         self.members.get(&Key::address(network, host))
     }
 
+    /// The tunnels to all hosts that have anything of `network`.
+    pub(crate) fn tunnels_of(&self, network: u32) -> impl Iterator<Item = &Tunnel> {
+        let numbered = (0..).zip(&self.tunnels);
+        numbered.filter(move |(number, to)| self.member(network, to.host) == Some(*number)).map(|(_, tunnel)| tunnel)
+    }
+
+    /// The ports of this node that have endpoints of `network`.
+    pub(crate) fn ports_of(&self, network: u32) -> impl Iterator<Item = PortId> {
+        let is_in = move |at: &Attachment| match at {
+            Attachment::Endpoint(number) => self.endpoint(*number).is_some_and(|endpoint| endpoint.network == network),
+            Attachment::Underlay | Attachment::Nothing => false,
+        };
+        (0..).zip(&self.ports).filter(move |(_, at)| is_in(at)).map(|(number, _)| PortId(number))
+    }
+
     #[inline]
     pub(crate) fn underlay(&self) -> Option<&UnderlaySpec> {
         self.underlay.as_ref()

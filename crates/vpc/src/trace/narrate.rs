@@ -38,6 +38,7 @@ fn stopped(stop: &Stop) -> (Outcome, String) {
 fn asked(ask: Ask) -> String {
     match ask {
         Ask::Arp => "an ARP request".to_owned(),
+        Ask::Announce => "it says where it is: so is everybody told who learns that".to_owned(),
         Ask::Neighbor => "a neighbour solicitation".to_owned(),
         Ask::Router => "a router solicitation".to_owned(),
         Ask::Dhcp4 => "DHCP".to_owned(),

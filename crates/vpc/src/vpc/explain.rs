@@ -89,6 +89,7 @@ impl Vpc {
             tables: Arc::clone(&self.tables),
             limit: Limit::new(services.rate, services.burst),
             buckets: self.buckets.clone(),
+            announced: self.announced.clone(),
             schedules: Vec::new(),
             look: 0,
             stats: Stats::default(),

@@ -9,7 +9,9 @@ use softdpu_engine::{FromCore, QueueKey, QueueUpdate};
 use softdpu_transport::vhost_user::{Ack, Command, CommandId, QueueChange, QueueIndex, QueueStart, ResetCause};
 
 use super::{Device, Host};
+use crate::config::MacAddress;
 use crate::dataplane::connection::{Awaited, End, Run, Started};
+use crate::dataplane::model::Model;
 use crate::dataplane::rings;
 use crate::link::LinkError;
 
@@ -96,10 +98,25 @@ impl Device {
                 Ok(()) => Ack::Done,
                 Err(error) => Ack::Failed(error),
             },
-            // Where a guest's address is, is configured: nobody has to learn it from its announcement.
-            Command::Status(_) | Command::SendRarp { .. } => Ack::Done,
+            Command::SendRarp { mac } => {
+                self.announce(mac, host);
+                Ack::Done
+            }
+            Command::Status(_) => Ack::Done,
         };
         Some(ack)
+    }
+
+    /// Its guest is here now, after a migration that the guest does not announce itself.
+    fn announce(&self, mac: [u8; 6], host: &Host<'_>) {
+        let Some(Model::Nic(nic)) = &self.model else { return };
+        let own = nic.net.config().mac;
+        if mac == own {
+            host.engine.announce(nic.port);
+        } else {
+            let (mac, own) = (MacAddress(mac), MacAddress(own));
+            tracing::warn!(device = %self.name, %mac, %own, "a guest is announced by another MAC address than its own, to nobody");
+        }
     }
 
     /// Gives every queue the connection's present view; `broken` ones are stopped instead.
