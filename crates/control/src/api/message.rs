@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::{EndpointChange, PacketTrace, PathQuestion, VERSION};
 use crate::config::{
-    self, Bytes, Device, DeviceChange, Network, PolicyChange, TenantChange, Volume, alternatives, nearest,
+    self, Bytes, Device, DeviceChange, MemberChange, Network, PolicyChange, RoutingChange, TenantChange, Volume,
+    alternatives, nearest,
 };
 
 /// What a client asks for.
@@ -64,6 +65,12 @@ pub enum Request {
     /// `network.policy`: other security groups and access control lists in the place of all that a network has. Result: `{}`; no
     /// packet passes by the rules before from then on.
     NetworkPolicy(PolicyChange),
+    /// `network.routing`: other routes, ECMP groups, route tables and peers in the place of all that a network has. Result: `{}`; no
+    /// packet goes by those before from then on.
+    NetworkRouting(RoutingChange),
+    /// `network.member`: set a member of an ECMP group down or up, or give it another weight. Result: `{}`; no packet goes to a
+    /// member that is down from then on.
+    NetworkMember(MemberChange),
     /// `network.load`: other loaded entries in the place of all there are, from a file. Result: [`LoadResult`](super::LoadResult); no
     /// packet passes by the entries before from then on.
     NetworkLoad {
@@ -113,6 +120,8 @@ pub const METHODS: &[&str] = &[
     "network.list",
     "network.endpoints",
     "network.policy",
+    "network.routing",
+    "network.member",
     "network.load",
     "tenant.set",
     "queue.move",
@@ -277,6 +286,8 @@ impl Request {
             Request::NetworkList => "network.list",
             Request::NetworkEndpoints(_) => "network.endpoints",
             Request::NetworkPolicy(_) => "network.policy",
+            Request::NetworkRouting(_) => "network.routing",
+            Request::NetworkMember(_) => "network.member",
             Request::NetworkLoad { .. } => "network.load",
             Request::TenantSet(_) => "tenant.set",
             Request::QueueMove { .. } => "queue.move",
@@ -303,6 +314,8 @@ impl Request {
             Request::NetworkAdd(network) => json!(network),
             Request::NetworkEndpoints(change) => json!(change),
             Request::NetworkPolicy(change) => json!(change),
+            Request::NetworkRouting(change) => json!(change),
+            Request::NetworkMember(change) => json!(change),
             Request::NetworkLoad { path } => json!({ "path": path }),
             Request::TenantSet(change) => json!(change),
             Request::QueueMove { device, queue, core } => json!({ "device": device, "queue": queue, "core": core }),
@@ -379,6 +392,8 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
         "network.list" => empty(Request::NetworkList),
         "network.endpoints" => EndpointChange::decode(typed(method, parameters)?).map(Request::NetworkEndpoints),
         "network.policy" => config::policy_from_json(parameters).map(Request::NetworkPolicy).map_err(site),
+        "network.routing" => config::routing_from_json(parameters).map(Request::NetworkRouting).map_err(site),
+        "network.member" => typed(method, parameters).map(Request::NetworkMember),
         "network.load" => {
             let LoadParameters { path } = typed(method, parameters)?;
             if !path.is_absolute() {

@@ -277,6 +277,8 @@ impl Supervisor {
             Request::NetworkRemove { name } => Change::NetworkRemove { name },
             Request::NetworkEndpoints(change) => Change::NetworkEndpoints(change),
             Request::NetworkPolicy(change) => Change::NetworkPolicy(change),
+            Request::NetworkRouting(change) => Change::NetworkRouting(change),
+            Request::NetworkMember(change) => Change::NetworkMember(change),
             Request::NetworkLoad { path } => {
                 Change::NetworkLoad(Load { path, copy: None, found: LoadResult::default() })
             }

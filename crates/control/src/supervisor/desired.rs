@@ -17,8 +17,8 @@ use thiserror::Error;
 
 use crate::api::{ApiError, EndpointChange, ErrorCode, LoadResult};
 use crate::config::{
-    Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, Network, PolicyChange, Problem, Severity, Site, Tenant,
-    TenantChange, Volume,
+    Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, MemberChange, Network, PolicyChange, Problem, RoutingChange,
+    Severity, Site, Tenant, TenantChange, Volume,
 };
 use crate::link::{Call, Placement};
 use overlay::{FORMAT, Overlay};
@@ -75,6 +75,8 @@ pub(super) enum Change {
     NetworkRemove { name: String },
     NetworkEndpoints(EndpointChange),
     NetworkPolicy(PolicyChange),
+    NetworkRouting(RoutingChange),
+    NetworkMember(MemberChange),
     NetworkLoad(Load),
     TenantSet(TenantChange),
     QueueMove(Placement),
@@ -94,6 +96,8 @@ impl Change {
             Change::NetworkRemove { name } => Call::NetworkRemove { network: name },
             Change::NetworkEndpoints(change) => Call::NetworkEndpoints(change),
             Change::NetworkPolicy(change) => Call::NetworkPolicy(change),
+            Change::NetworkRouting(change) => Call::NetworkRouting(change),
+            Change::NetworkMember(change) => Call::NetworkMember(change),
             Change::NetworkLoad(load) => Call::NetworkLoad { name: load.path.display().to_string() },
             Change::TenantSet(change) => Call::TenantSet(change),
             Change::QueueMove(placement) => Call::QueueMove(placement),
@@ -113,6 +117,8 @@ impl Change {
             Change::NetworkRemove { name } => ("network.remove", name, json!({ "name": name })),
             Change::NetworkEndpoints(change) => ("network.endpoints", &change.network, value(change)),
             Change::NetworkPolicy(change) => ("network.policy", &change.network, value(change)),
+            Change::NetworkRouting(change) => ("network.routing", &change.network, value(change)),
+            Change::NetworkMember(change) => ("network.member", &change.network, value(change)),
             Change::NetworkLoad(load) => (
                 "network.load",
                 load.copy.as_deref().unwrap_or_default(),
@@ -208,6 +214,18 @@ impl Desired {
             Change::NetworkPolicy(change) if self.site.network(&change.network).is_none() => {
                 missing("network", &change.network)
             }
+            Change::NetworkRouting(change) if self.site.network(&change.network).is_none() => {
+                missing("network", &change.network)
+            }
+            Change::NetworkMember(change) => match self.site.network(&change.network) {
+                None => missing("network", &change.network),
+                Some(network) if !network.clone().change_member(change) => {
+                    let MemberChange { ecmp, member, .. } = change;
+                    let message = format!("ECMP group {ecmp:?} of network {:?} has no member {member}", network.name);
+                    Err(ApiError::new(ErrorCode::NotFound, message))
+                }
+                Some(_) => change.check().map_err(|message| ApiError::new(ErrorCode::Refused, message)),
+            },
             Change::TenantSet(change) if self.site.tenant(&change.name).is_none() => missing("tenant", &change.name),
             Change::QueueMove(placement) if self.site.device(&placement.device).is_none() => {
                 missing("device", &placement.device)
@@ -223,6 +241,12 @@ impl Desired {
             Change::NetworkRemove { name } if self.overlay.loaded_of(name).is_some() => {
                 let message = format!("network {name:?} has loaded entries");
                 Err(ApiError::new(ErrorCode::Busy, message).hint("load a file without them first"))
+            }
+            Change::NetworkRemove { name } if self.site.networks.iter().any(|other| other.peers.contains(name)) => {
+                let peers = self.site.networks.iter().filter(|other| other.peers.contains(name));
+                let peers: Vec<&str> = peers.map(|network| network.name.as_str()).collect();
+                let message = format!("network {name:?} is a peer of {}", peers.join(", "));
+                Err(ApiError::new(ErrorCode::Busy, message).hint("take it out of their `peer` first"))
             }
             Change::NetworkRemove { name } => {
                 let users =
@@ -245,6 +269,7 @@ impl Desired {
             Change::NetworkLoad(_) => Ok(()),
             Change::NetworkAdd(_)
             | Change::NetworkPolicy(_)
+            | Change::NetworkRouting(_)
             | Change::TenantSet(_)
             | Change::VolumeCreate(_)
             | Change::VolumeGrow { .. }
@@ -349,6 +374,16 @@ fn apply(site: &mut Site, change: &Change) {
         Change::NetworkPolicy(change) => {
             if let Some(network) = site.networks.iter_mut().find(|known| known.name == change.network) {
                 network.change_policy(change);
+            }
+        }
+        Change::NetworkRouting(change) => {
+            if let Some(network) = site.networks.iter_mut().find(|known| known.name == change.network) {
+                network.change_routing(change);
+            }
+        }
+        Change::NetworkMember(change) => {
+            if let Some(network) = site.networks.iter_mut().find(|known| known.name == change.network) {
+                network.change_member(change);
             }
         }
         Change::TenantSet(change) => {

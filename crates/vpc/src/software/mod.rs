@@ -87,7 +87,8 @@ fn through_tunnel(
     let answer = ask_service(tables, sender, ask, &parsed.parsed, inner);
     let reply = |inner: Vec<u8>| {
         let tunnel = tables.tunnel(number).filter(|tunnel| tunnel.resolved)?;
-        let vni = tables.network(metadata.network)?.vni;
+        // Which is a peer's where the packet came as this network's.
+        let vni = tables.network(sender.network)?.vni;
         let overhead = tunnel.headers().len();
         let mut frame = vec![0; overhead];
         encapsulate(&mut frame, tunnel, vni, metadata.hash, inner.len(), 0, id);

@@ -9,9 +9,11 @@ mod metadata;
 mod offload;
 mod outer;
 mod rewrite;
+mod route;
 mod spoof;
 
 pub(crate) use metadata::{Frame, Metadata};
+pub(crate) use route::{Walk, walk};
 pub(crate) use outer::{complete_udp6, encapsulate};
 
 use crate::verdict::DropReason;

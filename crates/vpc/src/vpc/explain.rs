@@ -99,6 +99,7 @@ impl Vpc {
             turn: 0,
             meters: self.meters.clone(),
             id: self.id,
+            shard: self.shard,
         }
     }
 }
