@@ -170,6 +170,20 @@ fn flows_are_spread_over_gateways_and_go_on_when_one_is_set_down() {
         assert_eq!((packets, state.as_str()), (0, "down"));
         let list = at_a.command(&["network", "list"])?;
         assert!(list.contains("192.0.2.3") && list.contains("down"), "{list}");
+        // One that is gone, and that nobody has set down: its neighbours notice, here sooner than by default.
+        for (parameter, value) in [("base_reachable_time_ms", "1000"), ("delay_first_probe_time", "1")] {
+            a.exec(&["sysctl", "-w", &format!("net.ipv4.neigh.wire.{parameter}={value}")])?;
+        }
+        let becomes = |what: &str| {
+            wait_until(&format!("the second gateway to be {what}"), Duration::from_secs(90), || {
+                Ok((members(&at_a)?[1].1 == what).then_some(()))
+            })
+        };
+        second.ip(&["link", "set", "wire", "down"])?;
+        becomes("unresolved")?;
+        second.ip(&["link", "set", "wire", "up"])?;
+        becomes("up")?;
+
         // All down: a reason of its own.
         at_a.command(&["network", "member", "acme", "gateways", &WIRE.address(SECOND), "--down"])?;
         let answer = explain(&at_a, "10.0.2.2")?;

@@ -55,7 +55,7 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
             print!("{}", if json { json_line(&networks) } else { table() });
             return Ok(());
         }
-        Command::Network(ref command @ NetworkCommand::Load { json, .. }) => {
+        Command::Network(ref command @ (NetworkCommand::Load { json, .. } | NetworkCommand::Unload { json, .. })) => {
             let loaded: LoadResult = connect(connection)?.call(&network::request(command.clone())?).map_err(text)?;
             print!("{}", if json { json_line(&loaded) } else { network::loaded(&loaded) });
             return Ok(());

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use softdpu_control::api::{EndpointChange, LoadResult, Request};
+use softdpu_control::api::{EndpointChange, LoadResult, Request, Unload};
 use softdpu_control::config::{self, MemberChange};
 
 use crate::arguments::DeviceAdd;
@@ -32,9 +32,20 @@ pub enum NetworkCommand {
     Endpoint(EndpointCommand),
     /// Put other loaded entries in the place of all there are: guests on other hosts and routes, millions at once
     Load {
-        /// A line for each: `endpoint,NETWORK,ADDRESS,MAC,HOST` or `route,NETWORK,PREFIX,HOST`; an empty file unloads all
+        /// A line for each: `endpoint,NETWORK,ADDRESS,MAC,HOST` or `route,NETWORK,PREFIX,HOST` (or `ecmp:GROUP`); an empty file unloads all
         file: PathBuf,
         /// Print what was loaded as a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove some loaded entries of a network
+    Unload {
+        /// The network
+        network: String,
+        /// Addresses of guests on other hosts, and prefixes of routes
+        #[arg(required = true)]
+        entry: Vec<String>,
+        /// Print what is left as a JSON object
         #[arg(long)]
         json: bool,
     },
@@ -147,6 +158,17 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
         NetworkCommand::Remove { name } => Ok(Request::NetworkRemove { name }),
         NetworkCommand::List { .. } => Ok(Request::NetworkList),
         NetworkCommand::Load { file, .. } => Ok(Request::NetworkLoad { path: absolute(&file)? }),
+        NetworkCommand::Unload { network, entry, .. } => {
+            let mut unload = Unload { network, addresses: Vec::new(), prefixes: Vec::new() };
+            for text in entry {
+                match (text.parse(), text.parse()) {
+                    (Ok(address), _) => unload.addresses.push(address),
+                    (_, Ok(prefix)) => unload.prefixes.push(prefix),
+                    _ => return Err(format!("{text:?} is neither an address nor a prefix")),
+                }
+            }
+            Ok(Request::NetworkUnload(unload))
+        }
         NetworkCommand::Policy { file } => {
             let name = file.display().to_string();
             let text = std::fs::read_to_string(&file).map_err(|error| format!("{name} cannot be read: {error}"))?;

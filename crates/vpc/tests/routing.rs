@@ -10,8 +10,9 @@ use etherparse::PacketBuilder;
 use softdpu_vpc::policy::Service;
 use softdpu_vpc::spec::{
     EcmpMemberSpec, EcmpSpec, EndpointSpec, MemberVia, NeighborSpec, PeeringSpec, Place, Prefix, RouteSpec,
-    RouteTableSpec, RulePeer, SecurityGroupSpec, SecurityRule, Spec, SubnetSpec, Via,
+    RouteTableSpec, RulePeer, SecurityGroupSpec, SecurityRule, Spec, SubnetSpec, TableCapacity, Via,
 };
+use softdpu_vpc::tables::Loading;
 use softdpu_vpc::{DropReason, Mac, Packet, PortId, Problem, Tables, Verdict, Vpc};
 
 const GREEN_1: PortId = PortId(8);
@@ -193,6 +194,30 @@ fn what_comes_from_any_member_is_taken_and_from_others_not() {
     assert!(matches!(arrive(2), Verdict::Local { port: RED_1, .. }));
     assert!(matches!(arrive(3), Verdict::Local { port: RED_1, .. }));
     assert_eq!(arrive(4), Verdict::Drop(DropReason::UnknownTunnel));
+}
+
+#[test]
+fn loaded_routes_lead_to_groups_and_nowhere_when_those_are_gone() {
+    let mut spec = site(&[1, 1]);
+    spec.routes.remove(1);
+    let networks = spec.networks.clone();
+    let capacity = TableCapacity { endpoints: 10, routes: 10, hosts: 10 };
+    let mut loading = Loading::new(&networks, &[], capacity, 0).with_groups([("red", "far")]);
+    let wrong = loading.route_to_group(1, "blue", prefix("198.51.100.0/24"), "far");
+    assert_eq!(wrong, Err(Problem::NoEcmp("far".into())), "it is another network's");
+    loading.route_to_group(2, "red", prefix("198.51.100.0/24"), "far").expect("a good route");
+    spec.loaded = Some(Arc::new(loading.finish().expect("good entries")));
+    let mut vpc = vpc(&spec);
+    let all = nodes(&mut vpc);
+    assert!(of(&all, 2) > 600 && of(&all, 3) > 600);
+    spec.ecmp[0].members[0].is_up = false;
+    change(&mut vpc, &spec);
+    let stats = vpc.stats().clone();
+    assert_eq!(of(&nodes(&mut vpc), 3), usize::from(FLOWS));
+    assert_eq!(vpc.stats().recomputed - stats.recomputed, of(&all, 2) as u64);
+    spec.ecmp.clear();
+    change(&mut vpc, &spec);
+    assert_eq!(goes(&mut vpc, (RED_1, 1), "10.0.0.2", "198.51.100.7"), Err(DropReason::Unresolved));
 }
 
 /// Where a packet of one of red's guests goes: the node, or the port.

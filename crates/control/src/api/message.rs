@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{EndpointChange, PacketTrace, PathQuestion, VERSION};
+use super::{EndpointChange, PacketTrace, PathQuestion, Unload, VERSION};
 use crate::config::{
     self, Bytes, Device, DeviceChange, MemberChange, Network, PolicyChange, RoutingChange, TenantChange, Volume,
     alternatives, nearest,
@@ -77,6 +77,9 @@ pub enum Request {
         /// The file, by a path that does not depend on a current folder.
         path: PathBuf,
     },
+    /// `network.unload`: some loaded entries of a network go. Result: [`LoadResult`](super::LoadResult) with what is left; no packet
+    /// passes by them from then on.
+    NetworkUnload(Unload),
     /// `tenant.set`: another weight, class, guarantee or limits of a tenant, from then on. Result: `{}`.
     TenantSet(TenantChange),
     /// `queue.move`: let another core serve a queue, while it runs. Result: `{}`.
@@ -123,6 +126,7 @@ pub const METHODS: &[&str] = &[
     "network.routing",
     "network.member",
     "network.load",
+    "network.unload",
     "tenant.set",
     "queue.move",
     "trace.packet",
@@ -289,6 +293,7 @@ impl Request {
             Request::NetworkRouting(_) => "network.routing",
             Request::NetworkMember(_) => "network.member",
             Request::NetworkLoad { .. } => "network.load",
+            Request::NetworkUnload(_) => "network.unload",
             Request::TenantSet(_) => "tenant.set",
             Request::QueueMove { .. } => "queue.move",
             Request::TracePacket(_) => "trace.packet",
@@ -317,6 +322,7 @@ impl Request {
             Request::NetworkRouting(change) => json!(change),
             Request::NetworkMember(change) => json!(change),
             Request::NetworkLoad { path } => json!({ "path": path }),
+            Request::NetworkUnload(unload) => json!(unload),
             Request::TenantSet(change) => json!(change),
             Request::QueueMove { device, queue, core } => json!({ "device": device, "queue": queue, "core": core }),
             Request::TracePacket(trace) => json!(trace),
@@ -402,6 +408,7 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
             }
             Ok(Request::NetworkLoad { path })
         }
+        "network.unload" => typed(method, parameters).map(Request::NetworkUnload),
         "tenant.set" => config::tenant_change_from_json(parameters).map(Request::TenantSet).map_err(site),
         "queue.move" => typed(method, parameters).map(|MoveParameters { device, queue, core }| Request::QueueMove {
             device,

@@ -52,6 +52,11 @@ fn every_request() -> Vec<Request> {
             remove: vec!["10.0.0.8".parse().unwrap()],
         }),
         Request::NetworkLoad { path: "/srv/guests.csv".into() },
+        Request::NetworkUnload(Unload {
+            network: name(),
+            addresses: vec!["10.0.0.9".parse().unwrap()],
+            prefixes: vec!["10.9.0.0/16".parse().unwrap()],
+        }),
         Request::NetworkPolicy(
             policy_from_json(&json!({
                 "network": "n",

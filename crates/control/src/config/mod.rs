@@ -36,7 +36,7 @@ pub use function::{AnalyticsSettings, FirewallRule, FirewallSettings, Function, 
 pub use nbd_uri::{NbdServer, NbdUri, NbdUriError};
 pub use network::{
     Acl, AclAction, AclRule, DEFAULT_MTU, DeviceChange, Direction, EcmpGroup, EcmpMember, Endpoint, GroupRule,
-    LONGEST_LINE, LoadLine, MacAddress, MacError, MemberChange, Network, NetworkPort, PolicyChange, PortRange, Protocol,
+    LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange, Network, NetworkPort, PolicyChange, PortRange, Protocol,
     RateLimit, Route, RouteTable, RoutingChange, SecurityGroup, Subnet,
     TableSizes, Tap, Underlay, UnderlayBackend, VXLAN_PORT, VirtioNet, Vni, load_line,
 };

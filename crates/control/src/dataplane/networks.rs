@@ -211,7 +211,10 @@ impl Networks {
             let endpoints = self.networks.iter().flat_map(|network| &network.endpoints);
             let loaded = self.loaded.iter().flat_map(|loaded| loaded.hosts());
             let routed = self.networks.iter().flat_map(|network| network.route_hosts());
-            underlay.set_hosts(endpoints.map(|endpoint| &endpoint.host).chain(loaded).copied().chain(routed).collect());
+            let plain = endpoints.map(|endpoint| &endpoint.host).chain(loaded).copied().chain(routed);
+            // Of several next hops one that is gone is not to be taken.
+            let members = self.networks.iter().flat_map(|network| network.member_hosts());
+            underlay.set_hosts(plain.map(|host| (host, false)).chain(members.map(|host| (host, true))).collect());
         }
     }
 
@@ -246,6 +249,7 @@ impl Networks {
             own: known.or_else(|| self.end_points.clone()).unwrap_or_default(),
             capacity: self.capacity,
             others: self.networks.iter().map(|network| network.endpoints.len()).sum(),
+            groups: self.networks.iter().flat_map(|network| network.ecmp.iter().map(|group| (network.name.clone(), group.name.clone()))).collect(),
         })
     }
 

@@ -15,7 +15,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::api::{ApiError, EndpointChange, ErrorCode, LoadResult};
+use crate::api::{ApiError, EndpointChange, ErrorCode, LoadResult, Unload};
 use crate::config::{
     Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, MemberChange, Network, PolicyChange, Problem, RoutingChange,
     Severity, Site, Tenant, TenantChange, Volume,
@@ -56,6 +56,8 @@ pub enum StateError {
 pub(super) struct Load {
     /// The file as it was named.
     pub(super) path: PathBuf,
+    /// It is what was loaded before, without these.
+    pub(super) without: Option<Unload>,
     /// Its copy in the state directory, when that is made.
     pub(super) copy: Option<String>,
     /// What is in it, when the data plane has looked.
@@ -119,6 +121,9 @@ impl Change {
             Change::NetworkPolicy(change) => ("network.policy", &change.network, value(change)),
             Change::NetworkRouting(change) => ("network.routing", &change.network, value(change)),
             Change::NetworkMember(change) => ("network.member", &change.network, value(change)),
+            Change::NetworkLoad(Load { without: Some(unload), copy, .. }) => {
+                ("network.unload", copy.as_deref().unwrap_or_default(), value(unload))
+            }
             Change::NetworkLoad(load) => (
                 "network.load",
                 load.copy.as_deref().unwrap_or_default(),
@@ -266,6 +271,12 @@ impl Desired {
                 }
                 None => self.has_room(endpoints).and_then(|()| self.fits(change)),
             },
+            Change::NetworkLoad(Load { without: Some(unload), .. })
+                if self.overlay.loaded_of(&unload.network).is_none() =>
+            {
+                let message = format!("network {:?} has no loaded entries", unload.network);
+                Err(ApiError::new(ErrorCode::NotFound, message))
+            }
             Change::NetworkLoad(_) => Ok(()),
             Change::NetworkAdd(_)
             | Change::NetworkPolicy(_)
@@ -509,6 +520,47 @@ mod tests {
         assert_eq!(again.site().volume("b").unwrap().backend.size(), Some(Bytes(8 << 20)));
     }
 
+    #[test]
+    fn routes_and_states_of_members_survive_the_supervisor() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut desired = Desired::load(networked(folder.path())).unwrap();
+        let routing = |text: &str| Change::NetworkRouting(config::routing_from_text(text, "routes.toml").unwrap());
+        let group = "network = \"a\"\nroute = [{ prefix = \"10.9.0.0/16\", ecmp = \"g\" }]\n\
+                     ecmp = [{ name = \"g\", member = [{ host = \"192.0.2.2\" }, { host = \"192.0.2.3\" }] }]";
+        let set = |down, weight| {
+            let member = "192.0.2.3".parse().unwrap();
+            Change::NetworkMember(MemberChange { network: "a".into(), ecmp: "g".into(), member, down, weight })
+        };
+        assert_eq!(desired.check(&set(Some(true), None)).unwrap_err().code, ErrorCode::NotFound);
+        for change in [routing(group), set(Some(true), None), set(None, Some(7))] {
+            desired.check(&change).unwrap();
+            desired.commit(&change).unwrap();
+            let again = Desired::load(networked(folder.path())).unwrap();
+            assert_eq!(again.site(), desired.site(), "after {change:?}");
+        }
+        let member = |desired: &Desired| desired.site().network("a").unwrap().ecmp[0].members[1].clone();
+        assert_eq!((member(&desired).down, member(&desired).weight), (true, 7));
+        assert_eq!(desired.check(&set(None, Some(1001))).unwrap_err().code, ErrorCode::Refused);
+        assert_eq!(desired.check(&set(None, None)).unwrap_err().code, ErrorCode::Refused);
+        // A file says everything anew.
+        desired.commit(&routing(group)).unwrap();
+        let again = Desired::load(networked(folder.path())).unwrap();
+        assert_eq!((member(&again).down, again.site()), (false, desired.site()));
+        // Who is a next hop stays, and so does a peer.
+        let by = "network = \"a\"\nroute = [{ prefix = \"10.9.0.0/16\", address = \"10.0.0.4\" }]";
+        desired.commit(&routing(by)).unwrap();
+        assert_eq!(desired.check(&Change::DeviceRemove { name: "d".into() }).unwrap_err().code, ErrorCode::Refused);
+        let json = serde_json::json!({"name": "b", "vni": 2, "cidr": "10.1.0.0/16", "peer": "a"});
+        desired.commit(&Change::NetworkAdd(config::network_from_json(&json).unwrap())).unwrap();
+        assert_eq!(desired.check(&Change::NetworkRemove { name: "a".into() }).unwrap_err().code, ErrorCode::Busy);
+        let back = routing("network = \"a\"\npeer = \"b\"");
+        desired.check(&back).unwrap();
+        desired.commit(&back).unwrap();
+        assert_eq!(Desired::load(networked(folder.path())).unwrap().site(), desired.site());
+        assert_eq!(desired.check(&Change::NetworkRemove { name: "b".into() }).unwrap_err().code, ErrorCode::Busy);
+        assert_eq!(desired.check(&routing("network = \"x\"")).unwrap_err().code, ErrorCode::NotFound);
+    }
+
     fn endpoint(address: &str, host: &str) -> config::Endpoint {
         let last = address.rsplit('.').next().unwrap();
         let mac = format!("02:5d:00:00:00:{last:0>2}");
@@ -602,7 +654,7 @@ mod tests {
         assert_eq!(desired.check(&set(Some(&["none"]), None)).unwrap_err().code, ErrorCode::Refused);
         let networks = BTreeMap::from([("a".to_owned(), crate::api::NetworkEntries { endpoints: 3, routes: 0 })]);
         let found = LoadResult { endpoints: 3, networks, ..LoadResult::default() };
-        let load = Load { path: "/f".into(), copy: Some("loaded-1.csv".into()), found };
+        let load = Load { path: "/f".into(), without: None, copy: Some("loaded-1.csv".into()), found };
         for change in
             [set(Some(&["web"]), None), set(None, Some(Some("edge"))), Change::NetworkLoad(load), set(Some(&[]), None)]
         {

@@ -28,6 +28,7 @@ mod run;
 mod socket;
 mod state;
 mod streams;
+mod unload;
 #[cfg(test)]
 mod tests;
 

@@ -102,6 +102,7 @@ pub(super) struct Builder<'a> {
     pub(super) routing: routing::Building<'a>,
     loaded_tunnels: Vec<u32>,
     loaded_networks: Vec<u32>,
+    loaded_groups: Vec<Owner>,
 }
 
 impl<'a> Builder<'a> {
@@ -153,6 +154,7 @@ impl<'a> Builder<'a> {
             routing: routing::Building::default(),
             loaded_tunnels: Vec::new(),
             loaded_networks: Vec::new(),
+            loaded_groups: Vec::new(),
         })
     }
 
@@ -340,6 +342,11 @@ impl<'a> Builder<'a> {
                 self.networks[network as usize].loaded = number;
             }
         }
+        for (network, name) in loaded.groups() {
+            let slot = self.ecmp.slot(self.loaded_networks[network as usize], name);
+            // A group that has gone since leads nowhere.
+            self.loaded_groups.push(slot.map_or_else(Owner::nowhere, Owner::ecmp));
+        }
         for &host in loaded.hosts() {
             let number = self.host_tunnel(host);
             self.loaded_tunnels.push(number.unwrap_or(NONE));
@@ -464,6 +471,7 @@ impl<'a> Builder<'a> {
             loaded: self.spec.loaded.clone(),
             loaded_tunnels: self.loaded_tunnels.into(),
             loaded_networks: self.loaded_networks.into(),
+            loaded_groups: self.loaded_groups.into(),
             keeps_flows: !self.spec.without_flows,
             is_loading: self.spec.is_loading,
         })

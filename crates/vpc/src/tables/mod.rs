@@ -76,6 +76,8 @@ pub struct Tables {
     loaded_tunnels: Box<[u32]>,
     /// Its networks, by their numbers there; [`NONE`] for those that are not here.
     loaded_networks: Box<[u32]>,
+    /// Its ECMP groups, by their numbers there.
+    loaded_groups: Box<[Owner]>,
     /// Whether flows are kept.
     keeps_flows: bool,
     /// Entries are being loaded: who is not known may be in a moment.
@@ -344,9 +346,18 @@ impl Tables {
         let loaded = self.loaded.as_deref().and_then(|loaded| loaded.route(self.network(network)?.loaded, address));
         match (own, loaded) {
             // Of two that are as long, what was said last wins: what is loaded can be overruled.
-            (Some(own), Some(loaded)) if loaded.length > own.length => Some(loaded.owner),
+            (Some(own), Some(loaded)) if loaded.length > own.length => Some(self.loaded_way(loaded.owner)),
             (Some(own), _) => Some(own.owner),
-            (None, loaded) => loaded.map(|loaded| loaded.owner),
+            (None, loaded) => loaded.map(|loaded| self.loaded_way(loaded.owner)),
+        }
+    }
+
+    /// The owner of a loaded route as these tables have it.
+    #[inline]
+    fn loaded_way(&self, owner: Owner) -> Owner {
+        match owner.leads() {
+            Leads::Ecmp(group) => self.loaded_groups.get(group as usize).copied().unwrap_or_else(Owner::nowhere),
+            Leads::Nobody | Leads::Hop(_) | Leads::Peer(_) | Leads::Nowhere => owner,
         }
     }
 

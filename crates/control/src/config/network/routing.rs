@@ -248,7 +248,6 @@ fn exactly_one(reader: &Reader<'_>, keys: &[&'static str], what: &str) {
         let found = if found.is_empty() { "none".to_owned() } else { format!("`{}`", found.join("` and `")) };
         reader.report(
             Problem::error(&*reader.path, format!("{what} leads to one place"))
-                .at(reader.span.clone())
                 .found(found)
                 .expected(format!("exactly one of `{}`", keys.join("`, `"))),
         );
@@ -274,11 +273,15 @@ impl Network {
         true
     }
 
-    /// The hosts that routes and groups lead to.
+    /// The hosts that routes lead to.
     pub fn route_hosts(&self) -> impl Iterator<Item = IpAddr> {
         let tables = self.route_tables.iter().flat_map(|table| &table.routes);
-        let routes = self.routes.iter().chain(tables).filter_map(|route| route.host);
-        routes.chain(self.ecmp.iter().flat_map(|group| &group.members).filter_map(|member| member.host))
+        self.routes.iter().chain(tables).filter_map(|route| route.host)
+    }
+
+    /// The hosts that are members of ECMP groups.
+    pub fn member_hosts(&self) -> impl Iterator<Item = IpAddr> {
+        self.ecmp.iter().flat_map(|group| &group.members).filter_map(|member| member.host)
     }
 }
 
