@@ -158,9 +158,8 @@ fn a_million_guests_are_loaded_while_traffic_goes_on_and_outlive_every_process()
         assert_eq!(kept(&lab.path().join(a.name()))?, before, "the copy is the very file");
 
         // Single entries go, all that are named or none.
-        let unload = |entries: &[&str]| {
-            at_a.command(&[&["--timeout", "60 s", "network", "unload", "acme"], entries].concat())
-        };
+        let unload =
+            |entries: &[&str]| at_a.command(&[&["--timeout", "60 s", "network", "unload", "acme"], entries].concat());
         let error = unload(&["10.0.0.22", "10.0.0.33"]).expect_err("one is not loaded").to_string();
         assert!(error.contains("10.0.0.33 is not loaded"), "{error}");
         assert_eq!(counts(&at_a)?, (u64::from(CROWD) + 1, 1));

@@ -10,9 +10,9 @@ use softdpu_control::status::{
     AnalyticsStatus, FirewallStatus, FunctionStatus, MonitorStatus, RuleStatus, TopItem, TopStatus, WindowStatus,
 };
 use softdpu_control::status::{
-    ClosedFrontEnds, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState, DeviceStatus, EcmpMemberStatus,
-    EcmpStatus, NetworkStatus, NodeStatus, Peer, PortCounts, PortStatus, QueueStatus, TenantOnCore, TenantStatus, TraceStatus, UnderlayAbsence,
-    UnderlayStatus, VolumeState, VolumeStatus,
+    ClosedFrontEnds, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState, DeviceStatus,
+    EcmpMemberStatus, EcmpStatus, NetworkStatus, NodeStatus, Peer, PortCounts, PortStatus, QueueStatus, TenantOnCore,
+    TenantStatus, TraceStatus, UnderlayAbsence, UnderlayStatus, VolumeState, VolumeStatus,
 };
 
 fn reference() -> String {

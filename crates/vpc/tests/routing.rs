@@ -64,15 +64,19 @@ fn nodes(vpc: &mut Vpc) -> HashMap<u16, Option<u8>> {
         let mut verdicts = Vec::new();
         vpc.forward(0, &mut packets, &mut verdicts);
         let before = left.len();
-        left = left.into_iter().zip(packets.iter().zip(verdicts)).filter_map(|(number, (packet, verdict))| {
-            match verdict {
-                Verdict::Underlay { .. } => drop(all.insert(number, Some(packet.head.bytes()[33]))),
-                Verdict::Drop(DropReason::Recomputing) => return Some(number),
-                Verdict::Drop(DropReason::NoNextHop) => drop(all.insert(number, None)),
-                other => panic!("{other:?}"),
-            }
-            None
-        }).collect();
+        left = left
+            .into_iter()
+            .zip(packets.iter().zip(verdicts))
+            .filter_map(|(number, (packet, verdict))| {
+                match verdict {
+                    Verdict::Underlay { .. } => drop(all.insert(number, Some(packet.head.bytes()[33]))),
+                    Verdict::Drop(DropReason::Recomputing) => return Some(number),
+                    Verdict::Drop(DropReason::NoNextHop) => drop(all.insert(number, None)),
+                    other => panic!("{other:?}"),
+                }
+                None
+            })
+            .collect();
         assert!(left.len() < before, "none of {before} flows is computed");
     }
     all
@@ -275,10 +279,7 @@ fn routes_of_a_source_come_before_the_networks() {
     // A source that is another table's.
     spec.route_tables[1].sources = vec![prefix("10.0.0.2/32")];
     change(&mut vpc, &spec);
-    check(
-        &mut vpc,
-        &[(first, "10.0.0.2", "198.51.100.7", Ok(102)), (second, "10.0.0.3", "198.51.100.200", Ok(104))],
-    );
+    check(&mut vpc, &[(first, "10.0.0.2", "198.51.100.7", Ok(102)), (second, "10.0.0.3", "198.51.100.200", Ok(104))]);
     // An address becomes a guest's that a table has a route for.
     spec.route_tables[0].routes.push((prefix("10.0.0.77/32"), by(5)));
     change(&mut vpc, &spec);
@@ -375,7 +376,9 @@ fn security_groups_apply_to_peers() {
     let rule = |peer| SecurityRule { peer, service: Service::Any };
     let group = |peer| SecurityGroupSpec { name: "web".into(), ingress: vec![rule(peer)], egress: None };
     let allow = RulePeer::Prefix(prefix("10.7.0.0/24"));
-    for (peer, allowed) in [(allow, true), (RulePeer::Prefix(prefix("10.0.0.0/24")), false), (RulePeer::Group("web".into()), false)] {
+    for (peer, allowed) in
+        [(allow, true), (RulePeer::Prefix(prefix("10.0.0.0/24")), false), (RulePeer::Group("web".into()), false)]
+    {
         spec.networks[0].policy.groups = vec![group(peer)];
         for endpoint in spec.endpoints.iter_mut().filter(|endpoint| endpoint.network != "blue") {
             endpoint.policy.groups = if endpoint.network == "red" { vec!["web".into()] } else { Vec::new() };
@@ -400,7 +403,10 @@ fn peers_that_could_not_be_told_apart_are_refused() {
     let mut spec = peered(1);
     spec.peerings.push(PeeringSpec { networks: ["red".into(), "blue".into()] });
     let error = problem(&spec);
-    assert_eq!(error.to_string(), "peering of networks red and blue: 10.0.0.0/24 and 10.0.0.0/24 overlap: packets could not be told where to go");
+    assert_eq!(
+        error.to_string(),
+        "peering of networks red and blue: 10.0.0.0/24 and 10.0.0.0/24 overlap: packets could not be told where to go"
+    );
     // Blue does not overlap green, which reaches red already.
     spec.peerings[1].networks = ["blue".into(), "green".into()];
     assert!(matches!(problem(&spec).problem, Problem::PeerOverlap(..)));

@@ -36,9 +36,9 @@ pub use function::{AnalyticsSettings, FirewallRule, FirewallSettings, Function, 
 pub use nbd_uri::{NbdServer, NbdUri, NbdUriError};
 pub use network::{
     Acl, AclAction, AclRule, DEFAULT_MTU, DeviceChange, Direction, EcmpGroup, EcmpMember, Endpoint, GroupRule,
-    LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange, Network, NetworkPort, PolicyChange, PortRange, Protocol,
-    RateLimit, Route, RouteTable, RoutingChange, SecurityGroup, Subnet,
-    TableSizes, Tap, Underlay, UnderlayBackend, VXLAN_PORT, VirtioNet, Vni, load_line,
+    LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange, Network, NetworkPort, PolicyChange, PortRange,
+    Protocol, RateLimit, Route, RouteTable, RoutingChange, SecurityGroup, Subnet, TableSizes, Tap, Underlay,
+    UnderlayBackend, VXLAN_PORT, VirtioNet, Vni, load_line,
 };
 pub use reader::is_name;
 pub use service::ServiceDirectories;

@@ -87,7 +87,23 @@ pub const NBD: Section = Section { title: "volume.nbd", keys: &["uri", "timeout"
 /// `[[network]]`
 pub const NETWORK: Section = Section {
     title: "[[network]]",
-    keys: &["name", "tenant", "vni", "cidr", "gateway", "mtu", "transit", "dns", "endpoint", "peer", "route", "ecmp", "route-table", "security-group", "acl"],
+    keys: &[
+        "name",
+        "tenant",
+        "vni",
+        "cidr",
+        "gateway",
+        "mtu",
+        "transit",
+        "dns",
+        "endpoint",
+        "peer",
+        "route",
+        "ecmp",
+        "route-table",
+        "security-group",
+        "acl",
+    ],
 };
 /// `[[network.endpoint]]`
 pub const ENDPOINT: Section =

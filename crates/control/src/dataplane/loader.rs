@@ -155,7 +155,13 @@ mod tests {
             transit: false,
         };
         let capacity = TableCapacity { endpoints, routes: 10, hosts: 10 };
-        Ground { networks: vec![network], own: vec!["192.0.2.1".parse().unwrap()], capacity, others: 0, groups: vec![("acme".into(), "far".into())] }
+        Ground {
+            networks: vec![network],
+            own: vec!["192.0.2.1".parse().unwrap()],
+            capacity,
+            others: 0,
+            groups: vec![("acme".into(), "far".into())],
+        }
     }
 
     fn loaded(text: &str, endpoints: usize) -> Result<Loaded, String> {

@@ -249,7 +249,11 @@ impl Networks {
             own: known.or_else(|| self.end_points.clone()).unwrap_or_default(),
             capacity: self.capacity,
             others: self.networks.iter().map(|network| network.endpoints.len()).sum(),
-            groups: self.networks.iter().flat_map(|network| network.ecmp.iter().map(|group| (network.name.clone(), group.name.clone()))).collect(),
+            groups: self
+                .networks
+                .iter()
+                .flat_map(|network| network.ecmp.iter().map(|group| (network.name.clone(), group.name.clone())))
+                .collect(),
         })
     }
 

@@ -3,9 +3,7 @@
 use std::collections::HashSet;
 use std::net::IpAddr;
 
-use softdpu_vpc::spec::{
-    EcmpMemberSpec, EcmpSpec, MemberVia, PeeringSpec, RouteSpec, RouteTableSpec, Spec, Via,
-};
+use softdpu_vpc::spec::{EcmpMemberSpec, EcmpSpec, MemberVia, PeeringSpec, RouteSpec, RouteTableSpec, Spec, Via};
 
 use super::policy::prefix;
 use crate::config::{EcmpMember, Network, Route, Site};

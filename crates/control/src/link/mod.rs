@@ -41,7 +41,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{EndpointChange, Id, PacketTrace, PathQuestion};
-use crate::config::{Device, DeviceChange, MemberChange, Network, PolicyChange, RoutingChange, Site, TenantChange, Volume};
+use crate::config::{
+    Device, DeviceChange, MemberChange, Network, PolicyChange, RoutingChange, Site, TenantChange, Volume,
+};
 
 pub use error::LinkError;
 pub use frame::{Link, MAX_FRAME, MAX_FRAME_FDS, REFS_PAUSE};

@@ -28,9 +28,9 @@ mod run;
 mod socket;
 mod state;
 mod streams;
-mod unload;
 #[cfg(test)]
 mod tests;
+mod unload;
 
 pub use desired::StateError;
 pub use process::{Exit, Process, Program, SUBCOMMAND, Spawner};

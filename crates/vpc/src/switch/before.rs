@@ -165,7 +165,8 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
     metadata.set_beside(is_beside);
     metadata.set_here(is_here);
     if let Some(Reached { said_by, also, .. }) = reached {
-        (metadata.sources[1], metadata.sources[2], metadata.sources[3]) = (tables.stamp(said_by), tables.stamp(hop), also);
+        (metadata.sources[1], metadata.sources[2], metadata.sources[3]) =
+            (tables.stamp(said_by), tables.stamp(hop), also);
     }
     Ok(())
 }

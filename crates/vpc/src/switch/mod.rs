@@ -13,8 +13,8 @@ mod route;
 mod spoof;
 
 pub(crate) use metadata::{Frame, Metadata};
-pub(crate) use route::{Walk, walk};
 pub(crate) use outer::{complete_udp6, encapsulate};
+pub(crate) use route::{Walk, walk};
 
 use crate::verdict::DropReason;
 

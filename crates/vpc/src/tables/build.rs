@@ -8,7 +8,9 @@ use super::loaded::{Loaded, Routed};
 use super::objects::{Kind, Numbering};
 use super::policy::Building;
 use super::routing::Leads;
-use super::{Attachment, Endpoint, Exact, Hop, Key, NONE, Network, Owner, Prefixes, Tables, Tunnel, Way, ecmp, routing};
+use super::{
+    Attachment, Endpoint, Exact, Hop, Key, NONE, Network, Owner, Prefixes, Tables, Tunnel, Way, ecmp, routing,
+};
 use crate::PortId;
 use crate::packet::Mac;
 use crate::spec::{
@@ -309,9 +311,7 @@ impl<'a> Builder<'a> {
         let mut found = Vec::with_capacity(spec.members.len());
         for member in &spec.members {
             let hop = match member.via {
-                MemberVia::Endpoint(address) => {
-                    self.addresses.get(&(network, address)).and_then(|owner| owner.hop())
-                }
+                MemberVia::Endpoint(address) => self.addresses.get(&(network, address)).and_then(|owner| owner.hop()),
                 MemberVia::Host(_) if self.spec.underlay.is_none() => None,
                 MemberVia::Host(host) => {
                     Some(self.way(network, Kind::Member, &(&spec.network, &spec.name, host), host)?)
@@ -399,14 +399,15 @@ impl<'a> Builder<'a> {
             contents[network as usize].0.push((prefix, self.content(*owner)));
         }
         for (&(network, address), owner) in &self.addresses {
-            let is_routed = prefixes.longest(network, address).is_some_and(|other| other.owner.leads() != Leads::Nobody);
+            let is_routed =
+                prefixes.longest(network, address).is_some_and(|other| other.owner.leads() != Leads::Nobody);
             let is_loaded = loaded.is_some_and(|loaded| {
                 let number = self.networks[network as usize].loaded;
                 loaded.owner(number, address).is_some() || loaded.route(number, address).is_some()
             });
-            let is_in_table = self.tables_of(network).any(|row| {
-                prefixes.longest(row, address).is_some_and(|other| other.owner.leads() != Leads::Nobody)
-            });
+            let is_in_table = self
+                .tables_of(network)
+                .any(|row| prefixes.longest(row, address).is_some_and(|other| other.owner.leads() != Leads::Nobody));
             if owner.hop().is_none() || is_routed || is_loaded || is_in_table {
                 contents[network as usize].1.push(address);
             }

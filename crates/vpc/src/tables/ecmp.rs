@@ -212,7 +212,8 @@ pub(super) struct Found {
 
 impl<'a> Building<'a> {
     pub fn after(previous: Option<&'a Groups>) -> Building<'a> {
-        let known = previous.into_iter().flat_map(Groups::iter).map(|group| ((&*group.network, &*group.name), group.slot));
+        let known =
+            previous.into_iter().flat_map(Groups::iter).map(|group| ((&*group.network, &*group.name), group.slot));
         Building { known: known.collect(), previous, names: HashMap::new(), slots: Vec::new(), next: 0 }
     }
 
@@ -237,7 +238,8 @@ impl<'a> Building<'a> {
         if self.names.insert((number, name), slot).is_some() {
             return Err(Problem::EcmpTaken(name.to_owned()));
         }
-        let before = self.previous.and_then(|groups| groups.get(slot)).filter(|_| self.known.contains_key(&(network, name)));
+        let before =
+            self.previous.and_then(|groups| groups.get(slot)).filter(|_| self.known.contains_key(&(network, name)));
         let was = |via: MemberVia| before?.members.iter().find(|member| member.via == via);
         let member = |(spec, found): (&EcmpMemberSpec, Found)| GroupMember {
             hop: found.hop,
@@ -255,7 +257,9 @@ impl<'a> Building<'a> {
         };
         let group = match before.filter(is_same) {
             Some(before) => Arc::clone(before),
-            None => Arc::new(Group::build((network, vni), (name, slot), members, before.map(|group| &**group), objects)?),
+            None => {
+                Arc::new(Group::build((network, vni), (name, slot), members, before.map(|group| &**group), objects)?)
+            }
         };
         let at = slot as usize;
         if self.slots.len() <= at {

@@ -173,7 +173,8 @@ impl<'a> Builder<'a> {
         }
         for (one, other) in [(a, b), (b, a)] {
             // One that reaches both must be able to tell them apart.
-            let peers: Vec<u32> = self.routing.peers.iter().filter(|(of, _)| *of == one).map(|(_, peer)| *peer).collect();
+            let peers: Vec<u32> =
+                self.routing.peers.iter().filter(|(of, _)| *of == one).map(|(_, peer)| *peer).collect();
             for near in peers.into_iter().chain([one]) {
                 for far in self.subnets_of(other) {
                     if let Some(near) = self.subnets_of(near).find(|near| near.overlaps(far)) {
@@ -243,9 +244,7 @@ impl<'a> Builder<'a> {
             let routed = |prefix: Prefix, owner: Owner| (row, prefix, Routed { owner, length: prefix.length() });
             rows.extend(routes.iter().map(|(prefix, owner)| routed(*prefix, *owner)));
             let main = self.prefixes.iter().filter(|((of, prefix), owner)| {
-                of == network
-                    && matches!(owner.leads(), Leads::Nobody | Leads::Peer(_))
-                    && !routes.contains_key(prefix)
+                of == network && matches!(owner.leads(), Leads::Nobody | Leads::Peer(_)) && !routes.contains_key(prefix)
             });
             rows.extend(main.map(|((_, prefix), owner)| routed(*prefix, *owner)));
         }

@@ -26,9 +26,9 @@ pub use load::{LONGEST_LINE, LoadLine, LoadVia, load_line};
 pub use mac::{MacAddress, MacError};
 pub use membership::DeviceChange;
 pub use policy::{Acl, AclAction, AclRule, Direction, GroupRule, PolicyChange, PortRange, Protocol, SecurityGroup};
-pub use routing::{EcmpGroup, EcmpMember, MemberChange, Route, RouteTable, RoutingChange};
-pub(super) use routing::change as routing_change;
 pub(super) use policy::{change as policy_change, check_firewall, firewall_rule};
+pub(super) use routing::change as routing_change;
+pub use routing::{EcmpGroup, EcmpMember, MemberChange, Route, RouteTable, RoutingChange};
 
 /// The largest frame's payload that a network without an underlay carries where it does not say: Ethernet's own.
 pub const DEFAULT_MTU: u16 = 1500;

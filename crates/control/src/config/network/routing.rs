@@ -323,8 +323,7 @@ impl Site {
     fn check_group_members(&self, place: &str, network: &Network, group: &EcmpGroup, problems: &mut Vec<Problem>) {
         if group.members.len() > MOST_MEMBERS {
             let problem = Problem::error(format!("{place}.member"), "too many members");
-            problems
-                .push(problem.found(group.members.len().to_string()).expected(format!("at most {MOST_MEMBERS}")));
+            problems.push(problem.found(group.members.len().to_string()).expected(format!("at most {MOST_MEMBERS}")));
         }
         for (number, member) in group.members.iter().enumerate() {
             let place = format!("{place}.member[{number}]");

@@ -14,7 +14,7 @@ mod absence;
 mod hosts;
 mod open;
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::Ipv6Addr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;

@@ -8,7 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{Change, EndpointChange, add_device, grow};
 use crate::api::NetworkEntries;
 use crate::config::{
-    Bytes, Device, DeviceChange, Endpoint, MemberChange, Network, PolicyChange, RoutingChange, Site, TenantChange, Volume,
+    Bytes, Device, DeviceChange, Endpoint, MemberChange, Network, PolicyChange, RoutingChange, Site, TenantChange,
+    Volume,
 };
 
 /// The format. Members may be added that are left out where they are empty.
@@ -133,9 +134,11 @@ impl Overlay {
             if let Some(routing) = self.routings.get(&network.name) {
                 network.change_routing(routing);
             }
-            for change in self.members.iter().filter(|change| change.network == network.name) {
+            for change in &self.members {
                 // Whom the site file has no more is not missed.
-                network.change_member(change);
+                if change.network == network.name {
+                    network.change_member(change);
+                }
             }
         }
         site.networks.extend(self.networks.values().cloned());

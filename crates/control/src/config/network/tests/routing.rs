@@ -52,15 +52,31 @@ fn routes_lead_to_hosts_guests_and_groups() {
 #[test]
 fn mistakes_are_told_with_their_places() {
     for (good, wrong, message) in [
-        (r#", ecmp = "far" }"#, " }", "a route leads to one place: found none, expected exactly one of `host`, `address`, `ecmp`"),
+        (
+            r#", ecmp = "far" }"#,
+            " }",
+            "a route leads to one place: found none, expected exactly one of `host`, `address`, `ecmp`",
+        ),
         (r#"ecmp = "far" }"#, r#"ecmp = "fer" }"#, "there is no network.ecmp `fer` (did you mean `far`?)"),
         ("172.16.0.0/12", "10.0.0.0/16", "10.0.0.0/16 is a subnet of the network"),
         ("172.16.0.0/12", "10.1.0.0/16", "10.1.0.0/16 is a subnet of its peer `b`"),
         ("172.16.0.0/12", "10.9.0.0/16", "10.9.0.0/16 is routed already"),
         ("weight = 3", "weight = 1001", "expected 0 to 1000"),
-        (r#"{ address = "10.0.0.4", down"#, r#"{ address = "10.0.0.5", down"#, "nobody in network `a` has the address 10.0.0.5"),
-        (r#"{ address = "10.0.0.4", down"#, r#"{ host = "192.0.2.3", down"#, "192.0.2.3 is a member of the group already"),
-        (r#"host = "192.0.2.3", weight"#, r#"host = "192.0.2.1", weight"#, "192.0.2.1 is this host's own tunnel end point"),
+        (
+            r#"{ address = "10.0.0.4", down"#,
+            r#"{ address = "10.0.0.5", down"#,
+            "nobody in network `a` has the address 10.0.0.5",
+        ),
+        (
+            r#"{ address = "10.0.0.4", down"#,
+            r#"{ host = "192.0.2.3", down"#,
+            "192.0.2.3 is a member of the group already",
+        ),
+        (
+            r#"host = "192.0.2.3", weight"#,
+            r#"host = "192.0.2.1", weight"#,
+            "192.0.2.1 is this host's own tunnel end point",
+        ),
         (r#"source = "10.0.1.0/24", "#, "", "`source` is missing in [[network.route-table]]"),
         (r#"peer = "b""#, r#"peer = "d""#, "there is no network `d`"),
         (r#"peer = "b""#, r#"peer = "a""#, "network `a` is named here already, or is the network itself"),
