@@ -18,6 +18,7 @@
 
 mod accel;
 mod capture;
+mod containers;
 mod cpio;
 mod daemon;
 mod device;
@@ -39,6 +40,7 @@ mod wait;
 
 pub use accel::Accel;
 pub use capture::{Capture, Findings, Recording};
+pub use containers::{Containers, text2pcap};
 pub use daemon::{Daemon, PortCounts};
 pub use device::GuestDevice;
 pub use failure::{Context, Failure};

@@ -4,13 +4,12 @@
 #![allow(missing_docs)]
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
 use softdpu_tests::netns::{Namespace, possible, run};
-use softdpu_tests::{Context, Daemon, Failure, Lab, Process, skip, wait_until};
+use softdpu_tests::{Containers, Context, Failure, Lab, Process, skip, wait_until};
 
 const WAIT: Duration = Duration::from_secs(30);
 
@@ -25,18 +24,9 @@ const FLOWS: [Flow; 4] = [(1000, 53, 100, 3), (1001, 53, 10, 7), (2000, 443, 120
 const DENIED: Flow = FLOWS[3];
 
 /// Containers `a` and `b` in one network, each behind functions.
-struct Scene {
-    folder: PathBuf,
-    daemon: Daemon,
-    a: Namespace,
-    _b: Namespace,
-}
-
-impl Scene {
-    fn new(lab: &Lab, test: &str) -> Result<Scene, Failure> {
-        let (a, b) = (Namespace::new(test, "a")?, Namespace::new(test, "b")?);
-        let site = format!(
-            r#"
+fn start(lab: &Lab, test: &str) -> Result<Containers, Failure> {
+    let site = format!(
+        r#"
 [node]
 dataplane = {{ cores = [0] }}
 
@@ -75,49 +65,25 @@ name   = "b"
 tenant = "acme"
 tap    = {{ network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", interface = "sdb", functions = ["guard"] }}
 "#
-        );
-        let daemon = Daemon::start_in(&a.name, lab.path(), &site)?;
-        a.ip(&["link", "set", "sdb", "netns", &b.name])?;
-        for (host, interface, address) in [(&a, "sda", "10.0.0.2/16"), (&b, "sdb", "10.0.0.3/16")] {
-            // Nothing but what the test sends.
-            let quiet = format!("echo 1 >/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
-            host.exec(&["sh", "-c", &quiet])?;
-            host.ip(&["link", "set", interface, "up"])?;
-            host.ip(&["addr", "add", address, "dev", interface])?;
-        }
-        Ok(Scene { folder: lab.path().to_owned(), daemon, a, _b: b })
-    }
+    );
+    Containers::start(lab, test, &site, ["10.0.0.2/16", "10.0.0.3/16"])
+}
 
-    fn path(&self, name: &str) -> String {
-        self.folder.join(name).display().to_string()
-    }
+/// Brings the datagrams of these flows in by port `a`, one of each flow after the other, so that bursts hold several.
+fn send(containers: &Containers, flows: &[Flow]) -> Result<(), Failure> {
+    let most = flows.iter().map(|flow| flow.3).max().unwrap_or(0);
+    let round = |turn: usize| flows.iter().filter(move |flow| turn < flow.3);
+    let frames: Vec<Vec<u8>> = (0..most).flat_map(round).map(|flow| datagram(*flow)).collect();
+    let said = containers.replay(&frames, &[])?;
+    assert_eq!(said, format!("{} frames came in by a\n", frames.len()));
+    Ok(())
+}
 
-    /// Brings the datagrams of these flows in by port `a`, one of each flow after the other, so that bursts hold several.
-    fn send(&self, flows: &[Flow]) -> Result<(), Failure> {
-        let most = flows.iter().map(|flow| flow.3).max().unwrap_or(0);
-        let round = |turn: usize| flows.iter().filter(move |flow| turn < flow.3);
-        let frames: Vec<Vec<u8>> = (0..most).flat_map(round).map(|flow| datagram(*flow)).collect();
-        let dump: String = frames
-            .iter()
-            .map(|frame| {
-                let bytes: Vec<String> = frame.iter().map(|byte| format!("{byte:02x}")).collect();
-                format!("000000 {}\n", bytes.join(" "))
-            })
-            .collect();
-        let (text, file) = (self.path("frames.txt"), self.path("frames.pcapng"));
-        std::fs::write(&text, dump).context("writing a dump")?;
-        run("text2pcap", &["-q", "-F", "pcapng", &text, &file])?;
-        let said = self.daemon.command(&["trace", "replay", "--port", "a", &file])?;
-        assert_eq!(said, format!("{} frames came in by a\n", frames.len()));
-        Ok(())
-    }
-
-    /// What `status` shows for a function.
-    fn function(&self, name: &str) -> Result<Value, Failure> {
-        let status = self.daemon.status()?;
-        let found = status["functions"].as_array().into_iter().flatten().find(|function| function["name"] == name);
-        found.cloned().ok_or_else(|| Failure::new(format!("no function {name}: {status}")))
-    }
+/// What `status` shows for a function.
+fn function(containers: &Containers, name: &str) -> Result<Value, Failure> {
+    let status = containers.daemon.status()?;
+    let found = status["functions"].as_array().into_iter().flatten().find(|function| function["name"] == name);
+    found.cloned().ok_or_else(|| Failure::new(format!("no function {name}: {status}")))
 }
 
 /// A UDP datagram from `a` to `b`; its checksum is not computed, which is fine over IPv4 (RFC 768).
@@ -186,27 +152,27 @@ fn nfcapd_collects_the_flows_that_a_monitor_exports() {
         return;
     }
     Lab::run("functions-monitor", |lab| {
-        let scene = Scene::new(lab, "mon")?;
-        let flows = scene.path("flows");
+        let containers = start(lab, "mon")?;
+        let flows = containers.path("flows");
         std::fs::create_dir(&flows).context("a folder for flows")?;
         let port = COLLECTOR.to_string();
         let arguments = ["-p", &port, "-b", "127.0.0.1", "-w", &flows, "-t", "3600"];
         let mut collector =
-            Process::start_in(Some(scene.a.name.as_str()), "nfcapd", lab.path(), "nfcapd".as_ref(), arguments)?;
+            Process::start_in(Some(containers.a.name.as_str()), "nfcapd", lab.path(), "nfcapd".as_ref(), arguments)?;
         collector.wait_for_line("nfcapd to listen", 0, WAIT, |line| line.contains("Startup").then_some(()))?;
 
-        scene.send(&FLOWS)?;
+        send(&containers, &FLOWS)?;
         let records = FLOWS.len() as u64;
         let monitor = wait_until("the flows to be exported", WAIT, || {
-            let monitor = scene.function("flows")?["monitor"].clone();
+            let monitor = function(&containers, "flows")?["monitor"].clone();
             let all = monitor["exported"].as_u64() >= Some(records) && monitor["flows"] == 0;
             Ok(all.then_some(monitor))
         })?;
         assert_eq!([&monitor["dropped"], &monitor["early"]].map(Value::as_u64), [Some(0); 2], "{monitor}");
         // What is not due yet is exported when the daemon ends.
         let last: Flow = (4000, 123, 48, 2);
-        scene.send(&[last])?;
-        let Scene { daemon, a, _b, .. } = scene;
+        send(&containers, &[last])?;
+        let Containers { daemon, a, b: _b, .. } = containers;
         daemon.stop()?;
         wait_until("nfcapd to have read everything", WAIT, || Ok((waiting(&a)? == Some(0)).then_some(())))?;
         collector.signal(Signal::TERM);
@@ -229,11 +195,11 @@ fn analytics_show_the_heaviest_flow_and_a_firewall_what_it_dropped() {
         return;
     }
     Lab::run("functions-top", |lab| {
-        let scene = Scene::new(lab, "top")?;
-        scene.send(&FLOWS)?;
+        let containers = start(lab, "top")?;
+        send(&containers, &FLOWS)?;
         let packets: u64 = FLOWS.iter().map(|flow| flow.3 as u64).sum();
         let talkers = wait_until("the window to be over", WAIT, || {
-            let talkers = scene.function("talkers")?["analytics"].clone();
+            let talkers = function(&containers, "talkers")?["analytics"].clone();
             Ok((talkers["matched"] == packets && !talkers["last"].is_null()).then_some(talkers))
         })?;
         let top = &talkers["last"]["top"];
@@ -244,7 +210,7 @@ fn analytics_show_the_heaviest_flow_and_a_firewall_what_it_dropped() {
         assert_eq!(top[0]["items"][0]["key"], "10.0.0.2", "{talkers}");
 
         let guard = wait_until("the firewall's counts", WAIT, || {
-            let guard = scene.function("guard")?["firewall"].clone();
+            let guard = function(&containers, "guard")?["firewall"].clone();
             Ok((guard["dropped"]["packets"].as_u64() >= Some(DENIED.3 as u64)).then_some(guard))
         })?;
         assert_eq!(guard["rules"][0]["packets"], DENIED.3, "{guard}");
@@ -252,13 +218,13 @@ fn analytics_show_the_heaviest_flow_and_a_firewall_what_it_dropped() {
         let passed = packets - DENIED.3 as u64;
         assert!(guard["default"]["packets"].as_u64() >= Some(passed), "{guard}");
         // The port says so too, and what was allowed arrived.
-        let port = scene.daemon.device("a")?["port"].clone();
+        let port = containers.daemon.device("a")?["port"].clone();
         assert_eq!(port["dropped_in"]["firewall"], DENIED.3, "{port}");
-        assert!(scene.daemon.device("b")?["port"]["frames_out"].as_u64() >= Some(passed));
+        assert!(containers.daemon.device("b")?["port"]["frames_out"].as_u64() >= Some(passed));
 
-        let table = scene.daemon.command(&["status"])?;
+        let table = containers.daemon.command(&["status"])?;
         assert!(table.contains("udp 10.0.0.2:2000 > 10.0.0.3:443"), "{table}");
         assert!(table.contains("ingress 10 deny udp to port 25"), "{table}");
-        scene.daemon.stop()
+        containers.daemon.stop()
     });
 }

@@ -3,13 +3,15 @@
 
 #![allow(missing_docs)]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use softdpu_tests::netns::{Namespace, possible, run};
-use softdpu_tests::{Context, Daemon, Failure, Guest, GuestSpec, Lab, Process, Root, skip, softdpu, wait_until};
+use softdpu_tests::netns::{possible, run};
+use softdpu_tests::{
+    Containers, Context, Daemon, Failure, Guest, GuestSpec, Lab, Process, Root, skip, softdpu, wait_until,
+};
 
 const WAIT: Duration = Duration::from_secs(20);
 
@@ -18,18 +20,8 @@ const CHECKSUMS: [&str; 6] =
     ["-o", "ip.check_checksum:TRUE", "-o", "tcp.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"];
 
 /// Containers `a` and `b` in one network: 10.0.0.2 and 10.0.0.3, each on a port of its name.
-struct Scene {
-    folder: PathBuf,
-    daemon: Daemon,
-    a: Namespace,
-    /// Kept: it ends with its value.
-    _b: Namespace,
-}
-
-impl Scene {
-    fn new(lab: &Lab, test: &str) -> Result<Scene, Failure> {
-        let (a, b) = (Namespace::new(test, "a")?, Namespace::new(test, "b")?);
-        let site = r#"
+fn start(lab: &Lab, test: &str) -> Result<Containers, Failure> {
+    let site = r#"
 [node]
 dataplane = { cores = [0] }
 
@@ -46,43 +38,17 @@ tap  = { network = "acme", address = "10.0.0.2", mac = "02:5d:00:00:00:02", inte
 name = "b"
 tap  = { network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", interface = "sdb" }
 "#;
-        let daemon = Daemon::start_in(&a.name, lab.path(), site)?;
-        a.ip(&["link", "set", "sdb", "netns", &b.name])?;
-        for (host, interface, address) in [(&a, "sda", "10.0.0.2/16"), (&b, "sdb", "10.0.0.3/16")] {
-            // Nothing but what the test sends.
-            let quiet = format!("echo 1 >/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
-            host.exec(&["sh", "-c", &quiet])?;
-            host.ip(&["link", "set", interface, "up"])?;
-            host.ip(&["addr", "add", address, "dev", interface])?;
-        }
-        let scene = Scene { folder: lab.path().to_owned(), daemon, a, _b: b };
-        wait_until("a to reach b", WAIT, || Ok(scene.ping(1).ok()))?;
-        Ok(scene)
-    }
+    let containers = Containers::start(lab, test, site, ["10.0.0.2/16", "10.0.0.3/16"])?;
+    wait_until("a to reach b", WAIT, || Ok(ping(&containers, 1).ok()))?;
+    Ok(containers)
+}
 
-    fn ping(&self, count: u32) -> Result<String, Failure> {
-        self.a.exec(&["ping", "-c", &count.to_string(), "-i", "0.05", "-W", "10", "10.0.0.3"])
-    }
-
-    /// [`trace`] of this daemon.
-    fn trace(&self, arguments: &[&str]) -> Result<Process, Failure> {
-        trace(&self.folder, arguments)
-    }
-
-    /// Brings frames in by port `a`.
-    fn replay(&self, frames: &[Vec<u8>], more: &[&str]) -> Result<String, Failure> {
-        let file = self.folder.join("frames.pcapng");
-        text2pcap(&self.folder, frames, &file)?;
-        self.daemon.command(&[&["trace", "replay", "--port", "a", &file.display().to_string()], more].concat())
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.folder.join(name).display().to_string()
-    }
+fn ping(containers: &Containers, count: u32) -> Result<String, Failure> {
+    containers.a.exec(&["ping", "-c", &count.to_string(), "-i", "0.05", "-W", "10", "10.0.0.3"])
 }
 
 /// `softdpu trace packet …` of the daemon in `folder`, from which on no frame passes unseen.
-fn trace(folder: &Path, arguments: &[&str]) -> Result<Process, Failure> {
+fn follow(folder: &Path, arguments: &[&str]) -> Result<Process, Failure> {
     let socket = folder.join("run/softdpu/api.sock").display().to_string();
     let arguments = [&["--socket", &socket, "trace", "packet"], arguments].concat();
     let mut process = Process::start("trace", folder, &softdpu()?, arguments)?;
@@ -101,20 +67,6 @@ fn interrupt(mut trace: Process) -> Result<Vec<String>, Failure> {
 fn frames(lines: &[String]) -> Vec<&str> {
     let is_frame = |line: &&String| line.starts_with(|first: char| first.is_ascii_digit()) && line.contains(" > ");
     lines.iter().filter(is_frame).map(|line| line.split_once(' ').map_or("", |(_time, rest)| rest)).collect()
-}
-
-/// Writes frames into a capture file, with a program of Wireshark's.
-fn text2pcap(folder: &Path, frames: &[Vec<u8>], file: &Path) -> Result<(), Failure> {
-    let dump: String = frames
-        .iter()
-        .map(|frame| {
-            let bytes: Vec<String> = frame.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("000000 {}\n", bytes.join(" "))
-        })
-        .collect();
-    let text = folder.join("frames.txt");
-    std::fs::write(&text, dump).context("writing a dump")?;
-    run("text2pcap", &["-q", "-F", "pcapng", &text.display().to_string(), &file.display().to_string()]).map(drop)
 }
 
 fn tshark(arguments: &[&str]) -> Result<Vec<String>, Failure> {
@@ -164,10 +116,10 @@ fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
         return;
     }
     Lab::run("trace-lines", |lab| {
-        let scene = Scene::new(lab, "lines")?;
-        let mut trace = scene.trace(&["--filter", "icmp", "--count", "8"])?;
-        scene.replay(&[datagram(2, A, [224, 0, 0, 1], b"not this one")], &[])?;
-        scene.ping(2)?;
+        let containers = start(lab, "lines")?;
+        let mut trace = follow(&containers.folder, &["--filter", "icmp", "--count", "8"])?;
+        containers.replay(&[datagram(2, A, [224, 0, 0, 1], b"not this one")], &[])?;
+        ping(&containers, 2)?;
         assert!(trace.wait(WAIT)?.success());
         let lines = trace.lines();
         let expected = [
@@ -181,9 +133,10 @@ fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
         assert!(lines.iter().any(|line| line == "8 frames captured"), "{lines:#?}");
         assert!(lines.iter().any(|line| line == "0 frames lost for want of room"), "{lines:#?}");
         // One port, one direction, some other frame.
-        let trace = scene.trace(&["--port", "b", "--direction", "out", "--filter", "udp port 9", "--ethernet"])?;
-        scene.ping(1)?;
-        let said = scene.replay(&[datagram(2, A, B, b"this one")], &[])?;
+        let trace =
+            follow(&containers.folder, &["--port", "b", "--direction", "out", "--filter", "udp port 9", "--ethernet"])?;
+        ping(&containers, 1)?;
+        let said = containers.replay(&[datagram(2, A, B, b"this one")], &[])?;
         assert_eq!(said, "1 frames came in by a\n");
         let lines = interrupt(trace)?;
         assert_eq!(
@@ -191,7 +144,7 @@ fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
             ["b out    50  02:5d:00:00:00:02 > 02:5d:00:00:00:03, 10.0.0.2.12345 > 10.0.0.3.9: UDP, data 8"],
             "{lines:#?}"
         );
-        scene.daemon.stop()
+        containers.daemon.stop()
     });
 }
 
@@ -201,12 +154,12 @@ fn the_status_lists_the_traces_that_are_under_way() {
         return;
     }
     Lab::run("trace-status", |lab| {
-        let scene = Scene::new(lab, "status")?;
-        let listed = || Ok::<_, Failure>(scene.daemon.status()?["traces"].clone());
+        let containers = start(lab, "status")?;
+        let listed = || Ok::<_, Failure>(containers.daemon.status()?["traces"].clone());
         assert_eq!(listed()?, serde_json::json!([]));
-        let first = scene.trace(&["--port", "b", "--filter", "udp"])?;
-        let second = scene.trace(&[])?;
-        scene.replay(&[datagram(2, A, B, b"one"), datagram(2, A, B, b"two")], &[])?;
+        let first = follow(&containers.folder, &["--port", "b", "--filter", "udp"])?;
+        let second = follow(&containers.folder, &[])?;
+        containers.replay(&[datagram(2, A, B, b"one"), datagram(2, A, B, b"two")], &[])?;
         let traces = wait_until("both frames to be counted", WAIT, || {
             let traces = listed()?;
             Ok((traces[0]["captured"] == 2 && traces[1]["captured"].as_u64() >= Some(4)).then_some(traces))
@@ -214,7 +167,7 @@ fn the_status_lists_the_traces_that_are_under_way() {
         let of = |at: usize| ["id", "ports", "filter", "lost"].map(|key| traces[at][key].clone());
         assert_eq!(serde_json::json!(of(0)), serde_json::json!([1, ["b"], "udp", 0]), "{traces}");
         assert_eq!(serde_json::json!(of(1)), serde_json::json!([2, [], null, 0]), "{traces}");
-        let table = scene.daemon.command(&["status"])?;
+        let table = containers.daemon.command(&["status"])?;
         assert!(table.contains("    1  b      udp"), "{table}");
         interrupt(first)?;
         let left = wait_until("the first to be gone", WAIT, || {
@@ -223,7 +176,7 @@ fn the_status_lists_the_traces_that_are_under_way() {
         assert_eq!(left[0]["id"], 2);
         interrupt(second)?;
         wait_until("the second to be gone", WAIT, || Ok((listed()? == serde_json::json!([])).then_some(())))?;
-        scene.daemon.stop()
+        containers.daemon.stop()
     });
 }
 
@@ -233,9 +186,9 @@ fn dropped_frames_come_with_the_reason() {
         return;
     }
     Lab::run("trace-drops", |lab| {
-        let scene = Scene::new(lab, "drops")?;
-        let trace = scene.trace(&["--drops", "--filter", "udp"])?;
-        let said = scene.replay(
+        let containers = start(lab, "drops")?;
+        let trace = follow(&containers.folder, &["--drops", "--filter", "udp"])?;
+        let said = containers.replay(
             &[
                 datagram(2, A, B, b"nothing wrong with this"),
                 datagram(2, [10, 0, 0, 66], B, b"spoofed"),
@@ -257,7 +210,7 @@ fn dropped_frames_come_with_the_reason() {
             ],
             "{lines:#?}"
         );
-        scene.daemon.stop()
+        containers.daemon.stop()
     });
 }
 
@@ -274,10 +227,10 @@ fn a_frame_is_followed_from_tier_to_tier_and_what_is_explained_is_what_happens()
         return;
     }
     Lab::run("trace-tiers", |lab| {
-        let scene = Scene::new(lab, "tiers")?;
+        let containers = start(lab, "tiers")?;
         let explain = |to: &str, more: &[&str]| {
             let from = ["trace", "explain", "--from", "a", "--to", to];
-            scene.daemon.command(&[&from[..], more].concat())
+            containers.daemon.command(&[&from[..], more].concat())
         };
         let udp = ["--protocol", "udp", "--port", "9", "--source-port", "12345", "--json"];
         let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).context("JSON of softdpu");
@@ -285,10 +238,10 @@ fn a_frame_is_followed_from_tier_to_tier_and_what_is_explained_is_what_happens()
         assert_eq!((&first["outcome"], &first["to"], &first["flow"]), (&"leaves".into(), &"b".into(), &false.into()));
         // It was only asked: the second answer is the first, and so is what happens.
         assert_eq!(parse(&explain("10.0.0.3", &udp)?)?, first);
-        let mut trace = scene.trace(&["--tiers", "--json", "--filter", "udp port 9", "--count", "3"])?;
+        let mut trace = follow(&containers.folder, &["--tiers", "--json", "--filter", "udp port 9", "--count", "3"])?;
         for frame in [datagram(2, A, B, b"new"), datagram(2, A, B, b"old"), datagram(2, [10, 0, 0, 66], B, b"spoofed")]
         {
-            scene.replay(&[frame], &[])?;
+            containers.replay(&[frame], &[])?;
         }
         assert!(trace.wait(WAIT)?.success());
         let lines = trace.lines();
@@ -324,10 +277,10 @@ fn a_frame_is_followed_from_tier_to_tier_and_what_is_explained_is_what_happens()
         assert!(text.ends_with("dropped: no-route; the core has no flow of it\n") && text.contains("to a"), "{text}");
         let text = explain("10.0.0.1", &[])?;
         assert!(text.contains("echo reply") && text.contains("dealt with by the network"), "{text}");
-        let error = scene.daemon.command(&["trace", "explain", "--from", "10.0.0.66", "--to", "10.0.0.3"]);
+        let error = containers.daemon.command(&["trace", "explain", "--from", "10.0.0.66", "--to", "10.0.0.3"]);
         let error = error.err().map(|error| format!("{error:?}")).unwrap_or_default();
         assert!(error.contains("no device here has the address 10.0.0.66"), "{error}");
-        scene.daemon.stop()
+        containers.daemon.stop()
     });
 }
 
@@ -337,11 +290,11 @@ fn tshark_reads_what_was_captured() {
         return;
     }
     Lab::run("trace-file", |lab| {
-        let scene = Scene::new(lab, "file")?;
-        let file = scene.path("all.pcapng");
-        let trace = scene.trace(&["--write", &file])?;
-        scene.replay(&[datagram(2, A, B, b"odd"), datagram(2, [10, 0, 0, 66], B, b"spoofed")], &[])?;
-        scene.ping(2)?;
+        let containers = start(lab, "file")?;
+        let file = containers.path("all.pcapng");
+        let trace = follow(&containers.folder, &["--write", &file])?;
+        containers.replay(&[datagram(2, A, B, b"odd"), datagram(2, [10, 0, 0, 66], B, b"spoofed")], &[])?;
+        ping(&containers, 2)?;
         let lines = interrupt(trace)?;
         let fields = ["-T", "fields", "-e", "frame.interface_name", "-e", "frame.packet_flags_direction"];
         let fields = [&fields[..], &["-e", "ip.src", "-e", "frame.comment"]].concat();
@@ -371,20 +324,20 @@ fn tshark_reads_what_was_captured() {
         let all = tshark(&["-r", &file])?.len();
         assert!(lines.contains(&format!("{all} frames captured")), "{lines:#?}");
         // Cut off, and to the standard output, as for a Wireshark that reads from a pipe.
-        let (binary, socket) = (softdpu()?, scene.path("run/softdpu/api.sock"));
-        let piped = scene.path("piped.txt");
+        let (binary, socket) = (softdpu()?, containers.path("run/softdpu/api.sock"));
+        let piped = containers.path("piped.txt");
         let script = format!(
             "{} --socket {socket} trace packet --snaplen 64 --count 2 --filter 'udp' --write - | tshark -r - -T fields \
              -e frame.len -e frame.cap_len >{piped}",
             binary.display()
         );
-        let mut pipe = Process::start("pipe", &scene.folder, Path::new("/bin/sh"), ["-c", &script])?;
+        let mut pipe = Process::start("pipe", &containers.folder, Path::new("/bin/sh"), ["-c", &script])?;
         pipe.wait_for_line("that it traces", 0, WAIT, |line| line.contains("Ctrl-C ends").then_some(()))?;
-        scene.replay(&[datagram(2, A, B, &[7; 100])], &[])?;
+        containers.replay(&[datagram(2, A, B, &[7; 100])], &[])?;
         assert!(pipe.wait(WAIT)?.success(), "{}", pipe.tail());
         let found = std::fs::read_to_string(&piped).context("what tshark printed")?;
         assert_eq!(found, "142\t64\n142\t64\n");
-        scene.daemon.stop()
+        containers.daemon.stop()
     });
 }
 
@@ -413,8 +366,8 @@ virtio-net = { network = "acme", address = "10.0.0.2", mac = "02:5d:00:00:00:02"
         let daemon = Daemon::start(lab.path(), site)?;
         // From before the guest is there.
         let file = lab.path().join("vm1.pcapng").display().to_string();
-        let whole = trace(lab.path(), &["--port", "vm1", "--write", &file])?;
-        let mut lines = trace(lab.path(), &["--port", "vm1", "--filter", "icmp", "--count", "6"])?;
+        let whole = follow(lab.path(), &["--port", "vm1", "--write", &file])?;
+        let mut lines = follow(lab.path(), &["--port", "vm1", "--filter", "icmp", "--count", "6"])?;
         let spec = GuestSpec::new("vm1").root(Root::NetworkRam).device(daemon.guest_device("vm1")?).job("network");
         let mut guest = Guest::boot(lab.path(), spec.parameter("NAME", "vm1").parameter("MIB", 1))?;
         guest.step("ready", DEADLINE)?;
@@ -452,22 +405,22 @@ fn a_trace_goes_on_after_the_data_plane_was_killed() {
         return;
     }
     Lab::run("trace-kill", |lab| {
-        let mut scene = Scene::new(lab, "kill")?;
-        let file = scene.path("both.pcapng");
-        let mut trace = scene.trace(&["--filter", "udp", "--port", "b", "--write", &file, "--print"])?;
-        scene.replay(&[datagram(2, A, B, b"before")], &[])?;
+        let mut containers = start(lab, "kill")?;
+        let file = containers.path("both.pcapng");
+        let mut trace = follow(&containers.folder, &["--filter", "udp", "--port", "b", "--write", &file, "--print"])?;
+        containers.replay(&[datagram(2, A, B, b"before")], &[])?;
         let (_, next) = trace.wait_for_line("the first", 0, WAIT, |line| line.contains("data 6").then_some(()))?;
-        scene.daemon.kill_data_plane()?;
+        containers.daemon.kill_data_plane()?;
         // Not before it sees frames again does it say so.
         let again = |line: &str| line.contains("the trace goes on").then_some(());
         let (_, next) = trace.wait_for_line("that it goes on", next, WAIT, again)?;
-        scene.replay(&[datagram(2, A, B, b"afterwards")], &[])?;
+        containers.replay(&[datagram(2, A, B, b"afterwards")], &[])?;
         trace.wait_for_line("the second", next, WAIT, |line| line.contains("data 10").then_some(()))?;
         let lines = interrupt(trace)?;
         assert!(lines.iter().any(|line| line == "2 frames captured"), "{lines:#?}");
         let lengths = tshark(&["-r", &file, "-T", "fields", "-e", "udp.length"])?;
         assert_eq!(lengths, ["14", "18"]);
-        scene.daemon.stop()
+        containers.daemon.stop()
     });
 }
 
@@ -477,8 +430,8 @@ fn what_cannot_be_done_is_said() {
         return;
     }
     Lab::run("trace-mistakes", |lab| {
-        let scene = Scene::new(lab, "wrong")?;
-        let error = |arguments: &[&str]| match scene.daemon.command(arguments) {
+        let containers = start(lab, "wrong")?;
+        let error = |arguments: &[&str]| match containers.daemon.command(arguments) {
             Ok(said) => Err(Failure::new(format!("{arguments:?} worked: {said}"))),
             Err(error) => Ok(error.to_string()),
         };
@@ -489,16 +442,17 @@ fn what_cannot_be_done_is_said() {
             text.contains("column 6: found \"adn\", expected and, or, or the end\n  icmp adn arp\n       ^"),
             "{text}"
         );
-        let old = scene.path("old.pcap");
+        let old = containers.path("old.pcap");
         std::fs::write(&old, [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0]).context("writing a file")?;
         let text = error(&["trace", "replay", "--port", "a", &old])?;
         assert!(text.contains("convert it with `editcap -F pcapng"), "{text}");
-        let file = scene.path("cut.pcapng");
-        let trace = scene.trace(&["--port", "b", "--filter", "udp", "--snaplen", "60", "--write", &file])?;
-        scene.replay(&[datagram(2, A, B, &[7; 100])], &[])?;
+        let file = containers.path("cut.pcapng");
+        let trace =
+            follow(&containers.folder, &["--port", "b", "--filter", "udp", "--snaplen", "60", "--write", &file])?;
+        containers.replay(&[datagram(2, A, B, &[7; 100])], &[])?;
         interrupt(trace)?;
         let text = error(&["trace", "replay", "--port", "a", &file])?;
         assert!(text.contains("frame 1: only 60 of its 142 bytes were captured"), "{text}");
-        scene.daemon.stop()
+        containers.daemon.stop()
     });
 }

@@ -16,6 +16,7 @@ use softdpu_engine::{CaptureCounts, CaptureSpec, CoreIndex, Counter, FromCore, P
 use softdpu_ring::Format;
 use softdpu_sched::{Nanos, TokenBucket};
 use softdpu_sys::clock;
+use softdpu_vpc::HEAD;
 
 const BOTH: [Format; 2] = [Format::Split, Format::Packed];
 const ALL: u64 = u64::MAX;
@@ -207,7 +208,7 @@ fn a_frame_for_another_core_is_copied_once() {
         engine.move_queue(tx, CoreIndex(0)).unwrap();
         engine.move_queue(rx, CoreIndex(1)).unwrap();
         b.give(128);
-        let mut bytes = 0;
+        let (mut bytes, mut heads) = (0, 0);
         for mark in 0..500u32 {
             let frame = datagram((0, 2), (1, 3), mark, 4 + (mark as usize * 37) % 1460);
             // Of 64 slots, all come back again and again.
@@ -215,10 +216,13 @@ fn a_frame_for_another_core_is_copied_once() {
             assert_eq!(b.wait().1, frame, "{format:?}: frame {mark}");
             b.give(1);
             bytes += frame.len() as u64;
+            heads += frame.len().min(HEAD) as u64;
         }
         let sum = |of: fn(&PortCounters) -> &Counter| counters.iter().map(|core| of(core).get()).sum::<u64>();
         let copies = (sum(|port| &port.copied), sum(|port| &port.copied_again));
         assert_eq!(copies, (bytes, 0), "{format:?}");
+        // Out of the sender's memory, and with the parcel for the other core.
+        assert_eq!(sum(|port| &port.copied_heads), 2 * heads, "{format:?}");
     }
 }
 

@@ -39,6 +39,9 @@ const WIDE: Settings = Settings { size: 1024, ..Settings::PLAIN };
 const NICE: i32 = 10;
 /// Frames that a flood has to bring about to be one.
 const LEAST_FRAMES: u64 = 1_000;
+/// Kicks that a flood of nothing else has to have, some hundred a millisecond. A kick is a system call, of which one CPU makes some thousands a
+/// millisecond.
+const LEAST_KICKS: u64 = 100_000;
 
 pub struct Flood {
     pub name: &'static str,
@@ -57,6 +60,8 @@ pub struct Seen {
     flooded: f64,
     /// Frames that the flood got rid of, or kicks.
     sent: u64,
+    /// Kicks a millisecond, of a flood of nothing else.
+    kicks: Option<u64>,
     dropped: Option<(&'static str, u64)>,
     /// Core time of the flood.
     core: Duration,
@@ -64,9 +69,12 @@ pub struct Seen {
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Seen { ratio, quiet, flooded, sent, dropped, core } = self;
+        let Seen { ratio, quiet, flooded, sent, kicks, dropped, core } = self;
         write!(f, "{:5.1} % ({flooded:.0} of {quiet:.0} frames/s) beside {sent}", ratio * 100.0)?;
         write!(f, " that took {:.0} ms", core.as_secs_f64() * 1e3)?;
+        if let Some(kicks) = kicks {
+            write!(f, ", {kicks} kicks/ms")?;
+        }
         dropped.map_or(Ok(()), |(reason, count)| write!(f, ", {count} dropped as {reason}"))
     }
 }
@@ -116,7 +124,7 @@ pub fn play(scene: &Scene, pair: &Pair, pace: u64, flood: &Flood) -> Result<Seen
     })?;
     let (quiet, flooded) = (median(&mut quiet), median(&mut flooded));
     let (sent, counts) = (sent.load(Relaxed), scene.counts()?);
-    if sent < LEAST_FRAMES {
+    if sent < if flood.is_kicks() { LEAST_KICKS } else { LEAST_FRAMES } {
         return Err(Failure::new(format!("{}: {sent} are no flood", flood.name)));
     }
     let dropped = flood.reason.map(|reason| (reason, counts.dropped_in(reason) - before.dropped_in(reason)));
@@ -125,7 +133,14 @@ pub fn play(scene: &Scene, pair: &Pair, pace: u64, flood: &Flood) -> Result<Seen
     }
     let core = scene.core_time()? - core;
     nic.probe().context(flood.name)?;
-    Ok(Seen { ratio: flooded / quiet, quiet, flooded, sent, dropped, core })
+    let kicks = flood.is_kicks().then(|| sent / (PERIODS as u64 * (PERIOD + PERIOD / 10).as_millis() as u64));
+    Ok(Seen { ratio: flooded / quiet, quiet, flooded, sent, kicks, dropped, core })
+}
+
+impl Flood {
+    fn is_kicks(&self) -> bool {
+        (self.frames)().is_empty()
+    }
 }
 
 /// What opens and closes a flood, and what is seen of it.

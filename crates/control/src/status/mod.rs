@@ -364,7 +364,9 @@ pub struct PortCounts {
     pub held: u64,
     /// Bytes that were copied on their way out.
     pub copied_bytes: u64,
-    /// Bytes that were copied a second time: cut up, summed, or for another core.
+    /// Bytes of frames' heads that were copied before, to be looked at: 192 of each frame at the most.
+    pub copied_heads_bytes: u64,
+    /// Bytes behind heads that were copied a second time: cut up, summed, or for another core.
     pub copied_again_bytes: u64,
     /// Frames that came in and were dropped, by reason.
     #[serde(default)]

@@ -284,7 +284,7 @@ fn ports(out: &mut Exposition, status: &NodeStatus) {
     let devices =
         status.devices.iter().filter_map(|device| Some((device.name.as_str(), &device.port.as_ref()?.counts)));
     let all: Vec<_> = devices.chain(status.underlay.as_ref().map(|underlay| ("underlay", &underlay.counts))).collect();
-    let counters: [Metric<PortCounts>; 8] = [
+    let counters: [Metric<PortCounts>; 9] = [
         ("port_frames_in_total", "Frames that came in by the port.", |counts| counts.frames_in as f64),
         ("port_bytes_in_total", "Their bytes.", |counts| counts.bytes_in as f64),
         ("port_frames_out_total", "Frames that went out by the port.", |counts| counts.frames_out as f64),
@@ -292,6 +292,9 @@ fn ports(out: &mut Exposition, status: &NodeStatus) {
         ("port_software_total", "Frames that services saw.", |counts| counts.software as f64),
         ("port_held_total", "Times that a sender was held as the port had no room.", |counts| counts.held as f64),
         ("port_copied_bytes_total", "Bytes copied on their way out.", |counts| counts.copied_bytes as f64),
+        ("port_copied_heads_bytes_total", "Bytes of heads copied to be looked at.", |counts| {
+            counts.copied_heads_bytes as f64
+        }),
         ("port_copied_again_bytes_total", "Bytes copied a second time.", |counts| counts.copied_again_bytes as f64),
     ];
     for (name, help, value) in counters {

@@ -13,7 +13,7 @@ use super::capture::Fate;
 use super::{Core, here};
 use crate::message::{CoreIndex, QueueKey, ToCore};
 use crate::net::{
-    BURST, Held, Injection, Lent, Loan, NoFrame, PARCELS, Parcel, ParcelTail, Port, Receiver, Refused, Source,
+    BURST, Held, Injection, Lent, Loan, NoFrame, PARCELS, Parcel, ParcelTail, Port, Receiver, Refused, Run, Source,
     Transmit, deliver, deliver_run, left_to_do, prefetch, socket_header, tail_offset,
 };
 use crate::queue::{Role, RunningQueue};
@@ -224,29 +224,30 @@ impl<S: TenantScheduler> Core<S> {
         let Some(queue) = here(&mut self.queues, key).filter(|queue| queue.takes_work()) else { return 0 };
         let same = |verdict: &&Verdict| matches!(verdict, Verdict::Local { port: to, .. } if *to == port);
         let together = verdicts.iter().take_while(same).count();
-        let (frames, bytes) = match deliver_run(queue, packets.get_mut(..together).unwrap_or_default(), source) {
-            Ok(delivered) => delivered,
+        let run = match deliver_run(queue, packets.get_mut(..together).unwrap_or_default(), source) {
+            Ok(run) => run,
             Err(error) => {
                 self.break_queue(key.number, error.to_string());
                 return 0;
             }
         };
-        if frames > 0 {
+        if run.frames > 0 {
             if !queue.touched {
                 queue.touched = true;
                 self.touched.push(key.number);
             }
-            self.delivered(port, frames as u64, bytes);
+            self.delivered(port, run);
         }
-        frames
+        run.frames
     }
 
-    fn delivered(&mut self, to: PortId, frames: u64, bytes: u64) {
+    fn delivered(&mut self, to: PortId, run: Run) {
         if let Some(port) = self.net.port(to) {
             port.patience.took();
-            port.counters.frames_out.add(frames);
-            port.counters.bytes_out.add(bytes);
-            port.counters.copied.add(bytes);
+            port.counters.frames_out.add(run.frames as u64);
+            port.counters.bytes_out.add(run.bytes);
+            port.counters.copied.add(run.bytes);
+            port.counters.copied_heads.add(run.bytes - run.tails);
         }
     }
 
@@ -392,14 +393,14 @@ impl<S: TenantScheduler> Core<S> {
             self.drop_out(to, packet, DropReason::PortDown);
             return Ok(());
         };
-        let len = packet.len() as u64;
+        let bytes = packet.len() as u64;
         match deliver(queue, packet, source) {
             Ok(()) => {
                 if !queue.touched {
                     queue.touched = true;
                     self.touched.push(key.number);
                 }
-                self.delivered(to, 1, len);
+                self.delivered(to, Run { frames: 1, bytes, tails: packet.tail.into() });
                 Ok(())
             }
             Err(Refused::Unfinished) => {
@@ -468,6 +469,7 @@ impl<S: TenantScheduler> Core<S> {
             counters.copied.add(len as u64);
             Ok(())
         };
+        counters.copied_heads.add(packet.head.len() as u64);
         let written = if target.overhead == 0 {
             write(socket_header(packet), packet.len(), &mut |room| gather(packet, source, room))
         } else {
@@ -505,6 +507,9 @@ impl<S: TenantScheduler> Core<S> {
     fn send_away_as(&mut self, core: CoreIndex, target: Target, packet: &Packet, tail: ParcelTail) {
         self.net.note(packet, Fate::Away);
         let Target { port: to, hash, overhead } = target;
+        if let Some(port) = self.net.port(to) {
+            port.counters.copied_heads.add(packet.head.len() as u64);
+        }
         self.net.send_parcel(core, Parcel { to, hash, overhead, packet: packet.clone(), tail });
     }
 

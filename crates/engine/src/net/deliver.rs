@@ -20,6 +20,16 @@ pub(crate) enum Refused {
     Broken(String),
 }
 
+/// Frames that were written one after the other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Run {
+    pub frames: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Of these, those behind their heads.
+    pub tails: u64,
+}
+
 impl From<Lacking> for Refused {
     fn from(_: Lacking) -> Refused {
         Refused::Unfinished
@@ -50,7 +60,7 @@ pub(crate) fn deliver(queue: &mut RunningQueue, packet: &Packet, source: Source<
 }
 
 /// Writes finished frames, one after the other, into the next buffers of a receive queue, for as long as there are buffers, and each
-/// frame and its buffer lie in one piece and fit. Returns how many, and their bytes; [`deliver`] is to see to the next one.
+/// frame and its buffer lie in one piece and fit. [`deliver`] is to see to the next one.
 ///
 /// # Errors
 /// What the driver did wrong, which broke the queue.
@@ -59,12 +69,12 @@ pub(crate) fn deliver_run<'a>(
     queue: &mut RunningQueue,
     packets: &mut [Packet],
     source: impl Fn(usize) -> Source<'a>,
-) -> Result<(usize, u64), QueueError> {
-    let Role::Receive(receive) = &mut queue.spec.role else { return Ok((0, 0)) };
+) -> Result<Run, QueueError> {
+    let mut run = Run::default();
+    let Role::Receive(receive) = &mut queue.spec.role else { return Ok(run) };
     receive.buffer(&mut queue.spec.ring, packets.len().saturating_sub(1))?;
     let (model, view) = (receive.model, &queue.spec.view);
     let is_tracked = view.is_tracked();
-    let (mut frames, mut bytes) = (0, 0);
     for (packet, chain) in packets.iter_mut().zip(receive.taken()) {
         if packet.checksum != Checksum::Complete || packet.segmentation.is_some() || chain.readable != 0 {
             break;
@@ -72,18 +82,19 @@ pub(crate) fn deliver_run<'a>(
         let (len, tail) = (packet.len(), packet.tail as usize);
         // A header in the room before the head: both are one copy.
         let Some(head) = packet.head.behind(&net::Receive::FINISHED) else { break };
-        let rest = if tail == 0 { Part::Bytes(&[]) } else { source(frames).part(tail) };
+        let rest = if tail == 0 { Part::Bytes(&[]) } else { source(run.frames).part(tail) };
         let Some(written) = model.deliver_whole(head, rest, &chain.buffer) else { break };
         if is_tracked {
             chain.buffer.mark_dirty_in(view, 0, written.into());
         }
         queue.finished.push(chain.used(written));
-        frames += 1;
-        bytes += len as u64;
+        run.frames += 1;
+        run.bytes += len as u64;
+        run.tails += tail as u64;
     }
-    receive.fill(frames);
-    queue.taken += frames as u32;
-    Ok((frames, bytes))
+    receive.fill(run.frames);
+    queue.taken += run.frames as u32;
+    Ok(run)
 }
 
 /// How many of the next buffers hold a frame of `len` bytes together; they are taken from the ring if need be.

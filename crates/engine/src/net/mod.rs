@@ -7,9 +7,9 @@
 //!                                                                                └──▶ TAP · underlay
 //! ```
 //!
-//! A frame's bytes are copied once, from guest memory to guest memory, but for the head that is looked at: by the core that has
-//! the receiver, to which a chain for a port on another core is lent ([`loan`]). A frame that is cut up or whose checksum is
-//! completed here, and one of a socket for another core, is copied once more; each copy is counted.
+//! A frame's bytes are copied once, from guest memory to guest memory, but for the head that is looked at, which is copied out first: by
+//! the core that has the receiver, to which a chain for a port on another core is lent ([`loan`]). A frame that is cut up or whose
+//! checksum is completed here, and one of a socket for another core, is copied once more; each copy is counted.
 
 mod capture;
 mod deliver;
@@ -34,7 +34,7 @@ pub use transmit::{RateLimit, Transmit};
 pub use xdp_queues::XdpQueues;
 
 pub(crate) use capture::{CaptureStart, Passing, Shared as CaptureShared, Trace};
-pub(crate) use deliver::{Refused, deliver, deliver_run};
+pub(crate) use deliver::{Refused, Run, deliver, deliver_run};
 pub(crate) use functions::{Chain as FunctionChain, Functions};
 pub(crate) use inject::Injection;
 pub(crate) use loan::{Lent, Loan, Loans};

@@ -27,9 +27,12 @@ pub struct PortCounters {
     pub dropped_in: [Counter; DropReason::ALL.len()],
     /// Frames that were to go out and were dropped, by reason.
     pub dropped_out: [Counter; DropReason::ALL.len()],
-    /// Payload bytes that were copied on the way out of this port.
+    /// Bytes that were copied into a buffer on the way out of this port.
     pub copied: Counter,
-    /// Payload bytes that were copied a second time: to be cut up, summed, or handed to another core.
+    /// Bytes of those frames' heads, the first [`HEAD`](softdpu_vpc::HEAD) of each at the most, that were copied before: out of the sender's
+    /// memory, where they could change while they are looked at, and once more for another core.
+    pub copied_heads: Counter,
+    /// Bytes behind heads that were copied a second time: to be cut up, summed, or handed to another core.
     pub copied_again: Counter,
     /// Times a sender was held because this port had no room.
     pub held: Counter,
@@ -46,6 +49,7 @@ impl Default for PortCounters {
             dropped_in: std::array::from_fn(|_| Counter::default()),
             dropped_out: std::array::from_fn(|_| Counter::default()),
             copied: Counter::default(),
+            copied_heads: Counter::default(),
             copied_again: Counter::default(),
             held: Counter::default(),
         }

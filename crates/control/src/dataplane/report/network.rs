@@ -85,6 +85,7 @@ fn sum(cores: &[Arc<PortCounters>]) -> PortCounts {
         software: of(|c| &c.software),
         held: of(|c| &c.held),
         copied_bytes: of(|c| &c.copied),
+        copied_heads_bytes: of(|c| &c.copied_heads),
         copied_again_bytes: of(|c| &c.copied_again),
         dropped_in: drops(cores, |c| &c.dropped_in),
         dropped_out: drops(cores, |c| &c.dropped_out),

@@ -66,7 +66,7 @@ impl Interface {
         let sockets = match settings.backend {
             UnderlayBackend::Auto => best(settings, mtu, cores)?,
             UnderlayBackend::AfPacket => vec![packet(settings).map_err(|error| text(&error))?],
-            UnderlayBackend::AfXdp => xdp(settings).map(|xdp| xdp.sockets(cores))?,
+            UnderlayBackend::AfXdp => xdp(settings, mtu).map(|xdp| xdp.sockets(cores))?,
         };
         // Somebody who listens there already does as well.
         let sinks = PortSink::new(settings.port).ok().into_iter().collect();
@@ -78,9 +78,7 @@ impl Interface {
 /// AF_XDP where the driver hands its frames over without a copy. Where it does not, AF_PACKET: it has offloads and takes every
 /// interface, and AF_XDP over a veth pair would bring frames whose checksums nobody has finished.
 fn best(settings: &config::Underlay, mtu: u16, cores: usize) -> Result<Vec<Socket>, String> {
-    let fits = usize::from(mtu) + ETHERNET_HEADER <= MAX_LEN;
-    let too_long = format!("its frames are longer than the {MAX_LEN} bytes that AF_XDP takes");
-    let reason = match if fits { xdp(settings) } else { Err(too_long) } {
+    let reason = match xdp(settings, mtu) {
         Ok(xdp) if xdp.sockets.iter().all(XdpSocket::zero_copy) => return Ok(xdp.sockets(cores)),
         // It is closed, and its program detached, before the other one is opened.
         Ok(_) => "its driver does not do AF_XDP without copies".to_owned(),
@@ -116,8 +114,15 @@ impl XdpUnderlay {
 
 /// The frames of the tunnels' UDP port go to the sockets, all others to the host as before. A NIC spreads tunnels over all its
 /// receive queues by their outer source ports, so each has a socket.
-fn xdp(settings: &config::Underlay) -> Result<XdpUnderlay, String> {
+fn xdp(settings: &config::Underlay, mtu: u16) -> Result<XdpUnderlay, String> {
     let text = |error: PortError| error.to_string();
+    if usize::from(mtu) + ETHERNET_HEADER > MAX_LEN {
+        return Err(format!(
+            "{}: its MTU is {mtu}, and af-xdp takes at most {}: set the underlay's `mtu` to that, or backend = \"af-packet\"",
+            settings.interface,
+            MAX_LEN - ETHERNET_HEADER
+        ));
+    }
     let name = InterfaceName::new(&settings.interface).map_err(text)?;
     let queues = Links::new().and_then(|links| links.rx_queues(&name)).map_err(text)?;
     if queues > MAX_QUEUES {
