@@ -106,7 +106,7 @@ fn flows_are_spread_over_gateways_and_go_on_when_one_is_set_down() {
     Lab::run(test, |lab| {
         let (hosts, _hub) = WIRE.many_hosts(test, 4)?;
         let [a, b, first, second] = <[Host; 4]>::try_from(hosts).map_err(|_| Failure::new("four hosts"))?;
-        let mut at_first = first.softdpu(lab, &gateway(&first))?;
+        let at_first = first.softdpu(lab, &gateway(&first))?;
         let at_second = second.softdpu(lab, &gateway(&second))?;
         let (at_a, at_b) = (a.softdpu(lab, &site(&a))?, b.softdpu(lab, &site(&b))?);
         for host in [&a, &b] {
@@ -133,7 +133,7 @@ fn flows_are_spread_over_gateways_and_go_on_when_one_is_set_down() {
         // The first is set down in the middle of transfers.
         let mut server = b.start(lab, "server", &["iperf3", "-s", "-1", "--forceflush"])?;
         server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
-        let transfer = ["iperf3", "-c", "10.0.2.2", "-t", "10", "-P", "8", "-b", "2M", "--forceflush"];
+        let transfer = ["iperf3", "-c", "10.0.2.2", "-t", "15", "-P", "32", "-b", "500K", "--forceflush"];
         let mut client = a.start(lab, "client", &transfer)?;
         let both = members(&at_a)?;
         wait_until("transfers through both gateways", WAIT, || {
@@ -150,7 +150,7 @@ fn flows_are_spread_over_gateways_and_go_on_when_one_is_set_down() {
         std::thread::sleep(Duration::from_millis(500));
         let arrived = frames_in(&at_first)?;
         assert!(client.exited()?.is_none(), "the transfers ended before the gateway was set down");
-        client.wait(WAIT)?;
+        assert!(client.wait(WAIT)?.success(), "a connection did not go on");
         server.wait(WAIT)?;
         let after = [members(&at_a)?, members(&at_b)?];
         for (told, after) in told.iter().zip(&after) {
@@ -172,7 +172,7 @@ fn flows_are_spread_over_gateways_and_go_on_when_one_is_set_down() {
         assert!(list.contains("192.0.2.3") && list.contains("down"), "{list}");
         // One that is gone, and that nobody has set down: its neighbours notice, here sooner than by default.
         for (parameter, value) in [("base_reachable_time_ms", "1000"), ("delay_first_probe_time", "1")] {
-            a.exec(&["sysctl", "-w", &format!("net.ipv4.neigh.wire.{parameter}={value}")])?;
+            a.exec(&["bash", "-c", &format!("echo {value} > /proc/sys/net/ipv4/neigh/wire/{parameter}")])?;
         }
         let becomes = |what: &str| {
             wait_until(&format!("the second gateway to be {what}"), Duration::from_secs(90), || {
@@ -224,8 +224,8 @@ fn routing(lab: &Lab, daemon: &Daemon) -> Result<(), Failure> {
     file("tools.toml", "network = \"tools\"\npeer = \"acme\"\n")?;
     let answer = explain(daemon, "10.9.0.2")?;
     assert!(answer.contains("peer tools") && answer.contains("leaves by tool"), "{answer}");
-    let error = daemon.command(&["network", "add", "more", "--vni", "9", "--cidr", "10.9.0.0/16"]);
-    error.expect("networks may overlap while they are no peers");
+    // Networks may overlap while they are no peers.
+    daemon.command(&["network", "add", "more", "--vni", "9", "--cidr", "10.9.0.0/16"])?;
     let error = file("more.toml", "network = \"more\"\npeer = \"tools\"\n").expect_err("it overlaps").to_string();
     assert!(error.contains("overlaps"), "{error}");
     Ok(())
