@@ -61,7 +61,7 @@ fn mistakes_are_told_with_their_places() {
         ("172.16.0.0/12", "10.0.0.0/16", "10.0.0.0/16 is a subnet of the network"),
         ("172.16.0.0/12", "10.1.0.0/16", "10.1.0.0/16 is a subnet of its peer `b`"),
         ("172.16.0.0/12", "10.9.0.0/16", "10.9.0.0/16 is routed already"),
-        ("weight = 3", "weight = 1001", "expected 0 to 1000"),
+        ("weight = 3", "weight = 1001", "expected a whole number from 0 to 1000"),
         (
             r#"{ address = "10.0.0.4", down"#,
             r#"{ address = "10.0.0.5", down"#,
