@@ -22,7 +22,7 @@ impl Host {
         &self.namespace.name
     }
 
-    /// 1, 2 or 3: the last part of its addresses.
+    /// From 1 on: the last part of its addresses.
     pub fn number(&self) -> u8 {
         self.number
     }
@@ -91,6 +91,13 @@ impl Wire {
 
     /// Three hosts on one wire, each at its number; the wire is there as long as what comes with them.
     pub fn three_hosts(&self, test: &str) -> Result<([Host; 3], Namespace), Failure> {
+        let (hosts, hub) = self.many_hosts(test, 3)?;
+        let hosts = <[Host; 3]>::try_from(hosts).map_err(|_| Failure::new("not three hosts".to_owned()))?;
+        Ok((hosts, hub))
+    }
+
+    /// The same with so many.
+    pub fn many_hosts(&self, test: &str, count: u8) -> Result<(Vec<Host>, Namespace), Failure> {
         let hub = Namespace::new(test, "hub")?;
         hub.ip(&["link", "add", "hub", "type", "bridge"])?;
         hub.ip(&["link", "set", "hub", "mtu", &self.mtu.to_string(), "up"])?;
@@ -102,7 +109,7 @@ impl Wire {
             self.connect(&host)?;
             Ok(host)
         };
-        Ok(([host(1)?, host(2)?, host(3)?], hub))
+        Ok(((1..=count).map(host).collect::<Result<_, _>>()?, hub))
     }
 
     /// Puts it between two hosts that have none.

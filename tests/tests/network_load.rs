@@ -157,6 +157,17 @@ fn a_million_guests_are_loaded_while_traffic_goes_on_and_outlive_every_process()
         reach(&a, "10.0.0.22")?;
         assert_eq!(kept(&lab.path().join(a.name()))?, before, "the copy is the very file");
 
+        // Single entries go, all that are named or none.
+        let unload =
+            |entries: &[&str]| at_a.command(&[&["--timeout", "60 s", "network", "unload", "acme"], entries].concat());
+        let error = unload(&["10.0.0.22", "10.0.0.33"]).expect_err("one is not loaded").to_string();
+        assert!(error.contains("10.0.0.33 is not loaded"), "{error}");
+        assert_eq!(counts(&at_a)?, (u64::from(CROWD) + 1, 1));
+        unload(&["10.0.0.22", "172.16.0.0/12"])?;
+        assert_eq!(counts(&at_a)?, (u64::from(CROWD), 0));
+        assert!(silent(&a, "10.0.0.22"), "it is no longer known");
+        load(&at_a, &all)?;
+
         // They outlive the daemon, and go as they came.
         at_a.restart()?;
         a.ip(&["addr", "add", "10.0.0.1/8", "dev", "acme0"])?;

@@ -77,7 +77,7 @@ fn every_example_is_a_valid_site() {
 
 #[test]
 fn every_site_of_the_lab_is_valid() {
-    for name in ["demo", "networks", "two-hosts-a", "two-hosts-b", "gateway"] {
+    for name in ["demo", "networks", "two-hosts-a", "two-hosts-b", "gateway", "ecmp"] {
         let loaded = parse(&read(&format!("lab/sites/{name}.toml")), name, Path::new("/srv/site"), None);
         assert!(loaded.site.is_some() && loaded.report.diagnostics.is_empty(), "{}", loaded.report);
     }

@@ -10,9 +10,9 @@ use softdpu_control::status::{
     AnalyticsStatus, FirewallStatus, FunctionStatus, MonitorStatus, RuleStatus, TopItem, TopStatus, WindowStatus,
 };
 use softdpu_control::status::{
-    ClosedFrontEnds, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState, DeviceStatus, NetworkStatus,
-    NodeStatus, Peer, PortCounts, PortStatus, QueueStatus, TenantOnCore, TenantStatus, TraceStatus, UnderlayAbsence,
-    UnderlayStatus, VolumeState, VolumeStatus,
+    ClosedFrontEnds, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState, DeviceStatus,
+    EcmpMemberStatus, EcmpStatus, NetworkStatus, NodeStatus, Peer, PortCounts, PortStatus, QueueStatus, TenantOnCore,
+    TenantStatus, TraceStatus, UnderlayAbsence, UnderlayStatus, VolumeState, VolumeStatus,
 };
 
 fn reference() -> String {
@@ -93,7 +93,16 @@ fn whole() -> NodeStatus {
             cores: vec![TenantOnCore { iops_limit: Some(1), ..TenantOnCore::default() }],
             ..TenantStatus::default()
         }],
-        networks: vec![NetworkStatus { tenant: Some("t".into()), ..NetworkStatus::default() }],
+        networks: vec![NetworkStatus {
+            tenant: Some("t".into()),
+            peers: vec!["p".into()],
+            pending_peers: vec!["q".into()],
+            ecmp: vec![EcmpStatus {
+                members: vec![EcmpMemberStatus { zone: Some("z".into()), ..EcmpMemberStatus::default() }],
+                ..EcmpStatus::default()
+            }],
+            ..NetworkStatus::default()
+        }],
         underlay: Some(UnderlayStatus { absence: Some(UnderlayAbsence::default()), ..UnderlayStatus::default() }),
         functions: vec![function()],
         traces: vec![TraceStatus { filter: Some("f".into()), ..TraceStatus::default() }],

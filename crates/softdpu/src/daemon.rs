@@ -47,10 +47,15 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         Command::Device(DeviceCommand::Add(options)) => return add_device(connection, &options),
         Command::Network(NetworkCommand::List { json }) => {
             let networks: Vec<NetworkStatus> = connect(connection)?.call(&Request::NetworkList).map_err(text)?;
-            print!("{}", if json { json_line(&networks) } else { status::network_table(&networks) });
+            let table = || {
+                let groups = status::ecmp_table(&networks);
+                let between = if groups.is_empty() { "" } else { "\n" };
+                format!("{}{between}{groups}", status::network_table(&networks))
+            };
+            print!("{}", if json { json_line(&networks) } else { table() });
             return Ok(());
         }
-        Command::Network(ref command @ NetworkCommand::Load { json, .. }) => {
+        Command::Network(ref command @ (NetworkCommand::Load { json, .. } | NetworkCommand::Unload { json, .. })) => {
             let loaded: LoadResult = connect(connection)?.call(&network::request(command.clone())?).map_err(text)?;
             print!("{}", if json { json_line(&loaded) } else { network::loaded(&loaded) });
             return Ok(());

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use softdpu_control::api::{EndpointChange, LoadResult, Request};
-use softdpu_control::config;
+use softdpu_control::api::{EndpointChange, LoadResult, Request, Unload};
+use softdpu_control::config::{self, MemberChange};
 
 use crate::arguments::DeviceAdd;
 use crate::daemon::{absolute, object, problems};
@@ -32,9 +32,20 @@ pub enum NetworkCommand {
     Endpoint(EndpointCommand),
     /// Put other loaded entries in the place of all there are: guests on other hosts and routes, millions at once
     Load {
-        /// A line for each: `endpoint,NETWORK,ADDRESS,MAC,HOST` or `route,NETWORK,PREFIX,HOST`; an empty file unloads all
+        /// A line for each: `endpoint,NETWORK,ADDRESS,MAC,HOST` or `route,NETWORK,PREFIX,HOST` (or `ecmp:GROUP`); an empty file unloads all
         file: PathBuf,
         /// Print what was loaded as a JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove some loaded entries of a network
+    Unload {
+        /// The network
+        network: String,
+        /// Addresses of guests on other hosts, and prefixes of routes
+        #[arg(required = true)]
+        entry: Vec<String>,
+        /// Print what is left as a JSON object
         #[arg(long)]
         json: bool,
     },
@@ -43,6 +54,14 @@ pub enum NetworkCommand {
         /// A TOML file: `network`, and the keys `[[security-group]]` and `[[acl]]` as under `[[network]]` of a site file
         file: PathBuf,
     },
+    /// Put other routes, ECMP groups, route tables and peers in the place of all that a network has
+    Routing {
+        /// A TOML file: `network`, and the keys `peer`, `[[route]]`, `[[ecmp]]` and `[[route-table]]` as under `[[network]]` of a
+        /// site file
+        file: PathBuf,
+    },
+    /// Set a member of an ECMP group down or up, or give it another weight
+    Member(MemberSet),
 }
 
 /// `softdpu network add`: the keys of `[[network]]`.
@@ -68,6 +87,27 @@ pub struct NetworkAdd {
     /// The name servers that guests are told
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub dns: Option<Vec<String>>,
+}
+
+/// `softdpu network member …`
+#[derive(Clone, Debug, Args)]
+#[command(group = clap::ArgGroup::new("change").multiple(true).required(true))]
+pub struct MemberSet {
+    /// The network
+    pub network: String,
+    /// The ECMP group
+    pub ecmp: String,
+    /// The member: its host, or its address in the network
+    pub member: IpAddr,
+    /// It gets no packets from now on
+    #[arg(long, group = "change", conflicts_with = "up")]
+    pub down: bool,
+    /// It gets its share of packets again
+    #[arg(long, group = "change")]
+    pub up: bool,
+    /// How many flows it gets relative to the others; 0: none
+    #[arg(long, group = "change")]
+    pub weight: Option<u16>,
 }
 
 /// `softdpu network endpoint …`
@@ -118,10 +158,30 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
         NetworkCommand::Remove { name } => Ok(Request::NetworkRemove { name }),
         NetworkCommand::List { .. } => Ok(Request::NetworkList),
         NetworkCommand::Load { file, .. } => Ok(Request::NetworkLoad { path: absolute(&file)? }),
+        NetworkCommand::Unload { network, entry, .. } => {
+            let mut unload = Unload { network, addresses: Vec::new(), prefixes: Vec::new() };
+            for text in entry {
+                match (text.parse(), text.parse()) {
+                    (Ok(address), _) => unload.addresses.push(address),
+                    (_, Ok(prefix)) => unload.prefixes.push(prefix),
+                    _ => return Err(format!("{text:?} is neither an address nor a prefix")),
+                }
+            }
+            Ok(Request::NetworkUnload(unload))
+        }
         NetworkCommand::Policy { file } => {
             let name = file.display().to_string();
             let text = std::fs::read_to_string(&file).map_err(|error| format!("{name} cannot be read: {error}"))?;
             config::policy_from_text(&text, &name).map(Request::NetworkPolicy).map_err(|report| report.to_string())
+        }
+        NetworkCommand::Routing { file } => {
+            let name = file.display().to_string();
+            let text = std::fs::read_to_string(&file).map_err(|error| format!("{name} cannot be read: {error}"))?;
+            config::routing_from_text(&text, &name).map(Request::NetworkRouting).map_err(|report| report.to_string())
+        }
+        NetworkCommand::Member(MemberSet { network, ecmp, member, down, up, weight }) => {
+            let down = (down || up).then_some(down);
+            Ok(Request::NetworkMember(MemberChange { network, ecmp, member, down, weight }))
         }
         NetworkCommand::Endpoint(EndpointCommand::Add { network, address, mac, host, replace }) => {
             let endpoint = json!({ "address": address, "mac": mac, "host": host });

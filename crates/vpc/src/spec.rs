@@ -1,6 +1,8 @@
 //! What the control plane gives: networks, who is in them and where, and the underlay. Plain data, unchecked;
 //! `Tables::build` checks it.
 
+mod routing;
+
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -14,6 +16,8 @@ use crate::policy::Service;
 use crate::policy::acl::AclSpec;
 use crate::tables::Loaded;
 
+pub use routing::{EcmpMemberSpec, EcmpSpec, MemberVia, PeeringSpec, RouteSpec, RouteTableSpec, Via};
+
 /// UDP port of VXLAN (RFC 7348 §5).
 pub const VXLAN_PORT: u16 = 4789;
 
@@ -26,6 +30,14 @@ pub struct Spec {
     pub endpoints: Vec<EndpointSpec>,
     /// Routes beyond the networks' subnets.
     pub routes: Vec<RouteSpec>,
+    /// Groups of next hops that routes name.
+    pub ecmp: Vec<EcmpSpec>,
+    /// Routes of some sources.
+    pub route_tables: Vec<RouteTableSpec>,
+    /// Networks that reach each other.
+    pub peerings: Vec<PeeringSpec>,
+    /// The availability zone of this node: members of ECMP groups that are in it are preferred.
+    pub zone: Option<String>,
     /// How this node reaches others; None: it does not.
     pub underlay: Option<UnderlaySpec>,
     /// Next hops of the underlay.
@@ -156,26 +168,6 @@ pub enum Place {
     /// At a port of this node.
     Port(PortId),
     /// On another node: the address of its tunnel end point.
-    Host(IpAddr),
-}
-
-/// A static route.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RouteSpec {
-    /// Name of the network.
-    pub network: String,
-    /// The destinations.
-    pub prefix: Prefix,
-    /// Where they are reached.
-    pub via: Via,
-}
-
-/// The next hop of a route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Via {
-    /// The endpoint of the same network that has this address.
-    Endpoint(IpAddr),
-    /// The tunnel end point of another node, which knows more.
     Host(IpAddr),
 }
 

@@ -103,6 +103,8 @@ reasons! {
     NoRoute = "no-route",
     /// The destination is known, but not where it is now.
     Unresolved = "unresolved",
+    /// All members of the ECMP group that its route leads to are down.
+    NoNextHop = "no-next-hop",
     /// The hop limit is used up.
     HopLimit = "hop-limit",
     /// Larger than the path takes; the sender was told.

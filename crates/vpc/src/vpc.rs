@@ -4,6 +4,7 @@ mod explain;
 mod hits;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use explain::Explanation;
 
@@ -49,7 +50,12 @@ pub struct Vpc {
     meters: Vec<Meter>,
     /// Identification of the next outer IPv4 packet.
     id: u16,
+    /// Where it counts what all cores count together.
+    shard: usize,
 }
+
+/// Cores are numbered through.
+static CORES: AtomicUsize = AtomicUsize::new(0);
 
 /// How often it is asked which ports are to be told of their router, nanoseconds.
 const LOOK: u64 = 1_000_000_000;
@@ -135,6 +141,7 @@ impl Vpc {
             turn: 0,
             meters: Vec::new(),
             id: 0,
+            shard: CORES.fetch_add(1, Ordering::Relaxed),
         }
     }
 
@@ -272,6 +279,9 @@ impl Vpc {
                             steps
                         });
                         self.flows.count(entry, sought.seen.len() as u64);
+                        if action.is_member && !W::REHEARSES && !matches!(decided, Verdict::Drop(_)) {
+                            tables.count_member(action.hop, self.shard, sought.seen.len() as u64);
+                        }
                         self.stats.count_followed(decided);
                         return;
                     }
@@ -464,6 +474,9 @@ impl Vpc {
             return Ok(Verdict::Drop(DropReason::Policed));
         }
         self.id = self.id.wrapping_add(1);
+        if metadata.is_to_member() && !W::REHEARSES {
+            tables.count_member(metadata.hop, self.shard, departure.len().into());
+        }
         let before = W::LOOKS.then(|| packet.clone());
         let verdict = after::send(packet, frame, metadata, &departure, self.id);
         witness.see(at, |names| {

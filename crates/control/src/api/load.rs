@@ -1,7 +1,9 @@
 //! What `network.load` is answered with.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
+use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 /// The result of `network.load`.
@@ -17,6 +19,20 @@ pub struct LoadResult {
     pub networks: BTreeMap<String, NetworkEntries>,
     /// How long it took from the file to the cores, microseconds.
     pub took_us: u64,
+}
+
+/// The parameters of `network.unload`: loaded entries of a network that go. All of them or none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Unload {
+    /// The network.
+    pub network: String,
+    /// Addresses of guests on other hosts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<IpAddr>,
+    /// Prefixes of routes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prefixes: Vec<IpNet>,
 }
 
 /// What is loaded of a network.

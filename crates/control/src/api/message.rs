@@ -7,9 +7,10 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{EndpointChange, PacketTrace, PathQuestion, VERSION};
+use super::{EndpointChange, PacketTrace, PathQuestion, Unload, VERSION};
 use crate::config::{
-    self, Bytes, Device, DeviceChange, Network, PolicyChange, TenantChange, Volume, alternatives, nearest,
+    self, Bytes, Device, DeviceChange, MemberChange, Network, PolicyChange, RoutingChange, TenantChange, Volume,
+    alternatives, nearest,
 };
 
 /// What a client asks for.
@@ -64,12 +65,21 @@ pub enum Request {
     /// `network.policy`: other security groups and access control lists in the place of all that a network has. Result: `{}`; no
     /// packet passes by the rules before from then on.
     NetworkPolicy(PolicyChange),
+    /// `network.routing`: other routes, ECMP groups, route tables and peers in the place of all that a network has. Result: `{}`; no
+    /// packet goes by those before from then on.
+    NetworkRouting(RoutingChange),
+    /// `network.member`: set a member of an ECMP group down or up, or give it another weight. Result: `{}`; no packet goes to a
+    /// member that is down from then on.
+    NetworkMember(MemberChange),
     /// `network.load`: other loaded entries in the place of all there are, from a file. Result: [`LoadResult`](super::LoadResult); no
     /// packet passes by the entries before from then on.
     NetworkLoad {
         /// The file, by a path that does not depend on a current folder.
         path: PathBuf,
     },
+    /// `network.unload`: some loaded entries of a network go. Result: [`LoadResult`](super::LoadResult) with what is left; no packet
+    /// passes by them from then on.
+    NetworkUnload(Unload),
     /// `tenant.set`: another weight, class, guarantee or limits of a tenant, from then on. Result: `{}`.
     TenantSet(TenantChange),
     /// `queue.move`: let another core serve a queue, while it runs. Result: `{}`.
@@ -113,7 +123,10 @@ pub const METHODS: &[&str] = &[
     "network.list",
     "network.endpoints",
     "network.policy",
+    "network.routing",
+    "network.member",
     "network.load",
+    "network.unload",
     "tenant.set",
     "queue.move",
     "trace.packet",
@@ -277,7 +290,10 @@ impl Request {
             Request::NetworkList => "network.list",
             Request::NetworkEndpoints(_) => "network.endpoints",
             Request::NetworkPolicy(_) => "network.policy",
+            Request::NetworkRouting(_) => "network.routing",
+            Request::NetworkMember(_) => "network.member",
             Request::NetworkLoad { .. } => "network.load",
+            Request::NetworkUnload(_) => "network.unload",
             Request::TenantSet(_) => "tenant.set",
             Request::QueueMove { .. } => "queue.move",
             Request::TracePacket(_) => "trace.packet",
@@ -303,7 +319,10 @@ impl Request {
             Request::NetworkAdd(network) => json!(network),
             Request::NetworkEndpoints(change) => json!(change),
             Request::NetworkPolicy(change) => json!(change),
+            Request::NetworkRouting(change) => json!(change),
+            Request::NetworkMember(change) => json!(change),
             Request::NetworkLoad { path } => json!({ "path": path }),
+            Request::NetworkUnload(unload) => json!(unload),
             Request::TenantSet(change) => json!(change),
             Request::QueueMove { device, queue, core } => json!({ "device": device, "queue": queue, "core": core }),
             Request::TracePacket(trace) => json!(trace),
@@ -379,6 +398,8 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
         "network.list" => empty(Request::NetworkList),
         "network.endpoints" => EndpointChange::decode(typed(method, parameters)?).map(Request::NetworkEndpoints),
         "network.policy" => config::policy_from_json(parameters).map(Request::NetworkPolicy).map_err(site),
+        "network.routing" => config::routing_from_json(parameters).map(Request::NetworkRouting).map_err(site),
+        "network.member" => typed(method, parameters).map(Request::NetworkMember),
         "network.load" => {
             let LoadParameters { path } = typed(method, parameters)?;
             if !path.is_absolute() {
@@ -387,6 +408,7 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
             }
             Ok(Request::NetworkLoad { path })
         }
+        "network.unload" => typed(method, parameters).map(Request::NetworkUnload),
         "tenant.set" => config::tenant_change_from_json(parameters).map(Request::TenantSet).map_err(site),
         "queue.move" => typed(method, parameters).map(|MoveParameters { device, queue, core }| Request::QueueMove {
             device,

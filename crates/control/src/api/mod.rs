@@ -21,7 +21,7 @@ pub use client::{Client, ClientError, SOCKET_VARIABLE, find_socket};
 pub use endpoints::EndpointChange;
 pub use explain::{PathAnswer, PathOutcome, PathQuestion, PathStep, PathVersion, Protocol};
 pub use line::{LineBuffer, LineTooLong};
-pub use load::{LoadResult, NetworkEntries};
+pub use load::{LoadResult, NetworkEntries, Unload};
 pub use message::{
     ApiError, DeviceArgs, Empty, ErrorCode, Id, METHODS, Rejected, Request, Response, decode_request, decode_response,
     encode_request, encode_response,

@@ -11,7 +11,8 @@ use serde_json::json;
 
 use super::*;
 use crate::config::{
-    Bytes, DeviceChange, device_from_json, endpoint_from_json, network_from_json, policy_from_json, volume_from_json,
+    Bytes, DeviceChange, MemberChange, device_from_json, endpoint_from_json, network_from_json, policy_from_json,
+    routing_from_json, volume_from_json,
 };
 
 const RUN: &str = "/run/softdpu";
@@ -51,6 +52,11 @@ fn every_request() -> Vec<Request> {
             remove: vec!["10.0.0.8".parse().unwrap()],
         }),
         Request::NetworkLoad { path: "/srv/guests.csv".into() },
+        Request::NetworkUnload(Unload {
+            network: name(),
+            addresses: vec!["10.0.0.9".parse().unwrap()],
+            prefixes: vec!["10.9.0.0/16".parse().unwrap()],
+        }),
         Request::NetworkPolicy(
             policy_from_json(&json!({
                 "network": "n",
@@ -65,6 +71,27 @@ fn every_request() -> Vec<Request> {
             }))
             .unwrap(),
         ),
+        Request::NetworkRouting(
+            routing_from_json(&json!({
+                "network": "n",
+                "peer": ["m"],
+                "ecmp": [{"name": "far", "member": [
+                    {"host": "192.0.2.3", "weight": 2, "zone": "a"}, {"address": "10.0.0.4", "down": true},
+                ]}],
+                "route": [{"prefix": "172.16.0.0/12", "ecmp": "far"}, {"prefix": "10.9.0.0/16", "host": "192.0.2.3"}],
+                "route-table": [{"name": "t", "source": ["10.0.0.0/24"], "route": [
+                    {"prefix": "0.0.0.0/0", "address": "10.0.0.4"},
+                ]}],
+            }))
+            .unwrap(),
+        ),
+        Request::NetworkMember(MemberChange {
+            network: name(),
+            ecmp: "far".into(),
+            member: "192.0.2.3".parse().unwrap(),
+            down: Some(true),
+            weight: Some(3),
+        }),
         Request::TenantSet(crate::config::TenantChange {
             name: name(),
             weight: Some(2),

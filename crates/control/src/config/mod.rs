@@ -35,9 +35,10 @@ pub use diagnostic::{Diagnostic, Problem, Report, Severity, alternatives, neares
 pub use function::{AnalyticsSettings, FirewallRule, FirewallSettings, Function, FunctionKind, MonitorSettings, Rank};
 pub use nbd_uri::{NbdServer, NbdUri, NbdUriError};
 pub use network::{
-    Acl, AclAction, AclRule, DEFAULT_MTU, DeviceChange, Direction, Endpoint, GroupRule, LONGEST_LINE, LoadLine,
-    MacAddress, MacError, Network, NetworkPort, PolicyChange, PortRange, Protocol, RateLimit, SecurityGroup, Subnet,
-    TableSizes, Tap, Underlay, UnderlayBackend, VXLAN_PORT, VirtioNet, Vni, load_line,
+    Acl, AclAction, AclRule, DEFAULT_MTU, DeviceChange, Direction, EcmpGroup, EcmpMember, Endpoint, GroupRule,
+    LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange, Network, NetworkPort, PolicyChange, PortRange,
+    Protocol, RateLimit, Route, RouteTable, RoutingChange, SecurityGroup, Subnet, TableSizes, Tap, Underlay,
+    UnderlayBackend, VXLAN_PORT, VirtioNet, Vni, load_line,
 };
 pub use reader::is_name;
 pub use service::ServiceDirectories;
@@ -164,13 +165,32 @@ pub fn policy_from_json(parameters: &serde_json::Value) -> Result<PolicyChange, 
 
 /// Reads all groups and lists of a network from `text`, called `name` in messages: the parameters of `network.policy` as TOML.
 pub fn policy_from_text(text: &str, name: &str) -> Result<PolicyChange, Report> {
+    from_text(text, name, &schema::POLICY_CHANGE, network::policy_change)
+}
+
+/// Reads all routes, ECMP groups, route tables and peers of a network from the parameters of `network.routing`.
+pub fn routing_from_json(parameters: &serde_json::Value) -> Result<RoutingChange, Vec<Problem>> {
+    from_json(parameters, &schema::ROUTING_CHANGE, network::routing_change)
+}
+
+/// Reads the same from `text`, called `name` in messages: the parameters of `network.routing` as TOML.
+pub fn routing_from_text(text: &str, name: &str) -> Result<RoutingChange, Report> {
+    from_text(text, name, &schema::ROUTING_CHANGE, network::routing_change)
+}
+
+fn from_text<T>(
+    text: &str,
+    name: &str,
+    section: &'static schema::Section,
+    read: impl FnOnce(Reader<'_>) -> T,
+) -> Result<T, Report> {
     let context = Context::new(None);
     let (document, errors) = toml::de::DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         return Err(Report::new(name, text, errors.iter().map(syntax_problem).collect(), &Default::default()));
     }
     let root = value::from_toml_table(document.into_inner());
-    let change = network::policy_change(Reader::new(&context, &schema::POLICY_CHANGE, String::new(), 0..0, &root));
+    let change = read(Reader::new(&context, section, String::new(), 0..0, &root));
     let (problems, spans) = (context.problems.into_inner(), context.spans.into_inner());
     if problems.is_empty() { Ok(change) } else { Err(Report::new(name, text, problems, &spans)) }
 }

@@ -98,6 +98,7 @@ fn node(reader: Reader<'_>, directories: &ServiceDirectories) -> Node {
     let underlay = reader.table("underlay", &schema::UNDERLAY).map(network::read::underlay);
     let flow_tier = reader.boolean("flow-tier").unwrap_or(true);
     let tables = reader.table("tables", &schema::TABLES).map(network::read::tables).unwrap_or_default();
+    let zone = reader.name("zone");
     reader.finish();
     Node {
         dataplane,
@@ -111,6 +112,7 @@ fn node(reader: Reader<'_>, directories: &ServiceDirectories) -> Node {
         underlay,
         flow_tier,
         tables,
+        zone,
     }
 }
 

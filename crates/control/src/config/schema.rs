@@ -30,6 +30,7 @@ pub const NODE: Section = Section {
         "log",
         "underlay",
         "tables",
+        "zone",
         "flow-tier",
     ],
 };
@@ -87,11 +88,39 @@ pub const NBD: Section = Section { title: "volume.nbd", keys: &["uri", "timeout"
 /// `[[network]]`
 pub const NETWORK: Section = Section {
     title: "[[network]]",
-    keys: &["name", "tenant", "vni", "cidr", "gateway", "mtu", "transit", "dns", "endpoint", "security-group", "acl"],
+    keys: &[
+        "name",
+        "tenant",
+        "vni",
+        "cidr",
+        "gateway",
+        "mtu",
+        "transit",
+        "dns",
+        "endpoint",
+        "peer",
+        "route",
+        "ecmp",
+        "route-table",
+        "security-group",
+        "acl",
+    ],
 };
 /// `[[network.endpoint]]`
 pub const ENDPOINT: Section =
     Section { title: "[[network.endpoint]]", keys: &["address", "mac", "host", "security-groups"] };
+/// `[[network.route]]`
+pub const ROUTE: Section = Section { title: "[[network.route]]", keys: &["prefix", "host", "address", "ecmp"] };
+/// `[[network.ecmp]]`
+pub const ECMP: Section = Section { title: "[[network.ecmp]]", keys: &["name", "member"] };
+/// `[[network.ecmp.member]]`
+pub const ECMP_MEMBER: Section =
+    Section { title: "[[network.ecmp.member]]", keys: &["host", "address", "weight", "zone", "down"] };
+/// `[[network.route-table]]`
+pub const ROUTE_TABLE: Section = Section { title: "[[network.route-table]]", keys: &["name", "source", "route"] };
+/// The parameters of `network.routing`, which are no part of a site file.
+pub const ROUTING_CHANGE: Section =
+    Section { title: "network.routing", keys: &["network", "peer", "route", "ecmp", "route-table"] };
 /// `[[network.security-group]]`
 pub const SECURITY_GROUP: Section = Section { title: "[[network.security-group]]", keys: &["name", "rule"] };
 /// `[[network.security-group.rule]]`
@@ -207,6 +236,10 @@ pub const SECTIONS: &[&Section] = &[
     &NBD,
     &NETWORK,
     &ENDPOINT,
+    &ROUTE,
+    &ECMP,
+    &ECMP_MEMBER,
+    &ROUTE_TABLE,
     &SECURITY_GROUP,
     &GROUP_RULE,
     &ACL,

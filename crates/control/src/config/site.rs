@@ -94,6 +94,9 @@ pub struct Node {
     /// How much the tables of networks have room for.
     #[serde(default)]
     pub tables: TableSizes,
+    /// The availability zone of this host: members of ECMP groups in it are preferred.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
 }
 
 fn yes() -> bool {
@@ -115,6 +118,7 @@ impl Default for Node {
             underlay: None,
             flow_tier: true,
             tables: TableSizes::default(),
+            zone: None,
         }
     }
 }

@@ -211,8 +211,8 @@ const BROKEN: &[(&str, &str)] = &[
     // Keys
     (
         "[node]\nfairnes = \"fcfs\"",
-        "2:1: unknown key in [node]: found `fairnes`, expected `dataplane`, `fairness`, `record`, \
-         `run-directory`, `state-directory`, `api`, `metrics`, `log`, `underlay`, `tables` or `flow-tier` (did you mean `fairness`?)",
+        "2:1: unknown key in [node]: found `fairnes`, expected `dataplane`, `fairness`, `record`, `run-directory`, \
+         `state-directory`, `api`, `metrics`, `log`, `underlay`, `tables`, `zone` or `flow-tier` (did you mean `fairness`?)",
     ),
     (
         "[nodes]",

@@ -44,6 +44,8 @@ impl DataPlane {
             Call::NetworkRemove { network } => self.change_networks(|networks| networks.remove(&network)),
             Call::NetworkEndpoints(change) => self.change_networks(|networks| networks.change_endpoints(&change)),
             Call::NetworkPolicy(change) => self.change_networks(|networks| networks.change_policy(&change)),
+            Call::NetworkRouting(change) => self.change_networks(|networks| networks.change_routing(&change)),
+            Call::NetworkMember(change) => self.change_networks(|networks| networks.change_member(&change)),
             Call::NetworkLoad { name } => match self.networks.load(id, name, fds) {
                 Ok(()) => return Ok(None),
                 Err(refusal) => Err(refusal),

@@ -15,7 +15,7 @@ use softdpu_vpc::spec::{NetworkSpec, Prefix, TableCapacity};
 use softdpu_vpc::tables::{Loaded, Loading};
 use softdpu_vpc::{Mac, Problem};
 
-use crate::config::{LONGEST_LINE, LoadLine, load_line};
+use crate::config::{LONGEST_LINE, LoadLine, LoadVia, load_line};
 
 /// So many wrong lines are told of; what follows is not looked at.
 const MOST_PROBLEMS: usize = 10;
@@ -28,6 +28,8 @@ pub(super) struct Ground {
     pub capacity: TableCapacity,
     /// Guests on other hosts that are not loaded.
     pub others: usize,
+    /// ECMP groups, by network and name.
+    pub groups: Vec<(String, String)>,
 }
 
 /// What came of a file.
@@ -85,7 +87,9 @@ fn load(file: OwnedFd, name: &str, ground: &Ground) -> Result<Loaded, String> {
 }
 
 fn read(mut input: impl BufRead, name: &str, ground: &Ground) -> Result<Loaded, String> {
-    let mut loading = Loading::new(&ground.networks, &ground.own, ground.capacity, ground.others);
+    let groups = ground.groups.iter().map(|(network, group)| (network.as_str(), group.as_str()));
+    let loading = Loading::new(&ground.networks, &ground.own, ground.capacity, ground.others);
+    let mut loading = loading.with_groups(groups);
     let mut problems: Vec<String> = Vec::new();
     let mut bytes = Vec::with_capacity(LONGEST_LINE);
     for line in 1u32.. {
@@ -121,9 +125,13 @@ fn entry(loading: &mut Loading<'_>, line: u32, bytes: &[u8]) -> Result<(), Strin
         Some(LoadLine::Endpoint { network, address, mac, host }) => {
             loading.endpoint(line, network, address, Mac(mac.0), host).map_err(said)
         }
-        Some(LoadLine::Route { network, address, length, host }) => {
+        Some(LoadLine::Route { network, address, length, via }) => {
             let prefix = Prefix::new(address, length).map_err(|error| error.to_string())?;
-            loading.route(line, network, prefix, host).map_err(said)
+            let added = match via {
+                LoadVia::Host(host) => loading.route(line, network, prefix, host),
+                LoadVia::Ecmp(group) => loading.route_to_group(line, network, prefix, group),
+            };
+            added.map_err(said)
         }
     }
 }
@@ -147,7 +155,13 @@ mod tests {
             transit: false,
         };
         let capacity = TableCapacity { endpoints, routes: 10, hosts: 10 };
-        Ground { networks: vec![network], own: vec!["192.0.2.1".parse().unwrap()], capacity, others: 0 }
+        Ground {
+            networks: vec![network],
+            own: vec!["192.0.2.1".parse().unwrap()],
+            capacity,
+            others: 0,
+            groups: vec![("acme".into(), "far".into())],
+        }
     }
 
     fn loaded(text: &str, endpoints: usize) -> Result<Loaded, String> {
@@ -157,9 +171,11 @@ mod tests {
     #[test]
     fn all_entries_of_a_file_are_loaded() {
         let text = "# ours\nendpoint,acme,10.0.0.3,,192.0.2.2\n\nroute,acme,172.16.0.0/12,192.0.2.3\n\
-                    endpoint,acme,10.0.0.4,02:00:00:00:00:04,192.0.2.2";
+                    route,acme,172.32.0.0/12,ecmp:far\nendpoint,acme,10.0.0.4,02:00:00:00:00:04,192.0.2.2";
         let counts = loaded(text, 10).unwrap().counts();
-        assert_eq!((counts.endpoints, counts.routes, counts.hosts), (2, 1, 2));
+        assert_eq!((counts.endpoints, counts.routes, counts.hosts), (2, 2, 2));
+        let error = loaded("route,acme,172.32.0.0/12,ecmp:near", 10).unwrap_err();
+        assert!(error.starts_with("guests.csv:1: the network has no ECMP group near"), "{error}");
         assert_eq!(loaded("", 10).unwrap().counts(), Default::default());
     }
 

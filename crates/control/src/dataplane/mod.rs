@@ -18,6 +18,7 @@ mod opener;
 mod policy;
 mod report;
 mod rings;
+mod routing;
 mod tap;
 mod trace;
 mod underlay;

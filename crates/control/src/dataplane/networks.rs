@@ -11,7 +11,7 @@ use softdpu_engine::{Engine, PortCounters, PortSpec, Socket};
 use softdpu_vpc::spec::{
     ConnectionLimit, EndpointSpec, NetworkSpec, Place, Prefix, ServiceLimit, Spec, SubnetSpec, TableCapacity,
 };
-use softdpu_vpc::tables::{LoadCounts, Loaded};
+use softdpu_vpc::tables::{LoadCounts, Loaded, MemberStatus};
 use softdpu_vpc::{Mac, PortId, Tables};
 
 use super::broker::Wire;
@@ -20,6 +20,7 @@ use super::loader::{Ground, Loader};
 use super::nic::{self, Nic};
 use super::policy;
 use super::refusal;
+use super::routing;
 use super::tap;
 use super::underlay::Underlay;
 use crate::api::{EndpointChange, LoadResult, NetworkEntries, UNDERLAY};
@@ -49,6 +50,7 @@ pub(super) struct Networks {
     loaded: Option<Arc<Loaded>>,
     /// What was in force before this process began is being loaded.
     is_loading: bool,
+    zone: Option<String>,
 }
 
 /// A device's port.
@@ -69,6 +71,7 @@ impl Networks {
             loader: Loader::new()?,
             loaded: None,
             is_loading: false,
+            zone: node.zone.clone(),
             networks: networks.to_vec(),
             ports: BTreeMap::new(),
             underlay: None,
@@ -163,6 +166,30 @@ impl Networks {
         Ok(())
     }
 
+    /// Other routes, ECMP groups, route tables and peers of a network.
+    pub(super) fn change_routing(&mut self, change: &config::RoutingChange) -> Result<(), Refusal> {
+        let network = self.networks.iter_mut().find(|known| known.name == change.network);
+        let network =
+            network.ok_or_else(|| refusal("not-found", format!("there is no network '{}'", change.network)))?;
+        network.change_routing(change);
+        self.find_hosts();
+        Ok(())
+    }
+
+    /// Another state or weight of a member of an ECMP group.
+    pub(super) fn change_member(&mut self, change: &config::MemberChange) -> Result<(), Refusal> {
+        let network = self.networks.iter_mut().find(|known| known.name == change.network);
+        let is_changed = network.is_some_and(|network| network.change_member(change));
+        is_changed.then_some(()).ok_or_else(|| refusal("not-found", "there is no such member".to_owned()))
+    }
+
+    /// The ECMP groups of a network, member by member as the cores take them.
+    pub(super) fn ecmp_groups(&self, network: &str) -> Vec<(String, Vec<MemberStatus>)> {
+        let groups = self.tables.iter().flat_map(|tables| tables.ecmp_groups());
+        let own = groups.filter(|(of, ..)| *of == network);
+        own.map(|(_, name, members)| (name.to_owned(), members)).collect()
+    }
+
     /// Puts an interface into other groups; its settings before.
     pub(super) fn set_device(&mut self, change: &config::DeviceChange) -> Option<NetworkPort> {
         let port = self.ports.get_mut(&change.name)?;
@@ -183,7 +210,11 @@ impl Networks {
         if let Some(underlay) = &mut self.underlay {
             let endpoints = self.networks.iter().flat_map(|network| &network.endpoints);
             let loaded = self.loaded.iter().flat_map(|loaded| loaded.hosts());
-            underlay.set_hosts(endpoints.map(|endpoint| &endpoint.host).chain(loaded).copied().collect());
+            let routed = self.networks.iter().flat_map(|network| network.route_hosts());
+            let plain = endpoints.map(|endpoint| &endpoint.host).chain(loaded).copied().chain(routed);
+            // Of several next hops one that is gone is not to be taken.
+            let members = self.networks.iter().flat_map(|network| network.member_hosts());
+            underlay.set_hosts(plain.map(|host| (host, false)).chain(members.map(|host| (host, true))).collect());
         }
     }
 
@@ -218,6 +249,11 @@ impl Networks {
             own: known.or_else(|| self.end_points.clone()).unwrap_or_default(),
             capacity: self.capacity,
             others: self.networks.iter().map(|network| network.endpoints.len()).sum(),
+            groups: self
+                .networks
+                .iter()
+                .flat_map(|network| network.ecmp.iter().map(|group| (network.name.clone(), group.name.clone())))
+                .collect(),
         })
     }
 
@@ -455,6 +491,8 @@ impl Networks {
             loaded: self.loaded.clone(),
             without_flows: !self.keeps_flows,
             is_loading: self.is_loading,
+            zone: self.zone.clone(),
+            ..Spec::default()
         };
         for Attached { id, settings, .. } in self.ports.values() {
             spec.endpoints.push(EndpointSpec {
@@ -484,6 +522,7 @@ impl Networks {
                 }));
             }
         }
+        routing::add(&self.networks, &mut spec)?;
         Ok(spec)
     }
 

@@ -23,7 +23,7 @@ pub(super) fn membership(groups: &[String], acl: Option<&String>) -> MembershipS
     MembershipSpec { groups: groups.to_vec(), acl: acl.cloned() }
 }
 
-fn prefix(cidr: IpNet) -> Result<Prefix, String> {
+pub(super) fn prefix(cidr: IpNet) -> Result<Prefix, String> {
     Prefix::new(cidr.network(), cidr.prefix_len()).map_err(|error| error.to_string())
 }
 

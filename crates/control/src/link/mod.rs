@@ -41,7 +41,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::api::{EndpointChange, Id, PacketTrace, PathQuestion};
-use crate::config::{Device, DeviceChange, Network, PolicyChange, Site, TenantChange, Volume};
+use crate::config::{
+    Device, DeviceChange, MemberChange, Network, PolicyChange, RoutingChange, Site, TenantChange, Volume,
+};
 
 pub use error::LinkError;
 pub use frame::{Link, MAX_FRAME, MAX_FRAME_FDS, REFS_PAUSE};
@@ -239,6 +241,10 @@ pub enum Call {
     NetworkEndpoints(EndpointChange),
     /// Go by other security groups and access control lists of a network.
     NetworkPolicy(PolicyChange),
+    /// Other routes, ECMP groups, route tables and peers of a network.
+    NetworkRouting(RoutingChange),
+    /// Another state or weight of a member of an ECMP group.
+    NetworkMember(MemberChange),
     /// Put other loaded entries in the place of those there are. The file is attached.
     NetworkLoad {
         /// What messages call the file.

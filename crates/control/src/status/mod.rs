@@ -19,7 +19,7 @@ pub use function::{
     AnalyticsStatus, FirewallStatus, FunctionStatus, MonitorStatus, RuleStatus, TopItem, TopStatus, WindowStatus,
 };
 pub use prometheus::prometheus;
-pub use table::{TABLE_WIDTH, device_table, network_table, table, volume_table};
+pub use table::{TABLE_WIDTH, device_table, ecmp_table, network_table, table, volume_table};
 pub use top::{Top, run as run_top};
 
 /// Everything about a node.
@@ -200,6 +200,68 @@ pub struct NetworkStatus {
     /// Routes that were loaded by file.
     #[serde(default)]
     pub loaded_routes: u64,
+    /// Networks whose members its own reach.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<String>,
+    /// Networks that it names as peers and that do not name it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pending_peers: Vec<String>,
+    /// Its ECMP groups.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ecmp: Vec<EcmpStatus>,
+}
+
+/// An ECMP group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EcmpStatus {
+    /// Its name.
+    pub name: String,
+    /// Its members.
+    pub members: Vec<EcmpMemberStatus>,
+}
+
+/// A member of an ECMP group.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EcmpMemberStatus {
+    /// The host's tunnel end point, or the guest's address.
+    pub member: String,
+    /// Its weight.
+    pub weight: u16,
+    /// Its availability zone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// Whether it may get packets.
+    pub state: MemberState,
+    /// Its share of new flows, in thousandths.
+    pub share_permille: u32,
+    /// Packets that were sent to it since the data plane began.
+    pub packets: u64,
+    /// Their bytes, without tunnel headers.
+    pub bytes: u64,
+}
+
+/// Whether a member of an ECMP group may get packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum MemberState {
+    /// It may.
+    #[default]
+    Up,
+    /// It was set down.
+    Down,
+    /// The way there is not known: nobody has told a MAC address, or nobody with the address is attached.
+    Unresolved,
+}
+
+impl MemberState {
+    /// Its word.
+    pub fn word(self) -> &'static str {
+        match self {
+            MemberState::Up => "up",
+            MemberState::Down => "down",
+            MemberState::Unresolved => "unresolved",
+        }
+    }
 }
 
 impl NetworkStatus {
@@ -216,6 +278,9 @@ impl NetworkStatus {
             remote_endpoints: u32::try_from(network.endpoints.len()).unwrap_or(u32::MAX),
             loaded_endpoints: 0,
             loaded_routes: 0,
+            peers: Vec::new(),
+            pending_peers: Vec::new(),
+            ecmp: Vec::new(),
         }
     }
 }

@@ -4,7 +4,7 @@ mod function;
 mod network;
 
 pub(super) use function::top_rows;
-pub use network::network_table;
+pub use network::{ecmp_table, network_table};
 
 use super::{DeviceStatus, NodeStatus, QueueStatus, TenantOnCore, TenantStatus, VolumeStatus};
 use crate::config::Bytes;
@@ -37,6 +37,7 @@ pub fn table(status: &NodeStatus) -> String {
     section(&mut out, interface_queues(&status.devices));
     section(&mut out, volume_table(&status.volumes));
     section(&mut out, network_table(&status.networks));
+    section(&mut out, ecmp_table(&status.networks));
     section(&mut out, network::ports(status));
     section(&mut out, network::drops(status));
     section(&mut out, function::functions(status));

@@ -277,8 +277,15 @@ impl Supervisor {
             Request::NetworkRemove { name } => Change::NetworkRemove { name },
             Request::NetworkEndpoints(change) => Change::NetworkEndpoints(change),
             Request::NetworkPolicy(change) => Change::NetworkPolicy(change),
+            Request::NetworkRouting(change) => Change::NetworkRouting(change),
+            Request::NetworkMember(change) => Change::NetworkMember(change),
             Request::NetworkLoad { path } => {
-                Change::NetworkLoad(Load { path, copy: None, found: LoadResult::default() })
+                Change::NetworkLoad(Load { path, without: None, copy: None, found: LoadResult::default() })
+            }
+            Request::NetworkUnload(unload) => {
+                let node = &self.desired.site().node;
+                let path = self.desired.loaded().map(|name| node.state_directory.join(name)).unwrap_or_default();
+                Change::NetworkLoad(Load { path, without: Some(unload), copy: None, found: LoadResult::default() })
             }
             Request::TenantSet(change) => Change::TenantSet(change),
             Request::QueueMove { device, queue, core } => Change::QueueMove(Placement { device, queue, core }),

@@ -15,10 +15,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use thiserror::Error;
 
-use crate::api::{ApiError, EndpointChange, ErrorCode, LoadResult};
+use crate::api::{ApiError, EndpointChange, ErrorCode, LoadResult, Unload};
 use crate::config::{
-    Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, Network, PolicyChange, Problem, Severity, Site, Tenant,
-    TenantChange, Volume,
+    Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, MemberChange, Network, PolicyChange, Problem, RoutingChange,
+    Severity, Site, Tenant, TenantChange, Volume,
 };
 use crate::link::{Call, Placement};
 use overlay::{FORMAT, Overlay};
@@ -56,6 +56,8 @@ pub enum StateError {
 pub(super) struct Load {
     /// The file as it was named.
     pub(super) path: PathBuf,
+    /// It is what was loaded before, without these.
+    pub(super) without: Option<Unload>,
     /// Its copy in the state directory, when that is made.
     pub(super) copy: Option<String>,
     /// What is in it, when the data plane has looked.
@@ -75,6 +77,8 @@ pub(super) enum Change {
     NetworkRemove { name: String },
     NetworkEndpoints(EndpointChange),
     NetworkPolicy(PolicyChange),
+    NetworkRouting(RoutingChange),
+    NetworkMember(MemberChange),
     NetworkLoad(Load),
     TenantSet(TenantChange),
     QueueMove(Placement),
@@ -94,6 +98,8 @@ impl Change {
             Change::NetworkRemove { name } => Call::NetworkRemove { network: name },
             Change::NetworkEndpoints(change) => Call::NetworkEndpoints(change),
             Change::NetworkPolicy(change) => Call::NetworkPolicy(change),
+            Change::NetworkRouting(change) => Call::NetworkRouting(change),
+            Change::NetworkMember(change) => Call::NetworkMember(change),
             Change::NetworkLoad(load) => Call::NetworkLoad { name: load.path.display().to_string() },
             Change::TenantSet(change) => Call::TenantSet(change),
             Change::QueueMove(placement) => Call::QueueMove(placement),
@@ -113,6 +119,11 @@ impl Change {
             Change::NetworkRemove { name } => ("network.remove", name, json!({ "name": name })),
             Change::NetworkEndpoints(change) => ("network.endpoints", &change.network, value(change)),
             Change::NetworkPolicy(change) => ("network.policy", &change.network, value(change)),
+            Change::NetworkRouting(change) => ("network.routing", &change.network, value(change)),
+            Change::NetworkMember(change) => ("network.member", &change.network, value(change)),
+            Change::NetworkLoad(Load { without: Some(unload), copy, .. }) => {
+                ("network.unload", copy.as_deref().unwrap_or_default(), value(unload))
+            }
             Change::NetworkLoad(load) => (
                 "network.load",
                 load.copy.as_deref().unwrap_or_default(),
@@ -208,6 +219,18 @@ impl Desired {
             Change::NetworkPolicy(change) if self.site.network(&change.network).is_none() => {
                 missing("network", &change.network)
             }
+            Change::NetworkRouting(change) if self.site.network(&change.network).is_none() => {
+                missing("network", &change.network)
+            }
+            Change::NetworkMember(change) => match self.site.network(&change.network) {
+                None => missing("network", &change.network),
+                Some(network) if !network.clone().change_member(change) => {
+                    let MemberChange { ecmp, member, .. } = change;
+                    let message = format!("ECMP group {ecmp:?} of network {:?} has no member {member}", network.name);
+                    Err(ApiError::new(ErrorCode::NotFound, message))
+                }
+                Some(_) => change.check().map_err(|message| ApiError::new(ErrorCode::Refused, message)),
+            },
             Change::TenantSet(change) if self.site.tenant(&change.name).is_none() => missing("tenant", &change.name),
             Change::QueueMove(placement) if self.site.device(&placement.device).is_none() => {
                 missing("device", &placement.device)
@@ -223,6 +246,12 @@ impl Desired {
             Change::NetworkRemove { name } if self.overlay.loaded_of(name).is_some() => {
                 let message = format!("network {name:?} has loaded entries");
                 Err(ApiError::new(ErrorCode::Busy, message).hint("load a file without them first"))
+            }
+            Change::NetworkRemove { name } if self.site.networks.iter().any(|other| other.peers.contains(name)) => {
+                let peers = self.site.networks.iter().filter(|other| other.peers.contains(name));
+                let peers: Vec<&str> = peers.map(|network| network.name.as_str()).collect();
+                let message = format!("network {name:?} is a peer of {}", peers.join(", "));
+                Err(ApiError::new(ErrorCode::Busy, message).hint("take it out of their `peer` first"))
             }
             Change::NetworkRemove { name } => {
                 let users =
@@ -242,9 +271,16 @@ impl Desired {
                 }
                 None => self.has_room(endpoints).and_then(|()| self.fits(change)),
             },
+            Change::NetworkLoad(Load { without: Some(unload), .. })
+                if self.overlay.loaded_of(&unload.network).is_none() =>
+            {
+                let message = format!("network {:?} has no loaded entries", unload.network);
+                Err(ApiError::new(ErrorCode::NotFound, message))
+            }
             Change::NetworkLoad(_) => Ok(()),
             Change::NetworkAdd(_)
             | Change::NetworkPolicy(_)
+            | Change::NetworkRouting(_)
             | Change::TenantSet(_)
             | Change::VolumeCreate(_)
             | Change::VolumeGrow { .. }
@@ -349,6 +385,16 @@ fn apply(site: &mut Site, change: &Change) {
         Change::NetworkPolicy(change) => {
             if let Some(network) = site.networks.iter_mut().find(|known| known.name == change.network) {
                 network.change_policy(change);
+            }
+        }
+        Change::NetworkRouting(change) => {
+            if let Some(network) = site.networks.iter_mut().find(|known| known.name == change.network) {
+                network.change_routing(change);
+            }
+        }
+        Change::NetworkMember(change) => {
+            if let Some(network) = site.networks.iter_mut().find(|known| known.name == change.network) {
+                network.change_member(change);
             }
         }
         Change::TenantSet(change) => {
@@ -474,6 +520,47 @@ mod tests {
         assert_eq!(again.site().volume("b").unwrap().backend.size(), Some(Bytes(8 << 20)));
     }
 
+    #[test]
+    fn routes_and_states_of_members_survive_the_supervisor() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut desired = Desired::load(networked(folder.path())).unwrap();
+        let routing = |text: &str| Change::NetworkRouting(config::routing_from_text(text, "routes.toml").unwrap());
+        let group = "network = \"a\"\nroute = [{ prefix = \"10.9.0.0/16\", ecmp = \"g\" }]\n\
+                     ecmp = [{ name = \"g\", member = [{ host = \"192.0.2.2\" }, { host = \"192.0.2.3\" }] }]";
+        let set = |down, weight| {
+            let member = "192.0.2.3".parse().unwrap();
+            Change::NetworkMember(MemberChange { network: "a".into(), ecmp: "g".into(), member, down, weight })
+        };
+        assert_eq!(desired.check(&set(Some(true), None)).unwrap_err().code, ErrorCode::NotFound);
+        for change in [routing(group), set(Some(true), None), set(None, Some(7))] {
+            desired.check(&change).unwrap();
+            desired.commit(&change).unwrap();
+            let again = Desired::load(networked(folder.path())).unwrap();
+            assert_eq!(again.site(), desired.site(), "after {change:?}");
+        }
+        let member = |desired: &Desired| desired.site().network("a").unwrap().ecmp[0].members[1].clone();
+        assert_eq!((member(&desired).down, member(&desired).weight), (true, 7));
+        assert_eq!(desired.check(&set(None, Some(1001))).unwrap_err().code, ErrorCode::Refused);
+        assert_eq!(desired.check(&set(None, None)).unwrap_err().code, ErrorCode::Refused);
+        // A file says everything anew.
+        desired.commit(&routing(group)).unwrap();
+        let again = Desired::load(networked(folder.path())).unwrap();
+        assert_eq!((member(&again).down, again.site()), (false, desired.site()));
+        // Who is a next hop stays, and so does a peer.
+        let by = "network = \"a\"\nroute = [{ prefix = \"10.9.0.0/16\", address = \"10.0.0.4\" }]";
+        desired.commit(&routing(by)).unwrap();
+        assert_eq!(desired.check(&Change::DeviceRemove { name: "d".into() }).unwrap_err().code, ErrorCode::Refused);
+        let json = serde_json::json!({"name": "b", "vni": 2, "cidr": "10.1.0.0/16", "peer": "a"});
+        desired.commit(&Change::NetworkAdd(config::network_from_json(&json).unwrap())).unwrap();
+        assert_eq!(desired.check(&Change::NetworkRemove { name: "a".into() }).unwrap_err().code, ErrorCode::Busy);
+        let back = routing("network = \"a\"\npeer = \"b\"");
+        desired.check(&back).unwrap();
+        desired.commit(&back).unwrap();
+        assert_eq!(Desired::load(networked(folder.path())).unwrap().site(), desired.site());
+        assert_eq!(desired.check(&Change::NetworkRemove { name: "b".into() }).unwrap_err().code, ErrorCode::Busy);
+        assert_eq!(desired.check(&routing("network = \"x\"")).unwrap_err().code, ErrorCode::NotFound);
+    }
+
     fn endpoint(address: &str, host: &str) -> config::Endpoint {
         let last = address.rsplit('.').next().unwrap();
         let mac = format!("02:5d:00:00:00:{last:0>2}");
@@ -567,7 +654,7 @@ mod tests {
         assert_eq!(desired.check(&set(Some(&["none"]), None)).unwrap_err().code, ErrorCode::Refused);
         let networks = BTreeMap::from([("a".to_owned(), crate::api::NetworkEntries { endpoints: 3, routes: 0 })]);
         let found = LoadResult { endpoints: 3, networks, ..LoadResult::default() };
-        let load = Load { path: "/f".into(), copy: Some("loaded-1.csv".into()), found };
+        let load = Load { path: "/f".into(), without: None, copy: Some("loaded-1.csv".into()), found };
         for change in
             [set(Some(&["web"]), None), set(None, Some(Some("edge"))), Change::NetworkLoad(load), set(Some(&[]), None)]
         {

@@ -22,7 +22,8 @@ use super::api::{InProgress, Purpose};
 use super::desired::{Change, Load, StateError};
 use super::run::RunError;
 use super::state::Supervisor;
-use crate::api::{ApiError, ErrorCode};
+use super::unload;
+use crate::api::{ApiError, ErrorCode, Unload};
 use crate::config::{LONGEST_LINE, TableSizes};
 use crate::link::LOADED;
 
@@ -58,6 +59,7 @@ impl Copier {
         folder: PathBuf,
         before: Option<&str>,
         sizes: TableSizes,
+        without: Option<Unload>,
     ) -> io::Result<()> {
         let (sender, bell) = (self.sender.clone(), Arc::clone(&self.bell));
         let number = before.and_then(number).unwrap_or(0) + 1;
@@ -65,7 +67,7 @@ impl Copier {
         // Longer is nothing that fits; comments have room.
         let most = (entries + 1024) * LONGEST_LINE as u64;
         let copy = move || {
-            let copied = copy(&from, &folder, &format!("{PREFIX}{number}{SUFFIX}"), most);
+            let copied = copy(&from, &folder, &format!("{PREFIX}{number}{SUFFIX}"), most, without.as_ref());
             // The receiver is gone only when the supervisor is.
             let _ = sender.send(copied.map_err(|error| format!("{}: {error}", from.display())));
             bell.ring();
@@ -83,7 +85,7 @@ fn number(name: &str) -> Option<u64> {
     name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse().ok()
 }
 
-fn copy(from: &Path, folder: &Path, name: &str, most: u64) -> io::Result<Copied> {
+fn copy(from: &Path, folder: &Path, name: &str, most: u64, without: Option<&Unload>) -> io::Result<Copied> {
     // NONBLOCK: a FIFO must not hang the thread.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut source = fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(from)?;
@@ -97,7 +99,7 @@ fn copy(from: &Path, folder: &Path, name: &str, most: u64) -> io::Result<Copied>
     }
     fs::create_dir_all(folder)?;
     let path = folder.join(name);
-    let copied = write(&mut source, &path);
+    let copied = write(&mut source, &path, without);
     if copied.is_err() {
         let _ = fs::remove_file(&path);
     }
@@ -106,9 +108,12 @@ fn copy(from: &Path, folder: &Path, name: &str, most: u64) -> io::Result<Copied>
     Ok(Copied { name: name.to_owned(), file: File::open(&path)?.into() })
 }
 
-fn write(source: &mut File, path: &Path) -> io::Result<()> {
+fn write(source: &mut File, path: &Path, without: Option<&Unload>) -> io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    io::copy(source, &mut file)?;
+    match without {
+        None => drop(io::copy(source, &mut file)?),
+        Some(unload) => unload::filter(source, &mut file, unload)?,
+    }
     file.sync_all()
 }
 
@@ -138,8 +143,8 @@ impl Supervisor {
     /// Begins to take a copy of a file.
     pub(super) fn copy(&self, load: &Load) -> Result<(), ApiError> {
         let node = &self.desired.site().node;
-        let begun =
-            self.copier.start(load.path.clone(), node.state_directory.clone(), self.desired.loaded(), node.tables);
+        let (folder, before) = (node.state_directory.clone(), self.desired.loaded());
+        let begun = self.copier.start(load.path.clone(), folder, before, node.tables, load.without.clone());
         begun.map_err(|error| ApiError::new(ErrorCode::Failed, format!("there is no thread to copy it: {error}")))
     }
 

@@ -30,6 +30,7 @@ mod state;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod unload;
 
 pub use desired::StateError;
 pub use process::{Exit, Process, Program, SUBCOMMAND, Spawner};

@@ -17,6 +17,8 @@ pub(crate) const SOURCES: usize = 4;
 /// Bits of a next hop's number; above them are flags.
 const HOP_BITS: u32 = 24;
 const ROUTED: u32 = 1 << HOP_BITS;
+const MEMBER: u32 = 1 << (HOP_BITS + 1);
+const HOP: u32 = (1 << HOP_BITS) - 1;
 
 /// A meter or a connection that is none.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -30,6 +32,8 @@ pub(crate) struct Action {
     pub hop: u32,
     /// A router takes one off the hop limit, and is whom the packet comes from.
     pub is_routed: bool,
+    /// The next hop is a member of an ECMP group, and counted.
+    pub is_member: bool,
     /// Number of the meter that its packets pass, or [`NONE`].
     pub meter: u32,
     /// The slot of the connection it belongs to, or [`NONE`].
@@ -78,8 +82,9 @@ pub(super) trait Hot {
 impl Hot for Words {
     fn write(&mut self, key: &Key, action: &Action) {
         let [a, b, c] = key.first;
-        let flags = if action.is_routed { ROUTED } else { 0 };
-        let hop = action.hop & (ROUTED - 1) | flags;
+        let routed = if action.is_routed { ROUTED } else { 0 };
+        let member = if action.is_member { MEMBER } else { 0 };
+        let hop = action.hop & HOP | routed | member;
         let [_, _, _, times, packets, bytes, ..] = self.0;
         self.0 = [a, b, c, times, packets, bytes, pair(action.hash, hop), pair(action.meter, action.connection)];
     }
@@ -132,7 +137,8 @@ impl Hot for Words {
     #[inline(always)]
     fn action(&self) -> Action {
         let ((hash, hop), (meter, connection)) = (split(self.0[6]), split(self.0[7]));
-        Action { hash, hop: hop & (ROUTED - 1), is_routed: hop & ROUTED != 0, meter, connection }
+        let (is_routed, is_member) = (hop & ROUTED != 0, hop & MEMBER != 0);
+        Action { hash, hop: hop & HOP, is_routed, is_member, meter, connection }
     }
 
     fn next_free(&self) -> u32 {

@@ -19,7 +19,7 @@ use crate::software::schedule::mixed;
 
 /// Buckets of a group, 2 bytes each. A member's share is as exact as there are buckets: with 16 members of one weight, to some
 /// 6 %.
-const BUCKETS: usize = 4096;
+pub const BUCKETS: usize = 4096;
 /// Most members of a group.
 pub const MEMBERS: usize = 256;
 /// The largest weight.
@@ -90,13 +90,24 @@ impl Ecmp {
         Ecmp { buckets: (0..buckets as u64).map(highest).collect(), seed }
     }
 
+    /// The bucket of a flow whose 5-tuple has this hash, below [`BUCKETS`]. It never changes.
+    #[inline]
+    pub fn bucket(&self, hash: u32) -> usize {
+        // Of few buckets as of many; a multiplication instead of a division.
+        ((u128::from(mixed(u64::from(hash) ^ self.seed)) * self.buckets.len() as u128) >> 64) as usize
+    }
+
+    /// The place of the member that has a bucket; None where no member may have it.
+    #[inline]
+    pub fn member(&self, bucket: usize) -> Option<usize> {
+        let member = self.buckets.get(bucket).copied().unwrap_or(NONE);
+        (member != NONE).then(|| member.into())
+    }
+
     /// The place of the member that a flow takes, whose 5-tuple has this hash; None where no member may have it.
     #[inline]
     pub fn select(&self, hash: u32) -> Option<usize> {
-        // Of few buckets as of many; a multiplication instead of a division.
-        let bucket = (u128::from(mixed(u64::from(hash) ^ self.seed)) * self.buckets.len() as u128) >> 64;
-        let member = self.buckets.get(bucket as usize).copied().unwrap_or(NONE);
-        (member != NONE).then(|| member.into())
+        self.member(self.bucket(hash))
     }
 }
 

@@ -11,7 +11,7 @@
 //! ```
 //!
 //! Everything here is pure: no clock, no I/O; tables are built from plain data, then looked up without allocating. The software
-//! tier asks it (`software/policy.rs`), but for [`ecmp`], which nothing calls yet but tests and `softdpu bench vpc`.
+//! tier asks it (`software/policy.rs`); [`ecmp`] is the switch tier's, where a route leads to a group (`tables/ecmp.rs`).
 
 pub mod acl;
 mod classifier;

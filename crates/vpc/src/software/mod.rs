@@ -93,7 +93,8 @@ fn through_tunnel(
     };
     let answer = ask_service(tables, sender, ask, &parsed.parsed, inner);
     let reply = |inner: Vec<u8>| {
-        let vni = tables.network(metadata.network)?.vni;
+        // Which is a peer's where the packet came as this network's.
+        let vni = tables.network(sender.network)?.vni;
         in_tunnel(tables.tunnel(number)?, vni, metadata.hash, &inner, id)
     };
     answer.deliver(reply, out)

@@ -61,13 +61,28 @@ pub(crate) fn ask<const REHEARSES: bool>(
         return Ok(Passage::All);
     }
     let (connections, tracker) =
-        tables.connections().zip(tables.tracker_of(metadata.network)).ok_or(DropReason::NoConnectionShare)?;
+        tables.connections().zip(tracker(tables, metadata)).ok_or(DropReason::NoConnectionShare)?;
     let (from, to) =
         (End { rules: from, ..source(tables, metadata, ip) }, End { rules: to, ..destination(tables, metadata, ip) });
     let inner = packet.head.bytes().get(frame.outer.into()..).unwrap_or_default();
     let question = Question { now, subject: Subject::of(tracker, ip, inner), tuple, from, to };
     let (current, note) = (|stamp| tables.is_current(stamp), |note| found(Found::Connection(note)));
     if REHEARSES { connections.rehearse(&question, current, note) } else { connections.ask(&question, current, note) }
+}
+
+/// The number by which connections know the network of both ends. Of two that are peers it is the same for both directions: the one's
+/// with the lower VNI, if that has connections. Their addresses do not overlap, so what they have together is no other connection of
+/// either.
+fn tracker(tables: &Tables, metadata: &Metadata) -> Option<u32> {
+    let of_hop = |number: u32| tables.hop(number).map(|hop| hop.network);
+    let from = metadata.back().and_then(of_hop).unwrap_or(metadata.network);
+    let to = of_hop(metadata.hop).unwrap_or(metadata.network);
+    if from == to {
+        return tables.tracker_of(to);
+    }
+    let vni = |network: u32| tables.network(network).map_or(0, |network| network.vni);
+    let (low, high) = if vni(from) <= vni(to) { (from, to) } else { (to, from) };
+    tables.tracker_of(low).or_else(|| tables.tracker_of(high))
 }
 
 /// The rules of an endpoint, if it has any: only those at a port of this node do.

@@ -26,7 +26,8 @@ impl Departure<'_> {
     /// What is done to the packets of a flow of which this is one, from an endpoint.
     pub fn action(&self, metadata: &Metadata) -> Action {
         let Metadata { hash, hop, meter, .. } = *metadata;
-        Action { hash, hop, is_routed: self.routed, meter, connection: metadata.link().slot }
+        let is_member = metadata.is_to_member();
+        Action { hash, hop, is_routed: self.routed, is_member, meter, connection: metadata.link().slot }
     }
 
     /// Bytes of the frame without padding.

@@ -2,12 +2,13 @@
 
 use std::net::IpAddr;
 
+use super::route::{self, Reached};
 use super::{Frame, Metadata, Stop, offload, outer, spoof};
 use crate::Checksum;
 use crate::flow;
 use crate::packet::{Ip, Packet, Parsed, Payload, parse};
 use crate::spec::UnderlaySpec;
-use crate::tables::{Attachment, Key, Owner, Place, Tables};
+use crate::tables::{Attachment, Key, Leads, Owner, Place, Stamp, Tables};
 use crate::verdict::DropReason;
 
 /// Where the look-up of a destination begins, on its way into the cache.
@@ -119,14 +120,19 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
             None => DropReason::NoRoute.into(),
         });
     }
-    metadata.set_routed(exact.is_none());
-    // Loaded entries have no versions of their own.
-    let said_by = match exact.and_then(|owner| owner.hop()).filter(|hop| !Tables::is_loaded(*hop)) {
-        Some(endpoint) => endpoint,
-        None => tables.network(metadata.network).map_or(0, |network| network.routes),
+    let reached = match exact {
+        Some(owner) => {
+            let hop = owner.hop().unwrap_or_default();
+            // Loaded entries have no versions of their own.
+            let is_loaded = Tables::is_loaded(hop);
+            let said_by = if is_loaded { tables.network(metadata.network).map_or(0, |of| of.routes) } else { hop };
+            Some(Reached { owner, said_by, also: Stamp::default(), is_member: false, is_owned: true })
+        }
+        None => route::reach(tables, metadata.network, metadata.hash, ip)?,
     };
-    let owner = exact.or_else(|| tables.route(metadata.network, ip.destination));
-    let found = owner.and_then(|owner| owner.hop().map(|hop| (owner, hop)));
+    metadata.set_routed(reached.is_none_or(|reached| !reached.is_owned));
+    metadata.set_to_member(reached.is_some_and(|reached| reached.is_member));
+    let found = reached.and_then(|reached| Some((reached.owner, reached.owner.hop()?)));
     let (hop, is_beside) = match metadata.endpoint() {
         Some(number) => {
             // Nobody is told that an address is nobody's while those who have it are being loaded.
@@ -158,7 +164,10 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
     metadata.hop = hop;
     metadata.set_beside(is_beside);
     metadata.set_here(is_here);
-    (metadata.sources[1], metadata.sources[2]) = (tables.stamp(said_by), tables.stamp(hop));
+    if let Some(Reached { said_by, also, .. }) = reached {
+        (metadata.sources[1], metadata.sources[2], metadata.sources[3]) =
+            (tables.stamp(said_by), tables.stamp(hop), also);
+    }
     Ok(())
 }
 
@@ -166,13 +175,21 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
 /// every node has; and whether the address is the owner's own.
 #[inline]
 fn tunnel_source(tables: &Tables, metadata: &Metadata, ip: &Ip) -> Result<(Owner, bool), DropReason> {
-    let exact = tables.owner(metadata.network, ip.source);
-    let owner = exact
-        .or_else(|| tables.route(metadata.network, ip.source).filter(|owner| owner.hop().is_some()))
-        .ok_or(DropReason::SpoofedAddress)?;
-    match owner.hop().map(|hop| tables.tunnel_of(hop)) {
-        None => Ok((owner, exact.is_some())),
-        Some(way) if way.is_some() && way == metadata.tunnel() => Ok((owner, exact.is_some())),
-        Some(_) => Err(DropReason::SpoofedAddress),
+    if let Some(owner) = tables.owner(metadata.network, ip.source) {
+        return match owner.hop().map(|hop| tables.tunnel_of(hop)) {
+            None => Ok((owner, true)),
+            Some(way) if way.is_some() && way == metadata.tunnel() => Ok((owner, true)),
+            Some(_) => Err(DropReason::SpoofedAddress),
+        };
     }
+    // Where what the destination sends back would go, or anybody else in the network.
+    let back = tables.routing(metadata.network, ip.destination, ip.source);
+    let also = if back.is_by_table { tables.route(metadata.network, ip.source) } else { None };
+    let ways = back.owner.into_iter().chain(also);
+    for owner in ways {
+        if let Some(hop) = tables.hop_behind(owner, ip.source, metadata.tunnel()) {
+            return Ok((hop, matches!(owner.leads(), Leads::Peer(_))));
+        }
+    }
+    Err(DropReason::SpoofedAddress)
 }

@@ -60,6 +60,8 @@ const ROUTED: u32 = 1 << 2;
 const HERE: u32 = 1 << 3;
 /// Of a frame from a tunnel: `back` is the owner of its source.
 const OWNED: u32 = 1 << 4;
+/// It goes to a member of an ECMP group, which is counted.
+const MEMBER: u32 = 1 << 5;
 
 impl Metadata {
     /// Of a frame of `network` that came by the port of endpoint `number`.
@@ -141,6 +143,16 @@ impl Metadata {
     #[inline]
     pub fn set_here(&mut self, is_here: bool) {
         self.set(HERE, is_here);
+    }
+
+    #[inline]
+    pub fn is_to_member(&self) -> bool {
+        self.flags & MEMBER != 0
+    }
+
+    #[inline]
+    pub fn set_to_member(&mut self, is_to_member: bool) {
+        self.set(MEMBER, is_to_member);
     }
 
     #[inline]

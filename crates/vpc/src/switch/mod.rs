@@ -9,10 +9,12 @@ mod metadata;
 mod offload;
 mod outer;
 mod rewrite;
+mod route;
 mod spoof;
 
 pub(crate) use metadata::{Frame, Metadata};
 pub(crate) use outer::{complete_udp6, encapsulate};
+pub(crate) use route::{Walk, walk};
 
 use crate::verdict::DropReason;
 

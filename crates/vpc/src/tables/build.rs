@@ -7,10 +7,15 @@ use super::error::{Entry, Problem, SpecError};
 use super::loaded::{Loaded, Routed};
 use super::objects::{Kind, Numbering};
 use super::policy::Building;
-use super::{Attachment, Endpoint, Exact, Hop, Key, NONE, Network, Owner, Prefixes, Tables, Tunnel, Way};
+use super::routing::Leads;
+use super::{
+    Attachment, Endpoint, Exact, Hop, Key, NONE, Network, Owner, Prefixes, Tables, Tunnel, Way, ecmp, routing,
+};
 use crate::PortId;
 use crate::packet::Mac;
-use crate::spec::{EndpointSpec, NetworkSpec, Place, Prefix, RouteSpec, Spec, SubnetSpec, UnderlaySpec, Via};
+use crate::spec::{
+    EcmpSpec, EndpointSpec, MemberVia, NetworkSpec, Place, Prefix, RouteSpec, Spec, SubnetSpec, UnderlaySpec,
+};
 
 /// Port numbers are indices: nobody means to have more than these.
 const MOST_PORTS: u32 = 65_535;
@@ -45,6 +50,17 @@ impl Tables {
         for endpoint in &spec.endpoints {
             builder.endpoint(endpoint).map_err(at(|| endpoint.into()))?;
         }
+        for group in &spec.ecmp {
+            let entry = || Entry::Ecmp { network: group.network.clone(), name: group.name.clone() };
+            builder.ecmp_group(group).map_err(at(entry))?;
+        }
+        for peering in &spec.peerings {
+            builder.peering(peering).map_err(at(|| Entry::Peering(peering.networks.clone())))?;
+        }
+        for table in &spec.route_tables {
+            let entry = || Entry::RouteTable { network: table.network.clone(), name: table.name.clone() };
+            builder.route_table(table).map_err(at(entry))?;
+        }
         for route in &spec.routes {
             builder.route(route).map_err(at(|| route.into()))?;
         }
@@ -59,18 +75,18 @@ fn at(entry: impl FnOnce() -> Entry) -> impl FnOnce(Problem) -> SpecError {
     |problem| SpecError { entry: entry(), problem }
 }
 
-struct Builder<'a> {
+pub(super) struct Builder<'a> {
     spec: &'a Spec,
     /// MAC addresses of the underlay's next hops.
     neighbors: HashMap<IpAddr, Mac>,
     names: HashMap<&'a str, u32>,
-    networks: Vec<Network>,
-    subnets: Vec<SubnetSpec>,
+    pub(super) networks: Vec<Network>,
+    pub(super) subnets: Vec<SubnetSpec>,
     /// For each network, its subnets' place in `subnets`.
-    ranges: Vec<std::ops::Range<usize>>,
+    pub(super) ranges: Vec<std::ops::Range<usize>>,
     vnis: HashMap<u32, u32>,
     previous: Option<&'a Tables>,
-    objects: Numbering<'a>,
+    pub(super) objects: Numbering<'a>,
     policies: Building<'a>,
     /// Networks with endpoints of this node in groups.
     tracked: BTreeSet<u32>,
@@ -81,11 +97,14 @@ struct Builder<'a> {
     hosts: HashMap<IpAddr, u32>,
     ports: Vec<Attachment>,
     macs: HashSet<(u32, Mac)>,
-    addresses: HashMap<(u32, IpAddr), Owner>,
-    prefixes: HashMap<(u32, Prefix), Owner>,
-    members: HashMap<(u32, IpAddr), u32>,
+    pub(super) addresses: HashMap<(u32, IpAddr), Owner>,
+    pub(super) prefixes: HashMap<(u32, Prefix), Owner>,
+    pub(super) members: HashMap<(u32, IpAddr), u32>,
+    pub(super) ecmp: ecmp::Building<'a>,
+    pub(super) routing: routing::Building<'a>,
     loaded_tunnels: Vec<u32>,
     loaded_networks: Vec<u32>,
+    loaded_groups: Vec<Owner>,
 }
 
 impl<'a> Builder<'a> {
@@ -133,8 +152,11 @@ impl<'a> Builder<'a> {
             addresses: HashMap::new(),
             prefixes: HashMap::new(),
             members: HashMap::new(),
+            ecmp: ecmp::Building::after(previous.map(|tables| &tables.groups)),
+            routing: routing::Building::default(),
             loaded_tunnels: Vec::new(),
             loaded_networks: Vec::new(),
+            loaded_groups: Vec::new(),
         })
     }
 
@@ -184,7 +206,7 @@ impl<'a> Builder<'a> {
         self.policies.network(number, spec, &mut self.objects)
     }
 
-    fn network_number(&self, name: &str) -> Result<u32, Problem> {
+    pub(super) fn network_number(&self, name: &str) -> Result<u32, Problem> {
         self.names.get(name).copied().ok_or_else(|| Problem::NoNetwork(name.to_owned()))
     }
 
@@ -262,23 +284,53 @@ impl<'a> Builder<'a> {
 
     fn route(&mut self, spec: &'a RouteSpec) -> Result<(), Problem> {
         let network = self.network_number(&spec.network)?;
-        let hop = match spec.via {
-            Via::Endpoint(address) => {
-                let owner = self.addresses.get(&(network, address));
-                owner.and_then(|owner| owner.hop()).ok_or(Problem::NoEndpoint(address))?
-            }
-            Via::Host(host) => {
-                let way = Way::Tunnel(self.tunnel(network, host)?);
-                let Network { mtu, gateway_mac, .. } = self.networks[network as usize];
-                let number = self.objects.object(Kind::Way, &(&spec.network, host), &())?;
-                self.hop(number, network, mtu, gateway_mac, way);
-                number
-            }
-        };
-        match self.prefixes.insert((network, spec.prefix), Owner { hop, subnet: NONE }) {
+        let owner = self.via(network, &spec.network, &spec.via)?;
+        match self.prefixes.insert((network, spec.prefix), owner) {
             None => Ok(()),
             Some(_) => Err(Problem::RouteTaken(spec.prefix)),
         }
+    }
+
+    /// The number of the way to `host` by which something of `network` is reached, an object of its own.
+    pub(super) fn way(
+        &mut self,
+        network: u32,
+        kind: Kind,
+        identity: &impl std::hash::Hash,
+        host: IpAddr,
+    ) -> Result<u32, Problem> {
+        let way = Way::Tunnel(self.tunnel(network, host)?);
+        let Network { mtu, gateway_mac, .. } = self.networks[network as usize];
+        let number = self.objects.object(kind, identity, &())?;
+        self.hop(number, network, mtu, gateway_mac, way);
+        Ok(number)
+    }
+
+    fn ecmp_group(&mut self, spec: &'a EcmpSpec) -> Result<(), Problem> {
+        let network = self.network_number(&spec.network)?;
+        let mut found = Vec::with_capacity(spec.members.len());
+        for member in &spec.members {
+            let hop = match member.via {
+                MemberVia::Endpoint(address) => self.addresses.get(&(network, address)).and_then(|owner| owner.hop()),
+                MemberVia::Host(_) if self.spec.underlay.is_none() => None,
+                MemberVia::Host(host) => {
+                    Some(self.way(network, Kind::Member, &(&spec.network, &spec.name, host), host)?)
+                }
+            };
+            // Who is not attached yet, and what an underlay will lead to, is not reached.
+            let absent = |objects: &mut Numbering<'_>| {
+                objects.object(Kind::Member, &(&spec.network, &spec.name, member.via, "absent"), &())
+            };
+            let hop = hop.map_or_else(|| absent(&mut self.objects), Ok)?;
+            let is_resolved = self.hops.get(hop as usize).and_then(Option::as_ref).is_some_and(|hop| match hop.way {
+                Way::Port(_) => true,
+                Way::Tunnel(tunnel) => self.tunnels[tunnel as usize].resolved,
+            });
+            found.push((member, ecmp::Found { hop, is_resolved }));
+        }
+        let vni = self.networks[network as usize].vni;
+        let zone = self.spec.zone.as_deref();
+        self.ecmp.group((&spec.network, network, vni), &spec.name, found.into_iter(), zone, &self.objects)
     }
 
     /// The ways to the nodes of loaded entries, as far as there are any.
@@ -289,6 +341,11 @@ impl<'a> Builder<'a> {
             if let Some(network) = here {
                 self.networks[network as usize].loaded = number;
             }
+        }
+        for (network, name) in loaded.groups() {
+            let slot = self.ecmp.slot(self.loaded_networks[network as usize], name);
+            // A group that has gone since leads nowhere.
+            self.loaded_groups.push(slot.map_or_else(Owner::nowhere, Owner::ecmp));
         }
         for &host in loaded.hosts() {
             let number = self.host_tunnel(host);
@@ -339,23 +396,30 @@ impl<'a> Builder<'a> {
         let loaded = self.spec.loaded.as_deref();
         let mut contents = vec![(Vec::new(), Vec::new()); self.networks.len()];
         for (&(network, prefix), owner) in &self.prefixes {
-            contents[network as usize].0.push((prefix, owner.hop));
+            contents[network as usize].0.push((prefix, self.content(*owner)));
         }
         for (&(network, address), owner) in &self.addresses {
-            let is_routed = prefixes.longest(network, address).is_some_and(|other| other.owner.hop().is_some());
+            let is_routed =
+                prefixes.longest(network, address).is_some_and(|other| other.owner.leads() != Leads::Nobody);
             let is_loaded = loaded.is_some_and(|loaded| {
                 let number = self.networks[network as usize].loaded;
                 loaded.owner(number, address).is_some() || loaded.route(number, address).is_some()
             });
-            if owner.hop().is_none() || is_routed || is_loaded {
+            let is_in_table = self
+                .tables_of(network)
+                .any(|row| prefixes.longest(row, address).is_some_and(|other| other.owner.leads() != Leads::Nobody));
+            if owner.hop().is_none() || is_routed || is_loaded || is_in_table {
                 contents[network as usize].1.push(address);
             }
         }
         let version = |network: &Network| loaded.filter(|_| network.loaded != NONE).map(|loaded| loaded.version());
-        for (network, mut content) in self.networks.iter_mut().zip(contents) {
+        for (number, mut content) in contents.into_iter().enumerate() {
             content.0.sort_unstable();
             content.1.sort_unstable();
-            network.routes = self.objects.object(Kind::Routes, &network.name, &(content, version(network)))?;
+            let policy = self.policy(number as u32);
+            let network = &mut self.networks[number];
+            let content = (content, version(network), policy);
+            network.routes = self.objects.object(Kind::Routes, &network.name, &content)?;
         }
         Ok(())
     }
@@ -369,11 +433,14 @@ impl<'a> Builder<'a> {
         let routed = |(&(network, prefix), &owner): (&(u32, Prefix), &Owner)| {
             (network, prefix, Routed { owner, length: prefix.length() })
         };
-        let prefixes: Vec<_> = self.prefixes.iter().map(routed).collect();
+        let prefixes: Vec<_> = self.prefixes.iter().map(routed).chain(self.table_rows()).collect();
         let full = |full| at(|| Entry::Routes)(Problem::Memory(full));
-        let prefixes = Prefixes::build(self.networks.len(), &prefixes).map_err(full)?;
+        let rows = self.networks.len() + self.spec.route_tables.len();
+        let prefixes = Prefixes::build(rows, &prefixes).map_err(full)?;
         let first = self.networks.first().map(|network| network.name.clone()).unwrap_or_default();
         self.routes(&prefixes).map_err(at(|| Entry::Network(first)))?;
+        let route_tables = self.route_tables().map_err(at(|| Entry::Routes))?;
+        self.peer_members();
         let members: Vec<_> =
             self.members.iter().map(|(&(network, host), &tunnel)| (Key::address(network, host), tunnel)).collect();
         let vnis: Vec<_> = self.vnis.iter().map(|(&vni, &network)| (Key::new(0, vni.into()), network)).collect();
@@ -389,6 +456,8 @@ impl<'a> Builder<'a> {
             policies,
             has_policies,
             prefixes,
+            route_tables,
+            groups: self.ecmp.finish(),
             objects: self.objects.finish(),
             networks: self.networks.into(),
             endpoints: self.endpoints.into(),
@@ -403,6 +472,7 @@ impl<'a> Builder<'a> {
             loaded: self.spec.loaded.clone(),
             loaded_tunnels: self.loaded_tunnels.into(),
             loaded_networks: self.loaded_networks.into(),
+            loaded_groups: self.loaded_groups.into(),
             keeps_flows: !self.spec.without_flows,
             is_loading: self.spec.is_loading,
         })

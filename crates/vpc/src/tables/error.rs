@@ -9,6 +9,7 @@ use super::lpm::Full;
 use crate::PortId;
 use crate::packet::Mac;
 use crate::policy::acl::AclError;
+use crate::policy::ecmp::EcmpError;
 use crate::policy::group::GroupError;
 use crate::spec::{EndpointSpec, Prefix, RouteSpec};
 
@@ -33,6 +34,22 @@ pub enum Entry {
         /// Its prefix.
         prefix: Prefix,
     },
+    /// An ECMP group.
+    Ecmp {
+        /// Its network.
+        network: String,
+        /// Its name.
+        name: String,
+    },
+    /// Routes of some sources.
+    RouteTable {
+        /// Its network.
+        network: String,
+        /// Its name.
+        name: String,
+    },
+    /// Two networks that reach each other.
+    Peering([String; 2]),
     /// The underlay.
     Underlay,
     /// A neighbour in the underlay.
@@ -47,6 +64,9 @@ impl fmt::Display for Entry {
             Entry::Network(name) => write!(f, "network {name}"),
             Entry::Endpoint { network, mac } => write!(f, "endpoint {mac} of network {network}"),
             Entry::Route { network, prefix } => write!(f, "route {prefix} of network {network}"),
+            Entry::Ecmp { network, name } => write!(f, "ECMP group {name} of network {network}"),
+            Entry::RouteTable { network, name } => write!(f, "route table {name} of network {network}"),
+            Entry::Peering([a, b]) => write!(f, "peering of networks {a} and {b}"),
             Entry::Routes => f.write_str("routes"),
             Entry::Underlay => f.write_str("underlay"),
             Entry::Neighbor(host) => write!(f, "neighbor {host}"),
@@ -150,6 +170,30 @@ pub enum Problem {
     /// Two routes for one prefix.
     #[error("{0} is routed twice, or is a subnet")]
     RouteTaken(Prefix),
+    /// Two ECMP groups of a network have one name.
+    #[error("another ECMP group of the network is called {0}")]
+    EcmpTaken(String),
+    /// No such group.
+    #[error("the network has no ECMP group {0}")]
+    NoEcmp(String),
+    /// A group that cannot be.
+    #[error(transparent)]
+    Ecmp(EcmpError),
+    /// Too many groups.
+    #[error("there are more than {0} ECMP groups")]
+    TooManyEcmp(usize),
+    /// Two route tables of a network have one name.
+    #[error("another route table of the network is called {0}")]
+    TableTaken(String),
+    /// Two route tables are for one source.
+    #[error("another route table of the network is for the source {0}")]
+    SourceTaken(Prefix),
+    /// Peers whose addresses are not told apart.
+    #[error("{0} and {1} overlap: packets could not be told where to go")]
+    PeerOverlap(Prefix, Prefix),
+    /// A network is its own peer.
+    #[error("a network is no peer of itself")]
+    OwnPeer,
     /// A route by nobody.
     #[error("no endpoint of the network has the address {0}")]
     NoEndpoint(IpAddr),

@@ -13,7 +13,7 @@
 //! Entries have numbers of next hops from [`FIRST`] on. Flows that use them are told apart by the version of their network's routes,
 //! which follows the load that is in force.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -21,7 +21,7 @@ use thiserror::Error;
 
 use super::build::{host, station};
 use super::error::Problem;
-use super::{Exact, Key, NONE, Owner, Prefixes};
+use super::{Exact, Key, Owner, Prefixes};
 use crate::packet::Mac;
 use crate::spec::{NetworkSpec, Prefix, TableCapacity};
 
@@ -81,6 +81,8 @@ pub struct Loaded {
     hosts: Box<[IpAddr]>,
     /// Which network has something at which node.
     members: Box<[(u32, u32)]>,
+    /// ECMP groups that routes lead to, by network and name; in owners of routes they are numbers.
+    groups: Box<[(u32, Box<str>)]>,
     counts: LoadCounts,
 }
 
@@ -116,6 +118,10 @@ impl Loaded {
 
     pub(super) fn version(&self) -> u64 {
         self.version
+    }
+
+    pub(super) fn groups(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.groups.iter().map(|(network, name)| (*network, &**name))
     }
 
     pub(super) fn members(&self) -> &[(u32, u32)] {
@@ -159,8 +165,15 @@ struct Guest {
 struct Route {
     network: u32,
     prefix: Prefix,
-    host: u32,
+    via: Via,
     line: u32,
+}
+
+/// Where a route leads: the number of a host, or of an ECMP group.
+#[derive(Clone, Copy)]
+enum Via {
+    Host(u32),
+    Ecmp(u32),
 }
 
 /// Entries that are being loaded. Nothing of them is in force before [`finish`](Self::finish) has found all of them right and they are
@@ -179,6 +192,11 @@ pub struct Loading<'a> {
     last: Option<(IpAddr, u32)>,
     guests: Vec<Guest>,
     routes: Vec<Route>,
+    /// ECMP groups that there are, by network and name.
+    known_groups: HashMap<&'a str, HashSet<&'a str>>,
+    /// Those that routes lead to, by network number and name.
+    groups: Vec<(u32, &'a str)>,
+    group_numbers: HashMap<(u32, &'a str), u32>,
 }
 
 impl<'a> Loading<'a> {
@@ -197,7 +215,46 @@ impl<'a> Loading<'a> {
             last: None,
             guests: Vec::new(),
             routes: Vec::new(),
+            known_groups: HashMap::new(),
+            groups: Vec::new(),
+            group_numbers: HashMap::new(),
         }
+    }
+
+    /// With ECMP groups that routes may lead to, by network and name.
+    #[must_use]
+    pub fn with_groups(mut self, groups: impl IntoIterator<Item = (&'a str, &'a str)>) -> Loading<'a> {
+        for (network, group) in groups {
+            self.known_groups.entry(network).or_default().insert(group);
+        }
+        self
+    }
+
+    /// What has the `prefix` is behind the members of an ECMP group of the network.
+    ///
+    /// # Errors
+    /// As of [`endpoint`](Self::endpoint).
+    pub fn route_to_group(&mut self, line: u32, network: &str, prefix: Prefix, group: &str) -> Result<(), Problem> {
+        let (spec, number) = self.network(network)?;
+        let known = self.known_groups.get(spec.name.as_str()).and_then(|groups| groups.get(group).copied());
+        let group = known.ok_or_else(|| Problem::NoEcmp(group.to_owned()))?;
+        let next = self.groups.len() as u32;
+        let at = *self.group_numbers.entry((number, group)).or_insert(next);
+        if at == next {
+            self.groups.push((number, group));
+        }
+        self.add_route(spec, Route { network: number, prefix, via: Via::Ecmp(at), line })
+    }
+
+    fn add_route(&mut self, spec: &NetworkSpec, route: Route) -> Result<(), Problem> {
+        if spec.subnets.iter().any(|subnet| subnet.prefix == route.prefix) {
+            return Err(Problem::RouteTaken(route.prefix));
+        }
+        if self.routes.len() >= self.capacity.routes {
+            return Err(Problem::Full { table: "routes", capacity: self.capacity.routes });
+        }
+        self.routes.push(route);
+        Ok(())
     }
 
     /// The guest with `address` and `mac` is on the node with the tunnel end point `host`. `line` is told where it turns out wrong.
@@ -227,15 +284,8 @@ impl<'a> Loading<'a> {
     /// As of [`endpoint`](Self::endpoint).
     pub fn route(&mut self, line: u32, network: &str, prefix: Prefix, host: IpAddr) -> Result<(), Problem> {
         let (spec, network) = self.network(network)?;
-        if spec.subnets.iter().any(|subnet| subnet.prefix == prefix) {
-            return Err(Problem::RouteTaken(prefix));
-        }
-        let host = self.host(host)?;
-        if self.routes.len() >= self.capacity.routes {
-            return Err(Problem::Full { table: "routes", capacity: self.capacity.routes });
-        }
-        self.routes.push(Route { network, prefix, host, line });
-        Ok(())
+        let via = Via::Host(self.host(host)?);
+        self.add_route(spec, Route { network, prefix, via, line })
     }
 
     fn network(&mut self, name: &str) -> Result<(&'a NetworkSpec, u32), Problem> {
@@ -304,7 +354,9 @@ impl<'a> Loading<'a> {
         }
         for route in &self.routes {
             networks[route.network as usize].1.routes += 1;
-            members.insert((route.network, route.host));
+            if let Via::Host(host) = route.via {
+                members.insert((route.network, host));
+            }
         }
         let members: Box<[(u32, u32)]> = members.into_iter().collect();
         for (network, _) in &members {
@@ -324,8 +376,13 @@ impl<'a> Loading<'a> {
             .routes
             .iter()
             .map(|route| {
-                let way = members.partition_point(|member| *member < (route.network, route.host));
-                let owner = Owner { hop: FIRST + (first_way + way) as u32, subnet: NONE };
+                let owner = match route.via {
+                    Via::Host(host) => {
+                        let way = members.partition_point(|member| *member < (route.network, host));
+                        Owner::behind(FIRST + (first_way + way) as u32)
+                    }
+                    Via::Ecmp(group) => Owner::ecmp(group),
+                };
                 (route.network, route.prefix, Routed { owner, length: route.prefix.length() })
             })
             .collect();
@@ -341,6 +398,7 @@ impl<'a> Loading<'a> {
             members,
             counts: LoadCounts { endpoints: self.guests.len(), routes: self.routes.len(), hosts: self.hosts.len() },
             networks: networks.into(),
+            groups: self.groups.iter().map(|(network, name)| (*network, (*name).into())).collect(),
         })
     }
 }

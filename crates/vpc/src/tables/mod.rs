@@ -3,11 +3,12 @@
 //! ```text
 //!   port ──► attachment ──► endpoint ─► network        VNI ──► network
 //!   (network, address) ──► owner: the gateway, or a next hop              exact
-//!   (network, prefix)  ──► a next hop, or nobody                          longest prefix
+//!   (network, prefix)  ──► a next hop, an ECMP group, a peer, or nobody   longest prefix
 //!   next hop ──► MAC address, path MTU, port or tunnel ──► tunnel's outer headers
 //! ```
 
 mod build;
+mod ecmp;
 mod error;
 mod exact;
 mod loaded;
@@ -15,17 +16,21 @@ pub mod lpm;
 mod objects;
 mod policy;
 mod prefixes;
+mod routing;
 mod tunnel;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub use ecmp::MemberStatus;
+pub(crate) use ecmp::{Choice, Group};
 pub use error::{Entry, Problem, SpecError};
 pub(crate) use exact::fold;
 pub use exact::{Exact, Key, Place};
 pub use loaded::{LoadCounts, LoadError, Loaded, Loading};
 pub(crate) use objects::Stamp;
 pub(crate) use prefixes::Prefixes;
+pub(crate) use routing::{Leads, Routing};
 pub(crate) use tunnel::{OVERHEAD_V6, Tunnel, VALID_VNI, VXLAN};
 
 use softdpu_sys::prefetch;
@@ -54,7 +59,10 @@ pub struct Tables {
     ports: Box<[Attachment]>,
     vnis: Exact<u32>,
     addresses: Exact<Owner>,
+    /// Those of networks, then those of route tables.
     prefixes: Prefixes<loaded::Routed>,
+    route_tables: routing::RouteTables,
+    groups: ecmp::Groups,
     /// (network, tunnel end point): the tunnels by which a network's endpoints and routes are reached.
     members: Exact<u32>,
     underlay: Option<UnderlaySpec>,
@@ -68,6 +76,8 @@ pub struct Tables {
     loaded_tunnels: Box<[u32]>,
     /// Its networks, by their numbers there; [`NONE`] for those that are not here.
     loaded_networks: Box<[u32]>,
+    /// Its ECMP groups, by their numbers there.
+    loaded_groups: Box<[Owner]>,
     /// Whether flows are kept.
     keeps_flows: bool,
     /// Entries are being loaded: who is not known may be in a moment.
@@ -160,7 +170,7 @@ pub(crate) enum Attachment {
 pub(crate) struct Owner {
     /// Number of its next hop; [`NONE`] where the gateway has it, or nobody.
     hop: u32,
-    /// The subnet, by its number in all networks; [`NONE`] behind a route.
+    /// The subnet, by its number in all networks; [`NONE`] behind a route; what tells how else it [leads](Owner::leads) on.
     subnet: u32,
 }
 
@@ -168,7 +178,10 @@ impl Owner {
     /// Its next hop.
     #[inline]
     pub fn hop(self) -> Option<u32> {
-        (self.hop != NONE).then_some(self.hop)
+        match self.leads() {
+            Leads::Hop(hop) => Some(hop),
+            Leads::Nobody | Leads::Ecmp(_) | Leads::Peer(_) | Leads::Nowhere => None,
+        }
     }
 
     /// Whether both are in one subnet.
@@ -289,10 +302,32 @@ impl Tables {
         self.objects.stamp(object)
     }
 
-    /// Whether an object is as it was.
+    /// Whether an object, or a bucket of an ECMP group, is as it was.
     #[inline]
     pub(crate) fn is_current(&self, stamp: Stamp) -> bool {
-        self.objects.is_current(stamp)
+        self.objects.is_current(stamp) || self.groups.current(stamp) == Some(stamp)
+    }
+
+    /// The stamp that has now what `stamp` is of.
+    pub(crate) fn current(&self, stamp: Stamp) -> Stamp {
+        self.groups.current(stamp).unwrap_or_else(|| self.stamp(stamp.number() as u32))
+    }
+
+    /// An ECMP group, by its slot.
+    #[inline]
+    pub(crate) fn group(&self, slot: u32) -> Option<&Group> {
+        self.groups.get(slot).map(|group| &**group)
+    }
+
+    /// Counts a packet to a member of an ECMP group: its next hop, the core's number, the packet's bytes.
+    #[inline(never)]
+    pub(crate) fn count_member(&self, hop: u32, shard: usize, bytes: u64) {
+        self.groups.count(hop, shard, bytes);
+    }
+
+    /// ECMP groups: network, name, and each member as it is.
+    pub fn ecmp_groups(&self) -> impl Iterator<Item = (&str, &str, Vec<MemberStatus>)> {
+        self.groups.iter().map(|group| (&*group.network, &*group.name, group.status()))
     }
 
     #[inline]
@@ -311,9 +346,18 @@ impl Tables {
         let loaded = self.loaded.as_deref().and_then(|loaded| loaded.route(self.network(network)?.loaded, address));
         match (own, loaded) {
             // Of two that are as long, what was said last wins: what is loaded can be overruled.
-            (Some(own), Some(loaded)) if loaded.length > own.length => Some(loaded.owner),
+            (Some(own), Some(loaded)) if loaded.length > own.length => Some(self.loaded_way(loaded.owner)),
             (Some(own), _) => Some(own.owner),
-            (None, loaded) => loaded.map(|loaded| loaded.owner),
+            (None, loaded) => loaded.map(|loaded| self.loaded_way(loaded.owner)),
+        }
+    }
+
+    /// The owner of a loaded route as these tables have it.
+    #[inline]
+    fn loaded_way(&self, owner: Owner) -> Owner {
+        match owner.leads() {
+            Leads::Ecmp(group) => self.loaded_groups.get(group as usize).copied().unwrap_or_else(Owner::nowhere),
+            Leads::Nobody | Leads::Hop(_) | Leads::Peer(_) | Leads::Nowhere => owner,
         }
     }
 
@@ -354,8 +398,15 @@ impl Tables {
         self.underlay.as_ref()
     }
 
-    /// What an object is called that is no endpoint.
-    pub(crate) fn object_name(&self, number: u32) -> Option<String> {
+    /// What an object, or a bucket, is called that is no endpoint.
+    pub(crate) fn stamp_name(&self, stamp: Stamp) -> Option<String> {
+        match self.groups.bucket_of(stamp) {
+            Some((group, bucket)) => Some(format!("bucket {bucket} of ECMP group {} of {}", group.name, group.network)),
+            None => self.object_name(stamp.number() as u32),
+        }
+    }
+
+    fn object_name(&self, number: u32) -> Option<String> {
         let routes = self.networks.iter().find(|network| network.routes == number);
         let name = |network: u32| self.network(network).map_or("?", |network| network.name.as_str());
         match (routes, self.hop(number)) {
@@ -363,7 +414,7 @@ impl Tables {
             (None, Some(Hop { way: Way::Tunnel(tunnel), network, .. })) => {
                 Some(format!("way of {} to {}", name(network), self.tunnel(tunnel)?.host))
             }
-            (None, _) => None,
+            (None, _) => self.table_name(number),
         }
     }
 

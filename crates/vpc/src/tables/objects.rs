@@ -61,6 +61,10 @@ pub(super) enum Kind {
     Endpoint,
     /// The way of a network to another host, for its routes.
     Way,
+    /// The way to another host as a member of an ECMP group.
+    Member,
+    /// Routes of some sources.
+    RouteTable,
     /// All that finds destinations in a network which are no endpoint's.
     Routes,
     /// A security group, whatever its rules are.
@@ -158,6 +162,11 @@ impl<'a> Numbering<'a> {
     /// Of an object that has its number.
     pub fn stamp(&self, number: u32) -> Stamp {
         self.stamps.get(number as usize).copied().unwrap_or_default()
+    }
+
+    /// The stamp of what has changed in the tables under way and is no object: `number` is above all objects'.
+    pub fn changed(&self, number: u32) -> Stamp {
+        self.fresh(number)
     }
 
     fn fresh(&self, number: u32) -> Stamp {

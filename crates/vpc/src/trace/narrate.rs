@@ -8,8 +8,8 @@ use crate::policy::acl::{Action, Decision};
 use crate::policy::connections::{Note, Passage};
 use crate::policy::group::{Admission, Way as Direction};
 use crate::software::policy::Found;
-use crate::switch::{Ask, Frame, Metadata, Stop};
-use crate::tables::{Attachment, Key, Stamp, Tables, Way};
+use crate::switch::{Ask, Frame, Metadata, Stop, Walk, walk};
+use crate::tables::{Attachment, Choice, Key, Leads, Stamp, Tables, Way};
 use crate::verdict::{DropReason, Reply, Verdict};
 
 /// What an object is called.
@@ -20,7 +20,7 @@ fn object(tables: &Tables, stamp: Stamp) -> String {
         let address = endpoint.addresses.first().map(ToString::to_string).unwrap_or_default();
         return format!("endpoint {address} of {network}");
     }
-    tables.object_name(number).unwrap_or_else(|| format!("object {number}, which is no more"))
+    tables.stamp_name(stamp).unwrap_or_else(|| format!("object {number}, which is no more"))
 }
 
 fn network(tables: &Tables, number: u32) -> &str {
@@ -108,7 +108,7 @@ fn versions(tables: &Tables, sources: &[Stamp; SOURCES]) -> Vec<Version> {
     let version = |stamp: Stamp| Version {
         object: object(tables, stamp),
         stored: stamp.version(),
-        current: tables.stamp(stamp.number() as u32).version(),
+        current: tables.current(stamp).version(),
     };
     all.into_iter().map(version).collect()
 }
@@ -178,20 +178,71 @@ pub(crate) fn found(tables: &Tables, frame: &Frame, metadata: &Metadata, result:
         Some(found) => Step::new(Tier::Before, Table::Addresses, Outcome::Hit, key.clone(), owner(found.hop())),
         None => Step::new(Tier::Before, Table::Addresses, Outcome::Miss, key.clone(), ""),
     }];
-    if exact.is_none() {
-        steps.push(match tables.route(metadata.network, ip.destination) {
-            Some(route) if route.hop().is_some() => {
-                Step::new(Tier::Before, Table::Routes, Outcome::Hit, key, owner(route.hop()))
-            }
-            Some(_) => Step::new(Tier::Before, Table::Routes, Outcome::Miss, key, "a subnet, where nobody has it"),
-            None => Step::new(Tier::Before, Table::Routes, Outcome::Miss, key, ""),
-        });
+    if exact.is_none() && tables.loaded_owner(metadata.network, ip.destination).is_none() {
+        steps.extend(routed(tables, frame, metadata, key, owner));
     }
     if let Err(stop) = result {
         let (outcome, found) = stopped(stop);
         steps.push(Step::new(Tier::Before, Table::Addresses, outcome, "", found));
     }
     steps
+}
+
+/// The steps of a destination that is looked up among routes. `owner` tells what a next hop is.
+fn routed(
+    tables: &Tables,
+    frame: &Frame,
+    metadata: &Metadata,
+    key: String,
+    owner: impl Fn(Option<u32>) -> String,
+) -> Vec<Step> {
+    let Some(ip) = frame.parsed.ip() else { return Vec::new() };
+    let Walk { routing, leads, choice } = walk(tables, metadata.network, metadata.hash, ip);
+    let mut steps = Vec::new();
+    if let Some(table) = routing.table.and_then(|number| tables.route_table(number)) {
+        let (outcome, found) = if routing.is_by_table {
+            (Outcome::Hit, format!("route table {}", table.name))
+        } else {
+            (Outcome::Miss, format!("route table {} has no route: the network's decide", table.name))
+        };
+        let source = format!("{} in {}", ip.source, network(tables, metadata.network));
+        steps.push(Step::new(Tier::Before, Table::PolicyRoutes, outcome, source, found));
+    }
+    let route = |outcome, found| Step::new(Tier::Before, Table::Routes, outcome, key.clone(), found);
+    match leads {
+        None => steps.push(route(Outcome::Miss, String::new())),
+        Some(Leads::Nobody) => steps.push(route(Outcome::Miss, "a subnet, where nobody has it".to_owned())),
+        Some(Leads::Nowhere) => steps.push(route(Outcome::Miss, "not known how it is reached".to_owned())),
+        Some(Leads::Hop(hop)) => steps.push(route(Outcome::Hit, owner(Some(hop)))),
+        Some(Leads::Ecmp(slot)) => {
+            let name = tables.group(slot).map_or("?", |group| &group.name);
+            steps.push(route(Outcome::Hit, format!("ECMP group {name}")));
+            steps.extend(choice.map(|(_, choice)| chosen(tables, slot, name, choice)));
+        }
+        Some(Leads::Peer(peer)) => {
+            let name = network(tables, peer);
+            steps.push(route(Outcome::Hit, format!("peer {name}")));
+            let key = format!("{} in {name}", ip.destination);
+            steps.push(match tables.owner(peer, ip.destination).and_then(|owner| owner.hop()) {
+                Some(hop) => Step::new(Tier::Before, Table::Peerings, Outcome::Hit, key, owner(Some(hop))),
+                None => Step::new(Tier::Before, Table::Peerings, Outcome::Miss, key, "nobody has it"),
+            });
+        }
+    }
+    steps
+}
+
+fn chosen(tables: &Tables, slot: u32, name: &str, choice: Choice) -> Step {
+    let members = tables.group(slot).map(|group| group.members()).unwrap_or_default();
+    let key = format!("{name}, bucket {}", choice.bucket);
+    match choice.member.and_then(|(at, hop)| Some((members.get(at)?, hop))) {
+        Some((member, hop)) => {
+            let zone = member.zone.as_deref().map(|zone| format!(", zone {zone}")).unwrap_or_default();
+            let found = format!("{}, weight {}{zone}, next hop {hop}", member.via, member.weight);
+            Step::new(Tier::Before, Table::Ecmp, Outcome::Hit, key, found)
+        }
+        None => Step::new(Tier::Before, Table::Ecmp, Outcome::Miss, key, "no member may have it"),
+    }
 }
 
 /// What policies found on the way to an answer.

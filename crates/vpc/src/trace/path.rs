@@ -40,8 +40,14 @@ reasons! {
     Sources = "sources",
     /// Owners of addresses, exact.
     Addresses = "addresses",
+    /// Route tables of sources.
+    PolicyRoutes = "policy-routes",
     /// Routes, longest prefix.
     Routes = "routes",
+    /// ECMP groups.
+    Ecmp = "ecmp",
+    /// Networks that reach each other.
+    Peerings = "peerings",
     /// Flows.
     Flows = "flows",
     /// Access control lists.

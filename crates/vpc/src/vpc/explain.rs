@@ -100,6 +100,7 @@ impl Vpc {
             turn: 0,
             meters: self.meters.clone(),
             id: self.id,
+            shard: self.shard,
         }
     }
 }

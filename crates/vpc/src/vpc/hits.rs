@@ -53,7 +53,7 @@ impl Vpc {
         all: &[Option<Sought>],
         decided: &mut [Verdict],
     ) -> usize {
-        let Vpc { tables, flows, meters, id, stats, .. } = self;
+        let Vpc { tables, flows, meters, id, stats, shard, .. } = self;
         let tables = &**tables;
         let (mut done, mut local) = (0, 0);
         for ((packet, sought), decided) in packets.iter_mut().zip(all).zip(decided) {
@@ -70,6 +70,9 @@ impl Vpc {
                 break;
             }
             flows.count(sought.candidate.entry(), sought.seen.len() as u64);
+            if action.is_member && !matches!(decided, Verdict::Drop(_)) {
+                tables.count_member(action.hop, *shard, sought.seen.len() as u64);
+            }
             match decided {
                 Verdict::Local { .. } => local += 1,
                 _ => stats.count_followed(decided),

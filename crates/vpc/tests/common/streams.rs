@@ -7,22 +7,39 @@ use proptest::prelude::*;
 use softdpu_vpc::policy::acl::{AclSpec, Action, RuleSpec};
 use softdpu_vpc::policy::{Ports, Service};
 use softdpu_vpc::spec::{
-    EndpointSpec, NamedAcl, Place, RouteSpec, RulePeer, SecurityGroupSpec, SecurityRule, ServiceLimit, Spec,
-    SubnetSpec, Via,
+    EcmpMemberSpec, EcmpSpec, EndpointSpec, MemberVia, NamedAcl, NeighborSpec, PeeringSpec, Place, RouteSpec,
+    RouteTableSpec, RulePeer, SecurityGroupSpec, SecurityRule, ServiceLimit, Spec, SubnetSpec, Via,
 };
 use softdpu_vpc::{Checksum, Head, Packet, PortId, Segmentation, SegmentationKind, Tables, Verdict, Vpc};
 
 use super::*;
 
-const SOURCES: [(PortId, u8, &str, &str); 4] = [
+/// A guest of network green, which may be red's peer, here.
+const GREEN_1: PortId = PortId(8);
+
+const SOURCES: [(PortId, u8, &str, &str); 5] = [
     (RED_1, 1, "10.0.0.2", "2001:db8::2"),
     (RED_2, 2, "10.0.0.3", "2001:db8::3"),
     (RED_ROUTER, 3, "10.0.0.4", "2001:db8::4"),
     (BLUE_1, 1, "10.0.0.2", "2001:db8::2"),
+    (GREEN_1, 7, "10.7.0.2", "2001:db8:7::2"),
 ];
-const TO_V4: [&str; 8] =
-    ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5", "10.0.1.5", "172.16.0.9", "198.51.100.7", "10.0.0.1"];
-const TO_V6: [&str; 4] = ["2001:db8::2", "2001:db8::3", "2001:db8:0:1::5", "2001:db8::1"];
+const TO_V4: [&str; 12] = [
+    "10.0.0.2",
+    "10.0.0.3",
+    "10.0.0.4",
+    "10.0.0.5",
+    "10.0.1.5",
+    "172.16.0.9",
+    "198.51.100.7",
+    "10.0.0.1",
+    "198.51.100.8",
+    "10.7.0.2",
+    "10.7.0.3",
+    "10.7.0.9",
+];
+const TO_V6: [&str; 6] =
+    ["2001:db8::2", "2001:db8::3", "2001:db8:0:1::5", "2001:db8::1", "2001:db8:7::2", "2001:db8:ee::1"];
 
 /// A frame, and what its sender says about it. Few different ones, so that flows have many packets.
 #[derive(Clone, Debug)]
@@ -138,7 +155,7 @@ impl Sent {
 }
 
 /// Changes of the site: each is there, or not.
-pub const CHANGES: u32 = 22;
+pub const CHANGES: u32 = 30;
 
 /// Node 1 with the changes whose bits are set in `changes`. All of them go together.
 pub fn site(family: Family, changes: u32) -> Spec {
@@ -220,7 +237,69 @@ pub fn site(family: Family, changes: u32) -> Spec {
         spec.endpoints.retain(|endpoint| endpoint.network != "blue" || endpoint.mac != mac(2));
     }
     policies(&mut spec, set);
+    routing(&mut spec, family, set);
     spec
+}
+
+/// Network green, whose addresses are nobody else's; where routes lead, and what changes of that.
+fn routing(spec: &mut Spec, family: Family, set: impl Fn(u32) -> bool) {
+    let prefix = |text: &str| text.parse().expect("prefix");
+    let subnet = |text: &str, gateway| SubnetSpec { prefix: prefix(text), gateway: ip(gateway) };
+    let mut green = spec.networks[0].clone();
+    (green.name, green.vni, green.policy) = ("green".into(), 8, Default::default());
+    green.subnets = vec![subnet("10.7.0.0/24", "10.7.0.1"), subnet("2001:db8:7::/64", "2001:db8:7::1")];
+    spec.networks.push(green);
+    let red = spec.endpoints.iter().find(|endpoint| endpoint.network == "red").expect("one").clone();
+    let guest = |last: u8, addresses: &[&str], place| EndpointSpec {
+        network: "green".into(),
+        mac: mac(last),
+        addresses: addresses.iter().map(|address| ip(address)).collect(),
+        place,
+        mtu: None,
+        spoof_check: true,
+        policy: Default::default(),
+        ..red.clone()
+    };
+    // A peer's guest moves.
+    let place = if set(29) { Place::Port(PortId(9)) } else { Place::Host(vtep(family, 2)) };
+    spec.endpoints.push(guest(7, &["10.7.0.2", "2001:db8:7::2"], Place::Port(GREEN_1)));
+    spec.endpoints.push(guest(8, &["10.7.0.3"], place));
+    let member = |via, weight, zone: &str, is_up| EcmpMemberSpec { via, weight, zone: Some(zone.into()), is_up };
+    spec.ecmp.push(EcmpSpec {
+        network: "red".into(),
+        name: "far".into(),
+        members: vec![
+            member(MemberVia::Host(vtep(family, 2)), if set(24) { 5 } else { 1 }, "a", !set(27)),
+            member(MemberVia::Host(vtep(family, 3)), 1, "b", !set(23) && !set(27)),
+            member(MemberVia::Endpoint(ip("10.0.0.4")), if set(27) { 0 } else { 2 }, "b", true),
+        ],
+    });
+    if !set(12) {
+        spec.neighbors.push(NeighborSpec { host: vtep(family, 3), mac: Mac([2, 0, 0, 0, 0, 3]) });
+    }
+    spec.zone = set(25).then(|| "b".into());
+    if set(22) {
+        // Routes lead to the group,
+        let far = |text: &str| RouteSpec { network: "red".into(), prefix: prefix(text), via: Via::Ecmp("far".into()) };
+        spec.routes.retain(|route| route.prefix != prefix("198.51.100.0/24"));
+        spec.routes.extend([far("198.51.100.0/24"), far("2001:db8:ee::/48")]);
+    }
+    if set(26) {
+        // those of one guest elsewhere,
+        spec.route_tables.push(RouteTableSpec {
+            network: "red".into(),
+            name: "one".into(),
+            sources: vec![prefix("10.0.0.2/32"), prefix("2001:db8::2/128")],
+            routes: vec![
+                (prefix("198.51.100.8/32"), Via::Endpoint(ip("10.0.0.4"))),
+                (prefix("0.0.0.0/0"), Via::Ecmp("far".into())),
+                (prefix("2001:db8:ee::/64"), Via::Host(vtep(family, 2))),
+            ],
+        });
+    }
+    if set(28) {
+        spec.peerings.push(PeeringSpec { networks: ["green".into(), "red".into()] });
+    }
 }
 
 /// The groups and the list of network red, who is in them, and what changes of that.

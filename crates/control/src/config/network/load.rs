@@ -3,6 +3,7 @@
 //! ```text
 //!   endpoint,NETWORK,ADDRESS,MAC,HOST      MAC may be empty: the one that is derived from network and address
 //!   route,NETWORK,PREFIX,HOST
+//!   route,NETWORK,PREFIX,ecmp:GROUP
 //! ```
 
 use std::net::IpAddr;
@@ -11,6 +12,8 @@ use super::MacAddress;
 
 /// The longest line: twice what the longest names and addresses take.
 pub const LONGEST_LINE: usize = 512;
+/// Before the name of an ECMP group.
+const ECMP: &str = "ecmp:";
 
 /// An entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +29,7 @@ pub enum LoadLine<'a> {
         /// The tunnel end point of its host.
         host: IpAddr,
     },
-    /// A prefix behind another host.
+    /// A prefix behind another host, or behind an ECMP group.
     Route {
         /// Its network.
         network: &'a str,
@@ -34,9 +37,18 @@ pub enum LoadLine<'a> {
         address: IpAddr,
         /// Its length.
         length: u8,
-        /// The tunnel end point of the host.
-        host: IpAddr,
+        /// Where it leads.
+        via: LoadVia<'a>,
     },
+}
+
+/// Where a route leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoadVia<'a> {
+    /// To the tunnel end point of a host.
+    Host(IpAddr),
+    /// To an ECMP group of the network.
+    Ecmp(&'a str),
 }
 
 /// The entry on a line; None for an empty line and for a comment.
@@ -67,7 +79,11 @@ pub fn load_line(line: &str) -> Result<Option<LoadLine<'_>>, String> {
             let wrong = || format!("{text:?} is no prefix: expected one such as 10.9.0.0/16");
             let (first, length) = text.split_once('/').ok_or_else(wrong)?;
             let (first, length) = (first.parse().map_err(|_| wrong())?, length.parse().map_err(|_| wrong())?);
-            LoadLine::Route { network, address: first, length, host: field("the host").and_then(address)? }
+            let via = match field("the host")? {
+                text if text.starts_with(ECMP) => LoadVia::Ecmp(&text[ECMP.len()..]),
+                text => LoadVia::Host(address(text)?),
+            };
+            LoadLine::Route { network, address: first, length, via }
         }
         other => return Err(format!("{other:?} is no kind of entry: expected `endpoint` or `route`")),
     };
@@ -107,8 +123,9 @@ mod tests {
             panic!("an endpoint")
         };
         assert_eq!(mac, MacAddress::derived("acme", address));
-        let route = LoadLine::Route { network: "acme", address: "10.9.0.0".parse().unwrap(), length: 16, host };
-        assert_eq!(load_line("route,acme,10.9.0.0/16,192.0.2.2"), Ok(Some(route)));
+        let route = |via| LoadLine::Route { network: "acme", address: "10.9.0.0".parse().unwrap(), length: 16, via };
+        assert_eq!(load_line("route,acme,10.9.0.0/16,192.0.2.2"), Ok(Some(route(LoadVia::Host(host)))));
+        assert_eq!(load_line("route,acme,10.9.0.0/16, ecmp:far"), Ok(Some(route(LoadVia::Ecmp("far")))));
     }
 
     #[test]

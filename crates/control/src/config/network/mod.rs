@@ -9,6 +9,7 @@ mod mac;
 mod membership;
 mod policy;
 pub(super) mod read;
+mod routing;
 mod rules;
 
 use std::collections::HashSet;
@@ -21,11 +22,13 @@ use serde::{Deserialize, Serialize};
 use super::site::{Device, DeviceKind, Node, Site, SocketAccess};
 use super::units::{BitsPerSecond, Bytes};
 
-pub use load::{LONGEST_LINE, LoadLine, load_line};
+pub use load::{LONGEST_LINE, LoadLine, LoadVia, load_line};
 pub use mac::{MacAddress, MacError};
 pub use membership::DeviceChange;
 pub use policy::{Acl, AclAction, AclRule, Direction, GroupRule, PolicyChange, PortRange, Protocol, SecurityGroup};
 pub(super) use policy::{change as policy_change, check_firewall, firewall_rule};
+pub(super) use routing::change as routing_change;
+pub use routing::{EcmpGroup, EcmpMember, MemberChange, Route, RouteTable, RoutingChange};
 
 /// The largest frame's payload that a network without an underlay carries where it does not say: Ethernet's own.
 pub const DEFAULT_MTU: u16 = 1500;
@@ -161,6 +164,18 @@ pub struct Network {
     /// Its guests on other hosts.
     #[serde(default, rename = "endpoint", skip_serializing_if = "Vec::is_empty")]
     pub endpoints: Vec<Endpoint>,
+    /// Networks whose guests its own reach, where these name it, too.
+    #[serde(default, rename = "peer", skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<String>,
+    /// Where packets go that are for nobody in it.
+    #[serde(default, rename = "route", skip_serializing_if = "Vec::is_empty")]
+    pub routes: Vec<Route>,
+    /// Next hops of routes, of which each flow takes one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ecmp: Vec<EcmpGroup>,
+    /// Routes of some sources, before those of all.
+    #[serde(default, rename = "route-table", skip_serializing_if = "Vec::is_empty")]
+    pub route_tables: Vec<RouteTable>,
     /// What its guests may be allowed: groups that they are in,
     #[serde(default, rename = "security-group", skip_serializing_if = "Vec::is_empty")]
     pub security_groups: Vec<SecurityGroup>,

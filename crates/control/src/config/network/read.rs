@@ -45,8 +45,8 @@ const MOST_HOSTS: u32 = 65_536;
 /// What stands in for a VNI that was reported as missing or wrong: one that no network can have.
 pub(super) const STAND_IN_VNI: Vni = Vni(0);
 
-const WHAT_ADDRESS: &str = "an IPv4 or IPv6 address such as \"10.0.0.2\"";
-const WHAT_PREFIX: &str = "a prefix such as \"10.0.0.0/16\"";
+pub(super) const WHAT_ADDRESS: &str = "an IPv4 or IPv6 address such as \"10.0.0.2\"";
+pub(super) const WHAT_PREFIX: &str = "a prefix such as \"10.0.0.0/16\"";
 const WHAT_MAC: &str = "a MAC address such as \"02:5d:00:00:00:02\"";
 const WHAT_BITS: &str = "a rate with a unit such as \"1 Gbit/s\"";
 const WHAT_BYTES: &str = "a size with a unit such as \"256 KiB\"";
@@ -109,6 +109,10 @@ pub(in crate::config) fn network(reader: Reader<'_>) -> Network {
         transit: reader.boolean("transit").unwrap_or(false),
         dns: addresses(&reader, "dns").unwrap_or_default(),
         endpoints: reader.tables("endpoint", &schema::ENDPOINT).into_iter().map(endpoint).collect(),
+        peers: routing::peers(&reader),
+        routes: routing::routes(&reader, "route"),
+        ecmp: routing::groups(&reader),
+        route_tables: routing::tables(&reader),
         security_groups: policy::security_groups(&reader),
         acls: policy::acls(&reader),
     };
@@ -240,7 +244,7 @@ fn addresses(reader: &Reader<'_>, key: &'static str) -> Option<Vec<IpAddr>> {
 }
 
 /// An address that one station can have.
-fn unicast(text: &str) -> Result<IpAddr, String> {
+pub(super) fn unicast(text: &str) -> Result<IpAddr, String> {
     let address: IpAddr = text.parse().map_err(|_| match text.parse::<IpNet>() {
         Ok(prefix) => format!("leave the prefix length out: \"{}\"", prefix.addr()),
         Err(_) => String::new(),

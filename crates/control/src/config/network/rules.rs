@@ -38,6 +38,7 @@ impl Site {
             self.check_network_tenant(&place, network, problems);
             self.check_network_mtu(&place, network, problems);
             network.check_policies(&place, problems);
+            self.check_routing(&place, network, problems);
             self.check_members(index, network, problems);
         }
         for (index, device) in self.devices.iter().enumerate() {
@@ -47,6 +48,7 @@ impl Site {
             }
         }
         self.check_interfaces(problems);
+        self.check_group_count(problems);
     }
 
     fn check_vnis(&self, problems: &mut Vec<Problem>) {
@@ -115,7 +117,7 @@ impl Site {
         let mut owners = Owners::of(network);
         for (number, endpoint) in network.endpoints.iter().enumerate() {
             let place = format!("network[{index}].endpoint[{number}]");
-            self.check_endpoint_host(&place, endpoint, problems);
+            self.check_host(&format!("{place}.host"), endpoint.host, problems);
             network.check_membership(&place, &endpoint.security_groups, None, problems);
             let owner = format!("the endpoint on {}", endpoint.host);
             owners.admit(&place, &endpoint.addresses, endpoint.mac, &owner, problems);
@@ -131,8 +133,8 @@ impl Site {
         }
     }
 
-    fn check_endpoint_host(&self, place: &str, endpoint: &Endpoint, problems: &mut Vec<Problem>) {
-        let place = format!("{place}.host");
+    /// A tunnel end point is another host's, and reached.
+    pub(super) fn check_host(&self, place: &str, host: IpAddr, problems: &mut Vec<Problem>) {
         let Some(underlay) = &self.node.underlay else {
             problems.push(
                 Problem::error(place, "guests on other hosts cannot be reached without an underlay")
@@ -141,19 +143,19 @@ impl Site {
             return;
         };
         let Underlay { addresses, .. } = underlay;
-        if endpoint.host.is_unspecified() || addresses.is_empty() {
+        if host.is_unspecified() || addresses.is_empty() {
             return;
         }
-        if addresses.contains(&endpoint.host) {
+        if addresses.contains(&host) {
             problems.push(
-                Problem::error(place, format!("{} is this host's own tunnel end point", endpoint.host))
-                    .help("remove the endpoint: guests of this host are its [[device]]s"),
+                Problem::error(place, format!("{host} is this host's own tunnel end point"))
+                    .help("remove it: guests of this host are its [[device]]s"),
             );
-        } else if !addresses.iter().any(|own| own.is_ipv4() == endpoint.host.is_ipv4()) {
-            let family = if endpoint.host.is_ipv4() { "IPv4" } else { "IPv6" };
+        } else if !addresses.iter().any(|own| own.is_ipv4() == host.is_ipv4()) {
+            let family = if host.is_ipv4() { "IPv4" } else { "IPv6" };
             problems.push(
                 Problem::error(place, format!("this host has no {family} tunnel end point"))
-                    .found(endpoint.host.to_string())
+                    .found(host.to_string())
                     .help(format!("add an {family} address to `address` in node.underlay")),
             );
         }
@@ -410,7 +412,7 @@ fn longest_prefix(prefix: &IpNet) -> u8 {
     prefix.max_prefix_len() - HOST_BITS
 }
 
-fn overlap(a: &IpNet, b: &IpNet) -> bool {
+pub(super) fn overlap(a: &IpNet, b: &IpNet) -> bool {
     a.contains(b) || b.contains(a)
 }
 

@@ -161,3 +161,4 @@ fn what_would_run_says_where_each_interface_is() {
 }
 
 mod mistakes;
+mod routing;

@@ -5,23 +5,51 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use softdpu_engine::{Counter, PortCounters};
-use softdpu_vpc::DropReason;
+use softdpu_vpc::policy::ecmp::BUCKETS;
+use softdpu_vpc::spec::MemberVia;
+use softdpu_vpc::{DropReason, tables};
 
 use crate::config;
 use crate::dataplane::networks::{Attached, Networks};
-use crate::status::{NetworkStatus, PortCounts, PortStatus, UnderlayAbsence, UnderlayStatus};
+use crate::status::{
+    EcmpMemberStatus, EcmpStatus, MemberState, NetworkStatus, PortCounts, PortStatus, UnderlayAbsence, UnderlayStatus,
+};
 
 pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
     let status = |network: &config::Network| {
         let mtu = networks.mtu(&network.name).unwrap_or_default();
         let entries = networks.entries(&network.name);
+        let names_it = |peer: &str| networks.iter().any(|it| it.name == *peer && it.peers.contains(&network.name));
+        let peers = |both| network.peers.iter().filter(|peer| names_it(peer) == both).cloned().collect();
         NetworkStatus {
             loaded_endpoints: entries.endpoints,
             loaded_routes: entries.routes,
+            ecmp: networks.ecmp_groups(&network.name).into_iter().map(group).collect(),
+            peers: peers(true),
+            pending_peers: peers(false),
             ..NetworkStatus::new(network, mtu, networks.ports_of(&network.name))
         }
     };
     networks.iter().map(status).collect()
+}
+
+fn group((name, members): (String, Vec<tables::MemberStatus>)) -> EcmpStatus {
+    let member = |member: tables::MemberStatus| EcmpMemberStatus {
+        member: match member.via {
+            MemberVia::Endpoint(address) | MemberVia::Host(address) => address.to_string(),
+        },
+        weight: member.weight,
+        zone: member.zone,
+        state: match (member.is_up, member.is_resolved) {
+            (false, _) => MemberState::Down,
+            (true, false) => MemberState::Unresolved,
+            (true, true) => MemberState::Up,
+        },
+        share_permille: (member.buckets * 1000 / BUCKETS) as u32,
+        packets: member.packets,
+        bytes: member.bytes,
+    };
+    EcmpStatus { name, members: members.into_iter().map(member).collect() }
 }
 
 pub(super) fn underlay(networks: &Networks) -> Option<UnderlayStatus> {

@@ -3,7 +3,7 @@
 //! Routes and neighbours are the kernel's: it is asked again and again, on a thread of its own, as an answer may take a
 //! neighbour's.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -28,8 +28,12 @@ pub(super) struct Hosts {
     seen: Arc<Mutex<Seen>>,
     bell: Arc<Doorbell>,
     /// Ends the thread when it is dropped.
-    wanted: Sender<BTreeSet<IpAddr>>,
+    wanted: Sender<Wanted>,
 }
+
+/// Hosts whose ways are to be known, and whether the kernel is to make sure again and again that they are there: it does not by
+/// itself, as our frames do not pass its stack.
+pub(super) type Wanted = BTreeMap<IpAddr, bool>;
 
 #[derive(Default)]
 struct Seen {
@@ -57,7 +61,7 @@ impl Hosts {
     }
 
     /// The hosts whose ways are to be known.
-    pub(super) fn want(&self, hosts: BTreeSet<IpAddr>) {
+    pub(super) fn want(&self, hosts: Wanted) {
         // Where the interface is lost, nobody hears.
         let _ = self.wanted.send(hosts);
     }
@@ -99,8 +103,8 @@ struct Asker {
 
 impl Asker {
     /// Asks the kernel until nobody wants to know any more, or the interface is lost.
-    fn run(mut self, wanted: &Receiver<BTreeSet<IpAddr>>) {
-        let mut hosts = BTreeSet::new();
+    fn run(mut self, wanted: &Receiver<Wanted>) {
+        let mut hosts = Wanted::new();
         loop {
             match wanted.recv_timeout(REFRESH) {
                 Ok(others) => hosts = others,
@@ -112,7 +116,10 @@ impl Asker {
                 self.bell.ring();
                 return;
             }
-            let next = hosts.iter().filter_map(|host| Some((*host, self.next_hop(*host)?))).collect();
+            let next = hosts
+                .iter()
+                .filter_map(|(host, is_watched)| Some((*host, self.next_hop(*host, *is_watched)?)))
+                .collect();
             let mut seen = lock(&self.seen);
             if seen.next != next {
                 seen.next = next;
@@ -141,12 +148,13 @@ impl Asker {
     }
 
     /// The MAC address to which frames for `host` go out of the interface. None: there is no such way, or it is not known yet,
-    /// and the kernel was asked to find out.
-    fn next_hop(&mut self, host: IpAddr) -> Option<[u8; 6]> {
+    /// and the kernel was asked to find out. With `is_watched` it is asked to make sure of a known one, too: who does not answer is
+    /// not known then, as fast as the neighbour parameters of the interface say.
+    fn next_hop(&mut self, host: IpAddr, is_watched: bool) -> Option<[u8; 6]> {
         let route = self.netlink.route(host).ok().filter(|route| route.interface == self.index && !route.local)?;
         let next = route.gateway.unwrap_or(host);
         let known = self.netlink.neighbour(self.index, next).ok().flatten().and_then(|neighbour| neighbour.mac);
-        if known.is_none()
+        if (known.is_none() || is_watched)
             && let Err(error) = self.netlink.resolve(self.index, next)
         {
             tracing::debug!(%host, %next, %error, "the next hop cannot be asked for");

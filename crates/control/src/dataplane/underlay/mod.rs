@@ -14,8 +14,7 @@ mod absence;
 mod hosts;
 mod open;
 
-use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::Ipv6Addr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -25,6 +24,7 @@ use softdpu_vpc::PortId;
 use softdpu_vpc::spec::{NeighborSpec, UnderlaySpec};
 
 use self::absence::Absence;
+use self::hosts::Wanted;
 use self::open::{Facts, Interface};
 use crate::config::Underlay as Settings;
 
@@ -38,7 +38,7 @@ pub(super) struct Underlay {
     /// What its port counts, core by core.
     pub counters: Vec<Arc<PortCounters>>,
     /// Those to which there are to be tunnels.
-    hosts: BTreeSet<IpAddr>,
+    hosts: Wanted,
     stage: Stage,
     /// Of the interface as it was open last.
     facts: Option<Facts>,
@@ -68,11 +68,11 @@ impl Underlay {
     /// One that was not tried yet.
     pub(super) fn new(settings: &Settings, port: PortId, counters: Vec<Arc<PortCounters>>, now: Instant) -> Underlay {
         let stage = Stage::Away(Absence::untried(now));
-        Underlay { settings: settings.clone(), port, counters, hosts: BTreeSet::new(), stage, facts: None, room: None }
+        Underlay { settings: settings.clone(), port, counters, hosts: Wanted::new(), stage, facts: None, room: None }
     }
 
-    /// The hosts to which there are to be tunnels.
-    pub(super) fn set_hosts(&mut self, hosts: BTreeSet<IpAddr>) {
+    /// The hosts to which there are to be tunnels, and whether it is to be made sure again and again that they are there.
+    pub(super) fn set_hosts(&mut self, hosts: Wanted) {
         if let Stage::Open(interface) = &self.stage {
             interface.hosts.want(hosts.clone());
         }

@@ -24,6 +24,29 @@ pub fn network_table(networks: &[NetworkStatus]) -> String {
     layout(&["NETWORK", "TENANT", "VNI>", "MTU>", "HERE>", "ELSEWHERE>", "SUBNETS"], rows.collect())
 }
 
+/// Members of ECMP groups, a line each.
+pub fn ecmp_table(networks: &[NetworkStatus]) -> String {
+    let groups = networks.iter().flat_map(|network| network.ecmp.iter().map(move |group| (network, group)));
+    let rows: Vec<_> = groups
+        .flat_map(|(network, group)| group.members.iter().map(move |member| (network, group, member)))
+        .map(|(network, group, member)| {
+            vec![
+                network.name.clone(),
+                group.name.clone(),
+                member.member.clone(),
+                member.state.word().to_owned(),
+                member.weight.to_string(),
+                member.zone.clone().unwrap_or_else(|| "-".to_owned()),
+                format!("{}.{} %", member.share_permille / 10, member.share_permille % 10),
+                short(member.packets),
+                size(member.bytes),
+            ]
+        })
+        .collect();
+    let header = ["NETWORK", "ECMP", "MEMBER", "STATE", "WEIGHT>", "ZONE", "SHARE>", "PACKETS>", "BYTES>"];
+    layout(&header, rows)
+}
+
 /// Name, network, addresses and counts of every port, the underlay's last.
 fn each(status: &NodeStatus) -> impl Iterator<Item = (&str, &str, String, &PortCounts)> {
     let devices = status.devices.iter().filter_map(|device| {

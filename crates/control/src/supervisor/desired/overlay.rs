@@ -7,7 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::{Change, EndpointChange, add_device, grow};
 use crate::api::NetworkEntries;
-use crate::config::{Bytes, Device, DeviceChange, Endpoint, Network, PolicyChange, Site, TenantChange, Volume};
+use crate::config::{
+    Bytes, Device, DeviceChange, Endpoint, MemberChange, Network, PolicyChange, RoutingChange, Site, TenantChange,
+    Volume,
+};
 
 /// The format. Members may be added that are left out where they are empty.
 pub(super) const FORMAT: u32 = 1;
@@ -32,6 +35,12 @@ pub(super) struct Overlay {
     /// Likewise: all groups and lists, in the place of those of the site file.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     policies: BTreeMap<String, PolicyChange>,
+    /// Likewise: all routes, groups, tables and peers.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    routings: BTreeMap<String, RoutingChange>,
+    /// What members of the site file's ECMP groups were set to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    members: Vec<MemberChange>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     tenants: BTreeMap<String, TenantChange>,
     /// What devices of the site file were put into.
@@ -86,6 +95,8 @@ impl Default for Overlay {
             removed_networks: BTreeSet::new(),
             endpoints: BTreeMap::new(),
             policies: BTreeMap::new(),
+            routings: BTreeMap::new(),
+            members: Vec::new(),
             memberships: BTreeMap::new(),
             loaded: None,
             tenants: BTreeMap::new(),
@@ -119,6 +130,15 @@ impl Overlay {
             }
             if let Some(policy) = self.policies.get(&network.name) {
                 network.change_policy(policy);
+            }
+            if let Some(routing) = self.routings.get(&network.name) {
+                network.change_routing(routing);
+            }
+            for change in &self.members {
+                // Whom the site file has no more is not missed.
+                if change.network == network.name {
+                    network.change_member(change);
+                }
             }
         }
         site.networks.extend(self.networks.values().cloned());
@@ -172,6 +192,8 @@ impl Overlay {
             Change::NetworkRemove { name } => {
                 self.endpoints.remove(&name);
                 self.policies.remove(&name);
+                self.routings.remove(&name);
+                self.members.retain(|change| change.network != name);
                 if self.networks.remove(&name).is_none() {
                     self.removed_networks.insert(name);
                 }
@@ -190,6 +212,24 @@ impl Overlay {
                 Some(made) => made.change_policy(&change),
                 None => drop(self.policies.insert(change.network.clone(), change)),
             },
+            Change::NetworkRouting(change) => {
+                // It says all that there is to say of members.
+                self.members.retain(|member| member.network != change.network);
+                match self.networks.get_mut(&change.network) {
+                    Some(made) => made.change_routing(&change),
+                    None => drop(self.routings.insert(change.network.clone(), change)),
+                }
+            }
+            Change::NetworkMember(change) => {
+                if let Some(made) = self.networks.get_mut(&change.network) {
+                    made.change_member(&change);
+                    return;
+                }
+                match self.members.iter_mut().find(|known| known.is_same_member(&change)) {
+                    Some(before) => before.then(&change),
+                    None => self.members.push(change),
+                }
+            }
             Change::NetworkLoad(load) => {
                 let (file, endpoints, networks) =
                     (load.copy.unwrap_or_default(), load.found.endpoints, load.found.networks);

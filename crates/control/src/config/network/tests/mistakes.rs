@@ -105,7 +105,7 @@ name = "n"
 vni = 7
 cdir = "10.0.0.0/8"
 cidr = "10.0.0.0/8""#,
-        r#"13:1: unknown key in [[network]]: found `cdir`, expected `name`, `tenant`, `vni`, `cidr`, `gateway`, `mtu`, `transit`, `dns`, `endpoint`, `security-group` or `acl` (did you mean `cidr`?)"#,
+        r#"13:1: unknown key in [[network]]: found `cdir`, expected `name`, `tenant`, `vni`, `cidr`, `gateway`, `mtu`, `transit`, `dns`, `endpoint`, `peer`, `route`, `ecmp`, `route-table`, `security-group` or `acl` (did you mean `cidr`?)"#,
     ),
     (
         r#"[[network]]
@@ -400,7 +400,7 @@ cidr = "10.0.0.0/16"
 address = "10.0.0.9"
 mac = "02:00:00:00:00:09"
 host = "192.0.2.2""#,
-        r#"19:8: 192.0.2.2 is this host's own tunnel end point (remove the endpoint: guests of this host are its [[device]]s)"#,
+        r#"19:8: 192.0.2.2 is this host's own tunnel end point (remove it: guests of this host are its [[device]]s)"#,
     ),
     (
         r#"[node]
