@@ -1,6 +1,7 @@
 //! Hosts and the wire between them, on one machine: network namespaces, joined by a veth pair whose ends are called `wire`.
 
 use std::path::Path;
+use std::time::Duration;
 
 use crate::netns::{Namespace, possible};
 use crate::{Context, Daemon, Failure, Lab, Process};
@@ -54,10 +55,48 @@ impl Host {
         Daemon::start_in(self.name(), &folder, site)
     }
 
+    /// A datagram to each of `count` ports of an address, from as many sockets: so many flows at once.
+    pub fn knock(&self, address: &str, count: u64) -> Result<(), Failure> {
+        let all = format!("for i in $(seq {count}); do echo >/dev/udp/{address}/$((20000+i)); done");
+        self.exec(&["bash", "-c", &all]).map(drop)
+    }
+
+    /// A counter of its kernel's IPv4, from /proc/net/snmp: `protocol` such as `Udp`, `name` such as `NoPorts`.
+    pub fn counter(&self, protocol: &str, name: &str) -> Result<u64, Failure> {
+        let text = self.exec(&["cat", "/proc/net/snmp"])?;
+        let of =
+            |line: &'_ str| line.strip_prefix(protocol).and_then(|rest| rest.strip_prefix(": ")).map(str::to_owned);
+        let mut lines = text.lines().filter_map(of);
+        let (names, values) = lines.next().zip(lines.next()).ok_or_else(|| Failure::new(format!("no {protocol}")))?;
+        let at = names.split(' ').position(|known| known == name);
+        let at = at.ok_or_else(|| Failure::new(format!("{protocol} has no {name}")))?;
+        values.split(' ').nth(at).unwrap_or_default().parse().context("a counter")
+    }
+
     /// The MAC address of its end of the wire.
     pub fn mac(&self) -> Result<String, Failure> {
         self.exec(&["cat", "/sys/class/net/wire/address"]).map(|text| text.trim().to_owned())
     }
+}
+
+/// Datagrams of 1000 bytes from `interface` of the first host to `port` of the second one's TAP, as fast as `rate` says ("10M": bits a
+/// second), until what is returned is stopped, the first of it first.
+pub fn datagrams(
+    lab: &Lab,
+    [from, to]: [&Host; 2],
+    interface: &str,
+    port: u16,
+    rate: &str,
+) -> Result<[Process; 2], Failure> {
+    let port = port.to_string();
+    let mut server = to.start(lab, &format!("server-{port}"), &["iperf3", "-s", "-p", &port, "--forceflush"])?;
+    let up = |line: &str| line.contains("listening").then_some(());
+    server.wait_for_line("iperf3's server", 0, Duration::from_secs(30), up)?;
+    let address = format!("10.0.0.{}", to.number());
+    let whom = ["iperf3", "-c", &address, "-p", &port, "--bind-dev", interface];
+    let what = ["-u", "-b", rate, "-l", "1000", "-t", "600", "--forceflush"];
+    let client = from.start(lab, &format!("client-{port}"), &[&whom[..], &what[..]].concat())?;
+    Ok([client, server])
 }
 
 /// What is between two hosts.

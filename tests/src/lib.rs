@@ -45,7 +45,7 @@ pub use daemon::{Daemon, PortCounts};
 pub use device::GuestDevice;
 pub use failure::{Context, Failure};
 pub use guest::{Guest, GuestDisk, GuestSpec, Root};
-pub use hosts::{Host, Wire};
+pub use hosts::{Host, Wire, datagrams};
 pub use lab::{Lab, skip};
 pub use paths::{blkio_tool, job, repository, softdpu};
 pub use process::Process;

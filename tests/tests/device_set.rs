@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Wire, wait_until};
+use softdpu_tests::{Daemon, Failure, Host, Lab, Wire, wait_until};
 
 const WAIT: Duration = Duration::from_secs(30);
 const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
@@ -30,11 +30,7 @@ rule = [{ priority = 1, action = "deny", protocol = "icmp" }]
 
 /// Echo requests that have reached a host's kernel.
 fn echoes(host: &Host) -> Result<u64, Failure> {
-    let text = host.exec(&["cat", "/proc/net/snmp"])?;
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Icmp: "));
-    let (names, values) = lines.next().zip(lines.next()).ok_or_else(|| Failure::new("no ICMP counters"))?;
-    let at = names.split(' ').position(|name| name == "InEchos").ok_or_else(|| Failure::new("no InEchos"))?;
-    values.split(' ').nth(at).unwrap_or_default().parse().context("InEchos")
+    host.counter("Icmp", "InEchos")
 }
 
 /// From a moment after now on nothing reaches the host, while what is refused is counted for `reason`.

@@ -10,6 +10,9 @@ use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Wire, wait_until};
 const WAIT: Duration = Duration::from_secs(30);
 const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
 
+/// Connections that a host may have here.
+const ROOM: u64 = 64;
+
 /// The second host's port is a server.
 fn site(host: &Host) -> String {
     let policy = r#"
@@ -22,7 +25,8 @@ name = "edge"
 rule = [{ priority = 1, action = "deny", protocol = "udp", ports = 5201 }]
 "#;
     let groups = if host.number() == 2 { ", security-groups = \"server\", acl = \"edge\"" } else { "" };
-    WIRE.site(host, policy, groups)
+    let tables = format!("[node]\ntables = {{ connections = {ROOM} }}\n");
+    WIRE.site(host, policy, groups).replacen("[node]\n", &tables, 1)
 }
 
 /// Puts `rules` in the place of those of group `server`, on a running daemon.
@@ -69,6 +73,14 @@ fn a_group_lets_in_what_it_allows_and_a_rule_that_goes_ends_what_it_let_in() {
         server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
         let mut client = a.start(lab, "client", &["iperf3", "-c", "10.0.0.2", "-t", "120", "-b", "2M", "-l", "1K"])?;
         moves(&at_b, "the connection to carry something")?;
+
+        // Far more connections than there is room for: it is not the one that is open that makes room.
+        b.knock("10.0.0.1", 4 * ROOM)?;
+        let connections = at_b.status()?["connections"].clone();
+        let number = |name: &str| connections[name].as_u64().unwrap_or_else(|| panic!("{name}: {connections}"));
+        assert!(number("capacity") == ROOM && number("known") <= ROOM && number("opened") > 4 * ROOM, "{connections}");
+        assert!(number("ended") >= 3 * ROOM, "those that nobody answered: {connections}");
+        moves(&at_b, "the connection to go on among many")?;
 
         // Without its rule nothing of it passes, from the moment that the command has returned, and with it again, all does.
         policy(lab, &at_b, r#"{ direction = "ingress", protocol = "tcp", ports = 22 }"#)?;

@@ -10,9 +10,10 @@ use softdpu_control::status::{
     AnalyticsStatus, FirewallStatus, FunctionStatus, MonitorStatus, RuleStatus, TopItem, TopStatus, WindowStatus,
 };
 use softdpu_control::status::{
-    ClosedFrontEnds, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState, DeviceStatus,
-    EcmpMemberStatus, EcmpStatus, NetworkStatus, NodeStatus, Peer, PortCounts, PortStatus, QueueStatus, TenantOnCore,
-    TenantStatus, TraceStatus, UnderlayAbsence, UnderlayStatus, VolumeState, VolumeStatus,
+    ClosedFrontEnds, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState,
+    DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus, MeterStatus, NetworkStatus, NodeStatus, Peer,
+    PortCounts, PortStatus, QueueStatus, TenantOnCore, TenantStatus, TraceStatus, UnderlayAbsence, UnderlayStatus,
+    VolumeState, VolumeStatus,
 };
 
 fn reference() -> String {
@@ -74,7 +75,7 @@ fn whole() -> NodeStatus {
         uptime_s: 0,
         supervisor_pid: 1,
         data_plane: DataPlaneStatus::default(),
-        cores: vec![CoreStatus::default()],
+        cores: vec![CoreStatus { heavy_flows: vec![HeavyFlowStatus::default()], ..CoreStatus::default() }],
         devices: vec![device],
         volumes: vec![VolumeStatus {
             error: Some("e".into()),
@@ -106,6 +107,8 @@ fn whole() -> NodeStatus {
         underlay: Some(UnderlayStatus { absence: Some(UnderlayAbsence::default()), ..UnderlayStatus::default() }),
         functions: vec![function()],
         traces: vec![TraceStatus { filter: Some("f".into()), ..TraceStatus::default() }],
+        meters: vec![MeterStatus::default()],
+        connections: Some(ConnectionStatus::default()),
     }
 }
 

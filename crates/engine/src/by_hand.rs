@@ -28,7 +28,8 @@ impl Engine {
     /// As [`by_hand`](Self::by_hand).
     pub fn by_hand_with(io_depth: u32, fairness: Policy) -> Result<(Engine, ByHand), EngineError> {
         // No thread is pinned, so any CPU's number does.
-        let config = EngineConfig { cpus: vec![0], idle_sleep: None, io_depth, fairness, recordings: Vec::new() };
+        let (cpus, recordings, flows) = (vec![0], Vec::new(), softdpu_vpc::FLOWS);
+        let config = EngineConfig { cpus, idle_sleep: None, io_depth, fairness, recordings, flows };
         let (engine, mut cores) = Engine::assemble(&config)?;
         let mut core = cores.pop().ok_or(EngineError::NoCores)?;
         core.turns_are_timed = false;

@@ -1,6 +1,10 @@
 //! Counters that one thread writes and any thread reads.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+
+use softdpu_sched::Nanos;
+use softdpu_vpc::{Datapath, Destination, HeavyFlow, Vpc};
 
 /// A counter with a single writer: the core that owns it. Adding is a plain load and store, no locked instruction.
 #[derive(Debug, Default)]
@@ -98,12 +102,67 @@ pub struct CoreCounters {
     pub by_flow: Counter,
     /// Of those: handed to the software tier.
     pub by_software: Counter,
+    /// What its VPC knows besides.
+    pub forwarding: ForwardingCounters,
     /// Requests waiting in its channels.
     pub waiting: Counter,
     /// Requests at its back ends.
     pub outstanding: Counter,
     /// Whether it sleeps right now.
     pub asleep: AtomicBool,
+}
+
+/// What a core's VPC did, looked at now and then.
+#[derive(Debug, Default)]
+pub struct ForwardingCounters {
+    /// Frames that left, by where to and by who decided so: in the order of `Destination::ALL`, and of `Datapath::ALL`.
+    pub paths: [[Counter; Datapath::ALL.len()]; Destination::ALL.len()],
+    /// Flows that it has.
+    pub flows: Counter,
+    /// Flows that it has room for.
+    pub capacity: Counter,
+    /// Packets of flows for which there was no room.
+    pub unkept: Counter,
+    /// Flows that went on after a change of something else.
+    pub revalidated: Counter,
+    /// Flows that were computed anew after a change.
+    pub recomputed: Counter,
+    /// Packets that were put to policies.
+    pub policy: Counter,
+    heavy: Mutex<(Nanos, Vec<HeavyFlow>)>,
+}
+
+impl ForwardingCounters {
+    /// The flows that carried most in a second, the heaviest first, and when that ended.
+    pub fn heavy(&self) -> (Nanos, Vec<HeavyFlow>) {
+        self.heavy.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes what the VPC knows at `now`. `windows` is how many seconds of heavy flows were told of before.
+    pub(crate) fn take(&self, vpc: &mut Vpc, now: Nanos, windows: &mut u64) {
+        let stats = vpc.stats();
+        for (to, counters) in Destination::ALL.into_iter().zip(&self.paths) {
+            for (by, counter) in Datapath::ALL.into_iter().zip(counters) {
+                counter.set(stats.paths.get(to, by));
+            }
+        }
+        self.unkept.set(stats.unkept);
+        self.revalidated.set(stats.revalidated);
+        self.recomputed.set(stats.recomputed);
+        self.policy.set(stats.policy);
+        self.flows.set(vpc.flows() as u64);
+        self.capacity.set(vpc.flow_capacity() as u64);
+        let (known, heavy) = vpc.heavy_flows(now.0);
+        // Once a second; where somebody is reading, in a moment.
+        if known != *windows
+            && let Ok(mut told) = self.heavy.try_lock()
+        {
+            *windows = known;
+            told.0 = now;
+            told.1.clear();
+            told.1.extend_from_slice(heavy);
+        }
+    }
 }
 
 /// What a tenant got from one core.

@@ -43,6 +43,8 @@ pub struct EngineConfig {
     pub fairness: Policy,
     /// Where each core writes down what its policy is told and decides, core by core; those behind the last do not.
     pub recordings: Vec<PathBuf>,
+    /// Flows that each core keeps at most; memory is taken as they come.
+    pub flows: usize,
 }
 
 /// Why the engine did not start.
@@ -228,6 +230,7 @@ impl Engine {
                 counters: Arc::clone(&counters),
                 parcels: Arc::clone(&parcels),
                 tables: Arc::clone(&tables),
+                flows: config.flows,
                 idle_after_ns: config.idle_sleep.map(|idle| idle.as_nanos() as u64),
             })
             .map_err(|error| os("epoll set")(error.into()))?;

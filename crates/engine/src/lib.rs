@@ -50,7 +50,7 @@ mod common;
 mod common_nic;
 
 pub use by_hand::ByHand;
-pub use counters::{CoreCounters, Counter, QueueCounters, TenantCounters};
+pub use counters::{CoreCounters, Counter, ForwardingCounters, QueueCounters, TenantCounters};
 pub use engine::{Engine, EngineConfig, EngineError};
 pub use message::{CoreIndex, FromCore, QueueKey, QueueUpdate};
 pub use net::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Injector, Path, Way};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use softdpu_control::config::{Bytes, DeviceChange, Span};
+use softdpu_control::config::{Bytes, Span};
 
 /// A software DPU: cloud disks for the guests of an ordinary server
 #[derive(Debug, Parser)]
@@ -181,8 +181,8 @@ pub struct VolumeCreate {
 pub enum DeviceCommand {
     /// Add a device: a disk (--volume), an interface (--network), or a TAP (--network and --interface)
     Add(Box<DeviceAdd>),
-    /// Put an interface into other security groups, or under another access control list
-    Set(DeviceSet),
+    /// Put an interface into other security groups, or under another access control list or meter
+    Set(Box<DeviceSet>),
     /// Stop a device and close its socket
     Remove {
         /// The device
@@ -201,7 +201,7 @@ pub enum DeviceCommand {
 /// `softdpu device set`: what changes; the rest stays.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true)
-    .args(["security_group", "no_security_group", "acl", "no_acl"]))]
+    .args(["security_group", "no_security_group", "acl", "no_acl", "committed", "no_meter"]))]
 pub struct DeviceSet {
     /// The device
     pub name: String,
@@ -217,18 +217,34 @@ pub struct DeviceSet {
     /// No list is asked
     #[arg(long, conflicts_with = "acl")]
     pub no_acl: bool,
+    #[command(flatten)]
+    pub meter: MeterOptions,
 }
 
-impl DeviceSet {
-    /// As it is asked for.
-    pub fn change(self) -> DeviceChange {
-        let DeviceSet { name, security_group, no_security_group, acl, no_acl } = self;
-        DeviceChange {
-            name,
-            security_groups: security_group.or(no_security_group.then(Vec::new)),
-            acl: acl.map(Some).or(no_acl.then_some(None)),
-        }
-    }
+/// The keys of `meter`: what packets pass by their colour.
+#[derive(Debug, Args)]
+pub struct MeterOptions {
+    /// Meter: the rate that is green, such as "1 Gbit/s"; with --peak or --excess
+    #[arg(long = "meter-committed", value_name = "RATE")]
+    pub committed: Option<String>,
+    /// How many bytes of it may come at once, such as "256 KiB"
+    #[arg(long = "meter-committed-burst", value_name = "SIZE", requires = "committed")]
+    pub committed_burst: Option<String>,
+    /// The peak rate of all packets, up to which they are yellow (RFC 2698)
+    #[arg(long = "meter-peak", value_name = "RATE", requires = "committed")]
+    pub peak: Option<String>,
+    /// How many bytes of it may come at once
+    #[arg(long = "meter-peak-burst", value_name = "SIZE", requires = "peak")]
+    pub peak_burst: Option<String>,
+    /// The rate in excess of the committed one that is yellow (RFC 4115)
+    #[arg(long = "meter-excess", value_name = "RATE", requires = "committed", conflicts_with = "peak")]
+    pub excess: Option<String>,
+    /// How many bytes of it may come at once
+    #[arg(long = "meter-excess-burst", value_name = "SIZE", requires = "excess")]
+    pub excess_burst: Option<String>,
+    /// No meter any more
+    #[arg(long, conflicts_with = "committed")]
+    pub no_meter: bool,
 }
 
 /// `softdpu device add`: the keys of `[[device]]` and of its kind.
@@ -358,14 +374,14 @@ pub enum ArgsFormat {
 /// `softdpu tenant …`
 #[derive(Debug, Subcommand)]
 pub enum TenantCommand {
-    /// Change a tenant's weight, class, guarantee or limits; what is not given stays
+    /// Change a tenant's weight, class, guarantee, limits or meter; what is not given stays
     Set(Box<TenantSet>),
 }
 
 /// `softdpu tenant set`: the keys of `[[tenant]]`.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("change").required(true).multiple(true).args(
-    ["weight", "class", "guarantee", "iops", "bandwidth", "packets", "no_limits"]
+    ["weight", "class", "guarantee", "iops", "bandwidth", "packets", "no_limits", "committed", "no_meter"]
 ))]
 pub struct TenantSet {
     /// The tenant
@@ -400,6 +416,8 @@ pub struct TenantSet {
     /// Limit nothing any more
     #[arg(long, conflicts_with_all = ["iops", "bandwidth", "packets"])]
     pub no_limits: bool,
+    #[command(flatten)]
+    pub meter: MeterOptions,
 }
 
 /// `softdpu queue …`

@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use softdpu_control::api::{Client, ClientError, DeviceArgs, Empty, LoadResult, Request, find_socket};
-use softdpu_control::config::{self, Problem};
+use softdpu_control::config::{self, DeviceChange, Problem};
 use softdpu_control::status::{self, DeviceStatus, NetworkStatus, VolumeStatus};
 
 use crate::arguments::{
-    Command, Connection, DeviceAdd, DeviceCommand, QueueCommand, TenantCommand, TenantSet, VolumeCommand, VolumeCreate,
+    Command, Connection, DeviceAdd, DeviceCommand, DeviceSet, MeterOptions, QueueCommand, TenantCommand, TenantSet,
+    VolumeCommand, VolumeCreate,
 };
 use crate::network::{self, NetworkCommand};
 
@@ -64,7 +65,7 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         Command::Volume(VolumeCommand::Create(options)) => create_volume(&options)?,
         Command::Volume(VolumeCommand::Grow { name, size }) => Request::VolumeGrow { name, size },
         Command::Volume(VolumeCommand::Delete { name }) => Request::VolumeDelete { name },
-        Command::Device(DeviceCommand::Set(options)) => Request::DeviceSet(options.change()),
+        Command::Device(DeviceCommand::Set(options)) => set_device(*options)?,
         Command::Device(DeviceCommand::Remove { name }) => Request::DeviceRemove { name },
         Command::Tenant(TenantCommand::Set(options)) => set_tenant(&options)?,
         Command::Queue(QueueCommand::Move { device, queue, core }) => Request::QueueMove { device, queue, core },
@@ -120,6 +121,34 @@ pub fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value
     Value::Object(members.map(|(key, value)| (key.to_owned(), value)).collect())
 }
 
+/// The meter that is to be from now on; null: none. None: it stays.
+fn meter(options: &MeterOptions) -> Option<Value> {
+    let MeterOptions { committed, committed_burst, peak, peak_burst, excess, excess_burst, no_meter } = options;
+    let meter = || {
+        object([
+            ("algorithm", json!(excess.as_ref().map(|_| "rfc4115"))),
+            ("committed", json!(committed)),
+            ("committed-burst", json!(committed_burst)),
+            ("peak", json!(peak)),
+            ("peak-burst", json!(peak_burst)),
+            ("excess", json!(excess)),
+            ("excess-burst", json!(excess_burst)),
+        ])
+    };
+    committed.is_some().then(meter).or(no_meter.then_some(Value::Null))
+}
+
+fn set_device(options: DeviceSet) -> Result<Request, String> {
+    let meter = meter(&options.meter).map(serde_json::from_value).transpose().map_err(|error| error.to_string())?;
+    let DeviceSet { name, security_group, no_security_group, acl, no_acl, .. } = options;
+    Ok(Request::DeviceSet(DeviceChange {
+        name,
+        security_groups: security_group.or(no_security_group.then(Vec::new)),
+        acl: acl.map(Some).or(no_acl.then_some(None)),
+        meter,
+    }))
+}
+
 fn set_tenant(options: &TenantSet) -> Result<Request, String> {
     let limits = object([
         ("iops", json!(options.iops)),
@@ -130,13 +159,16 @@ fn set_tenant(options: &TenantSet) -> Result<Request, String> {
         ("packets-burst", json!(options.packets_burst)),
     ]);
     let is_limited = limits.as_object().is_some_and(|limits| !limits.is_empty()) || options.no_limits;
-    let change = object([
+    let mut change = object([
         ("name", json!(options.name)),
         ("weight", json!(options.weight)),
         ("class", json!(options.class)),
         ("guarantee", json!(options.guarantee)),
         ("limits", if is_limited { limits } else { Value::Null }),
     ]);
+    if let (Some(meter), Some(change)) = (meter(&options.meter), change.as_object_mut()) {
+        change.insert("meter".to_owned(), meter);
+    }
     config::tenant_change_from_json(&change).map(Request::TenantSet).map_err(problems)
 }
 

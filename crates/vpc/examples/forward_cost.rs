@@ -1,5 +1,6 @@
-//! What forwarding costs: nanoseconds per packet for local delivery and for encapsulation, in batches of 32 over 2, 1,024
-//! and 65,536 endpoints, 64-byte UDP frames to endpoints at random. Filling the heads is not counted.
+//! What forwarding costs: nanoseconds per packet for local delivery and for encapsulation, each by flows and by the switch tier
+//! alone, and from tunnel to tunnel, which is the switch tier's; in batches of 32 over 2, 1,024 and 65,536 endpoints, 64-byte UDP
+//! frames to endpoints at random. Filling the heads is not counted.
 //!
 //! `cargo run --release -p softdpu-vpc --example forward_cost [-- ROUNDS]`
 
@@ -14,6 +15,18 @@ const BATCH: usize = 32;
 const FRAME: usize = 64;
 const GATEWAY: Mac = Mac([2, 0xff, 0, 0, 0, 1]);
 const REMOTE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
+/// The node that is measured, and the one that sends through it.
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const SENDER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 3));
+const UNDERLAY: PortId = PortId(65_535);
+
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Local,
+    Tunnel,
+    Transit,
+}
 
 fn address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a00_0002 + number)
@@ -24,8 +37,8 @@ fn mac(number: u32) -> Mac {
     Mac([2, 0x5d, a, b, c, d])
 }
 
-/// Endpoint 0 is here; so are the others, or they are all behind a tunnel.
-fn tables(endpoints: u32, remote: bool) -> Tables {
+/// The tables of `node`. Endpoint 0 is there, but for transit, where it is at the sender; the others are there, or behind a tunnel.
+fn tables(endpoints: u32, node: IpAddr, way: Way, without_flows: bool) -> Tables {
     let network = NetworkSpec {
         name: "bench".into(),
         vni: 5001,
@@ -37,20 +50,25 @@ fn tables(endpoints: u32, remote: bool) -> Tables {
         mtu: 1500,
         dns: Vec::new(),
         policy: Default::default(),
-        transit: false,
+        transit: true,
     };
     let endpoint = |number: u32| EndpointSpec {
         network: "bench".into(),
         mac: mac(number),
         addresses: vec![address(number).into()],
-        place: if remote && number != 0 { Place::Host(REMOTE) } else { Place::Port(PortId(number)) },
+        place: match (number, way) {
+            (0, Way::Transit) if node == HERE => Place::Host(SENDER),
+            (0, _) | (_, Way::Local) => Place::Port(PortId(number)),
+            (_, Way::Transit) if node == SENDER => Place::Host(HERE),
+            _ => Place::Host(REMOTE),
+        },
         mtu: None,
         spoof_check: true,
         policy: Default::default(),
     };
     let underlay = UnderlaySpec {
-        port: PortId(65_535),
-        addresses: vec![Ipv4Addr::new(192, 0, 2, 1).into()],
+        port: UNDERLAY,
+        addresses: vec![node],
         mac: Mac([2, 0, 0, 0, 0, 1]),
         udp_port: VXLAN_PORT,
         mtu: 1600,
@@ -60,7 +78,8 @@ fn tables(endpoints: u32, remote: bool) -> Tables {
         networks: vec![network],
         endpoints: (0..endpoints).map(endpoint).collect(),
         underlay: Some(underlay),
-        neighbors: vec![NeighborSpec { host: REMOTE, mac: Mac([2, 0, 0, 0, 0, 2]) }],
+        neighbors: [REMOTE, HERE, SENDER].map(|host| NeighborSpec { host, mac: Mac([2, 0, 0, 0, 0, 1]) }).into(),
+        without_flows,
         ..Spec::default()
     })
     .expect("a good spec")
@@ -78,8 +97,9 @@ fn frame(to: u32) -> [u8; FRAME] {
     frame
 }
 
-fn measure(endpoints: u32, remote: bool, rounds: u32) -> f64 {
-    let mut vpc = Vpc::new(Arc::new(tables(endpoints, remote)));
+fn measure(endpoints: u32, way: Way, without_flows: bool, rounds: u32) -> f64 {
+    let node = |address| Vpc::new(Arc::new(tables(endpoints, address, way, without_flows)));
+    let (mut vpc, mut sender) = (node(HERE), (way == Way::Transit).then(|| node(SENDER)));
     let mut packets: Vec<_> = (0..BATCH)
         .map(|_| Packet {
             head: Head::with_len(FRAME),
@@ -97,8 +117,14 @@ fn measure(endpoints: u32, remote: bool, rounds: u32) -> f64 {
             let to = 1 + (random >> 33) as u32 % (endpoints - 1);
             packet.head.reset(FRAME);
             packet.head.bytes_mut().copy_from_slice(&frame(to));
+            packet.port = PortId(0);
         }
         verdicts.clear();
+        if let Some(sender) = &mut sender {
+            sender.forward(0, &mut packets, &mut verdicts);
+            verdicts.clear();
+            packets.iter_mut().for_each(|packet| packet.port = UNDERLAY);
+        }
         let start = Instant::now();
         vpc.forward(0, &mut packets, &mut verdicts);
         time += start.elapsed();
@@ -111,9 +137,13 @@ fn main() {
     let rounds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(50_000);
     println!("ns per packet, batches of {BATCH}, {FRAME} byte UDP over IPv4");
     for endpoints in [2, 1024, 65_535] {
-        measure(endpoints, false, rounds / 10);
-        let local = measure(endpoints, false, rounds);
-        let tunnel = measure(endpoints, true, rounds);
-        println!("{endpoints:6} endpoints: local {local:5.1}   VXLAN {tunnel:5.1}");
+        measure(endpoints, Way::Local, false, rounds / 10);
+        let [[local, local_alone], [tunnel, tunnel_alone]] =
+            [Way::Local, Way::Tunnel].map(|way| [false, true].map(|alone| measure(endpoints, way, alone, rounds)));
+        let transit = measure(endpoints, Way::Transit, true, rounds);
+        println!(
+            "{endpoints:6} endpoints: local {local:5.1} (switch only {local_alone:5.1})   VXLAN {tunnel:5.1} \
+             ({tunnel_alone:5.1})   VXLAN to VXLAN {transit:5.1}"
+        );
     }
 }

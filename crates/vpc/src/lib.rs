@@ -25,6 +25,7 @@ extern crate self as softdpu_vpc;
 
 mod flow;
 pub mod packet;
+mod paths;
 pub mod pcapng;
 pub mod policy;
 pub mod service;
@@ -37,9 +38,9 @@ pub mod trace;
 mod verdict;
 mod vpc;
 
-pub use flow::FlowCounters;
-pub use flow::meter::Meter;
+pub use flow::{FlowCounters, HeavyFlow};
 pub use packet::{Checksum, HEAD, HEADROOM, Head, Mac, Packet, Segmentation, SegmentationKind, Tail, TailError};
+pub use paths::{Datapath, Destination, Paths};
 pub use service::{Probe, ProbeService};
 pub use stats::Stats;
 pub use tables::{Entry, Problem, SpecError, Tables};

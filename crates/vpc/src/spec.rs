@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 
+pub use softdpu_sched::{Measure, Rate};
 use thiserror::Error;
 
 use crate::PortId;
@@ -46,12 +47,38 @@ pub struct Spec {
     pub services: ServiceLimit,
     /// How many connections are kept for security groups.
     pub connections: ConnectionLimit,
+    /// What endpoints' packets pass, each name once.
+    pub meters: Vec<MeterSpec>,
     /// Entries that were loaded by file. Whatever else is here wins over them.
     pub loaded: Option<Arc<Loaded>>,
     /// Every packet is decided by itself: no flows are kept. What the flow tier is measured against.
     pub without_flows: bool,
     /// Entries are being loaded: nobody is told that an address is nobody's before that has ended.
     pub is_loading: bool,
+}
+
+/// A meter: two rates, three colours. What is red is dropped.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MeterSpec {
+    /// What endpoints call it.
+    pub name: String,
+    /// How it colours.
+    pub algorithm: MeterAlgorithm,
+    /// What it counts.
+    pub measure: Measure,
+    /// What is green.
+    pub committed: Rate,
+    /// The peak rate (RFC 2698) or the excess rate (RFC 4115): what is yellow.
+    pub second: Rate,
+}
+
+/// How a meter colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MeterAlgorithm {
+    /// A committed rate, and the peak of all.
+    Rfc2698,
+    /// A committed rate, and what may come in excess of it.
+    Rfc4115,
 }
 
 /// A tenant's network.
@@ -132,7 +159,13 @@ pub struct MembershipSpec {
     /// The access control list that is asked about what it sends and what is sent to it. Of endpoints elsewhere it counts for
     /// nothing here.
     pub acl: Option<String>,
+    /// The meters that what it sends passes, one after the other, each with the colour from the one before: at most
+    /// [`METERS`].
+    pub meters: Vec<String>,
 }
+
+/// Meters of an endpoint, at most: its port's and its tenant's.
+pub const METERS: usize = 2;
 
 /// A subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

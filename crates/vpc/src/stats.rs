@@ -1,5 +1,6 @@
 //! What a core's VPC counts.
 
+use crate::paths::{Datapath, Destination, Paths};
 use crate::verdict::{DropReason, Verdict};
 
 /// Counts of one core, frames each.
@@ -11,13 +12,15 @@ pub struct Stats {
     pub local: u64,
     /// Left for the underlay.
     pub underlay: u64,
+    /// Of those two: by where they left to, and who decided so.
+    pub paths: Paths,
     /// Were handed to the software tier.
     pub software: u64,
     /// Are in a flow: reached the flow tier.
     pub flow: u64,
     /// Of those: decided by what was decided for their flow before.
     pub cached: u64,
-    /// Of the others: were put to the policies of their ends, because an endpoint of this node has some.
+    /// Of the others: were put to the policies of their ends, because one of them is at this node and has some.
     pub policy: u64,
     /// Of the flows that were met after a change: used nothing that changed, and go on as they are.
     pub revalidated: u64,
@@ -41,6 +44,7 @@ impl Default for Stats {
             received: 0,
             local: 0,
             underlay: 0,
+            paths: Paths::default(),
             software: 0,
             flow: 0,
             cached: 0,
@@ -80,6 +84,11 @@ impl Stats {
         self.flow += 1;
         self.cached += 1;
         self.count(verdict);
+        match verdict {
+            Verdict::Local { .. } => self.paths.add(Destination::Port, Datapath::Fast, 1),
+            Verdict::Underlay { .. } => self.paths.add(Destination::Tunnel, Datapath::Fast, 1),
+            Verdict::Software | Verdict::Consumed | Verdict::Drop(_) => {}
+        }
     }
 
     /// Frames that flows sent to ports of this node.
@@ -89,6 +98,19 @@ impl Stats {
         self.local += frames;
         self.flow += frames;
         self.cached += frames;
+        self.paths.add(Destination::Port, Datapath::Fast, frames);
+    }
+
+    /// What was decided of a frame without a flow, by `by`; `is_here` tells whether it came in by a port of this node.
+    #[inline]
+    pub(crate) fn count_decided(&mut self, verdict: &Verdict, is_here: bool, by: Datapath) {
+        self.count(verdict);
+        match verdict {
+            Verdict::Local { .. } => self.paths.add(Destination::Port, by, 1),
+            Verdict::Underlay { .. } if is_here => self.paths.add(Destination::Tunnel, by, 1),
+            Verdict::Underlay { .. } => self.paths.add(Destination::Transit, by, 1),
+            Verdict::Software | Verdict::Consumed | Verdict::Drop(_) => {}
+        }
     }
 
     pub(crate) fn count_software(&mut self, verdict: &Verdict) {

@@ -127,6 +127,8 @@ reasons! {
     Backend = "backend",
     /// Above the port's rate limit.
     Policed = "policed",
+    /// A meter found it red: beyond both of its rates.
+    Metered = "metered",
     /// An access control list denies it.
     Acl = "acl",
     /// A firewall that its interface has for a function denies it.

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub use explain::Explanation;
 
 use crate::flow::budget::{self, Stale};
-use crate::flow::meter::Meter;
-use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Home, Seen};
+use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Heavy, HeavyFlow, Home, Seen};
 use crate::packet::{Checksum, Head, Packet, Segmentation};
+use crate::paths::Datapath;
 use crate::policy::connections::Passage;
 use crate::software;
 use crate::software::limit::{Bucket, Limit};
@@ -37,6 +37,7 @@ pub struct Vpc {
     look: u64,
     stats: Stats,
     flows: Flows,
+    heavy: Heavy,
     /// Between the passes over a batch; empty between batches, kept for their room. By packet: what its flow is known by, where
     /// it is of a shape that flows are made of.
     seen: Vec<Option<Sought>>,
@@ -46,8 +47,6 @@ pub struct Vpc {
     stale: Vec<Stale>,
     /// The network whose stale flows are computed anew first.
     turn: u32,
-    /// By port number; of none where there is none.
-    meters: Vec<Meter>,
     /// Identification of the next outer IPv4 packet.
     id: u16,
     /// Where it counts what all cores count together.
@@ -87,10 +86,11 @@ enum Stage {
 
 const UNDECIDED: Stage = Stage::Stopped(Stop::Drop(DropReason::Unresolved));
 
-/// Whether a packet of `bytes` may pass the meter with the number `meter`.
+/// Whether a packet of `bytes` bytes passes the meters of the endpoint with the number `meter`, if it is one's.
 #[inline(always)]
-fn admit(meters: &mut [Meter], meter: u32, now: u64, bytes: u32) -> bool {
-    meters.get_mut(meter as usize).is_none_or(|meter| meter.pass(now, bytes))
+fn admit<W: Witness>(tables: &Tables, meter: u32, now: u64, bytes: u32) -> bool {
+    meter == flow::NONE
+        || if W::REHEARSES { tables.admit::<true>(meter, now, bytes) } else { tables.admit::<false>(meter, now, bytes) }
 }
 
 /// Whether a flow of a connection decides this packet of it, and nobody else is asked. What may end the connection closes the
@@ -135,11 +135,11 @@ impl Vpc {
             tables,
             stats: Stats::default(),
             flows: Flows::new(flows),
+            heavy: Heavy::new(),
             seen: Vec::new(),
             stages: Vec::new(),
             stale: Vec::new(),
             turn: 0,
-            meters: Vec::new(),
             id: 0,
             shard: CORES.fetch_add(1, Ordering::Relaxed),
         }
@@ -168,6 +168,18 @@ impl Vpc {
         self.flows.len()
     }
 
+    /// How many flows it has room for.
+    pub fn flow_capacity(&self) -> usize {
+        self.flows.capacity()
+    }
+
+    /// The flows that carried most in the last second that has ended by `now`, nanoseconds, the heaviest first; and how many
+    /// such seconds there were, by which it is known whether this is news.
+    pub fn heavy_flows(&mut self, now: u64) -> (u64, &[HeavyFlow]) {
+        self.heavy.turn(&self.flows, now);
+        self.heavy.told()
+    }
+
     /// What the flow counted to which `packet`, as it came in, belongs.
     pub fn flow_counters(&self, packet: &Packet) -> Option<FlowCounters> {
         self.flows.counters(&flow::see(packet)?.key)
@@ -176,11 +188,6 @@ impl Vpc {
     #[cfg(test)]
     pub(crate) fn check_versions(&mut self, checks: bool) {
         self.flows.check_versions(checks);
-    }
-
-    /// Meters for the packets that come in by ports, by port number.
-    pub fn set_meters(&mut self, meters: Vec<Meter>) {
-        self.meters = meters;
     }
 
     /// What it has counted.
@@ -221,6 +228,11 @@ impl Vpc {
             all.clear();
             all.resize(packets.len(), None);
         }
+        if !W::REHEARSES
+            && let Some(at) = self.heavy.next(packets.len())
+        {
+            self.weigh(now, packets, &all, at);
+        }
         let first = verdicts.len();
         verdicts.resize(first + packets.len(), Verdict::Drop(DropReason::Unresolved));
         let decided = &mut verdicts[first..];
@@ -244,6 +256,17 @@ impl Vpc {
         }
     }
 
+    /// Looks at the packet at `at`, and whether its flow is heavy.
+    #[cold]
+    fn weigh(&mut self, now: u64, packets: &[Packet], all: &[Option<Sought>], at: usize) {
+        self.heavy.turn(&self.flows, now);
+        let Some(packet) = packets.get(at) else { return };
+        let sought = all.get(at).and_then(Option::as_ref);
+        let found = sought.filter(|sought| self.flows.hit(sought.candidate, &sought.seen.key).is_some());
+        let found = found.map(|sought| (sought.candidate.entry(), &sought.seen.key));
+        self.heavy.look(&self.flows, found, packet.len() as u64);
+    }
+
     /// What becomes of the packet at `at` whose flow was not found at first sight, or does not decide it.
     fn look_closer<W: Witness>(
         &mut self,
@@ -262,8 +285,8 @@ impl Vpc {
             witness.see(at, |names| [self.tell_flow(packet, &sought.seen, found, is_compared, names)]);
             match found {
                 Found::Fresh(entry) => {
-                    let (action, meters) = (self.flows.action(entry), &mut self.meters);
-                    let admit = |meter, bytes| admit(meters, meter, now, bytes);
+                    let action = self.flows.action(entry);
+                    let admit = |meter, bytes| admit::<W>(tables, meter, now, bytes);
                     let before = W::LOOKS.then(|| packet.clone());
                     let asks = if W::REHEARSES { goes_on::<true> } else { goes_on::<false> };
                     if (action.connection == flow::NONE || asks(tables, &self.flows, packet, sought, entry, now))
@@ -273,7 +296,7 @@ impl Vpc {
                             let mut steps = narrate::hop(tables, action.hop, Ok(()), names);
                             let before = before.as_ref().unwrap_or(packet);
                             steps.push(match *decided {
-                                Verdict::Drop(DropReason::Policed) => narrate::policed(action.meter),
+                                Verdict::Drop(DropReason::Metered) => narrate::metered(tables, action.meter),
                                 verdict => narrate::leaves(before, 0, packet, &verdict, names),
                             });
                             steps
@@ -381,12 +404,14 @@ impl Vpc {
                     let asked = if has_policies {
                         self.ask((at, packet), frame, metadata, now, witness)
                     } else {
-                        Ok(Passage::All)
+                        Ok(Passage::Free)
                     };
                     match asked {
                         Ok(passage) => match self.leave((at, packet), frame, metadata, passage, now, witness) {
                             Ok(verdict) => {
-                                self.stats.count(&verdict);
+                                let is_asked = passage != Passage::Free;
+                                let by = if is_asked { Datapath::Software } else { Datapath::Switch };
+                                self.stats.count_decided(&verdict, metadata.endpoint().is_some(), by);
                                 verdicts[at] = verdict;
                                 continue;
                             }
@@ -430,7 +455,6 @@ impl Vpc {
         now: u64,
         witness: &mut W,
     ) -> Result<Passage, DropReason> {
-        self.stats.policy += 1;
         let tables = &*self.tables;
         let found = |found| witness.see(at, |_| [narrate::policy(tables, &found)]);
         let passage = if W::REHEARSES {
@@ -438,6 +462,7 @@ impl Vpc {
         } else {
             software::policy::ask::<false>(tables, packet, (frame, metadata), now, found)
         };
+        self.stats.policy += u64::from(passage != Ok(Passage::Free));
         witness.see(at, |_| narrate::asked_policies(passage.as_ref()));
         passage
     }
@@ -457,8 +482,9 @@ impl Vpc {
         let checked = after::check(tables, packet, frame, metadata);
         witness.see(at, |names| narrate::hop(tables, metadata.hop, checked.as_ref().map(|_| ()), names));
         let departure = checked?;
-        if metadata.endpoint().is_some() {
-            metadata.meter = packet.port.0;
+        if let Some(number) = metadata.endpoint() {
+            let is_metered = tables.endpoint(number).is_some_and(|endpoint| !endpoint.meters.is_empty());
+            metadata.meter = if is_metered { number } else { flow::NONE };
             if let Some(Sought { seen, home, .. }) = &self.seen[at]
                 && let Some(link) = passage.link()
             {
@@ -469,9 +495,9 @@ impl Vpc {
                 witness.see(at, |_| [narrate::kept(tables, metadata, kept.is_ok())]);
             }
         }
-        if !admit(&mut self.meters, metadata.meter, now, departure.len()) {
-            witness.see(at, |_| [narrate::policed(metadata.meter)]);
-            return Ok(Verdict::Drop(DropReason::Policed));
+        if !admit::<W>(tables, metadata.meter, now, departure.len()) {
+            witness.see(at, |_| [narrate::metered(tables, metadata.meter)]);
+            return Ok(Verdict::Drop(DropReason::Metered));
         }
         self.id = self.id.wrapping_add(1);
         if metadata.is_to_member() && !W::REHEARSES {

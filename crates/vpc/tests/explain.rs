@@ -7,9 +7,9 @@ use std::sync::Arc;
 use common::streams::{PAUSE, Sent, Step, site, steps};
 use common::*;
 use proptest::prelude::*;
-use softdpu_vpc::spec::ConnectionLimit;
+use softdpu_vpc::spec::{ConnectionLimit, Measure, MeterAlgorithm, MeterSpec, Rate};
 use softdpu_vpc::trace::{Outcome, Step as Told, Table, Tier, Watch};
-use softdpu_vpc::{Explanation, Meter, Packet, PortId, Reply, Tables, Verdict, Vpc};
+use softdpu_vpc::{Explanation, Packet, PortId, Reply, Tables, Verdict, Vpc};
 
 /// Watches one packet.
 #[derive(Default)]
@@ -72,6 +72,18 @@ fn tight(family: Family, changes: u32, is_tight: bool) -> softdpu_vpc::spec::Spe
         spec.connections = ConnectionLimit(3);
         spec.services.rate = 40;
         spec.services.burst = 2;
+        let rate = |rate| Rate { rate, burst: rate / 10 };
+        let meter = |name: &str, algorithm| MeterSpec {
+            name: name.into(),
+            algorithm,
+            measure: Measure::Bytes,
+            committed: rate(9_000),
+            second: rate(20_000),
+        };
+        spec.meters = vec![meter("port", MeterAlgorithm::Rfc2698), meter("tenant", MeterAlgorithm::Rfc4115)];
+        for endpoint in spec.endpoints.iter_mut().filter(|endpoint| endpoint.mac == mac(1)) {
+            endpoint.policy.meters = vec!["port".into(), "tenant".into()];
+        }
     }
     spec
 }
@@ -80,11 +92,6 @@ fn check(family: Family, steps: &[Step], is_tight: bool) -> Result<(), TestCaseE
     let build = |changes| Arc::new(Tables::build(&tight(family, changes, is_tight)).expect("a good spec"));
     // Each with connections of its own: what is explained of the one must not be missing from the other.
     let (mut explained, mut silent) = (Vpc::new(build(0)), Vpc::new(build(0)));
-    if is_tight {
-        for vpc in [&mut explained, &mut silent] {
-            vpc.set_meters(vec![Meter::new(9_000, 20_000); 8]);
-        }
-    }
     let mut far = node(family, 2);
     let (mut changes, mut now) = (0, 0);
     for (at, Step { batch, change, anew }) in steps.iter().enumerate() {
@@ -113,6 +120,10 @@ fn check(family: Family, steps: &[Step], is_tight: bool) -> Result<(), TestCaseE
             prop_assert_eq!(explained.stats(), silent.stats(), "{}", about);
             prop_assert_eq!(explained.flows(), silent.flows(), "{}", about);
             prop_assert_eq!(explained.flow_counters(packet), silent.flow_counters(packet), "{}", about);
+            let meters = |vpc: &Vpc| {
+                vpc.tables().meter_counts().map(|(name, counts)| (name.to_owned(), counts)).collect::<Vec<_>>()
+            };
+            prop_assert_eq!(meters(&explained), meters(&silent), "{}", about);
             let connections = |vpc: &Vpc| vpc.tables().connection_stats();
             prop_assert_eq!(connections(&explained), connections(&silent), "{}", about);
         }

@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use proptest::prelude::*;
 use softdpu_vpc::packet::{Layer4, parse};
-use softdpu_vpc::{Checksum, Mac, Packet, PortId, Segmentation, SegmentationKind, Stats, Verdict, Vpc};
+use softdpu_vpc::{Checksum, Mac, Packet, Paths, PortId, Segmentation, SegmentationKind, Stats, Verdict, Vpc};
 
 const ADDRESSES: [&str; 14] = [
     "10.0.0.1",
@@ -183,5 +183,7 @@ fn batches_and_single_frames_are_the_same() {
     }
     // Of one batch no packet knows what was decided for another.
     assert!(single.stats().cached > 0);
-    assert_eq!(*whole.stats(), Stats { cached: 0, ..single.stats().clone() });
+    // Only by whom it was decided differs.
+    let counts = |vpc: &Vpc| Stats { cached: 0, paths: Paths::default(), ..vpc.stats().clone() };
+    assert_eq!(counts(&whole), counts(&single));
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::*;
 use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, Place, Spec, TableCapacity};
 use softdpu_vpc::tables::Loading;
-use softdpu_vpc::{DropReason, Mac, Problem, Verdict, Vpc};
+use softdpu_vpc::{Datapath, Destination, DropReason, Mac, Problem, Verdict, Vpc};
 
 const CAPACITY: TableCapacity = TableCapacity { endpoints: 8, routes: 4, hosts: 3 };
 const THIRD: &str = "192.0.2.3";
@@ -126,6 +126,7 @@ fn a_node_between_two_others_passes_on_what_it_is_told_to() {
     assert_eq!(left[26..34], [192, 0, 2, 1, 192, 0, 2, 3], "from the node between to the third");
     assert_eq!(left[50..], udp_of(GATEWAY, mac(78), "10.0.0.77", "10.0.0.78", 63, b"payload"));
     assert_sound(&left);
+    assert_eq!(node.stats().paths.get(Destination::Transit, Datapath::Switch), 1, "by the switch tier alone");
     // What goes round in a circle ends.
     frames[1][50 + 22] = 1;
     let (verdict, _) = forward(&mut node, UNDERLAY, &frames[1]);

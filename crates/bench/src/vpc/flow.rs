@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use softdpu_sys::clock;
 use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, NetworkSpec, Place, Spec, SubnetSpec, UnderlaySpec, VXLAN_PORT};
-use softdpu_vpc::{Checksum, Head, Mac, Meter, Packet, PortId, Tables, Verdict, Vpc};
+use softdpu_vpc::{Checksum, Head, Mac, Packet, PortId, Tables, Verdict, Vpc};
 
 use super::{Case, Load};
 
@@ -155,7 +155,7 @@ impl Core {
         template[..6].copy_from_slice(&[2, 0xff, 0, 0, 0, 1]);
         template[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, FRAME as u8 - 14, 0, 0, 0x40, 0, 64, 17]);
         template[36..40].copy_from_slice(&[0x20, 0, 0, FRAME as u8 - 34]);
-        let mut core = Core {
+        Ok(Core {
             vpc: Vpc::with_flows(Arc::new(tables), flows as usize),
             flows,
             packets: vec![packet; BURST],
@@ -167,10 +167,7 @@ impl Core {
             packets_inside: 0,
             since: 0,
             chunks: Vec::new(),
-        };
-        // Above every rate that is measured.
-        core.vpc.set_meters((0..SENDERS).map(|_| Meter::new(1 << 34, 1 << 34)).collect());
-        Ok(core)
+        })
     }
 
     /// Makes the packet at `at` one of a flow.

@@ -35,10 +35,10 @@ pub use diagnostic::{Diagnostic, Problem, Report, Severity, alternatives, neares
 pub use function::{AnalyticsSettings, FirewallRule, FirewallSettings, Function, FunctionKind, MonitorSettings, Rank};
 pub use nbd_uri::{NbdServer, NbdUri, NbdUriError};
 pub use network::{
-    Acl, AclAction, AclRule, DEFAULT_MTU, DeviceChange, Direction, EcmpGroup, EcmpMember, Endpoint, GroupRule,
-    LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange, Network, NetworkPort, PolicyChange, PortRange,
-    Protocol, RateLimit, Route, RouteTable, RoutingChange, SecurityGroup, Subnet, TableSizes, Tap, Underlay,
-    UnderlayBackend, VXLAN_PORT, VirtioNet, Vni, load_line,
+    Acl, AclAction, AclRule, ColourBy, DEFAULT_MTU, DeviceChange, Direction, EcmpGroup, EcmpMember, Endpoint,
+    GroupRule, LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange, MeterSettings, Network,
+    NetworkPort, PolicyChange, PortRange, Protocol, RateLimit, Route, RouteTable, RoutingChange, SecurityGroup, Subnet,
+    TableSizes, Tap, Underlay, UnderlayBackend, VXLAN_PORT, VirtioNet, Vni, load_line,
 };
 pub use reader::is_name;
 pub use service::ServiceDirectories;

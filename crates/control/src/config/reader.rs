@@ -322,6 +322,14 @@ impl<'a> Reader<'a> {
         Some(cores)
     }
 
+    /// The table under `key`; `Some(None)`: it is null, as only JSON can say.
+    pub(super) fn table_or_null(&self, key: &'static str, section: &'static Section) -> Option<Option<Reader<'a>>> {
+        match self.value(key)?.data {
+            Data::Null => Some(None),
+            _ => self.table(key, section).map(Some),
+        }
+    }
+
     /// The table under `key`.
     pub(super) fn table(&self, key: &'static str, section: &'static Section) -> Option<Reader<'a>> {
         let value = self.value(key)?;

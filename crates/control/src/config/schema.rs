@@ -47,9 +47,11 @@ pub const LOG: Section = Section { title: "node.log", keys: &["format", "level"]
 pub const UNDERLAY: Section =
     Section { title: "node.underlay", keys: &["interface", "address", "port", "backend", "mtu"] };
 /// `node.tables`
-pub const TABLES: Section = Section { title: "node.tables", keys: &["endpoints", "routes", "hosts"] };
+pub const TABLES: Section =
+    Section { title: "node.tables", keys: &["endpoints", "routes", "hosts", "flows", "connections"] };
 /// `[[tenant]]`
-pub const TENANT: Section = Section { title: "[[tenant]]", keys: &["name", "weight", "class", "guarantee", "limits"] };
+pub const TENANT: Section =
+    Section { title: "[[tenant]]", keys: &["name", "weight", "class", "guarantee", "limits", "meter"] };
 /// `tenant.limits`
 pub const LIMITS: Section = Section {
     title: "tenant.limits",
@@ -185,6 +187,7 @@ pub const VIRTIO_NET: Section = Section {
         "mtu",
         "spoof-check",
         "rate",
+        "meter",
         "security-groups",
         "acl",
         "functions",
@@ -206,6 +209,7 @@ pub const TAP: Section = Section {
         "mtu",
         "spoof-check",
         "rate",
+        "meter",
         "security-groups",
         "acl",
         "functions",
@@ -214,6 +218,11 @@ pub const TAP: Section = Section {
 /// `rate` of `device.virtio-net` and of `device.tap`
 pub const RATE: Section =
     Section { title: "rate", keys: &["packets", "packets-burst", "bandwidth", "bandwidth-burst"] };
+/// `meter` of `[[tenant]]`, of `device.virtio-net` and of `device.tap`
+pub const METER: Section = Section {
+    title: "meter",
+    keys: &["algorithm", "committed", "committed-burst", "peak", "peak-burst", "excess", "excess-burst"],
+};
 
 /// Every section, in the order of the reference.
 pub const SECTIONS: &[&Section] = &[
@@ -254,4 +263,5 @@ pub const SECTIONS: &[&Section] = &[
     &VIRTIO_NET,
     &TAP,
     &RATE,
+    &METER,
 ];

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::diagnostic::Problem;
+use super::network::{MeterSettings, given, meter};
 use super::read::name;
 use super::reader::{Reader, join};
 use super::schema;
@@ -39,6 +40,9 @@ pub struct Tenant {
     /// What it may not exceed, all its devices together.
     #[serde(default, skip_serializing_if = "TenantLimits::is_empty")]
     pub limits: TenantLimits,
+    /// The meter that all that its devices send to networks passes, after the meters of their own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meter: Option<MeterSettings>,
 }
 
 /// Who goes first among tenants that have had less than their share. It gives no more, only earlier.
@@ -96,6 +100,9 @@ pub struct TenantChange {
     /// Its limits from now on; empty: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limits: Option<TenantLimits>,
+    /// Its meter from now on; `Some(None)`, written as null: none.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub meter: Option<Option<MeterSettings>>,
 }
 
 impl Tenant {
@@ -107,6 +114,7 @@ impl Tenant {
             class: LatencyClass::default(),
             guarantee: Percent::default(),
             limits: TenantLimits::default(),
+            meter: None,
         }
     }
 
@@ -116,6 +124,7 @@ impl Tenant {
         self.class = change.class.unwrap_or(self.class);
         self.guarantee = change.guarantee.unwrap_or(self.guarantee);
         self.limits = change.limits.unwrap_or(self.limits);
+        self.meter = change.meter.unwrap_or(self.meter);
     }
 }
 
@@ -126,6 +135,7 @@ impl TenantChange {
         self.class = next.class.or(self.class);
         self.guarantee = next.guarantee.or(self.guarantee);
         self.limits = next.limits.or(self.limits);
+        self.meter = next.meter.or(self.meter);
     }
 }
 
@@ -186,6 +196,8 @@ pub(super) fn change(reader: Reader<'_>) -> TenantChange {
         ),
         guarantee: reader.parsed("guarantee", "a part of all cores' time such as \"20 %\""),
         limits: reader.table("limits", &schema::LIMITS).map(limits),
+        // One that is wrong was reported.
+        meter: reader.table_or_null("meter", &schema::METER).map(|table| table.and_then(meter)),
     };
     reader.finish();
     change

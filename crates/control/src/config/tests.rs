@@ -125,6 +125,7 @@ state-directory = "state"
 api             = { socket = "/run/api", socket-owner = "root", socket-group = "libvirt", socket-mode = "0660" }
 metrics         = { listen = "127.0.0.1:9477" }
 log             = { format = "json", level = "debug" }
+tables          = { flows = 1_000_000, connections = 1_000 }
 
 [[tenant]]
 name   = "acme"
@@ -132,6 +133,7 @@ weight = 1_000
 class  = "background"
 guarantee = "12.5 %"
 limits = { iops = 50_000, bandwidth = "2 GiB/s", bandwidth-burst = "1 MiB", packets = 100 }
+meter  = { algorithm = "rfc4115", committed = "80 Mbit/s", excess = "8 kbit/s", excess-burst = "3 KiB" }
 
 [[volume]]
 name       = "image"
@@ -163,6 +165,13 @@ virtio-blk = { volume = "remote", queues = 4, queue-size = 128, socket = "one.so
     assert_eq!(site.node.api.socket_mode, FileMode(0o660));
     assert_eq!(site.node.metrics.as_ref().unwrap().listen.port(), 9477);
     assert_eq!(site.node.log, Log { format: LogFormat::Json, level: LogLevel::Debug });
+    assert_eq!((site.node.tables.flows, site.node.tables.connections), (1_000_000, 1_000));
+    let meter = site.tenants[0].meter.unwrap();
+    assert_eq!(
+        (meter.algorithm, meter.committed.0, meter.committed_burst),
+        (ColourBy::Rfc4115, 80_000_000, Bytes(128 << 10))
+    );
+    assert_eq!((meter.excess.unwrap().0, meter.excess_burst, meter.peak), (8_000, Some(Bytes(3 << 10)), None));
     assert_eq!(site.tenants[0].weight, 1000);
     assert_eq!((site.tenants[0].class, site.tenants[0].guarantee), (LatencyClass::Background, Percent(125)));
     let limits = TenantLimits {
@@ -404,6 +413,18 @@ const BROKEN: &[(&str, &str)] = &[
         "[[device]]\nname = \"d\"\nvirtio-blk = { volume = \"root\", read-only = true, queue-size = 64, seg-max = 64 }",
         "3:78: `seg-max` in device.virtio-blk: found the integer 64, expected at most 62: `queue-size` less one \
          descriptor each for header and status",
+    ),
+    (
+        "[node]\ntables = { flows = 63 }",
+        "2:20: `flows` in node.tables: found the integer 63, expected a whole number from 64 to 16777216",
+    ),
+    (
+        "[node]\ntables = { connections = 5_000_000 }",
+        "2:26: `connections` in node.tables: found the integer 5000000, expected a whole number from 1 to 4194304",
+    ),
+    (
+        "[[tenant]]\nname = \"t\"\nmeter = { committed = \"1 Gbit/s\", excess = \"1 Gbit/s\", peak = \"2 Gbit/s\" }",
+        "3:44: `excess` means nothing to this algorithm (write `peak`, or the other algorithm)",
     ),
     (
         "[[device]]\nname = \"d\"\ncores = [7]\nvirtio-blk = { volume = \"root\", read-only = true }",

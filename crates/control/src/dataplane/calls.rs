@@ -80,7 +80,7 @@ impl DataPlane {
         Ok(Err(refusal("failed", reason)))
     }
 
-    /// An interface is in other groups from now on; in those before, where the cores cannot go on with them.
+    /// An interface is in other groups, or passes another meter, from now on; it stays as it was where the cores cannot go on with that.
     fn set_device(&mut self, change: &config::DeviceChange) -> Result<(), Refusal> {
         let name = &change.name;
         let before = self.networks.set_device(change);
@@ -128,6 +128,13 @@ impl DataPlane {
     fn set_tenant(&mut self, change: &config::TenantChange) -> Result<(), Refusal> {
         let known = self.tenants.iter_mut().find(|tenant| tenant.name == change.name);
         let tenant = known.ok_or_else(|| refusal("not-found", format!("there is no tenant '{}'", change.name)))?;
+        if let Some(meter) = change.meter {
+            let before = self.networks.set_tenant_meter(&change.name, meter);
+            self.networks.publish(&self.engine).map_err(|error| {
+                self.networks.set_tenant_meter(&change.name, before);
+                refusal("failed", error)
+            })?;
+        }
         tenant.change(change);
         let tenant = tenant.clone();
         self.tenant(&tenant);

@@ -130,6 +130,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         io_depth: IO_DEPTH,
         fairness: site.node.fairness.policy(),
         recordings: recordings(site.node.record.as_deref(), site.node.dataplane.cores.len(), incarnation),
+        flows: site.node.tables.flows as usize,
     })?;
     let cores = site.node.dataplane.cores.iter().enumerate().map(|(index, cpu)| (*cpu, CoreIndex(index))).collect();
     let functions = Functions::start(&site.functions, &engine).unwrap_or_else(|error| {
@@ -140,7 +141,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         volumes: Volumes::new(Arc::clone(&wire) as Arc<dyn Broker>).map_err(std::io::Error::from)?,
         wire,
         engine,
-        networks: Networks::new(&site.networks, &site.node).map_err(std::io::Error::from)?,
+        networks: Networks::new(&site.networks, &site.tenants, &site.node).map_err(std::io::Error::from)?,
         functions,
         domains: HashMap::new(),
         tenants: Vec::new(),

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use softdpu_engine::{Engine, PortCounters, PortSpec, Socket};
 use softdpu_vpc::spec::{
-    ConnectionLimit, EndpointSpec, NetworkSpec, Place, Prefix, ServiceLimit, Spec, SubnetSpec, TableCapacity,
+    ConnectionLimit, EndpointSpec, MembershipSpec, NetworkSpec, Place, Prefix, ServiceLimit, Spec, SubnetSpec,
+    TableCapacity,
 };
 use softdpu_vpc::tables::{LoadCounts, Loaded, MemberStatus};
 use softdpu_vpc::{Mac, PortId, Tables};
@@ -24,7 +25,7 @@ use super::routing;
 use super::tap;
 use super::underlay::Underlay;
 use crate::api::{EndpointChange, LoadResult, NetworkEntries, UNDERLAY};
-use crate::config::{self, DeviceKind, NetworkPort};
+use crate::config::{self, DeviceKind, MeterSettings, NetworkPort};
 use crate::link::{Refusal, SharedFd};
 
 /// How long cores have to go on with other tables: a round of theirs is far shorter.
@@ -33,6 +34,8 @@ const SWITCH: Duration = Duration::from_secs(1);
 /// Everything of networks that is not on a core.
 pub(super) struct Networks {
     networks: Vec<config::Network>,
+    /// Of tenants that have one, by their names.
+    tenant_meters: BTreeMap<String, MeterSettings>,
     /// By the name of their device.
     ports: BTreeMap<String, Attached>,
     underlay: Option<Underlay>,
@@ -42,6 +45,7 @@ pub(super) struct Networks {
     /// In force.
     tables: Option<Arc<Tables>>,
     capacity: TableCapacity,
+    connections: ConnectionLimit,
     keeps_flows: bool,
     /// This node's tunnel end points, as they are configured; None: it has no underlay.
     end_points: Option<Vec<IpAddr>>,
@@ -57,15 +61,22 @@ pub(super) struct Networks {
 pub(super) struct Attached {
     pub id: PortId,
     pub settings: NetworkPort,
+    pub tenant: String,
     /// What it counts, core by core.
     pub counters: Vec<Arc<PortCounters>>,
 }
 
 impl Networks {
-    pub(super) fn new(networks: &[config::Network], node: &config::Node) -> Result<Networks, Errno> {
-        let config::TableSizes { endpoints, routes, hosts } = node.tables;
+    pub(super) fn new(
+        networks: &[config::Network],
+        tenants: &[config::Tenant],
+        node: &config::Node,
+    ) -> Result<Networks, Errno> {
+        let meter = |tenant: &config::Tenant| Some((tenant.name.clone(), tenant.meter?));
+        let config::TableSizes { endpoints, routes, hosts, connections, .. } = node.tables;
         Ok(Networks {
             capacity: TableCapacity { endpoints: endpoints as usize, routes: routes as usize, hosts: hosts as usize },
+            connections: ConnectionLimit(connections),
             keeps_flows: node.flow_tier,
             end_points: node.underlay.as_ref().map(|underlay| underlay.addresses.clone()),
             loader: Loader::new()?,
@@ -73,6 +84,7 @@ impl Networks {
             is_loading: false,
             zone: node.zone.clone(),
             networks: networks.to_vec(),
+            tenant_meters: tenants.iter().filter_map(meter).collect(),
             ports: BTreeMap::new(),
             underlay: None,
             free: Vec::new(),
@@ -190,7 +202,15 @@ impl Networks {
         own.map(|(_, name, members)| (name.to_owned(), members)).collect()
     }
 
-    /// Puts an interface into other groups; its settings before.
+    /// What all that a tenant's interfaces send passes from now on; what it was before.
+    pub(super) fn set_tenant_meter(&mut self, tenant: &str, meter: Option<MeterSettings>) -> Option<MeterSettings> {
+        match meter {
+            Some(meter) => self.tenant_meters.insert(tenant.to_owned(), meter),
+            None => self.tenant_meters.remove(tenant),
+        }
+    }
+
+    /// Puts an interface into other groups, or under another meter; its settings before.
     pub(super) fn set_device(&mut self, change: &config::DeviceChange) -> Option<NetworkPort> {
         let port = self.ports.get_mut(&change.name)?;
         let before = port.settings.clone();
@@ -351,13 +371,13 @@ impl Networks {
         match &device.kind {
             DeviceKind::VirtioBlk(_) => Ok(None),
             DeviceKind::VirtioNet(nic) => {
-                let id = self.attach(&device.name, settings, None, functions, engine)?;
+                let id = self.attach(device, settings, None, functions, engine)?;
                 let made = Nic::new(nic, id, mtu).map_err(|error| error.to_string());
                 made.map(Some).inspect_err(|_| _ = self.detach(&device.name, engine))
             }
             DeviceKind::Tap(tap) => {
                 let socket = tap::open(&device.name, tap, mtu, wire)?;
-                self.attach(&device.name, settings, Some(socket), functions, engine)?;
+                self.attach(device, settings, Some(socket), functions, engine)?;
                 Ok(None)
             }
         }
@@ -374,12 +394,13 @@ impl Networks {
     /// Attaches a device's port; the cores forward to it from now on.
     fn attach(
         &mut self,
-        device: &str,
+        device: &config::Device,
         settings: &NetworkPort,
         socket: Option<Socket>,
         functions: &Functions,
         engine: &mut Engine,
     ) -> Result<PortId, String> {
+        let (device, tenant) = (device.name.as_str(), device.tenant.clone());
         let id = self.number();
         let vni = self.networks.iter().find(|network| network.name == settings.network).map(|it| it.vni.get());
         // Before its first frame.
@@ -390,7 +411,7 @@ impl Networks {
         let limit = settings.rate.as_ref().filter(|_| socket.is_some()).and_then(nic::limit);
         let counters =
             engine.add_port(id, PortSpec { name, socket, limit }, None).map_err(|error| error.to_string())?;
-        self.ports.insert(device.to_owned(), Attached { id, settings: settings.clone(), counters });
+        self.ports.insert(device.to_owned(), Attached { id, settings: settings.clone(), tenant, counters });
         self.publish(engine).inspect_err(|_| _ = self.detach(device, engine)).map(|()| id)
     }
 
@@ -462,6 +483,11 @@ impl Networks {
         self.ports.values().filter(|port| port.settings.network == network).count()
     }
 
+    /// The tables in force.
+    pub(super) fn tables(&self) -> Option<&Tables> {
+        self.tables.as_deref()
+    }
+
     /// Puts what is attached into force on all cores.
     pub(super) fn publish(&mut self, engine: &Engine) -> Result<(), String> {
         let spec = self.spec()?;
@@ -487,14 +513,21 @@ impl Networks {
             underlay: None,
             neighbors: Vec::new(),
             services: ServiceLimit::default(),
-            connections: ConnectionLimit::default(),
+            connections: self.connections,
+            meters: Vec::new(),
             loaded: self.loaded.clone(),
             without_flows: !self.keeps_flows,
             is_loading: self.is_loading,
             zone: self.zone.clone(),
             ..Spec::default()
         };
-        for Attached { id, settings, .. } in self.ports.values() {
+        let tenant_meters = self.tenant_meters.iter().map(|(tenant, meter)| meter.spec(tenant_meter(tenant)));
+        spec.meters.extend(tenant_meters);
+        for (device, Attached { id, settings, tenant, .. }) in &self.ports {
+            let own = settings.meter.map(|meter| meter.spec(format!("device {device}")));
+            let shared = self.tenant_meters.contains_key(tenant).then(|| tenant_meter(tenant));
+            let meters = own.iter().map(|meter| meter.name.clone()).chain(shared).collect();
+            spec.meters.extend(own);
             spec.endpoints.push(EndpointSpec {
                 network: settings.network.clone(),
                 mac: Mac(settings.mac.0),
@@ -502,7 +535,10 @@ impl Networks {
                 place: Place::Port(*id),
                 mtu: settings.mtu,
                 spoof_check: settings.spoof_check,
-                policy: policy::membership(&settings.security_groups, settings.acl.as_ref()),
+                policy: MembershipSpec {
+                    meters,
+                    ..policy::membership(&settings.security_groups, settings.acl.as_ref())
+                },
             });
         }
         if let Some(underlay) = &self.underlay
@@ -543,6 +579,11 @@ impl Networks {
             transit: network.transit,
         })
     }
+}
+
+/// What a tenant's meter is called.
+fn tenant_meter(tenant: &str) -> String {
+    format!("tenant {tenant}")
 }
 
 fn load_result(loaded: &Loaded, took: Duration) -> LoadResult {

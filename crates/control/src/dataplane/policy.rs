@@ -20,7 +20,7 @@ pub(super) fn spec(network: &Network) -> Result<PolicySpec, String> {
 
 /// What an interface is in.
 pub(super) fn membership(groups: &[String], acl: Option<&String>) -> MembershipSpec {
-    MembershipSpec { groups: groups.to_vec(), acl: acl.cloned() }
+    MembershipSpec { groups: groups.to_vec(), acl: acl.cloned(), meters: Vec::new() }
 }
 
 pub(super) fn prefix(cidr: IpNet) -> Result<Prefix, String> {

@@ -8,7 +8,9 @@ use softdpu_sched::TenantId;
 use softdpu_storage::{ErrorCounts, State, VolumeStatus as StorageStatus};
 use softdpu_transport::vhost_user::{QueueIndex, RingFormat};
 
+mod forwarding;
 mod network;
+mod policy;
 
 use super::connection::Run;
 use super::device::{Backing, Device};
@@ -89,6 +91,8 @@ impl DataPlane {
             underlay: network::underlay(&self.networks),
             functions: self.functions.statuses(|name| self.networks.users_of(name)),
             traces: self.traces.statuses(),
+            meters: policy::meters(&self.networks),
+            connections: policy::connections(&self.networks),
             ..NodeStatus::default()
         };
         serde_json::to_value(status).map_err(|error| refusal("internal", error.to_string()))
@@ -107,6 +111,9 @@ impl DataPlane {
                 queues: counters.queues.get() as u32,
                 travelled: counters.travelled.get(),
                 frames: frame_counts(counters),
+                paths: forwarding::paths(&counters.forwarding),
+                flows: forwarding::flows(&counters.forwarding),
+                heavy_flows: forwarding::heavy(&counters.forwarding, &self.networks),
             })
             .collect()
     }

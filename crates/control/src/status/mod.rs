@@ -3,6 +3,7 @@
 //! Counters count from the start of the data plane; where it was restarted they begin again at zero, as Prometheus
 //! expects of a restarted target.
 
+mod forwarding;
 mod function;
 mod prometheus;
 mod table;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{LatencyClass, Network, Percent, Tenant, TenantLimits};
 
+pub use forwarding::{FlowTableStatus, HeavyFlowStatus, PathCounts, WayCounts};
 pub use function::{
     AnalyticsStatus, FirewallStatus, FunctionStatus, MonitorStatus, RuleStatus, TopItem, TopStatus, WindowStatus,
 };
@@ -53,6 +55,49 @@ pub struct NodeStatus {
     /// Packet traces that are under way.
     #[serde(default)]
     pub traces: Vec<TraceStatus>,
+    /// What meters found.
+    #[serde(default)]
+    pub meters: Vec<MeterStatus>,
+    /// Connections of interfaces in security groups, where there are such interfaces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connections: Option<ConnectionStatus>,
+}
+
+/// What a meter found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MeterStatus {
+    /// `device` or `tenant`, and its name.
+    pub name: String,
+    /// Within the committed rate.
+    pub green: ColourCount,
+    /// Within the second rate.
+    pub yellow: ColourCount,
+    /// Beyond both: dropped.
+    pub red: ColourCount,
+}
+
+/// What a meter found of one colour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ColourCount {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// The node's connections.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConnectionStatus {
+    /// There are now.
+    pub known: u64,
+    /// There can be.
+    pub capacity: u64,
+    /// Were opened.
+    pub opened: u64,
+    /// Have ended.
+    pub ended: u64,
+    /// Packets that were refused.
+    pub refused: u64,
 }
 
 /// The data-plane process.
@@ -111,6 +156,15 @@ pub struct CoreStatus {
     pub travelled: u64,
     /// Frames that came to its network, and who decided what becomes of them.
     pub frames: FrameCounts,
+    /// Frames that left networks, by where to and by the datapath that they took.
+    #[serde(default)]
+    pub paths: PathCounts,
+    /// Its flows.
+    #[serde(default)]
+    pub flows: FlowTableStatus,
+    /// Those that carried most in the last second, the heaviest first.
+    #[serde(default)]
+    pub heavy_flows: Vec<HeavyFlowStatus>,
 }
 
 /// Frames by the tier that decided what becomes of them; one that stands for several counts once.

@@ -2,8 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::{AnalyticsStatus, CoreState, DataPlaneState, DeviceState, FunctionStatus, MonitorStatus};
-use super::{NodeStatus, PortCounts, VolumeState};
+use super::{
+    AnalyticsStatus, ColourCount, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DeviceState, FunctionStatus,
+};
+use super::{MeterStatus, MonitorStatus, NodeStatus, PortCounts, VolumeState};
 
 /// The status as a scrape's answer.
 pub fn prometheus(status: &NodeStatus) -> String {
@@ -11,6 +13,8 @@ pub fn prometheus(status: &NodeStatus) -> String {
     node(&mut out, status);
     cores(&mut out, status);
     core_frames(&mut out, status);
+    forwarding(&mut out, status);
+    policies(&mut out, status);
     devices(&mut out, status);
     queues(&mut out, status);
     volumes(&mut out, status);
@@ -150,6 +154,65 @@ fn core_frames(out: &mut Exposition, status: &NodeStatus) {
             tiers.map(|(tier, count)| (vec![("cpu", &**cpu), ("tier", tier)], count as f64))
         }),
     );
+}
+
+fn forwarding(out: &mut Exposition, status: &NodeStatus) {
+    let cores = status.cores.iter().map(|core| (core.cpu.to_string(), core)).collect::<Vec<_>>();
+    out.metric(
+        "core_datapath_frames_total",
+        "Frames that left, by where to and by the datapath that they took.",
+        cores.iter().flat_map(|(cpu, core)| {
+            core.paths.each().into_iter().flat_map(move |(to, ways)| {
+                let ways = [("switch", ways.switch), ("fast", ways.fast), ("software", ways.software)];
+                ways.map(|(by, count)| (vec![("cpu", &**cpu), ("to", to), ("datapath", by)], count as f64))
+            })
+        }),
+    );
+    let each = |value: fn(&CoreStatus) -> u64| {
+        cores.iter().map(move |(cpu, core)| (vec![("cpu", &**cpu)], value(core) as f64))
+    };
+    out.metric("core_flows", "Flows that the core knows.", each(|core| core.flows.known));
+    out.metric("core_flow_capacity", "Flows that the core has room for.", each(|core| core.flows.capacity));
+    out.metric(
+        "core_flows_unkept_total",
+        "Packets of flows for which there was no room.",
+        each(|core| core.flows.unkept),
+    );
+    out.metric(
+        "core_flows_recomputed_total",
+        "Flows that were computed anew after a change.",
+        each(|core| core.flows.recomputed),
+    );
+    out.metric(
+        "core_flows_revalidated_total",
+        "Flows that went on after a change of something else.",
+        each(|core| core.flows.revalidated),
+    );
+    out.metric("core_policy_packets_total", "Packets that were put to policies.", each(|core| core.flows.policy));
+    out.metric(
+        "core_elephants",
+        "Flows with a tenth of the core's bytes or more, in the last second.",
+        each(|core| core.heavy_flows.iter().filter(|flow| flow.elephant).count() as u64),
+    );
+}
+
+fn policies(out: &mut Exposition, status: &NodeStatus) {
+    let colours = |meter: &MeterStatus| [("green", meter.green), ("yellow", meter.yellow), ("red", meter.red)];
+    let each = |value: fn(ColourCount) -> u64| {
+        status.meters.iter().flat_map(move |meter| {
+            let labels = |colour| vec![("meter", &*meter.name), ("colour", colour)];
+            colours(meter).map(|(colour, count)| (labels(colour), value(count) as f64))
+        })
+    };
+    let packets = each(|count| count.packets);
+    out.metric("meter_packets_total", "Packets by the colour that a meter found; red ones are dropped.", packets);
+    out.metric("meter_bytes_total", "Bytes of packets by the colour that a meter found.", each(|count| count.bytes));
+    let all = |value: fn(&ConnectionStatus) -> u64| {
+        status.connections.iter().map(move |connections| (vec![], value(connections) as f64))
+    };
+    out.metric("connections", "Connections of interfaces in security groups.", all(|all| all.known));
+    out.metric("connections_opened_total", "Connections that were opened.", all(|all| all.opened));
+    out.metric("connections_refused_total", "Packets that no connection allows.", all(|all| all.refused));
 }
 
 fn devices(out: &mut Exposition, status: &NodeStatus) {

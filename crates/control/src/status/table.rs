@@ -1,8 +1,11 @@
 //! `softdpu status` for people: what is broken first, then everything, in at most [`TABLE_WIDTH`] columns.
 
+mod forwarding;
 mod function;
 mod network;
+mod policy;
 
+pub(super) use forwarding::heavy_rows;
 pub(super) use function::top_rows;
 pub use network::{ecmp_table, network_table};
 
@@ -32,6 +35,9 @@ pub fn table(status: &NodeStatus) -> String {
     }
     out.push_str(&node(status));
     section(&mut out, cores(status));
+    section(&mut out, forwarding::paths(status));
+    section(&mut out, forwarding::flows(status));
+    section(&mut out, forwarding::heavy(status));
     section(&mut out, activity(&status.devices));
     section(&mut out, queues(&status.devices));
     section(&mut out, interface_queues(&status.devices));
@@ -40,6 +46,8 @@ pub fn table(status: &NodeStatus) -> String {
     section(&mut out, ecmp_table(&status.networks));
     section(&mut out, network::ports(status));
     section(&mut out, network::drops(status));
+    section(&mut out, policy::meters(status));
+    section(&mut out, policy::connections(status));
     section(&mut out, function::functions(status));
     section(&mut out, function::rules(status));
     section(&mut out, function::tops(status));

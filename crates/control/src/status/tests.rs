@@ -79,6 +79,22 @@ fn sample() -> NodeStatus {
             travelled: 5,
             queues: 2,
             frames: FrameCounts { flow: 1_000, switch: 20, software: 3 },
+            paths: PathCounts {
+                port: WayCounts { switch: 4, fast: 900, software: 2 },
+                tunnel: WayCounts { switch: 5, fast: 100, software: 0 },
+                transit: WayCounts::default(),
+            },
+            flows: FlowTableStatus { known: 17, capacity: 65_536, unkept: 6, ..FlowTableStatus::default() },
+            heavy_flows: vec![HeavyFlowStatus {
+                device: "acme-vm1-nic".to_owned(),
+                protocol: "tcp".to_owned(),
+                source: "10.0.0.2:4000".to_owned(),
+                destination: "[2001:db8::7]:80".to_owned(),
+                packets_per_s: 21_000,
+                bytes_per_s: 30 << 20,
+                share: 874,
+                elephant: true,
+            }],
         }],
         devices: vec![DeviceStatus {
             name: "acme-vm1-disk".to_owned(),
@@ -162,6 +178,12 @@ fn sample() -> NodeStatus {
                 for_s: 61,
             },
         ],
+        meters: vec![MeterStatus {
+            name: "device vm1".to_owned(),
+            green: ColourCount { packets: 3, bytes: 300 },
+            ..MeterStatus::default()
+        }],
+        connections: Some(ConnectionStatus { known: 2, capacity: 100, opened: 9, ..ConnectionStatus::default() }),
     }
 }
 
@@ -411,6 +433,58 @@ fn top_shows_what_changed_per_second() {
     for expected in ["125 k", "512 MiB", "75.0%", "! volume acme-root is recovering", "acme-vm1-disk"] {
         assert!(shown.contains(expected), "{expected} is missing:\n{shown}");
     }
+}
+
+#[test]
+fn datapaths_and_heavy_flows_are_shown_and_exported() {
+    let text = table(&sample());
+    assert!(
+        text.contains("CORE  FRAMES TO  SWITCH ONLY  FAST PATH  SOFTWARE\n1     port                 4        900         2\n1     tunnel               5        100         0\n\n"),
+        "{text}"
+    );
+    let heavy = "1     tcp 10.0.0.2:4000 > [2001:db8::7]:80  acme-vm1-nic     21.0 k  30.0 MiB    87.4 %  elephant\n";
+    assert!(text.contains(heavy), "{text}");
+    let metrics = prometheus(&sample());
+    for line in [
+        "softdpu_core_datapath_frames_total{cpu=\"1\",to=\"port\",datapath=\"fast\"} 900\n",
+        "softdpu_core_flows_unkept_total{cpu=\"1\"} 6\n",
+        "softdpu_core_elephants{cpu=\"1\"} 1\n",
+    ] {
+        assert!(metrics.contains(line), "{line} is missing:\n{metrics}");
+    }
+    let mut top = Top::default();
+    top.update(Instant::now(), Ok(sample()));
+    assert!(screen(&top, 120, 40).contains("tcp 10.0.0.2:4000 > [2001:db8::7]:80"), "{}", screen(&top, 120, 40));
+}
+
+#[test]
+fn colours_of_meters_are_shown_and_exported() {
+    let text = table(&sample());
+    assert!(
+        text.contains(
+            "METER       GREEN  BYTES  YELLOW  BYTES  RED  BYTES\ndevice vm1      3  300 B       0    0 B    0    0 B\n"
+        ),
+        "{text}"
+    );
+    assert!(
+        text.contains("CONNECTIONS  ROOM FOR  OPENED  ENDED  PACKETS REFUSED\n          2       100       9"),
+        "{text}"
+    );
+    let metrics = prometheus(&sample());
+    for line in [
+        "softdpu_meter_packets_total{meter=\"device vm1\",colour=\"green\"} 3\n",
+        "softdpu_meter_bytes_total{meter=\"device vm1\",colour=\"green\"} 300\n",
+        "softdpu_connections 2\n",
+    ] {
+        assert!(metrics.contains(line), "{line} is missing:\n{metrics}");
+    }
+    let (mut top, start) = (Top::default(), Instant::now());
+    top.update(start, Ok(sample()));
+    let mut later = sample();
+    later.meters[0].red = ColourCount { packets: 246_000, bytes: 3 << 20 };
+    top.update(start + Duration::from_secs(2), Ok(later));
+    let shown = screen(&top, 100, 40);
+    assert!(shown.contains("123 k") && shown.contains("1.5 MiB") && shown.contains("device vm1"), "{shown}");
 }
 
 #[test]

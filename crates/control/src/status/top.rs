@@ -9,8 +9,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Paragraph, Row, Table};
 
-use super::table::{elapsed, one_line, scaled, short, top_rows};
-use super::{CoreStatus, DeviceStatus, NodeStatus, QueueStatus};
+use super::table::{elapsed, heavy_rows, one_line, scaled, short, top_rows};
+use super::{ColourCount, CoreStatus, DeviceStatus, MeterStatus, NodeStatus, QueueStatus};
 
 /// How often the status is asked for.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -58,18 +58,24 @@ impl Top {
         head.extend(problems.map(|problem| Line::styled(format!("! {}", one_line(&problem)), alarm)));
         let rows = |count: usize| Constraint::Length(u16::try_from(count + 2).unwrap_or(u16::MAX));
         let heaviest = top_rows(&status.functions);
-        let [top, cores, devices, tops, tenants] = Layout::vertical([
+        let part = |count: usize| if count == 0 { Constraint::Length(0) } else { rows(count) };
+        let heavy = heavy_rows(status);
+        let [top, cores, heavies, devices, tops, meters, tenants] = Layout::vertical([
             rows(head.len() - 1),
             rows(status.cores.len()),
+            part(heavy.len().min(MOST_TOP)),
             Constraint::Min(3),
-            if heaviest.is_empty() { Constraint::Length(0) } else { rows(heaviest.len().min(MOST_TOP)) },
+            part(heaviest.len().min(MOST_TOP)),
+            part(status.meters.len().min(MOST_TOP)),
             rows(status.tenants.len()),
         ])
         .areas(frame.area());
         frame.render_widget(Paragraph::new(Text::from(head)), top);
         frame.render_widget(self.cores(status), cores);
+        frame.render_widget(heavy_table(heavy), heavies);
         frame.render_widget(self.devices(status), devices);
         frame.render_widget(heaviest_table(heaviest), tops);
+        frame.render_widget(self.meters(status), meters);
         frame.render_widget(self.tenants(status), tenants);
     }
 
@@ -135,6 +141,25 @@ impl Top {
         table(rows, &header, &[18, 10, 10, 9, 9, 11, 11, 9, 9])
     }
 
+    /// What packets are by their colour.
+    fn meters(&self, status: &NodeStatus) -> Table<'static> {
+        let rows = status.meters.iter().take(MOST_TOP).map(|meter| {
+            let old = self.before().and_then(|old| old.meters.iter().find(|old| old.name == meter.name));
+            let rate = |count: fn(&ColourCount) -> u64, colour: fn(&MeterStatus) -> ColourCount| {
+                self.rate(count(&colour(meter)), old.map(|old| count(&colour(old))))
+            };
+            let mut row = vec![one_line(&meter.name)];
+            let colours: [fn(&MeterStatus) -> ColourCount; 3] = [|all| all.green, |all| all.yellow, |all| all.red];
+            for colour in colours {
+                row.push(per_second(rate(|count| count.packets, colour)));
+                row.push(bytes_per_second(rate(|count| count.bytes, colour)));
+            }
+            Row::new(row)
+        });
+        let header = ["METER", "GREEN/s", "GREEN/s", "YELLOW/s", "YELLOW/s", "RED/s", "RED/s"];
+        table(rows, &header, &[24, 9, 12, 9, 12, 9, 12])
+    }
+
     fn tenants(&self, status: &NodeStatus) -> Table<'static> {
         let rows = status.tenants.iter().map(|tenant| {
             let old = self.before().and_then(|old| old.tenants.iter().find(|old| old.name == tenant.name));
@@ -152,6 +177,14 @@ impl Top {
         });
         table(rows, &["TENANT", "WEIGHT", "QUEUED", "SERVED/s", "MOVED/s", "OF A CORE"], &[18, 8, 8, 10, 12, 10])
     }
+}
+
+/// The heaviest flows.
+fn heavy_table(rows: Vec<Vec<String>>) -> Table<'static> {
+    let rows = rows.into_iter().take(MOST_TOP);
+    let rows = rows.map(|row| Row::new(row.iter().map(|cell| one_line(cell)).collect::<Vec<_>>()));
+    let header = ["CORE", "HEAVY FLOW", "OF", "PACKETS/s", "BYTES/s", "OF BYTES", ""];
+    table(rows, &header, &[6, 44, 12, 9, 10, 8, 8])
 }
 
 /// Who has the most, in the last windows of analyses.

@@ -483,6 +483,7 @@ mod tests {
                         iops_burst: Some(64),
                         ..config::TenantLimits::default()
                     }),
+                    meter: Some(None),
                 }),
                 "tenant.set",
                 "t",
@@ -649,6 +650,7 @@ mod tests {
                 name: "d".into(),
                 security_groups: groups.map(|groups| groups.iter().map(|name| (*name).to_owned()).collect()),
                 acl: acl.map(|name| name.map(str::to_owned)),
+                meter: None,
             })
         };
         assert_eq!(desired.check(&set(Some(&["none"]), None)).unwrap_err().code, ErrorCode::Refused);
@@ -728,7 +730,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut desired = Desired::load(site(folder.path())).unwrap();
         let set = |weight, guarantee| {
-            Change::TenantSet(TenantChange { name: "default".into(), weight, class: None, guarantee, limits: None })
+            Change::TenantSet(TenantChange {
+                name: "default".into(),
+                weight,
+                class: None,
+                guarantee,
+                limits: None,
+                meter: None,
+            })
         };
         for change in [set(Some(7), None), set(None, Some(config::Percent(250)))] {
             desired.check(&change).unwrap();

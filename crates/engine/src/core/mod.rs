@@ -150,6 +150,8 @@ pub(crate) struct CoreParts<S> {
     pub idle_after_ns: Option<u64>,
     pub parcels: Arc<[AtomicUsize]>,
     pub tables: Arc<Tables>,
+    /// Flows that it keeps at most.
+    pub flows: usize,
 }
 
 impl<S: TenantScheduler> Core<S> {
@@ -190,7 +192,7 @@ impl<S: TenantScheduler> Core<S> {
             batch: Chains::new(),
             interrupts: Vec::new(),
             interrupts_fail: false,
-            net: Net::new(parts.tables),
+            net: Net::new(parts.tables, parts.flows),
             parcels: parts.parcels,
         })
     }
@@ -571,6 +573,7 @@ impl<S: TenantScheduler> Core<S> {
         self.counters.frames.set(frames.received);
         self.counters.by_flow.set(frames.cached);
         self.counters.by_software.set(frames.software);
+        self.counters.forwarding.take(&mut self.net.vpc, Nanos(seen), &mut self.net.windows);
         let now = seen;
         for at in (0..self.here.len()).rev() {
             let number = self.here[at];

@@ -78,6 +78,7 @@ fn beside_another(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>, Inbo
         idle_after_ns: None,
         parcels: [AtomicUsize::new(0), AtomicUsize::new(0)].into(),
         tables,
+        flows: 64,
     })
     .unwrap();
     (core, events, other_inbox)

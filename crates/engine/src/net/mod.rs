@@ -106,10 +106,12 @@ pub(crate) struct Net {
     pub captures: Option<Box<Captures>>,
     /// What ports' frames pass beside the network.
     pub functions: Option<Box<Functions>>,
+    /// Seconds of heavy flows that were told of.
+    pub windows: u64,
 }
 
 impl Net {
-    pub(crate) fn new(tables: Arc<Tables>) -> Net {
+    pub(crate) fn new(tables: Arc<Tables>, flows: usize) -> Net {
         let packet = Packet {
             head: Head::with_len(0),
             tail: 0,
@@ -118,7 +120,7 @@ impl Net {
             port: PortId(0),
         };
         Net {
-            vpc: Vpc::new(tables),
+            vpc: Vpc::with_flows(tables, flows),
             ports: Vec::new(),
             sockets: Vec::new(),
             packets: vec![packet; BURST],
@@ -130,6 +132,7 @@ impl Net {
             loan: None,
             captures: None,
             functions: None,
+            windows: 0,
         }
     }
 

@@ -17,6 +17,7 @@ pub fn engine(idle_sleep: Option<Duration>) -> Engine {
         io_depth: 64,
         fairness: Policy::default(),
         recordings: Vec::new(),
+        flows: softdpu_vpc::FLOWS,
     })
     .unwrap()
 }

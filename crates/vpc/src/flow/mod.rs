@@ -23,8 +23,8 @@
 pub(crate) mod budget;
 mod entry;
 mod hash;
+mod heavy;
 mod key;
-pub(crate) mod meter;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -32,5 +32,7 @@ mod tests;
 pub use entry::FlowCounters;
 pub(crate) use entry::{Action, NONE, SOURCES};
 pub(crate) use hash::hash;
+pub(crate) use heavy::Heavy;
+pub use heavy::HeavyFlow;
 pub(crate) use key::{Seen, may_end, see, see_ipv4, see_ipv6};
 pub(crate) use table::{Candidate, Flows, Found, Home};

@@ -425,6 +425,17 @@ impl Flows {
         }
     }
 
+    /// What an entry counted.
+    pub fn counters_of(&self, entry: u32) -> FlowCounters {
+        self.hot[entry as usize].counters()
+    }
+
+    /// What the flow of `key` counted, if it is in `entry`.
+    pub fn counters_if(&self, entry: u32, key: &Key) -> Option<FlowCounters> {
+        let hot = self.hot.get(entry as usize)?;
+        (hot.is(key) && hot.generation() != 0 && self.rest_is(entry, key)).then(|| hot.counters())
+    }
+
     /// What the flow of `key` counted.
     pub fn counters(&self, key: &Key) -> Option<FlowCounters> {
         Some(self.hot[self.lookup(self.home(key), key)? as usize].counters())

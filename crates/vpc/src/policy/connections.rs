@@ -101,6 +101,8 @@ pub(crate) struct Link {
 /// What the rules and the connections say about a packet that passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passage {
+    /// Nothing: nobody has any about it.
+    Free,
     /// So do all of its flow.
     All,
     /// So do those of its flow, as long as the connection's gate is open.
@@ -113,7 +115,7 @@ impl Passage {
     /// What a flow is kept with; None: none is kept.
     pub fn link(self) -> Option<Link> {
         match self {
-            Passage::All => Some(Link { slot: flow::NONE, generation: 0 }),
+            Passage::Free | Passage::All => Some(Link { slot: flow::NONE, generation: 0 }),
             Passage::Linked(link) => Some(link),
             Passage::Once => None,
         }
@@ -363,6 +365,11 @@ impl Connections {
         let Table { tracker, ended, .. } = &mut *table;
         tracker.age(now, 1 << 12, ended);
         self.close_ended(&mut table);
+    }
+
+    /// How many there can be.
+    pub fn capacity(&self) -> usize {
+        self.gates.len()
     }
 
     /// How many connections there are, and what was counted.

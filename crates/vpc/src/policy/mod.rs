@@ -19,11 +19,13 @@ pub(crate) mod connections;
 pub mod conntrack;
 pub mod ecmp;
 pub mod group;
+pub(crate) mod meter;
 mod rule;
 mod tuple;
 
 use std::sync::Arc;
 
+pub use meter::MeterCount;
 pub use rule::{Ports, PortsError, Service};
 pub use tuple::{Overlap, Transport, Tuple};
 

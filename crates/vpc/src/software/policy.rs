@@ -44,7 +44,7 @@ pub(crate) fn ask<const REHEARSES: bool>(
     let sender = metadata.endpoint().and_then(|number| rules(tables, number));
     let receiver = rules(tables, metadata.hop).filter(|_| metadata.is_here());
     if sender.is_none() && receiver.is_none() {
-        return Ok(Passage::All);
+        return Ok(Passage::Free);
     }
     let tuple = Tuple::of(ip).map_err(|_| DropReason::Malformed)?;
     let ends = [(metadata.endpoint(), sender), (Some(metadata.hop), receiver)];

@@ -56,7 +56,7 @@ pub(crate) fn follow(
     }
     match hop.way {
         Way::Port(port) => {
-            *verdict = Verdict::Drop(DropReason::Policed);
+            *verdict = Verdict::Drop(DropReason::Metered);
             if admit(action.meter, seen.end.get().into()) {
                 rewrite_inner(packet, seen, action, hop);
                 *verdict = Verdict::Local { port, hash: action.hash };
@@ -64,7 +64,7 @@ pub(crate) fn follow(
         }
         Way::Tunnel(number) => {
             let Some(tunnel) = tables.tunnel(number).filter(|tunnel| tunnel.resolved) else { return false };
-            *verdict = Verdict::Drop(DropReason::Policed);
+            *verdict = Verdict::Drop(DropReason::Metered);
             if admit(action.meter, seen.end.get().into()) {
                 rewrite_inner(packet, seen, action, hop);
                 *id = id.wrapping_add(1);

@@ -1,7 +1,8 @@
 //! From a spec to tables.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use super::error::{Entry, Problem, SpecError};
 use super::loaded::{Loaded, Routed};
@@ -13,8 +14,10 @@ use super::{
 };
 use crate::PortId;
 use crate::packet::Mac;
+use crate::policy::meter::NodeMeter;
 use crate::spec::{
-    EcmpSpec, EndpointSpec, MemberVia, NetworkSpec, Place, Prefix, RouteSpec, Spec, SubnetSpec, UnderlaySpec,
+    EcmpSpec, EndpointSpec, METERS, MemberVia, MeterSpec, NetworkSpec, Place, Prefix, RouteSpec, Spec, SubnetSpec,
+    UnderlaySpec,
 };
 
 /// Port numbers are indices: nobody means to have more than these.
@@ -44,6 +47,9 @@ impl Tables {
 
     fn build_with<'a>(spec: &'a Spec, previous: Option<&'a Tables>) -> Result<Tables, SpecError> {
         let mut builder = Builder::new(spec, previous)?;
+        for meter in &spec.meters {
+            builder.meter(meter).map_err(at(|| Entry::Meter(meter.name.clone())))?;
+        }
         for network in &spec.networks {
             builder.network(network).map_err(at(|| Entry::Network(network.name.clone())))?;
         }
@@ -102,6 +108,7 @@ pub(super) struct Builder<'a> {
     pub(super) members: HashMap<(u32, IpAddr), u32>,
     pub(super) ecmp: ecmp::Building<'a>,
     pub(super) routing: routing::Building<'a>,
+    meters: BTreeMap<&'a str, Arc<NodeMeter>>,
     loaded_tunnels: Vec<u32>,
     loaded_networks: Vec<u32>,
     loaded_groups: Vec<Owner>,
@@ -154,10 +161,31 @@ impl<'a> Builder<'a> {
             members: HashMap::new(),
             ecmp: ecmp::Building::after(previous.map(|tables| &tables.groups)),
             routing: routing::Building::default(),
+            meters: BTreeMap::new(),
             loaded_tunnels: Vec::new(),
             loaded_networks: Vec::new(),
             loaded_groups: Vec::new(),
         })
+    }
+
+    fn meter(&mut self, spec: &'a MeterSpec) -> Result<(), Problem> {
+        let before = self.previous.and_then(|tables| tables.meters.get(spec.name.as_str()));
+        match self.meters.insert(&spec.name, NodeMeter::new(spec, before)) {
+            None => Ok(()),
+            Some(_) => Err(Problem::MeterTaken),
+        }
+    }
+
+    fn meters_of(&self, spec: &EndpointSpec) -> Result<Box<[Arc<NodeMeter>]>, Problem> {
+        let names = &spec.policy.meters;
+        if names.len() > METERS {
+            return Err(Problem::TooManyMeters(names.len()));
+        }
+        let meter = |name: &String| {
+            let meter = self.meters.get(name.as_str()).cloned();
+            meter.ok_or_else(|| Problem::NoMeter(name.clone()))
+        };
+        names.iter().map(meter).collect()
     }
 
     fn network(&mut self, spec: &'a NetworkSpec) -> Result<(), Problem> {
@@ -237,7 +265,9 @@ impl<'a> Builder<'a> {
         if part.policy.as_ref().is_some_and(|policy| policy.groups.is_some()) {
             self.tracked.insert(network);
         }
-        let content = (spec.spoof_check, &spec.addresses, &within, port, &part.key);
+        let meters = self.meters_of(spec)?;
+        // Which they are, and their rates, is looked up for each packet.
+        let content = (spec.spoof_check, &spec.addresses, &within, port, &part.key, meters.is_empty());
         let number = self.objects.object(Kind::Endpoint, &(&spec.network, spec.mac), &content)?;
         for (&address, &subnet) in spec.addresses.iter().zip(&numbers) {
             if self.addresses.insert((network, address), Owner { hop: number, subnet }).is_some() {
@@ -271,6 +301,7 @@ impl<'a> Builder<'a> {
             groups: part.groups,
             acl: spec.policy.acl.as_deref().map(Into::into),
             policy: part.policy,
+            meters,
         };
         put(&mut self.endpoints, number, endpoint);
         Ok(())
@@ -469,6 +500,7 @@ impl<'a> Builder<'a> {
             members: Exact::build(&members, 0),
             underlay: self.spec.underlay.clone(),
             services: self.spec.services,
+            meters: self.meters.into_iter().map(|(name, meter)| (name.into(), meter)).collect(),
             loaded: self.spec.loaded.clone(),
             loaded_tunnels: self.loaded_tunnels.into(),
             loaded_networks: self.loaded_networks.into(),

@@ -11,7 +11,7 @@ use crate::packet::Mac;
 use crate::policy::acl::AclError;
 use crate::policy::ecmp::EcmpError;
 use crate::policy::group::GroupError;
-use crate::spec::{EndpointSpec, Prefix, RouteSpec};
+use crate::spec::{EndpointSpec, METERS, Prefix, RouteSpec};
 
 /// An entry of a spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub enum Entry {
     Neighbor(IpAddr),
     /// The limit of the services.
     Services,
+    /// A meter, by its name.
+    Meter(String),
 }
 
 impl fmt::Display for Entry {
@@ -71,6 +73,7 @@ impl fmt::Display for Entry {
             Entry::Underlay => f.write_str("underlay"),
             Entry::Neighbor(host) => write!(f, "neighbor {host}"),
             Entry::Services => f.write_str("services"),
+            Entry::Meter(name) => write!(f, "meter {name}"),
         }
     }
 }
@@ -224,6 +227,15 @@ pub enum Problem {
     /// A list that cannot be.
     #[error(transparent)]
     Acl(AclError),
+    /// Two meters have one name.
+    #[error("another meter has this name")]
+    MeterTaken,
+    /// No such meter.
+    #[error("there is no meter {0}")]
+    NoMeter(String),
+    /// More meters than a packet passes.
+    #[error("it has {0} meters: {METERS} are the most")]
+    TooManyMeters(usize),
     /// A table has no room.
     #[error(
         "the table of {table} is full: it has room for {capacity}; set `{table}` in node.tables for more, or load fewer"

@@ -19,6 +19,7 @@ mod prefixes;
 mod routing;
 mod tunnel;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -40,6 +41,7 @@ use crate::packet::Mac;
 use crate::policy::EndpointPolicy;
 use crate::policy::connections::Connections;
 use crate::policy::group::GroupId;
+use crate::policy::meter::{self, MeterCount, NodeMeter};
 use crate::spec::{ServiceLimit, SubnetSpec, UnderlaySpec};
 
 /// The number of an endpoint, a next hop or a tunnel that is none.
@@ -70,6 +72,8 @@ pub struct Tables {
     policies: policy::Policies,
     /// Whether an endpoint here is in a group or has a list.
     has_policies: bool,
+    /// By name.
+    meters: BTreeMap<Box<str>, Arc<NodeMeter>>,
     /// What was loaded by file.
     loaded: Option<Arc<Loaded>>,
     /// The tunnels to its nodes, by their numbers; [`NONE`] where this node does not reach one.
@@ -122,6 +126,8 @@ pub(crate) struct Endpoint {
     pub acl: Option<Box<str>>,
     /// What is allowed to and from it, where it is at a port of this node; None: everything.
     pub policy: Option<Arc<EndpointPolicy>>,
+    /// What its packets pass, where it is at a port of this node.
+    pub meters: Box<[Arc<NodeMeter>]>,
 }
 
 impl Endpoint {
@@ -429,9 +435,25 @@ impl Tables {
         self.has_policies
     }
 
+    /// What the meters counted, by name: green, yellow, red.
+    pub fn meter_counts(&self) -> impl Iterator<Item = (&str, [MeterCount; 3])> {
+        self.meters.iter().map(|(name, meter)| (&**name, meter.counts()))
+    }
+
+    /// Whether a packet of `bytes` bytes from endpoint `number` may pass its meters at `now`, nanoseconds.
+    #[cold]
+    pub(crate) fn admit<const REHEARSES: bool>(&self, number: u32, now: u64, bytes: u32) -> bool {
+        self.endpoint(number).is_none_or(|endpoint| meter::admit::<REHEARSES>(&endpoint.meters, now, bytes))
+    }
+
     /// How many connections there are of endpoints in groups, and what was counted; None where there are no such endpoints.
     pub fn connection_stats(&self) -> Option<(usize, crate::policy::conntrack::Stats)> {
         self.connections().map(Connections::stats)
+    }
+
+    /// How many connections there can be; 0 where there are no endpoints in groups.
+    pub fn connection_capacity(&self) -> usize {
+        self.connections().map_or(0, Connections::capacity)
     }
 
     /// The connections of endpoints in groups.

@@ -346,9 +346,11 @@ pub(crate) fn kept(tables: &Tables, metadata: &Metadata, is_kept: bool) -> Step 
     Step::new(Tier::Flow, Table::Flows, outcome, "", found).with(versions(tables, &metadata.sources))
 }
 
-/// The packet is above its rate.
-pub(crate) fn policed(meter: u32) -> Step {
-    Step::new(Tier::After, Table::Meters, Outcome::Drop, meter.to_string(), DropReason::Policed.word())
+/// Meters find the packet red.
+pub(crate) fn metered(tables: &Tables, number: u32) -> Step {
+    let meters = tables.endpoint(number).map(|endpoint| &endpoint.meters[..]).unwrap_or_default();
+    let names: Vec<&str> = meters.iter().map(|meter| meter.spec.name.as_str()).collect();
+    Step::new(Tier::Flow, Table::Meters, Outcome::Drop, names.join(", "), DropReason::Metered.word())
 }
 
 /// The software tier is asked too often.

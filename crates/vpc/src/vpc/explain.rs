@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Limit, Vpc};
-use crate::flow::{self};
+use crate::flow::{self, Heavy};
 use crate::packet::{Checksum, Head, Packet};
 use crate::software;
 use crate::stats::Stats;
@@ -94,11 +94,11 @@ impl Vpc {
             look: 0,
             stats: Stats::default(),
             flows: self.flows.sample(flow::see(packet).map(|seen| seen.key).as_ref()),
+            heavy: Heavy::new(),
             seen: Vec::new(),
             stages: Vec::new(),
             stale: Vec::new(),
             turn: 0,
-            meters: self.meters.clone(),
             id: self.id,
             shard: self.shard,
         }

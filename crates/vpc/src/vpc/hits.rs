@@ -5,6 +5,7 @@ use super::{Sought, Vpc, admit, goes_on};
 use crate::flow::{self, Candidate, Flows, Seen};
 use crate::packet::Packet;
 use crate::switch::after;
+use crate::trace::Nobody;
 use crate::verdict::Verdict;
 
 /// What the packets' flows are known by, and where they probably are, on their way into the cache.
@@ -53,7 +54,7 @@ impl Vpc {
         all: &[Option<Sought>],
         decided: &mut [Verdict],
     ) -> usize {
-        let Vpc { tables, flows, meters, id, stats, shard, .. } = self;
+        let Vpc { tables, flows, id, stats, shard, .. } = self;
         let tables = &**tables;
         let (mut done, mut local) = (0, 0);
         for ((packet, sought), decided) in packets.iter_mut().zip(all).zip(decided) {
@@ -65,7 +66,7 @@ impl Vpc {
             {
                 break;
             }
-            let admit = |meter, bytes| admit(meters, meter, now, bytes);
+            let admit = |meter, bytes| admit::<Nobody>(tables, meter, now, bytes);
             if !after::follow(tables, packet, &sought.seen, &action, id, admit, decided) {
                 break;
             }

@@ -1,10 +1,10 @@
-//! What an interface is in, as it is changed while it runs.
+//! What an interface is in and what its packets pass, as it is changed while it runs.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-use super::NetworkPort;
+use super::{MeterSettings, NetworkPort};
 
-/// Other security groups, or another access control list, of a device. What is left out stays as it is.
+/// Other security groups, another access control list, or another meter, of a device. What is left out stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct DeviceChange {
@@ -16,10 +16,17 @@ pub struct DeviceChange {
     /// The list of its network that is asked from now on; `Some(None)`, written as null: none is.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
     pub acl: Option<Option<String>>,
+    /// What its packets pass from now on; `Some(None)`, written as null: no meter of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    pub meter: Option<Option<MeterSettings>>,
 }
 
 /// Null is said, too.
-fn given<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Option<String>>, D::Error> {
+pub(in crate::config) fn given<'de, D, T>(from: D) -> Result<Option<Option<T>>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
     Option::deserialize(from).map(Some)
 }
 
@@ -32,18 +39,35 @@ impl DeviceChange {
         if let Some(acl) = &self.acl {
             port.acl.clone_from(acl);
         }
+        port.meter = self.meter.unwrap_or(port.meter);
     }
 
     /// Both, this one first.
     pub fn then(&mut self, later: DeviceChange) {
         self.security_groups = later.security_groups.or(self.security_groups.take());
         self.acl = later.acl.or(self.acl.take());
+        self.meter = later.meter.or(self.meter);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_meter_is_read_as_in_the_site_file_and_null_takes_it_away() {
+        let read =
+            |meter: &str| serde_json::from_str::<DeviceChange>(&format!("{{\"name\": \"nic\", \"meter\": {meter}}}"));
+        let mut change = read(r#"{"committed": "1 Gbit/s", "peak": "2 Gbit/s"}"#).unwrap();
+        let meter = change.meter.flatten().unwrap();
+        assert_eq!(meter.committed_burst, crate::config::Bytes(1_250_000), "what comes in a hundredth of a second");
+        let again: DeviceChange = serde_json::from_value(serde_json::to_value(&change).unwrap()).unwrap();
+        assert_eq!(again, change);
+        change.then(read("null").unwrap());
+        assert_eq!(change.meter, Some(None));
+        let error = read(r#"{"committed": "1 Gbit/s", "peak": "1 Mbit/s"}"#).unwrap_err().to_string();
+        assert!(error.contains("the peak rate is below the committed rate"), "{error}");
+    }
 
     #[test]
     fn what_is_left_out_stays_and_null_takes_the_list_away() {

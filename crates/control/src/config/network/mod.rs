@@ -7,6 +7,7 @@
 mod load;
 mod mac;
 mod membership;
+pub(super) mod meter;
 mod policy;
 pub(super) mod read;
 mod routing;
@@ -25,6 +26,9 @@ use super::units::{BitsPerSecond, Bytes};
 pub use load::{LONGEST_LINE, LoadLine, LoadVia, load_line};
 pub use mac::{MacAddress, MacError};
 pub use membership::DeviceChange;
+pub(super) use membership::given;
+pub(super) use meter::meter;
+pub use meter::{ColourBy, MeterSettings};
 pub use policy::{Acl, AclAction, AclRule, Direction, GroupRule, PolicyChange, PortRange, Protocol, SecurityGroup};
 pub(super) use policy::{change as policy_change, check_firewall, firewall_rule};
 pub(super) use routing::change as routing_change;
@@ -66,7 +70,7 @@ impl Underlay {
 
 /// `node.tables`: how many entries the tables of networks have room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct TableSizes {
     /// Guests on other hosts, loaded by file or not.
     pub endpoints: u32,
@@ -74,11 +78,15 @@ pub struct TableSizes {
     pub routes: u32,
     /// Hosts that loaded entries lead to.
     pub hosts: u32,
+    /// Flows that each data-plane core keeps.
+    pub flows: u32,
+    /// Connections of interfaces in security groups.
+    pub connections: u32,
 }
 
 impl Default for TableSizes {
     fn default() -> TableSizes {
-        TableSizes { endpoints: 1 << 20, routes: 1 << 18, hosts: 1 << 14 }
+        TableSizes { endpoints: 1 << 20, routes: 1 << 18, hosts: 1 << 14, flows: 1 << 16, connections: 1 << 18 }
     }
 }
 
@@ -266,6 +274,9 @@ pub struct NetworkPort {
     /// The most it may send.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateLimit>,
+    /// The meter that what it sends passes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub meter: Option<MeterSettings>,
     /// The security groups of the network that it is in; without one, everything passes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub security_groups: Vec<String>,

@@ -42,6 +42,11 @@ const DEFAULT_BYTE_BURST: u64 = 128 << 10;
 const MOST_ENDPOINTS: u32 = 8_000_000;
 const MOST_ROUTES: u32 = 4_000_000;
 const MOST_HOSTS: u32 = 65_536;
+/// Fewer flows than this would be of no use to anybody; more have no numbers.
+const FEWEST_FLOWS: u32 = 64;
+const MOST_FLOWS: u32 = 1 << 24;
+/// Some 1 GiB, which is taken when the first interface is in a group.
+const MOST_CONNECTIONS: u32 = 1 << 22;
 /// What stands in for a VNI that was reported as missing or wrong: one that no network can have.
 pub(super) const STAND_IN_VNI: Vni = Vni(0);
 
@@ -82,6 +87,8 @@ pub(in crate::config) fn tables(reader: Reader<'_>) -> TableSizes {
         endpoints: reader.integer("endpoints", 1..=MOST_ENDPOINTS).unwrap_or(default.endpoints),
         routes: reader.integer("routes", 1..=MOST_ROUTES).unwrap_or(default.routes),
         hosts: reader.integer("hosts", 1..=MOST_HOSTS).unwrap_or(default.hosts),
+        flows: reader.integer("flows", FEWEST_FLOWS..=MOST_FLOWS).unwrap_or(default.flows),
+        connections: reader.integer("connections", 1..=MOST_CONNECTIONS).unwrap_or(default.connections),
     };
     reader.finish();
     tables
@@ -208,6 +215,7 @@ fn port(reader: &Reader<'_>) -> NetworkPort {
         mtu: reader.integer("mtu", SMALLEST_MTU..=LARGEST_MTU),
         spoof_check: reader.boolean("spoof-check").unwrap_or(true),
         rate: reader.table("rate", &schema::RATE).map(rate),
+        meter: reader.table("meter", &schema::METER).and_then(meter::meter),
         security_groups: policy::memberships(reader),
         acl: reader.name("acl"),
         functions: attached(reader),
