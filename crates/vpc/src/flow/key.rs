@@ -1,5 +1,5 @@
 //! What makes a packet one of a flow, read from fixed places of the common shapes: Ethernet without a tag, IPv4 without options
-//! or IPv6 without extension headers, not a fragment, TCP that sets nothing up, or UDP.
+//! or IPv6 without extension headers, not a fragment, TCP that acknowledges and sets nothing up, or UDP.
 
 use std::num::NonZeroU16;
 
@@ -11,6 +11,8 @@ use crate::packet::{Checksum, Packet};
 const TCP: usize = 20;
 /// TCP flag: a SYN's options may have to be changed.
 const SYN: u8 = 0x02;
+/// TCP flag: all but the first segment have it, and what has it not may be no segment at all.
+const ACK: u8 = 0x10;
 /// TCP flags that end a connection.
 const FIN: u8 = 0x01;
 const RST: u8 = 0x04;
@@ -181,7 +183,7 @@ fn transported(packet: &Packet, transport: usize, end: usize, protocol: u8, udp_
             let fixed: &[u8; TCP] = packet.head.bytes().get(transport..transport + TCP)?.first_chunk()?;
             let header = usize::from(fixed[12] >> 4) * 4;
             let is_whole = header >= TCP && transport + header <= end;
-            (is_whole && fixed[13] & SYN == 0).then_some(TCP_CHECKSUM)?
+            (is_whole && fixed[13] & (SYN | ACK) == ACK).then_some(TCP_CHECKSUM)?
         }
         _ => return None,
     };

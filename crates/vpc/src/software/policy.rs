@@ -107,7 +107,7 @@ fn source<'a>(tables: &'a Tables, metadata: &Metadata, ip: &Ip) -> End<'a> {
 
 /// Where it is found by routes, who is told apart is the one by whom it is reached here, or the routes themselves.
 fn destination<'a>(tables: &'a Tables, metadata: &Metadata, ip: &Ip) -> End<'a> {
-    let by_routes = metadata.is_routed() && !metadata.is_here();
+    let by_routes = metadata.is_routed() && !metadata.is_here() || Tables::is_loaded(metadata.hop);
     let number = if by_routes { routes(tables, metadata.network) } else { metadata.hop };
     end(tables, number, tables.endpoint(number), ip.destination)
 }

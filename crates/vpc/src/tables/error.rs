@@ -96,6 +96,11 @@ pub enum Problem {
     /// Two networks have one name.
     #[error("another network has this name")]
     NameTaken,
+    /// Endpoints and pairs of a network and a host of its, together.
+    #[error(
+        "more than {0} next hops are loaded: an endpoint is one, and each host is one for every network that it is in"
+    )]
+    NextHops(usize),
     /// Too many for the tables.
     #[error("there are more than {0} networks")]
     TooMany(usize),

@@ -27,6 +27,8 @@ use crate::spec::{NetworkSpec, Prefix, TableCapacity};
 
 /// The first number of a next hop that is a loaded entry's.
 pub(super) const FIRST: u32 = 1 << 23;
+/// How many there may be: in a flow a next hop's number has 24 bits.
+const MOST: usize = (1 << 24) - FIRST as usize;
 
 /// Loads are numbered through in the process.
 static LOADS: AtomicU64 = AtomicU64::new(1);
@@ -387,6 +389,9 @@ impl<'a> Loading<'a> {
             })
             .collect();
         let last = self.routes.last().map_or(0, |route| route.line);
+        if targets.len() > MOST {
+            return Err(LoadError { line: last, problem: Problem::NextHops(MOST) });
+        }
         let full = |full| LoadError { line: last, problem: Problem::Memory(full) };
         let routes = Prefixes::build(networks.len(), &routes).map_err(full)?;
         Ok(Loaded {
