@@ -95,6 +95,7 @@ fn whole() -> NodeStatus {
         }],
         networks: vec![NetworkStatus { tenant: Some("t".into()), ..NetworkStatus::default() }],
         underlay: Some(UnderlayStatus { absence: Some(UnderlayAbsence::default()), ..UnderlayStatus::default() }),
+        load_error: Some("e".into()),
         functions: vec![function()],
         traces: vec![TraceStatus { filter: Some("f".into()), ..TraceStatus::default() }],
     }

@@ -156,10 +156,10 @@ impl Desired {
         };
         if overlay != Overlay::default() {
             overlay.lay_over(&mut site);
-            let problems = errors(&site);
+            let mut problems: Vec<String> = errors(&site).iter().map(ToString::to_string).collect();
+            problems.extend(overlay.loaded_without_network(&site));
             if !problems.is_empty() {
-                let problems = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                return Err(StateError::Contradiction { path, problems });
+                return Err(StateError::Contradiction { path, problems: problems.join("; ") });
             }
             tracing::info!(path = %path.display(), "the site file is used with the changes of the last run");
         }
@@ -585,6 +585,35 @@ mod tests {
         assert_eq!(full, "add[1], 10.0.0.8: the table of endpoints is full: it has room for 6");
         desired.commit(&Change::DeviceRemove { name: "d".into() }).unwrap();
         assert_eq!(desired.check(&Change::NetworkRemove { name: "a".into() }).unwrap_err().code, ErrorCode::Busy);
+    }
+
+    /// Loads so many guests of a network.
+    fn load(network: &str, endpoints: u64) -> Change {
+        let networks = BTreeMap::from([(network.to_owned(), crate::api::NetworkEntries { endpoints, routes: 0 })]);
+        let found = LoadResult { endpoints, networks, ..LoadResult::default() };
+        Change::NetworkLoad(Load { path: "/f".into(), copy: Some("loaded-1.csv".into()), found })
+    }
+
+    #[test]
+    fn a_site_file_without_a_network_of_loaded_entries_is_a_contradiction() {
+        let folder = tempfile::tempdir().unwrap();
+        let site = || {
+            let mut site = networked(folder.path());
+            site.networks.push(config::Network {
+                name: "b".into(),
+                vni: config::Vni::new(2).unwrap(),
+                ..site.networks[0].clone()
+            });
+            site.networks[1].endpoints.clear();
+            site
+        };
+        let mut desired = Desired::load(site()).unwrap();
+        desired.commit(&load("b", 3)).unwrap();
+        assert_eq!(Desired::load(site()).unwrap().loaded(), Some("loaded-1.csv"));
+        let error = Desired::load(networked(folder.path())).unwrap_err();
+        assert!(matches!(error, StateError::Contradiction { .. }), "{error}");
+        let said = "there is no network \"b\", of which 3 endpoints and 0 routes are loaded";
+        assert!(error.to_string().contains(said), "{error}");
     }
 
     #[test]
