@@ -390,9 +390,10 @@ impl Engine {
         for (key, placed) in &mut self.placed {
             let had = placed.counters.core_ns.get();
             let load = had.saturating_sub(std::mem::replace(&mut placed.seen, had)).saturating_mul(1_000) / passed;
-            if placed.is_scheduled && !stays(&placed.device, placed.index) {
+            if placed.is_scheduled {
+                let is_fixed = stays(&placed.device, placed.index);
                 let queue = QueueId { tenant: placed.tenant, index: key.number };
-                loads.push(QueueLoad { queue, core: placed.core.0, load: load.min(1_000) as u32 });
+                loads.push(QueueLoad { queue, core: placed.core.0, load: load.min(1_000) as u32, is_fixed });
                 keys.insert(queue, *key);
             }
         }

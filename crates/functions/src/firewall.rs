@@ -8,8 +8,9 @@
 //!
 //! Rules are those of access control lists ([`acl`]), connections those of security groups
 //! ([`conntrack`](softdpu_vpc::policy::conntrack)), here for each interface by itself: what one interface opened opens
-//! nothing at another. What is no IP passes, and so do neighbour discovery and questions to
-//! all DHCP servers: the network itself answers them, and forwards none.
+//! nothing at another. The interfaces of a firewall share its room for connections equally. A packet's later fragments, which have no
+//! ports, go the way of its first where that passed a moment ago. What is no IP passes, and on its way in so do neighbour
+//! discovery and questions to all DHCP servers: the network itself answers them, and forwards none.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,6 +21,7 @@ use softdpu_vpc::policy::Tuple;
 use softdpu_vpc::policy::acl::{Acl, AclError, AclSpec, Action, RuleSpec};
 use softdpu_vpc::policy::conntrack::{Config, Conntrack, Ended, Look, Subject, Timeouts};
 
+use crate::fragments::{Datagram, Fragments};
 use crate::{Sight, Way};
 
 /// Steps of a turn that looks for connections that are over.
@@ -67,18 +69,37 @@ struct List {
 struct Connections {
     tracker: Conntrack,
     capacity: u32,
-    /// By port number.
-    shares: Vec<u32>,
+    /// Numbers of the interfaces that have connections.
+    ports: Vec<u32>,
+    fragments: Fragments,
     ended: Vec<Ended>,
 }
 
 impl Connections {
     /// The interface with this number may have connections.
     fn admit(&mut self, port: u32) {
-        if self.shares.len() <= port as usize {
-            self.shares.resize(port as usize + 1, self.capacity);
-            self.tracker.set_shares(&self.shares);
+        if !self.ports.contains(&port) {
+            self.ports.push(port);
+            self.share();
         }
+    }
+
+    /// The interface with this number is another from now on, or none.
+    fn forget(&mut self, port: u32) {
+        self.tracker.forget(port, &mut self.ended);
+        self.ports.retain(|known| *known != port);
+        self.share();
+    }
+
+    /// Deals the room out: nobody can take another's.
+    fn share(&mut self) {
+        let len = self.ports.iter().max().map_or(0, |most| *most as usize + 1);
+        let each = self.capacity / self.ports.len().max(1) as u32;
+        let mut shares = vec![0; len];
+        for port in &self.ports {
+            shares[*port as usize] = each.max(1);
+        }
+        self.tracker.set_shares(&shares);
     }
 }
 
@@ -106,9 +127,28 @@ impl Rules {
                 any_reset: false,
             };
             let capacity = u32::try_from(capacity).unwrap_or(u32::MAX);
-            Mutex::new(Connections { tracker: Conntrack::new(config), capacity, shares: Vec::new(), ended: Vec::new() })
+            Mutex::new(Connections {
+                tracker: Conntrack::new(config),
+                capacity,
+                ports: Vec::new(),
+                fragments: Fragments::new(),
+                ended: Vec::new(),
+            })
         });
         Ok(Rules { lists: [list(Way::In)?, list(Way::Out)?], count: spec.rules.len(), connections })
+    }
+
+    /// The interface with number `port` passes this firewall from now on: it has no connections yet, whoever had its number before.
+    pub fn attach(&self, port: u32) {
+        self.with_connections(|connections| {
+            connections.forget(port);
+            connections.admit(port);
+        });
+    }
+
+    /// The interface with number `port` is no more.
+    pub fn detach(&self, port: u32) {
+        self.with_connections(|connections| connections.forget(port));
     }
 
     /// Connections that there are.
@@ -257,7 +297,9 @@ fn each(
     mut decide: impl FnMut(&Packet, &Sight, &Tuple) -> (Action, Mark),
 ) {
     for (packet, sight) in packets.iter().zip(sights).filter(|(_, sight)| sight.dropped.is_none()) {
-        let Some(ip) = sight.ip().filter(|ip| !is_for_the_network(ip)) else { continue };
+        // On its way out there is none of the network's own: what is there was sent by somebody.
+        let is_exempt = |ip: &Ip| sight.way == Way::In && is_for_the_network(ip);
+        let Some(ip) = sight.ip().filter(|ip| !is_exempt(ip)) else { continue };
         let (action, mark) = match Tuple::of(ip) {
             Ok(tuple) => decide(packet, sight, &tuple),
             Err(_) => (Action::Deny, Mark::REFUSED),
@@ -282,10 +324,16 @@ fn track(
 ) -> (Action, Mark) {
     let Some(ip) = sight.ip() else { return (Action::Allow, Mark::NOTHING) };
     connections.admit(sight.port);
-    let Connections { tracker, ended, .. } = connections;
+    let Connections { tracker, ended, fragments, .. } = connections;
+    let part = ip.fragment.map(|part| Datagram::of(sight.port, ip, part.id));
     match Subject::of(sight.port, ip, packet.head.bytes()) {
         Subject::Segment(segment) => match tracker.look(&segment, now, ended) {
-            Ok(Look::Known(_)) => (Action::Allow, Mark::ESTABLISHED),
+            Ok(Look::Known(_)) => {
+                if let Some(datagram) = part {
+                    fragments.pass(datagram, now);
+                }
+                (Action::Allow, Mark::ESTABLISHED)
+            }
             Ok(Look::New(opening)) => match rules.ask(sight.way, tuple) {
                 (Action::Allow, mark) => match tracker.open(&opening, now, ended) {
                     Ok(_) => (Action::Allow, mark),
@@ -296,6 +344,9 @@ fn track(
             Err(_) => (Action::Deny, Mark::REFUSED),
         },
         Subject::Error(quoted) if tracker.related(&quoted, now).is_some() => (Action::Allow, Mark::ESTABLISHED),
+        Subject::Untracked if part.is_some_and(|datagram| fragments.passed(datagram, now)) => {
+            (Action::Allow, Mark::ESTABLISHED)
+        }
         Subject::Error(_) | Subject::Untracked => rules.ask(sight.way, tuple),
     }
 }
@@ -305,7 +356,7 @@ mod tests {
     use softdpu_vpc::policy::{Ports, Service};
 
     use super::*;
-    use crate::testing::{arp, tcp, udp};
+    use crate::testing::{arp, fragments, icmp6, tcp, udp};
 
     const SYN: u8 = 0x02;
     const SYN_ACK: u8 = 0x12;
@@ -387,6 +438,53 @@ mod tests {
         assert!(passes(&mut cores[1], 2, Way::Out, 0, &udp(PEER, 53, GUEST, 1, 0)));
         assert!(passes(&mut cores[1], 3, Way::In, 0, &udp(GUEST, 1, PEER, 53, 0)));
         assert!(cores[0].rules.connections() <= 1);
+    }
+
+    #[test]
+    fn one_interface_cannot_take_the_room_of_another() {
+        let mut firewall = firewall(Some(8));
+        [1, 2].into_iter().for_each(|port| firewall.rules.attach(port));
+        for source in 0..100 {
+            let (ask, answer) = (udp(GUEST, source, PEER, 53, 0), udp(PEER, 53, GUEST, source, 0));
+            passes(&mut firewall, 1, Way::In, 1, &ask);
+            passes(&mut firewall, 1, Way::Out, 1, &answer);
+        }
+        assert_eq!(firewall.rules.connections(), 4, "half of the room");
+        assert!(passes(&mut firewall, 2, Way::In, 2, &udp(GUEST, 1000, PEER, 53, 0)));
+    }
+
+    #[test]
+    fn who_gets_the_number_of_another_gets_none_of_its_connections() {
+        let mut firewall = firewall(Some(8));
+        firewall.rules.attach(1);
+        let reply = udp(PEER, 53, GUEST, 1000, 0);
+        assert!(passes(&mut firewall, 1, Way::In, 1, &udp(GUEST, 1000, PEER, 53, 0)));
+        assert!(passes(&mut firewall, 1, Way::Out, 1, &reply));
+        firewall.rules.detach(1);
+        firewall.rules.attach(1);
+        assert!(!passes(&mut firewall, 1, Way::Out, 1, &reply));
+    }
+
+    #[test]
+    fn a_reply_in_fragments_arrives_whole_and_other_fragments_do_not() {
+        let mut firewall = firewall(Some(8));
+        let [first, second] = fragments(PEER, 53, GUEST, 1000, 7);
+        let stray = fragments(PEER, 53, GUEST, 1000, 8)[1].clone();
+        assert!(!passes(&mut firewall, 1, Way::Out, 0, &second), "its first was not seen");
+        assert!(passes(&mut firewall, 1, Way::In, 0, &udp(GUEST, 1000, PEER, 53, 0)));
+        assert!(passes(&mut firewall, 2, Way::Out, 0, &first));
+        assert!(passes(&mut firewall, 3, Way::Out, 0, &second));
+        assert!(!passes(&mut firewall, 3, Way::Out, 0, &stray), "of another datagram");
+        assert!(!passes(&mut firewall, 3, Way::Out, 1, &second), "at another interface");
+    }
+
+    #[test]
+    fn neighbour_discovery_passes_on_its_way_in_only() {
+        let mut firewall = Firewall::new(Arc::new(
+            Rules::build(&FirewallSpec { rules: Vec::new(), default: Action::Deny, connections: None }).unwrap(),
+        ));
+        assert!(passes(&mut firewall, 1, Way::In, 0, &icmp6(1, 2, 135)));
+        assert!(!passes(&mut firewall, 1, Way::Out, 0, &icmp6(1, 2, 135)));
     }
 
     #[test]

@@ -20,6 +20,7 @@
 pub mod analytics;
 mod chain;
 pub mod firewall;
+mod fragments;
 pub mod ipfix;
 pub mod monitor;
 mod sight;

@@ -51,6 +51,28 @@ pub fn udp6(source: u8, from: u16, destination: u8, to: u16, bytes: usize) -> Pa
     packet(&frame)
 }
 
+/// A datagram of 1,600 bytes in two fragments.
+pub fn fragments(source: [u8; 4], from: u16, destination: [u8; 4], to: u16, id: u8) -> [Packet; 2] {
+    let whole = datagram(from, to, 1600);
+    [(0x2000_u16, &whole[..800]), (100, &whole[800..])].map(|(part, payload)| {
+        let mut packet = ipv4(source, destination, 17, payload);
+        let header = &mut packet.head.bytes_mut()[18..22];
+        header.copy_from_slice(&[&[0, id][..], &part.to_be_bytes()].concat());
+        packet
+    })
+}
+
+/// An ICMPv6 message with no more than its header, between addresses that end in these bytes.
+pub fn icmp6(source: u8, destination: u8, kind: u8) -> Packet {
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 24, 58, 255];
+    for last in [source, destination] {
+        frame.extend([0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last]);
+    }
+    frame.extend([kind, 0, 0, 0]);
+    frame.extend([0; 20]);
+    packet(&frame)
+}
+
 /// A segment with these flags and so many bytes.
 pub fn tcp(source: [u8; 4], from: u16, destination: [u8; 4], to: u16, flags: u8, bytes: usize) -> Packet {
     let mut payload = Vec::new();

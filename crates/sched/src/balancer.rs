@@ -17,6 +17,8 @@ pub struct QueueLoad {
     pub core: usize,
     /// Of a core's time, in thousandths, what it had or, where it waited, would have had.
     pub load: u32,
+    /// Somebody wants it where it is: it never moves, and what it takes of its core counts.
+    pub is_fixed: bool,
 }
 
 /// A queue is to go to another core.
@@ -60,7 +62,7 @@ impl Balancer {
 
     /// What is to move at `now`, of all queues of a node with so many cores, given the tenants' weights (1 where none is given).
     ///
-    /// As long as there is a core for each tenant that has work, cores are the tenants' own. Otherwise queues go from the busiest core to
+    /// As long as there is a core for each tenant that has work, and none of it is fixed, cores are the tenants' own. Otherwise queues go from the busiest core to
     /// the idlest, where that makes the larger of both loads smaller.
     pub fn plan(
         &mut self,
@@ -77,7 +79,8 @@ impl Balancer {
         for load in queues.iter().filter(|load| load.load > 0) {
             *tenants.entry(load.queue.tenant).or_default() += load.load;
         }
-        let moves = if tenants.len() > 1 && tenants.len() <= cores {
+        let is_free = queues.iter().all(|load| !load.is_fixed || load.load == 0);
+        let moves = if is_free && tenants.len() > 1 && tenants.len() <= cores {
             assign(cores, queues, &tenants, weight)
         } else {
             self.level(now, cores, queues)
@@ -114,7 +117,11 @@ impl Balancer {
             }
             // The one that comes nearest to half the difference; one that is more than all of it would make it worse.
             let candidates = queues.iter().enumerate().filter(|(_, load)| {
-                load.core == from && load.load > 0 && load.load < difference && self.may_move(now, load.queue)
+                !load.is_fixed
+                    && load.core == from
+                    && load.load > 0
+                    && load.load < difference
+                    && self.may_move(now, load.queue)
             });
             let best =
                 candidates.min_by_key(|(_, load)| (difference.abs_diff(2 * load.load), load.queue)).map(|(at, _)| at);
@@ -192,7 +199,7 @@ mod tests {
     use super::*;
 
     fn load(tenant: u16, index: u32, core: usize, load: u32) -> QueueLoad {
-        QueueLoad { queue: QueueId { tenant: TenantId(tenant), index }, core, load }
+        QueueLoad { queue: QueueId { tenant: TenantId(tenant), index }, core, load, is_fixed: false }
     }
 
     fn carry_out(queues: &mut [QueueLoad], moves: &[Move]) {
@@ -201,6 +208,19 @@ mod tests {
                 load.core = to.to;
             }
         }
+    }
+
+    #[test]
+    fn what_is_fixed_stays_and_its_core_is_not_taken_for_idle() {
+        let pinned = QueueLoad { is_fixed: true, ..load(0, 0, 0, 1_000) };
+        let queues = [pinned, load(1, 1, 1, 450), load(1, 2, 1, 450)];
+        assert_eq!(Balancer::default().plan(Nanos::SECOND, 2, &queues, |_| 1), []);
+        let crowded = [pinned, load(1, 1, 0, 450), load(2, 2, 0, 450)];
+        let moves = Balancer::default().plan(Nanos::SECOND, 2, &crowded, |_| 1);
+        assert_eq!(
+            moves.iter().map(|to| (to.queue.tenant, to.to)).collect::<Vec<_>>(),
+            [(TenantId(1), 1), (TenantId(2), 1)]
+        );
     }
 
     #[test]

@@ -104,7 +104,9 @@ impl DataPlane {
             if let Some(volume) = gone.config.volume() {
                 gone.counters.iter().for_each(|queue| self.volumes.keep(volume, &request_counts(queue)));
             }
-            self.networks.detach(device, &mut self.engine);
+            if let Some(port) = self.networks.detach(device, &mut self.engine) {
+                self.functions.detach(port);
+            }
             tap::close(device, &self.wire);
         }
         self.placements.retain(|(name, _), _| name != device);

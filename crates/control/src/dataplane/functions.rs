@@ -50,15 +50,15 @@ struct State {
 
 enum Kind {
     Monitor(Export),
-    Analytics { config: config::AnalyticsSettings, last: Option<Window> },
+    Analytics { config: config::AnalyticsSettings, windows: Windows },
     Firewall(Arc<Rules>),
 }
 
-/// What cores said of the last window of an analysis.
-struct Window {
-    number: u64,
-    reports: Vec<WindowReport>,
-}
+/// What cores said of the last windows of an analysis, by their numbers.
+type Windows = BTreeMap<u64, Vec<WindowReport>>;
+
+/// How long after the end of a window the last core has said what it saw: they do so ten times a second, and when they wake up.
+const LATE: u64 = 1_200_000_000;
 
 /// A monitor's way to its collector.
 struct Export {
@@ -119,9 +119,24 @@ impl Functions {
         };
         let numbers: Vec<usize> = names.iter().map(number).collect::<Result<_, _>>()?;
         if let Some(plan) = &self.plan {
+            let states = lock(&self.states);
+            for state in numbers.iter().filter_map(|number| states.get(*number)) {
+                if let Kind::Firewall(rules) = &state.kind {
+                    rules.attach(port.0);
+                }
+            }
             engine.attach_functions(plan, port, vni, &numbers);
         }
         Ok(())
+    }
+
+    /// The port is no more: who gets its number next begins with nothing.
+    pub fn detach(&self, port: PortId) {
+        for state in lock(&self.states).iter() {
+            if let Kind::Firewall(rules) = &state.kind {
+                rules.detach(port.0);
+            }
+        }
     }
 
     /// For `status`; `users` tells the devices that have a function.
@@ -189,7 +204,7 @@ fn prepare(config: &config::Function) -> Result<(FunctionSpec, Kind), String> {
                 window: analytics.window.nanos(),
                 entries: analytics.entries.into(),
             };
-            (FunctionSpec::Analytics(spec), Kind::Analytics { config: analytics.clone(), last: None })
+            (FunctionSpec::Analytics(spec), Kind::Analytics { config: analytics.clone(), windows: Windows::new() })
         }
         FunctionKind::Firewall(firewall) => {
             let rule = |one: &config::FirewallRule| {
@@ -216,11 +231,12 @@ impl State {
         match (output, &mut self.kind) {
             (Output::Counts(counts), _) => drop(self.counts.insert(core, counts)),
             (Output::Flows(records), Kind::Monitor(export)) => export.send(&records),
-            (Output::Window(report), Kind::Analytics { last, .. }) => match last {
-                Some(window) if window.number > report.window => {}
-                Some(window) if window.number == report.window => window.reports.push(report),
-                _ => *last = Some(Window { number: report.window, reports: vec![report] }),
-            },
+            (Output::Window(report), Kind::Analytics { config, windows }) => {
+                windows.entry(report.window).or_default().push(report);
+                if let Some(whole) = whole(windows, config.window.nanos(), clock::now()) {
+                    *windows = windows.split_off(&whole);
+                }
+            }
             (Output::Flows(_) | Output::Window(_), _) => {}
         }
     }
@@ -236,7 +252,7 @@ impl State {
         };
         match &self.kind {
             Kind::Monitor(export) => status.monitor = Some(self.monitor(export)),
-            Kind::Analytics { config, last } => status.analytics = Some(self.analytics(config, last.as_ref())),
+            Kind::Analytics { config, windows } => status.analytics = Some(self.analytics(config, windows)),
             Kind::Firewall(rules) => {
                 let texts = match &config.kind {
                     FunctionKind::Firewall(settings) => settings.rules.iter().map(describe).collect(),
@@ -270,7 +286,9 @@ impl State {
         status
     }
 
-    fn analytics(&self, config: &config::AnalyticsSettings, last: Option<&Window>) -> AnalyticsStatus {
+    fn analytics(&self, config: &config::AnalyticsSettings, windows: &Windows) -> AnalyticsStatus {
+        let last = whole(windows, config.window.nanos(), clock::now());
+        let last = last.and_then(|number| Some((number, windows.get(&number)?)));
         let mut status = AnalyticsStatus {
             filter: config.filter.clone(),
             rank: match config.rank {
@@ -278,7 +296,7 @@ impl State {
                 config::Rank::Packets => "packets".to_owned(),
             },
             window_s: config.window.0.as_secs_f64(),
-            last: last.map(|window| window.status(config)),
+            last: last.map(|(number, reports)| window_status(config, number, reports)),
             ..AnalyticsStatus::default()
         };
         for counts in self.counts.values() {
@@ -338,23 +356,27 @@ fn describe(rule: &config::FirewallRule) -> String {
     text
 }
 
-impl Window {
-    fn status(&self, config: &config::AnalyticsSettings) -> WindowStatus {
-        let end = (self.number + 1).saturating_mul(config.window.nanos());
-        let sum = |of: fn(&WindowReport) -> u64| self.reports.iter().map(of).sum::<u64>();
-        let top = |(at, by): (usize, &String)| {
-            let parts = self.reports.iter().filter_map(|report| report.summaries.get(at));
-            let parts: Vec<_> = parts.map(|(items, bound)| (items.as_slice(), *bound)).collect();
-            let items = merge(&parts, config.top.into()).into_iter();
-            let item = |it: Item<Key>| TopItem { key: it.key.to_string(), weight: it.weight, error: it.error };
-            TopStatus { by: by.clone(), items: items.map(item).collect() }
-        };
-        WindowStatus {
-            ended_s: clock::now().saturating_sub(end) as f64 / 1e9,
-            packets: sum(|report| report.packets),
-            bytes: sum(|report| report.octets),
-            top: config.by.iter().enumerate().map(top).collect(),
-        }
+/// The last of the windows of so many nanoseconds of which every core has said what it saw, at `now`.
+fn whole(windows: &Windows, length: u64, now: u64) -> Option<u64> {
+    let is_whole = |number: &&u64| (**number + 1).saturating_mul(length).saturating_add(LATE) <= now;
+    windows.keys().rev().find(is_whole).copied()
+}
+
+fn window_status(config: &config::AnalyticsSettings, number: u64, reports: &[WindowReport]) -> WindowStatus {
+    let end = (number + 1).saturating_mul(config.window.nanos());
+    let sum = |of: fn(&WindowReport) -> u64| reports.iter().map(of).sum::<u64>();
+    let top = |(at, by): (usize, &String)| {
+        let parts = reports.iter().filter_map(|report| report.summaries.get(at));
+        let parts: Vec<_> = parts.map(|(items, bound)| (items.as_slice(), *bound)).collect();
+        let items = merge(&parts, config.top.into()).into_iter();
+        let item = |it: Item<Key>| TopItem { key: it.key.to_string(), weight: it.weight, error: it.error };
+        TopStatus { by: by.clone(), items: items.map(item).collect() }
+    };
+    WindowStatus {
+        ended_s: clock::now().saturating_sub(end) as f64 / 1e9,
+        packets: sum(|report| report.packets),
+        bytes: sum(|report| report.octets),
+        top: config.by.iter().enumerate().map(top).collect(),
     }
 }
 
@@ -382,6 +404,7 @@ impl Export {
                     self.messages += 1;
                 }
                 Err(error) => {
+                    self.exporter.was_lost(&message);
                     self.dropped += u64::from(message.records);
                     self.error = Some(error.to_string());
                 }

@@ -350,7 +350,7 @@ impl Networks {
             DeviceKind::VirtioNet(nic) => {
                 let id = self.attach(&device.name, settings, None, functions, engine)?;
                 let made = Nic::new(nic, id, mtu).map_err(|error| error.to_string());
-                made.map(Some).inspect_err(|_| self.detach(&device.name, engine))
+                made.map(Some).inspect_err(|_| _ = self.detach(&device.name, engine))
             }
             DeviceKind::Tap(tap) => {
                 let socket = tap::open(&device.name, tap, mtu, wire)?;
@@ -388,17 +388,18 @@ impl Networks {
         let counters =
             engine.add_port(id, PortSpec { name, socket, limit }, None).map_err(|error| error.to_string())?;
         self.ports.insert(device.to_owned(), Attached { id, settings: settings.clone(), counters });
-        self.publish(engine).inspect_err(|_| self.detach(device, engine)).map(|()| id)
+        self.publish(engine).inspect_err(|_| _ = self.detach(device, engine)).map(|()| id)
     }
 
-    /// The device is no more.
-    pub(super) fn detach(&mut self, device: &str, engine: &mut Engine) {
-        let Some(Attached { id, .. }) = self.ports.remove(device) else { return };
+    /// The device is no more. Which port it had.
+    pub(super) fn detach(&mut self, device: &str, engine: &mut Engine) -> Option<PortId> {
+        let Attached { id, .. } = self.ports.remove(device)?;
         engine.remove_port(id);
         self.free.push(id);
         if let Err(error) = self.publish(engine) {
             tracing::error!(device, error, "networks without the device");
         }
+        Some(id)
     }
 
     /// The largest packet of a network.

@@ -53,6 +53,8 @@ const NOMINAL: u64 = 100;
 
 /// The longest sleep, so that time-outs of back ends are noticed.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
+/// For how long a core sleeps while frames wait for a socket that took no more: an interface drains in less.
+const BACKED_UP_NS: u64 = 100_000;
 
 /// Everything a core owns. Lives on its thread.
 pub(crate) struct Core<S> {
@@ -556,9 +558,12 @@ impl<S: TenantScheduler> Core<S> {
         let stops = self.here.iter().filter_map(|number| self.queues[*number as usize].as_deref()?.stop_deadline());
         let backend = self.io.next_deadline().map(|at| at.saturating_duration_since(Instant::now()).as_nanos() as u64);
         let grants = (self.channels.total() > 0).then_some(self.resume);
+        // Nothing tells that a full socket takes frames again.
+        let sockets = self.net.is_backed_up().then_some(now + BACKED_UP_NS);
         stops
             .chain(limits)
             .chain(grants)
+            .chain(sockets)
             .map(|deadline| deadline.saturating_sub(now))
             .chain(backend)
             .chain([LONGEST_SLEEP_NS])

@@ -682,12 +682,11 @@ impl<S: TenantScheduler> Core<S> {
     pub(super) fn flush_sockets(&mut self) {
         for at in 0..self.net.sockets.len() {
             let id = self.net.sockets[at];
-            if let Some(Port { socket: Some(socket), .. }) = self.net.port(id)
-                && let Err(error) = socket.flush()
-            {
-                if let Some(port) = self.net.port(id) {
-                    port.counters.drop_out(DropReason::Backend);
-                }
+            let Some(Port { socket: Some(socket), counters, .. }) = self.net.port(id) else { continue };
+            let waited = socket.waiting();
+            if let Err(error) = socket.flush() {
+                let dropped = waited.saturating_sub(socket.waiting());
+                counters.dropped_out[DropReason::Backend as usize].add(dropped as u64);
                 self.socket_failed(id, &error);
             }
         }

@@ -139,6 +139,12 @@ impl Net {
         self.ports.get_mut(id as usize)?.as_mut()
     }
 
+    /// Whether frames wait for a socket that took no more.
+    pub(crate) fn is_backed_up(&self) -> bool {
+        let socket = |PortId(id): &PortId| self.ports.get(*id as usize)?.as_ref()?.socket.as_ref();
+        self.sockets.iter().filter_map(socket).any(|socket| socket.waiting() > 0)
+    }
+
     /// Adds or replaces a port.
     pub(crate) fn set_port(&mut self, PortId(id): PortId, port: Option<Port>) {
         let id = id as usize;

@@ -54,7 +54,7 @@ impl Socket {
     /// no room.
     pub(crate) fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         // What waits is handed over to make room. A failure is told by the next flush.
-        if each!(self, socket => socket.waiting()) >= softdpu_sys::port::MAX_BATCH {
+        if self.waiting() >= softdpu_sys::port::MAX_BATCH {
             let _ = each!(self, socket => socket.flush());
         }
         each!(self, socket => socket.reserve(len))
@@ -65,12 +65,17 @@ impl Socket {
         each!(self, socket => socket.commit(header, len))
     }
 
+    /// Frames that wait to be handed to the kernel.
+    pub(crate) fn waiting(&self) -> usize {
+        each!(self, socket => socket.waiting())
+    }
+
     /// Hands what waits to the kernel.
     ///
     /// # Errors
-    /// What the kernel said; what waited is dropped.
+    /// What the kernel said; what waited is dropped, or on AF_XDP waits on.
     pub(crate) fn flush(&mut self) -> Result<usize, PortError> {
-        each!(self, socket => if socket.waiting() > 0 { socket.flush() } else { Ok(0) })
+        if self.waiting() > 0 { each!(self, socket => socket.flush()) } else { Ok(0) }
     }
 }
 

@@ -60,6 +60,10 @@ pub struct Message {
     pub bytes: Vec<u8>,
     /// Flow records in it.
     pub records: u32,
+    /// Its observation domain.
+    pub domain: u32,
+    /// Whether it tells the templates.
+    pub tells_templates: bool,
 }
 
 /// What time it is, on both clocks.
@@ -111,10 +115,19 @@ impl Exporter {
         }
         messages
     }
+
+    /// The message was not sent: what it told is told again with the next one.
+    pub fn was_lost(&mut self, message: &Message) {
+        if let Some(domain) = self.domains.get_mut(&message.domain).filter(|_| message.tells_templates) {
+            domain.told = None;
+        }
+    }
 }
 
 /// A message that is being written.
 struct Draft {
+    number: u32,
+    tells_templates: bool,
     bytes: Vec<u8>,
     now: Instant,
     records: u32,
@@ -131,9 +144,10 @@ impl Draft {
         put(&mut bytes, ((now.unix_ms / 1000) as u32).to_be_bytes());
         put(&mut bytes, domain.sequence.to_be_bytes());
         put(&mut bytes, number.to_be_bytes());
-        let mut draft = Draft { bytes, now, records: 0, set: None };
+        let mut draft = Draft { number, tells_templates: false, bytes, now, records: 0, set: None };
         if domain.told.is_none_or(|told| now.clock.saturating_sub(told) >= TEMPLATES) {
             domain.told = Some(now.clock);
+            draft.tells_templates = true;
             draft.open(TEMPLATE_SET);
             for template in [&V4, &V6] {
                 template.write(&mut draft.bytes);
@@ -180,7 +194,7 @@ impl Draft {
         let len = self.bytes.len() as u16;
         self.bytes[2..4].copy_from_slice(&len.to_be_bytes());
         domain.sequence = domain.sequence.wrapping_add(self.records);
-        Message { bytes: self.bytes, records: self.records }
+        Message { bytes: self.bytes, records: self.records, domain: self.number, tells_templates: self.tells_templates }
     }
 }
 

@@ -29,20 +29,27 @@ const NEVER: u64 = u64::MAX / 4;
 impl Limiter {
     pub(super) fn new(limits: Limits) -> Limiter {
         let mut limiter = Limiter { full: [0; 3], period: [0; 3], burst: [0; 3], active: 0 };
-        limiter.set(limits);
+        limiter.set(Nanos(0), limits);
         limiter
     }
 
-    /// Changes the rates. What was used up stays used up.
-    pub(super) fn set(&mut self, limits: Limits) {
-        self.active = 0;
+    /// Changes the rates at `now`. Units that were used up stay used up, and come again at the new rate.
+    pub(super) fn set(&mut self, now: Nanos, limits: Limits) {
+        let was_active = std::mem::take(&mut self.active);
         for (at, rate) in [limits.requests, limits.bytes, limits.packets].into_iter().enumerate() {
+            let old = self.period[at].max(1);
+            let debt = if was_active & 1 << at == 0 { 0 } else { self.full[at].saturating_sub(now.0) };
+            self.full[at] = 0;
             let Some(Rate { rate, burst }) = rate else { continue };
             self.active |= 1 << at;
             // The quotient is below 2^62, and rounding it up keeps the limit.
             self.period[at] = ((1_000_000_000_u64 << 32).div_ceil(rate.max(1))).max(1);
             let burst = (u128::from(burst.max(1)) * u128::from(self.period[at])).div_ceil(1 << (32 + 10));
             self.burst[at] = u32::try_from(burst).unwrap_or(u32::MAX);
+            if debt > 0 {
+                let debt = u128::from(debt) * u128::from(self.period[at]) / u128::from(old);
+                self.full[at] = now.0.saturating_add(u64::try_from(debt).unwrap_or(NEVER)).min(NEVER);
+            }
         }
     }
 
@@ -145,6 +152,21 @@ mod tests {
         let opens = limiter.opens(Kind::Requests);
         assert!(opens > start && opens <= start + Nanos::MILLI, "{opens:?}");
         assert_eq!(limiter.units(opens, Kind::Requests, 0, 64), 1);
+    }
+
+    #[test]
+    fn a_limit_that_is_raised_holds_nobody_for_what_was_used_at_the_old_one() {
+        let now = Nanos::SECOND;
+        let mut limiter = Limiter::new(limits(1, 1_000));
+        limiter.took(now, Kind::Requests, 1_000, 0);
+        assert!(limiter.opens(Kind::Requests) > now);
+        limiter.set(now, limits(1_000_000, 100));
+        let opens = limiter.opens(Kind::Requests);
+        assert!(opens > now && opens <= now + Nanos::MILLI, "a thousand are owed at a million a second: {opens:?}");
+        // Lifted and set again, nothing is owed.
+        limiter.set(now, Limits::default());
+        limiter.set(now, limits(1, 1));
+        assert!(limiter.opens(Kind::Requests) <= now);
     }
 
     #[test]

@@ -330,7 +330,7 @@ impl TenantScheduler for Weighted {
             self.take_out(index);
         }
         let record = &mut self.tenants[index as usize];
-        record.set(share);
+        record.set(self.last, share);
         self.tree.weigh(tenant, record.weight());
         // What it owes, it owes in its new class.
         record.tag = record.tag.min(self.calendar.latest(record.class()));

@@ -83,16 +83,16 @@ impl Tenant {
             guarantee: 0,
             guaranteed: 0,
         };
-        tenant.set(share);
+        tenant.set(Nanos(0), share);
         tenant
     }
 
-    /// A new share, for a tenant that is in no list.
-    pub(super) fn set(&mut self, share: Share) {
+    /// A new share at `now`, for a tenant that is in no list.
+    pub(super) fn set(&mut self, now: Nanos, share: Share) {
         self.per_weight = ONE / share.weight.clamp(1, LARGEST_WEIGHT);
         self.grade = Calendar::class(share.weight) | ((share.class as u8) << CLASS_BITS);
         self.rest = 0;
-        self.limiter.set(share.limits);
+        self.limiter.set(now, share.limits);
         let thousandths = u32::from(share.guarantee.min(1_000));
         self.guarantee = (1_000_u32 << 10).checked_div(thousandths).unwrap_or(0);
     }

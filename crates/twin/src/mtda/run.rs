@@ -182,7 +182,7 @@ fn balanced(case: &Case) -> Assignment {
     for tenant in 0..tenants {
         for core in 0..CORES {
             let queue = QueueId { tenant: TenantId(tenant as u16), index: (tenant * CORES + core) as u32 };
-            queues.push(QueueLoad { queue, core, load: (case.demand(tenant) / CORES as u32).max(1) });
+            queues.push(QueueLoad { queue, core, load: (case.demand(tenant) / CORES as u32).max(1), is_fixed: false });
         }
     }
     let mut balancer = Balancer::new(Eagerness { moves: usize::MAX, rest: Nanos(0), ..Eagerness::default() });
