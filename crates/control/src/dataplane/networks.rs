@@ -563,7 +563,7 @@ mod tests {
 
     /// A network with `endpoints` guests of the site file, and room for two in all.
     fn networks(endpoints: u8) -> Networks {
-        let guest = |last: u8| json!({"address": format!("10.0.0.{last}"), "host": "192.0.2.2"});
+        let guest = |last: u8| json!({"address": format!("10.0.0.{last}"), "mac": format!("02:5d:00:00:00:{last}"), "host": "192.0.2.2"});
         let guests: Vec<_> = (10..10 + endpoints).map(guest).collect();
         let network = json!({"name": "acme", "vni": 1, "cidr": ["10.0.0.0/16"], "endpoint": guests});
         let network = config::network_from_json(&network).unwrap();
