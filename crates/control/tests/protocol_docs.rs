@@ -105,6 +105,7 @@ fn whole() -> NodeStatus {
             ..NetworkStatus::default()
         }],
         underlay: Some(UnderlayStatus { absence: Some(UnderlayAbsence::default()), ..UnderlayStatus::default() }),
+        load_error: Some("e".into()),
         functions: vec![function()],
         traces: vec![TraceStatus { filter: Some("f".into()), ..TraceStatus::default() }],
         meters: vec![MeterStatus::default()],

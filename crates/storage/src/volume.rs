@@ -147,8 +147,9 @@ impl Volume {
         if let Some(problem) = spec.problem() {
             return Err(VolumeError::spec(&spec.name, problem));
         }
-        let cipher =
+        let loaded =
             spec.encryption.as_ref().map(|encryption| cipher::key::load(&spec, encryption, &**broker)).transpose()?;
+        let (cipher, new_key) = loaded.map_or((None, None), |(cipher, new)| (Some(cipher), new));
         let anything = RangeLimits { alignment: spec.block_size, max_bytes: 1 << 30 };
         let mut limits = Limits {
             block_size: spec.block_size,
@@ -175,6 +176,10 @@ impl Volume {
         };
         if spec.read_only || spec.encryption.as_ref().is_some_and(|encryption| !encryption.discard) {
             limits.discard = None;
+        }
+        // Not before: a server or a file that is not there must leave no key behind that wins over a better one.
+        if let Some(key) = new_key {
+            key.keep(&spec.name, &**broker)?;
         }
         let condition =
             Condition { state: State::Opened, detail: String::new(), last_error: None, errors: ErrorCounts::default() };
@@ -273,14 +278,17 @@ impl Volume {
             Vec::new()
         });
         let sockets = sockets.into_iter().map(|(key, _)| key);
-        for key in [memory::kept_key(name), nbd::memo_key(name), file::user_key(name), cipher::key::kept_key(name)]
-            .into_iter()
-            .chain(sockets)
-        {
+        for key in kept_keys(name).into_iter().chain(sockets) {
             if let Err(error) = broker.forget(&key) {
                 tracing::warn!(volume = name, key, %error, "what is kept of a deleted volume cannot be forgotten");
             }
         }
+    }
+
+    /// Whether `key` is one under which a broker keeps something of the volume `name`: what [`forget_kept`](Self::forget_kept) would
+    /// have forgotten.
+    pub fn is_kept_of(name: &str, key: &str) -> bool {
+        kept_keys(name).iter().any(|kept| kept == key) || key.starts_with(&nbd::sockets_prefix(name))
     }
 
     /// What it was opened from.
@@ -397,6 +405,11 @@ impl Volume {
         }
         if request.op.is_write() && self.spec.read_only { Err(IoError::ReadOnly) } else { Ok(()) }
     }
+}
+
+/// The names under which a broker keeps what there is of a volume, beside its sockets.
+fn kept_keys(name: &str) -> [String; 4] {
+    [memory::kept_key(name), nbd::memo_key(name), file::user_key(name), cipher::key::kept_key(name)]
 }
 
 impl std::fmt::Debug for Volume {

@@ -144,6 +144,25 @@ fn a_killed_data_planes_successor_has_the_key_though_its_file_is_gone() {
     assert!(error.contains("key file") && error.contains(place.key.to_str().unwrap()), "{error}");
 }
 
+#[test]
+fn the_key_of_a_volume_that_could_not_be_opened_is_not_kept() {
+    let place = place();
+    let broker = PathBroker::new();
+    let missing = place.image.with_file_name("missing").join("image");
+    let kind = Kind::File { path: missing, size: Some(4 * MIB), create: true, direct: false, discard: true };
+    Volume::open(VolumeSpec { kind, ..spec(&place, 512) }, &broker).unwrap_err();
+    assert!(broker.kept("key/").unwrap().is_empty());
+    // The next attempt has the key that is in the file now.
+    write_key(&place.key, 2..66);
+    let data = pattern(4096);
+    Core::with(Volume::open(spec(&place, 512), &broker).unwrap()).write(0, &data).unwrap();
+    assert!(Core::with(open_free(spec(&place, 512))).read(0, 4096).unwrap() == data);
+    let kept: Vec<String> = broker.kept("").unwrap().into_iter().map(|(key, _)| key).collect();
+    assert_eq!(kept, ["key/v"]);
+    assert!(Volume::is_kept_of("v", "key/v") && Volume::is_kept_of("v", "nbd/v/0"));
+    assert!(!["key/vv", "nbd/vv/0", "networks.loaded"].iter().any(|key| Volume::is_kept_of("v", key)));
+}
+
 fn refusal(place: &Place) -> String {
     Volume::open(spec(place, 512), &PathBroker::new()).unwrap_err().to_string()
 }

@@ -31,6 +31,12 @@ use crate::link::{Refusal, SharedFd};
 /// How long cores have to go on with other tables: a round of theirs is far shorter.
 const SWITCH: Duration = Duration::from_secs(1);
 
+/// Room for whatever there is.
+const UNBOUNDED: TableCapacity = TableCapacity { endpoints: usize::MAX, routes: usize::MAX, hosts: usize::MAX };
+
+/// Why nothing can be loaded now.
+const NO_THREAD: &str = "there is no thread to load them";
+
 /// Everything of networks that is not on a core.
 pub(super) struct Networks {
     networks: Vec<config::Network>,
@@ -55,6 +61,8 @@ pub(super) struct Networks {
     /// What was in force before this process began is being loaded.
     is_loading: bool,
     zone: Option<String>,
+    /// Why that is not in force.
+    load_error: Option<String>,
 }
 
 /// A device's port.
@@ -83,6 +91,7 @@ impl Networks {
             loaded: None,
             is_loading: false,
             zone: node.zone.clone(),
+            load_error: None,
             networks: networks.to_vec(),
             tenant_meters: tenants.iter().filter_map(meter).collect(),
             ports: BTreeMap::new(),
@@ -241,13 +250,25 @@ impl Networks {
     /// Loads the file that was in force before this process began.
     pub(super) fn load_kept(&mut self, file: &SharedFd) {
         let begun = file.try_clone().map_err(|error| error.to_string()).and_then(|file| {
-            let ground = self.ground()?;
-            Ok(self.loader.start(None, file, "the loaded entries".to_owned(), ground))
+            // There was room for all when they were loaded; what came since is no reason to go without them.
+            let ground = Ground { capacity: UNBOUNDED, ..self.ground()? };
+            let begun = self.loader.start(None, file, "the loaded entries".to_owned(), ground);
+            begun.then_some(()).ok_or_else(|| NO_THREAD.to_owned())
         });
         match begun {
-            Ok(begun) => self.is_loading = begun,
-            Err(error) => tracing::error!(error, "the loaded entries are not in force"),
+            Ok(()) => self.is_loading = true,
+            Err(error) => self.not_loaded(error),
         }
+    }
+
+    fn not_loaded(&mut self, error: String) {
+        tracing::error!(error, "the loaded entries are not in force");
+        self.load_error = Some(error);
+    }
+
+    /// Why what was in force before this process began is not.
+    pub(super) fn load_error(&self) -> Option<&str> {
+        self.load_error.as_deref()
     }
 
     /// Begins to load a file; [`loaded`](Self::loaded) tells what came of it.
@@ -259,7 +280,7 @@ impl Networks {
             return Err(refusal("refused", message));
         }
         let begun = self.loader.start(Some(id), file, name, ground);
-        begun.then_some(()).ok_or_else(|| refusal("failed", "there is no thread to load them".to_owned()))
+        begun.then_some(()).ok_or_else(|| refusal("failed", NO_THREAD.to_owned()))
     }
 
     fn ground(&self) -> Result<Ground, String> {
@@ -285,13 +306,9 @@ impl Networks {
             return Some((None, Ok(serde_json::Value::Null)));
         }
         let result = outcome.result.map_err(|error| refusal("refused", error)).and_then(|loaded| {
-            let before = self.loaded.replace(Arc::clone(&loaded));
             let began = Instant::now();
-            self.publish(engine).map_err(|error| {
-                self.loaded = before;
-                refusal("failed", error)
-            })?;
-            self.is_loading = false;
+            let published = self.go_on_with(Arc::clone(&loaded), |networks| networks.publish(engine));
+            published.map_err(|error| refusal("failed", error))?;
             self.find_hosts();
             let (read, published) = (outcome.took, began.elapsed());
             tracing::info!(counts = ?loaded.counts(), ?read, ?published, "entries are loaded");
@@ -300,13 +317,29 @@ impl Networks {
         if outcome.asked.is_none()
             && let Err(refusal) = &result
         {
-            tracing::error!(error = refusal.message, "the loaded entries are not in force");
+            self.not_loaded(refusal.message.clone());
             if let Err(error) = self.publish(engine) {
                 tracing::error!(error, "networks without loaded entries");
             }
         }
         let result = result.map(|loaded| serde_json::to_value(loaded).unwrap_or_default());
         Some((outcome.asked, result))
+    }
+
+    /// Has `publish` put loaded entries into force, with which nothing is being loaded any more; what there was before, where
+    /// it cannot.
+    fn go_on_with(
+        &mut self,
+        loaded: Arc<Loaded>,
+        publish: impl FnOnce(&mut Networks) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let before = (self.loaded.replace(loaded), std::mem::replace(&mut self.is_loading, false));
+        if let Err(error) = publish(self) {
+            (self.loaded, self.is_loading) = before;
+            return Err(error);
+        }
+        self.load_error = None;
+        Ok(())
     }
 
     /// Whether entries that were in force before this process began are not yet.
@@ -597,5 +630,79 @@ fn load_result(loaded: &Loaded, took: Duration) -> LoadResult {
         hosts: counts.hosts as u64,
         networks: loaded.networks().map(entries).collect(),
         took_us: took.as_micros() as u64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use serde_json::json;
+
+    use super::*;
+
+    /// A network with `endpoints` guests of the site file, and room for two in all.
+    fn networks(endpoints: u8) -> Networks {
+        let guest = |last: u8| json!({"address": format!("10.0.0.{last}"), "mac": format!("02:5d:00:00:00:{last}"), "host": "192.0.2.2"});
+        let guests: Vec<_> = (10..10 + endpoints).map(guest).collect();
+        let network = json!({"name": "acme", "vni": 1, "cidr": ["10.0.0.0/16"], "endpoint": guests});
+        let network = config::network_from_json(&network).unwrap();
+        let tables = config::TableSizes { endpoints: 2, ..config::TableSizes::default() };
+        Networks::new(&[network], &[], &config::Node { tables, ..config::Node::default() }).unwrap()
+    }
+
+    fn file(text: &str) -> SharedFd {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        Arc::new(file.into())
+    }
+
+    const GUEST: &str = "endpoint,acme,10.0.0.3,,192.0.2.2\n";
+
+    /// What comes of the file that was in force before.
+    fn kept(networks: &mut Networks, text: &str) -> Result<Arc<Loaded>, String> {
+        networks.load_kept(&file(text));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(outcome) = networks.loader.outcome() {
+                return outcome.result;
+            }
+            assert!(Instant::now() < deadline, "the file is read in time");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn what_is_loaded_while_what_was_kept_is_read_is_all_there_is() {
+        let mut networks = networks(0);
+        let loaded = kept(&mut networks, GUEST).unwrap();
+        assert!(networks.spec().unwrap().is_loading);
+        let failed = networks.go_on_with(Arc::clone(&loaded), |_| Err("no".to_owned()));
+        assert!(failed.is_err() && networks.spec().unwrap().is_loading && networks.loaded.is_none());
+        let published = networks.go_on_with(loaded, |networks| {
+            let spec = networks.spec()?;
+            (spec.loaded.is_some() && !spec.is_loading)
+                .then_some(())
+                .ok_or_else(|| "as if it were being read".to_owned())
+        });
+        assert_eq!(published, Ok(()));
+        assert!(!networks.is_loading());
+    }
+
+    #[test]
+    fn what_was_in_force_is_loaded_again_though_the_table_is_full_meanwhile() {
+        let mut networks = networks(2);
+        assert_eq!(kept(&mut networks, GUEST).unwrap().counts().endpoints, 1);
+    }
+
+    #[test]
+    fn why_what_was_in_force_is_not_is_told_until_something_else_is_loaded() {
+        let mut networks = networks(0);
+        let error = kept(&mut networks, "endpoint,gone,10.0.0.3,,192.0.2.2\n").unwrap_err();
+        networks.not_loaded(error);
+        assert!(networks.load_error().is_some_and(|error| error.contains("gone")), "{:?}", networks.load_error());
+        let loaded = kept(&mut networks, GUEST).unwrap();
+        networks.go_on_with(loaded, |_| Ok(())).unwrap();
+        assert_eq!(networks.load_error(), None);
     }
 }

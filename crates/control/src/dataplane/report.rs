@@ -89,6 +89,7 @@ impl DataPlane {
             tenants: self.tenant_status(),
             networks: network::statuses(&self.networks),
             underlay: network::underlay(&self.networks),
+            load_error: self.networks.load_error().map(str::to_owned),
             functions: self.functions.statuses(|name| self.networks.users_of(name)),
             traces: self.traces.statuses(),
             meters: policy::meters(&self.networks),

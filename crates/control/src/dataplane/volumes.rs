@@ -10,6 +10,8 @@
 //! A volume that takes long or fails is shown with its reason and tried again for as long as it is configured: what keeps it
 //! away may be outside, and guests wait for it.
 
+mod attempts;
+
 use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -18,6 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use softdpu_storage::{Broker, Encryption, KeySource, Kind, Volume, VolumeSpec};
 
+use self::attempts::Attempts;
 use super::opener::{Done, Opener, Outcome};
 use crate::config::{self, Backend, Cache, Discard, EncryptedDiscard, Reconnect};
 use crate::status::RequestCounts;
@@ -56,6 +59,8 @@ struct Slot {
     config: config::Volume,
     /// Tells its attempts from those of a volume of the same name that was deleted.
     serial: u64,
+    /// The broker, for as long as the volume is here.
+    broker: Arc<Attempts>,
     stage: Stage,
     pause: Duration,
     /// Why the last attempt failed, or is given no more time.
@@ -137,6 +142,7 @@ impl Volumes {
         self.serial += 1;
         let slot = Slot {
             serial: self.serial,
+            broker: Attempts::new(Arc::clone(&self.broker)),
             stage: Stage::Queued(now),
             pause: FIRST_PAUSE,
             error: None,
@@ -177,6 +183,9 @@ impl Volumes {
     /// Takes one away, and has everything forgotten that is kept of it; what it was, if it was open.
     pub(super) fn remove(&mut self, name: &str) -> Option<Arc<Volume>> {
         let slot = self.slots.remove(name);
+        if let Some(slot) = &slot {
+            slot.broker.end();
+        }
         Volume::forget_kept(name, &*self.broker);
         match slot?.stage {
             Stage::Open(volume) => Some(volume),
@@ -240,13 +249,8 @@ impl Volumes {
 
     fn ended(&mut self, outcome: Outcome, now: Instant, news: &mut Vec<News>) {
         let Outcome { volume: name, serial, done } = outcome;
-        let Some(slot) = self.slots.get_mut(&name).filter(|slot| slot.serial == serial) else {
-            if !self.slots.contains_key(&name) {
-                // It was deleted meanwhile, and has left things behind since.
-                Volume::forget_kept(&name, &*self.broker);
-            }
-            return;
-        };
+        // One that was deleted meanwhile has left nothing behind since: see `Attempts`.
+        let Some(slot) = self.slots.get_mut(&name).filter(|slot| slot.serial == serial) else { return };
         match done {
             Done::Opened(Ok(volume)) => {
                 if slot.error.take().is_some() {
@@ -323,7 +327,8 @@ impl Volumes {
         let mut room = MOST_AT_ONCE.saturating_sub(fresh);
         for name in due {
             let Some(slot) = self.slots.get_mut(&name) else { continue };
-            let (spec, serial, broker) = (spec(&slot.config), slot.serial, Arc::clone(&self.broker));
+            let (spec, serial) = (spec(&slot.config), slot.serial);
+            let broker = Arc::clone(&slot.broker) as Arc<dyn Broker>;
             // A key file is opened by the supervisor, whose answer this very thread passes on.
             let asks_nobody = spec.encryption.is_none() && matches!(spec.kind, Kind::Null { .. } | Kind::Memory { .. });
             let task = move || {

@@ -49,6 +49,9 @@ pub struct NodeStatus {
     /// The underlay, where there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub underlay: Option<UnderlayStatus>,
+    /// Why the entries that were loaded by file before the data plane's start are not in force, where they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub load_error: Option<String>,
     /// Functions that devices may have.
     #[serde(default)]
     pub functions: Vec<FunctionStatus>,
@@ -751,6 +754,9 @@ impl NodeStatus {
             if volume.state == VolumeState::Opened && !volume.detail.is_empty() {
                 problems.push(format!("volume {} is not fenced yet: {}", volume.name, volume.detail));
             }
+        }
+        if let Some(error) = &self.load_error {
+            problems.push(format!("the entries that were loaded by file are not in force: {error}"));
         }
         let absence =
             self.underlay.as_ref().and_then(|underlay| Some((&underlay.interface, underlay.absence.as_ref()?)));

@@ -156,6 +156,7 @@ fn sample() -> NodeStatus {
             ..TenantStatus::default()
         }],
         networks: vec![NetworkStatus { name: "acme-vpc".to_owned(), vni: 5001, ..NetworkStatus::default() }],
+        load_error: Some("the loaded entries:7: there is no network gone".to_owned()),
         underlay: Some(UnderlayStatus {
             interface: "eth7".to_owned(),
             absence: Some(UnderlayAbsence {
@@ -236,6 +237,8 @@ fn the_table_fits_and_says_what_is_broken_first() {
     assert!(text.contains("device acme-vm1-disk was closed: it is poison; another is accepted in 7 s"), "{text}");
     let away = "the underlay eth7 is away for 1m15s: eth7: no such network interface; tried 5 times, again in 14";
     assert!(text.contains(away), "{text}");
+    let not_loaded = "the entries that were loaded by file are not in force: the loaded entries:7: there is no";
+    assert!(text.contains(not_loaded), "{text}");
     let traces = "TRACE  PORTS    FILTER       CAPTURED  LOST    FOR\n    3  all      -                  12     0     5s\n    7  vm1 vm2  icmp or arp     4.2 k    17  1m01s\n";
     assert!(text.contains(traces), "{text}");
     let refused = text.lines().position(|line| line.ends_with("REFUSED")).unwrap();

@@ -439,6 +439,12 @@ impl Supervisor {
             if let Change::NetworkLoad(Load { copy: Some(copy), .. }) = &change {
                 loads::remove(&self.desired.site().node.state_directory, copy);
             }
+            // A file that is open takes room on the disk also without its name.
+            self.copied_file = None;
+            if let Change::VolumeCreate(Volume { name, .. }) = &change {
+                // Also what a data plane kept that died over it: a later volume of that name begins with nothing.
+                self.vault.retain(|key, _| !softdpu_storage::Volume::is_kept_of(name, key));
+            }
             // The socket of a device that was not added is gone before anybody hears of it.
             drop(port);
             self.answer_late(ticket, Err(error));

@@ -17,8 +17,8 @@ use thiserror::Error;
 
 use crate::api::{ApiError, EndpointChange, ErrorCode, LoadResult, Unload};
 use crate::config::{
-    Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, MemberChange, Network, PolicyChange, Problem, RoutingChange,
-    Severity, Site, Tenant, TenantChange, Volume,
+    Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, Endpoint, MemberChange, Network, PolicyChange, Problem,
+    RoutingChange, Severity, Site, Tenant, TenantChange, Volume,
 };
 use crate::link::{Call, Placement};
 use overlay::{FORMAT, Overlay};
@@ -167,10 +167,10 @@ impl Desired {
         };
         if overlay != Overlay::default() {
             overlay.lay_over(&mut site);
-            let problems = errors(&site);
+            let mut problems: Vec<String> = errors(&site).iter().map(ToString::to_string).collect();
+            problems.extend(overlay.loaded_without_network(&site));
             if !problems.is_empty() {
-                let problems = problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-                return Err(StateError::Contradiction { path, problems });
+                return Err(StateError::Contradiction { path, problems: problems.join("; ") });
             }
             tracing::info!(path = %path.display(), "the site file is used with the changes of the last run");
         }
@@ -269,7 +269,7 @@ impl Desired {
                     let message = format!("remove[{at}]: no endpoint of network {network:?} has the address {address}");
                     Err(ApiError::new(ErrorCode::NotFound, message).hint("nothing was changed"))
                 }
-                None => self.has_room(endpoints).and_then(|()| self.fits(change)),
+                None => self.fits(change),
             },
             Change::NetworkLoad(Load { without: Some(unload), .. })
                 if self.overlay.loaded_of(&unload.network).is_none() =>
@@ -300,21 +300,30 @@ impl Desired {
         let mut site = self.site.clone();
         apply(&mut site, change);
         match errors(&site).as_slice() {
-            [] => Ok(()),
+            [] => self.has_room(&site, change),
             problems => Err(ApiError::from_problems(ErrorCode::Refused, problems)),
         }
     }
 
-    /// Whether the table of endpoints has room after `change`.
-    fn has_room(&self, change: &EndpointChange) -> Result<(), ApiError> {
-        let known: usize = self.site.networks.iter().map(|network| network.endpoints.len()).sum();
-        let known = (known + self.overlay.loaded.as_ref().map_or(0, |loaded| loaded.endpoints as usize))
-            .saturating_sub(change.remove.len());
-        let capacity = self.site.node.tables.endpoints as usize;
-        let Some(first_too_many) = change.add.get(capacity.saturating_sub(known)) else { return Ok(()) };
-        let at = capacity.saturating_sub(known);
-        let address = first_too_many.addresses.first().map(ToString::to_string).unwrap_or_default();
-        let message = format!("add[{at}], {address}: the table of endpoints is full: it has room for {capacity}");
+    /// Whether the table of endpoints has room for those of `site`, which `change` made of this one. Otherwise what is loaded would
+    /// not be when the data plane is started again, for all that the one which runs has room.
+    fn has_room(&self, site: &Site, change: &Change) -> Result<(), ApiError> {
+        let count = |site: &Site| site.networks.iter().map(|network| network.endpoints.len()).sum::<usize>();
+        let loaded = self.overlay.loaded.as_ref().map_or(0, |loaded| loaded.endpoints as usize);
+        let capacity = site.node.tables.endpoints as usize;
+        let too_many = (count(site) + loaded).saturating_sub(capacity);
+        let (list, added): (&str, &[Endpoint]) = match change {
+            Change::NetworkEndpoints(change) => ("add", &change.add),
+            Change::NetworkAdd(network) => ("endpoint", &network.endpoints),
+            _ => return Ok(()),
+        };
+        if too_many == 0 || count(site) <= count(&self.site) {
+            return Ok(());
+        }
+        let at = added.len().saturating_sub(too_many);
+        let address = added.get(at).and_then(|endpoint| endpoint.addresses.first());
+        let address = address.map(ToString::to_string).unwrap_or_default();
+        let message = format!("{list}[{at}], {address}: the table of endpoints is full: it has room for {capacity}");
         Err(ApiError::new(ErrorCode::Refused, message).hint("set `endpoints` in node.tables for more"))
     }
 
@@ -674,6 +683,61 @@ mod tests {
         assert_eq!(full, "add[1], 10.0.0.8: the table of endpoints is full: it has room for 6");
         desired.commit(&Change::DeviceRemove { name: "d".into() }).unwrap();
         assert_eq!(desired.check(&Change::NetworkRemove { name: "a".into() }).unwrap_err().code, ErrorCode::Busy);
+    }
+
+    /// Loads so many guests of a network.
+    fn load(network: &str, endpoints: u64) -> Change {
+        let networks = BTreeMap::from([(network.to_owned(), crate::api::NetworkEntries { endpoints, routes: 0 })]);
+        let found = LoadResult { endpoints, networks, ..LoadResult::default() };
+        Change::NetworkLoad(Load { path: "/f".into(), copy: Some("loaded-1.csv".into()), found, without: None })
+    }
+
+    #[test]
+    fn endpoints_that_go_make_room_once_each_and_new_networks_need_room_too() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut site = networked(folder.path());
+        site.node.tables.endpoints = 5;
+        // One guest has two addresses.
+        site.networks[0].endpoints[0].addresses.push("10.0.1.2".parse().unwrap());
+        let mut desired = Desired::load(site).unwrap();
+        desired.commit(&load("a", 3)).unwrap();
+        let refused = |change: &Change| desired.check(change).unwrap_err();
+        let two = [("10.0.0.7", "192.0.2.3"), ("10.0.0.8", "192.0.2.3")];
+        let full = "add[1], 10.0.0.8: the table of endpoints is full: it has room for 5";
+        desired.check(&members("a", &two[..1], &["10.0.0.2"])).unwrap();
+        desired.check(&members("a", &two, &["10.0.0.2", "10.0.0.3"])).unwrap();
+        assert_eq!(refused(&members("a", &two, &["10.0.0.3", "10.0.0.3"])).message, full);
+        assert_eq!(refused(&members("a", &two, &["10.0.0.2", "10.0.1.2"])).message, full);
+        let guest = json!({"address": "10.0.0.9", "mac": "02:5d:00:00:00:09", "host": "192.0.2.2"});
+        let network = |guests: Value| {
+            let network = json!({"name": "b", "vni": 2, "cidr": ["10.0.0.0/16"], "endpoint": guests});
+            Change::NetworkAdd(config::network_from_json(&network).unwrap())
+        };
+        desired.check(&network(json!([]))).unwrap();
+        let full = "endpoint[0], 10.0.0.9: the table of endpoints is full: it has room for 5";
+        assert_eq!(refused(&network(json!([guest]))).message, full);
+    }
+
+    #[test]
+    fn a_site_file_without_a_network_of_loaded_entries_is_a_contradiction() {
+        let folder = tempfile::tempdir().unwrap();
+        let site = || {
+            let mut site = networked(folder.path());
+            site.networks.push(config::Network {
+                name: "b".into(),
+                vni: config::Vni::new(2).unwrap(),
+                ..site.networks[0].clone()
+            });
+            site.networks[1].endpoints.clear();
+            site
+        };
+        let mut desired = Desired::load(site()).unwrap();
+        desired.commit(&load("b", 3)).unwrap();
+        assert_eq!(Desired::load(site()).unwrap().loaded(), Some("loaded-1.csv"));
+        let error = Desired::load(networked(folder.path())).unwrap_err();
+        assert!(matches!(error, StateError::Contradiction { .. }), "{error}");
+        let said = "there is no network \"b\", of which 3 endpoints and 0 routes are loaded";
+        assert!(error.to_string().contains(said), "{error}");
     }
 
     #[test]

@@ -7,12 +7,14 @@
 //! ```
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
 
 use rustix::fs::OFlags;
 use serde_json::Value;
@@ -31,16 +33,45 @@ use crate::link::LOADED;
 const PREFIX: &str = "loaded-";
 const SUFFIX: &str = ".csv";
 
-/// Makes copies and collects what came of them; rings `bell` for each.
+/// So many bytes are copied between two looks at what there is already.
+const PIECE: u64 = 64 << 10;
+
+/// So often they are put on the disk: the end of a long copy has no more to wait for than its middle.
+const SYNC: u64 = 8 << 20;
+
+/// The most copies that hang; each has a thread.
+const MOST_HANGING: usize = 16;
+
+/// Makes copies, one at a time, and collects what came of them; rings `bell` for each.
+///
+/// One whose file hangs is given up: what comes of it later is thrown away.
 pub(super) struct Copier {
-    results: Receiver<Result<Copied, String>>,
-    sender: Sender<Result<Copied, String>>,
+    results: Receiver<(u64, Outcome)>,
+    sender: Sender<(u64, Outcome)>,
     bell: Arc<Doorbell>,
+    /// The number of the next copy, which no copy has had before: one that is on the disk may be needed again.
+    next: u64,
+    under_way: Option<UnderWay>,
+    /// How many were given up and have not ended.
+    hanging: usize,
+}
+
+type Outcome = Result<Copied, String>;
+
+struct UnderWay {
+    number: u64,
+    /// Bytes that it has.
+    copied: Arc<AtomicU64>,
+    /// Those that it had at the last look.
+    seen: u64,
+    /// When it is looked at next.
+    due: Instant,
 }
 
 /// A copy that is complete and on the disk.
 #[derive(Debug)]
 pub(super) struct Copied {
+    folder: PathBuf,
     /// Its name in the state directory.
     pub(super) name: String,
     pub(super) file: OwnedFd,
@@ -49,35 +80,77 @@ pub(super) struct Copied {
 impl Copier {
     pub(super) fn new(bell: Arc<Doorbell>) -> Copier {
         let (sender, results) = channel();
-        Copier { results, sender, bell }
+        Copier { results, sender, bell, next: 1, under_way: None, hanging: 0 }
     }
 
-    /// Copies `from` into `folder` as the file after `before`.
+    /// Gives copies in `folder` numbers after those that are there.
+    pub(super) fn count_from(&mut self, folder: &Path) {
+        let last = copies(folder).filter_map(|name| number(&name)).max();
+        self.next = self.next.max(last.unwrap_or(0).saturating_add(1));
+    }
+
+    /// Copies `from`, or it `without` some entries, into `folder`; to be looked after from `due` on.
     pub(super) fn start(
-        &self,
+        &mut self,
         from: PathBuf,
         folder: PathBuf,
-        before: Option<&str>,
         sizes: TableSizes,
         without: Option<Unload>,
+        due: Instant,
     ) -> io::Result<()> {
+        if self.hanging >= MOST_HANGING {
+            return Err(io::Error::other(format!("{MOST_HANGING} others hang")));
+        }
         let (sender, bell) = (self.sender.clone(), Arc::clone(&self.bell));
-        let number = before.and_then(number).unwrap_or(0) + 1;
+        let number = self.next;
         let entries = u64::from(sizes.endpoints) + u64::from(sizes.routes);
         // Longer is nothing that fits; comments have room.
         let most = (entries + 1024) * LONGEST_LINE as u64;
-        let copy = move || {
-            let copied = copy(&from, &folder, &format!("{PREFIX}{number}{SUFFIX}"), most, without.as_ref());
+        let copied = Arc::new(AtomicU64::new(0));
+        let so_far = Arc::clone(&copied);
+        let run = move || {
+            let name = format!("{PREFIX}{number}{SUFFIX}");
+            let copied = copy(&from, folder, name, most, without.as_ref(), &so_far);
             // The receiver is gone only when the supervisor is.
-            let _ = sender.send(copied.map_err(|error| format!("{}: {error}", from.display())));
+            let _ = sender.send((number, copied.map_err(|error| format!("{}: {error}", from.display()))));
             bell.ring();
         };
-        std::thread::Builder::new().name("copy".into()).spawn(copy).map(drop)
+        std::thread::Builder::new().name("copy".into()).spawn(run)?;
+        self.next += 1;
+        self.under_way = Some(UnderWay { number, copied, seen: 0, due });
+        Ok(())
     }
 
     /// What is ready.
-    pub(super) fn take(&self) -> Option<Result<Copied, String>> {
-        self.results.try_recv().ok()
+    pub(super) fn take(&mut self) -> Option<Outcome> {
+        while let Ok((number, result)) = self.results.try_recv() {
+            if self.under_way.take_if(|it| it.number == number).is_some() {
+                return Some(result);
+            }
+            self.hanging = self.hanging.saturating_sub(1);
+            if let Ok(Copied { folder, name, .. }) = result {
+                remove(&folder, &name);
+            }
+        }
+        None
+    }
+
+    /// When the copy under way is to be looked at.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.under_way.as_ref().map(|it| it.due)
+    }
+
+    /// Whether the copy under way has got nothing more since the last look; it is given up then.
+    pub(super) fn is_stuck(&mut self, next_look: Instant) -> bool {
+        let Some(it) = &mut self.under_way else { return false };
+        let copied = it.copied.load(Ordering::Relaxed);
+        if copied > it.seen {
+            (it.seen, it.due) = (copied, next_look);
+            return false;
+        }
+        self.under_way = None;
+        self.hanging += 1;
+        true
     }
 }
 
@@ -85,7 +158,14 @@ fn number(name: &str) -> Option<u64> {
     name.strip_prefix(PREFIX)?.strip_suffix(SUFFIX)?.parse().ok()
 }
 
-fn copy(from: &Path, folder: &Path, name: &str, most: u64, without: Option<&Unload>) -> io::Result<Copied> {
+fn copy(
+    from: &Path,
+    folder: PathBuf,
+    name: String,
+    most: u64,
+    without: Option<&Unload>,
+    copied: &AtomicU64,
+) -> io::Result<Copied> {
     // NONBLOCK: a FIFO must not hang the thread.
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut source = fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(from)?;
@@ -94,27 +174,46 @@ fn copy(from: &Path, folder: &Path, name: &str, most: u64, without: Option<&Unlo
         return Err(io::Error::other("it is no regular file"));
     }
     if told.len() > most {
-        let message = format!("it has {} bytes: node.tables has room for the entries of {most}", told.len());
-        return Err(io::Error::other(message));
+        return Err(too_long(told.len(), most));
     }
-    fs::create_dir_all(folder)?;
-    let path = folder.join(name);
-    let copied = write(&mut source, &path, without);
-    if copied.is_err() {
+    fs::create_dir_all(&folder)?;
+    let path = folder.join(&name);
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path)?;
+    let written = match without {
+        None => write(&mut source, &mut file, most, copied),
+        // Of our own copy, which is no longer than it may be.
+        Some(unload) => unload::filter(&mut source, &mut file, unload).and_then(|()| file.sync_all()),
+    };
+    if written.is_err() {
         let _ = fs::remove_file(&path);
     }
-    fs::File::open(folder)?.sync_all()?;
-    copied?;
-    Ok(Copied { name: name.to_owned(), file: File::open(&path)?.into() })
+    fs::File::open(&folder)?.sync_all()?;
+    written?;
+    let file = File::open(&path)?.into();
+    Ok(Copied { folder, name, file })
 }
 
-fn write(source: &mut File, path: &Path, without: Option<&Unload>) -> io::Result<()> {
-    let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    match without {
-        None => drop(io::copy(source, &mut file)?),
-        Some(unload) => unload::filter(source, &mut file, unload)?,
+/// What a file tells of its length is not what it has: it may be written to, or be made up by the kernel.
+fn write(source: &mut File, file: &mut File, most: u64, copied: &AtomicU64) -> io::Result<()> {
+    let mut total = 0;
+    loop {
+        let piece = io::copy(&mut source.by_ref().take(PIECE.min(most + 1 - total)), file)?;
+        if piece == 0 {
+            return file.sync_all();
+        }
+        if (total + piece) / SYNC > total / SYNC {
+            file.sync_data()?;
+        }
+        total += piece;
+        copied.store(total, Ordering::Relaxed);
+        if total > most {
+            return Err(too_long(total, most));
+        }
     }
-    file.sync_all()
+}
+
+fn too_long(bytes: u64, most: u64) -> io::Error {
+    io::Error::other(format!("it has {bytes} bytes or more: node.tables has room for the entries of {most}"))
 }
 
 /// Opens the copy that is in force.
@@ -131,21 +230,39 @@ pub(super) fn remove(folder: &Path, name: &str) {
 
 /// Removes all copies but the one in force: those that a supervisor left behind which was killed.
 pub(super) fn tidy(folder: &Path, in_force: Option<&str>) {
-    let Ok(files) = fs::read_dir(folder) else { return };
-    for name in files.flatten().filter_map(|file| file.file_name().into_string().ok()) {
-        if number(&name).is_some() && in_force != Some(&name) {
-            remove(folder, &name);
-        }
+    for name in copies(folder).filter(|name| in_force != Some(name)) {
+        remove(folder, &name);
     }
+}
+
+/// The names of the copies that there are.
+fn copies(folder: &Path) -> impl Iterator<Item = String> {
+    let files = fs::read_dir(folder).into_iter().flatten().flatten();
+    files.filter_map(|file| file.file_name().into_string().ok()).filter(|name| number(name).is_some())
 }
 
 impl Supervisor {
     /// Begins to take a copy of a file.
-    pub(super) fn copy(&self, load: &Load) -> Result<(), ApiError> {
+    pub(super) fn copy(&mut self, load: &Load) -> Result<(), ApiError> {
         let node = &self.desired.site().node;
-        let (folder, before) = (node.state_directory.clone(), self.desired.loaded());
-        let begun = self.copier.start(load.path.clone(), folder, before, node.tables, load.without.clone());
+        let due = Instant::now() + self.timing.copy;
+        let (from, folder) = (load.path.clone(), node.state_directory.clone());
+        let begun = self.copier.start(from, folder, node.tables, load.without.clone(), due);
         begun.map_err(|error| ApiError::new(ErrorCode::Failed, format!("there is no thread to copy it: {error}")))
+    }
+
+    /// Looks after the copy under way. Other changes do not wait for a file that gives nothing.
+    pub(super) fn look_after_copy(&mut self, now: Instant) {
+        let patience = self.timing.copy;
+        if !self.copier.is_stuck(now + patience) {
+            return;
+        }
+        if let Some(InProgress { change: Change::NetworkLoad(load), .. }) = &self.change {
+            let (path, seconds) = (load.path.display(), patience.as_secs());
+            let message = format!("cannot be copied: {path}: nothing came of it for {seconds} s; nothing was changed");
+            self.change_is_refused(ApiError::new(ErrorCode::Failed, message));
+        }
+        self.next_change();
     }
 
     /// A copy is made, or not: the data plane loads it.
@@ -202,6 +319,7 @@ impl Supervisor {
     /// Keeps what was loaded before this supervisor began.
     pub(super) fn keep_loaded(&mut self) -> Result<(), RunError> {
         let folder = &self.desired.site().node.state_directory;
+        self.copier.count_from(folder);
         tidy(folder, self.desired.loaded());
         if let Some(name) = self.desired.loaded() {
             let unreadable = |error: std::io::Error| {
@@ -211,5 +329,79 @@ impl Supervisor {
             self.vault.insert(LOADED.to_owned(), Arc::new(file));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<_> = copies(folder).collect();
+        names.sort();
+        names
+    }
+
+    /// The folder, the copier, and the bell that it rings.
+    fn copier() -> (tempfile::TempDir, Copier, Arc<Doorbell>) {
+        let bell = Arc::new(Doorbell::new().unwrap());
+        (tempfile::tempdir().unwrap(), Copier::new(Arc::clone(&bell)), bell)
+    }
+
+    fn rings(bell: &Doorbell) {
+        let pause = Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert_eq!(poll(&mut [PollFd::from_borrowed_fd(bell.as_fd(), PollFlags::IN)], Some(&pause)), Ok(1), "in time");
+        bell.drain();
+    }
+
+    #[test]
+    fn a_file_that_turns_out_longer_than_it_said_is_refused() {
+        let (folder, ..) = copier();
+        // The kernel makes it up, and tells a length of nothing.
+        let from = Path::new("/proc/self/status");
+        assert_eq!(fs::metadata(from).unwrap().len(), 0);
+        let copy =
+            |name: &str, most| copy(from, folder.path().to_owned(), name.to_owned(), most, None, &AtomicU64::new(0));
+        let error = copy("loaded-1.csv", 10).unwrap_err().to_string();
+        assert_eq!(error, "it has 11 bytes or more: node.tables has room for the entries of 10");
+        assert!(names(folder.path()).is_empty());
+        copy("loaded-2.csv", 1 << 20).unwrap();
+        assert!(fs::read_to_string(folder.path().join("loaded-2.csv")).unwrap().starts_with("Name:"));
+        // One that is there already is nobody's to write over.
+        assert_eq!(copy("loaded-2.csv", 1 << 20).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(names(folder.path()), ["loaded-2.csv"]);
+    }
+
+    #[test]
+    fn what_comes_of_a_copy_that_was_given_up_is_thrown_away() {
+        let (folder, mut copier, bell) = copier();
+        let (now, patience) = (Instant::now(), Duration::from_secs(20));
+        let from = folder.path().join("guests.csv");
+        fs::write(&from, "endpoint").unwrap();
+        fs::write(folder.path().join("loaded-7.csv"), "before").unwrap();
+        copier.count_from(folder.path());
+        let begin = |copier: &mut Copier| {
+            copier.start(from.clone(), folder.path().to_owned(), TableSizes::default(), None, now + patience).unwrap();
+        };
+        begin(&mut copier);
+        assert_eq!(copier.due(), Some(now + patience));
+        rings(&bell);
+        // It has got something since it began, and nothing since then.
+        assert!(!copier.is_stuck(now + 2 * patience));
+        assert_eq!(copier.due(), Some(now + 2 * patience));
+        assert!(copier.is_stuck(now + 3 * patience));
+        assert_eq!((copier.due(), copier.hanging), (None, 1));
+
+        begin(&mut copier);
+        rings(&bell);
+        let copied = copier.take().unwrap().unwrap();
+        assert_eq!((copied.name.as_str(), copier.hanging), ("loaded-9.csv", 0));
+        assert!(copier.take().is_none());
+        assert_eq!(names(folder.path()), ["loaded-7.csv", "loaded-9.csv"]);
     }
 }

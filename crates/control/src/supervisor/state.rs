@@ -38,11 +38,18 @@ pub struct Timing {
     pub startup: Duration,
     /// How long it may take to stop in good order.
     pub shutdown: Duration,
+    /// A copy of a file of loaded entries that gets nothing for this long is given up.
+    pub copy: Duration,
 }
 
 impl Default for Timing {
     fn default() -> Self {
-        Timing { watchdog: Duration::from_secs(10), startup: Duration::from_secs(60), shutdown: Duration::from_secs(5) }
+        Timing {
+            watchdog: Duration::from_secs(10),
+            startup: Duration::from_secs(60),
+            shutdown: Duration::from_secs(5),
+            copy: Duration::from_secs(20),
+        }
     }
 }
 
@@ -242,6 +249,7 @@ impl Supervisor {
         let trial = self.plane.running.as_ref().and_then(|running| running.hand_over.due());
         let plane = [self.plane.start_at, self.silence_ends(), self.look_due(), trial];
         let others = [self.held_up_until, self.accept_at, self.readmit_at, self.stopping, self.notifier.due()];
+        let others = others.into_iter().chain([self.copier.due()]);
         plane.into_iter().chain(others).flatten().min()
     }
 
@@ -261,6 +269,9 @@ impl Supervisor {
         }
         if due(self.held_up_until) {
             self.retry_held_up();
+        }
+        if due(self.copier.due()) {
+            self.look_after_copy(now);
         }
         if due(self.readmit_at) {
             self.readmit();

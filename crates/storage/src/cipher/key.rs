@@ -2,7 +2,7 @@
 //!
 //! The broker keeps the key for as long as the daemon runs, in a memfd that nobody has mapped and so no core dump has: a data
 //! plane that was killed goes on with the key its volume was opened with, also where the key file is on a medium that was taken
-//! out, or has changed.
+//! out, or has changed. The key of a volume that could not be opened is not kept: the next attempt reads it again.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +23,22 @@ pub(crate) fn kept_key(name: &str) -> String {
     format!("key/{name}")
 }
 
-/// The key of an encrypted volume, made ready for use.
+/// A key that no process before us has kept. It is to be [kept](Self::keep) once its volume is open.
+pub(crate) struct New {
+    key: Zeroizing<Vec<u8>>,
+}
+
+impl New {
+    /// Has the broker keep it for the processes after us.
+    ///
+    /// # Errors
+    /// When the broker cannot.
+    pub(crate) fn keep(&self, name: &str, broker: &dyn Broker) -> Result<(), VolumeError> {
+        keep(&kept_key(name), &self.key, broker).map_err(|e| VolumeError::os(name, "have its key kept", e))
+    }
+}
+
+/// The key of an encrypted volume, made ready for use; itself, where it is to be kept.
 ///
 /// # Errors
 /// [`VolumeError`] with what is wrong with the key and what to do, never with any of its bytes.
@@ -31,7 +46,7 @@ pub(crate) fn load(
     spec: &VolumeSpec,
     encryption: &Encryption,
     broker: &dyn Broker,
-) -> Result<Secret<Xts>, VolumeError> {
+) -> Result<(Secret<Xts>, Option<New>), VolumeError> {
     let name = &spec.name;
     let os = |what: &str, e: io::Error| VolumeError::os(name, what, e);
     let place = kept_key(name);
@@ -50,10 +65,8 @@ pub(crate) fn load(
         VolumeError::spec(name, format!("{source}: {error}; {advice}"))
     };
     let xts = Xts::new(&key, encryption.sector_size).map_err(refused)?;
-    if is_new {
-        keep(&place, &key, broker).map_err(|e| os("have its key kept", e))?;
-    }
-    Secret::new(xts).map_err(|e| os("get memory for its key", e))
+    let xts = Secret::new(xts).map_err(|e| os("get memory for its key", e))?;
+    Ok((xts, is_new.then_some(New { key })))
 }
 
 fn shown(source: &KeySource) -> String {

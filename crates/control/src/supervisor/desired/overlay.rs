@@ -110,6 +110,15 @@ impl Overlay {
         self.loaded.as_ref()?.networks.get(network)
     }
 
+    /// Networks that have loaded entries and are not in the site, in words. The data plane would refuse all that is loaded.
+    pub(super) fn loaded_without_network(&self, site: &Site) -> impl Iterator<Item = String> {
+        let loaded = self.loaded.iter().flat_map(|loaded| &loaded.networks);
+        let missing = loaded.filter(move |(name, _)| site.network(name).is_none());
+        missing.map(|(name, NetworkEntries { endpoints, routes })| {
+            format!("there is no network {name:?}, of which {endpoints} endpoints and {routes} routes are loaded")
+        })
+    }
+
     pub(super) fn lay_over(&self, site: &mut Site) {
         site.devices.retain(|device| !self.removed_devices.contains(&device.name));
         for device in &mut site.devices {

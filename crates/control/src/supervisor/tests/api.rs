@@ -1,4 +1,6 @@
+use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -122,6 +124,23 @@ fn a_change_whose_data_plane_dies_is_answered_and_undone() {
     plane.die("killed by SIGKILL");
     assert_eq!(client.answer(asked).unwrap_err().code, ErrorCode::Unavailable);
     assert!(bed.plane().start().0.volume("new").is_none());
+}
+
+#[test]
+fn nothing_is_kept_of_a_volume_whose_data_plane_died_while_it_was_created() {
+    let bed = Bed::new();
+    let mut plane = bed.ready_plane();
+    let mut client = bed.api();
+    let asked = client.ask(&Request::VolumeCreate(volume("new")));
+    plane.call();
+    for key in ["key/new", "memory/new", "nbd-export/new", "nbd/new/0", "key/new2"] {
+        let file = fs::File::open("/dev/null").unwrap();
+        plane.say(&Up::Keep { key: key.into() }, vec![Arc::new(file.into())]);
+    }
+    plane.die("killed by SIGKILL");
+    assert_eq!(client.answer(asked).unwrap_err().code, ErrorCode::Unavailable);
+    let (_, _, kept, _) = bed.plane().start();
+    assert_eq!(kept, ["key/new2"]);
 }
 
 #[test]

@@ -2,10 +2,12 @@ use std::fs;
 use std::io::Read;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::bed::{Bed, FakePlane};
+use super::super::state::Timing;
+use super::bed::{Bed, FakePlane, PATIENCE};
 use crate::api::{ErrorCode, LoadResult, NetworkEntries, Request};
 use crate::link::{Call, Down, LOADED, Refusal, Up};
 
@@ -103,4 +105,68 @@ fn what_is_no_file_is_refused_and_nobody_is_asked() {
         assert!(error.code == ErrorCode::Failed && error.message.contains(why), "{error}");
     }
     assert!(plane.hears_nothing());
+}
+
+/// Waits until it is so.
+fn becomes(what: &str, so: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !so() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_file_that_gives_nothing_keeps_no_other_change_waiting() {
+    // No time at all: a file without bytes is as good as one that hangs.
+    let bed = Bed::with(Timing { copy: Duration::ZERO, ..Timing::default() }, false);
+    let mut plane = bed.ready_plane();
+    let mut client = bed.api();
+    let asking = client.ask(&Request::NetworkLoad { path: file(&bed, "guests.csv", "") });
+    let error = client.answer(asking).unwrap_err();
+    assert!(error.code == ErrorCode::Failed && error.message.contains("nothing came of it for 0 s"), "{error}");
+    let asking = client.ask(&Request::NetworkRemove { name: "none".into() });
+    assert_eq!(client.answer(asking).unwrap_err().code, ErrorCode::NotFound);
+    let asking = client.ask(&Request::VolumeDelete { name: "none".into() });
+    assert_eq!(client.answer(asking).unwrap_err().code, ErrorCode::NotFound);
+    assert!(plane.hears_nothing());
+    becomes("the late copy is removed", || copies(&bed).is_empty());
+}
+
+#[test]
+fn a_load_that_is_refused_keeps_no_room_on_the_disk() {
+    let bed = Bed::new();
+    let mut plane = bed.ready_plane();
+    let mut client = bed.api();
+    let asking = client.ask(&Request::NetworkLoad { path: file(&bed, "guests.csv", "first") });
+    let (id, _) = asked(&mut plane);
+    let copy = bed.path("state").join("loaded-1.csv");
+    let is_open = || {
+        let open = fs::read_dir("/proc/self/fd").unwrap().flatten().filter_map(|fd| fs::read_link(fd.path()).ok());
+        open.into_iter().any(|path| path.to_string_lossy().starts_with(&*copy.to_string_lossy()))
+    };
+    assert!(is_open());
+    let refusal = Refusal { code: "refused".into(), message: "guests.csv:1: no".into() };
+    plane.say(&Up::Answer { id, result: Err(refusal) }, vec![]);
+    client.answer(asking).unwrap_err();
+    becomes("the copy is closed", || !is_open());
+}
+
+#[test]
+fn the_copy_that_the_disk_names_is_there_although_changes_cannot_be_saved_any_more() {
+    let bed = Bed::new();
+    let mut plane = bed.ready_plane();
+    let mut client = bed.api();
+    let mut load = |text: &str, result: Result<LoadResult, Refusal>| {
+        let asking = client.ask(&Request::NetworkLoad { path: file(&bed, "guests.csv", text) });
+        let (id, _) = asked(&mut plane);
+        plane.say(&Up::Answer { id, result: result.map(|found| json!(found)) }, vec![]);
+        client.answer(asking)
+    };
+    load("first", Ok(found(3))).unwrap();
+    // In the way of the file that is to become desired.json.
+    fs::create_dir(bed.path("state").join("desired.new")).unwrap();
+    load("", Ok(found(0))).unwrap();
+    load("third", Err(Refusal { code: "refused".into(), message: "no".into() })).unwrap_err();
+    assert_eq!(fs::read_to_string(bed.path("state").join("loaded-1.csv")).unwrap(), "first");
 }
