@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
@@ -80,7 +80,7 @@ impl Drop for Recorder {
 }
 
 /// Writes what comes until nothing more does, and gives the buffers back.
-fn write_all(mut file: File, path: &PathBuf, full: &Receiver<Vec<u8>>, back: &SyncSender<Vec<u8>>) {
+fn write_all(mut file: File, path: &Path, full: &Receiver<Vec<u8>>, back: &SyncSender<Vec<u8>>) {
     while let Ok(buffer) = full.recv() {
         if let Err(error) = file.write_all(&buffer) {
             tracing::error!(file = %path.display(), %error, "a core is not recorded any more");

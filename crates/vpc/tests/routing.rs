@@ -86,6 +86,9 @@ fn of(all: &HashMap<u16, Option<u8>>, node: u8) -> usize {
     all.values().filter(|at| **at == Some(node)).count()
 }
 
+/// Who sends, from which address to which, and where that leads.
+type Step = ((PortId, u8), &'static str, &'static str, Result<u32, DropReason>);
+
 #[test]
 fn flows_are_spread_by_weight_and_counted() {
     let mut vpc = vpc(&site(&[1, 2, 5, 0]));
@@ -250,7 +253,7 @@ fn routes_of_a_source_come_before_the_networks() {
     ];
     let mut vpc = vpc(&spec);
     let (first, second) = ((RED_1, 1), (RED_2, 2));
-    let check = |vpc: &mut Vpc, expected: &[((PortId, u8), &str, &str, Result<u32, DropReason>)]| {
+    let check = |vpc: &mut Vpc, expected: &[Step]| {
         // The second time by their flows.
         for (from, source, destination, to) in expected.iter().chain(expected) {
             assert_eq!(goes(vpc, *from, source, destination), *to, "{source} to {destination}");
@@ -321,7 +324,7 @@ fn members_of_peers_reach_each_other_and_nobody_else_does() {
     let mut spec = peered(1);
     let mut vpc = vpc(&spec);
     let (red, blue, green) = ((RED_1, 1), (BLUE_1, 1), (GREEN_1, 7));
-    let check = |vpc: &mut Vpc, expected: &[((PortId, u8), &str, &str, Result<u32, DropReason>)]| {
+    let check = |vpc: &mut Vpc, expected: &[Step]| {
         for (from, source, destination, to) in expected.iter().chain(expected) {
             assert_eq!(goes(vpc, *from, source, destination), *to, "{source} to {destination}");
         }

@@ -44,7 +44,7 @@ fn action(number: u64) -> Action {
     Action {
         hash: number as u32,
         hop: number as u32 % 1000,
-        is_member: number % 3 == 0,
+        is_member: number.is_multiple_of(3),
         is_routed: number.is_multiple_of(2),
         meter: NONE,
         connection: 5,

@@ -249,7 +249,6 @@ fn routing(spec: &mut Spec, family: Family, set: impl Fn(u32) -> bool) {
     (green.name, green.vni, green.policy) = ("green".into(), 8, Default::default());
     green.subnets = vec![subnet("10.7.0.0/24", "10.7.0.1"), subnet("2001:db8:7::/64", "2001:db8:7::1")];
     spec.networks.push(green);
-    let red = spec.endpoints.iter().find(|endpoint| endpoint.network == "red").expect("one").clone();
     let guest = |last: u8, addresses: &[&str], place| EndpointSpec {
         network: "green".into(),
         mac: mac(last),
@@ -258,7 +257,6 @@ fn routing(spec: &mut Spec, family: Family, set: impl Fn(u32) -> bool) {
         mtu: None,
         spoof_check: true,
         policy: Default::default(),
-        ..red.clone()
     };
     // A peer's guest moves.
     let place = if set(29) { Place::Port(PortId(9)) } else { Place::Host(vtep(family, 2)) };
