@@ -205,7 +205,7 @@ fn an_interfaces_queues_show_their_frames() {
     for (name, way) in [("acme-vm1-disk.0", "receive"), ("acme-vm1-disk.1", "transmit")] {
         let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("no {name}: {text}"));
         let shown: Vec<&str> = line.split_whitespace().skip(4).take(6).collect();
-        assert_eq!(shown, [way, "4.2", "k", "3", "MiB", "17"], "{line}");
+        assert_eq!(shown, [way, "4.2", "k", "3.0", "MiB", "17"], "{line}");
     }
     let metrics = prometheus(&status);
     let sample = "softdpu_queue_frames_total{device=\"acme-vm1-disk\",queue=\"1\"} 4201\n";
