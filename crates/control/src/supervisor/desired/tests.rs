@@ -1,0 +1,399 @@
+use std::collections::BTreeMap;
+
+use super::*;
+use crate::config;
+
+fn site(folder: &Path) -> Site {
+    let text = r#"
+        [[volume]]
+        name = "a"
+        memory = { size = "1 MiB" }
+        [[device]]
+        name = "d"
+        domain = "vm"
+        virtio-blk = { volume = "a" }
+    "#;
+    let loaded = config::parse(text, "site.toml", folder, None);
+    let mut site = loaded.site.unwrap_or_else(|| panic!("{:?}", loaded.report));
+    site.node.state_directory = folder.join("state");
+    site
+}
+
+fn volume(name: &str) -> Volume {
+    config::volume_from_json(&serde_json::json!({"name": name, "null": {"size": "4 MiB"}})).unwrap()
+}
+
+fn device(name: &str, volume: &str) -> Device {
+    let parameters = serde_json::json!({"name": name, "domain": "vm", "virtio-blk": {"volume": volume}});
+    config::device_from_json(&parameters, Path::new("/run/softdpu")).unwrap()
+}
+
+#[test]
+fn a_change_is_told_in_the_words_of_the_request_that_makes_it() {
+    let text = "{\"name\":\"net\",\"vni\":7,\"cidr\":[\"10.0.0.0/16\"]}";
+    let network = config::network_from_json(&serde_json::from_str(text).unwrap()).unwrap();
+    let endpoints = EndpointChange { network: "net".into(), add: vec![], remove: vec!["10.0.0.9".parse().unwrap()] };
+    for (change, method, name) in [
+        (Change::VolumeCreate(volume("b")), "volume.create", "b"),
+        (Change::VolumeGrow { name: "b".into(), size: Bytes(8 << 20) }, "volume.grow", "b"),
+        (Change::VolumeDelete { name: "b".into() }, "volume.delete", "b"),
+        (Change::DeviceAdd(device("e", "b")), "device.add", "e"),
+        (Change::DeviceRemove { name: "e".into() }, "device.remove", "e"),
+        (Change::NetworkAdd(network), "network.add", "net"),
+        (Change::NetworkRemove { name: "net".into() }, "network.remove", "net"),
+        (Change::NetworkEndpoints(endpoints), "network.endpoints", "net"),
+        (
+            Change::TenantSet(TenantChange {
+                name: "t".into(),
+                weight: Some(3),
+                class: Some(config::LatencyClass::Latency),
+                guarantee: Some(config::Percent(125)),
+                limits: Some(config::TenantLimits {
+                    iops: Some(5),
+                    iops_burst: Some(64),
+                    ..config::TenantLimits::default()
+                }),
+                meter: Some(None),
+            }),
+            "tenant.set",
+            "t",
+        ),
+        (Change::QueueMove(Placement { device: "e".into(), queue: 1, core: 2 }), "queue.move", "e"),
+    ] {
+        let (told, about, params) = change.describe();
+        assert_eq!((told, about), (method, name));
+        let line = json!({ "softdpu": 1, "id": 1, "method": told, "params": params }).to_string();
+        let (_, request) = crate::api::decode_request(line.as_bytes(), Path::new("/run/softdpu"))
+            .unwrap_or_else(|rejected| panic!("{line}: {:?}", rejected.error));
+        assert_eq!(request.method(), method);
+    }
+}
+
+#[test]
+fn changes_survive_the_supervisor_and_are_laid_over_the_site_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut desired = Desired::load(site(folder.path())).unwrap();
+    let changes = [
+        Change::VolumeCreate(volume("b")),
+        Change::VolumeGrow { name: "b".into(), size: Bytes(8 << 20) },
+        Change::VolumeGrow { name: "a".into(), size: Bytes(2 << 20) },
+        Change::DeviceAdd(device("e", "b")),
+        Change::DeviceRemove { name: "d".into() },
+    ];
+    for change in &changes {
+        desired.check(change).unwrap();
+        desired.commit(change).unwrap();
+    }
+    let again = Desired::load(site(folder.path())).unwrap();
+    assert_eq!(again.site(), desired.site());
+    assert!(again.site().device("d").is_none() && again.site().device("e").is_some());
+    assert_eq!(again.site().volume("a").unwrap().backend.size(), Some(Bytes(2 << 20)));
+    assert_eq!(again.site().volume("b").unwrap().backend.size(), Some(Bytes(8 << 20)));
+}
+
+#[test]
+fn routes_and_states_of_members_survive_the_supervisor() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut desired = Desired::load(networked(folder.path())).unwrap();
+    let routing = |text: &str| Change::NetworkRouting(config::routing_from_text(text, "routes.toml").unwrap());
+    let group = "network = \"a\"\nroute = [{ prefix = \"10.9.0.0/16\", ecmp = \"g\" }]\n\
+                 ecmp = [{ name = \"g\", member = [{ host = \"192.0.2.2\" }, { host = \"192.0.2.3\" }] }]";
+    let set = |down, weight| {
+        let member = "192.0.2.3".parse().unwrap();
+        Change::NetworkMember(MemberChange { network: "a".into(), ecmp: "g".into(), member, down, weight })
+    };
+    assert_eq!(desired.check(&set(Some(true), None)).unwrap_err().code, ErrorCode::NotFound);
+    for change in [routing(group), set(Some(true), None), set(None, Some(7))] {
+        desired.check(&change).unwrap();
+        desired.commit(&change).unwrap();
+        let again = Desired::load(networked(folder.path())).unwrap();
+        assert_eq!(again.site(), desired.site(), "after {change:?}");
+    }
+    let member = |desired: &Desired| desired.site().network("a").unwrap().ecmp[0].members[1].clone();
+    assert_eq!((member(&desired).down, member(&desired).weight), (true, 7));
+    assert_eq!(desired.check(&set(None, Some(1001))).unwrap_err().code, ErrorCode::Refused);
+    assert_eq!(desired.check(&set(None, None)).unwrap_err().code, ErrorCode::Refused);
+    // A file says everything anew.
+    desired.commit(&routing(group)).unwrap();
+    let again = Desired::load(networked(folder.path())).unwrap();
+    assert_eq!((member(&again).down, again.site()), (false, desired.site()));
+    // Who is a next hop stays, and so does a peer.
+    let by = "network = \"a\"\nroute = [{ prefix = \"10.9.0.0/16\", address = \"10.0.0.4\" }]";
+    desired.commit(&routing(by)).unwrap();
+    assert_eq!(desired.check(&Change::DeviceRemove { name: "d".into() }).unwrap_err().code, ErrorCode::Refused);
+    let json = serde_json::json!({"name": "b", "vni": 2, "cidr": "10.1.0.0/16", "peer": "a"});
+    desired.commit(&Change::NetworkAdd(config::network_from_json(&json).unwrap())).unwrap();
+    assert_eq!(desired.check(&Change::NetworkRemove { name: "a".into() }).unwrap_err().code, ErrorCode::Busy);
+    let back = routing("network = \"a\"\npeer = \"b\"");
+    desired.check(&back).unwrap();
+    desired.commit(&back).unwrap();
+    assert_eq!(Desired::load(networked(folder.path())).unwrap().site(), desired.site());
+    assert_eq!(desired.check(&Change::NetworkRemove { name: "b".into() }).unwrap_err().code, ErrorCode::Busy);
+    assert_eq!(desired.check(&routing("network = \"x\"")).unwrap_err().code, ErrorCode::NotFound);
+}
+
+fn endpoint(address: &str, host: &str) -> config::Endpoint {
+    let last = address.rsplit('.').next().unwrap();
+    let mac = format!("02:5d:00:00:00:{last:0>2}");
+    config::endpoint_from_json(&serde_json::json!({"address": address, "mac": mac, "host": host})).unwrap()
+}
+
+fn members(network: &str, add: &[(&str, &str)], remove: &[&str]) -> Change {
+    Change::NetworkEndpoints(EndpointChange {
+        network: network.to_owned(),
+        add: add.iter().map(|(address, host)| endpoint(address, host)).collect(),
+        remove: remove.iter().map(|address| address.parse().unwrap()).collect(),
+    })
+}
+
+fn networked(folder: &Path) -> Site {
+    let text = r#"
+        [node]
+        underlay = { interface = "eth0", address = "192.0.2.1" }
+        [[network]]
+        name = "a"
+        vni  = 1
+        cidr = "10.0.0.0/16"
+        [[network.endpoint]]
+        address = "10.0.0.2"
+        mac     = "02:5d:00:00:00:02"
+        host    = "192.0.2.2"
+        [[network.endpoint]]
+        address = "10.0.0.3"
+        mac     = "02:5d:00:00:00:03"
+        host    = "192.0.2.2"
+        [[device]]
+        name = "d"
+        tap  = { network = "a", address = "10.0.0.4", interface = "t0" }
+    "#;
+    let loaded = config::parse(text, "site.toml", folder, None);
+    let mut site = loaded.site.unwrap_or_else(|| panic!("{:?}", loaded.report));
+    site.node.state_directory = folder.join("state");
+    site
+}
+
+#[test]
+fn networks_and_who_is_in_them_survive_the_supervisor() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut desired = Desired::load(networked(folder.path())).unwrap();
+    let made = config::network_from_json(&serde_json::json!({"name": "b", "vni": 2, "cidr": "10.0.0.0/16"})).unwrap();
+    let changes = [
+        Change::NetworkAdd(made),
+        members("b", &[("10.0.0.5", "192.0.2.2"), ("10.0.0.6", "192.0.2.2")], &[]),
+        members("b", &[("10.0.0.5", "192.0.2.3")], &["10.0.0.5", "10.0.0.6"]),
+        members("a", &[("10.0.0.2", "192.0.2.3"), ("10.0.0.7", "192.0.2.3")], &["10.0.0.2", "10.0.0.3"]),
+        members("a", &[("10.0.0.7", "192.0.2.4")], &["10.0.0.7"]),
+    ];
+    for change in &changes {
+        desired.check(change).unwrap();
+        desired.commit(change).unwrap();
+        let again = Desired::load(networked(folder.path())).unwrap();
+        assert_eq!(again.site(), desired.site(), "after {change:?}");
+    }
+    let hosts = |network: &str| -> Vec<String> {
+        let network = desired.site().network(network).unwrap();
+        network.endpoints.iter().map(|it| format!("{} on {}", it.addresses[0], it.host)).collect()
+    };
+    assert_eq!(hosts("a"), ["10.0.0.2 on 192.0.2.3", "10.0.0.7 on 192.0.2.4"]);
+    assert_eq!(hosts("b"), ["10.0.0.5 on 192.0.2.3"]);
+    desired.commit(&Change::NetworkRemove { name: "b".into() }).unwrap();
+    desired.commit(&Change::DeviceRemove { name: "d".into() }).unwrap();
+    desired.commit(&Change::NetworkRemove { name: "a".into() }).unwrap();
+    assert!(Desired::load(networked(folder.path())).unwrap().site().networks.is_empty());
+}
+
+#[test]
+fn what_devices_are_put_into_and_what_is_loaded_survives_the_supervisor() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = || {
+        let mut site = networked(folder.path());
+        let policy =
+            serde_json::json!({"network": "a", "security-group": [{"name": "web"}], "acl": [{"name": "edge"}]});
+        site.networks[0].change_policy(&config::policy_from_json(&policy).unwrap());
+        site.node.tables.endpoints = 6;
+        site
+    };
+    let mut desired = Desired::load(site()).unwrap();
+    let set = |groups: Option<&[&str]>, acl: Option<Option<&str>>| {
+        Change::DeviceSet(DeviceChange {
+            name: "d".into(),
+            security_groups: groups.map(|groups| groups.iter().map(|name| (*name).to_owned()).collect()),
+            acl: acl.map(|name| name.map(str::to_owned)),
+            meter: None,
+        })
+    };
+    assert_eq!(desired.check(&set(Some(&["none"]), None)).unwrap_err().code, ErrorCode::Refused);
+    let networks = BTreeMap::from([("a".to_owned(), crate::api::NetworkEntries { endpoints: 3, routes: 0 })]);
+    let found = LoadResult { endpoints: 3, networks, ..LoadResult::default() };
+    let load = Load { path: "/f".into(), without: None, copy: Some("loaded-1.csv".into()), found };
+    for change in
+        [set(Some(&["web"]), None), set(None, Some(Some("edge"))), Change::NetworkLoad(load), set(Some(&[]), None)]
+    {
+        desired.check(&change).unwrap();
+        desired.commit(&change).unwrap();
+        let again = Desired::load(site()).unwrap();
+        assert_eq!((again.site(), again.loaded()), (desired.site(), desired.loaded()), "after {change:?}");
+    }
+    let port = desired.site().device("d").and_then(Device::port).unwrap();
+    assert_eq!((port.security_groups.len(), port.acl.as_deref()), (0, Some("edge")));
+    // Two of the site file and three that are loaded: there is room for one.
+    desired.check(&members("a", &[("10.0.0.7", "192.0.2.3")], &[])).unwrap();
+    let two = members("a", &[("10.0.0.7", "192.0.2.3"), ("10.0.0.8", "192.0.2.3")], &[]);
+    let full = desired.check(&two).unwrap_err().message;
+    assert_eq!(full, "add[1], 10.0.0.8: the table of endpoints is full: it has room for 6");
+    desired.commit(&Change::DeviceRemove { name: "d".into() }).unwrap();
+    assert_eq!(desired.check(&Change::NetworkRemove { name: "a".into() }).unwrap_err().code, ErrorCode::Busy);
+}
+
+/// Loads so many guests of a network.
+fn load(network: &str, endpoints: u64) -> Change {
+    let networks = BTreeMap::from([(network.to_owned(), crate::api::NetworkEntries { endpoints, routes: 0 })]);
+    let found = LoadResult { endpoints, networks, ..LoadResult::default() };
+    Change::NetworkLoad(Load { path: "/f".into(), copy: Some("loaded-1.csv".into()), found, without: None })
+}
+
+#[test]
+fn endpoints_that_go_make_room_once_each_and_new_networks_need_room_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut site = networked(folder.path());
+    site.node.tables.endpoints = 5;
+    // One guest has two addresses.
+    site.networks[0].endpoints[0].addresses.push("10.0.1.2".parse().unwrap());
+    let mut desired = Desired::load(site).unwrap();
+    desired.commit(&load("a", 3)).unwrap();
+    let refused = |change: &Change| desired.check(change).unwrap_err();
+    let two = [("10.0.0.7", "192.0.2.3"), ("10.0.0.8", "192.0.2.3")];
+    let full = "add[1], 10.0.0.8: the table of endpoints is full: it has room for 5";
+    desired.check(&members("a", &two[..1], &["10.0.0.2"])).unwrap();
+    desired.check(&members("a", &two, &["10.0.0.2", "10.0.0.3"])).unwrap();
+    assert_eq!(refused(&members("a", &two, &["10.0.0.3", "10.0.0.3"])).message, full);
+    assert_eq!(refused(&members("a", &two, &["10.0.0.2", "10.0.1.2"])).message, full);
+    let guest = json!({"address": "10.0.0.9", "mac": "02:5d:00:00:00:09", "host": "192.0.2.2"});
+    let network = |guests: Value| {
+        let network = json!({"name": "b", "vni": 2, "cidr": ["10.0.0.0/16"], "endpoint": guests});
+        Change::NetworkAdd(config::network_from_json(&network).unwrap())
+    };
+    desired.check(&network(json!([]))).unwrap();
+    let full = "endpoint[0], 10.0.0.9: the table of endpoints is full: it has room for 5";
+    assert_eq!(refused(&network(json!([guest]))).message, full);
+}
+
+#[test]
+fn a_site_file_without_a_network_of_loaded_entries_is_a_contradiction() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = || {
+        let mut site = networked(folder.path());
+        site.networks.push(config::Network {
+            name: "b".into(),
+            vni: config::Vni::new(2).unwrap(),
+            ..site.networks[0].clone()
+        });
+        site.networks[1].endpoints.clear();
+        site
+    };
+    let mut desired = Desired::load(site()).unwrap();
+    desired.commit(&load("b", 3)).unwrap();
+    assert_eq!(Desired::load(site()).unwrap().loaded(), Some("loaded-1.csv"));
+    let error = Desired::load(networked(folder.path())).unwrap_err();
+    assert!(matches!(error, StateError::Contradiction { .. }), "{error}");
+    let said = "there is no network \"b\", of which 3 endpoints and 0 routes are loaded";
+    assert!(error.to_string().contains(said), "{error}");
+}
+
+#[test]
+fn of_a_change_of_endpoints_all_is_made_or_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let desired = Desired::load(networked(folder.path())).unwrap();
+    let refused = |change: &Change| desired.check(change).unwrap_err();
+    let unknown = refused(&members("a", &[("10.0.0.9", "192.0.2.2")], &["10.0.0.2", "10.0.0.8"]));
+    assert!(unknown.code == ErrorCode::NotFound && unknown.message.starts_with("remove[1]: "), "{unknown}");
+    assert_eq!(refused(&members("x", &[], &[])).code, ErrorCode::NotFound);
+    // A second one of an address, an address of a device, one outside, one on this host.
+    for (address, host) in
+        [("10.0.0.2", "192.0.2.2"), ("10.0.0.4", "192.0.2.2"), ("10.1.0.2", "192.0.2.2"), ("10.0.0.9", "192.0.2.1")]
+    {
+        let error = refused(&members("a", &[("10.0.0.8", "192.0.2.2"), (address, host)], &[]));
+        assert_eq!(error.code, ErrorCode::Refused, "{address} on {host}: {error}");
+    }
+    assert_eq!(refused(&Change::NetworkRemove { name: "a".into() }).code, ErrorCode::Busy);
+    assert_eq!(refused(&Change::NetworkRemove { name: "x".into() }).code, ErrorCode::NotFound);
+}
+
+#[test]
+fn what_was_made_and_removed_again_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut desired = Desired::load(site(folder.path())).unwrap();
+    desired.commit(&Change::VolumeCreate(volume("b"))).unwrap();
+    desired.commit(&Change::VolumeDelete { name: "b".into() }).unwrap();
+    assert_eq!(desired.overlay, Overlay::default());
+}
+
+#[test]
+fn an_endpoint_that_the_site_file_never_had_leaves_nothing_behind_when_it_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut desired = Desired::load(networked(folder.path())).unwrap();
+    desired.commit(&members("a", &[("10.0.0.7", "192.0.2.3")], &[])).unwrap();
+    desired.commit(&members("a", &[("10.0.0.7", "192.0.2.4")], &["10.0.0.7"])).unwrap();
+    desired.commit(&members("a", &[], &["10.0.0.7"])).unwrap();
+    assert_eq!(desired.overlay, Overlay::default());
+
+    // One of the site file's that moved and went stays gone.
+    desired.commit(&members("a", &[("10.0.0.2", "192.0.2.3")], &["10.0.0.2"])).unwrap();
+    desired.commit(&members("a", &[], &["10.0.0.2"])).unwrap();
+    let again = Desired::load(networked(folder.path())).unwrap();
+    let addresses = |desired: &Desired| -> Vec<IpAddr> {
+        let network = desired.site().network("a").unwrap();
+        network.endpoints.iter().flat_map(|endpoint| endpoint.addresses.clone()).collect()
+    };
+    assert_eq!(addresses(&again), ["10.0.0.3".parse::<IpAddr>().unwrap()]);
+    assert_eq!(addresses(&again), addresses(&desired));
+}
+
+#[test]
+fn what_a_tenant_may_do_survives_the_supervisor() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut desired = Desired::load(site(folder.path())).unwrap();
+    let set = |weight, guarantee| {
+        Change::TenantSet(TenantChange {
+            name: "default".into(),
+            weight,
+            class: None,
+            guarantee,
+            limits: None,
+            meter: None,
+        })
+    };
+    for change in [set(Some(7), None), set(None, Some(config::Percent(250)))] {
+        desired.check(&change).unwrap();
+        desired.commit(&change).unwrap();
+    }
+    let again = Desired::load(site(folder.path())).unwrap();
+    assert_eq!(again.site(), desired.site());
+    let tenant = again.site().tenant("default").unwrap();
+    assert_eq!((tenant.weight, tenant.guarantee), (7, config::Percent(250)));
+    let refused = desired.check(&set(None, Some(config::Percent(1_000)))).unwrap_err();
+    assert_eq!(refused.code, ErrorCode::Refused, "{refused}");
+}
+
+#[test]
+fn changes_that_contradict_the_site_are_refused_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let desired = Desired::load(site(folder.path())).unwrap();
+    let code = |change: &Change| desired.check(change).unwrap_err().code;
+    assert_eq!(code(&Change::VolumeCreate(volume("a"))), ErrorCode::Exists);
+    assert_eq!(code(&Change::DeviceAdd(device("d", "a"))), ErrorCode::Exists);
+    assert_eq!(code(&Change::VolumeGrow { name: "x".into(), size: Bytes(1) }), ErrorCode::NotFound);
+    assert_eq!(code(&Change::DeviceRemove { name: "x".into() }), ErrorCode::NotFound);
+    assert_eq!(code(&Change::VolumeDelete { name: "a".into() }), ErrorCode::Busy);
+    assert_eq!(code(&Change::DeviceAdd(device("e", "missing"))), ErrorCode::Refused);
+}
+
+#[test]
+fn a_damaged_state_file_is_an_error_that_names_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = site(folder.path());
+    fs::create_dir_all(&site.node.state_directory).unwrap();
+    fs::write(site.node.state_directory.join(FILE), "{").unwrap();
+    let error = Desired::load(site).unwrap_err().to_string();
+    assert!(error.contains("desired.json"), "{error}");
+}
