@@ -172,8 +172,8 @@ fn a_slow_server_that_one_tenant_floods_still_answers_another() {
     }
     Lab::run("flooded-nbd", |lab| {
         let socket = lab.path().join("slow.sock");
-        let arguments =
-            ["-f", "-U", "slow.sock", "--filter=delay", "memory", "16M", "rdelay=5ms", "wdelay=5ms"].map(str::to_owned);
+        let arguments = ["-f", "-U", "slow.sock", "--filter=delay", "memory", "16M", "rdelay=20ms", "wdelay=20ms"]
+            .map(str::to_owned);
         let mut server = Process::start("nbdkit", lab.path(), Path::new("nbdkit"), arguments)?;
         wait_until("nbdkit's socket", Duration::from_secs(10), || Ok(socket.exists().then_some(())))?;
         let shared = format!("shared = true\nnbd = {{ uri = \"nbd+unix:///?socket={}\" }}", socket.display());
@@ -182,11 +182,13 @@ fn a_slow_server_that_one_tenant_floods_still_answers_another() {
         for _ in 0..TRIES {
             let tenants =
                 || vec![Tenant { keys: "", volume: shared.clone() }, Tenant { keys: "", volume: String::new() }];
-            let turn = Duration::from_millis(800);
+            // The server's delay is many times what it may wait for a CPU.
+            let turn = Duration::from_millis(1200);
             // The server needs a CPU as well.
             let weighted = see(lab, "weighted", &tenants(), &works, turn, false)?;
             let fcfs = see(lab, "fcfs", &tenants(), &works, turn, false)?;
-            if weighted.slowdown() <= 1.5 && fcfs.slowdown() >= 2.0 * weighted.slowdown() {
+            // Beside each other's, not over what each was alone: on a busy machine that is the server's wait for a CPU, and differs.
+            if weighted.slowdown() <= 1.5 && fcfs.beside >= 2.0 * weighted.beside {
                 server.stop()?;
                 return Ok(());
             }
