@@ -92,10 +92,11 @@ impl Calendar {
     /// So much was done, nanoseconds of cost.
     #[inline]
     pub(super) fn pass(&mut self, cost: u64) {
-        let passed = match (u32::try_from(cost * SCALE), self.weights as u32) {
+        let cost = cost.saturating_mul(SCALE);
+        let passed = match (u32::try_from(cost), u32::try_from(self.weights)) {
             // Division of half as many bits takes less than half the time.
-            (Ok(cost), weights @ 1..) => (cost / weights).into(),
-            _ => cost.saturating_mul(SCALE) / self.weights.max(1),
+            (Ok(cost), Ok(weights @ 1..)) => (cost / weights).into(),
+            _ => cost / self.weights.max(1),
         };
         let limit = if self.classes == 0 { u64::MAX } else { self.limit };
         self.now = self.now.max(self.now.saturating_add(passed).min(limit - 1));
