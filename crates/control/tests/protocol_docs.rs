@@ -12,8 +12,8 @@ use softdpu_control::status::{
 use softdpu_control::status::{
     ClosedFrontEnds, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState,
     DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus, MeterStatus, NetworkStatus, NodeStatus, Peer,
-    PortCounts, PortStatus, QueueStatus, TenantOnCore, TenantStatus, TraceStatus, UnderlayAbsence, UnderlayStatus,
-    VolumeState, VolumeStatus,
+    PortCounts, PortStatus, QueueStatus, TenantOnCore, TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath,
+    UnderlayStatus, VolumeState, VolumeStatus,
 };
 
 fn reference() -> String {
@@ -104,7 +104,11 @@ fn whole() -> NodeStatus {
             }],
             ..NetworkStatus::default()
         }],
-        underlay: Some(UnderlayStatus { absence: Some(UnderlayAbsence::default()), ..UnderlayStatus::default() }),
+        underlay: Some(UnderlayStatus {
+            path: Some(UnderlayPath { mode: Some("m".into()), queues: Some(1), ..UnderlayPath::default() }),
+            absence: Some(UnderlayAbsence::default()),
+            ..UnderlayStatus::default()
+        }),
         load_error: Some("e".into()),
         functions: vec![function()],
         traces: vec![TraceStatus { filter: Some("f".into()), ..TraceStatus::default() }],

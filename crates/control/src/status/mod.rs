@@ -364,12 +364,28 @@ pub struct UnderlayStatus {
     /// The interface that carries tunnels.
     #[serde(default)]
     pub interface: String,
+    /// How frames get to the interface and from it, while it can be used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<UnderlayPath>,
     /// While the interface cannot be used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub absence: Option<UnderlayAbsence>,
     /// What passed through it.
     #[serde(flatten)]
     pub counts: PortCounts,
+}
+
+/// How frames get to the underlay's interface and from it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnderlayPath {
+    /// `af-xdp` or `af-packet`.
+    pub backend: String,
+    /// On AF_XDP: `zero-copy` where the driver works on the sockets' own memory, else `copy`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<String>,
+    /// On AF_XDP: receive queues, each with a socket.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u32>,
 }
 
 /// An underlay whose interface cannot be used.

@@ -44,6 +44,7 @@ pub fn table(status: &NodeStatus) -> String {
     section(&mut out, volume_table(&status.volumes));
     section(&mut out, network_table(&status.networks));
     section(&mut out, ecmp_table(&status.networks));
+    section(&mut out, network::underlay(status));
     section(&mut out, network::ports(status));
     section(&mut out, network::drops(status));
     section(&mut out, policy::meters(status));

@@ -227,6 +227,24 @@ fn a_queue_that_never_ran_has_no_ring() {
 }
 
 #[test]
+fn the_table_says_how_frames_get_to_the_underlay() {
+    let path = |backend: &str, mode: Option<&str>, queues| UnderlayPath {
+        backend: backend.to_owned(),
+        mode: mode.map(str::to_owned),
+        queues,
+    };
+    let text = |path| {
+        let underlay = UnderlayStatus { interface: "eth7".to_owned(), path: Some(path), ..UnderlayStatus::default() };
+        table(&NodeStatus { underlay: Some(underlay), ..sample() })
+    };
+    let xdp = "UNDERLAY  BACKEND  MODE       QUEUES\neth7      af-xdp   zero-copy       2\n";
+    assert!(text(path("af-xdp", Some("zero-copy"), Some(2))).contains(xdp));
+    let packet = "UNDERLAY  BACKEND    MODE  QUEUES\neth7      af-packet  -          -\n";
+    assert!(text(path("af-packet", None, None)).contains(packet));
+    assert!(!table(&sample()).contains("BACKEND"), "it is away");
+}
+
+#[test]
 fn the_table_fits_and_says_what_is_broken_first() {
     let text = table(&sample());
     assert!(text.starts_with("PROBLEMS\n  ! volume acme-root is recovering: connection refused\n"), "{text}");

@@ -11,8 +11,10 @@ use softdpu_vpc::{DropReason, tables};
 
 use crate::config;
 use crate::dataplane::networks::{Attached, Networks};
+use crate::dataplane::underlay::Way;
 use crate::status::{
-    EcmpMemberStatus, EcmpStatus, MemberState, NetworkStatus, PortCounts, PortStatus, UnderlayAbsence, UnderlayStatus,
+    EcmpMemberStatus, EcmpStatus, MemberState, NetworkStatus, PortCounts, PortStatus, UnderlayAbsence, UnderlayPath,
+    UnderlayStatus,
 };
 
 pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
@@ -61,7 +63,19 @@ pub(super) fn underlay(networks: &Networks) -> Option<UnderlayStatus> {
         attempts: absence.attempts,
         next_in_s: absence.next.saturating_duration_since(now).as_secs(),
     });
-    Some(UnderlayStatus { interface: underlay.interface().to_owned(), absence, counts: sum(&underlay.counters) })
+    Some(UnderlayStatus {
+        interface: underlay.interface().to_owned(),
+        path: underlay.way().map(|way| match way {
+            Way::Packet => UnderlayPath { backend: "af-packet".to_owned(), ..UnderlayPath::default() },
+            Way::Xdp { queues, zero_copy } => UnderlayPath {
+                backend: "af-xdp".to_owned(),
+                mode: Some(if zero_copy { "zero-copy" } else { "copy" }.to_owned()),
+                queues: Some(queues),
+            },
+        }),
+        absence,
+        counts: sum(&underlay.counters),
+    })
 }
 
 pub(super) fn port(port: &Attached, networks: &Networks) -> PortStatus {

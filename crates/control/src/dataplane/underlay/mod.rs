@@ -25,6 +25,7 @@ use softdpu_vpc::spec::{NeighborSpec, UnderlaySpec};
 
 use self::absence::Absence;
 use self::hosts::Wanted;
+pub(super) use self::open::Way;
 use self::open::{Facts, Interface};
 use crate::config::Underlay as Settings;
 
@@ -138,6 +139,14 @@ impl Underlay {
         match &self.stage {
             Stage::Open(_) => None,
             Stage::Away(absence) => Some(absence),
+        }
+    }
+
+    /// How frames get to the interface and from it, while it is open.
+    pub(super) fn way(&self) -> Option<Way> {
+        match &self.stage {
+            Stage::Open(interface) => Some(interface.way),
+            Stage::Away(_) => None,
         }
     }
 

@@ -22,9 +22,21 @@ const MAX_QUEUES: u32 = 64;
 /// An open interface. Frames go out by it and never through the kernel's stack.
 pub(super) struct Interface {
     pub facts: Facts,
+    pub way: Way,
     pub hosts: Hosts,
     /// Keeps the kernel from refusing what it sees of our tunnels.
     _sinks: Vec<PortSink>,
+}
+
+/// How frames get to it and from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::dataplane) enum Way {
+    Packet,
+    /// By this many receive queues.
+    Xdp {
+        queues: u32,
+        zero_copy: bool,
+    },
 }
 
 /// What the tables have to know of it.
@@ -63,23 +75,23 @@ impl Interface {
         }
         let mac = interface.mac.map(Mac).ok_or_else(|| format!("{}: it has no Ethernet address", interface.name))?;
         let mtu = settings.mtu.unwrap_or(u16::try_from(interface.mtu).unwrap_or(u16::MAX));
-        let sockets = match settings.backend {
+        let (way, sockets) = match settings.backend {
             UnderlayBackend::Auto => best(settings, mtu, cores)?,
-            UnderlayBackend::AfPacket => vec![packet(settings).map_err(|error| text(&error))?],
+            UnderlayBackend::AfPacket => (Way::Packet, vec![packet(settings).map_err(|error| text(&error))?]),
             UnderlayBackend::AfXdp => xdp(settings, mtu).map(|xdp| xdp.sockets(cores))?,
         };
         // Somebody who listens there already does as well.
         let sinks = PortSink::new(settings.port).ok().into_iter().collect();
         let hosts = Hosts::ask(netlink, &interface).map_err(|error| text(&error))?;
-        Ok((Interface { facts: Facts { mtu, mac, addresses }, hosts, _sinks: sinks }, sockets))
+        Ok((Interface { facts: Facts { mtu, mac, addresses }, way, hosts, _sinks: sinks }, sockets))
     }
 }
 
 /// AF_XDP where the driver hands its frames over without a copy. Where it does not, AF_PACKET: it has offloads and takes every
 /// interface, and AF_XDP over a veth pair would bring frames whose checksums nobody has finished.
-fn best(settings: &config::Underlay, mtu: u16, cores: usize) -> Result<Vec<Socket>, String> {
+fn best(settings: &config::Underlay, mtu: u16, cores: usize) -> Result<(Way, Vec<Socket>), String> {
     let reason = match xdp(settings, mtu) {
-        Ok(xdp) if xdp.sockets.iter().all(XdpSocket::zero_copy) => return Ok(xdp.sockets(cores)),
+        Ok(xdp) if xdp.is_zero_copy() => return Ok(xdp.sockets(cores)),
         // It is closed, and its program detached, before the other one is opened.
         Ok(_) => "its driver does not do AF_XDP without copies".to_owned(),
         Err(reason) => reason,
@@ -90,7 +102,7 @@ fn best(settings: &config::Underlay, mtu: u16, cores: usize) -> Result<Vec<Socke
         reason,
         "underlay on AF_PACKET, as AF_XDP gains nothing or cannot be had"
     );
-    Ok(vec![socket])
+    Ok((Way::Packet, vec![socket]))
 }
 
 fn packet(settings: &config::Underlay) -> Result<Socket, PortError> {
@@ -106,9 +118,14 @@ struct XdpUnderlay {
 }
 
 impl XdpUnderlay {
+    fn is_zero_copy(&self) -> bool {
+        self.sockets.iter().all(XdpSocket::zero_copy)
+    }
+
     /// The queues dealt out to so many cores.
-    fn sockets(self, cores: usize) -> Vec<Socket> {
-        XdpQueues::deal(self.sockets, self.program, cores).into_iter().map(Socket::Xdp).collect()
+    fn sockets(self, cores: usize) -> (Way, Vec<Socket>) {
+        let way = Way::Xdp { queues: self.sockets.len() as u32, zero_copy: self.is_zero_copy() };
+        (way, XdpQueues::deal(self.sockets, self.program, cores).into_iter().map(Socket::Xdp).collect())
     }
 }
 
@@ -136,9 +153,10 @@ fn xdp(settings: &config::Underlay, mtu: u16) -> Result<XdpUnderlay, String> {
     let (program, mode) = XdpProgram::attach(&settings.interface, queues, selection, None).map_err(text)?;
     let open = |queue| XdpSocket::open(&program, queue, &XdpOptions::default());
     let sockets: Vec<XdpSocket> = (0..queues).map(open).collect::<Result<_, _>>().map_err(text)?;
-    let zero_copy = sockets.iter().all(XdpSocket::zero_copy);
+    let underlay = XdpUnderlay { sockets, program };
+    let zero_copy = underlay.is_zero_copy();
     tracing::info!(interface = settings.interface, ?mode, queues, zero_copy, "AF_XDP on the underlay");
-    Ok(XdpUnderlay { sockets, program })
+    Ok(underlay)
 }
 
 fn is_link_local(address: IpAddr) -> bool {

@@ -56,6 +56,20 @@ fn each(status: &NodeStatus) -> impl Iterator<Item = (&str, &str, String, &PortC
     devices.chain(status.underlay.as_ref().map(|underlay| (UNDERLAY, "-", "-".to_owned(), &underlay.counts)))
 }
 
+/// How frames get to the underlay's interface and from it, while it can be used.
+pub(super) fn underlay(status: &NodeStatus) -> String {
+    let row = status.underlay.as_ref().and_then(|underlay| {
+        let path = underlay.path.as_ref()?;
+        Some(vec![
+            underlay.interface.clone(),
+            path.backend.clone(),
+            path.mode.clone().unwrap_or_else(|| "-".to_owned()),
+            path.queues.map_or_else(|| "-".to_owned(), |queues| queues.to_string()),
+        ])
+    });
+    layout(&["UNDERLAY", "BACKEND", "MODE", "QUEUES>"], row.into_iter().collect())
+}
+
 /// What passed through the ports, a line each.
 pub(super) fn ports(status: &NodeStatus) -> String {
     let sum = |drops: &BTreeMap<String, u64>| drops.values().fold(0, |sum: u64, count| sum.saturating_add(*count));
