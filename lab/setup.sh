@@ -29,6 +29,8 @@ export LC_ALL=C
 . "$LAB/setup.d/guest.sh"
 # shellcheck source=setup.d/blkio.sh
 . "$LAB/setup.d/blkio.sh"
+# shellcheck source=setup.d/newer-kernel.sh
+. "$LAB/setup.d/newer-kernel.sh"
 # shellcheck source=setup.d/qemu.sh
 . "$LAB/setup.d/qemu.sh"
 
@@ -63,3 +65,4 @@ guest_packages_step
 guest_root_step
 guest_initramfs_step
 blkio_step
+newer_kernel_step

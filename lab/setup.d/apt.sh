@@ -22,7 +22,8 @@ private_apt() {
     apt-get -q "$@"
 }
 
-# derived_sources SUITE: the machine's Debian sources, with its own suite replaced by SUITE.
+# derived_sources SUITE: the machine's Debian sources, with its own suite replaced by SUITE. Backports have neither updates nor
+# security updates of their own.
 derived_sources() {
     local suite=$1 own keyring option=
     own=$(own_suite)
@@ -33,6 +34,7 @@ derived_sources() {
     apt-get indextargets --no-release-info --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' |
         sort -u | while read -r uri release component; do
         [ "$component" = main ] || continue
+        case $suite/$release in *-backports/*-*) continue ;; esac
         case $release in
             "$own" | stable | oldstable) printf 'deb %s%s %s main\n' "$option" "$uri" "$suite" ;;
             "$own"-updates | stable-updates | oldstable-updates) printf 'deb %s%s %s-updates main\n' "$option" "$uri" "$suite" ;;

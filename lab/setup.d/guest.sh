@@ -54,7 +54,6 @@ fetch_kernel() {
     archive=$(echo "$dir"/*.deb)
     dpkg -x "$archive" "$dir"
     rm "$archive"
-    find "$dir" -name '*.ko.xz' -exec xz -d {} +
     cp "$dir"/boot/vmlinuz-* "$GUEST/vmlinuz"
 }
 
@@ -98,16 +97,21 @@ guest_initramfs_step() {
     stamp guest-initramfs "$digest"
 }
 
-# with_dependencies MODULE...: paths of the modules' files, each after those it needs.
+# with_dependencies KERNEL MODULE...: paths of the modules' files in an unpacked kernel, each after those it needs.
 with_dependencies() {
-    local module file depends
+    local kernel=$1 module file depends
+    shift
     for module; do
-        file=$(find "$GUEST/kernel" -name "$(printf '%s' "$module" | sed 's/[-_]/[-_]/g').ko" | head -n 1)
+        file=$(find "$kernel" -name "$(printf '%s' "$module" | sed 's/[-_]/[-_]/g').ko*" | head -n 1)
         # What is not a file is built into the kernel.
         [ -n "$file" ] || continue
+        if [ "${file%.xz}" != "$file" ]; then
+            xz -d "$file"
+            file=${file%.xz}
+        fi
         depends=$(tr '\0' '\n' <"$file" | sed -n 's/^depends=//p' | tr ',' ' ')
         # shellcheck disable=SC2086
-        with_dependencies $depends
+        with_dependencies "$kernel" $depends
         printf '%s\n' "$file"
     done
 }
@@ -115,23 +119,30 @@ with_dependencies() {
 make_archive() { ( cd "$1" && find . -mindepth 1 | sort | busybox cpio -o -H newc -R 0:0 ) >"$2.new" && mv "$2.new" "$2"; }
 
 make_initramfs() {
-    local work=$GUEST/initramfs number=0 file
+    # shellcheck disable=SC2086
+    make_boot_archive "$GUEST" $GUEST_MODULES
+    # shellcheck disable=SC2086
+    make_tools tools $GUEST_TOOLS
+    # shellcheck disable=SC2086
+    make_tools network $GUEST_NETWORK_TOOLS
+}
+
+# make_boot_archive FOLDER MODULE...: FOLDER/initramfs.cpio: busybox, the guest's init, and modules of the kernel in FOLDER/kernel with
+# those that they need.
+make_boot_archive() {
+    local folder=$1 work=$1/initramfs number=0 file
+    shift
     rm -rf "$work"
     mkdir -p "$work"/{bin,modules,proc,sys,dev,run,tmp,mnt,newroot,softdpu,etc}
     install -m 755 "$(command -v busybox)" "$work/bin/busybox"
     install -m 755 "$LAB/guest/initramfs-init" "$work/init"
     ln -s /proc/mounts "$work/etc/mtab"
-    # shellcheck disable=SC2086
-    with_dependencies $GUEST_MODULES | awk '!seen[$0]++' >"$GUEST/modules.list"
+    with_dependencies "$folder/kernel" "$@" | awk '!seen[$0]++' >"$folder/modules.list"
     while read -r file; do
         number=$((number + 1))
         cp "$file" "$work/modules/$(printf '%02d' $number)-${file##*/}"
-    done <"$GUEST/modules.list"
-    make_archive "$work" "$GUEST/initramfs.cpio"
-    # shellcheck disable=SC2086
-    make_tools tools $GUEST_TOOLS
-    # shellcheck disable=SC2086
-    make_tools network $GUEST_NETWORK_TOOLS
+    done <"$folder/modules.list"
+    make_archive "$work" "$folder/initramfs.cpio"
 }
 
 # make_tools NAME PROGRAM...: the archive NAME.cpio of the programs and their libraries, as the guest's own loader finds

@@ -45,6 +45,8 @@ pub struct GuestSpec {
     accel: Option<Accel>,
     qemu: Option<Qemu>,
     namespace: Option<String>,
+    newer_kernel: bool,
+    files: Vec<(String, Vec<u8>)>,
 }
 
 /// A script that the guest runs.
@@ -70,6 +72,8 @@ impl GuestSpec {
             accel: None,
             qemu: None,
             namespace: None,
+            newer_kernel: false,
+            files: Vec::new(),
         }
     }
 
@@ -139,10 +143,27 @@ impl GuestSpec {
         self
     }
 
+    /// Gives it the newer kernel that `lab/setup.sh` fetches where it can be had.
+    pub fn newer_kernel(mut self) -> GuestSpec {
+        self.newer_kernel = true;
+        self
+    }
+
+    /// A file of a guest that runs from RAM, by its path from the root without a leading `/`. Its folder is there.
+    pub fn file(mut self, path: &str, content: Vec<u8>) -> GuestSpec {
+        self.files.push((path.to_owned(), content));
+        self
+    }
+
+    /// `vmlinuz` or `initramfs.cpio` of its kernel.
+    fn kernel_file(&self, name: &str) -> Result<PathBuf, Failure> {
+        if self.newer_kernel { paths::newer_kernel_file(name).map_err(Failure::new) } else { paths::guest_file(name) }
+    }
+
     /// The initrd: initramfs, tools where the root is in RAM, and the job.
     fn initrd(&self) -> Result<Vec<u8>, Failure> {
         let read = |path: PathBuf| std::fs::read(&path).context(format_args!("reading {}", path.display()));
-        let mut initrd = read(paths::guest_file("initramfs.cpio")?)?;
+        let mut initrd = read(self.kernel_file("initramfs.cpio")?)?;
         match self.root {
             Root::Ram => initrd.extend(read(paths::guest_file("tools.cpio")?)?),
             Root::NetworkRam => initrd.extend(read(paths::guest_file("network.cpio")?)?),
@@ -155,7 +176,8 @@ impl GuestSpec {
         };
         let quoted = |text: &str| text.replace('\'', r"'\''");
         let parameters: String = self.parameters.iter().map(|(k, v)| format!("{k}='{}'\n", quoted(v))).collect();
-        let archive = Archive::new()
+        let files = self.files.iter().fold(Archive::new(), |archive, (path, content)| archive.file(path, content));
+        let archive = files
             .directory("softdpu")
             .file("softdpu/run", &read(paths::repository().join("lab/guest/run"))?)
             .file("softdpu/job", &script)
@@ -178,7 +200,7 @@ impl GuestSpec {
         // A vhost-user back end maps the guest's memory: it has to be a shared file.
         add(&["-object", &format!("memory-backend-memfd,id=memory,size={}M,share=on", self.memory_mib)]);
         add(&["-machine", "q35,memory-backend=memory"]);
-        add(&["-kernel", &paths::guest_file("vmlinuz")?.to_string_lossy(), "-initrd", &initrd.to_string_lossy()]);
+        add(&["-kernel", &self.kernel_file("vmlinuz")?.to_string_lossy(), "-initrd", &initrd.to_string_lossy()]);
         // A panic ends QEMU (panic=-1 reboots at once, -no-reboot makes that the end). Errors are shown, notes are not.
         add(&["-append", &format!("console=ttyS0 quiet loglevel=4 panic=-1 softdpu.root={root}")]);
         for (number, disk) in self.disks.iter().enumerate() {

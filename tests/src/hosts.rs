@@ -99,6 +99,10 @@ pub fn datagrams(
     Ok([client, server])
 }
 
+/// QEMU's arguments for the guest's end of a wire that is a TAP, `netdev=wire` for its interface. What the host sends is as on a
+/// wire: without a virtio header, which would say what of it is unfinished.
+pub const TAP: [&str; 2] = ["-netdev", "tap,id=wire,ifname=wire,script=no,downscript=no,vnet_hdr=off"];
+
 /// What is between two hosts.
 pub struct Wire {
     /// The largest packet that it takes, bytes.
@@ -149,6 +153,14 @@ impl Wire {
             Ok(host)
         };
         Ok(((1..=count).map(host).collect::<Result<_, _>>()?, hub))
+    }
+
+    /// The second host, whose end of the wire is a TAP for a guest to be at the other end ([`TAP`]).
+    pub fn host_of_guest(&self, test: &str) -> Result<Host, Failure> {
+        let host = Host { namespace: Namespace::new(test, "2")?, number: 2 };
+        host.exec(&["ip", "tuntap", "add", "wire", "mode", "tap"])?;
+        self.connect(&host)?;
+        Ok(host)
     }
 
     /// Puts it between two hosts that have none.

@@ -19,6 +19,26 @@ pub(crate) fn guest_file(name: &str) -> Result<PathBuf, Failure> {
     existing(cache().join("guest").join(name), "run lab/setup.sh, which makes it")
 }
 
+/// A file of the newer kernel that `lab/setup.sh` fetches, `vmlinuz` or `initramfs.cpio`, or why there is none on this machine.
+pub(crate) fn newer_kernel_file(name: &str) -> Result<PathBuf, String> {
+    fetched(&PathBuf::from("newer-kernel").join(name), "newer-kernel.missing")
+}
+
+/// Why there is no newer kernel on this machine, if so.
+pub fn no_newer_kernel() -> Option<String> {
+    newer_kernel_file("vmlinuz").and(newer_kernel_file("initramfs.cpio")).err()
+}
+
+/// A file below `.cache` that `lab/setup.sh` fetches where it can be had, or why it could not.
+fn fetched(path: &Path, missing: &str) -> Result<PathBuf, String> {
+    let path = cache().join(path);
+    if path.exists() {
+        return Ok(path);
+    }
+    let reason = std::fs::read_to_string(cache().join(missing));
+    Err(reason.map_or_else(|_| "lab/setup.sh was not run".to_owned(), |text| text.trim().to_owned()))
+}
+
 /// The root image from which a guest's root disk is copied.
 pub(crate) fn root_image() -> Result<PathBuf, Failure> {
     guest_file("root.img")
@@ -48,12 +68,7 @@ pub fn softdpu() -> Result<PathBuf, Failure> {
 
 /// `qemu-img` or `qemu-io` with the libblkio driver, or why there is none on this machine.
 pub fn blkio_tool(name: &str) -> Result<PathBuf, String> {
-    let path = cache().join("bin").join(format!("{name}-blkio"));
-    if path.exists() {
-        return Ok(path);
-    }
-    let reason = std::fs::read_to_string(cache().join("blkio.missing"));
-    Err(reason.map_or_else(|_| "lab/setup.sh was not run".to_owned(), |text| text.trim().to_owned()))
+    fetched(&PathBuf::from("bin").join(format!("{name}-blkio")), "blkio.missing")
 }
 
 /// The QEMU newer than the machine's that `lab/setup.sh --bench` unpacks.

@@ -166,6 +166,7 @@ fn between_two_daemons(test: &str, wire: &Wire) {
         assert!(there > 1e6 && back > 1e6, "{there:.0} and {back:.0} bit/s");
         let underlay = at_a.status()?["underlay"].clone();
         assert!(underlay["frames_out"].as_u64() > Some(100), "{underlay}");
+        assert_eq!(underlay["path"], serde_json::json!({ "backend": "af-packet" }));
         at_a.stop()?;
         at_b.stop()
     });
@@ -190,6 +191,8 @@ fn two_daemons_on_af_xdp_are_one_network() {
         for daemon in [&at_a, &at_b] {
             let log = daemon.log();
             assert!(log.iter().any(|line| line.contains("underlay") && line.contains("AF_XDP")), "{log:?}");
+            let path = serde_json::json!({ "backend": "af-xdp", "mode": "copy", "queues": 1 });
+            assert_eq!(daemon.status()?["underlay"]["path"], path);
         }
         at_a.stop()?;
         at_b.stop()
@@ -716,6 +719,23 @@ fn an_underlay_that_is_made_anew_or_set_down_is_used_again() {
 #[test]
 fn an_underlay_on_af_xdp_that_is_made_anew_or_set_down_is_used_again() {
     comes_back("backxdp", &Wire { mtu: 1500, v6: false, backend: "af-xdp" });
+}
+
+#[test]
+fn af_xdp_refuses_an_mtu_that_its_memory_has_no_room_for() {
+    if !Host::is_possible("tunnel-mtu") {
+        return;
+    }
+    let wire = Wire { mtu: 3827, v6: false, backend: "af-xdp" };
+    Lab::run("tunnel-mtu", |lab| {
+        let (a, _b) = wire.hosts("mtu")?;
+        let daemon = softdpu(lab, &a, &wire)?;
+        let reason =
+            "wire: its MTU is 3827, and af-xdp takes at most 3826: set the underlay's `mtu` to that, or backend";
+        underlay_is(&daemon, Some(reason))?;
+        assert!(daemon.status()?["underlay"]["path"].is_null(), "it is away");
+        daemon.stop()
+    });
 }
 
 #[test]

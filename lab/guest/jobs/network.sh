@@ -16,6 +16,9 @@
 #   iperf ADDRESS SECONDS [OPTION...]      TCP throughput to the server; `-R`: from it
 #   account                what went through all interfaces so far, interrupts of virtio devices, and the processor's time (1/100 s)
 #   fetch ADDRESS PATH     an HTTP transfer over one connection, and its checksum; reports `progress` when it is under way
+#   daemon                 starts the softdpu that is in the guest, with /site.toml; reports as `underlay`
+#   underlay               how frames get to the underlay of that softdpu, and what passed
+#   crash                  kills its data plane, waits for the next one; reports as `underlay`
 #   stop
 INTERFACE=eth0
 WEB=/tmp/www
@@ -138,6 +141,25 @@ fetch() {
     report progress ok >/dev/console
     wait
     [ ! -e /tmp/failed ] && detail "sum=$(cat /tmp/sum) received=$(($(received) - start))"
+}
+
+said() { /usr/sbin/softdpu status --json >/tmp/status 2>/tmp/status.error || { cat /tmp/status.error; return 1; }; }
+# Of its data plane; and of the way to the underlay, which is there when it is open.
+plane() { said && sed -n "s/.*\"data_plane\":{[^}]*\"$1\":\([0-9]*\).*/\1/p" /tmp/status; }
+path() { sed -n 's/.*"path":{\([^}]*\)}.*/\1/p' /tmp/status | tr -d '"' | tr ',:' ' ='; }
+carries() { said && [ -n "$(path)" ] && grep -q '"data_plane":{[^}]*"state":"running"' /tmp/status; }
+underlay() {
+    said && detail "$(path)" "$(sed -n 's/.*"underlay":{.*"frames_in":\([0-9]*\),"frames_out":\([0-9]*\).*/frames_in=\1 frames_out=\2/p' /tmp/status)" \
+        "restarts=$(plane restarts)"
+}
+daemon() {
+    /usr/sbin/softdpu run /site.toml >/tmp/softdpu.log 2>&1 &
+    until_true carries && underlay || { cat /tmp/softdpu.log; return 1; }
+}
+is_another() { [ "$(plane restarts)" -gt "$1" ] && carries; }
+crash() {
+    restarts=$(plane restarts)
+    kill -9 "$(plane pid)" && until_true is_another "$restarts" && underlay || { cat /tmp/softdpu.log; return 1; }
 }
 
 # A guest's own address is reached through lo.
