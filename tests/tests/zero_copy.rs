@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use softdpu_tests::netns::run;
 use softdpu_tests::{
-    Capture, Context, Failure, Guest, GuestDevice, GuestSpec, Host, Lab, Qemu, Report, Root, TAP, Wire,
+    Capture, Context, Failure, Guest, GuestDevice, GuestSpec, Host, Lab, Process, Qemu, Report, Root, TAP, Wire,
     no_newer_kernel, skip, softdpu, wait_until,
 };
 
@@ -135,6 +135,16 @@ fn transfers(host: &Host) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Datagrams into the guest or, with `-R`, out of it, until what is returned is dropped.
+fn datagrams(lab: &Lab, host: &Host, way: &[&str]) -> Result<Process, Failure> {
+    let client = ["iperf3", "-c", "10.0.0.1", "-u", "-b", "20M", "-l", "1300", "-t", "600", "--forceflush"];
+    wait_until("iperf3 to take a client", WAIT, || {
+        let mut load = host.start(lab, "load", &[&client, way].concat())?;
+        let under_way = |line: &str| line.contains("sec").then_some(());
+        Ok(load.wait_for_line("datagrams under way", 0, WAIT, under_way).ok().map(|_| load))
+    })
+}
+
 fn without_copies(test: &str, device: &str, qemu: Qemu, queues: u32) {
     Lab::run(test, |lab| {
         let host = WIRE.host_of_guest(test)?;
@@ -168,28 +178,10 @@ fn without_copies(test: &str, device: &str, qemu: Qemu, queues: u32) {
 
         // Frames are with the driver when the data plane is killed: it gives the queue and its memory back.
         for number in 1..=3 {
-            let way: &[&str] = if number % 2 == 0 { &["-R"] } else { &[] };
-            let load = [
-                "timeout",
-                "600",
-                "iperf3",
-                "-c",
-                "10.0.0.1",
-                "-u",
-                "-b",
-                "20M",
-                "-l",
-                "1300",
-                "-t",
-                "600",
-                "--forceflush",
-            ];
-            let mut load = host.start(lab, &format!("load-{number}"), &[&load, way].concat())?;
-            load.wait_for_line("datagrams under way", 0, WAIT, |line| line.contains("sec").then_some(()))?;
+            let load = datagrams(lab, &host, if number % 2 == 0 { &["-R"] } else { &[] })?;
             let opened = guest.ask("crash", WAIT)?;
             is_zero_copy(&opened)?;
             assert_eq!(opened.get::<u32>("restarts")?, number);
-            load.wait_for_line("the end of what was under way", 0, WAIT, |line| line.contains("sec").then_some(()))?;
             drop(load);
             pings(&host)?;
         }
