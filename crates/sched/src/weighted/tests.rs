@@ -494,3 +494,55 @@ proptest! {
         }
     }
 }
+
+/// A flood of tenant 1 in a grant of eight, after a millisecond in which it was alone. Tenant 0 is of `class`.
+fn in_a_grant(class: LatencyClass) -> (Weighted, Grant) {
+    let mut policy = with(&[Share { class, ..share(1) }, share(1)]);
+    let flood = QueueId { tenant: TenantId(1), index: 1 };
+    let run = |policy: &mut Weighted, now: u64, units: u32| {
+        policy.ready(Nanos(now), flood, Work { units, bytes: 0 });
+        match policy.decide(Nanos(now)) {
+            Decision::Run(grant) => grant,
+            other => panic!("work is ready: {other:?}"),
+        }
+    };
+    let mut now = 0;
+    while now < MS {
+        let grant = run(&mut policy, now, 1);
+        now += 1_000;
+        policy.charge(Nanos(now), grant, Cost { units: 1, time: Nanos(1_000), ..Cost::default() });
+    }
+    let grant = run(&mut policy, now, 8);
+    assert_eq!((grant.queue, grant.units), (flood, 8));
+    (policy, grant)
+}
+
+#[test]
+fn who_pays_for_latency_and_is_below_its_share_cuts_a_grant_short() {
+    assert!(in_a_grant(LatencyClass::Latency).0.preempts(TenantId(0)));
+    assert!(!in_a_grant(LatencyClass::Normal).0.preempts(TenantId(0)), "a class that waits for the grant");
+    assert!(!in_a_grant(LatencyClass::Latency).0.preempts(TenantId(1)), "itself");
+    assert!(!in_a_grant(LatencyClass::Latency).0.preempts(TenantId(9)), "nobody");
+    let mut beyond = in_a_grant(LatencyClass::Latency).0;
+    beyond.tenants[0].tag = beyond.calendar.now() + 1;
+    assert!(!beyond.preempts(TenantId(0)), "one that has had its share");
+}
+
+#[test]
+fn what_a_short_grant_did_not_come_to_is_granted_again() {
+    let (mut policy, grant) = in_a_grant(LatencyClass::Latency);
+    let cost = |units: u32| Cost { units, time: Nanos(1_000 * u64::from(units)), ..Cost::default() };
+    let (mut now, urgent) = (Nanos(2 * MS), QueueId { tenant: TenantId(0), index: 0 });
+    policy.charge(now, grant, cost(1));
+    policy.ready(now, grant.queue, Work { units: grant.units - 1, bytes: 0 });
+    policy.ready(now, urgent, Work { units: 1, bytes: 0 });
+    let mut ran = Vec::new();
+    while let Decision::Run(next) = policy.decide(now) {
+        now = now + Nanos(1_000);
+        policy.charge(now, next, cost(next.units));
+        ran.push((next.queue.tenant.0, next.units));
+    }
+    assert_eq!(ran[0], (0, 1), "who came goes first");
+    let rest: u32 = ran[1..].iter().map(|(_, units)| units).sum();
+    assert_eq!(rest, 7, "of eight: {ran:?}");
+}
