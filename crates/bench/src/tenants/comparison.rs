@@ -4,6 +4,7 @@
 //! then all together, then one in a burst beside the others, and ends it. Figures are medians of the rounds.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +14,7 @@ use super::load::{Client, Loop, Served, Span, Work, run_spans};
 pub use super::report::{METRICS, Measurement, Report};
 use super::site::site;
 pub use super::site::{Doing, Load};
-use super::stream::{Stream, Tenant};
+use super::stream::Stream;
 use super::{fair1, fair2, jain};
 use crate::SetupError;
 use crate::front_end::Transfer;
@@ -167,25 +168,25 @@ fn one(plan: &Plan, case: Case, scheduler: &str) -> Result<Vec<(&'static str, f6
         let depth = plan.depth * *want as usize;
         let client = match (doing[at].route(at, plan.gateway), &sockets[..]) {
             (Some(route), [from, to, ..]) => {
-                Stream::connect([from, to], route, depth).map(|stream| Tenant::Frames(Box::new(stream)))
+                Stream::connect([from, to], route, depth).map(|stream| Box::new(stream) as Box<dyn Loop>)
             }
             _ => {
                 let work = Work { transfer: plan.transfer, block_size: BLOCK, depth };
-                Client::connect(&sockets[0], work).map(Tenant::Disk)
+                Client::connect(&sockets[0], work).map(|client| Box::new(client) as Box<dyn Loop>)
             }
         };
         clients.push(client.map_err(|error| failed(Box::new(error)))?);
     }
-    let at_work = |clients: &mut [Tenant], active: &[usize], spans: &[Span]| {
+    let at_work = |clients: &mut [Box<dyn Loop>], active: &[usize], spans: &[Span]| {
         run_spans(true, clients, active, plan.client_cpu, spans).map_err(|error| failed(Box::new(error)))
     };
     let span = |length, depths| Span { length, depths };
     // Tenants that do and want the same are alone alike.
     let mut alone = BTreeMap::new();
     for (at, kind) in doing.iter().zip(&wants).enumerate() {
-        if !alone.contains_key(&kind) {
+        if let Entry::Vacant(entry) = alone.entry(kind) {
             let served = at_work(&mut clients, &[at], &[span(WARM_UP, None), span(plan.duration / 4, None)])?;
-            alone.insert(kind, served[1][0].latency.mean());
+            entry.insert(served[1][0].latency.mean());
         }
     }
     let all: Vec<usize> = (0..case.tenants).collect();

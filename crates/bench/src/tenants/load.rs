@@ -60,6 +60,28 @@ pub trait Loop: Send {
     fn overdue(&mut self, waited: Duration) -> LoadError;
 }
 
+impl<L: Loop + ?Sized> Loop for Box<L> {
+    fn depth(&self) -> usize {
+        (**self).depth()
+    }
+
+    fn raise(&mut self, depth: usize, now: u64) -> Result<(), LoadError> {
+        (**self).raise(depth, now)
+    }
+
+    fn visit(&mut self, served: Option<(&mut Served, usize)>, goes_on: bool, most: usize) -> Result<usize, LoadError> {
+        (**self).visit(served, goes_on, most)
+    }
+
+    fn outstanding(&mut self) -> usize {
+        (**self).outstanding()
+    }
+
+    fn overdue(&mut self, waited: Duration) -> LoadError {
+        (**self).overdue(waited)
+    }
+}
+
 /// A tenant's driver.
 pub struct Client {
     front_end: FrontEnd,
