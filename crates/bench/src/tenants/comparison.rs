@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use softdpu_sched::{Cost, Nanos, Weighted};
+
 use super::load::{Client, Loop, Served, Span, Work, run_spans};
 pub use super::report::{METRICS, Measurement, Report};
 use super::site::site;
@@ -211,7 +213,7 @@ fn one(plan: &Plan, case: Case, scheduler: &str) -> Result<Vec<(&'static str, f6
         ("unsteadiness", mean(&unsteadiness)),
     ];
     if let (Some(before), Some(after)) = (before, after) {
-        let cost: Vec<f64> = before.time.iter().zip(&after.time).map(|(before, after)| after - before).collect();
+        let cost: Vec<f64> = before.cost.iter().zip(&after.cost).map(|(before, after)| after - before).collect();
         metrics.push(("fair1-cost", fair1(&expected, &cost)));
         metrics.push(("core-time", (after.busy - before.busy) / (after.served - before.served).max(1.0)));
     }
@@ -242,8 +244,8 @@ fn mean(values: &[f64]) -> f64 {
 
 /// What the daemon did so far.
 struct Usage {
-    /// What each tenant had of the core, nanoseconds.
-    time: Vec<f64>,
+    /// What each tenant had: nanoseconds of the core, and bytes at what `weighted` counts them.
+    cost: Vec<f64>,
     /// What the core was busy, nanoseconds.
     busy: f64,
     /// Requests and frames of all tenants.
@@ -255,11 +257,14 @@ fn usage(plan: &Plan, folder: &Path, tenants: usize) -> Option<Usage> {
     let mut command = Command::new(&plan.program);
     command.args(["status", "--json", "--socket", "run/api.sock"]).current_dir(folder);
     let status: serde_json::Value = serde_json::from_slice(&command.output().ok()?.stdout).ok()?;
-    let of = |key: &str| (0..tenants).map(|at| status["tenants"][at][key].as_f64()).collect::<Option<Vec<f64>>>();
+    let of = |key: &str| (0..tenants).map(|at| status["tenants"][at][key].as_u64()).collect::<Option<Vec<u64>>>();
+    let (policy, times, bytes) = (Weighted::default(), of("core_time_ns")?, of("bytes")?);
+    let price =
+        |(&time, &bytes): (&u64, &u64)| policy.price(Cost { time: Nanos(time), bytes, ..Cost::default() }) as f64;
     Some(Usage {
-        time: of("core_time_ns")?,
+        cost: times.iter().zip(&bytes).map(price).collect(),
         busy: status["cores"][0]["busy_ns"].as_f64()?,
-        served: of("served")?.iter().sum(),
+        served: of("served")?.iter().sum::<u64>() as f64,
     })
 }
 

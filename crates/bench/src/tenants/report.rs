@@ -195,7 +195,7 @@ impl Report {
         let panels = [
             panel("requests and frames a second over tenants", "throughput", rate),
             panel("Fair1 over tenants: less is fairer", "fair1", index),
-            panel("Fair1 of core time over tenants", "fair1-cost", index),
+            panel("Fair1 of cost over tenants", "fair1-cost", index),
             panel("mean p99 over tenants", "latency-p99", |value| format!("{:.0} us", value / 1e3)),
         ];
         draw_panels(&panels, path)
