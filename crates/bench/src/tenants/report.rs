@@ -1,6 +1,6 @@
 //! What tenants got: a table, JSON lines, a plot, and what of the bars is met.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
@@ -174,30 +174,34 @@ impl Report {
         Ok(())
     }
 
-    /// Draws throughput, Fair1, that in cost, and p99 over the number of tenants to `path`, by the end of its name.
+    /// Draws throughput, Fair1, that of cost, and p99 over the number of tenants to `path`, as SVG or PNG: panels for each load and rates,
+    /// in each a line for a scheduler.
     ///
     /// # Errors
     /// [`SetupError::Output`].
     pub fn draw(&self, path: &Path) -> Result<(), SetupError> {
-        let panel = |title: &str, metric: &str, label: fn(f64) -> String| {
-            let mut lines = Lines::new();
-            for measurement in &self.measurements {
-                let Case { load, rates, tenants } = measurement.case;
-                let rates = if rates == Rates::Balanced { "balanced" } else { "unbalanced" };
-                if let Some(value) = measurement.median(metric) {
-                    let name = format!("{}, {load}, {rates}", measurement.scheduler);
-                    lines.entry(name).or_default().push((tenants as f64, value));
-                }
-            }
-            Panel::new(title, "tenants", lines, label)
-        };
         let index = |value: f64| format!("{value:.3}");
-        let panels = [
-            panel("requests and frames a second over tenants", "throughput", rate),
-            panel("Fair1 over tenants: less is fairer", "fair1", index),
-            panel("Fair1 of cost over tenants", "fair1-cost", index),
-            panel("mean p99 over tenants", "latency-p99", |value| format!("{:.0} us", value / 1e3)),
+        let charts: [(&str, &str, fn(f64) -> String); 4] = [
+            ("requests and frames a second", "throughput", rate),
+            ("Fair1 (less is fairer)", "fair1", index),
+            ("Fair1 of cost", "fair1-cost", index),
+            ("mean p99", "latency-p99", |value| format!("{:.0} us", value / 1e3)),
         ];
+        let kinds: BTreeSet<_> = self.measurements.iter().map(|one| (one.case.load, one.case.rates)).collect();
+        let mut panels = Vec::new();
+        for (load, rates) in kinds {
+            let of_kind = |one: &&Measurement| (one.case.load, one.case.rates) == (load, rates);
+            for (title, metric, label) in charts {
+                let mut lines = Lines::new();
+                for one in self.measurements.iter().filter(of_kind) {
+                    if let Some(value) = one.median(metric) {
+                        lines.entry(one.scheduler.clone()).or_default().push((one.case.tenants as f64, value));
+                    }
+                }
+                let kind = if rates == Rates::Balanced { "balanced" } else { "unbalanced" };
+                panels.push(Panel::new(format!("{load}, {kind}: {title}"), "tenants", lines, label));
+            }
+        }
         draw_panels(&panels, path)
     }
 }
