@@ -36,6 +36,9 @@ const FAIR: f64 = 0.02;
 /// The most that scheduling may cost beside first come, first served, by the number of tenants.
 const OVERHEAD: [(usize, f64); 2] = [(1, 0.01), (4, 0.02)];
 
+/// What a panel shows, of which metric, and how its values are written.
+type Chart = (&'static str, &'static str, fn(f64) -> String);
+
 /// One scheduler's figures in one case, round by round, by metric.
 #[derive(Clone, Debug)]
 pub struct Measurement {
@@ -181,7 +184,7 @@ impl Report {
     /// [`SetupError::Output`].
     pub fn draw(&self, path: &Path) -> Result<(), SetupError> {
         let index = |value: f64| format!("{value:.3}");
-        let charts: [(&str, &str, fn(f64) -> String); 4] = [
+        let charts: [Chart; 4] = [
             ("requests and frames a second", "throughput", rate),
             ("Fair1 (less is fairer)", "fair1", index),
             ("Fair1 of cost", "fair1-cost", index),
