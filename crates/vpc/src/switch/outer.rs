@@ -17,7 +17,8 @@ const ECT_1: u8 = 1;
 const NOT_ECT: u8 = 0;
 
 /// What the outer headers of a frame say.
-pub(super) struct Outer {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Outer {
     pub network: u32,
     pub tunnel: u32,
     /// Bytes of them.
@@ -33,7 +34,7 @@ pub(super) struct Outer {
 /// Parses and verifies the outer headers of a frame from the underlay. Whatever is not from a node that has something of the
 /// network, to this node's tunnel end point, is not a tunnel's. The outer UDP checksum is left to who received it.
 #[inline]
-pub(super) fn outer(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -> Result<Outer, DropReason> {
+pub(crate) fn outer(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -> Result<Outer, DropReason> {
     let bytes = packet.head.bytes();
     let parsed = parse(bytes, packet.len())?;
     let ip = parsed.ip().ok_or(DropReason::UnknownTunnel)?;

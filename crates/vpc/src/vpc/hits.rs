@@ -6,27 +6,35 @@ use crate::flow::{self, Candidate, Flows, Seen};
 use crate::packet::Packet;
 use crate::switch::after;
 use crate::trace::Nobody;
-use crate::verdict::Verdict;
+use crate::verdict::{PortId, Verdict};
 
-/// What the packets' flows are known by, and where they probably are, on their way into the cache.
-pub(super) fn look(flows: &Flows, packets: &[Packet], all: &mut Vec<Option<Sought>>) {
+/// What the packets' flows are known by, and where they probably are, on their way into the cache. Packets from `underlay` are
+/// somebody else's: whether there are any.
+pub(super) fn look(flows: &Flows, packets: &[Packet], underlay: PortId, all: &mut Vec<Option<Sought>>) -> bool {
     all.resize(packets.len(), None);
-    read_keys(flows, packets, all);
+    let others = read_keys(flows, packets, underlay, all);
     approach(flows, all);
+    others
 }
 
 #[inline(never)]
-fn read_keys(flows: &Flows, packets: &[Packet], all: &mut [Option<Sought>]) {
+fn read_keys(flows: &Flows, packets: &[Packet], underlay: PortId, all: &mut [Option<Sought>]) -> bool {
+    let mut others = false;
     for (packet, sought) in packets.iter().zip(all) {
+        if packet.port == underlay {
+            (*sought, others) = (None, true);
+            continue;
+        }
         match flow::see_ipv4(packet) {
             Some(seen) => *sought = Some(seek(flows, seen)),
             None => read_other_key(flows, packet, sought),
         }
     }
+    others
 }
 
 #[inline(always)]
-fn seek(flows: &Flows, seen: Seen) -> Sought {
+pub(super) fn seek(flows: &Flows, seen: Seen) -> Sought {
     Sought { seen, home: flows.home(&seen.key), candidate: Candidate::NONE }
 }
 
@@ -62,7 +70,7 @@ impl Vpc {
             let Some(hit) = flows.hit(sought.candidate, &sought.seen.key) else { break };
             let action = hit.action();
             if action.connection != flow::NONE
-                && !goes_on::<false>(tables, flows, packet, sought, sought.candidate.entry(), now)
+                && !goes_on::<false>(tables, flows, packet, (sought, 0), sought.candidate.entry(), now)
             {
                 break;
             }
@@ -76,7 +84,7 @@ impl Vpc {
             }
             match decided {
                 Verdict::Local { .. } => local += 1,
-                _ => stats.count_followed(decided),
+                _ => stats.count_followed(decided, true),
             }
             done += 1;
         }
