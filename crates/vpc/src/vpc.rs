@@ -19,7 +19,7 @@ use crate::software;
 use crate::software::limit::{Bucket, Limit};
 use crate::software::schedule::Schedule;
 use crate::stats::Stats;
-use crate::switch::{Ask, Frame, Metadata, Stop, after, before};
+use crate::switch::{Ask, Frame, Last, Metadata, Stop, after, before};
 use crate::tables::{Attachment, Tables};
 use crate::trace::{Nobody, Watch, Watcher, Witness, narrate};
 use crate::verdict::{DropReason, PortId, Reply, Verdict};
@@ -68,9 +68,6 @@ const ANNOUNCEMENTS: Limit = Limit::new(1, 1);
 
 /// Flows that a core can keep unless it is told otherwise. They take memory as they come, 130 bytes each.
 pub const FLOWS: usize = 1 << 16;
-
-/// A port that nobody has.
-const NO_PORT: PortId = PortId(u32::MAX);
 
 /// A packet's flow, as it is looked for.
 #[derive(Clone, Copy, Debug)]
@@ -196,7 +193,7 @@ impl Vpc {
     /// What a packet's flow is known by, where it is of a shape that flows are made of.
     fn key_of(&self, packet: &Packet) -> Option<flow::Key> {
         match self.tables.underlay().filter(|underlay| underlay.port == packet.port) {
-            Some(underlay) => Some(arrivals::see(&self.tables, underlay, packet)?.1.key),
+            Some(underlay) => Some(arrivals::see(&self.tables, underlay, packet, &mut Last::default())?.1.key),
             None => Some(flow::see(packet)?.key),
         }
     }
@@ -238,13 +235,14 @@ impl Vpc {
         self.stages.clear();
         self.stale.clear();
         let mut all = std::mem::take(&mut self.seen);
-        let mut is_from_tunnels = false;
-        if self.tables.keeps_flows() {
-            let underlay = self.tables.underlay().map_or(NO_PORT, |underlay| underlay.port);
-            is_from_tunnels = hits::look(&self.flows, packets, underlay, &mut all);
-            if is_from_tunnels {
-                arrivals::look(&self.tables, &self.flows, packets, &mut all, &mut self.arrivals);
-            }
+        let is_kept = self.tables.keeps_flows();
+        // A burst comes from one port; what came by a tunnel in the middle of others is decided without flows.
+        let is_from_tunnels = is_kept
+            && packets.first().is_some_and(|first| self.tables.underlay().is_some_and(|of| of.port == first.port));
+        if is_from_tunnels {
+            arrivals::look(&self.tables, &self.flows, packets, &mut all, &mut self.arrivals);
+        } else if is_kept {
+            hits::look(&self.flows, packets, &mut all);
         } else {
             all.clear();
             all.resize(packets.len(), None);
@@ -532,6 +530,7 @@ impl Vpc {
         if let Some(Sought { seen, home, .. }) = &self.seen[at]
             && let Some(link) = passage.link()
             && !metadata.is_alone()
+            && metadata.tunnel().is_some() == seen.key.tunnelled().is_some()
         {
             metadata.set_link(link);
             let action = departure.action(metadata);

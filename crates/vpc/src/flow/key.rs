@@ -178,8 +178,14 @@ pub(crate) fn see_ipv6(packet: &Packet) -> Option<Seen> {
 }
 
 /// As [`see`], for a frame that is not to be cut up.
+#[inline(always)]
 pub(crate) fn see_bytes(frame: &Bytes<'_>) -> Option<Seen> {
-    ipv4(frame).or_else(|| ipv6(frame))
+    ipv4(frame).or_else(|| other(frame))
+}
+
+#[inline(never)]
+fn other(frame: &Bytes<'_>) -> Option<Seen> {
+    ipv6(frame)
 }
 
 #[inline(always)]

@@ -8,7 +8,7 @@ use super::{Sought, Vpc, goes_on};
 use crate::flow::{self, Candidate, Flows, Seen};
 use crate::packet::Packet;
 use crate::spec::UnderlaySpec;
-use crate::switch::{Outer, after, outer};
+use crate::switch::{Last, Outer, after, outer, outer_plain};
 use crate::tables::Tables;
 use crate::verdict::Verdict;
 
@@ -21,12 +21,16 @@ pub(super) struct Arrival {
 }
 
 /// What a packet from the underlay's port is known by, where it came by a tunnel and is of a shape that flows are made of.
-#[inline]
-pub(super) fn see(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -> Option<(Outer, Seen)> {
+/// `last` is where the packet before belonged.
+#[inline(always)]
+pub(super) fn see(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet, last: &mut Last) -> Option<(Outer, Seen)> {
     if packet.segmentation.is_some() {
         return None;
     }
-    let outer = outer(tables, underlay, packet).ok()?;
+    let outer = match outer_plain(tables, underlay, packet, last) {
+        Some(outer) => outer,
+        None => outer_of_any_shape(tables, underlay, packet)?,
+    };
     let network = Some(tables.network(outer.network)?.routes);
     let head = packet.head.bytes().get(outer.len.into()..)?;
     let head = &head[..head.len().min(outer.inner)];
@@ -34,30 +38,40 @@ pub(super) fn see(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -> 
     Some((outer, flow::see_bytes(&inner)?))
 }
 
-/// What packets from the underlay are known by, in `all` and, by the packet, in `arrivals`; their entries are on their way into the
-/// cache. Other packets are left as they are.
+#[inline(never)]
+fn outer_of_any_shape(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -> Option<Outer> {
+    outer(tables, underlay, packet).ok()
+}
+
+/// What packets are known by, in `all` and, of those from tunnels, in `arrivals`; their entries are on their way into the cache.
 #[inline(never)]
 pub(super) fn look(
     tables: &Tables,
     flows: &Flows,
     packets: &[Packet],
-    all: &mut [Option<Sought>],
+    all: &mut Vec<Option<Sought>>,
     arrivals: &mut Vec<Option<Arrival>>,
 ) {
+    all.clear();
+    all.resize(packets.len(), None);
     arrivals.clear();
     arrivals.resize(packets.len(), None);
     let Some(underlay) = tables.underlay() else { return };
+    let mut last = Last::default();
     for ((packet, sought), arrival) in packets.iter().zip(&mut *all).zip(&mut *arrivals) {
-        if packet.port == underlay.port
-            && let Some((outer, seen)) = see(tables, underlay, packet)
-        {
+        if packet.port != underlay.port {
+            *sought = flow::see(packet).map(|seen| seek(flows, seen));
+        } else if let Some((outer, seen)) = see(tables, underlay, packet, &mut last) {
             *sought = Some(seek(flows, seen));
             *arrival = Some(Arrival { outer, candidate: Candidate::NONE });
         }
     }
-    for (sought, arrival) in all.iter().zip(arrivals) {
-        if let (Some(sought), Some(arrival)) = (sought, arrival) {
-            arrival.candidate = flows.approach(sought.home);
+    for (sought, arrival) in all.iter_mut().zip(arrivals) {
+        let Some(sought) = sought else { continue };
+        let candidate = flows.approach(sought.home);
+        match arrival {
+            Some(arrival) => arrival.candidate = candidate,
+            None => sought.candidate = candidate,
         }
     }
 }

@@ -6,31 +6,23 @@ use crate::flow::{self, Candidate, Flows, Seen};
 use crate::packet::Packet;
 use crate::switch::after;
 use crate::trace::Nobody;
-use crate::verdict::{PortId, Verdict};
+use crate::verdict::Verdict;
 
-/// What the packets' flows are known by, and where they probably are, on their way into the cache. Packets from `underlay` are
-/// somebody else's: whether there are any.
-pub(super) fn look(flows: &Flows, packets: &[Packet], underlay: PortId, all: &mut Vec<Option<Sought>>) -> bool {
+/// What the packets' flows are known by, and where they probably are, on their way into the cache.
+pub(super) fn look(flows: &Flows, packets: &[Packet], all: &mut Vec<Option<Sought>>) {
     all.resize(packets.len(), None);
-    let others = read_keys(flows, packets, underlay, all);
+    read_keys(flows, packets, all);
     approach(flows, all);
-    others
 }
 
 #[inline(never)]
-fn read_keys(flows: &Flows, packets: &[Packet], underlay: PortId, all: &mut [Option<Sought>]) -> bool {
-    let mut others = false;
+fn read_keys(flows: &Flows, packets: &[Packet], all: &mut [Option<Sought>]) {
     for (packet, sought) in packets.iter().zip(all) {
-        if packet.port == underlay {
-            (*sought, others) = (None, true);
-            continue;
-        }
         match flow::see_ipv4(packet) {
             Some(seen) => *sought = Some(seek(flows, seen)),
             None => read_other_key(flows, packet, sought),
         }
     }
-    others
 }
 
 #[inline(always)]

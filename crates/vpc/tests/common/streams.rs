@@ -500,7 +500,11 @@ pub fn steps_from_afar() -> impl Strategy<Value = Vec<Step>> {
                 sent.came = Some(usual);
                 (sent.change, sent.length, sent.cut, sent.hops) = (None, 0, false, 64);
                 (sent.is_ipv6, sent.checksum) = (kind == 4, sent.checksum % 2);
-                sent.tcp_flags = sent.tcp_flags.map(|flags| if kind == 1 { flags } else { 0x10 });
+                sent.is_reply &= kind == 1;
+                sent.tcp_flags = match kind {
+                    1 => sent.tcp_flags,
+                    _ => sent.tcp_flags.filter(|_| kind == 4).map(|_| 0x10),
+                };
             }
         }
         steps
