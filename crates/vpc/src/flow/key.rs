@@ -133,7 +133,7 @@ pub(crate) struct Bytes<'a> {
     /// How many it has.
     pub len: usize,
     /// What is left to do of its checksum.
-    pub checksum: Checksum,
+    pub checksum: &'a Checksum,
     /// By which port it came.
     pub port: PortId,
     /// The object that is the routes of the network by whose tunnel it came; None: by none.
@@ -143,8 +143,8 @@ pub(crate) struct Bytes<'a> {
 impl<'a> Bytes<'a> {
     #[inline(always)]
     fn of(packet: &'a Packet) -> Option<Bytes<'a>> {
-        let Packet { checksum, port, .. } = *packet;
-        let bytes = Bytes { head: packet.head.bytes(), len: packet.len(), checksum, port, network: None };
+        let Packet { head, checksum, port, .. } = packet;
+        let bytes = Bytes { head: head.bytes(), len: packet.len(), checksum, port: *port, network: None };
         packet.segmentation.is_none().then_some(bytes)
     }
 
@@ -250,7 +250,7 @@ fn transported(frame: &Bytes<'_>, transport: usize, end: usize, protocol: u8, ud
         }
         _ => return None,
     };
-    match &frame.checksum {
+    match frame.checksum {
         Checksum::Complete | Checksum::Valid => Some(()),
         Checksum::Partial { start, offset } => (usize::from(*start) == transport && *offset == field).then_some(()),
     }

@@ -34,7 +34,7 @@ pub(super) fn see(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet, las
     let network = Some(tables.network(outer.network)?.routes);
     let head = packet.head.bytes().get(outer.len.into()..)?;
     let head = &head[..head.len().min(outer.inner)];
-    let inner = flow::Bytes { head, len: outer.inner, checksum: outer.checksum, port: packet.port, network };
+    let inner = flow::Bytes { head, len: outer.inner, checksum: &outer.checksum, port: packet.port, network };
     Some((outer, flow::see_bytes(&inner)?))
 }
 
