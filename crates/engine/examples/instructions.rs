@@ -43,7 +43,7 @@ enum Work {
 }
 
 /// Name, work, ring layout, frames or requests in a round.
-const CASES: [(&str, Work, Format, usize); 11] = [
+const CASES: [(&str, Work, Format, usize); 13] = [
     ("net-64-split", Work::Frames(60), Format::Split, 32),
     ("net-64-packed", Work::Frames(60), Format::Packed, 32),
     ("net-64-split-single", Work::Frames(60), Format::Split, 1),
@@ -55,14 +55,23 @@ const CASES: [(&str, Work, Format, usize); 11] = [
     ("block-read-packed", Work::Reads(1), Format::Packed, 16),
     ("block-read-split-single", Work::Reads(1), Format::Split, 1),
     ("block-read-split-4-tenants", Work::Reads(4), Format::Split, 64),
+    // As many as are taken from a ring at once: what backlogged tenants have.
+    ("block-read-split-backlog", Work::Reads(1), Format::Split, 64),
+    ("block-read-split-4-backlogs", Work::Reads(4), Format::Split, 256),
 ];
 
 /// Those of them that are also counted with tenants that share by weight: the name with this behind it. Otherwise they are
 /// served as they come.
 const WEIGHTED: &str = "-weighted";
 /// Which.
-const ALSO_WEIGHTED: [&str; 4] =
-    ["net-64-split", "block-read-split", "block-read-split-single", "block-read-split-4-tenants"];
+const ALSO_WEIGHTED: [&str; 6] = [
+    "net-64-split",
+    "block-read-split",
+    "block-read-split-single",
+    "block-read-split-4-tenants",
+    "block-read-split-backlog",
+    "block-read-split-4-backlogs",
+];
 
 /// A round that is counted, by its name.
 #[inline(never)]

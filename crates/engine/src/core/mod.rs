@@ -387,7 +387,7 @@ impl<S: TenantScheduler> Core<S> {
         }
         let did = self.run_requests(number, grant, started);
         // Whoever waits for it does not wait for other tenants' grants.
-        self.complete(number);
+        self.complete_touched();
         if did.pending > 0 {
             self.dues.submitted.push((number, did.pending));
         }

@@ -14,7 +14,7 @@ use softdpu_sched::TenantId;
 use softdpu_storage::{Kind, PathBroker, Volume, VolumeSpec};
 use softdpu_sys::wake::{self, Doorbell};
 
-pub const SIZE: u16 = 64;
+pub const SIZE: u16 = 256;
 pub const SECTOR: u64 = 512;
 /// Each slot: header and status in its first half, data in the second.
 const SLOT: u64 = 8192;

@@ -11,6 +11,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answers;
 mod ways;
 
 use std::fmt::Write as _;
@@ -166,13 +167,14 @@ fn measure(options: &Options, lab: &Lab) -> Result<(), Failure> {
             figures.round_trip.push(report.get::<f64>("rtt_ms")? * 1e6);
         }
     }
+    let answers = answers::times(&daemon, a, &Way::Softdpu.address(Side::B), options.echoes)?;
     for guest in [a, b] {
         guest.type_line("stop")?;
         guest.finish(DEADLINE)?;
     }
     daemon.stop()?;
     let case = format!("guest-guest tcp {}", format!("{accel:?}").to_lowercase());
-    print(options, &case, &ways, &figures, counted);
+    print(options, &case, &ways, &figures, counted, median(&answers));
     Ok(())
 }
 
@@ -251,7 +253,7 @@ fn ratios(ways: &[Way], figures: &[Figures]) -> Vec<(Way, f64)> {
     others.map(|(way, figures)| (*way, ratio(figures))).collect()
 }
 
-fn print(options: &Options, case: &str, ways: &[Way], figures: &[Figures], counted: Counts) {
+fn print(options: &Options, case: &str, ways: &[Way], figures: &[Figures], counted: Counts, answer: f64) {
     let frames = counted.frames.max(1) as f64;
     let interrupts = [
         ("interrupts-per-frame", counted.sent as f64 / frames),
@@ -276,6 +278,7 @@ fn print(options: &Options, case: &str, ways: &[Way], figures: &[Figures], count
             line(way.name(), "round-trip", "ns", median(&figures.round_trip));
         }
         interrupts.iter().for_each(|(metric, value)| line("softdpu", metric, "1", *value));
+        line("softdpu", "interrupt-to-answer", "ns", answer);
         for (way, ratio) in ratios(ways, figures) {
             line("softdpu", &format!("throughput-ratio-to-{}", way.name()), "1", ratio);
         }
@@ -327,6 +330,7 @@ fn print(options: &Options, case: &str, ways: &[Way], figures: &[Figures], count
     for (metric, value) in interrupts {
         let _ = writeln!(out, "softdpu, {metric}: {value:.4}");
     }
+    let _ = writeln!(out, "softdpu, from an echo request in the guest's queue to its answer: {:.0} us", answer / 1e3);
     print!("{out}");
 }
 
