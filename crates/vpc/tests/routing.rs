@@ -227,6 +227,25 @@ fn loaded_routes_lead_to_groups_and_nowhere_when_those_are_gone() {
     assert_eq!(goes(&mut vpc, (RED_1, 1), "10.0.0.2", "198.51.100.7"), Err(DropReason::Unresolved));
 }
 
+#[test]
+fn what_was_loaded_once_is_loaded_again_though_a_group_has_gone() {
+    let mut spec = site(&[1]);
+    spec.routes.remove(1);
+    let networks = spec.networks.clone();
+    let capacity = TableCapacity { endpoints: 10, routes: 10, hosts: 10 };
+    let mut loading = Loading::new(&networks, &[], capacity, 0).with_unknown_groups();
+    loading.route_to_group(1, "red", prefix("198.51.100.0/24"), "far").expect("a group that was there once");
+    loading.route_to_group(2, "blue", prefix("198.51.100.0/24"), "far").expect("likewise");
+    spec.loaded = Some(Arc::new(loading.finish().expect("good entries")));
+    let group = std::mem::take(&mut spec.ecmp);
+    let mut vpc = vpc(&spec);
+    let far = |vpc: &mut Vpc| goes(vpc, (RED_1, 1), "10.0.0.2", "198.51.100.7");
+    assert_eq!(far(&mut vpc), Err(DropReason::Unresolved));
+    spec.ecmp = group;
+    change(&mut vpc, &spec);
+    assert_eq!(far(&mut vpc), Ok(102), "it is there again");
+}
+
 /// Where a packet of one of red's guests goes: the node, or the port.
 fn goes(vpc: &mut Vpc, (port, last): (PortId, u8), source: &str, destination: &str) -> Result<u32, DropReason> {
     match forward(vpc, port, &udp(mac(last), GATEWAY, source, destination)) {

@@ -251,7 +251,7 @@ impl Networks {
     pub(super) fn load_kept(&mut self, file: &SharedFd) {
         let begun = file.try_clone().map_err(|error| error.to_string()).and_then(|file| {
             // There was room for all when they were loaded; what came since is no reason to go without them.
-            let ground = Ground { capacity: UNBOUNDED, ..self.ground()? };
+            let ground = Ground { capacity: UNBOUNDED, is_kept: true, ..self.ground()? };
             let begun = self.loader.start(None, file, "the loaded entries".to_owned(), ground);
             begun.then_some(()).ok_or_else(|| NO_THREAD.to_owned())
         });
@@ -271,10 +271,10 @@ impl Networks {
         self.load_error.as_deref()
     }
 
-    /// Begins to load a file; [`loaded`](Self::loaded) tells what came of it.
-    pub(super) fn load(&mut self, id: u64, name: String, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+    /// Begins to load a file, or, where it `is_kept`, what is left of the one in force; [`loaded`](Self::loaded) tells what came of it.
+    pub(super) fn load(&mut self, id: u64, name: String, is_kept: bool, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let file = fds.into_iter().next().ok_or_else(|| refusal("failed", "no file came with the call".to_owned()))?;
-        let ground = self.ground().map_err(|error| refusal("failed", error))?;
+        let ground = Ground { is_kept, ..self.ground().map_err(|error| refusal("failed", error))? };
         if self.end_points.is_none() {
             let message = "entries lead to other hosts, and this node has no node.underlay".to_owned();
             return Err(refusal("refused", message));
@@ -295,6 +295,7 @@ impl Networks {
                 .iter()
                 .flat_map(|network| network.ecmp.iter().map(|group| (network.name.clone(), group.name.clone())))
                 .collect(),
+            is_kept: false,
         })
     }
 

@@ -250,6 +250,9 @@ pub enum Call {
     NetworkLoad {
         /// What messages call the file.
         name: String,
+        /// It is what is left of the file in force.
+        #[serde(default)]
+        is_kept: bool,
     },
     /// Give a tenant another share.
     TenantSet(TenantChange),
