@@ -317,6 +317,38 @@ fn routes_of_a_source_come_before_the_networks() {
     );
 }
 
+#[test]
+fn a_route_of_the_network_within_a_subnet_is_not_hidden_by_a_table() {
+    let mut spec = peered(1);
+    let by = |node: u8| Via::Host(vtep(Family::V4, node));
+    spec.neighbors =
+        (2..8).map(|node| NeighborSpec { host: vtep(Family::V4, node), mac: Mac([2, 0, 0, 0, 0, node]) }).collect();
+    for (within, node) in [("10.0.0.128/25", 3), ("10.7.0.128/25", 4)] {
+        spec.routes.push(RouteSpec { network: "red".into(), prefix: prefix(within), via: by(node) });
+    }
+    let route = |text: &str, node| (prefix(text), by(node));
+    spec.route_tables = vec![RouteTableSpec {
+        network: "red".into(),
+        name: "some".into(),
+        sources: vec![prefix("10.0.0.2/32")],
+        routes: vec![route("0.0.0.0/0", 5), route("10.0.0.192/26", 6)],
+    }];
+    let mut vpc = vpc(&spec);
+    for (destination, to) in [
+        ("10.0.0.130", Ok(103)),
+        ("10.0.0.200", Ok(106)),
+        ("10.0.0.99", Err(DropReason::NoRoute)),
+        ("10.7.0.130", Ok(104)),
+        ("10.7.0.2", Ok(GREEN_1.0)),
+        ("10.7.0.99", Err(DropReason::NoRoute)),
+        ("8.8.8.8", Ok(105)),
+    ] {
+        for _ in 0..2 {
+            assert_eq!(goes(&mut vpc, (RED_1, 1), "10.0.0.2", destination), to, "{destination}");
+        }
+    }
+}
+
 /// Node 1 or 2 with network green, 10.7.0.0/24, whose guest is on node 1, and which is red's peer.
 fn peered(node: u8) -> Spec {
     let mut spec = spec(Family::V4, node);
