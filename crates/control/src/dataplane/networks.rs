@@ -375,15 +375,21 @@ impl Networks {
         let Some(underlay) = &mut self.underlay else { return };
         match underlay.changed() {
             Ok(false) => {}
-            Ok(true) => {
-                if let Err(error) = self.publish(engine) {
-                    tracing::error!(error, "networks with other ways to hosts");
-                }
+            Ok(true) => self.other_ways(engine),
+            Err(reason) => {
+                underlay.close(reason, engine, now);
+                // ECMP groups take members that are reached otherwise, or none.
+                self.other_ways(engine);
             }
-            Err(reason) => underlay.close(reason, engine, now),
         }
         if self.next_deadline().is_some_and(|at| at <= now) {
             self.open_underlay(engine, now);
+        }
+    }
+
+    fn other_ways(&mut self, engine: &Engine) {
+        if let Err(error) = self.publish(engine) {
+            tracing::error!(error, "networks with other ways to hosts");
         }
     }
 
