@@ -242,9 +242,12 @@ fn copies(folder: &Path) -> impl Iterator<Item = String> {
 }
 
 impl Supervisor {
-    /// Begins to take a copy of a file.
-    pub(super) fn copy(&mut self, load: &Load) -> Result<(), ApiError> {
+    /// Begins to take a copy of a file, or of the one in force without some entries.
+    pub(super) fn copy(&mut self, load: &mut Load) -> Result<(), ApiError> {
         let node = &self.desired.site().node;
+        if load.without.is_some() {
+            load.path = self.desired.loaded().map(|name| node.state_directory.join(name)).unwrap_or_default();
+        }
         let due = Instant::now() + self.timing.copy;
         let (from, folder) = (load.path.clone(), node.state_directory.clone());
         let begun = self.copier.start(from, folder, node.tables, load.without.clone(), due);
