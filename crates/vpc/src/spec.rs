@@ -55,6 +55,8 @@ pub struct Spec {
     pub without_flows: bool,
     /// Entries are being loaded: nobody is told that an address is nobody's before that has ended.
     pub is_loading: bool,
+    /// Networks of which there are entries among them, by name: until then their packets take no route, as another may be meant.
+    pub awaited: Vec<String>,
 }
 
 /// A meter: two rates, three colours. What is red is dropped.

@@ -60,6 +60,8 @@ pub(super) struct Networks {
     loaded: Option<Arc<Loaded>>,
     /// What was in force before this process began is being loaded.
     is_loading: bool,
+    /// Networks that have entries there.
+    awaited: Vec<String>,
     zone: Option<String>,
     /// Why that is not in force.
     load_error: Option<String>,
@@ -90,6 +92,7 @@ impl Networks {
             loader: Loader::new()?,
             loaded: None,
             is_loading: false,
+            awaited: Vec::new(),
             zone: node.zone.clone(),
             load_error: None,
             networks: networks.to_vec(),
@@ -247,8 +250,8 @@ impl Networks {
         }
     }
 
-    /// Loads the file that was in force before this process began.
-    pub(super) fn load_kept(&mut self, file: &SharedFd) {
+    /// Loads the file that was in force before this process began, which has entries of the networks `of`.
+    pub(super) fn load_kept(&mut self, file: &SharedFd, of: Vec<String>) {
         let begun = file.try_clone().map_err(|error| error.to_string()).and_then(|file| {
             // There was room for all when they were loaded; what came since is no reason to go without them.
             let ground = Ground { capacity: UNBOUNDED, is_kept: true, ..self.ground()? };
@@ -256,7 +259,7 @@ impl Networks {
             begun.then_some(()).ok_or_else(|| NO_THREAD.to_owned())
         });
         match begun {
-            Ok(()) => self.is_loading = true,
+            Ok(()) => (self.is_loading, self.awaited) = (true, of),
             Err(error) => self.not_loaded(error),
         }
     }
@@ -558,6 +561,7 @@ impl Networks {
             loaded: self.loaded.clone(),
             without_flows: !self.keeps_flows,
             is_loading: self.is_loading,
+            awaited: if self.is_loading { self.awaited.clone() } else { Vec::new() },
             zone: self.zone.clone(),
             ..Spec::default()
         };
@@ -668,7 +672,7 @@ mod tests {
 
     /// What comes of the file that was in force before.
     fn kept(networks: &mut Networks, text: &str) -> Result<Arc<Loaded>, String> {
-        networks.load_kept(&file(text));
+        networks.load_kept(&file(text), vec!["acme".into()]);
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(outcome) = networks.loader.outcome() {
@@ -683,12 +687,13 @@ mod tests {
     fn what_is_loaded_while_what_was_kept_is_read_is_all_there_is() {
         let mut networks = networks(0);
         let loaded = kept(&mut networks, GUEST).unwrap();
-        assert!(networks.spec().unwrap().is_loading);
+        let spec = networks.spec().unwrap();
+        assert!(spec.is_loading && spec.awaited == ["acme"]);
         let failed = networks.go_on_with(Arc::clone(&loaded), |_| Err("no".to_owned()));
         assert!(failed.is_err() && networks.spec().unwrap().is_loading && networks.loaded.is_none());
         let published = networks.go_on_with(loaded, |networks| {
             let spec = networks.spec()?;
-            (spec.loaded.is_some() && !spec.is_loading)
+            (spec.loaded.is_some() && !spec.is_loading && spec.awaited.is_empty())
                 .then_some(())
                 .ok_or_else(|| "as if it were being read".to_owned())
         });

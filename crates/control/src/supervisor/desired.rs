@@ -337,6 +337,11 @@ impl Desired {
         self.overlay.loaded.as_ref().map(|loaded| loaded.file.as_str())
     }
 
+    /// The networks that have loaded entries.
+    pub(super) fn loaded_networks(&self) -> Vec<String> {
+        self.overlay.loaded.iter().flat_map(|loaded| loaded.networks.keys().cloned()).collect()
+    }
+
     /// The first address that is to be removed and that no endpoint has: which of them, and it.
     fn stranger(&self, change: &EndpointChange) -> Option<(usize, IpAddr)> {
         let known: HashSet<&IpAddr> =

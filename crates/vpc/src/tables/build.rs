@@ -226,6 +226,7 @@ impl<'a> Builder<'a> {
             mtu: spec.mtu,
             dns: spec.dns.as_slice().into(),
             transit: spec.transit,
+            is_awaited: self.spec.awaited.contains(&spec.name),
             routes: NONE,
             tracker: NONE,
             loaded: NONE,

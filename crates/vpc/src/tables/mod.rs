@@ -98,6 +98,8 @@ pub(crate) struct Network {
     pub dns: Box<[IpAddr]>,
     /// What comes by one tunnel may leave by another.
     pub transit: bool,
+    /// Entries of it are being loaded.
+    pub is_awaited: bool,
     /// The object that is its routes.
     pub routes: u32,
     /// Its number among those that have connections; [`NONE`] without.
