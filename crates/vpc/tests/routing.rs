@@ -349,6 +349,27 @@ fn a_route_of_the_network_within_a_subnet_is_not_hidden_by_a_table() {
     }
 }
 
+#[test]
+fn a_host_that_is_not_reached_keeps_no_other_from_being_reached_where_addresses_are_not_checked_before() {
+    let mut spec = site(&[1, 1]);
+    let own = vtep(Family::V4, 1);
+    let (other_family, via) = (ip("2001:db8::9"), |host| Via::Host(host));
+    spec.ecmp[0].members[1].via = MemberVia::Host(other_family);
+    for (to, host) in [("203.0.113.0/25", own), ("203.0.113.128/25", other_family), ("192.88.99.0/24", vtep(Family::V4, 3))] {
+        spec.routes.push(RouteSpec { network: "red".into(), prefix: prefix(to), via: via(host) });
+    }
+    let error = Tables::build(&spec).map(drop).expect_err("wrong").problem;
+    assert_eq!(error, Problem::NoUnderlay(other_family));
+    spec.allows_unreached = true;
+    let mut vpc = vpc(&spec);
+    assert_eq!(vpc.tables().unreached(), [other_family, own]);
+    let mut reached = |to: &str| goes(&mut vpc, (RED_1, 1), "10.0.0.2", to);
+    assert_eq!(reached("192.88.99.9"), Ok(103));
+    assert_eq!(reached("198.51.100.7"), Ok(102), "the other member has no way");
+    assert_eq!(reached("203.0.113.9"), Err(DropReason::Unresolved));
+    assert_eq!(reached("203.0.113.200"), Err(DropReason::Unresolved));
+}
+
 /// Node 1 or 2 with network green, 10.7.0.0/24, whose guest is on node 1, and which is red's peer.
 fn peered(node: u8) -> Spec {
     let mut spec = spec(Family::V4, node);

@@ -55,6 +55,8 @@ pub(super) struct Networks {
     keeps_flows: bool,
     /// This node's tunnel end points, as they are configured; None: it has no underlay.
     end_points: Option<Vec<IpAddr>>,
+    /// Hosts that those of the underlay's interface do not reach.
+    unreached: Vec<IpAddr>,
     loader: Loader,
     /// What was loaded by file.
     loaded: Option<Arc<Loaded>>,
@@ -89,6 +91,7 @@ impl Networks {
             connections: ConnectionLimit(connections),
             keeps_flows: node.flow_tier,
             end_points: node.underlay.as_ref().map(|underlay| underlay.addresses.clone()),
+            unreached: Vec::new(),
             loader: Loader::new()?,
             loaded: None,
             is_loading: false,
@@ -544,6 +547,10 @@ impl Networks {
         if !engine.set_tables(&tables).wait(SWITCH) {
             tracing::error!("a core has not gone on with other networks for {SWITCH:?}");
         }
+        for host in tables.unreached().iter().filter(|host| !self.unreached.contains(host)) {
+            tracing::warn!(%host, "what is for this host is dropped: it is this node, or the underlay's interface has no address of its family");
+        }
+        self.unreached = tables.unreached().to_vec();
         self.tables = Some(tables);
         Ok(())
     }
@@ -563,6 +570,8 @@ impl Networks {
             is_loading: self.is_loading,
             awaited: if self.is_loading { self.awaited.clone() } else { Vec::new() },
             zone: self.zone.clone(),
+            // What is configured was checked with the rest.
+            allows_unreached: self.end_points.as_ref().is_none_or(Vec::is_empty),
             ..Spec::default()
         };
         let tenant_meters = self.tenant_meters.iter().map(|(tenant, meter)| meter.spec(tenant_meter(tenant)));

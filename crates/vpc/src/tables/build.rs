@@ -101,6 +101,7 @@ pub(super) struct Builder<'a> {
     hops: Vec<Option<Hop>>,
     tunnels: Vec<Tunnel>,
     hosts: HashMap<IpAddr, u32>,
+    unreached: Vec<IpAddr>,
     ports: Vec<Attachment>,
     macs: HashSet<(u32, Mac)>,
     pub(super) addresses: HashMap<(u32, IpAddr), Owner>,
@@ -154,6 +155,7 @@ impl<'a> Builder<'a> {
             hops: Vec::new(),
             tunnels: Vec::new(),
             hosts: HashMap::new(),
+            unreached: Vec::new(),
             ports,
             macs: HashSet::new(),
             addresses: HashMap::new(),
@@ -393,7 +395,10 @@ impl<'a> Builder<'a> {
 
     /// The tunnel to a node that is reached.
     fn host_tunnel(&mut self, to: IpAddr) -> Option<u32> {
-        let underlay = self.spec.underlay.as_ref().filter(|underlay| !underlay.addresses.contains(&to))?;
+        let underlay = self.spec.underlay.as_ref().filter(|_| !self.unreached.contains(&to))?;
+        if underlay.addresses.contains(&to) {
+            return None;
+        }
         if let Some(number) = self.hosts.get(&to) {
             return Some(*number);
         }
@@ -414,11 +419,22 @@ impl<'a> Builder<'a> {
     fn tunnel(&mut self, network: u32, to: IpAddr) -> Result<u32, Problem> {
         host(to)?;
         let underlay = self.spec.underlay.as_ref().ok_or(Problem::NoUnderlay(to))?;
-        if underlay.addresses.contains(&to) {
-            return Err(Problem::OwnHost(to));
+        if let Some(number) = self.host_tunnel(to) {
+            self.members.insert((network, to), number);
+            return Ok(number);
         }
-        let number = self.host_tunnel(to).ok_or(Problem::NoUnderlay(to))?;
-        self.members.insert((network, to), number);
+        if !self.spec.allows_unreached {
+            let is_own = underlay.addresses.contains(&to);
+            return Err(if is_own { Problem::OwnHost(to) } else { Problem::NoUnderlay(to) });
+        }
+        if let Some(number) = self.hosts.get(&to) {
+            return Ok(*number);
+        }
+        // Nothing comes from there either: it is no member.
+        self.tunnels.push(Tunnel::nowhere(underlay, to).ok_or(Problem::NoUnderlay(to))?);
+        let number = self.tunnels.len() as u32 - 1;
+        self.hosts.insert(to, number);
+        self.unreached.push(to);
         Ok(number)
     }
 
@@ -500,6 +516,7 @@ impl<'a> Builder<'a> {
             addresses: Exact::build(&addresses, 0),
             members: Exact::build(&members, 0),
             underlay: self.spec.underlay.clone(),
+            unreached: self.unreached.into(),
             services: self.spec.services,
             meters: self.meters.into_iter().map(|(name, meter)| (name.into(), meter)).collect(),
             loaded: self.spec.loaded.clone(),

@@ -68,6 +68,8 @@ pub struct Tables {
     /// (network, tunnel end point): the tunnels by which a network's endpoints and routes are reached.
     members: Exact<u32>,
     underlay: Option<UnderlaySpec>,
+    /// Hosts that it does not reach.
+    unreached: Box<[IpAddr]>,
     services: ServiceLimit,
     policies: policy::Policies,
     /// Whether an endpoint here is in a group or has a list.
@@ -399,6 +401,11 @@ impl Tables {
             Attachment::Underlay | Attachment::Nothing => false,
         };
         (0..).zip(&self.ports).filter(move |(_, at)| is_in(at)).map(|(number, _)| PortId(number))
+    }
+
+    /// Hosts of the spec that the underlay does not reach, where [that is no error](crate::spec::Spec::allows_unreached).
+    pub fn unreached(&self) -> &[IpAddr] {
+        &self.unreached
     }
 
     #[inline]
