@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub use explain::Explanation;
 
 use crate::flow::budget::{self, Stale};
-use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Heavy, HeavyFlow, Home, Seen};
+use crate::flow::{self, BUCKET, Candidate, FlowCounters, Flows, Found, Heavy, HeavyFlow, Home, Seen};
 use crate::packet::{Checksum, Head, Packet, Segmentation};
 use crate::paths::Datapath;
 use crate::policy::connections::Passage;
@@ -303,7 +303,8 @@ impl Vpc {
                         });
                         self.flows.count(entry, sought.seen.len() as u64);
                         if action.is_member && !W::REHEARSES && !matches!(decided, Verdict::Drop(_)) {
-                            tables.count_member(action.hop, self.shard, sought.seen.len() as u64);
+                            let bucket = || self.flows.sources(entry)[BUCKET];
+                            tables.count_member(action.hop, bucket, self.shard, sought.seen.len() as u64);
                         }
                         self.stats.count_followed(decided);
                         return;
@@ -501,7 +502,7 @@ impl Vpc {
         }
         self.id = self.id.wrapping_add(1);
         if metadata.is_to_member() && !W::REHEARSES {
-            tables.count_member(metadata.hop, self.shard, departure.len().into());
+            tables.count_member(metadata.hop, || metadata.sources[BUCKET], self.shard, departure.len().into());
         }
         let before = W::LOOKS.then(|| packet.clone());
         let verdict = after::send(packet, frame, metadata, &departure, self.id);

@@ -110,6 +110,30 @@ fn flows_are_spread_by_weight_and_counted() {
 }
 
 #[test]
+fn a_guest_that_is_in_two_groups_is_counted_in_each_by_itself() {
+    let mut spec = site(&[1]);
+    let member = EcmpMemberSpec { via: MemberVia::Endpoint(ip("10.0.0.3")), ..member(2, 1) };
+    spec.ecmp = ["near", "nearer"]
+        .map(|name| EcmpSpec { network: "red".into(), name: name.into(), members: vec![member.clone()] })
+        .to_vec();
+    spec.routes[1].via = Via::Ecmp("near".into());
+    spec.routes.push(RouteSpec {
+        network: "red".into(),
+        prefix: prefix("192.88.99.0/24"),
+        via: Via::Ecmp("nearer".into()),
+    });
+    let mut vpc = vpc(&spec);
+    for destination in [[198, 51, 100, 7], [198, 51, 100, 7], [198, 51, 100, 7], [192, 88, 99, 7], [192, 88, 99, 7]] {
+        let mut verdicts = Vec::new();
+        vpc.forward(0, &mut [flow(1, destination)], &mut verdicts);
+        assert!(matches!(verdicts[..], [Verdict::Local { port: RED_2, .. }]), "{verdicts:?}");
+    }
+    let counted: Vec<u64> = vpc.tables().ecmp_groups().map(|(_, _, members)| members[0].packets).collect();
+    assert_eq!(counted, [3, 2]);
+    assert_eq!(vpc.stats().cached, 3, "most of them by their flows");
+}
+
+#[test]
 fn a_member_that_goes_moves_its_own_flows_and_no_others_are_computed_anew() {
     let mut spec = site(&[1, 1, 2]);
     let mut vpc = vpc(&spec);

@@ -156,7 +156,16 @@ pub(super) struct Groups {
     /// By slot.
     slots: Box<[Option<Arc<Group>>]>,
     /// By the number of a next hop that is a member's; empty without groups.
-    counters: Box<[Option<Arc<Counters>>]>,
+    counters: Box<[Option<Counted>]>,
+}
+
+/// Where packets to a next hop are counted.
+#[derive(Clone, Debug)]
+enum Counted {
+    /// It is a member of one group.
+    One(Arc<Counters>),
+    /// A guest that is in several: by the group that the packet took.
+    ByBucket,
 }
 
 impl Groups {
@@ -181,14 +190,26 @@ impl Groups {
         Some((self.get((at / BUCKETS) as u32)?, at % BUCKETS))
     }
 
-    /// Counts a packet that goes to a member by the next hop `hop`.
+    /// Counts a packet that goes to a member by the next hop `hop`; `bucket` tells the stamp of the bucket that led there.
     #[inline]
-    pub fn count(&self, hop: u32, shard: usize, bytes: u64) {
-        if let Some(Some(counters)) = self.counters.get(hop as usize) {
+    pub fn count(&self, hop: u32, bucket: impl FnOnce() -> Stamp, shard: usize, bytes: u64) {
+        let counters = match self.counters.get(hop as usize) {
+            Some(Some(Counted::One(counters))) => Some(counters),
+            Some(Some(Counted::ByBucket)) => self.counters_of(bucket()),
+            Some(None) | None => None,
+        };
+        if let Some(counters) = counters {
             let counter = &counters.0[shard % SHARDS];
             counter.packets.fetch_add(1, Ordering::Relaxed);
             counter.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
+    }
+
+    /// The counters of the member that has a bucket.
+    #[cold]
+    fn counters_of(&self, stamp: Stamp) -> Option<&Arc<Counters>> {
+        let (group, bucket) = self.bucket_of(stamp)?;
+        Some(&group.members.get(group.ecmp.member(bucket)?)?.counters)
     }
 }
 
@@ -282,9 +303,13 @@ impl<'a> Building<'a> {
     pub fn finish(self) -> Groups {
         let members = || self.slots.iter().flatten().flat_map(|group| &*group.members);
         let most = members().map(|member| member.hop as usize + 1).max().unwrap_or(0);
-        let mut counters: Vec<Option<Arc<Counters>>> = vec![None; most];
+        let mut counters: Vec<Option<Counted>> = vec![None; most];
         for member in members() {
-            counters[member.hop as usize] = Some(Arc::clone(&member.counters));
+            let counted = &mut counters[member.hop as usize];
+            *counted = Some(match counted {
+                None => Counted::One(Arc::clone(&member.counters)),
+                Some(_) => Counted::ByBucket,
+            });
         }
         Groups { counters: counters.into(), slots: self.slots.into() }
     }

@@ -329,10 +329,10 @@ impl Tables {
         self.groups.get(slot).map(|group| &**group)
     }
 
-    /// Counts a packet to a member of an ECMP group: its next hop, the core's number, the packet's bytes.
+    /// Counts a packet to a member of an ECMP group: its next hop, the stamp of its bucket, the core's number, the packet's bytes.
     #[inline(never)]
-    pub(crate) fn count_member(&self, hop: u32, shard: usize, bytes: u64) {
-        self.groups.count(hop, shard, bytes);
+    pub(crate) fn count_member(&self, hop: u32, bucket: impl FnOnce() -> Stamp, shard: usize, bytes: u64) {
+        self.groups.count(hop, bucket, shard, bytes);
     }
 
     /// ECMP groups: network, name, and each member as it is.
