@@ -497,6 +497,32 @@ fn security_groups_apply_to_peers() {
 }
 
 #[test]
+fn connections_between_peers_outlive_that_the_other_one_gets_groups() {
+    let mut spec = peered(1);
+    let any = SecurityRule { peer: RulePeer::Any, service: Service::Any };
+    for (network, rules) in spec.networks.iter_mut().zip([vec![], vec![], vec![any]]) {
+        network.policy.groups = vec![SecurityGroupSpec { name: "web".into(), ingress: rules, egress: None }];
+    }
+    let join = |spec: &mut Spec, network: &str| {
+        let members = spec.endpoints.iter_mut().filter(|endpoint| endpoint.network == network);
+        members.for_each(|endpoint| endpoint.policy.groups = vec!["web".into()]);
+    };
+    assert_eq!(spec.networks[2].name, "green");
+    join(&mut spec, "red");
+    let mut vpc = vpc(&spec);
+    let there = udp(mac(1), GATEWAY, "10.0.0.2", "10.7.0.2");
+    let mut reply = udp(mac(7), GATEWAY, "10.7.0.2", "10.0.0.2");
+    assert_eq!(dropped(&mut vpc, GREEN_1, &reply), Some(DropReason::SecurityGroup), "red lets nothing in");
+    reply[34..38].copy_from_slice(&[there[36], there[37], there[34], there[35]]);
+    reply[40..42].fill(0);
+    assert_eq!(dropped(&mut vpc, RED_1, &there), None);
+    assert_eq!(dropped(&mut vpc, GREEN_1, &reply), None, "but replies");
+    join(&mut spec, "green");
+    change(&mut vpc, &spec);
+    assert_eq!(dropped(&mut vpc, GREEN_1, &reply), None);
+}
+
+#[test]
 fn peers_that_could_not_be_told_apart_are_refused() {
     let problem = |spec: &Spec| Tables::build(spec).map(drop).expect_err("wrong");
     let mut spec = peered(1);

@@ -94,7 +94,7 @@ pub(super) struct Builder<'a> {
     previous: Option<&'a Tables>,
     pub(super) objects: Numbering<'a>,
     policies: Building<'a>,
-    /// Networks with endpoints of this node in groups.
+    /// Networks with endpoints of this node in groups; their peers have connections, too.
     tracked: BTreeSet<u32>,
     /// Both by the numbers of their objects.
     endpoints: Vec<Option<Endpoint>>,
@@ -492,7 +492,10 @@ impl<'a> Builder<'a> {
         let members: Vec<_> =
             self.members.iter().map(|(&(network, host), &tunnel)| (Key::address(network, host), tunnel)).collect();
         let vnis: Vec<_> = self.vnis.iter().map(|(&vni, &network)| (Key::new(0, vni.into()), network)).collect();
-        let tracked: Vec<u32> = self.tracked.iter().copied().collect();
+        // Which of two peers has the connections between them must not change when the other one gets some of its own.
+        let peers = self.routing.peers.iter().filter(|(of, _)| self.tracked.contains(of)).map(|(_, peer)| *peer);
+        let tracked: BTreeSet<u32> = self.tracked.iter().copied().chain(peers).collect();
+        let tracked: Vec<u32> = tracked.into_iter().collect();
         let names: Vec<&str> =
             tracked.iter().map(|number| self.spec.networks[*number as usize].name.as_str()).collect();
         let (policies, numbers) = self.policies.finish(&names, self.previous, self.spec.connections.0);
