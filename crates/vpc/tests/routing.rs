@@ -110,6 +110,24 @@ fn flows_are_spread_by_weight_and_counted() {
 }
 
 #[test]
+fn as_many_groups_as_there_can_be_are_renamed_and_flows_find_out() {
+    let mut spec = site(&[1]);
+    let group = |name: String, node: u8| EcmpSpec { network: "red".into(), name, members: vec![member(node, 1)] };
+    let all = |first: &str, node| (0..1023).map(|number| group(format!("{first}{number}"), node)).chain([group("stays".into(), 4)]);
+    spec.ecmp = all("a", 2).collect();
+    spec.routes[1].via = Via::Ecmp("a7".into());
+    let mut vpc = vpc(&spec);
+    let far = |vpc: &mut Vpc| goes(vpc, (RED_1, 1), "10.0.0.2", "198.51.100.7");
+    assert_eq!((far(&mut vpc), far(&mut vpc)), (Ok(102), Ok(102)));
+    spec.ecmp = all("b", 3).collect();
+    spec.routes[1].via = Via::Ecmp("b9".into());
+    change(&mut vpc, &spec);
+    assert_eq!((far(&mut vpc), far(&mut vpc)), (Ok(103), Ok(103)));
+    spec.ecmp.push(group("more".into(), 2));
+    assert!(matches!(vpc.tables().rebuild(&spec).expect_err("wrong").problem, Problem::TooManyEcmp(1024)));
+}
+
+#[test]
 fn a_guest_that_is_in_two_groups_is_counted_in_each_by_itself() {
     let mut spec = site(&[1]);
     let member = EcmpMemberSpec { via: MemberVia::Endpoint(ip("10.0.0.3")), ..member(2, 1) };

@@ -161,7 +161,7 @@ impl<'a> Builder<'a> {
             addresses: HashMap::new(),
             prefixes: HashMap::new(),
             members: HashMap::new(),
-            ecmp: ecmp::Building::after(previous.map(|tables| &tables.groups)),
+            ecmp: ecmp::Building::after(previous.map(|tables| &tables.groups), &spec.ecmp),
             routing: routing::Building::default(),
             meters: BTreeMap::new(),
             loaded_tunnels: Vec::new(),

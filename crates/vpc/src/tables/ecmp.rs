@@ -11,7 +11,7 @@
 //!
 //! Buckets have numbers of stamps from [`FIRST`] on, where numbers of next hops are loaded entries', which have no stamps.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ use super::error::Problem;
 use super::objects::{Numbering, Stamp};
 use crate::policy::ecmp::{BUCKETS, Ecmp, Member};
 use crate::software::schedule::mixed;
-use crate::spec::{EcmpMemberSpec, MemberVia};
+use crate::spec::{EcmpMemberSpec, EcmpSpec, MemberVia};
 
 /// The first number of a bucket's stamp.
 const FIRST: u32 = super::loaded::FIRST;
@@ -216,8 +216,10 @@ impl Groups {
 /// Groups while tables are built.
 pub(super) struct Building<'a> {
     previous: Option<&'a Groups>,
-    /// Slots of groups that there were, by network and name.
+    /// Slots of groups that there were and are to be, by network and name.
     known: HashMap<(&'a str, &'a str), u32>,
+    /// Those slots.
+    taken: HashSet<u32>,
     /// By network number and name.
     names: HashMap<(u32, &'a str), u32>,
     slots: Vec<Option<Arc<Group>>>,
@@ -232,10 +234,17 @@ pub(super) struct Found {
 }
 
 impl<'a> Building<'a> {
-    pub fn after(previous: Option<&'a Groups>) -> Building<'a> {
-        let known =
-            previous.into_iter().flat_map(Groups::iter).map(|group| ((&*group.network, &*group.name), group.slot));
-        Building { known: known.collect(), previous, names: HashMap::new(), slots: Vec::new(), next: 0 }
+    /// For the groups `specs`, in the place of those that there were.
+    pub fn after(previous: Option<&'a Groups>, specs: &'a [EcmpSpec]) -> Building<'a> {
+        let stay: HashSet<(&str, &str)> = specs.iter().map(|spec| (&*spec.network, &*spec.name)).collect();
+        let known: HashMap<_, _> = previous
+            .into_iter()
+            .flat_map(Groups::iter)
+            .map(|group| ((&*group.network, &*group.name), group.slot))
+            .filter(|(name, _)| stay.contains(name))
+            .collect();
+        let taken = known.values().copied().collect();
+        Building { known, taken, previous, names: HashMap::new(), slots: Vec::new(), next: 0 }
     }
 
     /// The slot of a group.
@@ -290,9 +299,9 @@ impl<'a> Building<'a> {
         Ok(())
     }
 
-    /// A slot that no group has, nor had in the tables before.
+    /// A slot that no group has. Where one had it that has gone, all of its buckets get other versions.
     fn unused(&mut self) -> Result<u32, Problem> {
-        while self.previous.is_some_and(|groups| groups.get(self.next as u32).is_some()) {
+        while self.taken.contains(&(self.next as u32)) {
             self.next += 1;
         }
         let slot = self.next;
