@@ -120,6 +120,12 @@ fn another_rate_counts_at_once_and_makes_no_flow_stale() {
     let before = counts(&vpc, "device");
     change(&mut vpc, &spec(400, [&["device"], &[]]));
     assert_eq!(counts(&vpc, "device"), before, "it goes on counting");
+    // So it does by a core that has not gone on yet.
+    let next = vpc.tables().rebuild(&spec(300, [&["device"], &[]])).expect("a good spec");
+    passes(&mut vpc, 11 * SECOND, one().0, &one().1);
+    let counted = |counts: [MeterCount; 3]| counts.iter().map(|count| count.packets).sum::<u64>();
+    let (_, later) = next.meter_counts().next().expect("a meter");
+    assert_eq!(counted(later), counted(before) + 1);
     assert!((4000..=4010).contains(&run(&mut vpc, 11, 10, SECOND / 1000, &[one()])));
     assert_eq!(vpc.stats().recomputed, 0);
     // A change of something else leaves the meter as full as it was.
