@@ -339,7 +339,7 @@ impl Desired {
 
     /// The networks that have loaded entries.
     pub(super) fn loaded_networks(&self) -> Vec<String> {
-        self.overlay.loaded.iter().flat_map(|loaded| loaded.networks.keys().cloned()).collect()
+        self.overlay.loaded_networks().map(str::to_owned).collect()
     }
 
     /// The first address that is to be removed and that no endpoint has: which of them, and it.

@@ -237,7 +237,7 @@ impl Write for Synced<'_> {
 fn write(source: &mut File, file: &mut File, most: u64, copied: &AtomicU64) -> io::Result<()> {
     let mut total = 0;
     loop {
-        let piece = io::copy(&mut source.by_ref().take(PIECE.min(most + 1 - total)), file)?;
+        let piece = io::copy(&mut Read::by_ref(source).take(PIECE.min(most + 1 - total)), file)?;
         if piece == 0 {
             return file.sync_all();
         }
