@@ -113,13 +113,17 @@ fn flows_are_spread_by_weight_and_counted() {
 fn as_many_groups_as_there_can_be_are_renamed_and_flows_find_out() {
     let mut spec = site(&[1]);
     let group = |name: String, node: u8| EcmpSpec { network: "red".into(), name, members: vec![member(node, 1)] };
-    let all = |first: &str, node| (0..1023).map(|number| group(format!("{first}{number}"), node)).chain([group("stays".into(), 4)]);
-    spec.ecmp = all("a", 2).collect();
+    let all = |first: &str, node: u8| {
+        let mut all: Vec<EcmpSpec> = (0..1023).map(|number| group(format!("{first}{number}"), node)).collect();
+        all.push(group("stays".into(), 4));
+        all
+    };
+    spec.ecmp = all("a", 2);
     spec.routes[1].via = Via::Ecmp("a7".into());
     let mut vpc = vpc(&spec);
     let far = |vpc: &mut Vpc| goes(vpc, (RED_1, 1), "10.0.0.2", "198.51.100.7");
     assert_eq!((far(&mut vpc), far(&mut vpc)), (Ok(102), Ok(102)));
-    spec.ecmp = all("b", 3).collect();
+    spec.ecmp = all("b", 3);
     spec.routes[1].via = Via::Ecmp("b9".into());
     change(&mut vpc, &spec);
     assert_eq!((far(&mut vpc), far(&mut vpc)), (Ok(103), Ok(103)));
@@ -397,7 +401,9 @@ fn a_host_that_is_not_reached_keeps_no_other_from_being_reached_where_addresses_
     let own = vtep(Family::V4, 1);
     let (other_family, via) = (ip("2001:db8::9"), |host| Via::Host(host));
     spec.ecmp[0].members[1].via = MemberVia::Host(other_family);
-    for (to, host) in [("203.0.113.0/25", own), ("203.0.113.128/25", other_family), ("192.88.99.0/24", vtep(Family::V4, 3))] {
+    for (to, host) in
+        [("203.0.113.0/25", own), ("203.0.113.128/25", other_family), ("192.88.99.0/24", vtep(Family::V4, 3))]
+    {
         spec.routes.push(RouteSpec { network: "red".into(), prefix: prefix(to), via: via(host) });
     }
     let error = Tables::build(&spec).map(drop).expect_err("wrong").problem;

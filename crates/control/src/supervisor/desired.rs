@@ -102,10 +102,9 @@ impl Change {
             Change::NetworkPolicy(change) => Call::NetworkPolicy(change),
             Change::NetworkRouting(change) => Call::NetworkRouting(change),
             Change::NetworkMember(change) => Call::NetworkMember(change),
-            Change::NetworkLoad(load) => Call::NetworkLoad {
-                name: load.path.display().to_string(),
-                is_kept: load.without.is_some(),
-            },
+            Change::NetworkLoad(load) => {
+                Call::NetworkLoad { name: load.path.display().to_string(), is_kept: load.without.is_some() }
+            }
             Change::TenantSet(change) => Call::TenantSet(change),
             Change::QueueMove(placement) => Call::QueueMove(placement),
         }

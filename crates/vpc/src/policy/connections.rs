@@ -264,7 +264,7 @@ impl Connections {
         for first in (0..self.gates.len()).step_by(PIECE) {
             let mut table = self.table();
             let Table { tracker, ended, .. } = &mut *table;
-            tracker.forget(first..first + PIECE, |number| over.contains(&number), ended);
+            tracker.forget_in(first..first + PIECE, |number| over.contains(&number), ended);
             self.close_ended(&mut table);
         }
     }

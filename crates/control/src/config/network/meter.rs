@@ -147,24 +147,25 @@ impl MeterSettings {
         // RFC 2698: what is beyond the peak is red. RFC 4115: what is beyond both.
         let passes = match self.algorithm {
             ColourBy::Rfc2698 => [second("peak", "peak-burst", (self.peak, self.peak_burst)), None],
-            ColourBy::Rfc4115 => {
-                [Some(committed), second("excess", "excess-burst", (self.excess, self.excess_burst))]
-            }
+            ColourBy::Rfc4115 => [Some(committed), second("excess", "excess-burst", (self.excess, self.excess_burst))],
         };
         let lets_pass = |bits: BitsPerSecond, bytes: Bytes| bits.0 > 0 && bytes >= SMALLEST_BYTE_BURST;
         if passes.iter().flatten().any(|(_, _, bits, bytes)| lets_pass(*bits, *bytes)) {
             return;
         }
         let (key, found, expected) = match passes.iter().flatten().find(|(_, _, bits, _)| bits.0 > 0) {
-            Some((_, burst, _, bytes)) => {
-                (*burst, bytes.to_string(), format!("at least {SMALLEST_BYTE_BURST}: the largest frame a guest may send"))
-            }
+            Some((_, burst, _, bytes)) => (
+                *burst,
+                bytes.to_string(),
+                format!("at least {SMALLEST_BYTE_BURST}: the largest frame a guest may send"),
+            ),
             None => {
                 let Some((rate, ..)) = passes.iter().flatten().last() else { return };
                 (*rate, "zero".to_owned(), "at least 1 bit/s: a meter that lets nothing pass is of no use".to_owned())
             }
         };
-        let problem = Problem::error(join(&reader.path, key), format!("`{key}` in meter")).found(found).expected(expected);
+        let problem =
+            Problem::error(join(&reader.path, key), format!("`{key}` in meter")).found(found).expected(expected);
         reader.report(match reader.value(key) {
             Some(value) => problem.at(value.span.clone()),
             None => problem,

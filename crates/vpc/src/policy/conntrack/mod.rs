@@ -224,8 +224,13 @@ impl Conntrack {
         }
     }
 
+    /// Forgets all connections of a network. Looks at the whole table.
+    pub fn forget(&mut self, network: u32, ended: &mut Vec<Ended>) {
+        self.forget_in(0..self.entries.len(), |of| of == network, ended);
+    }
+
     /// Forgets all connections of some networks that are in `slots` of the table.
-    pub fn forget(&mut self, slots: Range<usize>, is_over: impl Fn(u32) -> bool, ended: &mut Vec<Ended>) {
+    pub fn forget_in(&mut self, slots: Range<usize>, is_over: impl Fn(u32) -> bool, ended: &mut Vec<Ended>) {
         for at in slots.start..slots.end.min(self.entries.len()) {
             let entry = &self.entries[at];
             if entry.is_there() && is_over(entry.pair.network()) {
