@@ -8,10 +8,10 @@ use crate::SetupError;
 use crate::report::{QUANTILES, Report, time};
 use crate::side_by_side::rate;
 
-/// Draws `report` to `path`, an SVG file.
+/// Draws `report` to `path`, as SVG or PNG.
 ///
 /// # Errors
-/// [`SetupError::Output`], also where the name does not end in `.svg`.
+/// [`SetupError::Output`], also where the name ends in neither `.svg` nor `.png`.
 pub fn draw(report: &Report, path: &Path) -> Result<(), SetupError> {
     let (mut iops, mut latency) = (Lines::new(), Lines::new());
     for measurement in &report.measurements {
@@ -30,7 +30,7 @@ pub fn draw(report: &Report, path: &Path) -> Result<(), SetupError> {
     draw_panels(&[panel("requests a second over depth", iops, rate), latency], path)
 }
 
-/// Draws panels to `path`, an SVG file.
+/// Draws panels to `path`, as SVG or PNG.
 ///
 /// # Errors
 /// As [`draw`].

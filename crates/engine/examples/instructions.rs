@@ -1,4 +1,5 @@
-//! One core driven by hand, so that what it does can be counted: frames from guest to guest, requests of a disk.
+//! One core driven by hand, so that what it does can be counted: frames from guest to guest, requests of a disk; and the tiers by
+//! themselves, for frames that come by a tunnel.
 //!
 //! `lab/instructions.sh` runs it under callgrind, which counts the instructions of `measured_round` and of all it calls; the
 //! drivers' side and what goes before are outside of it. By itself it only says what it did:
@@ -23,8 +24,8 @@ use softdpu_ring::Format;
 use softdpu_sched::Policy;
 use softdpu_storage::{Kind, PathBroker, Volume, VolumeSpec};
 use softdpu_vpc::packet::Mac;
-use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Spec, SubnetSpec};
-use softdpu_vpc::{PortId, Tables};
+use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, NetworkSpec, Place, Spec, SubnetSpec, UnderlaySpec, VXLAN_PORT};
+use softdpu_vpc::{Checksum, Head, Packet, PortId, Tables, Verdict, Vpc};
 
 /// Rounds before those that are counted: rings wrapped, allocations made, interrupts put off.
 const WARM_UP: usize = 24;
@@ -40,10 +41,12 @@ enum Work {
     Segments,
     /// Reads of a sector from a volume with nothing behind it, by so many tenants.
     Reads(u16),
+    /// Frames of 64 bytes from a tunnel, in the tiers alone: into another, or to a guest here; by flows or without them.
+    Tunnelled { is_transit: bool, without_flows: bool },
 }
 
 /// Name, work, ring layout, frames or requests in a round.
-const CASES: [(&str, Work, Format, usize); 13] = [
+const CASES: [(&str, Work, Format, usize); 17] = [
     ("net-64-split", Work::Frames(60), Format::Split, 32),
     ("net-64-packed", Work::Frames(60), Format::Packed, 32),
     ("net-64-split-single", Work::Frames(60), Format::Split, 1),
@@ -58,6 +61,10 @@ const CASES: [(&str, Work, Format, usize); 13] = [
     // As many as are taken from a ring at once: what backlogged tenants have.
     ("block-read-split-backlog", Work::Reads(1), Format::Split, 64),
     ("block-read-split-4-backlogs", Work::Reads(4), Format::Split, 256),
+    ("tunnel-in", Work::Tunnelled { is_transit: false, without_flows: false }, Format::Split, 32),
+    ("tunnel-in-no-flows", Work::Tunnelled { is_transit: false, without_flows: true }, Format::Split, 32),
+    ("transit", Work::Tunnelled { is_transit: true, without_flows: false }, Format::Split, 32),
+    ("transit-no-flows", Work::Tunnelled { is_transit: true, without_flows: true }, Format::Split, 32),
 ];
 
 /// Those of them that are also counted with tenants that share by weight: the name with this behind it. Otherwise they are
@@ -79,6 +86,12 @@ fn measured_round(core: &mut ByHand) -> bool {
     core.round()
 }
 
+/// Likewise, of the tiers.
+#[inline(never)]
+fn measured_round_of_tiers(vpc: &mut Vpc, now: u64, packets: &mut [Packet], verdicts: &mut Vec<Verdict>) {
+    vpc.forward(now, packets, verdicts);
+}
+
 fn main() -> ExitCode {
     let wanted = std::env::args().nth(1);
     let plain = wanted.as_deref().map(|name| name.strip_suffix(WEIGHTED).unwrap_or(name));
@@ -87,6 +100,7 @@ fn main() -> ExitCode {
         Some(&(_, work, format, batch)) => {
             match work {
                 Work::Reads(tenants) => reads(fairness, tenants, format, batch),
+                Work::Tunnelled { is_transit, without_flows } => tunnelled(is_transit, without_flows, batch),
                 frames => send(fairness, frames, format, batch),
             }
             println!("units {}", ROUNDS * batch);
@@ -112,7 +126,7 @@ fn send(fairness: Policy, work: Work, format: Format, batch: usize) {
     let (header, frame) = match work {
         Work::Segments => ([1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0, 0, 0], packet(6, 54 + 44 * 1460)),
         Work::Frames(len) => ([0; HEADER], packet(17, len)),
-        Work::Reads(_) => return,
+        Work::Reads(_) | Work::Tunnelled { .. } => return,
     };
     let buffers = (HEADER + frame.len()).div_ceil(nic::RX_SLOT as usize) * batch;
     b.give(buffers);
@@ -158,13 +172,71 @@ fn reads(fairness: Policy, tenants: u16, format: Format, batch: usize) {
     }
 }
 
+/// Takes `batch` frames of so many flows from node 2 through the tiers of node 1 in each round: to a guest there, or to node 3.
+fn tunnelled(is_transit: bool, without_flows: bool, batch: usize) {
+    let host = |node: u8| IpAddr::from([192, 0, 2, node]);
+    let node = |number: u8| {
+        let mut spec = spec();
+        spec.networks[0].transit = true;
+        let place = |endpoint: &mut EndpointSpec, at: u8| {
+            endpoint.place =
+                if at == number { Place::Port(PortId(0)) } else { Place::Host(host(if number == 2 { 1 } else { at })) };
+        };
+        place(&mut spec.endpoints[0], 2);
+        place(&mut spec.endpoints[1], if is_transit { 3 } else { 1 });
+        spec.underlay = Some(UnderlaySpec {
+            port: PortId(2),
+            addresses: vec![host(number)],
+            mac: Mac([2, 0, 0, 0, 0, number]),
+            udp_port: VXLAN_PORT,
+            mtu: 1600,
+            dont_fragment: true,
+        });
+        let neighbor = |node| NeighborSpec { host: host(node), mac: Mac([2, 0, 0, 0, 0, node]) };
+        spec.neighbors = [1, 2, 3].map(neighbor).into();
+        spec.without_flows = without_flows;
+        Vpc::new(Arc::new(Tables::build(&spec).expect("a good spec")))
+    };
+    let (mut sender, mut here) = (node(2), node(1));
+    let mut frame = packet(17, 64);
+    let mut verdicts = Vec::new();
+    for round in 0..WARM_UP + ROUNDS {
+        let one = |flow: usize| {
+            frame[34..36].copy_from_slice(&(flow as u16).to_be_bytes());
+            let (head, checksum) = (Head::of(&frame), Checksum::Complete);
+            Packet { head, tail: 0, checksum, segmentation: None, port: PortId(0) }
+        };
+        let mut packets: Vec<Packet> = (0..batch).map(one).collect();
+        let now = 1_000_000 * round as u64;
+        verdicts.clear();
+        sender.forward(now, &mut packets, &mut verdicts);
+        packets.iter_mut().for_each(|packet| packet.port = PortId(2));
+        verdicts.clear();
+        if round < WARM_UP {
+            here.forward(now, &mut packets, &mut verdicts);
+        } else {
+            measured_round_of_tiers(&mut here, now, &mut packets, &mut verdicts);
+        }
+        let left = |verdict: &Verdict| match verdict {
+            Verdict::Local { .. } => !is_transit,
+            Verdict::Underlay { .. } => is_transit,
+            _ => false,
+        };
+        assert!(verdicts.len() == batch && verdicts.iter().all(left), "{verdicts:?}");
+    }
+}
+
 fn mac(host: u8) -> [u8; 6] {
     // As the driver has it: port 0 is host 2.
     [2, 0x5d, 0, 0, 0, host - 1]
 }
 
-/// Two guests of one network, with the checks that a site has.
 fn tables() -> Arc<Tables> {
+    Arc::new(Tables::build(&spec()).expect("a good spec"))
+}
+
+/// Two guests of one network, with the checks that a site has.
+fn spec() -> Spec {
     let network = NetworkSpec {
         name: "acme".into(),
         vni: 1,
@@ -190,8 +262,7 @@ fn tables() -> Arc<Tables> {
             policy: Default::default(),
         }
     };
-    let spec = Spec { networks: vec![network], endpoints: vec![endpoint(0), endpoint(1)], ..Spec::default() };
-    Arc::new(Tables::build(&spec).expect("a good spec"))
+    Spec { networks: vec![network], endpoints: vec![endpoint(0), endpoint(1)], ..Spec::default() }
 }
 
 /// A frame of `len` bytes from the first guest to the second, of `protocol` over IPv4.

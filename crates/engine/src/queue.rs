@@ -70,6 +70,39 @@ pub(crate) enum State {
     },
 }
 
+/// How many chains are taken from a ring before another is looked at. A chain may have one descriptor or thousands, so a look that took long
+/// is followed by shorter ones, and those grow again in steps.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pace(u8);
+
+impl Pace {
+    /// The most chains.
+    pub(crate) const MOST: usize = 64;
+    /// What a look is meant to take, nanoseconds.
+    const TIME: u64 = 16_000;
+
+    #[inline]
+    pub(crate) fn most(self) -> usize {
+        self.0.into()
+    }
+
+    /// So many were taken, in so many nanoseconds.
+    #[inline]
+    pub(crate) fn took(&mut self, chains: usize, time: u64) {
+        if time > Self::TIME {
+            self.0 = (chains as u64 * Self::TIME / time).clamp(1, Self::MOST as u64) as u8;
+        } else if self.most() < Self::MOST {
+            self.0 = (2 * self.0).min(Self::MOST as u8);
+        }
+    }
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        Pace(Pace::MOST as u8)
+    }
+}
+
 pub(crate) struct RunningQueue {
     pub key: QueueKey,
     pub spec: QueueSpec,
@@ -91,6 +124,8 @@ pub(crate) struct RunningQueue {
     /// Core time that was spent on it beside its grants, to be charged with what waits: requests taken in, submitted, published;
     /// nanoseconds.
     pub owes: u64,
+    /// How many chains are taken from its ring at a time.
+    pub pace: Pace,
     /// What its core's scheduler is told of it; nothing where it brings no work.
     pub placement: Option<Placement>,
 }
@@ -109,6 +144,7 @@ impl RunningQueue {
             attachment: None,
             touched: false,
             owes: 0,
+            pace: Pace::default(),
             placement: None,
         }
     }
@@ -144,6 +180,11 @@ impl RunningQueue {
     /// Whether there is a buffer for a frame.
     pub(crate) fn has_room(&self) -> bool {
         matches!(&self.spec.role, Role::Receive(receive) if receive.has_room(&self.spec.ring))
+    }
+
+    /// Whether a receiver without room keeps it from sending.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(&self.spec.role, Role::Transmit(transmit) if transmit.held.is_some())
     }
 
     /// Whether its rate limit keeps it from sending at `now`.

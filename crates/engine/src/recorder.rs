@@ -126,6 +126,10 @@ impl TenantScheduler for Recorder {
         self.recording.turn(now)
     }
 
+    fn preempts(&self, tenant: TenantId) -> bool {
+        self.recording.preempts(tenant)
+    }
+
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
         self.recording.account(now, tenant)
     }

@@ -1,16 +1,19 @@
-//! Panels of lines, one below the other, as one SVG.
+//! Panels of lines, one below the other, as one SVG or PNG.
 //!
 //! Used by `softdpu bench` for what was measured and by `softdpu twin` for what was simulated.
 
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::io::BufWriter;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use plotters::coord::Shift;
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::prelude::*;
+use plotters::style::register_font;
 
 /// One panel, pixels.
 const PANEL: (u32, u32) = (820, 430);
@@ -77,35 +80,83 @@ impl Panel {
     }
 }
 
-/// Draws panels to `path`.
-///
-/// # Errors
-/// A sentence: the name does not end in `.svg`, or the file cannot be written.
-pub fn draw(panels: &[Panel], path: &Path) -> Result<(), String> {
-    if path.extension().is_none_or(|extension| extension != "svg") {
-        return Err("plots are drawn as SVG: give the file a name that ends in .svg".to_owned());
-    }
-    let mut svg = String::new();
-    {
-        let count = panels.len().max(1);
-        let area = SVGBackend::with_string(&mut svg, (PANEL.0, count as u32 * PANEL.1)).into_drawing_area();
-        area.fill(&WHITE).map_err(|error| error.to_string())?;
-        for (area, panel) in area.split_evenly((count, 1)).iter().zip(panels) {
-            let (x, y) = (panel.range(panel.x, |point| point.0), panel.range(panel.y, |point| point.1));
-            match (panel.x, panel.y) {
-                (Scale::Log, Scale::Log) => draw_panel(area, panel, x.log_scale(), y.log_scale()),
-                (Scale::Linear, Scale::Log) => draw_panel(area, panel, x, y.log_scale()),
-                (Scale::Log, Scale::Linear) => draw_panel(area, panel, x.log_scale(), y),
-                (Scale::Linear, Scale::Linear) => draw_panel(area, panel, x, y),
-            }?;
-        }
-        area.present().map_err(|error| error.to_string())?;
-    }
-    std::fs::write(path, svg).map_err(|error| error.to_string())
+/// What text is drawn with: DejaVu Sans, a few glyphs of it (`font/LICENSE`), so that a plot looks alike on each machine.
+static FONT: &[u8] = include_bytes!("../font/dejavu-sans-ascii.ttf");
+
+/// What a plot is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Lines and text.
+    Svg,
+    /// Pixels.
+    Png,
 }
 
-fn draw_panel<X, Y>(area: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, x: X, y: Y) -> Result<(), String>
+impl Format {
+    /// By the end of a file's name.
+    ///
+    /// # Errors
+    /// A sentence: it ends in neither `.svg` nor `.png`.
+    pub fn of(path: &Path) -> Result<Format, String> {
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("svg") => Ok(Format::Svg),
+            Some("png") => Ok(Format::Png),
+            _ => Err("plots are drawn as SVG or PNG: give the file a name that ends in .svg or .png".to_owned()),
+        }
+    }
+}
+
+/// Draws panels to `path`, as SVG or PNG, by the end of its name.
+///
+/// # Errors
+/// A sentence: the name ends in neither `.svg` nor `.png`, or the file cannot be written.
+pub fn draw(panels: &[Panel], path: &Path) -> Result<(), String> {
+    let (width, height) = (PANEL.0, panels.len().max(1) as u32 * PANEL.1);
+    match Format::of(path)? {
+        Format::Svg => {
+            let mut svg = String::new();
+            draw_on(panels, SVGBackend::with_string(&mut svg, (width, height)).into_drawing_area())?;
+            std::fs::write(path, svg).map_err(|error| error.to_string())
+        }
+        Format::Png => {
+            let mut pixels = vec![0; 3 * width as usize * height as usize];
+            draw_on(panels, BitMapBackend::with_buffer(&mut pixels, (width, height)).into_drawing_area())?;
+            write_png(path, width, height, &pixels).map_err(|error| error.to_string())
+        }
+    }
+}
+
+fn write_png(path: &Path, width: u32, height: u32, pixels: &[u8]) -> Result<(), Box<dyn std::error::Error>> {
+    let mut encoder = png::Encoder::new(BufWriter::new(std::fs::File::create(path)?), width, height);
+    encoder.set_color(png::ColorType::Rgb);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header()?;
+    writer.write_image_data(pixels)?;
+    writer.finish()?;
+    Ok(())
+}
+
+fn draw_on<B: DrawingBackend>(panels: &[Panel], area: DrawingArea<B, Shift>) -> Result<(), String> {
+    static REGISTERED: OnceLock<bool> = OnceLock::new();
+    if !REGISTERED.get_or_init(|| register_font("sans-serif", FontStyle::Normal, FONT).is_ok()) {
+        return Err("the font of plots cannot be read".to_owned());
+    }
+    area.fill(&WHITE).map_err(|error| error.to_string())?;
+    for (area, panel) in area.split_evenly((panels.len().max(1), 1)).iter().zip(panels) {
+        let (x, y) = (panel.range(panel.x, |point| point.0), panel.range(panel.y, |point| point.1));
+        match (panel.x, panel.y) {
+            (Scale::Log, Scale::Log) => draw_panel(area, panel, x.log_scale(), y.log_scale()),
+            (Scale::Linear, Scale::Log) => draw_panel(area, panel, x, y.log_scale()),
+            (Scale::Log, Scale::Linear) => draw_panel(area, panel, x.log_scale(), y),
+            (Scale::Linear, Scale::Linear) => draw_panel(area, panel, x, y),
+        }?;
+    }
+    area.present().map_err(|error| error.to_string())
+}
+
+fn draw_panel<B, X, Y>(area: &DrawingArea<B, Shift>, panel: &Panel, x: X, y: Y) -> Result<(), String>
 where
+    B: DrawingBackend,
     X: AsRangedCoord<Value = f64>,
     Y: AsRangedCoord<Value = f64>,
     X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
@@ -165,7 +216,19 @@ mod tests {
             let svg = std::fs::read_to_string(&path).expect("a file");
             assert!(svg.contains("a title") && svg.contains("one"), "{x:?} {y:?}");
         }
-        assert!(draw(&[], &folder.join("plot.png")).expect_err("refused").contains(".svg"));
+        let panel = Panel::new("a title", "an axis", lines(), |value| format!("{value:.1}"));
+        let path = folder.join("plot.png");
+        draw(&[panel], &path).expect("drawn");
+        let decoder = png::Decoder::new(std::io::BufReader::new(std::fs::File::open(&path).expect("a file")));
+        let mut reader = decoder.read_info().expect("a PNG");
+        let mut pixels = vec![0; reader.output_buffer_size().expect("its size")];
+        let info = reader.next_frame(&mut pixels).expect("its pixels");
+        assert_eq!((info.width, info.height), PANEL);
+        // The first line's colour, and black text.
+        for colour in [[0, 114, 178], [0, 0, 0]] {
+            assert!(pixels.chunks(3).any(|pixel| pixel == colour), "{colour:?}");
+        }
+        assert!(draw(&[], &folder.join("plot.jpg")).expect_err("refused").contains(".png"));
         std::fs::remove_dir_all(&folder).expect("removed");
     }
 }

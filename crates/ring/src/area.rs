@@ -72,6 +72,11 @@ impl Descriptors {
         unsafe { (self.area.word(offset), self.area.word(offset + 8)) }
     }
 
+    /// Where the first lies, for the dirty log.
+    pub fn guest(&self) -> GuestAddress {
+        self.area.0.guest()
+    }
+
     /// Its address field.
     #[inline(always)]
     pub fn addr(&self, index: u16) -> &AtomicU64 {

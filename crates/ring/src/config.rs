@@ -30,7 +30,8 @@ pub struct QueueConfig {
     /// Chains with more descriptors than this (those of an indirect table included) break the queue. At least 1.
     pub max_pieces: usize,
     /// Where writes to the used ring are reported to the dirty log: `log_guest_addr` of SET_VRING_ADDR where
-    /// VHOST_VRING_F_LOG is set. For the packed format it stands for the descriptor ring.
+    /// VHOST_VRING_F_LOG is set. For the packed format only whether there is one counts: QEMU gives the address of the device area there, and
+    /// what is written is reported where it lies.
     pub log_used: Option<GuestAddress>,
     /// The queue ran in a process before this one, which may have been killed between [retiring](crate::Queue::retire) its
     /// records and telling anybody: they are believed though they say that they are not in use. A queue that completes in

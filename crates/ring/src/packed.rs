@@ -478,7 +478,8 @@ impl PackedQueue {
     /// Reports slots that were written, and those between them.
     #[inline]
     fn log_slots(&self, from: u16, count: u16) {
-        log_entries(&self.common.view, self.common.config.log_used, DESCRIPTOR, self.common.config.size, from, count);
+        let ring = self.common.config.log_used.map(|_| self.parts.ring.guest());
+        log_entries(&self.common.view, ring, DESCRIPTOR, self.common.config.size, from, count);
     }
 
     fn log_event(&self) {

@@ -65,7 +65,8 @@ pub trait TenantScheduler {
     /// What to run next.
     fn decide(&mut self, now: Nanos) -> Decision;
 
-    /// What running `grant` cost on this core. Called once per grant, after it ran.
+    /// What running `grant` cost on this core. Called once per grant, after it ran; of one that was cut short ([`preempts`](Self::preempts))
+    /// with fewer units than were granted.
     fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost);
 
     /// What the asynchronous part of some of `grant`'s work cost (a back end's time and bytes), when it finished.
@@ -79,6 +80,13 @@ pub trait TenantScheduler {
     #[inline]
     fn turn(&self, _now: Nanos) -> Nanos {
         TURN
+    }
+
+    /// Whether the grant that runs is to end at its next request, as a queue of this tenant, of which nothing is ready yet, brings
+    /// work. What it has left is [`ready`](Self::ready) again after its [`charge`](Self::charge), which has what ran.
+    #[inline]
+    fn preempts(&self, _tenant: TenantId) -> bool {
+        false
     }
 
     /// What the policy knows of a tenant that its caller does not.

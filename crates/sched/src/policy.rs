@@ -236,6 +236,10 @@ impl<S: TenantScheduler + ?Sized> TenantScheduler for Box<S> {
     fn turn(&self, now: Nanos) -> Nanos {
         (**self).turn(now)
     }
+    fn preempts(&self, tenant: TenantId) -> bool {
+        (**self).preempts(tenant)
+    }
+
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
         (**self).account(now, tenant)
     }

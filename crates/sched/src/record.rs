@@ -217,6 +217,10 @@ impl<S: TenantScheduler> TenantScheduler for Recording<S> {
         self.policy.turn(now)
     }
 
+    fn preempts(&self, tenant: TenantId) -> bool {
+        self.policy.preempts(tenant)
+    }
+
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
         self.policy.account(now, tenant)
     }

@@ -91,6 +91,11 @@ impl TenantScheduler for Scheduler {
         each!(self, policy => policy.turn(now))
     }
 
+    #[inline]
+    fn preempts(&self, tenant: TenantId) -> bool {
+        each!(self, policy => policy.preempts(tenant))
+    }
+
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
         each!(self, policy => policy.account(now, tenant))
     }

@@ -79,7 +79,7 @@ pub struct Block {
     /// Folder for the file of `--volume file`
     #[arg(long, value_name = "FOLDER", default_value_os_t = std::env::temp_dir())]
     folder: PathBuf,
-    /// Draw IOPS and latency over depth into FILE.svg
+    /// Draw IOPS and latency over depth into FILE.svg or FILE.png
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }

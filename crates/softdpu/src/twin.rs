@@ -56,7 +56,7 @@ pub struct Simulate {
     /// Print one JSON object a line instead of tables
     #[arg(long)]
     json: bool,
-    /// Draw it into FILE.svg
+    /// Draw it into FILE.svg or FILE.png
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
     /// Write every figure into FILE, as comma-separated values
@@ -107,9 +107,9 @@ pub fn execute(command: &TwinCommand) -> Result<(), String> {
     let experiment = experiment.ok_or_else(|| format!("there is no experiment {name}"))?;
     // Known before anything is simulated.
     if let Some(path) = &options.plot
-        && path.extension().is_none_or(|extension| extension != "svg")
+        && let Err(reason) = softdpu_plot::Format::of(path)
     {
-        return Err(format!("{}: plots are drawn as SVG: give the file a name that ends in .svg", path.display()));
+        return Err(format!("{}: {reason}", path.display()));
     }
     show(options, &(experiment.run)(&Scope { seed: options.seed, span: options.span * 1_000_000 }))
 }

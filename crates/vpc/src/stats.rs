@@ -78,17 +78,12 @@ impl Stats {
         }
     }
 
-    /// What its flow decided of a frame.
+    /// What its flow decided of a frame; `is_here` tells whether it came in by a port of this node.
     #[inline(never)]
-    pub(crate) fn count_followed(&mut self, verdict: &Verdict) {
+    pub(crate) fn count_followed(&mut self, verdict: &Verdict, is_here: bool) {
         self.flow += 1;
         self.cached += 1;
-        self.count(verdict);
-        match verdict {
-            Verdict::Local { .. } => self.paths.add(Destination::Port, Datapath::Fast, 1),
-            Verdict::Underlay { .. } => self.paths.add(Destination::Tunnel, Datapath::Fast, 1),
-            Verdict::Software | Verdict::Consumed | Verdict::Drop(_) => {}
-        }
+        self.count_decided(verdict, is_here, Datapath::Fast);
     }
 
     /// Frames that flows sent to ports of this node.
@@ -101,7 +96,7 @@ impl Stats {
         self.paths.add(Destination::Port, Datapath::Fast, frames);
     }
 
-    /// What was decided of a frame without a flow, by `by`; `is_here` tells whether it came in by a port of this node.
+    /// What was decided of a frame, by `by`; `is_here` tells whether it came in by a port of this node.
     #[inline]
     pub(crate) fn count_decided(&mut self, verdict: &Verdict, is_here: bool, by: Datapath) {
         self.count(verdict);

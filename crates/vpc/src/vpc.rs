@@ -1,11 +1,13 @@
 //! One core's VPC: the tiers over a batch of frames.
 
+mod arrivals;
 mod explain;
 mod hits;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use arrivals::Arrival;
 pub use explain::Explanation;
 
 use crate::flow::budget::{self, Stale};
@@ -17,7 +19,7 @@ use crate::software;
 use crate::software::limit::{Bucket, Limit};
 use crate::software::schedule::Schedule;
 use crate::stats::Stats;
-use crate::switch::{Ask, Frame, Metadata, Stop, after, before};
+use crate::switch::{Ask, Frame, Last, Metadata, Stop, after, before};
 use crate::tables::{Attachment, Tables};
 use crate::trace::{Nobody, Watch, Watcher, Witness, narrate};
 use crate::verdict::{DropReason, PortId, Reply, Verdict};
@@ -41,6 +43,8 @@ pub struct Vpc {
     /// Between the passes over a batch; empty between batches, kept for their room. By packet: what its flow is known by, where
     /// it is of a shape that flows are made of.
     seen: Vec<Option<Sought>>,
+    /// By packet: what came by tunnels, of these.
+    arrivals: Vec<Option<Arrival>>,
     /// Of the packets that no flow decides.
     stages: Vec<(u32, Stage)>,
     /// Those whose flows are stale.
@@ -94,20 +98,20 @@ fn admit<W: Witness>(tables: &Tables, meter: u32, now: u64, bytes: u32) -> bool 
 }
 
 /// Whether a flow of a connection decides this packet of it, and nobody else is asked. What may end the connection closes the
-/// gate for both directions, before anything behind it is decided.
+/// gate for both directions, before anything behind it is decided. The packet begins with `outer` bytes of outer headers.
 /// With `REHEARSES` nothing is closed.
 #[inline(never)]
 fn goes_on<const REHEARSES: bool>(
     tables: &Tables,
     flows: &Flows,
     packet: &Packet,
-    sought: &Sought,
+    (sought, outer): (&Sought, u16),
     entry: u32,
     now: u64,
 ) -> bool {
     let Some(connections) = tables.connections() else { return false };
     let link = flows.link(entry, &flows.action(entry));
-    if flow::may_end(packet, &sought.seen) {
+    if flow::may_end(packet, &sought.seen, outer.into()) {
         if !REHEARSES {
             connections.close(link.slot);
         }
@@ -137,6 +141,7 @@ impl Vpc {
             flows: Flows::new(flows),
             heavy: Heavy::new(),
             seen: Vec::new(),
+            arrivals: Vec::new(),
             stages: Vec::new(),
             stale: Vec::new(),
             turn: 0,
@@ -182,7 +187,15 @@ impl Vpc {
 
     /// What the flow counted to which `packet`, as it came in, belongs.
     pub fn flow_counters(&self, packet: &Packet) -> Option<FlowCounters> {
-        self.flows.counters(&flow::see(packet)?.key)
+        self.flows.counters(&self.key_of(packet)?)
+    }
+
+    /// What a packet's flow is known by, where it is of a shape that flows are made of.
+    fn key_of(&self, packet: &Packet) -> Option<flow::Key> {
+        match self.tables.underlay().filter(|underlay| underlay.port == packet.port) {
+            Some(underlay) => Some(arrivals::see(&self.tables, underlay, packet, &mut Last::default())?.1.key),
+            None => Some(flow::see(packet)?.key),
+        }
     }
 
     #[cfg(test)]
@@ -222,7 +235,13 @@ impl Vpc {
         self.stages.clear();
         self.stale.clear();
         let mut all = std::mem::take(&mut self.seen);
-        if self.tables.keeps_flows() {
+        let is_kept = self.tables.keeps_flows();
+        // A burst comes from one port; what came by a tunnel in the middle of others is decided without flows.
+        let is_from_tunnels = is_kept
+            && packets.first().is_some_and(|first| self.tables.underlay().is_some_and(|of| of.port == first.port));
+        if is_from_tunnels {
+            arrivals::look(&self.tables, &self.flows, packets, &mut all, &mut self.arrivals);
+        } else if is_kept {
             hits::look(&self.flows, packets, &mut all);
         } else {
             all.clear();
@@ -240,6 +259,13 @@ impl Vpc {
         while at < packets.len() {
             if !W::LOOKS {
                 at += self.follow_known(now, &mut packets[at..], &all[at..], &mut decided[at..]);
+                if is_from_tunnels {
+                    let done = self.follow_arrived(now, &mut packets[at..], &all[at..], &mut decided[at..], at);
+                    if done > 0 {
+                        at += done;
+                        continue;
+                    }
+                }
             }
             if let (Some(packet), Some(sought)) = (packets.get_mut(at), all.get(at)) {
                 self.look_closer(now, (at, packet), sought.as_ref(), &mut decided[at], witness);
@@ -262,9 +288,16 @@ impl Vpc {
         self.heavy.turn(&self.flows, now);
         let Some(packet) = packets.get(at) else { return };
         let sought = all.get(at).and_then(Option::as_ref);
-        let found = sought.filter(|sought| self.flows.hit(sought.candidate, &sought.seen.key).is_some());
-        let found = found.map(|sought| (sought.candidate.entry(), &sought.seen.key));
+        let found = sought.and_then(|sought| {
+            let candidate = self.arrival(at, &sought.seen).map_or(sought.candidate, |arrival| arrival.candidate);
+            self.flows.hit(candidate, &sought.seen.key).map(|_| (candidate.entry(), &sought.seen.key))
+        });
         self.heavy.look(&self.flows, found, packet.len() as u64);
+    }
+
+    /// What is known of the packet at `at`, which is of a flow, where it came by a tunnel.
+    fn arrival(&self, at: usize, seen: &flow::Seen) -> Option<Arrival> {
+        seen.key.tunnelled().and_then(|_| *self.arrivals.get(at)?)
     }
 
     /// What becomes of the packet at `at` whose flow was not found at first sight, or does not decide it.
@@ -279,6 +312,8 @@ impl Vpc {
         let tables = &*self.tables;
         witness.see(at, |names| [narrate::ingress(tables, packet, names)]);
         if let Some(sought) = sought {
+            let came = self.arrival(at, &sought.seen).map(|arrival| arrival.outer);
+            let outer = came.map_or(0, |outer| outer.len);
             let revalidated = self.stats.revalidated;
             let found = self.flows.find(sought.home, &sought.seen.key, tables, &mut self.stats.revalidated);
             let is_compared = self.stats.revalidated != revalidated;
@@ -289,15 +324,20 @@ impl Vpc {
                     let admit = |meter, bytes| admit::<W>(tables, meter, now, bytes);
                     let before = W::LOOKS.then(|| packet.clone());
                     let asks = if W::REHEARSES { goes_on::<true> } else { goes_on::<false> };
-                    if (action.connection == flow::NONE || asks(tables, &self.flows, packet, sought, entry, now))
-                        && after::follow(tables, packet, &sought.seen, &action, &mut self.id, admit, decided)
+                    let (seen, id) = (&sought.seen, &mut self.id);
+                    if (action.connection == flow::NONE
+                        || asks(tables, &self.flows, packet, (sought, outer), entry, now))
+                        && match &came {
+                            Some(came) => after::follow_tunnelled(tables, packet, seen, came, &action, id, decided),
+                            None => after::follow(tables, packet, seen, &action, id, admit, decided),
+                        }
                     {
                         witness.see(at, |names| {
                             let mut steps = narrate::hop(tables, action.hop, Ok(()), names);
                             let before = before.as_ref().unwrap_or(packet);
                             steps.push(match *decided {
                                 Verdict::Drop(DropReason::Metered) => narrate::metered(tables, action.meter),
-                                verdict => narrate::leaves(before, 0, packet, &verdict, names),
+                                verdict => narrate::leaves(before, outer.into(), packet, &verdict, names),
                             });
                             steps
                         });
@@ -306,7 +346,7 @@ impl Vpc {
                             let bucket = || self.flows.sources(entry)[BUCKET];
                             tables.count_member(action.hop, bucket, self.shard, sought.seen.len() as u64);
                         }
-                        self.stats.count_followed(decided);
+                        self.stats.count_followed(decided, came.is_none());
                         return;
                     }
                     witness.see(at, |_| [narrate::not_by_flow()]);
@@ -314,7 +354,8 @@ impl Vpc {
                 Found::Stale(entry) => {
                     let network = match tables.attachment(packet.port) {
                         Attachment::Endpoint(number) => tables.endpoint(number).map(|endpoint| endpoint.network),
-                        Attachment::Underlay | Attachment::Nothing => None,
+                        Attachment::Underlay => came.map(|came| came.network),
+                        Attachment::Nothing => None,
                     };
                     self.stale.push(Stale::new(at as u32, entry, network.unwrap_or(u32::MAX)));
                     *decided = Verdict::Drop(DropReason::Recomputing);
@@ -323,7 +364,7 @@ impl Vpc {
                 Found::None => {}
             }
         } else {
-            witness.see(at, |names| [narrate::no_flow(packet, None, names)]);
+            witness.see(at, |names| [narrate::no_flow(tables, packet, None, names)]);
         }
         self.stages.push((at as u32, UNDECIDED));
     }
@@ -486,15 +527,17 @@ impl Vpc {
         if let Some(number) = metadata.endpoint() {
             let is_metered = tables.endpoint(number).is_some_and(|endpoint| !endpoint.meters.is_empty());
             metadata.meter = if is_metered { number } else { flow::NONE };
-            if let Some(Sought { seen, home, .. }) = &self.seen[at]
-                && let Some(link) = passage.link()
-            {
-                metadata.set_link(link);
-                let action = departure.action(metadata);
-                let kept = self.flows.install(*home, &seen.key, &action, &metadata.sources, link.generation);
-                self.stats.unkept += u64::from(kept.is_err());
-                witness.see(at, |_| [narrate::kept(tables, metadata, kept.is_ok())]);
-            }
+        }
+        if let Some(Sought { seen, home, .. }) = &self.seen[at]
+            && let Some(link) = passage.link()
+            && !metadata.is_alone()
+            && metadata.tunnel().is_some() == seen.key.tunnelled().is_some()
+        {
+            metadata.set_link(link);
+            let action = departure.action(metadata);
+            let kept = self.flows.install(*home, &seen.key, &action, &metadata.sources, link.generation);
+            self.stats.unkept += u64::from(kept.is_err());
+            witness.see(at, |_| [narrate::kept(tables, metadata, kept.is_ok())]);
         }
         if !admit::<W>(tables, metadata.meter, now, departure.len()) {
             witness.see(at, |_| [narrate::metered(tables, metadata.meter)]);
@@ -525,7 +568,7 @@ impl Vpc {
         let (entry, is_stale) = match found {
             Found::Fresh(entry) => (entry, false),
             Found::Stale(entry) => (entry, true),
-            Found::None => return narrate::no_flow(packet, Some(seen), names),
+            Found::None => return narrate::no_flow(&self.tables, packet, Some(seen), names),
         };
         let (sources, hop) = (self.flows.sources(entry), self.flows.action(entry).hop);
         narrate::flow(&self.tables, packet, &narrate::Known { sources, hop, is_stale, is_compared }, names)

@@ -4,7 +4,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::streams::{PAUSE, Sent, Step, site, steps};
+use common::streams::{PAUSE, Step, site, steps};
 use common::*;
 use proptest::prelude::*;
 use softdpu_vpc::spec::{ConnectionLimit, Measure, MeterAlgorithm, MeterSpec, Rate};
@@ -66,7 +66,7 @@ fn from_afar(far: &mut Vpc, family: Family, at: usize) -> Option<(Packet, Vec<u8
     matches!(verdict, Verdict::Underlay { .. }).then(|| (packet(UNDERLAY, &bytes), bytes))
 }
 
-fn tight(family: Family, changes: u32, is_tight: bool) -> softdpu_vpc::spec::Spec {
+fn tight(family: Family, changes: u64, is_tight: bool) -> softdpu_vpc::spec::Spec {
     let mut spec = site(family, changes);
     if is_tight {
         spec.connections = ConnectionLimit(3);
@@ -106,7 +106,7 @@ fn check(family: Family, steps: &[Step], is_tight: bool) -> Result<(), TestCaseE
             }
         }
         let sent: Vec<(Packet, Vec<u8>)> =
-            batch.iter().map(Sent::with_frame).chain(from_afar(&mut far, family, at)).collect();
+            batch.iter().map(|sent| sent.with_frame(family)).chain(from_afar(&mut far, family, at)).collect();
         for (packet, frame) in &sent {
             let answer = explained.explain_packet(now, packet.clone(), frame, &names);
             let (verdict, leaves, replies, told) = pass(&mut explained, now, (packet, frame), true);

@@ -4,11 +4,12 @@ mod common;
 
 use std::sync::Arc;
 
-use common::streams::{CHANGES, compare, site, steps};
+use common::streams::{CHANGES, compare, site, steps, steps_from_afar};
 use common::*;
 use proptest::prelude::*;
-use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Spec, SubnetSpec};
-use softdpu_vpc::{DropReason, Packet, PortId, Tables, Verdict, Vpc};
+use proptest::strategy::ValueTree;
+use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, NetworkSpec, Place, RouteSpec, Spec, SubnetSpec, Via};
+use softdpu_vpc::{Datapath, Destination, DropReason, Mac, Packet, PortId, Tables, Verdict, Vpc};
 
 proptest! {
     #[test]
@@ -22,11 +23,37 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn flows_from_tunnels_decide_what_would_be_decided_without_them(steps in steps_from_afar(), is_v6 in any::<bool>()) {
+        let family = if is_v6 { Family::V6 } else { Family::V4 };
+        let mut vpc = vpc(&site(family, 0));
+        if let Err(difference) = compare(&mut vpc, family, &steps) {
+            prop_assert!(false, "{}", difference);
+        }
+    }
+}
+
+#[test]
+fn streams_from_tunnels_meet_flows() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let [mut here, mut through] = [0; 2];
+    for _ in 0..32 {
+        let stream = steps_from_afar().new_tree(&mut runner).expect("a stream").current();
+        let mut vpc = vpc(&site(Family::V4, 0));
+        compare(&mut vpc, Family::V4, &stream).expect("no difference");
+        here += vpc.stats().paths.get(Destination::Port, Datapath::Fast);
+        through += vpc.stats().paths.get(Destination::Transit, Datapath::Fast);
+        assert_eq!(vpc.stats().paths.get(Destination::Tunnel, Datapath::Fast), 0);
+    }
+    assert!(here > 100 && through > 20, "{here} to guests here, {through} from node to node");
+}
+
 #[test]
 fn each_change_and_each_two_of_them_are_good_specs() {
     for family in [Family::V4, Family::V6] {
         for (a, b) in (0..CHANGES).flat_map(|a| (0..CHANGES).map(move |b| (a, b))) {
-            Tables::build(&site(family, 1 << a | 1 << b)).unwrap_or_else(|error| panic!("{a} and {b}: {error}"));
+            Tables::build(&site(family, 1u64 << a | 1 << b)).unwrap_or_else(|error| panic!("{a} and {b}: {error}"));
         }
         Tables::build(&site(family, (1 << CHANGES) - 1)).expect("all of them");
     }
@@ -203,4 +230,109 @@ fn other_tables_are_heeded_from_the_next_packet_on() {
     let tables = vpc.tables().rebuild(&site(Family::V4, 1)).expect("a good spec");
     vpc.replace(Arc::new(tables));
     assert!(matches!(forward(&mut vpc, RED_1, &frame).0, Verdict::Underlay { .. }));
+}
+
+fn route(prefix: &str, host: u8) -> RouteSpec {
+    let prefix = prefix.parse().expect("prefix");
+    RouteSpec { network: "red".into(), prefix, via: Via::Host(vtep(Family::V4, host)) }
+}
+
+/// A frame from guest 4 of red, which is at node `host`, to `destination`, as it comes to node 1.
+fn from_afar(host: u8, destination: &str) -> Vec<u8> {
+    let mut far = spec(Family::V4, 2);
+    let underlay = far.underlay.as_mut().expect("one");
+    (underlay.addresses, underlay.mac) = (vec![vtep(Family::V4, host)], Mac([2, 0, 0, 0, 0, host]));
+    far.routes.retain(|route| !matches!(route.via, Via::Host(_)));
+    far.routes.push(route("198.51.100.0/24", 1));
+    let (verdict, frame) = forward(&mut vpc(&far), RED_3, &udp(mac(4), GATEWAY, "10.0.0.5", destination));
+    assert!(matches!(verdict, Verdict::Underlay { .. }), "{verdict:?}");
+    frame
+}
+
+/// Node 1 with a third node, which has something of red.
+fn with_third_node() -> Spec {
+    let mut spec = spec(Family::V4, 1);
+    spec.neighbors.push(NeighborSpec { host: vtep(Family::V4, 3), mac: Mac([2, 0, 0, 0, 0, 3]) });
+    spec.routes.retain(|route| !matches!(route.via, Via::Host(_)));
+    spec.routes.extend([route("198.51.100.0/24", 3), route("203.0.113.0/24", 2)]);
+    spec.networks[0].transit = true;
+    spec
+}
+
+fn cached(vpc: &Vpc) -> u64 {
+    vpc.stats().cached
+}
+
+#[test]
+fn a_flow_from_a_tunnel_is_hit_by_that_tunnel_alone() {
+    let mut vpc = vpc(&with_third_node());
+    let (good, forged) = (from_afar(2, "10.0.0.2"), from_afar(3, "10.0.0.2"));
+    for _ in 0..3 {
+        assert!(matches!(forward(&mut vpc, UNDERLAY, &good).0, Verdict::Local { port: RED_1, .. }));
+    }
+    assert_eq!(cached(&vpc), 2);
+    assert_eq!(dropped(&mut vpc, UNDERLAY, &forged), Some(DropReason::SpoofedAddress));
+    // The same 5-tuple from a port here, and from another network.
+    let inner = udp(mac(4), GATEWAY, "10.0.0.5", "10.0.0.2");
+    assert_eq!(dropped(&mut vpc, RED_1, &inner), Some(DropReason::SpoofedMac));
+    let mut blue = good.clone();
+    blue[46..49].copy_from_slice(&BLUE_VNI.to_be_bytes()[1..]);
+    assert!(matches!(forward(&mut vpc, UNDERLAY, &blue).0, Verdict::Local { port: BLUE_1, .. }));
+    assert_eq!(cached(&vpc), 2, "none of them by the flow");
+    assert_eq!(forward(&mut vpc, UNDERLAY, &good).0, forward(&mut vpc, UNDERLAY, &good).0);
+    assert_eq!(cached(&vpc), 4, "which goes on");
+}
+
+#[test]
+fn a_guest_that_moves_between_other_nodes_takes_its_flows_along() {
+    let mut spec = with_third_node();
+    let mut vpc = vpc(&spec);
+    let (before, after) = (from_afar(2, "10.0.0.2"), from_afar(3, "10.0.0.2"));
+    forward(&mut vpc, UNDERLAY, &before);
+    let guest = spec.endpoints.iter_mut().find(|one| one.network == "red" && one.mac == mac(4)).expect("of the site");
+    guest.place = Place::Host(vtep(Family::V4, 3));
+    let tables = vpc.tables().rebuild(&spec).expect("a good spec");
+    vpc.replace(Arc::new(tables));
+    assert_eq!(dropped(&mut vpc, UNDERLAY, &before), Some(DropReason::SpoofedAddress));
+    assert!(matches!(forward(&mut vpc, UNDERLAY, &after).0, Verdict::Local { .. }));
+    assert_eq!((cached(&vpc), vpc.stats().recomputed), (1, 0), "by its flow, as it is");
+}
+
+#[test]
+fn transit_goes_by_flows_as_long_as_the_network_has_it() {
+    let mut spec = with_third_node();
+    let mut vpc = vpc(&spec);
+    let frame = from_afar(2, "198.51.100.7");
+    let sent: Vec<_> = (0..3).map(|_| forward(&mut vpc, UNDERLAY, &frame)).collect();
+    assert!(sent.iter().all(|(verdict, _)| matches!(verdict, Verdict::Underlay { overhead: 50, .. })), "{sent:?}");
+    assert_eq!(sent[0].1[50..], sent[2].1[50..]);
+    assert_eq!(sent[2].1[30..34], [192, 0, 2, 3], "to the third node");
+    assert_eq!(vpc.stats().paths.get(Destination::Transit, Datapath::Fast), 2);
+    assert_eq!(vpc.stats().paths.get(Destination::Transit, Datapath::Switch), 1);
+    spec.networks[0].transit = false;
+    let tables = vpc.tables().rebuild(&spec).expect("a good spec");
+    vpc.replace(Arc::new(tables));
+    assert_eq!(dropped(&mut vpc, UNDERLAY, &frame), Some(DropReason::Unresolved));
+}
+
+#[test]
+fn congestion_on_the_way_is_told_of_by_flows_too() {
+    let mut vpc = vpc(&with_third_node());
+    let ecn = |outer: u8, inner: u8, destination: &str| {
+        let mut frame = from_afar(2, destination);
+        (frame[15], frame[50 + 15]) = (frame[15] & !3 | outer, frame[50 + 15] & !3 | inner);
+        frame
+    };
+    for destination in ["10.0.0.2", "198.51.100.7"] {
+        forward(&mut vpc, UNDERLAY, &from_afar(2, destination));
+        let before = cached(&vpc);
+        let (verdict, marked) = forward(&mut vpc, UNDERLAY, &ecn(3, 2, destination));
+        match verdict {
+            Verdict::Local { .. } => assert_eq!(marked[15] & 3, 3),
+            // In the inner header, and in the one that it leaves with.
+            _ => assert_eq!((marked[15] & 3, marked[50 + 15] & 3), (3, 3)),
+        }
+        assert_eq!(cached(&vpc) - before, 1);
+        assert_eq!(dropped(&mut vpc, UNDERLAY, &ecn(3, 0, destination)), Some(DropReason::Congestion));
+    }
 }

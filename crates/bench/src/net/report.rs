@@ -162,10 +162,10 @@ impl Work for Carried {
 }
 
 impl Report {
-    /// Draws frames and bytes a second over the mean length of frames to `path`, an SVG file.
+    /// Draws frames and bytes a second over the mean length of frames to `path`, as SVG or PNG.
     ///
     /// # Errors
-    /// [`SetupError::Output`], also where the name does not end in `.svg`.
+    /// [`SetupError::Output`], also where the name ends in neither `.svg` nor `.png`.
     pub fn draw(&self, path: &Path) -> Result<(), SetupError> {
         let (mut frames, mut bytes) = (Lines::new(), Lines::new());
         for measurement in &self.measurements {

@@ -1,31 +1,37 @@
 //! Every scheduler in turn, over the same tenants.
 //!
 //! Each round starts a daemon for each scheduler, connects a client for each tenant, lets one tenant of each kind work alone and
-//! then all together, and ends it. Figures are medians of the rounds.
+//! then all together, then one in a burst beside the others, and ends it. Figures are medians of the rounds.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::io;
+use std::collections::btree_map::Entry;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use super::load::{Client, Served, Work, run};
+use softdpu_sched::{Cost, Nanos, Weighted};
+
+use super::load::{Client, Loop, Served, Span, Work, run_spans};
+pub use super::report::{METRICS, Measurement, Report};
+use super::site::site;
+pub use super::site::{Doing, Load};
+use super::stream::Stream;
 use super::{fair1, fair2, jain};
 use crate::SetupError;
 use crate::front_end::Transfer;
-use crate::plot::draw_panels;
 use crate::process::Server;
 use crate::scratch::Folder;
-use crate::side_by_side::{Figure, Progress};
-use softdpu_plot::{Lines, Panel};
+use crate::side_by_side::Progress;
 
 /// Before each measurement.
 const WARM_UP: Duration = Duration::from_millis(50);
 /// Bytes of a request.
 const BLOCK: u32 = 4096;
-/// Bytes of each tenant's volume, in the daemon's memory.
-const VOLUME: u64 = 256 << 10;
+/// What tenants have in flight before a burst, of what they want.
+const LIGHT: usize = 8;
+/// The scheduler that others' core time is compared with.
+const PLAIN: &str = "fcfs";
 
 /// How much each tenant wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,6 +58,8 @@ impl Rates {
 /// What is held equal between schedulers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Case {
+    /// What tenants do.
+    pub load: Load,
     /// How many tenants.
     pub tenants: usize,
     /// What they want.
@@ -61,7 +69,7 @@ pub struct Case {
 impl std::fmt::Display for Case {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let rates = if self.rates == Rates::Balanced { "balanced" } else { "unbalanced" };
-        write!(f, "{} tenants {rates}", self.tenants)
+        write!(f, "{}, {} tenants {rates}", self.load, self.tenants)
     }
 }
 
@@ -70,7 +78,9 @@ impl std::fmt::Display for Case {
 pub struct Plan {
     /// softdpu's program.
     pub program: PathBuf,
-    /// Schedulers, by the names of `fairness` in a site file. Overhead is against the last.
+    /// The MAC address of the gateway of a network of this name with this address: a tenant's router.
+    pub gateway: fn(&str, Ipv4Addr) -> [u8; 6],
+    /// Schedulers, by the names of `fairness` in a site file. Throughput is compared with the last.
     pub schedulers: Vec<String>,
     /// Cases.
     pub cases: Vec<Case>,
@@ -86,37 +96,6 @@ pub struct Plan {
     pub client_cpu: usize,
     /// CPU of the data plane.
     pub server_cpu: usize,
-}
-
-/// Metrics in a report, with their units, in its order.
-pub const METRICS: [(&str, &str); 10] = [
-    ("throughput", "requests/s"),
-    ("latency-mean", "ns"),
-    ("latency-p99", "ns"),
-    ("latency-p99-worst-tenant", "ns"),
-    ("fair1", "index"),
-    ("fair1-cost", "index"),
-    ("fair2", "index"),
-    ("jain", "index"),
-    ("unsteadiness", "ratio"),
-    ("throughput-ratio", "ratio"),
-];
-
-/// One scheduler's figures in one case, round by round, by metric.
-#[derive(Clone, Debug)]
-pub struct Measurement {
-    /// The scheduler.
-    pub scheduler: String,
-    /// The case.
-    pub case: Case,
-    rounds: BTreeMap<&'static str, Vec<f64>>,
-}
-
-/// Everything that was measured.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// In the order of cases, then schedulers.
-    pub measurements: Vec<Measurement>,
 }
 
 /// Measures all of a plan, and tells `progress` before each measurement.
@@ -136,8 +115,7 @@ pub fn measure(plan: &Plan, mut progress: impl FnMut(Progress<'_, Case>)) -> Res
     for &case in &plan.cases {
         let first = report.measurements.len();
         for scheduler in &plan.schedulers {
-            let rounds = METRICS.iter().map(|(metric, _)| (*metric, Vec::new())).collect();
-            report.measurements.push(Measurement { scheduler: scheduler.clone(), case, rounds });
+            report.measurements.push(Measurement::new(scheduler, case));
         }
         for _ in 0..plan.rounds {
             let measurements = &mut report.measurements[first..];
@@ -145,18 +123,28 @@ pub fn measure(plan: &Plan, mut progress: impl FnMut(Progress<'_, Case>)) -> Res
                 progress(Progress { done, of, subject: &measurement.scheduler, case });
                 done += 1;
                 for (metric, value) in one(plan, case, &measurement.scheduler)? {
-                    measurement.rounds.entry(metric).or_default().push(value);
+                    measurement.add(metric, value);
                 }
             }
-            let rate = |measurement: &Measurement| measurement.rounds["throughput"].last().copied().unwrap_or(0.0);
-            let base = measurements.last().map_or(0.0, rate);
-            for measurement in measurements.iter_mut() {
-                let ratio = rate(measurement) / base.max(f64::MIN_POSITIVE);
-                measurement.rounds.entry("throughput-ratio").or_default().push(ratio);
-            }
+            compare(measurements);
         }
     }
     Ok(report)
+}
+
+/// Adds what is a ratio to another scheduler's figure of the same round.
+fn compare(measurements: &mut [Measurement]) {
+    let last = measurements.last().and_then(|last| last.latest("throughput"));
+    let plain = measurements.iter().find(|measurement| measurement.scheduler == PLAIN);
+    let plain = plain.and_then(|plain| plain.latest("core-time"));
+    for measurement in measurements {
+        if let (Some(rate), Some(last)) = (measurement.latest("throughput"), last) {
+            measurement.add("throughput-ratio", rate / last.max(f64::MIN_POSITIVE));
+        }
+        if let (Some(time), Some(plain)) = (measurement.latest("core-time"), plain) {
+            measurement.add("overhead", time / plain.max(f64::MIN_POSITIVE) - 1.0);
+        }
+    }
 }
 
 /// One round of one scheduler.
@@ -166,38 +154,53 @@ fn one(plan: &Plan, case: Case, scheduler: &str) -> Result<Vec<(&'static str, f6
         case: case.to_string(),
         source,
     };
-    let wants = case.rates.of(case.tenants);
+    let (wants, doing) = (case.rates.of(case.tenants), case.load.of(case.tenants));
     let folder = Folder::new().map_err(|error| SetupError::Folder(error.to_string()))?;
-    let sockets: Vec<PathBuf> = (0..case.tenants).map(|at| folder.path().join(format!("{at}.sock"))).collect();
-    let text = site(plan, scheduler, &wants);
+    let sockets: Vec<Vec<PathBuf>> =
+        doing.iter().enumerate().map(|(at, doing)| doing.sockets(at, folder.path())).collect();
+    // Flow records go to somebody who does not read them.
+    let collector = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|error| failed(Box::new(error)))?;
+    let address = collector.local_addr().map_err(|error| failed(Box::new(error)))?;
+    let text = site(scheduler, plan.server_cpu, &doing, &wants, address);
     std::fs::write(folder.path().join("site.toml"), text).map_err(|error| SetupError::Folder(error.to_string()))?;
     let mut server = Server::start("softdpu", &plan.program, ["run", "site.toml"], folder.path(), None)?;
-    server.until("its sockets", || sockets.iter().all(|socket| socket.exists()).then_some(()))?;
+    server.until("its sockets", || sockets.iter().flatten().all(|socket| socket.exists()).then_some(()))?;
     let mut clients = Vec::new();
-    for (socket, want) in sockets.iter().zip(&wants) {
-        let work = Work { transfer: plan.transfer, block_size: BLOCK, depth: plan.depth * *want as usize };
-        clients.push(Client::connect(socket, work).map_err(|error| failed(Box::new(error)))?);
+    for (at, (sockets, want)) in sockets.iter().zip(&wants).enumerate() {
+        let depth = plan.depth * *want as usize;
+        let client = match (doing[at].route(at, plan.gateway), &sockets[..]) {
+            (Some(route), [from, to, ..]) => {
+                Stream::connect([from, to], route, depth).map(|stream| Box::new(stream) as Box<dyn Loop>)
+            }
+            _ => {
+                let work = Work { transfer: plan.transfer, block_size: BLOCK, depth };
+                Client::connect(&sockets[0], work).map(|client| Box::new(client) as Box<dyn Loop>)
+            }
+        };
+        clients.push(client.map_err(|error| failed(Box::new(error)))?);
     }
-    let mut at_work = |active: &[usize], duration| {
-        run(&mut clients, active, plan.client_cpu, WARM_UP, duration).map_err(|error| failed(Box::new(error)))
+    let at_work = |clients: &mut [Box<dyn Loop>], active: &[usize], spans: &[Span]| {
+        run_spans(true, clients, active, plan.client_cpu, spans).map_err(|error| failed(Box::new(error)))
     };
-    // Tenants that want the same are alone alike.
+    let span = |length, depths| Span { length, depths };
+    // Tenants that do and want the same are alone alike.
     let mut alone = BTreeMap::new();
-    for (at, want) in wants.iter().enumerate() {
-        if !alone.contains_key(want) {
-            alone.insert(*want, at_work(&[at], plan.duration / 4)?[0].latency.mean());
+    for (at, kind) in doing.iter().zip(&wants).enumerate() {
+        if let Entry::Vacant(entry) = alone.entry(kind) {
+            let served = at_work(&mut clients, &[at], &[span(WARM_UP, None), span(plan.duration / 4, None)])?;
+            entry.insert(served[1][0].latency.mean());
         }
     }
     let all: Vec<usize> = (0..case.tenants).collect();
-    let before = core_time(plan, folder.path(), case.tenants);
-    let served = at_work(&all, plan.duration)?;
-    let after = core_time(plan, folder.path(), case.tenants);
+    let before = usage(plan, folder.path(), case.tenants);
+    let mut spans = at_work(&mut clients, &all, &[span(WARM_UP, None), span(plan.duration, None)])?;
+    let after = usage(plan, folder.path(), case.tenants);
+    let served = spans.pop().unwrap_or_default();
     let expected: Vec<f64> = wants.iter().map(|want| f64::from(*want)).collect();
     let got: Vec<f64> = served.iter().map(Served::rate).collect();
     let shared: Vec<f64> = served.iter().map(|served| served.latency.mean()).collect();
-    let alone: Vec<f64> = wants.iter().map(|want| alone[want]).collect();
+    let alone: Vec<f64> = doing.iter().zip(&wants).map(|kind| alone[&kind]).collect();
     let p99: Vec<f64> = served.iter().map(|served| served.latency_at(0.99) as f64).collect();
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
     let unsteadiness: Vec<f64> = served.iter().map(Served::unsteadiness).collect();
     let mut metrics = vec![
         ("throughput", got.iter().sum()),
@@ -210,129 +213,59 @@ fn one(plan: &Plan, case: Case, scheduler: &str) -> Result<Vec<(&'static str, f6
         ("unsteadiness", mean(&unsteadiness)),
     ];
     if let (Some(before), Some(after)) = (before, after) {
-        let cost: Vec<f64> = before.iter().zip(&after).map(|(before, after)| after - before).collect();
+        let cost: Vec<f64> = before.cost.iter().zip(&after.cost).map(|(before, after)| after - before).collect();
         metrics.push(("fair1-cost", fair1(&expected, &cost)));
+        metrics.push(("core-time", (after.busy - before.busy) / (after.served - before.served).max(1.0)));
+    }
+    if case.tenants > 1 {
+        let light: Vec<usize> = clients.iter().map(|client| (client.depth() / LIGHT).max(1)).collect();
+        let mut heavy = light.clone();
+        heavy[0] = clients[0].depth();
+        let part = plan.duration / 4;
+        let plan = [span(WARM_UP, Some(light.clone())), span(part, Some(light)), span(part, Some(heavy))];
+        let spans = at_work(&mut clients, &all, &plan)?;
+        metrics.push(("burst", burst(&spans[1], &spans[2])));
     }
     Ok(metrics)
 }
 
-/// What each tenant had of the core so far, as `status` tells it; none where it cannot be asked.
-fn core_time(plan: &Plan, folder: &Path, tenants: usize) -> Option<Vec<f64>> {
+/// How much longer requests of those take whose load does not change when the first tenant's does: of each the p99 in a burst over
+/// that before, the mean of them.
+fn burst(before: &[Served], during: &[Served]) -> f64 {
+    let ratio = |(before, during): (&Served, &Served)| {
+        during.latency_at(0.99) as f64 / (before.latency_at(0.99) as f64).max(f64::MIN_POSITIVE)
+    };
+    mean(&before.iter().zip(during).skip(1).map(ratio).collect::<Vec<_>>())
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len().max(1) as f64
+}
+
+/// What the daemon did so far.
+struct Usage {
+    /// What each tenant had: nanoseconds of the core, and bytes at what `weighted` counts them.
+    cost: Vec<f64>,
+    /// What the core was busy, nanoseconds.
+    busy: f64,
+    /// Requests and frames of all tenants.
+    served: f64,
+}
+
+/// As `status` tells it; none where it cannot be asked.
+fn usage(plan: &Plan, folder: &Path, tenants: usize) -> Option<Usage> {
     let mut command = Command::new(&plan.program);
     command.args(["status", "--json", "--socket", "run/api.sock"]).current_dir(folder);
     let status: serde_json::Value = serde_json::from_slice(&command.output().ok()?.stdout).ok()?;
-    (0..tenants).map(|at| status["tenants"][at]["core_time_ns"].as_f64()).collect()
-}
-
-fn site(plan: &Plan, scheduler: &str, wants: &[u32]) -> String {
-    let mut site = format!(
-        "[node]\nfairness = \"{scheduler}\"\ndataplane = {{ cores = [{}], idle-sleep = \"never\" }}\n\
-         run-directory = \"run\"\nlog = {{ level = \"error\" }}\n",
-        plan.server_cpu
-    );
-    for (at, want) in wants.iter().enumerate() {
-        // Writing to a String cannot fail.
-        let _ = write!(
-            site,
-            "\n[[tenant]]\nname = \"t{at}\"\nweight = {want}\n\n[[volume]]\nname = \"v{at}\"\nmemory = {{ size = \
-             \"{VOLUME} B\" }}\n\n[[device]]\nname = \"d{at}\"\ntenant = \"t{at}\"\nvirtio-blk = {{ volume = \"v{at}\", \
-             queue-size = 1024, socket = \"{at}.sock\" }}\n"
-        );
-    }
-    site
-}
-
-impl Measurement {
-    /// The median of a metric's rounds; none where it was not measured.
-    pub fn median(&self, metric: &str) -> Option<f64> {
-        let mut values = self.rounds.get(metric)?.clone();
-        values.sort_by(f64::total_cmp);
-        values.get(values.len() / 2).copied()
-    }
-}
-
-impl Report {
-    /// A line for each case and scheduler.
-    pub fn table(&self) -> String {
-        let mut text = format!(
-            "{:<26} {:<13} {:>12} {:>9} {:>9} {:>9} {:>8} {:>8} {:>7} {:>7} {:>7} {:>6}\n",
-            "",
-            "scheduler",
-            "requests/s",
-            "mean",
-            "p99",
-            "worst p99",
-            "Fair1",
-            "of cost",
-            "Fair2",
-            "Jain",
-            "unstdy",
-            "ratio"
-        );
-        for measurement in &self.measurements {
-            let value = |metric| measurement.median(metric).unwrap_or(f64::NAN);
-            let time = |metric| format!("{:.1} us", value(metric) / 1e3);
-            let _ = writeln!(
-                text,
-                "{:<26} {:<13} {:>12.0} {:>9} {:>9} {:>9} {:>8.4} {:>8.4} {:>7.3} {:>7.4} {:>7.3} {:>6.3}",
-                measurement.case.to_string(),
-                measurement.scheduler,
-                value("throughput"),
-                time("latency-mean"),
-                time("latency-p99"),
-                time("latency-p99-worst-tenant"),
-                value("fair1"),
-                value("fair1-cost"),
-                value("fair2"),
-                value("jain"),
-                value("unsteadiness"),
-                value("throughput-ratio"),
-            );
-        }
-        text
-    }
-
-    /// An object a line, as all benches print them.
-    ///
-    /// # Errors
-    /// The writer's.
-    pub fn write_json(&self, to: &mut impl io::Write) -> io::Result<()> {
-        for measurement in &self.measurements {
-            let case = measurement.case.to_string();
-            for (metric, unit) in METRICS {
-                let Some(value) = measurement.median(metric) else { continue };
-                Figure { bench: "tenants", subject: &measurement.scheduler, case: &case, metric, unit, value }
-                    .write(to)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Draws Fair1 and throughput over the number of tenants to `path`, an SVG file.
-    ///
-    /// # Errors
-    /// [`SetupError::Output`].
-    pub fn draw(&self, path: &Path) -> Result<(), SetupError> {
-        let (mut fair, mut throughput) = (Lines::new(), Lines::new());
-        for measurement in &self.measurements {
-            let rates = if measurement.case.rates == Rates::Balanced { "balanced" } else { "unbalanced" };
-            let name = format!("{}, {rates}", measurement.scheduler);
-            let tenants = measurement.case.tenants as f64;
-            let add = |lines: &mut Lines, metric, scale: f64| {
-                if let Some(value) = measurement.median(metric) {
-                    lines.entry(name.clone()).or_default().push((tenants, (value * scale).max(1.0)));
-                }
-            };
-            // The axis begins at 1.
-            add(&mut fair, "fair1", 10_000.0);
-            add(&mut throughput, "throughput", 1.0);
-        }
-        let axis = "tenants";
-        let label = |value: f64| format!("{:.4}", value / 10_000.0);
-        let fair = Panel::new("Fair1 over tenants: less is fairer", axis, fair, label);
-        let throughput = Panel::new("requests a second over tenants", axis, throughput, crate::side_by_side::rate);
-        draw_panels(&[fair, throughput], path)
-    }
+    let of = |key: &str| (0..tenants).map(|at| status["tenants"][at][key].as_u64()).collect::<Option<Vec<u64>>>();
+    let (policy, times, bytes) = (Weighted::default(), of("core_time_ns")?, of("bytes")?);
+    let price =
+        |(&time, &bytes): (&u64, &u64)| policy.price(Cost { time: Nanos(time), bytes, ..Cost::default() }) as f64;
+    Some(Usage {
+        cost: times.iter().zip(&bytes).map(price).collect(),
+        busy: status["cores"][0]["busy_ns"].as_f64()?,
+        served: of("served")?.iter().sum::<u64>() as f64,
+    })
 }
 
 #[cfg(test)]
@@ -346,5 +279,19 @@ mod tests {
         assert_eq!(Rates::Unbalanced.of(8), [4, 4, 4, 4, 2, 2, 2, 1]);
         assert_eq!(Rates::Balanced.of(3), [1, 1, 1]);
         assert_eq!(Rates::Unbalanced.of(64).len(), 64);
+    }
+
+    #[test]
+    fn overhead_is_core_time_over_that_of_first_come_first_served() {
+        let case = Case { load: Load::Block, tenants: 1, rates: Rates::Balanced };
+        let mut measurements: Vec<Measurement> =
+            ["weighted", PLAIN].iter().map(|name| Measurement::new(name, case)).collect();
+        for (measurement, time) in measurements.iter_mut().zip([110.0, 100.0]) {
+            measurement.add("core-time", time);
+            measurement.add("throughput", 1e9 / time);
+        }
+        compare(&mut measurements);
+        assert!((measurements[0].median("overhead").expect("compared") - 0.1).abs() < 1e-9);
+        assert_eq!(measurements[1].median("throughput-ratio"), Some(1.0));
     }
 }

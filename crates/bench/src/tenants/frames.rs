@@ -29,37 +29,55 @@ const STALL_NS: u64 = 5_000_000_000;
 /// Longest latency told apart.
 const LONGEST: u64 = 60_000_000_000;
 
+/// What an interface's driver is set up with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    /// What is sent, both ways.
+    pub frames: Frames,
+    /// Descriptors of a queue.
+    pub queue: u16,
+    /// Flows that frames belong to.
+    pub flows: u16,
+}
+
 /// An interface, and who is there.
-struct End {
+pub(super) struct End {
     port: Port,
-    out: Sender,
-    into: Receiver,
+    pub out: Sender,
+    pub into: Receiver,
 }
 
 impl End {
-    fn connect(socket: &Path, here: Station, there: Station) -> Result<End, LoadError> {
+    pub fn connect(socket: &Path, terms: Terms, here: Station, there: Station) -> Result<End, LoadError> {
+        let Terms { frames, queue, flows } = terms;
         let options = Options {
-            queue_size: QUEUE,
+            queue_size: queue,
             format: Format::Split,
             required: Vec::new(),
-            memory: Sender::bytes(FRAMES, QUEUE) + Receiver::bytes(FRAMES, QUEUE) + 4096,
+            memory: Sender::bytes(frames, queue) + Receiver::bytes(frames, queue) + 4096,
             timeout: Duration::from_secs(5),
             status: false,
         };
         let mut port = patiently(|| Port::connect(socket, &options))?;
-        let out = Sender::new(&mut port, QUEUE, FRAMES, 1, here, there)?;
-        let into = Receiver::new(&mut port, QUEUE, FRAMES)?;
+        let out = Sender::new(&mut port, queue, frames, flows, here, there)?;
+        let into = Receiver::new(&mut port, queue, frames)?;
         Ok(End { port, out, into })
     }
 
+    /// Takes back what the device has taken.
     #[inline]
-    fn send(&mut self, count: usize) {
+    pub fn reap(&mut self) {
         self.out.reap(&mut self.port.transmit);
+    }
+
+    #[inline]
+    pub fn send(&mut self, count: usize) {
+        self.reap();
         self.out.send(&mut self.port.transmit, count);
     }
 
     #[inline]
-    fn take(&mut self, most: usize) -> Result<usize, LoadError> {
+    pub fn take(&mut self, most: usize) -> Result<usize, LoadError> {
         let sent = self.out.sent();
         let failed = |source| LoadError::Corrupt { sent, received: 0, source };
         self.into.take(&mut self.port.receive, most).map_err(failed)
@@ -79,7 +97,8 @@ impl Pair {
     /// [`LoadError`].
     pub fn connect(sockets: [&Path; 2], stations: [Station; 2]) -> Result<Pair, LoadError> {
         let [a, b] = stations;
-        Ok(Pair { a: End::connect(sockets[0], a, b)?, b: End::connect(sockets[1], b, a)? })
+        let terms = Terms { frames: FRAMES, queue: QUEUE, flows: 1 };
+        Ok(Pair { a: End::connect(sockets[0], terms, a, b)?, b: End::connect(sockets[1], terms, b, a)? })
     }
 
     /// Sends frames from the first to the second, as many as arrive; how many those were.

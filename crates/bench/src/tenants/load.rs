@@ -1,7 +1,8 @@
 //! Closed loops of several tenants at once, from one thread.
 //!
-//! Each tenant has a disk with one queue that is kept at a depth. What all have is counted over the same time; latencies are
-//! from the publishing of a request to the round that found its completion, by one clock reading a visit.
+//! Each tenant keeps so many requests in flight: a [`Client`] at a disk with one queue, a [`Stream`](super::stream::Stream) as frames
+//! between two interfaces. What all have is counted over the same time; latencies are from the publishing of a request to the
+//! round that found its completion, by one clock reading a visit.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -35,11 +36,60 @@ pub struct Work {
     pub depth: usize,
 }
 
+/// What a tenant keeps going.
+pub trait Loop: Send {
+    /// What it has in flight when all that it wants is.
+    fn depth(&self) -> usize;
+
+    /// Raises what it keeps in flight to at most `depth`, and hands that over.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    fn raise(&mut self, depth: usize, now: u64) -> Result<(), LoadError>;
+
+    /// Takes what is there, at most `most`, counts it if it is to be, and hands over as much if it `goes_on`. How many.
+    ///
+    /// # Errors
+    /// [`LoadError`].
+    fn visit(&mut self, served: Option<(&mut Served, usize)>, goes_on: bool, most: usize) -> Result<usize, LoadError>;
+
+    /// What is in flight.
+    fn outstanding(&mut self) -> usize;
+
+    /// Nothing came back for so long.
+    fn overdue(&mut self, waited: Duration) -> LoadError;
+}
+
+impl<L: Loop + ?Sized> Loop for Box<L> {
+    fn depth(&self) -> usize {
+        (**self).depth()
+    }
+
+    fn raise(&mut self, depth: usize, now: u64) -> Result<(), LoadError> {
+        (**self).raise(depth, now)
+    }
+
+    fn visit(&mut self, served: Option<(&mut Served, usize)>, goes_on: bool, most: usize) -> Result<usize, LoadError> {
+        (**self).visit(served, goes_on, most)
+    }
+
+    fn outstanding(&mut self) -> usize {
+        (**self).outstanding()
+    }
+
+    fn overdue(&mut self, waited: Duration) -> LoadError {
+        (**self).overdue(waited)
+    }
+}
+
 /// A tenant's driver.
 pub struct Client {
     front_end: FrontEnd,
     work: Work,
-    tags: Vec<Tag>,
+    /// Those that are not used yet.
+    idle: Vec<Tag>,
+    /// Of the tags, those in use.
+    active: usize,
     /// By tag: when it was handed over.
     sent: Vec<u64>,
     blocks: u64,
@@ -98,7 +148,7 @@ impl Client {
         let tags = queue.prepare(work.transfer, work.block_size, work.depth)?;
         let sent = vec![0; queue.depth()];
         queue.disarm();
-        Ok(Client { front_end, work, tags, sent, blocks, next: 0 })
+        Ok(Client { front_end, work, idle: tags, active: 0, sent, blocks, next: 0 })
     }
 
     fn queue(&mut self) -> &mut Queue {
@@ -113,8 +163,23 @@ impl Client {
         self.sent[usize::from(tag)] = now;
         self.queue().repeat(tag, sector);
     }
+}
 
-    /// Takes what is there and, if it `goes_on`, hands over as much. How many.
+impl Loop for Client {
+    fn depth(&self) -> usize {
+        self.work.depth
+    }
+
+    fn raise(&mut self, depth: usize, now: u64) -> Result<(), LoadError> {
+        while self.active < depth.min(self.work.depth) {
+            let Some(tag) = self.idle.pop() else { break };
+            self.hand_over(tag, now);
+            self.active += 1;
+        }
+        self.queue().publish();
+        Ok(())
+    }
+
     fn visit(&mut self, served: Option<(&mut Served, usize)>, goes_on: bool, most: usize) -> Result<usize, LoadError> {
         let Some(first) = self.queue().poll() else { return Ok(0) };
         let now = clock::now();
@@ -132,6 +197,9 @@ impl Client {
             }
             if goes_on {
                 self.hand_over(done.tag, now);
+            } else {
+                self.idle.push(done.tag);
+                self.active -= 1;
             }
             if taken == most {
                 break;
@@ -146,6 +214,23 @@ impl Client {
         self.queue().disarm();
         Ok(taken)
     }
+
+    fn outstanding(&mut self) -> usize {
+        self.queue().outstanding()
+    }
+
+    fn overdue(&mut self, waited: Duration) -> LoadError {
+        self.queue().overdue(waited).into()
+    }
+}
+
+/// A part of a run.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// How long it is.
+    pub length: Duration,
+    /// By active client, what it has in flight from here on at the least: nobody goes back to less. None: all that it wants.
+    pub depths: Option<Vec<usize>>,
 }
 
 /// Lets those clients whose number is in `active` do their work at once, from a thread on `cpu`, ahead of other programs. What each
@@ -153,8 +238,8 @@ impl Client {
 ///
 /// # Errors
 /// [`LoadError`].
-pub fn run(
-    clients: &mut [Client],
+pub fn run<L: Loop>(
+    clients: &mut [L],
     active: &[usize],
     cpu: usize,
     warm_up: Duration,
@@ -167,14 +252,29 @@ pub fn run(
 ///
 /// # Errors
 /// [`LoadError`].
-pub fn run_as(
+pub fn run_as<L: Loop>(
     first: bool,
-    clients: &mut [Client],
+    clients: &mut [L],
     active: &[usize],
     cpu: usize,
     warm_up: Duration,
     duration: Duration,
 ) -> Result<Vec<Served>, LoadError> {
+    let spans = [warm_up, duration].map(|length| Span { length, depths: None });
+    Ok(run_spans(first, clients, active, cpu, &spans)?.pop().unwrap_or_default())
+}
+
+/// The same over several spans without a pause between them. What each client got, span by span.
+///
+/// # Errors
+/// [`LoadError`].
+pub fn run_spans<L: Loop>(
+    first: bool,
+    clients: &mut [L],
+    active: &[usize],
+    cpu: usize,
+    spans: &[Span],
+) -> Result<Vec<Vec<Served>>, LoadError> {
     let failed = |what: &str| LoadError::Load(what.to_owned());
     std::thread::scope(|scope| {
         let run = || {
@@ -184,50 +284,20 @@ pub fn run_as(
                 let _ = affinity::highest_nice();
                 affinity::SessionFirst::new()
             });
-            run_here(clients, active, warm_up, duration)
+            run_here(clients, active, spans)
         };
         scope.spawn(run).join().unwrap_or_else(|_| Err(failed("the clients' thread panicked")))
     })
 }
 
-fn run_here(
-    clients: &mut [Client],
-    active: &[usize],
-    warm_up: Duration,
-    duration: Duration,
-) -> Result<Vec<Served>, LoadError> {
-    let latency = Histogram::new_with_bounds(1, LONGEST, 3).map_err(|error| LoadError::Load(error.to_string()))?;
-    let nothing = Served { requests: 0, elapsed: duration, latency, slices: vec![0; SLICES as usize] };
-    let mut all = vec![nothing; active.len()];
-    let (start, length) = (clock::now() + warm_up.as_nanos() as u64, duration.as_nanos() as u64);
-    for &at in active {
-        let client = &mut clients[at];
-        let now = clock::now();
-        for tag in client.tags.clone() {
-            client.hand_over(tag, now);
-        }
-        client.queue().publish();
-    }
-    let most = if active.iter().any(|&at| clients[at].work.depth == 1) { SHORT_VISIT } else { VISIT };
-    let mut last = Instant::now();
-    loop {
-        let now = clock::now();
-        if now >= start + length {
-            break;
-        }
-        let slice = (now >= start).then(|| ((now - start) * SLICES / length) as usize);
-        let mut any = false;
-        for (&at, served) in active.iter().zip(&mut all) {
-            any |= clients[at].visit(slice.map(|slice| (served, slice)), true, most)? > 0;
-        }
-        if any {
-            last = Instant::now();
-        } else if last.elapsed() > STALL {
-            return Err(stalled(clients, active));
-        }
+fn run_here<L: Loop>(clients: &mut [L], active: &[usize], spans: &[Span]) -> Result<Vec<Vec<Served>>, LoadError> {
+    let most = if active.iter().any(|&at| clients[at].depth() == 1) { SHORT_VISIT } else { VISIT };
+    let mut all = Vec::new();
+    for span in spans {
+        all.push(run_span(clients, active, span, most)?);
     }
     let mut last = Instant::now();
-    while active.iter().any(|&at| clients[at].queue().outstanding() > 0) {
+    while active.iter().any(|&at| clients[at].outstanding() > 0) {
         for &at in active {
             if clients[at].visit(None, false, VISIT)? > 0 {
                 last = Instant::now();
@@ -240,9 +310,37 @@ fn run_here(
     Ok(all)
 }
 
-fn stalled(clients: &mut [Client], active: &[usize]) -> LoadError {
-    match active.iter().copied().find(|&at| clients[at].queue().outstanding() > 0) {
-        Some(at) => clients[at].queue().overdue(STALL).into(),
+fn run_span<L: Loop>(clients: &mut [L], active: &[usize], span: &Span, most: usize) -> Result<Vec<Served>, LoadError> {
+    let latency = Histogram::new_with_bounds(1, LONGEST, 3).map_err(|error| LoadError::Load(error.to_string()))?;
+    let nothing = Served { requests: 0, elapsed: span.length, latency, slices: vec![0; SLICES as usize] };
+    let mut all = vec![nothing; active.len()];
+    let (start, length) = (clock::now(), span.length.as_nanos() as u64);
+    for (place, &at) in active.iter().enumerate() {
+        let depth = span.depths.as_ref().map_or(usize::MAX, |depths| depths[place]);
+        clients[at].raise(depth, clock::now())?;
+    }
+    let mut last = Instant::now();
+    loop {
+        let now = clock::now();
+        if now >= start + length {
+            return Ok(all);
+        }
+        let slice = ((now - start) * SLICES / length) as usize;
+        let mut any = false;
+        for (&at, served) in active.iter().zip(&mut all) {
+            any |= clients[at].visit(Some((served, slice)), true, most)? > 0;
+        }
+        if any {
+            last = Instant::now();
+        } else if last.elapsed() > STALL {
+            return Err(stalled(clients, active));
+        }
+    }
+}
+
+fn stalled<L: Loop>(clients: &mut [L], active: &[usize]) -> LoadError {
+    match active.iter().copied().find(|&at| clients[at].outstanding() > 0) {
+        Some(at) => clients[at].overdue(STALL),
         None => LoadError::Load("nobody has anything in flight".to_owned()),
     }
 }

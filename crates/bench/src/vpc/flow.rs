@@ -17,30 +17,65 @@ const BURST: usize = 32;
 const FRAME: usize = 64;
 /// Endpoints that send, and as many that receive.
 const SENDERS: u32 = 1024;
+/// Different packets where no flows are kept.
+const FEW: u32 = 1 << 16;
 /// Packets whose time is looked at as one.
 const CHUNK: u64 = 4096;
 /// Packets in the order in which they come, over and over.
 const ORDER: usize = 1 << 20;
 const UNDERLAY: PortId = PortId(2 * SENDERS);
 const REMOTE: std::net::IpAddr = std::net::IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
+/// The node that sends by a tunnel.
+const SENDER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 3);
+const HERE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const VNI: u32 = 5001;
+/// Bytes of outer headers over IPv4.
+const OUTER: usize = 50;
 
 pub(super) fn cases() -> Vec<Box<dyn Case>> {
-    let hit = |flows, name, order, is_remote| -> Box<dyn Case> { Box::new(Hit { flows, name, order, is_remote }) };
+    let hit = |flows, name, order, way| -> Box<dyn Case> { Box::new(Hit { flows, name, order, way }) };
     let mut cases = vec![
-        hit(1 << 16, "hit, 64 k flows", Order::Uniform, false),
-        hit(1 << 20, "hit, 1 M flows", Order::Uniform, false),
-        hit(1 << 22, "hit, 4 M flows", Order::Uniform, false),
-        hit(1 << 24, "hit, 16 M flows", Order::Uniform, false),
-        hit(1 << 16, "hit, Zipf over 64 k flows", Order::Zipf, false),
-        hit(1 << 22, "hit, Zipf over 4 M flows", Order::Zipf, false),
-        hit(1 << 24, "hit, Zipf over 16 M flows", Order::Zipf, false),
-        hit(1 << 16, "hit, an elephant among 64 k flows", Order::Elephant, false),
-        hit(1 << 16, "hit and VXLAN, 64 k flows", Order::Uniform, true),
-        hit(1 << 22, "hit and VXLAN, 4 M flows", Order::Uniform, true),
+        hit(1 << 16, "hit, 64 k flows", Order::Uniform, Way::Beside),
+        hit(1 << 20, "hit, 1 M flows", Order::Uniform, Way::Beside),
+        hit(1 << 22, "hit, 4 M flows", Order::Uniform, Way::Beside),
+        hit(1 << 24, "hit, 16 M flows", Order::Uniform, Way::Beside),
+        hit(1 << 16, "hit, Zipf over 64 k flows", Order::Zipf, Way::Beside),
+        hit(1 << 22, "hit, Zipf over 4 M flows", Order::Zipf, Way::Beside),
+        hit(1 << 24, "hit, Zipf over 16 M flows", Order::Zipf, Way::Beside),
+        hit(1 << 16, "hit, an elephant among 64 k flows", Order::Elephant, Way::Beside),
+        hit(1 << 16, "hit and VXLAN, 64 k flows", Order::Uniform, Way::Out),
+        hit(1 << 22, "hit and VXLAN, 4 M flows", Order::Uniform, Way::Out),
+        hit(1 << 16, "hit from VXLAN, 64 k flows", Order::Uniform, Way::In),
+        hit(1 << 16, "hit from VXLAN to VXLAN, 64 k flows", Order::Uniform, Way::Through),
+        hit(0, "no flows, from VXLAN", Order::Uniform, Way::In),
+        hit(0, "no flows, from VXLAN to VXLAN", Order::Uniform, Way::Through),
     ];
     cases.push(Box::new(After { flows: 1 << 20, is_changed: false }));
     cases.push(Box::new(After { flows: 1 << 20, is_changed: true }));
     cases
+}
+
+/// From where to where packets go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// From a guest here to another.
+    Beside,
+    /// From a guest here into a tunnel.
+    Out,
+    /// From a tunnel to a guest here.
+    In,
+    /// From a tunnel into another.
+    Through,
+}
+
+impl Way {
+    fn is_from_tunnel(self) -> bool {
+        matches!(self, Way::In | Way::Through)
+    }
+
+    fn is_to_tunnel(self) -> bool {
+        matches!(self, Way::Out | Way::Through)
+    }
 }
 
 /// Which flow's packet comes next.
@@ -84,10 +119,10 @@ fn address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from_bits(0x0a00_0002 + number)
 }
 
-fn spec(is_remote: bool) -> Spec {
+fn spec(way: Way, flows: u32) -> Spec {
     let network = NetworkSpec {
         name: "bench".into(),
-        vni: 5001,
+        vni: VNI,
         subnets: vec![SubnetSpec {
             prefix: "10.0.0.0/8".parse().expect("a prefix"),
             gateway: Ipv4Addr::new(10, 0, 0, 1).into(),
@@ -96,20 +131,24 @@ fn spec(is_remote: bool) -> Spec {
         mtu: 1500,
         dns: Vec::new(),
         policy: Default::default(),
-        transit: false,
+        transit: way == Way::Through,
     };
     let endpoint = |number: u32| EndpointSpec {
         network: "bench".into(),
         mac: mac(number),
         addresses: vec![address(number).into()],
-        place: if is_remote && number >= SENDERS { Place::Host(REMOTE) } else { Place::Port(PortId(number)) },
+        place: match number >= SENDERS {
+            true if way.is_to_tunnel() => Place::Host(REMOTE),
+            false if way.is_from_tunnel() => Place::Host(SENDER.into()),
+            _ => Place::Port(PortId(number)),
+        },
         mtu: None,
         spoof_check: true,
         policy: Default::default(),
     };
     let underlay = UnderlaySpec {
         port: UNDERLAY,
-        addresses: vec![Ipv4Addr::new(192, 0, 2, 1).into()],
+        addresses: vec![HERE.into()],
         mac: Mac([2, 0, 0, 0, 0, 1]),
         udp_port: VXLAN_PORT,
         mtu: 1600,
@@ -119,9 +158,28 @@ fn spec(is_remote: bool) -> Spec {
         networks: vec![network],
         endpoints: (0..2 * SENDERS).map(endpoint).collect(),
         underlay: Some(underlay),
-        neighbors: vec![NeighborSpec { host: REMOTE, mac: Mac([2, 0, 0, 0, 0, 2]) }],
+        neighbors: [REMOTE, SENDER.into()].map(|host| NeighborSpec { host, mac: Mac([2, 0, 0, 0, 0, 2]) }).into(),
+        without_flows: flows == 0,
         ..Spec::default()
     }
+}
+
+/// The outer headers of a frame from the other node: Ethernet, IPv4, UDP without a checksum, VXLAN (RFC 7348 §5).
+fn outer() -> [u8; OUTER] {
+    let mut outer = [0; OUTER];
+    outer[..14].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
+    let len = |from: usize| ((OUTER + FRAME - from) as u16).to_be_bytes();
+    outer[14..16].copy_from_slice(&[0x45, 0]);
+    outer[16..18].copy_from_slice(&len(14));
+    outer[20..24].copy_from_slice(&[0x40, 0, 64, 17]);
+    outer[26..30].copy_from_slice(&SENDER.octets());
+    outer[30..34].copy_from_slice(&HERE.octets());
+    outer[34..36].copy_from_slice(&[0xc0, 0]);
+    outer[36..38].copy_from_slice(&VXLAN_PORT.to_be_bytes());
+    outer[38..40].copy_from_slice(&len(34));
+    outer[42] = 8;
+    outer[46..49].copy_from_slice(&VNI.to_be_bytes()[1..]);
+    outer
 }
 
 /// A core with flows, and the packets that come.
@@ -131,6 +189,8 @@ struct Core {
     packets: Vec<Packet>,
     verdicts: Vec<Verdict>,
     template: [u8; FRAME],
+    outer: [u8; OUTER],
+    way: Way,
     now: u64,
     order: Vec<u32>,
     at: usize,
@@ -142,8 +202,8 @@ struct Core {
 }
 
 impl Core {
-    fn new(flows: u32, order: Vec<u32>, is_remote: bool) -> Result<Core, String> {
-        let tables = Tables::build(&spec(is_remote)).map_err(|error| error.to_string())?;
+    fn new(flows: u32, order: Vec<u32>, way: Way) -> Result<Core, String> {
+        let tables = Tables::build(&spec(way, flows)).map_err(|error| error.to_string())?;
         let packet = Packet {
             head: Head::with_len(FRAME),
             tail: 0,
@@ -161,6 +221,8 @@ impl Core {
             packets: vec![packet; BURST],
             verdicts: Vec::with_capacity(BURST),
             template,
+            outer: outer(),
+            way,
             now: 1,
             order,
             at: 0,
@@ -175,7 +237,7 @@ impl Core {
     fn fill(&mut self, at: usize, flow: u32) {
         let (from, to, port) = (flow % SENDERS, SENDERS + flow / SENDERS % SENDERS, flow / SENDERS / SENDERS);
         let packet = &mut self.packets[at];
-        packet.port = PortId(from);
+        packet.port = if self.way.is_from_tunnel() { UNDERLAY } else { PortId(from) };
         packet.head.reset(FRAME);
         let bytes: &mut [u8; FRAME] = packet.head.bytes_mut().first_chunk_mut().expect("its length");
         *bytes = self.template;
@@ -183,6 +245,11 @@ impl Core {
         bytes[26..30].copy_from_slice(&address(from).octets());
         bytes[30..34].copy_from_slice(&address(to).octets());
         bytes[34..36].copy_from_slice(&(port as u16).to_be_bytes());
+        if self.way.is_from_tunnel()
+            && let Some(headers) = packet.head.prepend(OUTER)
+        {
+            headers.copy_from_slice(&self.outer);
+        }
     }
 
     /// A burst of the packets that come next.
@@ -212,8 +279,12 @@ impl Core {
         }
     }
 
-    /// Makes all flows known.
+    /// Makes all flows known, if any are kept.
     fn learn(&mut self) -> Result<(), String> {
+        if self.flows == 0 {
+            self.flows = FEW;
+            return Ok(());
+        }
         let mut flow = 0;
         while flow < self.flows {
             for at in 0..BURST {
@@ -256,7 +327,7 @@ struct Hit {
     flows: u32,
     name: &'static str,
     order: Order,
-    is_remote: bool,
+    way: Way,
 }
 
 impl Case for Hit {
@@ -265,7 +336,8 @@ impl Case for Hit {
     }
 
     fn prepare(&self) -> Result<Box<dyn Load>, String> {
-        let mut core = Core::new(self.flows, self.order.of(self.flows), self.is_remote)?;
+        let order = self.order.of(if self.flows == 0 { FEW } else { self.flows });
+        let mut core = Core::new(self.flows, order, self.way)?;
         core.learn()?;
         let before = core.vpc.stats().cached;
         Ok(Box::new(Hitting { core, before }))
@@ -305,7 +377,7 @@ impl Case for After {
     }
 
     fn prepare(&self) -> Result<Box<dyn Load>, String> {
-        let mut core = Core::new(self.flows, (0..ORDER as u32).map(|at| at % self.flows).collect(), false)?;
+        let mut core = Core::new(self.flows, (0..ORDER as u32).map(|at| at % self.flows).collect(), Way::Beside)?;
         core.learn()?;
         Ok(Box::new(Changing { core, is_changed: self.is_changed, rounds: 0 }))
     }
@@ -321,7 +393,7 @@ impl Changing {
     /// Other tables come into force.
     fn change(&mut self) {
         self.rounds += 1;
-        let mut spec = spec(false);
+        let mut spec = spec(Way::Beside, self.core.flows);
         if self.is_changed {
             let is_even = self.rounds.is_multiple_of(2);
             spec.endpoints[..SENDERS as usize].iter_mut().for_each(|endpoint| endpoint.spoof_check = is_even);

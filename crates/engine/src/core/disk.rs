@@ -22,7 +22,9 @@ impl<S: TenantScheduler> Core<S> {
         let Some(queue) = self.queues.get(number as usize).and_then(Option::as_deref) else { return Cost::default() };
         let Some(attachment) = queue.attachment else { return Cost::default() };
         let units = (grant.units as usize).min(queue.waiting.len());
-        let piece = if self.io.answers_singly(attachment) { 1 } else { units };
+        let singly = self.io.answers_singly(attachment);
+        // Or somebody may come whose work does not wait for all of it.
+        let piece = if singly || !self.urgent.is_empty() { 1 } else { units };
         let (mut left, mut did) = (units, Cost { units: units as u32, ..Cost::default() });
         while left > 0 {
             let (moved, pending) = self.run_piece(number, attachment, grant, started, piece);
@@ -30,7 +32,11 @@ impl<S: TenantScheduler> Core<S> {
             let Some(moved) = moved else { break };
             did.bytes += moved;
             left -= piece;
-            if left > 0 {
+            if left > 0 && self.is_called(grant.queue.tenant) {
+                did.units = (units - left) as u32;
+                break;
+            }
+            if left > 0 && singly {
                 self.complete(number);
             }
         }

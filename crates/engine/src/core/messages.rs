@@ -2,10 +2,9 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use softdpu_ring::QueueError;
-use softdpu_sched::{Nanos, TenantScheduler, Work};
+use softdpu_sched::{LatencyClass, Nanos, TenantScheduler, Work};
 use softdpu_storage::{Attachment, Volume, VolumeError};
 use softdpu_sys::clock;
 
@@ -87,6 +86,11 @@ impl<S: TenantScheduler> Core<S> {
                     self.tenants.resize_with(index + 1, || None);
                 }
                 self.tenants[index] = Some(counters);
+                if self.is_urgent.len() <= index {
+                    self.is_urgent.resize(index + 1, false);
+                }
+                self.is_urgent[index] = share.class == LatencyClass::Latency;
+                self.find_urgent();
             }
             ToCore::Tables(tables, replaced) => {
                 let old = Arc::clone(self.net.vpc.tables());
@@ -102,8 +106,7 @@ impl<S: TenantScheduler> Core<S> {
                 }
             }
             ToCore::Parcels(parcels) => {
-                self.parcels[self.index.0].fetch_sub(parcels.len(), Relaxed);
-                self.take_parcels(parcels);
+                self.net.arrived.extend(parcels);
             }
             ToCore::Returned { key, numbers } => match here(&mut self.queues, key) {
                 Some(queue) => {
@@ -171,6 +174,7 @@ impl<S: TenantScheduler> Core<S> {
         }
         self.queues[number as usize] = Some(queue);
         self.here.push(number);
+        self.find_urgent();
         self.counters.queues.set(self.here.len() as u64);
         if let Some(Some(placement)) = self.queues[number as usize].as_deref().map(|queue| queue.placement) {
             self.scheduler.place(id, placement);
@@ -274,6 +278,7 @@ impl<S: TenantScheduler> Core<S> {
     fn take_out(&mut self, number: u32) -> Option<Box<RunningQueue>> {
         let mut queue = self.queues.get_mut(number as usize)?.take()?;
         self.here.retain(|other| *other != number);
+        self.find_urgent();
         self.touched.retain(|other| *other != number);
         queue.touched = false;
         self.counters.queues.set(self.here.len() as u64);

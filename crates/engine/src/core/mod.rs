@@ -77,6 +77,14 @@ pub(crate) struct Core<S> {
     here: Vec<u32>,
     /// Which of them is looked at first: each in turn, as the first may fill its tenant's channel.
     first: usize,
+    /// Numbers of queues here that bring work of tenants of class [`LatencyClass::Latency`].
+    urgent: Vec<u32>,
+    /// By tenant, whether it is of that class.
+    is_urgent: Vec<bool>,
+    /// One of those queues has something that a grant was cut short for.
+    called: bool,
+    /// The grant that runs was cut short: what it did not come to is ready again.
+    cut: bool,
     robbed: Robbed,
     /// What a core does for queues beside their grants, to be charged with their next.
     dues: Dues,
@@ -171,6 +179,10 @@ impl<S: TenantScheduler> Core<S> {
             queues: Vec::new(),
             here: Vec::new(),
             first: 0,
+            urgent: Vec::new(),
+            is_urgent: Vec::new(),
+            called: false,
+            cut: false,
             robbed: Robbed::default(),
             dues: Dues::default(),
             resume: 0,
@@ -235,13 +247,7 @@ impl<S: TenantScheduler> Core<S> {
 
     /// Everything once. Whether there was anything to do.
     pub(crate) fn round(&mut self, now: u64) -> bool {
-        let mut busy = false;
-        if self.inbox.posted() {
-            busy = true;
-            while let Some(message) = self.inbox.take() {
-                self.handle(message);
-            }
-        }
+        let mut busy = self.read_messages(now);
         let intake = self.intake(now, !busy);
         busy |= intake.any;
         if self.channels.total() > 0 {
@@ -252,14 +258,14 @@ impl<S: TenantScheduler> Core<S> {
             self.io.flush();
             if !self.dues.submitted.is_empty() {
                 let flushed = clock::now();
-                share(&mut self.queues, &mut self.dues.submitted, lap(started, flushed));
+                share(&mut self.queues, &mut self.dues.submitted, lap(&mut self.robbed, started, flushed));
                 started = flushed;
             }
             self.io.poll(&mut self.done);
             if !self.done.is_empty() {
                 busy = true;
                 self.finish_ended();
-                self.dues.finishing = lap(started, clock::now());
+                self.dues.finishing = lap(&mut self.robbed, started, clock::now());
             }
         }
         busy |= self.read_sockets();
@@ -267,6 +273,28 @@ impl<S: TenantScheduler> Core<S> {
         self.publish();
         self.flush_sockets();
         busy
+    }
+
+    /// Takes messages in the order in which they came, until there are no more, or frames from other cores have taken their part of the round:
+    /// nobody granted those, and others have work too. Whether there were any.
+    fn read_messages(&mut self, now: u64) -> bool {
+        let mut any = false;
+        if !self.net.arrived.is_empty() {
+            any = true;
+            if !self.take_arrived(now) {
+                return true;
+            }
+        }
+        if self.inbox.posted() || any {
+            while let Some(message) = self.inbox.take() {
+                any = true;
+                self.handle(message);
+                if !self.net.arrived.is_empty() && !self.take_arrived(now) {
+                    break;
+                }
+            }
+        }
+        any
     }
 
     /// Runs what the scheduler grants until nothing may run, or until it is time to look for new work: what a tenant has just
@@ -283,6 +311,15 @@ impl<S: TenantScheduler> Core<S> {
                 Decision::Run(grant) => {
                     now = self.run_grant(grant, now);
                     any = true;
+                    if std::mem::take(&mut self.called) {
+                        let mut at = 0;
+                        while let Some(&number) = self.urgent.get(at) {
+                            self.take_in(number, Nanos(now), &mut None);
+                            at += 1;
+                        }
+                        now = clock::now();
+                        continue;
+                    }
                     if self.channels.total() == 0 {
                         self.resume = u64::MAX;
                         return true;
@@ -316,56 +353,97 @@ impl<S: TenantScheduler> Core<S> {
         for step in 0..count {
             let at = self.first + step;
             let number = self.here[if at < count { at } else { at - count }];
-            let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
-            if !queue.takes_work() {
-                continue;
+            if let Some(took) = self.take_in(number, now, &mut last) {
+                any = true;
+                charged += took;
             }
-            // One that fills its tenant's channel would keep the others of the tenant out of it.
-            let own = INTAKE.saturating_sub(queue.waiting.len());
-            let mut room = (self.channels.room(queue.spec.tenant) as usize).min(own);
-            match &queue.spec.role {
-                Role::Block { .. } => {}
-                Role::Transmit(transmit) if transmit.held.is_some() => {
-                    (any, last) = (true, None);
-                    self.release_held(number, now);
-                    continue;
-                }
-                Role::Transmit(transmit) => room = room.min(transmit.room(now)),
-                Role::Receive(_) => continue,
-            }
-            if room == 0 {
-                continue;
-            }
-            if !queue.spec.ring.has_work() {
-                last = None;
-                continue;
-            }
-            let started = last.take().unwrap_or_else(clock::now);
-            let before = queue.waiting.len();
-            let taken = match queue.spec.ring.pop(&mut queue.waiting, room) {
-                Ok(0) => continue,
-                Ok(taken) => taken,
-                Err(error) => {
-                    // What came before the bad entry is dropped with the queue.
-                    queue.waiting.cut(before);
-                    self.break_queue(number, error.to_string());
-                    continue;
-                }
-            };
-            any = true;
-            let bytes = queue.waiting[before..].iter().map(|chain| chain.buffer.len()).sum();
-            let taken = taken as u32;
-            queue.taken += taken;
-            queue.spec.counters.in_flight.set(u64::from(queue.taken));
-            self.channels.enter(queue.spec.tenant, taken, now);
-            self.scheduler.ready(now, queue.id(), Work { units: taken, bytes });
-            let ended = clock::now();
-            let took = lap(started, ended);
-            queue.owes += took;
-            charged += took;
-            last = Some(ended);
         }
         Intake { any, charged, ended: last }
+    }
+
+    /// Takes new requests from a queue's ring. None: there was nothing; otherwise what of the time is charged to it, nanoseconds. `last`: when
+    /// the last request was taken in, if nothing else was looked at since.
+    fn take_in(&mut self, number: u32, now: Nanos, last: &mut Option<u64>) -> Option<u64> {
+        let queue = self.queues.get_mut(number as usize)?.as_deref_mut()?;
+        if !queue.takes_work() {
+            return None;
+        }
+        // One that fills its tenant's channel would keep the others of the tenant out of it.
+        let own = INTAKE.saturating_sub(queue.waiting.len());
+        let mut room = (self.channels.room(queue.spec.tenant) as usize).min(own).min(queue.pace.most());
+        match &queue.spec.role {
+            Role::Block { .. } => {}
+            Role::Transmit(transmit) if transmit.held.is_some() => {
+                *last = None;
+                self.release_held(number, now);
+                return Some(0);
+            }
+            Role::Transmit(transmit) => room = room.min(transmit.room(now)),
+            Role::Receive(_) => return None,
+        }
+        if room == 0 {
+            return None;
+        }
+        if !queue.spec.ring.has_work() {
+            *last = None;
+            return None;
+        }
+        let started = last.take().unwrap_or_else(clock::now);
+        let before = queue.waiting.len();
+        let taken = match queue.spec.ring.pop(&mut queue.waiting, room) {
+            Ok(0) => return None,
+            Ok(taken) => taken,
+            Err(error) => {
+                // What came before the bad entry is dropped with the queue.
+                queue.waiting.cut(before);
+                self.break_queue(number, error.to_string());
+                return None;
+            }
+        };
+        let bytes = queue.waiting[before..].iter().map(|chain| chain.buffer.len()).sum();
+        let taken = taken as u32;
+        queue.taken += taken;
+        queue.spec.counters.in_flight.set(u64::from(queue.taken));
+        self.channels.enter(queue.spec.tenant, taken, now);
+        self.scheduler.ready(now, queue.id(), Work { units: taken, bytes });
+        let ended = clock::now();
+        let took = lap(&mut self.robbed, started, ended);
+        queue.owes += took;
+        if self.turns_are_timed {
+            queue.pace.took(taken as usize, took);
+        }
+        *last = Some(ended);
+        Some(took)
+    }
+
+    /// Whether a grant of `running` is to end: somebody who would go before it has come. That is noted in `called`.
+    #[inline]
+    fn is_called(&mut self, running: TenantId) -> bool {
+        let Core { urgent, queues, scheduler, .. } = self;
+        self.called = urgent.iter().any(|&number| {
+            queues.get(number as usize).and_then(Option::as_deref).is_some_and(|queue| {
+                queue.spec.tenant != running
+                    && queue.takes_work()
+                    && queue.spec.ring.has_work()
+                    && scheduler.preempts(queue.spec.tenant)
+                    && !queue.is_held()
+                    && !queue.is_limited(Nanos(clock::now()))
+            })
+        });
+        self.cut = self.called;
+        self.called
+    }
+
+    /// Another share of a tenant, or another queue: which are urgent is found anew.
+    fn find_urgent(&mut self) {
+        let Core { urgent, here, queues, is_urgent, .. } = self;
+        urgent.clear();
+        urgent.extend(here.iter().copied().filter(|number| {
+            queues.get(*number as usize).and_then(Option::as_deref).is_some_and(|queue| {
+                let is_urgent = is_urgent.get(usize::from(queue.spec.tenant.0)).is_some_and(|is| *is);
+                is_urgent && !matches!(queue.spec.role, Role::Receive(_))
+            })
+        }));
     }
 
     /// Runs what the scheduler granted at `started` and tells it the cost. The time now.
@@ -377,6 +455,7 @@ impl<S: TenantScheduler> Core<S> {
             let (units, bytes) = self.transmit(number, grant.units as usize);
             self.complete_touched();
             let ended = self.charge(grant, started, Cost { units: units as u32, bytes, ..Cost::default() });
+            self.give_rest_back(grant, units as u32, ended);
             if self.turns_are_timed
                 && let Some(Some(queue)) = self.queues.get_mut(number as usize)
                 && let Role::Transmit(transmit) = &mut queue.spec.role
@@ -391,18 +470,31 @@ impl<S: TenantScheduler> Core<S> {
         if did.pending > 0 {
             self.dues.submitted.push((number, did.pending));
         }
-        self.charge(grant, started, did)
+        let ended = self.charge(grant, started, did);
+        self.give_rest_back(grant, did.units, ended);
+        ended
+    }
+
+    /// What a grant that was cut short did not come to is ready again.
+    #[inline]
+    fn give_rest_back(&mut self, grant: Grant, ran: u32, now: u64) {
+        if !std::mem::take(&mut self.cut) || ran >= grant.units {
+            return;
+        }
+        let Some(Some(queue)) = self.queues.get(grant.queue.index as usize) else { return };
+        let rest = &queue.waiting[..queue.waiting.len().min((grant.units - ran) as usize)];
+        let bytes = rest.iter().map(|chain| chain.buffer.len()).sum();
+        self.scheduler.ready(Nanos(now), grant.queue, Work { units: rest.len() as u32, bytes });
     }
 
     /// Tells the scheduler and the tenant's account what running a grant since `started` cost: what it `did`, and the time,
     /// and returns what time it is.
     fn charge(&mut self, grant: Grant, started: u64, did: Cost) -> u64 {
         let ended = clock::now();
-        let mut took =
-            if self.turns_are_timed { ended.saturating_sub(started) } else { NOMINAL * u64::from(did.units) };
-        if took > SUSPICIOUS_NS {
-            took = self.robbed.left(took, ended, clock::thread_time());
-        }
+        let mut took = match self.turns_are_timed {
+            true => lap(&mut self.robbed, started, ended),
+            false => NOMINAL * u64::from(did.units),
+        };
         let number = grant.queue.index as usize;
         if self.turns_are_timed
             && let Some(Some(queue)) = self.queues.get_mut(number)
@@ -457,7 +549,7 @@ impl<S: TenantScheduler> Core<S> {
             }
         }
         if !self.dues.published.is_empty() {
-            let took = lap(started, clock::now()) + std::mem::take(&mut self.dues.finishing);
+            let took = lap(&mut self.robbed, started, clock::now()) + std::mem::take(&mut self.dues.finishing);
             share(&mut self.queues, &mut self.dues.published, took);
         }
         if !self.interrupts.is_empty() {
@@ -465,7 +557,7 @@ impl<S: TenantScheduler> Core<S> {
             let mut interrupts = std::mem::take(&mut self.interrupts);
             self.interrupt(&interrupts);
             self.dues.published.extend(interrupts.iter().map(|number| (*number, 1)));
-            share(&mut self.queues, &mut self.dues.published, lap(started, clock::now()));
+            share(&mut self.queues, &mut self.dues.published, lap(&mut self.robbed, started, clock::now()));
             if self.interrupts.is_empty() {
                 interrupts.clear();
                 self.interrupts = interrupts;
@@ -592,7 +684,7 @@ impl<S: TenantScheduler> Core<S> {
     fn nap(&mut self) {
         self.look_around();
         let now = Nanos(clock::now());
-        let mut slipped = !self.net.parcels.is_empty() || !self.touched.is_empty() || !self.interrupts.is_empty();
+        let mut slipped = !self.net.parcels.is_empty() || !self.net.arrived.is_empty() || !self.touched.is_empty() || !self.interrupts.is_empty();
         let mut armed = 0;
         let mut broken = Vec::new();
         while armed < self.here.len() && !slipped {
@@ -617,7 +709,8 @@ impl<S: TenantScheduler> Core<S> {
         if !slipped && broken.is_empty() && rests && self.inbox.fall_asleep() {
             self.counters.sleeps.add(1);
             self.counters.asleep.store(true, Relaxed);
-            let limit = self.sleep_limit();
+            // By the time at which limits were looked at: a queue that was not armed for one is not forgotten.
+            let limit = self.sleep_limit(now.0);
             let queues = &self.queues;
             self.sleep.wait(Some(limit), |waker| {
                 if let Waker::Queue(number) = waker
@@ -642,8 +735,7 @@ impl<S: TenantScheduler> Core<S> {
         self.look_around();
     }
 
-    fn sleep_limit(&self) -> u64 {
-        let now = clock::now();
+    fn sleep_limit(&self, now: u64) -> u64 {
         let limits = self.here.iter().filter_map(|number| {
             let queue = self.queues[*number as usize].as_deref()?;
             match &queue.spec.role {
@@ -668,11 +760,12 @@ impl<S: TenantScheduler> Core<S> {
     }
 }
 
-/// What of the time between two readings of the clock is somebody's to pay: nothing where the thread was probably kept from
+/// What of the time between two readings of the clock is somebody's to pay: the kernel is asked where the thread may have been kept from
 /// running.
-fn lap(started: u64, ended: u64) -> u64 {
+#[inline]
+fn lap(robbed: &mut Robbed, started: u64, ended: u64) -> u64 {
     let took = ended.saturating_sub(started);
-    if took > SUSPICIOUS_NS { 0 } else { took }
+    if took > SUSPICIOUS_NS { robbed.left(took, ended, clock::thread_time()) } else { took }
 }
 
 /// `took` nanoseconds are owed by those of a list, each by its number there. The list is emptied.

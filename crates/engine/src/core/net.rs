@@ -34,6 +34,8 @@ struct NoRoom(PortId);
 #[derive(Default)]
 struct Read {
     count: usize,
+    /// Chains that were read.
+    chains: usize,
     /// By frame: which chain it is in, and the bytes of its head.
     origins: [u8; BURST],
     heads: [u8; BURST],
@@ -43,13 +45,26 @@ struct Read {
     broken: Option<String>,
 }
 
+/// Frames from other cores that are passed on between two looks at the clock, unless each takes long by itself.
+const PIECE: usize = 8;
+/// What frames from other cores may take of a round, nanoseconds: as long as a grant is meant to take.
+const ARRIVED_NS: u64 = 8_000;
+/// Segments that a burst's frames stand for, all together, about: those that are to be cut up come in shorter bursts.
+const SEGMENTS: usize = 256;
+/// A grant that has taken this long ends with the burst, nanoseconds.
+const LONG_NS: u64 = 50_000;
+
+/// Frames of a burst where somebody may come whose work does not wait for a whole one.
+const SMALL_BURST: usize = 8;
+
 impl Read {
     /// Copies the heads of the frames in `chains`, of which there are at most [`BURST`], to `packets`.
     // On its own: a loop that has the processor's registers for itself.
     #[inline(never)]
     fn frames(&mut self, transmit: &Transmit, chains: &[softdpu_ring::Chain], packets: &mut [Packet]) {
         chains.iter().for_each(prefetch);
-        let mut count = 0;
+        let (mut count, mut segments) = (0, 0);
+        self.chains = chains.len();
         for (index, chain) in chains.iter().enumerate() {
             let (Some(packet), Some(origin), Some(head)) =
                 (packets.get_mut(count), self.origins.get_mut(count), self.heads.get_mut(count))
@@ -61,6 +76,13 @@ impl Read {
                     *origin = index as u8;
                     *head = packet.head.len() as u8;
                     count += 1;
+                    if let Some(segmentation) = packet.segmentation {
+                        segments += packet.len() / usize::from(segmentation.size.max(1));
+                        if segments >= SEGMENTS {
+                            self.chains = index + 1;
+                            break;
+                        }
+                    }
                 }
                 Err(NoFrame::Drop(reason)) => self.refused.push((index as u8, reason)),
                 Err(NoFrame::Broken(reason)) => {
@@ -92,13 +114,23 @@ impl<S: TenantScheduler> Core<S> {
         let (mut done, mut bytes, mut frames) = (0, 0, 0);
         let mut held = None;
         let is_broken = |core: &Self| core.queues[number as usize].as_deref().is_none_or(RunningQueue::is_broken);
+        let full = if self.urgent.is_empty() { BURST } else { SMALL_BURST };
+        let mut most = transmit.burst.min(full);
+        let started = clock::now();
         while done < units && held.is_none() && !is_broken(self) {
-            let burst = &batch[done..units.min(done + BURST)];
+            if done > 0 {
+                self.cut = self.turns_are_timed && clock::now().saturating_sub(started) > LONG_NS;
+                if self.cut || self.is_called(tenant) {
+                    break;
+                }
+            }
+            let burst = &batch[done..units.min(done + most)];
             let loan = Loan { core: self.index, key, number: numbers + done as u64 };
             let (went, went_bytes, went_frames, no_room) = self.burst(number, burst, loan);
             done += went;
             bytes += went_bytes;
             frames += went_frames;
+            most = if no_room.is_some() { 1 } else { (2 * most).min(full) };
             held = no_room;
         }
         self.batch = batch;
@@ -129,6 +161,7 @@ impl<S: TenantScheduler> Core<S> {
         }
         if let Role::Transmit(transmit) = &mut queue.spec.role {
             transmit.held = held.map(|by| Held { by, units: (units - done) as u32 });
+            transmit.burst = most;
             transmit.took(frames, bytes);
         }
         (done, bytes)
@@ -147,7 +180,8 @@ impl<S: TenantScheduler> Core<S> {
             sender = Some(transmit.port);
             read.frames(transmit, chains, &mut packets);
         }
-        let Read { count, origins, heads, refused, broken } = read;
+        let Read { count, chains: taken, origins, heads, refused, broken } = read;
+        let chains = &chains[..taken.min(chains.len())];
         verdicts.clear();
         let source = |at: usize| {
             let chain = &chains[usize::from(origins[at])];
@@ -455,6 +489,12 @@ impl<S: TenantScheduler> Core<S> {
         self.net.note(packet, Fate::CutUp);
         let mut segment = std::mem::take(&mut self.net.segment);
         for index in 0..segmenter.segments() {
+            let has_room = here(&mut self.queues, key).is_some_and(|queue| queue.takes_work() && queue.has_room());
+            if !has_room {
+                // Nor is there for those behind it: nothing is given back meanwhile.
+                self.drop_out(to, packet, DropReason::NoBuffer);
+                break;
+            }
             segment.resize(segmenter.len(index), 0);
             if let Err(error) = segmenter.write(index, &source, &mut segment) {
                 self.drop_in(packet, not_written(error));
@@ -578,6 +618,19 @@ impl<S: TenantScheduler> Core<S> {
             self.parcels[core.0].fetch_add(batch.len(), Relaxed);
             self.peers[core.0].send(ToCore::Parcels(batch));
         }
+    }
+
+    /// Passes frames from other cores on, until there are no more or they have taken long since `now`. Whether there are no more.
+    pub(super) fn take_arrived(&mut self, now: u64) -> bool {
+        while !self.net.arrived.is_empty() {
+            let batch: Vec<_> = self.net.arrived.drain(..self.net.arrived.len().min(PIECE)).collect();
+            self.parcels[self.index.0].fetch_sub(batch.len(), Relaxed);
+            self.take_parcels(batch);
+            if self.turns_are_timed && clock::now().saturating_sub(now) > ARRIVED_NS {
+                break;
+            }
+        }
+        self.net.arrived.is_empty()
     }
 
     /// Frames from other cores.

@@ -3,11 +3,15 @@
 mod frames;
 mod loans;
 
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 use softdpu_ring::Format;
-use softdpu_sched::{Cost, Decision, Fcfs, Grant, Nanos, QueueId, Share, TenantId, TenantScheduler, Work};
+use softdpu_sched::{
+    Cost, Decision, Fcfs, Grant, LatencyClass, Nanos, QueueId, Share, TenantId, TenantScheduler, Work,
+};
 use softdpu_storage::{IoContext, Kind, PathBroker, Volume, VolumeSpec};
 use softdpu_sys::notify::Notifier;
 use softdpu_vpc::Tables;
@@ -15,7 +19,7 @@ use softdpu_vpc::spec::Spec;
 
 use super::{Core, CoreParts};
 use crate::common::{Guest, memory_volume};
-use crate::counters::CoreCounters;
+use crate::counters::{CoreCounters, TenantCounters};
 use crate::mailbox::{Inbox, mailbox};
 use crate::message::{CoreIndex, FromCore, QueueKey, ToCore};
 use crate::queue::RunningQueue;
@@ -26,6 +30,9 @@ const KEY: QueueKey = QueueKey { number: 0, generation: 1 };
 #[derive(Default)]
 struct Recorder {
     policy: Fcfs,
+    /// What happens while the first grant is decided, and who comes then before everybody else.
+    meanwhile: Option<Box<dyn FnOnce()>>,
+    first: Option<TenantId>,
     charged: Vec<(Grant, Cost)>,
     completed: Vec<(Grant, Cost)>,
 }
@@ -38,7 +45,13 @@ impl TenantScheduler for Recorder {
         self.policy.ready(now, queue, work);
     }
     fn decide(&mut self, now: Nanos) -> Decision {
+        if let Some(meanwhile) = self.meanwhile.take() {
+            meanwhile();
+        }
         self.policy.decide(now)
+    }
+    fn preempts(&self, tenant: TenantId) -> bool {
+        self.first == Some(tenant)
     }
     fn charge(&mut self, _now: Nanos, grant: Grant, cost: Cost) {
         self.charged.push((grant, cost));
@@ -131,4 +144,38 @@ fn what_ends_within_its_grant_is_charged_once() {
         core.scheduler.charged.iter().map(|(_, cost)| (cost.units, cost.bytes, cost.pending)).collect();
     assert_eq!(charged, [(3, 3 * 512, 0)]);
     assert!(core.scheduler.completed.is_empty());
+}
+
+/// Units of each grant that ran, ten requests of one tenant and one of another, of class `class`, which comes as the first is decided.
+fn beside(class: LatencyClass) -> Vec<(u16, u32)> {
+    let volume = memory_volume(1 << 20);
+    let mut flood = Guest::new(Format::Split);
+    let urgent = Rc::new(RefCell::new(Guest::new(Format::Split)));
+    let mut core = core_with(&flood, &volume);
+    let key = QueueKey { number: 1, generation: 1 };
+    let queue = RunningQueue::new(key, urgent.borrow().spec(&volume, 5));
+    core.handle(ToCore::Start(Box::new(queue)));
+    let share = Share { class, ..Share::default() };
+    core.handle(ToCore::Tenant(TenantId(5), share, Arc::new(TenantCounters::default())));
+    (0..10).for_each(|sector| assert!(flood.submit(None, sector)));
+    flood.publish();
+    let comes = Rc::clone(&urgent);
+    core.scheduler.first = Some(TenantId(5));
+    core.scheduler.meanwhile = Some(Box::new(move || {
+        assert!(comes.borrow_mut().submit(None, 0));
+        comes.borrow_mut().publish();
+    }));
+    for _ in 0..3 {
+        core.round(softdpu_sys::clock::now());
+    }
+    assert_eq!((0..10).filter(|_| flood.take().is_some_and(|(status, _)| status == 0)).count(), 10, "all of it runs");
+    assert_eq!(urgent.borrow_mut().take().map(|(status, _)| status), Some(0));
+    core.scheduler.charged.iter().map(|(grant, cost)| (grant.queue.tenant.0, cost.units)).collect()
+}
+
+#[test]
+fn a_grant_ends_at_its_next_request_where_somebody_comes_who_goes_first() {
+    // First come, first served as this one is, what was left comes first: it was ready again before.
+    assert_eq!(beside(LatencyClass::Latency), [(3, 1), (3, 9), (5, 1)]);
+    assert_eq!(beside(LatencyClass::Normal), [(3, 10), (5, 1)], "nobody looks for others");
 }

@@ -43,6 +43,7 @@ pub(crate) use socket::{header as socket_header, left_to_do};
 pub(crate) use source::Source;
 pub(crate) use transmit::{Held, NoFrame, prefetch, tail_offset};
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use softdpu_vpc::{Checksum, Head, Packet, PortId, Reply, Tables, Verdict, Vpc};
@@ -100,6 +101,8 @@ pub(crate) struct Net {
     pub segment: Vec<u8>,
     /// Collected in this round, by core.
     pub parcels: Vec<(CoreIndex, Vec<Parcel>)>,
+    /// Frames from other cores that are to be passed on, in order.
+    pub arrived: VecDeque<Parcel>,
     /// The chain of the frame that is being dispatched, where another core may have it.
     pub loan: Option<Loan>,
     /// Frames that are shown to somebody.
@@ -129,6 +132,7 @@ impl Net {
             whole: Vec::new(),
             segment: Vec::new(),
             parcels: Vec::new(),
+            arrived: VecDeque::new(),
             loan: None,
             captures: None,
             functions: None,

@@ -8,7 +8,7 @@ use softdpu_sched::{Nanos, TokenBucket};
 use softdpu_sys::IoMemory;
 use softdpu_vpc::{Checksum, DropReason, HEAD, Packet, PortId};
 
-use super::{Loans, offload};
+use super::{BURST, Loans, offload};
 
 /// What a transmit queue is for.
 pub struct Transmit {
@@ -22,6 +22,9 @@ pub struct Transmit {
     pub(crate) held: Option<Held>,
     /// Chains that other cores still read.
     pub(crate) loans: Loans,
+    /// Frames that go through the network together: few after one found no room, as those behind it come again, and were looked at for
+    /// nothing.
+    pub(crate) burst: usize,
     /// How much is taken from its ring at once.
     turn: Turn,
 }
@@ -44,7 +47,7 @@ pub(crate) enum NoFrame {
 impl Transmit {
     /// A queue that may send up to `limit`.
     pub fn new(port: PortId, model: net::Transmit, limit: Option<RateLimit>) -> Transmit {
-        Transmit { port, model, limit, held: None, loans: Loans::default(), turn: Turn::default() }
+        Transmit { port, model, limit, held: None, loans: Loans::default(), burst: BURST, turn: Turn::default() }
     }
 
     /// How many frames may be taken now, before another queue has its turn.

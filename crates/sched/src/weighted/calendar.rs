@@ -15,6 +15,8 @@ const CLASSES: usize = 14;
 pub(super) const LARGEST_WEIGHT: u32 = (1 << CLASSES) - 1;
 /// The slots ahead of virtual time in which a tenant may be.
 pub(super) const AHEAD: u64 = 62;
+/// The most thousandths of a core's time that can be guaranteed.
+const MOST_GUARANTEED: u32 = 990;
 
 /// Start-time fair queueing over slots.
 ///
@@ -35,9 +37,20 @@ pub(super) const AHEAD: u64 = 62;
 ///
 /// Invariant: V is before the end of the first slot that has tenants, of every class, and none is more than 63 slots ahead of
 /// it. So a slot's number modulo 64 says which it is.
+///
+/// The **clock** is what tenants are told to be behind or ahead of. It is V, but where V is held back by that invariant it goes
+/// on all the same, at the pace at which all tenants that are here would be served if all had work. Whoever asks for
+/// less than its share of that falls behind it, whatever slots others are in (`docs/scheduling.md`, the bound).
 #[derive(Debug)]
 pub(super) struct Calendar {
     now: u64,
+    clock: u64,
+    /// What of the clock is too little to show, in 2^-32.
+    fraction: u64,
+    /// What a nanosecond of cost is for the clock at the least, in 2^-32.
+    pace: u64,
+    /// Of all tenants that are here: their weights, and thousandths of the core's time that are guaranteed.
+    here: (u64, u32),
     /// What virtual time is to be before, by the invariant: never later than that.
     limit: u64,
     /// Of all tenants with work.
@@ -53,6 +66,10 @@ impl Calendar {
     pub(super) fn new() -> Calendar {
         Calendar {
             now: 0,
+            clock: 0,
+            fraction: 0,
+            pace: 0,
+            here: (0, 0),
             limit: u64::MAX,
             weights: 0,
             classes: 0,
@@ -71,10 +88,25 @@ impl Calendar {
         SLOT_BITS + SCALE.ilog2() - class as u32
     }
 
-    /// Virtual time.
+    /// What tenants are behind or ahead of.
     #[inline]
     pub(super) fn now(&self) -> u64 {
-        self.now
+        self.clock.max(self.now)
+    }
+
+    /// A tenant is here from now on, or not any more: it has queues on this core.
+    pub(super) fn count(&mut self, is_here: bool, weight: u32, guarantee: u32) {
+        let (weights, guaranteed) = self.here;
+        let weight = u64::from(weight);
+        self.here = if is_here {
+            (weights + weight, guaranteed + guarantee)
+        } else {
+            (weights - weight, guaranteed - guarantee)
+        };
+        let (weights, guaranteed) = self.here;
+        // What is guaranteed is nobody's share.
+        let left = u64::from(1_000 - guaranteed.min(MOST_GUARANTEED));
+        self.pace = (SCALE << 32) / 1_000 * left / weights.max(1);
     }
 
     /// A tenant of this weight has work now.
@@ -89,23 +121,35 @@ impl Calendar {
         self.weights -= u64::from(weight);
     }
 
-    /// So much was done, nanoseconds of cost.
+    /// So much was done, nanoseconds of cost. `turn`: for a tenant whose turn it was, its tag and class, beyond whose slot virtual time does not go.
     #[inline]
-    pub(super) fn pass(&mut self, cost: u64) {
-        let cost = cost.saturating_mul(SCALE);
-        let passed = match (u32::try_from(cost), u32::try_from(self.weights)) {
+    pub(super) fn pass(&mut self, cost: u64, turn: Option<(u64, u8)>) {
+        let scaled = cost.saturating_mul(SCALE);
+        let passed = match (u32::try_from(scaled), u32::try_from(self.weights)) {
             // Division of half as many bits takes less than half the time.
             (Ok(cost), Ok(weights @ 1..)) => (cost / weights).into(),
-            _ => cost / self.weights.max(1),
+            _ => scaled / self.weights.max(1),
         };
-        let limit = if self.classes == 0 { u64::MAX } else { self.limit };
+        let mut limit = if self.classes == 0 { u64::MAX } else { self.limit };
+        match turn {
+            Some((tag, class)) => {
+                limit = limit.min(((tag >> Self::bits(class.into())) + 1) << Self::bits(class.into()))
+            }
+            // Nobody waits for a turn.
+            None if self.classes == 0 => self.now = self.now.max(self.clock),
+            None => {}
+        }
         self.now = self.now.max(self.now.saturating_add(passed).min(limit - 1));
+        let went = u128::from(cost) * u128::from(self.pace) + u128::from(self.fraction);
+        self.fraction = went as u64 & u64::from(u32::MAX);
+        let went = u64::try_from(went >> 32).unwrap_or(u64::MAX);
+        self.clock = self.clock.saturating_add(went).max(self.now);
     }
 
     /// The latest tag that a class can have.
     #[inline]
     pub(super) fn latest(&self, class: u8) -> u64 {
-        self.now + (AHEAD << Self::bits(class.into()))
+        self.now() + (AHEAD << Self::bits(class.into()))
     }
 
     #[inline]

@@ -135,6 +135,29 @@ impl Weighted {
         }
     }
 
+    /// A queue is on this core, for its tenant.
+    #[cold]
+    fn arrive(&mut self, queue: QueueId) {
+        if self.tree.queues[queue.index as usize].is_here {
+            return;
+        }
+        if !self.tree.has(queue.tenant) {
+            let tenant = &self.tenants[usize::from(queue.tenant.0)];
+            self.calendar.count(true, tenant.weight(), tenant.guaranteed());
+        }
+        self.tree.queues[queue.index as usize].is_here = true;
+    }
+
+    /// And now it is not, whosever it was.
+    fn depart(&mut self, index: u32) {
+        let Some(record) = self.tree.queues.get_mut(index as usize) else { return };
+        let tenant = record.tenant;
+        if std::mem::take(&mut record.is_here) && !self.tree.has(tenant) {
+            let tenant = &self.tenants[usize::from(tenant.0)];
+            self.calendar.count(false, tenant.weight(), tenant.guaranteed());
+        }
+    }
+
     /// Takes a tenant out of whatever list it is in.
     fn take_out(&mut self, index: u32) {
         let tenant = &mut self.tenants[index as usize];
@@ -286,7 +309,9 @@ impl Weighted {
     fn seat(&mut self, now: Nanos, queue: QueueId, placement: Option<Placement>) {
         let before = self.tree.pool_of(queue.index);
         let weight = self.tenants[usize::from(queue.tenant.0)].weight();
+        self.depart(queue.index);
         self.tree.place(queue, weight, placement);
+        self.arrive(queue);
         if let Some(pool) = before {
             self.release(now, pool);
         }
@@ -337,11 +362,17 @@ impl TenantScheduler for Weighted {
         if !is_running {
             self.take_out(index);
         }
+        let is_here = self.tree.has(tenant);
         let record = &mut self.tenants[index as usize];
         if is_running {
             self.calendar.leave(record.weight());
         }
+        let before = (record.weight(), record.guaranteed());
         record.set(self.last, share);
+        if is_here {
+            self.calendar.count(false, before.0, before.1);
+            self.calendar.count(true, record.weight(), record.guaranteed());
+        }
         if is_running {
             self.calendar.enter(record.weight());
         }
@@ -367,7 +398,12 @@ impl TenantScheduler for Weighted {
             return;
         }
         let number = match self.tree.find(queue) {
-            Some(number) => number,
+            Some(number) => {
+                if !self.tree.queues[number as usize].is_here {
+                    self.arrive(queue);
+                }
+                number
+            }
             None => {
                 self.make_tenant(queue.tenant);
                 self.seat(now, queue, None);
@@ -434,7 +470,7 @@ impl TenantScheduler for Weighted {
         let index = u32::from(grant.queue.tenant.0);
         let tenant = &mut self.tenants[index as usize];
         tenant.charge(now, total, SCALE, self.calendar.latest(tenant.class()));
-        self.calendar.pass(total);
+        self.calendar.pass(total, (!tenant.was_in_lane).then_some((tenant.tag, tenant.class())));
         if tenant.limiter.is_limited() {
             tenant.limiter.took(now, self.tree.queues[number as usize].kind, cost.units, cost.bytes);
         }
@@ -458,6 +494,7 @@ impl TenantScheduler for Weighted {
 
     fn cancel(&mut self, now: Nanos, queue: QueueId) {
         let Some(number) = self.tree.find(queue) else { return };
+        self.depart(number);
         self.tree.cancel(&mut self.tenants, number);
         let index = u32::from(queue.tenant.0);
         let tenant = &self.tenants[index as usize];
@@ -474,6 +511,18 @@ impl TenantScheduler for Weighted {
     #[inline]
     fn turn(&self, now: Nanos) -> Nanos {
         self.length(now)
+    }
+
+    /// One of class [`LatencyClass::Latency`] that would go before all others, where no such one runs.
+    #[inline]
+    fn preempts(&self, tenant: TenantId) -> bool {
+        let is_first = |tenant: &Tenant, is_behind: bool| is_behind && tenant.latency() == LatencyClass::Latency;
+        let virtual_now = self.calendar.now();
+        let comes = self.tenants.get(usize::from(tenant.0)).is_some_and(|tenant| {
+            tenant.state == State::Idle && is_first(tenant, tenant.tag < virtual_now)
+        });
+        let running = self.running.and_then(|index| self.tenants.get(index as usize));
+        comes && !running.is_some_and(|tenant| is_first(tenant, tenant.was_in_lane))
     }
 
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {

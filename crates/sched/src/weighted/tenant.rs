@@ -117,6 +117,11 @@ impl Tenant {
         ONE / self.per_weight.max(1)
     }
 
+    /// Thousandths of the core's time that it is guaranteed: rounded down twice as its weight is.
+    pub(super) fn guaranteed(&self) -> u32 {
+        (1_000_u32 << 10).checked_div(self.guarantee).unwrap_or(0)
+    }
+
     /// What it may have saved up, in units of its tag, of `carry` units at weight 1.
     #[inline]
     pub(super) fn saves(&self, carry: u64) -> u64 {

@@ -67,6 +67,23 @@ fn hardly_waits(
 fn a_tenant_near_its_share_waits_for_a_grant_and_one_of_its_own() {
     // Virtual time by slots stood still while the tenant of weight 1 had its turns, and this one fell out of its lane.
     hardly_waits(&[(1, 200), (3, 200)], 8, 500, 0.765_601_925_476_060_8, 1).expect("the bound");
+    // It had a tenth of its share left and waited for ten grants, while virtual time was held back to the flood's slot.
+    hardly_waits(&[(3, 18_000)], 10, 5_600, 0.9, 1).expect("the bound");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// One that asks for less than its share has all it asks for, and waits for no more than the bound says.
+    #[test]
+    fn a_light_tenant_has_all_it_asks_for_and_hardly_waits(
+        floods in proptest::collection::vec((1_u32..=64, 200_u64..20_000), 1..8),
+        weight in 1_u32..=64,
+        cost in 500_u64..6_000,
+        part in prop_oneof![0.05_f64..0.5, 0.5_f64..0.95, 0.95_f64..0.99],
+    ) {
+        hardly_waits(&floods, weight, cost, part, 1)?;
+    }
 }
 
 proptest! {
@@ -90,18 +107,6 @@ proptest! {
         driver.run(1_000 * MS);
         prop_assert!(error(&driver, &weights, 100 * MS) < 0.02, "{}", error(&driver, &weights, 100 * MS));
         prop_assert_eq!(driver.wasted, 0);
-    }
-
-    /// One that asks for at most half of its share has all it asks for, and waits for no more than the bound says. With more, see
-    /// [`a_tenant_near_its_share_waits_for_a_grant_and_one_of_its_own`].
-    #[test]
-    fn a_light_tenant_has_all_it_asks_for_and_hardly_waits(
-        floods in proptest::collection::vec((1_u32..=64, 200_u64..20_000), 1..8),
-        weight in 1_u32..=64,
-        cost in 500_u64..6_000,
-        part in 0.05_f64..0.5,
-    ) {
-        hardly_waits(&floods, weight, cost, part, 0)?;
     }
 
     /// The bound among several light tenants: one grant that runs, and one each of those that were before it.
@@ -130,6 +135,44 @@ proptest! {
             let waited = driver.longest_wait(tenant, from);
             let bound = longest * u64::from(lights);
             prop_assert!(waited <= bound, "{waited} ns of {bound} ns");
+        }
+    }
+
+    /// Several that ask for nearly their shares: a request waits for the grant that runs, and for what its tenant and the other light
+    /// ones asked for before it. What floods have to do is not in it.
+    #[test]
+    fn light_tenants_near_their_shares_wait_for_each_other_only(
+        lights in proptest::collection::vec((1_u32..=16, 500_u64..4_000), 1..6),
+        floods in proptest::collection::vec((1_u32..=16, 500_u64..8_000), 1..12),
+        part in 0.8_f64..0.99,
+    ) {
+        let shares: Vec<Share> = lights.iter().chain(&floods).map(|(weight, _)| share(*weight)).collect();
+        let all: u32 = shares.iter().map(|share| share.weight).sum();
+        let mut clients = Vec::new();
+        for (at, &(weight, cost)) in lights.iter().enumerate() {
+            let every = (cost as f64 * f64::from(all) / f64::from(weight) / part) as u64;
+            let start = at as u64 * 777;
+            clients.push(Client { start, ..Client::new(at as u16, at as u32, cost, Arrivals::Open { units: 1, every }) });
+        }
+        for (at, &(_, cost)) in floods.iter().enumerate() {
+            let at = lights.len() + at;
+            clients.push(Client::flood(at as u16, at as u32, cost));
+        }
+        let mut driver = Driver::new(with(&shares), &clients);
+        driver.run(300 * MS);
+        // Once they have saved up what may be.
+        let from = 200 * MS;
+        let longest = driver.log.iter().filter(|ran| ran.start >= from).map(|ran| ran.end - ran.start).max().unwrap_or(0);
+        for tenant in 0..lights.len() as u16 {
+            let waits = driver.of(tenant).filter(|ran| ran.since >= from);
+            for ran in waits {
+                // What ran while it waited: grants are in the order of their times.
+                let first = driver.log.partition_point(|other| other.end <= ran.since);
+                let meanwhile = driver.log[first..].iter().take_while(|other| other.start < ran.start);
+                let floods = meanwhile.filter(|other| usize::from(other.grant.queue.tenant.0) >= lights.len());
+                let flooded: u64 = floods.map(|other| other.end - other.start).sum();
+                prop_assert!(flooded <= longest, "{flooded} ns of floods while tenant {tenant} waited; a grant has {longest}");
+            }
         }
     }
 
@@ -295,6 +338,17 @@ fn a_tenant_below_its_share_does_not_wait_for_others_that_are_not_however_low_it
     driver.run(2_000 * MS);
     assert!(driver.units_of(0, 0) >= 19);
     assert!(driver.longest_wait(0, 150 * MS) <= 8_000, "{}", driver.longest_wait(0, 150 * MS));
+}
+
+#[test]
+fn who_comes_later_has_its_share_though_another_was_alone_with_a_light_one() {
+    // The light one's work is nobody's turn: virtual time is not to run ahead of the flood's tag by it.
+    let light = Client::new(1, 1, 4_000, Arrivals::Open { units: 1, every: 10_000 });
+    let late = Client { start: 500 * MS, ..Client::flood(2, 2, 2_000) };
+    let mut driver = Driver::new(with(&[share(1), share(4), share(1)]), &[Client::flood(0, 0, 2_000), light, late]);
+    driver.run(510 * MS);
+    let [early, late] = [0, 2].map(|tenant| driver.time_of(tenant, 500 * MS));
+    assert!(late * 10 > early * 9, "{late} ns beside {early} ns");
 }
 
 #[test]
@@ -493,4 +547,56 @@ proptest! {
             prop_assert_eq!(policy.tree.pending(pool), 0);
         }
     }
+}
+
+/// A flood of tenant 1 in a grant of eight, after a millisecond in which it was alone. Tenant 0 is of `class`.
+fn in_a_grant(class: LatencyClass) -> (Weighted, Grant) {
+    let mut policy = with(&[Share { class, ..share(1) }, share(1)]);
+    let flood = QueueId { tenant: TenantId(1), index: 1 };
+    let run = |policy: &mut Weighted, now: u64, units: u32| {
+        policy.ready(Nanos(now), flood, Work { units, bytes: 0 });
+        match policy.decide(Nanos(now)) {
+            Decision::Run(grant) => grant,
+            other => panic!("work is ready: {other:?}"),
+        }
+    };
+    let mut now = 0;
+    while now < MS {
+        let grant = run(&mut policy, now, 1);
+        now += 1_000;
+        policy.charge(Nanos(now), grant, Cost { units: 1, time: Nanos(1_000), ..Cost::default() });
+    }
+    let grant = run(&mut policy, now, 8);
+    assert_eq!((grant.queue, grant.units), (flood, 8));
+    (policy, grant)
+}
+
+#[test]
+fn who_pays_for_latency_and_is_below_its_share_cuts_a_grant_short() {
+    assert!(in_a_grant(LatencyClass::Latency).0.preempts(TenantId(0)));
+    assert!(!in_a_grant(LatencyClass::Normal).0.preempts(TenantId(0)), "a class that waits for the grant");
+    assert!(!in_a_grant(LatencyClass::Latency).0.preempts(TenantId(1)), "itself");
+    assert!(!in_a_grant(LatencyClass::Latency).0.preempts(TenantId(9)), "nobody");
+    let mut beyond = in_a_grant(LatencyClass::Latency).0;
+    beyond.tenants[0].tag = beyond.calendar.now() + 1;
+    assert!(!beyond.preempts(TenantId(0)), "one that has had its share");
+}
+
+#[test]
+fn what_a_short_grant_did_not_come_to_is_granted_again() {
+    let (mut policy, grant) = in_a_grant(LatencyClass::Latency);
+    let cost = |units: u32| Cost { units, time: Nanos(1_000 * u64::from(units)), ..Cost::default() };
+    let (mut now, urgent) = (Nanos(2 * MS), QueueId { tenant: TenantId(0), index: 0 });
+    policy.charge(now, grant, cost(1));
+    policy.ready(now, grant.queue, Work { units: grant.units - 1, bytes: 0 });
+    policy.ready(now, urgent, Work { units: 1, bytes: 0 });
+    let mut ran = Vec::new();
+    while let Decision::Run(next) = policy.decide(now) {
+        now = now + Nanos(1_000);
+        policy.charge(now, next, cost(next.units));
+        ran.push((next.queue.tenant.0, next.units));
+    }
+    assert_eq!(ran[0], (0, 1), "who came goes first");
+    let rest: u32 = ran[1..].iter().map(|(_, units)| units).sum();
+    assert_eq!(rest, 7, "of eight: {ran:?}");
 }

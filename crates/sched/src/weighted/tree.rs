@@ -29,6 +29,8 @@ pub(super) struct Queue {
     pub(super) unit: u32,
     /// Its units that its back end has.
     pending: u32,
+    /// It is on this core, and not cancelled.
+    pub(super) is_here: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,6 +152,11 @@ impl Tree {
         self.queues.get(queue.index as usize).filter(|known| known.tenant == queue.tenant).map(|_| queue.index)
     }
 
+    /// Whether a tenant has queues on this core. It looks at all: for changes only.
+    pub(super) fn has(&self, tenant: TenantId) -> bool {
+        self.queues.iter().any(|queue| queue.is_here && queue.tenant == tenant)
+    }
+
     /// Its record, made where there was none.
     pub(super) fn place(&mut self, queue: QueueId, weight: u32, placement: Option<Placement>) {
         let placement = placement.unwrap_or(Placement { device: UNPLACED, ..Placement::default() });
@@ -173,6 +180,7 @@ impl Tree {
                 credit: 0,
                 unit: UNKNOWN,
                 pending: 0,
+                is_here: false,
             });
         }
         let record = &mut self.queues[queue.index as usize];

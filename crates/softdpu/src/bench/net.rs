@@ -43,7 +43,7 @@ pub struct Net {
     queue_size: u16,
     #[command(flatten)]
     turns: Turns,
-    /// Draw frames and bytes a second over the frames' length into FILE.svg
+    /// Draw frames and bytes a second over the frames' length into FILE.svg or FILE.png
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
 }

@@ -12,7 +12,7 @@ use crate::station::Station;
 pub(super) enum Manner {
     /// It always has work.
     Flood,
-    /// It asks for less than a third of its share, evenly.
+    /// It asks for less than its share, evenly: for a fortieth of it, for four fifths, or for something between.
     Light,
     /// Bursts and pauses.
     Burst,
@@ -107,8 +107,11 @@ impl Scenario {
                 Manner::Flood | Manner::Limited => {
                     Arrivals::Closed { depth: random.between(200, 500) as u32, think: 1 }
                 }
-                // Its share of a core is weight of all weights there; a third of that at the most.
-                Manner::Light => Arrivals::Paced((cost * part.1 * random.between(3, 40) / part.0) << 10),
+                // Its share of a core is weight of all weights there, of the time that is not the scheduler's own.
+                Manner::Light => {
+                    let each = cost + self.plan.switch + self.plan.decision;
+                    Arrivals::Paced((each * part.1 * random.between(125, 4_000) / 100 / part.0) << 10)
+                }
                 Manner::Burst => Arrivals::OnOff {
                     on: random.between(50_000, 2 * MILLI),
                     off: random.between(100_000, 4 * MILLI),

@@ -135,7 +135,7 @@ impl Figure {
         lines
     }
 
-    /// Draws it to `path`, an SVG file.
+    /// Draws it to `path`, as SVG or PNG.
     ///
     /// # Errors
     /// A sentence.

@@ -20,6 +20,7 @@ pub(crate) const BUCKET: usize = 3;
 const HOP_BITS: u32 = 24;
 const ROUTED: u32 = 1 << HOP_BITS;
 const MEMBER: u32 = 1 << (HOP_BITS + 1);
+const BESIDE: u32 = 1 << (HOP_BITS + 2);
 const HOP: u32 = (1 << HOP_BITS) - 1;
 
 /// A meter or a connection that is none.
@@ -36,7 +37,10 @@ pub(crate) struct Action {
     pub is_routed: bool,
     /// The next hop is a member of an ECMP group, and counted.
     pub is_member: bool,
-    /// Number of the meter that its packets pass, or [`NONE`].
+    /// It comes by a tunnel and has the MAC address of who sent it, who is beside.
+    pub is_beside: bool,
+    /// Number of the endpoint whose meters its packets pass; of a flow from a tunnel, which passes none, of the next hop towards its
+    /// source. Or [`NONE`].
     pub meter: u32,
     /// The slot of the connection it belongs to, or [`NONE`].
     pub connection: u32,
@@ -86,7 +90,8 @@ impl Hot for Words {
         let [a, b, c] = key.first;
         let routed = if action.is_routed { ROUTED } else { 0 };
         let member = if action.is_member { MEMBER } else { 0 };
-        let hop = action.hop & HOP | routed | member;
+        let beside = if action.is_beside { BESIDE } else { 0 };
+        let hop = action.hop & HOP | routed | member | beside;
         let [_, _, _, times, packets, bytes, ..] = self.0;
         self.0 = [a, b, c, times, packets, bytes, pair(action.hash, hop), pair(action.meter, action.connection)];
     }
@@ -139,8 +144,8 @@ impl Hot for Words {
     #[inline(always)]
     fn action(&self) -> Action {
         let ((hash, hop), (meter, connection)) = (split(self.0[6]), split(self.0[7]));
-        let (is_routed, is_member) = (hop & ROUTED != 0, hop & MEMBER != 0);
-        Action { hash, hop: hop & HOP, is_routed, is_member, meter, connection }
+        let (is_routed, is_member, is_beside) = (hop & ROUTED != 0, hop & MEMBER != 0, hop & BESIDE != 0);
+        Action { hash, hop: hop & HOP, is_routed, is_member, is_beside, meter, connection }
     }
 
     fn next_free(&self) -> u32 {

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use common::Family;
-use common::streams::{compare, site, steps};
+use common::streams::{Step, compare, site, steps, steps_from_afar};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -20,8 +20,18 @@ use crate::{Vpc, spec};
 
 #[test]
 fn without_the_version_check_flows_forward_by_old_rules() {
+    without_the_version_check(&steps());
+}
+
+#[test]
+fn without_the_version_check_flows_from_tunnels_go_by_old_rules() {
+    without_the_version_check(&steps_from_afar());
+}
+
+/// Streams differ from what is decided without flows if the check is left out, and with it not.
+fn without_the_version_check(steps: &impl Strategy<Value = Vec<Step>>) {
     let mut runner = TestRunner::deterministic();
-    let streams: Vec<_> = (0..64).map(|_| steps().new_tree(&mut runner).expect("a stream").current()).collect();
+    let streams: Vec<_> = (0..96).map(|_| steps.new_tree(&mut runner).expect("a stream").current()).collect();
     let differing = |checks: bool| {
         let differs = |steps: &&Vec<_>| {
             let tables = Tables::build(&site(Family::V4, 0)).expect("a good spec");
@@ -46,6 +56,7 @@ fn action(number: u64) -> Action {
         hop: number as u32 % 1000,
         is_member: number.is_multiple_of(3),
         is_routed: number.is_multiple_of(2),
+        is_beside: number.is_multiple_of(5),
         meter: NONE,
         connection: 5,
     }

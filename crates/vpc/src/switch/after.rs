@@ -1,7 +1,7 @@
 //! After the flow tier: next hop, path MTU, rewriting, encapsulation (Zephyrus §3.2, post-DPU).
 
-use super::{Ask, Frame, Metadata, Stop, encapsulate, offload, outer, rewrite};
-use crate::flow::{Action, Seen};
+use super::{Ask, Frame, Metadata, Outer, Stop, encapsulate, offload, outer, rewrite};
+use crate::flow::{self, Action, Seen};
 use crate::packet::parse::ETHERNET;
 use crate::packet::{Checksum, Ip, Packet};
 use crate::tables::{Hop, Tables, Tunnel, Way};
@@ -23,11 +23,12 @@ pub(crate) struct Departure<'a> {
 }
 
 impl Departure<'_> {
-    /// What is done to the packets of a flow of which this is one, from an endpoint.
+    /// What is done to the packets of a flow of which this is one.
     pub fn action(&self, metadata: &Metadata) -> Action {
-        let Metadata { hash, hop, meter, .. } = *metadata;
-        let is_member = metadata.is_to_member();
-        Action { hash, hop, is_routed: self.routed, is_member, meter, connection: metadata.link().slot }
+        let Metadata { hash, hop, .. } = *metadata;
+        let (is_member, is_beside) = (metadata.is_to_member(), metadata.is_beside());
+        let meter = metadata.endpoint().map_or(metadata.back().unwrap_or(flow::NONE), |_| metadata.meter);
+        Action { hash, hop, is_routed: self.routed, is_member, is_beside, meter, connection: metadata.link().slot }
     }
 
     /// Bytes of the frame without padding.
@@ -72,6 +73,71 @@ pub(crate) fn follow(
             }
         }
     }
+    true
+}
+
+/// Does the same for a packet that came by a tunnel, whose outer headers say `came`.
+#[inline(always)]
+pub(crate) fn follow_tunnelled(
+    tables: &Tables,
+    packet: &mut Packet,
+    seen: &Seen,
+    came: &Outer,
+    action: &Action,
+    id: &mut u16,
+    verdict: &mut Verdict,
+) -> bool {
+    let (mut room, mut room_back) = (None, None);
+    let Some(hop) = tables.hop_in(action.hop, &mut room) else { return false };
+    let mut source = hop.gateway_mac;
+    if action.meter != flow::NONE {
+        // Who is behind another tunnel now, or at a port, does not send by this one.
+        match tables.hop_in(action.meter, &mut room_back) {
+            Some(back) if back.way == Way::Tunnel(came.tunnel) => {
+                if action.is_beside && !action.is_routed {
+                    source = back.mac;
+                }
+            }
+            _ => return false,
+        }
+    }
+    if seen.len() - ETHERNET > usize::from(hop.mtu) || (action.is_routed && seen.hop_limit <= 1) {
+        return false;
+    }
+    let inner = seen.traffic_class & 3;
+    let Ok(ecn) = outer::decapsulated_ecn(inner, came.ecn) else { return false };
+    let tunnel = match hop.way {
+        Way::Port(_) if action.is_routed => return false,
+        Way::Port(_) => None,
+        Way::Tunnel(number) => {
+            let is_transit = tables.network(came.network).is_some_and(|network| network.transit);
+            let tunnel = tables.tunnel(number).filter(|tunnel| tunnel.resolved);
+            let Some(tunnel) = tunnel.filter(|_| is_transit && number != came.tunnel && action.is_routed) else {
+                return false;
+            };
+            Some(tunnel)
+        }
+    };
+    packet.head.strip(came.len.into());
+    packet.checksum = came.checksum;
+    packet.truncate(seen.len());
+    let frame = packet.head.bytes_mut();
+    rewrite::set_macs(frame, hop.mac, Some(source));
+    let is_ipv6 = seen.key.is_ipv6();
+    if action.is_routed {
+        rewrite::decrement_hop_limit(frame, ETHERNET, is_ipv6);
+    }
+    if ecn != inner {
+        rewrite::set_ecn(frame, ETHERNET, is_ipv6, ecn);
+    }
+    *verdict = match (hop.way, tunnel) {
+        (Way::Port(port), _) => Verdict::Local { port, hash: action.hash },
+        (Way::Tunnel(_), Some(tunnel)) => {
+            *id = id.wrapping_add(1);
+            depart(packet, tunnel, hop.vni, action.hash, seen.traffic_class & !3 | ecn, *id)
+        }
+        (Way::Tunnel(_), None) => Verdict::Drop(DropReason::Unresolved),
+    };
     true
 }
 
@@ -165,15 +231,18 @@ pub(crate) fn send(
     if departure.routed {
         rewrite::decrement_hop_limit(frame, ip.header.into(), ip.is_ipv6());
     }
+    let mut traffic_class = ip.traffic_class;
     if let Some(ecn) = departure.ecn {
-        rewrite::set_ecn(frame, ip, ecn);
+        rewrite::set_ecn(frame, ip.header.into(), ip.is_ipv6(), ecn);
+        // Of the next tunnel, too: it is put on as it is now (RFC 6040 §4.1).
+        traffic_class = traffic_class & !3 | ecn;
     }
     if let Some(mtu) = departure.clamp {
         rewrite::clamp_mss(frame, ip, checksum, mtu);
     }
     match (hop.way, departure.tunnel) {
         (Way::Port(port), _) => Verdict::Local { port, hash: metadata.hash },
-        (Way::Tunnel(_), Some(tunnel)) => depart(packet, tunnel, departure.vni, metadata.hash, ip.traffic_class, id),
+        (Way::Tunnel(_), Some(tunnel)) => depart(packet, tunnel, departure.vni, metadata.hash, traffic_class, id),
         (Way::Tunnel(_), None) => Verdict::Drop(DropReason::Unresolved),
     }
 }

@@ -122,10 +122,8 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
     }
     let reached = match exact {
         Some(owner) => {
-            let hop = owner.hop().unwrap_or_default();
             // Loaded entries have no versions of their own.
-            let is_loaded = Tables::is_loaded(hop);
-            let said_by = if is_loaded { tables.network(metadata.network).map_or(0, |of| of.routes) } else { hop };
+            let said_by = member(tables, metadata.network, owner.hop().unwrap_or_default());
             Some(Reached { owner, said_by, also: Stamp::default(), is_member: false, is_owned: true })
         }
         None => {
@@ -151,13 +149,17 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
                 // Nothing goes back to where it came from.
                 return Err(DropReason::NoRoute.into());
             }
-            metadata.sources[0] = tables.stamp(number);
+            metadata.decided_by([tables.stamp(number)]);
             (hop, sought.owner.is_some_and(|source| source.is_beside(owner)))
         }
         None => {
-            let (source, is_owner) = tunnel_source(tables, metadata, ip)?;
+            let Behind { owner: source, is_owner, said_by } = tunnel_source(tables, metadata, ip)?;
             let (owner, hop) = found.ok_or(DropReason::NoRoute)?;
             metadata.set_back(source.hop(), is_owner);
+            match said_by {
+                Some(said_by) => metadata.decided_by(said_by),
+                None => metadata.set_alone(),
+            }
             (hop, source.is_beside(owner))
         }
     };
@@ -173,31 +175,65 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
     metadata.set_beside(is_beside);
     metadata.set_here(is_here);
     if let Some(Reached { said_by, also, .. }) = reached {
-        (metadata.sources[1], metadata.sources[2], metadata.sources[3]) =
-            (tables.stamp(said_by), tables.stamp(hop), also);
+        // A bucket has another version when another way is in it.
+        let is_said = metadata.is_to_member() && tables.endpoint(hop).is_none();
+        let way = if is_said { Stamp::default() } else { tables.stamp(hop) };
+        metadata.decided_by([tables.stamp(said_by), also, way]);
     }
     Ok(())
 }
 
-/// The owner of the source of a packet from a tunnel: an endpoint there, somebody behind a route there, or the gateway, which
-/// every node has; and whether the address is the owner's own.
+/// Who is at the other end of a tunnel.
+struct Behind {
+    /// Of the source: an endpoint there, somebody behind a route there, or the gateway, which every node has.
+    owner: Owner,
+    /// The address is the owner's own.
+    is_owner: bool,
+    /// The objects that said so; None where more did than flows are compared with. That the owner is behind the very tunnel is none of
+    /// theirs: it is looked up for every packet.
+    said_by: Option<[Stamp; 2]>,
+}
+
+/// The owner of the source of a packet from a tunnel.
 #[inline]
-fn tunnel_source(tables: &Tables, metadata: &Metadata, ip: &Ip) -> Result<(Owner, bool), DropReason> {
-    if let Some(owner) = tables.owner(metadata.network, ip.source) {
-        return match owner.hop().map(|hop| tables.tunnel_of(hop)) {
-            None => Ok((owner, true)),
-            Some(way) if way.is_some() && way == metadata.tunnel() => Ok((owner, true)),
+fn tunnel_source(tables: &Tables, metadata: &Metadata, ip: &Ip) -> Result<Behind, DropReason> {
+    let network = metadata.network;
+    if let Some(owner) = tables.owner(network, ip.source) {
+        let by = |object| Ok(Behind { owner, is_owner: true, said_by: Some([tables.stamp(object), Stamp::default()]) });
+        return match owner.hop().map(|hop| (hop, tables.tunnel_of(hop))) {
+            None => by(routes(tables, network)),
+            Some((hop, way)) if way.is_some() && way == metadata.tunnel() => by(member(tables, network, hop)),
             Some(_) => Err(DropReason::SpoofedAddress),
         };
     }
     // Where what the destination sends back would go, or anybody else in the network.
-    let back = tables.routing(metadata.network, ip.destination, ip.source);
-    let also = if back.is_by_table { tables.route(metadata.network, ip.source) } else { None };
-    let ways = back.owner.into_iter().chain(also);
-    for owner in ways {
-        if let Some(hop) = tables.hop_behind(owner, ip.source, metadata.tunnel()) {
-            return Ok((hop, matches!(owner.leads(), Leads::Peer(_))));
+    let back = tables.routing(network, ip.destination, ip.source);
+    let also = if back.is_by_table { tables.route(network, ip.source) } else { None };
+    let ways = [back.owner, also];
+    for way in ways.into_iter().flatten() {
+        if let Some(owner) = tables.hop_behind(way, ip.source, metadata.tunnel()) {
+            let hop = owner.hop().unwrap_or_default();
+            let through = match way.leads() {
+                Leads::Ecmp(slot) => tables.group(slot).map_or(0, |group| group.object),
+                Leads::Peer(peer) => member(tables, peer, hop),
+                Leads::Hop(_) | Leads::Nobody | Leads::Nowhere => hop,
+            };
+            let is_peer = |way: Owner| matches!(way.leads(), Leads::Peer(_));
+            // Of two ways, which one it is depends on where others are, and matters where one leads to a peer.
+            let is_either = also.is_some() && ways.into_iter().flatten().any(is_peer);
+            let said_by = [tables.stamp(back.said_by), tables.stamp(through)];
+            return Ok(Behind { owner, is_owner: is_peer(way), said_by: (!is_either).then_some(said_by) });
         }
     }
     Err(DropReason::SpoofedAddress)
+}
+
+/// The object that is a member of a network, which has the next hop `hop`: of a loaded entry, the network's routes.
+fn member(tables: &Tables, network: u32, hop: u32) -> u32 {
+    if Tables::is_loaded(hop) { routes(tables, network) } else { hop }
+}
+
+/// The object that is a network's routes.
+fn routes(tables: &Tables, network: u32) -> u32 {
+    tables.network(network).map_or(0, |network| network.routes)
 }

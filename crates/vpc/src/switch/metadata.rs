@@ -62,6 +62,8 @@ const HERE: u32 = 1 << 3;
 const OWNED: u32 = 1 << 4;
 /// It goes to a member of an ECMP group, which is counted.
 const MEMBER: u32 = 1 << 5;
+/// It is decided by more than a flow is compared with: no flow is made of it.
+const ALONE: u32 = 1 << 6;
 
 impl Metadata {
     /// Of a frame of `network` that came by the port of endpoint `number`.
@@ -153,6 +155,31 @@ impl Metadata {
     #[inline]
     pub fn set_to_member(&mut self, is_to_member: bool) {
         self.set(MEMBER, is_to_member);
+    }
+
+    /// Whether no flow is made of it.
+    #[inline]
+    pub fn is_alone(&self) -> bool {
+        self.flags & ALONE != 0
+    }
+
+    #[inline]
+    pub fn set_alone(&mut self) {
+        self.set(ALONE, true);
+    }
+
+    /// It is decided by these, too: each is taken down once.
+    #[inline]
+    pub fn decided_by<const N: usize>(&mut self, stamps: [Stamp; N]) {
+        for stamp in stamps {
+            if stamp == Stamp::default() || self.sources.contains(&stamp) {
+                continue;
+            }
+            match self.sources.iter_mut().find(|source| **source == Stamp::default()) {
+                Some(room) => *room = stamp,
+                None => self.set_alone(),
+            }
+        }
     }
 
     #[inline]

@@ -13,7 +13,7 @@ mod route;
 mod spoof;
 
 pub(crate) use metadata::{Frame, Metadata};
-pub(crate) use outer::{complete_udp6, encapsulate};
+pub(crate) use outer::{Last, Outer, complete_udp6, encapsulate, outer, outer_plain};
 pub(crate) use route::{Walk, walk};
 
 use crate::verdict::DropReason;

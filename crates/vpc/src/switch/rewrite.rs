@@ -54,10 +54,10 @@ pub(super) fn decrement_hop_limit(frame: &mut [u8], header: usize, is_ipv6: bool
     }
 }
 
-/// Sets the two bits of ECN.
-pub(super) fn set_ecn(frame: &mut [u8], ip: &Ip, ecn: u8) {
-    let header = usize::from(ip.header);
-    if ip.is_ipv6() {
+/// Sets the two bits of ECN of the IP header at `header`.
+#[inline]
+pub(super) fn set_ecn(frame: &mut [u8], header: usize, is_ipv6: bool, ecn: u8) {
+    if is_ipv6 {
         // The traffic class lies across the first two bytes (RFC 8200 §3).
         if let Some(byte) = frame.get_mut(header + 1) {
             *byte = *byte & 0xcf | ecn << 4;

@@ -364,7 +364,7 @@ impl<'a> Builder<'a> {
         }
         let vni = self.networks[network as usize].vni;
         let zone = self.spec.zone.as_deref();
-        self.ecmp.group((&spec.network, network, vni), &spec.name, found.into_iter(), zone, &self.objects)
+        self.ecmp.group((&spec.network, network, vni), &spec.name, found.into_iter(), zone, &mut self.objects)
     }
 
     /// The ways to the nodes of loaded entries, as far as there are any.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::Problem;
-use super::objects::{Numbering, Stamp};
+use super::objects::{Kind, Numbering, Stamp};
 use crate::policy::ecmp::{BUCKETS, Ecmp, Member};
 use crate::software::schedule::mixed;
 use crate::spec::{EcmpMemberSpec, EcmpSpec, MemberVia};
@@ -38,6 +38,8 @@ pub(crate) struct Group {
     pub network: Box<str>,
     pub name: Box<str>,
     members: Box<[GroupMember]>,
+    /// The object that is who they are, whatever their health and weight.
+    pub object: u32,
     ecmp: Ecmp,
     /// By bucket.
     stamps: Box<[Stamp]>,
@@ -259,7 +261,7 @@ impl<'a> Building<'a> {
         name: &'a str,
         members: impl Iterator<Item = (&'a EcmpMemberSpec, Found)>,
         zone: Option<&str>,
-        objects: &Numbering<'_>,
+        objects: &mut Numbering<'_>,
     ) -> Result<(), Problem> {
         let slot = match self.known.get(&(network, name)) {
             Some(slot) => *slot,
@@ -282,14 +284,20 @@ impl<'a> Building<'a> {
             counters: was(spec.via).map(|was| Arc::clone(&was.counters)).unwrap_or_default(),
         };
         let members: Box<[GroupMember]> = members.map(member).collect();
+        let hops: Vec<u32> = members.iter().map(|member| member.hop).collect();
+        let object = objects.object(Kind::Members, &(network, name), &hops)?;
         let is_same = |before: &&Arc<Group>| {
             before.members.len() == members.len() && before.members.iter().zip(&members).all(|(a, b)| a.is_same(b))
         };
         let group = match before.filter(is_same) {
             Some(before) => Arc::clone(before),
-            None => {
-                Arc::new(Group::build((network, vni), (name, slot), members, before.map(|group| &**group), objects)?)
-            }
+            None => Arc::new(Group::build(
+                (network, vni),
+                (name, slot, object),
+                members,
+                before.map(|group| &**group),
+                objects,
+            )?),
         };
         let at = slot as usize;
         if self.slots.len() <= at {
@@ -327,7 +335,7 @@ impl<'a> Building<'a> {
 impl Group {
     fn build(
         (network, vni): (&str, u32),
-        (name, slot): (&str, u32),
+        (name, slot, object): (&str, u32, u32),
         members: Box<[GroupMember]>,
         before: Option<&Group>,
         objects: &Numbering<'_>,
@@ -341,7 +349,7 @@ impl Group {
         let all: Vec<Member> = members.iter().map(of).collect();
         let ecmp = Ecmp::build(&all, Some(1), seed(vni, name)).map_err(Problem::Ecmp)?;
         let mut group =
-            Group { network: network.into(), name: name.into(), members, ecmp, stamps: Box::default(), slot };
+            Group { network: network.into(), name: name.into(), members, object, ecmp, stamps: Box::default(), slot };
         let first = FIRST + slot * BUCKETS as u32;
         let stamp = |bucket: usize| match before {
             Some(before) if before.hop_of(bucket) == group.hop_of(bucket) => before.stamps[bucket],

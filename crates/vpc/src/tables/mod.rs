@@ -422,6 +422,9 @@ impl Tables {
     }
 
     fn object_name(&self, number: u32) -> Option<String> {
+        if let Some(group) = self.groups.iter().find(|group| group.object == number) {
+            return Some(format!("members of ECMP group {} of {}", group.name, group.network));
+        }
         let routes = self.networks.iter().find(|network| network.routes == number);
         let name = |network: u32| self.network(network).map_or("?", |network| network.name.as_str());
         match (routes, self.hop(number)) {

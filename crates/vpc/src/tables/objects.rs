@@ -63,6 +63,8 @@ pub(super) enum Kind {
     Way,
     /// The way to another host as a member of an ECMP group.
     Member,
+    /// Who is in an ECMP group.
+    Members,
     /// Routes of some sources.
     RouteTable,
     /// All that finds destinations in a network which are no endpoint's.

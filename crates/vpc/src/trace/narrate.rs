@@ -60,22 +60,27 @@ pub(crate) fn ingress(tables: &Tables, packet: &Packet, names: Names<'_>) -> Ste
 }
 
 /// The look-up in the flow tier that found nothing, or for which there was nothing to look up.
-pub(crate) fn no_flow(packet: &Packet, seen: Option<&Seen>, names: Names<'_>) -> Step {
+pub(crate) fn no_flow(tables: &Tables, packet: &Packet, seen: Option<&Seen>, names: Names<'_>) -> Step {
     match seen {
-        Some(_) => Step::new(Tier::Flow, Table::Flows, Outcome::Miss, flow_key(packet, names), ""),
+        Some(_) => Step::new(Tier::Flow, Table::Flows, Outcome::Miss, flow_key(tables, packet, names), ""),
         None => Step::new(Tier::Flow, Table::Flows, Outcome::Pass, "", "not of a shape that flows are made of"),
     }
 }
 
-/// The port, the source MAC address and the 5-tuple.
-fn flow_key(packet: &Packet, names: Names<'_>) -> String {
-    let parsed = parse(packet.head.bytes(), packet.len()).ok();
+/// The port, the source MAC address, or of what came by a tunnel the VNI, and the 5-tuple.
+fn flow_key(tables: &Tables, packet: &Packet, names: Names<'_>) -> String {
+    let Subject { packet: parsed, outer, vni, .. } =
+        Subject::at(tables, packet.port, packet.head.bytes(), packet.len());
     let Some((parsed, ip)) = parsed.as_ref().and_then(|parsed| Some((parsed, parsed.ip()?))) else {
         return names(packet.port);
     };
     let (from, to) = ip.ports().unwrap_or_default();
     let (source, destination) = (ip.source, ip.destination);
-    format!("{} {} {source}.{from} > {destination}.{to} {}", names(packet.port), parsed.source, ip.protocol)
+    let sender = match (outer, vni) {
+        (Some(_), Some(vni)) => format!("VNI {vni}"),
+        _ => parsed.source.to_string(),
+    };
+    format!("{} {sender} {source}.{from} > {destination}.{to} {}", names(packet.port), ip.protocol)
 }
 
 /// A flow that was found.
@@ -98,7 +103,7 @@ pub(crate) fn flow(tables: &Tables, packet: &Packet, known: &Known, names: Names
         }
         (false, false) => (Outcome::Hit, format!("next hop {hop}")),
     };
-    let step = Step::new(Tier::Flow, Table::Flows, outcome, flow_key(packet, names), found);
+    let step = Step::new(Tier::Flow, Table::Flows, outcome, flow_key(tables, packet, names), found);
     step.with(versions(tables, sources))
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Limit, Vpc};
-use crate::flow::{self, Heavy};
+use crate::flow::Heavy;
 use crate::packet::{Checksum, Head, Packet};
 use crate::software;
 use crate::stats::Stats;
@@ -93,9 +93,10 @@ impl Vpc {
             schedules: Vec::new(),
             look: 0,
             stats: Stats::default(),
-            flows: self.flows.sample(flow::see(packet).map(|seen| seen.key).as_ref()),
+            flows: self.flows.sample(self.key_of(packet).as_ref()),
             heavy: Heavy::new(),
             seen: Vec::new(),
+            arrivals: Vec::new(),
             stages: Vec::new(),
             stale: Vec::new(),
             turn: 0,

@@ -26,7 +26,7 @@ fn read_keys(flows: &Flows, packets: &[Packet], all: &mut [Option<Sought>]) {
 }
 
 #[inline(always)]
-fn seek(flows: &Flows, seen: Seen) -> Sought {
+pub(super) fn seek(flows: &Flows, seen: Seen) -> Sought {
     Sought { seen, home: flows.home(&seen.key), candidate: Candidate::NONE }
 }
 
@@ -62,7 +62,7 @@ impl Vpc {
             let Some(hit) = flows.hit(sought.candidate, &sought.seen.key) else { break };
             let action = hit.action();
             if action.connection != flow::NONE
-                && !goes_on::<false>(tables, flows, packet, sought, sought.candidate.entry(), now)
+                && !goes_on::<false>(tables, flows, packet, (sought, 0), sought.candidate.entry(), now)
             {
                 break;
             }
@@ -77,7 +77,7 @@ impl Vpc {
             }
             match decided {
                 Verdict::Local { .. } => local += 1,
-                _ => stats.count_followed(decided),
+                _ => stats.count_followed(decided, true),
             }
             done += 1;
         }

@@ -24,7 +24,7 @@ const SOURCES: [(PortId, u8, &str, &str); 5] = [
     (BLUE_1, 1, "10.0.0.2", "2001:db8::2"),
     (GREEN_1, 7, "10.7.0.2", "2001:db8:7::2"),
 ];
-const TO_V4: [&str; 12] = [
+const TO_V4: [&str; 13] = [
     "10.0.0.2",
     "10.0.0.3",
     "10.0.0.4",
@@ -37,13 +37,57 @@ const TO_V4: [&str; 12] = [
     "10.7.0.2",
     "10.7.0.3",
     "10.7.0.9",
+    "192.88.99.9",
 ];
-const TO_V6: [&str; 6] =
-    ["2001:db8::2", "2001:db8::3", "2001:db8:0:1::5", "2001:db8::1", "2001:db8:7::2", "2001:db8:ee::1"];
+const TO_V6: [&str; 7] = [
+    "2001:db8::2",
+    "2001:db8::3",
+    "2001:db8:0:1::5",
+    "2001:db8::1",
+    "2001:db8:7::2",
+    "2001:db8:3::9",
+    "2001:db8:ee::1",
+];
+
+/// Sources of what comes by tunnels, and in which network most of it comes: guests of the other nodes, and of this one; what is behind
+/// routes, of one node or of several; a gateway; a peer's guest.
+const AFAR: [(u32, &str, &str); 12] = [
+    (RED_VNI, "10.0.0.5", "2001:db8:0:1::5"),
+    (RED_VNI, "192.88.99.9", "2001:db8:3::9"),
+    (RED_VNI, "198.51.100.7", "2001:db8:ee::1"),
+    (RED_VNI, "10.0.1.5", "2001:db8:0:1::5"),
+    (RED_VNI, "198.51.100.8", "2001:db8:ee::1"),
+    (RED_VNI, "203.0.113.9", "2001:db8:ef::1"),
+    (RED_VNI, "10.0.0.1", "2001:db8::1"),
+    (RED_VNI, "10.7.0.3", "2001:db8:7::2"),
+    (RED_VNI, "10.0.0.2", "2001:db8::2"),
+    (GREEN_VNI, "10.7.0.3", "2001:db8:7::2"),
+    (GREEN_VNI, "10.0.0.5", "2001:db8:0:1::5"),
+    (BLUE_VNI, "10.0.0.5", "2001:db8:0:1::5"),
+];
+const GREEN_VNI: u32 = 8;
+/// Networks that it comes in otherwise: one that there is only after a change.
+const VNIS: [u32; 4] = [RED_VNI, GREEN_VNI, BLUE_VNI, 99];
+
+/// How a frame comes by a tunnel.
+#[derive(Clone, Debug)]
+pub struct Came {
+    source: usize,
+    /// The node that it is from.
+    host: u8,
+    /// Another network than most of what is from that source.
+    vni: Option<u32>,
+    /// ECN of the outer packet and of the inner one.
+    ecn: [u8; 2],
+    /// A byte of the outer headers that is another.
+    change: Option<(usize, u8)>,
+}
 
 /// A frame, and what its sender says about it. Few different ones, so that flows have many packets.
 #[derive(Clone, Debug)]
 pub struct Sent {
+    /// None: by a port, from the guest there.
+    came: Option<Came>,
     source: usize,
     destination: usize,
     is_ipv6: bool,
@@ -62,6 +106,22 @@ pub struct Sent {
     cut: bool,
 }
 
+fn came() -> impl Strategy<Value = Option<Came>> {
+    let source = prop_oneof![2 => 0..2usize, 1 => 0..AFAR.len()];
+    let host = prop_oneof![12 => Just(2u8), 6 => Just(3), 1 => 1u8..5];
+    let vni = prop_oneof![12 => Just(None), 1 => prop::sample::select(VNIS.to_vec()).prop_map(Some)];
+    let ecn = prop_oneof![4 => Just([0u8; 2]), 1 => [0u8..4, 0u8..4]];
+    let change = prop_oneof![12 => Just(None), 1 => (0usize..70, any::<u8>()).prop_map(Some)];
+    let came = (source, host, vni, ecn, change).prop_map(|(source, host, vni, ecn, change)| Came {
+        source,
+        host,
+        vni,
+        ecn,
+        change,
+    });
+    prop::option::weighted(0.5, came)
+}
+
 pub fn sent() -> impl Strategy<Value = Sent> {
     let hops = prop_oneof![8 => Just(64u8), 1 => 0u8..3];
     let payload = prop_oneof![6 => Just(20usize), 1 => Just(0), 1 => 1440usize..1500];
@@ -69,11 +129,11 @@ pub fn sent() -> impl Strategy<Value = Sent> {
     let change = prop_oneof![5 => Just(None), 4 => (0usize..90, any::<u8>()).prop_map(Some)];
     let length = prop_oneof![6 => Just(0isize), 1 => -60isize..0, 1 => 1isize..30];
     let checksum = prop_oneof![4 => Just(0u8), 3 => 1u8..4];
-    let who = (0..SOURCES.len(), 0..TO_V4.len(), any::<bool>());
+    let who = (came(), 0..SOURCES.len(), 0..TO_V4.len(), any::<bool>());
     let ports = (0u16..2, prop::bool::weighted(0.4));
     (who, flags, ports, hops, payload, change, length, checksum, prop::bool::weighted(0.05)).prop_map(
         |(
-            (source, destination, is_ipv6),
+            (came, source, destination, is_ipv6),
             tcp_flags,
             (port, is_reply),
             hops,
@@ -83,6 +143,7 @@ pub fn sent() -> impl Strategy<Value = Sent> {
             checksum,
             cut,
         )| Sent {
+            came,
             source,
             destination,
             is_ipv6,
@@ -100,13 +161,16 @@ pub fn sent() -> impl Strategy<Value = Sent> {
 }
 
 impl Sent {
-    pub fn packet(&self) -> Packet {
-        self.with_frame().0
+    pub fn packet(&self, family: Family) -> Packet {
+        self.with_frame(family).0
     }
 
-    /// The packet, and the whole frame.
-    pub fn with_frame(&self) -> (Packet, Vec<u8>) {
-        let (port, last, v4, v6) = SOURCES[self.source];
+    /// The packet, and the whole frame, over an underlay of `family`.
+    pub fn with_frame(&self, family: Family) -> (Packet, Vec<u8>) {
+        let (port, last, v4, v6) = match &self.came {
+            None => SOURCES[self.source],
+            Some(Came { source, .. }) => (UNDERLAY, 9, AFAR[*source].1, AFAR[*source].2),
+        };
         let builder = PacketBuilder::ethernet2(mac(last).0, GATEWAY.0);
         let octets = |text: &str| match ip(text) {
             std::net::IpAddr::V4(address) => (address.octets(), [0; 16]),
@@ -135,8 +199,17 @@ impl Sent {
             *byte = value;
         }
         frame.resize(frame.len().saturating_add_signed(self.length), 0);
+        let mut outer = 0;
+        if let Some(came) = &self.came {
+            if let (Some(class), false) = (frame.get_mut(15), self.is_ipv6) {
+                *class = *class & !3 | came.ecn[1];
+            }
+            let inner = frame;
+            frame = came.by_tunnel(family, &inner);
+            outer = (frame.len() - inner.len()) as u16;
+        }
         let head = Head::of(&frame);
-        let transport = if self.is_ipv6 { 54 } else { 34 };
+        let transport = outer + if self.is_ipv6 { 54 } else { 34 };
         let field = if self.tcp_flags.is_some() { 16 } else { 6 };
         let checksum = match self.checksum {
             0 => Checksum::Complete,
@@ -154,14 +227,40 @@ impl Sent {
     }
 }
 
+impl Came {
+    /// The frame with outer headers, as another node puts them before it.
+    fn by_tunnel(&self, family: Family, inner: &[u8]) -> Vec<u8> {
+        let vni = self.vni.unwrap_or(AFAR[self.source].0);
+        let vxlan = [&[8, 0, 0, 0][..], &(vni << 8).to_be_bytes(), inner].concat();
+        let builder = PacketBuilder::ethernet2([2, 0, 0, 0, 0, self.host], [2, 0, 0, 0, 0, 1]);
+        let builder = match (vtep(family, self.host), vtep(family, 1)) {
+            (std::net::IpAddr::V4(from), std::net::IpAddr::V4(to)) => builder.ipv4(from.octets(), to.octets(), 64),
+            (std::net::IpAddr::V6(from), std::net::IpAddr::V6(to)) => builder.ipv6(from.octets(), to.octets(), 64),
+            _ => unreachable!("of one family"),
+        };
+        let mut frame = Vec::new();
+        builder.udp(50_000, VXLAN_PORT).write(&mut frame, &vxlan).expect("a vector");
+        match family {
+            Family::V4 => frame[15] |= self.ecn[0],
+            Family::V6 => frame[15] |= self.ecn[0] << 4,
+        }
+        if let Some((at, value)) = self.change
+            && at < frame.len() - inner.len()
+        {
+            frame[at] = value;
+        }
+        frame
+    }
+}
+
 /// Changes of the site: each is there, or not.
-pub const CHANGES: u32 = 30;
+pub const CHANGES: u64 = 37;
 
 /// Node 1 with the changes whose bits are set in `changes`. All of them go together.
-pub fn site(family: Family, changes: u32) -> Spec {
+pub fn site(family: Family, changes: u64) -> Spec {
     let mut spec = spec(family, 1);
     spec.services = ServiceLimit { rate: 1_000_000_000, burst: 1_000_000, ..spec.services };
-    let set = |change: u32| changes & 1 << change != 0;
+    let set = |change: u64| changes & 1 << change != 0;
     fn red(spec: &mut Spec, last: u8) -> &mut EndpointSpec {
         let one = |endpoint: &&mut EndpointSpec| endpoint.network == "red" && endpoint.mac == mac(last);
         spec.endpoints.iter_mut().find(one).expect("of the site")
@@ -210,6 +309,16 @@ pub fn site(family: Family, changes: u32) -> Spec {
             red(&mut spec, 4).addresses.push(ip("10.0.0.9"));
         }
     }
+    // What comes from one node may leave to another.
+    spec.networks[0].transit = !set(30);
+    if set(31) && !set(1) {
+        // A guest of another node is on a third one.
+        red(&mut spec, 4).place = Place::Host(vtep(family, 3));
+    }
+    if set(32) {
+        let vni = spec.networks[0].vni;
+        spec.networks[0].vni = std::mem::replace(&mut spec.networks[1].vni, vni);
+    }
     if set(9) {
         spec.networks[0].vni = 99;
     }
@@ -242,7 +351,7 @@ pub fn site(family: Family, changes: u32) -> Spec {
 }
 
 /// Network green, whose addresses are nobody else's; where routes lead, and what changes of that.
-fn routing(spec: &mut Spec, family: Family, set: impl Fn(u32) -> bool) {
+fn routing(spec: &mut Spec, family: Family, set: impl Fn(u64) -> bool) {
     let prefix = |text: &str| text.parse().expect("prefix");
     let subnet = |text: &str, gateway| SubnetSpec { prefix: prefix(text), gateway: ip(gateway) };
     let mut green = spec.networks[0].clone();
@@ -295,13 +404,42 @@ fn routing(spec: &mut Spec, family: Family, set: impl Fn(u32) -> bool) {
             ],
         });
     }
+    // A group of guests, by whom and to whom a route leads.
+    let near = if set(34) { "10.0.0.4" } else { "10.0.0.5" };
+    spec.ecmp.push(EcmpSpec {
+        network: "red".into(),
+        name: "near".into(),
+        members: vec![member(MemberVia::Endpoint(ip(near)), 1, "a", true)],
+    });
+    for route in ["192.88.99.0/24", "2001:db8:3::/64"] {
+        let via = Via::Host(vtep(family, 3));
+        spec.routes.push(RouteSpec { network: "red".into(), prefix: prefix(route), via });
+    }
+    if !set(33) {
+        for route in ["203.0.113.0/24", "2001:db8:ef::/48"] {
+            let via = if set(35) { Via::Host(vtep(family, 3)) } else { Via::Ecmp("near".into()) };
+            spec.routes.push(RouteSpec { network: "red".into(), prefix: prefix(route), via });
+        }
+    }
+    if set(36) {
+        // What is for a guest here is behind a table of its own.
+        spec.route_tables.push(RouteTableSpec {
+            network: "red".into(),
+            name: "two".into(),
+            sources: vec![prefix("10.0.0.3/32"), prefix("2001:db8::3/128"), prefix("198.51.100.0/29")],
+            routes: vec![
+                (prefix("198.51.100.0/28"), Via::Host(vtep(family, 3))),
+                (prefix("203.0.113.8/29"), Via::Ecmp("far".into())),
+            ],
+        });
+    }
     if set(28) {
         spec.peerings.push(PeeringSpec { networks: ["green".into(), "red".into()] });
     }
 }
 
 /// The groups and the list of network red, who is in them, and what changes of that.
-fn policies(spec: &mut Spec, set: impl Fn(u32) -> bool) {
+fn policies(spec: &mut Spec, set: impl Fn(u64) -> bool) {
     let rule = |peer, service| SecurityRule { peer, service };
     let service = if set(17) { Service::udp(Ports::one(5000)) } else { Service::tcp(Ports::one(80)) };
     let web = SecurityGroupSpec { name: "web".into(), ingress: vec![rule(RulePeer::Any, service)], egress: None };
@@ -325,7 +463,7 @@ fn policies(spec: &mut Spec, set: impl Fn(u32) -> bool) {
     }
     let members = [(15, 1, "web"), (16, 2, "db"), (18, 4, "web"), (21, 3, "web"), (21, 3, "db")];
     for endpoint in spec.endpoints.iter_mut().filter(|endpoint| endpoint.network == "red") {
-        let is_in = |&(change, last, _): &(u32, u8, &str)| set(change) && endpoint.mac == mac(last);
+        let is_in = |&(change, last, _): &(u64, u8, &str)| set(change) && endpoint.mac == mac(last);
         endpoint.policy.groups =
             members.iter().filter(|member| is_in(member)).map(|(.., name)| (*name).into()).collect();
         endpoint.policy.acl = (set(19) && endpoint.mac == mac(1)).then(|| "list".into());
@@ -336,7 +474,7 @@ fn policies(spec: &mut Spec, set: impl Fn(u32) -> bool) {
 #[derive(Clone, Debug)]
 pub struct Step {
     pub batch: Vec<Sent>,
-    pub change: Option<u32>,
+    pub change: Option<u64>,
     /// The tables are built with no regard to those before.
     pub anew: bool,
 }
@@ -346,6 +484,31 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = (prop::collection::vec(sent(), 1..17), change, prop::bool::weighted(0.1))
         .prop_map(|(batch, change, anew)| Step { batch, change, anew });
     prop::collection::vec(step, 1..24)
+}
+
+/// Streams of what comes by tunnels alone: of few flows, and most of it such as flows are made of.
+pub fn steps_from_afar() -> impl Strategy<Value = Vec<Step>> {
+    steps().prop_map(|mut steps| {
+        for sent in steps.iter_mut().flat_map(|step| &mut step.batch) {
+            let kind = sent.source;
+            let (source, host) = [(0, 2), (1, 3), (2, 2)][kind % 3];
+            let usual = Came { source, host, vni: None, ecn: [0; 2], change: None };
+            sent.destination = [0, 1, 3, 12][sent.destination % 4];
+            if kind == 0 {
+                sent.came.get_or_insert(usual);
+            } else {
+                sent.came = Some(usual);
+                (sent.change, sent.length, sent.cut, sent.hops) = (None, 0, false, 64);
+                (sent.is_ipv6, sent.checksum) = (kind == 4, sent.checksum % 2);
+                sent.is_reply &= kind == 1;
+                sent.tcp_flags = match kind {
+                    1 => sent.tcp_flags,
+                    _ => sent.tcp_flags.filter(|_| kind == 4).map(|_| 0x10),
+                };
+            }
+        }
+        steps
+    })
 }
 
 /// Nanoseconds between batches: after a few of them flows of connections ask again.
@@ -371,12 +534,12 @@ pub fn compare(vpc: &mut Vpc, family: Family, steps: &[Step]) -> Result<(), Stri
                 vpc.replace(tables);
             }
         }
-        let mut packets: Vec<Packet> = batch.iter().map(Sent::packet).collect();
+        let mut packets: Vec<Packet> = batch.iter().map(|sent| sent.packet(family)).collect();
         let mut verdicts = Vec::new();
         vpc.forward(now, &mut packets, &mut verdicts);
         assert_eq!(verdicts.len(), batch.len());
         for ((sent, packet), verdict) in batch.iter().zip(&packets).zip(verdicts) {
-            let mut alone = [sent.packet()];
+            let mut alone = [sent.packet(family)];
             let mut expected = Vec::new();
             plain.forward(now, &mut alone, &mut expected);
             if verdict != expected[0] {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use softdpu_engine::{FromCore, QueueKey, QueueUpdate};
+use softdpu_memory::GuestAddress;
 use softdpu_transport::vhost_user::{Ack, Command, CommandId, QueueChange, QueueIndex, QueueStart, ResetCause};
 
 use super::{Device, Host};
@@ -56,6 +57,10 @@ impl Device {
                         return self.await_updates(id, [(key, update)], host);
                     }
                     Some(Run::Waiting(waiting)) => {
+                        if let QueueChange::Log(log) = &change {
+                            // Its ring is made already.
+                            waiting.ring.set_log_used(log.map(GuestAddress));
+                        }
                         apply(&mut waiting.start, change);
                         Ack::Done
                     }

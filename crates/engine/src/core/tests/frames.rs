@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use softdpu_vpc::{Checksum, DropReason, Head, Packet};
+use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId};
 
 use super::*;
 use crate::common_nic::{Nic, PLAIN, datagram, tables};
@@ -99,29 +99,45 @@ fn a_tenants_account_is_even_after_a_queue_broke_in_the_middle_of_a_batch() {
     }
 }
 
+/// A frame for `to`, from another core.
+fn parcel(to: PortId, from: PortId, mark: u32) -> Parcel {
+    let whole = frame(mark);
+    let head = Head::of(&whole);
+    let tail = whole[head.len()..].to_vec();
+    let packet =
+        Packet { head, tail: tail.len() as u32, checksum: Checksum::Complete, segmentation: None, port: from };
+    Parcel { to, hash: 0, overhead: 0, packet, tail: ParcelTail::Copied(tail) }
+}
+
+#[test]
+fn frames_from_other_cores_have_a_part_of_a_round_and_messages_behind_them_wait() {
+    let mut two = Two::new(Format::Split);
+    two.b.give(40);
+    two.core.turns_are_timed = true;
+    two.core.parcels[0].fetch_add(40, Relaxed);
+    let parcels = (0..40).map(|mark| parcel(two.b.port, two.a.port, mark)).collect();
+    two.core.handle(ToCore::Parcels(parcels));
+    // The round began long ago.
+    for left in [32, 24, 16, 8] {
+        assert!(!two.core.take_arrived(0));
+        assert_eq!((two.core.net.arrived.len(), two.core.parcels[0].load(Relaxed)), (left, left));
+    }
+    assert!(two.core.take_arrived(0));
+    two.round();
+    for mark in 0..40 {
+        assert_eq!(two.b.receive().map(|(_, frame)| frame), Some(frame(mark)), "in order");
+    }
+}
+
 #[test]
 fn what_was_delivered_reaches_its_guest_though_its_memory_is_told_of_again() {
     for format in BOTH {
         let mut two = Two::new(format);
         two.b.give(4);
-        let packet = Packet {
-            head: Head::of(&frame(7)),
-            tail: 0,
-            checksum: Checksum::Complete,
-            segmentation: None,
-            port: two.a.port,
-        };
-        let tail = frame(7)[packet.head.len()..].to_vec();
-        let packet = Packet { tail: tail.len() as u32, ..packet };
         // From another core, behind it the front end's message, before the core has come round.
         two.core.parcels[0].fetch_add(1, Relaxed);
-        two.core.handle(ToCore::Parcels(vec![Parcel {
-            to: two.b.port,
-            hash: 0,
-            overhead: 0,
-            packet,
-            tail: ParcelTail::Copied(tail),
-        }]));
+        two.core.handle(ToCore::Parcels(vec![parcel(two.b.port, two.a.port, 7)]));
+        assert!(two.core.take_arrived(softdpu_sys::clock::now()));
         let update = QueueUpdate::View(two.b.same_memory());
         two.core.handle(ToCore::Update { key: B_RX, update, token: 1 });
         two.round();

@@ -30,6 +30,8 @@ const ROUTING: u8 = 43;
 /// Least payload of a TCP segment: the smallest segment that Linux sends (`TCP_MIN_SND_MSS`, 48) less the most options (40).
 /// A sender that asks for less asks for thousands of frames at the price of one.
 pub const MIN_TCP_SIZE: u16 = 8;
+/// Most TCP segments that one frame stands for: 64 KiB of those of 64 bytes. The core writes them all before it does anything else.
+pub const MAX_TCP_SEGMENTS: usize = 1024;
 /// Most datagrams that one frame stands for (Linux `UDP_MAX_SEGMENTS`).
 pub const MAX_UDP_SEGMENTS: usize = 128;
 /// Most bytes that an IP packet has: its length has 16 bits (RFC 791 §3.1).
@@ -146,7 +148,9 @@ impl<'a> Segmenter<'a> {
                 let (payload, inner) = (packet.len() - headers, Inner::Cut { layout, ecn: segmentation.ecn });
                 let segments = if size == 0 { 0 } else { payload.div_ceil(size).max(1) };
                 let bounded = match segmentation.kind {
-                    SegmentationKind::TcpV4 | SegmentationKind::TcpV6 => segmentation.size >= MIN_TCP_SIZE,
+                    SegmentationKind::TcpV4 | SegmentationKind::TcpV6 => {
+                        segmentation.size >= MIN_TCP_SIZE && segments <= MAX_TCP_SEGMENTS
+                    }
                     SegmentationKind::Udp => (1..=MAX_UDP_SEGMENTS).contains(&segments),
                 };
                 if !bounded {

@@ -6,6 +6,8 @@ use softdpu_sys::cpu::{Work, counting_bits};
 
 use super::bits::{Address, Bits};
 use super::node::STRIDE;
+use super::steps::Steps;
+use super::top::Top;
 use super::{Lpm, Root};
 
 /// Look-ups that wait for memory at the same time.
@@ -26,6 +28,16 @@ impl<V: Copy + Default> Lpm<V> {
     #[inline]
     pub fn lookup_batch<A: Address>(&self, keys: &[(u32, A)], found: &mut [Option<V>]) {
         counting_bits(Batches { lpm: self, keys, found });
+    }
+
+    /// What all of `keys` are looked up by, where they are of one table and that has steps.
+    #[inline(always)]
+    fn stepped<A: Address>(&self, keys: &[(u32, A)]) -> Option<(&Root<V>, &Top<V>, &Steps<V>)> {
+        let (table, _) = keys.first()?;
+        let root = self.root::<A::Bits>(*table)?;
+        let top = root.top.as_deref()?;
+        let steps = top.steps()?;
+        keys.iter().all(|(other, _)| other == table).then_some((root, top, steps))
     }
 
     /// Has the slot fetched into the cache that a look-up begins with.
@@ -59,6 +71,10 @@ impl<V: Copy + Default> Root<V> {
         match &self.top {
             Some(top) => {
                 let slot = top.slot(bits);
+                if let Some(steps) = top.steps() {
+                    let value = steps.lookup(slot.node(), bits).or_else(|| slot.value());
+                    return (0, bits, value.or_else(|| top.shorter(bits).or(self.default)));
+                }
                 let value = slot.value().or_else(|| top.shorter(bits).or(self.default));
                 (slot.node(), bits.skip(top.bits()), value)
             }
@@ -84,8 +100,56 @@ impl<A: Address, V: Copy + Default> Work for Batches<'_, A, V> {
         }
         for found in self.found.chunks_mut(BATCH) {
             let (keys, next) = waiting.split_at(waiting.len().min(found.len()));
-            batch(self.lpm, keys, next, found);
+            match self.lpm.stepped(keys) {
+                Some((root, top, steps)) => {
+                    let waiting = Waiting { root, top, steps, keys, found };
+                    waiting.step(next);
+                }
+                None => batch(self.lpm, keys, next, found),
+            }
             waiting = next;
+        }
+    }
+}
+
+/// At most [`BATCH`] look-ups in one table that has steps.
+struct Waiting<'a, A, V> {
+    root: &'a Root<V>,
+    top: &'a Top<V>,
+    steps: &'a Steps<V>,
+    keys: &'a [(u32, A)],
+    found: &'a mut [Option<V>],
+}
+
+impl<A: Address, V: Copy + Default> Waiting<'_, A, V> {
+    /// In passes, each of which has fetched what the next reads; the first fetches for those that are `next`.
+    #[inline(always)]
+    fn step(self, next: &[(u32, A)]) {
+        let Waiting { root, top, steps, keys, found } = self;
+        // Those that go on: the node they have come to, then the run of it.
+        let mut on = [(0u32, 0u8); BATCH];
+        let mut left = 0;
+        let mut next = next.iter();
+        for (number, ((_, address), found)) in keys.iter().zip(found.iter_mut()).enumerate() {
+            if let Some((_, address)) = next.next() {
+                top.prefetch(address.bits());
+            }
+            let bits = address.bits();
+            let slot = top.slot(bits);
+            *found = slot.value().or_else(|| top.shorter(bits).or(root.default));
+            let node = slot.node();
+            steps.prefetch_node(node);
+            on[left % BATCH] = (node, number as u8);
+            left += usize::from(node != 0);
+        }
+        let on = &mut on[..left];
+        for (at, number) in on.iter_mut() {
+            *at = steps.run_of(*at, keys[usize::from(*number)].1.bits());
+            steps.prefetch_run(*at);
+        }
+        for (at, number) in on {
+            let found = &mut found[usize::from(*number)];
+            *found = steps.value(*at).or(*found);
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   table ─► default route
-//!         ─► top     the first 18 or 24 bits at once, where a table is large
+//!         ─► top     the first 18 or 24 bits at once, where a table is large ─► step, of IPv4: the last 8 at once
 //!         ─► node    six bits: which prefixes end here, which go on    ─► node ─► …
 //!              └───► values, in the order of their bits
 //! ```
@@ -11,6 +11,7 @@
 //! - [`pool`]: nodes and values of all tables lie in two arrays of blocks that are taken and given back
 //! - [`trie`]: adding and removing: one list grows or shrinks by one, whatever the prefix covers
 //! - [`top`]: what makes a table with the Internet's routes fast
+//! - [`steps`]: and what fast look-ups of single addresses take behind it
 //! - [`lookup`]: one address, or a batch of them in passes, each step's memory fetched a pass ahead
 //! - [`coalesce`](mod@coalesce): the tables that need no longest prefix match, because no two of their prefixes overlap
 //!
@@ -22,6 +23,7 @@ mod free;
 mod lookup;
 mod node;
 mod pool;
+mod steps;
 mod top;
 mod trie;
 
@@ -173,11 +175,11 @@ impl<V: Copy + Default> Lpm<V> {
     /// that nobody waited for. Takes some 0.1 s for a table of a million routes.
     pub fn settle(&mut self) {
         for [four, six] in &mut self.tables {
-            while four.next.is_some() {
-                four.keep_up::<u64>(&self.trie);
+            while four.next.as_ref().is_some_and(|next| !next.is_full()) {
+                four.keep_up::<u64>(&self.trie, self.capacity.routes);
             }
             while six.next.is_some() {
-                six.keep_up::<u128>(&self.trie);
+                six.keep_up::<u128>(&self.trie, self.capacity.routes);
             }
         }
     }
@@ -239,12 +241,13 @@ impl<V: Copy + Default> Lpm<V> {
         for top in root.tops() {
             if length != 0 {
                 top.added(bits, length, value);
+                top.stepped(&self.trie, node, bits, length);
             }
             if let Some(level) = changed {
                 top.relink(&self.trie, node, bits, level);
             }
         }
-        root.keep_up::<B>(&self.trie);
+        root.keep_up::<B>(&self.trie, self.capacity.routes);
         Ok(old)
     }
 
@@ -258,12 +261,13 @@ impl<V: Copy + Default> Lpm<V> {
         for top in root.tops() {
             if length != 0 {
                 top.removed(&self.trie, node, bits, length);
+                top.stepped(&self.trie, node, bits, length);
             }
             if let Some(level) = changed {
                 top.relink(&self.trie, node, bits, level);
             }
         }
-        root.keep_up::<B>(&self.trie);
+        root.keep_up::<B>(&self.trie, self.capacity.routes);
         Some(value)
     }
 }
@@ -275,7 +279,11 @@ impl<V: Copy + Default> Root<V> {
 
     /// Sees to it that the table gets the arrays that fit its size, a part with each change.
     #[inline]
-    fn keep_up<B: Bits>(&mut self, trie: &Trie<V>) {
+    fn keep_up<B: Bits>(&mut self, trie: &Trie<V>, routes: usize) {
+        if self.top.as_ref().is_some_and(|top| top.is_full()) {
+            // It stays where it is not asked, so that nobody makes another.
+            self.next = self.top.take();
+        }
         let now = self.top.as_ref().map(|top| top.size());
         let wanted = Size::of(self.routes as usize, now);
         if wanted == now {
@@ -287,7 +295,7 @@ impl<V: Copy + Default> Root<V> {
             return;
         };
         if self.next.as_ref().is_none_or(|next| next.size() != size) {
-            self.next = Top::new(size).map(Box::new);
+            self.next = Top::new::<B>(size, routes).map(Box::new);
         }
         if let Some(next) = &mut self.next {
             for _ in 0..PARTS {

@@ -47,6 +47,15 @@ fn below(bit: u32) -> u64 {
     (1 << bit) - 1
 }
 
+/// The bits that are set, lowest first.
+fn ones(mut word: u64) -> impl Iterator<Item = u32> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros())?;
+        word &= word - 1;
+        Some(bit)
+    })
+}
+
 /// The bit of `short` of the first `length` of six `bits`.
 #[inline(always)]
 fn short_bit(bits: u32, length: u32) -> u32 {
@@ -138,6 +147,22 @@ impl Node {
         (1..=most.min(STRIDE)).rev().find(|length| self.has(bits, *length))
     }
 
+    /// Its prefixes in the order of their values, shorter ones first: the six bits, of which those behind the length are 0, the
+    /// length, and the value's unit.
+    pub fn prefixes(&self) -> impl Iterator<Item = (u32, u32, u32)> + use<> {
+        let short = ones(self.short).map(|bit| {
+            let length = bit.ilog2();
+            ((bit - (1 << length)) << (STRIDE - length), length)
+        });
+        let all = short.chain(ones(self.long).map(|bits| (bits, STRIDE)));
+        all.zip(self.values..).map(|((bits, length), unit)| (bits, length, unit))
+    }
+
+    /// Its children: the six bits, and the child's unit.
+    pub fn child_units(&self) -> impl Iterator<Item = (u32, u32)> + use<> {
+        ones(self.next).zip(self.children..)
+    }
+
     fn mark(&mut self, bits: u32, length: u32) {
         if length == STRIDE {
             self.long ^= 1 << bits;
@@ -186,5 +211,8 @@ mod tests {
         assert_eq!(node.longest_within(0b101_101, 5), Some(5));
         assert_eq!(node.longest_within(0b101_101, 4), Some(2));
         assert_eq!(node.value_rank(0b101_101, 6), 4);
+        let all: Vec<_> = node.prefixes().map(|(bits, length, unit)| (bits, length, unit - 100)).collect();
+        let expected = [(0b100_000, 1, 0), (0b100_000, 2, 1), (0b110_000, 2, 2), (0b101_100, 5, 3), (0b101_101, 6, 4)];
+        assert_eq!(all, expected);
     }
 }

@@ -1,4 +1,4 @@
-//! Where nodes and values lie: blocks of 1 to 128 units in one long array, by the buddy system. What is given back joins its
+//! Where nodes and values lie: blocks of 1 to 256 units in one long array, by the buddy system. What is given back joins its
 //! neighbour again, and the lowest free block is taken first, so that memory that was used is used again.
 //!
 //! A block holds a list in order; it has the least power of two of units that the list needs.
@@ -8,8 +8,8 @@ use softdpu_sys::{pages, prefetch};
 use super::free::Free;
 
 /// Units that the largest block has.
-const PAGE: usize = 128;
-/// Sizes of blocks: 2^0 to 2^7 units.
+const PAGE: usize = 256;
+/// Sizes of blocks: 2^0 to 2^8 units.
 const ORDERS: usize = PAGE.ilog2() as usize + 1;
 /// Most units a pool can have: a [`slot`](super::top) keeps 26 bits of a number.
 pub const MOST_UNITS: usize = 1 << 26;
@@ -107,6 +107,20 @@ impl<T: Copy + Default> Pool<T> {
             _ => {}
         }
         item
+    }
+
+    /// A block that holds `items`, at least one and at most 256. None: the pool is full.
+    pub fn put_list(&mut self, items: &[T]) -> Option<u32> {
+        let block = self.take(order(items.len()))?;
+        self.units[block as usize..block as usize + items.len()].copy_from_slice(items);
+        Some(block)
+    }
+
+    /// Gives back the block of a list of `len` items; of none where that is 0.
+    pub fn give_list(&mut self, block: u32, len: usize) {
+        if len != 0 {
+            self.give(block as usize, order(len));
+        }
     }
 
     fn take(&mut self, order: usize) -> Option<u32> {

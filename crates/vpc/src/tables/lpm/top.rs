@@ -6,6 +6,8 @@
 //!          8         16         24                         1 to 8    9 to 16   17 to 24    there
 //! ```
 //!
+//! Behind 24 bits of IPv4 it is not the trie that goes on, but [`steps`](super::steps).
+//!
 //! Several arrays, so that no prefix is spread over more than 512 slots. An array is filled a part with every change of its table
 //! and is used when it is whole: no single change pays for it.
 
@@ -13,6 +15,7 @@ use softdpu_sys::{pages, prefetch};
 
 use super::bits::Bits;
 use super::node::STRIDE;
+use super::steps::Steps;
 use super::trie::Trie;
 
 /// Slots that one node has in the last array.
@@ -62,8 +65,12 @@ pub struct Slot<V> {
 }
 
 impl<V: Copy> Slot<V> {
-    fn new(node: u32, length: u32, value: V) -> Slot<V> {
+    pub fn new(node: u32, length: u32, value: V) -> Slot<V> {
         Slot { word: node << LENGTH_BITS | length, value }
+    }
+
+    pub fn set_node(&mut self, node: u32) {
+        self.word = node << LENGTH_BITS | self.length();
     }
 
     /// The node's unit, 0 where there is none.
@@ -93,11 +100,13 @@ pub struct Top<V> {
     slots: Vec<Slot<V>>,
     /// Those before it, for fewer bits.
     short: Vec<Vec<Slot<V>>>,
+    /// What follows them, of IPv4 behind 24 bits.
+    steps: Option<Steps<V>>,
 }
 
 impl<V: Copy + Default> Top<V> {
-    /// Arrays of nothing yet. None where there is not that much memory.
-    pub fn new(size: Size) -> Option<Top<V>> {
+    /// Arrays of nothing yet, for a table among `routes` routes. None where there is not that much memory.
+    pub fn new<B: Bits>(size: Size, routes: usize) -> Option<Top<V>> {
         let (&bits, short) = size.tiers().split_last()?;
         let room = |bits: u32| {
             let mut slots = Vec::new();
@@ -110,6 +119,7 @@ impl<V: Copy + Default> Top<V> {
             bits,
             slots: room(bits)?,
             short: short.iter().map(|bits| room(*bits)).collect::<Option<_>>()?,
+            steps: if size == Size::Huge && B::FAMILY == 0 { Some(Steps::new(routes)?) } else { None },
         })
     }
 
@@ -125,12 +135,28 @@ impl<V: Copy + Default> Top<V> {
 
     /// Bytes that it takes.
     pub fn bytes(&self) -> usize {
-        self.short.iter().chain([&self.slots]).map(|slots| size_of_val(&**slots)).sum()
+        let arrays: usize = self.short.iter().chain([&self.slots]).map(|slots| size_of_val(&**slots)).sum();
+        arrays + self.steps.as_ref().map_or(0, Steps::bytes)
     }
 
     /// Whether it is filled and can be used.
     pub fn is_whole(&self) -> bool {
+        self.is_filled() && self.steps.as_ref().is_none_or(Steps::is_whole)
+    }
+
+    /// Whether there was no room for what follows the slots: it is of no use any more.
+    pub fn is_full(&self) -> bool {
+        self.steps.as_ref().is_some_and(Steps::is_full)
+    }
+
+    fn is_filled(&self) -> bool {
         self.slots.len() == 1 << self.bits
+    }
+
+    /// What follows the slots, where that is not the trie.
+    #[inline(always)]
+    pub fn steps(&self) -> Option<&Steps<V>> {
+        self.steps.as_ref()
     }
 
     /// Has the slot of `bits` fetched into the cache.
@@ -167,7 +193,12 @@ impl<V: Copy + Default> Top<V> {
             }
             least = tier + 1;
         }
-        if self.is_whole() {
+        if self.is_filled() {
+            if let Some(steps) = &mut self.steps
+                && let Some((slot, node)) = steps.fill::<B>(trie, root)
+            {
+                self.slots[slot].set_node(node);
+            }
             return;
         }
         let bits = B::from_first(self.slots.len() as u32, self.bits);
@@ -179,7 +210,8 @@ impl<V: Copy + Default> Top<V> {
                 Some(length) if depth + length >= least => (depth + length, *trie.values.get(node.longest(six))),
                 _ => above,
             };
-            self.slots.push(Slot::new(node.child(six), length, value));
+            let node = if self.steps.is_some() { 0 } else { node.child(six) };
+            self.slots.push(Slot::new(node, length, value));
         }
     }
 
@@ -190,13 +222,23 @@ impl<V: Copy + Default> Top<V> {
 
     /// The node of `level` on the way along `bits` has got or lost a child.
     pub fn relink<B: Bits>(&mut self, trie: &Trie<V>, root: u32, bits: B, level: usize) {
-        if level > self.level() {
+        if level > self.level() || self.steps.is_some() {
             return;
         }
         let start = bits.first(self.bits) as usize / SLOTS * SLOTS;
         let node = trie.nodes.get(trie.node_at(root, bits, self.level()));
         for (six, slot) in self.slots.iter_mut().skip(start).take(SLOTS).enumerate() {
             *slot = Slot::new(node.child(six as u32), slot.length(), slot.value);
+        }
+    }
+
+    /// The prefix of the first `length` of `bits` has come, gone or got another value, if it is for the steps.
+    pub fn stepped<B: Bits>(&mut self, trie: &Trie<V>, root: u32, bits: B, length: u32) {
+        if let Some(steps) = &mut self.steps
+            && length > self.bits
+            && let Some(slot) = self.slots.get_mut(bits.first(self.bits) as usize)
+        {
+            slot.set_node(steps.changed(trie, root, bits, slot.node()));
         }
     }
 
@@ -248,6 +290,7 @@ impl<V: Clone> Clone for Top<V> {
             slots.extend_from_slice(from);
             slots
         };
-        Top { size: self.size, bits: self.bits, slots: copy(&self.slots), short: self.short.iter().map(copy).collect() }
+        let (slots, short) = (copy(&self.slots), self.short.iter().map(copy).collect());
+        Top { size: self.size, bits: self.bits, slots, short, steps: self.steps.clone() }
     }
 }

@@ -1,0 +1,247 @@
+//! What tenants got: a table, JSON lines, a plot, and what of the bars is met.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io;
+use std::path::Path;
+
+use softdpu_plot::{Lines, Panel};
+
+use super::comparison::{Case, Rates};
+use crate::SetupError;
+use crate::plot::draw_panels;
+use crate::side_by_side::{Figure, rate, spread};
+
+/// Metrics in a report, with their units, in its order.
+pub const METRICS: [(&str, &str); 13] = [
+    ("throughput", "requests/s"),
+    ("latency-mean", "ns"),
+    ("latency-p99", "ns"),
+    ("latency-p99-worst-tenant", "ns"),
+    ("fair1", "index"),
+    ("fair1-cost", "index"),
+    ("fair2", "index"),
+    ("jain", "index"),
+    ("unsteadiness", "ratio"),
+    ("burst", "ratio"),
+    ("core-time", "ns/request"),
+    ("overhead", "ratio"),
+    ("throughput-ratio", "ratio"),
+];
+
+/// The scheduler that has to meet the bars.
+const OURS: &str = "weighted";
+/// The most that Fair1 of equal tenants may be.
+const FAIR: f64 = 0.02;
+/// The most that scheduling may cost beside first come, first served, by the number of tenants.
+const OVERHEAD: [(usize, f64); 2] = [(1, 0.01), (4, 0.02)];
+
+/// What a panel shows, of which metric, and how its values are written.
+type Chart = (&'static str, &'static str, fn(f64) -> String);
+
+/// One scheduler's figures in one case, round by round, by metric.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    /// The scheduler.
+    pub scheduler: String,
+    /// The case.
+    pub case: Case,
+    rounds: BTreeMap<&'static str, Vec<f64>>,
+}
+
+impl Measurement {
+    pub(super) fn new(scheduler: &str, case: Case) -> Measurement {
+        Measurement { scheduler: scheduler.to_owned(), case, rounds: BTreeMap::new() }
+    }
+
+    pub(super) fn add(&mut self, metric: &'static str, value: f64) {
+        self.rounds.entry(metric).or_default().push(value);
+    }
+
+    /// Of the last round.
+    pub(super) fn latest(&self, metric: &str) -> Option<f64> {
+        self.rounds.get(metric)?.last().copied()
+    }
+
+    /// The median of a metric's rounds; none where it was not measured.
+    pub fn median(&self, metric: &str) -> Option<f64> {
+        self.rounds.get(metric).filter(|values| !values.is_empty()).map(|values| spread(values).0)
+    }
+}
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// In the order of cases, then schedulers.
+    pub measurements: Vec<Measurement>,
+}
+
+impl Report {
+    /// A line for each case and scheduler.
+    pub fn table(&self) -> String {
+        let mut text = format!(
+            "{:<38} {:<13} {:>12} {:>10} {:>10} {:>10} {:>7} {:>7} {:>6} {:>7} {:>6} {:>7} {:>7} {:>6}\n",
+            "",
+            "scheduler",
+            "requests/s",
+            "mean",
+            "p99",
+            "worst p99",
+            "Fair1",
+            "of cost",
+            "Fair2",
+            "Jain",
+            "unstdy",
+            "burst",
+            "ovrhd",
+            "ratio"
+        );
+        for measurement in &self.measurements {
+            let number = |metric, digits: usize| {
+                measurement.median(metric).map_or("-".to_owned(), |value| format!("{value:.digits$}"))
+            };
+            let time =
+                |metric| measurement.median(metric).map_or("-".to_owned(), |value| format!("{:.1} us", value / 1e3));
+            let overhead = measurement.median("overhead");
+            let _ = writeln!(
+                text,
+                "{:<38} {:<13} {:>12} {:>10} {:>10} {:>10} {:>7} {:>7} {:>6} {:>7} {:>6} {:>7} {:>7} {:>6}",
+                measurement.case.to_string(),
+                measurement.scheduler,
+                number("throughput", 0),
+                time("latency-mean"),
+                time("latency-p99"),
+                time("latency-p99-worst-tenant"),
+                number("fair1", 4),
+                number("fair1-cost", 4),
+                number("fair2", 3),
+                number("jain", 4),
+                number("unsteadiness", 3),
+                number("burst", 2),
+                overhead.map_or("-".to_owned(), |value| format!("{:+.1}%", value * 100.0)),
+                number("throughput-ratio", 3),
+            );
+        }
+        text
+    }
+
+    /// What is demanded of `weighted`, one line each, with what it is.
+    pub fn verdicts(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut judge = |met: bool, what: String| {
+            lines.push(format!("{:<7} {what}", if met { "met" } else { "MISSED" }));
+        };
+        for ours in self.measurements.iter().filter(|measurement| measurement.scheduler == OURS) {
+            let case = ours.case;
+            if case.rates == Rates::Balanced && [2, 4, 8].contains(&case.tenants) {
+                // Where requests cost different tenants different times, equal parts are equal in these.
+                let (metric, of) =
+                    if case.load.is_alike() { ("fair1", "requests") } else { ("fair1-cost", "core time") };
+                if let Some(fair) = ours.median(metric) {
+                    judge(fair <= FAIR, format!("{case}: Fair1 in {of} {fair:.4}, at most {FAIR}"));
+                }
+            }
+            if case.rates == Rates::Unbalanced {
+                let others = self.measurements.iter().filter(|other| other.case == case && other.scheduler != OURS);
+                let rates = others.filter_map(|other| Some((other.median("throughput")?, &other.scheduler)));
+                let best = rates.max_by(|one, other| one.0.total_cmp(&other.0));
+                if let (Some(rate), Some((best, name))) = (ours.median("throughput"), best) {
+                    let times = rate / best.max(f64::MIN_POSITIVE);
+                    judge(times >= 1.0, format!("{case}: throughput {times:.3} times that of the best other ({name})"));
+                }
+            }
+            if let (Some((_, most)), Some(overhead)) =
+                (OVERHEAD.iter().find(|(tenants, _)| *tenants == case.tenants), ours.median("overhead"))
+            {
+                let (overhead, most) = (overhead * 100.0, most * 100.0);
+                let what = format!("{case}: core time a request {overhead:+.1} % beside fcfs, at most +{most:.0} %");
+                judge(overhead <= most, what);
+            }
+        }
+        lines
+    }
+
+    /// An object a line, as all benches print them.
+    ///
+    /// # Errors
+    /// The writer's.
+    pub fn write_json(&self, to: &mut impl io::Write) -> io::Result<()> {
+        for measurement in &self.measurements {
+            let case = measurement.case.to_string();
+            for (metric, unit) in METRICS {
+                let Some(value) = measurement.median(metric) else { continue };
+                Figure { bench: "tenants", subject: &measurement.scheduler, case: &case, metric, unit, value }
+                    .write(to)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Draws throughput, Fair1, that of cost, and p99 over the number of tenants to `path`, as SVG or PNG: panels for each load and rates,
+    /// in each a line for a scheduler.
+    ///
+    /// # Errors
+    /// [`SetupError::Output`].
+    pub fn draw(&self, path: &Path) -> Result<(), SetupError> {
+        let index = |value: f64| format!("{value:.3}");
+        let charts: [Chart; 4] = [
+            ("requests and frames a second", "throughput", rate),
+            ("Fair1 (less is fairer)", "fair1", index),
+            ("Fair1 of cost", "fair1-cost", index),
+            ("mean p99", "latency-p99", |value| format!("{:.0} us", value / 1e3)),
+        ];
+        let kinds: BTreeSet<_> = self.measurements.iter().map(|one| (one.case.load, one.case.rates)).collect();
+        let mut panels = Vec::new();
+        for (load, rates) in kinds {
+            let of_kind = |one: &&Measurement| (one.case.load, one.case.rates) == (load, rates);
+            for (title, metric, label) in charts {
+                let mut lines = Lines::new();
+                for one in self.measurements.iter().filter(of_kind) {
+                    if let Some(value) = one.median(metric) {
+                        lines.entry(one.scheduler.clone()).or_default().push((one.case.tenants as f64, value));
+                    }
+                }
+                let kind = if rates == Rates::Balanced { "balanced" } else { "unbalanced" };
+                panels.push(Panel::new(format!("{load}, {kind}: {title}"), "tenants", lines, label));
+            }
+        }
+        draw_panels(&panels, path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tenants::comparison::Load;
+
+    fn measurement(name: &str, case: Case, values: &[(&'static str, f64)]) -> Measurement {
+        let mut measurement = Measurement::new(name, case);
+        values.iter().for_each(|&(metric, value)| measurement.add(metric, value));
+        measurement
+    }
+
+    #[test]
+    fn bars_are_judged_by_what_is_alike_in_a_case() {
+        let frames = crate::net::Frames::Smallest;
+        let alike = Case { load: Load::Block, tenants: 2, rates: Rates::Balanced };
+        let unlike = Case { load: Load::Mixed(frames), ..alike };
+        let values = [("fair1", 0.3), ("fair1-cost", 0.01)];
+        let report = Report {
+            measurements: vec![measurement("weighted", alike, &values), measurement("weighted", unlike, &values)],
+        };
+        let verdicts = report.verdicts();
+        assert!(verdicts[0].starts_with("MISSED") && verdicts[1].starts_with("met"), "{verdicts:?}");
+    }
+
+    #[test]
+    fn throughput_is_judged_beside_the_best_other() {
+        let case = Case { load: Load::Block, tenants: 2, rates: Rates::Unbalanced };
+        let rates = [("weighted", 99.0), ("mtda", 90.0), ("fcfs", 100.0)];
+        let measurements = rates.map(|(name, rate)| measurement(name, case, &[("throughput", rate)])).into();
+        let verdicts = Report { measurements }.verdicts();
+        assert!(
+            verdicts.len() == 1 && verdicts[0].starts_with("MISSED") && verdicts[0].contains("fcfs"),
+            "{verdicts:?}"
+        );
+    }
+}

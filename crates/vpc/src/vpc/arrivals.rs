@@ -1,0 +1,117 @@
+//! The passes over what came by tunnels: each packet's outer headers, the key of the frame inside, its flow, and what that decides.
+//!
+//! A flow of a tunnel's packets is known by the network and the 5-tuple. What depends on more than these is looked up for every packet:
+//! whether the sender's node is one of the network, and whether the source is behind that very tunnel.
+
+use super::hits::seek;
+use super::{Sought, Vpc, goes_on};
+use crate::flow::{self, Candidate, Flows, Seen};
+use crate::packet::Packet;
+use crate::spec::UnderlaySpec;
+use crate::switch::{Last, Outer, after, outer, outer_plain};
+use crate::tables::Tables;
+use crate::verdict::Verdict;
+
+/// A packet from a tunnel that may be in a flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub outer: Outer,
+    /// The entry that its flow probably is.
+    pub candidate: Candidate,
+}
+
+/// What a packet from the underlay's port is known by, where it came by a tunnel and is of a shape that flows are made of.
+/// `last` is where the packet before belonged.
+#[inline(always)]
+pub(super) fn see(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet, last: &mut Last) -> Option<(Outer, Seen)> {
+    if packet.segmentation.is_some() {
+        return None;
+    }
+    let outer = match outer_plain(tables, underlay, packet, last) {
+        Some(outer) => outer,
+        None => outer_of_any_shape(tables, underlay, packet)?,
+    };
+    let network = Some(tables.network(outer.network)?.routes);
+    let head = packet.head.bytes().get(outer.len.into()..)?;
+    let head = &head[..head.len().min(outer.inner)];
+    let inner = flow::Bytes { head, len: outer.inner, checksum: &outer.checksum, port: packet.port, network };
+    Some((outer, flow::see_bytes(&inner)?))
+}
+
+#[inline(never)]
+fn outer_of_any_shape(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -> Option<Outer> {
+    outer(tables, underlay, packet).ok()
+}
+
+/// What packets are known by, in `all` and, of those from tunnels, in `arrivals`; their entries are on their way into the cache.
+#[inline(never)]
+pub(super) fn look(
+    tables: &Tables,
+    flows: &Flows,
+    packets: &[Packet],
+    all: &mut Vec<Option<Sought>>,
+    arrivals: &mut Vec<Option<Arrival>>,
+) {
+    all.clear();
+    all.resize(packets.len(), None);
+    arrivals.clear();
+    arrivals.resize(packets.len(), None);
+    let Some(underlay) = tables.underlay() else { return };
+    let mut last = Last::default();
+    for ((packet, sought), arrival) in packets.iter().zip(&mut *all).zip(&mut *arrivals) {
+        if packet.port != underlay.port {
+            *sought = flow::see(packet).map(|seen| seek(flows, seen));
+        } else if let Some((outer, seen)) = see(tables, underlay, packet, &mut last) {
+            *sought = Some(seek(flows, seen));
+            *arrival = Some(Arrival { outer, candidate: Candidate::NONE });
+        }
+    }
+    for (sought, arrival) in all.iter_mut().zip(arrivals) {
+        let Some(sought) = sought else { continue };
+        let candidate = flows.approach(sought.home);
+        match arrival {
+            Some(arrival) => arrival.candidate = candidate,
+            None => sought.candidate = candidate,
+        }
+    }
+}
+
+impl Vpc {
+    /// Does what their flows decide to packets from tunnels, from the first on, for as long as those are found where they were looked
+    /// for. Returns how many; somebody else is to see to the one behind them.
+    #[inline(never)]
+    pub(super) fn follow_arrived(
+        &mut self,
+        now: u64,
+        packets: &mut [Packet],
+        all: &[Option<Sought>],
+        decided: &mut [Verdict],
+        from: usize,
+    ) -> usize {
+        let Vpc { tables, flows, id, stats, shard, arrivals, .. } = self;
+        let tables = &**tables;
+        let mut done = 0;
+        let arrivals = arrivals.get(from..).unwrap_or_default();
+        for (((packet, sought), arrival), decided) in packets.iter_mut().zip(all).zip(arrivals).zip(decided) {
+            let (Some(sought), Some(Arrival { outer, candidate })) = (sought, arrival) else { break };
+            let Some(hit) = flows.hit(*candidate, &sought.seen.key) else { break };
+            let action = hit.action();
+            let entry = candidate.entry();
+            if action.connection != flow::NONE
+                && !goes_on::<false>(tables, flows, packet, (sought, outer.len), entry, now)
+            {
+                break;
+            }
+            if !after::follow_tunnelled(tables, packet, &sought.seen, outer, &action, id, decided) {
+                break;
+            }
+            flows.count(entry, sought.seen.len() as u64);
+            if action.is_member && !matches!(decided, Verdict::Drop(_)) {
+                tables.count_member(action.hop, *shard, sought.seen.len() as u64);
+            }
+            stats.count_followed(decided, false);
+            done += 1;
+        }
+        done
+    }
+}
