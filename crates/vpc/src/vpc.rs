@@ -11,7 +11,7 @@ use arrivals::Arrival;
 pub use explain::Explanation;
 
 use crate::flow::budget::{self, Stale};
-use crate::flow::{self, BUCKET, Candidate, FlowCounters, Flows, Found, Heavy, HeavyFlow, Home, Seen};
+use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Heavy, HeavyFlow, Home, Seen};
 use crate::packet::{Checksum, Head, Packet, Segmentation};
 use crate::paths::Datapath;
 use crate::policy::connections::Passage;
@@ -343,8 +343,8 @@ impl Vpc {
                         });
                         self.flows.count(entry, sought.seen.len() as u64);
                         if action.is_member && !W::REHEARSES && !matches!(decided, Verdict::Drop(_)) {
-                            let bucket = || self.flows.sources(entry)[BUCKET];
-                            tables.count_member(action.hop, bucket, self.shard, sought.seen.len() as u64);
+                            let sources = || self.flows.sources(entry);
+                            tables.count_member(action.hop, sources, self.shard, sought.seen.len() as u64);
                         }
                         self.stats.count_followed(decided, came.is_none());
                         return;
@@ -569,7 +569,7 @@ impl Vpc {
             return false;
         }
         if metadata.is_to_member() && !W::REHEARSES {
-            tables.count_member(metadata.hop, || metadata.sources[BUCKET], self.shard, bytes.into());
+            tables.count_member(metadata.hop, || metadata.sources, self.shard, bytes.into());
         }
         true
     }

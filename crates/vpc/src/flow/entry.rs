@@ -13,8 +13,6 @@ use crate::tables::Stamp;
 
 /// What a flow was computed from: numbers and versions of at most so many objects.
 pub(crate) const SOURCES: usize = 4;
-/// Which of them is the bucket of an ECMP group, of a flow to a member.
-pub(crate) const BUCKET: usize = 3;
 
 /// Bits of a next hop's number; above them are flags.
 const HOP_BITS: u32 = 24;

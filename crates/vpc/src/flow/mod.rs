@@ -37,7 +37,7 @@ mod table;
 mod tests;
 
 pub use entry::FlowCounters;
-pub(crate) use entry::{Action, BUCKET, NONE, SOURCES};
+pub(crate) use entry::{Action, NONE, SOURCES};
 pub(crate) use hash::hash;
 pub(crate) use heavy::Heavy;
 pub use heavy::HeavyFlow;

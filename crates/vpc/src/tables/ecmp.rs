@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::Problem;
 use super::objects::{Kind, Numbering, Stamp};
+use crate::flow::SOURCES;
 use crate::policy::ecmp::{BUCKETS, Ecmp, Member};
 use crate::software::schedule::mixed;
 use crate::spec::{EcmpMemberSpec, EcmpSpec, MemberVia};
@@ -192,12 +193,12 @@ impl Groups {
         Some((self.get((at / BUCKETS) as u32)?, at % BUCKETS))
     }
 
-    /// Counts a packet that goes to a member by the next hop `hop`; `bucket` tells the stamp of the bucket that led there.
+    /// Counts a packet that goes to a member by the next hop `hop`; the stamp of the bucket that led there is among its `sources`.
     #[inline]
-    pub fn count(&self, hop: u32, bucket: impl FnOnce() -> Stamp, shard: usize, bytes: u64) {
+    pub fn count(&self, hop: u32, sources: impl FnOnce() -> [Stamp; SOURCES], shard: usize, bytes: u64) {
         let counters = match self.counters.get(hop as usize) {
             Some(Some(Counted::One(counters))) => Some(counters),
-            Some(Some(Counted::ByBucket)) => self.counters_of(bucket()),
+            Some(Some(Counted::ByBucket)) => self.counters_of(hop, &sources()),
             Some(None) | None => None,
         };
         if let Some(counters) = counters {
@@ -207,11 +208,14 @@ impl Groups {
         }
     }
 
-    /// The counters of the member that has a bucket.
+    /// The counters of the member with the next hop `hop` that has one of these buckets.
     #[cold]
-    fn counters_of(&self, stamp: Stamp) -> Option<&Arc<Counters>> {
-        let (group, bucket) = self.bucket_of(stamp)?;
-        Some(&group.members.get(group.ecmp.member(bucket)?)?.counters)
+    fn counters_of(&self, hop: u32, sources: &[Stamp]) -> Option<&Arc<Counters>> {
+        sources.iter().find_map(|stamp| {
+            let (group, bucket) = self.bucket_of(*stamp)?;
+            let member = group.members.get(group.ecmp.member(bucket)?)?;
+            (member.hop == hop).then_some(&member.counters)
+        })
     }
 }
 

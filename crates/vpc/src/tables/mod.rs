@@ -37,6 +37,7 @@ pub(crate) use tunnel::{OVERHEAD_V6, Tunnel, VALID_VNI, VXLAN};
 use softdpu_sys::prefetch;
 
 use crate::PortId;
+use crate::flow;
 use crate::packet::Mac;
 use crate::policy::EndpointPolicy;
 use crate::policy::connections::Connections;
@@ -329,10 +330,16 @@ impl Tables {
         self.groups.get(slot).map(|group| &**group)
     }
 
-    /// Counts a packet to a member of an ECMP group: its next hop, the stamp of its bucket, the core's number, the packet's bytes.
+    /// Counts a packet to a member of an ECMP group: its next hop, what decided about it, the core's number, the packet's bytes.
     #[inline(never)]
-    pub(crate) fn count_member(&self, hop: u32, bucket: impl FnOnce() -> Stamp, shard: usize, bytes: u64) {
-        self.groups.count(hop, bucket, shard, bytes);
+    pub(crate) fn count_member(
+        &self,
+        hop: u32,
+        sources: impl FnOnce() -> [Stamp; flow::SOURCES],
+        shard: usize,
+        bytes: u64,
+    ) {
+        self.groups.count(hop, sources, shard, bytes);
     }
 
     /// ECMP groups: network, name, and each member as it is.

@@ -2,7 +2,7 @@
 //! for what nearly all packets are; what is not so is left to those who look closer.
 
 use super::{Sought, Vpc, admit, goes_on};
-use crate::flow::{self, BUCKET, Candidate, Flows, Seen};
+use crate::flow::{self, Candidate, Flows, Seen};
 use crate::packet::Packet;
 use crate::switch::after;
 use crate::trace::Nobody;
@@ -72,8 +72,8 @@ impl Vpc {
             }
             flows.count(sought.candidate.entry(), sought.seen.len() as u64);
             if action.is_member && !matches!(decided, Verdict::Drop(_)) {
-                let bucket = || flows.sources(sought.candidate.entry())[BUCKET];
-                tables.count_member(action.hop, bucket, *shard, sought.seen.len() as u64);
+                let sources = || flows.sources(sought.candidate.entry());
+                tables.count_member(action.hop, sources, *shard, sought.seen.len() as u64);
             }
             match decided {
                 Verdict::Local { .. } => local += 1,
