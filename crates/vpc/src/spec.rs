@@ -55,6 +55,11 @@ pub struct Spec {
     pub without_flows: bool,
     /// Entries are being loaded: nobody is told that an address is nobody's before that has ended.
     pub is_loading: bool,
+    /// Networks of which there are entries among them, by name: until then their packets take no route, as another may be meant.
+    pub awaited: Vec<String>,
+    /// Hosts that the underlay's addresses do not reach are no error: what is for them is dropped. For addresses that were not known
+    /// when the rest was checked.
+    pub allows_unreached: bool,
 }
 
 /// A meter: two rates, three colours. What is red is dropped.

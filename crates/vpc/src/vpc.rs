@@ -343,7 +343,8 @@ impl Vpc {
                         });
                         self.flows.count(entry, sought.seen.len() as u64);
                         if action.is_member && !W::REHEARSES && !matches!(decided, Verdict::Drop(_)) {
-                            tables.count_member(action.hop, self.shard, sought.seen.len() as u64);
+                            let sources = || self.flows.sources(entry);
+                            tables.count_member(action.hop, sources, self.shard, sought.seen.len() as u64);
                         }
                         self.stats.count_followed(decided, came.is_none());
                         return;
@@ -522,11 +523,20 @@ impl Vpc {
         let tables = &*self.tables;
         let checked = after::check(tables, packet, frame, metadata);
         witness.see(at, |names| narrate::hop(tables, metadata.hop, checked.as_ref().map(|_| ()), names));
-        let departure = checked?;
         if let Some(number) = metadata.endpoint() {
             let is_metered = tables.endpoint(number).is_some_and(|endpoint| !endpoint.meters.is_empty());
             metadata.meter = if is_metered { number } else { flow::NONE };
         }
+        let departure = match checked {
+            Ok(departure) => departure,
+            Err(stop @ Stop::Ask(Ask::Fragment(_))) => {
+                // It leaves in pieces, and counts as it came.
+                let bytes = frame.parsed.ip().map_or(0, |ip| ip.end);
+                let passes = metadata.endpoint().is_none() || self.passes(at, metadata, now, bytes, witness);
+                return if passes { Err(stop) } else { Ok(Verdict::Drop(DropReason::Metered)) };
+            }
+            Err(stop) => return Err(stop),
+        };
         if let Some(Sought { seen, home, .. }) = &self.seen[at]
             && let Some(link) = passage.link()
             && !metadata.is_alone()
@@ -538,14 +548,10 @@ impl Vpc {
             self.stats.unkept += u64::from(kept.is_err());
             witness.see(at, |_| [narrate::kept(tables, metadata, kept.is_ok())]);
         }
-        if !admit::<W>(tables, metadata.meter, now, departure.len()) {
-            witness.see(at, |_| [narrate::metered(tables, metadata.meter)]);
+        if !self.passes(at, metadata, now, departure.len(), witness) {
             return Ok(Verdict::Drop(DropReason::Metered));
         }
         self.id = self.id.wrapping_add(1);
-        if metadata.is_to_member() && !W::REHEARSES {
-            tables.count_member(metadata.hop, self.shard, departure.len().into());
-        }
         let before = W::LOOKS.then(|| packet.clone());
         let verdict = after::send(packet, frame, metadata, &departure, self.id);
         witness.see(at, |names| {
@@ -553,6 +559,19 @@ impl Vpc {
             [narrate::leaves(before, frame.outer.into(), packet, &verdict, names)]
         });
         Ok(verdict)
+    }
+
+    /// Whether a packet of so many bytes passes the meters of its sender; it is counted for the member of an ECMP group that it goes to.
+    fn passes<W: Witness>(&self, at: usize, metadata: &Metadata, now: u64, bytes: u32, witness: &mut W) -> bool {
+        let tables = &*self.tables;
+        if !admit::<W>(tables, metadata.meter, now, bytes) {
+            witness.see(at, |_| [narrate::metered(tables, metadata.meter)]);
+            return false;
+        }
+        if metadata.is_to_member() && !W::REHEARSES {
+            tables.count_member(metadata.hop, || metadata.sources, self.shard, bytes.into());
+        }
+        true
     }
 
     /// What the flow tier found.

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use common::*;
-use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, Place, Spec, TableCapacity};
+use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, Place, RouteSpec, Spec, TableCapacity, Via};
 use softdpu_vpc::tables::Loading;
 use softdpu_vpc::{Datapath, Destination, DropReason, Mac, Problem, Verdict, Vpc};
 
@@ -67,6 +67,21 @@ fn loaded_guests_and_routes_are_reached_and_what_the_spec_says_wins() {
     let loading = Spec { is_loading: true, ..without };
     node.replace(Arc::new(node.tables().rebuild(&loading).expect("a good spec")));
     assert_eq!(to(&mut node, "10.0.0.78").0, Verdict::Drop(DropReason::Unresolved));
+}
+
+#[test]
+fn routes_wait_for_what_is_being_loaded_in_their_network() {
+    let mut spec = spec(Family::V4, 1);
+    let default = "0.0.0.0/0".parse().expect("prefix");
+    spec.routes.push(RouteSpec { network: "red".into(), prefix: default, via: Via::Host(vtep(Family::V4, 2)) });
+    let reached = |spec: &Spec, destination: &str| to(&mut vpc(spec), destination).1;
+    assert!(reached(&spec, "203.0.113.9").is_some());
+    let mut awaited = Spec { is_loading: true, awaited: vec!["red".into()], ..spec.clone() };
+    let verdict = to(&mut vpc(&awaited), "203.0.113.9").0;
+    assert_eq!(verdict, Verdict::Drop(DropReason::Unresolved), "a longer prefix may be loaded");
+    assert!(matches!(to(&mut vpc(&awaited), "10.0.0.3").0, Verdict::Local { .. }), "a guest of the spec");
+    awaited.awaited = vec!["blue".into()];
+    assert!(reached(&awaited, "203.0.113.9").is_some(), "it is another network's");
 }
 
 #[test]

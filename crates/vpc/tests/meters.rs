@@ -87,6 +87,27 @@ fn a_guest_gets_its_peak_rate_and_is_green_for_its_committed_rate() {
 }
 
 #[test]
+fn a_packet_that_goes_on_in_fragments_is_metered_as_it_came() {
+    let meter = meter("device", MeterAlgorithm::Rfc2698, FRAME, FRAME);
+    let mut vpc = vpc(&metered(vec![meter], [&["device"], &[]]));
+    let mut frame = udp_of(mac(1), GATEWAY, "10.0.0.2", "10.0.0.3", 64, &[0; 4000]);
+    // Its sender allows that.
+    frame[20] &= !0x40;
+    frame[24..26].fill(0);
+    let sum = softdpu_vpc::packet::checksum::checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    let verdicts = [0; 3].map(|_| {
+        let mut verdicts = Vec::new();
+        vpc.forward(SECOND, &mut [packet(RED_1, &frame)], &mut verdicts);
+        verdicts[0]
+    });
+    // A burst is ten frames of a thousand bytes.
+    assert_eq!(verdicts, [Verdict::Software, Verdict::Software, Verdict::Drop(DropReason::Metered)]);
+    let [green, _, red] = counts(&vpc, "device");
+    assert_eq!((green.bytes, red.bytes), (2 * frame.len() as u64, frame.len() as u64));
+}
+
+#[test]
 fn two_guests_of_a_tenant_share_its_rate_whatever_each_may() {
     let limit = MeterAlgorithm::Rfc2698;
     let meters = vec![meter("tenant", limit, 100 * FRAME, 100 * FRAME), meter("own", limit, 20 * FRAME, 20 * FRAME)];
@@ -120,6 +141,12 @@ fn another_rate_counts_at_once_and_makes_no_flow_stale() {
     let before = counts(&vpc, "device");
     change(&mut vpc, &spec(400, [&["device"], &[]]));
     assert_eq!(counts(&vpc, "device"), before, "it goes on counting");
+    // So it does by a core that has not gone on yet.
+    let next = vpc.tables().rebuild(&spec(300, [&["device"], &[]])).expect("a good spec");
+    passes(&mut vpc, 11 * SECOND, one().0, &one().1);
+    let counted = |counts: [MeterCount; 3]| counts.iter().map(|count| count.packets).sum::<u64>();
+    let (_, later) = next.meter_counts().next().expect("a meter");
+    assert_eq!(counted(later), counted(before) + 1);
     assert!((4000..=4010).contains(&run(&mut vpc, 11, 10, SECOND / 1000, &[one()])));
     assert_eq!(vpc.stats().recomputed, 0);
     // A change of something else leaves the meter as full as it was.

@@ -110,6 +110,52 @@ fn flows_are_spread_by_weight_and_counted() {
 }
 
 #[test]
+fn as_many_groups_as_there_can_be_are_renamed_and_flows_find_out() {
+    let mut spec = site(&[1]);
+    let group = |name: String, node: u8| EcmpSpec { network: "red".into(), name, members: vec![member(node, 1)] };
+    let all = |first: &str, node: u8| {
+        let mut all: Vec<EcmpSpec> = (0..1023).map(|number| group(format!("{first}{number}"), node)).collect();
+        all.push(group("stays".into(), 4));
+        all
+    };
+    spec.ecmp = all("a", 2);
+    spec.routes[1].via = Via::Ecmp("a7".into());
+    let mut vpc = vpc(&spec);
+    let far = |vpc: &mut Vpc| goes(vpc, (RED_1, 1), "10.0.0.2", "198.51.100.7");
+    assert_eq!((far(&mut vpc), far(&mut vpc)), (Ok(102), Ok(102)));
+    spec.ecmp = all("b", 3);
+    spec.routes[1].via = Via::Ecmp("b9".into());
+    change(&mut vpc, &spec);
+    assert_eq!((far(&mut vpc), far(&mut vpc)), (Ok(103), Ok(103)));
+    spec.ecmp.push(group("more".into(), 2));
+    assert!(matches!(vpc.tables().rebuild(&spec).expect_err("wrong").problem, Problem::TooManyEcmp(1024)));
+}
+
+#[test]
+fn a_guest_that_is_in_two_groups_is_counted_in_each_by_itself() {
+    let mut spec = site(&[1]);
+    let member = EcmpMemberSpec { via: MemberVia::Endpoint(ip("10.0.0.3")), ..member(2, 1) };
+    spec.ecmp = ["near", "nearer"]
+        .map(|name| EcmpSpec { network: "red".into(), name: name.into(), members: vec![member.clone()] })
+        .to_vec();
+    spec.routes[1].via = Via::Ecmp("near".into());
+    spec.routes.push(RouteSpec {
+        network: "red".into(),
+        prefix: prefix("192.88.99.0/24"),
+        via: Via::Ecmp("nearer".into()),
+    });
+    let mut vpc = vpc(&spec);
+    for destination in [[198, 51, 100, 7], [198, 51, 100, 7], [198, 51, 100, 7], [192, 88, 99, 7], [192, 88, 99, 7]] {
+        let mut verdicts = Vec::new();
+        vpc.forward(0, &mut [flow(1, destination)], &mut verdicts);
+        assert!(matches!(verdicts[..], [Verdict::Local { port: RED_2, .. }]), "{verdicts:?}");
+    }
+    let counted: Vec<u64> = vpc.tables().ecmp_groups().map(|(_, _, members)| members[0].packets).collect();
+    assert_eq!(counted, [3, 2]);
+    assert_eq!(vpc.stats().cached, 3, "most of them by their flows");
+}
+
+#[test]
 fn a_member_that_goes_moves_its_own_flows_and_no_others_are_computed_anew() {
     let mut spec = site(&[1, 1, 2]);
     let mut vpc = vpc(&spec);
@@ -227,6 +273,25 @@ fn loaded_routes_lead_to_groups_and_nowhere_when_those_are_gone() {
     assert_eq!(goes(&mut vpc, (RED_1, 1), "10.0.0.2", "198.51.100.7"), Err(DropReason::Unresolved));
 }
 
+#[test]
+fn what_was_loaded_once_is_loaded_again_though_a_group_has_gone() {
+    let mut spec = site(&[1]);
+    spec.routes.remove(1);
+    let networks = spec.networks.clone();
+    let capacity = TableCapacity { endpoints: 10, routes: 10, hosts: 10 };
+    let mut loading = Loading::new(&networks, &[], capacity, 0).with_unknown_groups();
+    loading.route_to_group(1, "red", prefix("198.51.100.0/24"), "far").expect("a group that was there once");
+    loading.route_to_group(2, "blue", prefix("198.51.100.0/24"), "far").expect("likewise");
+    spec.loaded = Some(Arc::new(loading.finish().expect("good entries")));
+    let group = std::mem::take(&mut spec.ecmp);
+    let mut vpc = vpc(&spec);
+    let far = |vpc: &mut Vpc| goes(vpc, (RED_1, 1), "10.0.0.2", "198.51.100.7");
+    assert_eq!(far(&mut vpc), Err(DropReason::Unresolved));
+    spec.ecmp = group;
+    change(&mut vpc, &spec);
+    assert_eq!(far(&mut vpc), Ok(102), "it is there again");
+}
+
 /// Where a packet of one of red's guests goes: the node, or the port.
 fn goes(vpc: &mut Vpc, (port, last): (PortId, u8), source: &str, destination: &str) -> Result<u32, DropReason> {
     match forward(vpc, port, &udp(mac(last), GATEWAY, source, destination)) {
@@ -296,6 +361,61 @@ fn routes_of_a_source_come_before_the_networks() {
         problem(&spec),
         "route table one of network red: another route table of the network is for the source 10.0.0.0/24"
     );
+}
+
+#[test]
+fn a_route_of_the_network_within_a_subnet_is_not_hidden_by_a_table() {
+    let mut spec = peered(1);
+    let by = |node: u8| Via::Host(vtep(Family::V4, node));
+    spec.neighbors =
+        (2..8).map(|node| NeighborSpec { host: vtep(Family::V4, node), mac: Mac([2, 0, 0, 0, 0, node]) }).collect();
+    for (within, node) in [("10.0.0.128/25", 3), ("10.7.0.128/25", 4)] {
+        spec.routes.push(RouteSpec { network: "red".into(), prefix: prefix(within), via: by(node) });
+    }
+    let route = |text: &str, node| (prefix(text), by(node));
+    spec.route_tables = vec![RouteTableSpec {
+        network: "red".into(),
+        name: "some".into(),
+        sources: vec![prefix("10.0.0.2/32")],
+        routes: vec![route("0.0.0.0/0", 5), route("10.0.0.192/26", 6)],
+    }];
+    let mut vpc = vpc(&spec);
+    for (destination, to) in [
+        ("10.0.0.130", Ok(103)),
+        ("10.0.0.200", Ok(106)),
+        ("10.0.0.99", Err(DropReason::NoRoute)),
+        ("10.7.0.130", Ok(104)),
+        ("10.7.0.2", Ok(GREEN_1.0)),
+        ("10.7.0.99", Err(DropReason::NoRoute)),
+        ("8.8.8.8", Ok(105)),
+    ] {
+        for _ in 0..2 {
+            assert_eq!(goes(&mut vpc, (RED_1, 1), "10.0.0.2", destination), to, "{destination}");
+        }
+    }
+}
+
+#[test]
+fn a_host_that_is_not_reached_keeps_no_other_from_being_reached_where_addresses_are_not_checked_before() {
+    let mut spec = site(&[1, 1]);
+    let own = vtep(Family::V4, 1);
+    let (other_family, via) = (ip("2001:db8::9"), |host| Via::Host(host));
+    spec.ecmp[0].members[1].via = MemberVia::Host(other_family);
+    for (to, host) in
+        [("203.0.113.0/25", own), ("203.0.113.128/25", other_family), ("192.88.99.0/24", vtep(Family::V4, 3))]
+    {
+        spec.routes.push(RouteSpec { network: "red".into(), prefix: prefix(to), via: via(host) });
+    }
+    let error = Tables::build(&spec).map(drop).expect_err("wrong").problem;
+    assert_eq!(error, Problem::NoUnderlay(other_family));
+    spec.allows_unreached = true;
+    let mut vpc = vpc(&spec);
+    assert_eq!(vpc.tables().unreached(), [other_family, own]);
+    let mut reached = |to: &str| goes(&mut vpc, (RED_1, 1), "10.0.0.2", to);
+    assert_eq!(reached("192.88.99.9"), Ok(103));
+    assert_eq!(reached("198.51.100.7"), Ok(102), "the other member has no way");
+    assert_eq!(reached("203.0.113.9"), Err(DropReason::Unresolved));
+    assert_eq!(reached("203.0.113.200"), Err(DropReason::Unresolved));
 }
 
 /// Node 1 or 2 with network green, 10.7.0.0/24, whose guest is on node 1, and which is red's peer.
@@ -398,6 +518,32 @@ fn security_groups_apply_to_peers() {
         reply[40..42].fill(0);
         assert_eq!(dropped(&mut vpc, GREEN_1, &reply), None, "a reply");
     }
+}
+
+#[test]
+fn connections_between_peers_outlive_that_the_other_one_gets_groups() {
+    let mut spec = peered(1);
+    let any = SecurityRule { peer: RulePeer::Any, service: Service::Any };
+    for (network, rules) in spec.networks.iter_mut().zip([vec![], vec![], vec![any]]) {
+        network.policy.groups = vec![SecurityGroupSpec { name: "web".into(), ingress: rules, egress: None }];
+    }
+    let join = |spec: &mut Spec, network: &str| {
+        let members = spec.endpoints.iter_mut().filter(|endpoint| endpoint.network == network);
+        members.for_each(|endpoint| endpoint.policy.groups = vec!["web".into()]);
+    };
+    assert_eq!(spec.networks[2].name, "green");
+    join(&mut spec, "red");
+    let mut vpc = vpc(&spec);
+    let there = udp(mac(1), GATEWAY, "10.0.0.2", "10.7.0.2");
+    let mut reply = udp(mac(7), GATEWAY, "10.7.0.2", "10.0.0.2");
+    assert_eq!(dropped(&mut vpc, GREEN_1, &reply), Some(DropReason::SecurityGroup), "red lets nothing in");
+    reply[34..38].copy_from_slice(&[there[36], there[37], there[34], there[35]]);
+    reply[40..42].fill(0);
+    assert_eq!(dropped(&mut vpc, RED_1, &there), None);
+    assert_eq!(dropped(&mut vpc, GREEN_1, &reply), None, "but replies");
+    join(&mut spec, "green");
+    change(&mut vpc, &spec);
+    assert_eq!(dropped(&mut vpc, GREEN_1, &reply), None);
 }
 
 #[test]

@@ -427,6 +427,18 @@ const BROKEN: &[(&str, &str)] = &[
         "3:44: `excess` means nothing to this algorithm (write `peak`, or the other algorithm)",
     ),
     (
+        "[[tenant]]\nname = \"t\"\nmeter = { committed = \"1 Mbit/s\", peak = \"2 Mbit/s\", peak-burst = \"1 KiB\" }",
+        "3:67: `peak-burst` in meter: found 1 KiB, expected at least 64 KiB: the largest frame a guest may send",
+    ),
+    (
+        "[[tenant]]\nname = \"t\"\nmeter = { committed = \"0 bit/s\", peak = \"0 bit/s\" }",
+        "3:41: `peak` in meter: found zero, expected at least 1 bit/s: a meter that lets nothing pass is of no use",
+    ),
+    (
+        "[[tenant]]\nname = \"t\"\nmeter = { algorithm = \"rfc4115\", committed = \"1 Mbit/s\", committed-burst = \"2 KiB\", excess = \"0 bit/s\" }",
+        "3:76: `committed-burst` in meter: found 2 KiB, expected at least 64 KiB: the largest frame a guest may send",
+    ),
+    (
         "[[device]]\nname = \"d\"\ncores = [7]\nvirtio-blk = { volume = \"root\", read-only = true }",
         "3:9: CPU 7 is not one of the data plane's: expected only CPUs of node.dataplane.cores = [1]",
     ),

@@ -46,7 +46,7 @@ impl DataPlane {
             Call::NetworkPolicy(change) => self.change_networks(|networks| networks.change_policy(&change)),
             Call::NetworkRouting(change) => self.change_networks(|networks| networks.change_routing(&change)),
             Call::NetworkMember(change) => self.change_networks(|networks| networks.change_member(&change)),
-            Call::NetworkLoad { name } => match self.networks.load(id, name, fds) {
+            Call::NetworkLoad { name, is_kept } => match self.networks.load(id, name, is_kept, fds) {
                 Ok(()) => return Ok(None),
                 Err(refusal) => Err(refusal),
             },

@@ -30,6 +30,8 @@ pub(super) struct Ground {
     pub others: usize,
     /// ECMP groups, by network and name.
     pub groups: Vec<(String, String)>,
+    /// The entries were in force once: that a group has gone since does not keep them out.
+    pub is_kept: bool,
 }
 
 /// What came of a file.
@@ -90,6 +92,9 @@ fn read(mut input: impl BufRead, name: &str, ground: &Ground) -> Result<Loaded, 
     let groups = ground.groups.iter().map(|(network, group)| (network.as_str(), group.as_str()));
     let loading = Loading::new(&ground.networks, &ground.own, ground.capacity, ground.others);
     let mut loading = loading.with_groups(groups);
+    if ground.is_kept {
+        loading = loading.with_unknown_groups();
+    }
     let mut problems: Vec<String> = Vec::new();
     let mut bytes = Vec::with_capacity(LONGEST_LINE);
     for line in 1u32.. {
@@ -161,6 +166,7 @@ mod tests {
             capacity,
             others: 0,
             groups: vec![("acme".into(), "far".into())],
+            is_kept: false,
         }
     }
 
@@ -177,6 +183,14 @@ mod tests {
         let error = loaded("route,acme,172.32.0.0/12,ecmp:near", 10).unwrap_err();
         assert!(error.starts_with("guests.csv:1: the network has no ECMP group near"), "{error}");
         assert_eq!(loaded("", 10).unwrap().counts(), Default::default());
+    }
+
+    #[test]
+    fn a_group_that_has_gone_does_not_keep_out_what_was_in_force_once() {
+        let ground = Ground { is_kept: true, ..ground(10) };
+        let text = "route,acme,172.32.0.0/12,ecmp:near\nendpoint,acme,10.0.0.3,,192.0.2.2\n";
+        let counts = read(text.as_bytes(), "guests.csv", &ground).unwrap().counts();
+        assert_eq!((counts.endpoints, counts.routes), (1, 1));
     }
 
     #[test]

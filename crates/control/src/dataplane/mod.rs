@@ -111,7 +111,8 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
     softdpu_memory::catch_bus_errors();
     abort_on_panic();
     let wire = Wire::new(socket)?;
-    let Some((Down::Start { site, incarnation, kept, placements, death }, fds)) = wire.wait(START_PATIENCE)? else {
+    let start = wire.wait(START_PATIENCE)?;
+    let Some((Down::Start { site, incarnation, kept, placements, death, loaded }, fds)) = start else {
         return Err(DataPlaneError::NoStart);
     };
     logging(&site.node.log);
@@ -157,7 +158,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         ready: false,
         stopping: false,
     };
-    plane.set_up(&site)?;
+    plane.set_up(&site, loaded)?;
     plane.serve()?;
     let DataPlane { engine, mut functions, .. } = plane;
     // Cores say what they have left when they end.
@@ -211,7 +212,7 @@ fn share(tenant: &config::Tenant) -> Share {
 }
 
 impl DataPlane {
-    fn set_up(&mut self, site: &Site) -> Result<(), LinkError> {
+    fn set_up(&mut self, site: &Site, loaded: Vec<String>) -> Result<(), LinkError> {
         for tenant in &site.tenants {
             self.tenant(tenant);
         }
@@ -221,7 +222,7 @@ impl DataPlane {
         }
         // Before the first tables: nobody is to be told meanwhile that somebody is not there.
         if let Some(file) = self.wire.kept_fd(LOADED) {
-            self.networks.load_kept(&file);
+            self.networks.load_kept(&file, loaded);
         }
         if let Some(underlay) = &site.node.underlay
             && let Err(error) = self.networks.add_underlay(underlay, &mut self.engine, now)

@@ -55,11 +55,15 @@ pub(super) struct Networks {
     keeps_flows: bool,
     /// This node's tunnel end points, as they are configured; None: it has no underlay.
     end_points: Option<Vec<IpAddr>>,
+    /// Hosts that those of the underlay's interface do not reach.
+    unreached: Vec<IpAddr>,
     loader: Loader,
     /// What was loaded by file.
     loaded: Option<Arc<Loaded>>,
     /// What was in force before this process began is being loaded.
     is_loading: bool,
+    /// Networks that have entries there.
+    awaited: Vec<String>,
     zone: Option<String>,
     /// Why that is not in force.
     load_error: Option<String>,
@@ -87,9 +91,11 @@ impl Networks {
             connections: ConnectionLimit(connections),
             keeps_flows: node.flow_tier,
             end_points: node.underlay.as_ref().map(|underlay| underlay.addresses.clone()),
+            unreached: Vec::new(),
             loader: Loader::new()?,
             loaded: None,
             is_loading: false,
+            awaited: Vec::new(),
             zone: node.zone.clone(),
             load_error: None,
             networks: networks.to_vec(),
@@ -247,16 +253,16 @@ impl Networks {
         }
     }
 
-    /// Loads the file that was in force before this process began.
-    pub(super) fn load_kept(&mut self, file: &SharedFd) {
+    /// Loads the file that was in force before this process began, which has entries of the networks `of`.
+    pub(super) fn load_kept(&mut self, file: &SharedFd, of: Vec<String>) {
         let begun = file.try_clone().map_err(|error| error.to_string()).and_then(|file| {
             // There was room for all when they were loaded; what came since is no reason to go without them.
-            let ground = Ground { capacity: UNBOUNDED, ..self.ground()? };
+            let ground = Ground { capacity: UNBOUNDED, is_kept: true, ..self.ground()? };
             let begun = self.loader.start(None, file, "the loaded entries".to_owned(), ground);
             begun.then_some(()).ok_or_else(|| NO_THREAD.to_owned())
         });
         match begun {
-            Ok(()) => self.is_loading = true,
+            Ok(()) => (self.is_loading, self.awaited) = (true, of),
             Err(error) => self.not_loaded(error),
         }
     }
@@ -271,10 +277,10 @@ impl Networks {
         self.load_error.as_deref()
     }
 
-    /// Begins to load a file; [`loaded`](Self::loaded) tells what came of it.
-    pub(super) fn load(&mut self, id: u64, name: String, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+    /// Begins to load a file, or, where it `is_kept`, what is left of the one in force; [`loaded`](Self::loaded) tells what came of it.
+    pub(super) fn load(&mut self, id: u64, name: String, is_kept: bool, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let file = fds.into_iter().next().ok_or_else(|| refusal("failed", "no file came with the call".to_owned()))?;
-        let ground = self.ground().map_err(|error| refusal("failed", error))?;
+        let ground = Ground { is_kept, ..self.ground().map_err(|error| refusal("failed", error))? };
         if self.end_points.is_none() {
             let message = "entries lead to other hosts, and this node has no node.underlay".to_owned();
             return Err(refusal("refused", message));
@@ -295,6 +301,7 @@ impl Networks {
                 .iter()
                 .flat_map(|network| network.ecmp.iter().map(|group| (network.name.clone(), group.name.clone())))
                 .collect(),
+            is_kept: false,
         })
     }
 
@@ -374,15 +381,21 @@ impl Networks {
         let Some(underlay) = &mut self.underlay else { return };
         match underlay.changed() {
             Ok(false) => {}
-            Ok(true) => {
-                if let Err(error) = self.publish(engine) {
-                    tracing::error!(error, "networks with other ways to hosts");
-                }
+            Ok(true) => self.other_ways(engine),
+            Err(reason) => {
+                underlay.close(reason, engine, now);
+                // ECMP groups take members that are reached otherwise, or none.
+                self.other_ways(engine);
             }
-            Err(reason) => underlay.close(reason, engine, now),
         }
         if self.next_deadline().is_some_and(|at| at <= now) {
             self.open_underlay(engine, now);
+        }
+    }
+
+    fn other_ways(&mut self, engine: &Engine) {
+        if let Err(error) = self.publish(engine) {
+            tracing::error!(error, "networks with other ways to hosts");
         }
     }
 
@@ -534,6 +547,10 @@ impl Networks {
         if !engine.set_tables(&tables).wait(SWITCH) {
             tracing::error!("a core has not gone on with other networks for {SWITCH:?}");
         }
+        for host in tables.unreached().iter().filter(|host| !self.unreached.contains(host)) {
+            tracing::warn!(%host, "what is for this host is dropped: it is this node, or the underlay's interface has no address of its family");
+        }
+        self.unreached = tables.unreached().to_vec();
         self.tables = Some(tables);
         Ok(())
     }
@@ -551,7 +568,10 @@ impl Networks {
             loaded: self.loaded.clone(),
             without_flows: !self.keeps_flows,
             is_loading: self.is_loading,
+            awaited: if self.is_loading { self.awaited.clone() } else { Vec::new() },
             zone: self.zone.clone(),
+            // What is configured was checked with the rest.
+            allows_unreached: self.end_points.as_ref().is_none_or(Vec::is_empty),
             ..Spec::default()
         };
         let tenant_meters = self.tenant_meters.iter().map(|(tenant, meter)| meter.spec(tenant_meter(tenant)));
@@ -661,7 +681,7 @@ mod tests {
 
     /// What comes of the file that was in force before.
     fn kept(networks: &mut Networks, text: &str) -> Result<Arc<Loaded>, String> {
-        networks.load_kept(&file(text));
+        networks.load_kept(&file(text), vec!["acme".into()]);
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             if let Some(outcome) = networks.loader.outcome() {
@@ -676,12 +696,13 @@ mod tests {
     fn what_is_loaded_while_what_was_kept_is_read_is_all_there_is() {
         let mut networks = networks(0);
         let loaded = kept(&mut networks, GUEST).unwrap();
-        assert!(networks.spec().unwrap().is_loading);
+        let spec = networks.spec().unwrap();
+        assert!(spec.is_loading && spec.awaited == ["acme"]);
         let failed = networks.go_on_with(Arc::clone(&loaded), |_| Err("no".to_owned()));
         assert!(failed.is_err() && networks.spec().unwrap().is_loading && networks.loaded.is_none());
         let published = networks.go_on_with(loaded, |networks| {
             let spec = networks.spec()?;
-            (spec.loaded.is_some() && !spec.is_loading)
+            (spec.loaded.is_some() && !spec.is_loading && spec.awaited.is_empty())
                 .then_some(())
                 .ok_or_else(|| "as if it were being read".to_owned())
         });

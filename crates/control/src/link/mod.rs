@@ -121,6 +121,9 @@ pub enum Down {
         placements: Vec<Placement>,
         /// The death that this data plane is to make good.
         death: Option<Death>,
+        /// Networks that have loaded entries.
+        #[serde(default)]
+        loaded: Vec<String>,
     },
     /// A front end has connected to a device, or was connected when the last data plane died; wants [`Up::Attached`] or
     /// [`Up::Close`]. One descriptor is attached for each of `fds`, in that order.
@@ -250,6 +253,9 @@ pub enum Call {
     NetworkLoad {
         /// What messages call the file.
         name: String,
+        /// It is what is left of the file in force.
+        #[serde(default)]
+        is_kept: bool,
     },
     /// Give a tenant another share.
     TenantSet(TenantChange),

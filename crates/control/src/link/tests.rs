@@ -57,8 +57,14 @@ fn a_start_with_more_descriptors_than_one_call_carries_arrives_whole() {
     let (mut supervisor, mut data_plane) = ends();
     let fd = file_with("kept");
     let kept: Vec<String> = (0..600).map(|index| format!("key {index}")).collect();
-    let start =
-        Down::Start { site: Box::default(), incarnation: 2, kept: kept.clone(), placements: vec![], death: None };
+    let start = Down::Start {
+        site: Box::default(),
+        incarnation: 2,
+        kept: kept.clone(),
+        placements: vec![],
+        death: None,
+        loaded: vec![],
+    };
     supervisor.send(&start, vec![fd; 600]).unwrap();
     let (received, fds) = data_plane.wait(SOON).unwrap().unwrap();
     assert_eq!(received, start);

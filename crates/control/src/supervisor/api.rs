@@ -5,6 +5,7 @@
 //! next data plane is given was done by one before it.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
@@ -283,8 +284,8 @@ impl Supervisor {
                 Change::NetworkLoad(Load { path, without: None, copy: None, found: LoadResult::default() })
             }
             Request::NetworkUnload(unload) => {
-                let node = &self.desired.site().node;
-                let path = self.desired.loaded().map(|name| node.state_directory.join(name)).unwrap_or_default();
+                // Which file is in force is known when its turn comes.
+                let path = PathBuf::new();
                 Change::NetworkLoad(Load { path, without: Some(unload), copy: None, found: LoadResult::default() })
             }
             Request::TenantSet(change) => Change::TenantSet(change),
@@ -387,10 +388,10 @@ impl Supervisor {
 
     pub(super) fn next_change(&mut self) {
         while self.change.is_none() {
-            let Some((change, ticket)) = self.changes.pop_front() else {
+            let Some((mut change, ticket)) = self.changes.pop_front() else {
                 return;
             };
-            match self.begin(&change) {
+            match self.begin(&mut change) {
                 Ok(port) => {
                     // A file is copied first.
                     let call = (!matches!(change, Change::NetworkLoad(_))).then(|| change.call());
@@ -405,7 +406,7 @@ impl Supervisor {
     }
 
     /// Checks a change, and opens what it needs here.
-    fn begin(&mut self, change: &Change) -> Result<Option<Port>, ApiError> {
+    fn begin(&mut self, change: &mut Change) -> Result<Option<Port>, ApiError> {
         self.desired.check(change)?;
         if !self.plane_is_ready() {
             let message = format!("the data plane is {}; nothing can be changed now", self.plane_state());

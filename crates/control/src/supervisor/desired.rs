@@ -102,7 +102,9 @@ impl Change {
             Change::NetworkPolicy(change) => Call::NetworkPolicy(change),
             Change::NetworkRouting(change) => Call::NetworkRouting(change),
             Change::NetworkMember(change) => Call::NetworkMember(change),
-            Change::NetworkLoad(load) => Call::NetworkLoad { name: load.path.display().to_string() },
+            Change::NetworkLoad(load) => {
+                Call::NetworkLoad { name: load.path.display().to_string(), is_kept: load.without.is_some() }
+            }
             Change::TenantSet(change) => Call::TenantSet(change),
             Change::QueueMove(placement) => Call::QueueMove(placement),
         }
@@ -332,6 +334,11 @@ impl Desired {
     /// The copy of the entries that are loaded.
     pub(super) fn loaded(&self) -> Option<&str> {
         self.overlay.loaded.as_ref().map(|loaded| loaded.file.as_str())
+    }
+
+    /// The networks that have loaded entries.
+    pub(super) fn loaded_networks(&self) -> Vec<String> {
+        self.overlay.loaded_networks().map(str::to_owned).collect()
     }
 
     /// The first address that is to be removed and that no endpoint has: which of them, and it.

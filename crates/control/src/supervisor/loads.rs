@@ -7,7 +7,7 @@
 //! ```
 
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -182,7 +182,11 @@ fn copy(
     let written = match without {
         None => write(&mut source, &mut file, most, copied),
         // Of our own copy, which is no longer than it may be.
-        Some(unload) => unload::filter(&mut source, &mut file, unload).and_then(|()| file.sync_all()),
+        Some(unload) => {
+            let read = Counted { file: &source, copied };
+            let to = Synced { file: &file, since: 0 };
+            unload::filter(read, to, unload).and_then(|()| file.sync_all())
+        }
     };
     if written.is_err() {
         let _ = fs::remove_file(&path);
@@ -193,11 +197,47 @@ fn copy(
     Ok(Copied { folder, name, file })
 }
 
+/// A file that is read, however little of it is kept, is no file that hangs.
+struct Counted<'a> {
+    file: &'a File,
+    copied: &'a AtomicU64,
+}
+
+impl Read for Counted<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let count = self.file.read(bytes)?;
+        self.copied.fetch_add(count as u64, Ordering::Relaxed);
+        Ok(count)
+    }
+}
+
+/// Puts what is written on the disk every [`SYNC`] bytes.
+struct Synced<'a> {
+    file: &'a File,
+    since: u64,
+}
+
+impl Write for Synced<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let count = self.file.write(bytes)?;
+        self.since += count as u64;
+        if self.since >= SYNC {
+            self.since = 0;
+            self.file.sync_data()?;
+        }
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
 /// What a file tells of its length is not what it has: it may be written to, or be made up by the kernel.
 fn write(source: &mut File, file: &mut File, most: u64, copied: &AtomicU64) -> io::Result<()> {
     let mut total = 0;
     loop {
-        let piece = io::copy(&mut source.by_ref().take(PIECE.min(most + 1 - total)), file)?;
+        let piece = io::copy(&mut Read::by_ref(source).take(PIECE.min(most + 1 - total)), file)?;
         if piece == 0 {
             return file.sync_all();
         }
@@ -242,9 +282,12 @@ fn copies(folder: &Path) -> impl Iterator<Item = String> {
 }
 
 impl Supervisor {
-    /// Begins to take a copy of a file.
-    pub(super) fn copy(&mut self, load: &Load) -> Result<(), ApiError> {
+    /// Begins to take a copy of a file, or of the one in force without some entries.
+    pub(super) fn copy(&mut self, load: &mut Load) -> Result<(), ApiError> {
         let node = &self.desired.site().node;
+        if load.without.is_some() {
+            load.path = self.desired.loaded().map(|name| node.state_directory.join(name)).unwrap_or_default();
+        }
         let due = Instant::now() + self.timing.copy;
         let (from, folder) = (load.path.clone(), node.state_directory.clone());
         let begun = self.copier.start(from, folder, node.tables, load.without.clone(), due);
@@ -375,6 +418,21 @@ mod tests {
         // One that is there already is nobody's to write over.
         assert_eq!(copy("loaded-2.csv", 1 << 20).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(names(folder.path()), ["loaded-2.csv"]);
+    }
+
+    #[test]
+    fn what_is_read_to_unload_entries_is_counted() {
+        let (folder, ..) = copier();
+        let from = folder.path().join("loaded-1.csv");
+        let text = "endpoint,acme,10.0.0.3,,192.0.2.2\n";
+        fs::write(&from, text).unwrap();
+        let addresses = vec!["10.0.0.3".parse().unwrap()];
+        let unload = Unload { network: "acme".into(), addresses, prefixes: Vec::new() };
+        let counted = AtomicU64::new(0);
+        let (to, name) = (folder.path().to_owned(), "loaded-2.csv".to_owned());
+        copy(&from, to, name, 1 << 20, Some(&unload), &counted).unwrap();
+        assert_eq!(counted.into_inner(), text.len() as u64);
+        assert_eq!(fs::read_to_string(folder.path().join("loaded-2.csv")).unwrap(), "");
     }
 
     #[test]

@@ -133,6 +133,7 @@ impl Supervisor {
             kept: self.vault.keys().cloned().collect(),
             placements: self.desired.placements().to_vec(),
             death: self.plane.death.clone(),
+            loaded: self.desired.loaded_networks(),
         };
         self.send(&start, self.vault.values().cloned().collect());
     }

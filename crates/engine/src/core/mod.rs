@@ -684,7 +684,10 @@ impl<S: TenantScheduler> Core<S> {
     fn nap(&mut self) {
         self.look_around();
         let now = Nanos(clock::now());
-        let mut slipped = !self.net.parcels.is_empty() || !self.net.arrived.is_empty() || !self.touched.is_empty() || !self.interrupts.is_empty();
+        let mut slipped = !self.net.parcels.is_empty()
+            || !self.net.arrived.is_empty()
+            || !self.touched.is_empty()
+            || !self.interrupts.is_empty();
         let mut armed = 0;
         let mut broken = Vec::new();
         while armed < self.here.len() && !slipped {

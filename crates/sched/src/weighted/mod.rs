@@ -518,9 +518,10 @@ impl TenantScheduler for Weighted {
     fn preempts(&self, tenant: TenantId) -> bool {
         let is_first = |tenant: &Tenant, is_behind: bool| is_behind && tenant.latency() == LatencyClass::Latency;
         let virtual_now = self.calendar.now();
-        let comes = self.tenants.get(usize::from(tenant.0)).is_some_and(|tenant| {
-            tenant.state == State::Idle && is_first(tenant, tenant.tag < virtual_now)
-        });
+        let comes = self
+            .tenants
+            .get(usize::from(tenant.0))
+            .is_some_and(|tenant| tenant.state == State::Idle && is_first(tenant, tenant.tag < virtual_now));
         let running = self.running.and_then(|index| self.tenants.get(index as usize));
         comes && !running.is_some_and(|tenant| is_first(tenant, tenant.was_in_lane))
     }

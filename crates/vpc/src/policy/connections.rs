@@ -16,7 +16,7 @@
 //! **Changes.** A connection has the versions of its two ends by which it was admitted. Where these are others now, its first
 //! packet is put to the rules once more, as it was; if they do not allow it any longer, no packet passes, either way.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -34,6 +34,8 @@ const TICK: u32 = 20;
 /// How long flows go on without the table being asked, ticks: 67 ms. Far less than any timeout, and than it takes to send as
 /// much of a TCP connection as sequence numbers can tell apart.
 const OPEN: u32 = 64;
+/// So many slots are looked at between two packets when connections are forgotten.
+const PIECE: usize = 1 << 12;
 /// Steps of aging with each question.
 const AGING: usize = 4;
 
@@ -229,20 +231,16 @@ impl Connections {
 
     /// From now on these networks have connections, and an equal share of the table each. Their numbers, in their order.
     pub fn set_networks(&self, names: &[&str]) -> Vec<u32> {
+        let stay: HashSet<&str> = names.iter().copied().collect();
+        self.forget(|name| !stay.contains(name));
         let mut table = self.table();
-        let Table { tracker, networks, ended, .. } = &mut *table;
-        networks.retain(|name, number| {
-            let stays = names.contains(&name.as_str());
-            if !stays {
-                tracker.forget(*number, ended);
-            }
-            stays
-        });
+        let Table { tracker, networks, .. } = &mut *table;
+        networks.retain(|name, _| stay.contains(name.as_str()));
+        let taken: HashSet<u32> = networks.values().copied().collect();
+        let mut free = (0..).filter(|number| !taken.contains(number));
         for name in names {
             if !networks.contains_key(*name) {
-                let is_free = |number: &u32| networks.values().all(|taken| taken != number);
-                let number = (0..).find(is_free).unwrap_or_default();
-                networks.insert((*name).to_owned(), number);
+                networks.insert((*name).to_owned(), free.next().unwrap_or_default());
             }
         }
         let numbers: Vec<u32> = names.iter().filter_map(|name| networks.get(*name).copied()).collect();
@@ -250,8 +248,25 @@ impl Connections {
         let mut shares = vec![0; numbers.iter().max().map_or(0, |most| *most as usize + 1)];
         numbers.iter().for_each(|number| shares[*number as usize] = share);
         tracker.set_shares(&shares);
-        self.close_ended(&mut table);
         numbers
+    }
+
+    /// Forgets all connections of networks, by name. Packets are not kept waiting for all of the table to be looked at.
+    fn forget(&self, is_over: impl Fn(&str) -> bool) {
+        let mut table = self.table();
+        let Table { tracker, networks, .. } = &mut *table;
+        let over = networks.iter().filter(|(name, _)| is_over(name)).map(|(_, number)| *number);
+        let over: HashSet<u32> = over.inspect(|number| tracker.stop(*number)).collect();
+        drop(table);
+        if over.is_empty() {
+            return;
+        }
+        for first in (0..self.gates.len()).step_by(PIECE) {
+            let mut table = self.table();
+            let Table { tracker, ended, .. } = &mut *table;
+            tracker.forget_in(first..first + PIECE, |number| over.contains(&number), ended);
+            self.close_ended(&mut table);
+        }
     }
 
     /// Decides about a packet. `is_current` tells whether a version is in force; `note` is told what decides.

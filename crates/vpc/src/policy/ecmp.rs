@@ -81,13 +81,25 @@ impl Ecmp {
         let may = |member: &Member| member.is_healthy && member.weight != 0;
         let is_near = |member: &Member| zone == Some(member.zone);
         let stays = members.iter().any(|member| may(member) && is_near(member));
-        let bidders: Vec<(u16, &Member)> =
-            (0..).zip(members).filter(|(_, member)| may(member) && (!stays || is_near(member))).collect();
-        let highest = |bucket: u64| {
-            let bids = bidders.iter().map(|(at, member)| (bid(member, bucket, seed), member.id, *at));
-            bids.min_by(|(a, a_id, _), (b, b_id, _)| a.cmp(b).then(a_id.cmp(b_id))).map_or(NONE, |(_, _, at)| at)
+        let bidders: Vec<Bidder> = (0..)
+            .zip(members)
+            .filter(|(_, member)| may(member) && (!stays || is_near(member)))
+            .map(|(at, member)| Bidder::new(at, member, seed))
+            .collect();
+        let mut estimates = vec![0.0; bidders.len()];
+        let mut highest = |bucket: u64| {
+            let mut most = f64::INFINITY;
+            for (bidder, estimate) in bidders.iter().zip(&mut estimates) {
+                *estimate = bidder.estimate(bucket);
+                most = most.min(*estimate + bidder.error);
+            }
+            let close = bidders.iter().zip(&estimates).filter(|(bidder, estimate)| **estimate - bidder.error <= most);
+            close
+                .map(|(bidder, _)| bidder)
+                .min_by_key(|bidder| (bidder.bid(bucket), bidder.id))
+                .map_or(NONE, |it| it.at)
         };
-        Ecmp { buckets: (0..buckets as u64).map(highest).collect(), seed }
+        Ecmp { buckets: (0..buckets as u64).map(&mut highest).collect(), seed }
     }
 
     /// The bucket of a flow whose 5-tuple has this hash, below [`BUCKETS`]. It never changes.
@@ -126,12 +138,38 @@ fn check(members: &[Member]) -> Result<(), EcmpError> {
     Ok(())
 }
 
-/// What a member asks for a bucket: the least wins. Chance `u` in (0, 1) of each member and bucket becomes `-log2(u) / weight`, so
-/// that each wins in proportion to its weight, whoever the others are. In integers: all nodes come to the same.
-fn bid(member: &Member, bucket: u64, seed: u64) -> u128 {
-    let chance = mixed(mixed(member.id ^ seed) ^ bucket);
-    // 64 - log2 is below 2^38 with 32 bits of fraction; another 64 bits keep what dividing would lose.
-    (u128::from(negative_log2(chance)) << 64) / u128::from(member.weight.max(1))
+/// A member that may have buckets.
+struct Bidder {
+    at: u16,
+    id: u64,
+    mixed: u64,
+    weight: u16,
+    /// How far its estimates may be from its bids.
+    error: f64,
+}
+
+impl Bidder {
+    fn new(at: u16, member: &Member, seed: u64) -> Bidder {
+        let weight = member.weight.max(1);
+        // Bids are cut off behind 32 bits, 2.4e-10; rounding adds 1e-13 at most.
+        Bidder { at, id: member.id, mixed: mixed(member.id ^ seed), weight, error: 1e-9 / f64::from(weight) }
+    }
+
+    fn chance(&self, bucket: u64) -> u64 {
+        mixed(self.mixed ^ bucket)
+    }
+
+    /// Its bid, near enough to tell that it does not win: of many bidders all but one, nearly always, and at a tenth of the cost.
+    fn estimate(&self, bucket: u64) -> f64 {
+        (64.0 - (self.chance(bucket).max(1) as f64).log2()) / f64::from(self.weight)
+    }
+
+    /// What it asks for a bucket: the least wins. Chance `u` in (0, 1) of each member and bucket becomes `-log2(u) / weight`, so
+    /// that each wins in proportion to its weight, whoever the others are. In integers: all nodes come to the same.
+    fn bid(&self, bucket: u64) -> u128 {
+        // 64 - log2 is below 2^38 with 32 bits of fraction; another 64 bits keep what dividing would lose.
+        (u128::from(negative_log2(self.chance(bucket))) << 64) / u128::from(self.weight)
+    }
 }
 
 /// `64 - log2(value)` with 32 bits of fraction; 0 counts as 1.

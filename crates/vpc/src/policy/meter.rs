@@ -8,6 +8,7 @@
 //! take. A flow has the number of its endpoint, and what its meters are is looked up for each packet: other rates leave flows as
 //! they are.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use softdpu_sched::{Colour, Meter, Nanos};
@@ -27,14 +28,15 @@ pub struct MeterCount {
 #[derive(Debug)]
 pub(crate) struct NodeMeter {
     pub spec: MeterSpec,
-    state: Mutex<State>,
+    meter: Mutex<Meter>,
+    /// Green, yellow, red. Shared with the one before it, by which cores go on metering for a moment.
+    counts: Arc<[Count; 3]>,
 }
 
-#[derive(Clone, Debug)]
-struct State {
-    meter: Meter,
-    /// Green, yellow, red.
-    counts: [MeterCount; 3],
+#[derive(Debug, Default)]
+struct Count {
+    packets: AtomicU64,
+    bytes: AtomicU64,
 }
 
 impl NodeMeter {
@@ -49,32 +51,35 @@ impl NodeMeter {
             MeterAlgorithm::Rfc4115 => Meter::rfc4115,
         };
         let meter = make(committed, second, measure, Nanos(0));
-        let counts = before.map(|before| before.counts()).unwrap_or_default();
-        Arc::new(NodeMeter { spec: spec.clone(), state: Mutex::new(State { meter, counts }) })
+        let counts = before.map(|before| Arc::clone(&before.counts)).unwrap_or_default();
+        Arc::new(NodeMeter { spec: spec.clone(), meter: Mutex::new(meter), counts })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn meter(&self) -> MutexGuard<'_, Meter> {
         // Nothing panics with the lock held.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.meter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The colour of a packet that comes at `now`, nanoseconds, with the colour `before`. With `REHEARSES` nothing is taken from
     /// the meter, and nothing counted.
     pub fn mark<const REHEARSES: bool>(&self, now: u64, bytes: u32, before: Colour) -> Colour {
-        let mut state = self.state();
         if REHEARSES {
-            return state.meter.clone().mark(Nanos(now), bytes, before);
+            return self.meter().clone().mark(Nanos(now), bytes, before);
         }
-        let colour = state.meter.mark(Nanos(now), bytes, before);
-        let count = &mut state.counts[colour as usize];
-        count.packets += 1;
-        count.bytes += u64::from(bytes);
+        let colour = self.meter().mark(Nanos(now), bytes, before);
+        let count = &self.counts[colour as usize];
+        count.packets.fetch_add(1, Ordering::Relaxed);
+        count.bytes.fetch_add(bytes.into(), Ordering::Relaxed);
         colour
     }
 
     /// What it counted: green, yellow, red.
     pub fn counts(&self) -> [MeterCount; 3] {
-        self.state().counts
+        let read = |count: &Count| MeterCount {
+            packets: count.packets.load(Ordering::Relaxed),
+            bytes: count.bytes.load(Ordering::Relaxed),
+        };
+        [0, 1, 2].map(|colour| read(&self.counts[colour]))
     }
 }
 

@@ -71,8 +71,8 @@ pub(crate) fn ask<const REHEARSES: bool>(
 }
 
 /// The number by which connections know the network of both ends. Of two that are peers it is the same for both directions: the one's
-/// with the lower VNI, if that has connections. Their addresses do not overlap, so what they have together is no other connection of
-/// either.
+/// with the lower VNI; where one has connections, both do. Their addresses do not overlap, so what they have together is no other
+/// connection of either.
 fn tracker(tables: &Tables, metadata: &Metadata) -> Option<u32> {
     let of_hop = |number: u32| tables.hop(number).map(|hop| hop.network);
     let from = metadata.back().and_then(of_hop).unwrap_or(metadata.network);
@@ -81,8 +81,7 @@ fn tracker(tables: &Tables, metadata: &Metadata) -> Option<u32> {
         return tables.tracker_of(to);
     }
     let vni = |network: u32| tables.network(network).map_or(0, |network| network.vni);
-    let (low, high) = if vni(from) <= vni(to) { (from, to) } else { (to, from) };
-    tables.tracker_of(low).or_else(|| tables.tracker_of(high))
+    tables.tracker_of(if vni(from) <= vni(to) { from } else { to })
 }
 
 /// The rules of an endpoint, if it has any: only those at a port of this node do.

@@ -126,7 +126,15 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
             let said_by = member(tables, metadata.network, owner.hop().unwrap_or_default());
             Some(Reached { owner, said_by, also: Stamp::default(), is_member: false, is_owned: true })
         }
-        None => route::reach(tables, metadata.network, metadata.hash, ip)?,
+        None => {
+            let reached = route::reach(tables, metadata.network, metadata.hash, ip)?;
+            let is_awaited = || tables.network(metadata.network).is_some_and(|network| network.is_awaited);
+            // What is being loaded may have it, or a longer prefix for it.
+            if reached.is_some_and(|reached| !reached.is_owned) && is_awaited() {
+                return Err(DropReason::Unresolved.into());
+            }
+            reached
+        }
     };
     metadata.set_routed(reached.is_none_or(|reached| !reached.is_owned));
     metadata.set_to_member(reached.is_some_and(|reached| reached.is_member));

@@ -94,13 +94,14 @@ pub(super) struct Builder<'a> {
     previous: Option<&'a Tables>,
     pub(super) objects: Numbering<'a>,
     policies: Building<'a>,
-    /// Networks with endpoints of this node in groups.
+    /// Networks with endpoints of this node in groups; their peers have connections, too.
     tracked: BTreeSet<u32>,
     /// Both by the numbers of their objects.
     endpoints: Vec<Option<Endpoint>>,
     hops: Vec<Option<Hop>>,
     tunnels: Vec<Tunnel>,
     hosts: HashMap<IpAddr, u32>,
+    unreached: Vec<IpAddr>,
     ports: Vec<Attachment>,
     macs: HashSet<(u32, Mac)>,
     pub(super) addresses: HashMap<(u32, IpAddr), Owner>,
@@ -154,12 +155,13 @@ impl<'a> Builder<'a> {
             hops: Vec::new(),
             tunnels: Vec::new(),
             hosts: HashMap::new(),
+            unreached: Vec::new(),
             ports,
             macs: HashSet::new(),
             addresses: HashMap::new(),
             prefixes: HashMap::new(),
             members: HashMap::new(),
-            ecmp: ecmp::Building::after(previous.map(|tables| &tables.groups)),
+            ecmp: ecmp::Building::after(previous.map(|tables| &tables.groups), &spec.ecmp),
             routing: routing::Building::default(),
             meters: BTreeMap::new(),
             loaded_tunnels: Vec::new(),
@@ -226,6 +228,7 @@ impl<'a> Builder<'a> {
             mtu: spec.mtu,
             dns: spec.dns.as_slice().into(),
             transit: spec.transit,
+            is_awaited: self.spec.awaited.contains(&spec.name),
             routes: NONE,
             tracker: NONE,
             loaded: NONE,
@@ -392,7 +395,10 @@ impl<'a> Builder<'a> {
 
     /// The tunnel to a node that is reached.
     fn host_tunnel(&mut self, to: IpAddr) -> Option<u32> {
-        let underlay = self.spec.underlay.as_ref().filter(|underlay| !underlay.addresses.contains(&to))?;
+        let underlay = self.spec.underlay.as_ref().filter(|_| !self.unreached.contains(&to))?;
+        if underlay.addresses.contains(&to) {
+            return None;
+        }
         if let Some(number) = self.hosts.get(&to) {
             return Some(*number);
         }
@@ -413,11 +419,22 @@ impl<'a> Builder<'a> {
     fn tunnel(&mut self, network: u32, to: IpAddr) -> Result<u32, Problem> {
         host(to)?;
         let underlay = self.spec.underlay.as_ref().ok_or(Problem::NoUnderlay(to))?;
-        if underlay.addresses.contains(&to) {
-            return Err(Problem::OwnHost(to));
+        if let Some(number) = self.host_tunnel(to) {
+            self.members.insert((network, to), number);
+            return Ok(number);
         }
-        let number = self.host_tunnel(to).ok_or(Problem::NoUnderlay(to))?;
-        self.members.insert((network, to), number);
+        if !self.spec.allows_unreached {
+            let is_own = underlay.addresses.contains(&to);
+            return Err(if is_own { Problem::OwnHost(to) } else { Problem::NoUnderlay(to) });
+        }
+        if let Some(number) = self.hosts.get(&to) {
+            return Ok(*number);
+        }
+        // Nothing comes from there either: it is no member.
+        self.tunnels.push(Tunnel::nowhere(underlay, to).ok_or(Problem::NoUnderlay(to))?);
+        let number = self.tunnels.len() as u32 - 1;
+        self.hosts.insert(to, number);
+        self.unreached.push(to);
         Ok(number)
     }
 
@@ -475,7 +492,10 @@ impl<'a> Builder<'a> {
         let members: Vec<_> =
             self.members.iter().map(|(&(network, host), &tunnel)| (Key::address(network, host), tunnel)).collect();
         let vnis: Vec<_> = self.vnis.iter().map(|(&vni, &network)| (Key::new(0, vni.into()), network)).collect();
-        let tracked: Vec<u32> = self.tracked.iter().copied().collect();
+        // Which of two peers has the connections between them must not change when the other one gets some of its own.
+        let peers = self.routing.peers.iter().filter(|(of, _)| self.tracked.contains(of)).map(|(_, peer)| *peer);
+        let tracked: BTreeSet<u32> = self.tracked.iter().copied().chain(peers).collect();
+        let tracked: Vec<u32> = tracked.into_iter().collect();
         let names: Vec<&str> =
             tracked.iter().map(|number| self.spec.networks[*number as usize].name.as_str()).collect();
         let (policies, numbers) = self.policies.finish(&names, self.previous, self.spec.connections.0);
@@ -499,6 +519,7 @@ impl<'a> Builder<'a> {
             addresses: Exact::build(&addresses, 0),
             members: Exact::build(&members, 0),
             underlay: self.spec.underlay.clone(),
+            unreached: self.unreached.into(),
             services: self.spec.services,
             meters: self.meters.into_iter().map(|(name, meter)| (name.into(), meter)).collect(),
             loaded: self.spec.loaded.clone(),

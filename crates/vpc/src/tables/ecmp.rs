@@ -11,16 +11,17 @@
 //!
 //! Buckets have numbers of stamps from [`FIRST`] on, where numbers of next hops are loaded entries', which have no stamps.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::Problem;
 use super::objects::{Kind, Numbering, Stamp};
+use crate::flow::SOURCES;
 use crate::policy::ecmp::{BUCKETS, Ecmp, Member};
 use crate::software::schedule::mixed;
-use crate::spec::{EcmpMemberSpec, MemberVia};
+use crate::spec::{EcmpMemberSpec, EcmpSpec, MemberVia};
 
 /// The first number of a bucket's stamp.
 const FIRST: u32 = super::loaded::FIRST;
@@ -158,7 +159,16 @@ pub(super) struct Groups {
     /// By slot.
     slots: Box<[Option<Arc<Group>>]>,
     /// By the number of a next hop that is a member's; empty without groups.
-    counters: Box<[Option<Arc<Counters>>]>,
+    counters: Box<[Option<Counted>]>,
+}
+
+/// Where packets to a next hop are counted.
+#[derive(Clone, Debug)]
+enum Counted {
+    /// It is a member of one group.
+    One(Arc<Counters>),
+    /// A guest that is in several: by the group that the packet took.
+    ByBucket,
 }
 
 impl Groups {
@@ -183,22 +193,39 @@ impl Groups {
         Some((self.get((at / BUCKETS) as u32)?, at % BUCKETS))
     }
 
-    /// Counts a packet that goes to a member by the next hop `hop`.
+    /// Counts a packet that goes to a member by the next hop `hop`; the stamp of the bucket that led there is among its `sources`.
     #[inline]
-    pub fn count(&self, hop: u32, shard: usize, bytes: u64) {
-        if let Some(Some(counters)) = self.counters.get(hop as usize) {
+    pub fn count(&self, hop: u32, sources: impl FnOnce() -> [Stamp; SOURCES], shard: usize, bytes: u64) {
+        let counters = match self.counters.get(hop as usize) {
+            Some(Some(Counted::One(counters))) => Some(counters),
+            Some(Some(Counted::ByBucket)) => self.counters_of(hop, &sources()),
+            Some(None) | None => None,
+        };
+        if let Some(counters) = counters {
             let counter = &counters.0[shard % SHARDS];
             counter.packets.fetch_add(1, Ordering::Relaxed);
             counter.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
+    }
+
+    /// The counters of the member with the next hop `hop` that has one of these buckets.
+    #[cold]
+    fn counters_of(&self, hop: u32, sources: &[Stamp]) -> Option<&Arc<Counters>> {
+        sources.iter().find_map(|stamp| {
+            let (group, bucket) = self.bucket_of(*stamp)?;
+            let member = group.members.get(group.ecmp.member(bucket)?)?;
+            (member.hop == hop).then_some(&member.counters)
+        })
     }
 }
 
 /// Groups while tables are built.
 pub(super) struct Building<'a> {
     previous: Option<&'a Groups>,
-    /// Slots of groups that there were, by network and name.
+    /// Slots of groups that there were and are to be, by network and name.
     known: HashMap<(&'a str, &'a str), u32>,
+    /// Those slots.
+    taken: HashSet<u32>,
     /// By network number and name.
     names: HashMap<(u32, &'a str), u32>,
     slots: Vec<Option<Arc<Group>>>,
@@ -213,10 +240,17 @@ pub(super) struct Found {
 }
 
 impl<'a> Building<'a> {
-    pub fn after(previous: Option<&'a Groups>) -> Building<'a> {
-        let known =
-            previous.into_iter().flat_map(Groups::iter).map(|group| ((&*group.network, &*group.name), group.slot));
-        Building { known: known.collect(), previous, names: HashMap::new(), slots: Vec::new(), next: 0 }
+    /// For the groups `specs`, in the place of those that there were.
+    pub fn after(previous: Option<&'a Groups>, specs: &'a [EcmpSpec]) -> Building<'a> {
+        let stay: HashSet<(&str, &str)> = specs.iter().map(|spec| (&*spec.network, &*spec.name)).collect();
+        let known: HashMap<_, _> = previous
+            .into_iter()
+            .flat_map(Groups::iter)
+            .map(|group| ((&*group.network, &*group.name), group.slot))
+            .filter(|(name, _)| stay.contains(name))
+            .collect();
+        let taken = known.values().copied().collect();
+        Building { known, taken, previous, names: HashMap::new(), slots: Vec::new(), next: 0 }
     }
 
     /// The slot of a group.
@@ -277,9 +311,9 @@ impl<'a> Building<'a> {
         Ok(())
     }
 
-    /// A slot that no group has, nor had in the tables before.
+    /// A slot that no group has. Where one had it that has gone, all of its buckets get other versions.
     fn unused(&mut self) -> Result<u32, Problem> {
-        while self.previous.is_some_and(|groups| groups.get(self.next as u32).is_some()) {
+        while self.taken.contains(&(self.next as u32)) {
             self.next += 1;
         }
         let slot = self.next;
@@ -290,9 +324,13 @@ impl<'a> Building<'a> {
     pub fn finish(self) -> Groups {
         let members = || self.slots.iter().flatten().flat_map(|group| &*group.members);
         let most = members().map(|member| member.hop as usize + 1).max().unwrap_or(0);
-        let mut counters: Vec<Option<Arc<Counters>>> = vec![None; most];
+        let mut counters: Vec<Option<Counted>> = vec![None; most];
         for member in members() {
-            counters[member.hop as usize] = Some(Arc::clone(&member.counters));
+            let counted = &mut counters[member.hop as usize];
+            *counted = Some(match counted {
+                None => Counted::One(Arc::clone(&member.counters)),
+                Some(_) => Counted::ByBucket,
+            });
         }
         Groups { counters: counters.into(), slots: self.slots.into() }
     }

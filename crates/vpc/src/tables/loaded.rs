@@ -196,9 +196,11 @@ pub struct Loading<'a> {
     routes: Vec<Route>,
     /// ECMP groups that there are, by network and name.
     known_groups: HashMap<&'a str, HashSet<&'a str>>,
+    /// Routes to others are no error.
+    allows_unknown_groups: bool,
     /// Those that routes lead to, by network number and name.
-    groups: Vec<(u32, &'a str)>,
-    group_numbers: HashMap<(u32, &'a str), u32>,
+    groups: Vec<(u32, Box<str>)>,
+    group_numbers: HashMap<u32, HashMap<Box<str>, u32>>,
 }
 
 impl<'a> Loading<'a> {
@@ -218,6 +220,7 @@ impl<'a> Loading<'a> {
             guests: Vec::new(),
             routes: Vec::new(),
             known_groups: HashMap::new(),
+            allows_unknown_groups: false,
             groups: Vec::new(),
             group_numbers: HashMap::new(),
         }
@@ -232,19 +235,31 @@ impl<'a> Loading<'a> {
         self
     }
 
+    /// Routes may lead to groups that there are not, too: what they have is dropped for as long. Entries that were in force once are to
+    /// be again, whatever was changed since.
+    #[must_use]
+    pub fn with_unknown_groups(mut self) -> Loading<'a> {
+        self.allows_unknown_groups = true;
+        self
+    }
+
     /// What has the `prefix` is behind the members of an ECMP group of the network.
     ///
     /// # Errors
     /// As of [`endpoint`](Self::endpoint).
     pub fn route_to_group(&mut self, line: u32, network: &str, prefix: Prefix, group: &str) -> Result<(), Problem> {
         let (spec, number) = self.network(network)?;
-        let known = self.known_groups.get(spec.name.as_str()).and_then(|groups| groups.get(group).copied());
-        let group = known.ok_or_else(|| Problem::NoEcmp(group.to_owned()))?;
-        let next = self.groups.len() as u32;
-        let at = *self.group_numbers.entry((number, group)).or_insert(next);
-        if at == next {
-            self.groups.push((number, group));
+        let is_known = self.known_groups.get(spec.name.as_str()).is_some_and(|groups| groups.contains(group));
+        if !is_known && !self.allows_unknown_groups {
+            return Err(Problem::NoEcmp(group.to_owned()));
         }
+        let numbers = self.group_numbers.entry(number).or_default();
+        let at = numbers.get(group).copied().unwrap_or_else(|| {
+            let next = self.groups.len() as u32;
+            self.groups.push((number, group.into()));
+            numbers.insert(group.into(), next);
+            next
+        });
         self.add_route(spec, Route { network: number, prefix, via: Via::Ecmp(at), line })
     }
 
@@ -403,7 +418,7 @@ impl<'a> Loading<'a> {
             members,
             counts: LoadCounts { endpoints: self.guests.len(), routes: self.routes.len(), hosts: self.hosts.len() },
             networks: networks.into(),
-            groups: self.groups.iter().map(|(network, name)| (*network, (*name).into())).collect(),
+            groups: self.groups.into(),
         })
     }
 }

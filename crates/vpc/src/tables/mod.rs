@@ -37,6 +37,7 @@ pub(crate) use tunnel::{OVERHEAD_V6, Tunnel, VALID_VNI, VXLAN};
 use softdpu_sys::prefetch;
 
 use crate::PortId;
+use crate::flow;
 use crate::packet::Mac;
 use crate::policy::EndpointPolicy;
 use crate::policy::connections::Connections;
@@ -68,6 +69,8 @@ pub struct Tables {
     /// (network, tunnel end point): the tunnels by which a network's endpoints and routes are reached.
     members: Exact<u32>,
     underlay: Option<UnderlaySpec>,
+    /// Hosts that it does not reach.
+    unreached: Box<[IpAddr]>,
     services: ServiceLimit,
     policies: policy::Policies,
     /// Whether an endpoint here is in a group or has a list.
@@ -98,6 +101,8 @@ pub(crate) struct Network {
     pub dns: Box<[IpAddr]>,
     /// What comes by one tunnel may leave by another.
     pub transit: bool,
+    /// Entries of it are being loaded.
+    pub is_awaited: bool,
     /// The object that is its routes.
     pub routes: u32,
     /// Its number among those that have connections; [`NONE`] without.
@@ -325,10 +330,16 @@ impl Tables {
         self.groups.get(slot).map(|group| &**group)
     }
 
-    /// Counts a packet to a member of an ECMP group: its next hop, the core's number, the packet's bytes.
+    /// Counts a packet to a member of an ECMP group: its next hop, what decided about it, the core's number, the packet's bytes.
     #[inline(never)]
-    pub(crate) fn count_member(&self, hop: u32, shard: usize, bytes: u64) {
-        self.groups.count(hop, shard, bytes);
+    pub(crate) fn count_member(
+        &self,
+        hop: u32,
+        sources: impl FnOnce() -> [Stamp; flow::SOURCES],
+        shard: usize,
+        bytes: u64,
+    ) {
+        self.groups.count(hop, sources, shard, bytes);
     }
 
     /// ECMP groups: network, name, and each member as it is.
@@ -397,6 +408,11 @@ impl Tables {
             Attachment::Underlay | Attachment::Nothing => false,
         };
         (0..).zip(&self.ports).filter(move |(_, at)| is_in(at)).map(|(number, _)| PortId(number))
+    }
+
+    /// Hosts of the spec that the underlay does not reach, where [that is no error](crate::spec::Spec::allows_unreached).
+    pub fn unreached(&self) -> &[IpAddr] {
+        &self.unreached
     }
 
     #[inline]

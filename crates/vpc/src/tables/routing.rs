@@ -5,7 +5,8 @@
 //!   (table, destination) ─► (network, destination) ──► owner: a next hop, an ECMP group, a peer; a subnet, where nobody has it
 //! ```
 //!
-//! What no route of the source's table has is looked up among the network's. Subnets, those of peers included, are in all tables.
+//! What no route of the source's table has is looked up among the network's. Subnets, those of peers included, are in all tables; routes of
+//! the network within them are, too, where the table has none that is within the subnet.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -119,6 +120,8 @@ impl Tables {
     fn routing_by(&self, number: u32, network: u32, destination: IpAddr) -> Routing {
         let row = self.networks.len() as u32 + number;
         let own = self.prefixes.longest(row, destination).map(|routed| routed.owner);
+        // A subnet, or a peer's, is there for what the table has no longer prefix for: within it the network may have routes.
+        let own = own.filter(|own| !matches!(own.leads(), Leads::Nobody | Leads::Peer(_)));
         let said_by = self.route_tables.tables.get(number as usize).map_or(0, |table| table.object);
         let owner = own.or_else(|| self.route(network, destination));
         Routing { owner, said_by, table: Some(number), is_by_table: own.is_some() }

@@ -1,6 +1,6 @@
 //! Tunnels: the outer headers to another node, all but what differs from frame to frame (RFC 7348 §5).
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::PortId;
 use crate::packet::Mac;
@@ -30,9 +30,19 @@ pub struct Tunnel {
 }
 
 impl Tunnel {
+    /// One to a host that is not reached: nothing leaves by it.
+    pub(super) fn nowhere(underlay: &UnderlaySpec, host: IpAddr) -> Option<Tunnel> {
+        let local = if host.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        Tunnel::between(underlay, &local, host, None)
+    }
+
     /// The tunnel to `host` from the address that the underlay has in its family.
     pub(super) fn new(underlay: &UnderlaySpec, host: IpAddr, mac: Option<Mac>) -> Option<Tunnel> {
         let local = underlay.addresses.iter().find(|local| local.is_ipv4() == host.is_ipv4())?;
+        Tunnel::between(underlay, local, host, mac)
+    }
+
+    fn between(underlay: &UnderlaySpec, local: &IpAddr, host: IpAddr, mac: Option<Mac>) -> Option<Tunnel> {
         let mut headers = [0; OVERHEAD_V6];
         headers[..6].copy_from_slice(&mac.unwrap_or_default().0);
         headers[6..12].copy_from_slice(&underlay.mac.0);

@@ -107,7 +107,8 @@ impl Vpc {
             }
             flows.count(entry, sought.seen.len() as u64);
             if action.is_member && !matches!(decided, Verdict::Drop(_)) {
-                tables.count_member(action.hop, *shard, sought.seen.len() as u64);
+                let sources = || flows.sources(entry);
+                tables.count_member(action.hop, sources, *shard, sought.seen.len() as u64);
             }
             stats.count_followed(decided, false);
             done += 1;

@@ -72,7 +72,8 @@ impl Vpc {
             }
             flows.count(sought.candidate.entry(), sought.seen.len() as u64);
             if action.is_member && !matches!(decided, Verdict::Drop(_)) {
-                tables.count_member(action.hop, *shard, sought.seen.len() as u64);
+                let sources = || flows.sources(sought.candidate.entry());
+                tables.count_member(action.hop, sources, *shard, sought.seen.len() as u64);
             }
             match decided {
                 Verdict::Local { .. } => local += 1,

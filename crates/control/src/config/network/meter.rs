@@ -9,6 +9,8 @@ use crate::config::reader::{Reader, join};
 use crate::config::units::{BitsPerSecond, Bytes};
 use crate::config::{from_json, schema};
 
+use super::rules::SMALLEST_BYTE_BURST;
+
 /// Bursts that are not written are what comes in a hundredth of a second, and no fewer bytes than two frames that still have to be
 /// cut into segments.
 const BURSTS_PER_SECOND: u64 = 100;
@@ -119,7 +121,54 @@ pub(in crate::config) fn meter(reader: Reader<'_>) -> Option<MeterSettings> {
         let problem = Problem::error(join(&reader.path, "peak"), "the peak rate is below the committed rate");
         reader.report(problem.at(value.span.clone()).help("the peak is of all packets: write at least `committed`"));
     }
+    let meter = committed.zip(committed_burst).map(|(committed, committed_burst)| MeterSettings {
+        algorithm,
+        committed,
+        committed_burst,
+        peak,
+        peak_burst,
+        excess,
+        excess_burst,
+    });
+    if let Some(meter) = &meter {
+        meter.check(&reader);
+    }
     reader.finish();
-    let (committed, committed_burst) = committed.zip(committed_burst)?;
-    Some(MeterSettings { algorithm, committed, committed_burst, peak, peak_burst, excess, excess_burst })
+    meter
+}
+
+impl MeterSettings {
+    /// Reports a meter that some frames never pass, however slowly they come.
+    fn check(&self, reader: &Reader<'_>) {
+        let committed = ("committed", "committed-burst", self.committed, self.committed_burst);
+        let second = |rate, burst, given: (Option<BitsPerSecond>, Option<Bytes>)| {
+            given.0.zip(given.1).map(|(bits, bytes)| (rate, burst, bits, bytes))
+        };
+        // RFC 2698: what is beyond the peak is red. RFC 4115: what is beyond both.
+        let passes = match self.algorithm {
+            ColourBy::Rfc2698 => [second("peak", "peak-burst", (self.peak, self.peak_burst)), None],
+            ColourBy::Rfc4115 => [Some(committed), second("excess", "excess-burst", (self.excess, self.excess_burst))],
+        };
+        let lets_pass = |bits: BitsPerSecond, bytes: Bytes| bits.0 > 0 && bytes >= SMALLEST_BYTE_BURST;
+        if passes.iter().flatten().any(|(_, _, bits, bytes)| lets_pass(*bits, *bytes)) {
+            return;
+        }
+        let (key, found, expected) = match passes.iter().flatten().find(|(_, _, bits, _)| bits.0 > 0) {
+            Some((_, burst, _, bytes)) => (
+                *burst,
+                bytes.to_string(),
+                format!("at least {SMALLEST_BYTE_BURST}: the largest frame a guest may send"),
+            ),
+            None => {
+                let Some((rate, ..)) = passes.iter().flatten().last() else { return };
+                (*rate, "zero".to_owned(), "at least 1 bit/s: a meter that lets nothing pass is of no use".to_owned())
+            }
+        };
+        let problem =
+            Problem::error(join(&reader.path, key), format!("`{key}` in meter")).found(found).expected(expected);
+        reader.report(match reader.value(key) {
+            Some(value) => problem.at(value.span.clone()),
+            None => problem,
+        });
+    }
 }

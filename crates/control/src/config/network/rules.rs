@@ -23,7 +23,7 @@ const RESERVED: [(&str, &str); 7] = [
     ("ff00::/8", "multicast (RFC 4291 §2.7)"),
 ];
 /// A frame that still has to be cut into segments has up to 64 KiB: a smaller bucket would never let one pass.
-const SMALLEST_BYTE_BURST: Bytes = Bytes(64 << 10);
+pub(super) const SMALLEST_BYTE_BURST: Bytes = Bytes(64 << 10);
 
 impl Site {
     pub(in crate::config) fn check_networks(&self, problems: &mut Vec<Problem>) {

@@ -107,7 +107,8 @@ impl Asker {
         let mut hosts = Wanted::new();
         loop {
             match wanted.recv_timeout(REFRESH) {
-                Ok(others) => hosts = others,
+                // Of several that came while the kernel was asked, the last one counts.
+                Ok(others) => hosts = wanted.try_iter().last().unwrap_or(others),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,
             }

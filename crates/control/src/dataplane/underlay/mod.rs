@@ -74,6 +74,9 @@ impl Underlay {
 
     /// The hosts to which there are to be tunnels, and whether it is to be made sure again and again that they are there.
     pub(super) fn set_hosts(&mut self, hosts: Wanted) {
+        if self.hosts == hosts {
+            return;
+        }
         if let Stage::Open(interface) = &self.stage {
             interface.hosts.want(hosts.clone());
         }

@@ -110,6 +110,11 @@ impl Overlay {
         self.loaded.as_ref()?.networks.get(network)
     }
 
+    /// The networks that have loaded entries.
+    pub(super) fn loaded_networks(&self) -> impl Iterator<Item = &str> {
+        self.loaded.iter().flat_map(|loaded| loaded.networks.keys()).map(String::as_str)
+    }
+
     /// Networks that have loaded entries and are not in the site, in words. The data plane would refuse all that is loaded.
     pub(super) fn loaded_without_network(&self, site: &Site) -> impl Iterator<Item = String> {
         let loaded = self.loaded.iter().flat_map(|loaded| &loaded.networks);

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::super::state::Timing;
 use super::bed::{Bed, FakePlane, PATIENCE};
-use crate::api::{ErrorCode, LoadResult, NetworkEntries, Request};
+use crate::api::{ErrorCode, LoadResult, NetworkEntries, Request, Unload};
 use crate::link::{Call, Down, LOADED, Refusal, Up};
 
 /// A file for the daemon to load.
@@ -77,6 +77,29 @@ fn a_file_is_copied_before_it_is_loaded_and_the_copy_is_what_every_data_plane_ge
     let mut again = String::new();
     kept.read_to_string(&mut again).unwrap();
     assert_eq!(again, "first");
+}
+
+#[test]
+fn entries_are_unloaded_from_what_is_in_force_when_their_turn_comes() {
+    let bed = Bed::new();
+    let mut plane = bed.ready_plane();
+    let (mut loads, mut unloads, mut third) = (bed.api(), bed.api(), bed.api());
+    let entry = |last: u8| format!("endpoint,acme,10.0.0.{last},,192.0.2.2\n");
+    let path = file(&bed, "guests.csv", &(entry(3) + &entry(4)));
+    let loading = loads.ask(&Request::NetworkLoad { path });
+    let (id, _) = asked(&mut plane);
+    let addresses = vec!["10.0.0.3".parse().unwrap()];
+    let unload = Unload { network: "acme".into(), addresses, prefixes: Vec::new() };
+    let unloading = unloads.ask(&Request::NetworkUnload(unload));
+    // What is answered at once tells that the one before was read.
+    let asking = third.ask(&Request::DeviceArgs { name: "none".into() });
+    third.answer(asking).unwrap_err();
+    plane.say(&Up::Answer { id, result: Ok(json!(found(2))) }, vec![]);
+    loads.answer(loading).unwrap();
+    let (id, left) = asked(&mut plane);
+    assert_eq!(left, entry(4));
+    plane.say(&Up::Answer { id, result: Ok(json!(found(1))) }, vec![]);
+    unloads.answer(unloading).unwrap();
 }
 
 #[test]

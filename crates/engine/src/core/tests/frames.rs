@@ -104,8 +104,7 @@ fn parcel(to: PortId, from: PortId, mark: u32) -> Parcel {
     let whole = frame(mark);
     let head = Head::of(&whole);
     let tail = whole[head.len()..].to_vec();
-    let packet =
-        Packet { head, tail: tail.len() as u32, checksum: Checksum::Complete, segmentation: None, port: from };
+    let packet = Packet { head, tail: tail.len() as u32, checksum: Checksum::Complete, segmentation: None, port: from };
     Parcel { to, hash: 0, overhead: 0, packet, tail: ParcelTail::Copied(tail) }
 }
 

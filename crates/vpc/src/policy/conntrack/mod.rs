@@ -33,6 +33,7 @@ mod timeouts;
 mod wheel;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::ops::Range;
 
 pub use config::{Config, Ended, Handle, Look, Opening, Stats, Tracked};
 use entry::{Entry, Life, Standing};
@@ -216,11 +217,23 @@ impl Conntrack {
         true
     }
 
+    /// A network gets no more connections, until it has another [share](Self::set_shares).
+    pub fn stop(&mut self, network: u32) {
+        if let Some(share) = self.config.shares.get_mut(network as usize) {
+            *share = 0;
+        }
+    }
+
     /// Forgets all connections of a network. Looks at the whole table.
     pub fn forget(&mut self, network: u32, ended: &mut Vec<Ended>) {
-        for at in 0..self.entries.len() {
+        self.forget_in(0..self.entries.len(), |of| of == network, ended);
+    }
+
+    /// Forgets all connections of some networks that are in `slots` of the table.
+    pub fn forget_in(&mut self, slots: Range<usize>, is_over: impl Fn(u32) -> bool, ended: &mut Vec<Ended>) {
+        for at in slots.start..slots.end.min(self.entries.len()) {
             let entry = &self.entries[at];
-            if entry.is_there() && entry.pair.network() == network {
+            if entry.is_there() && is_over(entry.pair.network()) {
                 self.end(at as u32, End::Forgotten, ended);
             }
         }

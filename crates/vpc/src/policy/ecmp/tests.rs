@@ -62,6 +62,21 @@ fn places(members: &[Member], zone: Option<u32>, seed: u64) -> Vec<Option<u64>> 
     group.buckets.iter().map(|at| members.get(usize::from(*at)).map(|member| member.id)).collect()
 }
 
+#[test]
+fn who_is_estimated_out_would_not_have_won() {
+    let weight = |at: u64| if at.is_multiple_of(3) { 1 } else { (mixed(at) % 1000) as u16 + 1 };
+    let members: Vec<Member> = (0..64).map(|at| member(mixed(at + 1000), weight(at))).collect();
+    for seed in 0..16 {
+        let group = Ecmp::with_buckets(&members, None, seed, 256);
+        let bidders: Vec<Bidder> = (0..).zip(&members).map(|(at, member)| Bidder::new(at, member, seed)).collect();
+        for bucket in 0..256 {
+            let least =
+                bidders.iter().min_by_key(|bidder| (bidder.bid(bucket), bidder.id)).map(|least| least.at.into());
+            assert_eq!(group.member(bucket as usize), least, "seed {seed}, bucket {bucket}");
+        }
+    }
+}
+
 /// The highest bidder in floating point, and whether it is so by more than rounding.
 fn naive(members: &[Member], zone: Option<u32>, seed: u64, bucket: usize) -> (Option<u64>, bool) {
     let may: Vec<_> = members.iter().filter(|member| member.is_healthy && member.weight > 0).collect();
