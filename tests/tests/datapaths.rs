@@ -71,9 +71,10 @@ fn new_flows_beyond_the_table_are_decided_one_by_one_and_an_elephant_is_told_of(
         wait_until("the elephant to go on by its flow", WAIT, || {
             Ok((grown(&core(&at_a)?, &full, "/paths/tunnel/fast") > 1000).then_some(()))
         })?;
-        // What comes from tunnels needs no flows.
+        // What comes from tunnels goes by flows as well, where there is room for them.
         let other = core(&at_b)?;
-        assert!(count(&other, "/paths/port/switch") > CROWD && count(&other, "/paths/port/fast") == 0, "{other}");
+        assert!(count(&other, "/paths/port/switch") + ROOM >= CROWD, "{other}");
+        assert!(count(&other, "/paths/port/fast") > 1000, "{other}");
         assert_eq!(count(&other, "/paths/transit/switch"), 0, "{other}");
         for process in &mut elephant {
             process.stop()?;
