@@ -16,7 +16,7 @@ const TRIED: &str = "10M";
 /// The first host has two interfaces, of one tenant.
 fn site(host: &Host) -> String {
     let meter =
-        r#", meter = { committed = "1 Mbit/s", committed-burst = "16 KiB", peak = "2 Mbit/s", peak-burst = "16 KiB" }"#;
+        r#", meter = { committed = "1 Mbit/s", committed-burst = "16 KiB", peak = "2 Mbit/s", peak-burst = "64 KiB" }"#;
     let (own, second) = match host.number() {
         1 => (
             meter,
@@ -126,7 +126,7 @@ fn meters_of_an_interface_and_of_its_tenant_hold_and_change_while_traffic_goes_o
 
         // Their tenant's, from the moment that the command returns, and for both together; it is the same after a crash.
         let set = ["tenant", "set", "default", "--meter-committed", "1 Mbit/s", "--meter-committed-burst", "16 KiB"];
-        at_a.command(&[&set[..], &["--meter-peak", "1500 kbit/s", "--meter-peak-burst", "16 KiB"]].concat())?;
+        at_a.command(&[&set[..], &["--meter-peak", "1500 kbit/s", "--meter-peak-burst", "64 KiB"]].concat())?;
         for what in ["the tenant's two interfaces", "the same with another data plane"] {
             let counts = measure(&at_a)?;
             is_about(rate(&counts, "tenant default", &["green"]), 1.0, &format!("{what}, green"));
@@ -139,7 +139,7 @@ fn meters_of_an_interface_and_of_its_tenant_hold_and_change_while_traffic_goes_o
         // Another of the interface, by the other algorithm.
         at_a.command(&["tenant", "set", "default", "--no-meter"])?;
         let set = ["device", "set", "port", "--meter-committed", "3 Mbit/s", "--meter-committed-burst", "16 KiB"];
-        at_a.command(&[&set[..], &["--meter-excess", "1 Mbit/s", "--meter-excess-burst", "16 KiB"]].concat())?;
+        at_a.command(&[&set[..], &["--meter-excess", "1 Mbit/s", "--meter-excess-burst", "64 KiB"]].concat())?;
         let counts = measure(&at_a)?;
         is_about(rate(&counts, "device port", &["green"]), 3.0, "the interface's new green");
         is_about(rate(&counts, "device port", &["green", "yellow"]), 4.0, "what passes of the interface now");
