@@ -107,7 +107,6 @@ pub struct Placement {
 /// From the supervisor to the data plane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(clippy::large_enum_variant, reason = "one at a time is written or read, none is kept")]
 pub enum Down {
     /// The first message: what to be. One descriptor is attached for each of `kept`, in that order.
     Start {

@@ -258,6 +258,9 @@ fn an_offload_that_does_not_fit_the_headers_is_refused() {
     assert_eq!(refused(&good, gso(SegmentationKind::TcpV4, 1000), none), None);
     assert_eq!(refused(&good, gso(SegmentationKind::TcpV4, 0), none), bad);
     assert_eq!(refused(&good, gso(SegmentationKind::TcpV4, MIN_TCP_SIZE - 1), none), bad);
+    let most = tcp(false, 0, 64 * MAX_TCP_SEGMENTS - 1000);
+    assert_eq!(refused(&most, gso(SegmentationKind::TcpV4, 64), none), None);
+    assert_eq!(refused(&most, gso(SegmentationKind::TcpV4, 62), none), bad, "more segments than a frame stands for");
     assert_eq!(refused(&good, gso(SegmentationKind::TcpV6, 1000), none), bad);
     assert_eq!(refused(&good, gso(SegmentationKind::Udp, 1000), none), bad);
     assert_eq!(refused(&udp(false, 3000), gso(SegmentationKind::Udp, 0), none), bad);
@@ -383,6 +386,7 @@ proptest! {
 
     #[test]
     fn any_tcp_frame_arrives(v6: bool, outer in any::<Option<bool>>(), options in 0..11_usize, len in 0..20_000_usize, size in 8..9000_u16) {
+        let size = size.max(len.div_ceil(MAX_TCP_SEGMENTS) as u16);
         let inner = tcp(v6, options * 4, len);
         let kind = if v6 { SegmentationKind::TcpV6 } else { SegmentationKind::TcpV4 };
         let (frame, overhead) = outer.map_or((inner.clone(), 0), |v6| tunnel(v6, &inner));
