@@ -219,6 +219,12 @@ fn a_frame_for_another_core_is_copied_once() {
             heads += frame.len().min(HEAD) as u64;
         }
         let sum = |of: fn(&PortCounters) -> &Counter| counters.iter().map(|core| of(core).get()).sum::<u64>();
+        // The last frame's counts may be on their way still.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while sum(|port| &port.copied_heads) < 2 * heads || sum(|port| &port.copied) < bytes {
+            assert!(Instant::now() < deadline, "{format:?}: not all copies are counted");
+            std::thread::yield_now();
+        }
         let copies = (sum(|port| &port.copied), sum(|port| &port.copied_again));
         assert_eq!(copies, (bytes, 0), "{format:?}");
         // Out of the sender's memory, and with the parcel for the other core.
