@@ -72,20 +72,23 @@ impl NodeMeter {
     }
 
     /// Does the same for packets of `bytes` bytes that come at once, one after the other: `colours` are those before, and then those
-    /// after it. What is shared with other cores is met once for all of them.
-    fn mark_all(&self, now: u64, bytes: &[u32], colours: &mut [Colour]) {
+    /// after it. What is shared with other cores is met once for all of them. True where all were, and are, green.
+    fn mark_all(&self, now: u64, bytes: &[u32], colours: &mut [Colour]) -> bool {
         let mut counts = [(0, 0); 3];
-        let mut meter = self.meter();
-        for (bytes, colour) in bytes.iter().zip(colours) {
-            *colour = meter.mark(Nanos(now), *bytes, *colour);
-            let (packets, sum) = &mut counts[*colour as usize];
-            (*packets, *sum) = (*packets + 1, *sum + u64::from(*bytes));
+        let are_green = self.meter().mark_all(Nanos(now), bytes, colours);
+        if are_green {
+            counts[Colour::Green as usize] = (bytes.len() as u64, bytes.iter().map(|bytes| u64::from(*bytes)).sum());
+        } else {
+            for (bytes, colour) in bytes.iter().zip(colours) {
+                let (packets, sum) = &mut counts[*colour as usize];
+                (*packets, *sum) = (*packets + 1, *sum + u64::from(*bytes));
+            }
         }
-        drop(meter);
         for (count, (packets, bytes)) in self.counts.iter().zip(counts).filter(|(_, (packets, _))| *packets != 0) {
             count.packets.fetch_add(packets, Ordering::Relaxed);
             count.bytes.fetch_add(bytes, Ordering::Relaxed);
         }
+        are_green
     }
 
     /// What it counted: green, yellow, red.
@@ -111,7 +114,10 @@ pub(crate) const AT_ONCE: usize = 64;
 /// lowest.
 pub(crate) fn admit_all(meters: &[Arc<NodeMeter>], now: u64, bytes: &[u32]) -> u64 {
     let mut colours = [Colour::Green; AT_ONCE];
-    let colours = &mut colours[..bytes.len().min(AT_ONCE)];
-    meters.iter().for_each(|meter| meter.mark_all(now, bytes, colours));
+    let bytes = &bytes[..bytes.len().min(AT_ONCE)];
+    let colours = &mut colours[..bytes.len()];
+    if meters.iter().fold(true, |are_green, meter| meter.mark_all(now, bytes, colours) && are_green) {
+        return u64::MAX;
+    }
     colours.iter().rev().fold(0, |passes, colour| passes << 1 | u64::from(*colour != Colour::Red))
 }

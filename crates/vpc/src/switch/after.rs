@@ -55,7 +55,7 @@ pub(crate) fn follow(
     *verdict = match hop.way {
         Way::Port(port) => {
             if admit(action.meter, seen.end.get().into()) {
-                rewrite_inner(packet, seen, action, hop);
+                rewrite_inner(packet, seen, action.is_routed, hop);
                 Verdict::Local { port, hash: action.hash }
             } else {
                 Verdict::Drop(DropReason::Metered)
@@ -65,7 +65,7 @@ pub(crate) fn follow(
             let Some(tunnel) = tables.tunnel(number).filter(|tunnel| tunnel.resolved) else { return false };
             if admit(action.meter, seen.end.get().into()) {
                 *id = id.wrapping_add(1);
-                rewrite_and_depart(packet, seen, action, hop, tunnel, *id)
+                rewrite_and_depart(packet, seen, (action.hash, action.is_routed), hop, tunnel, *id)
             } else {
                 Verdict::Drop(DropReason::Metered)
             }
@@ -74,18 +74,19 @@ pub(crate) fn follow(
     true
 }
 
-/// What [`follow`] does to a packet that goes into a tunnel: away from the loop over those that do not.
+/// What [`follow`] does to a packet that goes into a tunnel: away from the loop over those that do not. The action's parts come by
+/// value: whole, it would have to be put into memory for all packets.
 #[inline(never)]
 fn rewrite_and_depart(
     packet: &mut Packet,
     seen: &Seen,
-    action: &Action,
+    (hash, is_routed): (u32, bool),
     hop: &Hop,
     tunnel: &Tunnel,
     id: u16,
 ) -> Verdict {
-    rewrite_inner(packet, seen, action, hop);
-    depart(packet, tunnel, hop.vni, action.hash, seen.traffic_class, id)
+    rewrite_inner(packet, seen, is_routed, hop);
+    depart(packet, tunnel, hop.vni, hash, seen.traffic_class, id)
 }
 
 /// Whether [`follow`] would do something to a packet that `admit` lets pass.
@@ -168,10 +169,10 @@ pub(crate) fn follow_tunnelled(
 
 /// Makes the inner frame what leaves.
 #[inline(always)]
-fn rewrite_inner(packet: &mut Packet, seen: &Seen, action: &Action, hop: &Hop) {
+fn rewrite_inner(packet: &mut Packet, seen: &Seen, is_routed: bool, hop: &Hop) {
     packet.truncate(seen.len());
     let frame = packet.head.bytes_mut();
-    if action.is_routed {
+    if is_routed {
         route_inner(frame, hop, seen.key.is_ipv6());
     } else {
         rewrite::set_macs(frame, hop.mac, None);

@@ -16,7 +16,7 @@ const CHUNK: u64 = 4096;
 /// Chunks in which something is measured beside a case.
 const BESIDE_CHUNKS: u64 = 64;
 /// How fast time goes on: as at 25 million packets a second.
-const NANOS_PER_BURST: u64 = 1_280;
+const PACE: u64 = 1_280;
 
 /// Nanoseconds a packet, chunk by chunk: short enough that few of them have lost their processor.
 #[derive(Default)]
@@ -67,6 +67,8 @@ pub(super) struct Core {
     pub chunks: Chunks,
     frames: Frames,
     now: u64,
+    /// Nanoseconds from burst to burst, as packets are told.
+    pub pace: u64,
     order: Vec<u32>,
     pub at: usize,
     /// Who follows packets through the tiers: nobody, which is asked for every burst, as the engine does.
@@ -91,6 +93,7 @@ impl Core {
             chunks: Chunks::default(),
             frames: Frames::new(),
             now: 1,
+            pace: PACE,
             order,
             at: 0,
             watch: None,
@@ -132,7 +135,7 @@ impl Core {
 
     pub fn forward(&mut self) {
         self.verdicts.clear();
-        self.now += NANOS_PER_BURST;
+        self.now += self.pace;
         let Core { vpc, packets, verdicts, chunks, now, watch, .. } = self;
         chunks.time(|| match black_box(watch) {
             Some(watch) => vpc.forward_watched(*now, packets, verdicts, &mut **watch),
