@@ -5,13 +5,19 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::netns::run;
-use crate::{Context, Failure, Process};
+use crate::{Context, Failure, Process, wait_until};
 
 /// A capture has begun, or is written, within this time.
-const DEADLINE: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// What the kernel has captured and not yet handed over, it does within this time.
 const SETTLE: Duration = Duration::from_millis(500);
+
+/// Looks in a row at which whoever writes is asleep: it has taken what it was handed.
+const ASLEEP: u32 = 5;
+
+/// Mebibytes for frames that whoever writes has not yet taken, on a machine that is busy with something else.
+const BUFFER: &str = "64";
 
 /// Expert information of this severity is an error: tshark's PI_ERROR.
 const ERROR: u64 = 0x0080_0000;
@@ -68,7 +74,7 @@ impl Capture {
     pub fn start(folder: &Path, name: &str, namespace: &str, interface: &str) -> Result<Capture, Failure> {
         let file = folder.join(format!("{name}.pcap"));
         let path = file.to_string_lossy();
-        let arguments = ["netns", "exec", namespace, "dumpcap", "-q", "-P", "-i", interface, "-w", &path];
+        let arguments = ["netns", "exec", namespace, "dumpcap", "-q", "-P", "-i", interface, "-B", BUFFER, "-w", &path];
         let mut process = Process::start(name, folder, Path::new("ip"), arguments)?;
         process.wait_for_line("where it writes", 0, DEADLINE, |line| line.starts_with("File: ").then_some(()))?;
         Ok(Capture { process, file })
@@ -77,6 +83,12 @@ impl Capture {
     /// Ends the capture.
     pub fn stop(mut self) -> Result<Recording, Failure> {
         std::thread::sleep(SETTLE);
+        let mut looks = 0;
+        wait_until("dumpcap to have taken what was captured", DEADLINE, || {
+            let asleep = self.process.thread_states()?.iter().all(|state| *state == 'S');
+            looks = if asleep { looks + 1 } else { 0 };
+            Ok((looks >= ASLEEP).then_some(()))
+        })?;
         self.process.stop()?;
         Ok(Recording { file: self.file })
     }

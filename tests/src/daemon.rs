@@ -12,11 +12,14 @@ use crate::{Context, Failure, GuestDevice, Process, paths, wait_until};
 /// The management socket of a site that does not say otherwise, beside its site file.
 const API_SOCKET: &str = "run/softdpu/api.sock";
 
+/// How long a command waits for its answer, where it is not told.
+const PATIENCE: &str = "60 s";
+
 /// From `softdpu run` to the first answer of `softdpu status`.
-const READY_DEADLINE: Duration = Duration::from_secs(20);
+const READY_DEADLINE: Duration = Duration::from_secs(60);
 
 /// From the death of a data plane to the next one's first sign of life.
-const RESTART_DEADLINE: Duration = Duration::from_secs(20);
+const RESTART_DEADLINE: Duration = Duration::from_secs(60);
 
 /// What a port counted, as `status` shows it.
 #[derive(Clone, Debug)]
@@ -113,6 +116,9 @@ impl Daemon {
         let mut command = Command::new(&self.binary);
         // Always this daemon's own socket: a machine may run a softdpu that is not ours to change, let alone to kill.
         command.args(arguments).current_dir(&self.folder).env("SOFTDPU_SOCKET", self.folder.join(API_SOCKET));
+        if !arguments.contains(&"--timeout") {
+            command.args(["--timeout", PATIENCE]);
+        }
         let output = command.output().context(&what)?;
         if output.status.success() {
             return String::from_utf8(output.stdout).context(what);
@@ -130,6 +136,22 @@ impl Daemon {
     /// What it and its data planes have logged so far, line by line.
     pub fn log(&self) -> Vec<String> {
         self.process.lines()
+    }
+
+    /// Waits until so many lines of the log are those that `pick` chooses. A line is written a moment after what it tells of, and read
+    /// here a moment after that.
+    pub fn wait_for_log(&self, what: &str, count: usize, pick: impl Fn(&str) -> bool) -> Result<(), Failure> {
+        let lines = || self.log().iter().filter(|line| pick(line)).count();
+        wait_until(&format!("{count} lines of the log: {what}"), READY_DEADLINE, || {
+            Ok((lines() >= count).then_some(()))
+        })
+        .map_err(|error| Failure::new(format!("{error}{}", self.process.tail())))?;
+        let found = lines();
+        if found == count {
+            Ok(())
+        } else {
+            Err(Failure::new(format!("{found} lines of the log, not {count}: {what}{}", self.process.tail())))
+        }
     }
 
     /// The data plane's process id and how often it was started again.
@@ -222,7 +244,7 @@ impl Daemon {
         let data_plane = self.data_plane().map(|(pid, _)| pid);
         self.process.stop()?;
         if let Ok(pid) = data_plane {
-            wait_until("the data plane to end with the supervisor", Duration::from_secs(5), || {
+            wait_until("the data plane to end with the supervisor", Duration::from_secs(20), || {
                 Ok((!self.is_softdpu(pid)).then_some(()))
             })?;
         }
@@ -254,8 +276,6 @@ impl Drop for Daemon {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     /// A softdpu that serves nothing, but starts, restarts, answers and ends as softdpu's command line does.
@@ -279,9 +299,12 @@ esac
 
     fn stand_in() -> (tempfile::TempDir, Daemon) {
         let folder = tempfile::tempdir().unwrap();
-        let binary = folder.path().join("softdpu");
-        std::fs::write(&binary, STAND_IN).unwrap();
-        std::fs::set_permissions(&binary, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (source, binary) = (folder.path().join("stand-in"), folder.path().join("softdpu"));
+        std::fs::write(&source, STAND_IN).unwrap();
+        // Written by a process of its own: what another test starts meanwhile would hold a file of ours open for writing for a moment,
+        // and such a file cannot be executed (ETXTBSY).
+        let installed = Command::new("install").args(["-m", "755"]).args([&source, &binary]).status().unwrap();
+        assert!(installed.success());
         let daemon = Daemon::start_binary(binary, folder.path(), "", None).unwrap();
         (folder, daemon)
     }

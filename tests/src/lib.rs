@@ -56,4 +56,4 @@ pub use server::{Disk, Server, ServerKind, has_two_cpus};
 pub use slow_disk::SlowDisk;
 pub use storage_daemon::StorageDaemon;
 pub use testpmd::{Counts, Testpmd, TestpmdPort};
-pub use wait::wait_until;
+pub use wait::{wait_until, wait_until_still};

@@ -2,16 +2,25 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
 
 use crate::{Context, Failure, skip};
 
 /// Whether this machine lets us make network namespaces. Says so loudly where not.
 pub fn possible(test: &str) -> bool {
-    let probe = format!("softdpu-probe-{}", std::process::id());
-    if run("ip", &["netns", "add", &probe]).is_err() {
+    static PROBES: AtomicU32 = AtomicU32::new(0);
+    // Tests beside each other have one each. And where two processes make a machine's first ones at once, one of them may have to
+    // try again, as the folder that they have in common is not yet made.
+    let probe = (0..3).find_map(|turn| {
+        std::thread::sleep(Duration::from_millis(100) * turn);
+        let probe = format!("softdpu-probe-{}-{}", std::process::id(), PROBES.fetch_add(1, Relaxed));
+        run("ip", &["netns", "add", &probe]).is_ok().then_some(probe)
+    });
+    let Some(probe) = probe else {
         skip(test, "network namespaces cannot be made here (not root?)");
         return false;
-    }
+    };
     let _ = run("ip", &["netns", "del", &probe]);
     if !Path::new("/dev/net/tun").exists() {
         skip(test, "there is no /dev/net/tun");

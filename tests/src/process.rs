@@ -13,10 +13,10 @@ use rustix::process::{Pid, Signal};
 use crate::{Context, Failure, wait_until};
 
 /// How long a process that was asked to end may take before it is killed.
-const GRACE: Duration = Duration::from_secs(5);
+const GRACE: Duration = Duration::from_secs(20);
 
 /// How long the last lines of an ended process are awaited.
-const DRAIN: Duration = Duration::from_secs(2);
+const DRAIN: Duration = Duration::from_secs(10);
 
 /// How many last lines stand for a process's output in an error.
 const TAIL: usize = 25;
@@ -100,6 +100,17 @@ impl Process {
     /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+
+    /// The states of its threads, by their letters in proc_pid_stat(5): `R` for one that runs or waits for a CPU, `S` asleep, `T` stopped.
+    pub fn thread_states(&self) -> Result<Vec<char>, Failure> {
+        let tasks = format!("/proc/{}/task", self.pid());
+        let threads = std::fs::read_dir(&tasks).context(format_args!("listing {tasks}"))?;
+        // The state is behind the program's name, which is in brackets.
+        let state = |stat: String| stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+        let stats = threads.flatten().map(|thread| std::fs::read_to_string(thread.path().join("stat")));
+        // A thread that has just ended has none any more.
+        Ok(stats.flatten().filter_map(state).collect())
     }
 
     /// How it ended, if it did.
@@ -187,13 +198,17 @@ impl Process {
 
     /// Asks it to end (SIGTERM), and kills it if it does not.
     pub fn stop(&mut self) -> Result<ExitStatus, Failure> {
+        self.stop_within(GRACE)
+    }
+
+    fn stop_within(&mut self, grace: Duration) -> Result<ExitStatus, Failure> {
         self.signal(Signal::TERM);
-        match self.wait(GRACE) {
+        match self.wait(grace) {
             Ok(status) => Ok(status),
             Err(_) => {
                 self.signal(Signal::KILL);
                 self.wait(GRACE)?;
-                Err(Failure::new(format!("{} did not end within {GRACE:?} of SIGTERM{}", self.name, self.tail())))
+                Err(Failure::new(format!("{} did not end within {grace:?} of SIGTERM{}", self.name, self.tail())))
             }
         }
     }
@@ -250,9 +265,9 @@ mod tests {
     #[test]
     fn a_line_is_found_and_the_search_goes_on_behind_it() {
         let (_folder, mut process) = shell("echo a; echo b >&2; read x; echo got $x");
-        process.wait_for_line("a", 0, Duration::from_secs(5), |line| (line == "a").then_some(())).unwrap();
+        process.wait_for_line("a", 0, Duration::from_secs(20), |line| (line == "a").then_some(())).unwrap();
         process.send_line("it").unwrap();
-        process.wait_for_line("it", 0, Duration::from_secs(5), |line| (line == "got it").then_some(())).unwrap();
+        process.wait_for_line("it", 0, Duration::from_secs(20), |line| (line == "got it").then_some(())).unwrap();
     }
 
     #[test]
@@ -260,7 +275,7 @@ mod tests {
         let (_folder, mut process) = shell("echo giving up");
         let start = Instant::now();
         let error = process.wait_for_line("a prompt", 0, Duration::from_secs(60), |_| None::<()>).unwrap_err();
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(30));
         assert!(error.to_string().contains("a prompt") && error.to_string().contains("giving up"), "{error}");
     }
 
@@ -286,7 +301,7 @@ mod tests {
     #[test]
     fn a_process_that_ignores_sigterm_is_killed_and_reported() {
         let (_folder, mut process) = shell("trap '' TERM; echo ready; while :; do sleep 0.1; done");
-        process.wait_for_line("ready", 0, Duration::from_secs(5), |line| (line == "ready").then_some(())).unwrap();
-        assert!(process.stop().unwrap_err().to_string().contains("SIGTERM"));
+        process.wait_for_line("ready", 0, Duration::from_secs(20), |line| (line == "ready").then_some(())).unwrap();
+        assert!(process.stop_within(Duration::from_secs(2)).unwrap_err().to_string().contains("SIGTERM"));
     }
 }

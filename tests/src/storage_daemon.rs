@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::{Disk, Failure, Process, wait_until};
 
 /// It opens its files and sockets in well under a second.
-const READY_DEADLINE: Duration = Duration::from_secs(10);
+const READY_DEADLINE: Duration = Duration::from_secs(60);
 
 /// A running qemu-storage-daemon.
 pub struct StorageDaemon {

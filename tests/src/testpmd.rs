@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::{Context, Failure, Process};
 
 /// A command is answered within this time, its start with all its memory included.
-const DEADLINE: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The program's name.
 const PROGRAM: &str = "dpdk-testpmd";

@@ -15,14 +15,35 @@ pub fn wait_until<T>(
 ) -> Result<T, Failure> {
     let start = Instant::now();
     loop {
+        // Whoever was off the CPU until after the deadline looks once more.
+        let last = start.elapsed() >= deadline;
         if let Some(value) = condition()? {
             return Ok(value);
         }
-        if start.elapsed() >= deadline {
+        if last {
             return Err(Failure::new(format!("waited {:.1} s in vain for {what}", deadline.as_secs_f64())));
         }
         std::thread::sleep(INTERVAL);
     }
+}
+
+/// Waits until `value` has been the same for as long as `quiet`, and gives it: what was under way when something was told to end has
+/// arrived. A value that goes on changing is an error after `deadline`.
+pub fn wait_until_still<T: PartialEq>(
+    what: &str,
+    quiet: Duration,
+    deadline: Duration,
+    mut value: impl FnMut() -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let (mut last, mut since) = (value()?, Instant::now());
+    wait_until(what, deadline, || {
+        let now = value()?;
+        if now != last {
+            (last, since) = (now, Instant::now());
+            return Ok(None);
+        }
+        Ok((since.elapsed() >= quiet).then_some(now))
+    })
 }
 
 #[cfg(test)]
@@ -32,7 +53,7 @@ mod tests {
     #[test]
     fn a_condition_that_comes_true_gives_its_value() {
         let mut calls = 0;
-        let value = wait_until("the third look", Duration::from_secs(5), || {
+        let value = wait_until("the third look", Duration::from_secs(20), || {
             calls += 1;
             Ok((calls == 3).then_some(calls))
         });
@@ -50,6 +71,23 @@ mod tests {
         let start = Instant::now();
         let error = wait_until::<()>("anything", Duration::from_secs(60), || Err(Failure::new("it died"))).unwrap_err();
         assert_eq!(error.to_string(), "it died");
-        assert!(start.elapsed() < Duration::from_secs(5));
+        assert!(start.elapsed() < Duration::from_secs(30));
+    }
+
+    #[test]
+    fn a_value_is_still_when_it_was_the_same_for_a_while() {
+        let mut looks = 0;
+        let quiet = Duration::from_millis(50);
+        let still = wait_until_still("stillness", quiet, Duration::from_secs(20), || {
+            looks += 1;
+            Ok(looks.min(4))
+        });
+        assert_eq!(still.unwrap(), 4);
+        let mut looks = 0;
+        let never = wait_until_still("stillness", quiet, Duration::from_millis(100), || {
+            looks += 1;
+            Ok(looks)
+        });
+        assert!(never.unwrap_err().to_string().contains("stillness"));
     }
 }

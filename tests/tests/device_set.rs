@@ -5,9 +5,12 @@
 
 use std::time::Duration;
 
-use softdpu_tests::{Daemon, Failure, Host, Lab, Wire, wait_until};
+use softdpu_tests::{Daemon, Failure, Host, Lab, Wire, wait_until, wait_until_still};
 
-const WAIT: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(60);
+/// As long as nothing changes, what was under way has arrived; and so much may have been.
+const STILL: Duration = Duration::from_millis(500);
+const UNDER_WAY: u64 = 32;
 const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
 
 /// No device is in a group or has a list.
@@ -35,14 +38,21 @@ fn echoes(host: &Host) -> Result<u64, Failure> {
 
 /// From a moment after now on nothing reaches the host, while what is refused is counted for `reason`.
 fn refused(daemon: &Daemon, host: &Host, reason: &str) -> Result<(), Failure> {
-    // What was decided before is on its way no longer than this.
-    std::thread::sleep(Duration::from_millis(100));
-    let (before, counted) = (echoes(host)?, drops(daemon, reason)?);
+    let before = nothing_passes(host)?;
+    let counted = drops(daemon, reason)?;
     wait_until(&format!("packets to be refused: {reason}"), WAIT, || {
         Ok((drops(daemon, reason)? > counted + 20).then_some(()))
     })?;
     assert_eq!(echoes(host)?, before, "a packet passed that {reason} refuses");
     Ok(())
+}
+
+/// What was decided before is on its way: some of it arrives, then nothing more. How many have arrived.
+fn nothing_passes(host: &Host) -> Result<u64, Failure> {
+    let returned = echoes(host)?;
+    let passed = wait_until_still("nothing more to arrive", STILL, WAIT, || echoes(host))?;
+    assert!(passed - returned <= UNDER_WAY, "{} packets passed by what was before", passed - returned);
+    Ok(passed)
 }
 
 fn drops(daemon: &Daemon, reason: &str) -> Result<u64, Failure> {
@@ -90,8 +100,7 @@ fn groups_and_lists_of_an_interface_change_and_no_packet_passes_by_those_before(
             at_b.command(&["device", "set", "port", "--no-security-group"])?;
             arrive(&b, "echo requests without groups again")?;
             at_b.command(&["device", "set", "port", "--security-group", "quiet"])?;
-            std::thread::sleep(Duration::from_millis(100));
-            let before = echoes(&b)?;
+            let before = nothing_passes(&b)?;
             at_b.kill_data_plane()?;
             refused(&at_b, &b, "security-group")?;
             assert_eq!(echoes(&b)?, before, "a packet passed by what was before the change");

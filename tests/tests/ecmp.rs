@@ -5,10 +5,12 @@
 
 use std::time::Duration;
 
-use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Wire, wait_until};
+use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Wire, wait_until, wait_until_still};
 
-const WAIT: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(60);
 const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+/// As long as nothing changes, what was under way has arrived.
+const STILL: Duration = Duration::from_secs(1);
 /// The gateways' numbers.
 const FIRST: u8 = 3;
 const SECOND: u8 = 4;
@@ -146,10 +148,10 @@ fn flows_are_spread_over_gateways_and_go_on_when_one_is_set_down() {
         }
         let told = [members(&at_a)?, members(&at_b)?];
         assert!(told.iter().all(|[(_, state), _]| state == "down"), "{told:?}");
-        // What was under way when the commands returned has arrived.
-        std::thread::sleep(Duration::from_millis(500));
-        let arrived = frames_in(&at_first)?;
         assert!(client.exited()?.is_none(), "the transfers ended before the gateway was set down");
+        // What was under way when the commands returned arrives.
+        let arrived =
+            wait_until_still("the gateway that is down to get nothing more", STILL, WAIT, || frames_in(&at_first))?;
         assert!(client.wait(WAIT)?.success(), "a connection did not go on");
         server.wait(WAIT)?;
         let after = [members(&at_a)?, members(&at_b)?];

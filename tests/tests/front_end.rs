@@ -8,7 +8,7 @@ use softdpu_bench::Format;
 use softdpu_bench::front_end::{FrontEnd, Options, Request};
 use softdpu_tests::{Context, Disk, Failure, Lab, Server, ServerKind};
 
-const WAIT: Duration = Duration::from_secs(5);
+const WAIT: Duration = Duration::from_secs(30);
 
 /// Does one request and gives its tag.
 fn ask(front_end: &mut FrontEnd, request: Request<'_>) -> Result<u16, Failure> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use softdpu_tests::{Context, Failure, Host, Lab, Wire, repository, wait_until};
 
-const WAIT: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(60);
 const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
 
 /// A site's guest: a kernel's VXLAN device, to which the other site's guest is behind the gateway.

@@ -8,7 +8,7 @@ use serde_json::Value;
 use softdpu_tests::{Context, Failure, softdpu};
 
 /// Times that a rate is found and tried: somebody else may take the processor in between.
-const TRIES: u32 = 5;
+const TRIES: u32 = 10;
 
 /// What `softdpu bench gateway` says of a case.
 fn figure(lines: &[Value], case: &str, metric: &str) -> Result<f64, Failure> {

@@ -12,7 +12,7 @@ const MIB: u64 = 1 << 20;
 
 /// Between two kills: from "right after the restart" to "in the middle of a round".
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
-const MOST_PAUSE: Duration = Duration::from_millis(1500);
+const MOST_PAUSE: Duration = Duration::from_millis(1000);
 
 /// A round of a guest takes seconds; one that takes this long hangs.
 const DEADLINE: Duration = Duration::from_secs(120);

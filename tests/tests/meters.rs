@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use softdpu_tests::{Daemon, Failure, Host, Lab, Wire, datagrams, wait_until};
 
-const WAIT: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(60);
+/// How often rates are measured, before they have failed to be what is asked: the machine may be busy with something else.
+const TRIES: usize = 4;
 const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
 /// What each sender tries, bits a second: far more than any meter here allows.
 const TRIED: &str = "10M";
@@ -90,10 +92,21 @@ fn rate([before, after]: &[Counts; 2], meter: &str, colours: &[&str]) -> f64 {
     grown as f64 * 8e-6 / after.at.duration_since(before.at).as_secs_f64()
 }
 
-/// The measurement's two ends are known to some milliseconds, and the machine may be busy with something else.
-fn is_about(found: f64, asked: f64, what: &str) {
-    println!("{what}: {found:.2} Mbit/s of {asked}");
-    assert!((asked * 0.6..=asked * 1.4).contains(&found), "{what}: {found:.2} Mbit/s, not {asked}");
+/// Measures until what is green, and what passes, of a meter are about what is asked, megabits a second. The measurement's two ends are
+/// known to some milliseconds where nobody is held up.
+fn passes(daemon: &Daemon, meter: &str, [green, all]: [f64; 2], what: &str) -> Result<[Counts; 2], Failure> {
+    let about = |found: f64, asked: f64| (asked * 0.6..=asked * 1.4).contains(&found);
+    let mut seen = Vec::new();
+    for _ in 0..TRIES {
+        let counts = measure(daemon)?;
+        let found = [rate(&counts, meter, &["green"]), rate(&counts, meter, &["green", "yellow"])];
+        println!("{what}: {:.2} Mbit/s of {green} green, {:.2} of {all} pass", found[0], found[1]);
+        if about(found[0], green) && about(found[1], all) {
+            return Ok(counts);
+        }
+        seen.push(found);
+    }
+    Err(Failure::new(format!("{what}: green and all that passes {seen:.2?} Mbit/s, not {green} and {all}")))
 }
 
 #[test]
@@ -114,23 +127,21 @@ fn meters_of_an_interface_and_of_its_tenant_hold_and_change_while_traffic_goes_o
         })?;
 
         // The interface's own: what is green, what is yellow, and the rest is dropped and says why.
-        let counts = measure(&at_a)?;
-        is_about(rate(&counts, "device port", &["green"]), 1.0, "the interface's green");
-        is_about(rate(&counts, "device port", &["green", "yellow"]), 2.0, "what passes of the interface");
+        let counts = passes(&at_a, "device port", [1.0, 2.0], "the interface")?;
         let [before, after] = &counts;
         let red = after.meter("device port", "red", "packets") - before.meter("device port", "red", "packets");
         let dropped = after.metered("port") - before.metered("port");
         assert!(red > 100 && dropped.abs_diff(red) < red / 4, "{red} red, {dropped} dropped");
         assert_eq!(after.metered("second"), 0, "the other interface has no meter");
-        assert!(after.by_flow() - before.by_flow() > 1000, "flows are metered");
+        wait_until("flows to be metered", WAIT, || {
+            Ok((Counts::now(&at_a)?.by_flow() > before.by_flow() + 1000).then_some(()))
+        })?;
 
         // Their tenant's, from the moment that the command returns, and for both together; it is the same after a crash.
         let set = ["tenant", "set", "default", "--meter-committed", "1 Mbit/s", "--meter-committed-burst", "16 KiB"];
         at_a.command(&[&set[..], &["--meter-peak", "1500 kbit/s", "--meter-peak-burst", "64 KiB"]].concat())?;
         for what in ["the tenant's two interfaces", "the same with another data plane"] {
-            let counts = measure(&at_a)?;
-            is_about(rate(&counts, "tenant default", &["green"]), 1.0, &format!("{what}, green"));
-            is_about(rate(&counts, "tenant default", &["green", "yellow"]), 1.5, what);
+            let counts = passes(&at_a, "tenant default", [1.0, 1.5], what)?;
             assert!(counts[1].metered("second") > counts[0].metered("second") + 100, "it counts for both");
             at_a.kill_data_plane()?;
             wait_until("datagrams again", WAIT, || Ok((Counts::now(&at_a)?.frames("second") > 1000).then_some(())))?;
@@ -140,9 +151,7 @@ fn meters_of_an_interface_and_of_its_tenant_hold_and_change_while_traffic_goes_o
         at_a.command(&["tenant", "set", "default", "--no-meter"])?;
         let set = ["device", "set", "port", "--meter-committed", "3 Mbit/s", "--meter-committed-burst", "16 KiB"];
         at_a.command(&[&set[..], &["--meter-excess", "1 Mbit/s", "--meter-excess-burst", "64 KiB"]].concat())?;
-        let counts = measure(&at_a)?;
-        is_about(rate(&counts, "device port", &["green"]), 3.0, "the interface's new green");
-        is_about(rate(&counts, "device port", &["green", "yellow"]), 4.0, "what passes of the interface now");
+        passes(&at_a, "device port", [3.0, 4.0], "the interface's new meter")?;
         let error =
             at_a.command(&["device", "set", "port", "--meter-committed", "3 Mbit/s", "--meter-peak", "1 Mbit/s"]);
         let error = error.err().ok_or_else(|| Failure::new("a peak below the committed rate was taken"))?.to_string();
@@ -151,7 +160,9 @@ fn meters_of_an_interface_and_of_its_tenant_hold_and_change_while_traffic_goes_o
         let [before, after] = measure(&at_a)?;
         assert_eq!(after.metered("port"), before.metered("port"), "nobody meters it");
         assert_eq!(after.status["meters"], Value::Array(vec![]), "there are no meters");
-        assert!(after.frames("port") > before.frames("port") + 1000, "and it goes on");
+        wait_until("it to go on", WAIT, || {
+            Ok((Counts::now(&at_a)?.frames("port") > before.frames("port") + 1000).then_some(()))
+        })?;
         for process in senders.iter_mut().flatten() {
             process.stop()?;
         }

@@ -121,9 +121,8 @@ fn transfer(lab: &Lab, packed: bool, queues: u16, cores: &str) -> Result<(), Fai
         second.ask(&format!("ping {address}"), DEADLINE)?;
         assert_eq!(field(&mut second, &format!("fetch {url} file"), "sum")?, sum, "a file of {MIB} MiB from {url}");
         for direction in ["", " -R"] {
-            let speed = second.ask(&format!("iperf {address} 2{direction}"), DEADLINE)?;
+            let speed = second.moves(&format!("iperf {address} 1{direction}"), 5, DEADLINE)?;
             eprintln!("iperf3 {address}{direction}, packed {packed}, {queues} queue pairs: {:?}", speed.fields);
-            assert!(speed.get::<u64>("mbits")? >= 5, "next to nothing was moved: {:?}", speed.fields);
         }
     }
     if queues > 1 {
@@ -150,13 +149,13 @@ fn fewer_pairs_and_more(daemon: &Daemon, first: &mut Guest, second: &mut Guest) 
         of(0).zip(of(2)).ok_or_else(|| Failure::new(format!("no frames of queues: {device}")))
     };
     let start = frames()?;
+    // What goes on meanwhile, to its end; then some more, as it may have ended before the pairs changed.
     let received = |guest: &mut Guest| {
-        let speed = guest.step("iperf", DEADLINE)?;
-        assert!(speed.get::<u64>("mbits")? >= 5, "next to nothing was moved: {:?}", speed.fields);
-        Ok::<_, Failure>(())
+        guest.step("iperf", DEADLINE)?;
+        guest.moves("iperf 10.0.0.2 1 -P 16", 5, DEADLINE).map(drop)
     };
     // Sixteen flows, of which the second pair has some while there is one.
-    second.type_line("iperf 10.0.0.2 4 -P 16")?;
+    second.type_line("iperf 10.0.0.2 3 -P 16")?;
     wait_until("frames to come by both pairs", DEADLINE, || {
         let now = frames()?;
         Ok((now.0 > start.0 + 16 && now.1 > start.1 + 16).then_some(()))
@@ -167,7 +166,7 @@ fn fewer_pairs_and_more(daemon: &Daemon, first: &mut Guest, second: &mut Guest) 
     let after = frames()?;
     assert_eq!(after.1, without.1, "frames came to a receive queue that is not enabled");
     assert!(after.0 > without.0, "nothing came to the other: {without:?}, {after:?}");
-    second.type_line("iperf 10.0.0.2 4 -P 16")?;
+    second.type_line("iperf 10.0.0.2 3 -P 16")?;
     first.ask("pairs 2", DEADLINE)?;
     received(second)?;
     let again = frames()?;
@@ -256,7 +255,7 @@ fn another_tenants_guest_with_the_same_address_reaches_nobody_but_itself() {
 /// Kills the data plane in the middle of transfers, each one TCP connection. Every byte arrives once and in its place.
 fn survive(lab: &Lab, packed: bool, cores: &str) -> Result<(), Failure> {
     const KILLS: u64 = 5;
-    const REPEATS: u32 = 8;
+    const REPEATS: u32 = 4;
     let mut random = Random::from_environment();
     eprintln!("SOFTDPU_SEED={}", random.seed);
     let mut daemon = Daemon::start(lab.path(), &site(packed, 1, cores))?;
@@ -266,7 +265,8 @@ fn survive(lab: &Lab, packed: bool, cores: &str) -> Result<(), Failure> {
     second.ask("dhcp", DEADLINE)?;
     first.ask("serve", DEADLINE)?;
     let fetch = format!("fetch 10.0.0.2 cgi-bin/stream?{REPEATS}");
-    let sum = field(&mut second, &fetch, "sum")?;
+    // From the server itself, where it passes no interface.
+    let sum = field(&mut first, &fetch, "sum")?;
     let fetched = |guest: &Guest| guest.reports().iter().filter(|report| report.step == "fetch").count();
     let (mut during, mut kills) = (0, 0);
     while during < KILLS {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use softdpu_tests::{Daemon, Failure, Host, Lab, Wire, wait_until};
 
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(60);
 const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
 
 fn site(host: &Host) -> String {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Wire, wait_until};
 
-const WAIT: Duration = Duration::from_secs(60);
+const WAIT: Duration = Duration::from_secs(120);
 const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
 
 /// How many are loaded beside the one that answers.
@@ -68,7 +68,7 @@ fn file(lab: &Lab, name: &str, crowd: u32, wrong: &str) -> Result<PathBuf, Failu
 }
 
 fn load(daemon: &Daemon, file: &Path) -> Result<serde_json::Value, Failure> {
-    let loaded = daemon.command(&["--timeout", "60 s", "network", "load", "--json", &file.display().to_string()])?;
+    let loaded = daemon.command(&["--timeout", "180 s", "network", "load", "--json", &file.display().to_string()])?;
     serde_json::from_str(&loaded).context("what was loaded")
 }
 
@@ -117,20 +117,34 @@ fn a_million_guests_are_loaded_while_traffic_goes_on_and_outlive_every_process()
         let many = file(lab, "many.csv", CROWD + 20, "")?;
 
         // A million come, twice, and what is not theirs loses nothing.
-        let mut ping = a.start(lab, "ping", &["ping", "-q", "-i", "0.005", "-c", "4000", "10.0.0.2"])?;
+        for host in [&a, &b] {
+            // Room for what comes while a core is held up by others on this machine: the kernel drops what its TAP has none for.
+            host.ip(&["link", "set", "acme0", "txqueuelen", "20000"])?;
+        }
+        // By the kernel's counts, which know of answers that come when who asked has gone.
+        let echoes = || Ok::<_, Failure>((a.counter("Icmp", "OutEchos")?, a.counter("Icmp", "InEchoReps")?));
+        let (asked, answered) = echoes()?;
+        let mut ping = a.start(lab, "ping", &["ping", "-q", "-i", "0.005", "10.0.0.2"])?;
+        let goes_on = |what: &str| {
+            let (_, before) = echoes()?;
+            wait_until(what, WAIT, || Ok((echoes()?.1 > before + 20).then_some(())))
+        };
+        goes_on("answers before anything is loaded")?;
         let loaded = load(&at_a, &all)?;
         println!("loaded: {loaded}");
         assert_eq!((&loaded["endpoints"], &loaded["routes"]), (&(CROWD + 1).into(), &1.into()), "{loaded}");
         assert_eq!(counts(&at_a)?, (u64::from(CROWD) + 1, 1));
-        reach(&a, "10.0.0.22")?;
         load(&at_a, &all)?;
-        assert!(ping.exited()?.is_none(), "the loads took longer than the traffic");
-        ping.wait(WAIT)?;
-        let summary = ping.wait_for_line("ping's summary", 0, WAIT, |line| {
-            line.contains("packets transmitted").then(|| line.to_owned())
+        goes_on("answers after both loads")?;
+        ping.stop()?;
+        wait_until("every request to be answered: a load costs others nothing", WAIT, || {
+            let (now_asked, now_answered) = echoes()?;
+            Ok((now_asked - asked == now_answered - answered).then_some(()))
+        })
+        .map_err(|error| {
+            Failure::new(format!("{error}; requests and answers: {:?} from {:?}", echoes(), (asked, answered)))
         })?;
-        println!("{summary:?}");
-        assert!(format!("{summary:?}").contains(" 0% packet loss"), "a load costs others nothing: {summary:?}");
+        reach(&a, "10.0.0.22")?;
 
         // What is wrong is told with its place, and everything stays as it was.
         let before = kept(&lab.path().join(a.name()))?;
@@ -159,7 +173,7 @@ fn a_million_guests_are_loaded_while_traffic_goes_on_and_outlive_every_process()
 
         // Single entries go, all that are named or none.
         let unload =
-            |entries: &[&str]| at_a.command(&[&["--timeout", "60 s", "network", "unload", "acme"], entries].concat());
+            |entries: &[&str]| at_a.command(&[&["--timeout", "180 s", "network", "unload", "acme"], entries].concat());
         let error = unload(&["10.0.0.22", "10.0.0.33"]).expect_err("one is not loaded").to_string();
         assert!(error.contains("10.0.0.33 is not loaded"), "{error}");
         assert_eq!(counts(&at_a)?, (u64::from(CROWD) + 1, 1));

@@ -2,7 +2,6 @@
 
 #![allow(missing_docs)]
 
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -36,8 +35,11 @@ fn an_old_or_missing_cargo_ends_the_setup_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let cargo = folder.path().join("cargo");
     let says = |version: &str| {
-        std::fs::write(&cargo, format!("#!/bin/sh\necho '{version}'\n")).unwrap();
-        std::fs::set_permissions(&cargo, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let source = folder.path().join("source");
+        std::fs::write(&source, format!("#!/bin/sh\necho '{version}'\n")).unwrap();
+        // By a process of its own: a file that this one has open for writing, or a process that it is about to start, cannot be executed.
+        let installed = Command::new("install").args(["-m", "755"]).args([&source, &cargo]).status().unwrap();
+        assert!(installed.success());
         let output = bash("check_rust", &cargo);
         (output.status.success(), String::from_utf8(output.stderr).unwrap())
     };

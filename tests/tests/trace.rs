@@ -13,7 +13,7 @@ use softdpu_tests::{
     Containers, Context, Daemon, Failure, Guest, GuestSpec, Lab, Process, Root, skip, softdpu, wait_until,
 };
 
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(60);
 
 /// Makes Wireshark look at checksums, which it leaves alone by itself.
 const CHECKSUMS: [&str; 6] =
@@ -65,6 +65,17 @@ fn interrupt(mut trace: Process) -> Result<Vec<String>, Failure> {
     trace.signal(Signal::INT);
     let status = trace.wait(WAIT)?;
     if status.success() { Ok(trace.lines()) } else { Err(Failure::new(format!("{status}{}", trace.tail()))) }
+}
+
+/// The same, once it has captured so many frames: a frame that came in is seen a moment later.
+fn interrupt_after(daemon: &Daemon, count: u64, trace: Process) -> Result<Vec<String>, Failure> {
+    wait_until(&format!("{count} frames to be captured"), WAIT, || {
+        // The last: one that has just ended may still be listed before it.
+        let status = daemon.status()?;
+        let captured = status["traces"].as_array().and_then(|traces| traces.last()?["captured"].as_u64());
+        Ok((captured >= Some(count)).then_some(()))
+    })?;
+    interrupt(trace)
 }
 
 /// The lines that are frames.
@@ -143,7 +154,7 @@ fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
         ping(&containers, 1)?;
         let said = containers.replay(&[datagram(2, A, B, b"this one")], &[])?;
         assert_eq!(said, "1 frames came in by a\n");
-        let lines = interrupt(trace)?;
+        let lines = interrupt_after(&containers.daemon, 1, trace)?;
         assert_eq!(
             frames(&lines),
             ["b out    50  02:5d:00:00:00:02 > 02:5d:00:00:00:03, 10.0.0.2.12345 > 10.0.0.3.9: UDP, data 8"],
@@ -153,10 +164,13 @@ fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
         let trace = follow(&containers.folder, &["--port", "b", "--direction", "out", "--filter", "udp port 9"])?;
         let guests = [datagram(4, GUEST, B, b"a guest's"), datagram(4, A, B, b"a forgery")];
         assert_eq!(containers.replay_by("guest", &guests, &[])?, "2 frames came in by guest\n");
-        let lines = interrupt(trace)?;
+        let lines = interrupt_after(&containers.daemon, 1, trace)?;
         assert_eq!(frames(&lines), ["b out    51  10.0.0.4.12345 > 10.0.0.3.9: UDP, data 9"], "{lines:#?}");
-        let port = containers.daemon.port("guest")?;
-        assert_eq!((port.count("frames_in"), port.dropped_in("spoofed-address")), (2, 1), "{port}");
+        wait_until("both frames to be counted", WAIT, || {
+            let port = containers.daemon.port("guest")?;
+            Ok(((port.count("frames_in"), port.dropped_in("spoofed-address")) == (2, 1)).then_some(()))
+        })
+        .map_err(|error| Failure::new(format!("{error}: {:?}", containers.daemon.port("guest"))))?;
         containers.daemon.stop()
     });
 }
@@ -212,7 +226,7 @@ fn dropped_frames_come_with_the_reason() {
             &["--rate", "1000"],
         )?;
         assert_eq!(said, "5 frames came in by a\n");
-        let lines = interrupt(trace)?;
+        let lines = interrupt_after(&containers.daemon, 4, trace)?;
         assert_eq!(
             frames(&lines),
             [
@@ -308,7 +322,8 @@ fn tshark_reads_what_was_captured() {
         let trace = follow(&containers.folder, &["--write", &file])?;
         containers.replay(&[datagram(2, A, B, b"odd"), datagram(2, [10, 0, 0, 66], B, b"spoofed")], &[])?;
         ping(&containers, 2)?;
-        let lines = interrupt(trace)?;
+        // Three of the datagrams, eight of the echoes.
+        let lines = interrupt_after(&containers.daemon, 11, trace)?;
         let fields = ["-T", "fields", "-e", "frame.interface_name", "-e", "frame.packet_flags_direction"];
         let fields = [&fields[..], &["-e", "ip.src", "-e", "frame.comment"]].concat();
         let read = |filter: &str| tshark(&[&["-r", &file, "-Y", filter], &CHECKSUMS[..], &fields].concat());
@@ -463,7 +478,7 @@ fn what_cannot_be_done_is_said() {
         let trace =
             follow(&containers.folder, &["--port", "b", "--filter", "udp", "--snaplen", "60", "--write", &file])?;
         containers.replay(&[datagram(2, A, B, &[7; 100])], &[])?;
-        interrupt(trace)?;
+        interrupt_after(&containers.daemon, 1, trace)?;
         let text = error(&["trace", "replay", "--port", "a", &file])?;
         assert!(text.contains("frame 1: only 60 of its 142 bytes were captured"), "{text}");
         containers.daemon.stop()

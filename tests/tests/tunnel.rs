@@ -11,7 +11,9 @@ use softdpu_tests::netns::run;
 use softdpu_tests::{Capture, Context, Daemon, Failure, Host, Lab, Process, Wire, skip, wait_until};
 use softdpu_transport::vhost_user::Message;
 
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(60);
+/// How often something is measured, before what it has to show has failed to: the machine may be busy with something else.
+const TRIES: usize = 4;
 
 /// The tenant's network at a host, with a TAP in it, at 10.0.0.NUMBER.
 fn site(host: &Host, wire: &Wire, cores: &str) -> String {
@@ -109,10 +111,18 @@ fn iperf(lab: &Lab, from: &Host, to: &Host, address: &str, more: &[&str]) -> Res
     received.ok_or_else(|| Failure::new(format!("iperf3 reports nothing received: {report}")))
 }
 
-/// TCP for a second, there and back. In bits per second.
-fn both_ways(lab: &Lab, a: &Host, b: &Host) -> Result<(f64, f64), Failure> {
+/// TCP for a second, there and back, until each has moved more than `least` bits per second. What the last ones did, in bits per second.
+fn both_ways(lab: &Lab, a: &Host, b: &Host, least: f64) -> Result<(f64, f64), Failure> {
     let to = v4(b.number());
-    Ok((iperf(lab, a, b, &to, &["-t", "1"])?, iperf(lab, a, b, &to, &["-t", "1", "-R"])?))
+    let mut seen = Vec::new();
+    for _ in 0..TRIES {
+        let (there, back) = (iperf(lab, a, b, &to, &["-t", "1"])?, iperf(lab, a, b, &to, &["-t", "1", "-R"])?);
+        if there > least && back > least {
+            return Ok((there, back));
+        }
+        seen.push((there, back));
+    }
+    Err(Failure::new(format!("bits per second, there and back, of which {least} were to be moved: {seen:?}")))
 }
 
 /// Some of everything between two hosts, while what each of the `senders` sends is captured where it arrives: a socket that
@@ -162,8 +172,7 @@ fn between_two_daemons(test: &str, wire: &Wire) {
         let (at_a, at_b) = (softdpu(lab, &a, wire)?, softdpu(lab, &b, wire)?);
         pings(&a, wire)?;
         judged(lab, wire, &a, &b, &[&a, &b])?;
-        let (there, back) = both_ways(lab, &a, &b)?;
-        assert!(there > 1e6 && back > 1e6, "{there:.0} and {back:.0} bit/s");
+        both_ways(lab, &a, &b, 1e6)?;
         let underlay = at_a.status()?["underlay"].clone();
         assert!(underlay["frames_out"].as_u64() > Some(100), "{underlay}");
         assert_eq!(underlay["path"], serde_json::json!({ "backend": "af-packet" }));
@@ -184,13 +193,14 @@ fn two_daemons_on_af_xdp_are_one_network() {
         let (at_a, at_b) = (softdpu(lab, &a, &wire)?, softdpu(lab, &b, &wire)?);
         pings(&a, &wire)?;
         pings(&b, &wire)?;
-        let (there, back) = both_ways(lab, &a, &b)?;
-        assert!(there > 1e6 && back > 1e6, "{there:.0} and {back:.0} bit/s");
+        both_ways(lab, &a, &b, 1e6)?;
         let datagrams = iperf(lab, &a, &b, &v6(b.number()), &["-u", "-b", "10M", "-n", "200K", "-l", "8000"])?;
         assert!(datagrams > 1e5, "{datagrams:.0} bit/s");
         for daemon in [&at_a, &at_b] {
-            let log = daemon.log();
-            assert!(log.iter().any(|line| line.contains("underlay") && line.contains("AF_XDP")), "{log:?}");
+            wait_until("the log to tell of AF_XDP", WAIT, || {
+                let tells = |line: &String| line.contains("underlay") && line.contains("AF_XDP");
+                Ok(daemon.log().iter().any(tells).then_some(()))
+            })?;
             let path = serde_json::json!({ "backend": "af-xdp", "mode": "copy", "queues": 1 });
             assert_eq!(daemon.status()?["underlay"]["path"], path);
         }
@@ -213,9 +223,8 @@ fn against_the_kernel(test: &str, wire: &Wire) {
         kernel(&b, wire)?;
         pings(&a, wire)?;
         judged(lab, wire, &a, &b, &[&a])?;
-        let (there, back) = both_ways(lab, &a, &b)?;
+        let (there, back) = both_ways(lab, &a, &b, 10e6)?;
         println!("{test}: {:.0} and {:.0} Mbit/s", there / 1e6, back / 1e6);
-        assert!(there > 10e6 && back > 10e6, "{there:.0} and {back:.0} bit/s");
         daemon.stop()
     });
 }
@@ -273,6 +282,17 @@ fn came_by_queue(host: &Host, queue: u32) -> Result<u64, Failure> {
     count.ok_or_else(|| Failure::new(format!("ethtool counts no {name} {counts}")))
 }
 
+/// How many of sixteen connections carried something.
+fn carrying(lab: &Lab, a: &Host, b: &Host, way: &[&str]) -> Result<usize, Failure> {
+    let mut server = b.start(lab, "iperf", &["iperf3", "-s", "-1", "--forceflush"])?;
+    server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
+    let client = ["timeout", "60", "iperf3", "-J", "-c", &v4(b.number()), "-P", "16", "-t", "2"];
+    let report: serde_json::Value =
+        serde_json::from_str(&a.exec(&[&client, way].concat())?).context("iperf3's report")?;
+    let streams = report["end"]["streams"].as_array().map_or(&[][..], Vec::as_slice);
+    Ok(streams.iter().filter(|stream| stream["receiver"]["bytes"].as_u64() > Some(0)).count())
+}
+
 /// The kernel at the other end spreads connections over the queues of the interface: `queues` of them, dealt out to `cores`.
 fn all_queues_are_served(test: &str, queues: u32, cores: &str) {
     if !Host::is_possible(test) {
@@ -293,14 +313,12 @@ fn all_queues_are_served(test: &str, queues: u32, cores: &str) {
         kernel(&b, &wire)?;
         pings(&a, &wire)?;
         for way in [&[][..], &["-R"]] {
-            let mut server = b.start(lab, "iperf", &["iperf3", "-s", "-1", "--forceflush"])?;
-            server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
-            let client = ["timeout", "60", "iperf3", "-J", "-c", &v4(b.number()), "-P", "16", "-t", "2"];
-            let report: serde_json::Value =
-                serde_json::from_str(&a.exec(&[&client, way].concat())?).context("iperf3's report")?;
-            let streams = report["end"]["streams"].as_array().map_or(&[][..], Vec::as_slice);
-            let carried = |stream: &&serde_json::Value| stream["receiver"]["bytes"].as_u64() > Some(0);
-            assert_eq!(streams.iter().filter(carried).count(), 16, "{report}");
+            let mut seen = Vec::new();
+            // Two seconds may be nothing for a connection that has to share a busy machine with fifteen others.
+            while seen.last() != Some(&16) {
+                assert!(seen.len() < TRIES, "of 16 connections {way:?} so many carried something: {seen:?}");
+                seen.push(carrying(lab, &a, &b, way)?);
+            }
         }
         for queue in 0..queues {
             assert!(came_by_queue(&a, queue)? > 0, "nothing came by queue {queue}: it was not tried");
@@ -351,10 +369,10 @@ fn packets_that_may_be_cut_up_arrive_in_fragments() {
         // Where it is forbidden, the sender is told.
         a.exec(&["sysctl", "-w", "net.ipv4.ip_no_pmtu_disc=0"])?;
         let error =
-            a.exec(&["ping", "-c", "2", "-W", "1", "-M", "do", "-s", "2000", "10.0.0.2"]).unwrap_err().to_string();
+            a.exec(&["ping", "-c", "2", "-W", "10", "-M", "do", "-s", "2000", "10.0.0.2"]).unwrap_err().to_string();
         assert!(error.contains("mtu = 1450") || error.contains("mtu=1450"), "{error}");
         // Over IPv6 nobody on the way cuts packets up: the sender is told in any case (RFC 8201 §3), and does it from then on.
-        let ping6 = ["ping", "-c", "2", "-W", "1", "-M", "do", "-s", "2000", "fd00:5d::2"];
+        let ping6 = ["ping", "-c", "2", "-W", "10", "-M", "do", "-s", "2000", "fd00:5d::2"];
         let error = a.exec(&ping6).unwrap_err().to_string();
         assert!(error.contains("mtu = 1450") || error.contains("mtu=1450"), "{error}");
         a.exec(&["ping", "-c", "2", "-i", "0.05", "-W", "5", "-s", "2000", "fd00:5d::2"])?;
@@ -508,7 +526,7 @@ fn a_kernels_vxlan_device_learns_where_an_announced_guest_is() {
         wait_until("the entry to move", WAIT, || {
             Ok(entry()?.is_some_and(|line| line.contains("dst 192.0.2.1")).then_some(()))
         })?;
-        assert!(replies()? > before, "the network's port here was told nothing");
+        wait_until("the network's port here to be told", WAIT, || Ok((replies()? > before).then_some(())))?;
         drop(port);
         daemon.stop()
     });
@@ -545,7 +563,7 @@ fn two_subnets_meet_at_the_gateway_and_tcp_is_told_of_the_tunnel() {
         })?;
         // One router on the way, there and back.
         assert!(reached.contains("ttl=63"), "{reached}");
-        let traced = a.exec(&["ping", "-c", "1", "-W", "1", "-t", "1", "10.0.2.1"]).unwrap_err().to_string();
+        let traced = a.exec(&["ping", "-c", "1", "-W", "10", "-t", "1", "10.0.2.1"]).unwrap_err().to_string();
         assert!(traced.contains("10.0.1.254") && traced.contains("Time to live exceeded"), "{traced}");
         a.ip(&["link", "set", "acme0", "mtu", "9000"])?;
         if Capture::is_possible() {
@@ -617,17 +635,22 @@ fn a_taps_rate_drops_what_is_above_it() {
         address(&a, "acme0")?;
         kernel(&b, &wire)?;
         pings(&a, &wire)?;
-        let (before, start) = (daemon.port("port")?, Instant::now());
-        // 5,000 datagrams a second for 3 s; iperf3 tells how much of it arrived.
-        let received = iperf(lab, &a, &b, "10.0.0.2", &["-u", "-b", "40M", "-l", "1000", "-t", "3"])?;
-        let (after, took) = (daemon.port("port")?, start.elapsed().as_secs_f64());
-        let came = after.count("frames_in") - before.count("frames_in");
-        let policed = after.dropped_in("policed") - before.dropped_in("policed");
-        assert!((came as f64) < 100.0 + 1000.0 * took, "{came} frames came in within {took:.1} s");
-        assert!(came > 2000 && policed > 2000, "{came} came in, {policed} were dropped");
-        // 8 Mbit/s pass.
-        assert!((4e6..12e6).contains(&received), "{received:.0} bit/s arrived");
-        daemon.stop()
+        let mut seen = Vec::new();
+        for _ in 0..TRIES {
+            let (start, before) = (Instant::now(), daemon.port("port")?);
+            // 5,000 datagrams a second for 3 s; iperf3 tells how much of it arrived.
+            let received = iperf(lab, &a, &b, "10.0.0.2", &["-u", "-b", "40M", "-l", "1000", "-t", "3"])?;
+            let (after, took) = (daemon.port("port")?, start.elapsed().as_secs_f64());
+            let came = after.count("frames_in") - before.count("frames_in");
+            let policed = after.dropped_in("policed") - before.dropped_in("policed");
+            // Never more; and as much where nobody was held up: 8 Mbit/s pass.
+            assert!((came as f64) < 100.0 + 1000.0 * took, "{came} frames came in within {took:.1} s");
+            if came > 2000 && policed > 2000 && (4e6..12e6).contains(&received) {
+                return daemon.stop();
+            }
+            seen.push((came, policed, received));
+        }
+        Err(Failure::new(format!("frames that came in, that were dropped, bits per second that arrived: {seen:?}")))
     });
 }
 
@@ -672,7 +695,8 @@ fn comes_back(test: &str, wire: &Wire) {
         underlay_is(&daemon, Some("wire: no such network interface"))?;
         let before = dropped()?;
         assert!(!reaches(), "there is a way without a wire");
-        assert!(dropped()? > before, "what finds no underlay is not counted: {}", daemon.port("port")?);
+        wait_until("what finds no underlay to be counted", WAIT, || Ok((dropped()? > before).then_some(())))
+            .map_err(|error| Failure::new(format!("{error}: {:?}", daemon.port("port"))))?;
         assert_eq!(daemon.device("port")?["state"], "running", "the device goes on");
         let table = daemon.command(&["status"])?;
         assert!(table.contains("! the underlay wire is away for "), "{table}");
@@ -682,6 +706,11 @@ fn comes_back(test: &str, wire: &Wire) {
         underlay_is(&daemon, None)?;
         pings(&a, wire)?;
         assert!(daemon.status()?["underlay"]["frames_out"].as_u64() > sent, "counts began anew");
+        // It may have been seen between the moment when it was made and the one when it was set up.
+        let said = |text: &str| daemon.log().iter().filter(|line| line.contains(text)).count();
+        wait_until("the log to tell that it is back", WAIT, || Ok((said("the underlay is open") >= 2).then_some(())))?;
+        let down = said("the interface is down");
+        assert!(down <= 1, "{:?}", daemon.log());
 
         a.ip(&["link", "set", "wire", "down"])?;
         underlay_is(&daemon, Some("wire: the interface is down"))?;
@@ -700,10 +729,10 @@ fn comes_back(test: &str, wire: &Wire) {
         pings(&a, wire)?;
 
         // Each reason once, however often it was tried.
-        let said = |text: &str| daemon.log().iter().filter(|line| line.contains(text)).count();
-        let counts =
-            ["no such network interface", "the interface is down", "is lost", "the underlay is open"].map(said);
-        assert_eq!(counts, [1, 1, 3, 4], "{:?}", daemon.log());
+        let lines = [("no such network interface", 1), ("the interface is down", down + 1), ("is lost", 3)];
+        for (text, count) in lines.into_iter().chain([("the underlay is open", 4)]) {
+            daemon.wait_for_log(text, count, |line| line.contains(text))?;
+        }
         assert_eq!(daemon.data_plane()?.1, 0, "the data plane was started again");
         daemon.stop()
     });
@@ -755,8 +784,8 @@ fn an_underlay_that_is_missing_at_the_start_is_used_when_it_comes() {
         underlay_is(&daemon, None)?;
         pings(&a, &wire)?;
         // No veth pair does AF_XDP without copies.
-        let fell_back = |line: &&String| line.contains("underlay on AF_PACKET") && line.contains("without copies");
-        assert_eq!(daemon.log().iter().filter(fell_back).count(), 1, "{:?}", daemon.log());
+        let fell_back = |line: &str| line.contains("underlay on AF_PACKET") && line.contains("without copies");
+        daemon.wait_for_log("that it fell back", 1, fell_back)?;
         daemon.stop()
     });
 }

@@ -121,7 +121,7 @@ fn tenants(lab: &Lab, (a, b): (&Host, &Host), (first, second): (&mut Guest, &mut
     let listen = format!("{}:80", GLOBEX[0]);
     let mut server =
         a.start(lab, "httpd", &["busybox", "httpd", "-f", "-p", &listen, "-h", &folder.to_string_lossy()])?;
-    let seen = wait_until("globex's web server", Duration::from_secs(20), || Ok(page(b, GLOBEX[0]).ok()))?;
+    let seen = wait_until("globex's web server", Duration::from_secs(60), || Ok(page(b, GLOBEX[0]).ok()))?;
     assert_eq!(seen, "globex", "globex's port reaches globex's, not acme's guest with the same address");
     b.exec(&["ping", "-c", "3", "-i", "0.2", "-W", "5", GLOBEX[0]])?;
     // acme's second guest is on b: neither its neighbour there nor the port beyond the tunnel reaches it.
@@ -185,9 +185,8 @@ fn guests_on_two_hosts_are_one_tenants() {
         let sum: String = first.ask("serve", DEADLINE)?.get("sum")?;
         assert_eq!(second.ask("fetch 10.0.0.2 file", DEADLINE)?.get::<String>("sum")?, sum);
         for way in ["", " -R"] {
-            let speed = second.ask(&format!("iperf 10.0.0.2 2{way}"), DEADLINE)?;
+            let speed = second.moves(&format!("iperf 10.0.0.2 2{way}"), 5, DEADLINE)?;
             eprintln!("iperf3 between hosts{way}: {:?}", speed.fields);
-            assert!(speed.get::<u64>("mbits")? >= 5, "next to nothing was moved: {:?}", speed.fields);
         }
         tenants(lab, (&a, &b), (&mut first, &mut second))?;
         survive([&mut at_a, &mut at_b], &mut second)?;

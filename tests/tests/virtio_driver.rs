@@ -15,7 +15,7 @@ const MIB: usize = 1 << 20;
 const BLOCK: usize = 4096;
 /// Requests in flight at once.
 const DEPTH: usize = 32;
-const DEADLINE: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Memory the driver may use for data.
 ///

@@ -14,6 +14,8 @@ use softdpu_bench::net::{Frames, comparison::Plan};
 
 /// Long enough for some thousand frames on a busy machine.
 const DURATION: Duration = Duration::from_millis(100);
+/// How often that is tried.
+const TRIES: usize = 4;
 
 fn load(frames: Frames, waiting: Waiting) -> Load {
     let warm_up = Duration::from_millis(50);
@@ -32,15 +34,26 @@ fn testpmd() -> Option<NetSubject> {
 #[test]
 fn frames_of_all_lengths_pass_over_both_formats_with_both_clients() {
     let Some(testpmd) = testpmd() else { return };
-    let frames = [Frames::Smallest, Frames::Imix, Frames::Mtu, Frames::Tso];
+    // With as many as have to pass for their mean to say something.
+    let frames = [(Frames::Smallest, 0), (Frames::Imix, 20), (Frames::Mtu, 0), (Frames::Tso, 0)];
     let ways = [(Format::Split, Waiting::Polling), (Format::Packed, Waiting::Blocking)];
-    for (frames, (format, waiting)) in frames.into_iter().flat_map(|frames| ways.map(|way| (frames, way))) {
-        let running =
-            testpmd.start(&NetService { queue_size: 256, cpu: 0, frames, route: Route::Guest }, None).unwrap();
-        let load = load(frames, waiting);
-        let (mut a, mut b) = connect(running.sockets(), &load, format).unwrap();
-        let outcome = run(&mut a, &mut b, &load).unwrap();
-        assert!(outcome.frames > 0, "{frames} {format:?} {waiting}: {outcome:?}");
+    for ((frames, least), (format, waiting)) in frames.into_iter().flat_map(|frames| ways.map(|way| (frames, way))) {
+        let measure = || {
+            let running =
+                testpmd.start(&NetService { queue_size: 256, cpu: 0, frames, route: Route::Guest }, None).unwrap();
+            let load = load(frames, waiting);
+            let (mut a, mut b) = connect(running.sockets(), &load, format).unwrap();
+            run(&mut a, &mut b, &load)
+        };
+        // What is sent before testpmd has taken up both of its ports, it drops; and a tenth of a second may be none on a busy machine.
+        let mut tries = Vec::new();
+        let outcome = loop {
+            match measure() {
+                Ok(outcome) if outcome.frames > least => break outcome,
+                seen => tries.push(seen),
+            }
+            assert!(tries.len() < TRIES, "{frames} {format:?} {waiting}: {tries:?}");
+        };
         let mean = outcome.bytes as f64 / outcome.frames as f64;
         assert!((mean / frames.mean() - 1.0).abs() < 0.5, "{frames} {format:?} {waiting}: {mean} bytes a frame");
     }

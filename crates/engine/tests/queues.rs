@@ -115,7 +115,7 @@ fn a_stopped_queue_tells_where_it_stands_and_goes_on_from_there() {
             for _ in 0..7 {
                 assert_eq!(guest.wait().0, 0);
             }
-            engine.stop_queue(key, Duration::from_secs(5)).unwrap();
+            engine.stop_queue(key, Duration::from_secs(60)).unwrap();
             let (position, abandoned) = event(&mut engine, "the queue stops", |event| match event {
                 FromCore::Stopped { key: stopped, position, abandoned } if stopped == key => {
                     Some((position, abandoned))
@@ -131,7 +131,7 @@ fn a_stopped_queue_tells_where_it_stands_and_goes_on_from_there() {
             spec = guest.spec_at(&volume, 0, position, None);
             let key = engine.start_queue(None, spec).unwrap();
             assert_eq!(guest.wait().0, 0);
-            engine.stop_queue(key, Duration::from_secs(5)).unwrap();
+            engine.stop_queue(key, Duration::from_secs(60)).unwrap();
             let position = event(&mut engine, "the queue stops again", |event| match event {
                 FromCore::Stopped { position, .. } => Some(position),
                 _ => None,
@@ -154,5 +154,11 @@ fn a_request_outside_the_disk_fails_alone() {
     guest.publish();
     let statuses = [guest.wait().0, guest.wait().0];
     assert_eq!(statuses, [1, 0], "VIRTIO_BLK_S_IOERR, then VIRTIO_BLK_S_OK");
+    // Counted a moment after the guest was told.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while counters.errors.get() < 1 {
+        assert!(Instant::now() < deadline, "the error is not counted");
+        std::thread::yield_now();
+    }
     assert_eq!(counters.errors.get(), 1);
 }

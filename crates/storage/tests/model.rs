@@ -100,7 +100,7 @@ fn volumes() -> Volumes {
     let key = folder.path().join("key");
     common::write_key(&key, 1..65);
     let open = |kind: &Kind, encrypted: Option<(u32, u32)>| {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         let mut spec = VolumeSpec::new("v", kind.clone());
         if let Some((sector_size, block_size)) = encrypted {
             let key = KeySource::File(key.clone());
@@ -223,7 +223,7 @@ fn many_requests_at_once_to_separate_places_all_land() {
         let mut done = Vec::new();
         core.context.submit(core.to, &mut requests, &mut done);
         core.context.flush();
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         while done.len() < 200 && Instant::now() < deadline {
             core.context.poll(&mut done);
         }

@@ -101,10 +101,13 @@ mod tests {
     #[test]
     fn it_advances_with_the_kernels_clock() {
         now();
-        let (start, wall) = (now(), Instant::now());
-        std::thread::sleep(Duration::from_millis(50));
-        let (ours, theirs) = (now() - start, wall.elapsed().as_nanos() as u64);
-        let error = ours.abs_diff(theirs) as f64 / theirs as f64;
-        assert!(error < 0.02, "{ours} ns by this clock, {theirs} ns by the kernel's");
+        // Between the two looks of a pair the machine may do something else.
+        let mut tries = (0..10).map(|_| {
+            let (start, wall) = (now(), Instant::now());
+            std::thread::sleep(Duration::from_millis(50));
+            (now() - start, wall.elapsed().as_nanos() as u64)
+        });
+        let agree = |(ours, theirs): &(u64, u64)| ours.abs_diff(*theirs) as f64 / (*theirs as f64) < 0.02;
+        assert!(tries.any(|times| agree(&times)), "this clock and the kernel's never agreed on 50 ms");
     }
 }

@@ -11,7 +11,7 @@ use softdpu_sys::uring::{Completion, Operation, Ring};
 use softdpu_sys::{AlignedBuffer, IoMemory};
 
 fn wait<M: IoMemory, T>(ring: &mut Ring<M, T>) -> Completion<M, T> {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     ring.submit();
     loop {
         if let Some(completion) = ring.reap() {
@@ -119,7 +119,7 @@ fn the_descriptor_is_readable_when_something_has_ended() {
     };
     assert!(!ready(&ring, Duration::from_millis(1)));
     writer.write_all(b"x").unwrap();
-    assert!(ready(&ring, Duration::from_secs(0)) || ready(&ring, Duration::from_millis(900)));
+    assert!((0..20).any(|_| ready(&ring, Duration::from_millis(900))));
     assert_eq!(wait(&mut ring).result, Ok(1));
 }
 
@@ -178,7 +178,8 @@ fn a_dropped_ring_waits_for_or_leaks_what_is_in_flight() {
     ring.submit();
     let before = Instant::now();
     drop(ring);
-    assert!(before.elapsed() < Duration::from_secs(2));
+    // What it waits for would never come by itself.
+    assert!(before.elapsed() < Duration::from_secs(30));
     // A read of an empty pipe can be cancelled, so here it came back.
     assert_eq!(Arc::strong_count(&count), 1);
 }

@@ -43,13 +43,13 @@ echo "address=$new_ip6_address dns=${new_dhcp6_name_servers:-none}" >/tmp/lease6
 SCRIPT
 chmod 755 /tmp/udhcpc /tmp/dhclient
 
-# until_true COMMAND...: ten seconds are enough for anything that the network does by itself.
+# until_true COMMAND...: half a minute is enough for anything that the network does by itself, on a machine that is busy, too.
 until_true() {
-    for _ in $(seq 100); do
+    for _ in $(seq 300); do
         if "$@"; then return; fi
         sleep 0.1
     done
-    echo "waited 10 s in vain for: $*"
+    echo "waited 30 s in vain for: $*"
     return 1
 }
 
@@ -79,10 +79,10 @@ interface() {
     return 1
 }
 
-ping() { busybox ping -c 3 -i 0.3 -W 3 "$1" >/tmp/ping; code=$?; cat /tmp/ping; grep -q ' 0% packet loss' /tmp/ping && detail "$(sed -n 's|^round-trip.*= [^/]*/\([^/]*\)/.*|rtt_ms=\1|p' /tmp/ping)"; return $code; }
-rtt() { busybox ping -A -q -c "$2" -W 3 "$1" >/tmp/ping; code=$?; cat /tmp/ping; detail "$(sed -n 's|^round-trip.*= [^/]*/\([^/]*\)/.*|rtt_ms=\1|p' /tmp/ping)"; return $code; }
+ping() { busybox ping -c 3 -i 0.3 -W 10 "$1" >/tmp/ping; code=$?; cat /tmp/ping; grep -q ' 0% packet loss' /tmp/ping && detail "$(sed -n 's|^round-trip.*= [^/]*/\([^/]*\)/.*|rtt_ms=\1|p' /tmp/ping)"; return $code; }
+rtt() { busybox ping -A -q -c "$2" -W 10 "$1" >/tmp/ping; code=$?; cat /tmp/ping; detail "$(sed -n 's|^round-trip.*= [^/]*/\([^/]*\)/.*|rtt_ms=\1|p' /tmp/ping)"; return $code; }
 silence() { busybox ping -c 3 -i 0.3 -W 1 "$@" >/tmp/ping; cat /tmp/ping; grep -q ' 100% packet loss' /tmp/ping; }
-arping() { busybox arping -c 1 -w 3 -I $INTERFACE "$1" >/tmp/arping; cat /tmp/arping; detail "mac=$(sed -n 's/.*\[\(.*\)\].*/\1/p' /tmp/arping | tr A-F a-f)"; grep -q 'Received 1 response' /tmp/arping; }
+arping() { busybox arping -c 1 -w 10 -I $INTERFACE "$1" >/tmp/arping; cat /tmp/arping; detail "mac=$(sed -n 's/.*\[\(.*\)\].*/\1/p' /tmp/arping | tr A-F a-f)"; grep -q 'Received 1 response' /tmp/arping; }
 
 # feature NUMBER: whether driver and device agreed on a virtio feature.
 feature() { cut -c "$(($1 + 1))" $SYSFS/device/features; }
@@ -113,7 +113,7 @@ mirror() { busybox nc -ll -p 7 -e busybox cat & until_true listens 0007; }
 iperf() {
     server=$1 seconds=$2
     shift 2
-    iperf3 -c "$server" -t "$seconds" -f m --connect-timeout 5000 "$@" >/tmp/iperf 2>&1 || { cat /tmp/iperf; return 1; }
+    iperf3 -c "$server" -t "$seconds" -f m --connect-timeout 20000 "$@" >/tmp/iperf 2>&1 || { cat /tmp/iperf; return 1; }
     # Of several connections the last line is the sum.
     detail "mbits=$(awk '$NF == "receiver" { mbits = int($(NF - 2)) } END { print mbits }' /tmp/iperf)" \
         "retransmits=$(awk '$NF == "sender" { sent = $(NF - 1) } END { print sent }' /tmp/iperf)"

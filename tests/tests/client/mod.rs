@@ -56,7 +56,7 @@ pub const F_PROTOCOL_FEATURES: u64 = 1 << 30;
 pub const F_RING_PACKED: u64 = 1 << 34;
 
 /// How long an answer or a completion may take before it counts as lost.
-pub const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a driver negotiates.
 #[derive(Clone, Copy, Debug)]

@@ -18,6 +18,8 @@ use softdpu_transport::vhost_user::{F_LOG_ALL, LogDescription, Message, Protocol
 use crate::common::*;
 
 const PAGE: u64 = 4096;
+/// Within this time what was written is marked.
+const MARKED: Duration = Duration::from_secs(10);
 /// VHOST_VRING_F_LOG: writes to the used ring are logged.
 const VRING_F_LOG: u32 = 1;
 
@@ -39,12 +41,32 @@ impl Log {
         control.call(&message, &[self.file.as_fd()]).context("SET_LOG_BASE").map(|_| ())
     }
 
+    /// The pages that were written, and forgets them; all of `wanted` if they are marked soon: a page is marked a moment after the
+    /// driver sees what was written.
+    fn written(&self, wanted: &[u64]) -> Result<BTreeSet<u64>, Failure> {
+        let start = Instant::now();
+        while start.elapsed() < MARKED {
+            let pages = self.pages()?;
+            if wanted.iter().all(|page| pages.contains(page)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.take()
+    }
+
     /// The pages that were written, and forgets them.
     fn take(&self) -> Result<BTreeSet<u64>, Failure> {
+        let pages = self.pages()?;
+        rustix::io::pwrite(&self.file, &vec![0; self.bytes as usize], 0).context("clearing the log")?;
+        Ok(pages)
+    }
+
+    /// The pages that were written so far.
+    fn pages(&self) -> Result<BTreeSet<u64>, Failure> {
         let mut bytes = vec![0; self.bytes as usize];
         let read = rustix::io::pread(&self.file, &mut bytes, 0).context("reading the log")?;
         assert_eq!(read, bytes.len());
-        rustix::io::pwrite(&self.file, &vec![0; bytes.len()], 0).context("clearing the log")?;
         let pages = (0..self.bytes * 8).filter(|page| bytes[(page / 8) as usize] & (1 << (page % 8)) != 0);
         Ok(pages.collect())
     }
@@ -130,15 +152,17 @@ fn a_migration_log_has_the_pages_that_were_written_and_no_others() {
         let page = |address: GuestAddress| address.0 / PAGE;
         let status = page(chain.status);
         let wanted = BTreeSet::from([page(chain.data), page(chain.data) + 1, status, used_page]);
-        assert_eq!(log.take()?, wanted, "a read: its data, its status, the used ring");
+        let pages: Vec<u64> = wanted.iter().copied().collect();
+        assert_eq!(log.written(&pages)?, wanted, "a read: its data, its status, the used ring");
         chain.run(&mut front_end, request::OUT)?;
-        assert_eq!(log.take()?, BTreeSet::from([status, used_page]), "a write: its status, the used ring");
+        let written = log.written(&[status, used_page])?;
+        assert_eq!(written, BTreeSet::from([status, used_page]), "a write: its status, the used ring");
 
         // A ring that is not to be logged is not; what the device writes is, for as long as the feature is there.
         log_ring(&mut front_end, 0)?;
         log.take()?;
         chain.run(&mut front_end, request::OUT)?;
-        assert_eq!(log.take()?, BTreeSet::from([status]));
+        assert_eq!(log.written(&[status])?, BTreeSet::from([status]));
         with_features(&mut front_end, features)?;
         log.take()?;
         chain.run(&mut front_end, request::IN)?;
@@ -322,15 +346,11 @@ fn a_migration_log_has_the_pages_into_which_frames_were_written() {
             for (frames, pages) in [(Frames::Mtu, vec![page(1), page(1) + 1]), (Frames::Smallest, vec![page(2)])] {
                 send(&mut a.port, &mut b.port, frames)?;
                 let ring = b.ring_pages(0);
-                check(
-                    &format!("{what}, a frame of {frames}"),
-                    &b.log.take()?,
-                    &[&pages[..], &ring[..1]].concat(),
-                    &ring,
-                );
+                let wanted = [&pages[..], &ring[..1]].concat();
+                check(&format!("{what}, a frame of {frames}"), &b.log.written(&wanted)?, &wanted, &ring);
                 // The sender's memory is written to nowhere but in its ring.
                 let ring = a.ring_pages(1);
-                check(&format!("{what}, the sender"), &a.log.take()?, &ring[..1], &ring);
+                check(&format!("{what}, the sender"), &a.log.written(&ring[..1])?, &ring[..1], &ring);
             }
         }
         daemon.stop()

@@ -53,7 +53,7 @@ fn a_full_file_system_fails_writes_until_there_is_room_again() {
 
         let (_, status) = ask(&mut front_end, Request::Write { sector: 8192, data: &[2; 65536] })?;
         assert_eq!(status, IOERR);
-        let full = volume(&daemon, "data")?;
+        let full = counted(&daemon, "data", 1)?;
         assert_eq!((&full["counters"]["no_space"], &full["errors"]), (&1.into(), &1.into()), "{full}");
         assert!(full["error"].as_str().is_some_and(|error| !error.is_empty()), "status has no words for it: {full}");
         let device = entry(&daemon.status()?, "devices", "data-disk").unwrap_or_default();
@@ -95,7 +95,7 @@ fn failing_server(name: &str, error: &str, counter: &str) {
                 .map(|request| Ok(ask(&mut front_end, request)?.1))
                 .collect();
         assert_eq!(statuses?, [IOERR, IOERR]);
-        let failing = volume(&daemon, "data")?;
+        let failing = counted(&daemon, "data", 2)?;
         assert_eq!((&failing["counters"][counter], &failing["errors"]), (&2.into(), &2.into()), "{failing}");
         assert_eq!(
             (&failing["counters"]["disconnects"], &failing["state"]),

@@ -44,7 +44,7 @@ fn scenario(lab: &Lab, backend: &str, image: &Path, left: u64, kept: bool) -> Re
         });
         assert_eq!(statuses?, [IOERR; 3]);
         beside?.are_undisturbed();
-        let failing = volume(&daemon, "data")?;
+        let failing = counted(&daemon, "data", 3)?;
         assert_eq!((&failing["counters"]["device"], &failing["errors"]), (&3.into(), &3.into()), "{failing}");
         assert_eq!(failing["state"], "active", "{failing}");
         assert!(

@@ -5,17 +5,26 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use softdpu_bench::front_end::Options;
-use softdpu_tests::{Daemon, Failure, Lab, wait_until};
+use softdpu_tests::{Daemon, Failure, Lab, wait_until, wait_until_still};
 
 use crate::common::*;
 use crate::load::Load;
 
 const BLOCKS: usize = 256;
+/// As long as nothing changes, what was on its way has arrived.
+const STILL: Duration = Duration::from_secs(1);
 
 /// Waits until the load has done `more` requests from now on.
 fn progress(what: &str, completed: &AtomicU64, more: u64) -> Result<(), Failure> {
     let before = completed.load(SeqCst);
     wait_until(&format!("{more} requests {what}"), WAIT, || Ok((completed.load(SeqCst) >= before + more).then_some(())))
+}
+
+/// Requests of the device's queues that are under way.
+fn in_flight(daemon: &Daemon) -> Result<u64, Failure> {
+    let device = daemon.device("data-disk")?;
+    let queues = device["queues"].as_array().map(Vec::as_slice).unwrap_or_default();
+    Ok(queues.iter().filter_map(|queue| queue["inflight"].as_u64()).sum())
 }
 
 #[test]
@@ -32,12 +41,20 @@ fn an_nbd_server_that_vanishes_and_returns_loses_no_request() {
         let mut load = Load::new(&front_end, BLOCKS, 16);
         load.run(&mut front_end, |completed| {
             progress("before the server vanishes", completed, 100)?;
+            // It stops first, so that requests are with it, unanswered, when it vanishes: what it has answered has arrived when nothing
+            // more comes back and something is under way.
+            server.hang()?;
+            let (_, under_way) =
+                wait_until_still("nothing to come back from a server that stands still", STILL, WAIT, || {
+                    Ok((completed.load(SeqCst), in_flight(&daemon)?))
+                })?;
+            assert!(under_way > 0, "nothing is under way to the server");
             server.process.signal(Signal::KILL);
             server.process.wait(WAIT)?;
-            // Whatever was answered before has arrived; from here on requests can only wait.
-            std::thread::sleep(Duration::from_secs(1));
-            let waiting = volume(&daemon, "data")?;
-            assert_eq!(waiting["state"], "recovering", "{waiting}");
+            // From here on requests can only wait.
+            wait_until("status to show that the volume has lost its server", WAIT, || {
+                Ok((volume(&daemon, "data")?["state"] == "recovering").then_some(()))
+            })?;
             server = NbdServer::nbdkit(lab, "nbdkit", &arguments)?;
             progress("after the server returned", completed, 200)
         })?;

@@ -58,9 +58,9 @@ impl Bystander {
         wait_until("the bystander to go on", SOON, || Ok((self.progress()? > before + 1).then_some(())))
     }
 
-    /// The slowest round so far.
-    pub fn worst(&self) -> Duration {
-        Duration::from_micros(self.shared.worst_us.load(Relaxed))
+    /// The slowest round since this was asked last.
+    pub fn take_worst(&self) -> Duration {
+        Duration::from_micros(self.shared.worst_us.swap(0, Relaxed))
     }
 
     /// Ends it; what it did, in words.

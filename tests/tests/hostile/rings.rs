@@ -11,7 +11,7 @@ use softdpu_transport::vhost_user::{Message, VringState};
 use super::raw::{data, header, status};
 use super::scene::Expect::{Breaks, Harmless, Survives};
 use super::scene::{Abuse, Seen};
-use crate::client::{FrontEnd, IN, Memory, Settings, signalled};
+use crate::client::{FrontEnd, IN, Memory, PATIENCE, Settings, signalled};
 
 const EVENT_IDX: Settings = Settings { event_idx: true, ..Settings::SPLIT };
 const PACKED_EVENT: Settings = Settings { event_idx: true, ..Settings::PACKED };
@@ -28,7 +28,7 @@ fn reads(front: &mut FrontEnd, times: u64, disturb: impl Fn(&FrontEnd, u64)) -> 
         // Polled: what is disturbed may be what would wake a driver.
         let start = Instant::now();
         while front.driver.take().map(|done| done.id) != Some(id) {
-            if start.elapsed() > Duration::from_secs(5) {
+            if start.elapsed() > PATIENCE {
                 return Err(Failure::new(format!("read {round} did not come back")));
             }
             std::thread::sleep(Duration::from_micros(50));
@@ -69,7 +69,11 @@ pub fn abuses() -> Vec<Abuse> {
             f.header(0, IN, 0);
             f.describe(&[header(1), data(2), status()]);
             f.offer(&[0], 1);
-            std::thread::sleep(Duration::from_millis(20));
+            // No device writes the status that is there before, nor does the used index tell anything here.
+            let start = Instant::now();
+            while f.status(0) == 0xff && start.elapsed() < PATIENCE {
+                std::thread::sleep(Duration::from_millis(1));
+            }
             Ok(Seen::Status(f.status(0)))
         }),
         Abuse::new("kick storm", "100,000 kicks for nothing", Harmless, |f| {

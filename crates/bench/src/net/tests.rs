@@ -146,6 +146,12 @@ fn over_wire(load: &Load, format: Format, fate: fn(u64) -> Fate) -> Result<Outco
     })
 }
 
+/// The same until at least so many frames have arrived: thirty milliseconds may be none on a busy machine.
+fn enough_over_wire(load: &Load, format: Format, fate: fn(u64) -> Fate, least: u64) -> Outcome {
+    let found = (0..50).map(|_| over_wire(load, format, fate).unwrap()).find(|outcome| outcome.frames > least);
+    found.unwrap_or_else(|| panic!("never more than {least} frames"))
+}
+
 fn corrupt(frames: Frames, fate: fn(u64) -> Fate) -> Corrupt {
     match over_wire(&load(frames, Waiting::Polling), Format::Split, fate) {
         Err(LoadError::Corrupt { source, .. }) => source,
@@ -157,9 +163,9 @@ fn corrupt(frames: Frames, fate: fn(u64) -> Fate) -> Corrupt {
 fn every_frame_that_is_sent_is_counted_once_whatever_the_ring_and_the_waiting() {
     for format in [Format::Split, Format::Packed] {
         for waiting in [Waiting::Polling, Waiting::Blocking] {
-            for frames in [Frames::Smallest, Frames::Imix, Frames::Mtu, Frames::Tso] {
-                let outcome = over_wire(&load(frames, waiting), format, |_| Fate::Arrives).unwrap();
-                assert!(outcome.frames > 0, "{frames} {format:?} {waiting}");
+            // Of a mix enough for its mean to be one.
+            for (frames, least) in [(Frames::Smallest, 0), (Frames::Imix, 50), (Frames::Mtu, 0), (Frames::Tso, 0)] {
+                let outcome = enough_over_wire(&load(frames, waiting), format, |_| Fate::Arrives, least);
                 assert_eq!(outcome.lost, 0, "{frames} {format:?} {waiting}");
                 let mean = outcome.bytes as f64 / outcome.frames as f64;
                 // A measurement may end within a round of the mix.
@@ -172,9 +178,9 @@ fn every_frame_that_is_sent_is_counted_once_whatever_the_ring_and_the_waiting() 
 #[test]
 fn lost_frames_are_counted_and_do_not_stop_the_load() {
     let every_fourth = |number| if number % 4 == 0 { Fate::IsLost } else { Fate::Arrives };
-    let outcome = over_wire(&load(Frames::Smallest, Waiting::Polling), Format::Split, every_fourth).unwrap();
+    let outcome = enough_over_wire(&load(Frames::Smallest, Waiting::Polling), Format::Split, every_fourth, 100);
     let share = outcome.lost as f64 / outcome.sent as f64;
-    assert!(outcome.frames > 100 && (0.2..0.3).contains(&share), "{outcome:?}");
+    assert!((0.2..0.3).contains(&share), "{outcome:?}");
 }
 
 #[test]

@@ -222,14 +222,14 @@ fn whatever_is_wrong_with_the_daemon_is_said_in_one_sentence() {
     let error = Client::connect(&folder.path().join("none.sock"), SHORT).unwrap_err();
     assert!(error.to_string().contains("is softdpu running?"), "{error}");
 
-    for (lines, stay, expected) in [
-        (vec![], true, "did not answer status within 0.2 s"),
-        (vec![], false, "closed the connection before it answered status"),
-        (vec!["nonsense\n".to_owned()], false, "cannot be read"),
-        (vec!["{\"softdpu\":7,\"id\":1,\"result\":{}}\n".to_owned()], false, "it has version 7"),
+    for (lines, stay, patience, expected) in [
+        (vec![], true, SHORT, "did not answer status within 0.2 s"),
+        (vec![], false, LONG, "closed the connection before it answered status"),
+        (vec!["nonsense\n".to_owned()], false, LONG, "cannot be read"),
+        (vec!["{\"softdpu\":7,\"id\":1,\"result\":{}}\n".to_owned()], false, LONG, "it has version 7"),
     ] {
         let (_folder, path, thread) = daemon(lines, stay);
-        let mut client = Client::connect(&path, SHORT).unwrap();
+        let mut client = Client::connect(&path, patience).unwrap();
         let error = client.status().unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
         drop(client);

@@ -6,7 +6,7 @@ use rustix::fs::{FileType, fstat};
 
 use super::*;
 
-const SOON: Option<Duration> = Some(Duration::from_secs(10));
+const SOON: Option<Duration> = Some(Duration::from_secs(60));
 
 fn ends() -> (SupervisorLink, DataPlaneLink) {
     let (near, far) = SupervisorLink::pair().unwrap();

@@ -230,7 +230,7 @@ impl Nic {
 
     /// Waits for a frame.
     pub fn wait(&mut self) -> (Vec<u8>, Vec<u8>) {
-        let deadline = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(frame) = self.receive() {
                 return frame;

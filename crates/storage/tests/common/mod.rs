@@ -36,7 +36,7 @@ pub fn write_key(path: &Path, bytes: impl IntoIterator<Item = u8>) {
 }
 
 pub fn activate(volume: &Volume) {
-    let deadline = Instant::now() + Duration::from_secs(10);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while let Activation::Busy { why } = volume.activate().unwrap() {
         assert!(Instant::now() < deadline, "still busy: {why}");
         std::thread::sleep(Duration::from_millis(1));

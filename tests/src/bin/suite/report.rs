@@ -1,0 +1,61 @@
+//! What is printed, and the second try of what failed.
+
+use std::time::Duration;
+
+use softdpu_tests::Failure;
+
+use crate::program::{Outcome, Program, read};
+
+/// How many of the longest programs are listed.
+const LONGEST: usize = 8;
+
+/// What a program printed, under a line with its name.
+pub fn print_program(outcome: &Outcome) -> Result<(), Failure> {
+    let verdict = if outcome.passed { "passed" } else { "failed" };
+    println!("\n== {} {verdict}, {:.0} s", outcome.program.name, outcome.time.as_secs_f64());
+    print!("{}", read(&outcome.log)?);
+    Ok(())
+}
+
+/// Tries what failed again, with nothing beside it. Gives whether everything has passed by then. `again: PROGRAM TEST` stands for each
+/// test that needed it, where lab/test.sh counts them.
+pub fn print(outcomes: Vec<Outcome>, time: Duration) -> Result<bool, Failure> {
+    let mut all = true;
+    for outcome in outcomes.iter().filter(|outcome| !outcome.passed) {
+        if outcome.failed.is_empty() {
+            // As the harness would have said it: whoever counts results counts this.
+            println!(
+                "\n{} ended before it could say what failed\ntest result: FAILED. 0 passed; 1 failed; 0 ignored;",
+                outcome.program.name
+            );
+            all = false;
+        }
+        for test in &outcome.failed {
+            all &= second_try(&outcome.program, test)?;
+        }
+    }
+    let mut longest: Vec<&Outcome> = outcomes.iter().collect();
+    longest.sort_by_key(|outcome| std::cmp::Reverse(outcome.time));
+    let longest: Vec<String> = longest
+        .iter()
+        .take(LONGEST)
+        .map(|outcome| format!("{} {:.0} s", outcome.program.name, outcome.time.as_secs_f64()))
+        .collect();
+    println!("\n{} programs in {:.0} s; the longest: {}", outcomes.len(), time.as_secs_f64(), longest.join(", "));
+    Ok(all)
+}
+
+fn second_try(program: &Program, test: &str) -> Result<bool, Failure> {
+    let (passed, log) = program.again(test)?;
+    if passed {
+        println!(
+            "\nagain: {} {test}: failed at first, passed alone: a test to mend, or a fault that shows now and then",
+            program.name
+        );
+    } else {
+        println!("\n{} {test} failed alone, too:", program.name);
+        // Not at the start of a line: whoever counts results has had this test's.
+        read(&log)?.lines().for_each(|line| println!("    {line}"));
+    }
+    Ok(passed)
+}
