@@ -105,15 +105,54 @@ impl Meter {
     /// nothing.
     #[inline]
     pub fn mark(&mut self, now: Nanos, bytes: u32, before: Colour) -> Colour {
+        self.earn(now);
+        let cost = self.cost(1, bytes.into());
+        self.spend(cost, before)
+    }
+
+    /// The same for packets of `bytes` bytes that come at once, one after the other: `colours` are those before, and then those after
+    /// it. True where all of them were, and are, green: then a look at the sum of them is all that it takes.
+    pub fn mark_all(&mut self, now: Nanos, bytes: &[u32], colours: &mut [Colour]) -> bool {
+        let count = bytes.len().min(colours.len());
+        let (bytes, colours) = (&bytes[..count], &mut colours[..count]);
+        self.earn(now);
+        let cost = self.cost(count as u64, bytes.iter().map(|bytes| u64::from(*bytes)).sum());
+        let is_enough = self.committed.tokens >= cost
+            && (matches!(self.algorithm, Algorithm::Rfc4115) || self.second.tokens >= cost);
+        if is_enough && colours.iter().all(|colour| *colour == Colour::Green) {
+            self.spend(cost, Colour::Green);
+            return true;
+        }
+        for (bytes, colour) in bytes.iter().zip(colours) {
+            let cost = self.cost(1, (*bytes).into());
+            *colour = self.spend(cost, *colour);
+        }
+        false
+    }
+
+    #[inline]
+    fn earn(&mut self, now: Nanos) {
         let passed = now.since(self.last);
-        self.last = self.last.max(now);
-        self.committed.fill(passed);
-        self.second.fill(passed);
-        let cost = match self.measure {
-            // Below 2^62.
-            Measure::Bytes => u64::from(bytes) * BILLION,
-            Measure::Packets => BILLION,
+        // Packets of a burst come at one time.
+        if passed != Nanos(0) {
+            self.last = now;
+            self.committed.fill(passed);
+            self.second.fill(passed);
+        }
+    }
+
+    /// Of so many packets with so many bytes; of one, below 2^62.
+    #[inline]
+    fn cost(&self, packets: u64, bytes: u64) -> u64 {
+        let tokens = match self.measure {
+            Measure::Bytes => bytes,
+            Measure::Packets => packets,
         };
+        tokens.saturating_mul(BILLION)
+    }
+
+    #[inline]
+    fn spend(&mut self, cost: u64, before: Colour) -> Colour {
         let (committed, second) = (&mut self.committed.tokens, &mut self.second.tokens);
         match self.algorithm {
             Algorithm::Rfc2698 if before == Colour::Red || *second < cost => Colour::Red,

@@ -45,4 +45,4 @@ pub use service::{Probe, ProbeService};
 pub use stats::Stats;
 pub use tables::{Entry, Problem, SpecError, Tables};
 pub use verdict::{DropReason, PortId, Reply, Verdict};
-pub use vpc::{Explanation, FLOWS, Vpc};
+pub use vpc::{Explanation, FLOWS, Part, Vpc};

@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod explain;
+mod follow;
 mod hits;
 
 use std::sync::Arc;
@@ -9,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrivals::Arrival;
 pub use explain::Explanation;
+use follow::{Follower, Marks, admit};
+pub use hits::Part;
 
 use crate::flow::budget::{self, Stale};
 use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Heavy, HeavyFlow, Home, Seen};
@@ -45,6 +48,8 @@ pub struct Vpc {
     seen: Vec<Option<Sought>>,
     /// By packet: what came by tunnels, of these.
     arrivals: Vec<Option<Arrival>>,
+    /// Which packets of the batch pass their meters, where several were asked about at once.
+    marks: Marks,
     /// Of the packets that no flow decides.
     stages: Vec<(u32, Stage)>,
     /// Those whose flows are stale.
@@ -90,36 +95,6 @@ enum Stage {
 
 const UNDECIDED: Stage = Stage::Stopped(Stop::Drop(DropReason::Unresolved));
 
-/// Whether a packet of `bytes` bytes passes the meters of the endpoint with the number `meter`, if it is one's.
-#[inline(always)]
-fn admit<W: Witness>(tables: &Tables, meter: u32, now: u64, bytes: u32) -> bool {
-    meter == flow::NONE
-        || if W::REHEARSES { tables.admit::<true>(meter, now, bytes) } else { tables.admit::<false>(meter, now, bytes) }
-}
-
-/// Whether a flow of a connection decides this packet of it, and nobody else is asked. What may end the connection closes the
-/// gate for both directions, before anything behind it is decided. The packet begins with `outer` bytes of outer headers.
-/// With `REHEARSES` nothing is closed.
-#[inline(never)]
-fn goes_on<const REHEARSES: bool>(
-    tables: &Tables,
-    flows: &Flows,
-    packet: &Packet,
-    (sought, outer): (&Sought, u16),
-    entry: u32,
-    now: u64,
-) -> bool {
-    let Some(connections) = tables.connections() else { return false };
-    let link = flows.link(entry, &flows.action(entry));
-    if flow::may_end(packet, &sought.seen, outer.into()) {
-        if !REHEARSES {
-            connections.close(link.slot);
-        }
-        return false;
-    }
-    connections.is_open(link, now)
-}
-
 impl Vpc {
     /// A core's VPC over `tables`, which keeps at most [`FLOWS`] flows.
     pub fn new(tables: Arc<Tables>) -> Vpc {
@@ -142,6 +117,7 @@ impl Vpc {
             heavy: Heavy::new(),
             seen: Vec::new(),
             arrivals: Vec::new(),
+            marks: Marks::default(),
             stages: Vec::new(),
             stale: Vec::new(),
             turn: 0,
@@ -171,6 +147,11 @@ impl Vpc {
     /// How many flows it knows.
     pub fn flows(&self) -> usize {
         self.flows.len()
+    }
+
+    /// Bytes that are reserved for flows' entries, and for their index; of them those are taken that are used.
+    pub fn flow_bytes(&self) -> (usize, usize) {
+        self.flows.reserved()
     }
 
     /// How many flows it has room for.
@@ -234,6 +215,7 @@ impl Vpc {
         }
         self.stages.clear();
         self.stale.clear();
+        self.marks = Marks::default();
         let mut all = std::mem::take(&mut self.seen);
         let is_kept = self.tables.keeps_flows();
         // A burst comes from one port; what came by a tunnel in the middle of others is decided without flows.
@@ -258,7 +240,10 @@ impl Vpc {
         let mut at = 0;
         while at < packets.len() {
             if !W::LOOKS {
-                at += self.follow_known(now, &mut packets[at..], &all[at..], &mut decided[at..]);
+                at += self.follow_known(now, &mut packets[at..], &all[at..], &mut decided[at..], at);
+                if self.mark(now, packets, &all, at) {
+                    continue;
+                }
                 if is_from_tunnels {
                     let done = self.follow_arrived(now, &mut packets[at..], &all[at..], &mut decided[at..], at);
                     if done > 0 {
@@ -323,15 +308,15 @@ impl Vpc {
                     let action = self.flows.action(entry);
                     let admit = |meter, bytes| admit::<W>(tables, meter, now, bytes);
                     let before = W::LOOKS.then(|| packet.clone());
-                    let asks = if W::REHEARSES { goes_on::<true> } else { goes_on::<false> };
-                    let (seen, id) = (&sought.seen, &mut self.id);
-                    if (action.connection == flow::NONE
-                        || asks(tables, &self.flows, packet, (sought, outer), entry, now))
-                        && match &came {
-                            Some(came) => after::follow_tunnelled(tables, packet, seen, came, &action, id, decided),
-                            None => after::follow(tables, packet, seen, &action, id, admit, decided),
-                        }
-                    {
+                    let (flows, id) = (&mut self.flows, &mut self.id);
+                    let mut follower = Follower { tables, flows, id, shard: self.shard, now };
+                    let flow = (entry, &action);
+                    let is_decided = if W::REHEARSES {
+                        follower.follow::<true>(packet, &sought.seen, came.as_ref(), flow, admit, decided)
+                    } else {
+                        follower.follow::<false>(packet, &sought.seen, came.as_ref(), flow, admit, decided)
+                    };
+                    if is_decided {
                         witness.see(at, |names| {
                             let mut steps = narrate::hop(tables, action.hop, Ok(()), names);
                             let before = before.as_ref().unwrap_or(packet);
@@ -341,11 +326,6 @@ impl Vpc {
                             });
                             steps
                         });
-                        self.flows.count(entry, sought.seen.len() as u64);
-                        if action.is_member && !W::REHEARSES && !matches!(decided, Verdict::Drop(_)) {
-                            let sources = || self.flows.sources(entry);
-                            tables.count_member(action.hop, sources, self.shard, sought.seen.len() as u64);
-                        }
                         self.stats.count_followed(decided, came.is_none());
                         return;
                     }

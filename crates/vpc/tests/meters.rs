@@ -87,6 +87,46 @@ fn a_guest_gets_its_peak_rate_and_is_green_for_its_committed_rate() {
 }
 
 #[test]
+fn a_burst_passes_as_its_packets_would_one_by_one() {
+    let limit = MeterAlgorithm::Rfc4115;
+    let meters = vec![meter("own", limit, 5 * FRAME, 3 * FRAME), meter("tenant", limit, 10 * FRAME, 0)];
+    let spec = metered(meters, [&["own", "tenant"], &["tenant"]]);
+    // Runs of one guest's packets and the other's, in the middle of them some that are too long for their flow to decide.
+    let short = udp_of(mac(1), GATEWAY, "10.0.0.2", "10.0.0.3", 64, &[0; 58]);
+    let long = udp_of(mac(1), GATEWAY, "10.0.0.2", "10.0.0.3", 64, &[0; 1600]);
+    let (one, two) = (one(), two());
+    let burst = |round: usize| -> Vec<(PortId, Vec<u8>)> {
+        (0..150)
+            .map(|at| match (at + round) % 23 {
+                0..13 => one.clone(),
+                13..17 => (RED_1, short.clone()),
+                17 => (RED_1, long.clone()),
+                _ => two.clone(),
+            })
+            .collect()
+    };
+    let (mut at_once, mut one_by_one) = (vpc(&spec), vpc(&spec));
+    let mut passed = 0;
+    for round in 0..20 {
+        let now = SECOND + round as u64 * SECOND / 3;
+        let frames = burst(round);
+        let mut packets: Vec<_> = frames.iter().map(|(port, frame)| packet(*port, frame)).collect();
+        let (mut verdicts, mut expected) = (Vec::new(), Vec::new());
+        at_once.forward(now, &mut packets, &mut verdicts);
+        for (port, frame) in &frames {
+            one_by_one.forward(now, &mut [packet(*port, frame)], &mut expected);
+        }
+        assert_eq!(verdicts, expected, "round {round}");
+        passed += verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Local { .. })).count();
+    }
+    assert!(passed > 100 && at_once.stats().drops(DropReason::Metered) > 100, "{passed} passed");
+    assert!(at_once.stats().cached > 1000, "flows decide");
+    for name in ["own", "tenant"] {
+        assert_eq!(counts(&at_once, name), counts(&one_by_one, name), "{name}");
+    }
+}
+
+#[test]
 fn a_packet_that_goes_on_in_fragments_is_metered_as_it_came() {
     let meter = meter("device", MeterAlgorithm::Rfc2698, FRAME, FRAME);
     let mut vpc = vpc(&metered(vec![meter], [&["device"], &[]]));

@@ -125,7 +125,7 @@ pub(crate) struct Figure<'a> {
     pub bench: &'static str,
     pub subject: &'a str,
     pub case: &'a str,
-    pub metric: &'static str,
+    pub metric: &'a str,
     pub unit: &'static str,
     pub value: f64,
 }

@@ -123,6 +123,11 @@ fn acl_spec(count: u32, is_ipv6: bool) -> Result<AclSpec, String> {
     Ok(AclSpec { rules, default: Action::Deny })
 }
 
+/// A list of so many rules that lets pass what matches none of them.
+pub(super) fn allowing(rules: u32) -> Result<AclSpec, String> {
+    Ok(AclSpec { default: Action::Allow, ..acl_spec(rules, false)? })
+}
+
 /// Source, destination, ports, protocol of packets; without `matching`, of one that only rules for anything have.
 fn packets(matching: bool) -> Vec<(u32, u32, u16, u16, u8)> {
     let mut numbers = Numbers(2);

@@ -2,9 +2,11 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use softdpu_vpc::tables::{Exact, Key};
+use softdpu_vpc::Mac;
+use softdpu_vpc::spec::{Spec, TableCapacity};
+use softdpu_vpc::tables::{Exact, Key, Loading};
 
-use super::{Case, Load};
+use super::{Case, Load, flow};
 
 /// Look-ups on their way at once.
 const BATCH: usize = 32;
@@ -13,7 +15,8 @@ pub(super) fn cases() -> Vec<Box<dyn Case>> {
     let sizes = [(64_000, "64 k"), (1_000_000, "1 M"), (8_000_000, "8 M")];
     let find = sizes.map(|(entries, size)| -> Box<dyn Case> { Box::new(Find { entries, size }) });
     let load = sizes.map(|(entries, size)| -> Box<dyn Case> { Box::new(Fill { entries, size }) });
-    find.into_iter().chain(load).collect()
+    let nodes: Box<dyn Case> = Box::new(FillNodes { entries: 8_000_000 });
+    find.into_iter().chain(load).chain([nodes]).collect()
 }
 
 /// A number that looks random, different for different `n`.
@@ -95,5 +98,51 @@ impl Load for Filling {
             std::hint::black_box(Exact::build(&self.entries, 0));
         }
         rounds * self.entries.len() as u64
+    }
+}
+
+/// Which guests are on which node: checked one by one, and made ready to be in force.
+struct FillNodes {
+    entries: u32,
+}
+
+impl Case for FillNodes {
+    fn name(&self) -> String {
+        "exact: load 8 M VM-to-node entries, each".to_owned()
+    }
+
+    fn prepare(&self) -> Result<Box<dyn Load>, String> {
+        let spec = flow::node()?;
+        let entries = (0..self.entries).map(|number| {
+            // Behind those that the node has; of one node come many in a row.
+            let address = Ipv4Addr::from_bits(0x0a01_0000 + number);
+            let [_, a, b, c] = number.to_be_bytes();
+            (address, Mac([2, 0x5e, 0, a, b, c]), Ipv4Addr::new(198, 18, (number >> 21) as u8, (number >> 13) as u8))
+        });
+        Ok(Box::new(FillingNodes { entries: entries.collect(), spec }))
+    }
+}
+
+struct FillingNodes {
+    entries: Vec<(Ipv4Addr, Mac, Ipv4Addr)>,
+    spec: Spec,
+}
+
+impl Load for FillingNodes {
+    fn run(&mut self, operations: u64) -> u64 {
+        let count = self.entries.len();
+        let own = self.spec.underlay.iter().flat_map(|underlay| underlay.addresses.clone()).collect::<Vec<_>>();
+        let capacity = TableCapacity { endpoints: count, routes: 0, hosts: 1 << 11 };
+        let rounds = operations.div_ceil(count as u64);
+        for _ in 0..rounds {
+            let mut loading = Loading::new(&self.spec.networks, &own, capacity, 0);
+            for (line, (address, mac, node)) in (1..).zip(&self.entries) {
+                let loaded = loading.endpoint(line, "bench", (*address).into(), *mac, (*node).into());
+                assert!(loaded.is_ok(), "entry {line}: {loaded:?}");
+            }
+            let loaded = loading.finish().expect("entries that differ");
+            assert_eq!(std::hint::black_box(loaded).counts().endpoints, count);
+        }
+        rounds * count as u64
     }
 }

@@ -8,9 +8,11 @@
 //! Nothing here moves a packet: rings and sockets are measured by [`net`](crate::net).
 
 mod acl;
+pub mod bars;
 mod conntrack;
 mod exact;
 mod flow;
+mod hash;
 mod lpm;
 mod policy;
 pub mod report;
@@ -67,7 +69,7 @@ struct Topic {
 
 /// All parts, in the order in which packets meet them.
 const TOPICS: &[Topic] = &[
-    Topic { name: "exact", cases: exact::cases, peers: None },
+    Topic { name: "exact", cases: exact::cases, peers: Some(hash::peers) },
     Topic { name: "flow", cases: flow::cases, peers: None },
     Topic { name: "lpm", cases: lpm::cases, peers: Some(lpm::peers) },
     Topic { name: "acl", cases: acl::cases, peers: Some(acl::peers) },

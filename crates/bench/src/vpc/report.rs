@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::io;
 
 use super::Peer;
+use super::bars::{BARS, Outcome};
 use crate::side_by_side::{Figure, rate, spread};
 
 /// One case.
@@ -47,7 +48,7 @@ impl Report {
     /// # Errors
     /// Those of `to`.
     pub fn write_json(&self, to: &mut impl io::Write) -> io::Result<()> {
-        let mut line = |subject: &str, case: &str, metric, unit, value| {
+        let mut line = |subject: &str, case: &str, metric: &str, unit, value| {
             Figure { bench: "vpc", subject, case, metric, unit, value }.write(to)
         };
         for measurement in &self.measurements {
@@ -64,6 +65,14 @@ impl Report {
             for (metric, unit, value) in &measurement.figures {
                 line("softdpu", case, metric, unit, *value)?;
             }
+        }
+        for bar in BARS {
+            let is_met = match bar.outcome(&self.measurements) {
+                Outcome::Met(_) => 1.0,
+                Outcome::Missed(_) => 0.0,
+                Outcome::NotMeasured => continue,
+            };
+            line("softdpu", bar.case, &format!("bar: {}", bar.metric), "1", is_met)?;
         }
         for peer in &self.peers {
             for (metric, unit, value) in &peer.figures {
@@ -96,6 +105,10 @@ impl Report {
             let _ = writeln!(out, "{}: {}", peer.subject, peer.case);
             figures(&mut out, &peer.figures);
         }
+        let _ = writeln!(out, "\nbars");
+        for bar in BARS {
+            let _ = writeln!(out, "    {}", bar.line(&self.measurements));
+        }
         for (what, why) in &self.left_out {
             let _ = writeln!(out, "\n{what}: left out: {why}");
         }
@@ -105,7 +118,11 @@ impl Report {
 
 fn figures(out: &mut String, figures: &[(&'static str, &'static str, f64)]) {
     for (metric, unit, value) in figures {
-        let unit = if *unit == "1" { "" } else { unit };
-        let _ = writeln!(out, "    {metric:<40} {value:>12.1} {unit}");
+        let (unit, decimals) = match *unit {
+            "1" => ("", 1),
+            unit @ ("x" | "%") => (unit, 2),
+            unit => (unit, 1),
+        };
+        let _ = writeln!(out, "    {metric:<40} {value:>12.decimals$} {unit}");
     }
 }

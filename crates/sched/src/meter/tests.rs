@@ -114,6 +114,30 @@ proptest! {
             prop_assert_eq!(meter.mark(now, bytes, given), expected);
         }
     }
+
+    #[test]
+    fn what_comes_at_once_is_marked_as_one_after_the_other(
+        (committed, second) in (rate(), rate()),
+        is_2698 in any::<bool>(),
+        counts_packets in any::<bool>(),
+        bursts in prop::collection::vec((0_u64..5_000_000, prop::collection::vec((0_u32..9_000, prop_oneof![3 => Just(0_usize), 1 => 0_usize..3]), 0..8)), 1..8),
+    ) {
+        let measure = if counts_packets { Measure::Packets } else { Measure::Bytes };
+        let new = if is_2698 { Meter::rfc2698 } else { Meter::rfc4115 };
+        let mut one_by_one = new(committed, second, measure, Nanos(0));
+        let mut at_once = one_by_one.clone();
+        let mut now = Nanos(0);
+        for (pause, packets) in bursts {
+            now = now + Nanos(pause);
+            let (bytes, mut colours): (Vec<_>, Vec<_>) =
+                packets.iter().map(|(bytes, colour)| (*bytes, COLOURS[*colour])).unzip();
+            let expected: Vec<_> =
+                bytes.iter().zip(&colours).map(|(bytes, before)| one_by_one.mark(now, *bytes, *before)).collect();
+            let are_green = at_once.mark_all(now, &bytes, &mut colours);
+            prop_assert_eq!(&colours, &expected);
+            prop_assert!(!are_green || expected.iter().all(|colour| *colour == Colour::Green));
+        }
+    }
 }
 
 #[test]

@@ -157,10 +157,9 @@ impl Flows {
         self.count as usize
     }
 
-    /// Bytes that are reserved for them.
-    #[cfg(test)]
-    pub fn reserved(&self) -> usize {
-        size_of_val(&*self.index) + size_of_val(&*self.hot) + size_of_val(&*self.cold)
+    /// Bytes that are reserved: for entries, and for the index.
+    pub fn reserved(&self) -> (usize, usize) {
+        (size_of_val(&*self.hot) + size_of_val(&*self.cold), size_of_val(&*self.index))
     }
 
     #[cfg(test)]

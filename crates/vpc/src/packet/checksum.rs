@@ -44,14 +44,21 @@ impl Sum {
                 *lane += u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]));
             }
         }
-        let mut sum = lanes.iter().fold(self.0, |sum, lane| end_around(sum, *lane));
+        let mut sum = self.0;
+        // Headers have no whole round.
+        if bytes.len() >= ROUND {
+            sum = lanes.iter().fold(sum, |sum, lane| end_around(sum, *lane));
+        }
         let mut words = rounds.remainder().chunks_exact(4);
         for word in &mut words {
             sum = end_around(sum, u64::from(u32::from_ne_bytes([word[0], word[1], word[2], word[3]])));
         }
-        let mut last = [0; 4];
-        let rest = words.remainder();
-        last[..rest.len()].copy_from_slice(rest);
+        let last = match *words.remainder() {
+            [a] => [a, 0, 0, 0],
+            [a, b] => [a, b, 0, 0],
+            [a, b, c] => [a, b, c, 0],
+            _ => return Sum(sum),
+        };
         Sum(end_around(sum, u64::from(u32::from_ne_bytes(last))))
     }
 

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A meter is the node's: its packets are met by several cores, so it is behind a lock, which only packets of metered endpoints
-//! take. A flow has the number of its endpoint, and what its meters are is looked up for each packet: other rates leave flows as
+//! take, and those of a burst that belong to one endpoint together. A flow has the number of its endpoint, and what its meters are is looked up for each packet: other rates leave flows as
 //! they are.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -66,11 +66,29 @@ impl NodeMeter {
         if REHEARSES {
             return self.meter().clone().mark(Nanos(now), bytes, before);
         }
-        let colour = self.meter().mark(Nanos(now), bytes, before);
-        let count = &self.counts[colour as usize];
-        count.packets.fetch_add(1, Ordering::Relaxed);
-        count.bytes.fetch_add(bytes.into(), Ordering::Relaxed);
+        let mut colour = before;
+        self.mark_all(now, std::slice::from_ref(&bytes), std::slice::from_mut(&mut colour));
         colour
+    }
+
+    /// Does the same for packets of `bytes` bytes that come at once, one after the other: `colours` are those before, and then those
+    /// after it. What is shared with other cores is met once for all of them. True where all were, and are, green.
+    fn mark_all(&self, now: u64, bytes: &[u32], colours: &mut [Colour]) -> bool {
+        let mut counts = [(0, 0); 3];
+        let are_green = self.meter().mark_all(Nanos(now), bytes, colours);
+        if are_green {
+            counts[Colour::Green as usize] = (bytes.len() as u64, bytes.iter().map(|bytes| u64::from(*bytes)).sum());
+        } else {
+            for (bytes, colour) in bytes.iter().zip(colours) {
+                let (packets, sum) = &mut counts[*colour as usize];
+                (*packets, *sum) = (*packets + 1, *sum + u64::from(*bytes));
+            }
+        }
+        for (count, (packets, bytes)) in self.counts.iter().zip(counts).filter(|(_, (packets, _))| *packets != 0) {
+            count.packets.fetch_add(packets, Ordering::Relaxed);
+            count.bytes.fetch_add(bytes, Ordering::Relaxed);
+        }
+        are_green
     }
 
     /// What it counted: green, yellow, red.
@@ -87,4 +105,19 @@ impl NodeMeter {
 pub(crate) fn admit<const REHEARSES: bool>(meters: &[Arc<NodeMeter>], now: u64, bytes: u32) -> bool {
     let mark = |before, meter: &Arc<NodeMeter>| meter.mark::<REHEARSES>(now, bytes, before);
     meters.iter().fold(Colour::Green, mark) != Colour::Red
+}
+
+/// Most packets that [`admit_all`] is asked about.
+pub(crate) const AT_ONCE: usize = 64;
+
+/// As [`admit`], of at most [`AT_ONCE`] packets of `bytes` bytes that come at once, one after the other: a bit for each, the first the
+/// lowest.
+pub(crate) fn admit_all(meters: &[Arc<NodeMeter>], now: u64, bytes: &[u32]) -> u64 {
+    let mut colours = [Colour::Green; AT_ONCE];
+    let bytes = &bytes[..bytes.len().min(AT_ONCE)];
+    let colours = &mut colours[..bytes.len()];
+    if meters.iter().fold(true, |are_green, meter| meter.mark_all(now, bytes, colours) && are_green) {
+        return u64::MAX;
+    }
+    colours.iter().rev().fold(0, |passes, colour| passes << 1 | u64::from(*colour != Colour::Red))
 }

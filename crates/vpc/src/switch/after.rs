@@ -51,29 +51,58 @@ pub(crate) fn follow(
     verdict: &mut Verdict,
 ) -> bool {
     let mut room = None;
-    let Some(hop) = tables.hop_in(action.hop, &mut room) else { return false };
-    if seen.len() - ETHERNET > usize::from(hop.mtu) || (action.is_routed && seen.hop_limit <= 1) {
-        return false;
-    }
-    match hop.way {
+    let Some(hop) = hop_of(tables, seen, action, &mut room) else { return false };
+    *verdict = match hop.way {
         Way::Port(port) => {
-            *verdict = Verdict::Drop(DropReason::Metered);
             if admit(action.meter, seen.end.get().into()) {
-                rewrite_inner(packet, seen, action, hop);
-                *verdict = Verdict::Local { port, hash: action.hash };
+                rewrite_inner(packet, seen, action.is_routed, hop);
+                Verdict::Local { port, hash: action.hash }
+            } else {
+                Verdict::Drop(DropReason::Metered)
             }
         }
         Way::Tunnel(number) => {
             let Some(tunnel) = tables.tunnel(number).filter(|tunnel| tunnel.resolved) else { return false };
-            *verdict = Verdict::Drop(DropReason::Metered);
             if admit(action.meter, seen.end.get().into()) {
-                rewrite_inner(packet, seen, action, hop);
                 *id = id.wrapping_add(1);
-                *verdict = depart(packet, tunnel, hop.vni, action.hash, seen.traffic_class, *id);
+                rewrite_and_depart(packet, seen, (action.hash, action.is_routed), hop, tunnel, *id)
+            } else {
+                Verdict::Drop(DropReason::Metered)
             }
         }
-    }
+    };
     true
+}
+
+/// What [`follow`] does to a packet that goes into a tunnel: away from the loop over those that do not. The action's parts come by
+/// value: whole, it would have to be put into memory for all packets.
+#[inline(never)]
+fn rewrite_and_depart(
+    packet: &mut Packet,
+    seen: &Seen,
+    (hash, is_routed): (u32, bool),
+    hop: &Hop,
+    tunnel: &Tunnel,
+    id: u16,
+) -> Verdict {
+    rewrite_inner(packet, seen, is_routed, hop);
+    depart(packet, tunnel, hop.vni, hash, seen.traffic_class, id)
+}
+
+/// Whether [`follow`] would do something to a packet that `admit` lets pass.
+pub(crate) fn may_follow(tables: &Tables, seen: &Seen, action: &Action) -> bool {
+    hop_of(tables, seen, action, &mut None).is_some_and(|hop| match hop.way {
+        Way::Port(_) => true,
+        Way::Tunnel(number) => tables.tunnel(number).is_some_and(|tunnel| tunnel.resolved),
+    })
+}
+
+/// The next hop of a packet's flow, if this packet can go there as it is.
+#[inline(always)]
+fn hop_of<'a>(tables: &'a Tables, seen: &Seen, action: &Action, room: &'a mut Option<Hop>) -> Option<&'a Hop> {
+    let hop = tables.hop_in(action.hop, room)?;
+    let is_too_long = seen.len() - ETHERNET > usize::from(hop.mtu);
+    (!is_too_long && (!action.is_routed || seen.hop_limit > 1)).then_some(hop)
 }
 
 /// Does the same for a packet that came by a tunnel, whose outer headers say `came`.
@@ -88,7 +117,7 @@ pub(crate) fn follow_tunnelled(
     verdict: &mut Verdict,
 ) -> bool {
     let (mut room, mut room_back) = (None, None);
-    let Some(hop) = tables.hop_in(action.hop, &mut room) else { return false };
+    let Some(hop) = hop_of(tables, seen, action, &mut room) else { return false };
     let mut source = hop.gateway_mac;
     if action.meter != flow::NONE {
         // Who is behind another tunnel now, or at a port, does not send by this one.
@@ -100,9 +129,6 @@ pub(crate) fn follow_tunnelled(
             }
             _ => return false,
         }
-    }
-    if seen.len() - ETHERNET > usize::from(hop.mtu) || (action.is_routed && seen.hop_limit <= 1) {
-        return false;
     }
     let inner = seen.traffic_class & 3;
     let Ok(ecn) = outer::decapsulated_ecn(inner, came.ecn) else { return false };
@@ -143,13 +169,21 @@ pub(crate) fn follow_tunnelled(
 
 /// Makes the inner frame what leaves.
 #[inline(always)]
-fn rewrite_inner(packet: &mut Packet, seen: &Seen, action: &Action, hop: &Hop) {
+fn rewrite_inner(packet: &mut Packet, seen: &Seen, is_routed: bool, hop: &Hop) {
     packet.truncate(seen.len());
     let frame = packet.head.bytes_mut();
-    rewrite::set_macs(frame, hop.mac, action.is_routed.then_some(hop.gateway_mac));
-    if action.is_routed {
-        rewrite::decrement_hop_limit(frame, ETHERNET, seen.key.is_ipv6());
+    if is_routed {
+        route_inner(frame, hop, seen.key.is_ipv6());
+    } else {
+        rewrite::set_macs(frame, hop.mac, None);
     }
+}
+
+/// As a router does it.
+#[inline(never)]
+fn route_inner(frame: &mut [u8], hop: &Hop, is_ipv6: bool) {
+    rewrite::set_macs(frame, hop.mac, Some(hop.gateway_mac));
+    rewrite::decrement_hop_limit(frame, ETHERNET, is_ipv6);
 }
 
 /// Puts the outer headers before a frame.

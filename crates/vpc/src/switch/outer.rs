@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::packet::checksum::Sum;
 use crate::packet::parse::{ETHERNET, ETHERTYPE_IPV4, IPV4, IPV6, UDP, protocol};
-use crate::packet::{Checksum, Layer4, Packet, checksum, parse};
+use crate::packet::{Checksum, Layer4, Packet, parse};
 use crate::spec::UnderlaySpec;
 use crate::tables::{OVERHEAD_V6, Tables, Tunnel, VALID_VNI, VXLAN};
 use crate::verdict::DropReason;
@@ -165,30 +165,35 @@ pub(crate) fn encapsulate(
     traffic_class: u8,
     id: u16,
 ) {
-    headers.copy_from_slice(tunnel.headers());
     let datagram = (UDP + VXLAN + inner).min(usize::from(u16::MAX) - IPV4) as u16;
-    let udp = match tunnel.host {
+    let rest = match tunnel.host {
         IpAddr::V4(_) => {
-            headers[ETHERNET + 1] = traffic_class;
-            headers[ETHERNET + 2..ETHERNET + 4].copy_from_slice(&(datagram + IPV4 as u16).to_be_bytes());
+            let Some((outer, rest)) = headers.split_first_chunk_mut::<{ ETHERNET + IPV4 }>() else { return };
+            *outer = tunnel.begin();
+            let len = datagram + IPV4 as u16;
+            outer[ETHERNET + 1] = traffic_class;
+            outer[ETHERNET + 2..ETHERNET + 4].copy_from_slice(&len.to_be_bytes());
             // An identification means something only where the packet can be cut up (RFC 6864 §4).
-            if headers[ETHERNET + 6] == 0 {
-                headers[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&id.to_be_bytes());
-            }
-            let sum = checksum::checksum(&headers[ETHERNET..ETHERNET + IPV4]);
-            headers[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
-            ETHERNET + IPV4
+            let id = if outer[ETHERNET + 6] == 0 { id } else { 0 };
+            outer[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&id.to_be_bytes());
+            let sum = tunnel.sum().word(traffic_class.into()).word(len).word(id).checksum();
+            outer[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&sum.to_be_bytes());
+            rest
         }
         IpAddr::V6(_) => {
-            headers[ETHERNET] |= traffic_class >> 4;
-            headers[ETHERNET + 1] = traffic_class << 4;
-            headers[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&datagram.to_be_bytes());
-            ETHERNET + IPV6
+            let Some((outer, rest)) = headers.split_first_chunk_mut::<{ ETHERNET + IPV6 }>() else { return };
+            *outer = tunnel.begin();
+            outer[ETHERNET] |= traffic_class >> 4;
+            outer[ETHERNET + 1] = traffic_class << 4;
+            outer[ETHERNET + 4..ETHERNET + 6].copy_from_slice(&datagram.to_be_bytes());
+            rest
         }
     };
-    headers[udp..udp + 2].copy_from_slice(&(FIRST_PORT | hash as u16 & !FIRST_PORT).to_be_bytes());
-    headers[udp + 4..udp + 6].copy_from_slice(&datagram.to_be_bytes());
-    headers[udp + UDP + 4..udp + UDP + 7].copy_from_slice(&vni.to_be_bytes()[1..]);
+    let Some(udp) = rest.first_chunk_mut() else { return };
+    *udp = tunnel.end();
+    udp[..2].copy_from_slice(&(FIRST_PORT | hash as u16 & !FIRST_PORT).to_be_bytes());
+    udp[4..6].copy_from_slice(&datagram.to_be_bytes());
+    udp[UDP + 4..UDP + 7].copy_from_slice(&vni.to_be_bytes()[1..]);
 }
 
 /// Completes the UDP checksum of a whole outer frame over IPv6, which must have one (RFC 8200 §8.1).

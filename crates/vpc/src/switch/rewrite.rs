@@ -11,13 +11,13 @@ const MAXIMUM_SEGMENT_SIZE: u8 = 2;
 
 #[inline]
 fn word(bytes: &[u8], at: usize) -> Option<u16> {
-    bytes.get(at..at + 2)?.try_into().ok().map(u16::from_be_bytes)
+    bytes.get(at..)?.first_chunk().copied().map(u16::from_be_bytes)
 }
 
 #[inline]
 fn set_word(bytes: &mut [u8], at: usize, word: u16) {
-    if let Some(bytes) = bytes.get_mut(at..at + 2) {
-        bytes.copy_from_slice(&word.to_be_bytes());
+    if let Some(bytes) = bytes.get_mut(at..).and_then(<[u8]>::first_chunk_mut) {
+        *bytes = word.to_be_bytes();
     }
 }
 
@@ -34,10 +34,13 @@ fn change_ipv4(frame: &mut [u8], header: usize, at: usize, change: impl FnOnce(u
 /// Sets the Ethernet addresses.
 #[inline(always)]
 pub(super) fn set_macs(frame: &mut [u8], destination: Mac, source: Option<Mac>) {
-    if let Some(addresses) = frame.first_chunk_mut::<12>() {
-        addresses[..6].copy_from_slice(&destination.0);
+    // Arrays, not slices: a store of six bytes, where a slice's are copied by a call.
+    if let Some((to, rest)) = frame.split_first_chunk_mut()
+        && let Some(from) = rest.first_chunk_mut()
+    {
+        *to = destination.0;
         if let Some(source) = source {
-            addresses[6..].copy_from_slice(&source.0);
+            *from = source.0;
         }
     }
 }

@@ -465,6 +465,11 @@ impl Tables {
         self.endpoint(number).is_none_or(|endpoint| meter::admit::<REHEARSES>(&endpoint.meters, now, bytes))
     }
 
+    /// As [`admit`](Self::admit), of at most [`AT_ONCE`](meter::AT_ONCE) packets, one after the other: a bit for each.
+    pub(crate) fn admit_all(&self, number: u32, now: u64, bytes: &[u32]) -> u64 {
+        self.endpoint(number).map_or(u64::MAX, |endpoint| meter::admit_all(&endpoint.meters, now, bytes))
+    }
+
     /// How many connections there are of endpoints in groups, and what was counted; None where there are no such endpoints.
     pub fn connection_stats(&self) -> Option<(usize, crate::policy::conntrack::Stats)> {
         self.connections().map(Connections::stats)

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::PortId;
 use crate::packet::Mac;
+use crate::packet::checksum::Sum;
 use crate::packet::parse::{ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4, IPV6, UDP, protocol};
 use crate::spec::UnderlaySpec;
 
@@ -27,6 +28,8 @@ pub struct Tunnel {
     pub resolved: bool,
     headers: [u8; OVERHEAD_V6],
     len: u8,
+    /// Of the IPv4 header.
+    sum: Sum,
 }
 
 impl Tunnel {
@@ -71,13 +74,33 @@ impl Tunnel {
         headers[udp + 2..udp + 4].copy_from_slice(&underlay.udp_port.to_be_bytes());
         headers[udp + UDP] = VALID_VNI;
         let len = (udp + UDP + VXLAN) as u8;
-        Some(Tunnel { host, port: underlay.port, resolved: mac.is_some(), headers, len })
+        let sum = Sum::ZERO.bytes(&headers[ETHERNET..udp]);
+        Some(Tunnel { host, port: underlay.port, resolved: mac.is_some(), headers, len, sum })
     }
 
     /// The outer headers without lengths, checksum, source port, traffic class and VNI.
     #[inline]
     pub fn headers(&self) -> &[u8] {
         &self.headers[..usize::from(self.len)]
+    }
+
+    /// The first of [`headers`](Self::headers): arrays are copied without a call.
+    #[inline(always)]
+    pub fn begin<const N: usize>(&self) -> [u8; N] {
+        self.headers.first_chunk().copied().unwrap_or([0; N])
+    }
+
+    /// The last of them: UDP's and VXLAN's.
+    #[inline(always)]
+    pub fn end(&self) -> [u8; UDP + VXLAN] {
+        let from = usize::from(self.len).saturating_sub(UDP + VXLAN);
+        self.headers.get(from..).and_then(|end| end.first_chunk()).copied().unwrap_or_default()
+    }
+
+    /// The sum of the IPv4 header among them, without what differs from frame to frame.
+    #[inline]
+    pub fn sum(&self) -> Sum {
+        self.sum
     }
 
     /// Largest inner IP packet, bytes, where outer packets have at most `mtu`.

@@ -3,12 +3,13 @@
 //! A flow of a tunnel's packets is known by the network and the 5-tuple. What depends on more than these is looked up for every packet:
 //! whether the sender's node is one of the network, and whether the source is behind that very tunnel.
 
+use super::follow::Follower;
 use super::hits::seek;
-use super::{Sought, Vpc, goes_on};
+use super::{Sought, Vpc};
 use crate::flow::{self, Candidate, Flows, Seen};
 use crate::packet::Packet;
 use crate::spec::UnderlaySpec;
-use crate::switch::{Last, Outer, after, outer, outer_plain};
+use crate::switch::{Last, Outer, outer, outer_plain};
 use crate::tables::Tables;
 use crate::verdict::Verdict;
 
@@ -89,26 +90,16 @@ impl Vpc {
         from: usize,
     ) -> usize {
         let Vpc { tables, flows, id, stats, shard, arrivals, .. } = self;
-        let tables = &**tables;
+        let mut follower = Follower { tables, flows, id, shard: *shard, now };
         let mut done = 0;
         let arrivals = arrivals.get(from..).unwrap_or_default();
         for (((packet, sought), arrival), decided) in packets.iter_mut().zip(all).zip(arrivals).zip(decided) {
-            let (Some(sought), Some(Arrival { outer, candidate })) = (sought, arrival) else { break };
-            let Some(hit) = flows.hit(*candidate, &sought.seen.key) else { break };
-            let action = hit.action();
-            let entry = candidate.entry();
-            if action.connection != flow::NONE
-                && !goes_on::<false>(tables, flows, packet, (sought, outer.len), entry, now)
-            {
+            let (Some(Sought { seen, .. }), Some(Arrival { outer, candidate })) = (sought, arrival) else { break };
+            let Some(hit) = follower.flows.hit(*candidate, &seen.key) else { break };
+            let flow = (candidate.entry(), &hit.action());
+            // Meters are of those who send here.
+            if !follower.follow::<false>(packet, seen, Some(outer), flow, |_, _| true, decided) {
                 break;
-            }
-            if !after::follow_tunnelled(tables, packet, &sought.seen, outer, &action, id, decided) {
-                break;
-            }
-            flows.count(entry, sought.seen.len() as u64);
-            if action.is_member && !matches!(decided, Verdict::Drop(_)) {
-                let sources = || flows.sources(entry);
-                tables.count_member(action.hop, sources, *shard, sought.seen.len() as u64);
             }
             stats.count_followed(decided, false);
             done += 1;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Limit, Vpc};
+use super::{Limit, Marks, Vpc};
 use crate::flow::Heavy;
 use crate::packet::{Checksum, Head, Packet};
 use crate::software;
@@ -97,6 +97,7 @@ impl Vpc {
             heavy: Heavy::new(),
             seen: Vec::new(),
             arrivals: Vec::new(),
+            marks: Marks::default(),
             stages: Vec::new(),
             stale: Vec::new(),
             turn: 0,

@@ -1,11 +1,10 @@
 //! The first passes over a batch: each packet's key, its line of the index, its flow, and what that decides. Loops without a call
 //! for what nearly all packets are; what is not so is left to those who look closer.
 
-use super::{Sought, Vpc, admit, goes_on};
+use super::follow::Follower;
+use super::{Sought, Vpc};
 use crate::flow::{self, Candidate, Flows, Seen};
 use crate::packet::Packet;
-use crate::switch::after;
-use crate::trace::Nobody;
 use crate::verdict::Verdict;
 
 /// What the packets' flows are known by, and where they probably are, on their way into the cache.
@@ -13,6 +12,32 @@ pub(super) fn look(flows: &Flows, packets: &[Packet], all: &mut Vec<Option<Sough
     all.resize(packets.len(), None);
     read_keys(flows, packets, all);
     approach(flows, all);
+}
+
+/// What [`forward`](Vpc::forward) begins with, part by part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Each packet's key is read and hashed.
+    Key,
+    /// Then its line of the index is looked through.
+    Index,
+    /// Then its flow is compared with the key, and its version with the one in force.
+    Entry,
+}
+
+impl Vpc {
+    /// Does what [`forward`](Self::forward) begins with, as far as `to`, and nothing else, so that it can be seen what that costs.
+    /// Returns how many packets had a key, or a flow that decides.
+    pub fn look_up(&mut self, packets: &[Packet], to: Part) -> usize {
+        let (flows, all) = (&self.flows, &mut self.seen);
+        all.resize(packets.len(), None);
+        read_keys(flows, packets, all);
+        if to >= Part::Index {
+            approach(flows, all);
+        }
+        let is_found = |sought: &&Sought| to < Part::Entry || flows.hit(sought.candidate, &sought.seen.key).is_some();
+        all.iter().flatten().filter(is_found).count()
+    }
 }
 
 #[inline(never)]
@@ -44,8 +69,8 @@ fn approach(flows: &Flows, all: &mut [Option<Sought>]) {
 }
 
 impl Vpc {
-    /// Does what their flows decide to packets from the first on, for as long as those are found where they were looked for.
-    /// Returns how many; somebody else is to see to the one behind them.
+    /// Does what their flows decide to packets from the first on, which is the one at `at`, for as long as those are found where they
+    /// were looked for. Returns how many; somebody else is to see to the one behind them.
     #[inline(never)]
     pub(super) fn follow_known(
         &mut self,
@@ -53,27 +78,23 @@ impl Vpc {
         packets: &mut [Packet],
         all: &[Option<Sought>],
         decided: &mut [Verdict],
+        at: usize,
     ) -> usize {
-        let Vpc { tables, flows, id, stats, shard, .. } = self;
-        let tables = &**tables;
+        let Vpc { tables, flows, id, stats, shard, marks, .. } = self;
+        let mut follower = Follower { tables, flows, id, shard: *shard, now };
         let (mut done, mut local) = (0, 0);
         for ((packet, sought), decided) in packets.iter_mut().zip(all).zip(decided) {
-            let Some(sought) = sought else { break };
-            let Some(hit) = flows.hit(sought.candidate, &sought.seen.key) else { break };
+            let Some(Sought { seen, candidate, .. }) = sought else { break };
+            let Some(hit) = follower.flows.hit(*candidate, &seen.key) else { break };
             let action = hit.action();
-            if action.connection != flow::NONE
-                && !goes_on::<false>(tables, flows, packet, (sought, 0), sought.candidate.entry(), now)
-            {
+            let passes = if action.meter == flow::NONE { Some(true) } else { marks.of(at + done) };
+            let Some(passes) = passes else {
+                marks.are_wanted = true;
                 break;
-            }
-            let admit = |meter, bytes| admit::<Nobody>(tables, meter, now, bytes);
-            if !after::follow(tables, packet, &sought.seen, &action, id, admit, decided) {
+            };
+            let flow = (candidate.entry(), &action);
+            if !follower.follow::<false>(packet, seen, None, flow, |_, _| passes, decided) {
                 break;
-            }
-            flows.count(sought.candidate.entry(), sought.seen.len() as u64);
-            if action.is_member && !matches!(decided, Verdict::Drop(_)) {
-                let sources = || flows.sources(sought.candidate.entry());
-                tables.count_member(action.hop, sources, *shard, sought.seen.len() as u64);
             }
             match decided {
                 Verdict::Local { .. } => local += 1,

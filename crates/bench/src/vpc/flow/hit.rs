@@ -1,0 +1,114 @@
+//! Packets of flows that are known.
+
+use softdpu_sys::clock;
+use softdpu_vpc::Part;
+
+use super::super::{Case, Load};
+use super::bare;
+use super::core::{BURST, Core};
+use super::traffic::{FEW, Order, Site, Way};
+
+/// A case.
+#[derive(Clone, Copy)]
+pub(super) struct Hit {
+    name: &'static str,
+    order: Order,
+    site: Site,
+}
+
+impl Hit {
+    pub const fn new(flows: u32, name: &'static str, order: Order, way: Way) -> Hit {
+        Hit { name, order, site: Site::plain(way, flows) }
+    }
+
+    /// With everything that a packet of a flow can meet: a meter, and a look at whether somebody follows it.
+    pub const fn metered(flows: u32, name: &'static str) -> Hit {
+        let site = Site { has_meters: true, ..Site::plain(Way::Beside, flows) };
+        Hit { name, order: Order::Uniform, site }
+    }
+
+    /// Where a flow's first packet is put to a list of so many rules.
+    pub const fn through_rules(flows: u32, name: &'static str, order: Order, rules: u32) -> Hit {
+        Hit { name, order, site: Site { rules, ..Site::plain(Way::Beside, flows) } }
+    }
+}
+
+impl Case for Hit {
+    fn name(&self) -> String {
+        format!("flow: {}", self.name)
+    }
+
+    fn prepare(&self) -> Result<Box<dyn Load>, String> {
+        let Hit { order, site, .. } = *self;
+        let flows = if site.flows == 0 { FEW } else { site.flows };
+        let order_of = order.of(flows, 1);
+        let bare = bare::nanos(flows, &order_of)?;
+        let mut core = Core::new(site, order_of)?;
+        core.learn()?;
+        let has_parts = site.flows != 0 && !site.way.is_from_tunnel();
+        let parts = has_parts.then(|| [Part::Key, Part::Index, Part::Entry].map(|part| core.part(part)));
+        let stats = core.vpc.stats();
+        let before = (stats.cached, stats.policy + stats.software);
+        Ok(Box::new(Hitting { core, order, before, parts, bare, laps: 1 }))
+    }
+}
+
+struct Hitting {
+    core: Core,
+    order: Order,
+    /// Packets that flows decided before, and those that the software tier had.
+    before: (u64, u64),
+    /// Nanoseconds a packet as far as its key, the index and its entry.
+    parts: Option<[f64; 3]>,
+    /// Nanoseconds a packet of the bare loop, a moment before.
+    bare: f64,
+    laps: u64,
+}
+
+impl Load for Hitting {
+    fn run(&mut self, operations: u64) -> u64 {
+        let bursts = operations.div_ceil(BURST as u64);
+        for _ in 0..bursts {
+            self.core.burst();
+            // Where a first packet costs more, they are to be others: so many flows do not come in one lap.
+            if self.core.at == 0 && self.core.site.rules != 0 {
+                self.laps += 1;
+                self.core.set_order(self.order.of(self.core.site.flows, self.laps));
+            }
+        }
+        bursts * BURST as u64
+    }
+
+    fn figures(&self) -> Vec<(&'static str, &'static str, f64)> {
+        let (nanos, packets) = (self.core.chunks.median(), self.core.chunks.packets as f64);
+        let stats = self.core.vpc.stats();
+        let share = |count: u64| count as f64 / packets * 100.0;
+        let (entries, index) = self.core.vpc.flow_bytes();
+        let flows = self.core.vpc.flow_capacity().max(1) as f64;
+        let mut figures = vec![
+            ("hit", "ns", nanos),
+            ("hit-rate", "1/s", 1e9 / nanos),
+            ("bare loop, rate", "1/s", 1e9 / self.bare),
+            ("times the bare loop's", "x", nanos / self.bare),
+            ("by-flow", "%", share(stats.cached - self.before.0)),
+            ("off-software", "%", 100.0 - share(stats.policy + stats.software - self.before.1)),
+            ("bytes for a flow's entry", "B", entries as f64 / flows),
+            ("memory", "MiB", (entries + index) as f64 / f64::from(1 << 20)),
+        ];
+        if let Some(ticks) = clock::ticks_per_nanosecond() {
+            figures.push(("hit-cycles", "1", nanos * ticks));
+            figures.push(("bare loop, cycles", "1", self.bare * ticks));
+            // What is fetched ahead is waited for by the part that uses it.
+            let parts = self.parts.iter().flat_map(|&[key, index, entry]| {
+                [
+                    ("cycles: flow tier, key and hash", key),
+                    ("cycles: flow tier, index", index - key),
+                    ("cycles: flow tier, entry and version", entry - index),
+                    ("cycles: switch tier after, counters", nanos - entry),
+                ]
+            });
+            figures.extend(parts.map(|(metric, nanos)| (metric, "1", nanos * ticks)));
+        }
+        figures
+    }
+}

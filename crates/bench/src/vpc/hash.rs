@@ -1,0 +1,64 @@
+//! DPDK's `dpdk-test` beside look-ups of single addresses: its own benchmark of `rte_hash`, where it is installed (Debian:
+//! `dpdk-dev`). Its keys and sizes are its own: 16 bytes are those of an IPv6 address, and of a flow over IPv4 with its padding.
+
+use std::time::Duration;
+
+use super::Peer;
+use crate::process::{Server, in_path};
+use crate::scratch::Folder;
+
+const PROGRAM: &str = "dpdk-test";
+/// It begins with this test, and goes on to others, which are not waited for.
+const TEST: &str = "hash_perf_autotest";
+/// Sizes of keys come one after the other, ten with and ten without their hash: tens of seconds.
+const LIMIT: Duration = Duration::from_secs(180);
+/// Bytes of the key whose figures are told.
+const KEY: &str = "16";
+
+/// What it finds, in cycles of the time-stamp counter.
+pub(super) fn peers(cpu: usize) -> Result<Vec<Peer>, String> {
+    let program = in_path(PROGRAM).ok_or_else(|| format!("{PROGRAM} is not installed"))?;
+    let folder = Folder::new().map_err(|error| format!("a folder for temporary files: {error}"))?;
+    let mut arguments: Vec<String> =
+        ["--no-huge", "--no-pci", "--no-shconf", "--no-telemetry", "-m", "1024"].map(str::to_owned).into();
+    arguments.extend(["-l".to_owned(), cpu.to_string(), TEST.to_owned()]);
+    let mut server =
+        Server::start(PROGRAM, &program, &arguments, folder.path(), Some(cpu)).map_err(|error| error.to_string())?;
+    let log = folder.path().join(format!("{PROGRAM}.log"));
+    let told = server.within(LIMIT, "its figures", || figures(&std::fs::read_to_string(&log).ok()?));
+    let told = told.map_err(|error| error.to_string())?;
+    Ok(vec![Peer { subject: PROGRAM.to_owned(), case: format!("exact: rte_hash, keys of {KEY} bytes"), figures: told }])
+}
+
+/// Cycles of its first table, once the next has begun: keys whose hash is computed with the look-up.
+fn figures(log: &str) -> Option<Vec<(&'static str, &'static str, f64)>> {
+    let (first, _) = log.split_once("With pre-computed hash values")?;
+    let row = first.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let row = row.into_iter().find(|row| row.len() == 5 && row[0] == KEY)?;
+    let [add, find, bulk, delete] = [1, 2, 3, 4].map(|at| row[at].parse().ok());
+    Some(vec![
+        ("cycles, in bulk", "1", bulk?),
+        ("cycles, one by one", "1", find?),
+        ("add", "cycles", add?),
+        ("delete", "cycles", delete?),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_figures_are_read_once_they_are_whole() {
+        let table = "Without pre-computed hash values\n\nKeysize  Add  Lookup  Lookup_bulk  Delete\n\
+                     8  571  622  361  797\n16  320  417  136  617\n";
+        assert_eq!(figures(table), None, "more may come");
+        let expected = vec![
+            ("cycles, in bulk", "1", 136.0),
+            ("cycles, one by one", "1", 417.0),
+            ("add", "cycles", 320.0),
+            ("delete", "cycles", 617.0),
+        ];
+        assert_eq!(figures(&format!("{table}\nWith pre-computed hash values\n")), Some(expected));
+    }
+}

@@ -1,0 +1,137 @@
+//! What a flow decides of one packet, wherever that came from; and the meters of many, asked at once.
+
+use super::{Sought, Vpc};
+use crate::flow::{self, Action, Flows, Seen};
+use crate::packet::Packet;
+use crate::policy::meter::AT_ONCE;
+use crate::switch::{Outer, after};
+use crate::tables::Tables;
+use crate::trace::Witness;
+use crate::verdict::Verdict;
+
+/// Whether a packet of `bytes` bytes passes the meters of the endpoint with the number `meter`, if it is one's.
+#[inline(always)]
+pub(super) fn admit<W: Witness>(tables: &Tables, meter: u32, now: u64, bytes: u32) -> bool {
+    meter == flow::NONE
+        || if W::REHEARSES { tables.admit::<true>(meter, now, bytes) } else { tables.admit::<false>(meter, now, bytes) }
+}
+
+/// Whether a flow of a connection decides this packet of it, and nobody else is asked. What may end the connection closes the
+/// gate for both directions, before anything behind it is decided. The packet begins with `outer` bytes of outer headers.
+/// With `REHEARSES` nothing is closed.
+#[inline(never)]
+fn goes_on<const REHEARSES: bool>(
+    tables: &Tables,
+    flows: &Flows,
+    packet: &Packet,
+    (seen, outer): (&Seen, u16),
+    entry: u32,
+    now: u64,
+) -> bool {
+    let Some(connections) = tables.connections() else { return false };
+    let link = flows.link(entry, &flows.action(entry));
+    if flow::may_end(packet, seen, outer.into()) {
+        if !REHEARSES {
+            connections.close(link.slot);
+        }
+        return false;
+    }
+    connections.is_open(link, now)
+}
+
+/// What packets of flows are decided with.
+pub(super) struct Follower<'a> {
+    pub tables: &'a Tables,
+    pub flows: &'a mut Flows,
+    pub id: &'a mut u16,
+    pub shard: usize,
+    pub now: u64,
+}
+
+impl Follower<'_> {
+    /// Does to a packet what its flow, in `entry`, decides, if `admit` lets it pass; `came` is what its outer headers say, where it came
+    /// by a tunnel. False, and nothing has happened to it, where it needs a decision of its own. With `REHEARSES` nobody else hears of it.
+    #[inline(always)]
+    pub fn follow<const REHEARSES: bool>(
+        &mut self,
+        packet: &mut Packet,
+        seen: &Seen,
+        came: Option<&Outer>,
+        (entry, action): (u32, &Action),
+        admit: impl FnOnce(u32, u32) -> bool,
+        decided: &mut Verdict,
+    ) -> bool {
+        let Follower { tables, flows, id, shard, now } = self;
+        let outer = came.map_or(0, |came| came.len);
+        if action.connection != flow::NONE && !goes_on::<REHEARSES>(tables, flows, packet, (seen, outer), entry, *now) {
+            return false;
+        }
+        let is_decided = match came {
+            Some(came) => after::follow_tunnelled(tables, packet, seen, came, action, id, decided),
+            None => after::follow(tables, packet, seen, action, id, admit, decided),
+        };
+        if !is_decided {
+            return false;
+        }
+        flows.count(entry, seen.len() as u64);
+        if action.is_member && !REHEARSES && !matches!(decided, Verdict::Drop(_)) {
+            tables.count_member(action.hop, || flows.sources(entry), *shard, seen.len() as u64);
+        }
+        true
+    }
+}
+
+/// Which packets of a batch pass their meters: of some in a row.
+#[derive(Debug, Default)]
+pub(super) struct Marks {
+    /// The first packet's place in the batch, and how many there are.
+    first: usize,
+    count: usize,
+    /// A bit for each.
+    pass: u64,
+    /// Somebody wants to know about the packet behind the last that was decided.
+    pub are_wanted: bool,
+}
+
+impl Marks {
+    /// Whether the packet at `at` passes; None where that was not asked.
+    #[inline(always)]
+    pub fn of(&self, at: usize) -> Option<bool> {
+        let place = at.wrapping_sub(self.first);
+        (place < self.count).then_some(self.pass >> (place % AT_ONCE) & 1 == 1)
+    }
+}
+
+impl Vpc {
+    /// Asks the meters about the packets from `at` on that are of flows of one endpoint, if they are to be asked. Whether they were.
+    #[inline(always)]
+    pub(super) fn mark(&mut self, now: u64, packets: &[Packet], all: &[Option<Sought>], at: usize) -> bool {
+        std::mem::take(&mut self.marks.are_wanted) && self.mark_all(now, packets, all, at)
+    }
+
+    #[inline(never)]
+    fn mark_all(&mut self, now: u64, packets: &[Packet], all: &[Option<Sought>], at: usize) -> bool {
+        let Vpc { tables, flows, marks, .. } = self;
+        let (mut bytes, mut count, mut meter) = ([0; AT_ONCE], 0, flow::NONE);
+        let row = packets.iter().zip(all).skip(at);
+        for ((packet, sought), bytes) in row.zip(&mut bytes) {
+            let Some(Sought { seen, candidate, .. }) = sought else { break };
+            let Some(hit) = flows.hit(*candidate, &seen.key) else { break };
+            let action = hit.action();
+            // What a flow does not decide is metered by who decides it.
+            let is_decided = after::may_follow(tables, seen, &action)
+                && (action.connection == flow::NONE
+                    || goes_on::<true>(tables, flows, packet, (seen, 0), candidate.entry(), now));
+            if !is_decided || action.meter == flow::NONE || (count > 0 && action.meter != meter) {
+                break;
+            }
+            (*bytes, meter) = (seen.end.get().into(), action.meter);
+            count += 1;
+        }
+        if count > 0 {
+            let pass = tables.admit_all(meter, now, &bytes[..count]);
+            *marks = Marks { first: at, count, pass, are_wanted: false };
+        }
+        count > 0
+    }
+}
