@@ -30,6 +30,11 @@ const WARM_UP: Duration = Duration::from_millis(50);
 const BLOCK: u32 = 4096;
 /// What tenants have in flight before a burst, of what they want.
 const LIGHT: usize = 8;
+/// Frames on their way of a tenant that shares a core with disks, for each request of those: a frame takes the core about a quarter of what a
+/// request does, and with as many as requests it would be the round trip to the client that says what frames get.
+const FRAMES_FOR_REQUEST: usize = 4;
+/// The most frames on their way that a stream can have.
+const MOST_FRAMES: usize = 768;
 /// The scheduler that others' core time is compared with.
 const PLAIN: &str = "fcfs";
 
@@ -117,9 +122,13 @@ pub fn measure(plan: &Plan, mut progress: impl FnMut(Progress<'_, Case>)) -> Res
         for scheduler in &plan.schedulers {
             report.measurements.push(Measurement::new(scheduler, case));
         }
-        for _ in 0..plan.rounds {
+        for round in 0..plan.rounds {
             let measurements = &mut report.measurements[first..];
-            for measurement in measurements.iter_mut() {
+            // Back and forth: whose turn is always after whose, and what changes on the machine during a round, evens out.
+            let count = measurements.len();
+            for place in 0..count {
+                let at = if round % 2 == 0 { place } else { count - 1 - place };
+                let measurement = &mut measurements[at];
                 progress(Progress { done, of, subject: &measurement.scheduler, case });
                 done += 1;
                 for (metric, value) in one(plan, case, &measurement.scheduler)? {
@@ -167,7 +176,7 @@ fn one(plan: &Plan, case: Case, scheduler: &str) -> Result<Vec<(&'static str, f6
     server.until("its sockets", || sockets.iter().flatten().all(|socket| socket.exists()).then_some(()))?;
     let mut clients = Vec::new();
     for (at, (sockets, want)) in sockets.iter().zip(&wants).enumerate() {
-        let depth = plan.depth * *want as usize;
+        let depth = depth(plan.depth, case.load, doing[at], *want);
         let client = match (doing[at].route(at, plan.gateway), &sockets[..]) {
             (Some(route), [from, to, ..]) => {
                 Stream::connect([from, to], route, depth).map(|stream| Box::new(stream) as Box<dyn Loop>)
@@ -216,6 +225,7 @@ fn one(plan: &Plan, case: Case, scheduler: &str) -> Result<Vec<(&'static str, f6
         let cost: Vec<f64> = before.cost.iter().zip(&after.cost).map(|(before, after)| after - before).collect();
         metrics.push(("fair1-cost", fair1(&expected, &cost)));
         metrics.push(("core-time", (after.busy - before.busy) / (after.served - before.served).max(1.0)));
+        metrics.push(("grant-length", (after.served - before.served) / (after.grants - before.grants).max(1.0)));
     }
     if case.tenants > 1 {
         let light: Vec<usize> = clients.iter().map(|client| (client.depth() / LIGHT).max(1)).collect();
@@ -227,6 +237,15 @@ fn one(plan: &Plan, case: Case, scheduler: &str) -> Result<Vec<(&'static str, f6
         metrics.push(("burst", burst(&spans[1], &spans[2])));
     }
     Ok(metrics)
+}
+
+/// What a tenant that does `doing` and wants so many parts has in flight.
+fn depth(each: usize, load: Load, doing: Doing, want: u32) -> usize {
+    let depth = each * want as usize;
+    match (load, doing) {
+        (Load::Mixed(_), Doing::Frames(_)) => (depth * FRAMES_FOR_REQUEST).min(MOST_FRAMES),
+        _ => depth,
+    }
 }
 
 /// How much longer requests of those take whose load does not change when the first tenant's does: of each the p99 in a burst over
@@ -250,6 +269,8 @@ struct Usage {
     busy: f64,
     /// Requests and frames of all tenants.
     served: f64,
+    /// Grants of its scheduler.
+    grants: f64,
 }
 
 /// As `status` tells it; none where it cannot be asked.
@@ -265,6 +286,7 @@ fn usage(plan: &Plan, folder: &Path, tenants: usize) -> Option<Usage> {
         cost: times.iter().zip(&bytes).map(price).collect(),
         busy: status["cores"][0]["busy_ns"].as_f64()?,
         served: of("served")?.iter().sum::<u64>() as f64,
+        grants: status["cores"][0]["grants"].as_f64()?,
     })
 }
 
@@ -279,6 +301,14 @@ mod tests {
         assert_eq!(Rates::Unbalanced.of(8), [4, 4, 4, 4, 2, 2, 2, 1]);
         assert_eq!(Rates::Balanced.of(3), [1, 1, 1]);
         assert_eq!(Rates::Unbalanced.of(64).len(), 64);
+    }
+
+    #[test]
+    fn frames_beside_disks_are_more() {
+        let frames = crate::net::Frames::Smallest;
+        let (mixed, frame) = (Load::Mixed(frames), Doing::Frames(frames));
+        assert_eq!([depth(32, mixed, Doing::Disk, 2), depth(32, mixed, frame, 2)], [64, 256]);
+        assert_eq!([depth(32, Load::Net(frames), frame, 2), depth(85, mixed, frame, 4)], [64, MOST_FRAMES]);
     }
 
     #[test]
