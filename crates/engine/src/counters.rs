@@ -88,6 +88,8 @@ pub struct CoreCounters {
     pub busy_ns: Counter,
     /// Nanoseconds in rounds that found nothing, asleep included.
     pub idle_ns: Counter,
+    /// Grants that its scheduler gave.
+    pub grants: Counter,
     /// Times it went to sleep.
     pub sleeps: Counter,
     /// Requests completed.

@@ -130,6 +130,18 @@ impl TenantScheduler for Recorder {
         self.recording.preempts(tenant)
     }
 
+    fn can_preempt(&self) -> bool {
+        self.recording.can_preempt()
+    }
+
+    fn looks(&self) -> Option<Nanos> {
+        self.recording.looks()
+    }
+
+    fn gives_way(&self, tenant: TenantId) -> bool {
+        self.recording.gives_way(tenant)
+    }
+
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
         self.recording.account(now, tenant)
     }

@@ -76,7 +76,7 @@ impl Shares {
         let mut news = Vec::new();
         for (&tenant, entry) in &mut self.tenants {
             for (core, sum) in guaranteed.iter().enumerate() {
-                let mut share = Share { limits: entry.limits(), ..entry.share };
+                let mut share = Share { limits: entry.limits(core), ..entry.share };
                 // More than a core has is had in proportion.
                 let own = entry.guarantee(cores);
                 share.guarantee = (own * MOST_GUARANTEED / (*sum).max(MOST_GUARANTEED)) as u16;
@@ -105,9 +105,15 @@ impl Tenant {
         (u32::from(self.share.guarantee) * cores as u32 / self.cores()).min(MOST_GUARANTEED)
     }
 
-    fn limits(&self) -> Limits {
+    /// Its part of the limits. A core that does not serve it while others do has next to nothing: otherwise it would save up a burst
+    /// beside theirs, for a queue that comes to it.
+    fn limits(&self, core: usize) -> Limits {
         let cores = u64::from(self.cores());
-        let part = |rate: Rate| Rate { rate: (rate.rate / cores).max(1), burst: (rate.burst / cores).max(1) };
+        let is_elsewhere = !self.is_on(core) && self.queues.iter().any(|queues| *queues > 0);
+        let part = |rate: Rate| match is_elsewhere {
+            true => Rate { rate: 1, burst: 1 },
+            false => Rate { rate: (rate.rate / cores).max(1), burst: (rate.burst / cores).max(1) },
+        };
         let Limits { requests, bytes, packets } = self.share.limits;
         Limits { requests: requests.map(part), bytes: bytes.map(part), packets: packets.map(part) }
     }
@@ -143,6 +149,7 @@ mod tests {
         assert_eq!(shares.divide(4).len(), 4);
         assert_eq!(on(&shares, A, 2), (500, 50, 400));
         assert!(shares.divide(4).is_empty(), "nothing is told twice");
+        assert_eq!(on(&shares, A, 1).0, 1, "nothing is saved up where it has no queue");
         assert!(shares.count(A, CoreIndex(2), -1));
         shares.divide(4);
         assert_eq!(on(&shares, A, 0), (1_000, 100, 800));

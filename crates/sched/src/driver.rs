@@ -174,6 +174,8 @@ impl<S: TenantScheduler> Driver<S> {
         let client = self.clients[at];
         assert!(grant.units >= 1 && grant.units as usize <= self.ready[at].len(), "{grant:?} of what is ready");
         let since = self.ready[at][0];
+        let granted = grant;
+        let grant = Grant { units: self.until_awaited(client, granted), ..granted };
         self.ready[at].drain(..grant.units as usize);
         let (start, units) = (self.now, u64::from(grant.units));
         self.now += client.cost * units;
@@ -192,7 +194,36 @@ impl<S: TenantScheduler> Driver<S> {
             }
             None => self.again(at, grant.units),
         }
-        self.policy.charge(Nanos(self.now), grant, cost);
+        self.policy.charge(Nanos(self.now), granted, cost);
+        let rest = granted.units - grant.units;
+        if rest > 0 {
+            let work = Work { units: rest, bytes: client.bytes * u64::from(rest) };
+            self.policy.ready(Nanos(self.now), granted.queue, work);
+        }
+    }
+
+    /// How many units of a grant run: to the next one after a look that finds somebody to whom it gives way.
+    fn until_awaited(&self, client: Client, grant: Grant) -> u32 {
+        let Some(every) = self.policy.looks() else { return grant.units };
+        let mut next = self.now + every.0;
+        for ran in 1..grant.units {
+            let now = self.now + client.cost * u64::from(ran);
+            if now < next {
+                continue;
+            }
+            next = now + every.0;
+            let comes = |&Reverse((time, _, event)): &Reverse<(u64, u64, Event)>| match event {
+                Event::Ready { client: other, .. } if time <= now => {
+                    let tenant = self.clients[other].queue.tenant;
+                    tenant != grant.queue.tenant && self.policy.gives_way(tenant)
+                }
+                _ => false,
+            };
+            if self.events.iter().any(comes) {
+                return ran;
+            }
+        }
+        grant.units
     }
 
     /// Core time that a tenant had from a time on.

@@ -89,6 +89,25 @@ pub trait TenantScheduler {
         false
     }
 
+    /// Whether [`preempts`](Self::preempts) is ever true: where it is not, nobody need look for those who come while a grant runs.
+    fn can_preempt(&self) -> bool {
+        false
+    }
+
+    /// While the grant that was [decided](Self::decide) last runs: how often the core is to look whether a queue has come that it
+    /// [gives way](Self::gives_way) to. None: it runs to its end.
+    #[inline]
+    fn looks(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Whether that grant is to end at such a look, as a queue of this tenant, of which nothing is ready yet, brings work. As with
+    /// [`preempts`](Self::preempts), which is for those that do not wait for a look.
+    #[inline]
+    fn gives_way(&self, _tenant: TenantId) -> bool {
+        false
+    }
+
     /// What the policy knows of a tenant that its caller does not.
     fn account(&self, _now: Nanos, _tenant: TenantId) -> Account {
         Account::default()

@@ -239,7 +239,15 @@ impl<S: TenantScheduler + ?Sized> TenantScheduler for Box<S> {
     fn preempts(&self, tenant: TenantId) -> bool {
         (**self).preempts(tenant)
     }
-
+    fn can_preempt(&self) -> bool {
+        (**self).can_preempt()
+    }
+    fn looks(&self) -> Option<Nanos> {
+        (**self).looks()
+    }
+    fn gives_way(&self, tenant: TenantId) -> bool {
+        (**self).gives_way(tenant)
+    }
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
         (**self).account(now, tenant)
     }

@@ -221,6 +221,18 @@ impl<S: TenantScheduler> TenantScheduler for Recording<S> {
         self.policy.preempts(tenant)
     }
 
+    fn can_preempt(&self) -> bool {
+        self.policy.can_preempt()
+    }
+
+    fn looks(&self) -> Option<Nanos> {
+        self.policy.looks()
+    }
+
+    fn gives_way(&self, tenant: TenantId) -> bool {
+        self.policy.gives_way(tenant)
+    }
+
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
         self.policy.account(now, tenant)
     }

@@ -96,6 +96,20 @@ impl TenantScheduler for Scheduler {
         each!(self, policy => policy.preempts(tenant))
     }
 
+    fn can_preempt(&self) -> bool {
+        each!(self, policy => policy.can_preempt())
+    }
+
+    #[inline]
+    fn looks(&self) -> Option<Nanos> {
+        each!(self, policy => policy.looks())
+    }
+
+    #[inline]
+    fn gives_way(&self, tenant: TenantId) -> bool {
+        each!(self, policy => policy.gives_way(tenant))
+    }
+
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
         each!(self, policy => policy.account(now, tenant))
     }
@@ -106,6 +120,17 @@ mod tests {
     use super::*;
     use crate::Policy;
     use crate::driver::{Client, Driver};
+
+    #[test]
+    fn only_who_shares_by_weight_ends_grants_for_those_who_come() {
+        for name in Policy::NAMES {
+            let policy = Policy::named(name).expect("a policy").build();
+            assert_eq!(policy.can_preempt(), name == "weighted", "{name}");
+            // Nor is it lost on the way.
+            let boxed: Box<dyn TenantScheduler + Send> = Box::new(policy);
+            assert_eq!(Scheduler::Other(boxed).can_preempt(), name == "weighted", "{name}");
+        }
+    }
 
     #[test]
     fn every_policy_serves_whoever_is_alone() {

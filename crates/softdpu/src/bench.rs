@@ -15,6 +15,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use softdpu_bench::comparison::{self, Plan, VolumeKind};
 use softdpu_bench::front_end::Transfer;
 use softdpu_bench::load::{Pattern, Waiting};
+use softdpu_bench::net::Frames;
 use softdpu_bench::side_by_side::Progress;
 use softdpu_bench::subject::Subject;
 use softdpu_bench::{Format, SetupError, idle, interrupt, plot};
@@ -38,6 +39,29 @@ pub enum BenchCommand {
     Interrupt(Interrupt),
     /// What a daemon with idle disks takes: memory and CPU time
     Idle(Idle),
+}
+
+/// Which frames, as `net` and `tenants` name them.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Frame {
+    #[value(name = "64")]
+    Smallest,
+    Imix,
+    #[value(name = "1500")]
+    Mtu,
+    #[value(name = "64k")]
+    Tso,
+}
+
+impl From<Frame> for Frames {
+    fn from(frame: Frame) -> Frames {
+        match frame {
+            Frame::Smallest => Frames::Smallest,
+            Frame::Imix => Frames::Imix,
+            Frame::Mtu => Frames::Mtu,
+            Frame::Tso => Frames::Tso,
+        }
+    }
 }
 
 /// `softdpu bench block`

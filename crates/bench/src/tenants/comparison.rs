@@ -117,9 +117,13 @@ pub fn measure(plan: &Plan, mut progress: impl FnMut(Progress<'_, Case>)) -> Res
         for scheduler in &plan.schedulers {
             report.measurements.push(Measurement::new(scheduler, case));
         }
-        for _ in 0..plan.rounds {
+        for round in 0..plan.rounds {
             let measurements = &mut report.measurements[first..];
-            for measurement in measurements.iter_mut() {
+            // Back and forth: whose turn is always after whose, and what changes on the machine during a round, evens out.
+            let count = measurements.len();
+            for place in 0..count {
+                let at = if round % 2 == 0 { place } else { count - 1 - place };
+                let measurement = &mut measurements[at];
                 progress(Progress { done, of, subject: &measurement.scheduler, case });
                 done += 1;
                 for (metric, value) in one(plan, case, &measurement.scheduler)? {
@@ -216,6 +220,7 @@ fn one(plan: &Plan, case: Case, scheduler: &str) -> Result<Vec<(&'static str, f6
         let cost: Vec<f64> = before.cost.iter().zip(&after.cost).map(|(before, after)| after - before).collect();
         metrics.push(("fair1-cost", fair1(&expected, &cost)));
         metrics.push(("core-time", (after.busy - before.busy) / (after.served - before.served).max(1.0)));
+        metrics.push(("grant-length", (after.served - before.served) / (after.grants - before.grants).max(1.0)));
     }
     if case.tenants > 1 {
         let light: Vec<usize> = clients.iter().map(|client| (client.depth() / LIGHT).max(1)).collect();
@@ -250,6 +255,8 @@ struct Usage {
     busy: f64,
     /// Requests and frames of all tenants.
     served: f64,
+    /// Grants of its scheduler.
+    grants: f64,
 }
 
 /// As `status` tells it; none where it cannot be asked.
@@ -265,6 +272,7 @@ fn usage(plan: &Plan, folder: &Path, tenants: usize) -> Option<Usage> {
         cost: times.iter().zip(&bytes).map(price).collect(),
         busy: status["cores"][0]["busy_ns"].as_f64()?,
         served: of("served")?.iter().sum::<u64>() as f64,
+        grants: status["cores"][0]["grants"].as_f64()?,
     })
 }
 

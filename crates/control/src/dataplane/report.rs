@@ -108,6 +108,7 @@ impl DataPlane {
                 busy_ns: counters.busy_ns.get(),
                 idle_ns: counters.idle_ns.get(),
                 loops: counters.rounds.get(),
+                grants: counters.grants.get(),
                 wakeups: counters.sleeps.get(),
                 queues: counters.queues.get() as u32,
                 travelled: counters.travelled.get(),

@@ -150,6 +150,9 @@ pub struct CoreStatus {
     pub idle_ns: u64,
     /// How often its loop went round.
     pub loops: u64,
+    /// Grants that its scheduler gave: a grant is some work of one queue.
+    #[serde(default)]
+    pub grants: u64,
     /// How often it was woken.
     pub wakeups: u64,
     /// How many queues it serves.

@@ -133,6 +133,11 @@ fn cores(out: &mut Exposition, status: &NodeStatus) {
         cores().map(|(core, cpu)| (vec![("cpu", &**cpu)], core.loops as f64)),
     );
     out.metric(
+        "core_grants_total",
+        "Grants that the core's scheduler gave.",
+        cores().map(|(core, cpu)| (vec![("cpu", &**cpu)], core.grants as f64)),
+    );
+    out.metric(
         "core_wakeups_total",
         "How often the core was woken.",
         cores().map(|(core, cpu)| (vec![("cpu", &**cpu)], core.wakeups as f64)),

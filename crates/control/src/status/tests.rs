@@ -75,6 +75,7 @@ fn sample() -> NodeStatus {
             busy_ns: 250_000_000,
             idle_ns: 750_000_000,
             loops: 1_234_567,
+            grants: 45_678,
             wakeups: 7,
             travelled: 5,
             queues: 2,

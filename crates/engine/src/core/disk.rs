@@ -1,7 +1,5 @@
 //! Requests of disks: from a queue's channel to its volume, and their ends back to the queue.
 
-use std::sync::Arc;
-
 use softdpu_device::block::{self, Op, Parsed, Status};
 use softdpu_ring::Used;
 use softdpu_sched::{Cost, Grant, Nanos, TenantScheduler};
@@ -13,6 +11,9 @@ use crate::flight::Flight;
 use crate::message::{Finished, QueueKey};
 use crate::queue::{Role, RunningQueue};
 
+/// How often in a grant that may be ended for who comes the clock is looked at, about: at each request where they are few.
+const LOOKS: usize = 8;
+
 impl<S: TenantScheduler> Core<S> {
     /// Runs the requests of a disk that the scheduler granted at `started`. Returns what it cost, but the time.
     ///
@@ -23,16 +24,30 @@ impl<S: TenantScheduler> Core<S> {
         let Some(attachment) = queue.attachment else { return Cost::default() };
         let units = (grant.units as usize).min(queue.waiting.len());
         let singly = self.io.answers_singly(attachment);
+        let mut lookout = self.lookout(started);
         // Or somebody may come whose work does not wait for all of it.
-        let piece = if singly || !self.urgent.is_empty() { 1 } else { units };
-        let (mut left, mut did) = (units, Cost { units: units as u32, ..Cost::default() });
+        let between = (units / LOOKS).max(1);
+        let piece = match (singly || !self.urgent.is_empty(), lookout.is_needed()) {
+            (true, _) => 1,
+            (false, true) => between,
+            (false, false) => units,
+        };
+        let (mut left, mut did, mut seen) = (units, Cost { units: units as u32, ..Cost::default() }, 0);
         while left > 0 {
+            let piece = piece.min(left);
             let (moved, pending) = self.run_piece(number, attachment, grant, started, piece);
             did.pending += pending;
             let Some(moved) = moved else { break };
             did.bytes += moved;
             left -= piece;
-            if left > 0 && self.is_called(grant.queue.tenant) {
+            seen += piece;
+            let may_look = left > 0 && lookout.is_needed() && seen >= between;
+            if may_look {
+                seen = 0;
+            }
+            if left > 0 && self.is_called(grant.queue.tenant)
+                || may_look && self.is_awaited(number, grant.queue.tenant, &mut lookout, clock::now())
+            {
                 did.units = (units - left) as u32;
                 break;
             }
@@ -62,12 +77,12 @@ impl<S: TenantScheduler> Core<S> {
         let mut bytes = 0;
         let (mut broken, mut run) = (None, 0);
         std::mem::swap(&mut self.batch, &mut queue.waiting);
-        let counters = Arc::clone(&queue.spec.counters);
         for mut chain in self.batch.drain(units) {
             let Role::Block { requests, .. } = &queue.spec.role else { break };
             run += 1;
             match requests.parse(&mut chain.buffer, chain.readable) {
                 Parsed::Io(io) => {
+                    let counters = &queue.spec.counters;
                     bytes += io.len;
                     match io.op {
                         Op::Read => {
@@ -96,7 +111,7 @@ impl<S: TenantScheduler> Core<S> {
                     self.requests.push(Request { token, op, offset, len, buffer: chain.buffer, data, durable });
                 }
                 Parsed::Finished { status, written } => {
-                    counters.immediate.add(1);
+                    queue.spec.counters.immediate.add(1);
                     let used = Used { id: chain.id, descriptors: chain.descriptors, written };
                     finish_here(
                         queue,

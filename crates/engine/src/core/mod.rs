@@ -77,14 +77,12 @@ pub(crate) struct Core<S> {
     here: Vec<u32>,
     /// Which of them is looked at first: each in turn, as the first may fill its tenant's channel.
     first: usize,
-    /// Numbers of queues here that bring work of tenants of class [`LatencyClass::Latency`].
+    /// Numbers of queues here that bring work of tenants of class [`LatencyClass::Latency`], where the policy ends grants for them.
     urgent: Vec<u32>,
     /// By tenant, whether it is of that class.
     is_urgent: Vec<bool>,
-    /// One of those queues has something that a grant was cut short for.
-    called: bool,
-    /// The grant that runs was cut short: what it did not come to is ready again.
-    cut: bool,
+    /// Why the grant that runs, or ran last, is no longer.
+    cut: Cut,
     robbed: Robbed,
     /// What a core does for queues beside their grants, to be charged with their next.
     dues: Dues,
@@ -135,6 +133,32 @@ struct Dues {
     finishing: u64,
 }
 
+/// How long a grant was, of what was granted. What a shorter one did not come to is ready again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Cut {
+    #[default]
+    Whole,
+    /// It took long.
+    Late,
+    /// One of the urgent queues has something that goes before the rest.
+    Called,
+    /// Any queue has, or else the round has to go on, and it was time to look.
+    Awaited,
+}
+
+/// While a grant runs: when it is to be looked whether somebody has come who goes before the rest of it, if ever.
+struct Lookout {
+    /// Time between two looks, nanoseconds; 0: nobody looks.
+    every: u64,
+    next: u64,
+}
+
+impl Lookout {
+    fn is_needed(&self) -> bool {
+        self.every > 0
+    }
+}
+
 /// What looking at the rings came to.
 struct Intake {
     /// Whether anything was there.
@@ -181,8 +205,7 @@ impl<S: TenantScheduler> Core<S> {
             first: 0,
             urgent: Vec::new(),
             is_urgent: Vec::new(),
-            called: false,
-            cut: false,
+            cut: Cut::Whole,
             robbed: Robbed::default(),
             dues: Dues::default(),
             resume: 0,
@@ -310,15 +333,23 @@ impl<S: TenantScheduler> Core<S> {
             match self.scheduler.decide(Nanos(now)) {
                 Decision::Run(grant) => {
                     now = self.run_grant(grant, now);
+                    self.counters.grants.add(1);
                     any = true;
-                    if std::mem::take(&mut self.called) {
-                        let mut at = 0;
-                        while let Some(&number) = self.urgent.get(at) {
-                            self.take_in(number, Nanos(now), &mut None);
-                            at += 1;
+                    match std::mem::take(&mut self.cut) {
+                        Cut::Called => {
+                            let mut at = 0;
+                            while let Some(&number) = self.urgent.get(at) {
+                                self.take_in(number, Nanos(now), &mut None);
+                                at += 1;
+                            }
+                            now = clock::now();
+                            continue;
                         }
-                        now = clock::now();
-                        continue;
+                        Cut::Awaited => {
+                            self.resume = 0;
+                            return true;
+                        }
+                        Cut::Whole | Cut::Late => {}
                     }
                     if self.channels.total() == 0 {
                         self.resume = u64::MAX;
@@ -416,11 +447,11 @@ impl<S: TenantScheduler> Core<S> {
         Some(took)
     }
 
-    /// Whether a grant of `running` is to end: somebody who would go before it has come. That is noted in `called`.
+    /// Whether a grant of `running` is to end: somebody who would go before it has come. That is noted in `cut`.
     #[inline]
     fn is_called(&mut self, running: TenantId) -> bool {
         let Core { urgent, queues, scheduler, .. } = self;
-        self.called = urgent.iter().any(|&number| {
+        let is_called = urgent.iter().any(|&number| {
             queues.get(number as usize).and_then(Option::as_deref).is_some_and(|queue| {
                 queue.spec.tenant != running
                     && queue.takes_work()
@@ -430,14 +461,58 @@ impl<S: TenantScheduler> Core<S> {
                     && !queue.is_limited(Nanos(clock::now()))
             })
         });
-        self.cut = self.called;
-        self.called
+        if is_called {
+            self.cut = Cut::Called;
+        }
+        is_called
+    }
+
+    /// For a grant that began at `started`.
+    #[inline]
+    fn lookout(&self, started: u64) -> Lookout {
+        let every = if self.turns_are_timed { self.scheduler.looks().map_or(0, |every| every.0) } else { 0 };
+        Lookout { every, next: started.saturating_add(every) }
+    }
+
+    /// Whether it is time to look at `now`, and a grant of the queue `number` is to end: for somebody who has come, or for what comes with
+    /// each round alone, which are others' interrupts, back ends, sockets and other cores. That is noted in `cut`.
+    fn is_awaited(&mut self, number: u32, running: TenantId, lookout: &mut Lookout, now: u64) -> bool {
+        if !lookout.is_needed() || now < lookout.next {
+            return false;
+        }
+        let Core { here, queues, scheduler, .. } = self;
+        let is_round_due = self.io.outstanding() > 0
+            || !self.net.sockets.is_empty()
+            || self.inbox.posted()
+            || self.interrupts.iter().any(|other| *other != number);
+        let is_awaited = is_round_due
+            || here.iter().any(|&number| {
+                queues.get(number as usize).and_then(Option::as_deref).is_some_and(|queue| {
+                    queue.spec.tenant != running
+                        && scheduler.gives_way(queue.spec.tenant)
+                        && queue.brings_work()
+                        && queue.spec.ring.has_work()
+                        && !queue.is_held()
+                        && !queue.is_limited(Nanos(now))
+                })
+            });
+        if is_awaited {
+            self.cut = Cut::Awaited;
+        } else {
+            // A core of a thousand idle rings does not spend its time on them.
+            let ended = clock::now();
+            lookout.next = ended.saturating_add(lookout.every.max(ended.saturating_sub(now) * WORK_PER_LOOK));
+        }
+        is_awaited
     }
 
     /// Another share of a tenant, or another queue: which are urgent is found anew.
     fn find_urgent(&mut self) {
-        let Core { urgent, here, queues, is_urgent, .. } = self;
+        let Core { urgent, here, queues, is_urgent, scheduler, .. } = self;
         urgent.clear();
+        if !scheduler.can_preempt() {
+            return;
+        }
         urgent.extend(here.iter().copied().filter(|number| {
             queues.get(*number as usize).and_then(Option::as_deref).is_some_and(|queue| {
                 let is_urgent = is_urgent.get(usize::from(queue.spec.tenant.0)).is_some_and(|is| *is);
@@ -478,7 +553,7 @@ impl<S: TenantScheduler> Core<S> {
     /// What a grant that was cut short did not come to is ready again.
     #[inline]
     fn give_rest_back(&mut self, grant: Grant, ran: u32, now: u64) {
-        if !std::mem::take(&mut self.cut) || ran >= grant.units {
+        if self.cut == Cut::Whole || ran >= grant.units {
             return;
         }
         let Some(Some(queue)) = self.queues.get(grant.queue.index as usize) else { return };
@@ -516,16 +591,19 @@ impl<S: TenantScheduler> Core<S> {
 
     /// Makes visible what a grant has finished, of whatever queue.
     fn complete_touched(&mut self) {
-        let mut touched = std::mem::take(&mut self.touched);
-        touched.retain(|&number| {
+        let (mut at, mut kept) = (0, 0);
+        while let Some(&number) = self.touched.get(at) {
+            at += 1;
             self.complete(number);
-            let Some(Some(queue)) = self.queues.get_mut(number as usize) else { return false };
+            let Some(Some(queue)) = self.queues.get_mut(number as usize) else { continue };
             // One that is to end is looked at again when its driver was told.
             queue.touched = queue.stop_deadline().is_some();
-            queue.touched
-        });
-        touched.append(&mut self.touched);
-        self.touched = touched;
+            if queue.touched {
+                self.touched[kept] = number;
+                kept += 1;
+            }
+        }
+        self.touched.truncate(kept);
     }
 
     /// Makes what was finished visible to the drivers, and tells those who want to know.

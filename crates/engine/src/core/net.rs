@@ -10,7 +10,7 @@ use softdpu_vpc::packet::segment::{Segmenter, WriteError};
 use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId, Reply, Tail, Verdict};
 
 use super::capture::Fate;
-use super::{Core, here};
+use super::{Core, Cut, here};
 use crate::message::{CoreIndex, QueueKey, ToCore};
 use crate::net::{
     BURST, Held, Injection, Lent, Loan, NoFrame, PARCELS, Parcel, ParcelTail, Port, Receiver, Refused, Run, Source,
@@ -117,10 +117,15 @@ impl<S: TenantScheduler> Core<S> {
         let full = if self.urgent.is_empty() { BURST } else { SMALL_BURST };
         let mut most = transmit.burst.min(full);
         let started = clock::now();
+        let mut lookout = self.lookout(started);
         while done < units && held.is_none() && !is_broken(self) {
             if done > 0 {
-                self.cut = self.turns_are_timed && clock::now().saturating_sub(started) > LONG_NS;
-                if self.cut || self.is_called(tenant) {
+                let now = clock::now();
+                if self.turns_are_timed && now.saturating_sub(started) > LONG_NS {
+                    self.cut = Cut::Late;
+                    break;
+                }
+                if self.is_called(tenant) || self.is_awaited(number, tenant, &mut lookout, now) {
                     break;
                 }
             }

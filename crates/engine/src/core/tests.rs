@@ -33,6 +33,10 @@ struct Recorder {
     /// What happens while the first grant is decided, and who comes then before everybody else.
     meanwhile: Option<Box<dyn FnOnce()>>,
     first: Option<TenantId>,
+    /// It looks for others all the time, and gives way to the first.
+    gives_way: bool,
+    /// It says that it never ends a grant.
+    never_preempts: bool,
     charged: Vec<(Grant, Cost)>,
     completed: Vec<(Grant, Cost)>,
 }
@@ -51,6 +55,15 @@ impl TenantScheduler for Recorder {
         self.policy.decide(now)
     }
     fn preempts(&self, tenant: TenantId) -> bool {
+        self.first == Some(tenant)
+    }
+    fn can_preempt(&self) -> bool {
+        !self.never_preempts
+    }
+    fn looks(&self) -> Option<Nanos> {
+        self.gives_way.then_some(Nanos(1))
+    }
+    fn gives_way(&self, tenant: TenantId) -> bool {
         self.first == Some(tenant)
     }
     fn charge(&mut self, _now: Nanos, grant: Grant, cost: Cost) {
@@ -147,11 +160,12 @@ fn what_ends_within_its_grant_is_charged_once() {
 }
 
 /// Units of each grant that ran, ten requests of one tenant and one of another, of class `class`, which comes as the first is decided.
-fn beside(class: LatencyClass) -> Vec<(u16, u32)> {
+fn beside(class: LatencyClass, ends: impl FnOnce(&mut Recorder)) -> Vec<(u16, u32)> {
     let volume = memory_volume(1 << 20);
     let mut flood = Guest::new(Format::Split);
     let urgent = Rc::new(RefCell::new(Guest::new(Format::Split)));
     let mut core = core_with(&flood, &volume);
+    ends(&mut core.scheduler);
     let key = QueueKey { number: 1, generation: 1 };
     let queue = RunningQueue::new(key, urgent.borrow().spec(&volume, 5));
     core.handle(ToCore::Start(Box::new(queue)));
@@ -176,6 +190,14 @@ fn beside(class: LatencyClass) -> Vec<(u16, u32)> {
 #[test]
 fn a_grant_ends_at_its_next_request_where_somebody_comes_who_goes_first() {
     // First come, first served as this one is, what was left comes first: it was ready again before.
-    assert_eq!(beside(LatencyClass::Latency), [(3, 1), (3, 9), (5, 1)]);
-    assert_eq!(beside(LatencyClass::Normal), [(3, 10), (5, 1)], "nobody looks for others");
+    assert_eq!(beside(LatencyClass::Latency, |_| ()), [(3, 1), (3, 9), (5, 1)]);
+    assert_eq!(beside(LatencyClass::Normal, |_| ()), [(3, 10), (5, 1)], "nobody looks for others");
+    let never = |policy: &mut Recorder| policy.never_preempts = true;
+    assert_eq!(beside(LatencyClass::Latency, never), [(3, 10), (5, 1)], "nor for a policy that ends no grant");
+}
+
+#[test]
+fn a_grant_ends_at_a_look_where_somebody_waits_who_goes_first() {
+    let looks = |policy: &mut Recorder| policy.gives_way = true;
+    assert_eq!(beside(LatencyClass::Normal, looks), [(3, 1), (3, 9), (5, 1)]);
 }

@@ -33,24 +33,40 @@ impl Limiter {
         limiter
     }
 
-    /// Changes the rates at `now`. Units that were used up stay used up, and come again at the new rate.
+    /// Changes the rates at `now`. What is left of a bucket is what is left of it after that, if the new one is as deep: a larger burst
+    /// has to be saved up. A bucket that was not there is full.
     pub(super) fn set(&mut self, now: Nanos, limits: Limits) {
-        let was_active = std::mem::take(&mut self.active);
+        let before = *self;
+        self.active = 0;
         for (at, rate) in [limits.requests, limits.bytes, limits.packets].into_iter().enumerate() {
-            let old = self.period[at].max(1);
-            let debt = if was_active & 1 << at == 0 { 0 } else { self.full[at].saturating_sub(now.0) };
             self.full[at] = 0;
             let Some(Rate { rate, burst }) = rate else { continue };
             self.active |= 1 << at;
             // The quotient is below 2^62, and rounding it up keeps the limit.
             self.period[at] = ((1_000_000_000_u64 << 32).div_ceil(rate.max(1))).max(1);
-            let burst = (u128::from(burst.max(1)) * u128::from(self.period[at])).div_ceil(1 << (32 + 10));
+            let units = burst.max(1);
+            let burst = (u128::from(units) * u128::from(self.period[at])).div_ceil(1 << (32 + 10));
             self.burst[at] = u32::try_from(burst).unwrap_or(u32::MAX);
-            if debt > 0 {
-                let debt = u128::from(debt) * u128::from(self.period[at]) / u128::from(old);
-                self.full[at] = now.0.saturating_add(u64::try_from(debt).unwrap_or(NEVER)).min(NEVER);
+            if !before.has(at) {
+                continue;
+            }
+            if (before.period[at], before.burst[at]) == (self.period[at], self.burst[at]) {
+                self.full[at] = before.full[at];
+                continue;
+            }
+            let missing = u128::try_from(i128::from(units) - before.left(at, now)).unwrap_or(0);
+            if missing > 0 {
+                let missing = missing.saturating_mul(self.period[at].into()).div_ceil(1 << 32);
+                self.full[at] = now.0.saturating_add(u64::try_from(missing).unwrap_or(NEVER)).min(NEVER);
             }
         }
+    }
+
+    /// What is left of a bucket, in its units, below 0 for what is owed.
+    fn left(&self, which: usize, now: Nanos) -> i128 {
+        let burst = i128::from(self.burst[which]) << 10;
+        let left = burst - i128::from(self.full[which].saturating_sub(now.0));
+        (left << 32).div_euclid(self.period[which].max(1).into())
     }
 
     #[inline]
@@ -167,6 +183,20 @@ mod tests {
         limiter.set(now, Limits::default());
         limiter.set(now, limits(1, 1));
         assert!(limiter.opens(Kind::Requests) <= now);
+    }
+
+    #[test]
+    fn a_larger_burst_is_saved_up_and_a_smaller_one_is_all_there_is() {
+        let now = Nanos::SECOND;
+        let mut limiter = Limiter::new(limits(1_000, 1_000));
+        limiter.set(now, limits(1, 1));
+        limiter.set(now, limits(1_000, 1_000));
+        assert_eq!(limiter.units(now, Kind::Requests, 0, 64), 1, "the small bucket had no more");
+        assert_eq!(limiter.units(now + Nanos(10 * Nanos::MILLI.0), Kind::Requests, 0, 64), 11);
+        limiter.took(now, Kind::Requests, 1, 0);
+        let full = limiter.full;
+        limiter.set(now, limits(1_000, 1_000));
+        assert_eq!(limiter.full, full, "nothing is rounded where nothing changes");
     }
 
     #[test]

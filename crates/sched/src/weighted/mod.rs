@@ -15,12 +15,14 @@
 //!
 //! Why it is this, the bound on a tenant's wait, and what it costs: `docs/scheduling.md`.
 
+mod alone;
 mod calendar;
 mod limit;
 mod tenant;
 mod tree;
 mod wheel;
 
+use alone::Alone;
 use calendar::{Calendar, SCALE, SLOT};
 use tenant::{State, Tenant};
 use tree::Tree;
@@ -34,11 +36,12 @@ use crate::{
 /// How finely [`Weighted`] shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// What a grant is meant to cost while several tenants have work, nanoseconds. Less is a shorter wait, and more decisions.
+    /// What a grant is meant to cost while several tenants have work, nanoseconds, of one that goes first; and after how much of a longer
+    /// one the core looks for those. Less is a shorter wait, and more decisions.
     pub grant: Nanos,
     /// And while a tenant of [`LatencyClass::Latency`] has work now and then.
     pub urgent: Nanos,
-    /// And while only one tenant has work.
+    /// And while only one tenant has work, or whoever is next has had its share.
     pub alone: Nanos,
     /// For how long after several had work a grant is as if several had.
     pub memory: Nanos,
@@ -75,10 +78,16 @@ pub struct Weighted {
     running: Option<u32>,
     /// Tenants with work that could run, also the one that does.
     runnable: u32,
+    /// The queue beside which no other has brought work lately.
+    alone: Option<Alone>,
+    /// The last one whose grant left nobody with work.
+    latest: Option<QueueId>,
     /// Until when grants are short.
     contended: Nanos,
     /// Until when they are shorter.
     urgent: Nanos,
+    /// The grant that runs is long, and somebody may come who is not to wait for all of it.
+    is_long: bool,
     /// When it was last asked to decide.
     last: Nanos,
 }
@@ -112,8 +121,11 @@ impl Weighted {
             solo: None,
             running: None,
             runnable: 0,
+            alone: None,
+            latest: None,
             contended: Nanos(0),
             urgent: Nanos(0),
+            is_long: false,
             last: Nanos(0),
         }
     }
@@ -187,6 +199,13 @@ impl Weighted {
             State::Throttled => self.take_out(index),
             State::Lane | State::Calendar | State::Running | State::Solo => return,
         }
+        let is_behind = self.lift(now, index);
+        self.enqueue(now, index, is_behind, false);
+    }
+
+    /// A tenant that had no work has not saved up more than it may. Whether it is behind.
+    #[inline]
+    fn lift(&mut self, now: Nanos, index: u32) -> bool {
         let virtual_now = self.calendar.now();
         let tenant = &mut self.tenants[index as usize];
         let saved = match tenant.latency() {
@@ -198,8 +217,7 @@ impl Weighted {
             LatencyClass::Normal => tenant.saves(Self::CARRY.0 * SCALE),
         };
         tenant.tag = tenant.tag.max(virtual_now.saturating_sub(saved));
-        let is_behind = tenant.tag < virtual_now;
-        self.enqueue(now, index, is_behind, false);
+        tenant.tag < virtual_now
     }
 
     /// Puts an idle tenant where it waits for its turn, if it has any work that could run, or for its time. `counts`: its
@@ -317,9 +335,9 @@ impl Weighted {
         }
     }
 
-    /// What a grant is meant to cost now.
+    /// For how long whoever comes first may have to wait for a grant that runs, about.
     #[inline]
-    fn length(&self, now: Nanos) -> Nanos {
+    fn patience(&self, now: Nanos) -> Nanos {
         if now >= self.contended {
             self.tuning.alone
         } else if now < self.urgent {
@@ -327,6 +345,33 @@ impl Weighted {
         } else {
             self.tuning.grant
         }
+    }
+
+    /// What a grant is meant to cost now. Whoever goes first may have others behind it that do, so it is short. One that only had
+    /// its turn can be long, as it is ended for those.
+    #[inline]
+    fn length(&self, now: Nanos, is_first: bool) -> Nanos {
+        if is_first || now < self.urgent { self.patience(now) } else { self.tuning.alone }
+    }
+
+    /// Whether a tenant that has no work would go before others if it had.
+    #[inline]
+    fn would_be_first(&self, tenant: &Tenant) -> bool {
+        tenant.state == State::Idle
+            && (tenant.tag < self.calendar.now() && tenant.latency() != LatencyClass::Background
+                || tenant.is_owed(self.last))
+    }
+
+    /// How many of the units that wait a grant of this length has, by the most that one cost lately.
+    #[inline]
+    fn fitting(length: Nanos, unit: u32, waiting: u32) -> u32 {
+        let units = waiting.min(Self::BATCH);
+        if u64::from(unit) * u64::from(units) <= length.0 {
+            return units;
+        }
+        // Division of half as many bits, as it takes less than half the time; more than this is no grant.
+        let length = u32::try_from(length.0).unwrap_or(u32::MAX);
+        (length / unit.max(1)).clamp(1, units)
     }
 
     /// The tenant whose turn it is.
@@ -355,6 +400,7 @@ fn lane_of(class: LatencyClass) -> usize {
 
 impl TenantScheduler for Weighted {
     fn configure(&mut self, tenant: TenantId, share: Share) {
+        self.rejoin(self.last);
         self.make_tenant(tenant);
         let index = u32::from(tenant.0);
         let was_in_lane = self.tenants[index as usize].was_in_lane;
@@ -387,6 +433,7 @@ impl TenantScheduler for Weighted {
     }
 
     fn place(&mut self, queue: QueueId, placement: Placement) {
+        self.rejoin(self.last);
         self.make_tenant(queue.tenant);
         self.cancel(self.last, queue);
         self.seat(self.last, queue, Some(placement));
@@ -396,6 +443,13 @@ impl TenantScheduler for Weighted {
     fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
         if work.units == 0 {
             return;
+        }
+        if let Some(alone) = &mut self.alone {
+            if alone.is(queue) {
+                alone.add(work.units, work.bytes);
+                return;
+            }
+            self.rejoin(now);
         }
         let number = match self.tree.find(queue) {
             Some(number) => {
@@ -418,6 +472,10 @@ impl TenantScheduler for Weighted {
     #[inline]
     fn decide(&mut self, now: Nanos) -> Decision {
         self.last = now;
+        if self.alone.is_some() {
+            self.is_long = false;
+            return self.grant_alone().map_or(Decision::Idle, Decision::Run);
+        }
         self.settle(now);
         if !self.wheel.is_empty() {
             self.look_at_wheel(now);
@@ -442,14 +500,10 @@ impl TenantScheduler for Weighted {
             if self.runnable > 1 {
                 self.contended = now + self.tuning.memory;
             }
-            let length = self.length(now);
             let queue = &self.tree.queues[chosen.queue as usize];
-            let mut units = chosen.most.min(Self::BATCH);
-            if u64::from(queue.unit) * u64::from(units) > length.0 {
-                // Division of half as many bits, as it takes less than half the time; more than this is no grant.
-                let length = u32::try_from(length.0).unwrap_or(u32::MAX);
-                units = (length / queue.unit.max(1)).clamp(1, units);
-            }
+            let is_first = self.tenants[index as usize].was_in_lane;
+            let mut units = Self::fitting(self.length(now, is_first), queue.unit, chosen.most);
+            self.is_long = u64::from(queue.unit) * u64::from(units) > self.patience(now).0;
             let tenant = &mut self.tenants[index as usize];
             if tenant.limiter.is_limited() {
                 units = tenant.limiter.units(now, queue.kind, chosen.bytes, units);
@@ -466,13 +520,17 @@ impl TenantScheduler for Weighted {
     #[inline]
     fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost) {
         let total = self.price(cost);
+        if self.alone.as_ref().is_some_and(|alone| alone.is(grant.queue)) {
+            return self.charge_alone(total, cost);
+        }
         let Some(number) = self.tree.find(grant.queue) else { return };
         let index = u32::from(grant.queue.tenant.0);
         let tenant = &mut self.tenants[index as usize];
         tenant.charge(now, total, SCALE, self.calendar.latest(tenant.class()));
         self.calendar.pass(total, (!tenant.was_in_lane).then_some((tenant.tag, tenant.class())));
         if tenant.limiter.is_limited() {
-            tenant.limiter.took(now, self.tree.queues[number as usize].kind, cost.units, cost.bytes);
+            // From when it was decided on, where the clock has gone back since.
+            tenant.limiter.took(now.max(self.last), self.tree.queues[number as usize].kind, cost.units, cost.bytes);
         }
         self.tree.charge(number, total, cost);
         if self.running == Some(index) {
@@ -481,18 +539,23 @@ impl TenantScheduler for Weighted {
         if let Some(pool) = self.tree.pool_of(number) {
             self.release(now, pool);
         }
+        if self.runnable == 0 && self.alone.is_none() {
+            self.set_apart(now, grant.queue);
+        }
     }
 
     #[inline]
     fn complete(&mut self, now: Nanos, grant: Grant, cost: Cost) {
         let Some(number) = self.tree.find(grant.queue) else { return };
         if let Some(pool) = self.tree.pool_of(number) {
+            self.rejoin(now);
             self.tree.complete(number, cost.units);
             self.release(now, pool);
         }
     }
 
     fn cancel(&mut self, now: Nanos, queue: QueueId) {
+        self.rejoin(now);
         let Some(number) = self.tree.find(queue) else { return };
         self.depart(number);
         self.tree.cancel(&mut self.tenants, number);
@@ -507,10 +570,10 @@ impl TenantScheduler for Weighted {
         }
     }
 
-    /// What a grant is meant to take: so whoever comes waits for one at the most.
+    /// What whoever comes may wait: it is seen after that.
     #[inline]
     fn turn(&self, now: Nanos) -> Nanos {
-        self.length(now)
+        self.patience(now)
     }
 
     /// One of class [`LatencyClass::Latency`] that would go before all others, where no such one runs.
@@ -522,8 +585,26 @@ impl TenantScheduler for Weighted {
             .tenants
             .get(usize::from(tenant.0))
             .is_some_and(|tenant| tenant.state == State::Idle && is_first(tenant, tenant.tag < virtual_now));
-        let running = self.running.and_then(|index| self.tenants.get(index as usize));
+        let running = self.running.or(self.alone.as_ref().map(Alone::tenant));
+        let running = running.and_then(|index| self.tenants.get(index as usize));
         comes && !running.is_some_and(|tenant| is_first(tenant, tenant.was_in_lane))
+    }
+
+    fn can_preempt(&self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn looks(&self) -> Option<Nanos> {
+        self.is_long.then_some(self.tuning.grant)
+    }
+
+    /// One that would go before others, where none such runs.
+    #[inline]
+    fn gives_way(&self, tenant: TenantId) -> bool {
+        let comes = self.tenants.get(usize::from(tenant.0)).is_some_and(|tenant| self.would_be_first(tenant));
+        let running = self.running.and_then(|index| self.tenants.get(index as usize));
+        comes && !running.is_some_and(|tenant| tenant.was_in_lane)
     }
 
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {

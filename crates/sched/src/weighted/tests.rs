@@ -28,6 +28,16 @@ fn error(driver: &Driver<Weighted>, weights: &[u32], from: u64) -> f64 {
     times.iter().zip(weights).map(off).fold(0.0, f64::max)
 }
 
+/// What a grant of others than one tenant takes at the most until it gives way.
+fn longest_others(driver: &Driver<Weighted>, tenant: u16) -> u64 {
+    let others = driver.log.iter().filter(|ran| ran.grant.queue.tenant.0 != tenant);
+    let each = |ran: &crate::driver::Ran| {
+        let unit = (ran.end - ran.start) / u64::from(ran.grant.units);
+        (ran.end - ran.start).min(Tuning::default().grant.0 + unit)
+    };
+    others.map(each).max().unwrap_or(0)
+}
+
 /// A tenant that asks for `part` of its share beside floods waits for one grant at the most, and for so many of its own.
 fn hardly_waits(
     floods: &[(u32, u64)],
@@ -50,8 +60,7 @@ fn hardly_waits(
     driver.run(until);
     let asked = until / every;
     let got = driver.units_of(0, 0);
-    let longest = driver.log.iter().filter(|ran| ran.grant.queue.tenant.0 != 0).map(|ran| ran.end - ran.start);
-    let longest = longest.max().unwrap_or(0);
+    let longest = longest_others(&driver, 0);
     // At the end it may wait as long as it ever does.
     prop_assert!(got + longest / every + 2 >= asked, "{got} of {asked}");
     let own = driver.of(0).map(|ran| ran.end - ran.start).max().unwrap_or(0);
@@ -580,6 +589,67 @@ fn who_pays_for_latency_and_is_below_its_share_cuts_a_grant_short() {
     let mut beyond = in_a_grant(LatencyClass::Latency).0;
     beyond.tenants[0].tag = beyond.calendar.now() + 1;
     assert!(!beyond.preempts(TenantId(0)), "one that has had its share");
+}
+
+#[test]
+fn a_long_grant_gives_way_to_whoever_would_go_before_it() {
+    let mut policy = with(&[share(1), share(1), Share { class: LatencyClass::Background, ..share(1) }]);
+    let queue = |tenant: u16| QueueId { tenant: TenantId(tenant), index: tenant.into() };
+    let mut now = Nanos(0);
+    let run = |policy: &mut Weighted, now: &mut Nanos| {
+        let Decision::Run(grant) = policy.decide(*now) else { panic!("work is ready") };
+        *now = *now + Nanos(500 * u64::from(grant.units));
+        let cost = Cost { units: grant.units, time: Nanos(500 * u64::from(grant.units)), ..Cost::default() };
+        (grant, cost)
+    };
+    for tenant in [0, 2] {
+        policy.ready(now, queue(tenant), Work { units: 1_000, bytes: 0 });
+    }
+    for _ in 0..40 {
+        let (grant, cost) = run(&mut policy, &mut now);
+        policy.charge(now, grant, cost);
+    }
+    // Both had their shares lately, and the cost of a unit is known.
+    let (grant, _) = run(&mut policy, &mut now);
+    assert!(grant.units > 50 && policy.looks() == Some(Nanos(8_000)), "{grant:?}");
+    assert!(policy.gives_way(TenantId(1)), "one that had nothing yet");
+    assert!(!policy.gives_way(TenantId(0)) && !policy.gives_way(TenantId(2)), "those that always have work");
+    assert!(!policy.gives_way(TenantId(9)), "nobody");
+    policy.charge(now, grant, Cost { units: 16, time: Nanos(8_000), ..Cost::default() });
+    policy.ready(now, grant.queue, Work { units: grant.units - 16, bytes: 0 });
+    policy.ready(now, queue(1), Work { units: 100, bytes: 0 });
+    let (grant, _) = run(&mut policy, &mut now);
+    assert_eq!((grant.queue, policy.looks()), (queue(1), None), "who goes first has a short one");
+    assert!(!policy.gives_way(TenantId(0)));
+}
+
+#[test]
+fn a_queue_that_was_alone_is_charged_for_it_when_another_comes() {
+    let mut policy = with(&[share(1), share(1)]);
+    let queue = |tenant: u16| QueueId { tenant: TenantId(tenant), index: tenant.into() };
+    let (mut now, mut charged) = (Nanos(20 * MS), 0);
+    let mut short = |policy: &mut Weighted, now: &mut Nanos| {
+        policy.ready(*now, queue(0), Work { units: 2, bytes: 8_192 });
+        let Decision::Run(grant) = policy.decide(*now) else { panic!("work is ready") };
+        *now = *now + Nanos(3_000);
+        policy.charge(*now, grant, Cost { units: grant.units, time: Nanos(3_000), ..Cost::default() });
+        charged += 3_000;
+        assert_eq!(policy.decide(*now), Decision::Idle);
+    };
+    (0..105).for_each(|_| short(&mut policy, &mut now));
+    assert!(policy.alone.is_some());
+    // What waits when the other comes is not lost, and what was had counts.
+    policy.ready(now, queue(0), Work { units: 7, bytes: 0 });
+    policy.ready(now, queue(1), Work { units: 7, bytes: 0 });
+    assert!(policy.alone.is_none());
+    let tag = policy.tenants[0].tag;
+    assert!(tag >= charged * SCALE - SLOT * SCALE, "{tag} of {}", charged * SCALE);
+    let mut left = [7, 7];
+    while let Decision::Run(grant) = policy.decide(now) {
+        left[usize::from(grant.queue.tenant.0)] -= grant.units;
+        policy.charge(now, grant, Cost { units: grant.units, time: Nanos(1_000), ..Cost::default() });
+    }
+    assert_eq!(left, [0, 0]);
 }
 
 #[test]

@@ -33,6 +33,22 @@ pub(super) struct Queue {
     pub(super) is_here: bool,
 }
 
+impl Queue {
+    /// A grant of so many units cost so much in all.
+    #[inline]
+    pub(super) fn learn(&mut self, total: u64, cost: Cost) {
+        if cost.units == 0 {
+            return;
+        }
+        let unit = match u32::try_from(total) {
+            _ if cost.units == 1 => total.min(u32::MAX.into()) as u32,
+            Ok(total) => total / cost.units,
+            Err(_) => (total / u64::from(cost.units)).min(u32::MAX.into()) as u32,
+        };
+        self.unit = unit.max(self.unit - self.unit.div_ceil(16).min(self.unit)).max(1);
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stand {
     /// No queue of it has work.
@@ -464,14 +480,7 @@ impl Tree {
         let record = &mut self.queues[queue as usize];
         let owed = total.min(i32::MAX as u64) as i32;
         record.credit = record.credit.saturating_sub(owed).max(-DEBT);
-        if cost.units > 0 {
-            let unit = match u32::try_from(total) {
-                _ if cost.units == 1 => total.min(u32::MAX.into()) as u32,
-                Ok(total) => total / cost.units,
-                Err(_) => (total / u64::from(cost.units)).min(u32::MAX.into()) as u32,
-            };
-            record.unit = unit.max(record.unit - record.unit.div_ceil(16).min(record.unit)).max(1);
-        }
+        record.learn(total, cost);
         record.pending += cost.pending;
         let device = &mut self.devices[record.device as usize];
         device.credit = device.credit.saturating_sub(owed).max(-DEBT);

@@ -9,7 +9,7 @@ use softdpu_bench::net::comparison::{self, Plan};
 use softdpu_bench::net::report::{Report, Route};
 use softdpu_bench::net::subject::{NetSubject, TESTPMD};
 
-use super::{Client, Turns, print_json, seconds, this_program, with_progress};
+use super::{Client, Frame, Turns, print_json, seconds, this_program, with_progress};
 
 /// `softdpu bench net`
 #[derive(Debug, Args)]
@@ -46,17 +46,6 @@ pub struct Net {
     /// Draw frames and bytes a second over the frames' length into FILE.svg or FILE.png
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
-}
-
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Frame {
-    #[value(name = "64")]
-    Smallest,
-    Imix,
-    #[value(name = "1500")]
-    Mtu,
-    #[value(name = "64k")]
-    Tso,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -97,12 +86,6 @@ fn plan(options: &Net) -> Result<Plan, String> {
     }
     // Compared are the others with the last.
     subjects.extend(peer);
-    let frames = options.frame.iter().map(|frame| match frame {
-        Frame::Smallest => Frames::Smallest,
-        Frame::Imix => Frames::Imix,
-        Frame::Mtu => Frames::Mtu,
-        Frame::Tso => Frames::Tso,
-    });
     Ok(Plan {
         subjects,
         routes: options
@@ -113,7 +96,7 @@ fn plan(options: &Net) -> Result<Plan, String> {
                 To::Underlay => Route::Underlay,
             })
             .collect(),
-        frames: frames.collect(),
+        frames: options.frame.iter().map(|frame| Frames::from(*frame)).collect(),
         flows: options.flows,
         formats: match options.format {
             Layout::Split => vec![Format::Split],

@@ -10,7 +10,7 @@ use softdpu_bench::tenants::comparison::{Case, Load, Plan, Rates, measure};
 use softdpu_bench::tenants::decision;
 use softdpu_control::config::MacAddress;
 
-use super::{Turns, print_json, seconds, this_program, with_progress};
+use super::{Frame, Turns, print_json, seconds, this_program, with_progress};
 
 /// `softdpu bench tenants`
 #[derive(Debug, Args)]
@@ -61,25 +61,6 @@ enum Kind {
     Functions,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum Frame {
-    #[value(name = "64")]
-    Smallest,
-    Imix,
-    #[value(name = "1500")]
-    Mtu,
-}
-
-impl From<Frame> for Frames {
-    fn from(frame: Frame) -> Frames {
-        match frame {
-            Frame::Smallest => Frames::Smallest,
-            Frame::Imix => Frames::Imix,
-            Frame::Mtu => Frames::Mtu,
-        }
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Wants {
     Balanced,
@@ -126,6 +107,11 @@ fn plan(options: &Tenants) -> Result<Plan, String> {
     let mut loads = Vec::new();
     for kind in &options.load {
         for frames in options.frame.iter().map(|frame| Frames::from(*frame)) {
+            if frames == Frames::Tso {
+                return Err(
+                    "--frame 64k: tenants' frames are not cut up on their way; expected 64, imix or 1500".to_owned()
+                );
+            }
             let load = match kind {
                 Kind::Block => Load::Block,
                 Kind::Net => Load::Net(frames),

@@ -69,6 +69,8 @@ struct Watched {
     since: u64,
     /// By tenant: price since then, and whether it had work all the time.
     had: Vec<(u64, bool)>,
+    /// When the policy was told to decide on the grant that runs.
+    decided: Nanos,
     /// By tenant: units of its limit that are left, in 10^-9, and when that was.
     buckets: BTreeMap<u16, (u128, u64)>,
     /// What back ends have of it; none once a queue came or went while they had something.
@@ -157,7 +159,8 @@ impl<S> Examiner<S> {
         // In the time that the policy is told, which may jump: what time went back over earns nothing twice. Burst and the rate's
         // share of the time and of a microsecond (docs/scheduling.md), rounded up.
         let most = u128::from(limit.burst) * BILLION + u128::from(limit.rate) * 1_100 + BILLION;
-        let told = ran.told.0;
+        // A grant that was decided on before that counts from then.
+        let told = ran.told.max(self.cores[ran.core].decided).0;
         let (left, last) = self.cores[ran.core].buckets.get(&tenant.0).copied().unwrap_or((most, told));
         let earned = u128::from(told.saturating_sub(last)) * u128::from(limit.rate);
         let left = (left + earned).min(most);
@@ -218,7 +221,10 @@ impl<S> Watch<S> for Examiner<S> {
             }
         }
         let is_idle = match decision {
-            Decision::Run(_) => false,
+            Decision::Run(_) => {
+                self.cores[core].decided = told;
+                false
+            }
             // Asked again at once.
             Decision::IdleUntil(at) => at > told,
             Decision::Idle => true,
