@@ -427,7 +427,7 @@ mod tests {
     /// A core with these functions, those of ports 0 and 1.
     fn net(specs: Vec<FunctionSpec>, chains: [&[usize]; 2]) -> (Net, FunctionBox) {
         let (plan, inbox) = FunctionPlan::new(specs).unwrap();
-        let mut net = Net::new(tables(), 64);
+        let mut net = Net::new(tables(), 64, 1);
         for (port, functions) in (0..).zip(chains) {
             let chain = (!functions.is_empty()).then(|| Chain::new(1, functions));
             net.attach_functions(CoreIndex(0), &plan, PortId(port), chain);
