@@ -12,7 +12,7 @@ use crate::arguments::{
     Command, Connection, DeviceAdd, DeviceCommand, DeviceSet, MeterOptions, QueueCommand, TenantCommand, TenantSet,
     VolumeCommand, VolumeCreate,
 };
-use crate::network::{self, NetworkCommand};
+use crate::network::{self, NetworkCommand, SteerCommand};
 
 /// Connects to the daemon.
 pub fn connect(connection: &Connection) -> Result<Client, String> {
@@ -59,6 +59,15 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         Command::Network(ref command @ (NetworkCommand::Load { json, .. } | NetworkCommand::Unload { json, .. })) => {
             let loaded: LoadResult = connect(connection)?.call(&network::request(command.clone())?).map_err(text)?;
             print!("{}", if json { json_line(&loaded) } else { network::loaded(&loaded) });
+            return Ok(());
+        }
+        Command::Network(NetworkCommand::Steer(SteerCommand::List { json })) => {
+            let status = connect(connection)?.status().map_err(text)?;
+            let table = match &status.steering {
+                Some(_) => status::steering_table(&status),
+                None => "packets from tunnels are worked on where they are read\n".to_owned(),
+            };
+            print!("{}", if json { json_line(&status.steering.unwrap_or_default()) } else { table });
             return Ok(());
         }
         Command::Network(command) => network::request(command)?,

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::{EndpointChange, PacketTrace, PathQuestion, Unload, VERSION};
 use crate::config::{
-    self, Bytes, Device, DeviceChange, MemberChange, Network, PolicyChange, RoutingChange, TenantChange, Volume,
-    alternatives, nearest,
+    self, Bytes, Device, DeviceChange, MemberChange, Network, PolicyChange, RoutingChange, SteeringChange,
+    TenantChange, Volume, alternatives, nearest,
 };
 
 /// What a client asks for.
@@ -80,6 +80,8 @@ pub enum Request {
     /// `network.unload`: some loaded entries of a network go. Result: [`LoadResult`](super::LoadResult) with what is left; no packet
     /// passes by them from then on.
     NetworkUnload(Unload),
+    /// `network.steer`: packets from tunnels are worked on elsewhere. Result: `{}`; each flow's stay in order.
+    NetworkSteer(SteeringChange),
     /// `tenant.set`: another weight, class, guarantee or limits of a tenant, from then on. Result: `{}`.
     TenantSet(TenantChange),
     /// `queue.move`: let another core serve a queue, while it runs. Result: `{}`.
@@ -127,6 +129,7 @@ pub const METHODS: &[&str] = &[
     "network.member",
     "network.load",
     "network.unload",
+    "network.steer",
     "tenant.set",
     "queue.move",
     "trace.packet",
@@ -294,6 +297,7 @@ impl Request {
             Request::NetworkMember(_) => "network.member",
             Request::NetworkLoad { .. } => "network.load",
             Request::NetworkUnload(_) => "network.unload",
+            Request::NetworkSteer(_) => "network.steer",
             Request::TenantSet(_) => "tenant.set",
             Request::QueueMove { .. } => "queue.move",
             Request::TracePacket(_) => "trace.packet",
@@ -323,6 +327,7 @@ impl Request {
             Request::NetworkMember(change) => json!(change),
             Request::NetworkLoad { path } => json!({ "path": path }),
             Request::NetworkUnload(unload) => json!(unload),
+            Request::NetworkSteer(change) => json!(change),
             Request::TenantSet(change) => json!(change),
             Request::QueueMove { device, queue, core } => json!({ "device": device, "queue": queue, "core": core }),
             Request::TracePacket(trace) => json!(trace),
@@ -409,6 +414,7 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
             Ok(Request::NetworkLoad { path })
         }
         "network.unload" => typed(method, parameters).map(Request::NetworkUnload),
+        "network.steer" => config::steering_change_from_json(parameters).map(Request::NetworkSteer).map_err(site),
         "tenant.set" => config::tenant_change_from_json(parameters).map(Request::TenantSet).map_err(site),
         "queue.move" => typed(method, parameters).map(|MoveParameters { device, queue, core }| Request::QueueMove {
             device,

@@ -42,7 +42,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{EndpointChange, Id, PacketTrace, PathQuestion};
 use crate::config::{
-    Device, DeviceChange, MemberChange, Network, PolicyChange, RoutingChange, Site, TenantChange, Volume,
+    Device, DeviceChange, MemberChange, Network, PolicyChange, RoutingChange, Site, SteeringChange, TenantChange,
+    Volume,
 };
 
 pub use error::LinkError;
@@ -256,6 +257,8 @@ pub enum Call {
         #[serde(default)]
         is_kept: bool,
     },
+    /// Work on packets from tunnels elsewhere.
+    NetworkSteer(SteeringChange),
     /// Give a tenant another share.
     TenantSet(TenantChange),
     /// Move a queue to another core.

@@ -288,6 +288,7 @@ impl Supervisor {
                 let path = PathBuf::new();
                 Change::NetworkLoad(Load { path, without: Some(unload), copy: None, found: LoadResult::default() })
             }
+            Request::NetworkSteer(change) => Change::NetworkSteer(change),
             Request::TenantSet(change) => Change::TenantSet(change),
             Request::QueueMove { device, queue, core } => Change::QueueMove(Placement { device, queue, core }),
         };

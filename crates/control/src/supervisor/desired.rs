@@ -20,7 +20,7 @@ use thiserror::Error;
 use crate::api::{ApiError, EndpointChange, ErrorCode, LoadResult, Unload};
 use crate::config::{
     Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, Endpoint, MemberChange, Network, PolicyChange, Problem,
-    RoutingChange, Severity, Site, Tenant, TenantChange, Volume,
+    RoutingChange, Severity, Site, SteeringChange, Tenant, TenantChange, Volume,
 };
 use crate::link::{Call, Placement};
 use overlay::{FORMAT, Overlay};
@@ -82,6 +82,7 @@ pub(super) enum Change {
     NetworkRouting(RoutingChange),
     NetworkMember(MemberChange),
     NetworkLoad(Load),
+    NetworkSteer(SteeringChange),
     TenantSet(TenantChange),
     QueueMove(Placement),
 }
@@ -105,6 +106,7 @@ impl Change {
             Change::NetworkLoad(load) => {
                 Call::NetworkLoad { name: load.path.display().to_string(), is_kept: load.without.is_some() }
             }
+            Change::NetworkSteer(change) => Call::NetworkSteer(change),
             Change::TenantSet(change) => Call::TenantSet(change),
             Change::QueueMove(placement) => Call::QueueMove(placement),
         }
@@ -133,6 +135,7 @@ impl Change {
                 load.copy.as_deref().unwrap_or_default(),
                 json!({ "path": load.path, "found": load.found }),
             ),
+            Change::NetworkSteer(change) => ("network.steer", "node.steering", value(change)),
             Change::TenantSet(change) => ("tenant.set", &change.name, value(change)),
             Change::QueueMove(placement) => ("queue.move", &placement.device, value(placement)),
         }
@@ -282,6 +285,14 @@ impl Desired {
                 Err(ApiError::new(ErrorCode::NotFound, message))
             }
             Change::NetworkLoad(_) => Ok(()),
+            Change::NetworkSteer(steer) => match steer.stranger(&self.site.node.steering) {
+                Some(rule) => {
+                    let message = format!("there is no rule for {rule}");
+                    let hint = "nothing was changed; `softdpu network steer list` lists the rules";
+                    Err(ApiError::new(ErrorCode::NotFound, message).hint(hint))
+                }
+                None => self.fits(change),
+            },
             Change::NetworkAdd(_)
             | Change::NetworkPolicy(_)
             | Change::NetworkRouting(_)
@@ -415,6 +426,7 @@ fn apply(site: &mut Site, change: &Change) {
                 network.change_member(change);
             }
         }
+        Change::NetworkSteer(change) => change.apply(&mut site.node.steering),
         Change::TenantSet(change) => {
             if let Some(tenant) = site.tenants.iter_mut().find(|known| known.name == change.name) {
                 tenant.change(change);

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{Change, EndpointChange, add_device, grow};
 use crate::api::NetworkEntries;
 use crate::config::{
-    Bytes, Device, DeviceChange, Endpoint, MemberChange, Network, PolicyChange, RoutingChange, Site, TenantChange,
-    Volume,
+    Bytes, Device, DeviceChange, Endpoint, MemberChange, Network, PolicyChange, RoutingChange, Site, SteeringChange,
+    TenantChange, Volume,
 };
 
 /// The format. Members may be added that are left out where they are empty.
@@ -46,6 +46,9 @@ pub(super) struct Overlay {
     /// What devices of the site file were put into.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     memberships: BTreeMap<String, DeviceChange>,
+    /// What was changed of where packets from tunnels are worked on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    steering: Option<SteeringChange>,
     /// What was loaded by file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) loaded: Option<LoadedFile>,
@@ -99,6 +102,7 @@ impl Default for Overlay {
             members: Vec::new(),
             memberships: BTreeMap::new(),
             loaded: None,
+            steering: None,
             tenants: BTreeMap::new(),
         }
     }
@@ -158,6 +162,9 @@ impl Overlay {
         site.networks.extend(self.networks.values().cloned());
         for device in self.devices.values() {
             add_device(site, device.clone());
+        }
+        if let Some(change) = &self.steering {
+            change.apply(&mut site.node.steering);
         }
         for tenant in &mut site.tenants {
             if let Some(change) = self.tenants.get(&tenant.name) {
@@ -250,6 +257,7 @@ impl Overlay {
                 // Nothing is what there is without a file.
                 self.loaded = (!networks.is_empty()).then_some(LoadedFile { file, endpoints, networks });
             }
+            Change::NetworkSteer(change) => self.steering.get_or_insert_default().then(&change),
             Change::TenantSet(change) => match self.tenants.get_mut(&change.name) {
                 Some(before) => before.then(change),
                 None => drop(self.tenants.insert(change.name.clone(), change)),
