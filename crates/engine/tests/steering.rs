@@ -184,7 +184,7 @@ fn spec(spread: &[usize], rules: &[(Match, usize)]) -> SteeringSpec {
 #[test]
 fn a_flow_stays_in_order_however_often_it_moves() {
     // Cores that spin leave little to the driver where there are no more than two CPUs.
-    for (sleeps, rounds) in [(None, 10), (Some(Duration::from_micros(20)), 300)] {
+    for (sleeps, rounds) in [(None, 10), (Some(Duration::from_micros(20)), 200)] {
         let mut scene = Scene::new(sleeps);
         let flow = Match::Flow(None, five_tuple(3));
         let tables = [

@@ -38,11 +38,11 @@ impl<S: TenantScheduler> Core<S> {
     /// Hands over those of the first `count` packets of the burst that another core is to work on, and those that have to wait for what waits
     /// here. The others move to the front, and what is behind their heads, `rests`, with them; how many those are.
     #[inline(never)]
-    pub(super) fn hand_on<'a>(
+    pub(super) fn hand_on(
         &mut self,
         port: PortId,
         packets: &mut [Packet],
-        rests: &mut [&'a [u8]; BURST],
+        rests: &mut [&[u8]; BURST],
         count: usize,
     ) -> usize {
         let table = Arc::clone(self.net.steer.table());

@@ -36,6 +36,7 @@ pub(crate) struct Handed {
 }
 
 /// What a reader puts into a line.
+#[allow(clippy::large_enum_variant, reason = "nearly all are packets")]
 pub(crate) enum Item {
     Packet(Handed),
     /// Tell `to` when all before this is done.
