@@ -208,6 +208,20 @@ tap = {{ network = "acme", address = "10.0.0.{number}", mac = "02:5d:00:00:00:0{
         )
     }
 
+    /// A site's guest on the first or the second of [three hosts](Self::three_hosts): a kernel's VXLAN device in VNI 5001, to which the other site's
+    /// guest is behind the third host.
+    pub fn site_guest(&self, host: &Host) -> Result<(), Failure> {
+        let (own, gateway) = (self.address(host.number()), self.address(3));
+        let mac = |number| format!("02:5d:00:00:0{number}:02");
+        let tunnel = ["id", "5001", "local", &own, "remote", &gateway, "dstport", "4789"];
+        host.ip(&[&["link", "add", "acme0", "address", &mac(host.number()), "type", "vxlan"], &tunnel[..]].concat())?;
+        host.ip(&["link", "set", "acme0", "mtu", &self.inner_mtu().to_string(), "up"])?;
+        host.ip(&["addr", "add", &format!("10.0.{}.2/16", host.number()), "dev", "acme0"])?;
+        let address = format!("10.0.{}.2", host.other());
+        host.ip(&["neigh", "replace", &address, "lladdr", &mac(host.other()), "dev", "acme0", "nud", "permanent"])?;
+        Ok(())
+    }
+
     /// softdpu on both hosts, with that site and the TAPs' addresses.
     pub fn softdpus(
         &self,

@@ -9,19 +9,6 @@ use softdpu_tests::{Context, Failure, Host, Lab, Wire, repository, wait_until};
 const WAIT: Duration = Duration::from_secs(60);
 const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
 
-/// A site's guest: a kernel's VXLAN device, to which the other site's guest is behind the gateway.
-fn guest(host: &Host) -> Result<(), Failure> {
-    let (own, gateway) = (WIRE.address(host.number()), WIRE.address(3));
-    let mac = format!("02:5d:00:00:0{}:02", host.number());
-    let tunnel = ["id", "5001", "local", &own, "remote", &gateway, "dstport", "4789"];
-    host.ip(&[&["link", "add", "acme0", "address", &mac, "type", "vxlan"], &tunnel[..]].concat())?;
-    host.ip(&["link", "set", "acme0", "mtu", &WIRE.inner_mtu().to_string(), "up"])?;
-    host.ip(&["addr", "add", &format!("10.0.{}.2/16", host.number()), "dev", "acme0"])?;
-    let (address, mac) = (format!("10.0.{}.2", host.other()), format!("02:5d:00:00:0{}:02", host.other()));
-    host.ip(&["neigh", "replace", &address, "lladdr", &mac, "dev", "acme0", "nud", "permanent"])?;
-    Ok(())
-}
-
 #[test]
 fn two_sites_reach_each_other_through_a_gateway_without_guests() {
     let test = "gateway";
@@ -33,8 +20,8 @@ fn two_sites_reach_each_other_through_a_gateway_without_guests() {
         let site = std::fs::read_to_string(repository().join("lab/sites/gateway.toml")).context("the sample")?;
         let site = site.replace("\"eth0\"", "\"wire\"").replace("run-directory = \"run\"\n", "");
         let mut daemon = between.softdpu(lab, &site)?;
-        guest(&a)?;
-        guest(&b)?;
+        WIRE.site_guest(&a)?;
+        WIRE.site_guest(&b)?;
         let reach =
             |what: &str| wait_until(what, WAIT, || Ok(a.exec(&["ping", "-c", "1", "-W", "1", "10.0.2.2"]).ok()));
         reach("the second site's guest to answer")?;

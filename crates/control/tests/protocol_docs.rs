@@ -12,8 +12,8 @@ use softdpu_control::status::{
 use softdpu_control::status::{
     ClosedFrontEnds, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState,
     DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus, MeterStatus, NetworkStatus, NodeStatus, Peer,
-    PortCounts, PortStatus, QueueStatus, TenantOnCore, TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath,
-    UnderlayStatus, VolumeState, VolumeStatus,
+    PortCounts, PortStatus, QueueStatus, SteeringRuleStatus, SteeringShare, SteeringStatus, TenantOnCore, TenantStatus,
+    TraceStatus, UnderlayAbsence, UnderlayPath, UnderlayStatus, VolumeState, VolumeStatus,
 };
 
 fn reference() -> String {
@@ -114,6 +114,11 @@ fn whole() -> NodeStatus {
         traces: vec![TraceStatus { filter: Some("f".into()), ..TraceStatus::default() }],
         meters: vec![MeterStatus::default()],
         connections: Some(ConnectionStatus::default()),
+        steering: Some(SteeringStatus {
+            cores: vec![SteeringShare::default()],
+            rules: vec![SteeringRuleStatus::default()],
+            ..SteeringStatus::default()
+        }),
     }
 }
 

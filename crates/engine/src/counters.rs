@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
 use softdpu_sched::Nanos;
+use softdpu_vpc::steer::{BUCKETS, RULES};
 use softdpu_vpc::{Datapath, Destination, HeavyFlow, Vpc};
 
 /// A counter with a single writer: the core that owns it. Adding is a plain load and store, no locked instruction.
@@ -106,12 +107,44 @@ pub struct CoreCounters {
     pub by_software: Counter,
     /// What its VPC knows besides.
     pub forwarding: ForwardingCounters,
+    /// Packets from tunnels, by where they are worked on.
+    pub steering: SteeringCounters,
     /// Requests waiting in its channels.
     pub waiting: Counter,
     /// Requests at its back ends.
     pub outstanding: Counter,
     /// Whether it sleeps right now.
     pub asleep: AtomicBool,
+}
+
+/// What a core did with packets from tunnels while a table of where they are worked on was in force.
+#[derive(Debug)]
+pub struct SteeringCounters {
+    /// Packets that it read, by bucket.
+    pub buckets: [Counter; BUCKETS],
+    /// Packets that it read, by the number of the rule that took them.
+    pub rules: [Counter; RULES],
+    /// Packets that it read and handed to other cores.
+    pub handed: Counter,
+    /// Packets that other cores have read and it worked on.
+    pub taken: Counter,
+    /// Times that what it had of some flows was done, and another core was told to go on.
+    pub marks: Counter,
+    /// Nanoseconds that it worked on packets from tunnels.
+    pub worked_ns: Counter,
+}
+
+impl Default for SteeringCounters {
+    fn default() -> Self {
+        SteeringCounters {
+            buckets: std::array::from_fn(|_| Counter::default()),
+            rules: std::array::from_fn(|_| Counter::default()),
+            handed: Counter::default(),
+            taken: Counter::default(),
+            marks: Counter::default(),
+            worked_ns: Counter::default(),
+        }
+    }
 }
 
 /// What a core's VPC did, looked at now and then.

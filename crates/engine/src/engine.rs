@@ -26,6 +26,7 @@ use crate::network::{Entry, Network};
 use crate::queue::{QueueSpec, Role, RunningQueue};
 use crate::recorder::Recorder;
 use crate::shares::Shares;
+use crate::steering::Steerer;
 
 /// What a kernel without it or a machine that has used it up lacks.
 const NOTIFIER: &str = "asynchronous I/O for interrupts (needs CONFIG_AIO, and room below the sysctl fs.aio-max-nr)";
@@ -119,6 +120,7 @@ pub struct Engine {
     /// Numbers of volumes whose server is a back end of its own.
     back_ends: HashMap<String, u32>,
     pub(crate) network: Network,
+    pub(crate) steerer: Steerer,
     free: Vec<u32>,
     numbers: u32,
     generation: u32,
@@ -202,12 +204,14 @@ impl Engine {
             device_numbers: 0,
             back_ends: HashMap::new(),
             network: Network::default(),
+            steerer: Steerer::default(),
             free: Vec::new(),
             numbers: 0,
             generation: 0,
             tokens: 0,
         };
         let parcels: Arc<[AtomicUsize]> = config.cpus.iter().map(|_| AtomicUsize::new(0)).collect();
+        let handed: Arc<[AtomicUsize]> = config.cpus.iter().map(|_| AtomicUsize::new(0)).collect();
         let tables = Tables::build(&Spec::default()).map_err(|error| EngineError::Io(error.to_string()))?;
         let tables = Arc::new(tables);
         let mut cores = Vec::with_capacity(config.cpus.len());
@@ -229,6 +233,7 @@ impl Engine {
                 control: control.clone(),
                 counters: Arc::clone(&counters),
                 parcels: Arc::clone(&parcels),
+                handed: Arc::clone(&handed),
                 tables: Arc::clone(&tables),
                 flows: config.flows,
                 idle_after_ns: config.idle_sleep.map(|idle| idle.as_nanos() as u64),

@@ -36,6 +36,7 @@ mod recorder;
 mod robbed;
 mod shares;
 mod sleep;
+mod steering;
 
 // The driver of the tests in `tests/` names this crate from outside.
 #[cfg(test)]
@@ -50,7 +51,7 @@ mod common;
 mod common_nic;
 
 pub use by_hand::ByHand;
-pub use counters::{CoreCounters, Counter, ForwardingCounters, QueueCounters, TenantCounters};
+pub use counters::{CoreCounters, Counter, ForwardingCounters, QueueCounters, SteeringCounters, TenantCounters};
 pub use engine::{Engine, EngineConfig, EngineError};
 pub use message::{CoreIndex, FromCore, QueueKey, QueueUpdate};
 pub use net::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Injector, Path, Way};
@@ -58,3 +59,4 @@ pub use net::{FunctionBox, FunctionChange, FunctionId, FunctionOutlet, FunctionR
 pub use net::{PortCounters, PortSpec, RateLimit, Receive, Socket, Transmit, XdpQueues};
 pub use network::Replacement;
 pub use queue::{QueueSpec, Role};
+pub use steering::{RuleReport, SteeringError, SteeringMode, SteeringReport, SteeringSpec};

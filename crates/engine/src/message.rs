@@ -9,10 +9,11 @@ use softdpu_memory::{GuestAddress, GuestBuffer, View};
 use softdpu_ring::{Position, Used};
 use softdpu_sched::{Share, TenantId};
 use softdpu_storage::Volume;
+use softdpu_vpc::steer::Steering;
 use softdpu_vpc::{Explanation, PortId, Tables};
 
 use crate::counters::TenantCounters;
-use crate::net::{CaptureStart, FunctionSwitch, Injection, Parcel, Port, Receiver, Socket};
+use crate::net::{CaptureStart, FunctionSwitch, Injection, Item, Parcel, Port, Receiver, Socket};
 use crate::queue::RunningQueue;
 
 /// One of the engine's cores, from 0 in the order of the configuration. Not a CPU number.
@@ -97,6 +98,18 @@ pub(crate) enum ToCore {
     Receivers(PortId, Arc<[Receiver]>),
     /// Frames for ports of this core.
     Parcels(Vec<Parcel>),
+    /// Where packets from tunnels are worked on.
+    Steering(Arc<Steering>),
+    /// Packets from tunnels that core `from` has read, and what keeps them in order.
+    Handed {
+        from: CoreIndex,
+        items: Vec<Item>,
+    },
+    /// What `reader` had handed over before this mark of its is done with where it was.
+    Passed {
+        reader: CoreIndex,
+        number: u64,
+    },
     /// Chains that were lent with parcels are not needed any more.
     Returned {
         key: QueueKey,

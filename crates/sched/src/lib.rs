@@ -24,6 +24,7 @@ mod patience;
 mod policy;
 pub mod record;
 mod scheduler;
+mod spread;
 mod types;
 mod weighted;
 
@@ -38,6 +39,7 @@ pub use mtda::{Mtda, Occupancy, System};
 pub use patience::Patience;
 pub use policy::{Policy, UnknownPolicy};
 pub use scheduler::Scheduler;
+pub use spread::{BucketLoad, Elephant, Keenness, Order, Pinned, Spreader};
 pub use types::{
     Account, BackEnd, Cost, Decision, Grant, Kind, LatencyClass, Limits, Nanos, Placement, QueueId, Share, TenantId,
     Work,

@@ -13,7 +13,7 @@ use crate::arguments::{
     VolumeCommand, VolumeCreate,
 };
 use crate::function::{self, FunctionCommand};
-use crate::network::{self, NetworkCommand};
+use crate::network::{self, NetworkCommand, SteerCommand};
 
 /// Connects to the daemon.
 pub fn connect(connection: &Connection) -> Result<Client, String> {
@@ -68,6 +68,15 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
             return Ok(());
         }
         Command::Function(command) => function::request(&command)?,
+        Command::Network(NetworkCommand::Steer(SteerCommand::List { json })) => {
+            let status = connect(connection)?.status().map_err(text)?;
+            let table = match &status.steering {
+                Some(_) => status::steering_table(&status),
+                None => "packets from tunnels are worked on where they are read\n".to_owned(),
+            };
+            print!("{}", if json { json_line(&status.steering.unwrap_or_default()) } else { table });
+            return Ok(());
+        }
         Command::Network(command) => network::request(command)?,
         Command::Volume(VolumeCommand::Create(options)) => create_volume(&options)?,
         Command::Volume(VolumeCommand::Grow { name, size }) => Request::VolumeGrow { name, size },

@@ -62,6 +62,9 @@ pub enum NetworkCommand {
     },
     /// Set a member of an ECMP group down or up, or give it another weight
     Member(MemberSet),
+    /// On which cores packets from tunnels are worked on
+    #[command(subcommand)]
+    Steer(SteerCommand),
 }
 
 /// `softdpu network add`: the keys of `[[network]]`.
@@ -108,6 +111,74 @@ pub struct MemberSet {
     /// How many flows it gets relative to the others; 0: none
     #[arg(long, group = "change")]
     pub weight: Option<u16>,
+}
+
+/// `softdpu network steer …`
+#[derive(Clone, Debug, Subcommand)]
+pub enum SteerCommand {
+    /// List cores' shares and rules
+    List {
+        /// Print a JSON object instead of tables
+        #[arg(long)]
+        json: bool,
+    },
+    /// Send packets of a network, or of one flow, to a core; a rule for the same packets goes
+    Add {
+        /// Which packets
+        #[command(flatten)]
+        what: SteerMatch,
+        /// The CPU, one of the data plane's
+        #[arg(long)]
+        core: u32,
+    },
+    /// Remove a rule
+    Remove {
+        /// Which packets it is for
+        #[command(flatten)]
+        what: SteerMatch,
+    },
+    /// Say who decides, and over which cores flows are spread by hash
+    #[command(group = clap::ArgGroup::new("change").multiple(true).required(true))]
+    Set {
+        /// off: nobody; manual: you; auto: the data plane as well
+        #[arg(long, group = "change")]
+        mode: Option<String>,
+        /// CPUs over which flows are spread
+        #[arg(long, group = "change", value_delimiter = ',', conflicts_with = "no_cores")]
+        cores: Option<Vec<u32>>,
+        /// What no rule takes stays where it is read
+        #[arg(long, group = "change")]
+        no_cores: bool,
+    },
+}
+
+/// Which packets from tunnels a rule takes: those that match all that is given.
+#[derive(Clone, Debug, Args)]
+pub struct SteerMatch {
+    /// Those of the network with this VNI
+    #[arg(long)]
+    pub vni: Option<u32>,
+    /// Those of one flow: its protocol, tcp or udp
+    #[arg(long)]
+    pub protocol: Option<String>,
+    /// Its source, such as 10.0.0.2:4000
+    #[arg(long)]
+    pub source: Option<String>,
+    /// Its destination, such as 10.0.0.3:53
+    #[arg(long)]
+    pub destination: Option<String>,
+}
+
+impl SteerMatch {
+    fn rule(&self, core: Option<u32>) -> Value {
+        object([
+            ("vni", json!(self.vni)),
+            ("protocol", json!(self.protocol)),
+            ("source", json!(self.source)),
+            ("destination", json!(self.destination)),
+            ("core", json!(core)),
+        ])
+    }
 }
 
 /// `softdpu network endpoint …`
@@ -182,6 +253,19 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
         NetworkCommand::Member(MemberSet { network, ecmp, member, down, up, weight }) => {
             let down = (down || up).then_some(down);
             Ok(Request::NetworkMember(MemberChange { network, ecmp, member, down, weight }))
+        }
+        NetworkCommand::Steer(SteerCommand::List { .. }) => Ok(Request::Status),
+        NetworkCommand::Steer(command) => {
+            let change = match command {
+                SteerCommand::Add { what, core } => json!({ "add": [what.rule(Some(core))] }),
+                SteerCommand::Remove { what } => json!({ "remove": [what.rule(None)] }),
+                SteerCommand::Set { mode, cores, no_cores } => {
+                    let cores = if no_cores { Some(Vec::new()) } else { cores };
+                    object([("mode", json!(mode)), ("cores", json!(cores))])
+                }
+                SteerCommand::List { .. } => json!({}),
+            };
+            config::steering_change_from_json(&change).map(Request::NetworkSteer).map_err(problems)
         }
         NetworkCommand::Endpoint(EndpointCommand::Add { network, address, mac, host, replace }) => {
             let endpoint = json!({ "address": address, "mac": mac, "host": host });

@@ -32,6 +32,7 @@ pub mod service;
 mod software;
 pub mod spec;
 mod stats;
+pub mod steer;
 mod switch;
 pub mod tables;
 pub mod trace;

@@ -121,6 +121,8 @@ reasons! {
     RateLimited = "rate-limited",
     /// The destination has no free receive buffer.
     NoBuffer = "no-buffer",
+    /// The core that it was steered to has as much waiting as it may.
+    CoreFull = "core-full",
     /// The destination's driver is not there, or its queues are not enabled.
     PortDown = "port-down",
     /// The kernel did not take it.

@@ -22,6 +22,7 @@ use crate::software;
 use crate::software::limit::{Bucket, Limit};
 use crate::software::schedule::Schedule;
 use crate::stats::Stats;
+use crate::steer::{self, Sight};
 use crate::switch::{Ask, Frame, Last, Metadata, Stop, after, before};
 use crate::tables::{Attachment, Tables};
 use crate::trace::{Nobody, Watch, Watcher, Witness, narrate};
@@ -182,6 +183,12 @@ impl Vpc {
     #[cfg(test)]
     pub(crate) fn check_versions(&mut self, checks: bool) {
         self.flows.check_versions(checks);
+    }
+
+    /// What there is to see of `packets` that came by the underlay's port, as they came, for who [steers](crate::steer) them: appended to `seen`,
+    /// one for each; None for those that stay where they were read in any case.
+    pub fn look_inside(&self, packets: &[Packet], seen: &mut Vec<Option<Sight>>) {
+        steer::look(&self.tables, packets, seen);
     }
 
     /// What it has counted.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{EndpointChange, PacketTrace, PathQuestion, Unload, VERSION};
 use crate::config::{
     self, Bytes, Device, DeviceChange, Function, FunctionChange, MemberChange, Network, PolicyChange, RoutingChange,
-    TenantChange, Volume, alternatives, nearest,
+    SteeringChange, TenantChange, Volume, alternatives, nearest,
 };
 
 /// What a client asks for.
@@ -92,6 +92,8 @@ pub enum Request {
     },
     /// `function.list`. Result: an array of [`FunctionStatus`](crate::status::FunctionStatus).
     FunctionList,
+    /// `network.steer`: packets from tunnels are worked on elsewhere. Result: `{}`; each flow's stay in order.
+    NetworkSteer(SteeringChange),
     /// `tenant.set`: another weight, class, guarantee or limits of a tenant, from then on. Result: `{}`.
     TenantSet(TenantChange),
     /// `queue.move`: let another core serve a queue, while it runs. Result: `{}`.
@@ -143,6 +145,7 @@ pub const METHODS: &[&str] = &[
     "function.set",
     "function.remove",
     "function.list",
+    "network.steer",
     "tenant.set",
     "queue.move",
     "trace.packet",
@@ -314,6 +317,7 @@ impl Request {
             Request::FunctionSet(_) => "function.set",
             Request::FunctionRemove { .. } => "function.remove",
             Request::FunctionList => "function.list",
+            Request::NetworkSteer(_) => "network.steer",
             Request::TenantSet(_) => "tenant.set",
             Request::QueueMove { .. } => "queue.move",
             Request::TracePacket(_) => "trace.packet",
@@ -349,6 +353,7 @@ impl Request {
             Request::NetworkUnload(unload) => json!(unload),
             Request::FunctionAdd(function) => json!(function),
             Request::FunctionSet(change) => json!(change),
+            Request::NetworkSteer(change) => json!(change),
             Request::TenantSet(change) => json!(change),
             Request::QueueMove { device, queue, core } => json!({ "device": device, "queue": queue, "core": core }),
             Request::TracePacket(trace) => json!(trace),
@@ -439,6 +444,7 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
         "function.set" => config::function_change_from_json(parameters).map(Request::FunctionSet).map_err(site),
         "function.remove" => name().map(|name| Request::FunctionRemove { name }),
         "function.list" => empty(Request::FunctionList),
+        "network.steer" => config::steering_change_from_json(parameters).map(Request::NetworkSteer).map_err(site),
         "tenant.set" => config::tenant_change_from_json(parameters).map(Request::TenantSet).map_err(site),
         "queue.move" => typed(method, parameters).map(|MoveParameters { device, queue, core }| Request::QueueMove {
             device,

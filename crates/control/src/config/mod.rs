@@ -21,6 +21,7 @@ mod rules;
 pub mod schema;
 mod service;
 mod site;
+mod steering;
 mod summary;
 mod tenant;
 mod units;
@@ -49,6 +50,7 @@ pub use site::{
     Encryption, Fairness, FileBackend, FileMode, IdleSleep, Log, LogFormat, LogLevel, Metrics, Mode, NbdBackend, Node,
     Reconnect, Site, SocketAccess, VirtioBlk, Volume,
 };
+pub use steering::{SteerRule, Steering, SteeringChange, SteeringMode};
 pub use summary::summary;
 pub use tenant::{LatencyClass, Tenant, TenantChange, TenantLimits};
 pub use units::{BitsPerSecond, Bytes, BytesPerSecond, Percent, Span, UnitError};
@@ -168,6 +170,11 @@ pub fn policy_from_json(parameters: &serde_json::Value) -> Result<PolicyChange, 
 /// Reads all groups and lists of a network from `text`, called `name` in messages: the parameters of `network.policy` as TOML.
 pub fn policy_from_text(text: &str, name: &str) -> Result<PolicyChange, Report> {
     from_text(text, name, &schema::POLICY_CHANGE, network::policy_change)
+}
+
+/// Reads a change of `node.steering` from the parameters of `network.steer`.
+pub fn steering_change_from_json(parameters: &serde_json::Value) -> Result<SteeringChange, Vec<Problem>> {
+    from_json(parameters, &schema::STEERING_CHANGE, steering::change)
 }
 
 /// Reads all routes, ECMP groups, route tables and peers of a network from the parameters of `network.routing`.

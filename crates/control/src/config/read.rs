@@ -13,6 +13,7 @@ use super::reader::{Reader, join};
 use super::schema;
 use super::service::ServiceDirectories;
 use super::site::*;
+use super::steering;
 use super::tenant;
 use super::units::{Bytes, Span};
 use super::value::Data;
@@ -99,6 +100,7 @@ fn node(reader: Reader<'_>, directories: &ServiceDirectories) -> Node {
     let flow_tier = reader.boolean("flow-tier").unwrap_or(true);
     let tables = reader.table("tables", &schema::TABLES).map(network::read::tables).unwrap_or_default();
     let zone = reader.name("zone");
+    let steering = reader.table("steering", &schema::STEERING).map(steering::steering).unwrap_or_default();
     reader.finish();
     Node {
         dataplane,
@@ -113,6 +115,7 @@ fn node(reader: Reader<'_>, directories: &ServiceDirectories) -> Node {
         flow_tier,
         tables,
         zone,
+        steering,
     }
 }
 

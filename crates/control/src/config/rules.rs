@@ -29,6 +29,7 @@ impl Site {
         self.check_files(&mut problems);
         self.check_networks(&mut problems);
         self.check_functions(&mut problems);
+        self.check_steering(&mut problems);
         for (index, device) in self.devices.iter().enumerate() {
             self.check_device(&format!("device[{index}]"), device, &mut problems);
         }

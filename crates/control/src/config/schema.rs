@@ -32,6 +32,7 @@ pub const NODE: Section = Section {
         "tables",
         "zone",
         "flow-tier",
+        "steering",
     ],
 };
 /// `node.dataplane`
@@ -49,6 +50,14 @@ pub const UNDERLAY: Section =
 /// `node.tables`
 pub const TABLES: Section =
     Section { title: "node.tables", keys: &["endpoints", "routes", "hosts", "flows", "connections"] };
+/// `node.steering`
+pub const STEERING: Section = Section { title: "node.steering", keys: &["mode", "cores", "rule"] };
+/// `[[node.steering.rule]]`
+pub const STEERING_RULE: Section =
+    Section { title: "[[node.steering.rule]]", keys: &["vni", "protocol", "source", "destination", "core"] };
+/// Parameters of `network.steer`
+pub const STEERING_CHANGE: Section =
+    Section { title: "the parameters of network.steer", keys: &["mode", "cores", "add", "remove"] };
 /// `[[tenant]]`
 pub const TENANT: Section =
     Section { title: "[[tenant]]", keys: &["name", "weight", "class", "guarantee", "limits", "meter"] };
@@ -237,6 +246,8 @@ pub const SECTIONS: &[&Section] = &[
     &LOG,
     &UNDERLAY,
     &TABLES,
+    &STEERING,
+    &STEERING_RULE,
     &TENANT,
     &LIMITS,
     &VOLUME,

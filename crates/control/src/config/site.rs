@@ -11,6 +11,7 @@ use softdpu_sched::{Policy, UnknownPolicy};
 
 use super::function::Function;
 use super::network::{Network, TableSizes, Tap, Underlay, VirtioNet};
+use super::steering::Steering;
 use super::tenant::Tenant;
 use super::units::{Bytes, Span};
 
@@ -97,6 +98,13 @@ pub struct Node {
     /// The availability zone of this host: members of ECMP groups in it are preferred.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
+    /// On which cores packets from tunnels are worked on.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub steering: Steering,
+}
+
+fn is_default(steering: &Steering) -> bool {
+    *steering == Steering::default()
 }
 
 fn yes() -> bool {
@@ -119,6 +127,7 @@ impl Default for Node {
             flow_tier: true,
             tables: TableSizes::default(),
             zone: None,
+            steering: Steering::default(),
         }
     }
 }

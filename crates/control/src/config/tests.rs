@@ -221,7 +221,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "[node]\nfairnes = \"fcfs\"",
         "2:1: unknown key in [node]: found `fairnes`, expected `dataplane`, `fairness`, `record`, `run-directory`, \
-         `state-directory`, `api`, `metrics`, `log`, `underlay`, `tables`, `zone` or `flow-tier` (did you mean `fairness`?)",
+         `state-directory`, `api`, `metrics`, `log`, `underlay`, `tables`, `zone`, `flow-tier` or `steering` (did you mean `fairness`?)",
     ),
     (
         "[nodes]",

@@ -53,6 +53,7 @@ impl DataPlane {
             Call::FunctionAdd { function } => self.functions.insert(&function, &self.engine),
             Call::FunctionSet(change) => self.functions.set(&change, &self.engine),
             Call::FunctionRemove { function } => self.functions.remove(&function),
+            Call::NetworkSteer(change) => self.change_steering(&change),
             Call::TenantSet(change) => self.set_tenant(&change),
             Call::QueueMove(to) => self.move_queue(to),
             Call::TracePacket { trace, greeting } => self.trace_packet(&trace, greeting, fds),
@@ -137,6 +138,15 @@ impl DataPlane {
             self.networks.configure(before);
             refusal("failed", error)
         })
+    }
+
+    /// Packets from tunnels are worked on elsewhere; where they were before, if that cannot be.
+    fn change_steering(&mut self, change: &config::SteeringChange) -> Result<(), Refusal> {
+        let mut steering = self.steering.clone();
+        change.apply(&mut steering);
+        self.steer(&steering).map_err(|error| refusal("failed", error))?;
+        self.steering = steering;
+        Ok(())
     }
 
     fn set_tenant(&mut self, change: &config::TenantChange) -> Result<(), Refusal> {

@@ -19,6 +19,7 @@ mod policy;
 mod report;
 mod rings;
 mod routing;
+mod steering;
 mod tap;
 mod trace;
 mod underlay;
@@ -92,6 +93,8 @@ struct DataPlane {
     /// Core → CPU.
     cpus: Vec<u32>,
     placements: HashMap<(String, u16), u32>,
+    /// On which cores packets from tunnels are worked on, as it was asked for.
+    steering: config::Steering,
     death: Option<Death>,
     first_completion: bool,
     traces: Traces,
@@ -148,6 +151,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         cores,
         cpus: site.node.dataplane.cores.clone(),
         placements: placements.into_iter().map(|p| ((p.device, p.queue), p.core)).collect(),
+        steering: site.node.steering.clone(),
         death,
         first_completion: false,
         traces: Traces::default(),
@@ -225,6 +229,9 @@ impl DataPlane {
             && let Err(error) = self.networks.add_underlay(underlay, &mut self.engine, now)
         {
             tracing::error!(error, "networks end at this host: its underlay has no port");
+        }
+        if let Err(error) = self.steer(&site.node.steering) {
+            tracing::error!(error, "packets from tunnels are worked on where they are read");
         }
         for device in &site.devices {
             self.add_device(device)?;
@@ -314,6 +321,7 @@ impl DataPlane {
             if now >= beat {
                 beat = now + BEAT;
                 self.balance();
+                self.balance_tunnels();
                 // No beat for a core that is stuck: the supervisor's watchdog then starts a new data plane.
                 if self.engine.cores_advance() {
                     self.wire.send(&Up::Alive, Vec::new())?;

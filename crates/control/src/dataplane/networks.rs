@@ -124,6 +124,11 @@ impl Networks {
         Ok(())
     }
 
+    /// The port by which tunnels come, where there is one.
+    pub(super) fn underlay_port(&self) -> Option<PortId> {
+        self.underlay.as_ref().map(|underlay| underlay.port)
+    }
+
     /// Tries to open the way to other hosts.
     fn open_underlay(&mut self, engine: &Engine, now: Instant) {
         let Some(underlay) = &mut self.underlay else { return };

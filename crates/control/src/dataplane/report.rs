@@ -94,6 +94,7 @@ impl DataPlane {
             traces: self.traces.statuses(),
             meters: policy::meters(&self.networks),
             connections: policy::connections(&self.networks),
+            steering: self.steering_status(),
             ..NodeStatus::default()
         };
         serde_json::to_value(status).map_err(|error| refusal("internal", error.to_string()))

@@ -43,7 +43,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{EndpointChange, Id, PacketTrace, PathQuestion};
 use crate::config::{
     Device, DeviceChange, Function, FunctionChange, MemberChange, Network, PolicyChange, RoutingChange, Site,
-    TenantChange, Volume,
+    SteeringChange, TenantChange, Volume,
 };
 
 pub use error::LinkError;
@@ -269,6 +269,8 @@ pub enum Call {
         /// Which.
         function: String,
     },
+    /// Work on packets from tunnels elsewhere.
+    NetworkSteer(SteeringChange),
     /// Give a tenant another share.
     TenantSet(TenantChange),
     /// Move a queue to another core.

@@ -6,6 +6,7 @@
 mod forwarding;
 mod function;
 mod prometheus;
+mod steering;
 mod table;
 mod top;
 
@@ -21,7 +22,10 @@ pub use function::{
     AnalyticsStatus, FirewallStatus, FunctionStatus, MonitorStatus, RuleStatus, TopItem, TopStatus, WindowStatus,
 };
 pub use prometheus::prometheus;
-pub use table::{TABLE_WIDTH, device_table, ecmp_table, function_table, network_table, table, volume_table};
+pub use steering::{SteeringRuleStatus, SteeringShare, SteeringStatus};
+pub use table::{
+    TABLE_WIDTH, device_table, ecmp_table, function_table, network_table, steering_table, table, volume_table,
+};
 pub use top::{Top, run as run_top};
 
 /// Everything about a node.
@@ -64,6 +68,9 @@ pub struct NodeStatus {
     /// Connections of interfaces in security groups, where there are such interfaces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connections: Option<ConnectionStatus>,
+    /// On which cores packets from tunnels are worked on, where something was said of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steering: Option<SteeringStatus>,
 }
 
 /// What a meter found.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::{
     AnalyticsStatus, ColourCount, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DeviceState, FunctionStatus,
 };
-use super::{MeterStatus, MonitorStatus, NodeStatus, PortCounts, VolumeState};
+use super::{MeterStatus, MonitorStatus, NodeStatus, PortCounts, SteeringShare, VolumeState};
 
 /// The status as a scrape's answer.
 pub fn prometheus(status: &NodeStatus) -> String {
@@ -14,6 +14,7 @@ pub fn prometheus(status: &NodeStatus) -> String {
     cores(&mut out, status);
     core_frames(&mut out, status);
     forwarding(&mut out, status);
+    steering(&mut out, status);
     policies(&mut out, status);
     devices(&mut out, status);
     queues(&mut out, status);
@@ -198,6 +199,44 @@ fn forwarding(out: &mut Exposition, status: &NodeStatus) {
         "core_elephants",
         "Flows with a tenth of the core's bytes or more, in the last second.",
         each(|core| core.heavy_flows.iter().filter(|flow| flow.elephant).count() as u64),
+    );
+}
+
+fn steering(out: &mut Exposition, status: &NodeStatus) {
+    let shares = status.steering.iter().flat_map(|steering| &steering.cores);
+    let shares: Vec<(String, &SteeringShare)> = shares.map(|share| (share.cpu.to_string(), share)).collect();
+    let each = |value: fn(&SteeringShare) -> u64| {
+        shares.iter().map(move |(cpu, share)| (vec![("cpu", &**cpu)], value(share) as f64))
+    };
+    out.metric(
+        "steering_buckets",
+        "Buckets of flows from tunnels, of 256, that go to the core.",
+        each(|share| share.buckets.into()),
+    );
+    out.metric(
+        "steering_handed_total",
+        "Packets from tunnels that the core read and handed to others.",
+        each(|share| share.handed),
+    );
+    out.metric(
+        "steering_taken_total",
+        "Packets from tunnels that others have read and the core worked on.",
+        each(|share| share.taken),
+    );
+    let rules = status.steering.iter().flat_map(|steering| &steering.rules);
+    let rules: Vec<_> = rules.map(|rule| (rule.cpu.to_string(), rule)).collect();
+    out.metric(
+        "steering_rule_packets_total",
+        "Packets that a rule, or an elephant's place of its own, took to its core.",
+        rules.iter().map(|(cpu, rule)| {
+            let by = if rule.automatic { "elephant" } else { "rule" };
+            (vec![("cpu", &**cpu), ("match", &*rule.what), ("by", by)], rule.packets as f64)
+        }),
+    );
+    out.metric(
+        "steering_moved_total",
+        "Buckets and elephants that were moved automatically.",
+        status.steering.iter().map(|steering| (vec![], steering.moved as f64)),
     );
 }
 

@@ -4,11 +4,13 @@ mod forwarding;
 mod function;
 mod network;
 mod policy;
+mod steering;
 
 pub(super) use forwarding::heavy_rows;
 pub use function::function_table;
 pub(super) use function::top_rows;
 pub use network::{ecmp_table, network_table};
+pub use steering::steering_table;
 
 use super::{DeviceStatus, NodeStatus, QueueStatus, TenantOnCore, TenantStatus, VolumeStatus};
 use crate::config::Bytes;
@@ -39,6 +41,7 @@ pub fn table(status: &NodeStatus) -> String {
     section(&mut out, forwarding::paths(status));
     section(&mut out, forwarding::flows(status));
     section(&mut out, forwarding::heavy(status));
+    section(&mut out, steering_table(status));
     section(&mut out, activity(&status.devices));
     section(&mut out, queues(&status.devices));
     section(&mut out, interface_queues(&status.devices));

@@ -186,6 +186,18 @@ fn sample() -> NodeStatus {
             ..MeterStatus::default()
         }],
         connections: Some(ConnectionStatus { known: 2, capacity: 100, opened: 9, ..ConnectionStatus::default() }),
+        steering: Some(SteeringStatus {
+            mode: "auto".to_owned(),
+            cores: vec![SteeringShare { cpu: 1, buckets: 200, handed: 7, taken: 12_000 }],
+            staying: 56,
+            rules: vec![SteeringRuleStatus {
+                what: "udp 10.0.0.2:4000 -> 10.0.0.3:53".to_owned(),
+                cpu: 1,
+                automatic: true,
+                packets: 21_000,
+            }],
+            moved: 3,
+        }),
     }
 }
 
@@ -477,6 +489,24 @@ fn datapaths_and_heavy_flows_are_shown_and_exported() {
     let mut top = Top::default();
     top.update(Instant::now(), Ok(sample()));
     assert!(screen(&top, 120, 40).contains("tcp 10.0.0.2:4000 > [2001:db8::7]:80"), "{}", screen(&top, 120, 40));
+}
+
+#[test]
+fn where_packets_from_tunnels_are_worked_on_is_shown_and_exported() {
+    let text = table(&sample());
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    for line in ["1 auto 200/256 7 12.0 k", "1 udp 10.0.0.2:4000 -> 10.0.0.3:53 elephant 21.0 k"] {
+        assert!(text.lines().any(|shown| words(shown) == words(line)), "{line}\n{text}");
+    }
+    let metrics = prometheus(&sample());
+    for line in [
+        "softdpu_steering_buckets{cpu=\"1\"} 200\n",
+        "softdpu_steering_taken_total{cpu=\"1\"} 12000\n",
+        "softdpu_steering_rule_packets_total{cpu=\"1\",match=\"udp 10.0.0.2:4000 -> 10.0.0.3:53\",by=\"elephant\"} 21000\n",
+        "softdpu_steering_moved_total 3\n",
+    ] {
+        assert!(metrics.contains(line), "{line} is missing:\n{metrics}");
+    }
 }
 
 #[test]

@@ -294,6 +294,7 @@ impl Supervisor {
             Request::FunctionAdd(function) => Change::FunctionAdd(function),
             Request::FunctionSet(change) => Change::FunctionSet(change),
             Request::FunctionRemove { name } => Change::FunctionRemove { name },
+            Request::NetworkSteer(change) => Change::NetworkSteer(change),
             Request::TenantSet(change) => Change::TenantSet(change),
             Request::QueueMove { device, queue, core } => Change::QueueMove(Placement { device, queue, core }),
         };

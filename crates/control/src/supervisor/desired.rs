@@ -20,7 +20,7 @@ use thiserror::Error;
 use crate::api::{ApiError, EndpointChange, ErrorCode, LoadResult, Unload};
 use crate::config::{
     Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, Endpoint, Function, FunctionChange, MemberChange, Network,
-    PolicyChange, Problem, RoutingChange, Severity, Site, Tenant, TenantChange, Volume,
+    PolicyChange, Problem, RoutingChange, Severity, Site, SteeringChange, Tenant, TenantChange, Volume,
 };
 use crate::link::{Call, Placement};
 use overlay::{FORMAT, Overlay};
@@ -85,6 +85,7 @@ pub(super) enum Change {
     FunctionAdd(Function),
     FunctionSet(FunctionChange),
     FunctionRemove { name: String },
+    NetworkSteer(SteeringChange),
     TenantSet(TenantChange),
     QueueMove(Placement),
 }
@@ -111,6 +112,7 @@ impl Change {
             Change::FunctionAdd(function) => Call::FunctionAdd { function },
             Change::FunctionSet(change) => Call::FunctionSet(change),
             Change::FunctionRemove { name } => Call::FunctionRemove { function: name },
+            Change::NetworkSteer(change) => Call::NetworkSteer(change),
             Change::TenantSet(change) => Call::TenantSet(change),
             Change::QueueMove(placement) => Call::QueueMove(placement),
         }
@@ -142,6 +144,7 @@ impl Change {
             Change::FunctionAdd(function) => ("function.add", &function.name, value(function)),
             Change::FunctionSet(change) => ("function.set", &change.name, value(change)),
             Change::FunctionRemove { name } => ("function.remove", name, json!({ "name": name })),
+            Change::NetworkSteer(change) => ("network.steer", "node.steering", value(change)),
             Change::TenantSet(change) => ("tenant.set", &change.name, value(change)),
             Change::QueueMove(placement) => ("queue.move", &placement.device, value(placement)),
         }
@@ -313,6 +316,14 @@ impl Desired {
                 Err(ApiError::new(ErrorCode::NotFound, message))
             }
             Change::NetworkLoad(_) => Ok(()),
+            Change::NetworkSteer(steer) => match steer.stranger(&self.site.node.steering) {
+                Some(rule) => {
+                    let message = format!("there is no rule for {rule}");
+                    let hint = "nothing was changed; `softdpu network steer list` lists the rules";
+                    Err(ApiError::new(ErrorCode::NotFound, message).hint(hint))
+                }
+                None => self.fits(change),
+            },
             Change::NetworkAdd(_)
             | Change::NetworkPolicy(_)
             | Change::NetworkRouting(_)
@@ -454,6 +465,7 @@ fn apply(site: &mut Site, change: &Change) {
             }
         }
         Change::FunctionRemove { name } => site.functions.retain(|function| function.name != *name),
+        Change::NetworkSteer(change) => change.apply(&mut site.node.steering),
         Change::TenantSet(change) => {
             if let Some(tenant) = site.tenants.iter_mut().find(|known| known.name == change.name) {
                 tenant.change(change);

@@ -108,6 +108,9 @@ impl<S: TenantScheduler> Core<S> {
             ToCore::Parcels(parcels) => {
                 self.net.arrived.extend(parcels);
             }
+            ToCore::Steering(table) => self.set_steering(&table),
+            ToCore::Handed { from, items } => self.net.steer.put(from, items),
+            ToCore::Passed { reader, number } => self.net.steer.passed(reader, number),
             ToCore::Returned { key, numbers } => match here(&mut self.queues, key) {
                 Some(queue) => {
                     if let Role::Transmit(transmit) = &mut queue.spec.role {
@@ -398,6 +401,9 @@ fn message_key(message: &ToCore) -> Option<QueueKey> {
         | ToCore::Inject(_)
         | ToCore::Announce(_)
         | ToCore::Explain(_)
+        | ToCore::Steering(_)
+        | ToCore::Handed { .. }
+        | ToCore::Passed { .. }
         | ToCore::Shutdown => None,
     }
 }

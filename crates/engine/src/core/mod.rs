@@ -5,6 +5,7 @@ mod disk;
 mod messages;
 mod net;
 mod ports;
+mod steer;
 #[cfg(test)]
 mod tests;
 
@@ -120,6 +121,8 @@ pub(crate) struct Core<S> {
     net: Net,
     /// Frames on their way to each core.
     parcels: Arc<[AtomicUsize]>,
+    /// Packets from tunnels that wait for each core to work on them.
+    handed: Arc<[AtomicUsize]>,
 }
 
 /// What a core does for queues beside their grants: whose it was, until it is charged with the next grant of each.
@@ -181,6 +184,7 @@ pub(crate) struct CoreParts<S> {
     pub counters: Arc<CoreCounters>,
     pub idle_after_ns: Option<u64>,
     pub parcels: Arc<[AtomicUsize]>,
+    pub handed: Arc<[AtomicUsize]>,
     pub tables: Arc<Tables>,
     /// Flows that it keeps at most.
     pub flows: usize,
@@ -227,8 +231,9 @@ impl<S: TenantScheduler> Core<S> {
             batch: Chains::new(),
             interrupts: Vec::new(),
             interrupts_fail: false,
-            net: Net::new(parts.tables, parts.flows),
+            net: Net::new(parts.tables, parts.flows, parts.parcels.len()),
             parcels: parts.parcels,
+            handed: parts.handed,
         })
     }
 
@@ -271,6 +276,9 @@ impl<S: TenantScheduler> Core<S> {
     /// Everything once. Whether there was anything to do.
     pub(crate) fn round(&mut self, now: u64) -> bool {
         let mut busy = self.read_messages(now);
+        if self.net.steer.waits() {
+            busy |= self.work_lines(now);
+        }
         let intake = self.intake(now, !busy);
         busy |= intake.any;
         if self.channels.total() > 0 {
@@ -764,6 +772,7 @@ impl<S: TenantScheduler> Core<S> {
         let now = Nanos(clock::now());
         let mut slipped = !self.net.parcels.is_empty()
             || !self.net.arrived.is_empty()
+            || self.net.steer.is_ready()
             || !self.touched.is_empty()
             || !self.interrupts.is_empty();
         let mut armed = 0;

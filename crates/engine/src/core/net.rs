@@ -48,7 +48,7 @@ struct Read {
 /// Frames from other cores that are passed on between two looks at the clock, unless each takes long by itself.
 const PIECE: usize = 8;
 /// What frames from other cores may take of a round, nanoseconds: as long as a grant is meant to take.
-const ARRIVED_NS: u64 = 8_000;
+pub(super) const ARRIVED_NS: u64 = 8_000;
 /// Segments that a burst's frames stand for, all together, about: those that are to be cut up come in shorter bursts.
 const SEGMENTS: usize = 256;
 /// A grant that has taken this long ends with the burst, nanoseconds.
@@ -329,7 +329,7 @@ impl<S: TenantScheduler> Core<S> {
     }
 
     /// The frame is dropped before it comes to a port that it could leave by.
-    fn drop_in(&mut self, packet: &Packet, reason: DropReason) {
+    pub(super) fn drop_in(&mut self, packet: &Packet, reason: DropReason) {
         if let Some(port) = self.net.port(packet.port) {
             port.counters.drop_in(reason);
         }
@@ -711,7 +711,6 @@ impl<S: TenantScheduler> Core<S> {
     /// Takes frames of a socket through the VPC.
     fn socket_frames(&mut self, id: PortId, frames: &mut [Frame<'_>]) {
         let mut packets = std::mem::take(&mut self.net.packets);
-        let mut verdicts = std::mem::take(&mut self.net.verdicts);
         let mut rests: [&[u8]; BURST] = [&[]; BURST];
         let mut count = 0;
         let limit = self.net.port(id).and_then(|port| port.limit.clone());
@@ -741,6 +740,20 @@ impl<S: TenantScheduler> Core<S> {
             count += 1;
             self.count_in(id, frame.bytes.len());
         }
+        if self.net.steer.lets_all_stay() {
+            return self.take_through(packets, count, &rests);
+        }
+        count = self.hand_on(id, &mut packets, &mut rests, count);
+        let began = clock::now();
+        self.take_through(packets, count, &rests);
+        self.counters.steering.worked_ns.add(clock::now().saturating_sub(began));
+    }
+
+    /// Takes the first `count` frames through the VPC, behind whose heads are `rests`. They are of one port, and nobody waits for what
+    /// has no room.
+    #[inline]
+    pub(super) fn take_through(&mut self, mut packets: Vec<Packet>, count: usize, rests: &[&[u8]; BURST]) {
+        let mut verdicts = std::mem::take(&mut self.net.verdicts);
         verdicts.clear();
         let source = |at: usize| Source::Bytes(rests[at]);
         self.net.arrive(&packets[..count], source);

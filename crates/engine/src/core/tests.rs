@@ -103,6 +103,7 @@ fn beside_another(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>, Inbo
         counters: Arc::new(CoreCounters::default()),
         idle_after_ns: None,
         parcels: [AtomicUsize::new(0), AtomicUsize::new(0)].into(),
+        handed: [AtomicUsize::new(0), AtomicUsize::new(0)].into(),
         tables,
         flows: 64,
     })

@@ -21,6 +21,7 @@ mod port;
 mod receive;
 mod socket;
 mod source;
+mod steer;
 mod transmit;
 mod xdp_queues;
 
@@ -41,6 +42,7 @@ pub(crate) use loan::{Lent, Loan, Loans};
 pub(crate) use port::{Port, Receiver};
 pub(crate) use socket::{header as socket_header, left_to_do};
 pub(crate) use source::Source;
+pub(crate) use steer::{HANDED, Handed, Item, Next, Steer};
 pub(crate) use transmit::{Held, NoFrame, prefetch, tail_offset};
 
 use std::collections::VecDeque;
@@ -111,10 +113,12 @@ pub(crate) struct Net {
     pub functions: Option<Box<Functions>>,
     /// Seconds of heavy flows that were told of.
     pub windows: u64,
+    /// Where packets from tunnels are worked on.
+    pub steer: Steer,
 }
 
 impl Net {
-    pub(crate) fn new(tables: Arc<Tables>, flows: usize) -> Net {
+    pub(crate) fn new(tables: Arc<Tables>, flows: usize, cores: usize) -> Net {
         let packet = Packet {
             head: Head::with_len(0),
             tail: 0,
@@ -137,6 +141,7 @@ impl Net {
             captures: None,
             functions: None,
             windows: 0,
+            steer: Steer::new(cores),
         }
     }
 

@@ -25,10 +25,16 @@ fn words(address: IpAddr) -> (u64, u64) {
 /// ports (RFC 6438 §3).
 #[inline]
 pub fn hash(ip: &Ip) -> u32 {
-    let (source_high, source) = words(ip.source);
-    let (destination_high, destination) = words(ip.destination);
     let (from, to) = if ip.fragment.is_none() { ip.ports().unwrap_or_default() } else { (0, 0) };
-    let rest = u64::from(from) << 32 | u64::from(to) << 16 | u64::from(ip.protocol);
+    hash_of(ip.source, ip.destination, ip.protocol, [from, to])
+}
+
+/// The same, of a 5-tuple.
+#[inline]
+pub fn hash_of(source: IpAddr, destination: IpAddr, protocol: u8, [from, to]: [u16; 2]) -> u32 {
+    let (source_high, source) = words(source);
+    let (destination_high, destination) = words(destination);
+    let rest = u64::from(from) << 32 | u64::from(to) << 16 | u64::from(protocol);
     let addresses = fold(source ^ MIX[0], destination ^ MIX[1]) ^ fold(source_high ^ MIX[1], destination_high ^ MIX[2]);
     (fold(addresses ^ rest, MIX[2]) >> 16) as u32
 }

@@ -38,7 +38,7 @@ mod tests;
 
 pub use entry::FlowCounters;
 pub(crate) use entry::{Action, NONE, SOURCES};
-pub(crate) use hash::hash;
+pub(crate) use hash::{hash, hash_of};
 pub(crate) use heavy::Heavy;
 pub use heavy::HeavyFlow;
 pub(crate) use key::{Bytes, Key, Seen, may_end, see, see_bytes, see_ipv4, see_ipv6};

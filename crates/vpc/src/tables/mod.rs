@@ -415,6 +415,11 @@ impl Tables {
         &self.unreached
     }
 
+    /// The port by which tunnels come and go.
+    pub fn underlay_port(&self) -> Option<PortId> {
+        self.underlay.as_ref().map(|underlay| underlay.port)
+    }
+
     #[inline]
     pub(crate) fn underlay(&self) -> Option<&UnderlaySpec> {
         self.underlay.as_ref()

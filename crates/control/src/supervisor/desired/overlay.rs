@@ -9,7 +9,7 @@ use super::{Change, EndpointChange, add_device, grow};
 use crate::api::NetworkEntries;
 use crate::config::{
     Bytes, Device, DeviceChange, Endpoint, Function, FunctionChange, FunctionKind, MemberChange, Network, PolicyChange,
-    RoutingChange, Site, TenantChange, Volume,
+    RoutingChange, Site, SteeringChange, TenantChange, Volume,
 };
 
 /// The format. Members may be added that are left out where they are empty.
@@ -53,6 +53,9 @@ pub(super) struct Overlay {
     /// What devices of the site file were put into, and what functions they were given.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     memberships: BTreeMap<String, DeviceChange>,
+    /// What was changed of where packets from tunnels are worked on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    steering: Option<SteeringChange>,
     /// What was loaded by file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) loaded: Option<LoadedFile>,
@@ -109,6 +112,7 @@ impl Default for Overlay {
             functions: BTreeMap::new(),
             removed_functions: BTreeSet::new(),
             function_settings: BTreeMap::new(),
+            steering: None,
             tenants: BTreeMap::new(),
         }
     }
@@ -175,6 +179,9 @@ impl Overlay {
         site.functions.extend(self.functions.values().cloned());
         for device in self.devices.values() {
             add_device(site, device.clone());
+        }
+        if let Some(change) = &self.steering {
+            change.apply(&mut site.node.steering);
         }
         for tenant in &mut site.tenants {
             if let Some(change) = self.tenants.get(&tenant.name) {
@@ -280,6 +287,7 @@ impl Overlay {
                     self.removed_functions.insert(name);
                 }
             }
+            Change::NetworkSteer(change) => self.steering.get_or_insert_default().then(&change),
             Change::TenantSet(change) => match self.tenants.get_mut(&change.name) {
                 Some(before) => before.then(change),
                 None => drop(self.tenants.insert(change.name.clone(), change)),

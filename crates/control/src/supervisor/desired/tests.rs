@@ -33,6 +33,8 @@ fn a_change_is_told_in_the_words_of_the_request_that_makes_it() {
     let text = "{\"name\":\"net\",\"vni\":7,\"cidr\":[\"10.0.0.0/16\"]}";
     let network = config::network_from_json(&serde_json::from_str(text).unwrap()).unwrap();
     let endpoints = EndpointChange { network: "net".into(), add: vec![], remove: vec!["10.0.0.9".parse().unwrap()] };
+    let steer = json!({ "mode": "auto", "add": [{ "vni": 5, "core": 1 }], "remove": [{ "vni": 6 }] });
+    let steer = config::steering_change_from_json(&steer).unwrap();
     for (change, method, name) in [
         (Change::VolumeCreate(volume("b")), "volume.create", "b"),
         (Change::VolumeGrow { name: "b".into(), size: Bytes(8 << 20) }, "volume.grow", "b"),
@@ -58,6 +60,7 @@ fn a_change_is_told_in_the_words_of_the_request_that_makes_it() {
             "tenant.set",
             "t",
         ),
+        (Change::NetworkSteer(steer), "network.steer", "node.steering"),
         (Change::QueueMove(Placement { device: "e".into(), queue: 1, core: 2 }), "queue.move", "e"),
     ] {
         let (told, about, params) = change.describe();
@@ -464,4 +467,28 @@ fn a_damaged_state_file_is_an_error_that_names_it() {
     fs::write(site.node.state_directory.join(FILE), "{").unwrap();
     let error = Desired::load(site).unwrap_err().to_string();
     assert!(error.contains("desired.json"), "{error}");
+}
+
+#[test]
+fn where_packets_from_tunnels_go_is_there_after_a_restart_and_rules_that_are_not_there_cannot_go() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut desired = Desired::load(site(folder.path())).unwrap();
+    let steer = |json: Value| Change::NetworkSteer(config::steering_change_from_json(&json).unwrap());
+    for change in [
+        json!({ "mode": "auto", "cores": [1], "add": [{ "vni": 5, "core": 1 }, { "vni": 6, "core": 1 }] }),
+        json!({ "remove": [{ "vni": 5 }] }),
+    ] {
+        let change = steer(change);
+        desired.check(&change).unwrap();
+        desired.commit(&change).unwrap();
+    }
+    let again = Desired::load(site(folder.path())).unwrap();
+    assert_eq!(again.site(), desired.site());
+    let steering = &again.site().node.steering;
+    assert_eq!((steering.mode.word(), &steering.cores[..], steering.rules.len()), ("auto", &[1][..], 1));
+    let code = |json| desired.check(&steer(json)).unwrap_err();
+    assert_eq!(code(json!({ "remove": [{ "vni": 5 }] })).code, ErrorCode::NotFound);
+    let refused = code(json!({ "add": [{ "vni": 7, "core": 3 }] }));
+    assert_eq!(refused.code, ErrorCode::Refused);
+    assert!(refused.message.contains("CPU 3 is not one of the data plane's"), "{refused}");
 }

@@ -42,7 +42,7 @@ fn change(net: &mut Net, outlet: &FunctionOutlet, change: FunctionChange) -> Swi
 /// A core with these functions, those of ports 0 and 1.
 fn net(specs: Vec<FunctionSpec>, chains: [&[usize]; 2]) -> (Net, FunctionOutlet, FunctionBox) {
     let (outlet, inbox) = FunctionOutlet::new().unwrap();
-    let mut net = Net::new(tables(), 64);
+    let mut net = Net::new(tables(), 64, 1);
     let functions = specs.into_iter().enumerate().map(|(number, spec)| new(number, 0, spec)).collect();
     let ports = (0..).map(PortId).zip(chains).map(|(port, functions)| (port, 1, functions.to_vec())).collect();
     assert!(change(&mut net, &outlet, FunctionChange { functions, ports }).wait(Duration::ZERO));

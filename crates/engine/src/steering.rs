@@ -1,0 +1,384 @@
+//! The control thread's part in steering: which table the cores go by, and who changes it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use softdpu_sched::{BucketLoad, Elephant, Nanos, Order, Pinned, Spreader};
+use softdpu_vpc::PortId;
+use softdpu_vpc::steer::{BUCKETS, FiveTuple, Match, RULES, Rule, SteerError, Steering};
+use thiserror::Error;
+
+use crate::engine::Engine;
+use crate::message::{CoreIndex, ToCore};
+
+/// Who decides where packets from tunnels are worked on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SteeringMode {
+    /// Nobody: they are worked on where they are read, whatever rules there are.
+    Off,
+    /// Whoever makes rules.
+    #[default]
+    Manual,
+    /// The engine, behind the rules: it moves buckets and elephants from a busy core to one that is not.
+    Auto,
+}
+
+/// Where packets from tunnels are to be worked on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SteeringSpec {
+    /// Who decides.
+    pub mode: SteeringMode,
+    /// The cores over which flows are spread by hash; none: they stay where they are read.
+    pub spread: Vec<CoreIndex>,
+    /// What goes elsewhere whatever its hash.
+    pub rules: Vec<(Match, CoreIndex)>,
+}
+
+/// Why packets cannot be steered so.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SteeringError {
+    /// There is no such core.
+    #[error("there is no core {0}; the node has cores 0 to {1}")]
+    Core(usize, usize),
+    /// What the table says.
+    #[error(transparent)]
+    Table(#[from] SteerError),
+}
+
+/// A rule, as it is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuleReport {
+    /// Which packets.
+    pub what: Match,
+    /// Where they are worked on.
+    pub core: CoreIndex,
+    /// Whether the engine made it, for an elephant.
+    pub is_automatic: bool,
+    /// Packets that it took.
+    pub packets: u64,
+}
+
+/// Where packets from tunnels are worked on.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SteeringReport {
+    /// Who decides.
+    pub mode: SteeringMode,
+    /// Buckets of each core.
+    pub buckets: Vec<usize>,
+    /// Buckets whose packets stay where they are read.
+    pub staying: usize,
+    /// Rules that are in force.
+    pub rules: Vec<RuleReport>,
+    /// Buckets and elephants that the engine has moved.
+    pub moved: u64,
+}
+
+/// A number under which a rule's packets are counted, and whose it is.
+#[derive(Clone, Debug)]
+struct Slot {
+    what: Match,
+    /// What was counted under it before.
+    before: u64,
+}
+
+/// What the engine knows of steering.
+pub(crate) struct Steerer {
+    spec: SteeringSpec,
+    table: Arc<Steering>,
+    slots: [Option<Slot>; RULES],
+    /// Elephants that have places of their own.
+    pinned: BTreeMap<FiveTuple, CoreIndex>,
+    spreader: Spreader<FiveTuple>,
+    /// When cores were last looked at, and what each had counted.
+    looked: Nanos,
+    seen: Vec<Seen>,
+    /// The table counts so that loads are known.
+    counts: bool,
+    moved: u64,
+}
+
+/// What a core had counted at the last look.
+#[derive(Clone)]
+struct Seen {
+    busy_ns: u64,
+    worked_ns: u64,
+    /// By bucket, and by rule.
+    packets: [u64; BUCKETS + RULES],
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Seen { busy_ns: 0, worked_ns: 0, packets: [0; BUCKETS + RULES] }
+    }
+}
+
+impl Default for Steerer {
+    fn default() -> Self {
+        Steerer {
+            spec: SteeringSpec::default(),
+            table: Arc::default(),
+            slots: std::array::from_fn(|_| None),
+            pinned: BTreeMap::new(),
+            spreader: Spreader::default(),
+            looked: Nanos(0),
+            seen: Vec::new(),
+            counts: false,
+            moved: 0,
+        }
+    }
+}
+
+/// What a core has to be above before anybody counts what it does with packets from tunnels, in thousandths of its time.
+const WORTH_COUNTING: u32 = 500;
+
+impl Engine {
+    /// Packets from tunnels are worked on where `spec` says from now on, each flow's in order. What was moved automatically before is where
+    /// the spread puts it.
+    ///
+    /// # Errors
+    /// [`SteeringError`]; nothing has changed then.
+    pub fn set_steering(&mut self, spec: SteeringSpec) -> Result<(), SteeringError> {
+        let cores = self.cores.len();
+        let named = spec.spread.iter().chain(spec.rules.iter().map(|(_, core)| core));
+        if let Some(core) = named.into_iter().find(|core| core.0 >= cores) {
+            return Err(SteeringError::Core(core.0, cores - 1));
+        }
+        let mut buckets = Steering::default();
+        if spec.mode != SteeringMode::Off {
+            buckets.spread(&spec.spread.iter().map(|core| core.0).collect::<Vec<_>>());
+        }
+        let rules = if spec.mode == SteeringMode::Off { &[][..] } else { &spec.rules };
+        let rules: Vec<(Match, CoreIndex)> = rules.to_vec();
+        // Whether it can be is asked before anything is forgotten.
+        self.check_rules(&rules)?;
+        self.steerer.pinned.clear();
+        self.steerer.counts = false;
+        self.steerer.spec = spec;
+        self.put_into_force(buckets, &rules)
+    }
+
+    fn check_rules(&self, rules: &[(Match, CoreIndex)]) -> Result<(), SteerError> {
+        let numbered =
+            rules.iter().enumerate().map(|(number, (what, core))| Rule { number, what: *what, core: core.0 });
+        let numbered: Vec<Rule> = numbered.collect();
+        Steering::default().with_rules(&numbered).map(drop)
+    }
+
+    /// The cores go by these buckets and rules, and count where that is wanted.
+    fn put_into_force(&mut self, buckets: Steering, rules: &[(Match, CoreIndex)]) -> Result<(), SteeringError> {
+        let counted = |engine: &Engine, number: usize| -> u64 {
+            engine.cores().filter_map(|(_, core)| core.steering.rules.get(number)).map(|counter| counter.get()).sum()
+        };
+        for slot in &mut self.steerer.slots {
+            if slot.as_ref().is_some_and(|slot| !rules.iter().any(|(what, _)| *what == slot.what)) {
+                *slot = None;
+            }
+        }
+        let mut numbered = Vec::with_capacity(rules.len());
+        for (what, core) in rules {
+            let of = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.what == *what);
+            let known = self.steerer.slots.iter().position(of);
+            let number = known.or_else(|| self.steerer.slots.iter().position(Option::is_none));
+            let Some(number) = number else { return Err(SteerError::TooMany(rules.len()).into()) };
+            if known.is_none() {
+                let before = counted(self, number);
+                self.steerer.slots[number] = Some(Slot { what: *what, before });
+            }
+            numbered.push(Rule { number, what: *what, core: core.0 });
+        }
+        let table = Arc::new(buckets.with_rules(&numbered)?.counting(self.steerer.counts));
+        if table != self.steerer.table {
+            for core in &self.cores {
+                core.mailbox.send(ToCore::Steering(Arc::clone(&table)));
+            }
+            self.steerer.table = table;
+        }
+        Ok(())
+    }
+
+    /// Where packets from tunnels are worked on.
+    pub fn steering(&self) -> SteeringReport {
+        let Steerer { spec, table, slots, pinned, moved, .. } = &self.steerer;
+        let mut buckets = vec![0; self.cores.len()];
+        let places: Vec<usize> = (0..BUCKETS).filter_map(|bucket| table.core_of(bucket)).collect();
+        for place in &places {
+            if let Some(count) = buckets.get_mut(*place) {
+                *count += 1;
+            }
+        }
+        let report = |rule: &Rule| {
+            let counted: u64 = self
+                .cores()
+                .filter_map(|(_, core)| core.steering.rules.get(rule.number))
+                .map(|counter| counter.get())
+                .sum();
+            let before = slots.get(rule.number).and_then(Option::as_ref).map_or(0, |slot| slot.before);
+            let is_automatic = matches!(rule.what, Match::Flow(None, flow) if pinned.contains_key(&flow))
+                && !spec.rules.iter().any(|(what, _)| *what == rule.what);
+            let (what, core) = (rule.what, CoreIndex(rule.core));
+            RuleReport { what, core, is_automatic, packets: counted.saturating_sub(before) }
+        };
+        SteeringReport {
+            mode: spec.mode,
+            buckets,
+            staying: BUCKETS - places.len(),
+            rules: table.rules().map(report).collect(),
+            moved: *moved,
+        }
+    }
+
+    /// Moves buckets and elephants by what cores had to do since the last call, where it is for the engine to decide: of what came by the
+    /// port `underlay`. How many were moved.
+    pub fn balance_tunnels(&mut self, now: Nanos, underlay: Option<PortId>) -> usize {
+        let passed = now.since(std::mem::replace(&mut self.steerer.looked, now)).0;
+        if self.steerer.spec.mode != SteeringMode::Auto || self.cores.len() < 2 || passed == 0 {
+            return 0;
+        }
+        let Some(underlay) = underlay else { return 0 };
+        let Look { busy, loads } = self.look(passed);
+        let counts = busy.iter().any(|busy| *busy >= WORTH_COUNTING);
+        let was_counting = std::mem::replace(&mut self.steerer.counts, counts);
+        let moved = if was_counting { self.plan(now, underlay, &busy, &loads) } else { Moved::default() };
+        if moved.orders == 0 && was_counting == counts {
+            return 0;
+        }
+        self.steerer.moved += moved.orders as u64;
+        let rules = self.rules_in_force();
+        if let Err(error) = self.put_into_force(moved.buckets.unwrap_or_else(|| (*self.steerer.table).clone()), &rules)
+        {
+            tracing::error!(%error, "flows were not moved");
+        }
+        moved.orders
+    }
+
+    /// Those that somebody made, and those of elephants.
+    fn rules_in_force(&self) -> Vec<(Match, CoreIndex)> {
+        let Steerer { spec, pinned, .. } = &self.steerer;
+        let own = pinned.iter().map(|(flow, core)| (Match::Flow(None, *flow), *core));
+        let is_free = |(what, _): &(Match, CoreIndex)| !spec.rules.iter().any(|(known, _)| known == what);
+        spec.rules.iter().copied().chain(own.filter(is_free)).collect()
+    }
+
+    fn plan(&mut self, now: Nanos, underlay: PortId, busy: &[u32], loads: &Loads) -> Moved {
+        let mut elephants = Vec::new();
+        for (_, core) in self.cores() {
+            let (ended, flows) = core.forwarding.heavy();
+            let is_news = now.since(ended) < Nanos(2 * Nanos::SECOND.0);
+            for flow in flows.iter().filter(|flow| is_news && flow.is_elephant && flow.port == underlay) {
+                let (source, destination) = (flow.source, flow.destination);
+                let flow = FiveTuple { source, destination, protocol: flow.protocol, ports: flow.ports };
+                // Where somebody has put it, it stays.
+                let is_ruled = |(what, _): &(Match, CoreIndex)| matches!(what, Match::Flow(_, known) if *known == flow);
+                if !self.steerer.spec.rules.iter().any(is_ruled) {
+                    elephants.push(Elephant { flow, bucket: flow.bucket() });
+                }
+            }
+        }
+        let Steerer { table, pinned, spreader, slots, spec, .. } = &mut self.steerer;
+        let room = RULES.saturating_sub(spec.rules.len());
+        let load_of = |flow: &FiveTuple| {
+            let what = Match::Flow(None, *flow);
+            let number = slots.iter().position(|slot| slot.as_ref().is_some_and(|slot| slot.what == what));
+            number.and_then(|number| loads.rules.get(number).copied()).unwrap_or(0)
+        };
+        let known: Vec<Pinned<FiveTuple>> =
+            pinned.iter().map(|(flow, core)| Pinned { flow: *flow, core: core.0, load: load_of(flow) }).collect();
+        let orders = spreader.plan(now, busy, &loads.buckets, &elephants, &known);
+        let mut buckets = (**table).clone();
+        let mut count = 0;
+        for order in orders {
+            match order {
+                Order::Move { bucket, to } => buckets.put(bucket, Some(to)),
+                Order::Pin { flow, core } if pinned.contains_key(&flow) || pinned.len() < room => {
+                    pinned.insert(flow, CoreIndex(core));
+                }
+                Order::Pin { .. } => continue,
+                Order::Unpin { flow } => {
+                    pinned.remove(&flow);
+                }
+            }
+            count += 1;
+        }
+        Moved { orders: count, buckets: Some(buckets) }
+    }
+
+    /// What cores did since the last look, in `passed` nanoseconds.
+    fn look(&mut self, passed: u64) -> Look {
+        let count = self.cores.len();
+        let mut seen = std::mem::take(&mut self.steerer.seen);
+        seen.resize(count, Seen::default());
+        let thousandths = |ns: u64| (ns.saturating_mul(1_000) / passed).min(1_000) as u32;
+        let mut busy = Vec::with_capacity(count);
+        let mut worked = Vec::with_capacity(count);
+        // Packets by unit and by the core that read them.
+        let mut packets = vec![[0_u64; BUCKETS + RULES]; count];
+        for (((_, core), seen), packets) in self.cores().zip(&mut seen).zip(&mut packets) {
+            let grown = |now: u64, before: &mut u64| now.saturating_sub(std::mem::replace(before, now));
+            busy.push(thousandths(grown(core.busy_ns.get(), &mut seen.busy_ns)));
+            worked.push(thousandths(grown(core.steering.worked_ns.get(), &mut seen.worked_ns)));
+            let counters = core.steering.buckets.iter().chain(&core.steering.rules);
+            for ((counter, seen), packets) in counters.zip(&mut seen.packets).zip(packets) {
+                *packets = grown(counter.get(), seen);
+            }
+        }
+        self.steerer.seen = seen;
+        Look { busy, loads: self.loads(&packets, &worked) }
+    }
+
+    /// What each bucket and each rule takes of the core that works on it, by its packets.
+    fn loads(&self, packets: &[[u64; BUCKETS + RULES]], worked: &[u32]) -> Loads {
+        let table = &self.steerer.table;
+        let mut at = [None; BUCKETS + RULES];
+        for (bucket, at) in at.iter_mut().enumerate().take(BUCKETS) {
+            *at = table.core_of(bucket);
+        }
+        for rule in table.rules() {
+            if let Some(at) = at.get_mut(BUCKETS + rule.number) {
+                *at = Some(rule.core);
+            }
+        }
+        // By core and unit: packets worked on there.
+        let mut units = vec![[0_u64; BUCKETS + RULES]; packets.len()];
+        for (reader, counts) in packets.iter().enumerate() {
+            for (unit, count) in counts.iter().enumerate() {
+                if let Some(units) = units.get_mut(at[unit].unwrap_or(reader)) {
+                    units[unit] += count;
+                }
+            }
+        }
+        let mut loads = Loads { buckets: Vec::new(), rules: [0; RULES] };
+        for (core, units) in units.iter().enumerate() {
+            let all: u64 = units.iter().sum();
+            let worked = u64::from(worked.get(core).copied().unwrap_or(0));
+            for (unit, count) in units.iter().enumerate().filter(|(_, count)| **count > 0) {
+                // Rounded up: what has packets has some load.
+                let load = (count * worked).div_ceil(all.max(1)) as u32;
+                match unit.checked_sub(BUCKETS) {
+                    None => loads.buckets.push(BucketLoad { bucket: unit, core, load }),
+                    Some(number) => loads.rules[number] += load,
+                }
+            }
+        }
+        loads
+    }
+}
+
+/// What cores did.
+struct Look {
+    busy: Vec<u32>,
+    loads: Loads,
+}
+
+/// What buckets and rules take, in thousandths of the core that works on them.
+struct Loads {
+    buckets: Vec<BucketLoad>,
+    /// By number.
+    rules: [u32; RULES],
+}
+
+/// What is to be moved.
+#[derive(Default)]
+struct Moved {
+    orders: usize,
+    buckets: Option<Steering>,
+}
