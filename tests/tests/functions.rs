@@ -26,9 +26,10 @@ type Flow = (u16, u16, usize, usize);
 const FLOWS: [Flow; 4] = [(1000, 53, 100, 3), (1001, 53, 10, 7), (2000, 443, 1200, 50), (3000, 25, 5, 4)];
 const DENIED: Flow = FLOWS[3];
 
-/// Containers `a` and `b` in one network, each behind functions.
-fn start(lab: &Lab, test: &str) -> Result<Containers, Failure> {
-    let site = format!(
+/// A site of containers `a` and `b` in one network, with functions.
+fn site(functions: &str, of: [&str; 2]) -> String {
+    let [a, b] = of;
+    format!(
         r#"
 [node]
 dataplane = {{ cores = [0] }}
@@ -40,7 +41,24 @@ name = "acme"
 name = "acme"
 vni  = 5001
 cidr = "10.0.0.0/16"
+{functions}
+[[device]]
+name   = "a"
+tenant = "acme"
+tap    = {{ network = "acme", address = "10.0.0.2", mac = "02:5d:00:00:00:02", interface = "sda"{a} }}
 
+[[device]]
+name   = "b"
+tenant = "acme"
+tap    = {{ network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", interface = "sdb"{b} }}
+"#
+    )
+}
+
+/// Containers `a` and `b` in one network, each behind functions.
+fn start(lab: &Lab, test: &str) -> Result<Containers, Failure> {
+    let functions = format!(
+        r#"
 [[function]]
 name    = "flows"
 tenant  = "acme"
@@ -57,19 +75,14 @@ tenant   = "acme"
 firewall = {{ default = "allow", stateful = false, rule = [
     {{ direction = "ingress", priority = 10, action = "deny", protocol = "udp", ports = 25 }},
 ] }}
-
-[[device]]
-name   = "a"
-tenant = "acme"
-tap    = {{ network = "acme", address = "10.0.0.2", mac = "02:5d:00:00:00:02", interface = "sda", functions = ["flows", "talkers"] }}
-
-[[device]]
-name   = "b"
-tenant = "acme"
-tap    = {{ network = "acme", address = "10.0.0.3", mac = "02:5d:00:00:00:03", interface = "sdb", functions = ["guard"] }}
 "#
     );
-    Containers::start(lab, test, &site, ["10.0.0.2/16", "10.0.0.3/16"])
+    let of = [r#", functions = ["flows", "talkers"]"#, r#", functions = ["guard"]"#];
+    start_with(lab, test, &site(&functions, of))
+}
+
+fn start_with(lab: &Lab, test: &str, site: &str) -> Result<Containers, Failure> {
+    Containers::start(lab, test, site, ["10.0.0.2/16", "10.0.0.3/16"])
 }
 
 /// Brings the datagrams of these flows in by port `a`, one of each flow after the other, so that bursts hold several.
@@ -149,6 +162,17 @@ fn can(test: &str) -> bool {
     possible(test)
 }
 
+/// nfdump's collector, which listens beside the daemon and writes into a folder.
+fn collector(lab: &Lab, containers: &Containers, folder: &str) -> Result<Process, Failure> {
+    std::fs::create_dir(folder).context("a folder for flows")?;
+    let port = COLLECTOR.to_string();
+    let arguments = ["-p", &port, "-b", "127.0.0.1", "-w", folder, "-t", "3600"];
+    let namespace = Some(containers.a.name.as_str());
+    let mut collector = Process::start_in(namespace, "nfcapd", lab.path(), "nfcapd".as_ref(), arguments)?;
+    collector.wait_for_line("nfcapd to listen", 0, WAIT, |line| line.contains("Startup").then_some(()))?;
+    Ok(collector)
+}
+
 #[test]
 fn nfcapd_collects_the_flows_that_a_monitor_exports() {
     if !can("functions-monitor") {
@@ -157,12 +181,7 @@ fn nfcapd_collects_the_flows_that_a_monitor_exports() {
     Lab::run("functions-monitor", |lab| {
         let containers = start(lab, "mon")?;
         let flows = containers.path("flows");
-        std::fs::create_dir(&flows).context("a folder for flows")?;
-        let port = COLLECTOR.to_string();
-        let arguments = ["-p", &port, "-b", "127.0.0.1", "-w", &flows, "-t", "3600"];
-        let mut collector =
-            Process::start_in(Some(containers.a.name.as_str()), "nfcapd", lab.path(), "nfcapd".as_ref(), arguments)?;
-        collector.wait_for_line("nfcapd to listen", 0, WAIT, |line| line.contains("Startup").then_some(()))?;
+        let mut collector = collector(lab, &containers, &flows)?;
 
         send(&containers, &FLOWS)?;
         let records = FLOWS.len() as u64;
@@ -239,6 +258,189 @@ fn analytics_show_the_heaviest_flow_and_a_firewall_what_it_dropped() {
         let table = containers.daemon.command(&["status"])?;
         assert!(table.contains("udp 10.0.0.2:2000 > 10.0.0.3:443"), "{table}");
         assert!(table.contains("ingress 10 deny udp to port 25"), "{table}");
+        containers.daemon.stop()
+    });
+}
+
+/// What is said when the daemon does not do what is asked.
+fn refused(containers: &Containers, arguments: &[&str]) -> Result<String, Failure> {
+    match containers.daemon.command(arguments) {
+        Ok(said) => Err(Failure::new(format!("{arguments:?} was done: {said}"))),
+        Err(error) => Ok(error.to_string()),
+    }
+}
+
+#[test]
+fn a_monitor_comes_and_goes_while_frames_pass_and_outlives_a_kill_and_a_restart() {
+    if !can("functions-change") {
+        return;
+    }
+    Lab::run("functions-change", |lab| {
+        let mut containers = start_with(lab, "fch", &site("", ["", ""]))?;
+        let flows = containers.path("flows");
+        let mut collector = collector(lab, &containers, &flows)?;
+        let to = format!("127.0.0.1:{COLLECTOR}");
+        // So long that nothing is exported but because of a change.
+        let add = ["function", "add", "flows", "--tenant", "acme", "--monitor", &to, "--idle-timeout", "1 h"];
+        containers.daemon.command(&[&add[..], &["--active-timeout", "1 h"]].concat())?;
+
+        // Not of what came before an interface had it.
+        send(&containers, &FLOWS[..1])?;
+        containers.daemon.command(&["device", "set", "a", "--functions", "flows"])?;
+        send(&containers, &FLOWS)?;
+        // What changes of it is exported at once, by the settings before.
+        let set = ["function", "set", "flows", "--monitor", &to, "--idle-timeout", "2 h", "--active-timeout", "2 h"];
+        containers.daemon.command(&set)?;
+        let exported = |containers: &Containers| {
+            Ok::<_, Failure>(function(containers, "flows")?["monitor"]["exported"].as_u64().unwrap_or_default())
+        };
+        // The kernel at `b` may have answered that nobody listens: that is a flow, too.
+        assert!(exported(&containers)? >= FLOWS.len() as u64, "when the change is answered");
+        let mut expected = FLOWS.to_vec();
+
+        for (port, kills) in [(4000, true), (4001, false)] {
+            let last: Flow = (port, 123, 48, 2);
+            if kills {
+                containers.daemon.kill_data_plane()?;
+            } else {
+                containers.daemon.restart()?;
+                containers.a.ip(&["link", "set", "sda", "up"])?;
+            }
+            assert_eq!(function(&containers, "flows")?["devices"][0], "a");
+            send(&containers, &[last])?;
+            expected.push(last);
+            // It goes, with what it has not exported yet, and comes again.
+            containers.daemon.command(&["device", "set", "a", "--no-functions"])?;
+            assert!(exported(&containers)? >= 1);
+            send(&containers, &FLOWS[..1])?;
+            containers.daemon.command(&["device", "set", "a", "--functions", "flows"])?;
+        }
+
+        for (arguments, words) in [
+            (&["function", "add", "flows", "--analytics"][..], "there is a function called \"flows\" already"),
+            (&["function", "set", "flows", "--analytics"], "is of kind `monitor`"),
+            (&["function", "set", "flaws", "--analytics"], "there is no function called \"flaws\""),
+            (&["function", "remove", "flows"], "in use by a"),
+            (&["function", "add", "x", "--monitor", "nobody"], "an address and a port"),
+            (&["function", "add", "x", "--analytics", "--tenant", "acne"], "there is no tenant `acne`"),
+            (&["device", "set", "a", "--functions", "flaws"], "did you mean `flows`?"),
+            (&["device", "set", "c", "--functions", "flows"], "there is no device called \"c\""),
+        ] {
+            let said = refused(&containers, arguments)?;
+            assert!(said.contains(words), "{arguments:?}: {said}");
+        }
+        let many: Vec<String> = (0..9).map(|number| format!("t{number}")).collect();
+        for name in &many {
+            containers.daemon.command(&["function", "add", name, "--analytics"])?;
+        }
+        let said = refused(&containers, &["device", "set", "a", "--functions", &many.join(",")])?;
+        assert!(said.contains("at most 8"), "{said}");
+        let listed = containers.daemon.command(&["function", "list"])?;
+        assert!(listed.contains("flows") && listed.contains("t8"), "{listed}");
+
+        containers.daemon.command(&["device", "set", "a", "--no-functions"])?;
+        containers.daemon.command(&["function", "remove", "flows"])?;
+        assert!(function(&containers, "flows").is_err());
+        wait_until("nfcapd to have read everything", WAIT, || Ok((waiting(&containers.a)? == Some(0)).then_some(())))?;
+        collector.signal(Signal::TERM);
+        collector.wait(WAIT)?;
+        let expected: Flows =
+            expected.iter().map(|flow| ((flow.0.into(), flow.1.into()), (flow.3 as u64, octets(*flow)))).collect();
+        assert_eq!(collected(&flows)?, expected, "{}", collector.lines().join("\n"));
+        containers.daemon.stop()
+    });
+}
+
+/// Ports of two TCP transfers to `b`: one that the rules always allow, and one that they do not after a change.
+const TRANSFERS: [u16; 2] = [5001, 5002];
+
+/// Rules by which `b` may be asked at these ports, and may send what it likes.
+fn rules(folder: &str, ports: &[u16]) -> Result<String, Failure> {
+    let rule = |port: &u16| {
+        let keys = "direction = \"ingress\", priority = 10, action = \"allow\", protocol = \"tcp\"";
+        format!("    {{ {keys}, ports = {port} }},\n")
+    };
+    let all: String = ports.iter().map(rule).collect();
+    let text = format!("rule = [\n{all}    {{ direction = \"egress\", priority = 20, action = \"allow\" }},\n]\n");
+    std::fs::write(folder, text).context("a file of rules")?;
+    Ok(folder.to_owned())
+}
+
+/// Bytes that have come in at `b` from a transfer, as the server there tells them every now and then: its last interval.
+fn comes_in(server: &Process) -> Option<bool> {
+    let last = server.lines().into_iter().rev().find(|line| line.contains("sec") && line.contains("bits/sec"))?;
+    Some(!last.contains(" 0.00 bits/sec"))
+}
+
+#[test]
+fn connections_live_through_other_rules_that_allow_them_and_the_others_end() {
+    let test = "functions-rules";
+    if !can(test) {
+        return;
+    }
+    if run("iperf3", &["--version"]).is_err() {
+        skip(test, "there is no iperf3 here");
+        return;
+    }
+    Lab::run(test, |lab| {
+        let mut containers = start_with(lab, "frl", &site("", ["", ""]))?;
+        let file = containers.path("rules.toml");
+        let ports = TRANSFERS.map(|port| port.to_string());
+        containers.daemon.command(&["function", "add", "guard", "--firewall", &rules(&file, &TRANSFERS)?])?;
+        containers.daemon.command(&["device", "set", "b", "--functions", "guard"])?;
+        let (mut servers, mut clients) = (Vec::new(), Vec::new());
+        for port in &ports {
+            let arguments = ["-s", "-p", port, "-i", "0.5", "--forceflush"];
+            let name = Some(containers.b.name.as_str());
+            let mut server = Process::start_in(name, "server", lab.path(), "iperf3".as_ref(), arguments)?;
+            server.wait_for_line("iperf3 to listen", 0, WAIT, |line| line.contains("listening").then_some(()))?;
+            // Little enough that the machine has time for everything else.
+            let arguments = ["-c", "10.0.0.3", "-p", port, "-t", "600", "-b", "20M"];
+            let name = Some(containers.a.name.as_str());
+            clients.push(Process::start_in(name, "client", lab.path(), "iperf3".as_ref(), arguments)?);
+            servers.push(server);
+        }
+        let moves = |servers: &[Process], expected: [bool; 2]| {
+            // What was under way when the rules changed is in an interval that is over by then.
+            std::thread::sleep(Duration::from_millis(1200));
+            wait_until(&format!("transfers to go on or not: {expected:?}"), WAIT, || {
+                let found = [0, 1].map(|at: usize| comes_in(&servers[at]));
+                Ok((found == expected.map(Some)).then_some(()))
+            })
+        };
+        moves(&servers, [true, true])?;
+        let before = function(&containers, "guard")?["firewall"].clone();
+        assert!(before["connections"].as_u64() >= Some(2), "{before}");
+
+        containers.daemon.command(&["function", "set", "guard", "--firewall", &rules(&file, &TRANSFERS[..1])?])?;
+        moves(&servers, [true, false])?;
+        let after = function(&containers, "guard")?["firewall"].clone();
+        assert!(after["connections"].as_u64() >= before["connections"].as_u64(), "{before} and then {after}");
+        assert!(after["default"]["packets"].as_u64() > before["default"]["packets"].as_u64(), "{after}");
+        assert_eq!(after["rules"][0]["rule"], before["rules"][0]["rule"]);
+        assert!(after["rules"][0]["packets"].as_u64() >= before["rules"][0]["packets"].as_u64(), "{after}");
+
+        // Allowed again, before its ends have given it up.
+        containers.daemon.command(&["function", "set", "guard", "--firewall", &rules(&file, &TRANSFERS)?])?;
+        moves(&servers, [true, true])?;
+
+        // A kill between the change and whatever comes next: the new data plane goes by the change, and knows no connection.
+        containers.daemon.command(&["function", "set", "guard", "--firewall", &rules(&file, &TRANSFERS[..1])?])?;
+        containers.daemon.kill_data_plane()?;
+        let guard = function(&containers, "guard")?;
+        assert_eq!(
+            (guard["devices"][0].as_str(), guard["firewall"]["rules"].as_array().map(Vec::len)),
+            (Some("b"), Some(2))
+        );
+        wait_until("the transfer that is allowed to go on", WAIT, || {
+            Ok((comes_in(&servers[0]) == Some(true)).then_some(()))
+        })?;
+        containers.daemon.command(&["device", "set", "b", "--no-functions"])?;
+        containers.daemon.command(&["function", "remove", "guard"])?;
+        for mut process in clients.into_iter().chain(servers) {
+            process.signal(Signal::KILL);
+            process.wait(WAIT)?;
+        }
         containers.daemon.stop()
     });
 }

@@ -134,6 +134,7 @@ fn function() -> FunctionStatus {
             default: rule(),
             established: rule(),
             refused: rule(),
+            no_room: rule(),
             dropped: rule(),
             ..FirewallStatus::default()
         }),

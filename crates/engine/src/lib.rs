@@ -54,7 +54,7 @@ pub use counters::{CoreCounters, Counter, ForwardingCounters, QueueCounters, Ten
 pub use engine::{Engine, EngineConfig, EngineError};
 pub use message::{CoreIndex, FromCore, QueueKey, QueueUpdate};
 pub use net::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Injector, Path, Way};
-pub use net::{FunctionBox, FunctionPlan, FunctionReport};
+pub use net::{FunctionBox, FunctionChange, FunctionId, FunctionOutlet, FunctionReport, NewFunction, Switched};
 pub use net::{PortCounters, PortSpec, RateLimit, Receive, Socket, Transmit, XdpQueues};
 pub use network::Replacement;
 pub use queue::{QueueSpec, Role};

@@ -12,7 +12,7 @@ use softdpu_storage::Volume;
 use softdpu_vpc::{Explanation, PortId, Tables};
 
 use crate::counters::TenantCounters;
-use crate::net::{CaptureStart, FunctionChain, FunctionPlan, Injection, Parcel, Port, Receiver, Socket};
+use crate::net::{CaptureStart, FunctionSwitch, Injection, Parcel, Port, Receiver, Socket};
 use crate::queue::RunningQueue;
 
 /// One of the engine's cores, from 0 in the order of the configuration. Not a CPU number.
@@ -104,12 +104,8 @@ pub(crate) enum ToCore {
     },
     /// Show frames to somebody.
     Capture(CaptureStart),
-    /// A port's frames pass these functions, or none.
-    Functions {
-        plan: FunctionPlan,
-        port: PortId,
-        chain: Option<FunctionChain>,
-    },
+    /// Other functions in the path of ports' frames.
+    Functions(Box<FunctionSwitch>),
     /// Frames as though they had come in by a port.
     Inject(Injection),
     /// Tell a port's network that its endpoint is here.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use softdpu_functions::FunctionSpec;
 use softdpu_sched::Patience;
 use softdpu_vpc::{Explanation, PortId, Tables};
 
@@ -12,8 +11,8 @@ use crate::engine::{Engine, EngineError};
 use crate::mailbox::mailbox;
 use crate::message::{CoreIndex, Question, QueueKey, ToCore};
 use crate::net::{
-    Capture, CaptureShared, CaptureSpec, CaptureStart, FunctionBox, FunctionChain, FunctionPlan, Injector, Port,
-    PortCounters, PortSpec, Receiver, Socket,
+    Capture, CaptureShared, CaptureSpec, CaptureStart, FunctionBox, FunctionChange, FunctionOutlet, Injector, Port,
+    PortCounters, PortSpec, Receiver, Socket, Switched,
 };
 
 /// What the engine knows of ports.
@@ -155,21 +154,21 @@ impl Engine {
         known.min_by_key(|(core, answer)| (!answer.is_flow, *core))
     }
 
-    /// Functions that ports may [have](Self::attach_functions), and the box for what they say.
+    /// Where cores say what there is to say of functions, and the box it comes into.
     ///
     /// # Errors
     /// When the process is out of file descriptors.
-    pub fn functions(&self, specs: Vec<FunctionSpec>) -> std::io::Result<(FunctionPlan, FunctionBox)> {
-        FunctionPlan::new(specs)
+    pub fn function_box(&self) -> std::io::Result<(FunctionOutlet, FunctionBox)> {
+        FunctionOutlet::new()
     }
 
-    /// The frames of a port of the network with this VNI pass these functions of a plan from now on, in this order; at most
-    /// [`CHAIN`](softdpu_functions::CHAIN), or none.
-    pub fn attach_functions(&self, plan: &FunctionPlan, port: PortId, vni: u32, functions: &[usize]) {
-        for core in &self.cores {
-            let chain = (!functions.is_empty()).then(|| FunctionChain::new(vni, functions));
-            core.mailbox.send(ToCore::Functions { plan: plan.clone(), port, chain });
+    /// Ports have other functions, on each core from its next burst on. What is returned tells when no core goes by those before any more.
+    pub fn change_functions(&self, outlet: &FunctionOutlet, change: &FunctionChange) -> Switched {
+        let (switches, switched) = change.switches(outlet, self.cores.len());
+        for (core, switch) in self.cores.iter().zip(switches) {
+            core.mailbox.send(ToCore::Functions(Box::new(switch)));
         }
+        switched
     }
 
     /// A way for frames to come in by the port with this number, as long as it has this name.

@@ -118,6 +118,16 @@ impl Function {
         }
     }
 
+    /// When a [turn](Self::turn) is due even if no frame comes, nanoseconds; None: whenever.
+    pub fn due(&self) -> Option<u64> {
+        match self {
+            Function::Monitor(monitor) => monitor.due(),
+            Function::Analytics(analytics) => analytics.due(),
+            // Room that is found again a second later is found soon enough.
+            Function::Firewall(_) => None,
+        }
+    }
+
     /// Appends what is not said yet to `out`: it ends.
     pub fn finish(&mut self, out: &mut Vec<Output>) {
         if let Function::Monitor(monitor) = self {

@@ -68,6 +68,9 @@ pub enum Command {
     /// Add, remove and list networks of a running daemon, and tell it of guests on other hosts
     #[command(subcommand)]
     Network(crate::network::NetworkCommand),
+    /// Add, change, remove and list functions of a running daemon: flow monitors, analytics, firewalls
+    #[command(subcommand)]
+    Function(crate::function::FunctionCommand),
     /// Give a tenant of a running daemon another share
     #[command(subcommand)]
     Tenant(TenantCommand),
@@ -181,7 +184,7 @@ pub struct VolumeCreate {
 pub enum DeviceCommand {
     /// Add a device: a disk (--volume), an interface (--network), or a TAP (--network and --interface)
     Add(Box<DeviceAdd>),
-    /// Put an interface into other security groups, or under another access control list or meter
+    /// Put an interface into other security groups, under another access control list or meter, or give it other functions
     Set(Box<DeviceSet>),
     /// Stop a device and close its socket
     Remove {
@@ -201,7 +204,7 @@ pub enum DeviceCommand {
 /// `softdpu device set`: what changes; the rest stays.
 #[derive(Debug, Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).multiple(true)
-    .args(["security_group", "no_security_group", "acl", "no_acl", "committed", "no_meter"]))]
+    .args(["security_group", "no_security_group", "acl", "no_acl", "committed", "no_meter", "functions", "no_functions"]))]
 pub struct DeviceSet {
     /// The device
     pub name: String,
@@ -217,6 +220,12 @@ pub struct DeviceSet {
     /// No list is asked
     #[arg(long, conflicts_with = "acl")]
     pub no_acl: bool,
+    /// The functions that its frames pass from now on, in this order both ways
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub functions: Option<Vec<String>>,
+    /// Its frames pass no function
+    #[arg(long, conflicts_with = "functions")]
+    pub no_functions: bool,
     #[command(flatten)]
     pub meter: MeterOptions,
 }
@@ -274,6 +283,9 @@ pub struct DeviceAdd {
     /// The access control list of the network that is asked about its packets
     #[arg(long, value_name = "NAME", requires = "network")]
     pub acl: Option<String>,
+    /// The functions that the interface's frames pass, in this order both ways
+    #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "network")]
+    pub functions: Option<Vec<String>>,
     /// Let the interface send as others: a router, a NAT appliance
     #[arg(long, requires = "network")]
     pub no_spoof_check: bool,

@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use softdpu_control::api::{Client, ClientError, DeviceArgs, Empty, LoadResult, Request, find_socket};
 use softdpu_control::config::{self, DeviceChange, Problem};
-use softdpu_control::status::{self, DeviceStatus, NetworkStatus, VolumeStatus};
+use softdpu_control::status::{self, DeviceStatus, FunctionStatus, NetworkStatus, VolumeStatus};
 
 use crate::arguments::{
     Command, Connection, DeviceAdd, DeviceCommand, DeviceSet, MeterOptions, QueueCommand, TenantCommand, TenantSet,
     VolumeCommand, VolumeCreate,
 };
+use crate::function::{self, FunctionCommand};
 use crate::network::{self, NetworkCommand};
 
 /// Connects to the daemon.
@@ -61,6 +62,12 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
             print!("{}", if json { json_line(&loaded) } else { network::loaded(&loaded) });
             return Ok(());
         }
+        Command::Function(FunctionCommand::List { json }) => {
+            let functions: Vec<FunctionStatus> = connect(connection)?.call(&Request::FunctionList).map_err(text)?;
+            print!("{}", if json { json_line(&functions) } else { status::function_table(&functions) });
+            return Ok(());
+        }
+        Command::Function(command) => function::request(&command)?,
         Command::Network(command) => network::request(command)?,
         Command::Volume(VolumeCommand::Create(options)) => create_volume(&options)?,
         Command::Volume(VolumeCommand::Grow { name, size }) => Request::VolumeGrow { name, size },
@@ -140,12 +147,13 @@ fn meter(options: &MeterOptions) -> Option<Value> {
 
 fn set_device(options: DeviceSet) -> Result<Request, String> {
     let meter = meter(&options.meter).map(serde_json::from_value).transpose().map_err(|error| error.to_string())?;
-    let DeviceSet { name, security_group, no_security_group, acl, no_acl, .. } = options;
+    let DeviceSet { name, security_group, no_security_group, acl, no_acl, functions, no_functions, .. } = options;
     Ok(Request::DeviceSet(DeviceChange {
         name,
         security_groups: security_group.or(no_security_group.then(Vec::new)),
         acl: acl.map(Some).or(no_acl.then_some(None)),
         meter,
+        functions: functions.or(no_functions.then(Vec::new)),
     }))
 }
 

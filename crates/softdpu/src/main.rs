@@ -7,6 +7,7 @@ mod bench;
 mod check;
 mod daemon;
 mod device_args;
+mod function;
 mod logging;
 mod network;
 mod run;

@@ -203,7 +203,7 @@ pub fn loaded(result: &LoadResult) -> String {
 }
 
 /// The keys that guests' interfaces and TAPs have in common.
-pub fn port(options: &DeviceAdd) -> [(&'static str, Value); 7] {
+pub fn port(options: &DeviceAdd) -> [(&'static str, Value); 8] {
     [
         ("network", json!(options.network)),
         ("address", json!(options.address)),
@@ -211,6 +211,7 @@ pub fn port(options: &DeviceAdd) -> [(&'static str, Value); 7] {
         ("mtu", json!(options.mtu)),
         ("security-groups", json!(options.security_group)),
         ("acl", json!(options.acl)),
+        ("functions", json!(options.functions)),
         ("spoof-check", json!(options.no_spoof_check.then_some(false))),
     ]
 }

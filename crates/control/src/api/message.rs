@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::{EndpointChange, PacketTrace, PathQuestion, Unload, VERSION};
 use crate::config::{
-    self, Bytes, Device, DeviceChange, MemberChange, Network, PolicyChange, RoutingChange, TenantChange, Volume,
-    alternatives, nearest,
+    self, Bytes, Device, DeviceChange, Function, FunctionChange, MemberChange, Network, PolicyChange, RoutingChange,
+    TenantChange, Volume, alternatives, nearest,
 };
 
 /// What a client asks for.
@@ -36,8 +36,8 @@ pub enum Request {
     VolumeList,
     /// `device.add`: a device as a `[[device]]` would declare it. Result: [`DeviceArgs`].
     DeviceAdd(Device),
-    /// `device.set`: other security groups, or another access control list, of an interface. Result: `{}`; no packet passes by the
-    /// rules before from then on.
+    /// `device.set`: other security groups, another access control list or meter, or other functions, of an interface. Result: `{}`; no
+    /// packet passes by what was before from then on.
     DeviceSet(DeviceChange),
     /// `device.remove`: stop a device and close its socket. Result: `{}`.
     DeviceRemove {
@@ -80,6 +80,18 @@ pub enum Request {
     /// `network.unload`: some loaded entries of a network go. Result: [`LoadResult`](super::LoadResult) with what is left; no packet
     /// passes by them from then on.
     NetworkUnload(Unload),
+    /// `function.add`: a function as a `[[function]]` would declare it; no interface has it yet. Result: `{}`.
+    FunctionAdd(Function),
+    /// `function.set`: other settings of a function in the place of all that it has. Result: `{}`; no packet passes by those before from
+    /// then on.
+    FunctionSet(FunctionChange),
+    /// `function.remove`: forget a function that no interface has. Result: `{}`.
+    FunctionRemove {
+        /// The function.
+        name: String,
+    },
+    /// `function.list`. Result: an array of [`FunctionStatus`](crate::status::FunctionStatus).
+    FunctionList,
     /// `tenant.set`: another weight, class, guarantee or limits of a tenant, from then on. Result: `{}`.
     TenantSet(TenantChange),
     /// `queue.move`: let another core serve a queue, while it runs. Result: `{}`.
@@ -127,6 +139,10 @@ pub const METHODS: &[&str] = &[
     "network.member",
     "network.load",
     "network.unload",
+    "function.add",
+    "function.set",
+    "function.remove",
+    "function.list",
     "tenant.set",
     "queue.move",
     "trace.packet",
@@ -294,6 +310,10 @@ impl Request {
             Request::NetworkMember(_) => "network.member",
             Request::NetworkLoad { .. } => "network.load",
             Request::NetworkUnload(_) => "network.unload",
+            Request::FunctionAdd(_) => "function.add",
+            Request::FunctionSet(_) => "function.set",
+            Request::FunctionRemove { .. } => "function.remove",
+            Request::FunctionList => "function.list",
             Request::TenantSet(_) => "tenant.set",
             Request::QueueMove { .. } => "queue.move",
             Request::TracePacket(_) => "trace.packet",
@@ -305,9 +325,12 @@ impl Request {
 
     pub(super) fn parameters(&self) -> Value {
         match self {
-            Request::Status | Request::VolumeList | Request::DeviceList | Request::NetworkList | Request::Shutdown => {
-                json!({})
-            }
+            Request::Status
+            | Request::VolumeList
+            | Request::DeviceList
+            | Request::NetworkList
+            | Request::FunctionList
+            | Request::Shutdown => json!({}),
             Request::VolumeCreate(volume) => json!(volume),
             Request::DeviceAdd(device) => json!(device),
             Request::DeviceSet(change) => json!(change),
@@ -315,6 +338,7 @@ impl Request {
             Request::VolumeDelete { name }
             | Request::DeviceRemove { name }
             | Request::DeviceArgs { name }
+            | Request::FunctionRemove { name }
             | Request::NetworkRemove { name } => json!({ "name": name }),
             Request::NetworkAdd(network) => json!(network),
             Request::NetworkEndpoints(change) => json!(change),
@@ -323,6 +347,8 @@ impl Request {
             Request::NetworkMember(change) => json!(change),
             Request::NetworkLoad { path } => json!({ "path": path }),
             Request::NetworkUnload(unload) => json!(unload),
+            Request::FunctionAdd(function) => json!(function),
+            Request::FunctionSet(change) => json!(change),
             Request::TenantSet(change) => json!(change),
             Request::QueueMove { device, queue, core } => json!({ "device": device, "queue": queue, "core": core }),
             Request::TracePacket(trace) => json!(trace),
@@ -409,6 +435,10 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
             Ok(Request::NetworkLoad { path })
         }
         "network.unload" => typed(method, parameters).map(Request::NetworkUnload),
+        "function.add" => config::function_from_json(parameters).map(Request::FunctionAdd).map_err(site),
+        "function.set" => config::function_change_from_json(parameters).map(Request::FunctionSet).map_err(site),
+        "function.remove" => name().map(|name| Request::FunctionRemove { name }),
+        "function.list" => empty(Request::FunctionList),
         "tenant.set" => config::tenant_change_from_json(parameters).map(Request::TenantSet).map_err(site),
         "queue.move" => typed(method, parameters).map(|MoveParameters { device, queue, core }| Request::QueueMove {
             device,

@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::*;
 use crate::config::{
-    Bytes, DeviceChange, MemberChange, device_from_json, endpoint_from_json, network_from_json, policy_from_json,
-    routing_from_json, volume_from_json,
+    Bytes, DeviceChange, MemberChange, device_from_json, endpoint_from_json, function_change_from_json,
+    function_from_json, network_from_json, policy_from_json, routing_from_json, volume_from_json,
 };
 
 const RUN: &str = "/run/softdpu";
@@ -37,6 +37,7 @@ fn every_request() -> Vec<Request> {
             security_groups: Some(vec!["web".to_owned()]),
             acl: Some(None),
             meter: Some(None),
+            functions: Some(vec!["guard".to_owned()]),
         }),
         Request::DeviceRemove { name: name() },
         Request::DeviceList,
@@ -93,6 +94,20 @@ fn every_request() -> Vec<Request> {
             down: Some(true),
             weight: Some(3),
         }),
+        Request::FunctionAdd(
+            function_from_json(&json!({"name": "flows", "tenant": "t", "monitor": {"collector": "192.0.2.9:4739"}})).unwrap(),
+        ),
+        Request::FunctionAdd(
+            function_from_json(&json!({"name": "top", "analytics": {"filter": "tcp port 80", "by": "flow"}})).unwrap(),
+        ),
+        Request::FunctionSet(
+            function_change_from_json(&json!({"name": "guard", "firewall": {"rule": [
+                {"direction": "ingress", "priority": 7, "action": "allow", "protocol": "udp", "ports": "1-9"},
+            ]}}))
+            .unwrap(),
+        ),
+        Request::FunctionRemove { name: name() },
+        Request::FunctionList,
         Request::TenantSet(crate::config::TenantChange {
             name: name(),
             weight: Some(2),

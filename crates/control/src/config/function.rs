@@ -53,6 +53,16 @@ pub struct Function {
     pub kind: FunctionKind,
 }
 
+/// Other settings of a function, in the place of all that it has.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FunctionChange {
+    /// The function.
+    pub name: String,
+    /// What it does from now on: the key that it has, and that alone.
+    #[serde(flatten)]
+    pub kind: FunctionKind,
+}
+
 /// The kinds of functions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -162,12 +172,25 @@ pub struct FirewallRule {
 pub(super) fn function(reader: Reader<'_>) -> Function {
     let name = name(&reader, "acme-flows");
     let tenant = reader.name("tenant");
+    let kind = kind(&reader);
+    reader.finish();
+    Function { name, tenant, kind }
+}
+
+/// The parameters of `function.set`.
+pub(super) fn function_change(reader: Reader<'_>) -> FunctionChange {
+    let change = FunctionChange { name: name(&reader, "acme-flows"), kind: kind(&reader) };
+    reader.finish();
+    change
+}
+
+fn kind(reader: &Reader<'_>) -> FunctionKind {
     // Every table is read, so that mistakes in a second one are found too.
     let monitor = reader.table("monitor", &schema::MONITOR).map(monitor);
     let analytics = reader.table("analytics", &schema::ANALYTICS).map(analytics);
     let firewall = reader.table("firewall", &schema::FIREWALL).map(firewall);
     reader.exactly_one(&["monitor", "analytics", "firewall"], "monitor = { collector = \"192.0.2.9:4739\" }");
-    let kind = (monitor.map(FunctionKind::Monitor))
+    (monitor.map(FunctionKind::Monitor))
         .or(analytics.map(FunctionKind::Analytics))
         .or(firewall.map(FunctionKind::Firewall))
         .unwrap_or(FunctionKind::Firewall(FirewallSettings {
@@ -175,9 +198,7 @@ pub(super) fn function(reader: Reader<'_>) -> Function {
             stateful: false,
             connections: DEFAULT_CONNECTIONS,
             rules: Vec::new(),
-        }));
-    reader.finish();
-    Function { name, tenant, kind }
+        }))
 }
 
 fn monitor(reader: Reader<'_>) -> MonitorSettings {
@@ -218,7 +239,7 @@ fn analytics(reader: Reader<'_>) -> AnalyticsSettings {
     analytics
 }
 
-fn firewall(reader: Reader<'_>) -> FirewallSettings {
+pub(super) fn firewall(reader: Reader<'_>) -> FirewallSettings {
     let actions = [("allow", AclAction::Allow), ("deny", AclAction::Deny)];
     let firewall = FirewallSettings {
         default: reader.choice("default", &actions, &[]).unwrap_or(AclAction::Deny),
@@ -252,6 +273,12 @@ impl Site {
         self.functions.iter().find(|function| function.name == name)
     }
 
+    /// The devices whose frames pass the function called `name`.
+    pub fn users_of_function(&self, name: &str) -> impl Iterator<Item = &Device> {
+        let uses = move |port: &NetworkPort| port.functions.iter().any(|used| used == name);
+        self.devices.iter().filter(move |device| device.port().is_some_and(uses))
+    }
+
     pub(super) fn check_functions(&self, problems: &mut Vec<Problem>) {
         if self.functions.len() > MOST_FUNCTIONS {
             let problem = Problem::error("function", "too many functions").found(self.functions.len().to_string());
@@ -280,6 +307,12 @@ impl Site {
             let problem = Problem::error(place, "an interface with too many functions");
             let problem = problem.found(port.functions.len().to_string());
             problems.push(problem.expected(format!("at most {MOST_CHAINED}")));
+        }
+        for (at, name) in port.functions.iter().enumerate() {
+            if port.functions[..at].contains(name) {
+                let problem = Problem::error(place, format!("function `{name}` is named twice"));
+                problems.push(problem.help("a frame passes a function once: name it once"));
+            }
         }
         let functions: HashMap<&str, &Function> = self.functions.iter().map(|it| (it.name.as_str(), it)).collect();
         for name in &port.functions {

@@ -32,7 +32,9 @@ use reader::{Context, Reader};
 use value::Data;
 
 pub use diagnostic::{Diagnostic, Problem, Report, Severity, alternatives, nearest};
-pub use function::{AnalyticsSettings, FirewallRule, FirewallSettings, Function, FunctionKind, MonitorSettings, Rank};
+pub use function::{
+    AnalyticsSettings, FirewallRule, FirewallSettings, Function, FunctionChange, FunctionKind, MonitorSettings, Rank,
+};
 pub use nbd_uri::{NbdServer, NbdUri, NbdUriError};
 pub use network::{
     Acl, AclAction, AclRule, ColourBy, DEFAULT_MTU, DeviceChange, Direction, EcmpGroup, EcmpMember, Endpoint,
@@ -176,6 +178,21 @@ pub fn routing_from_json(parameters: &serde_json::Value) -> Result<RoutingChange
 /// Reads the same from `text`, called `name` in messages: the parameters of `network.routing` as TOML.
 pub fn routing_from_text(text: &str, name: &str) -> Result<RoutingChange, Report> {
     from_text(text, name, &schema::ROUTING_CHANGE, network::routing_change)
+}
+
+/// Reads a function from the parameters of a management request, which have the shape of `[[function]]`.
+pub fn function_from_json(parameters: &serde_json::Value) -> Result<Function, Vec<Problem>> {
+    from_json(parameters, &schema::FUNCTION, function::function)
+}
+
+/// Reads other settings of a function from the parameters of `function.set`.
+pub fn function_change_from_json(parameters: &serde_json::Value) -> Result<FunctionChange, Vec<Problem>> {
+    from_json(parameters, &schema::FUNCTION_CHANGE, function::function_change)
+}
+
+/// Reads a firewall from `text`, called `name` in messages: what `function.firewall` has, as TOML.
+pub fn firewall_from_text(text: &str, name: &str) -> Result<FirewallSettings, Report> {
+    from_text(text, name, &schema::FIREWALL, function::firewall)
 }
 
 fn from_text<T>(

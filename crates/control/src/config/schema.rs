@@ -140,6 +140,9 @@ pub const POLICY_CHANGE: Section = Section { title: "network.policy", keys: &["n
 /// `[[function]]`
 pub const FUNCTION: Section =
     Section { title: "[[function]]", keys: &["name", "tenant", "monitor", "analytics", "firewall"] };
+/// The parameters of `function.set`.
+pub const FUNCTION_CHANGE: Section =
+    Section { title: "a change of a function", keys: &["name", "monitor", "analytics", "firewall"] };
 /// `function.monitor`
 pub const MONITOR: Section =
     Section { title: "function.monitor", keys: &["collector", "domain", "active-timeout", "idle-timeout", "flows"] };

@@ -50,6 +50,9 @@ impl DataPlane {
                 Ok(()) => return Ok(None),
                 Err(refusal) => Err(refusal),
             },
+            Call::FunctionAdd { function } => self.functions.insert(&function, &self.engine),
+            Call::FunctionSet(change) => self.functions.set(&change, &self.engine),
+            Call::FunctionRemove { function } => self.functions.remove(&function),
             Call::TenantSet(change) => self.set_tenant(&change),
             Call::QueueMove(to) => self.move_queue(to),
             Call::TracePacket { trace, greeting } => self.trace_packet(&trace, greeting, fds),
@@ -80,16 +83,27 @@ impl DataPlane {
         Ok(Err(refusal("failed", reason)))
     }
 
-    /// An interface is in other groups, or passes another meter, from now on; it stays as it was where the cores cannot go on with that.
+    /// An interface is in other groups, passes another meter, or has other functions, from now on; it stays as it was where the cores cannot
+    /// go on with that.
     fn set_device(&mut self, change: &config::DeviceChange) -> Result<(), Refusal> {
         let name = &change.name;
-        let before = self.networks.set_device(change);
-        let before =
-            before.ok_or_else(|| refusal("not-found", format!("there is no interface '{name}' in a network")))?;
-        self.networks.publish(&self.engine).map_err(|error| {
-            self.networks.put_back(name, before);
-            refusal("failed", error)
-        })?;
+        let DataPlane { networks, functions, engine, .. } = self;
+        let port = networks.port(name).map(|port| (port.id, port.settings.clone()));
+        let (id, before) =
+            port.ok_or_else(|| refusal("not-found", format!("there is no interface '{name}' in a network")))?;
+        let vni = networks.vni(&before.network);
+        if let Some(names) = &change.functions {
+            functions.attach(engine, id, vni, names).map_err(|error| refusal("refused", error))?;
+        }
+        networks.set_device(change);
+        if change.is_about_tables()
+            && let Err(error) = networks.publish(engine)
+        {
+            // They were there a moment ago.
+            let _ = functions.attach(engine, id, vni, &before.functions);
+            networks.put_back(name, before);
+            return Err(refusal("failed", error));
+        }
         if let Some(port) = self.devices.get_mut(name).and_then(|device| device.config.port_mut()) {
             change.apply(port);
         }
@@ -107,7 +121,7 @@ impl DataPlane {
                 gone.counters.iter().for_each(|queue| self.volumes.keep(volume, &request_counts(queue)));
             }
             if let Some(port) = self.networks.detach(device, &mut self.engine) {
-                self.functions.detach(port);
+                self.functions.detach(&self.engine, port);
             }
             tap::close(device, &self.wire);
         }

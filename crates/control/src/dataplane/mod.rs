@@ -134,10 +134,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         flows: site.node.tables.flows as usize,
     })?;
     let cores = site.node.dataplane.cores.iter().enumerate().map(|(index, cpu)| (*cpu, CoreIndex(index))).collect();
-    let functions = Functions::start(&site.functions, &engine).unwrap_or_else(|error| {
-        tracing::error!(error, "interfaces with functions are not served");
-        Functions::none()
-    });
+    let functions = Functions::start(&site.functions, &engine);
     let mut plane = DataPlane {
         volumes: Volumes::new(Arc::clone(&wire) as Arc<dyn Broker>).map_err(std::io::Error::from)?,
         wire,

@@ -225,12 +225,16 @@ impl Networks {
         }
     }
 
-    /// Puts an interface into other groups, or under another meter; its settings before.
-    pub(super) fn set_device(&mut self, change: &config::DeviceChange) -> Option<NetworkPort> {
-        let port = self.ports.get_mut(&change.name)?;
-        let before = port.settings.clone();
-        change.apply(&mut port.settings);
-        Some(before)
+    /// Puts an interface into other groups, or under another meter.
+    pub(super) fn set_device(&mut self, change: &config::DeviceChange) {
+        if let Some(port) = self.ports.get_mut(&change.name) {
+            change.apply(&mut port.settings);
+        }
+    }
+
+    /// The VNI of a network; 0 of one that is not there.
+    pub(super) fn vni(&self, name: &str) -> u32 {
+        self.networks.iter().find(|network| network.name == name).map_or(0, |network| network.vni.get())
     }
 
     /// Gives an interface its settings back.
@@ -409,7 +413,7 @@ impl Networks {
         &mut self,
         device: &config::Device,
         settings: &NetworkPort,
-        functions: &Functions,
+        functions: &mut Functions,
         wire: &Wire,
         engine: &mut Engine,
     ) -> Result<Option<Nic>, String> {
@@ -419,7 +423,10 @@ impl Networks {
             DeviceKind::VirtioNet(nic) => {
                 let id = self.attach(device, settings, None, functions, engine)?;
                 let made = Nic::new(nic, id, mtu).map_err(|error| error.to_string());
-                made.map(Some).inspect_err(|_| _ = self.detach(&device.name, engine))
+                made.map(Some).inspect_err(|_| {
+                    functions.detach(engine, id);
+                    self.detach(&device.name, engine);
+                })
             }
             DeviceKind::Tap(tap) => {
                 let socket = tap::open(&device.name, tap, mtu, wire)?;
@@ -443,14 +450,13 @@ impl Networks {
         device: &config::Device,
         settings: &NetworkPort,
         socket: Option<Socket>,
-        functions: &Functions,
+        functions: &mut Functions,
         engine: &mut Engine,
     ) -> Result<PortId, String> {
         let (device, tenant) = (device.name.as_str(), device.tenant.clone());
         let id = self.number();
-        let vni = self.networks.iter().find(|network| network.name == settings.network).map(|it| it.vni.get());
         // Before its first frame.
-        let attached = functions.attach(engine, id, vni.unwrap_or_default(), &settings.functions);
+        let attached = functions.attach(engine, id, self.vni(&settings.network), &settings.functions);
         attached.inspect_err(|_| self.free.push(id))?;
         let name: Arc<str> = device.into();
         // A guest's frames wait in its queues when it sends too much, those of the kernel are dropped.
@@ -458,7 +464,11 @@ impl Networks {
         let counters =
             engine.add_port(id, PortSpec { name, socket, limit }, None).map_err(|error| error.to_string())?;
         self.ports.insert(device.to_owned(), Attached { id, settings: settings.clone(), tenant, counters });
-        self.publish(engine).inspect_err(|_| _ = self.detach(device, engine)).map(|()| id)
+        let published = self.publish(engine).inspect_err(|_| {
+            functions.detach(engine, id);
+            self.detach(device, engine);
+        });
+        published.map(|()| id)
     }
 
     /// The device is no more. Which port it had.

@@ -42,7 +42,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{EndpointChange, Id, PacketTrace, PathQuestion};
 use crate::config::{
-    Device, DeviceChange, MemberChange, Network, PolicyChange, RoutingChange, Site, TenantChange, Volume,
+    Device, DeviceChange, Function, FunctionChange, MemberChange, Network, PolicyChange, RoutingChange, Site,
+    TenantChange, Volume,
 };
 
 pub use error::LinkError;
@@ -223,7 +224,7 @@ pub enum Call {
         /// It.
         device: Device,
     },
-    /// Put an interface into other security groups, or under another list.
+    /// Put an interface into other security groups, under another list or meter, or give it other functions.
     DeviceSet(DeviceChange),
     /// Take a device away; refused while a front end is connected to it.
     DeviceRemove {
@@ -255,6 +256,18 @@ pub enum Call {
         /// It is what is left of the file in force.
         #[serde(default)]
         is_kept: bool,
+    },
+    /// Make one more function.
+    FunctionAdd {
+        /// It.
+        function: Function,
+    },
+    /// Give a function other settings.
+    FunctionSet(FunctionChange),
+    /// Take a function away; refused while an interface has it.
+    FunctionRemove {
+        /// Which.
+        function: String,
     },
     /// Give a tenant another share.
     TenantSet(TenantChange),

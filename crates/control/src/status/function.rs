@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::Function;
+
 /// A function.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct FunctionStatus {
@@ -25,6 +27,18 @@ pub struct FunctionStatus {
     /// Of a firewall.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub firewall: Option<FirewallStatus>,
+}
+
+impl FunctionStatus {
+    /// One of which nobody has told anything yet.
+    pub(crate) fn declared(config: &Function) -> FunctionStatus {
+        FunctionStatus {
+            name: config.name.clone(),
+            tenant: config.tenant.clone(),
+            kind: config.kind.name().to_owned(),
+            ..FunctionStatus::default()
+        }
+    }
 }
 
 /// A flow monitor.
@@ -122,8 +136,11 @@ pub struct FirewallStatus {
     pub default: RuleStatus,
     /// What passed as part of a known connection.
     pub established: RuleStatus,
-    /// What was dropped for no rule: against its connection, or without room for one.
+    /// What was dropped for no rule: against its connection.
     pub refused: RuleStatus,
+    /// What was dropped although a rule allows it, without room for its connection.
+    #[serde(default)]
+    pub no_room: RuleStatus,
     /// Everything that was dropped.
     pub dropped: RuleStatus,
 }

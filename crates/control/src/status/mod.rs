@@ -21,7 +21,7 @@ pub use function::{
     AnalyticsStatus, FirewallStatus, FunctionStatus, MonitorStatus, RuleStatus, TopItem, TopStatus, WindowStatus,
 };
 pub use prometheus::prometheus;
-pub use table::{TABLE_WIDTH, device_table, ecmp_table, network_table, table, volume_table};
+pub use table::{TABLE_WIDTH, device_table, ecmp_table, function_table, network_table, table, volume_table};
 pub use top::{Top, run as run_top};
 
 /// Everything about a node.

@@ -487,6 +487,7 @@ fn functions(out: &mut Exposition, status: &NodeStatus) {
                 ("default", &firewall.default),
                 ("established", &firewall.established),
                 ("refused", &firewall.refused),
+                ("no-room", &firewall.no_room),
                 ("dropped", &firewall.dropped),
             ];
             let rules = firewall.rules.iter().map(|rule| (rule.rule.as_str(), rule));

@@ -6,6 +6,7 @@ mod network;
 mod policy;
 
 pub(super) use forwarding::heavy_rows;
+pub use function::function_table;
 pub(super) use function::top_rows;
 pub use network::{ecmp_table, network_table};
 
@@ -49,7 +50,7 @@ pub fn table(status: &NodeStatus) -> String {
     section(&mut out, network::drops(status));
     section(&mut out, policy::meters(status));
     section(&mut out, policy::connections(status));
-    section(&mut out, function::functions(status));
+    section(&mut out, function_table(&status.functions));
     section(&mut out, function::rules(status));
     section(&mut out, function::tops(status));
     section(&mut out, network::traces(status));

@@ -24,11 +24,12 @@ use crate::api::{
     encode_response,
 };
 use crate::attach;
-use crate::config::{Device, Network, Volume};
+use crate::config::{Device, Function, Network, Volume};
 use crate::link::{Call, Placement, Refusal, SharedFd};
 use crate::outbox::Outbox;
 use crate::status::{
-    ClosedFrontEnds, DataPlaneStatus, DeviceState, DeviceStatus, NetworkStatus, NodeStatus, TenantStatus, VolumeStatus,
+    ClosedFrontEnds, DataPlaneStatus, DeviceState, DeviceStatus, FunctionStatus, NetworkStatus, NodeStatus,
+    TenantStatus, VolumeStatus,
 };
 
 /// The most clients at once; more wait in the backlog.
@@ -63,6 +64,7 @@ pub(super) enum Part {
     Volumes,
     Devices,
     Networks,
+    Functions,
 }
 
 /// What an answer of the data plane is for.
@@ -256,6 +258,7 @@ impl Supervisor {
             Request::VolumeList => return self.read(Purpose::Read(ticket, Part::Volumes)),
             Request::DeviceList => return self.read(Purpose::Read(ticket, Part::Devices)),
             Request::NetworkList => return self.read(Purpose::Read(ticket, Part::Networks)),
+            Request::FunctionList => return self.read(Purpose::Read(ticket, Part::Functions)),
             Request::DeviceArgs { name } => {
                 let outcome = self.device_args(&name);
                 return self.answer(ticket, outcome);
@@ -288,6 +291,9 @@ impl Supervisor {
                 let path = PathBuf::new();
                 Change::NetworkLoad(Load { path, without: Some(unload), copy: None, found: LoadResult::default() })
             }
+            Request::FunctionAdd(function) => Change::FunctionAdd(function),
+            Request::FunctionSet(change) => Change::FunctionSet(change),
+            Request::FunctionRemove { name } => Change::FunctionRemove { name },
             Request::TenantSet(change) => Change::TenantSet(change),
             Request::QueueMove { device, queue, core } => Change::QueueMove(Placement { device, queue, core }),
         };
@@ -324,6 +330,7 @@ impl Supervisor {
                     Part::Volumes => json!(status.volumes),
                     Part::Devices => json!(status.devices),
                     Part::Networks => json!(status.networks),
+                    Part::Functions => json!(status.functions),
                 };
                 self.answer_late(ticket, Ok(result));
             }
@@ -549,7 +556,12 @@ impl Supervisor {
                 site.devices.iter().filter(|device| device.port().is_some_and(|port| port.network == network.name));
             NetworkStatus::new(network, site.network_mtu(network).unwrap_or_default(), ports.count())
         };
+        let function = |function: &Function| FunctionStatus {
+            devices: site.users_of_function(&function.name).map(|device| device.name.clone()).collect(),
+            ..FunctionStatus::declared(function)
+        };
         NodeStatus {
+            functions: site.functions.iter().map(function).collect(),
             networks: site.networks.iter().map(network).collect(),
             devices: site.devices.iter().map(device).collect(),
             volumes: site.volumes.iter().map(volume).collect(),

@@ -19,8 +19,8 @@ use thiserror::Error;
 
 use crate::api::{ApiError, EndpointChange, ErrorCode, LoadResult, Unload};
 use crate::config::{
-    Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, Endpoint, MemberChange, Network, PolicyChange, Problem,
-    RoutingChange, Severity, Site, Tenant, TenantChange, Volume,
+    Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, Endpoint, Function, FunctionChange, MemberChange, Network,
+    PolicyChange, Problem, RoutingChange, Severity, Site, Tenant, TenantChange, Volume,
 };
 use crate::link::{Call, Placement};
 use overlay::{FORMAT, Overlay};
@@ -82,6 +82,9 @@ pub(super) enum Change {
     NetworkRouting(RoutingChange),
     NetworkMember(MemberChange),
     NetworkLoad(Load),
+    FunctionAdd(Function),
+    FunctionSet(FunctionChange),
+    FunctionRemove { name: String },
     TenantSet(TenantChange),
     QueueMove(Placement),
 }
@@ -105,6 +108,9 @@ impl Change {
             Change::NetworkLoad(load) => {
                 Call::NetworkLoad { name: load.path.display().to_string(), is_kept: load.without.is_some() }
             }
+            Change::FunctionAdd(function) => Call::FunctionAdd { function },
+            Change::FunctionSet(change) => Call::FunctionSet(change),
+            Change::FunctionRemove { name } => Call::FunctionRemove { function: name },
             Change::TenantSet(change) => Call::TenantSet(change),
             Change::QueueMove(placement) => Call::QueueMove(placement),
         }
@@ -133,6 +139,9 @@ impl Change {
                 load.copy.as_deref().unwrap_or_default(),
                 json!({ "path": load.path, "found": load.found }),
             ),
+            Change::FunctionAdd(function) => ("function.add", &function.name, value(function)),
+            Change::FunctionSet(change) => ("function.set", &change.name, value(change)),
+            Change::FunctionRemove { name } => ("function.remove", name, json!({ "name": name })),
             Change::TenantSet(change) => ("tenant.set", &change.name, value(change)),
             Change::QueueMove(placement) => ("queue.move", &placement.device, value(placement)),
         }
@@ -235,6 +244,28 @@ impl Desired {
                 }
                 Some(_) => change.check().map_err(|message| ApiError::new(ErrorCode::Refused, message)),
             },
+            Change::FunctionAdd(function) if self.site.function(&function.name).is_some() => {
+                exists("function", &function.name)
+            }
+            Change::FunctionSet(change) => match self.site.function(&change.name).map(|known| known.kind.name()) {
+                None => missing("function", &change.name),
+                Some(kind) if kind != change.kind.name() => {
+                    let (name, other) = (&change.name, change.kind.name());
+                    let message = format!("function {name:?} is of kind `{kind}`, not `{other}`");
+                    let hint = "a function keeps its kind: add another, and give interfaces that one";
+                    Err(ApiError::new(ErrorCode::Refused, message).hint(hint))
+                }
+                Some(_) => self.fits(&Change::FunctionSet(change.clone())),
+            },
+            Change::FunctionRemove { name } if self.site.function(name).is_none() => missing("function", name),
+            Change::FunctionRemove { name } => {
+                let users: Vec<&str> = self.site.users_of_function(name).map(|device| device.name.as_str()).collect();
+                if users.is_empty() {
+                    return Ok(());
+                }
+                let message = format!("function {name:?} is in use by {}", users.join(", "));
+                Err(ApiError::new(ErrorCode::Busy, message).hint("take it from them by `device set --functions` first"))
+            }
             Change::TenantSet(change) if self.site.tenant(&change.name).is_none() => missing("tenant", &change.name),
             Change::QueueMove(placement) if self.site.device(&placement.device).is_none() => {
                 missing("device", &placement.device)
@@ -285,6 +316,7 @@ impl Desired {
             Change::NetworkAdd(_)
             | Change::NetworkPolicy(_)
             | Change::NetworkRouting(_)
+            | Change::FunctionAdd(_)
             | Change::TenantSet(_)
             | Change::VolumeCreate(_)
             | Change::VolumeGrow { .. }
@@ -415,6 +447,13 @@ fn apply(site: &mut Site, change: &Change) {
                 network.change_member(change);
             }
         }
+        Change::FunctionAdd(function) => site.functions.push(function.clone()),
+        Change::FunctionSet(FunctionChange { name, kind }) => {
+            if let Some(function) = site.functions.iter_mut().find(|known| known.name == *name) {
+                function.kind = kind.clone();
+            }
+        }
+        Change::FunctionRemove { name } => site.functions.retain(|function| function.name != *name),
         Change::TenantSet(change) => {
             if let Some(tenant) = site.tenants.iter_mut().find(|known| known.name == change.name) {
                 tenant.change(change);

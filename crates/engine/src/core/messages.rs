@@ -128,7 +128,7 @@ impl<S: TenantScheduler> Core<S> {
                 // Nobody may wait for it.
                 drop(question.answer.send((self.index, answer)));
             }
-            ToCore::Functions { plan, port, chain } => self.net.attach_functions(self.index, &plan, port, chain),
+            ToCore::Functions(switch) => self.net.switch_functions(self.index, *switch),
             ToCore::Inject(injection) => self.inject(injection),
             ToCore::Announce(port) => self.announce(port),
             ToCore::Shutdown => self.stopping = true,
@@ -396,7 +396,7 @@ fn message_key(message: &ToCore) -> Option<QueueKey> {
         | ToCore::Receivers(..)
         | ToCore::Parcels(_)
         | ToCore::Capture(_)
-        | ToCore::Functions { .. }
+        | ToCore::Functions(_)
         | ToCore::Inject(_)
         | ToCore::Announce(_)
         | ToCore::Explain(_)

@@ -755,6 +755,7 @@ impl<S: TenantScheduler> Core<S> {
             .chain(limits)
             .chain(grants)
             .chain(sockets)
+            .chain(self.net.functions_due())
             .map(|deadline| deadline.saturating_sub(now))
             .chain(backend)
             .chain([LONGEST_SLEEP_NS])

@@ -8,10 +8,19 @@
 //!
 //! A frame that finds no room at its receiver comes again, and is judged again then; it is counted when it has gone. A core
 //! never waits for who takes the outputs: what has no room is counted and forgotten.
+//!
+//! Functions come and go by [`Engine::change_functions`](crate::Engine::change_functions): each core takes all of a change between two
+//! bursts. Instances are made by who asks for the change, and those that go are sent to who reads the box, with what they have not said yet: a
+//! core neither takes nor gives back their memory.
+
+#[cfg(test)]
+mod tests;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use softdpu_functions::{CHAIN, Counts, Function, FunctionSpec, Output, Sight, Way};
 use softdpu_sys::clock;
@@ -27,48 +36,100 @@ const TURN: u64 = 100_000_000;
 /// Records and entries that may wait to be taken from all cores.
 const ROOM: usize = 1 << 16;
 
+/// A function as cores have it, from when they are given it until they are given another in its place or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FunctionId {
+    /// Which function, however its settings change.
+    pub function: u32,
+    /// How often cores were given it before.
+    pub incarnation: u32,
+}
+
 /// What a core says of a function.
 #[derive(Debug)]
 pub struct FunctionReport {
-    /// Which, in the order in which they were given to [`Engine::functions`](crate::Engine::functions).
-    pub function: usize,
+    /// Of which.
+    pub id: FunctionId,
     /// Who says it.
     pub core: CoreIndex,
     /// What.
     pub outputs: Vec<Output>,
+    /// The core has it no more: it says nothing else of it.
+    pub is_last: bool,
+    /// It is not read yet as long as this is there: see [`Switched`].
+    _unread: Option<Sender<()>>,
 }
 
-/// What cores and the reader share.
+impl FunctionReport {
+    /// A report for which nobody waits.
+    pub fn new(id: FunctionId, core: CoreIndex, outputs: Vec<Output>, is_last: bool) -> FunctionReport {
+        FunctionReport { id, core, outputs, is_last, _unread: None }
+    }
+}
+
+/// A function that cores are to have.
+#[derive(Clone, Debug)]
+pub struct NewFunction {
+    /// What it is called in reports.
+    pub id: FunctionId,
+    /// What it does.
+    pub spec: FunctionSpec,
+    /// Flow records of it, and entries of its windows, for which there was no room on the way here: counted up.
+    pub lost: Arc<AtomicU64>,
+}
+
+/// What changes of functions, all at once.
 #[derive(Debug, Default)]
-struct Shared {
-    /// Records and entries on their way.
-    waiting: AtomicUsize,
-    /// By function: those that found no room.
-    lost: Box<[AtomicU64]>,
+pub struct FunctionChange {
+    /// Small numbers by which ports name functions, and which function has the number from now on.
+    pub functions: Vec<(usize, Option<NewFunction>)>,
+    /// Ports, the VNIs of their networks, and the numbers of the functions that their frames pass from now on, in this order; at most [`CHAIN`],
+    /// or none.
+    pub ports: Vec<(PortId, u32, Vec<usize>)>,
 }
 
-/// Functions, as they are told to cores.
+/// A change that cores make.
+#[derive(Debug)]
+pub struct Switched(Receiver<()>);
+
+impl Switched {
+    /// Waits until every core goes by it, and until what functions that went had to say was read, `patience` at the most; false: it took
+    /// longer.
+    pub fn wait(self, patience: Duration) -> bool {
+        self.0.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
+    }
+}
+
+/// What cores say goes here.
 #[derive(Clone)]
-pub struct FunctionPlan {
-    specs: Arc<[FunctionSpec]>,
-    mailbox: Mailbox<FunctionReport>,
-    shared: Arc<Shared>,
+pub struct FunctionOutlet {
+    mailbox: Mailbox<Said>,
+    /// Records and entries on their way.
+    waiting: Arc<AtomicUsize>,
 }
 
 /// What the cores have to say of functions, for whoever reads it.
 pub struct FunctionBox {
-    inbox: Inbox<FunctionReport>,
-    shared: Arc<Shared>,
+    inbox: Inbox<Said>,
+    waiting: Arc<AtomicUsize>,
 }
 
-impl FunctionPlan {
-    /// Of these functions, with the box for what they say.
-    pub(crate) fn new(specs: Vec<FunctionSpec>) -> std::io::Result<(FunctionPlan, FunctionBox)> {
+/// What a core says of a function.
+struct Said {
+    id: FunctionId,
+    core: CoreIndex,
+    outputs: Vec<Output>,
+    /// The function itself, when the core is done with it.
+    function: Option<Function>,
+    unread: Option<Sender<()>>,
+}
+
+impl FunctionOutlet {
+    /// With the box for what cores say.
+    pub(crate) fn new() -> std::io::Result<(FunctionOutlet, FunctionBox)> {
         let (mailbox, inbox) = crate::mailbox::mailbox()?;
-        let lost = specs.iter().map(|_| AtomicU64::new(0)).collect();
-        let shared = Arc::new(Shared { waiting: AtomicUsize::new(0), lost });
-        let plan = FunctionPlan { specs: specs.into(), mailbox, shared: Arc::clone(&shared) };
-        Ok((plan, FunctionBox { inbox, shared }))
+        let waiting: Arc<AtomicUsize> = Arc::default();
+        Ok((FunctionOutlet { mailbox, waiting: Arc::clone(&waiting) }, FunctionBox { inbox, waiting }))
     }
 }
 
@@ -88,17 +149,17 @@ impl FunctionBox {
         self.inbox.wake_up();
     }
 
-    /// What some core says next.
+    /// What some core says next. It counts as read when it is dropped.
     pub fn take(&self) -> Option<FunctionReport> {
         self.inbox.posted();
-        let report = self.inbox.take()?;
-        self.shared.waiting.fetch_sub(size(&report.outputs), Relaxed);
-        Some(report)
-    }
-
-    /// Flow records of a function, and entries of its windows, for which there was no room here.
-    pub fn lost(&self, function: usize) -> u64 {
-        self.shared.lost.get(function).map_or(0, |lost| lost.load(Relaxed))
+        let Said { id, core, mut outputs, function, unread } = self.inbox.take()?;
+        self.waiting.fetch_sub(size(&outputs), Relaxed);
+        let is_last = function.is_some();
+        if let Some(mut function) = function {
+            function.finish(&mut outputs);
+            outputs.push(Output::Counts(function.counts()));
+        }
+        Some(FunctionReport { id, core, outputs, is_last, _unread: unread })
     }
 }
 
@@ -113,18 +174,46 @@ pub(crate) struct Chain {
     functions: Box<[usize]>,
 }
 
-impl Chain {
-    /// Functions of a port of the network with this VNI, at most [`CHAIN`].
-    pub(crate) fn new(vni: u32, functions: &[usize]) -> Chain {
-        Chain { vni, functions: functions.iter().copied().take(CHAIN).collect() }
-    }
-}
-
 /// A function on this core.
-struct Instance {
+pub(crate) struct Instance {
+    id: FunctionId,
     function: Function,
     /// The counts that were told last.
     told: Option<Counts>,
+    lost: Arc<AtomicU64>,
+}
+
+/// A change, as a core takes it.
+pub(crate) struct Switch {
+    outlet: FunctionOutlet,
+    instances: Vec<(usize, Option<Instance>)>,
+    chains: Vec<(PortId, Option<Chain>)>,
+    /// Gone when it is made.
+    done: Sender<()>,
+}
+
+impl FunctionChange {
+    /// What so many cores are to do, and who is told when they have.
+    pub(crate) fn switches(&self, outlet: &FunctionOutlet, cores: usize) -> (Vec<Switch>, Switched) {
+        let (done, receiver) = channel();
+        let instance = |new: &NewFunction| Instance {
+            id: new.id,
+            function: Function::new(&new.spec),
+            told: None,
+            lost: Arc::clone(&new.lost),
+        };
+        let chain = |vni: u32, functions: &[usize]| {
+            let functions: Box<[usize]> = functions.iter().copied().take(CHAIN).collect();
+            (!functions.is_empty()).then_some(Chain { vni, functions })
+        };
+        let switch = |_| Switch {
+            outlet: outlet.clone(),
+            instances: self.functions.iter().map(|(number, new)| (*number, new.as_ref().map(instance))).collect(),
+            chains: self.ports.iter().map(|(port, vni, functions)| (*port, chain(*vni, functions))).collect(),
+            done: done.clone(),
+        };
+        ((0..cores).map(switch).collect(), Switched(receiver))
+    }
 }
 
 /// Frames of a burst that leave by one port.
@@ -140,9 +229,10 @@ struct Run {
 
 /// The functions of a core's ports; there is at least one.
 pub(crate) struct Functions {
-    plan: FunctionPlan,
+    outlet: FunctionOutlet,
     core: CoreIndex,
-    instances: Vec<Instance>,
+    /// By number.
+    instances: Vec<Option<Instance>>,
     /// By port number.
     chains: Vec<Option<Chain>>,
     /// Of the burst that is under way.
@@ -152,30 +242,55 @@ pub(crate) struct Functions {
     runs: Vec<Run>,
     /// When functions turn next.
     turn: u64,
+    /// Frames have passed since counts were told.
+    is_untold: bool,
 }
 
 impl Functions {
-    fn new(plan: &FunctionPlan, core: CoreIndex) -> Functions {
-        let instance = |spec: &FunctionSpec| Instance { function: Function::new(spec), told: None };
+    fn new(outlet: &FunctionOutlet, core: CoreIndex) -> Functions {
         Functions {
-            instances: plan.specs.iter().map(instance).collect(),
-            plan: plan.clone(),
+            outlet: outlet.clone(),
             core,
+            instances: Vec::new(),
             chains: Vec::new(),
             now: 0,
             inward: Vec::new(),
             outward: Vec::new(),
             runs: Vec::new(),
             turn: 0,
+            is_untold: false,
         }
     }
 
-    fn attach(&mut self, PortId(port): PortId, chain: Option<Chain>) {
-        let port = port as usize;
-        if self.chains.len() <= port {
-            self.chains.resize_with(port + 1, || None);
+    /// Goes by a change.
+    fn switch(
+        &mut self,
+        instances: Vec<(usize, Option<Instance>)>,
+        chains: Vec<(PortId, Option<Chain>)>,
+        done: &Sender<()>,
+    ) {
+        for (number, instance) in instances {
+            if self.instances.len() <= number {
+                self.instances.resize_with(number + 1, || None);
+            }
+            if let Some(old) = std::mem::replace(&mut self.instances[number], instance) {
+                self.retire(old, Some(done.clone()));
+            }
         }
-        self.chains[port] = chain;
+        for (PortId(port), chain) in chains {
+            let port = port as usize;
+            if self.chains.len() <= port {
+                self.chains.resize_with(port + 1, || None);
+            }
+            self.chains[port] = chain;
+        }
+    }
+
+    /// Gives a function away with what it has not said yet.
+    fn retire(&self, instance: Instance, unread: Option<Sender<()>>) {
+        let Instance { id, function, .. } = instance;
+        let said = Said { id, core: self.core, outputs: Vec::new(), function: Some(function), unread };
+        self.outlet.mailbox.send(said);
     }
 
     /// Takes a burst of one port through its functions, the network, which decides some or all of it by `forward`, told the
@@ -253,7 +368,8 @@ impl Functions {
             let len = passed.saturating_sub(run.at).min(run.len);
             note(instances, chain, now, &outward[run.first..run.first + len]);
         }
-        if instances.iter().any(|instance| instance.function.is_full()) {
+        self.is_untold = true;
+        if self.instances.iter().flatten().any(|instance| instance.function.is_full()) {
             self.tell(now, false);
         }
     }
@@ -266,13 +382,24 @@ impl Functions {
         let mut sights = [Sight { port: port.0, ..Sight::of(packet, Way::Out, chain.vni) }];
         judge(instances, chain, now, std::slice::from_ref(packet), &mut sights);
         note(instances, chain, now, &sights);
+        self.is_untold = true;
         sights[0].dropped.is_none()
+    }
+
+    /// When functions are to turn even if no frame comes.
+    fn due(&self) -> Option<u64> {
+        if self.is_untold {
+            return Some(self.turn);
+        }
+        let due = self.instances.iter().flatten().filter_map(|instance| instance.function.due());
+        due.min().map(|due| due.max(self.turn))
     }
 
     /// Sends what functions have to say, with their counts if `counts`.
     fn tell(&mut self, now: u64, counts: bool) {
-        for at in 0..self.instances.len() {
-            let (instance, mut outputs) = (&mut self.instances[at], Vec::new());
+        let Functions { outlet, core, instances, is_untold, .. } = self;
+        for instance in instances.iter_mut().flatten() {
+            let mut outputs = Vec::new();
             instance.function.turn(now, &mut outputs);
             if counts {
                 let now = instance.function.counts();
@@ -281,34 +408,32 @@ impl Functions {
                     outputs.push(Output::Counts(now));
                 }
             }
-            self.send(at, outputs, false);
+            instance.send(outlet, *core, outputs);
         }
+        *is_untold &= !counts;
     }
 
     /// Everything that is not said yet: the core ends.
     fn finish(&mut self) {
-        for at in 0..self.instances.len() {
-            let (instance, mut outputs) = (&mut self.instances[at], Vec::new());
-            instance.function.finish(&mut outputs);
-            outputs.push(Output::Counts(instance.function.counts()));
-            self.send(at, outputs, true);
+        for instance in std::mem::take(&mut self.instances).into_iter().flatten() {
+            self.retire(instance, None);
         }
     }
+}
 
-    /// Sends what a function says. What it says last is no more than its tables hold, and has room.
-    fn send(&self, function: usize, mut outputs: Vec<Output>, is_last: bool) {
-        let FunctionPlan { mailbox, shared, .. } = &self.plan;
-        if !is_last && shared.waiting.load(Relaxed) + size(&outputs) > ROOM {
+impl Instance {
+    /// Sends what it says, if there is room.
+    fn send(&self, outlet: &FunctionOutlet, core: CoreIndex, mut outputs: Vec<Output>) {
+        let FunctionOutlet { mailbox, waiting } = outlet;
+        if waiting.load(Relaxed) + size(&outputs) > ROOM {
             // Counts are small, and those to come say the same and more.
             let is_counts = |output: &mut Output| matches!(output, Output::Counts(_));
             let lost: usize = outputs.extract_if(.., |output| !is_counts(output)).map(|output| output.size()).sum();
-            if let Some(counter) = shared.lost.get(function) {
-                counter.fetch_add(lost as u64, Relaxed);
-            }
+            self.lost.fetch_add(lost as u64, Relaxed);
         }
         if !outputs.is_empty() {
-            shared.waiting.fetch_add(size(&outputs), Relaxed);
-            mailbox.send(FunctionReport { function, core: self.core, outputs });
+            waiting.fetch_add(size(&outputs), Relaxed);
+            mailbox.send(Said { id: self.id, core, outputs, function: None, unread: None });
         }
     }
 }
@@ -332,17 +457,17 @@ fn forward_passing(
     }
 }
 
-fn judge(instances: &mut [Instance], chain: &Chain, now: u64, packets: &[Packet], sights: &mut [Sight]) {
+fn judge(instances: &mut [Option<Instance>], chain: &Chain, now: u64, packets: &[Packet], sights: &mut [Sight]) {
     for (place, number) in chain.functions.iter().enumerate() {
-        if let Some(instance) = instances.get_mut(*number) {
+        if let Some(Some(instance)) = instances.get_mut(*number) {
             instance.function.judge(now, packets, sights, place);
         }
     }
 }
 
-fn note(instances: &mut [Instance], chain: &Chain, now: u64, sights: &[Sight]) {
+fn note(instances: &mut [Option<Instance>], chain: &Chain, now: u64, sights: &[Sight]) {
     for (place, number) in chain.functions.iter().enumerate() {
-        if let Some(instance) = instances.get_mut(*number) {
+        if let Some(Some(instance)) = instances.get_mut(*number) {
             instance.function.note(now, sights, place);
         }
     }
@@ -381,171 +506,18 @@ impl Net {
         }
     }
 
-    /// A port has these functions from now on, or none.
-    pub(crate) fn attach_functions(
-        &mut self,
-        core: CoreIndex,
-        plan: &FunctionPlan,
-        port: PortId,
-        chain: Option<Chain>,
-    ) {
-        if self.functions.is_none() && chain.is_none() {
-            return;
+    /// When functions are to turn even if no frame comes, nanoseconds.
+    pub(crate) fn functions_due(&self) -> Option<u64> {
+        self.functions.as_ref()?.due()
+    }
+
+    /// Ports have other functions from now on, or none.
+    pub(crate) fn switch_functions(&mut self, core: CoreIndex, switch: Switch) {
+        let Switch { outlet, instances, chains, done } = switch;
+        let functions = self.functions.get_or_insert_with(|| Box::new(Functions::new(&outlet, core)));
+        functions.switch(instances, chains, &done);
+        if functions.instances.iter().all(Option::is_none) && functions.chains.iter().all(Option::is_none) {
+            self.functions = None;
         }
-        self.functions.get_or_insert_with(|| Box::new(Functions::new(plan, core))).attach(port, chain);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use softdpu_functions::firewall::{FirewallRule, FirewallSpec, Rules};
-    use softdpu_functions::monitor::MonitorSpec;
-    use softdpu_vpc::policy::acl::{Action, RuleSpec};
-    use softdpu_vpc::policy::{Ports, Service};
-    use softdpu_vpc::{Checksum, Head};
-
-    use super::*;
-    use crate::common_nic::{datagram, tables};
-
-    /// The port of the datagrams of [`datagram`].
-    const DISCARD: u16 = 9;
-
-    fn monitor() -> FunctionSpec {
-        FunctionSpec::Monitor(MonitorSpec { active: u64::MAX, idle: u64::MAX, flows: 16 })
-    }
-
-    /// Denies datagrams to [`DISCARD`] that go this way.
-    fn firewall(way: Way) -> FunctionSpec {
-        let ports = Ports::new(DISCARD, DISCARD).unwrap();
-        let service = Service::Udp { source: Ports::ALL, destination: ports };
-        let rule = RuleSpec { priority: 1, action: Action::Deny, source: None, destination: None, service };
-        let rules = vec![FirewallRule { way: Some(way), rule }];
-        let spec = FirewallSpec { rules, default: Action::Allow, connections: None };
-        FunctionSpec::Firewall(Arc::new(Rules::build(&spec).unwrap()))
-    }
-
-    /// A core with these functions, those of ports 0 and 1.
-    fn net(specs: Vec<FunctionSpec>, chains: [&[usize]; 2]) -> (Net, FunctionBox) {
-        let (plan, inbox) = FunctionPlan::new(specs).unwrap();
-        let mut net = Net::new(tables(), 64);
-        for (port, functions) in (0..).zip(chains) {
-            let chain = (!functions.is_empty()).then(|| Chain::new(1, functions));
-            net.attach_functions(CoreIndex(0), &plan, PortId(port), chain);
-        }
-        (net, inbox)
-    }
-
-    /// Datagrams from the guest at port 0 to that at port 1.
-    fn burst(count: u32) -> Vec<Packet> {
-        let packet = |mark| {
-            let head = Head::of(&datagram((0, 2), (1, 3), mark, 100));
-            Packet { head, tail: 0, checksum: Checksum::Complete, segmentation: None, port: PortId(0) }
-        };
-        (0..count).map(packet).collect()
-    }
-
-    fn forward(net: &mut Net, packets: &mut [Packet]) -> Vec<Verdict> {
-        let mut verdicts = Vec::new();
-        net.forward(packets, &mut verdicts);
-        verdicts
-    }
-
-    /// Packets of each monitor, and drops of each firewall, by function.
-    fn counted(net: &mut Net, inbox: &FunctionBox) -> Vec<u64> {
-        net.finish_functions();
-        let mut counted = Vec::new();
-        while let Some(report) = inbox.take() {
-            for output in report.outputs {
-                match output {
-                    Output::Counts(Counts::Monitor(counts)) => counted.push(counts.packets),
-                    Output::Counts(Counts::Firewall(counts)) => counted.push(counts.dropped.packets),
-                    Output::Counts(Counts::Analytics(_)) | Output::Flows(_) | Output::Window(_) => {}
-                }
-            }
-        }
-        counted
-    }
-
-    #[test]
-    fn a_frame_that_waits_for_room_is_counted_when_it_goes() {
-        let (mut net, inbox) = net(vec![monitor(), monitor()], [&[0], &[1]]);
-        let mut packets = burst(4);
-        forward(&mut net, &mut packets);
-        net.settle_functions(&packets, 1);
-        let mut again = burst(3);
-        forward(&mut net, &mut again);
-        net.settle_functions(&again, 3);
-        assert_eq!(counted(&mut net, &inbox), [4, 4]);
-    }
-
-    #[test]
-    fn what_a_firewall_drops_on_its_way_in_comes_to_nobody_behind_it() {
-        let (mut net, inbox) = net(vec![monitor(), firewall(Way::In), monitor(), monitor()], [&[0, 1, 2], &[3]]);
-        let mut packets = burst(3);
-        let other = datagram((0, 2), (1, 3), 0, 100)
-            .iter()
-            .enumerate()
-            .map(|(at, byte)| if at == 37 { 10 } else { *byte })
-            .collect::<Vec<u8>>();
-        packets[1].head = Head::of(&other);
-        let verdicts = forward(&mut net, &mut packets);
-        net.settle_functions(&packets, 3);
-        assert_eq!(verdicts[0], Verdict::Drop(DropReason::Firewall));
-        assert!(matches!(verdicts[1], Verdict::Local { port: PortId(1), .. }), "{verdicts:?}");
-        assert_eq!(verdicts[2], Verdict::Drop(DropReason::Firewall));
-        assert_eq!(counted(&mut net, &inbox), [3, 2, 1, 1]);
-    }
-
-    #[test]
-    fn what_a_firewall_drops_on_its_way_out_was_sent_and_does_not_arrive() {
-        let (mut net, inbox) = net(vec![monitor(), firewall(Way::Out), monitor()], [&[0], &[1, 2]]);
-        let mut packets = burst(2);
-        assert_eq!(forward(&mut net, &mut packets), [Verdict::Drop(DropReason::Firewall); 2]);
-        net.settle_functions(&packets, 2);
-        assert_eq!(counted(&mut net, &inbox), [2, 2, 0]);
-    }
-
-    #[test]
-    fn a_port_without_functions_has_none() {
-        let (mut net, inbox) = net(vec![monitor()], [&[], &[]]);
-        let mut packets = burst(2);
-        forward(&mut net, &mut packets);
-        net.settle_functions(&packets, 2);
-        assert!(net.functions.is_none());
-        assert!(counted(&mut net, &inbox).is_empty());
-    }
-
-    #[test]
-    fn what_a_core_says_last_has_room_whatever_waits() {
-        let (mut net, inbox) = net(vec![monitor()], [&[0], &[]]);
-        let mut packets = burst(2);
-        forward(&mut net, &mut packets);
-        net.settle_functions(&packets, 2);
-        net.functions.as_ref().unwrap().plan.shared.waiting.store(ROOM, Relaxed);
-        net.finish_functions();
-        let mut flows = 0;
-        while let Some(report) = inbox.take() {
-            flows += report
-                .outputs
-                .iter()
-                .filter(|output| matches!(output, Output::Flows(_)))
-                .map(Output::size)
-                .sum::<usize>();
-        }
-        assert_eq!((flows, inbox.lost(0)), (1, 0));
-    }
-
-    #[test]
-    fn what_nobody_takes_is_lost_and_counted_and_counts_are_told_all_the_same() {
-        let brief = FunctionSpec::Monitor(MonitorSpec { active: u64::MAX, idle: 1, flows: 16 });
-        let (mut net, inbox) = net(vec![brief], [&[0], &[]]);
-        let functions = net.functions.as_ref().unwrap();
-        functions.plan.shared.waiting.store(ROOM, Relaxed);
-        let mut packets = burst(2);
-        forward(&mut net, &mut packets);
-        net.settle_functions(&packets, 2);
-        net.functions.as_mut().unwrap().tell(u64::MAX, true);
-        assert_eq!(inbox.lost(0), 1, "one flow");
-        assert_eq!(counted(&mut net, &inbox), [2, 2]);
     }
 }

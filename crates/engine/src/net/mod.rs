@@ -25,7 +25,7 @@ mod transmit;
 mod xdp_queues;
 
 pub use capture::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Path, Way};
-pub use functions::{FunctionBox, FunctionPlan, FunctionReport};
+pub use functions::{FunctionBox, FunctionChange, FunctionId, FunctionOutlet, FunctionReport, NewFunction, Switched};
 pub use inject::Injector;
 pub use port::{PortCounters, PortSpec};
 pub use receive::Receive;
@@ -35,7 +35,7 @@ pub use xdp_queues::XdpQueues;
 
 pub(crate) use capture::{CaptureStart, Passing, Shared as CaptureShared, Trace};
 pub(crate) use deliver::{Refused, Run, deliver, deliver_run};
-pub(crate) use functions::{Chain as FunctionChain, Functions};
+pub(crate) use functions::{Functions, Switch as FunctionSwitch};
 pub(crate) use inject::Injection;
 pub(crate) use loan::{Lent, Loan, Loans};
 pub(crate) use port::{Port, Receiver};

@@ -250,6 +250,14 @@ impl Analytics {
         self.window = window;
     }
 
+    /// When there is something to do without another frame: a window in which there is something ends, or waits to be taken.
+    pub fn due(&self) -> Option<u64> {
+        if !self.reports.is_empty() {
+            return Some(0);
+        }
+        (self.packets > 0).then(|| (self.window + 1).saturating_mul(self.spec.window.max(1)))
+    }
+
     /// The windows that ended since they were taken last, but for those in which nothing was seen.
     pub fn take(&mut self) -> Vec<WindowReport> {
         std::mem::take(&mut self.reports)
@@ -318,6 +326,18 @@ mod tests {
         analytics.turn(10 * SECOND);
         let report = &analytics.take()[0];
         assert_eq!((report.packets, top(report, 0).len(), top(report, 1).len()), (2, 0, 1));
+    }
+
+    #[test]
+    fn a_window_with_frames_is_due_when_it_is_over() {
+        let mut analytics = analytics(None, &[], Weight::Octets);
+        assert_eq!(analytics.due(), None);
+        analytics.note(11 * SECOND, &[seen(&arp())], 0);
+        assert_eq!(analytics.due(), Some(20 * SECOND));
+        analytics.turn(20 * SECOND);
+        assert_eq!(analytics.due(), Some(0), "the report waits");
+        analytics.take();
+        assert_eq!(analytics.due(), None);
     }
 
     #[test]

@@ -228,6 +228,16 @@ impl Monitor {
         }
     }
 
+    /// When there is something to do without another frame: records wait to be taken, or a flow is to be reported.
+    pub fn due(&self) -> Option<u64> {
+        if !self.records.is_empty() {
+            return Some(0);
+        }
+        let idle = self.entries[self.seen.first()? as usize].last.saturating_add(self.spec.idle);
+        let active = self.entries[self.begun.first()? as usize].first.saturating_add(self.spec.active);
+        Some(idle.min(active))
+    }
+
     /// Reports everything: it is to end.
     pub fn flush(&mut self) {
         while let Some(at) = self.seen.first() {

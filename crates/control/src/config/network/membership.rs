@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{MeterSettings, NetworkPort};
 
-/// Other security groups, another access control list, or another meter, of a device. What is left out stays as it is.
+/// Other security groups, another access control list, another meter, or other functions, of a device. What is left out stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct DeviceChange {
@@ -19,6 +19,9 @@ pub struct DeviceChange {
     /// What its packets pass from now on; `Some(None)`, written as null: no meter of its own.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "given")]
     pub meter: Option<Option<MeterSettings>>,
+    /// The functions that its frames pass from now on, in this order both ways.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub functions: Option<Vec<String>>,
 }
 
 /// Null is said, too.
@@ -40,6 +43,14 @@ impl DeviceChange {
             port.acl.clone_from(acl);
         }
         port.meter = self.meter.unwrap_or(port.meter);
+        if let Some(functions) = &self.functions {
+            port.functions.clone_from(functions);
+        }
+    }
+
+    /// Whether cores are to forward by other tables.
+    pub fn is_about_tables(&self) -> bool {
+        self.security_groups.is_some() || self.acl.is_some() || self.meter.is_some()
     }
 
     /// Both, this one first.
@@ -47,6 +58,7 @@ impl DeviceChange {
         self.security_groups = later.security_groups.or(self.security_groups.take());
         self.acl = later.acl.or(self.acl.take());
         self.meter = later.meter.or(self.meter);
+        self.functions = later.functions.or(self.functions.take());
     }
 }
 

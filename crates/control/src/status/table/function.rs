@@ -13,7 +13,7 @@ fn figures(function: &FunctionStatus) -> (u64, u64, String) {
         let filter = it.filter.as_ref().map_or_else(String::new, |filter| format!(" of {filter}"));
         (it.packets, it.bytes, format!("{} packets, {}{filter}", short(it.matched), size(it.matched_bytes)))
     } else if let Some(it) = &function.firewall {
-        let all = it.rules.iter().chain([&it.default, &it.established, &it.refused]);
+        let all = it.rules.iter().chain([&it.default, &it.established, &it.refused, &it.no_room]);
         let (packets, bytes) = all.fold((0, 0), |(packets, bytes), one| (packets + one.packets, bytes + one.bytes));
         (packets, bytes, format!("{} dropped, {} connections", short(it.dropped.packets), short(it.connections)))
     } else {
@@ -22,8 +22,8 @@ fn figures(function: &FunctionStatus) -> (u64, u64, String) {
 }
 
 /// The functions, a line each.
-pub(super) fn functions(status: &NodeStatus) -> String {
-    let rows = status.functions.iter().map(|function| {
+pub fn function_table(functions: &[FunctionStatus]) -> String {
+    let rows = functions.iter().map(|function| {
         let (packets, bytes, did) = figures(function);
         let devices = function.devices.join(" ");
         vec![function.name.clone(), function.kind.clone(), devices, short(packets), size(bytes), did]
@@ -56,8 +56,12 @@ pub(in crate::status) fn top_rows(functions: &[FunctionStatus]) -> Vec<Vec<Strin
 pub(super) fn rules(status: &NodeStatus) -> String {
     let rows = status.functions.iter().filter_map(|function| Some((function, function.firewall.as_ref()?)));
     let rows = rows.flat_map(|(function, firewall)| {
-        let others =
-            [("default", &firewall.default), ("established", &firewall.established), ("refused", &firewall.refused)];
+        let others = [
+            ("default", &firewall.default),
+            ("established", &firewall.established),
+            ("refused", &firewall.refused),
+            ("no room", &firewall.no_room),
+        ];
         let rules = firewall.rules.iter().map(|rule| (rule.rule.clone(), rule));
         let all = rules.chain(others.map(|(word, rule)| (word.to_owned(), rule)));
         all.map(move |(what, rule)| vec![function.name.clone(), what, short(rule.packets), size(rule.bytes)])

@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use super::{Change, EndpointChange, add_device, grow};
 use crate::api::NetworkEntries;
 use crate::config::{
-    Bytes, Device, DeviceChange, Endpoint, MemberChange, Network, PolicyChange, RoutingChange, Site, TenantChange,
-    Volume,
+    Bytes, Device, DeviceChange, Endpoint, Function, FunctionChange, FunctionKind, MemberChange, Network, PolicyChange,
+    RoutingChange, Site, TenantChange, Volume,
 };
 
 /// The format. Members may be added that are left out where they are empty.
@@ -42,8 +42,15 @@ pub(super) struct Overlay {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     members: Vec<MemberChange>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    functions: BTreeMap<String, Function>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    removed_functions: BTreeSet<String>,
+    /// What functions of the site file were set to.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    function_settings: BTreeMap<String, FunctionKind>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     tenants: BTreeMap<String, TenantChange>,
-    /// What devices of the site file were put into.
+    /// What devices of the site file were put into, and what functions they were given.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     memberships: BTreeMap<String, DeviceChange>,
     /// What was loaded by file.
@@ -99,6 +106,9 @@ impl Default for Overlay {
             members: Vec::new(),
             memberships: BTreeMap::new(),
             loaded: None,
+            functions: BTreeMap::new(),
+            removed_functions: BTreeSet::new(),
+            function_settings: BTreeMap::new(),
             tenants: BTreeMap::new(),
         }
     }
@@ -156,6 +166,13 @@ impl Overlay {
             }
         }
         site.networks.extend(self.networks.values().cloned());
+        site.functions.retain(|function| !self.removed_functions.contains(&function.name));
+        for function in &mut site.functions {
+            if let Some(kind) = self.function_settings.get(&function.name) {
+                function.kind = kind.clone();
+            }
+        }
+        site.functions.extend(self.functions.values().cloned());
         for device in self.devices.values() {
             add_device(site, device.clone());
         }
@@ -249,6 +266,19 @@ impl Overlay {
                     (load.copy.unwrap_or_default(), load.found.endpoints, load.found.networks);
                 // Nothing is what there is without a file.
                 self.loaded = (!networks.is_empty()).then_some(LoadedFile { file, endpoints, networks });
+            }
+            Change::FunctionAdd(function) => {
+                self.functions.insert(function.name.clone(), function);
+            }
+            Change::FunctionSet(FunctionChange { name, kind }) => match self.functions.get_mut(&name) {
+                Some(made) => made.kind = kind,
+                None => drop(self.function_settings.insert(name, kind)),
+            },
+            Change::FunctionRemove { name } => {
+                self.function_settings.remove(&name);
+                if self.functions.remove(&name).is_none() {
+                    self.removed_functions.insert(name);
+                }
             }
             Change::TenantSet(change) => match self.tenants.get_mut(&change.name) {
                 Some(before) => before.then(change),

@@ -219,7 +219,7 @@ fn what_devices_are_put_into_and_what_is_loaded_survives_the_supervisor() {
             name: "d".into(),
             security_groups: groups.map(|groups| groups.iter().map(|name| (*name).to_owned()).collect()),
             acl: acl.map(|name| name.map(str::to_owned)),
-            meter: None,
+            ..DeviceChange::default()
         })
     };
     assert_eq!(desired.check(&set(Some(&["none"]), None)).unwrap_err().code, ErrorCode::Refused);
@@ -243,6 +243,74 @@ fn what_devices_are_put_into_and_what_is_loaded_survives_the_supervisor() {
     assert_eq!(full, "add[1], 10.0.0.8: the table of endpoints is full: it has room for 6");
     desired.commit(&Change::DeviceRemove { name: "d".into() }).unwrap();
     assert_eq!(desired.check(&Change::NetworkRemove { name: "a".into() }).unwrap_err().code, ErrorCode::Busy);
+}
+
+#[test]
+fn functions_and_who_has_them_survive_the_supervisor() {
+    let folder = tempfile::tempdir().unwrap();
+    let function = |name: &str, ports: u16| {
+        let rule = json!({"priority": 1, "action": "allow", "protocol": "tcp", "ports": ports});
+        config::function_from_json(&json!({"name": name, "firewall": {"rule": [rule]}})).unwrap()
+    };
+    let site = || {
+        let mut site = networked(folder.path());
+        site.functions.push(function("guard", 22));
+        site
+    };
+    let mut desired = Desired::load(site()).unwrap();
+    let add = |name: &str, ports| Change::FunctionAdd(function(name, ports));
+    let set = |name: &str, ports| {
+        let config::Function { name, kind, .. } = function(name, ports);
+        Change::FunctionSet(FunctionChange { name, kind })
+    };
+    let remove = |name: &str| Change::FunctionRemove { name: name.into() };
+    let give = |device: &str, names: &[&str]| {
+        let functions = Some(names.iter().map(|name| (*name).to_owned()).collect());
+        Change::DeviceSet(DeviceChange { name: device.into(), functions, ..DeviceChange::default() })
+    };
+    let refused = |desired: &Desired, change: &Change| {
+        let error = desired.check(change).unwrap_err();
+        (error.code, error.to_string())
+    };
+    for change in [
+        add("flows", 80),
+        give("d", &["guard", "flows"]),
+        set("guard", 443),
+        set("flows", 81),
+        give("d", &["flows"]),
+        remove("guard"),
+        add("guard", 25),
+    ] {
+        desired.check(&change).unwrap_or_else(|error| panic!("{change:?}: {error}"));
+        desired.commit(&change).unwrap();
+        let again = Desired::load(site()).unwrap();
+        assert_eq!(again.site(), desired.site(), "after {change:?}");
+    }
+    assert_eq!(desired.site().function("flows"), Some(&function("flows", 81)));
+    assert_eq!(desired.site().function("guard"), Some(&function("guard", 25)));
+
+    let monitor = json!({"name": "guard", "monitor": {"collector": "192.0.2.9:4739"}});
+    let monitor = Change::FunctionSet(config::function_change_from_json(&monitor).unwrap());
+    let nine: Vec<String> = (0..9).map(|number| format!("f{number}")).collect();
+    for (change, code, words) in [
+        (add("flows", 1), ErrorCode::Exists, "there is a function called \"flows\" already"),
+        (set("flow", 1), ErrorCode::NotFound, "there is no function called \"flow\""),
+        (remove("flow"), ErrorCode::NotFound, "there is no function called \"flow\""),
+        (remove("flows"), ErrorCode::Busy, "in use by d (take it from them by `device set --functions` first)"),
+        (monitor, ErrorCode::Refused, "function \"guard\" is of kind `firewall`, not `monitor`"),
+        (give("e", &["flows"]), ErrorCode::NotFound, "there is no device called \"e\""),
+        (give("d", &["flaws"]), ErrorCode::Refused, "there is no function `flaws`"),
+        (give("d", &["flows", "flows"]), ErrorCode::Refused, "function `flows` is named twice"),
+        (give("d", &nine.iter().map(String::as_str).collect::<Vec<_>>()), ErrorCode::Refused, "at most 8"),
+    ] {
+        let (found, message) = refused(&desired, &change);
+        assert!(found == code && message.contains(words), "{change:?}: {message}");
+    }
+    for number in 0..62 {
+        desired.commit(&add(&format!("f{number}"), 1)).unwrap();
+    }
+    let (code, message) = refused(&desired, &add("f62", 1));
+    assert!(code == ErrorCode::Refused && message.contains("too many functions") && message.contains("at most 64"));
 }
 
 /// Loads so many guests of a network.

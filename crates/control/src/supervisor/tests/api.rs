@@ -7,9 +7,11 @@ use serde_json::{Value, json};
 use super::super::state::Timing;
 use super::bed::{Bed, FakePlane};
 use crate::api::{ErrorCode, Request};
-use crate::config::{Bytes, Device, Volume, device_from_json, volume_from_json};
+use crate::config::{
+    Bytes, Device, Volume, device_from_json, function_change_from_json, function_from_json, volume_from_json,
+};
 use crate::link::{Call, Refusal, Up};
-use crate::status::{DataPlaneState, DeviceState, NodeStatus, VolumeStatus};
+use crate::status::{DataPlaneState, DeviceState, FunctionStatus, NodeStatus, VolumeStatus};
 
 fn volume(name: &str) -> Volume {
     volume_from_json(&json!({"name": name, "null": {"size": "4 MiB"}})).unwrap()
@@ -95,6 +97,38 @@ fn what_was_changed_is_there_for_the_next_data_plane() {
     let (site, ..) = bed.plane().start();
     assert!(site.device("c").is_some());
     assert_eq!(site.volume("new").unwrap().backend.size(), Some(Bytes(8 << 20)));
+}
+
+#[test]
+fn functions_are_there_for_the_next_data_plane_and_shown_while_there_is_none() {
+    let bed = Bed::new();
+    let mut plane = bed.ready_plane();
+    let mut client = bed.api();
+    let firewall = |ports: u16| {
+        let rule = json!({"priority": 1, "action": "allow", "protocol": "tcp", "ports": ports});
+        json!({"name": "guard", "firewall": {"rule": [rule]}})
+    };
+    let function = function_from_json(&firewall(22)).unwrap();
+    let asked = client.ask(&Request::FunctionAdd(function.clone()));
+    accept(&mut plane, &Call::FunctionAdd { function: function.clone() });
+    assert_eq!(client.answer(asked), Ok(json!({})));
+    // What the data plane refuses, or dies of, is as it was.
+    let change = function_change_from_json(&firewall(443)).unwrap();
+    let asked = client.ask(&Request::FunctionSet(change.clone()));
+    let (id, _) = plane.call();
+    let refusal = Refusal { code: "refused".into(), message: "no".into() };
+    plane.say(&Up::Answer { id, result: Err(refusal) }, vec![]);
+    assert_eq!(client.answer(asked).unwrap_err().code, ErrorCode::Refused);
+    let asked = client.ask(&Request::FunctionSet(change.clone()));
+    plane.call();
+    plane.die("killed by SIGKILL");
+    assert_eq!(client.answer(asked).unwrap_err().code, ErrorCode::Unavailable);
+    let mut plane = bed.plane();
+    let (site, ..) = plane.start();
+    assert_eq!(site.function("guard"), Some(&function));
+    let asked = client.ask(&Request::FunctionList);
+    let functions: Vec<FunctionStatus> = serde_json::from_value(client.answer(asked).unwrap()).unwrap();
+    assert_eq!(functions.iter().map(|it| (&*it.name, &*it.kind)).collect::<Vec<_>>(), [("guard", "firewall")]);
 }
 
 #[test]

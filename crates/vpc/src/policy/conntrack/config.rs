@@ -30,8 +30,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// Its place in the table.
-    pub(crate) fn slot(self) -> u32 {
+    /// Its place in the table, below its [capacity](super::Conntrack::capacity).
+    pub fn slot(self) -> u32 {
         self.slot
     }
 
@@ -67,6 +67,13 @@ pub struct Opening {
     pub(super) segment: Segment,
     pub(super) life: super::entry::Life,
     pub(super) bucket: u32,
+}
+
+impl Opening {
+    /// Number of the network that is to have it.
+    pub fn network(&self) -> u32 {
+        self.segment.key.network
+    }
 }
 
 /// A connection has ended. It is said once of each; flows of both directions are to be removed.

@@ -24,6 +24,7 @@ mod key;
 mod lists;
 mod peek;
 mod reason;
+mod reclaim;
 mod subject;
 mod table;
 mod tcp;
@@ -61,6 +62,8 @@ pub struct Conntrack {
     wheel: Wheel,
     buckets: usize,
     seed: u64,
+    /// Where the next look begins for a connection that is to give its room.
+    hand: usize,
     stats: Stats,
 }
 
@@ -97,6 +100,7 @@ impl Conntrack {
             wheel: Wheel::new(capacity),
             buckets,
             seed: RandomState::new().build_hasher().finish(),
+            hand: 0,
             stats: Stats::default(),
             config,
         }
@@ -247,6 +251,17 @@ impl Conntrack {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// How many connections there can be.
+    pub fn capacity(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The packets of the original direction of a connection that is there.
+    pub fn original(&self, handle: Handle) -> Option<Key> {
+        let entry = self.entries.get(handle.slot as usize).filter(|entry| entry.generation == handle.generation)?;
+        Some(entry.pair.key(entry.ascends))
     }
 
     /// How many connections a network has.

@@ -108,6 +108,28 @@ fn without_anything_to_displace_a_new_connection_is_refused() {
 }
 
 #[test]
+fn who_has_more_than_its_share_gives_room_to_who_has_less() {
+    let (mut table, mut ended) = (Conntrack::new(config(4, &[4])), Vec::new());
+    for port in 0..3 {
+        established(&mut table, key(0, (1, port), (2, 80), 6), &mut ended);
+    }
+    let half_open = pass(&mut table, &udp(key(0, (1, 9), (2, 53), 17)), 0, &mut ended).unwrap();
+    table.set_shares(&[2, 2]);
+    assert!(!table.reclaim(0, &mut ended), "it has more than its share itself");
+    assert!(!table.reclaim(2, &mut ended), "it has no share");
+    let open =
+        |table: &mut Conntrack, port| pass(table, &tcp(key(1, (1, port), (2, 80), 6), SYN, 7, 0), 1, &mut Vec::new());
+    assert_eq!(open(&mut table, 1), Err(Refused::TableFull));
+    assert!(table.reclaim(1, &mut ended));
+    assert_eq!(ended.iter().map(|it| (it.handle, it.why)).collect::<Vec<_>>(), [(half_open.handle, End::Evicted)]);
+    assert!(open(&mut table, 1).is_ok());
+    assert!(table.reclaim(1, &mut ended), "nobody of them is half open or over any more");
+    assert!(open(&mut table, 2).is_ok());
+    assert_eq!((table.used(0), table.used(1), ended.len()), (2, 2, 2));
+    assert!(!table.reclaim(1, &mut ended), "both have their shares");
+}
+
+#[test]
 fn aging_is_bounded_and_forgets_only_what_is_over() {
     let (mut table, mut ended) = (Conntrack::new(config(1000, &[1000])), Vec::new());
     for port in 0..1000 {

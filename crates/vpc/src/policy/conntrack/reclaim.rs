@@ -1,0 +1,61 @@
+//! Room in a full table for a network that has fewer connections than its share: from those that have more than theirs, as they had it
+//! before there were so many of them.
+
+use super::Conntrack;
+use super::config::Ended;
+use super::entry::Standing;
+use super::reason::End;
+use super::table::list;
+
+/// Entries that are looked at for one connection at most: a packet is not to take long. The next look goes on where this one ends.
+const STEPS: usize = 256;
+
+impl Conntrack {
+    /// Makes room for one connection of `network` where the table is full and it has fewer than its share; whether there is some. The
+    /// connection that ends for it is of a network that has more than its share: one that is half open or over if there is any, otherwise
+    /// whichever is found first.
+    pub fn reclaim(&mut self, network: u32, ended: &mut Vec<Ended>) -> bool {
+        if !self.free.is_empty() {
+            return true;
+        }
+        if self.used(network) >= self.share(network) {
+            return false;
+        }
+        match self.dispensable().or_else(|| self.found()) {
+            Some(at) => {
+                self.end(at, End::Evicted, ended);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn share(&self, network: u32) -> u32 {
+        self.config.shares.get(network as usize).copied().unwrap_or(0)
+    }
+
+    fn has_too_many(&self, network: u32) -> bool {
+        self.used(network) > self.share(network)
+    }
+
+    /// A connection that is half open or over, of a network that has too many.
+    fn dispensable(&self) -> Option<u32> {
+        let rich = (0..self.used.len() as u32).filter(|network| self.has_too_many(*network));
+        let lists =
+            rich.flat_map(|network| [Standing::HalfOpen, Standing::Over].map(|standing| list(network, standing)));
+        lists.filter_map(|list| self.waiting.first(list)).next()
+    }
+
+    /// Any connection of a network that has too many.
+    fn found(&mut self) -> Option<u32> {
+        for _ in 0..STEPS.min(self.entries.len()) {
+            let at = self.hand;
+            self.hand = if at + 1 < self.entries.len() { at + 1 } else { 0 };
+            let entry = &self.entries[at];
+            if entry.is_there() && self.has_too_many(entry.pair.network()) {
+                return Some(at as u32);
+            }
+        }
+        None
+    }
+}
