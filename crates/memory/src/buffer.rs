@@ -55,20 +55,35 @@ impl GuestBuffer {
     /// [`AccessError`] where any byte is outside the view; the list is then as it was.
     #[inline(always)]
     pub fn append(&mut self, address: GuestAddress, len: u64) -> Result<(), AccessError> {
+        self.append_at_most(address, len, usize::MAX).map(|_| ())
+    }
+
+    /// As [`append`](Self::append), as long as the list then has at most `most` pieces. Otherwise false, and the list is as it
+    /// was: a front end chooses its regions, and how many pieces a few bytes are in.
+    ///
+    /// # Errors
+    /// [`AccessError`] where a byte that was looked at is outside the view; the list is then as it was.
+    #[inline(always)]
+    pub fn append_at_most(&mut self, address: GuestAddress, len: u64, most: usize) -> Result<bool, AccessError> {
         // Nearly all are in one region.
         if len != 0
+            && self.pieces.len() < most
             && let Some(base) = self.view.contiguous(address, len)
         {
             self.pieces.push(IoVec::new(base.cast_mut(), len as usize));
-            return Ok(());
+            return Ok(true);
         }
-        self.append_scattered(address, len)
+        self.append_scattered(address, len, most)
     }
 
     #[cold]
-    fn append_scattered(&mut self, address: GuestAddress, len: u64) -> Result<(), AccessError> {
+    fn append_scattered(&mut self, address: GuestAddress, len: u64, most: usize) -> Result<bool, AccessError> {
         let before = self.pieces.len();
-        self.view.translate(address, len, &mut self.pieces).inspect_err(|_| self.pieces.truncate(before))
+        let fits = self.view.translate(address, len, most, &mut self.pieces);
+        if !matches!(fits, Ok(true)) {
+            self.pieces.truncate(before);
+        }
+        fits
     }
 
     /// Number of pieces.

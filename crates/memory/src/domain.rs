@@ -8,12 +8,28 @@ use thiserror::Error;
 
 use crate::{MapError, Mapping, MappingKey};
 
+/// The most mappings of a domain at once: twice what a vhost-user front end may share (509 regions), for its next table while
+/// requests still hold on to the one before. One in 32 of what the process can watch.
+pub const MAX_MAPPINGS: usize = 1024;
+const _: () = assert!(MAX_MAPPINGS * 32 <= crate::fault::SLOTS);
+
 /// Why a connection may not use a descriptor as its guest's memory.
 #[derive(Debug, Error)]
 pub enum DomainError {
     /// It cannot be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// More than its part of what this process can watch.
+    #[error(
+        "domain '{domain}' would have more than {limit} pieces of memory mapped: share the guest's memory in fewer, or wait until \
+         requests to what it no longer shares have ended"
+    )]
+    TooMany {
+        /// The domain as configured.
+        domain: String,
+        /// [`MAX_MAPPINGS`].
+        limit: usize,
+    },
     /// Other devices of the domain are in use by a guest with other memory.
     #[error(
         "none of these descriptors is memory of domain '{domain}', which another device of that domain shares right \
@@ -98,6 +114,9 @@ impl Member {
         for (key, (fd, offset, len)) in keys.into_iter().zip(ranges) {
             let mapping = match state.mappings.get(&key).and_then(Weak::upgrade) {
                 Some(mapping) => mapping,
+                None if state.mappings.len() >= MAX_MAPPINGS => {
+                    return Err(DomainError::TooMany { domain: self.domain.name.clone(), limit: MAX_MAPPINGS });
+                }
                 None => {
                     let mapping = Mapping::file(*fd, *offset, *len)?;
                     state.mappings.insert(key, Arc::downgrade(&mapping));
@@ -154,6 +173,23 @@ mod tests {
         assert!(matches!(refused, Err(DomainError::Foreign { .. })), "{refused:?}");
         drop(first);
         assert!(second.map(&[(foreign.as_fd(), 0, 0x1000)]).is_ok(), "what only a request still pins does not count");
+    }
+
+    #[test]
+    fn a_domain_has_a_bounded_part_of_what_can_be_mapped_and_others_have_theirs() {
+        let (greedy, other) = (Domain::new("vm1"), Domain::new("vm2"));
+        let file = memory((MAX_MAPPINGS as u64 + 1) << 12);
+        let ranges: Vec<_> = (0..=MAX_MAPPINGS as u64).map(|page| (file.as_fd(), page << 12, 1 << 12)).collect();
+        let member = greedy.join();
+        let refused = member.map(&ranges).unwrap_err();
+        assert!(matches!(&refused, DomainError::TooMany { domain, .. } if domain == "vm1"), "{refused}");
+        assert_eq!(greedy.mapped(), 0, "all or nothing");
+        let held = member.map(&ranges[1..]).unwrap();
+        assert!(member.map(&ranges[..1]).is_err(), "what requests still hold counts");
+        assert!(greedy.join().map(&ranges[5..9]).is_ok(), "what is mapped already is no more");
+        assert!(other.join().map(&ranges[..1]).is_ok());
+        drop(held);
+        assert!(member.map(&ranges[..1]).is_ok());
     }
 
     #[test]

@@ -8,8 +8,9 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 
-/// Mappings that can be watched at once; no more are made.
-const SLOTS: usize = 8192;
+/// Mappings that can be watched at once; no more are made. Half of what the kernel lets a process map (vm.max_map_count), and 32
+/// for each of 1,024 tenants.
+pub(crate) const SLOTS: usize = 32768;
 
 struct Entry {
     /// 0: free. Written last when a slot is taken, first when it is given back.

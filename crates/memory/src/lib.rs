@@ -33,7 +33,7 @@ mod window;
 
 pub use buffer::GuestBuffer;
 pub use dirty::{DirtyBitmap, PAGE};
-pub use domain::{Domain, DomainError, Member};
+pub use domain::{Domain, DomainError, MAX_MAPPINGS, Member};
 pub use fault::catch_bus_errors;
 pub use mapping::{MapError, Mapping, MappingKey};
 pub use span::Span;

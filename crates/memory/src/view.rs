@@ -191,7 +191,8 @@ impl View {
         (guest - region.guest < region.len).then_some(region)
     }
 
-    /// Appends the pieces of `len` bytes at `address` to `pieces`. They may cross from one region into the next.
+    /// Appends the pieces of `len` bytes at `address` to `pieces`, which may become `most`. They may cross from one region into
+    /// the next. False where there are more; `pieces` may then have grown.
     ///
     /// # Errors
     /// [`AccessError`] where any byte is outside; `pieces` may then have grown.
@@ -200,12 +201,16 @@ impl View {
         &self,
         address: GuestAddress,
         len: u64,
+        most: usize,
         pieces: &mut SmallVec<[IoVec; GuestBuffer::INLINE]>,
-    ) -> Result<(), AccessError> {
+    ) -> Result<bool, AccessError> {
         let refused = AccessError { address: address.0, len };
         let mut at = address.0;
         let mut left = len;
         while left > 0 {
+            if pieces.len() >= most {
+                return Ok(false);
+            }
             let region = self.find(at).ok_or(refused)?;
             let offset = at - region.guest;
             let part = left.min(region.len - offset);
@@ -214,7 +219,7 @@ impl View {
             // Cannot overflow: the region's end does not, and a later byte that does is not found.
             at = at.checked_add(part).ok_or(refused)?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Where `len` bytes at `address` lie in this process, if in one piece: for something that is read at once, while the

@@ -99,9 +99,10 @@ impl<'a> Walk<'a> {
     #[inline(always)]
     fn add(&mut self, addr: u64, len: u32, flags: u16) -> Result<(), QueueError> {
         let head = self.head;
+        let limit = self.limits.max_pieces;
         self.descriptors += 1;
-        if self.descriptors > self.limits.max_pieces {
-            return Err(QueueError::TooLong { head, limit: self.limits.max_pieces });
+        if self.descriptors > limit {
+            return Err(QueueError::TooLong { head, limit });
         }
         self.total += u64::from(len);
         if self.total > u64::from(u32::MAX) {
@@ -112,10 +113,11 @@ impl<'a> Walk<'a> {
         } else if self.writable {
             return Err(QueueError::ReadableAfterWritable { head });
         }
-        self.chain
-            .buffer
-            .append(GuestAddress(addr), u64::from(len))
-            .map_err(|source| QueueError::Address { head, source })?;
+        // Where regions meet, one descriptor is several pieces: as many as its front end likes.
+        let fits = self.chain.buffer.append_at_most(GuestAddress(addr), u64::from(len), limit);
+        if !fits.map_err(|source| QueueError::Address { head, source })? {
+            return Err(QueueError::TooLong { head, limit });
+        }
         if !self.writable {
             self.chain.readable = self.chain.buffer.pieces();
         }

@@ -27,7 +27,8 @@ pub struct QueueConfig {
     pub event_idx: bool,
     /// VIRTIO_F_INDIRECT_DESC (virtio 1.3 §6).
     pub indirect: bool,
-    /// Chains with more descriptors than this (those of an indirect table included) break the queue. At least 1.
+    /// Chains with more descriptors than this (those of an indirect table included), or whose descriptors lie in more pieces of
+    /// memory (one that crosses from a region into the next is two), break the queue. At least 1.
     pub max_pieces: usize,
     /// Where writes to the used ring are reported to the dirty log: `log_guest_addr` of SET_VRING_ADDR where
     /// VHOST_VRING_F_LOG is set. For the packed format only whether there is one counts: QEMU gives the address of the device area there, and

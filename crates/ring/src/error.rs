@@ -166,8 +166,8 @@ pub enum QueueError {
         /// Queue size, or entries of the indirect table.
         size: u32,
     },
-    /// More descriptors than the device takes.
-    #[error("the chain at {head} has more than the {limit} descriptors this device takes")]
+    /// More descriptors, or pieces of memory that these lie in, than the device takes.
+    #[error("the chain at {head} has more than the {limit} descriptors, or pieces of memory, that this device takes")]
     TooLong {
         /// Head descriptor or slot.
         head: u16,

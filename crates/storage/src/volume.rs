@@ -80,6 +80,10 @@ pub struct ErrorCounts {
     pub disconnects: u64,
     /// Requests that were sent a second time after a connection was lost.
     pub replayed: u64,
+    /// Connections to the back end that were lost when writes that it had answered were not flushed: if it lost its cache, those
+    /// writes are lost, and their driver is not told.
+    #[serde(default)]
+    pub unflushed: u64,
     /// Requests given up while in flight, because their queue was stopped.
     pub abandoned: u64,
 }
@@ -385,6 +389,10 @@ impl Volume {
 
     pub(crate) fn count_abandoned(&self) {
         self.condition().errors.abandoned += 1;
+    }
+
+    pub(crate) fn count_unflushed(&self) {
+        self.condition().errors.unflushed += 1;
     }
 
     pub(crate) fn count_disconnect(&self, replayed: u64) {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use common::{Core, MIB};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softdpu_storage::*;
 
 const SIZE: u64 = 8 * MIB;
@@ -546,4 +547,195 @@ fn an_answer_that_has_come_does_not_outlive_its_attachment() {
     let mut done = Vec::new();
     core.context.poll(&mut done);
     assert!(done.is_empty(), "{done:?}");
+}
+
+#[test]
+fn what_was_given_up_may_not_land_on_what_is_written_later() {
+    // Keeps the first write for itself until its client has said that nothing more comes, as a server that reorders might.
+    let (said, heard) = std::sync::mpsc::channel();
+    let (_folder, socket) = serve(move |mut stream, number| {
+        handshake_with(&mut stream, HAS_FLAGS | SEND_FLUSH);
+        let mut took = false;
+        while let Some(asked) = request(&mut stream) {
+            let len = u32::from_be_bytes(asked[24..28].try_into().unwrap()) as usize;
+            let mut data = vec![0; if asked[7] == 1 { len } else { 0 }];
+            stream.read_exact(&mut data).unwrap();
+            said.send((number, data.first().copied())).unwrap();
+            if std::mem::replace(&mut took, true) || number > 0 {
+                let _ = stream.write_all(&reply(REPLY, 0, cookie(&asked)));
+            }
+        }
+        said.send((number, None)).unwrap();
+    });
+    let mut core = Core::new(spec(&socket, Duration::from_secs(20)));
+    let old = core.request(Op::Write, 0, 512);
+    old.buffer.write_at(16, &[1; 512]).unwrap();
+    assert!(core.submit(old).is_none());
+    assert_eq!(heard_within(&mut core, &heard), (0, Some(1)));
+    let mut given_up = Vec::new();
+    core.context.abandon(&mut |_| true, &mut given_up);
+    assert_eq!(given_up.len(), 1);
+    assert_eq!(core.write(0, &[2; 512]), Ok(()));
+    let seen: Vec<_> = heard.try_iter().collect();
+    assert_eq!(seen, [(0, None), (1, Some(2))], "the old is over before the new is sent");
+    assert_eq!((core.volume.status().errors.disconnects, core.volume.status().state), (1, State::Active));
+}
+
+fn heard_within<T>(core: &mut Core, heard: &std::sync::mpsc::Receiver<T>) -> T {
+    let (deadline, mut done) = (Instant::now() + Duration::from_secs(60), Vec::new());
+    loop {
+        core.context.tick(Instant::now());
+        core.context.poll(&mut done);
+        if let Ok(said) = heard.recv_timeout(Duration::from_millis(1)) {
+            return said;
+        }
+        assert!(Instant::now() < deadline, "the server hears nothing");
+    }
+}
+
+#[test]
+fn a_server_that_hangs_up_on_every_connection_is_tried_at_growing_intervals() {
+    let count = std::sync::Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let connections = count.clone();
+    let (_folder, socket) = serve(move |mut stream, _| {
+        connections.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        handshake(&mut stream);
+    });
+    // 20 ms before the second attempt, 40 before the third, and 50, its limit, from then on.
+    let mut core = Core::new(spec(&socket, Duration::from_secs(60)));
+    let asked = core.request(Op::Read, 0, 512);
+    let start = Instant::now();
+    assert!(core.submit(asked).is_none());
+    while count.load(std::sync::atomic::Ordering::SeqCst) < 8 {
+        assert!(core.wait(Duration::from_millis(1)).is_none());
+        assert!(start.elapsed() < Duration::from_secs(60), "it is tried no more: {:?}", core.volume.status());
+    }
+    let took = start.elapsed();
+    assert!(took >= Duration::from_millis(300), "seven attempts within {took:?}");
+}
+
+#[test]
+fn a_server_that_says_it_goes_and_stays_is_left_when_an_answer_would_be_due() {
+    let (_folder, socket) = serve(|mut stream, number| {
+        handshake(&mut stream);
+        while let Some(asked) = request(&mut stream) {
+            if number > 0 {
+                let _ = stream.write_all(&[reply(REPLY, 0, cookie(&asked)), vec![0x33; 512]].concat());
+                continue;
+            }
+            // NBD_ESHUTDOWN, and then nothing.
+            let _ = stream.write_all(&reply(REPLY, 108, cookie(&asked)));
+            std::thread::sleep(Duration::from_secs(600));
+        }
+    });
+    let mut patient = spec(&socket, Duration::from_secs(10 * 365 * 24 * 3600));
+    if let Kind::Nbd { answer, .. } = &mut patient.kind {
+        *answer = Duration::from_millis(300);
+    }
+    let mut core = Core::new(patient);
+    let asked = core.request(Op::Read, 0, 512);
+    assert!(core.submit(asked).is_none());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while core.volume.status().state != State::Recovering {
+        core.context.tick(Instant::now());
+        assert!(Instant::now() < deadline, "{:?}", core.volume.status());
+    }
+    assert!(core.volume.status().detail.contains("about to go"), "{:?}", core.volume.status());
+    assert_eq!(core.wait(Duration::from_secs(60)).map(|done| done.result), Some(Ok(())));
+    assert_eq!(core.volume.status().state, State::Active);
+}
+
+#[test]
+fn a_look_at_a_connection_sends_a_bounded_number_of_bytes_and_the_rest_without_being_asked() {
+    let (_folder, socket) = serve(|mut stream, _| {
+        handshake(&mut stream);
+        serve_plain(&mut stream);
+    });
+    let broker = PathBroker::new();
+    let mut core = Core::with(Volume::open(spec(&socket, Duration::from_secs(60)), &broker).unwrap());
+    assert_eq!(core.write(0, &[1; 512]), Ok(()), "connected");
+    // Room for all of it, where the machine allows that.
+    for (_, socket) in broker.kept("nbd/h/").unwrap() {
+        rustix::net::sockopt::set_socket_send_buffer_size(&socket, 8 << 20).unwrap();
+    }
+    let asked = core.request(Op::Write, 0, 3 * MIB);
+    assert!(core.submit(asked).is_none());
+    let (mut looks, mut done) = (0, Vec::new());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        core.context.poll(&mut done);
+        looks += 1;
+        if !done.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < deadline);
+        // A core that sleeps is woken by the room there is, or the answer.
+        let mut waiting = [PollFd::from_borrowed_fd(core.context.wait_fd(), PollFlags::IN)];
+        let limit = Timespec { tv_sec: 20, tv_nsec: 0 };
+        assert_eq!(poll(&mut waiting, Some(&limit)), Ok(1), "nothing wakes it after {looks} looks");
+        // Long enough for the server to have taken what it can.
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(looks >= 3, "3 MiB in {looks} looks");
+}
+
+#[test]
+fn growing_does_not_promise_again_what_the_server_has_ceased_to() {
+    // Promises it at first, hangs up on the first command, and comes back without it and larger.
+    let (_folder, socket) = serve(|mut stream, number| {
+        greet(&mut stream);
+        let (size, flags) = if number == 0 { (SIZE, HAS_FLAGS | MULTI_CONN) } else { (2 * SIZE, HAS_FLAGS) };
+        stream.write_all(&[info_export(size, flags), option_reply(1, &[])].concat()).unwrap();
+        if number == 0 {
+            request(&mut stream);
+            return;
+        }
+        serve_plain(&mut stream);
+    });
+    let broker = PathBroker::new();
+    let volume = Volume::open(spec(&socket, Duration::from_secs(10)), &broker).unwrap();
+    let mut core = Core::with(volume.clone());
+    assert_eq!(core.read(0, 512), Ok(vec![0; 512]));
+    volume.grow(2 * SIZE).unwrap();
+    drop((core, volume));
+    // The next process has one connection for two cores.
+    let volume = Volume::open(spec(&socket, Duration::from_secs(10)), &broker).unwrap();
+    let (mut a, mut b) = (Core::with(volume.clone()), Core::with(volume.clone()));
+    assert_eq!((a.read(0, 512), b.read(0, 512)), (Ok(vec![0; 512]), Ok(vec![0; 512])));
+    assert_eq!(broker.kept("nbd/h/").unwrap().len(), 1, "connections");
+}
+
+#[test]
+fn a_connection_that_is_lost_with_unflushed_writes_is_counted_and_a_flushed_one_is_not() {
+    // Hangs up on reads.
+    let (_folder, socket) = serve(|mut stream, number| {
+        handshake_with(&mut stream, HAS_FLAGS | SEND_FLUSH);
+        while let Some(asked) = request(&mut stream) {
+            let len = u32::from_be_bytes(asked[24..28].try_into().unwrap()) as usize;
+            let is_read = asked[7] == 0;
+            if is_read && number % 2 == 0 {
+                return;
+            }
+            let _ = stream.read_exact(&mut vec![0; if asked[7] == 1 { len } else { 0 }]);
+            let _ =
+                stream.write_all(&[reply(REPLY, 0, cookie(&asked)), vec![0; if is_read { len } else { 0 }]].concat());
+            if is_read {
+                return;
+            }
+        }
+    });
+    let mut core = Core::new(spec(&socket, Duration::from_secs(60)));
+    core.write(0, &[1; 512]).unwrap();
+    core.op(Op::Flush, 0, 0).unwrap();
+    let durable = Request { durable: true, ..core.request(Op::Write, 0, 512) };
+    core.run(durable).result.unwrap();
+    core.read(0, 512).unwrap();
+    assert_eq!(core.volume.status().errors.unflushed, 0, "all was flushed");
+    // Whichever connection this is on.
+    core.write(0, &[2; 512]).unwrap();
+    core.read(0, 512).unwrap();
+    core.read(0, 512).unwrap();
+    let errors = core.volume.status().errors;
+    assert!(errors.disconnects >= 2, "{errors:?}");
+    assert_eq!(errors.unflushed, 1, "once, as what is lost is lost");
 }

@@ -22,7 +22,7 @@ pub(super) fn open(device: &str, settings: &config::Tap, mtu: u16, wire: &Wire) 
     let text = |error: &dyn std::fmt::Display| format!("interface '{}': {error}", settings.interface);
     if let Some(fd) = wire.kept_fd(&key(device)) {
         let fd = fd.try_clone().map_err(|error| text(&error))?;
-        return Tap::adopt(fd, Offloads::ALL).map(Socket::Tap).map_err(|error| text(&error));
+        return Tap::adopt(fd, Offloads::ALL).map(Socket::from).map_err(|error| text(&error));
     }
     let options = TapOptions::default();
     let tap = Tap::open(&settings.interface, &options).map_err(|error| text(&error))?;
@@ -33,7 +33,7 @@ pub(super) fn open(device: &str, settings: &config::Tap, mtu: u16, wire: &Wire) 
     links.set_mtu(&name, settings.port.mtu.unwrap_or(mtu).into()).map_err(|error| text(&error))?;
     links.set_up(&name, true).map_err(|error| text(&error))?;
     wire.keep_fd(&key(device), Arc::new(fd)).map_err(|error| text(&error))?;
-    Ok(Socket::Tap(tap))
+    Ok(tap.into())
 }
 
 /// The device is no more; its interface goes with the last descriptor.

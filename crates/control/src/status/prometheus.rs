@@ -375,12 +375,15 @@ fn volumes(out: &mut Exposition, status: &NodeStatus) {
             super::failures(&volume.counters).into_iter().map(move |(kind, count)| (labels(kind), count as f64))
         }),
     );
-    let counters: [Metric<super::VolumeStatus>; 3] = [
+    let counters: [Metric<super::VolumeStatus>; 4] = [
         ("volume_disconnects_total", "Connections to the back end that were lost.", |it| {
             it.counters.disconnects as f64
         }),
         ("volume_replayed_total", "Requests that were sent again after a connection was lost.", |it| {
             it.counters.replayed as f64
+        }),
+        ("volume_unflushed_total", "Connections that were lost when answered writes were not flushed.", |it| {
+            it.counters.unflushed as f64
         }),
         ("volume_abandoned_total", "Requests given up in flight, because their queue was stopped.", |it| {
             it.counters.abandoned as f64

@@ -1,5 +1,6 @@
 //! What a core does when it is told something: queues come, change, move on and stop.
 
+use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -339,7 +340,8 @@ impl<S: TenantScheduler> Core<S> {
         if tokens.is_empty() {
             return;
         }
-        self.io.abandon(&mut |token| tokens.contains(&token), &mut Vec::new());
+        let given_up: HashSet<u64> = tokens.iter().copied().collect();
+        self.io.abandon(&mut |token| given_up.contains(&token), &mut Vec::new());
         let now = Nanos(clock::now());
         for token in tokens {
             // Nobody waits for it any more: to its tenant it is done.

@@ -772,10 +772,12 @@ impl<S: TenantScheduler> Core<S> {
         for at in 0..self.net.sockets.len() {
             let id = self.net.sockets[at];
             let Some(Port { socket: Some(socket), counters, .. }) = self.net.port(id) else { continue };
-            let waited = socket.waiting();
-            if let Err(error) = socket.flush() {
-                let dropped = waited.saturating_sub(socket.waiting());
-                counters.dropped_out[DropReason::Backend as usize].add(dropped as u64);
+            let flushed = socket.flush();
+            let dropped = socket.take_dropped();
+            if dropped > 0 {
+                counters.dropped_out[DropReason::Backend as usize].add(dropped);
+            }
+            if let Err(error) = flushed {
                 self.socket_failed(id, &error);
             }
         }

@@ -12,7 +12,13 @@ use super::offload;
 use super::xdp_queues::XdpQueues;
 
 /// A socket of the kernel that carries frames. It never blocks.
-pub enum Socket {
+pub struct Socket {
+    kind: Kind,
+    /// Frames that were dropped as the kernel did not take them, since the last look.
+    dropped: u64,
+}
+
+enum Kind {
     /// The host's network stack, or a container's.
     Tap(Tap),
     /// An interface of the host, a copy of whose frames the kernel gives: the underlay.
@@ -23,21 +29,39 @@ pub enum Socket {
 
 macro_rules! each {
     ($self:expr, $socket:ident => $body:expr) => {
-        match $self {
-            Socket::Tap($socket) => $body,
-            Socket::Packet($socket) => $body,
-            Socket::Xdp($socket) => $body,
+        match &mut $self.kind {
+            Kind::Tap($socket) => $body,
+            Kind::Packet($socket) => $body,
+            Kind::Xdp($socket) => $body,
         }
     };
+}
+
+impl From<Tap> for Socket {
+    fn from(tap: Tap) -> Self {
+        Socket { kind: Kind::Tap(tap), dropped: 0 }
+    }
+}
+
+impl From<PacketSocket> for Socket {
+    fn from(socket: PacketSocket) -> Self {
+        Socket { kind: Kind::Packet(socket), dropped: 0 }
+    }
+}
+
+impl From<XdpQueues> for Socket {
+    fn from(queues: XdpQueues) -> Self {
+        Socket { kind: Kind::Xdp(queues), dropped: 0 }
+    }
 }
 
 impl Socket {
     /// Descriptors of which one is readable when there are frames.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let (one, queues) = match self {
-            Socket::Tap(tap) => (Some(tap.fd()), None),
-            Socket::Packet(socket) => (Some(socket.fd()), None),
-            Socket::Xdp(queues) => (None, Some(queues.fds())),
+        let (one, queues) = match &self.kind {
+            Kind::Tap(tap) => (Some(tap.fd()), None),
+            Kind::Packet(socket) => (Some(socket.fd()), None),
+            Kind::Xdp(queues) => (None, Some(queues.fds())),
         };
         one.into_iter().chain(queues.into_iter().flatten())
     }
@@ -53,9 +77,9 @@ impl Socket {
     /// Space for a frame of `len` bytes, all of which are to be written before it is [committed](Self::commit). None: there is
     /// no room.
     pub(crate) fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
-        // What waits is handed over to make room. A failure is told by the next flush.
+        // What waits is handed over to make room. What a failure drops is counted.
         if self.waiting() >= softdpu_sys::port::MAX_BATCH {
-            let _ = each!(self, socket => socket.flush());
+            let _ = self.flush();
         }
         each!(self, socket => socket.reserve(len))
     }
@@ -67,7 +91,11 @@ impl Socket {
 
     /// Frames that wait to be handed to the kernel.
     pub(crate) fn waiting(&self) -> usize {
-        each!(self, socket => socket.waiting())
+        match &self.kind {
+            Kind::Tap(socket) => socket.waiting(),
+            Kind::Packet(socket) => socket.waiting(),
+            Kind::Xdp(socket) => socket.waiting(),
+        }
     }
 
     /// Hands what waits to the kernel.
@@ -75,7 +103,20 @@ impl Socket {
     /// # Errors
     /// What the kernel said; what waited is dropped, or on AF_XDP waits on.
     pub(crate) fn flush(&mut self) -> Result<usize, PortError> {
-        if self.waiting() > 0 { each!(self, socket => socket.flush()) } else { Ok(0) }
+        let waited = self.waiting();
+        if waited == 0 {
+            return Ok(0);
+        }
+        let flushed = each!(self, socket => socket.flush());
+        if flushed.is_err() {
+            self.dropped += waited.saturating_sub(self.waiting()) as u64;
+        }
+        flushed
+    }
+
+    /// Frames that flushes dropped since the last call, those that made room for others included.
+    pub(crate) fn take_dropped(&mut self) -> u64 {
+        std::mem::take(&mut self.dropped)
     }
 }
 

@@ -175,6 +175,20 @@ fn a_chain_longer_than_the_device_takes_is_refused() {
 }
 
 #[test]
+fn a_chain_of_more_pieces_than_the_device_takes_is_refused_however_few_its_descriptors() {
+    for format in FORMATS {
+        // As a front end's regions of a byte each, one behind the other: a descriptor is as many pieces as it has bytes.
+        let rig = Rig::crumbled(QueueConfig { max_pieces: 8, ..Rig::new(format, SIZE).config }, 64);
+        lay(&rig, &[(DATA, 4, NEXT), (DATA, 4, 0)]);
+        assert_eq!(pop(&mut rig.queue())[0].buffer.pieces(), 8);
+        lay(&rig, &[(DATA, 64, 0)]);
+        refuses(&rig, QueueError::TooLong { head: 0, limit: 8 });
+        lay(&rig, &[(DATA, 4, NEXT), (DATA, 5, 0)]);
+        refuses(&rig, QueueError::TooLong { head: 0, limit: 8 });
+    }
+}
+
+#[test]
 fn lengths_that_sum_to_4_gib_are_refused_before_anything_is_looked_up() {
     for format in FORMATS {
         let rig = Rig::new(format, SIZE);

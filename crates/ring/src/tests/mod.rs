@@ -50,8 +50,21 @@ impl Rig {
     }
 
     pub fn with(config: QueueConfig) -> Rig {
+        Rig::crumbled(config, 0)
+    }
+
+    /// With the first `crumbs` bytes of the data in a region each.
+    pub fn crumbled(config: QueueConfig, crumbs: u64) -> Rig {
         let mapping = Mapping::heap(MEMORY as usize);
-        let view = View::new(vec![Region::new(GuestAddress(GUEST), UserAddress(USER), MEMORY, mapping, 0)]).unwrap();
+        let crumbs = DATA..DATA + crumbs;
+        let bounds = [GUEST].into_iter().chain(crumbs.clone()).chain([crumbs.end]);
+        let bounds: Vec<u64> = if crumbs.is_empty() { vec![GUEST] } else { bounds.collect() };
+        let ends = bounds.iter().skip(1).copied().chain([GUEST + MEMORY]);
+        let region = |(start, end): (&u64, u64)| {
+            let at = start - GUEST;
+            Region::new(GuestAddress(*start), UserAddress(USER + at), end - start, mapping.clone(), at as usize)
+        };
+        let view = View::new(bounds.iter().zip(ends).map(region).collect()).unwrap();
         let layout = Layout::new(config.format, config.size);
         assert!(layout.bytes < (DATA - RING) as usize);
         let addresses = layout.addresses(UserAddress(RING - GUEST + USER));

@@ -23,7 +23,7 @@ use softdpu_memory::GuestBuffer;
 use softdpu_sys::uring::{Completion, FileIndex, Operation, Ring, Ticket};
 use softdpu_sys::{AlignedBuffer, IoMemory, IoVec, OneOf, cached, iovec};
 
-use super::landings::Landing;
+use super::landings::{self, Landing};
 use super::{Direct, FileBacking};
 use crate::volume::Backing;
 use crate::{Done, IoError, Op, Request, Volume, VolumeError};
@@ -169,6 +169,8 @@ pub(crate) struct Engine {
     backlog: Vec<Line>,
     /// Requests whose bytes something that was given up may still change.
     held: Vec<(Arc<OpenFile>, Request)>,
+    /// What had [ended](landings::ended) when those were last looked at.
+    looked: u64,
     /// What the kernel could not begin, to be tried again with the next [`sweep`](Engine::sweep).
     refused: Vec<(Memory, Flight)>,
     spare: Vec<AlignedBuffer>,
@@ -185,6 +187,7 @@ impl Engine {
             ring,
             backlog: Vec::new(),
             held: Vec::new(),
+            looked: landings::ended(),
             refused: Vec::new(),
             spare: Vec::new(),
             vecs: Vec::new(),
@@ -357,6 +360,8 @@ impl Engine {
     /// Begins what has to wait no longer.
     #[cold]
     fn release(&mut self, done: &mut Vec<Done>) {
+        // Before the look: what ends during it is a reason for another.
+        self.looked = landings::ended();
         for (file, request) in std::mem::take(&mut self.held) {
             if file.has_to_wait(&request) {
                 self.held.push((file, request));
@@ -377,7 +382,7 @@ impl Engine {
     /// Collects what has ended.
     #[inline]
     pub(crate) fn poll(&mut self, done: &mut Vec<Done>) {
-        if !self.held.is_empty() {
+        if !self.held.is_empty() && self.looked != landings::ended() {
             self.release(done);
         }
         if self.ring.in_flight() == 0 {

@@ -6,8 +6,17 @@
 //! a process share one list per file; between processes the file's lock does the same.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How many writes that were given up have ended, of all files.
+static ENDED: AtomicU64 = AtomicU64::new(0);
+
+/// Changes whenever something that waits for [`Landings`] may go on.
+#[inline]
+pub(crate) fn ended() -> u64 {
+    ENDED.load(Ordering::Acquire)
+}
 
 /// The bytes of a file that may still change.
 #[derive(Debug, Default)]
@@ -56,6 +65,7 @@ impl Drop for Landing {
             ranges.swap_remove(at);
         }
         self.all.count.fetch_sub(1, Ordering::Release);
+        ENDED.fetch_add(1, Ordering::Release);
     }
 }
 

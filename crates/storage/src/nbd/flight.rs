@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use softdpu_memory::GuestBuffer;
-use softdpu_sys::{AlignedBuffer, OneOf, iovec};
+use softdpu_sys::{AlignedBuffer, OneOf};
 
 use super::mailbox::Mailbox;
 use super::wire::{self, Command, Export};
@@ -37,6 +37,8 @@ pub(super) struct Flight {
     pub sent: bool,
     /// When its last command was begun to be sent.
     pub asked: Option<Instant>,
+    /// Writes that the server had answered then: what a flush covers.
+    pub covers: u64,
     /// Nobody waits for it any more; its answer has to be taken off the wire all the same.
     pub late: bool,
     op: Op,
@@ -83,6 +85,7 @@ impl Flight {
             deadline,
             sent: false,
             asked: None,
+            covers: 0,
             late: false,
             op,
             offset,
@@ -208,21 +211,25 @@ impl Flight {
         self.memory = Some(OneOf::B(AlignedBuffer::new(ZEROES.min(self.len) as usize)));
     }
 
-    /// Lets go of the guest's memory. Where a write is being sent (`sending`: bytes already gone, bytes in all), what is left
-    /// of it is copied first: half a command cannot be taken back.
-    pub(super) fn let_go(&mut self, sending: Option<(u64, u64)>) {
+    /// A flush was the last thing that was done for it.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.stage == Stage::Flush
+    }
+
+    /// It may be in the server's cache only.
+    pub(super) fn is_cached(&self) -> bool {
+        matches!(self.op, Op::Write | Op::WriteZeroes { .. }) && !self.durable
+    }
+
+    /// Whether what was sent of it may change the volume.
+    pub(super) fn writes(&self) -> bool {
+        self.op.is_write()
+    }
+
+    /// Lets go of the guest's memory.
+    pub(super) fn let_go(&mut self) {
         self.late = true;
-        self.guest = None;
-        let memory = self.memory.take();
-        if let Some((gone, all)) = sending
-            && let Some(memory) = memory
-        {
-            let start = if self.stage == Stage::Zeroes { 0 } else { self.skip + self.done };
-            let copy = AlignedBuffer::new(all as usize);
-            iovec::copy(&memory, start + gone, &copy, gone, (all - gone) as usize);
-            self.memory = Some(OneOf::B(copy));
-            (self.skip, self.done, self.stage) = (0, 0, Stage::Main);
-        }
+        (self.memory, self.guest) = (None, None);
     }
 
     pub(super) fn end(mut self, result: Result<(), IoError>) -> Option<(Arc<Mailbox>, Done)> {

@@ -30,8 +30,8 @@ use super::{Arrival, NbdBacking, Refusal};
 use crate::volume::Backing;
 use crate::{Request, State, Volume};
 
-/// The first pause before a reconnection; it doubles up to the volume's limit.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// The first pause before a reconnection; it doubles up to the volume's limit, and is the first again when a command is answered.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) struct Link {
     volume: Arc<Volume>,
@@ -61,6 +61,7 @@ impl Link {
             free: Vec::new(),
             queue: VecDeque::new(),
             serial: 0,
+            leaving: false,
             owners: Vec::new(),
             arrival,
             connecting,
@@ -128,7 +129,10 @@ impl Link {
     fn look(&self, inner: &mut Inner, me: &Arc<Mailbox>, now: Instant) {
         self.install(inner, now);
         let received = inner.receive(&self.volume, me);
-        self.conclude(inner, received, me, now);
+        // What the answers leave to be sent goes at once.
+        if !matches!(received, Outcome::Fine) {
+            self.conclude(inner, received, me, now);
+        }
         let sent = inner.transmit(&self.volume, me);
         self.conclude(inner, sent, me, now);
     }
@@ -167,7 +171,6 @@ impl Link {
                 let socket = Arc::new(socket);
                 inner.connection =
                     Some(Connection { socket, export, tx: None, rx: HEADER, closing: None, blocked: false });
-                inner.pause = FIRST_PAUSE;
                 inner.retry_at = None;
                 self.epoch.fetch_add(1, Ordering::Release);
                 if backing(&self.volume).is_some_and(NbdBacking::comes_up) {
@@ -175,19 +178,24 @@ impl Link {
                 }
             }
             Err(Refusal { reason, lasting }) => {
-                let most = backing(&self.volume).map_or(FIRST_PAUSE, NbdBacking::longest_pause);
-                inner.retry_at = Some(now + inner.pause);
-                inner.pause = (inner.pause * 2).min(most).max(FIRST_PAUSE);
+                self.back_off(inner, now);
                 self.volume.enter(if lasting { State::Failed } else { State::Recovering }, &reason);
             }
         }
     }
 
+    /// The next attempt is after a pause, and the one after it after a longer one, until a command is answered.
+    fn back_off(&self, inner: &mut Inner, now: Instant) {
+        let most = backing(&self.volume).map_or(FIRST_PAUSE, NbdBacking::longest_pause);
+        inner.retry_at = Some(now + inner.pause);
+        inner.pause = (inner.pause * 2).min(most).max(FIRST_PAUSE);
+    }
+
     fn conclude(&self, inner: &mut Inner, outcome: Outcome, me: &Arc<Mailbox>, now: Instant) {
+        let blocked = inner.has_to_send();
         let Some(connection) = &mut inner.connection else { return };
         match outcome {
             Outcome::Fine => {
-                let blocked = connection.tx.is_some() && connection.closing.is_none();
                 if std::mem::replace(&mut connection.blocked, blocked) != blocked {
                     self.epoch.fetch_add(1, Ordering::Release);
                 }
@@ -196,23 +204,31 @@ impl Link {
                 if deaf {
                     connection.rx = Rx::Deaf;
                 }
-                if connection.closing.is_none() {
-                    let _ = shutdown(&connection.socket, Shutdown::Write);
-                    let patience = backing(&self.volume).map_or(FIRST_PAUSE, NbdBacking::timeout);
-                    connection.closing = Some(now + patience);
-                    connection.tx = None;
-                    self.volume.enter(State::Recovering, &reason);
-                    self.epoch.fetch_add(1, Ordering::Release);
-                }
+                let patience = backing(&self.volume).map_or(FIRST_PAUSE, NbdBacking::timeout);
+                self.close(connection, &reason, now + patience);
+            }
+            Outcome::Leaving => {
+                // It has said so itself: it gets the time that an answer has, not all that a volume's requests may wait.
+                let patience = backing(&self.volume).map_or(FIRST_PAUSE, |it| it.answer().min(it.timeout()));
+                self.close(connection, "the server says that it is about to go", now + patience);
             }
             Outcome::Lost(reason) => {
                 inner.connection = None;
                 let replayed = inner.requeue();
-                inner.retry_at = Some(now);
+                self.back_off(inner, now);
                 self.volume.count_disconnect(replayed);
                 self.epoch.fetch_add(1, Ordering::Release);
                 if let Some(backing) = backing(&self.volume) {
                     backing.goes_down();
+                    if backing.cache.lose() {
+                        self.volume.count_unflushed();
+                        tracing::warn!(
+                            volume = self.volume.name(),
+                            reason,
+                            "writes that the server had answered were not flushed when the connection was lost; if its cache was \
+                             lost, so are they"
+                        );
+                    }
                 }
                 self.volume.enter(State::Recovering, &reason);
                 // Whoever sleeps on the socket has to look at the clock instead.
@@ -221,12 +237,22 @@ impl Link {
         }
     }
 
+    /// Sends nothing more, and gives the server until `until` to end it.
+    fn close(&self, connection: &mut Connection, reason: &str, until: Instant) {
+        if connection.closing.is_none() {
+            let _ = shutdown(&connection.socket, Shutdown::Write);
+            connection.closing = Some(until);
+            connection.tx = None;
+            self.volume.enter(State::Recovering, reason);
+            self.epoch.fetch_add(1, Ordering::Release);
+        }
+    }
+
     pub(crate) fn abandon(&self, me: &Arc<Mailbox>, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
         let inner = &mut *self.lock();
-        let sending = inner.connection.as_ref().and_then(|connection| connection.tx.as_ref()).map(|tx| {
-            let gone = tx.gone.saturating_sub(wire::REQUEST_LEN as u64);
-            (tx.index, (gone, tx.payload))
-        });
+        // What the server may still write, however late: no newer write may be on the same connection, as servers need not keep
+        // an order.
+        let mut may_land = false;
         for index in 0..inner.slots.len() as u32 {
             let slot = &mut inner.slots[index as usize];
             let Some(flight) = slot.flight.as_mut() else { continue };
@@ -237,12 +263,17 @@ impl Link {
             me.give_up();
             self.volume.count_abandoned();
             if flight.sent {
-                flight.let_go(sending.filter(|(sent, (_, all))| *sent == index && *all > 0).map(|(_, bytes)| bytes));
+                may_land |= flight.writes();
+                flight.let_go();
             } else {
                 slot.flight = None;
                 inner.free.push(index);
-                inner.queue.retain(|queued| *queued != index);
             }
+        }
+        inner.forget_unqueued();
+        if may_land {
+            let reason = "a write was given up that the server may still do".into();
+            self.conclude(inner, Outcome::Close { reason, deaf: false }, me, Instant::now());
         }
     }
 
@@ -295,7 +326,7 @@ impl Drop for Link {
     }
 }
 
-fn backing(volume: &Volume) -> Option<&NbdBacking> {
+pub(super) fn backing(volume: &Volume) -> Option<&NbdBacking> {
     match &volume.backing {
         Backing::Nbd(backing) => Some(backing),
         _ => None,

@@ -23,7 +23,7 @@ mod uri;
 mod wire;
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -75,6 +75,37 @@ pub(crate) struct NbdBacking {
     parallel: Arc<Mutex<Parallel>>,
     /// Links without a connection.
     down: AtomicUsize,
+    cache: Cache,
+}
+
+/// What may be in the server's cache and nowhere else.
+#[derive(Default)]
+struct Cache {
+    /// Writes that the server has answered and need not have made durable.
+    answered: AtomicU64,
+    /// Of those, the ones that a flush has covered.
+    flushed: AtomicU64,
+}
+
+impl Cache {
+    fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
+    }
+
+    fn add(&self) {
+        self.answered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A flush was answered that was sent when `answered` writes were.
+    fn flush(&self, answered: u64) {
+        self.flushed.fetch_max(answered, Ordering::Relaxed);
+    }
+
+    /// A connection was lost, and the server with it, as far as can be told. Whether there was something in its cache.
+    fn lose(&self) -> bool {
+        let answered = self.answered();
+        self.flushed.fetch_max(answered, Ordering::Relaxed) < answered
+    }
 }
 
 /// Whether there may be more than one link, and how many there are.
@@ -146,6 +177,7 @@ impl NbdBacking {
             links: AtomicU32::new(0),
             parallel: Arc::new(Mutex::new(Parallel { allowed: export.can(wire::CAN_MULTI_CONN), links: 0 })),
             down: AtomicUsize::new(0),
+            cache: Cache::default(),
         };
         Ok((backing, size, limits))
     }
@@ -192,7 +224,10 @@ impl NbdBacking {
             let reason = format!("the export has {} bytes: grow it at the server to {size} first", export.size);
             return Err(server_error(&self.name, &self.uri, reason));
         }
-        remember(&self.name, &self.text, Export { size, ..self.export }, &*self.broker)
+        // What the server promises no more, the next data plane must not count on.
+        let lost = if lock(&self.parallel).allowed { 0 } else { wire::CAN_MULTI_CONN };
+        let flags = self.export.flags & !lost;
+        remember(&self.name, &self.text, Export { size, flags, ..self.export }, &*self.broker)
     }
 
     /// A core's connection: its own where the server promises that a flush on one covers the writes of all

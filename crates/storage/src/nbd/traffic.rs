@@ -9,18 +9,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
+use rustix::net::{RecvFlags, recv};
 use softdpu_sys::net;
 
 use super::Arrival;
 use super::flight::{Flight, Next};
+use super::link::{FIRST_PAUSE, backing};
 use super::mailbox::{LinkId, Mailbox};
 use super::wire::{self, Export, Reply};
 use crate::{Done, IoError, Volume};
 
 /// Receive calls per look, so that one volume does not keep a core.
 const ROUNDS: usize = 512;
-/// Bytes per look, for the same reason: what is left is there at the next.
+/// Bytes per look, each way, for the same reason: what is left is there at the next.
 const BYTES: usize = 1 << 20;
 
 /// A link's connection and its requests.
@@ -32,6 +33,8 @@ pub(super) struct Inner {
     /// Slots with a command to send, in order.
     pub queue: VecDeque<u32>,
     pub serial: u64,
+    /// The server has just said that it is about to go.
+    pub leaving: bool,
     pub owners: Vec<Arc<Mailbox>>,
     pub arrival: Arrival,
     pub connecting: bool,
@@ -52,7 +55,7 @@ pub(super) struct Connection {
     pub rx: Rx,
     /// Until when the server has time to close.
     pub closing: Option<Instant>,
-    /// The socket's buffer is full.
+    /// There is more to send, for which the socket's buffer had no room, or the look no time.
     pub blocked: bool,
 }
 
@@ -94,11 +97,15 @@ pub(super) enum Outcome {
         reason: String,
         deaf: bool,
     },
+    /// The server says that it is about to go.
+    Leaving,
 }
 
 impl Inner {
+    /// Sends what can be, up to [`BYTES`]: what is left [waits](Self::has_to_send) for the next look.
     pub(super) fn transmit(&mut self, volume: &Volume, me: &Arc<Mailbox>) -> Outcome {
-        loop {
+        let mut room = BYTES;
+        while room > 0 {
             let Some(connection) = &mut self.connection else { return Outcome::Fine };
             if connection.closing.is_some() {
                 return Outcome::Fine;
@@ -115,6 +122,7 @@ impl Inner {
                 let (head, payload) = flight.command(cookie, &connection.export);
                 flight.sent = true;
                 flight.asked = Some(Instant::now());
+                flight.covers = backing(volume).map_or(0, |backing| backing.cache.answered());
                 connection.tx = Some(Tx { index, head, gone: 0, payload });
             }
             let Some(tx) = &mut connection.tx else { continue };
@@ -125,9 +133,10 @@ impl Inner {
             let head = tx.head.get(tx.gone as usize..).unwrap_or(&[]);
             let paid = tx.gone.saturating_sub(wire::REQUEST_LEN as u64);
             let body = flight.memory().filter(|_| tx.payload > 0);
-            let body = body.map(|(memory, start)| (memory, start + paid, (tx.payload - paid) as usize));
+            let body = body.map(|(memory, start)| (memory, start + paid, ((tx.payload - paid) as usize).min(room)));
             match net::send(connection.socket.as_fd(), head, body) {
                 Ok(sent) => {
+                    room = room.saturating_sub(sent);
                     tx.gone += sent as u64;
                     if tx.gone == wire::REQUEST_LEN as u64 + tx.payload {
                         connection.tx = None;
@@ -148,6 +157,13 @@ impl Inner {
                 Err(error) => return Outcome::Lost(format!("cannot send: {error}")),
             }
         }
+        Outcome::Fine
+    }
+
+    /// Whether something is to be sent on the connection as soon as there is room.
+    pub(super) fn has_to_send(&self) -> bool {
+        let open = self.connection.as_ref().filter(|connection| connection.closing.is_none());
+        open.is_some_and(|connection| connection.tx.is_some() || !self.queue.is_empty())
     }
 
     pub(super) fn receive(&mut self, volume: &Volume, me: &Arc<Mailbox>) -> Outcome {
@@ -183,6 +199,9 @@ impl Inner {
                     room = room.saturating_sub(bytes);
                     if let Err(reason) = self.received(bytes, volume, me) {
                         return Outcome::Close { reason, deaf: true };
+                    }
+                    if std::mem::take(&mut self.leaving) {
+                        return Outcome::Leaving;
                     }
                 }
                 Err(Errno::AGAIN) => return Outcome::Fine,
@@ -254,6 +273,7 @@ impl Inner {
             // qemu-nbd and nbdkit read a whole request before they answer; one that does not leaves us out of step.
             return Err(format!("the server answered request {:#x} before it had all of it", reply.cookie));
         }
+        self.pause = FIRST_PAUSE;
         let next = flight.answered(reply.error, &connection.export);
         if let Next::Data(left) = next {
             connection.rx = if flight.late {
@@ -282,16 +302,8 @@ impl Inner {
             }
             Next::Data(_) => {}
             Next::End(result) => self.end(index, result, volume, me),
-            Next::Again => {
-                // Stays sent: it goes again when this connection has ended, which it is told to do.
-                if let Some(connection) = &mut self.connection
-                    && connection.closing.is_none()
-                {
-                    let _ = shutdown(&connection.socket, Shutdown::Write);
-                    connection.closing = slot.flight.as_ref().map(|flight| flight.deadline);
-                    connection.tx = None;
-                }
-            }
+            // Stays sent: it goes again when this connection has ended.
+            Next::Again => self.leaving = true,
         }
     }
 
@@ -301,8 +313,18 @@ impl Inner {
         if flight.late {
             return;
         }
-        if let Err(error) = result {
-            volume.count(error);
+        let export = self.connection.as_ref().map(|connection| connection.export);
+        match (result, backing(volume)) {
+            (Err(error), _) => volume.count(error),
+            // Without flushes there is no cache that outlives an answer.
+            (Ok(()), Some(backing)) if export.is_some_and(|export| export.can(wire::SEND_FLUSH)) => {
+                if flight.is_flushed() {
+                    backing.cache.flush(flight.covers);
+                } else if flight.is_cached() {
+                    backing.cache.add();
+                }
+            }
+            (Ok(()), _) => {}
         }
         if let Some((owner, done)) = flight.end(result) {
             answer(&owner, self.id, done, me);
@@ -320,7 +342,6 @@ impl Inner {
                 continue;
             };
             if !flight.sent {
-                self.queue.retain(|queued| *queued != index);
                 self.end(index, Err(IoError::Timeout), volume, me);
                 continue;
             }
@@ -333,7 +354,13 @@ impl Inner {
                 answer(&owner, self.id, done, me);
             }
         }
+        self.forget_unqueued();
         hung
+    }
+
+    /// Takes out of the queue what has ended before it was sent: once for all that have.
+    pub(super) fn forget_unqueued(&mut self) {
+        self.queue.retain(|queued| self.slots[*queued as usize].flight.is_some());
     }
 
     /// Everything unanswered is to be sent again, in the order in which it was submitted. How many were under way.

@@ -107,7 +107,7 @@ fn best(settings: &config::Underlay, mtu: u16, cores: usize) -> Result<(Way, Vec
 
 fn packet(settings: &config::Underlay) -> Result<Socket, PortError> {
     let options = PacketOptions { udp_port: Some(settings.port), ..PacketOptions::default() };
-    PacketSocket::open(&settings.interface, &options).map(Socket::Packet)
+    PacketSocket::open(&settings.interface, &options).map(Socket::from)
 }
 
 /// An interface on AF_XDP.
@@ -125,7 +125,7 @@ impl XdpUnderlay {
     /// The queues dealt out to so many cores.
     fn sockets(self, cores: usize) -> (Way, Vec<Socket>) {
         let way = Way::Xdp { queues: self.sockets.len() as u32, zero_copy: self.is_zero_copy() };
-        (way, XdpQueues::deal(self.sockets, self.program, cores).into_iter().map(Socket::Xdp).collect())
+        (way, XdpQueues::deal(self.sockets, self.program, cores).into_iter().map(Socket::from).collect())
     }
 }
 
