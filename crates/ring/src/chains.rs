@@ -88,11 +88,20 @@ impl Chains {
         (self.first, self.end) = (0, 0);
     }
 
-    /// Takes the first `count` (or all there are) out, pins and all.
-    pub fn drain(&mut self, count: usize) -> std::vec::Drain<'_, Chain> {
-        let count = count.min(self.end - self.first);
-        self.end -= count;
-        self.slots.drain(self.first..self.first + count)
+    /// Takes the first `count` (or all there are) out, pins and all. What stays behind is pinned as well, and used again; nothing is moved
+    /// up, however many wait.
+    pub fn drain(&mut self, count: usize) -> impl ExactSizeIterator<Item = Chain> + '_ {
+        let (first, end) = (self.first, self.end);
+        let taken = first..end.min(first.saturating_add(count));
+        if taken.end == end {
+            self.clear();
+        } else {
+            self.first = taken.end;
+        }
+        self.slots[taken].iter_mut().map(|slot| {
+            let hollow = empty(slot.buffer.view());
+            std::mem::replace(slot, hollow)
+        })
     }
 
     /// One more chain where no slot is left behind the last one.

@@ -30,6 +30,11 @@ const WARM_UP: Duration = Duration::from_millis(50);
 const BLOCK: u32 = 4096;
 /// What tenants have in flight before a burst, of what they want.
 const LIGHT: usize = 8;
+/// Frames on their way of a tenant that shares a core with disks, for each request of those: a frame takes the core about a quarter of what a
+/// request does, and with as many as requests it would be the round trip to the client that says what frames get.
+const FRAMES_FOR_REQUEST: usize = 4;
+/// The most frames on their way that a stream can have.
+const MOST_FRAMES: usize = 768;
 /// The scheduler that others' core time is compared with.
 const PLAIN: &str = "fcfs";
 
@@ -171,7 +176,7 @@ fn one(plan: &Plan, case: Case, scheduler: &str) -> Result<Vec<(&'static str, f6
     server.until("its sockets", || sockets.iter().flatten().all(|socket| socket.exists()).then_some(()))?;
     let mut clients = Vec::new();
     for (at, (sockets, want)) in sockets.iter().zip(&wants).enumerate() {
-        let depth = plan.depth * *want as usize;
+        let depth = depth(plan.depth, case.load, doing[at], *want);
         let client = match (doing[at].route(at, plan.gateway), &sockets[..]) {
             (Some(route), [from, to, ..]) => {
                 Stream::connect([from, to], route, depth).map(|stream| Box::new(stream) as Box<dyn Loop>)
@@ -234,6 +239,15 @@ fn one(plan: &Plan, case: Case, scheduler: &str) -> Result<Vec<(&'static str, f6
     Ok(metrics)
 }
 
+/// What a tenant that does `doing` and wants so many parts has in flight.
+fn depth(each: usize, load: Load, doing: Doing, want: u32) -> usize {
+    let depth = each * want as usize;
+    match (load, doing) {
+        (Load::Mixed(_), Doing::Frames(_)) => (depth * FRAMES_FOR_REQUEST).min(MOST_FRAMES),
+        _ => depth,
+    }
+}
+
 /// How much longer requests of those take whose load does not change when the first tenant's does: of each the p99 in a burst over
 /// that before, the mean of them.
 fn burst(before: &[Served], during: &[Served]) -> f64 {
@@ -287,6 +301,14 @@ mod tests {
         assert_eq!(Rates::Unbalanced.of(8), [4, 4, 4, 4, 2, 2, 2, 1]);
         assert_eq!(Rates::Balanced.of(3), [1, 1, 1]);
         assert_eq!(Rates::Unbalanced.of(64).len(), 64);
+    }
+
+    #[test]
+    fn frames_beside_disks_are_more() {
+        let frames = crate::net::Frames::Smallest;
+        let (mixed, frame) = (Load::Mixed(frames), Doing::Frames(frames));
+        assert_eq!([depth(32, mixed, Doing::Disk, 2), depth(32, mixed, frame, 2)], [64, 256]);
+        assert_eq!([depth(32, Load::Net(frames), frame, 2), depth(85, mixed, frame, 4)], [64, MOST_FRAMES]);
     }
 
     #[test]

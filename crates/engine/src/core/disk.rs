@@ -128,6 +128,10 @@ impl<S: TenantScheduler> Core<S> {
             }
         }
         std::mem::swap(&mut self.batch, &mut queue.waiting);
+        if queue.outlived_its_view && queue.waiting.is_empty() {
+            queue.outlived_its_view = false;
+            queue.waiting.release();
+        }
         let submitted = self.requests.len();
         self.io.submit(attachment, &mut self.requests, &mut self.done);
         let whole = broken.is_none();

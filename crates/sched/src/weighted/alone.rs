@@ -42,7 +42,7 @@ impl Weighted {
         let tenant = &self.tenants[usize::from(queue.tenant.0)];
         // Where a limit, a guarantee or a back end has a say, it has to be told of each grant.
         let is_here = self.tree.queues.get(queue.index as usize).is_some_and(|queue| queue.is_here);
-        let is_plain = !tenant.limiter.is_limited() && !tenant.has_timed() && self.tree.pool_of(queue.index).is_none();
+        let is_plain = !tenant.is_limited() && !tenant.has_timed() && self.tree.pool_of(queue.index).is_none();
         if is_again && is_here && is_plain && self.wheel.is_empty() && now >= self.contended {
             self.alone = Some(Alone { queue, waiting: 0, bytes: 0, gathered: 0 });
         }

@@ -221,6 +221,27 @@ mod tests {
     }
 
     proptest! {
+        /// However often a bucket is made small and large again: that gives nothing.
+        #[test]
+        fn changes_of_a_limit_give_no_second_burst(
+            (rate, burst) in (1_u64..10_000_000, 1_u64..10_000),
+            steps in proptest::collection::vec((0_u64..200_000, any::<bool>(), 1_u32..64), 1..150),
+        ) {
+            let mut limiter = Limiter::new(limits(rate, burst));
+            let (mut now, mut ran) = (0_u64, 0_u64);
+            for (pause, is_small, most) in steps {
+                now += pause;
+                limiter.set(Nanos(now), if is_small { limits(1, 1) } else { limits(rate, burst) });
+                if limiter.opens(Kind::Requests) <= Nanos(now) {
+                    let units = limiter.units(Nanos(now), Kind::Requests, 0, most);
+                    limiter.took(Nanos(now), Kind::Requests, units, 0);
+                    ran += u64::from(units);
+                }
+                let earned = u128::from(now + 1_024) * u128::from(rate) / 1_000_000_000;
+                prop_assert!(u128::from(ran) <= u128::from(burst) + earned + 1, "{ran} in {now} ns");
+            }
+        }
+
         /// Units: never more than the burst and the rate's share. Bytes: and the last grant.
         #[test]
         fn the_limits_hold_over_every_window(

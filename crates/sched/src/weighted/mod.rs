@@ -505,7 +505,7 @@ impl TenantScheduler for Weighted {
             let mut units = Self::fitting(self.length(now, is_first), queue.unit, chosen.most);
             self.is_long = u64::from(queue.unit) * u64::from(units) > self.patience(now).0;
             let tenant = &mut self.tenants[index as usize];
-            if tenant.limiter.is_limited() {
+            if tenant.is_limited() {
                 units = tenant.limiter.units(now, queue.kind, chosen.bytes, units);
             }
             tenant.state = State::Running;
@@ -528,7 +528,7 @@ impl TenantScheduler for Weighted {
         let tenant = &mut self.tenants[index as usize];
         tenant.charge(now, total, SCALE, self.calendar.latest(tenant.class()));
         self.calendar.pass(total, (!tenant.was_in_lane).then_some((tenant.tag, tenant.class())));
-        if tenant.limiter.is_limited() {
+        if tenant.is_limited() {
             // From when it was decided on, where the clock has gone back since.
             tenant.limiter.took(now.max(self.last), self.tree.queues[number as usize].kind, cost.units, cost.bytes);
         }

@@ -21,8 +21,10 @@ pub(super) enum State {
     Running,
 }
 
-/// One tenant on one core.
+/// One tenant on one core. What each decision and charge look at is in the first cache line, in this order; a limit is in the second, and not looked
+/// at where there is none.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct Tenant {
     /// Its virtual time: what it has had, over its weight.
     pub(super) tag: u64,
@@ -32,11 +34,15 @@ pub(super) struct Tenant {
     pub(super) devices: List<LINE>,
     /// Its devices that are at a limit.
     pub(super) limited: List<LINE>,
-    /// Cost that is too little for its tag to show, in 2^-16 of the tag's unit.
-    rest: u16,
+    /// When all of its guarantee is there again.
+    guaranteed: u64,
+    /// What a nanosecond of cost takes of its guarantee, in 2^-10 ns; 0: it has none.
+    guarantee: u32,
     /// 2^31 over the weight, in the place of it: a division takes longer than all the rest of a charge.
     per_weight: u32,
-    /// Its class of weights, and above that its latency class.
+    /// Cost that is too little for its tag to show, in 2^-16 of the tag's unit.
+    rest: u16,
+    /// Its class of weights, above that its latency class, and above that whether it has limits.
     grade: u8,
     /// Its slot of the calendar, and of the wheel where it has a timer.
     pub(super) slot: u8,
@@ -46,19 +52,19 @@ pub(super) struct Tenant {
     /// It ran from the lane.
     pub(super) was_in_lane: bool,
     pub(super) limiter: Limiter,
-    /// What a nanosecond of cost takes of its guarantee, in 2^-10 ns; 0: it has none.
-    guarantee: u32,
-    /// When all of its guarantee is there again.
-    guaranteed: u64,
 }
 
 /// A tenant's record fits two cache lines: so much is what a tenant costs on a core.
 const _: () = assert!(std::mem::size_of::<Tenant>() <= 128);
+/// And what is hot fits one.
+const _: () = assert!(std::mem::offset_of!(Tenant, limiter) == 64);
 
 /// What [`per_weight`](Tenant::per_weight) is at weight 1.
 const ONE: u32 = 1 << 31;
 /// Bits of a [`grade`](Tenant::grade) that are a class of weights.
 const CLASS_BITS: u32 = 4;
+/// That of a tenant with limits.
+const LIMITED: u8 = 1 << 7;
 
 /// What of a guarantee is saved up, nanoseconds of time.
 const SAVED: u64 = 1 << 17;
@@ -93,6 +99,9 @@ impl Tenant {
         self.grade = Calendar::class(share.weight) | ((share.class as u8) << CLASS_BITS);
         self.rest = 0;
         self.limiter.set(now, share.limits);
+        if self.limiter.is_limited() {
+            self.grade |= LIMITED;
+        }
         let thousandths = u32::from(share.guarantee.min(1_000));
         self.guarantee = (1_000_u32 << 10).checked_div(thousandths).unwrap_or(0);
     }
@@ -105,11 +114,17 @@ impl Tenant {
 
     #[inline]
     pub(super) fn latency(&self) -> LatencyClass {
-        match self.grade >> CLASS_BITS {
+        match (self.grade & !LIMITED) >> CLASS_BITS {
             0 => LatencyClass::Latency,
             1 => LatencyClass::Normal,
             _ => LatencyClass::Background,
         }
+    }
+
+    /// Whether it has limits.
+    #[inline]
+    pub(super) fn is_limited(&self) -> bool {
+        self.grade & LIMITED != 0
     }
 
     /// Its weight: what was rounded down twice is what it was, below 2^15.

@@ -624,6 +624,18 @@ fn a_long_grant_gives_way_to_whoever_would_go_before_it() {
 }
 
 #[test]
+fn a_clock_that_goes_back_while_a_grant_runs_gives_no_second_burst() {
+    let limits = Limits { requests: Some(Rate { rate: 1_000_000, burst: 10 }), ..Limits::default() };
+    let mut policy = with(&[Share { limits, ..share(1) }]);
+    let queue = QueueId { tenant: TenantId(0), index: 0 };
+    policy.ready(Nanos(100 * MS), queue, Work { units: 100, bytes: 0 });
+    let Decision::Run(grant) = policy.decide(Nanos(100 * MS)) else { panic!("a burst is there") };
+    assert_eq!(grant.units, 10);
+    policy.charge(Nanos(50 * MS), grant, Cost { units: 10, time: Nanos(5_000), ..Cost::default() });
+    assert!(matches!(policy.decide(Nanos(100 * MS)), Decision::IdleUntil(_)), "it was had at this time before");
+}
+
+#[test]
 fn a_queue_that_was_alone_is_charged_for_it_when_another_comes() {
     let mut policy = with(&[share(1), share(1)]);
     let queue = |tenant: u16| QueueId { tenant: TenantId(tenant), index: tenant.into() };

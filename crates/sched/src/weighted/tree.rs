@@ -345,11 +345,12 @@ impl Tree {
     /// The queue of a tenant that is next. None: none of its devices can run, for now.
     #[inline]
     pub(super) fn choose(&mut self, tenants: &mut [Tenant], tenant: u32, now: Nanos) -> Option<Chosen> {
+        let is_limited = tenants[tenant as usize].is_limited();
         let Tenant { devices, limited, limiter, .. } = &mut tenants[tenant as usize];
         let (number, most) = loop {
             let number = turn(devices, &mut self.devices, |device| &mut device.credit)?;
             let device = &mut self.devices[number as usize];
-            if limiter.is_limited() && limiter.opens(device.kind) > now {
+            if is_limited && limiter.opens(device.kind) > now {
                 device.stand = Stand::Limited;
                 devices.remove(&mut self.devices, number);
                 hold_tenant(&mut self.held, tenant, now);
