@@ -110,6 +110,7 @@ fn whole() -> NodeStatus {
             ..UnderlayStatus::default()
         }),
         load_error: Some("e".into()),
+        unsaved: Some(String::new()),
         functions: vec![function()],
         traces: vec![TraceStatus { filter: Some("f".into()), ..TraceStatus::default() }],
         meters: vec![MeterStatus::default()],

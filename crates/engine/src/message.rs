@@ -183,6 +183,14 @@ pub enum FromCore {
         /// What the driver did.
         reason: String,
     },
+    /// A port's socket is of no use any more: it was put away, and what is to leave by the port is dropped until it is given
+    /// [another](crate::Engine::set_sockets).
+    SocketLost {
+        /// Which port.
+        port: PortId,
+        /// What the kernel said.
+        reason: String,
+    },
     /// The first request since the engine started was completed.
     FirstCompletion {
         /// When, in nanoseconds of [`softdpu_sys::clock`].

@@ -407,7 +407,7 @@ pub struct TenantSet {
     /// What it has of all cores' time while it has work, such as "20 %"; "0 %" for none
     #[arg(long, value_name = "PART")]
     pub guarantee: Option<String>,
-    /// Limit: requests of disks a second. Limits that are given take the place of all that were there
+    /// Limit: requests of disks a second
     #[arg(long)]
     pub iops: Option<u64>,
     /// How many of them may come at once

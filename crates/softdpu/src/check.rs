@@ -9,21 +9,21 @@ use softdpu_control::config::{self, Severity};
 pub fn check(site: &Path, json: bool) -> ExitCode {
     let loaded = config::load(site, Severity::Warning);
     let ok = loaded.site.is_some();
-    if json {
-        println!(
-            "{}",
-            serde_json::json!({
-                "ok": ok,
-                "file": loaded.report.file,
-                "diagnostics": loaded.report.diagnostics,
-                "site": loaded.site,
-            })
-        );
+    let text = if json {
+        let found = serde_json::json!({
+            "ok": ok,
+            "file": loaded.report.file,
+            "diagnostics": loaded.report.diagnostics,
+            "site": loaded.site,
+        });
+        format!("{found}\n")
     } else {
         eprint!("{}", loaded.report);
-        if let Some(site) = &loaded.site {
-            print!("{}", config::summary(site));
-        }
+        loaded.site.as_ref().map(config::summary).unwrap_or_default()
+    };
+    if let Err(error) = crate::output::print(&text) {
+        eprintln!("softdpu: {error}");
+        return ExitCode::FAILURE;
     }
     if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

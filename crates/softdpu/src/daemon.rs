@@ -14,13 +14,15 @@ use crate::arguments::{
 };
 use crate::function::{self, FunctionCommand};
 use crate::network::{self, NetworkCommand, SteerCommand};
+use crate::output::print;
 
 /// Connects to the daemon.
 pub fn connect(connection: &Connection) -> Result<Client, String> {
     if connection.timeout.nanos() == 0 {
         return Err("--timeout has to be longer than zero".to_owned());
     }
-    Client::connect(&find_socket(connection.socket.clone()), connection.timeout.0).map_err(text)
+    let client = Client::connect(&find_socket(connection.socket.clone()), connection.timeout.0).map_err(text)?;
+    Ok(client.warn(|warning| eprintln!("softdpu: warning: {warning}")))
 }
 
 fn text(error: ClientError) -> String {
@@ -32,19 +34,16 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
     let request = match command {
         Command::Status { json } => {
             let status = connect(connection)?.status().map_err(text)?;
-            print!("{}", if json { json_line(&status) } else { status::table(&status) });
-            return Ok(());
+            return print(&if json { json_line(&status) } else { status::table(&status) });
         }
         Command::Top => return top(connection),
         Command::Volume(VolumeCommand::List { json }) => {
             let volumes: Vec<VolumeStatus> = connect(connection)?.call(&Request::VolumeList).map_err(text)?;
-            print!("{}", if json { json_line(&volumes) } else { status::volume_table(&volumes) });
-            return Ok(());
+            return print(&if json { json_line(&volumes) } else { status::volume_table(&volumes) });
         }
         Command::Device(DeviceCommand::List { json }) => {
             let devices: Vec<DeviceStatus> = connect(connection)?.call(&Request::DeviceList).map_err(text)?;
-            print!("{}", if json { json_line(&devices) } else { status::device_table(&devices) });
-            return Ok(());
+            return print(&if json { json_line(&devices) } else { status::device_table(&devices) });
         }
         Command::Device(DeviceCommand::Add(options)) => return add_device(connection, &options),
         Command::Network(NetworkCommand::List { json }) => {
@@ -54,18 +53,15 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
                 let between = if groups.is_empty() { "" } else { "\n" };
                 format!("{}{between}{groups}", status::network_table(&networks))
             };
-            print!("{}", if json { json_line(&networks) } else { table() });
-            return Ok(());
+            return print(&if json { json_line(&networks) } else { table() });
         }
         Command::Network(ref command @ (NetworkCommand::Load { json, .. } | NetworkCommand::Unload { json, .. })) => {
             let loaded: LoadResult = connect(connection)?.call(&network::request(command.clone())?).map_err(text)?;
-            print!("{}", if json { json_line(&loaded) } else { network::loaded(&loaded) });
-            return Ok(());
+            return print(&if json { json_line(&loaded) } else { network::loaded(&loaded) });
         }
         Command::Function(FunctionCommand::List { json }) => {
             let functions: Vec<FunctionStatus> = connect(connection)?.call(&Request::FunctionList).map_err(text)?;
-            print!("{}", if json { json_line(&functions) } else { status::function_table(&functions) });
-            return Ok(());
+            return print(&if json { json_line(&functions) } else { status::function_table(&functions) });
         }
         Command::Function(command) => function::request(&command)?,
         Command::Network(NetworkCommand::Steer(SteerCommand::List { json })) => {
@@ -74,8 +70,7 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
                 Some(_) => status::steering_table(&status),
                 None => "packets from tunnels are worked on where they are read\n".to_owned(),
             };
-            print!("{}", if json { json_line(&status.steering.unwrap_or_default()) } else { table });
-            return Ok(());
+            return print(&if json { json_line(&status.steering.unwrap_or_default()) } else { table });
         }
         Command::Network(command) => network::request(command)?,
         Command::Volume(VolumeCommand::Create(options)) => create_volume(&options)?,
@@ -83,7 +78,7 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         Command::Volume(VolumeCommand::Delete { name }) => Request::VolumeDelete { name },
         Command::Device(DeviceCommand::Set(options)) => set_device(*options)?,
         Command::Device(DeviceCommand::Remove { name }) => Request::DeviceRemove { name },
-        Command::Tenant(TenantCommand::Set(options)) => set_tenant(&options)?,
+        Command::Tenant(TenantCommand::Set(options)) => set_tenant(connection, &options)?,
         Command::Queue(QueueCommand::Move { device, queue, core }) => Request::QueueMove { device, queue, core },
         Command::Shutdown => Request::Shutdown,
         Command::Check { .. }
@@ -166,7 +161,7 @@ fn set_device(options: DeviceSet) -> Result<Request, String> {
     }))
 }
 
-fn set_tenant(options: &TenantSet) -> Result<Request, String> {
+fn set_tenant(connection: &Connection, options: &TenantSet) -> Result<Request, String> {
     let limits = object([
         ("iops", json!(options.iops)),
         ("iops-burst", json!(options.iops_burst)),
@@ -175,7 +170,15 @@ fn set_tenant(options: &TenantSet) -> Result<Request, String> {
         ("packets", json!(options.packets)),
         ("packets-burst", json!(options.packets_burst)),
     ]);
+    let mut limits = limits;
     let is_limited = limits.as_object().is_some_and(|limits| !limits.is_empty()) || options.no_limits;
+    if is_limited && !options.no_limits {
+        // The daemon puts limits in the place of all that there are.
+        let status = connect(connection)?.status().map_err(text)?;
+        let before = status.tenants.into_iter().find(|tenant| tenant.name == options.name);
+        let before = before.map(|tenant| json!(tenant.limits));
+        keep_limits(&mut limits, before.as_ref().and_then(Value::as_object));
+    }
     let mut change = object([
         ("name", json!(options.name)),
         ("weight", json!(options.weight)),
@@ -187,6 +190,14 @@ fn set_tenant(options: &TenantSet) -> Result<Request, String> {
         change.insert("meter".to_owned(), meter);
     }
     config::tenant_change_from_json(&change).map(Request::TenantSet).map_err(problems)
+}
+
+/// Adds those of the limits `before` whose rate is not among `limits`.
+fn keep_limits(limits: &mut Value, before: Option<&serde_json::Map<String, Value>>) {
+    let (Some(limits), Some(before)) = (limits.as_object_mut(), before) else { return };
+    let given: Vec<String> = limits.keys().cloned().collect();
+    let is_given = |key: &str| given.iter().any(|given| given == key.trim_end_matches("-burst"));
+    limits.extend(before.iter().filter(|(key, _)| !is_given(key)).map(|(key, value)| (key.clone(), value.clone())));
 }
 
 fn create_volume(options: &VolumeCreate) -> Result<Request, String> {
@@ -273,7 +284,20 @@ fn add_device(connection: &Connection, options: &DeviceAdd) -> Result<(), String
     // As it is: what is left out, such as the socket, is the daemon's to choose.
     let result: DeviceArgs = connect(connection)?.call_method("device.add", &device).map_err(text)?;
     if let Some(access) = result.devices.first().and_then(|device| device.access()) {
-        println!("{}", access.socket.display());
+        print(&format!("{}\n", access.socket.display()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_that_is_not_given_stays_and_one_that_is_brings_its_own_burst() {
+        let before = json!({"iops": 500, "iops-burst": 64, "bandwidth": "1 GiB/s", "bandwidth-burst": "4 MiB"});
+        let mut limits = json!({"bandwidth": "2 GiB/s"});
+        keep_limits(&mut limits, before.as_object());
+        assert_eq!(limits, json!({"iops": 500, "iops-burst": 64, "bandwidth": "2 GiB/s"}));
+    }
 }

@@ -35,8 +35,7 @@ pub fn print(connection: &Connection, options: &DeviceArgs) -> Result<(), String
             daemon::connect(connection)?.call(&request).map_err(|error| error.to_string())?
         }
     };
-    print!("{}", attach::render(&args, format, options.memory).map_err(|error| error.to_string())?);
-    Ok(())
+    crate::output::print(&attach::render(&args, format, options.memory).map_err(|error| error.to_string())?)
 }
 
 /// How the QEMU that is going to run spells it: the version asked for, else this machine's QEMU, else the spelling of most.

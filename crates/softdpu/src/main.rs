@@ -10,6 +10,7 @@ mod device_args;
 mod function;
 mod logging;
 mod network;
+mod output;
 mod run;
 mod trace;
 mod twin;
@@ -26,11 +27,16 @@ fn main() -> ExitCode {
         Command::Check { site, json } => return check::check(&site, json),
         Command::Bench(command) => bench::execute(&command),
         Command::Twin(command) => twin::execute(&command),
+        Command::Run { .. } if connection.socket.is_some() => {
+            Err("--socket is for commands that ask a daemon; the one that it listens at is `api.socket` in [node] of the site file"
+                .to_owned())
+        }
         Command::Run { site, record } => run::supervisor(&site, record),
         Command::DataPlane => run::data_plane(),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Arguments::command(), "softdpu", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Arguments::command(), "softdpu", &mut script);
+            output::print(&String::from_utf8_lossy(&script))
         }
         Command::Trace(command) => trace::execute(&connection, &command),
         Command::Device(DeviceCommand::Args(options)) => device_args::print(&connection, &options),

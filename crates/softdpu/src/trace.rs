@@ -53,7 +53,7 @@ pub struct Packet {
     #[arg(long, conflicts_with = "write")]
     pub json: bool,
     /// End after so many frames
-    #[arg(short, long, value_name = "N")]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
     /// End after so many seconds
     #[arg(long, value_name = "S")]

@@ -143,3 +143,37 @@ fn commands_become_requests() {
     assert_eq!(request, Request::Status);
     assert!(stdout(&output).starts_with("PROBLEMS\n  ! the data plane is starting\n"), "{}", stdout(&output));
 }
+
+#[test]
+fn a_warning_is_told_beside_the_result() {
+    let (_, output) = asked(&["volume", "delete", "v"], serde_json::json!({ "warning": "it cannot be saved" }));
+    assert_eq!(stderr(&output), "softdpu: warning: it cannot be saved\n");
+}
+
+#[test]
+fn who_cannot_be_printed_to_is_no_crash() {
+    let folder = site(SITE);
+    let check = |out: std::process::Stdio| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_softdpu"));
+        command.current_dir(folder.path()).args(["check", "site.toml"]).stdout(out).output().unwrap()
+    };
+    let full = check(std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into());
+    assert_eq!(
+        (full.status.code(), stderr(&full).starts_with("softdpu: standard output: ")),
+        (Some(1), true),
+        "{full:?}"
+    );
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let gone = check(writer.into());
+    assert!(gone.status.success() && gone.stderr.is_empty(), "{gone:?}");
+}
+
+#[test]
+fn what_would_be_ignored_is_refused() {
+    let folder = site(SITE);
+    let output = softdpu(folder.path(), &["run", "site.toml", "--socket", "elsewhere.sock"]);
+    assert!(!output.status.success() && stderr(&output).contains("`api.socket` in [node]"), "{}", stderr(&output));
+    let output = softdpu(folder.path(), &["trace", "packet", "--count", "0"]);
+    assert!(stderr(&output).contains("--count"), "{}", stderr(&output));
+}

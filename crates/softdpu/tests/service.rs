@@ -117,6 +117,10 @@ fn a_service_manager_hears_of_readiness_state_life_and_the_stop() {
     // A first message that was read late makes the time look shorter.
     assert!(all > expected / 2, "{intervals} intervals of {:?} took {all:?}", WATCHDOG / 2);
 
+    // Nothing is reloaded, and nothing ends.
+    service.signal(Signal::HUP);
+    service.next("WATCHDOG=1");
+    service.next("WATCHDOG=1");
     service.signal(Signal::TERM);
     service.wait_for("STOPPING=1", 0);
     assert!(service.end().success());

@@ -176,3 +176,16 @@ fn wrong_entries_and_too_many_are_refused() {
     let error = twice.finish().unwrap_err();
     assert_eq!((error.line, error.problem), (7, Problem::AddressTaken(ip("10.0.0.9"))));
 }
+
+#[test]
+fn the_path_to_what_is_loaded_says_that_it_is() {
+    let node = vpc(&with_entries(spec(Family::V4, 1)));
+    for (to, host) in [("10.0.0.78", THIRD.to_owned()), ("203.0.113.9", vtep(Family::V4, 2).to_string())] {
+        let path = node.explain(0, RED_1, &udp(mac(1), GATEWAY, "10.0.0.2", to), &|_| String::new());
+        let told: Vec<&str> = path.steps.iter().map(|step| step.found.as_str()).collect();
+        let expected = format!("loaded entry of red on {host}");
+        assert!(told.iter().any(|found| found.contains(&expected)), "{to}: {told:?}");
+        let no_more = path.steps.iter().any(|step| format!("{step:?}").contains("which is no more"));
+        assert!(!no_more, "{to}: {:?}", path.steps);
+    }
+}

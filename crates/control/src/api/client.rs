@@ -92,6 +92,7 @@ pub struct Client {
     timeout: Duration,
     lines: LineBuffer,
     next_id: u64,
+    on_warning: fn(&str),
 }
 
 impl Client {
@@ -99,13 +100,27 @@ impl Client {
     pub fn connect(path: &Path, timeout: Duration) -> Result<Client, ClientError> {
         let path = path.to_owned();
         match UnixStream::connect(&path) {
-            Ok(stream) => Ok(Client { stream, path, timeout, lines: LineBuffer::new(LONGEST_RESPONSE), next_id: 1 }),
+            Ok(stream) => Ok(Client {
+                stream,
+                path,
+                timeout,
+                lines: LineBuffer::new(LONGEST_RESPONSE),
+                next_id: 1,
+                on_warning: |_| {},
+            }),
             Err(error) => Err(match error.kind() {
                 ErrorKind::NotFound | ErrorKind::ConnectionRefused => ClientError::NotRunning { path },
                 ErrorKind::PermissionDenied => ClientError::Denied { path },
                 _ => ClientError::Io { path, source: error },
             }),
         }
+    }
+
+    /// Tells `on_warning` of every warning that comes with an answer: what was asked is done, and something else is wrong.
+    #[must_use]
+    pub fn warn(mut self, on_warning: fn(&str)) -> Client {
+        self.on_warning = on_warning;
+        self
     }
 
     /// Asks for the status.
@@ -141,7 +156,10 @@ impl Client {
             if response.id.is_some() && response.id != Some(id.clone()) {
                 continue;
             }
-            let result = response.outcome?;
+            let mut result = response.outcome?;
+            if let Some(Value::String(warning)) = result.as_object_mut().and_then(|result| result.remove("warning")) {
+                (self.on_warning)(&warning);
+            }
             return serde_json::from_value(result).map_err(|error| bad(error.to_string()));
         }
     }

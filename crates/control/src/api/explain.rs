@@ -132,6 +132,9 @@ impl PathOutcome {
     }
 }
 
+/// The table of the steps that say which functions are not asked.
+pub const FUNCTIONS: &str = "functions";
+
 /// A step of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStep {

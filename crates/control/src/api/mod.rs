@@ -19,7 +19,7 @@ mod trace;
 
 pub use client::{Client, ClientError, SOCKET_VARIABLE, find_socket};
 pub use endpoints::EndpointChange;
-pub use explain::{PathAnswer, PathOutcome, PathQuestion, PathStep, PathVersion, Protocol};
+pub use explain::{FUNCTIONS, PathAnswer, PathOutcome, PathQuestion, PathStep, PathVersion, Protocol};
 pub use line::{LineBuffer, LineTooLong};
 pub use load::{LoadResult, NetworkEntries, Unload};
 pub use message::{

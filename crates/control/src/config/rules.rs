@@ -277,7 +277,7 @@ pub(super) fn dangling<'a>(
     let problem = Problem::error(place, format!("there is no {what} `{found}`"));
     match nearest(found, names.clone().filter(|name| !name.is_empty())) {
         Some(near) => problem.help(format!("did you mean `{near}`?")),
-        None if names.clone().next().is_none() => {
+        None if names.clone().all(str::is_empty) => {
             problem.help(format!("declare it: [[{what}]] with name = \"{found}\""))
         }
         None => problem.help(format!("declare it, or use one of: {}", names.collect::<Vec<_>>().join(", "))),

@@ -176,7 +176,11 @@ impl DataPlane {
             refusal("not-found", format!("CPU {} is no data-plane core; there are {cpus:?}", to.core))
         })?;
         if usize::from(to.queue) >= device.counters.len() {
-            let text = format!("device '{}' has queues 0 to {}", to.device, device.counters.len() - 1);
+            let text = match device.counters.len() {
+                0 => format!("device '{}' has no queues: its core reads it by itself", to.device),
+                1 => format!("device '{}' has queue 0 alone", to.device),
+                count => format!("device '{}' has queues 0 to {}", to.device, count - 1),
+            };
             return Err(refusal("not-found", text));
         }
         if let Some(key) = device.queue(to.queue) {

@@ -9,7 +9,7 @@ use softdpu_vpc::{Mac, Probe, Verdict};
 
 use super::networks::{Attached, Networks};
 use super::{DataPlane, refusal};
-use crate::api::{PathAnswer, PathOutcome, PathQuestion};
+use crate::api::{FUNCTIONS, PathAnswer, PathOutcome, PathQuestion, PathStep};
 use crate::link::Refusal;
 
 /// How long cores have to answer: a round of theirs is far shorter.
@@ -41,6 +41,11 @@ impl DataPlane {
             Verdict::Local { port, .. } | Verdict::Underlay { port, .. } => self.networks.port_name(port),
             Verdict::Software | Verdict::Consumed | Verdict::Drop(_) => None,
         };
+        let mut steps: Vec<PathStep> = explained.steps.iter().map(Into::into).collect();
+        let receiver = to.and_then(|name| Some((name, self.networks.port(name)?)));
+        // As frames meet them.
+        steps.splice(0..0, not_asked("switch-before", name, port));
+        steps.extend(receiver.and_then(|(name, port)| not_asked("switch-after", name, port)));
         Ok(json!(PathAnswer {
             port: name.to_owned(),
             packet: Description(Subject::on_wire(&frame, frame.len(), 0)).to_string(),
@@ -49,9 +54,22 @@ impl DataPlane {
             outcome,
             to: to.map(str::to_owned),
             reason,
-            steps: explained.steps.iter().map(Into::into).collect(),
+            steps,
         }))
     }
+}
+
+/// That the functions of an interface, if it has some, are not asked: what they say may depend on what they saw.
+fn not_asked(tier: &str, device: &str, port: &Attached) -> Option<PathStep> {
+    let functions = &port.settings.functions;
+    (!functions.is_empty()).then(|| PathStep {
+        tier: tier.to_owned(),
+        table: FUNCTIONS.to_owned(),
+        outcome: "pass".to_owned(),
+        key: device.to_owned(),
+        found: format!("not asked: {}", functions.join(", ")),
+        versions: Vec::new(),
+    })
 }
 
 /// Who sends: the device, its port, and the source address.

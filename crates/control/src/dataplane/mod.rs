@@ -37,10 +37,11 @@ use softdpu_memory::Domain;
 use softdpu_sched::{LatencyClass, Limits, Nanos, Rate, Share, TenantId};
 use softdpu_storage::Broker;
 use softdpu_sys::{affinity, clock};
+use softdpu_vpc::PortId;
 use thiserror::Error;
 
 use self::broker::Wire;
-use self::device::{Device, Event, Host};
+use self::device::{Backing, Device, Event, Host};
 use self::functions::Functions;
 use self::networks::Networks;
 use self::trace::Traces;
@@ -98,6 +99,8 @@ struct DataPlane {
     death: Option<Death>,
     first_completion: bool,
     traces: Traces,
+    /// Devices whose interface is gone.
+    lost_taps: BTreeMap<String, tap::Lost>,
     /// Connections follow whose queues start together with those that are here.
     awaits_more: bool,
     /// [`Up::Ready`] was said.
@@ -155,6 +158,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         death,
         first_completion: false,
         traces: Traces::default(),
+        lost_taps: BTreeMap::new(),
         awaits_more: false,
         ready: false,
         stopping: false,
@@ -233,10 +237,28 @@ impl DataPlane {
         if let Err(error) = self.steer(&site.node.steering) {
             tracing::error!(error, "packets from tunnels are worked on where they are read");
         }
+        self.networks.wait();
         for device in &site.devices {
             self.add_device(device)?;
         }
+        for (name, error) in self.networks.publish_all(&mut self.functions, &mut self.engine) {
+            self.cannot_be_served(&name, error)?;
+        }
         Ok(())
+    }
+
+    /// A device cannot be attached to its network, or is lost.
+    fn cannot_be_served(&mut self, name: &str, error: String) -> Result<(), LinkError> {
+        tracing::error!(device = name, error, "device cannot be served");
+        let DataPlane { engine, wire, cores, placements, devices, .. } = self;
+        match devices.get_mut(name) {
+            Some(device) => {
+                // Nobody is behind an interface without a port.
+                device.model = None;
+                device.failing(error, &mut Host { engine, wire, cores, placements })
+            }
+            None => Ok(()),
+        }
     }
 
     fn tenant(&mut self, tenant: &config::Tenant) -> TenantId {
@@ -279,6 +301,45 @@ impl DataPlane {
         }
         self.devices.insert(device.name.clone(), made);
         Ok(())
+    }
+
+    /// The interface of a TAP is gone: it is made again.
+    fn socket_lost(&mut self, port: PortId, reason: &str) -> Result<(), LinkError> {
+        self.engine.set_sockets(port, Vec::new());
+        let Some(name) = self.networks.port_name(port).map(str::to_owned) else { return Ok(()) };
+        tap::close(&name, &self.wire);
+        self.cannot_be_served(&name, format!("{reason}: its interface was deleted; it is made again"))?;
+        self.lost_taps.insert(name, tap::Lost::new(Instant::now()));
+        Ok(())
+    }
+
+    /// Makes interfaces again that were deleted; when to try those again that could not be made.
+    fn open_taps(&mut self, now: Instant) -> Option<Instant> {
+        let DataPlane { lost_taps, devices, networks, wire, engine, .. } = self;
+        lost_taps.retain(|name, lost| {
+            let Some(device) = devices.get_mut(name) else { return false };
+            let (config::DeviceKind::Tap(settings), Some(port)) = (&device.config.kind, networks.port_id(name)) else {
+                return false;
+            };
+            if lost.next > now {
+                return true;
+            }
+            let mtu = networks.mtu(&settings.port.network).unwrap_or(config::DEFAULT_MTU);
+            match tap::open(name, settings, mtu, wire) {
+                Ok(socket) => {
+                    tracing::info!(device = name, interface = settings.interface, "the interface was made again");
+                    engine.set_sockets(port, vec![socket]);
+                    device.backing = Backing::Nothing;
+                    false
+                }
+                Err(reason) => {
+                    device.backing = Backing::Failing(format!("{reason}; it is tried again"));
+                    lost.put_off(now);
+                    true
+                }
+            }
+        });
+        lost_taps.values().map(|lost| lost.next).min()
     }
 
     /// Moves queues to where there is room, but those that the site or an operator has put somewhere.
@@ -338,7 +399,8 @@ impl DataPlane {
                 continue;
             }
             let settled = (!self.ready).then_some(settled);
-            let due = [Some(beat), fences, settled, self.volumes.next_deadline(), self.networks.next_deadline()];
+            let taps = self.open_taps(now);
+            let due = [Some(beat), fences, settled, self.volumes.next_deadline(), self.networks.next_deadline(), taps];
             let due = due.into_iter().flatten().min();
             let pause = due.unwrap_or(beat).saturating_duration_since(now);
             let pause = Timespec { tv_sec: pause.as_secs() as i64, tv_nsec: pause.subsec_nanos().into() };
@@ -469,6 +531,7 @@ impl DataPlane {
     fn core_event(&mut self, event: &FromCore) -> Result<(), DataPlaneError> {
         let key = match event {
             FromCore::Stopped { key, .. } | FromCore::Updated { key, .. } | FromCore::Broken { key, .. } => *key,
+            FromCore::SocketLost { port, reason } => return Ok(self.socket_lost(*port, reason)?),
             FromCore::FirstCompletion { .. } => {
                 if !std::mem::replace(&mut self.first_completion, true)
                     && let Some(death) = &self.death

@@ -67,6 +67,8 @@ pub(super) struct Networks {
     zone: Option<String>,
     /// Why that is not in force.
     load_error: Option<String>,
+    /// What is attached waits for [`publish_all`](Self::publish_all).
+    waits: bool,
 }
 
 /// A device's port.
@@ -98,6 +100,7 @@ impl Networks {
             awaited: Vec::new(),
             zone: node.zone.clone(),
             load_error: None,
+            waits: false,
             networks: networks.to_vec(),
             tenant_meters: tenants.iter().filter_map(meter).collect(),
             ports: BTreeMap::new(),
@@ -469,11 +472,42 @@ impl Networks {
         let counters =
             engine.add_port(id, PortSpec { name, socket, limit }, None).map_err(|error| error.to_string())?;
         self.ports.insert(device.to_owned(), Attached { id, settings: settings.clone(), tenant, counters });
+        if self.waits {
+            return Ok(id);
+        }
         let published = self.publish(engine).inspect_err(|_| {
             functions.detach(engine, id);
             self.detach(device, engine);
         });
         published.map(|()| id)
+    }
+
+    /// What is attached from now on is put into force by [`publish_all`](Self::publish_all): all tables are built, and all cores
+    /// waited for, whenever something is.
+    pub(super) fn wait(&mut self) {
+        self.waits = true;
+    }
+
+    /// Puts all that was attached since [`wait`](Self::wait) into force, and does so with what follows at once. The devices
+    /// that cannot be, which are detached, with the reason.
+    pub(super) fn publish_all(&mut self, functions: &mut Functions, engine: &mut Engine) -> Vec<(String, String)> {
+        self.waits = false;
+        if self.ports.is_empty() || self.publish(engine).is_ok() {
+            return Vec::new();
+        }
+        // One of them is why: one after the other tells which.
+        let mut refused = Vec::new();
+        for (device, port) in std::mem::take(&mut self.ports) {
+            self.ports.insert(device.clone(), port);
+            if let Err(error) = self.publish(engine) {
+                if let Some(port) = self.ports.get(&device) {
+                    functions.detach(engine, port.id);
+                }
+                self.detach(&device, engine);
+                refused.push((device, error));
+            }
+        }
+        refused
     }
 
     /// The device is no more. Which port it had.

@@ -4,6 +4,7 @@
 //! with it the addresses and routes that somebody gave it.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use softdpu_engine::Socket;
 use softdpu_sys::port::InterfaceName;
@@ -12,6 +13,31 @@ use softdpu_sys::port::tap::{Offloads, Tap, TapOptions};
 
 use super::broker::Wire;
 use crate::config;
+
+/// How soon an interface that was deleted is made again: whoever deleted it may be about to make another in its place.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest pause between two attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// An interface that was deleted.
+pub(super) struct Lost {
+    /// When it is made again.
+    pub next: Instant,
+    pause: Duration,
+}
+
+impl Lost {
+    pub(super) fn new(now: Instant) -> Lost {
+        Lost { next: now + FIRST_PAUSE, pause: FIRST_PAUSE }
+    }
+
+    /// It could not be made.
+    pub(super) fn put_off(&mut self, now: Instant) {
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.next = now + self.pause;
+    }
+}
 
 fn key(device: &str) -> String {
     format!("tap/{device}")
@@ -22,7 +48,14 @@ pub(super) fn open(device: &str, settings: &config::Tap, mtu: u16, wire: &Wire) 
     let text = |error: &dyn std::fmt::Display| format!("interface '{}': {error}", settings.interface);
     if let Some(fd) = wire.kept_fd(&key(device)) {
         let fd = fd.try_clone().map_err(|error| text(&error))?;
-        return Tap::adopt(fd, Offloads::ALL).map(Socket::from).map_err(|error| text(&error));
+        match Tap::adopt(fd, Offloads::ALL) {
+            Ok(tap) => return Ok(tap.into()),
+            // Its interface was deleted meanwhile, for one: it is of no use to whoever comes next either.
+            Err(error) => {
+                tracing::warn!(device, interface = settings.interface, %error, "the interface that was there is gone; it is made again");
+                close(device, wire);
+            }
+        }
     }
     let options = TapOptions::default();
     let tap = Tap::open(&settings.interface, &options).map_err(|error| text(&error))?;

@@ -18,11 +18,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use softdpu_storage::{Broker, Encryption, KeySource, Kind, Volume, VolumeSpec};
+use softdpu_storage::{Broker, Encryption, KeySource, Kind, Volume, VolumeError, VolumeSpec};
 
 use self::attempts::Attempts;
 use super::opener::{Done, Opener, Outcome};
-use crate::config::{self, Backend, Cache, Discard, EncryptedDiscard, Reconnect};
+use crate::config::{self, Backend, Bytes, Cache, Discard, EncryptedDiscard, Reconnect};
 use crate::status::RequestCounts;
 
 /// How long a request waits for a server that may be away for ever: longer than anybody waits.
@@ -109,6 +109,19 @@ pub(super) enum News {
         result: Result<(), String>,
         asked: Option<u64>,
     },
+}
+
+/// Why a volume did not grow, with sizes as people write them.
+fn not_grown(error: VolumeError) -> String {
+    match error {
+        VolumeError::Shrink { volume, size, asked } => {
+            let (size, asked) = (Bytes(size), Bytes(asked));
+            format!(
+                "volume '{volume}' has {size} and cannot shrink to {asked}: its guest may use what would be cut off"
+            )
+        }
+        error => error.to_string(),
+    }
 }
 
 impl Slot {
@@ -206,7 +219,7 @@ impl Volumes {
         };
         let serial = slot.serial;
         let task = move || {
-            let result = volume.grow(size).map_err(|error| error.to_string());
+            let result = volume.grow(size).map_err(not_grown);
             Outcome { volume: volume.name().to_owned(), serial, done: Done::Grown { size, result } }
         };
         if !self.opener.start(task) {

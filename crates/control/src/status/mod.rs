@@ -56,6 +56,9 @@ pub struct NodeStatus {
     /// Why the entries that were loaded by file before the data plane's start are not in force, where they are not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_error: Option<String>,
+    /// Why changes that were made are not kept for the next start, where they are not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unsaved: Option<String>,
     /// Functions that devices may have.
     #[serde(default)]
     pub functions: Vec<FunctionStatus>,
@@ -781,6 +784,7 @@ impl NodeStatus {
                 problems.push(format!("volume {} is not fenced yet: {}", volume.name, volume.detail));
             }
         }
+        problems.extend(self.unsaved.clone());
         if let Some(error) = &self.load_error {
             problems.push(format!("the entries that were loaded by file are not in force: {error}"));
         }

@@ -158,6 +158,7 @@ fn sample() -> NodeStatus {
         }],
         networks: vec![NetworkStatus { name: "acme-vpc".to_owned(), vni: 5001, ..NetworkStatus::default() }],
         load_error: Some("the loaded entries:7: there is no network gone".to_owned()),
+        unsaved: None,
         underlay: Some(UnderlayStatus {
             interface: "eth7".to_owned(),
             absence: Some(UnderlayAbsence {

@@ -4,6 +4,7 @@
 //! desired state, done by the data plane, and recorded: in that order, one change after the other, so that whatever the
 //! next data plane is given was done by one before it.
 
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use super::desired::{Change, Load};
 use super::loads;
 use super::poller::{EventFlags, Token};
 use super::ports::Port;
-use super::state::Supervisor;
+use super::state::{SAVE_PAUSE, Supervisor, Unsaved};
 use crate::api::{
     ApiError, ErrorCode, Id, LONGEST_REQUEST, LineBuffer, LoadResult, Request, Response, decode_request,
     encode_response,
@@ -453,6 +454,7 @@ impl Supervisor {
             if let Change::VolumeCreate(Volume { name, .. }) = &change {
                 // Also what a data plane kept that died over it: a later volume of that name begins with nothing.
                 self.vault.retain(|key, _| !softdpu_storage::Volume::is_kept_of(name, key));
+                self.desired.forget_image(name);
             }
             // The socket of a device that was not added is gone before anybody hears of it.
             drop(port);
@@ -467,9 +469,8 @@ impl Supervisor {
         let (method, name, params) = change.describe();
         tracing::info!(method, name, %params, "the site has changed");
         let saved = self.desired.commit(&change);
-        if let Err(error) = &saved {
-            tracing::error!(%error, "the change is made, and will be lost when the supervisor stops: it cannot be saved");
-        }
+        // The placement of a queue is not kept.
+        let warning = if matches!(change, Change::QueueMove(_)) { None } else { self.saved(&saved) };
         if let Some(port) = port {
             self.add_port(port);
         }
@@ -485,7 +486,45 @@ impl Supervisor {
             }
             _ => Ok(json!({})),
         };
+        let outcome = outcome.map(|mut result| {
+            if let (Some(warning), Some(result)) = (warning, result.as_object_mut()) {
+                result.insert("warning".to_owned(), Value::String(warning));
+            }
+            result
+        });
         self.answer_late(ticket, outcome);
+    }
+
+    /// Whether what was changed is kept; it is tried again until it is. What to say of it, if it is not.
+    pub(super) fn saved(&mut self, saved: &io::Result<()>) -> Option<String> {
+        let Err(error) = saved else {
+            if self.unsaved.take().is_some() {
+                tracing::info!("the changes are saved");
+                // What a change needs that is being made is not in force yet.
+                if self.change.is_none() {
+                    loads::tidy(&self.desired.site().node.state_directory, self.desired.loaded());
+                }
+            }
+            return None;
+        };
+        let folder = self.desired.site().node.state_directory.display();
+        let warning = format!(
+            "changes are made, but lost when the supervisor stops: they cannot be saved in {folder}: {error}; this is tried again \
+             until they can"
+        );
+        if self.unsaved.as_ref().is_none_or(|unsaved| unsaved.warning != warning) {
+            tracing::error!("{warning}");
+        }
+        self.unsaved = Some(Unsaved { warning: warning.clone(), again: Instant::now() + SAVE_PAUSE });
+        Some(warning)
+    }
+
+    /// Saves what could not be saved before.
+    pub(super) fn save_again(&mut self) {
+        if self.unsaved.is_some() {
+            let saved = self.desired.save();
+            self.saved(&saved);
+        }
     }
 
     fn device_args(&self, name: &str) -> Result<Value, ApiError> {
@@ -501,6 +540,7 @@ impl Supervisor {
         env!("CARGO_PKG_VERSION").clone_into(&mut status.version);
         status.uptime_s = self.started.elapsed().as_secs();
         status.supervisor_pid = std::process::id();
+        status.unsaved = self.unsaved.as_ref().map(|unsaved| unsaved.warning.clone());
         status.data_plane = DataPlaneStatus {
             pid: self.plane.running.as_ref().map(|running| running.process.id()),
             state: self.plane_state(),

@@ -32,7 +32,11 @@ const FILE: &str = "desired.json";
 #[derive(Debug, Error)]
 pub enum StateError {
     /// It cannot be read.
-    #[error("the changes of the last run cannot be read from {}: {reason}", path.display())]
+    #[error(
+        "the changes of the last run cannot be read from {}: {reason}; restore it, or move it away to start as the site file says, \
+         without volumes, devices and networks that were made since, grown sizes, and what was changed or loaded",
+        path.display()
+    )]
     Unreadable {
         /// Where.
         path: PathBuf,
@@ -181,7 +185,7 @@ impl Desired {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Overlay::default(),
             Err(error) => return Err(unreadable(error.to_string())),
         };
-        if overlay != Overlay::default() {
+        if overlay.changes_site() {
             overlay.lay_over(&mut site);
             let mut problems: Vec<String> = errors(&site).iter().map(ToString::to_string).collect();
             problems.extend(overlay.loaded_without_network(&site));
@@ -407,7 +411,23 @@ impl Desired {
         self.save()
     }
 
-    fn save(&self) -> io::Result<()> {
+    /// Whether the image of `volume` may be made, if it is missing: it never was there.
+    pub(super) fn is_new(&self, volume: &Volume) -> bool {
+        matches!(&volume.backend, Backend::File(file) if self.overlay.is_new(&volume.name, &file.path))
+    }
+
+    /// Images are there, of volumes by their names. Whether that is to be saved.
+    pub(super) fn saw<'a>(&mut self, images: impl Iterator<Item = (&'a str, &'a Path)>) -> bool {
+        images.fold(false, |news, (volume, path)| self.overlay.saw(volume, path) || news)
+    }
+
+    /// There is no volume of that name.
+    pub(super) fn forget_image(&mut self, volume: &str) {
+        self.overlay.forget_image(volume);
+    }
+
+    /// Keeps all changes for the next start.
+    pub(super) fn save(&self) -> io::Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
         let new = self.path.with_extension("new");

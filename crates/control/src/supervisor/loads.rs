@@ -328,8 +328,13 @@ impl Supervisor {
                         self.next_change();
                     }
                 }
-                (Err(error), Some(Change::NetworkLoad(_))) => {
-                    self.change_is_refused(ApiError::new(ErrorCode::Failed, format!("cannot be copied: {error}")));
+                (Err(error), Some(Change::NetworkLoad(load))) => {
+                    // What is wrong with entries that are to go is nothing of a copy.
+                    let message = match load.without {
+                        Some(_) => error,
+                        None => format!("cannot be copied: {error}"),
+                    };
+                    self.change_is_refused(ApiError::new(ErrorCode::Failed, message));
                     self.next_change();
                 }
                 (Ok(_) | Err(_), _) => tracing::error!("a file was copied that nobody asked for"),

@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, ftrunc
 use rustix::io::Errno;
 use softdpu_sys::wake::Doorbell;
 
-use crate::config::{Backend, Volume};
+use crate::config::{Backend, Bytes, Volume};
 use crate::link::{Open, OpenFailure};
 
 /// So many opens may be under way; those that hang count.
@@ -23,6 +23,10 @@ pub(super) struct Opened {
     pub(super) incarnation: u64,
     /// What it called the request.
     pub(super) call: u64,
+    /// The volume whose file it is.
+    pub(super) volume: String,
+    /// The file, if it is one that is made where it is missing.
+    pub(super) image: Option<PathBuf>,
     pub(super) result: Result<OwnedFd, OpenFailure>,
 }
 
@@ -40,23 +44,37 @@ pub(super) struct Backing {
     path: PathBuf,
     read_only: bool,
     direct: bool,
-    /// Make the file where it is missing, of that size.
-    create: Option<u64>,
+    missing: Missing,
+}
+
+/// What a missing file is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Missing {
+    /// A mistake.
+    Wrong,
+    /// Not made yet: it is made of that size, empty.
+    New(u64),
+    /// Gone with what was in it, as when its file system is not mounted: nothing is made in its place.
+    Gone(u64),
 }
 
 impl Backing {
-    /// What `open` asks for of `volume`. Only paths of volumes are opened.
-    pub(super) fn of(volume: &Volume, open: &Open) -> Result<Backing, OpenFailure> {
+    /// What `open` asks for of `volume`, whose image may be made if it `is_new`. Only paths of volumes are opened.
+    pub(super) fn of(volume: &Volume, open: &Open, is_new: bool) -> Result<Backing, OpenFailure> {
         if open.key {
             let Some(path) = volume.encryption.as_ref().and_then(|encryption| encryption.key_file.as_ref()) else {
                 let message = format!("volume {:?} has no key file", volume.name);
                 return Err(OpenFailure { errno: Some(Errno::INVAL.raw_os_error()), message });
             };
-            return Ok(Backing { path: path.clone(), read_only: true, direct: false, create: None });
+            return Ok(Backing { path: path.clone(), read_only: true, direct: false, missing: Missing::Wrong });
         }
-        let (path, create) = match &volume.backend {
-            Backend::File(file) => (&file.path, file.create.then_some(file.size).flatten().map(|size| size.0)),
-            Backend::Device(device) => (&device.path, None),
+        let (path, missing) = match &volume.backend {
+            Backend::File(file) => match file.size {
+                Some(size) if file.create && is_new => (&file.path, Missing::New(size.0)),
+                Some(size) if file.create => (&file.path, Missing::Gone(size.0)),
+                _ => (&file.path, Missing::Wrong),
+            },
+            Backend::Device(device) => (&device.path, Missing::Wrong),
             Backend::Null { .. } | Backend::Memory { .. } | Backend::Nbd(_) => {
                 let message =
                     format!("volume {:?} has no file: it is a `{}` volume", volume.name, volume.backend.kind());
@@ -67,14 +85,20 @@ impl Backing {
             let message = format!("volume {:?} is read-only", volume.name);
             return Err(OpenFailure { errno: Some(Errno::ROFS.raw_os_error()), message });
         }
-        Ok(Backing { path: path.clone(), read_only: open.read_only, direct: open.direct, create })
+        Ok(Backing { path: path.clone(), read_only: open.read_only, direct: open.direct, missing })
     }
 
     /// Opens it: always a new open file description, so that a lock on it is nobody else's.
     pub(super) fn open(&self) -> Result<OwnedFd, OpenFailure> {
-        self.try_open().map_err(|(what, errno)| OpenFailure {
-            errno: Some(errno.raw_os_error()),
-            message: format!("{}: cannot {what}: {errno}", self.path.display()),
+        self.try_open().map_err(|(what, errno)| match self.missing {
+            // There is more to say than the number does.
+            Missing::Gone(size) if errno == Errno::NOENT => {
+                OpenFailure { errno: None, message: gone(&self.path, size) }
+            }
+            _ => OpenFailure {
+                errno: Some(errno.raw_os_error()),
+                message: format!("{}: cannot {what}: {errno}", self.path.display()),
+            },
         })
     }
 
@@ -84,9 +108,10 @@ impl Backing {
         // NONBLOCK: a FIFO in the place of the file must not hang the opener.
         let flags = access | direct | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let mode = Mode::RUSR | Mode::WUSR;
-        let fd = match (open(&self.path, flags, mode), self.create) {
-            (Err(Errno::NOENT), Some(size)) => {
+        let fd = match (open(&self.path, flags, mode), self.missing) {
+            (Err(Errno::NOENT), Missing::New(size)) => {
                 create(&self.path, size)?;
+                tracing::warn!(path = %self.path.display(), size = %Bytes(size), "made a new, empty image");
                 open(&self.path, flags, mode).map_err(|errno| ("open it", errno))?
             }
             (opened, _) => opened.map_err(|errno| ("open it", errno))?,
@@ -100,6 +125,15 @@ impl Backing {
         plain.map_err(|errno| ("set it up", errno))?;
         Ok(fd)
     }
+}
+
+/// An image is gone, and how to go on.
+fn gone(path: &Path, size: u64) -> String {
+    let path = path.display();
+    format!(
+        "the image is gone: it was there before, and no empty one is made in its place. Mount its file system or restore \
+         it; for a new, empty one: truncate -s {size} {path}"
+    )
 }
 
 /// Makes the file whole before it has its name: one that was cut short by a crash would be taken for a volume of the
@@ -138,12 +172,15 @@ impl Opener {
         Opener { results, sender, bell, under_way: Arc::default() }
     }
 
-    /// Opens `backing` in the background.
-    pub(super) fn start(&self, incarnation: u64, call: u64, backing: Result<Backing, OpenFailure>) {
+    /// Opens `backing` of `volume` in the background.
+    pub(super) fn start(&self, incarnation: u64, call: u64, volume: &str, backing: Result<Backing, OpenFailure>) {
         let (sender, bell, under_way) = (self.sender.clone(), Arc::clone(&self.bell), Arc::clone(&self.under_way));
+        let volume = volume.to_owned();
+        let made = |backing: &Backing| (backing.missing != Missing::Wrong).then(|| backing.path.clone());
+        let image = backing.as_ref().ok().and_then(made);
         let finish = move |result| {
             // The receiver is gone only when the supervisor is.
-            let _ = sender.send(Opened { incarnation, call, result });
+            let _ = sender.send(Opened { incarnation, call, volume, image, result });
             bell.ring();
         };
         let backing = match backing {
@@ -185,14 +222,14 @@ mod tests {
 
     use super::*;
 
-    fn backing(path: &Path, create: Option<u64>) -> Backing {
-        Backing { path: path.to_owned(), read_only: false, direct: false, create }
+    fn backing(path: &Path, missing: Missing) -> Backing {
+        Backing { path: path.to_owned(), read_only: false, direct: false, missing }
     }
 
     #[test]
     fn each_open_is_a_description_of_its_own_so_that_locks_exclude_each_other() {
         let folder = tempfile::tempdir().unwrap();
-        let backing = backing(&folder.path().join("disk"), Some(1 << 20));
+        let backing = backing(&folder.path().join("disk"), Missing::New(1 << 20));
         let first = backing.open().unwrap();
         let second = backing.open().unwrap();
         flock(&first, FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -205,21 +242,23 @@ mod tests {
     fn a_missing_file_is_created_at_its_size_and_an_existing_one_keeps_its_own() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk");
-        backing(&path, Some(1 << 20)).open().unwrap();
+        backing(&path, Missing::New(1 << 20)).open().unwrap();
         let file = fs::metadata(&path).unwrap();
         assert_eq!((file.len(), file.mode() & 0o777), (1 << 20, 0o600));
-        backing(&path, Some(2 << 20)).open().unwrap();
+        backing(&path, Missing::New(2 << 20)).open().unwrap();
         assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
     }
 
     #[test]
     fn what_cannot_be_opened_is_said_with_path_and_reason() {
         let folder = tempfile::tempdir().unwrap();
-        let missing = backing(&folder.path().join("none"), None).open().unwrap_err();
+        let missing = backing(&folder.path().join("none"), Missing::Wrong).open().unwrap_err();
         assert_eq!(missing.errno, Some(Errno::NOENT.raw_os_error()));
         assert!(missing.message.contains("none: cannot open it: No such file"), "{}", missing.message);
         let fifo = folder.path().join("fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
-        assert!(backing(&fifo, None).open().unwrap_err().message.contains("neither a file nor a block device"));
+        assert!(
+            backing(&fifo, Missing::Wrong).open().unwrap_err().message.contains("neither a file nor a block device")
+        );
     }
 }

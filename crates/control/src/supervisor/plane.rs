@@ -266,20 +266,29 @@ impl Supervisor {
 
     /// Opens a volume's backing for the data plane. The descriptor goes to it and nowhere else.
     fn open(&mut self, call: u64, open: &Open) {
-        let volume = self.desired.site().volume(&open.volume).or_else(|| self.volume_in_progress(&open.volume));
+        let known = self.desired.site().volume(&open.volume).map(|volume| (volume, self.desired.is_new(volume)));
+        let volume = known.or_else(|| Some((self.volume_in_progress(&open.volume)?, true)));
         let backing = match volume {
-            Some(volume) => Backing::of(volume, open),
+            Some((volume, is_new)) => Backing::of(volume, open, is_new),
             None => Err(OpenFailure {
                 errno: Some(Errno::NOENT.raw_os_error()),
                 message: format!("there is no volume called {:?}", open.volume),
             }),
         };
-        self.opener.start(self.plane.incarnation, call, backing);
+        self.opener.start(self.plane.incarnation, call, &open.volume, backing);
     }
 
     /// Files have been opened. Those for a data plane that died meanwhile are closed: a lock on them would be nobody's.
     pub(super) fn opened(&mut self) {
-        while let Some(Opened { incarnation, call, result }) = self.opener.take() {
+        let opened: Vec<Opened> = std::iter::from_fn(|| self.opener.take()).collect();
+        // Before a guest can have anything in them: what is missing later is gone.
+        let images = opened.iter().filter(|opened| opened.result.is_ok());
+        let images = images.filter_map(|opened| Some((opened.volume.as_str(), opened.image.as_deref()?)));
+        if self.desired.saw(images) {
+            let saved = self.desired.save();
+            self.saved(&saved);
+        }
+        for Opened { incarnation, call, result, .. } in opened {
             if incarnation != self.plane.incarnation {
                 continue;
             }

@@ -5,17 +5,19 @@ use std::io::{self, Seek, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use thiserror::Error;
 
 use super::desired::{Desired, StateError};
 use super::process::{Program, Spawner};
 use super::socket::SocketError;
-use super::state::{Handle, Supervisor, Timing};
+use super::state::{Handle, Signals, Supervisor, Timing};
 use crate::config::{self, Report, Severity, Site};
 use crate::metrics_http;
 use crate::status::{NodeStatus, prometheus};
@@ -97,15 +99,25 @@ pub fn run(site_path: &Path, options: RunOptions) -> Result<(), RunError> {
         site.node.record = Some(record);
     }
     let _lock = lock(&site.node.run_directory)?;
-    let (signals, sender) = UnixStream::pair().map_err(RunError::Signals)?;
-    for signal in [SIGTERM, SIGINT] {
-        let sender = sender.try_clone().map_err(RunError::Signals)?;
-        signal_hook::low_level::pipe::register(signal, sender).map_err(RunError::Signals)?;
-    }
+    let signals = listen_for_signals().map_err(RunError::Signals)?;
     let program = options.program.map_or_else(Program::this, Program::at);
     let (supervisor, handle) = prepare(site, Box::new(program), options.timing, Some(signals))?;
     serve_metrics(&supervisor, handle)?;
     supervisor.run()
+}
+
+/// What tells of the signals that this process takes.
+fn listen_for_signals() -> io::Result<Signals> {
+    let (bell, sender) = UnixStream::pair()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        // Said before the bell rings.
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::low_level::pipe::register(signal, sender.try_clone()?)?;
+    }
+    Ok(Signals { bell, stop })
 }
 
 /// The supervisor of a site, with the changes of earlier runs.
@@ -113,7 +125,7 @@ pub(super) fn prepare(
     site: Site,
     spawner: Box<dyn Spawner>,
     timing: Timing,
-    signals: Option<UnixStream>,
+    signals: Option<Signals>,
 ) -> Result<(Supervisor, Handle), RunError> {
     let desired = Desired::load(site)?;
     Supervisor::new(desired, spawner, timing, signals)

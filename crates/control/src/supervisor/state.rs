@@ -6,6 +6,7 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,17 @@ use crate::status::NodeStatus;
 
 /// How long to leave a listening socket alone when the process is out of descriptors.
 pub(super) const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
+
+/// How long after changes could not be saved that is tried again.
+pub(super) const SAVE_PAUSE: Duration = Duration::from_secs(3);
+
+/// Changes that are made and could not be saved.
+pub(super) struct Unsaved {
+    /// What to say of them.
+    pub(super) warning: String,
+    /// When to try again.
+    pub(super) again: Instant,
+}
 
 /// How long the supervisor waits for things.
 #[derive(Clone, Copy, Debug)]
@@ -83,6 +95,14 @@ impl Handle {
     }
 }
 
+/// The signals that the process takes.
+pub(super) struct Signals {
+    /// Has a byte for each that came.
+    pub(super) bell: UnixStream,
+    /// One of them was to stop.
+    pub(super) stop: Arc<AtomicBool>,
+}
+
 /// Everything that outlives the data plane.
 pub(super) struct Supervisor {
     pub(super) poller: Poller,
@@ -106,6 +126,7 @@ pub(super) struct Supervisor {
     pub(super) served_late: Vec<u64>,
     pub(super) calls: BTreeMap<u64, Purpose>,
     pub(super) next_call: u64,
+    pub(super) unsaved: Option<Unsaved>,
     pub(super) change: Option<InProgress>,
     pub(super) changes: VecDeque<(Change, Ticket)>,
     /// The data plane does not keep up: nothing more is taken from front ends.
@@ -122,16 +143,16 @@ pub(super) struct Supervisor {
     pub(super) stopping: Option<Instant>,
     bell: Arc<Doorbell>,
     asks: Receiver<Ask>,
-    signals: Option<UnixStream>,
+    signals: Option<Signals>,
 }
 
 impl Supervisor {
-    /// Opens every socket of the site; nothing runs yet. A byte on `signals` stops it.
+    /// Opens every socket of the site; nothing runs yet.
     pub(super) fn new(
         desired: Desired,
         spawner: Box<dyn Spawner>,
         timing: Timing,
-        signals: Option<UnixStream>,
+        signals: Option<Signals>,
     ) -> Result<(Supervisor, Handle), RunError> {
         let bell = Arc::new(Doorbell::new().map_err(RunError::Kernel)?);
         let (sender, asks) = channel();
@@ -141,8 +162,8 @@ impl Supervisor {
         poller.watch(bell.as_fd(), Token::Bell, EventFlags::IN).map_err(RunError::Kernel)?;
         poller.watch(api.as_fd(), Token::Api, EventFlags::IN).map_err(RunError::Kernel)?;
         if let Some(signals) = &signals {
-            signals.set_nonblocking(true).map_err(RunError::Signals)?;
-            poller.watch(signals.as_fd(), Token::Signal, EventFlags::IN).map_err(RunError::Kernel)?;
+            signals.bell.set_nonblocking(true).map_err(RunError::Signals)?;
+            poller.watch(signals.bell.as_fd(), Token::Signal, EventFlags::IN).map_err(RunError::Kernel)?;
         }
         let devices = desired.site().devices.clone();
         let mut supervisor = Supervisor {
@@ -165,6 +186,7 @@ impl Supervisor {
             served_late: Vec::new(),
             calls: BTreeMap::new(),
             next_call: 1,
+            unsaved: None,
             change: None,
             changes: VecDeque::new(),
             congested: false,
@@ -201,6 +223,7 @@ impl Supervisor {
             self.serve_late();
             self.notifier.status(self.summary());
             if self.stopping.is_some() && self.plane.running.is_none() {
+                self.save_again();
                 self.flush_clients();
                 return Ok(());
             }
@@ -239,9 +262,16 @@ impl Supervisor {
             return;
         };
         let mut bytes = [0; 16];
-        if matches!(signals.read(&mut bytes), Ok(count) if count > 0) {
+        if !matches!(signals.bell.read(&mut bytes), Ok(count) if count > 0) {
+            return;
+        }
+        if signals.stop.load(Ordering::SeqCst) {
             tracing::info!("stopping on a signal");
             self.stop();
+        } else {
+            tracing::warn!(
+                "SIGHUP is ignored: nothing is reloaded; for another site file, stop softdpu and start it again"
+            );
         }
     }
 
@@ -249,7 +279,7 @@ impl Supervisor {
         let trial = self.plane.running.as_ref().and_then(|running| running.hand_over.due());
         let plane = [self.plane.start_at, self.silence_ends(), self.look_due(), trial];
         let others = [self.held_up_until, self.accept_at, self.readmit_at, self.stopping, self.notifier.due()];
-        let others = others.into_iter().chain([self.copier.due()]);
+        let others = others.into_iter().chain([self.copier.due(), self.unsaved.as_ref().map(|unsaved| unsaved.again)]);
         plane.into_iter().chain(others).flatten().min()
     }
 
@@ -272,6 +302,9 @@ impl Supervisor {
         }
         if due(self.copier.due()) {
             self.look_after_copy(now);
+        }
+        if due(self.unsaved.as_ref().map(|unsaved| unsaved.again)) {
+            self.save_again();
         }
         if due(self.readmit_at) {
             self.readmit();

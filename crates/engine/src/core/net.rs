@@ -11,7 +11,7 @@ use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId, Reply, Tail, Verdi
 
 use super::capture::Fate;
 use super::{Core, Cut, here};
-use crate::message::{CoreIndex, QueueKey, ToCore};
+use crate::message::{CoreIndex, FromCore, QueueKey, ToCore};
 use crate::net::{
     BURST, Held, Injection, Lent, Loan, NoFrame, PARCELS, Parcel, ParcelTail, Port, Receiver, Refused, Run, Source,
     Transmit, deliver, deliver_run, left_to_do, prefetch, socket_header, tail_offset,
@@ -672,7 +672,8 @@ impl<S: TenantScheduler> Core<S> {
     pub(super) fn read_sockets(&mut self) -> bool {
         let mut any = false;
         for at in 0..self.net.sockets.len() {
-            let id = self.net.sockets[at];
+            // One that fails may have been put away.
+            let Some(id) = self.net.sockets.get(at).copied() else { break };
             let Some(mut socket) = self.net.port(id).and_then(|port| port.socket.take()) else { continue };
             let received = socket.receive(BURST, |frames| self.socket_frames(id, frames));
             if let Some(port) = self.net.port(id) {
@@ -701,6 +702,11 @@ impl<S: TenantScheduler> Core<S> {
     }
 
     fn socket_failed(&mut self, id: PortId, error: &PortError) {
+        if error.is_final() {
+            // Polled on, it is ready for ever.
+            self.set_socket(id, None, None);
+            return self.control.send(FromCore::SocketLost { port: id, reason: error.to_string() });
+        }
         if let Some(port) = self.net.port(id)
             && !std::mem::replace(&mut port.complained, true)
         {
@@ -770,7 +776,7 @@ impl<S: TenantScheduler> Core<S> {
     /// Hands everything that was written to sockets in this round to the kernel.
     pub(super) fn flush_sockets(&mut self) {
         for at in 0..self.net.sockets.len() {
-            let id = self.net.sockets[at];
+            let Some(id) = self.net.sockets.get(at).copied() else { break };
             let Some(Port { socket: Some(socket), counters, .. }) = self.net.port(id) else { continue };
             let flushed = socket.flush();
             let dropped = socket.take_dropped();

@@ -1,6 +1,6 @@
 //! `softdpu trace explain`: what would become of a packet, tier by tier.
 
-use softdpu_control::api::{PathAnswer, PathOutcome, PathQuestion, PathStep, Request};
+use softdpu_control::api::{FUNCTIONS, PathAnswer, PathOutcome, PathQuestion, PathStep, Request};
 
 use super::{Explain, Protocol};
 use crate::arguments::Connection;
@@ -24,8 +24,7 @@ pub fn run(connection: &Connection, options: &Explain) -> Result<(), String> {
     };
     let answer: PathAnswer =
         connect(connection)?.call(&Request::TraceExplain(question)).map_err(|error| error.to_string())?;
-    print!("{}", if options.json { json_line(&answer) } else { text(&answer) });
-    Ok(())
+    crate::output::print(&if options.json { json_line(&answer) } else { text(&answer) })
 }
 
 /// The answer, for people.
@@ -36,7 +35,11 @@ fn text(answer: &PathAnswer) -> String {
         text += &format!("  {}\n", line(step));
     }
     let end = match outcome {
-        PathOutcome::Leaves => format!("leaves by {}", to.as_deref().unwrap_or("a port that is no more")),
+        PathOutcome::Leaves => {
+            let unless =
+                if steps.iter().any(|step| step.table == FUNCTIONS) { " unless its functions drop it" } else { "" };
+            format!("leaves by {}{unless}", to.as_deref().unwrap_or("a port that is no more"))
+        }
         PathOutcome::Consumed => "dealt with by the network".to_owned(),
         PathOutcome::Dropped => format!("dropped: {}", reason.as_deref().unwrap_or("for no reason")),
     };

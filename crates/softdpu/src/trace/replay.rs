@@ -47,8 +47,7 @@ pub fn run(connection: &Connection, options: &Replay) -> Result<(), String> {
     // It fails only where the daemon is gone, which is noticed by reading.
     let _ = stream.shutdown(Shutdown::Write);
     let Replayed { frames } = answer(stream, already)?;
-    println!("{frames} frames came in by {}", options.port);
-    Ok(())
+    crate::output::print(&format!("{frames} frames came in by {}\n", options.port))
 }
 
 /// The daemon's last word.

@@ -92,6 +92,11 @@ pub enum PortError {
 }
 
 impl PortError {
+    /// Whether what the port is an end of is gone for good, as a TAP whose interface was deleted: no call on it does anything again.
+    pub fn is_final(&self) -> bool {
+        matches!(self, PortError::Kernel { source, .. } if Errno::from_io_error(source) == Some(Errno::BADFD))
+    }
+
     /// Turns the kernel's answer to `doing` on interface `name` into what a person can act on; `capability` is what the
     /// call needs.
     pub(crate) fn at(name: &str, doing: &'static str, capability: &'static str, source: impl Into<io::Error>) -> Self {

@@ -9,7 +9,7 @@ use crate::policy::connections::{Note, Passage};
 use crate::policy::group::{Admission, Way as Direction};
 use crate::software::policy::Found;
 use crate::switch::{Ask, Frame, Metadata, Stop, Walk, walk};
-use crate::tables::{Attachment, Choice, Key, Leads, Stamp, Tables, Way};
+use crate::tables::{Attachment, Choice, Hop, Key, Leads, Stamp, Tables, Way};
 use crate::verdict::{DropReason, Reply, Verdict};
 
 /// What an object is called.
@@ -21,6 +21,18 @@ fn object(tables: &Tables, stamp: Stamp) -> String {
         return format!("endpoint {address} of {network}");
     }
     tables.stamp_name(stamp).unwrap_or_else(|| format!("object {number}, which is no more"))
+}
+
+/// What a next hop is called.
+fn next_hop(tables: &Tables, number: u32) -> String {
+    // What was loaded by file has no stamps of its own.
+    match tables.hop(number) {
+        Some(Hop { way: Way::Tunnel(tunnel), network: of, .. }) if Tables::is_loaded(number) => {
+            let host = tables.tunnel(tunnel).map_or_else(|| "?".to_owned(), |tunnel| tunnel.host.to_string());
+            format!("loaded entry of {} on {host}", network(tables, of))
+        }
+        _ => object(tables, tables.stamp(number)),
+    }
 }
 
 fn network(tables: &Tables, number: u32) -> &str {
@@ -176,7 +188,7 @@ pub(crate) fn found(tables: &Tables, frame: &Frame, metadata: &Metadata, result:
     let key = format!("{} in {}", ip.destination, network(tables, metadata.network));
     let exact = tables.addresses().get(&Key::address(metadata.network, ip.destination));
     let owner = |hop: Option<u32>| match hop {
-        Some(hop) => format!("{}, next hop {hop}", object(tables, tables.stamp(hop))),
+        Some(hop) => format!("{}, next hop {hop}", next_hop(tables, hop)),
         None => "the gateway".to_owned(),
     };
     let mut steps = vec![match exact {

@@ -56,7 +56,8 @@ pub enum LoadVia<'a> {
 /// # Errors
 /// What is wrong with it, for people.
 pub fn load_line(line: &str) -> Result<Option<LoadLine<'_>>, String> {
-    let line = line.trim_ascii();
+    // Some programs begin a file with a byte-order mark.
+    let line = line.strip_prefix('\u{feff}').unwrap_or(line).trim_ascii();
     if line.is_empty() || line.starts_with('#') {
         return Ok(None);
     }
@@ -126,6 +127,8 @@ mod tests {
         let route = |via| LoadLine::Route { network: "acme", address: "10.9.0.0".parse().unwrap(), length: 16, via };
         assert_eq!(load_line("route,acme,10.9.0.0/16,192.0.2.2"), Ok(Some(route(LoadVia::Host(host)))));
         assert_eq!(load_line("route,acme,10.9.0.0/16, ecmp:far"), Ok(Some(route(LoadVia::Ecmp("far")))));
+        let marked = load_line("\u{feff}route,acme,10.9.0.0/16,192.0.2.2");
+        assert_eq!(marked, Ok(Some(route(LoadVia::Host(host)))), "behind a byte-order mark");
     }
 
     #[test]

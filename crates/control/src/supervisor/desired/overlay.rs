@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +60,9 @@ pub(super) struct Overlay {
     /// What was loaded by file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) loaded: Option<LoadedFile>,
+    /// Images that are made where they are missing, by their volumes, and that have been there: they are not made again.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    images: BTreeMap<String, PathBuf>,
 }
 
 /// Entries that were loaded by file.
@@ -113,12 +117,34 @@ impl Default for Overlay {
             removed_functions: BTreeSet::new(),
             function_settings: BTreeMap::new(),
             steering: None,
+            images: BTreeMap::new(),
             tenants: BTreeMap::new(),
         }
     }
 }
 
 impl Overlay {
+    /// Whether it changes what the site file says.
+    pub(super) fn changes_site(&self) -> bool {
+        let Overlay { images, .. } = self.clone();
+        *self != Overlay { images, ..Overlay::default() }
+    }
+
+    /// Whether there never was an image of `volume` at `path`.
+    pub(super) fn is_new(&self, volume: &str, path: &Path) -> bool {
+        !self.grown.contains_key(volume) && self.images.get(volume).is_none_or(|image| image != path)
+    }
+
+    /// An image of `volume` is at `path`. Whether that is news.
+    pub(super) fn saw(&mut self, volume: &str, path: &Path) -> bool {
+        self.images.insert(volume.to_owned(), path.to_owned()).is_none_or(|before| before != path)
+    }
+
+    /// There is no volume of that name.
+    pub(super) fn forget_image(&mut self, volume: &str) {
+        self.images.remove(volume);
+    }
+
     /// What is loaded of a network.
     pub(super) fn loaded_of(&self, network: &str) -> Option<&NetworkEntries> {
         self.loaded.as_ref()?.networks.get(network)
@@ -200,6 +226,7 @@ impl Overlay {
             }
             Change::VolumeDelete { name } => {
                 self.grown.remove(&name);
+                self.forget_image(&name);
                 if self.volumes.remove(&name).is_none() {
                     self.removed_volumes.insert(name);
                 }

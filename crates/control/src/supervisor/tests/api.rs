@@ -232,3 +232,21 @@ fn a_request_without_end_is_refused_and_the_client_dropped() {
     client.send_raw(&vec![b'x'; crate::api::LONGEST_REQUEST + 1]);
     assert_eq!(client.response().outcome.unwrap_err().code, ErrorCode::BadRequest);
 }
+
+#[test]
+fn a_change_that_cannot_be_saved_says_so_and_is_saved_when_it_can() {
+    let bed = Bed::new();
+    let mut plane = bed.ready_plane();
+    fs::write(bed.path("state"), "in its place").unwrap();
+    let mut client = bed.api();
+    let asked = client.ask(&Request::VolumeCreate(volume("extra")));
+    accept(&mut plane, &Call::VolumeCreate { volume: volume("extra") });
+    let answer = client.answer(asked).unwrap();
+    let warning = answer["warning"].as_str().expect("the change is made, with a warning");
+    assert!(warning.contains("cannot be saved in") && warning.contains("/state: "), "{warning}");
+    plane.die("killed by SIGKILL");
+    bed.status_becomes(|status| status.problems().iter().any(|problem| problem == warning));
+    fs::remove_file(bed.path("state")).unwrap();
+    bed.status_becomes(|status| status.unsaved.is_none());
+    assert!(fs::read_to_string(bed.path("state/desired.json")).unwrap().contains("extra"));
+}

@@ -196,3 +196,29 @@ fn a_socket_left_by_a_dead_process_is_replaced_and_one_in_use_is_an_error() {
     let mut plane = bed.ready_plane();
     plane.attach();
 }
+
+#[test]
+fn an_image_is_made_once_and_what_is_gone_is_not_taken_for_new() {
+    let mut bed = Bed::new();
+    let mut plane = bed.ready_plane();
+    open(&mut plane, "disk").unwrap();
+    // As when its file system is not mounted.
+    std::fs::remove_file(bed.path("disk.img")).unwrap();
+    let error = open(&mut plane, "disk").unwrap_err();
+    assert!(error.contains("the image is gone") && error.contains("truncate -s 1048576"), "{error}");
+    plane.die("killed by SIGKILL");
+    let mut plane = bed.ready_plane();
+    open(&mut plane, "disk").expect_err("a data plane that follows makes none either");
+    bed.handle.stop();
+    assert!(matches!(plane.next(), (Down::Shutdown, _)));
+    plane.die("exit status 0");
+    bed.finished().unwrap();
+    let folder = std::mem::replace(&mut bed.folder, tempfile::tempdir().unwrap());
+    let bed = Bed::try_in(folder, Timing::default(), false).unwrap();
+    let mut plane = bed.ready_plane();
+    open(&mut plane, "disk").expect_err("nor does a supervisor that follows");
+    assert!(!bed.path("disk.img").exists());
+    // As the error says.
+    std::fs::File::create(bed.path("disk.img")).unwrap().set_len(1 << 20).unwrap();
+    open(&mut plane, "disk").unwrap();
+}
