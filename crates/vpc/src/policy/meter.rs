@@ -116,7 +116,12 @@ pub(crate) fn admit_all(meters: &[Arc<NodeMeter>], now: u64, bytes: &[u32]) -> u
     let mut colours = [Colour::Green; AT_ONCE];
     let bytes = &bytes[..bytes.len().min(AT_ONCE)];
     let colours = &mut colours[..bytes.len()];
-    if meters.iter().fold(true, |are_green, meter| meter.mark_all(now, bytes, colours) && are_green) {
+    let mut are_green = true;
+    for meter in meters {
+        // Each of them counts, whatever the one before said.
+        are_green &= meter.mark_all(now, bytes, colours);
+    }
+    if are_green {
         return u64::MAX;
     }
     colours.iter().rev().fold(0, |passes, colour| passes << 1 | u64::from(*colour != Colour::Red))

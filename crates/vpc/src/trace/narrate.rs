@@ -9,7 +9,7 @@ use crate::policy::connections::{Note, Passage};
 use crate::policy::group::{Admission, Way as Direction};
 use crate::software::policy::Found;
 use crate::switch::{Ask, Frame, Metadata, Stop, Walk, walk};
-use crate::tables::{Attachment, Choice, Hop, Key, Leads, Stamp, Tables, Way};
+use crate::tables::{Attachment, Choice, Hop, Leads, Stamp, Tables, Way};
 use crate::verdict::{DropReason, Reply, Verdict};
 
 /// What an object is called.
@@ -186,7 +186,7 @@ pub(crate) fn classified(
 pub(crate) fn found(tables: &Tables, frame: &Frame, metadata: &Metadata, result: Result<&(), &Stop>) -> Vec<Step> {
     let Some(ip) = frame.parsed.ip() else { return Vec::new() };
     let key = format!("{} in {}", ip.destination, network(tables, metadata.network));
-    let exact = tables.addresses().get(&Key::address(metadata.network, ip.destination));
+    let exact = tables.owner(metadata.network, ip.destination);
     let owner = |hop: Option<u32>| match hop {
         Some(hop) => format!("{}, next hop {hop}", next_hop(tables, hop)),
         None => "the gateway".to_owned(),
@@ -195,7 +195,7 @@ pub(crate) fn found(tables: &Tables, frame: &Frame, metadata: &Metadata, result:
         Some(found) => Step::new(Tier::Before, Table::Addresses, Outcome::Hit, key.clone(), owner(found.hop())),
         None => Step::new(Tier::Before, Table::Addresses, Outcome::Miss, key.clone(), ""),
     }];
-    if exact.is_none() && tables.loaded_owner(metadata.network, ip.destination).is_none() {
+    if exact.is_none() {
         steps.extend(routed(tables, frame, metadata, key, owner));
     }
     if let Err(stop) = result {
