@@ -72,6 +72,13 @@ impl Chains {
     /// The first `count` (or all there are) are done with; returns them a last time.
     #[inline]
     pub fn take(&mut self, count: usize) -> &[Chain] {
+        let taken = self.done_with(count);
+        &self.slots[taken]
+    }
+
+    /// The slots of the first `count` (or all there are), which are done with from now on.
+    #[inline]
+    fn done_with(&mut self, count: usize) -> std::ops::Range<usize> {
         let (first, end) = (self.first, self.end);
         let taken = first..end.min(first.saturating_add(count));
         if taken.end == end {
@@ -79,7 +86,7 @@ impl Chains {
         } else {
             self.first = taken.end;
         }
-        &self.slots[taken]
+        taken
     }
 
     /// All are done with.
@@ -91,13 +98,7 @@ impl Chains {
     /// Takes the first `count` (or all there are) out, pins and all. What stays behind is pinned as well, and used again; nothing is moved
     /// up, however many wait.
     pub fn drain(&mut self, count: usize) -> impl ExactSizeIterator<Item = Chain> + '_ {
-        let (first, end) = (self.first, self.end);
-        let taken = first..end.min(first.saturating_add(count));
-        if taken.end == end {
-            self.clear();
-        } else {
-            self.first = taken.end;
-        }
+        let taken = self.done_with(count);
         self.slots[taken].iter_mut().map(|slot| {
             let hollow = empty(slot.buffer.view());
             std::mem::replace(slot, hollow)
