@@ -23,8 +23,21 @@ pub(crate) struct Turn {
     pub profile: bool,
 }
 
-/// What a measurement gave, and two bare cross-core hops around it, nanoseconds.
-pub(crate) type Taken<O> = (O, f64);
+/// What a measurement gave.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Taken<O> {
+    pub outcome: O,
+    pub around: Around,
+}
+
+/// What the machine was like around a measurement.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Around {
+    /// Two bare cross-core hops, nanoseconds.
+    pub hops: f64,
+    /// Whether they stayed as they were for the whole of the round.
+    pub is_steady: bool,
+}
 
 /// How turns are taken.
 #[derive(Clone, Debug)]
@@ -65,16 +78,18 @@ impl Turns {
             let mut hops = vec![self.two_hops()?];
             let mut outcomes = Vec::with_capacity(subjects);
             for subject in 0..subjects {
-                let outcome = measure(Turn { subject, round, profile: round == self.rounds })?;
+                outcomes.push(measure(Turn { subject, round, profile: round == self.rounds })?);
                 hops.push(self.two_hops()?);
-                outcomes.push((outcome, (hops[subject] + hops[subject + 1]) / 2.0));
             }
-            if steady(&hops) {
-                return Ok(outcomes);
-            }
-            self.disturbed += 1;
-            if attempts == ATTEMPTS {
-                return Ok(outcomes);
+            let is_steady = steady(&hops);
+            self.disturbed += usize::from(!is_steady);
+            if is_steady || attempts == ATTEMPTS {
+                let around = hops.windows(2).map(|ends| Around { hops: (ends[0] + ends[1]) / 2.0, is_steady });
+                return Ok(outcomes
+                    .into_iter()
+                    .zip(around)
+                    .map(|(outcome, around)| Taken { outcome, around })
+                    .collect());
             }
         }
     }

@@ -52,6 +52,9 @@ impl Sink for Vec<Chain> {
     }
 }
 
+/// Chains that are here are moved to the front where at least so many times as many are done with.
+const MOVED: usize = 2;
+
 /// Chains in the order they were taken. One that is done with stays pinned to the memory it was found in, and is used again by
 /// a later [`pop`](crate::Queue::pop) from the same memory: that saves two atomic operations on a count that all chains of
 /// a queue share, and moves no chain about. [`release`](Self::release) gives up those pins.
@@ -108,8 +111,8 @@ impl Chains {
     /// One more chain where no slot is left behind the last one.
     #[inline(never)]
     fn add_slot(&mut self, view: &Arc<View>) -> &mut Chain {
-        // A move of all is worth it where it gains as many as it moves.
-        if 2 * self.first > self.end {
+        // Worth it where it gains several for each that it moves.
+        if self.first > MOVED * (self.end - self.first) {
             self.close_ranks();
             return self.add(view);
         }
@@ -118,11 +121,14 @@ impl Chains {
         &mut self.slots[self.end - 1]
     }
 
-    /// Those done with at the front come to the back.
+    /// Those that are here change places with the first, which are done with, and are fewer.
     #[cold]
     fn close_ranks(&mut self) {
-        self.slots.rotate_left(self.first);
-        (self.first, self.end) = (0, self.end - self.first);
+        let len = self.end - self.first;
+        if let Some((done, here)) = self.slots[..self.end].split_at_mut_checked(self.first) {
+            done[..len].swap_with_slice(here);
+        }
+        (self.first, self.end) = (0, len);
     }
 
     /// The chain is used again with other memory than before.

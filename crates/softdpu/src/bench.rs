@@ -244,7 +244,7 @@ fn block(options: &Block) -> Result<(), String> {
         print!("{}", report.table());
         println!(
             "\nclient on CPU {}, servers on CPU {}; {} rounds of {} s taking turns, medians; ratio to the last subject of a \
-             case;\nclient: what a request costs the client itself; qemu-storage-daemon with poll-max-ns={}",
+             case in the same round;\nclient: what a request costs the client itself; qemu-storage-daemon with poll-max-ns={}",
             plan.client_cpu, plan.server_cpu, plan.rounds, options.turns.seconds, options.poll_max_ns
         );
     }

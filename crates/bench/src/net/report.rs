@@ -204,6 +204,9 @@ mod tests {
 
     use super::*;
     use crate::calibration::Calibration;
+    use crate::turns::Around;
+
+    const STEADY: Around = Around { hops: 100.0, is_steady: true };
 
     fn outcome(frames: u64, lost: u64) -> Outcome {
         let (bytes, sent, elapsed) = (frames * 60, frames + lost, Duration::from_secs(1));
@@ -217,9 +220,9 @@ mod tests {
         for (subject, factor) in [("softdpu", 3), ("testpmd", 1)] {
             let mut measurement = Measurement::new(subject, case.clone());
             for frames in [100, 300, 200] {
-                measurement.add(&outcome(frames * factor, 50), 100.0);
+                measurement.add(&outcome(frames * factor, 50), STEADY);
             }
-            measurement.add(&Outcome { busy: Some(Duration::from_nanos(2000)), ..outcome(100, 0) }, 100.0);
+            measurement.add(&Outcome { busy: Some(Duration::from_nanos(2000)), ..outcome(100, 0) }, STEADY);
             measurements.push(measurement);
         }
         let calibration = Calibration { two_hops: 100.0, clock: 10.0 };
@@ -234,6 +237,26 @@ mod tests {
         assert_eq!((report.ratio(softdpu), report.ratio(testpmd)), (Some(3.0), None));
         assert_eq!(testpmd.work.loss(), 150.0 / 750.0);
         assert_eq!(testpmd.client, Some((20.0, 100.0)));
+    }
+
+    #[test]
+    fn a_ratio_is_of_rounds_and_not_of_medians() {
+        // Twice as fast in the last two rounds, where the CPUs are next to each other, and in one of which they moved.
+        let case = report().measurements[0].case.clone();
+        let measured = |subject, rates: [u64; 5]| {
+            let mut measurement = Measurement::new(subject, case.clone());
+            for (round, frames) in rates.into_iter().enumerate() {
+                measurement.add(&outcome(frames, 0), Around { is_steady: round != 4, ..STEADY });
+            }
+            measurement
+        };
+        let (ours, theirs) = (measured("one", [110, 110, 110, 220, 900]), measured("other", [100, 100, 220, 200, 100]));
+        let mut report = Report { measurements: vec![ours, theirs], ..report() };
+        assert_eq!(report.ratio(&report.measurements[0]), Some(1.1));
+        // Where they never stay, all rounds are what there is.
+        report.measurements[0] = measured("one", [50; 5]);
+        report.measurements[1] = measured("other", [100, 100, 100, 200, 200]);
+        assert_eq!(report.ratio(&report.measurements[0]), Some(0.5));
     }
 
     #[test]

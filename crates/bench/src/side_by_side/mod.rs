@@ -14,7 +14,7 @@ pub use report::{Measurement, Report, Work};
 use crate::SetupError;
 use crate::calibration::calibrate;
 use crate::front_end::FrontEndError;
-use crate::turns::{Turn, Turns};
+use crate::turns::{Taken, Turn, Turns};
 
 /// Before each measurement.
 pub(crate) const WARM_UP: Duration = Duration::from_millis(200);
@@ -102,8 +102,8 @@ pub(crate) fn run<W: Work>(
             measure(at, case, turn)
         })?;
         for round in &taken {
-            for ((outcome, hops), measurement) in round.iter().zip(&mut here) {
-                measurement.add(outcome, *hops);
+            for (Taken { outcome, around }, measurement) in round.iter().zip(&mut here) {
+                measurement.add(outcome, *around);
             }
         }
         done += subjects.len() * (rounds + 1);

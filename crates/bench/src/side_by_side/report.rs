@@ -6,6 +6,7 @@ use std::io;
 use serde::Serialize;
 
 use crate::calibration::Calibration;
+use crate::turns::Around;
 
 /// A kind of work that subjects are measured at: what its rounds add up to, and how that is shown.
 pub trait Work: Default {
@@ -35,6 +36,9 @@ pub trait Work: Default {
     fn cells(measurement: &Measurement<Self>, ratio: String) -> Vec<String>;
 }
 
+/// Rounds that a median says something of.
+const ENOUGH: usize = 3;
+
 /// One subject's figures in one case.
 #[derive(Clone, Debug)]
 pub struct Measurement<W: Work> {
@@ -44,8 +48,8 @@ pub struct Measurement<W: Work> {
     pub case: W::Case,
     /// Units of work a second, round by round.
     pub rates: Vec<f64>,
-    /// Two bare cross-core hops just before and after, nanoseconds, round by round.
-    pub hops: Vec<f64>,
+    /// What the machine was like, round by round.
+    around: Vec<Around>,
     /// Time the client itself takes for a unit, nanoseconds, and units in a batch.
     pub client: Option<(f64, f64)>,
     /// All rounds together.
@@ -54,17 +58,17 @@ pub struct Measurement<W: Work> {
 
 impl<W: Work> Measurement<W> {
     pub(crate) fn new(subject: &str, case: W::Case) -> Self {
-        let (rates, hops) = (Vec::new(), Vec::new());
-        Measurement { subject: subject.to_owned(), case, rates, hops, client: None, work: W::default() }
+        let (rates, around) = (Vec::new(), Vec::new());
+        Measurement { subject: subject.to_owned(), case, rates, around, client: None, work: W::default() }
     }
 
-    pub(crate) fn add(&mut self, outcome: &W::Outcome, hops: f64) {
+    pub(crate) fn add(&mut self, outcome: &W::Outcome, around: Around) {
         if let Some(client) = W::client(outcome) {
             self.client = Some(client);
             return;
         }
         self.rates.push(W::rate(outcome));
-        self.hops.push(hops);
+        self.around.push(around);
         self.work.add(outcome);
     }
 
@@ -75,7 +79,15 @@ impl<W: Work> Measurement<W> {
 
     /// Median of the rounds' two hops, nanoseconds.
     pub fn two_hops(&self) -> f64 {
-        spread(&self.hops).0
+        spread(&self.around.iter().map(|around| around.hops).collect::<Vec<_>>()).0
+    }
+
+    /// Its rate over `peer`'s, round by round: of the rounds in which nothing moved, if those are [`ENOUGH`].
+    fn ratios(&self, peer: &Self) -> Vec<f64> {
+        let rounds = self.rates.iter().zip(&peer.rates).zip(&self.around);
+        let all: Vec<_> = rounds.map(|((rate, peer), around)| (rate / peer, around.is_steady)).collect();
+        let steady: Vec<_> = all.iter().filter(|(_, is_steady)| *is_steady).map(|(ratio, _)| *ratio).collect();
+        if steady.len() >= ENOUGH { steady } else { all.into_iter().map(|(ratio, _)| ratio).collect() }
     }
 
     /// What the client takes and units in a batch, for a table; nanoseconds with `digits` behind the point.
@@ -138,14 +150,15 @@ impl Figure<'_> {
 }
 
 impl<W: Work> Report<W> {
-    /// Median of the rates of `measurement` over that of the last other subject of its case; none where it is alone, or that
-    /// other.
+    /// Median over the rounds of the rate of `measurement` over that of the last other subject of its case in the same round; none
+    /// where it is alone, or that other. Two that were measured one right after the other met the same machine; their medians by
+    /// themselves may be of two: virtual CPUs that move next to each other and apart make rates that differ twofold.
     pub fn ratio(&self, measurement: &Measurement<W>) -> Option<f64> {
         let peer = self.measurements.iter().rev().find(|other| other.case == measurement.case)?;
         if peer.subject == measurement.subject {
             return None;
         }
-        Some(measurement.spread().0 / peer.spread().0)
+        Some(spread(&measurement.ratios(peer)).0)
     }
 
     /// One JSON object a line.

@@ -92,6 +92,8 @@ impl Transmit {
         packet.port = self.port;
         if frame.header == TxHeader::FINISHED {
             (packet.checksum, packet.segmentation) = (Checksum::Complete, None);
+            // Ahead of who delivers it, for whom there is nothing left to write there.
+            packet.head.behind(&net::Receive::FINISHED);
         } else {
             packet.checksum = offload::checksum(frame.header.checksum);
             packet.segmentation = frame.header.segmentation.map(offload::segmentation);

@@ -122,8 +122,8 @@ fn print(options: &Net, plan: &Plan, report: &Report) -> Result<(), String> {
     print!("{}", report.table());
     println!(
         "\nclient on CPU {}, servers on CPU {}; {} rounds of {} s taking turns, medians; frames and bytes received, without \
-         FCS;\nratio to the last subject of a case; client: what a frame costs the client itself, sent and received; queues \
-         of {}, {} flows",
+         FCS;\nratio to the last subject of a case in the same round; client: what a frame costs the client itself, sent and \
+         received; queues of {}, {} flows",
         plan.client_cpu, plan.server_cpu, plan.rounds, options.turns.seconds, plan.queue_size, plan.flows
     );
     Ok(())

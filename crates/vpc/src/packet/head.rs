@@ -50,12 +50,16 @@ impl Head {
         self.bytes.get_mut(from..usize::from(self.end))
     }
 
-    /// The bytes, and `header` in the room before them, which is overwritten. None where there is not so much left.
+    /// The bytes, and `header` in the room before them, which is overwritten unless it is there already: what was just written cannot be
+    /// read in larger pieces before it is in the cache. None where there is not so much room left.
     #[inline(always)]
     pub fn behind<const N: usize>(&mut self, header: &[u8; N]) -> Option<&[u8]> {
         let from = usize::from(self.start).checked_sub(N)?;
         let bytes = self.bytes.get_mut(from..usize::from(self.end))?;
-        *bytes.first_chunk_mut()? = *header;
+        let room = bytes.first_chunk_mut()?;
+        if room != header {
+            *room = *header;
+        }
         Some(bytes)
     }
 
