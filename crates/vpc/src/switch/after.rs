@@ -52,25 +52,26 @@ pub(crate) fn follow(
 ) -> bool {
     let mut room = None;
     let Some(hop) = hop_of(tables, seen, action, &mut room) else { return false };
-    *verdict = match hop.way {
+    // Each way writes its verdict itself: one put together on the stack is read back there before its parts have arrived, which waits
+    // for all stores before them.
+    match hop.way {
         Way::Port(port) => {
             if admit(action.meter, seen.end.get().into()) {
                 rewrite_inner(packet, seen, action.is_routed, hop);
-                Verdict::Local { port, hash: action.hash }
-            } else {
-                Verdict::Drop(DropReason::Metered)
+                *verdict = Verdict::Local { port, hash: action.hash };
+                return true;
             }
         }
         Way::Tunnel(number) => {
             let Some(tunnel) = tables.tunnel(number).filter(|tunnel| tunnel.resolved) else { return false };
             if admit(action.meter, seen.end.get().into()) {
                 *id = id.wrapping_add(1);
-                rewrite_and_depart(packet, seen, (action.hash, action.is_routed), hop, tunnel, *id)
-            } else {
-                Verdict::Drop(DropReason::Metered)
+                rewrite_and_depart(packet, seen, (action.hash, action.is_routed), hop, tunnel, *id, verdict);
+                return true;
             }
         }
-    };
+    }
+    *verdict = Verdict::Drop(DropReason::Metered);
     true
 }
 
@@ -84,9 +85,10 @@ fn rewrite_and_depart(
     hop: &Hop,
     tunnel: &Tunnel,
     id: u16,
-) -> Verdict {
+    verdict: &mut Verdict,
+) {
     rewrite_inner(packet, seen, is_routed, hop);
-    depart(packet, tunnel, hop.vni, hash, seen.traffic_class, id)
+    *verdict = depart(packet, tunnel, hop.vni, hash, seen.traffic_class, id);
 }
 
 /// Whether [`follow`] would do something to a packet that `admit` lets pass.
