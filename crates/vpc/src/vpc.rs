@@ -72,7 +72,8 @@ const LOOK: u64 = 1_000_000_000;
 /// What a guest says of where it is goes to a whole network: once a second.
 const ANNOUNCEMENTS: Limit = Limit::new(1, 1);
 
-/// Flows that a core can keep unless it is told otherwise. They take memory as they come, 130 bytes each.
+/// Flows that a core can keep unless it is told otherwise. They take memory as they come, 130 bytes each, where there are huge pages in
+/// pieces of 2 MiB.
 pub const FLOWS: usize = 1 << 16;
 
 /// A packet's flow, as it is looked for.
