@@ -78,9 +78,13 @@ impl Bucket {
     #[inline]
     fn fill(&mut self, passed: Nanos) {
         let earned = u128::from(self.rate) * u128::from(passed.0);
-        let room = self.burst - self.tokens;
+        self.add(u64::try_from(earned).unwrap_or(u64::MAX));
+    }
+
+    #[inline]
+    fn add(&mut self, tokens: u64) {
         // What is less than the room fits.
-        self.tokens += u64::try_from(earned).unwrap_or(u64::MAX).min(room);
+        self.tokens += tokens.min(self.burst - self.tokens);
     }
 }
 
@@ -117,9 +121,7 @@ impl Meter {
         let (bytes, colours) = (&bytes[..count], &mut colours[..count]);
         self.earn(now);
         let cost = self.cost(count as u64, bytes.iter().map(|bytes| u64::from(*bytes)).sum());
-        let is_enough = self.committed.tokens >= cost
-            && (matches!(self.algorithm, Algorithm::Rfc4115) || self.second.tokens >= cost);
-        if is_enough && colours.iter().all(|colour| *colour == Colour::Green) {
+        if self.has(cost) && colours.iter().all(|colour| *colour == Colour::Green) {
             self.spend(cost, Colour::Green);
             return true;
         }
@@ -128,6 +130,33 @@ impl Meter {
             *colour = self.spend(cost, *colour);
         }
         false
+    }
+
+    /// Takes what `packets` packets of `bytes` bytes in all cost, if that is green at `now`; otherwise nothing. Whether it was: then each of
+    /// them is green that comes at `now`, and what those cost that do not come is to be [given back](Self::give_back).
+    pub fn take(&mut self, now: Nanos, packets: u64, bytes: u64) -> bool {
+        self.earn(now);
+        let cost = self.cost(packets, bytes);
+        let is_green = self.has(cost);
+        if is_green {
+            self.spend(cost, Colour::Green);
+        }
+        is_green
+    }
+
+    /// Gives back what `packets` packets of `bytes` bytes in all have cost, which were green. What has been earned since may leave less room.
+    pub fn give_back(&mut self, packets: u64, bytes: u64) {
+        let cost = self.cost(packets, bytes);
+        self.committed.add(cost);
+        if matches!(self.algorithm, Algorithm::Rfc2698) {
+            self.second.add(cost);
+        }
+    }
+
+    /// Whether what costs so much is green.
+    #[inline]
+    fn has(&self, cost: u64) -> bool {
+        self.committed.tokens >= cost && (matches!(self.algorithm, Algorithm::Rfc4115) || self.second.tokens >= cost)
     }
 
     #[inline]

@@ -72,7 +72,8 @@ const LOOK: u64 = 1_000_000_000;
 /// What a guest says of where it is goes to a whole network: once a second.
 const ANNOUNCEMENTS: Limit = Limit::new(1, 1);
 
-/// Flows that a core can keep unless it is told otherwise. They take memory as they come, 130 bytes each.
+/// Flows that a core can keep unless it is told otherwise. They take memory as they come, 130 bytes each, where there are huge pages in
+/// pieces of 2 MiB.
 pub const FLOWS: usize = 1 << 16;
 
 /// A packet's flow, as it is looked for.
@@ -231,16 +232,13 @@ impl Vpc {
         if is_from_tunnels {
             arrivals::look(&self.tables, &self.flows, packets, &mut all, &mut self.arrivals);
         } else if is_kept {
-            hits::look(&self.flows, packets, &mut all);
+            hits::look(&self.tables, &self.flows, packets, &mut all);
         } else {
             all.clear();
             all.resize(packets.len(), None);
         }
-        if !W::REHEARSES
-            && let Some(at) = self.heavy.next(packets.len())
-        {
-            self.weigh(now, packets, &all, at);
-        }
+        let sample = if W::REHEARSES { None } else { self.heavy.next(packets.len()) };
+        let sample = sample.and_then(|at| Some((at, packets.get(at)?.len())));
         let first = verdicts.len();
         verdicts.resize(first + packets.len(), Verdict::Drop(DropReason::Unresolved));
         let decided = &mut verdicts[first..];
@@ -264,6 +262,10 @@ impl Vpc {
                 at += 1;
             }
         }
+        if let Some((at, bytes)) = sample {
+            // Its flow is in the cache now.
+            self.weigh(now, all[at].as_ref(), at, bytes);
+        }
         self.seen = all;
         if self.stale.is_empty() {
             if !self.stages.is_empty() {
@@ -274,17 +276,15 @@ impl Vpc {
         }
     }
 
-    /// Looks at the packet at `at`, and whether its flow is heavy.
+    /// Looks at the packet at `at`, which came with so many bytes, and whether its flow is heavy.
     #[cold]
-    fn weigh(&mut self, now: u64, packets: &[Packet], all: &[Option<Sought>], at: usize) {
+    fn weigh(&mut self, now: u64, sought: Option<&Sought>, at: usize, bytes: usize) {
         self.heavy.turn(&self.flows, now);
-        let Some(packet) = packets.get(at) else { return };
-        let sought = all.get(at).and_then(Option::as_ref);
         let found = sought.and_then(|sought| {
             let candidate = self.arrival(at, &sought.seen).map_or(sought.candidate, |arrival| arrival.candidate);
             self.flows.hit(candidate, &sought.seen.key).map(|_| (candidate.entry(), &sought.seen.key))
         });
-        self.heavy.look(&self.flows, found, packet.len() as u64);
+        self.heavy.look(&self.flows, found, bytes as u64);
     }
 
     /// What is known of the packet at `at`, which is of a flow, where it came by a tunnel.

@@ -138,6 +138,45 @@ proptest! {
             prop_assert!(!are_green || expected.iter().all(|colour| *colour == Colour::Green));
         }
     }
+
+    #[test]
+    fn what_is_taken_at_once_and_partly_given_back_is_as_if_it_had_come_one_by_one(
+        (committed, second) in (rate(), rate()),
+        is_2698 in any::<bool>(),
+        counts_packets in any::<bool>(),
+        bursts in prop::collection::vec((0_u64..5_000_000, prop::collection::vec((0_u32..9_000, any::<bool>()), 0..8)), 1..8),
+    ) {
+        let measure = if counts_packets { Measure::Packets } else { Measure::Bytes };
+        let new = if is_2698 { Meter::rfc2698 } else { Meter::rfc4115 };
+        let mut one_by_one = new(committed, second, measure, Nanos(0));
+        let mut at_once = one_by_one.clone();
+        let mut now = Nanos(0);
+        for (pause, packets) in bursts {
+            now = now + Nanos(pause);
+            let sum = |wanted: fn(&bool) -> bool| {
+                let sums = packets.iter().filter(|(_, comes)| wanted(comes)).map(|(bytes, _)| (1, u64::from(*bytes)));
+                sums.fold((0, 0), |(packets, sum), (packet, bytes)| (packets + packet, sum + bytes))
+            };
+            let (all, missing) = (sum(|_| true), sum(|comes| !comes));
+            let is_taken = at_once.take(now, all.0, all.1);
+            if is_taken {
+                at_once.give_back(missing.0, missing.1);
+            }
+            for (bytes, _) in packets.iter().filter(|(_, comes)| *comes) {
+                let colour = one_by_one.mark(now, *bytes, Colour::Green);
+                if is_taken {
+                    prop_assert_eq!(colour, Colour::Green);
+                } else {
+                    prop_assert_eq!(at_once.mark(now, *bytes, Colour::Green), colour);
+                }
+            }
+            // What either has left is the same.
+            for bytes in [0, 1, 100, 1_000, 9_000] {
+                let [a, b] = [&at_once, &one_by_one].map(|meter| meter.clone().mark(now, bytes, Colour::Green));
+                prop_assert_eq!(a, b, "{} bytes", bytes);
+            }
+        }
+    }
 }
 
 #[test]

@@ -54,6 +54,12 @@ impl Key {
         self.first[2] & V6 != 0
     }
 
+    /// By which port its packets come.
+    #[inline(always)]
+    pub fn port(&self) -> u32 {
+        (self.first[1] >> 32) as u32
+    }
+
     fn protocol(&self) -> u8 {
         (self.first[2] >> PROTOCOL) as u8
     }

@@ -217,6 +217,8 @@ impl Flows {
     pub fn approach(&self, home: Home) -> Candidate {
         let matching = self.matching(home.line, home.tag);
         if matching == 0 {
+            // It is in the line beside, or new.
+            prefetch::read(self.index.as_ptr().wrapping_add(home.line as usize ^ 1));
             return Candidate::NONE;
         }
         let entry = self.entry_at(home.line, matching.trailing_zeros());
@@ -377,16 +379,26 @@ impl Flows {
 
     /// Forgets the flow in `entry`.
     pub fn remove(&mut self, entry: u32) {
-        let hot = &mut self.hot[entry as usize];
-        if hot.generation() == 0 {
-            return;
+        if self.hot[entry as usize].generation() != 0 {
+            self.remove_from(self.home_of(entry), entry);
         }
-        let key = Key { first: hot.first(), more: self.cold[entry as usize].more() };
+    }
+
+    /// Where the flow in `entry` is looked for: its line of the index is on its way into the cache.
+    fn home_of(&self, entry: u32) -> Home {
+        let mut key = Key { first: self.hot[entry as usize].first(), more: [0; 3] };
+        if key.is_ipv6() {
+            key.more = self.cold[entry as usize].more();
+        }
+        self.home(&key)
+    }
+
+    fn remove_from(&mut self, Home { line, tag }: Home, entry: u32) {
+        let hot = &mut self.hot[entry as usize];
         hot.set_generation(0);
         hot.set_next_free(self.free);
         self.free = entry;
         self.count -= 1;
-        let Home { line, tag } = self.home(&key);
         for line in [line as usize, line as usize ^ 1] {
             let found = self.index[line].find(!0, tag | entry);
             if found != 0 {
@@ -410,16 +422,28 @@ impl Flows {
 
     #[cold]
     fn sweep(&mut self, entries: u32, idle: u32) {
-        for _ in 0..entries.min(self.used) {
-            if self.hand >= self.used {
-                self.hand = 0;
+        let mut left = entries.min(self.used);
+        while left > 0 {
+            let together = left.min(LOOK_FULL);
+            left -= together;
+            // Lines of the index, of all of them at once.
+            let mut old = [None; LOOK_FULL as usize];
+            for (_, old) in (0..together).zip(&mut old) {
+                if self.hand >= self.used {
+                    self.hand = 0;
+                }
+                let entry = self.hand;
+                self.hand += 1;
+                prefetch::read(self.hot.as_ptr().wrapping_add(self.hand as usize + LOOK_FULL as usize));
+                let hot = &self.hot[entry as usize];
+                if hot.generation() != 0 && self.clock.wrapping_sub(hot.seen()) > idle {
+                    *old = Some((self.home_of(entry), entry));
+                    // Whoever comes next is written there.
+                    prefetch::write(self.cold.as_ptr().wrapping_add(entry as usize));
+                }
             }
-            let entry = self.hand;
-            self.hand += 1;
-            prefetch::read(self.hot.as_ptr().wrapping_add(self.hand as usize + 8));
-            let hot = &self.hot[entry as usize];
-            if hot.generation() != 0 && self.clock.wrapping_sub(hot.seen()) > idle {
-                self.remove(entry);
+            for (home, entry) in old.into_iter().flatten() {
+                self.remove_from(home, entry);
             }
         }
     }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use softdpu_sched::{Colour, Meter, Nanos};
+use softdpu_sys::prefetch;
 
 use crate::spec::{MeterAlgorithm, MeterSpec};
 
@@ -22,6 +23,14 @@ pub struct MeterCount {
     pub packets: u64,
     /// Their bytes, Ethernet headers included, padding and outer headers not.
     pub bytes: u64,
+}
+
+impl MeterCount {
+    /// One packet more, of `bytes` bytes.
+    #[inline(always)]
+    pub(crate) fn add(&mut self, bytes: u64) {
+        (self.packets, self.bytes) = (self.packets + 1, self.bytes + bytes);
+    }
 }
 
 /// A meter of a node.
@@ -37,6 +46,13 @@ pub(crate) struct NodeMeter {
 struct Count {
     packets: AtomicU64,
     bytes: AtomicU64,
+}
+
+impl Count {
+    fn add(&self, packets: u64, bytes: u64) {
+        self.packets.fetch_add(packets, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
 }
 
 impl NodeMeter {
@@ -85,10 +101,17 @@ impl NodeMeter {
             }
         }
         for (count, (packets, bytes)) in self.counts.iter().zip(counts).filter(|(_, (packets, _))| *packets != 0) {
-            count.packets.fetch_add(packets, Ordering::Relaxed);
-            count.bytes.fetch_add(bytes, Ordering::Relaxed);
+            count.add(packets, bytes);
         }
         are_green
+    }
+
+    /// On its way into the cache.
+    #[inline(always)]
+    pub fn prefetch(self: &Arc<NodeMeter>) {
+        let meter = Arc::as_ptr(self);
+        prefetch::write(&raw const self.meter);
+        prefetch::write(meter.wrapping_add(1).cast::<u8>().wrapping_sub(1));
     }
 
     /// What it counted: green, yellow, red.
@@ -105,6 +128,32 @@ impl NodeMeter {
 pub(crate) fn admit<const REHEARSES: bool>(meters: &[Arc<NodeMeter>], now: u64, bytes: u32) -> bool {
     let mark = |before, meter: &Arc<NodeMeter>| meter.mark::<REHEARSES>(now, bytes, before);
     meters.iter().fold(Colour::Green, mark) != Colour::Red
+}
+
+/// Takes `load` from all of `meters` at `now`, nanoseconds, if it is green by each of them; otherwise nothing. Whether it was. Nothing is
+/// counted before it is [settled](settle).
+pub(crate) fn take(meters: &[Arc<NodeMeter>], now: u64, load: MeterCount) -> bool {
+    let MeterCount { packets, bytes } = load;
+    for (at, meter) in meters.iter().enumerate() {
+        if !meter.meter().take(Nanos(now), packets, bytes) {
+            meters[..at].iter().for_each(|before| before.meter().give_back(packets, bytes));
+            return false;
+        }
+        // Where it is counted in a moment.
+        prefetch::write(&raw const meter.counts[Colour::Green as usize]);
+    }
+    true
+}
+
+/// Of what was `taken`, `used` was used, and is counted; the rest is given back.
+pub(crate) fn settle(meters: &[Arc<NodeMeter>], taken: MeterCount, used: MeterCount) {
+    let (packets, bytes) = (taken.packets - used.packets, taken.bytes - used.bytes);
+    for meter in meters {
+        if packets != 0 {
+            meter.meter().give_back(packets, bytes);
+        }
+        meter.counts[Colour::Green as usize].add(used.packets, used.bytes);
+    }
 }
 
 /// Most packets that [`admit_all`] is asked about.

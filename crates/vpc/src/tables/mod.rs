@@ -475,6 +475,42 @@ impl Tables {
         self.endpoint(number).map_or(u64::MAX, |endpoint| meter::admit_all(&endpoint.meters, now, bytes))
     }
 
+    /// Takes `load` from the meters of endpoint `number`, if it is green by all of them; otherwise nothing. Whether it was; what of it
+    /// was used is to be [settled](Self::settle).
+    #[inline(never)]
+    pub(crate) fn take(&self, number: u32, now: u64, load: MeterCount) -> bool {
+        self.endpoint(number).is_none_or(|endpoint| meter::take(&endpoint.meters, now, load))
+    }
+
+    /// Of what was taken, `used` was used.
+    #[inline(never)]
+    pub(crate) fn settle(&self, number: u32, taken: MeterCount, used: MeterCount) {
+        if let Some(endpoint) = self.endpoint(number) {
+            meter::settle(&endpoint.meters, taken, used);
+        }
+    }
+
+    /// The endpoint at a port, if any endpoint has meters: on its way into the cache, to be [asked](Self::meters_of) for them in a
+    /// while.
+    #[inline(always)]
+    pub(crate) fn prefetch_metered(&self, port: PortId) -> Option<u32> {
+        if self.meters.is_empty() {
+            return None;
+        }
+        let Attachment::Endpoint(number) = self.attachment(port) else { return None };
+        // Of two lines, as it may lie; which of them has what is asked for, is the compiler's choice.
+        let endpoint = std::ptr::from_ref(self.endpoints.get(number as usize)?);
+        prefetch::read(endpoint);
+        prefetch::read(endpoint.wrapping_add(1).cast::<u8>().wrapping_sub(1));
+        Some(number)
+    }
+
+    /// The meters of endpoint `number`.
+    #[inline(always)]
+    pub(crate) fn meters_of(&self, number: u32) -> &[Arc<NodeMeter>] {
+        self.endpoint(number).map_or(&[], |endpoint| &endpoint.meters)
+    }
+
     /// How many connections there are of endpoints in groups, and what was counted; None where there are no such endpoints.
     pub fn connection_stats(&self) -> Option<(usize, crate::policy::conntrack::Stats)> {
         self.connections().map(Connections::stats)

@@ -3,7 +3,7 @@
 use super::{Sought, Vpc};
 use crate::flow::{self, Action, Flows, Seen};
 use crate::packet::Packet;
-use crate::policy::meter::AT_ONCE;
+use crate::policy::meter::{AT_ONCE, MeterCount};
 use crate::switch::{Outer, after};
 use crate::tables::Tables;
 use crate::trace::Witness;
@@ -82,23 +82,40 @@ impl Follower<'_> {
 }
 
 /// Which packets of a batch pass their meters: of some in a row.
+///
+/// Nearly always all of them do. So what they could use at the most is taken from the meters at once, and what they did not use is given
+/// back when it is known; only where there is not so much left is it asked of each of them first whether its flow decides it.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     /// The first packet's place in the batch, and how many there are.
     first: usize,
     count: usize,
-    /// A bit for each.
+    /// A bit for each; of what was taken at once all.
     pass: u64,
-    /// Somebody wants to know about the packet behind the last that was decided.
-    pub are_wanted: bool,
+    /// The endpoint whose meters were asked.
+    meter: u32,
+    /// What was taken at once.
+    taken: Option<MeterCount>,
+    /// The endpoint whose meters are to be asked about the packet behind the last that was decided.
+    pub wanted: Option<u32>,
 }
 
 impl Marks {
-    /// Whether the packet at `at` passes; None where that was not asked.
+    /// Whether the packet at `at`, which passes the meters of the endpoint with the number `meter`, passes them; None where that was
+    /// not asked.
     #[inline(always)]
-    pub fn of(&self, at: usize) -> Option<bool> {
+    pub fn of(&self, at: usize, meter: u32) -> Option<bool> {
         let place = at.wrapping_sub(self.first);
-        (place < self.count).then_some(self.pass >> (place % AT_ONCE) & 1 == 1)
+        (place < self.count && self.meter == meter).then_some(self.pass >> (place % AT_ONCE) & 1 == 1)
+    }
+
+    /// Of what was taken at once, `used` was.
+    #[inline(always)]
+    pub fn settle(&mut self, tables: &Tables, used: MeterCount) {
+        if let Some(taken) = self.taken.take() {
+            tables.settle(self.meter, taken, used);
+            self.count = 0;
+        }
     }
 }
 
@@ -106,7 +123,30 @@ impl Vpc {
     /// Asks the meters about the packets from `at` on that are of flows of one endpoint, if they are to be asked. Whether they were.
     #[inline(always)]
     pub(super) fn mark(&mut self, now: u64, packets: &[Packet], all: &[Option<Sought>], at: usize) -> bool {
-        std::mem::take(&mut self.marks.are_wanted) && self.mark_all(now, packets, all, at)
+        match self.marks.wanted.take() {
+            Some(meter) => self.take(meter, now, all, at) || self.mark_all(now, packets, all, at),
+            None => false,
+        }
+    }
+
+    /// Takes from the meters of the endpoint with the number `meter` what the packets from `at` on use if all of those that came by the
+    /// same port are decided by flows. Whether there was so much.
+    fn take(&mut self, meter: u32, now: u64, all: &[Option<Sought>], at: usize) -> bool {
+        let mut most = MeterCount::default();
+        let mut port = None;
+        for sought in all.iter().skip(at).take(AT_ONCE) {
+            let Some(Sought { seen, .. }) = sought else { break };
+            if *port.get_or_insert(seen.key.port()) != seen.key.port() {
+                break;
+            }
+            most.add(seen.end.get().into());
+        }
+        let is_taken = self.tables.take(meter, now, most);
+        if is_taken {
+            let count = most.packets as usize;
+            self.marks = Marks { first: at, count, pass: u64::MAX, meter, taken: Some(most), wanted: None };
+        }
+        is_taken
     }
 
     #[inline(never)]
@@ -130,7 +170,7 @@ impl Vpc {
         }
         if count > 0 {
             let pass = tables.admit_all(meter, now, &bytes[..count]);
-            *marks = Marks { first: at, count, pass, are_wanted: false };
+            *marks = Marks { first: at, count, pass, meter, taken: None, wanted: None };
         }
         count > 0
     }

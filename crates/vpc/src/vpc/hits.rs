@@ -1,17 +1,26 @@
 //! The first passes over a batch: each packet's key, its line of the index, its flow, and what that decides. Loops without a call
 //! for what nearly all packets are; what is not so is left to those who look closer.
 
+use softdpu_sys::prefetch;
+
 use super::follow::Follower;
 use super::{Sought, Vpc};
 use crate::flow::{self, Candidate, Flows, Seen};
 use crate::packet::Packet;
+use crate::policy::meter::{MeterCount, NodeMeter};
+use crate::tables::Tables;
 use crate::verdict::Verdict;
 
-/// What the packets' flows are known by, and where they probably are, on their way into the cache.
-pub(super) fn look(flows: &Flows, packets: &[Packet], all: &mut Vec<Option<Sought>>) {
+/// What the packets' flows are known by, and where they probably are, on their way into the cache; and with them the meters of who
+/// sends, each step to them while the flows take one.
+pub(super) fn look(tables: &Tables, flows: &Flows, packets: &[Packet], all: &mut Vec<Option<Sought>>) {
     all.resize(packets.len(), None);
+    let sender = packets.first().and_then(|first| tables.prefetch_metered(first.port));
     read_keys(flows, packets, all);
+    let meters = sender.map_or(&[][..], |sender| tables.meters_of(sender));
+    prefetch::read(meters.as_ptr());
     approach(flows, all);
+    meters.iter().for_each(NodeMeter::prefetch);
 }
 
 /// What [`forward`](Vpc::forward) begins with, part by part.
@@ -82,19 +91,23 @@ impl Vpc {
     ) -> usize {
         let Vpc { tables, flows, id, stats, shard, marks, .. } = self;
         let mut follower = Follower { tables, flows, id, shard: *shard, now };
-        let (mut done, mut local) = (0, 0);
+        let (mut done, mut local, mut metered) = (0, 0, MeterCount::default());
         for ((packet, sought), decided) in packets.iter_mut().zip(all).zip(decided) {
             let Some(Sought { seen, candidate, .. }) = sought else { break };
             let Some(hit) = follower.flows.hit(*candidate, &seen.key) else { break };
             let action = hit.action();
-            let passes = if action.meter == flow::NONE { Some(true) } else { marks.of(at + done) };
+            let is_metered = action.meter != flow::NONE;
+            let passes = if is_metered { marks.of(at + done, action.meter) } else { Some(true) };
             let Some(passes) = passes else {
-                marks.are_wanted = true;
+                marks.wanted = Some(action.meter);
                 break;
             };
             let flow = (candidate.entry(), &action);
             if !follower.follow::<false>(packet, seen, None, flow, |_, _| passes, decided) {
                 break;
+            }
+            if is_metered {
+                metered.add(seen.end.get().into());
             }
             match decided {
                 Verdict::Local { .. } => local += 1,
@@ -103,6 +116,7 @@ impl Vpc {
             done += 1;
         }
         stats.count_local(local);
+        marks.settle(tables, metered);
         done
     }
 }

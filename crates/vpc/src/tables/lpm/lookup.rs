@@ -1,6 +1,7 @@
 //! Looking addresses up.
 
 use std::net::IpAddr;
+use std::slice::Iter;
 
 use softdpu_sys::cpu::{Work, counting_bits};
 
@@ -10,8 +11,11 @@ use super::steps::Steps;
 use super::top::Top;
 use super::{Lpm, Root};
 
-/// Look-ups that wait for memory at the same time.
+/// Look-ups that are taken through passes together.
 const BATCH: usize = 64;
+/// How far ahead slots are fetched that look-ups begin with. About as many lines as a core waits for at once: fetching more before the
+/// first look-up would only wait, while nothing is looked up.
+const AHEAD: usize = 24;
 
 impl<V: Copy + Default> Lpm<V> {
     /// The value of the longest prefix of table `table` that contains `address`.
@@ -95,17 +99,14 @@ impl<A: Address, V: Copy + Default> Work for Batches<'_, A, V> {
     #[inline(always)]
     fn run(self) {
         let mut waiting = self.keys;
-        for key in &waiting[..waiting.len().min(BATCH)] {
-            self.lpm.prefetch(key);
-        }
+        let (first, ahead) = waiting.split_at(waiting.len().min(AHEAD));
+        first.iter().for_each(|key| self.lpm.prefetch(key));
+        let mut ahead = ahead.iter();
         for found in self.found.chunks_mut(BATCH) {
             let (keys, next) = waiting.split_at(waiting.len().min(found.len()));
             match self.lpm.stepped(keys) {
-                Some((root, top, steps)) => {
-                    let waiting = Waiting { root, top, steps, keys, found };
-                    waiting.step(next);
-                }
-                None => batch(self.lpm, keys, next, found),
+                Some((root, top, steps)) => Waiting { root, top, steps, keys, found }.step(&mut ahead),
+                None => batch(self.lpm, keys, &mut ahead, found),
             }
             waiting = next;
         }
@@ -122,21 +123,24 @@ struct Waiting<'a, A, V> {
 }
 
 impl<A: Address, V: Copy + Default> Waiting<'_, A, V> {
-    /// In passes, each of which has fetched what the next reads; the first fetches for those that are `next`.
+    /// In passes, each of which has fetched what the next reads; the first fetches for those that are `ahead`.
     #[inline(always)]
-    fn step(self, next: &[(u32, A)]) {
+    fn step(self, ahead: &mut Iter<'_, (u32, A)>) {
         let Waiting { root, top, steps, keys, found } = self;
         // Those that go on: the node they have come to, then the run of it.
         let mut on = [(0u32, 0u8); BATCH];
         let mut left = 0;
-        let mut next = next.iter();
         for (number, ((_, address), found)) in keys.iter().zip(found.iter_mut()).enumerate() {
-            if let Some((_, address)) = next.next() {
+            if let Some((_, address)) = ahead.next() {
                 top.prefetch(address.bits());
             }
             let bits = address.bits();
             let slot = top.slot(bits);
-            *found = slot.value().or_else(|| top.shorter(bits).or(root.default));
+            // Not by a closure: it is called, with its surroundings in memory, for all of them.
+            *found = match slot.value() {
+                Some(value) => Some(value),
+                None => shorter(root, top, bits),
+            };
             let node = slot.node();
             steps.prefetch_node(node);
             on[left % BATCH] = (node, number as u8);
@@ -154,10 +158,22 @@ impl<A: Address, V: Copy + Default> Waiting<'_, A, V> {
     }
 }
 
+/// The value of the longest prefix of fewer bits than the slots are for.
+#[cold]
+#[inline(never)]
+fn shorter<B: Bits, V: Copy + Default>(root: &Root<V>, top: &Top<V>, bits: B) -> Option<V> {
+    top.shorter(bits).or(root.default)
+}
+
 /// At most [`BATCH`] of them: every pass takes all of them one step further and has fetched what their next step reads. The
-/// first step reads what was fetched before, and fetches for those that are `next`.
+/// first step reads what was fetched before, and fetches for those that are `ahead`.
 #[inline(always)]
-fn batch<A: Address, V: Copy + Default>(lpm: &Lpm<V>, keys: &[(u32, A)], next: &[(u32, A)], found: &mut [Option<V>]) {
+fn batch<A: Address, V: Copy + Default>(
+    lpm: &Lpm<V>,
+    keys: &[(u32, A)],
+    ahead: &mut Iter<'_, (u32, A)>,
+    found: &mut [Option<V>],
+) {
     let nodes = &lpm.trie.nodes;
     // By look-up: the node it has come to, what is left of its bits, and the last node with a prefix of it.
     let mut at = [0u32; BATCH];
@@ -167,7 +183,7 @@ fn batch<A: Address, V: Copy + Default>(lpm: &Lpm<V>, keys: &[(u32, A)], next: &
     let mut all = [0u8; BATCH];
     let mut left = 0;
     for (number, ((table, address), found)) in keys.iter().zip(found.iter_mut()).enumerate() {
-        if let Some(key) = next.get(number) {
+        if let Some(key) = ahead.next() {
             lpm.prefetch(key);
         }
         *found = None;
