@@ -58,7 +58,7 @@ impl<const K: usize> List<K> {
     }
 
     /// Puts a member that is in no list of the kind behind the others.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push_back<T: Linked<K>>(&mut self, members: &mut [T], index: u32) {
         if self.tail == NIL {
             // Its links are those of one that is in no list.

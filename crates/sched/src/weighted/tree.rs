@@ -43,8 +43,9 @@ pub(super) fn learned(unit: u32, total: u64, units: u32) -> u32 {
         (_, Ok(total)) => total / units,
         (_, Err(_)) => (total / u64::from(units)).min(u32::MAX.into()) as u32,
     };
-    // At once up, slowly down.
-    now.max(unit - unit.div_ceil(16)).max(1)
+    // At once up, by a sixteenth down.
+    let before = (u64::from(unit) * 15) >> 4;
+    now.max(before as u32).max(1)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,7 +214,9 @@ impl Tree {
                         self.free.push(before);
                     }
                     // What it owed its sibling is not owed to the next.
-                    1 => self.queues.iter_mut().filter(|queue| queue.device == before).for_each(|queue| queue.credit = 0),
+                    1 => {
+                        self.queues.iter_mut().filter(|queue| queue.device == before).for_each(|queue| queue.credit = 0)
+                    }
                     _ => {}
                 }
             }
@@ -346,26 +349,15 @@ impl Tree {
     /// The queue of a tenant that is next. None: none of its devices can run, for now.
     #[inline]
     pub(super) fn choose(&mut self, tenant: &mut Tenant, index: u32, now: Nanos) -> Option<Chosen> {
-        let is_limited = tenant.is_limited();
-        let Tenant { devices, limited, limiter, .. } = tenant;
         let (number, most) = loop {
-            let number = turn(devices, &mut self.devices, |device| &mut device.credit)?;
-            let device = &mut self.devices[number as usize];
-            if is_limited && limiter.opens(device.kind) > now {
-                device.stand = Stand::Limited;
-                devices.remove(&mut self.devices, number);
-                hold_tenant(&mut self.held, index, now);
-                limited.push_back(&mut self.devices, number);
-                let seat = self.devices[number as usize].seat;
-                if seat != NIL {
-                    self.left = Some(self.seats[seat as usize].back_end);
-                }
+            let number = turn(&mut tenant.devices, &mut self.devices, |device| &mut device.credit)?;
+            if tenant.is_limited() && self.hold_at_limit(tenant, index, number, now) {
                 continue;
             }
             match self.room(self.devices[number as usize].seat) {
                 Ok(most) => break (number, most),
                 Err(stand) => {
-                    devices.remove(&mut self.devices, number);
+                    tenant.devices.remove(&mut self.devices, number);
                     self.hold(number, stand);
                 }
             }
@@ -377,6 +369,25 @@ impl Tree {
             _ => turn(&mut device.queues, &mut self.queues, |queue| &mut queue.credit)?,
         };
         Some(Chosen { queue, most: most.min(self.queues[queue as usize].waiting) })
+    }
+
+    /// Puts a device aside that is at a limit of its tenant, if it is.
+    // Out of the way: inlined, the limits of all tenants are reckoned with before it is known whether there are any.
+    #[inline(never)]
+    fn hold_at_limit(&mut self, tenant: &mut Tenant, index: u32, number: u32, now: Nanos) -> bool {
+        let device = &mut self.devices[number as usize];
+        if tenant.limiter.opens(device.kind) <= now {
+            return false;
+        }
+        device.stand = Stand::Limited;
+        let seat = device.seat;
+        tenant.devices.remove(&mut self.devices, number);
+        hold_tenant(&mut self.held, index, now);
+        tenant.limited.push_back(&mut self.devices, number);
+        if seat != NIL {
+            self.left = Some(self.seats[seat as usize].back_end);
+        }
+        true
     }
 
     /// Bytes of one unit that waits, about: only roughly right is needed.
@@ -460,19 +471,29 @@ impl Tree {
         device.credit = device.credit.min(0);
         let (stand, seat) = (device.stand, device.seat);
         device.stand = Stand::Idle;
+        if stand == Stand::Active {
+            tenant.devices.remove(&mut self.devices, number);
+        } else {
+            self.unhold(tenant, number, stand);
+        }
+        if seat != NIL {
+            self.leave(seat, 1, 0);
+            self.uncap(seat);
+        }
+    }
+
+    /// A device that was held is not any more.
+    #[cold]
+    fn unhold(&mut self, tenant: &mut Tenant, number: u32, stand: Stand) {
+        let seat = self.devices[number as usize].seat;
         match stand {
-            Stand::Idle => {}
-            Stand::Active => tenant.devices.remove(&mut self.devices, number),
+            Stand::Idle | Stand::Active => {}
             Stand::Limited => tenant.limited.remove(&mut self.devices, number),
             Stand::Capped => self.seats[seat as usize].capped.remove(&mut self.devices, number),
             Stand::Waiting => {
                 let pool = self.seats[seat as usize].back_end as usize;
                 self.pools[pool].waiting.remove(&mut self.devices, number);
             }
-        }
-        if seat != NIL {
-            self.leave(seat, 1, 0);
-            self.uncap(seat);
         }
     }
 
