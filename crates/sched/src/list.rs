@@ -26,7 +26,8 @@ pub(crate) const LINE: usize = 0;
 /// The kind of lists by time.
 pub(crate) const TIMER: usize = 1;
 
-/// A list of indices into a slice, which every call names anew.
+/// A list of indices into a slice, which every call names anew. Whoever is in no list has the links of [`Link::default`], and so has the
+/// only one of a list: what comes and goes alone is not looked at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List<const K: usize> {
     head: u32,
@@ -56,13 +57,15 @@ impl<const K: usize> List<K> {
         self.head != self.tail
     }
 
-    #[inline]
+    /// Puts a member that is in no list of the kind behind the others.
+    #[inline(always)]
     pub(crate) fn push_back<T: Linked<K>>(&mut self, members: &mut [T], index: u32) {
-        *members[index as usize].link() = Link { next: NIL, prev: self.tail };
         if self.tail == NIL {
+            // Its links are those of one that is in no list.
             self.head = index;
         } else {
             members[self.tail as usize].link().next = index;
+            members[index as usize].link().prev = self.tail;
         }
         self.tail = index;
     }
@@ -70,13 +73,22 @@ impl<const K: usize> List<K> {
     #[inline]
     pub(crate) fn pop_front<T: Linked<K>>(&mut self, members: &mut [T]) -> Option<u32> {
         let index = self.front()?;
-        self.remove(members, index);
+        if self.has_several() {
+            self.head = std::mem::take(members[index as usize].link()).next;
+            members[self.head as usize].link().prev = NIL;
+        } else {
+            *self = List::default();
+        }
         Some(index)
     }
 
     /// Takes out a member, which has to be in this list.
     #[inline]
     pub(crate) fn remove<T: Linked<K>>(&mut self, members: &mut [T], index: u32) {
+        if !self.has_several() {
+            *self = List::default();
+            return;
+        }
         let link = std::mem::take(members[index as usize].link());
         match link.prev {
             NIL => self.head = link.next,

@@ -53,6 +53,24 @@ macro_rules! each {
     };
 }
 
+/// What is out of the way of the policies that most cores have.
+impl Scheduler {
+    #[inline(never)]
+    fn ready_elsewhere(&mut self, now: Nanos, queue: QueueId, work: Work) {
+        each!(self, policy => policy.ready(now, queue, work));
+    }
+
+    #[inline(never)]
+    fn decide_elsewhere(&mut self, now: Nanos) -> Decision {
+        each!(self, policy => policy.decide(now))
+    }
+
+    #[inline(never)]
+    fn charge_elsewhere(&mut self, now: Nanos, grant: Grant, cost: Cost) {
+        each!(self, policy => policy.charge(now, grant, cost));
+    }
+}
+
 impl TenantScheduler for Scheduler {
     fn configure(&mut self, tenant: TenantId, share: Share) {
         each!(self, policy => policy.configure(tenant, share));
@@ -62,19 +80,31 @@ impl TenantScheduler for Scheduler {
         each!(self, policy => policy.place(queue, placement));
     }
 
-    #[inline]
+    #[inline(always)]
     fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
-        each!(self, policy => policy.ready(now, queue, work));
+        match self {
+            Scheduler::Weighted(policy) => policy.ready(now, queue, work),
+            Scheduler::Fcfs(policy) => policy.ready(now, queue, work),
+            other => other.ready_elsewhere(now, queue, work),
+        }
     }
 
-    #[inline]
+    #[inline(always)]
     fn decide(&mut self, now: Nanos) -> Decision {
-        each!(self, policy => policy.decide(now))
+        match self {
+            Scheduler::Weighted(policy) => policy.decide(now),
+            Scheduler::Fcfs(policy) => policy.decide(now),
+            other => other.decide_elsewhere(now),
+        }
     }
 
-    #[inline]
+    #[inline(always)]
     fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost) {
-        each!(self, policy => policy.charge(now, grant, cost));
+        match self {
+            Scheduler::Weighted(policy) => policy.charge(now, grant, cost),
+            Scheduler::Fcfs(policy) => policy.charge(now, grant, cost),
+            other => other.charge_elsewhere(now, grant, cost),
+        }
     }
 
     #[inline]

@@ -59,7 +59,7 @@ pub(super) struct Calendar {
     classes: u32,
     /// By class, bit by bit, the slots that have tenants.
     filled: [u64; CLASSES],
-    slots: Vec<[List<LINE>; 64]>,
+    slots: Box<[[List<LINE>; 64]; CLASSES]>,
 }
 
 impl Calendar {
@@ -74,7 +74,7 @@ impl Calendar {
             weights: 0,
             classes: 0,
             filled: [0; CLASSES],
-            slots: vec![[List::default(); 64]; CLASSES],
+            slots: Box::new([[List::default(); 64]; CLASSES]),
         }
     }
 
@@ -197,37 +197,40 @@ impl Calendar {
     #[inline]
     pub(super) fn pop(&mut self, tenants: &mut [Tenant]) -> Option<u32> {
         let mut left = self.classes;
-        // By what ends first, of what has begun; and by what begins first, where that is none.
-        let (mut best, mut earliest) = (None, None);
-        let mut limit = u64::MAX;
-        // At most one step for each class; one, mostly.
-        while left != 0 {
-            let class = left.trailing_zeros() as usize;
-            left &= left - 1;
-            let bits = Self::bits(class);
-            let first = self.now >> bits;
-            let ahead = self.filled[class].rotate_right(first as u32 & 63).trailing_zeros();
-            let start = (first + u64::from(ahead)) << bits;
-            let end = start + (1 << bits);
-            if start <= self.now && best.is_none_or(|(soonest, _)| end <= soonest) {
-                best = Some((end, class));
-            }
-            if earliest.is_none_or(|(soonest, _)| start <= soonest) {
-                earliest = Some((start, class));
-            }
-            limit = limit.min(end);
+        if left == 0 {
+            return None;
         }
-        let (start, class) = earliest?;
-        let before = self.now;
-        self.now = before.max(start);
+        // What ends first, of what has begun; and what begins first, where that is none. Both with their classes.
+        let (mut soonest, mut open) = (u64::MAX, 0);
+        let (mut earliest, mut class) = (u64::MAX, 0);
+        let mut limit = u64::MAX;
+        // At most one step for each class; one, mostly. Which of them is chosen is as good as random to a processor, so nothing branches on it.
+        while left != 0 {
+            let each = left.trailing_zeros() as usize;
+            left &= left - 1;
+            let start = self.first(each) << Self::bits(each);
+            let end = start + (1 << Self::bits(each));
+            limit = limit.min(end);
+            let by_end = if start <= self.now { end } else { u64::MAX };
+            open = if by_end <= soonest { each } else { open };
+            soonest = soonest.min(by_end);
+            class = if start <= earliest { each } else { class };
+            earliest = earliest.min(start);
+        }
+        let class = if soonest == u64::MAX { class } else { open };
+        let slot = (self.first(class) & 63) as usize;
+        self.now = self.now.max(earliest);
         self.limit = limit;
-        let class = best.map_or(class, |(_, class)| class);
-        let bits = Self::bits(class);
-        let first = before >> bits;
-        let slot =
-            ((first + u64::from(self.filled[class].rotate_right(first as u32 & 63).trailing_zeros())) & 63) as usize;
-        let index = self.slots[class][slot].pop_front(tenants)?;
+        let index = self.slots.get_mut(class)?[slot].pop_front(tenants)?;
         self.tidy(class, slot);
         Some(index)
+    }
+
+    /// The first slot of a class that has tenants, by its number.
+    #[inline]
+    fn first(&self, class: usize) -> u64 {
+        let first = self.now >> Self::bits(class);
+        let ahead = self.filled[class].rotate_right(first as u32 & 63).trailing_zeros();
+        first + u64::from(ahead)
     }
 }

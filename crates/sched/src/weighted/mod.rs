@@ -55,10 +55,24 @@ impl Default for Tuning {
     }
 }
 
+impl Tuning {
+    /// For how long whoever comes first may have to wait for a grant: where several have work, and where one of them is urgent.
+    #[inline]
+    fn patience(&self, is_contended: bool, is_urgent: bool) -> Nanos {
+        match (is_contended, is_urgent) {
+            (false, _) => self.alone,
+            (true, true) => self.urgent,
+            (true, false) => self.grant,
+        }
+    }
+}
+
 /// Wake-ups by time that one decision carries out at the most; what is left is for the next one.
 const WAKES: usize = 4;
 /// Tenants of which a decision finds out that they cannot run after all; then the caller is to ask again.
 const TRIES: usize = 16;
+/// The lane of [`LatencyClass::Normal`].
+const LANE: usize = 1;
 /// Devices that one completion lets run at the most.
 const RELEASES: usize = 2;
 
@@ -183,7 +197,7 @@ impl Weighted {
             State::Running => self.running = None,
             State::Solo => self.solo = None,
             State::Lane => {
-                let lane = lane_of(tenant.latency());
+                let lane = tenant.lane();
                 self.lanes[lane].remove(&mut self.tenants, index);
             }
             State::Calendar => self.calendar.remove(&mut self.tenants, index),
@@ -193,6 +207,7 @@ impl Weighted {
     }
 
     /// A tenant that had nothing to run has something.
+    #[inline(never)]
     fn wake(&mut self, now: Nanos, index: u32) {
         match self.tenants[index as usize].state {
             State::Idle => {}
@@ -222,6 +237,7 @@ impl Weighted {
 
     /// Puts an idle tenant where it waits for its turn, if it has any work that could run, or for its time. `counts`: its
     /// weight is among those of all that have work.
+    #[inline(never)]
     fn enqueue(&mut self, now: Nanos, index: u32, is_behind: bool, counts: bool) {
         if !self.tenants[index as usize].limited.is_empty() {
             self.tree.unlimit(&mut self.tenants, index, now);
@@ -238,40 +254,72 @@ impl Weighted {
             }
             return;
         }
-        self.runnable += 1;
         if !counts {
             self.calendar.enter(tenant.weight());
         }
+        self.runnable += 1;
         if self.runnable == 1 && !tenant.has_timed() {
             tenant.state = State::Solo;
             self.solo = Some(index);
             return;
         }
         if let Some(other) = self.solo.take() {
-            let tenant = &self.tenants[other as usize];
-            let is_behind = tenant.was_in_lane && tenant.tag < self.calendar.now();
-            self.stand(now, other, is_behind);
+            self.unseat(now, other);
         }
         self.stand(now, index, is_behind);
     }
 
-    /// Puts a tenant with work among the others.
-    #[inline]
-    fn stand(&mut self, now: Nanos, index: u32, is_behind: bool) {
+    /// One that was the only one with work is not any more.
+    #[inline(never)]
+    fn unseat(&mut self, now: Nanos, index: u32) {
+        let tenant = &self.tenants[index as usize];
+        let is_behind = tenant.was_in_lane && tenant.tag < self.calendar.now();
+        self.stand(now, index, is_behind);
+    }
+
+    /// The same for a [plain](Tenant::is_plain) tenant that has work, and whose weight counts already.
+    #[inline(always)]
+    fn enqueue_plain(&mut self, now: Nanos, index: u32, is_behind: bool) {
         let tenant = &mut self.tenants[index as usize];
-        if is_behind || tenant.is_owed(now) {
+        tenant.was_in_lane = is_behind;
+        self.runnable += 1;
+        if self.runnable == 1 {
+            tenant.state = State::Solo;
+            self.solo = Some(index);
+            return;
+        }
+        if let Some(other) = self.solo.take() {
+            self.unseat(now, other);
+        }
+        self.stand_in(index, is_behind, LANE);
+    }
+
+    /// Puts a tenant with work among the others.
+    #[inline(never)]
+    fn stand(&mut self, now: Nanos, index: u32, is_behind: bool) {
+        let tenant = &self.tenants[index as usize];
+        let (has_timed, lane) = (tenant.has_timed(), tenant.lane());
+        self.stand_in(index, is_behind || has_timed && tenant.is_owed(now), lane);
+        if has_timed {
+            self.set_timer(now, index);
+        }
+    }
+
+    /// In its lane, if it goes first, or else in the calendar.
+    #[inline(always)]
+    fn stand_in(&mut self, index: u32, is_first: bool, lane: usize) {
+        let tenant = &mut self.tenants[index as usize];
+        if is_first {
             tenant.state = State::Lane;
-            let lane = lane_of(tenant.latency());
             self.lanes[lane].push_back(&mut self.tenants, index);
         } else {
             tenant.state = State::Calendar;
             self.calendar.insert(&mut self.tenants, index);
         }
-        self.set_timer(now, index);
     }
 
     /// A tenant is looked at again when what it waits for beside its turn can come.
-    #[inline]
+    #[inline(never)]
     fn set_timer(&mut self, now: Nanos, index: u32) {
         let tenant = &mut self.tenants[index as usize];
         let owed = if tenant.state == State::Calendar { tenant.owed_at() } else { None };
@@ -286,15 +334,22 @@ impl Weighted {
     }
 
     /// The running tenant goes back to where it belongs.
-    #[inline]
-    fn settle(&mut self, now: Nanos) {
-        let Some(index) = self.running.take() else { return };
-        let tenant = &mut self.tenants[index as usize];
-        tenant.state = State::Idle;
+    #[inline(always)]
+    fn settle(&mut self, now: Nanos, index: u32) {
+        self.running = None;
         self.runnable -= 1;
+        let tenant = &mut self.tenants[index as usize];
         // Whoever came by its turn is no tenant that had waited for work, though its tag may be a little behind.
         let is_behind = tenant.was_in_lane && tenant.tag < self.calendar.now();
-        self.enqueue(now, index, is_behind, true);
+        tenant.state = State::Idle;
+        if !tenant.is_plain() {
+            self.enqueue(now, index, is_behind, true);
+        } else if tenant.devices.is_empty() {
+            tenant.was_in_lane = is_behind;
+            self.calendar.leave(tenant.weight());
+        } else {
+            self.enqueue_plain(now, index, is_behind);
+        }
     }
 
     /// Tenants for which it is time.
@@ -338,20 +393,7 @@ impl Weighted {
     /// For how long whoever comes first may have to wait for a grant that runs, about.
     #[inline]
     fn patience(&self, now: Nanos) -> Nanos {
-        if now >= self.contended {
-            self.tuning.alone
-        } else if now < self.urgent {
-            self.tuning.urgent
-        } else {
-            self.tuning.grant
-        }
-    }
-
-    /// What a grant is meant to cost now. Whoever goes first may have others behind it that do, so it is short. One that only had
-    /// its turn can be long, as it is ended for those.
-    #[inline]
-    fn length(&self, now: Nanos, is_first: bool) -> Nanos {
-        if is_first || now < self.urgent { self.patience(now) } else { self.tuning.alone }
+        self.tuning.patience(now < self.contended, now < self.urgent)
     }
 
     /// Whether a tenant that has no work would go before others if it had.
@@ -393,9 +435,128 @@ impl Weighted {
     }
 }
 
-#[inline]
-fn lane_of(class: LatencyClass) -> usize {
-    usize::from(class != LatencyClass::Latency)
+/// What is called where several tenants have work, or had lately: out of the way of one that is [alone].
+impl Weighted {
+    #[inline(never)]
+    fn ready_among(&mut self, now: Nanos, queue: QueueId, work: Work) {
+        if work.units == 0 {
+            return;
+        }
+        if self.alone.is_some() {
+            self.rejoin(now);
+        }
+        let number = match self.tree.find(queue) {
+            Some(number) => {
+                if !self.tree.queues[number as usize].is_here {
+                    self.arrive(queue);
+                }
+                number
+            }
+            None => {
+                self.make_tenant(queue.tenant);
+                self.seat(now, queue, None);
+                queue.index
+            }
+        };
+        let tenant = &mut self.tenants[usize::from(queue.tenant.0)];
+        if !self.tree.add(tenant, number, work.units, work.bytes) {
+            return;
+        }
+        let index = queue.tenant.0.into();
+        if tenant.state != State::Idle || !tenant.is_plain() {
+            return self.wake(now, index);
+        }
+        let virtual_now = self.calendar.now();
+        tenant.tag = tenant.tag.max(virtual_now.saturating_sub(tenant.saves(Self::CARRY.0 * SCALE)));
+        let is_behind = tenant.tag < virtual_now;
+        self.calendar.enter(tenant.weight());
+        self.enqueue_plain(now, index, is_behind);
+    }
+
+    #[inline(never)]
+    fn decide_among(&mut self, now: Nanos) -> Decision {
+        if let Some(index) = self.running {
+            self.settle_late(now, index);
+        }
+        if !self.wheel.is_empty() {
+            self.look_at_wheel(now);
+        }
+        for _ in 0..TRIES {
+            let Some(index) = self.next() else {
+                return self.wheel.next().map_or(Decision::Idle, |at| Decision::IdleUntil(at.max(now)));
+            };
+            if self.tenants[index as usize].has_timer {
+                self.tenants[index as usize].has_timer = false;
+                self.wheel.remove(&mut self.tenants, index);
+            }
+            let tenant = &mut self.tenants[index as usize];
+            let Some(chosen) = self.tree.choose(tenant, index, now) else {
+                self.cannot_run(now, index);
+                continue;
+            };
+            tenant.state = State::Running;
+            self.running = Some(index);
+            if self.runnable > 1 {
+                self.contended = now + self.tuning.memory;
+            }
+            let is_urgent = now < self.urgent;
+            let patience = self.tuning.patience(now < self.contended, is_urgent);
+            // Whoever goes first may have others behind it that do, so its grant is short. One that only had its turn can be long, as it is
+            // ended for those.
+            let length = if tenant.was_in_lane || is_urgent { patience } else { self.tuning.alone };
+            let queue = &self.tree.queues[chosen.queue as usize];
+            let mut units = Self::fitting(length, queue.unit, chosen.most);
+            self.is_long = u64::from(queue.unit) * u64::from(units) > patience.0;
+            if tenant.is_limited() {
+                let bytes = self.tree.bytes_of_one(chosen.queue);
+                units = tenant.limiter.units(now, queue.kind, bytes, units);
+            }
+            self.tree.take(tenant, chosen.queue, units);
+            let queue = QueueId { tenant: TenantId(index as u16), index: chosen.queue };
+            return Decision::Run(Grant { queue, units });
+        }
+        Decision::IdleUntil(now)
+    }
+
+    /// A grant that was never charged is over.
+    #[cold]
+    fn settle_late(&mut self, now: Nanos, index: u32) {
+        self.settle(now, index);
+    }
+
+    /// A tenant whose turn it was is at its limits, or its back ends are full.
+    #[cold]
+    fn cannot_run(&mut self, now: Nanos, index: u32) {
+        self.runnable -= 1;
+        self.tenants[index as usize].state = State::Idle;
+        self.enqueue(now, index, false, true);
+        if let Some(pool) = self.tree.left.take() {
+            self.release(now, pool);
+        }
+    }
+
+    #[inline(never)]
+    fn charge_among(&mut self, now: Nanos, grant: Grant, cost: Cost, total: u64) {
+        let Some(number) = self.tree.find(grant.queue) else { return };
+        let index = u32::from(grant.queue.tenant.0);
+        let tenant = &mut self.tenants[index as usize];
+        tenant.charge(now, total, SCALE, self.calendar.latest(tenant.class()));
+        self.calendar.pass(total, (!tenant.was_in_lane).then_some((tenant.tag, tenant.class())));
+        if tenant.is_limited() {
+            // From when it was decided on, where the clock has gone back since.
+            tenant.limiter.took(now.max(self.last), self.tree.queues[number as usize].kind, cost.units, cost.bytes);
+        }
+        let pool = self.tree.charge(number, total, cost);
+        if self.running == Some(index) {
+            self.settle(now, index);
+        }
+        if let Some(pool) = pool {
+            self.release(now, pool);
+        }
+        if self.runnable == 0 && self.alone.is_none() {
+            self.set_apart(now, grant.queue);
+        }
+    }
 }
 
 impl TenantScheduler for Weighted {
@@ -441,106 +602,31 @@ impl TenantScheduler for Weighted {
 
     #[inline]
     fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
-        if work.units == 0 {
-            return;
-        }
-        if let Some(alone) = &mut self.alone {
-            if alone.is(queue) {
-                alone.add(work.units, work.bytes);
-                return;
-            }
-            self.rejoin(now);
-        }
-        let number = match self.tree.find(queue) {
-            Some(number) => {
-                if !self.tree.queues[number as usize].is_here {
-                    self.arrive(queue);
-                }
-                number
-            }
-            None => {
-                self.make_tenant(queue.tenant);
-                self.seat(now, queue, None);
-                queue.index
-            }
-        };
-        if self.tree.add(&mut self.tenants, number, work.units, work.bytes) {
-            self.wake(now, queue.tenant.0.into());
+        match &mut self.alone {
+            Some(alone) if alone.is(queue) => alone.add(work.units, work.bytes),
+            _ => self.ready_among(now, queue, work),
         }
     }
 
     #[inline]
     fn decide(&mut self, now: Nanos) -> Decision {
         self.last = now;
-        if self.alone.is_some() {
-            self.is_long = false;
-            return self.grant_alone().map_or(Decision::Idle, Decision::Run);
+        match &mut self.alone {
+            Some(alone) => alone.grant(self.tuning.alone).map_or(Decision::Idle, Decision::Run),
+            None => self.decide_among(now),
         }
-        self.settle(now);
-        if !self.wheel.is_empty() {
-            self.look_at_wheel(now);
-        }
-        for _ in 0..TRIES {
-            let Some(index) = self.next() else {
-                return self.wheel.next().map_or(Decision::Idle, |at| Decision::IdleUntil(at.max(now)));
-            };
-            if std::mem::take(&mut self.tenants[index as usize].has_timer) {
-                self.wheel.remove(&mut self.tenants, index);
-            }
-            let Some(chosen) = self.tree.choose(&mut self.tenants, index, now) else {
-                // It is at its limits, or its back ends are full.
-                self.runnable -= 1;
-                self.tenants[index as usize].state = State::Idle;
-                self.enqueue(now, index, false, true);
-                if let Some(pool) = self.tree.left.take() {
-                    self.release(now, pool);
-                }
-                continue;
-            };
-            if self.runnable > 1 {
-                self.contended = now + self.tuning.memory;
-            }
-            let queue = &self.tree.queues[chosen.queue as usize];
-            let is_first = self.tenants[index as usize].was_in_lane;
-            let mut units = Self::fitting(self.length(now, is_first), queue.unit, chosen.most);
-            self.is_long = u64::from(queue.unit) * u64::from(units) > self.patience(now).0;
-            let tenant = &mut self.tenants[index as usize];
-            if tenant.is_limited() {
-                units = tenant.limiter.units(now, queue.kind, chosen.bytes, units);
-            }
-            tenant.state = State::Running;
-            let grant = Grant { queue: QueueId { tenant: TenantId(index as u16), index: chosen.queue }, units };
-            self.tree.take(&mut self.tenants, chosen.queue, units);
-            self.running = Some(index);
-            return Decision::Run(grant);
-        }
-        Decision::IdleUntil(now)
     }
 
     #[inline]
     fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost) {
         let total = self.price(cost);
-        if self.alone.as_ref().is_some_and(|alone| alone.is(grant.queue)) {
-            return self.charge_alone(total, cost);
-        }
-        let Some(number) = self.tree.find(grant.queue) else { return };
-        let index = u32::from(grant.queue.tenant.0);
-        let tenant = &mut self.tenants[index as usize];
-        tenant.charge(now, total, SCALE, self.calendar.latest(tenant.class()));
-        self.calendar.pass(total, (!tenant.was_in_lane).then_some((tenant.tag, tenant.class())));
-        if tenant.is_limited() {
-            // From when it was decided on, where the clock has gone back since.
-            tenant.limiter.took(now.max(self.last), self.tree.queues[number as usize].kind, cost.units, cost.bytes);
-        }
-        self.tree.charge(number, total, cost);
-        if self.running == Some(index) {
-            self.settle(now);
-        }
-        if let Some(pool) = self.tree.pool_of(number) {
-            self.release(now, pool);
-        }
-        if self.runnable == 0 && self.alone.is_none() {
-            self.set_apart(now, grant.queue);
+        match &mut self.alone {
+            Some(alone) if alone.is(grant.queue) => {
+                if alone.charge(total, cost.units) {
+                    self.settle_alone();
+                }
+            }
+            _ => self.charge_among(now, grant, cost, total),
         }
     }
 
@@ -558,8 +644,8 @@ impl TenantScheduler for Weighted {
         self.rejoin(now);
         let Some(number) = self.tree.find(queue) else { return };
         self.depart(number);
-        self.tree.cancel(&mut self.tenants, number);
         let index = u32::from(queue.tenant.0);
+        self.tree.cancel(&mut self.tenants[index as usize], number);
         let tenant = &self.tenants[index as usize];
         if tenant.devices.is_empty() && tenant.state != State::Running {
             self.take_out(index);

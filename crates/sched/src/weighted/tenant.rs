@@ -127,7 +127,20 @@ impl Tenant {
         self.grade & LIMITED != 0
     }
 
+    /// Whether neither a limit, a guarantee nor a latency class sets it apart: most are plain. No time then changes where it stands.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.grade >> CLASS_BITS == LatencyClass::Normal as u8 && self.guarantee == 0
+    }
+
+    /// Its lane.
+    #[inline]
+    pub(super) fn lane(&self) -> usize {
+        usize::from((self.grade & !LIMITED) >> CLASS_BITS != LatencyClass::Latency as u8)
+    }
+
     /// Its weight: what was rounded down twice is what it was, below 2^15.
+    #[inline]
     pub(super) fn weight(&self) -> u32 {
         ONE / self.per_weight.max(1)
     }
@@ -157,7 +170,7 @@ impl Tenant {
         }
     }
 
-    /// Whether a time may change where it stands.
+    /// Whether a time may change where it stands: it has a guarantee, or devices that are at a limit.
     #[inline]
     pub(super) fn has_timed(&self) -> bool {
         self.guarantee != 0 || !self.limited.is_empty()

@@ -33,20 +33,19 @@ pub(super) struct Queue {
     pub(super) is_here: bool,
 }
 
-impl Queue {
-    /// A grant of so many units cost so much in all.
-    #[inline]
-    pub(super) fn learn(&mut self, total: u64, cost: Cost) {
-        if cost.units == 0 {
-            return;
-        }
-        let unit = match u32::try_from(total) {
-            _ if cost.units == 1 => total.min(u32::MAX.into()) as u32,
-            Ok(total) => total / cost.units,
-            Err(_) => (total / u64::from(cost.units)).min(u32::MAX.into()) as u32,
-        };
-        self.unit = unit.max(self.unit - self.unit.div_ceil(16).min(self.unit)).max(1);
-    }
+/// What the most is that a unit cost lately, after a grant of so many that cost so much in all.
+#[inline]
+pub(super) fn learned(unit: u32, total: u64, units: u32) -> u32 {
+    let now = match (units, u32::try_from(total)) {
+        (0, _) => return unit,
+        (1, Ok(total)) => total,
+        // Division of half as many bits takes less than half the time.
+        (_, Ok(total)) => total / units,
+        (_, Err(_)) => (total / u64::from(units)).min(u32::MAX.into()) as u32,
+    };
+    // At once up, by a sixteenth down.
+    let before = (u64::from(unit) * 15) >> 4;
+    now.max(before as u32).max(1)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,8 +125,6 @@ impl Linked<LINE> for Device {
 pub(super) struct Chosen {
     pub(super) queue: u32,
     pub(super) most: u32,
-    /// Bytes of one unit, about.
-    pub(super) bytes: u32,
 }
 
 /// For how long a limit held a tenant's work, nanoseconds.
@@ -211,9 +208,16 @@ impl Tree {
             if before != NIL {
                 self.ended(before, pending);
                 self.devices[before as usize].members -= 1;
-                if self.devices[before as usize].members == 0 {
-                    self.by_device.retain(|_, device| *device != before);
-                    self.free.push(before);
+                match self.devices[before as usize].members {
+                    0 => {
+                        self.by_device.retain(|_, device| *device != before);
+                        self.free.push(before);
+                    }
+                    // What it owed its sibling is not owed to the next.
+                    1 => {
+                        self.queues.iter_mut().filter(|queue| queue.device == before).for_each(|queue| queue.credit = 0)
+                    }
+                    _ => {}
                 }
             }
         }
@@ -270,9 +274,9 @@ impl Tree {
         }
     }
 
-    /// More work of a queue. True: its device can run, and could not before.
-    #[inline]
-    pub(super) fn add(&mut self, tenants: &mut [Tenant], queue: u32, units: u32, bytes: u64) -> bool {
+    /// More work of a queue of `tenant`. True: its device can run, and could not before.
+    #[inline(always)]
+    pub(super) fn add(&mut self, tenant: &mut Tenant, queue: u32, units: u32, bytes: u64) -> bool {
         let record = &mut self.queues[queue as usize];
         let (had, number) = (record.waiting > 0, record.device);
         record.waiting = record.waiting.saturating_add(units);
@@ -286,11 +290,11 @@ impl Tree {
             return false;
         }
         device.stand = Stand::Active;
-        let (tenant, seat) = (device.tenant, device.seat);
+        let seat = device.seat;
+        tenant.devices.push_back(&mut self.devices, number);
         if seat != NIL {
             self.join(seat, 1, 0);
         }
-        tenants[tenant as usize].devices.push_back(&mut self.devices, number);
         true
     }
 
@@ -344,38 +348,52 @@ impl Tree {
 
     /// The queue of a tenant that is next. None: none of its devices can run, for now.
     #[inline]
-    pub(super) fn choose(&mut self, tenants: &mut [Tenant], tenant: u32, now: Nanos) -> Option<Chosen> {
-        let is_limited = tenants[tenant as usize].is_limited();
-        let Tenant { devices, limited, limiter, .. } = &mut tenants[tenant as usize];
+    pub(super) fn choose(&mut self, tenant: &mut Tenant, index: u32, now: Nanos) -> Option<Chosen> {
         let (number, most) = loop {
-            let number = turn(devices, &mut self.devices, |device| &mut device.credit)?;
-            let device = &mut self.devices[number as usize];
-            if is_limited && limiter.opens(device.kind) > now {
-                device.stand = Stand::Limited;
-                devices.remove(&mut self.devices, number);
-                hold_tenant(&mut self.held, tenant, now);
-                limited.push_back(&mut self.devices, number);
-                let seat = self.devices[number as usize].seat;
-                if seat != NIL {
-                    self.left = Some(self.seats[seat as usize].back_end);
-                }
+            let number = turn(&mut tenant.devices, &mut self.devices, |device| &mut device.credit)?;
+            if tenant.is_limited() && self.hold_at_limit(tenant, index, number, now) {
                 continue;
             }
             match self.room(self.devices[number as usize].seat) {
                 Ok(most) => break (number, most),
                 Err(stand) => {
-                    devices.remove(&mut self.devices, number);
+                    tenant.devices.remove(&mut self.devices, number);
                     self.hold(number, stand);
                 }
             }
         };
-        let mut queues = self.devices[number as usize].queues;
-        let queue = turn(&mut queues, &mut self.queues, |queue| &mut queue.credit)?;
-        self.devices[number as usize].queues = queues;
+        let device = &mut self.devices[number as usize];
+        let queue = match device.members {
+            // That it owes nobody is not to be noted each time.
+            1 => device.queues.front()?,
+            _ => turn(&mut device.queues, &mut self.queues, |queue| &mut queue.credit)?,
+        };
+        Some(Chosen { queue, most: most.min(self.queues[queue as usize].waiting) })
+    }
+
+    /// Puts a device aside that is at a limit of its tenant, if it is.
+    // Out of the way: inlined, the limits of all tenants are reckoned with before it is known whether there are any.
+    #[inline(never)]
+    fn hold_at_limit(&mut self, tenant: &mut Tenant, index: u32, number: u32, now: Nanos) -> bool {
+        let device = &mut self.devices[number as usize];
+        if tenant.limiter.opens(device.kind) <= now {
+            return false;
+        }
+        device.stand = Stand::Limited;
+        let seat = device.seat;
+        tenant.devices.remove(&mut self.devices, number);
+        hold_tenant(&mut self.held, index, now);
+        tenant.limited.push_back(&mut self.devices, number);
+        if seat != NIL {
+            self.left = Some(self.seats[seat as usize].back_end);
+        }
+        true
+    }
+
+    /// Bytes of one unit that waits, about: only roughly right is needed.
+    pub(super) fn bytes_of_one(&self, queue: u32) -> u32 {
         let record = &self.queues[queue as usize];
-        // Only roughly right is needed, and mostly there is no limit for which it is.
-        let bytes = (record.bytes >> record.waiting.max(1).ilog2()).min(u32::MAX.into()) as u32;
-        Some(Chosen { queue, most: most.min(record.waiting), bytes })
+        (record.bytes >> record.waiting.max(1).ilog2()).min(u32::MAX.into()) as u32
     }
 
     /// Devices of a tenant that were at a limit and are not any more can run.
@@ -421,25 +439,26 @@ impl Tree {
         }
     }
 
-    /// Units of the queue that [`choose`](Self::choose) chose are granted.
+    /// Units of the queue that [`choose`](Self::choose) chose of `tenant` are granted.
     #[inline]
-    pub(super) fn take(&mut self, tenants: &mut [Tenant], queue: u32, units: u32) {
+    pub(super) fn take(&mut self, tenant: &mut Tenant, queue: u32, units: u32) {
         let record = &mut self.queues[queue as usize];
+        if units == record.waiting {
+            record.waiting = 0;
+            return self.emptied(tenant, queue);
+        }
         let bytes = match u32::try_from(record.bytes) {
-            _ if units == record.waiting => record.bytes,
             // Division of half as many bits, as it takes less than half the time.
             Ok(bytes) => u64::from(bytes / record.waiting) * u64::from(units),
             Err(_) => record.bytes / u64::from(record.waiting) * u64::from(units),
         };
         record.waiting -= units;
         record.bytes -= bytes;
-        if record.waiting == 0 {
-            self.emptied(tenants, queue);
-        }
     }
 
     /// Nothing of the queue waits any more. Its device is in its tenant's list, or held.
-    fn emptied(&mut self, tenants: &mut [Tenant], queue: u32) {
+    #[inline]
+    fn emptied(&mut self, tenant: &mut Tenant, queue: u32) {
         let record = &mut self.queues[queue as usize];
         record.bytes = 0;
         record.credit = record.credit.min(0);
@@ -450,17 +469,12 @@ impl Tree {
             return;
         }
         device.credit = device.credit.min(0);
-        let (stand, seat, tenant) = (device.stand, device.seat, device.tenant);
+        let (stand, seat) = (device.stand, device.seat);
         device.stand = Stand::Idle;
-        match stand {
-            Stand::Idle => {}
-            Stand::Active => tenants[tenant as usize].devices.remove(&mut self.devices, number),
-            Stand::Limited => tenants[tenant as usize].limited.remove(&mut self.devices, number),
-            Stand::Capped => self.seats[seat as usize].capped.remove(&mut self.devices, number),
-            Stand::Waiting => {
-                let pool = self.seats[seat as usize].back_end as usize;
-                self.pools[pool].waiting.remove(&mut self.devices, number);
-            }
+        if stand == Stand::Active {
+            tenant.devices.remove(&mut self.devices, number);
+        } else {
+            self.unhold(tenant, number, stand);
         }
         if seat != NIL {
             self.leave(seat, 1, 0);
@@ -468,31 +482,51 @@ impl Tree {
         }
     }
 
-    /// All that waits of a queue is forgotten.
-    pub(super) fn cancel(&mut self, tenants: &mut [Tenant], queue: u32) {
-        if std::mem::take(&mut self.queues[queue as usize].waiting) > 0 {
-            self.emptied(tenants, queue);
+    /// A device that was held is not any more.
+    #[cold]
+    fn unhold(&mut self, tenant: &mut Tenant, number: u32, stand: Stand) {
+        let seat = self.devices[number as usize].seat;
+        match stand {
+            Stand::Idle | Stand::Active => {}
+            Stand::Limited => tenant.limited.remove(&mut self.devices, number),
+            Stand::Capped => self.seats[seat as usize].capped.remove(&mut self.devices, number),
+            Stand::Waiting => {
+                let pool = self.seats[seat as usize].back_end as usize;
+                self.pools[pool].waiting.remove(&mut self.devices, number);
+            }
         }
     }
 
-    /// A grant of the queue cost so much in all.
-    #[inline]
-    pub(super) fn charge(&mut self, queue: u32, total: u64, cost: Cost) {
-        let record = &mut self.queues[queue as usize];
-        let owed = total.min(i32::MAX as u64) as i32;
-        record.credit = record.credit.saturating_sub(owed).max(-DEBT);
-        record.learn(total, cost);
-        record.pending += cost.pending;
-        let device = &mut self.devices[record.device as usize];
-        device.credit = device.credit.saturating_sub(owed).max(-DEBT);
-        let seat = device.seat;
-        if seat != NIL {
-            if cost.pending > 0 {
-                self.join(seat, 0, cost.pending);
-            }
-            // One of several devices that a completion let run may have left room.
-            self.uncap(seat);
+    /// All that waits of a queue is forgotten.
+    pub(super) fn cancel(&mut self, tenant: &mut Tenant, queue: u32) {
+        if std::mem::take(&mut self.queues[queue as usize].waiting) > 0 {
+            self.emptied(tenant, queue);
         }
+    }
+
+    /// A grant of the queue cost so much in all. Its back end, where it has one that is bounded.
+    #[inline]
+    pub(super) fn charge(&mut self, queue: u32, total: u64, cost: Cost) -> Option<u32> {
+        let record = &mut self.queues[queue as usize];
+        // More than a debt can be is no more, and credit is never beyond a turn: no sum overflows.
+        let owed = total.min(2 * DEBT as u64) as i32;
+        let device = &mut self.devices[record.device as usize];
+        if device.members > 1 {
+            record.credit = (record.credit - owed).max(-DEBT);
+        }
+        device.credit = (device.credit - owed).max(-DEBT);
+        record.unit = learned(record.unit, total, cost.units);
+        record.pending += cost.pending;
+        let seat = device.seat;
+        if seat == NIL {
+            return None;
+        }
+        if cost.pending > 0 {
+            self.join(seat, 0, cost.pending);
+        }
+        // One of several devices that a completion let run may have left room.
+        self.uncap(seat);
+        Some(self.seats[seat as usize].back_end)
     }
 
     /// A back end ended so many units of a queue.
