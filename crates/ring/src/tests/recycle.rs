@@ -41,7 +41,9 @@ fn what_is_taken_is_in_order_however_far_the_list_has_come() {
         let mut queue = rig.queue();
         let mut chains = Chains::new();
         let (mut made, mut seen) = (Vec::new(), Vec::new());
-        for (requests, done) in [(5, 2), (4, 3), (3, 0), (6, 7), (2, 8), (9, 9), (0, 0), (1, 1)] {
+        // Then some always wait, so that those have to come to the front time and again.
+        let emptied = [(5, 2), (4, 3), (3, 0), (6, 7), (2, 8), (9, 9), (0, 0), (1, 1), (6, 4)];
+        for (requests, done) in emptied.into_iter().chain([(4, 4); 20]).chain([(0, 2)]) {
             for _ in 0..requests {
                 let pieces = 1 + made.len() % 3;
                 rig.request(pieces).unwrap();
