@@ -86,6 +86,13 @@ fn rate() -> impl Strategy<Value = Rate> {
         .prop_map(|(rate, burst)| Rate { rate, burst })
 }
 
+fn two_alike(committed: Rate, second: Rate, is_2698: bool, counts_packets: bool) -> [Meter; 2] {
+    let measure = if counts_packets { Measure::Packets } else { Measure::Bytes };
+    let new = if is_2698 { Meter::rfc2698 } else { Meter::rfc4115 };
+    let meter = new(committed, second, measure, Nanos(0));
+    [meter.clone(), meter]
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
@@ -122,10 +129,7 @@ proptest! {
         counts_packets in any::<bool>(),
         bursts in prop::collection::vec((0_u64..5_000_000, prop::collection::vec((0_u32..9_000, prop_oneof![3 => Just(0_usize), 1 => 0_usize..3]), 0..8)), 1..8),
     ) {
-        let measure = if counts_packets { Measure::Packets } else { Measure::Bytes };
-        let new = if is_2698 { Meter::rfc2698 } else { Meter::rfc4115 };
-        let mut one_by_one = new(committed, second, measure, Nanos(0));
-        let mut at_once = one_by_one.clone();
+        let [mut one_by_one, mut at_once] = two_alike(committed, second, is_2698, counts_packets);
         let mut now = Nanos(0);
         for (pause, packets) in bursts {
             now = now + Nanos(pause);
@@ -146,10 +150,7 @@ proptest! {
         counts_packets in any::<bool>(),
         bursts in prop::collection::vec((0_u64..5_000_000, prop::collection::vec((0_u32..9_000, any::<bool>()), 0..8)), 1..8),
     ) {
-        let measure = if counts_packets { Measure::Packets } else { Measure::Bytes };
-        let new = if is_2698 { Meter::rfc2698 } else { Meter::rfc4115 };
-        let mut one_by_one = new(committed, second, measure, Nanos(0));
-        let mut at_once = one_by_one.clone();
+        let [mut one_by_one, mut at_once] = two_alike(committed, second, is_2698, counts_packets);
         let mut now = Nanos(0);
         for (pause, packets) in bursts {
             now = now + Nanos(pause);
