@@ -71,7 +71,7 @@ pub enum Command {
     /// Add, change, remove and list functions of a running daemon: flow monitors, analytics, firewalls
     #[command(subcommand)]
     Function(crate::function::FunctionCommand),
-    /// Give a tenant of a running daemon another share
+    /// Add, change, remove and list tenants of a running daemon
     #[command(subcommand)]
     Tenant(TenantCommand),
     /// Move queues of a running daemon between cores
@@ -228,6 +228,9 @@ pub struct DeviceSet {
     pub no_functions: bool,
     #[command(flatten)]
     pub meter: MeterOptions,
+    /// No meter any more
+    #[arg(long, conflicts_with = "committed")]
+    pub no_meter: bool,
 }
 
 /// The keys of `meter`: what packets pass by their colour.
@@ -251,9 +254,6 @@ pub struct MeterOptions {
     /// How many bytes of it may come at once
     #[arg(long = "meter-excess-burst", value_name = "SIZE", requires = "excess")]
     pub excess_burst: Option<String>,
-    /// No meter any more
-    #[arg(long, conflicts_with = "committed")]
-    pub no_meter: bool,
 }
 
 /// `softdpu device add`: the keys of `[[device]]` and of its kind.
@@ -386,8 +386,21 @@ pub enum ArgsFormat {
 /// `softdpu tenant …`
 #[derive(Debug, Subcommand)]
 pub enum TenantCommand {
+    /// Add a tenant
+    Add(Box<TenantAdd>),
     /// Change a tenant's weight, class, guarantee, limits or meter; what is not given stays
     Set(Box<TenantSet>),
+    /// Forget a tenant that has no device, network or function
+    Remove {
+        /// The tenant
+        name: String,
+    },
+    /// List tenants
+    List {
+        /// Print a JSON array instead of a table
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// `softdpu tenant set`: the keys of `[[tenant]]`.
@@ -398,6 +411,28 @@ pub enum TenantCommand {
 pub struct TenantSet {
     /// The tenant
     pub name: String,
+    #[command(flatten)]
+    pub share: ShareOptions,
+    /// Limit nothing any more
+    #[arg(long, conflicts_with_all = ["iops", "bandwidth", "packets"])]
+    pub no_limits: bool,
+    /// No meter any more
+    #[arg(long, conflicts_with = "committed")]
+    pub no_meter: bool,
+}
+
+/// `softdpu tenant add`: the keys of `[[tenant]]`.
+#[derive(Debug, Args)]
+pub struct TenantAdd {
+    /// Its name
+    pub name: String,
+    #[command(flatten)]
+    pub share: ShareOptions,
+}
+
+/// What a tenant may claim, and what it may not exceed.
+#[derive(Debug, Args)]
+pub struct ShareOptions {
     /// Its share beside the other tenants'
     #[arg(long)]
     pub weight: Option<u32>,
@@ -425,9 +460,6 @@ pub struct TenantSet {
     /// How many of them may come at once
     #[arg(long, requires = "packets", value_name = "PACKETS")]
     pub packets_burst: Option<u64>,
-    /// Limit nothing any more
-    #[arg(long, conflicts_with_all = ["iops", "bandwidth", "packets"])]
-    pub no_limits: bool,
     #[command(flatten)]
     pub meter: MeterOptions,
 }

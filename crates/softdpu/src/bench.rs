@@ -7,7 +7,7 @@ mod tenants;
 mod vpc;
 
 use std::fmt::Display;
-use std::io::{IsTerminal, StdoutLock};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +19,8 @@ use softdpu_bench::net::Frames;
 use softdpu_bench::side_by_side::Progress;
 use softdpu_bench::subject::Subject;
 use softdpu_bench::{Format, SetupError, idle, interrupt, plot};
+
+use crate::output::print;
 
 /// `softdpu bench …`
 #[derive(Debug, Subcommand)]
@@ -241,12 +243,12 @@ fn block(options: &Block) -> Result<(), String> {
     if options.turns.json {
         print_json(|to| report.write_json(to))?;
     } else {
-        print!("{}", report.table());
-        println!(
+        print(&report.table())?;
+        print(&format!(
             "\nclient on CPU {}, servers on CPU {}; {} rounds of {} s taking turns, medians; ratio to the last subject of a \
-             case in the same round;\nclient: what a request costs the client itself; qemu-storage-daemon with poll-max-ns={}",
+             case in the same round;\nclient: what a request costs the client itself; qemu-storage-daemon with poll-max-ns={}\n",
             plan.client_cpu, plan.server_cpu, plan.rounds, options.turns.seconds, options.poll_max_ns
-        );
+        ))?;
     }
     if let Some(path) = &options.plot {
         plot::draw(&report, path).map_err(|error| error.to_string())?;
@@ -271,8 +273,10 @@ fn with_progress<C: Display, R>(
 }
 
 /// Prints JSON lines.
-fn print_json(write: impl FnOnce(&mut StdoutLock<'_>) -> std::io::Result<()>) -> Result<(), String> {
-    write(&mut std::io::stdout().lock()).map_err(|error| format!("writing the results: {error}"))
+fn print_json(write: impl FnOnce(&mut Vec<u8>) -> std::io::Result<()>) -> Result<(), String> {
+    let mut lines = Vec::new();
+    write(&mut lines).map_err(|error| format!("writing the results: {error}"))?;
+    print(&String::from_utf8_lossy(&lines))
 }
 
 fn measure_interrupt(options: &Interrupt) -> Result<(), String> {
@@ -295,8 +299,7 @@ fn measure_interrupt(options: &Interrupt) -> Result<(), String> {
     if options.turns.json {
         return print_json(|to| figures.write_json(to));
     }
-    print!("{figures}");
-    Ok(())
+    print(&figures.to_string())
 }
 
 fn measure_idle(options: &Idle) -> Result<(), String> {
@@ -308,12 +311,7 @@ fn measure_idle(options: &Idle) -> Result<(), String> {
         seconds(options.seconds)?,
     )
     .map_err(|error| error.to_string())?;
-    if options.json {
-        print_json(|to| figures.write_json(to))
-    } else {
-        println!("{figures}");
-        Ok(())
-    }
+    if options.json { print_json(|to| figures.write_json(to)) } else { print(&format!("{figures}\n")) }
 }
 
 /// The subject called `name`; none where it is a program that is not installed.

@@ -4,21 +4,27 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use softdpu_control::config::{self, Severity};
+use softdpu_control::supervisor;
 
 /// Checks `site` and says so on standard output (the summary, or JSON) or standard error (diagnostics).
 pub fn check(site: &Path, json: bool) -> ExitCode {
     let loaded = config::load(site, Severity::Warning);
     let ok = loaded.site.is_some();
+    let kept = loaded.site.clone().and_then(|site| supervisor::check_kept(site).err()).map(|error| error.to_string());
     let text = if json {
         let found = serde_json::json!({
             "ok": ok,
             "file": loaded.report.file,
             "diagnostics": loaded.report.diagnostics,
+            "kept": kept,
             "site": loaded.site,
         });
         format!("{found}\n")
     } else {
         eprint!("{}", loaded.report);
+        if let Some(kept) = kept {
+            eprintln!("warning: `softdpu run` refuses it on this machine: {kept}\n");
+        }
         loaded.site.as_ref().map(config::summary).unwrap_or_default()
     };
     if let Err(error) = crate::output::print(&text) {

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use softdpu_control::api::{Client, ClientError, DeviceArgs, Empty, LoadResult, Request, find_socket};
 use softdpu_control::config::{self, DeviceChange, Problem};
-use softdpu_control::status::{self, DeviceStatus, FunctionStatus, NetworkStatus, VolumeStatus};
+use softdpu_control::status::{self, DeviceStatus, FunctionStatus, NetworkStatus, TenantStatus, VolumeStatus};
 
 use crate::arguments::{
-    Command, Connection, DeviceAdd, DeviceCommand, DeviceSet, MeterOptions, QueueCommand, TenantCommand, TenantSet,
-    VolumeCommand, VolumeCreate,
+    Command, Connection, DeviceAdd, DeviceCommand, DeviceSet, MeterOptions, QueueCommand, ShareOptions, TenantAdd,
+    TenantCommand, TenantSet, VolumeCommand, VolumeCreate,
 };
 use crate::function::{self, FunctionCommand};
 use crate::network::{self, NetworkCommand, SteerCommand};
@@ -78,7 +78,13 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         Command::Volume(VolumeCommand::Delete { name }) => Request::VolumeDelete { name },
         Command::Device(DeviceCommand::Set(options)) => set_device(*options)?,
         Command::Device(DeviceCommand::Remove { name }) => Request::DeviceRemove { name },
+        Command::Tenant(TenantCommand::List { json }) => {
+            let tenants: Vec<TenantStatus> = connect(connection)?.call(&Request::TenantList).map_err(text)?;
+            return print(&if json { json_line(&tenants) } else { status::tenant_table(&tenants) });
+        }
+        Command::Tenant(TenantCommand::Add(options)) => add_tenant(&options)?,
         Command::Tenant(TenantCommand::Set(options)) => set_tenant(connection, &options)?,
+        Command::Tenant(TenantCommand::Remove { name }) => Request::TenantRemove { name },
         Command::Queue(QueueCommand::Move { device, queue, core }) => Request::QueueMove { device, queue, core },
         Command::Shutdown => Request::Shutdown,
         Command::Check { .. }
@@ -132,9 +138,9 @@ pub fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value
     Value::Object(members.map(|(key, value)| (key.to_owned(), value)).collect())
 }
 
-/// The meter that is to be from now on; null: none. None: it stays.
+/// The meter that is to be from now on. None: none is given.
 fn meter(options: &MeterOptions) -> Option<Value> {
-    let MeterOptions { committed, committed_burst, peak, peak_burst, excess, excess_burst, no_meter } = options;
+    let MeterOptions { committed, committed_burst, peak, peak_burst, excess, excess_burst } = options;
     let meter = || {
         object([
             ("algorithm", json!(excess.as_ref().map(|_| "rfc4115"))),
@@ -146,11 +152,12 @@ fn meter(options: &MeterOptions) -> Option<Value> {
             ("excess-burst", json!(excess_burst)),
         ])
     };
-    committed.is_some().then(meter).or(no_meter.then_some(Value::Null))
+    committed.is_some().then(meter)
 }
 
 fn set_device(options: DeviceSet) -> Result<Request, String> {
-    let meter = meter(&options.meter).map(serde_json::from_value).transpose().map_err(|error| error.to_string())?;
+    let meter = meter(&options.meter).or(options.no_meter.then_some(Value::Null));
+    let meter = meter.map(serde_json::from_value).transpose().map_err(|error| error.to_string())?;
     let DeviceSet { name, security_group, no_security_group, acl, no_acl, functions, no_functions, .. } = options;
     Ok(Request::DeviceSet(DeviceChange {
         name,
@@ -161,16 +168,37 @@ fn set_device(options: DeviceSet) -> Result<Request, String> {
     }))
 }
 
-fn set_tenant(connection: &Connection, options: &TenantSet) -> Result<Request, String> {
-    let limits = object([
+/// The limits that are given.
+fn limits(options: &ShareOptions) -> Value {
+    object([
         ("iops", json!(options.iops)),
         ("iops-burst", json!(options.iops_burst)),
         ("bandwidth", json!(options.bandwidth)),
         ("bandwidth-burst", json!(options.bandwidth_burst)),
         ("packets", json!(options.packets)),
         ("packets-burst", json!(options.packets_burst)),
-    ]);
-    let mut limits = limits;
+    ])
+}
+
+/// A tenant of which what is given is said, with `limits` and `meter`, where they are not null.
+fn tenant(name: &str, options: &ShareOptions, limits: Value, meter: Value) -> Value {
+    object([
+        ("name", json!(name)),
+        ("weight", json!(options.weight)),
+        ("class", json!(options.class)),
+        ("guarantee", json!(options.guarantee)),
+        ("limits", limits),
+        ("meter", meter),
+    ])
+}
+
+fn add_tenant(TenantAdd { name, share }: &TenantAdd) -> Result<Request, String> {
+    let tenant = tenant(name, share, limits(share), json!(meter(&share.meter)));
+    config::tenant_from_json(&tenant).map(Request::TenantAdd).map_err(problems)
+}
+
+fn set_tenant(connection: &Connection, options: &TenantSet) -> Result<Request, String> {
+    let mut limits = limits(&options.share);
     let is_limited = limits.as_object().is_some_and(|limits| !limits.is_empty()) || options.no_limits;
     if is_limited && !options.no_limits {
         // The daemon puts limits in the place of all that there are.
@@ -179,15 +207,10 @@ fn set_tenant(connection: &Connection, options: &TenantSet) -> Result<Request, S
         let before = before.map(|tenant| json!(tenant.limits));
         keep_limits(&mut limits, before.as_ref().and_then(Value::as_object));
     }
-    let mut change = object([
-        ("name", json!(options.name)),
-        ("weight", json!(options.weight)),
-        ("class", json!(options.class)),
-        ("guarantee", json!(options.guarantee)),
-        ("limits", if is_limited { limits } else { Value::Null }),
-    ]);
-    if let (Some(meter), Some(change)) = (meter(&options.meter), change.as_object_mut()) {
-        change.insert("meter".to_owned(), meter);
+    let limits = if is_limited { limits } else { Value::Null };
+    let mut change = tenant(&options.name, &options.share, limits, json!(meter(&options.share.meter)));
+    if options.no_meter {
+        change["meter"] = Value::Null;
     }
     config::tenant_change_from_json(&change).map(Request::TenantSet).map_err(problems)
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{EndpointChange, PacketTrace, PathQuestion, Unload, VERSION};
 use crate::config::{
     self, Bytes, Device, DeviceChange, Function, FunctionChange, MemberChange, Network, PolicyChange, RoutingChange,
-    SteeringChange, TenantChange, Volume, alternatives, nearest,
+    SteeringChange, Tenant, TenantChange, Volume, alternatives, nearest,
 };
 
 /// What a client asks for.
@@ -94,6 +94,15 @@ pub enum Request {
     FunctionList,
     /// `network.steer`: packets from tunnels are worked on elsewhere. Result: `{}`; each flow's stay in order.
     NetworkSteer(SteeringChange),
+    /// `tenant.add`: a tenant as a `[[tenant]]` would declare it; no device is its own yet. Result: `{}`.
+    TenantAdd(Tenant),
+    /// `tenant.remove`: forget a tenant that has no device, network or function. Result: `{}`.
+    TenantRemove {
+        /// The tenant.
+        name: String,
+    },
+    /// `tenant.list`. Result: an array of [`TenantStatus`](crate::status::TenantStatus).
+    TenantList,
     /// `tenant.set`: another weight, class, guarantee or limits of a tenant, from then on. Result: `{}`.
     TenantSet(TenantChange),
     /// `queue.move`: let another core serve a queue, while it runs. Result: `{}`.
@@ -146,7 +155,10 @@ pub const METHODS: &[&str] = &[
     "function.remove",
     "function.list",
     "network.steer",
+    "tenant.add",
     "tenant.set",
+    "tenant.remove",
+    "tenant.list",
     "queue.move",
     "trace.packet",
     "trace.explain",
@@ -318,7 +330,10 @@ impl Request {
             Request::FunctionRemove { .. } => "function.remove",
             Request::FunctionList => "function.list",
             Request::NetworkSteer(_) => "network.steer",
+            Request::TenantAdd(_) => "tenant.add",
             Request::TenantSet(_) => "tenant.set",
+            Request::TenantRemove { .. } => "tenant.remove",
+            Request::TenantList => "tenant.list",
             Request::QueueMove { .. } => "queue.move",
             Request::TracePacket(_) => "trace.packet",
             Request::TraceExplain(_) => "trace.explain",
@@ -334,6 +349,7 @@ impl Request {
             | Request::DeviceList
             | Request::NetworkList
             | Request::FunctionList
+            | Request::TenantList
             | Request::Shutdown => json!({}),
             Request::VolumeCreate(volume) => json!(volume),
             Request::DeviceAdd(device) => json!(device),
@@ -343,6 +359,7 @@ impl Request {
             | Request::DeviceRemove { name }
             | Request::DeviceArgs { name }
             | Request::FunctionRemove { name }
+            | Request::TenantRemove { name }
             | Request::NetworkRemove { name } => json!({ "name": name }),
             Request::NetworkAdd(network) => json!(network),
             Request::NetworkEndpoints(change) => json!(change),
@@ -354,6 +371,7 @@ impl Request {
             Request::FunctionAdd(function) => json!(function),
             Request::FunctionSet(change) => json!(change),
             Request::NetworkSteer(change) => json!(change),
+            Request::TenantAdd(tenant) => json!(tenant),
             Request::TenantSet(change) => json!(change),
             Request::QueueMove { device, queue, core } => json!({ "device": device, "queue": queue, "core": core }),
             Request::TracePacket(trace) => json!(trace),
@@ -445,6 +463,9 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
         "function.remove" => name().map(|name| Request::FunctionRemove { name }),
         "function.list" => empty(Request::FunctionList),
         "network.steer" => config::steering_change_from_json(parameters).map(Request::NetworkSteer).map_err(site),
+        "tenant.add" => config::tenant_from_json(parameters).map(Request::TenantAdd).map_err(site),
+        "tenant.remove" => name().map(|name| Request::TenantRemove { name }),
+        "tenant.list" => empty(Request::TenantList),
         "tenant.set" => config::tenant_change_from_json(parameters).map(Request::TenantSet).map_err(site),
         "queue.move" => typed(method, parameters).map(|MoveParameters { device, queue, core }| Request::QueueMove {
             device,

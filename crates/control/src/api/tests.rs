@@ -12,7 +12,7 @@ use serde_json::json;
 use super::*;
 use crate::config::{
     Bytes, DeviceChange, MemberChange, device_from_json, endpoint_from_json, function_change_from_json,
-    function_from_json, network_from_json, policy_from_json, routing_from_json, volume_from_json,
+    function_from_json, network_from_json, policy_from_json, routing_from_json, tenant_from_json, volume_from_json,
 };
 
 const RUN: &str = "/run/softdpu";
@@ -108,6 +108,11 @@ fn every_request() -> Vec<Request> {
         ),
         Request::FunctionRemove { name: name() },
         Request::FunctionList,
+        Request::TenantAdd(
+            tenant_from_json(&json!({"name": "t", "weight": 3, "class": "latency", "limits": {"packets": 9}})).unwrap(),
+        ),
+        Request::TenantRemove { name: name() },
+        Request::TenantList,
         Request::TenantSet(crate::config::TenantChange {
             name: name(),
             weight: Some(2),

@@ -1,5 +1,6 @@
 //! What the machine softdpu runs on has to have. A site file may be checked on another machine than it is for, so these
-//! are warnings in `softdpu check` and errors in `softdpu run`; what may come while it runs is a warning in both.
+//! are warnings in `softdpu check` and errors in `softdpu run`. What may come while it runs is a warning in both: an image that
+//! is not there yet, as its file system is not, keeps nobody else's volume from being served.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,6 +13,9 @@ use super::site::{Backend, DeviceBackend, FileBackend, Site, SocketAccess, Volum
 use super::units::Bytes;
 use crate::accounts;
 
+/// What becomes of a volume whose file is not there.
+const TRIED_AGAIN: &str = "its devices wait for it: it is opened when it is there";
+
 /// Where the kernel lists the CPUs that run.
 const ONLINE_CPUS: &str = "/sys/devices/system/cpu/online";
 /// Where the kernel lists the network interfaces of this network namespace.
@@ -21,22 +25,22 @@ impl Site {
     /// What this machine lacks to run the site.
     pub fn machine_problems(&self, severity: Severity) -> Vec<Problem> {
         let mut problems = Vec::new();
+        // What is tried again, for as long as it is configured.
         let mut transient = Vec::new();
         // A machine that does not tell is not held against the site: pinning will say.
         if let Some(online) = fs::read_to_string(ONLINE_CPUS).ok().as_deref().and_then(parse_cpu_list) {
             self.check_cores(&online, &mut problems);
         }
         if let Some(underlay) = &self.node.underlay {
-            // It may come later: the underlay is tried again.
             check_interface(Path::new(INTERFACES), &underlay.interface, &mut transient);
         }
         for (index, volume) in self.volumes.iter().enumerate() {
             if let Some(path) = volume.encryption.as_ref().and_then(|encryption| encryption.key_file.as_ref()) {
-                check_key_file(index, path, &mut problems);
+                check_key_file(index, path, &mut problems, &mut transient);
             }
             match &volume.backend {
-                Backend::File(file) => check_file(index, file, &mut problems),
-                Backend::Device(device) => check_block_device(index, &device.path, &mut problems),
+                Backend::File(file) => check_file(index, file, &mut problems, &mut transient),
+                Backend::Device(device) => check_block_device(index, &device.path, &mut problems, &mut transient),
                 Backend::Null { .. } | Backend::Memory { .. } | Backend::Nbd(_) => {}
             }
         }
@@ -143,7 +147,7 @@ fn check_interface(interfaces: &Path, name: &str, problems: &mut Vec<Problem>) {
     }
 }
 
-fn check_file(index: usize, file: &FileBackend, problems: &mut Vec<Problem>) {
+fn check_file(index: usize, file: &FileBackend, problems: &mut Vec<Problem>, transient: &mut Vec<Problem>) {
     let FileBackend { path, create, .. } = file;
     // An empty file that may be created counts as one that is not there yet.
     let wanted = |had: u64| file.size.filter(|size| had < size.0 && !(*create && had == 0));
@@ -165,21 +169,29 @@ fn check_file(index: usize, file: &FileBackend, problems: &mut Vec<Problem>) {
         Ok(_) => Problem::error(place, format!("{} is not a regular file", path.display())),
         Err(error) if error.kind() == ErrorKind::NotFound && *create => match path.parent() {
             Some(parent) if !parent.is_dir() => {
-                Problem::error(place, format!("the folder {} does not exist", parent.display()))
+                let message = format!("the folder {} does not exist", parent.display());
+                return transient.push(Problem::warning(place, message).help(TRIED_AGAIN));
             }
             _ => return,
         },
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            Problem::error(place, format!("{} does not exist", path.display()))
-                .help("add `size` to have it created, such as size = \"20 GiB\"")
+            return transient.push(
+                Problem::warning(place, format!("{} does not exist", path.display()))
+                    .help(format!("{TRIED_AGAIN}; add `size` to have it created, such as size = \"20 GiB\"")),
+            );
         }
-        Err(error) => Problem::error(place, format!("{}: {error}", path.display())),
+        Err(error) => return transient.push(unreachable(place, path, &error)),
     };
     problems.push(problem);
 }
 
+/// A path at which nothing can be looked at now.
+fn unreachable(place: String, path: &Path, error: &std::io::Error) -> Problem {
+    Problem::warning(place, format!("{}: {error}", path.display())).help(TRIED_AGAIN)
+}
+
 /// What can be told of a key file without reading it.
-fn check_key_file(index: usize, path: &Path, problems: &mut Vec<Problem>) {
+fn check_key_file(index: usize, path: &Path, problems: &mut Vec<Problem>, transient: &mut Vec<Problem>) {
     let place = format!("volume[{index}].encryption.key-file");
     let shown = path.display();
     let problem = match fs::metadata(path) {
@@ -197,9 +209,12 @@ fn check_key_file(index: usize, path: &Path, problems: &mut Vec<Problem>) {
                 .help(format!("make one, for a new volume: (umask 077; head -c 64 /dev/urandom > {shown})"))
         }
         Ok(_) => return,
-        Err(error) if error.kind() == ErrorKind::NotFound => Problem::error(place, format!("{shown} does not exist"))
-            .help(format!("make one, for a new volume: (umask 077; head -c 64 /dev/urandom > {shown})")),
-        Err(error) => Problem::error(place, format!("{shown}: {error}")),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let help =
+                format!("{TRIED_AGAIN}; for a new volume make one: (umask 077; head -c 64 /dev/urandom > {shown})");
+            return transient.push(Problem::warning(place, format!("{shown} does not exist")).help(help));
+        }
+        Err(error) => return transient.push(unreachable(place, path, &error)),
     };
     problems.push(problem);
 }
@@ -220,7 +235,7 @@ fn odd_end(index: usize, volume: &Volume) -> Option<Problem> {
     })
 }
 
-fn check_block_device(index: usize, path: &Path, problems: &mut Vec<Problem>) {
+fn check_block_device(index: usize, path: &Path, problems: &mut Vec<Problem>, transient: &mut Vec<Problem>) {
     let place = format!("volume[{index}].device.path");
     match fs::metadata(path) {
         Ok(metadata) if metadata.file_type().is_block_device() => {}
@@ -228,7 +243,7 @@ fn check_block_device(index: usize, path: &Path, problems: &mut Vec<Problem>) {
             Problem::error(place, format!("{} is not a block device", path.display()))
                 .help("write `file = { path = … }` for an image file"),
         ),
-        Err(error) => problems.push(Problem::error(place, format!("{}: {error}", path.display()))),
+        Err(error) => transient.push(unreachable(place, path, &error)),
     }
 }
 
@@ -313,6 +328,32 @@ mod tests {
     }
 
     #[test]
+    fn a_volume_whose_files_are_not_there_yet_keeps_nobody_from_running() {
+        let folder = tempfile::tempdir().unwrap();
+        let volume = |name: &str, keys: &str| format!("[[volume]]\nname = \"{name}\"\n{keys}\n");
+        let site = [
+            "[node]\ndataplane = { cores = [0] }\n".to_owned(),
+            volume("image", "file = { path = \"mnt/a.img\" }"),
+            volume("made", "file = { path = \"mnt/b.img\", size = \"1 MiB\" }"),
+            volume("disk", "device = { path = \"mnt/disk\" }"),
+            volume(
+                "key",
+                "memory = { size = \"1 MiB\" }\nencryption = { cipher = \"aes-xts-plain64\", key-file = \"mnt/key\" }",
+            ),
+        ];
+        let loaded = crate::config::parse(&site.concat(), "site.toml", folder.path(), Some(Severity::Error));
+        let found: Vec<_> = loaded.report.diagnostics.iter().map(|it| (it.severity, it.line)).collect();
+        let warning = Severity::Warning;
+        assert_eq!(found, [(warning, 5), (warning, 8), (warning, 11), (warning, 15)], "{}", loaded.report);
+        assert!(loaded.report.to_string().contains("it is opened when it is there"), "{}", loaded.report);
+        assert!(loaded.site.is_some());
+        // Another kind of thing in its place does not become an image.
+        fs::create_dir_all(folder.path().join("mnt/a.img")).unwrap();
+        let loaded = crate::config::parse(&site.concat(), "site.toml", folder.path(), Some(Severity::Error));
+        assert!(loaded.site.is_none(), "{}", loaded.report);
+    }
+
+    #[test]
     fn an_odd_end_is_warned_of_and_nothing_worse() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a.img"), [0; 1000]).unwrap();
@@ -374,11 +415,11 @@ mod tests {
     fn a_missing_image_is_a_problem_only_if_nothing_creates_it() {
         let folder = tempfile::tempdir().unwrap();
         let sized = |path: &str, create, size| {
-            let mut problems = Vec::new();
+            let (mut problems, mut transient) = (Vec::new(), Vec::new());
             let file =
                 FileBackend { path: folder.path().join(path), size, create, direct: false, discard: Discard::Unmap };
-            check_file(0, &file, &mut problems);
-            problems.len()
+            check_file(0, &file, &mut problems, &mut transient);
+            problems.len() + transient.len()
         };
         let messages = |path: &str, create| sized(path, create, Some(Bytes(4096)));
         assert_eq!(messages("disk.img", true), 0);

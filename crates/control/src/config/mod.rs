@@ -152,6 +152,11 @@ pub fn network_from_json(parameters: &serde_json::Value) -> Result<Network, Vec<
     from_json(parameters, &schema::NETWORK, network::read::network)
 }
 
+/// Reads a tenant from the parameters of a management request, which have the shape of `[[tenant]]`.
+pub fn tenant_from_json(parameters: &serde_json::Value) -> Result<Tenant, Vec<Problem>> {
+    from_json(parameters, &schema::TENANT, tenant::tenant)
+}
+
 /// Reads a change of a tenant from the parameters of a management request, which have the shape of `[[tenant]]`.
 pub fn tenant_change_from_json(parameters: &serde_json::Value) -> Result<TenantChange, Vec<Problem>> {
     from_json(parameters, &schema::TENANT, tenant::change)

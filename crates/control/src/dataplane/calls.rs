@@ -54,7 +54,9 @@ impl DataPlane {
             Call::FunctionSet(change) => self.functions.set(&change, &self.engine),
             Call::FunctionRemove { function } => self.functions.remove(&function),
             Call::NetworkSteer(change) => self.change_steering(&change),
+            Call::TenantAdd { tenant } => self.add_tenant(&tenant),
             Call::TenantSet(change) => self.set_tenant(&change),
+            Call::TenantRemove { tenant } => self.remove_tenant(&tenant),
             Call::QueueMove(to) => self.move_queue(to),
             Call::TracePacket { trace, greeting } => self.trace_packet(&trace, greeting, fds),
             Call::TraceExplain(question) => return Ok(Some(self.trace_explain(&question))),
@@ -78,7 +80,8 @@ impl DataPlane {
         self.add_device(device)?;
         let reason = match self.devices.get(&device.name).map(|added| &added.backing) {
             Some(Backing::Failing(reason)) => reason.clone(),
-            _ => return Ok(Ok(())),
+            Some(_) => return Ok(Ok(())),
+            None => return Ok(Err(refusal("not-found", format!("there is no tenant '{}'", device.tenant)))),
         };
         self.devices.remove(&device.name);
         Ok(Err(refusal("failed", reason)))
@@ -146,22 +149,6 @@ impl DataPlane {
         change.apply(&mut steering);
         self.steer(&steering).map_err(|error| refusal("failed", error))?;
         self.steering = steering;
-        Ok(())
-    }
-
-    fn set_tenant(&mut self, change: &config::TenantChange) -> Result<(), Refusal> {
-        let known = self.tenants.iter_mut().find(|tenant| tenant.name == change.name);
-        let tenant = known.ok_or_else(|| refusal("not-found", format!("there is no tenant '{}'", change.name)))?;
-        if let Some(meter) = change.meter {
-            let before = self.networks.set_tenant_meter(&change.name, meter);
-            self.networks.publish(&self.engine).map_err(|error| {
-                self.networks.set_tenant_meter(&change.name, before);
-                refusal("failed", error)
-            })?;
-        }
-        tenant.change(change);
-        let tenant = tenant.clone();
-        self.tenant(&tenant);
         Ok(())
     }
 

@@ -21,6 +21,7 @@ mod rings;
 mod routing;
 mod steering;
 mod tap;
+mod tenants;
 mod trace;
 mod underlay;
 mod volumes;
@@ -34,7 +35,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softdpu_engine::{CoreIndex, Engine, EngineConfig, EngineError, FromCore};
 use softdpu_memory::Domain;
-use softdpu_sched::{LatencyClass, Limits, Nanos, Rate, Share, TenantId};
+use softdpu_sched::Nanos;
 use softdpu_storage::Broker;
 use softdpu_sys::{affinity, clock};
 use softdpu_vpc::PortId;
@@ -44,6 +45,7 @@ use self::broker::Wire;
 use self::device::{Backing, Device, Event, Host};
 use self::functions::Functions;
 use self::networks::Networks;
+use self::tenants::Tenants;
 use self::trace::Traces;
 use self::volumes::{News, Stand, Volumes};
 use crate::config::{self, IdleSleep, Site};
@@ -86,7 +88,7 @@ struct DataPlane {
     networks: Networks,
     functions: Functions,
     domains: HashMap<String, Arc<Domain>>,
-    tenants: Vec<config::Tenant>,
+    tenants: Tenants,
     devices: BTreeMap<String, Device>,
     connections: HashMap<ConnectionId, String>,
     /// CPU → core.
@@ -148,7 +150,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         networks: Networks::new(&site.networks, &site.tenants, &site.node).map_err(std::io::Error::from)?,
         functions,
         domains: HashMap::new(),
-        tenants: Vec::new(),
+        tenants: Tenants::default(),
         devices: BTreeMap::new(),
         connections: HashMap::new(),
         cores,
@@ -196,30 +198,12 @@ fn abort_on_panic() {
     }));
 }
 
-/// What a tenant may claim of the node, and what it may not exceed, as schedulers know it.
-fn share(tenant: &config::Tenant) -> Share {
-    let config::TenantLimits { iops, iops_burst, bandwidth, bandwidth_burst, packets, packets_burst } = tenant.limits;
-    let rate = |rate: Option<u64>, burst: Option<u64>| Some(Rate { rate: rate?, burst: burst.or(rate)? });
-    Share {
-        weight: tenant.weight,
-        guarantee: tenant.guarantee.0,
-        class: match tenant.class {
-            config::LatencyClass::Latency => LatencyClass::Latency,
-            config::LatencyClass::Normal => LatencyClass::Normal,
-            config::LatencyClass::Background => LatencyClass::Background,
-        },
-        limits: Limits {
-            requests: rate(iops, iops_burst),
-            bytes: rate(bandwidth.map(|rate| rate.0), bandwidth_burst.map(|burst| burst.0)),
-            packets: rate(packets, packets_burst),
-        },
-    }
-}
-
 impl DataPlane {
     fn set_up(&mut self, site: &Site, loaded: Vec<String>) -> Result<(), LinkError> {
         for tenant in &site.tenants {
-            self.tenant(tenant);
+            if self.put_tenant(tenant).is_none() {
+                tracing::error!(tenant = tenant.name, "there are too many tenants: it is left out");
+            }
         }
         let now = Instant::now();
         for volume in &site.volumes {
@@ -261,19 +245,15 @@ impl DataPlane {
         }
     }
 
-    fn tenant(&mut self, tenant: &config::Tenant) -> TenantId {
-        let index = self.tenants.iter().position(|known| known.name == tenant.name).unwrap_or_else(|| {
-            self.tenants.push(tenant.clone());
-            self.tenants.len() - 1
-        });
-        let id = TenantId(index as u16);
-        self.engine.configure_tenant(id, share(tenant));
-        id
-    }
-
     fn add_device(&mut self, device: &config::Device) -> Result<(), LinkError> {
-        let known = self.tenants.iter().find(|tenant| tenant.name == device.tenant).cloned();
-        let tenant = self.tenant(&known.unwrap_or_else(|| config::Tenant::called(&device.tenant)));
+        let Some(tenant) = self.tenant_of(device) else {
+            tracing::error!(
+                device = device.name,
+                tenant = device.tenant,
+                "there is no such tenant: device is left out"
+            );
+            return Ok(());
+        };
         let domain = self.domains.entry(device.domain.clone()).or_insert_with(|| Domain::new(device.domain.as_str()));
         let domain = Arc::clone(domain);
         let DataPlane { volumes, networks, functions, engine, wire, cores, placements, .. } = self;

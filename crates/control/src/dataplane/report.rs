@@ -144,14 +144,12 @@ impl DataPlane {
 
     fn tenant_status(&self) -> Vec<TenantStatus> {
         let used = |core: usize| -> u64 {
-            let of =
-                |tenant: usize| self.engine.tenant(TenantId(tenant as u16)).get(core).map_or(0, |it| it.core_ns.get());
-            (0..self.tenants.len()).map(of).sum()
+            let of = |tenant: TenantId| self.engine.tenant(tenant).get(core).map_or(0, |it| it.core_ns.get());
+            self.tenants.ids().map(of).sum()
         };
         let used: Vec<u64> = (0..self.cpus.len()).map(used).collect();
-        let one = |(index, tenant): (usize, &config::Tenant)| {
+        let one = |(id, tenant): (TenantId, &config::Tenant)| {
             let mut status = TenantStatus::declared(tenant);
-            let id = TenantId(index as u16);
             for (core, counters) in self.engine.tenant(id).iter().enumerate() {
                 let Some(&cpu) = self.cpus.get(core) else { continue };
                 let time = counters.core_ns.get();
@@ -180,7 +178,7 @@ impl DataPlane {
             }
             status
         };
-        self.tenants.iter().enumerate().map(one).collect()
+        self.tenants.iter().map(one).collect()
     }
 }
 

@@ -43,7 +43,7 @@ use serde::{Deserialize, Serialize};
 use crate::api::{EndpointChange, Id, PacketTrace, PathQuestion};
 use crate::config::{
     Device, DeviceChange, Function, FunctionChange, MemberChange, Network, PolicyChange, RoutingChange, Site,
-    SteeringChange, TenantChange, Volume,
+    SteeringChange, Tenant, TenantChange, Volume,
 };
 
 pub use error::LinkError;
@@ -271,6 +271,16 @@ pub enum Call {
     },
     /// Work on packets from tunnels elsewhere.
     NetworkSteer(SteeringChange),
+    /// There is one more tenant.
+    TenantAdd {
+        /// It.
+        tenant: Tenant,
+    },
+    /// Take a tenant away; refused while a device is its own.
+    TenantRemove {
+        /// Which.
+        tenant: String,
+    },
     /// Give a tenant another share.
     TenantSet(TenantChange),
     /// Move a queue to another core.

@@ -24,7 +24,8 @@ pub use function::{
 pub use prometheus::prometheus;
 pub use steering::{SteeringRuleStatus, SteeringShare, SteeringStatus};
 pub use table::{
-    TABLE_WIDTH, device_table, ecmp_table, function_table, network_table, steering_table, table, volume_table,
+    TABLE_WIDTH, device_table, ecmp_table, function_table, network_table, steering_table, table, tenant_table,
+    volume_table,
 };
 pub use top::{Top, run as run_top};
 

@@ -57,7 +57,7 @@ pub fn table(status: &NodeStatus) -> String {
     section(&mut out, function::rules(status));
     section(&mut out, function::tops(status));
     section(&mut out, network::traces(status));
-    section(&mut out, tenants(status));
+    section(&mut out, tenant_table(&status.tenants));
     out
 }
 
@@ -230,8 +230,9 @@ pub fn volume_table(volumes: &[VolumeStatus]) -> String {
     layout(&header, rows.collect())
 }
 
-fn tenants(status: &NodeStatus) -> String {
-    let rows = status.tenants.iter().map(|tenant| {
+/// Tenants.
+pub fn tenant_table(tenants: &[TenantStatus]) -> String {
+    let rows = tenants.iter().map(|tenant| {
         vec![
             tenant.name.clone(),
             tenant.weight.to_string(),

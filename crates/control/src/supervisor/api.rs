@@ -66,6 +66,7 @@ pub(super) enum Part {
     Devices,
     Networks,
     Functions,
+    Tenants,
 }
 
 /// What an answer of the data plane is for.
@@ -260,6 +261,7 @@ impl Supervisor {
             Request::DeviceList => return self.read(Purpose::Read(ticket, Part::Devices)),
             Request::NetworkList => return self.read(Purpose::Read(ticket, Part::Networks)),
             Request::FunctionList => return self.read(Purpose::Read(ticket, Part::Functions)),
+            Request::TenantList => return self.read(Purpose::Read(ticket, Part::Tenants)),
             Request::DeviceArgs { name } => {
                 let outcome = self.device_args(&name);
                 return self.answer(ticket, outcome);
@@ -296,7 +298,9 @@ impl Supervisor {
             Request::FunctionSet(change) => Change::FunctionSet(change),
             Request::FunctionRemove { name } => Change::FunctionRemove { name },
             Request::NetworkSteer(change) => Change::NetworkSteer(change),
+            Request::TenantAdd(tenant) => Change::TenantAdd(tenant),
             Request::TenantSet(change) => Change::TenantSet(change),
+            Request::TenantRemove { name } => Change::TenantRemove { name },
             Request::QueueMove { device, queue, core } => Change::QueueMove(Placement { device, queue, core }),
         };
         self.changes.push_back((change, ticket));
@@ -333,6 +337,7 @@ impl Supervisor {
                     Part::Devices => json!(status.devices),
                     Part::Networks => json!(status.networks),
                     Part::Functions => json!(status.functions),
+                    Part::Tenants => json!(status.tenants),
                 };
                 self.answer_late(ticket, Ok(result));
             }

@@ -90,7 +90,9 @@ pub(super) enum Change {
     FunctionSet(FunctionChange),
     FunctionRemove { name: String },
     NetworkSteer(SteeringChange),
+    TenantAdd(Tenant),
     TenantSet(TenantChange),
+    TenantRemove { name: String },
     QueueMove(Placement),
 }
 
@@ -117,7 +119,9 @@ impl Change {
             Change::FunctionSet(change) => Call::FunctionSet(change),
             Change::FunctionRemove { name } => Call::FunctionRemove { function: name },
             Change::NetworkSteer(change) => Call::NetworkSteer(change),
+            Change::TenantAdd(tenant) => Call::TenantAdd { tenant },
             Change::TenantSet(change) => Call::TenantSet(change),
+            Change::TenantRemove { name } => Call::TenantRemove { tenant: name },
             Change::QueueMove(placement) => Call::QueueMove(placement),
         }
     }
@@ -149,7 +153,9 @@ impl Change {
             Change::FunctionSet(change) => ("function.set", &change.name, value(change)),
             Change::FunctionRemove { name } => ("function.remove", name, json!({ "name": name })),
             Change::NetworkSteer(change) => ("network.steer", "node.steering", value(change)),
+            Change::TenantAdd(tenant) => ("tenant.add", &tenant.name, value(tenant)),
             Change::TenantSet(change) => ("tenant.set", &change.name, value(change)),
+            Change::TenantRemove { name } => ("tenant.remove", name, json!({ "name": name })),
             Change::QueueMove(placement) => ("queue.move", &placement.device, value(placement)),
         }
     }
@@ -167,6 +173,18 @@ pub(super) struct Desired {
     placements: Vec<Placement>,
     overlay: Overlay,
     path: PathBuf,
+}
+
+/// Whether `site` can run with what was changed on the daemon that ran last and is kept in `node.state-directory`. Nobody but that daemon
+/// may be able to read it: then nothing is said.
+///
+/// # Errors
+/// What [`run`](super::run) would refuse it for.
+pub fn check_kept(site: Site) -> Result<(), StateError> {
+    match fs::File::open(site.node.state_directory.join(FILE)) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        _ => Desired::load(site).map(drop),
+    }
 }
 
 impl Desired {
@@ -273,7 +291,14 @@ impl Desired {
                 let message = format!("function {name:?} is in use by {}", users.join(", "));
                 Err(ApiError::new(ErrorCode::Busy, message).hint("take it from them by `device set --functions` first"))
             }
+            Change::TenantAdd(tenant) if tenant.name == DEFAULT_TENANT => {
+                let message = format!("tenant {DEFAULT_TENANT:?} comes with the first device that names no other");
+                Err(ApiError::new(ErrorCode::Refused, message).hint("give it its share by `tenant set` then"))
+            }
+            Change::TenantAdd(tenant) if self.site.tenant(&tenant.name).is_some() => exists("tenant", &tenant.name),
             Change::TenantSet(change) if self.site.tenant(&change.name).is_none() => missing("tenant", &change.name),
+            Change::TenantRemove { name } if self.site.tenant(name).is_none() => missing("tenant", name),
+            Change::TenantRemove { name } => self.may_go(name),
             Change::QueueMove(placement) if self.site.device(&placement.device).is_none() => {
                 missing("device", &placement.device)
             }
@@ -332,6 +357,7 @@ impl Desired {
             | Change::NetworkPolicy(_)
             | Change::NetworkRouting(_)
             | Change::FunctionAdd(_)
+            | Change::TenantAdd(_)
             | Change::TenantSet(_)
             | Change::VolumeCreate(_)
             | Change::VolumeGrow { .. }
@@ -344,6 +370,20 @@ impl Desired {
             }
             Change::QueueMove(_) => Ok(()),
         }
+    }
+
+    /// Whether the tenant of that name may be removed: nothing is its own.
+    fn may_go(&self, tenant: &str) -> Result<(), ApiError> {
+        if tenant == DEFAULT_TENANT {
+            let message = format!("tenant {tenant:?} is whose every device is that names no other");
+            return Err(ApiError::new(ErrorCode::Refused, message));
+        }
+        let users = self.site.users_of_tenant(tenant);
+        if users.is_empty() {
+            return Ok(());
+        }
+        let message = format!("tenant {tenant:?} has {}", users.join(", "));
+        Err(ApiError::new(ErrorCode::Busy, message).hint("remove them first"))
     }
 
     /// Whether the site is one that can run after `change`.
@@ -491,6 +531,8 @@ fn apply(site: &mut Site, change: &Change) {
                 tenant.change(change);
             }
         }
+        Change::TenantAdd(tenant) => site.tenants.push(tenant.clone()),
+        Change::TenantRemove { name } => site.tenants.retain(|tenant| tenant.name != *name),
         Change::QueueMove(_) | Change::NetworkLoad(_) => {}
     }
 }

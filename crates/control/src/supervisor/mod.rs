@@ -32,7 +32,7 @@ mod streams;
 mod tests;
 mod unload;
 
-pub use desired::StateError;
+pub use desired::{StateError, check_kept};
 pub use process::{Exit, Process, Program, SUBCOMMAND, Spawner};
 pub use run::{RunError, RunOptions, run};
 pub use socket::SocketError;

@@ -3,6 +3,8 @@
 use clap::Args;
 use softdpu_bench::accel::{self, Plan};
 
+use crate::output::print;
+
 use super::{print_json, seconds};
 
 /// `softdpu bench accel`
@@ -38,10 +40,5 @@ pub fn execute(options: &Accel) -> Result<(), String> {
         peers: !options.no_peers,
     };
     let report = accel::run(&plan, |case| eprintln!("softdpu bench: {case}"))?;
-    if options.json {
-        print_json(|to| report.write_json(to))
-    } else {
-        print!("{}", report.table());
-        Ok(())
-    }
+    if options.json { print_json(|to| report.write_json(to)) } else { print(&report.table()) }
 }

@@ -3,6 +3,8 @@
 use clap::Args;
 use softdpu_bench::gateway::{self, Plan};
 
+use crate::output::print;
+
 use super::{print_json, this_program};
 
 /// `softdpu bench gateway`
@@ -39,6 +41,5 @@ pub fn execute(options: &Gateway) -> Result<(), String> {
     if options.json {
         return print_json(|to| report.write_json(to));
     }
-    print!("{}", report.table());
-    Ok(())
+    print(&report.table())
 }

@@ -9,6 +9,8 @@ use softdpu_bench::net::comparison::{self, Plan};
 use softdpu_bench::net::report::{Report, Route};
 use softdpu_bench::net::subject::{NetSubject, TESTPMD};
 
+use crate::output::print;
+
 use super::{Client, Frame, Turns, print_json, seconds, this_program, with_progress};
 
 /// `softdpu bench net`
@@ -65,7 +67,7 @@ enum Layout {
 pub fn execute(options: &Net) -> Result<(), String> {
     let plan = plan(options)?;
     let report = with_progress(|progress| comparison::run(&plan, progress))?;
-    print(options, &plan, &report)?;
+    show(options, &plan, &report)?;
     match &options.plot {
         Some(path) => report.draw(path).map_err(|error| error.to_string()),
         None => Ok(()),
@@ -112,20 +114,20 @@ fn plan(options: &Net) -> Result<Plan, String> {
     })
 }
 
-fn print(options: &Net, plan: &Plan, report: &Report) -> Result<(), String> {
+fn show(options: &Net, plan: &Plan, report: &Report) -> Result<(), String> {
     if options.turns.json {
         for (subject, case, why) in &report.left_out {
             eprintln!("softdpu bench: {case}: {subject} was left out: {why}");
         }
         return print_json(|to| report.write_json(to));
     }
-    print!("{}", report.table());
-    println!(
+    print(&report.table())?;
+    print(&format!(
         "\nclient on CPU {}, servers on CPU {}; {} rounds of {} s taking turns, medians; frames and bytes received, without \
          FCS;\nratio to the last subject of a case in the same round; client: what a frame costs the client itself, sent and \
-         received; queues of {}, {} flows",
+         received; queues of {}, {} flows\n",
         plan.client_cpu, plan.server_cpu, plan.rounds, options.turns.seconds, plan.queue_size, plan.flows
-    );
+    ))?;
     Ok(())
 }
 

@@ -10,6 +10,8 @@ use softdpu_bench::tenants::comparison::{Case, Load, Plan, Rates, measure};
 use softdpu_bench::tenants::decision;
 use softdpu_control::config::MacAddress;
 
+use crate::output::print;
+
 use super::{Frame, Turns, print_json, seconds, this_program, with_progress};
 
 /// `softdpu bench tenants`
@@ -84,21 +86,21 @@ pub fn execute(options: &Tenants) -> Result<(), String> {
     if options.turns.json {
         return print_json(|to| report.write_json(to));
     }
-    print!("{}", report.table());
-    println!(
+    print(&report.table())?;
+    print(&format!(
         "\nclients on CPU {}, data plane on CPU {}; {} rounds of {} s taking turns, medians; requests of 4 KiB, {} in flight \
          for\neach part that a tenant wants (unbalanced: 4, 2, 2, 1 and so on, which are their weights as well); mean and p99: \
          of the\ntenants' means and p99; unstdy: deviation of a tenant's rate over twentieths of the time, of its mean; burst: \
          p99 of the\nothers after the first tenant went to eight times its load, over that before; ovrhd: the core's busy time a \
-         request,\nbeside that with fcfs; ratio: throughput to the last scheduler of a case",
+         request,\nbeside that with fcfs; ratio: throughput to the last scheduler of a case\n",
         plan.client_cpu, plan.server_cpu, plan.rounds, options.turns.seconds, plan.depth
-    );
+    ))?;
     let verdicts = report.verdicts();
     if !verdicts.is_empty() {
-        println!("\nweighted:");
+        print("\nweighted:\n")?;
     }
     for verdict in verdicts {
-        println!("  {verdict}");
+        print(&format!("  {verdict}\n"))?;
     }
     Ok(())
 }
@@ -161,7 +163,7 @@ fn decide(options: &Tenants) -> Result<(), String> {
     if options.turns.json {
         return print_json(|to| report.write_json(to));
     }
-    print!("{}", report.table());
-    println!("\non CPU {}, {} rounds; {}", options.turns.server_cpu, options.turns.rounds, report.verdict());
+    print(&report.table())?;
+    print(&format!("\non CPU {}, {} rounds; {}\n", options.turns.server_cpu, options.turns.rounds, report.verdict()))?;
     Ok(())
 }

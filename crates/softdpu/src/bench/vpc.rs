@@ -3,6 +3,8 @@
 use clap::Args;
 use softdpu_bench::vpc::{self, Plan};
 
+use crate::output::print;
+
 use super::{print_json, seconds};
 
 /// `softdpu bench vpc`
@@ -42,10 +44,5 @@ pub fn execute(options: &Vpc) -> Result<(), String> {
         peers: !options.no_peers,
     };
     let report = vpc::run(&plan, |case| eprintln!("softdpu bench: {case}"))?;
-    if options.json {
-        print_json(|to| report.write_json(to))
-    } else {
-        print!("{}", report.table());
-        Ok(())
-    }
+    if options.json { print_json(|to| report.write_json(to)) } else { print(&report.table()) }
 }

@@ -10,7 +10,7 @@ use super::{Change, EndpointChange, add_device, grow};
 use crate::api::NetworkEntries;
 use crate::config::{
     Bytes, Device, DeviceChange, Endpoint, Function, FunctionChange, FunctionKind, MemberChange, Network, PolicyChange,
-    RoutingChange, Site, SteeringChange, TenantChange, Volume,
+    RoutingChange, Site, SteeringChange, Tenant, TenantChange, Volume,
 };
 
 /// The format. Members may be added that are left out where they are empty.
@@ -51,6 +51,10 @@ pub(super) struct Overlay {
     function_settings: BTreeMap<String, FunctionKind>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     tenants: BTreeMap<String, TenantChange>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    added_tenants: BTreeMap<String, Tenant>,
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    removed_tenants: BTreeSet<String>,
     /// What devices of the site file were put into, and what functions they were given.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     memberships: BTreeMap<String, DeviceChange>,
@@ -119,6 +123,8 @@ impl Default for Overlay {
             steering: None,
             images: BTreeMap::new(),
             tenants: BTreeMap::new(),
+            added_tenants: BTreeMap::new(),
+            removed_tenants: BTreeSet::new(),
         }
     }
 }
@@ -165,6 +171,8 @@ impl Overlay {
     }
 
     pub(super) fn lay_over(&self, site: &mut Site) {
+        site.tenants.retain(|tenant| !self.removed_tenants.contains(&tenant.name));
+        site.tenants.extend(self.added_tenants.values().cloned());
         site.devices.retain(|device| !self.removed_devices.contains(&device.name));
         for device in &mut site.devices {
             if let (Some(change), Some(port)) = (self.memberships.get(&device.name), device.port_mut()) {
@@ -315,10 +323,22 @@ impl Overlay {
                 }
             }
             Change::NetworkSteer(change) => self.steering.get_or_insert_default().then(&change),
-            Change::TenantSet(change) => match self.tenants.get_mut(&change.name) {
-                Some(before) => before.then(change),
-                None => drop(self.tenants.insert(change.name.clone(), change)),
+            Change::TenantAdd(tenant) => {
+                self.added_tenants.insert(tenant.name.clone(), tenant);
+            }
+            Change::TenantSet(change) => match self.added_tenants.get_mut(&change.name) {
+                Some(added) => added.change(&change),
+                None => match self.tenants.get_mut(&change.name) {
+                    Some(before) => before.then(change),
+                    None => drop(self.tenants.insert(change.name.clone(), change)),
+                },
             },
+            Change::TenantRemove { name } => {
+                self.tenants.remove(&name);
+                if self.added_tenants.remove(&name).is_none() {
+                    self.removed_tenants.insert(name);
+                }
+            }
             Change::QueueMove(_) => {}
         }
     }

@@ -60,6 +60,8 @@ fn a_change_is_told_in_the_words_of_the_request_that_makes_it() {
             "tenant.set",
             "t",
         ),
+        (Change::TenantAdd(config::Tenant::called("t")), "tenant.add", "t"),
+        (Change::TenantRemove { name: "t".into() }, "tenant.remove", "t"),
         (Change::NetworkSteer(steer), "network.steer", "node.steering"),
         (Change::QueueMove(Placement { device: "e".into(), queue: 1, core: 2 }), "queue.move", "e"),
     ] {
@@ -444,6 +446,77 @@ fn what_a_tenant_may_do_survives_the_supervisor() {
     assert_eq!((tenant.weight, tenant.guarantee), (7, config::Percent(250)));
     let refused = desired.check(&set(None, Some(config::Percent(1_000)))).unwrap_err();
     assert_eq!(refused.code, ErrorCode::Refused, "{refused}");
+}
+
+#[test]
+fn tenants_come_and_go_and_are_as_they_were_left_after_a_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let with_two = || {
+        let mut site = site(folder.path());
+        site.tenants.extend(["acme", "globex"].map(config::Tenant::called));
+        site
+    };
+    let mut desired = Desired::load(with_two()).unwrap();
+    let weight = |name: &str, weight| {
+        Change::TenantSet(TenantChange {
+            name: name.into(),
+            weight: Some(weight),
+            class: None,
+            guarantee: None,
+            limits: None,
+            meter: None,
+        })
+    };
+    let of = |name: &str, volume: &str, tenant: &str| config::Device {
+        tenant: tenant.into(),
+        domain: tenant.into(),
+        ..device(name, volume)
+    };
+    for change in [
+        weight("globex", 5),
+        Change::TenantRemove { name: "globex".into() },
+        // Who comes back begins anew.
+        Change::TenantAdd(config::Tenant::called("globex")),
+        Change::TenantAdd(config::Tenant { weight: 2, ..config::Tenant::called("initech") }),
+        weight("initech", 3),
+        Change::VolumeCreate(volume("v")),
+        Change::DeviceAdd(of("e", "v", "initech")),
+        Change::TenantRemove { name: "acme".into() },
+    ] {
+        desired.check(&change).unwrap_or_else(|error| panic!("{change:?}: {error}"));
+        desired.commit(&change).unwrap();
+    }
+    let again = Desired::load(with_two()).unwrap();
+    let weights = |desired: &Desired| {
+        let mut weights: Vec<_> = desired.site().tenants.iter().map(|it| (it.name.clone(), it.weight)).collect();
+        weights.sort();
+        weights
+    };
+    let expected = [("default", 1), ("globex", 1), ("initech", 3)].map(|(name, weight)| (name.to_owned(), weight));
+    assert_eq!((weights(&again), weights(&desired)), (expected.to_vec(), expected.to_vec()));
+    let refused = |change: Change| again.check(&change).unwrap_err();
+    let busy = refused(Change::TenantRemove { name: "initech".into() });
+    assert_eq!(busy.code, ErrorCode::Busy);
+    assert!(busy.message.contains("device \"e\""), "{busy}");
+    assert_eq!(refused(Change::TenantRemove { name: "acme".into() }).code, ErrorCode::NotFound);
+    assert_eq!(refused(Change::TenantRemove { name: "default".into() }).code, ErrorCode::Refused);
+    assert_eq!(refused(Change::TenantAdd(config::Tenant::called("default"))).code, ErrorCode::Refused);
+    assert_eq!(refused(Change::TenantAdd(config::Tenant::called("globex"))).code, ErrorCode::Exists);
+    let too_much = config::Tenant { guarantee: config::Percent(950), ..config::Tenant::called("hooli") };
+    assert_eq!(refused(Change::TenantAdd(too_much)).code, ErrorCode::Refused);
+}
+
+#[test]
+fn a_check_tells_of_a_site_that_contradicts_what_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut desired = Desired::load(site(folder.path())).unwrap();
+    super::check_kept(site(folder.path())).unwrap();
+    desired.commit(&Change::VolumeCreate(volume("v"))).unwrap();
+    super::check_kept(site(folder.path())).unwrap();
+    let mut contradicts = site(folder.path());
+    contradicts.volumes.push(volume("v"));
+    let error = super::check_kept(contradicts).unwrap_err().to_string();
+    assert!(error.contains("desired.json"), "{error}");
 }
 
 #[test]
