@@ -1,7 +1,8 @@
 //! Volumes and devices that come and go on a running daemon.
 
+use serde_json::Value;
 use softdpu_bench::front_end::Options;
-use softdpu_tests::{Daemon, Failure, Lab, wait_until};
+use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
 
 use crate::common::*;
 
@@ -62,6 +63,58 @@ fn what_was_made_at_run_time_survives_a_kill_and_a_restart() {
         let daemon = Daemon::start(lab.path(), &site)?;
         assert!(!exists(&daemon, "volumes", "extra")? && !exists(&daemon, "devices", "extra-disk")?);
         assert!(exists(&daemon, "volumes", "data")?, "what the site file names is there as before");
+        daemon.stop()
+    });
+}
+
+#[test]
+fn tenants_come_work_and_go_and_one_that_has_something_stays() {
+    if !possible("tenants at run time", &[]) {
+        return;
+    }
+    Lab::run("tenants-come", |lab| {
+        let site = node(&[0]) + &disk("data", "memory = { size = \"1 MiB\" }", 1);
+        let mut daemon = Daemon::start(lab.path(), &site)?;
+        let add = ["device", "add", "more-disk", "--volume", "more", "--tenant", "initech", "--device-socket"];
+        let socket = lab.path().join("more-disk.sock");
+        let add = [&add[..], &[text(&socket)?]].concat();
+        daemon.command(&["volume", "create", "more", "--memory", "--size", "1 MiB"])?;
+        let words = refused(&daemon, &add);
+        assert!(words.contains("initech"), "{words}");
+
+        daemon.command(&["tenant", "add", "initech", "--weight", "3", "--iops", "100000"])?;
+        daemon.command(&add)?;
+        let mut front_end = connect(&daemon, "more", &Options { inflight: true, ..Options::default() })?;
+        write(&mut front_end, 0, &[7; 4096])?;
+        let shown = |daemon: &Daemon| -> Result<Option<Value>, Failure> {
+            let tenants: Value = serde_json::from_str(&daemon.command(&["tenant", "list", "--json"])?)
+                .context("the answer of `tenant list`")?;
+            Ok(tenants.as_array().into_iter().flatten().find(|tenant| tenant["name"] == "initech").cloned())
+        };
+        let served = |daemon: &Daemon| -> Result<u64, Failure> {
+            Ok(shown(daemon)?.and_then(|tenant| tenant["served"].as_u64()).unwrap_or(0))
+        };
+        wait_until("what the new tenant had to be counted as its own", WAIT, || {
+            Ok((served(&daemon)? >= 1).then_some(()))
+        })?;
+
+        daemon.kill_data_plane()?;
+        assert!(read(&mut front_end, 0, 4096)?.len() == 4096);
+        let tenant = shown(&daemon)?.unwrap_or_default();
+        assert_eq!((&tenant["weight"], &tenant["limits"]["iops"]), (&3.into(), &100_000.into()), "{tenant}");
+        let words = refused(&daemon, &["tenant", "remove", "initech"]);
+        assert!(words.contains("more-disk"), "it does not say what the tenant has: {words}");
+
+        drop(front_end);
+        wait_until("the device to be left alone", WAIT, || {
+            Ok((daemon.device_state("more")? == "listening").then_some(()))
+        })?;
+        daemon.command(&["device", "remove", "more-disk"])?;
+        daemon.command(&["tenant", "remove", "initech"])?;
+        assert_eq!(shown(&daemon)?, None);
+        daemon.stop()?;
+        let daemon = Daemon::start(lab.path(), &site)?;
+        assert_eq!(shown(&daemon)?, None, "a tenant that was removed is here again");
         daemon.stop()
     });
 }

@@ -211,3 +211,31 @@ fn a_volume_that_cannot_be_opened_after_a_kill_costs_no_guest_its_disk() {
         daemon.stop()
     });
 }
+
+#[test]
+fn an_image_that_is_not_there_at_the_start_costs_nobody_else_their_disk_and_is_served_when_it_comes() {
+    if !possible("an image that comes later", &[]) {
+        return;
+    }
+    Lab::run("image-comes", |lab| {
+        let later = lab.path().join("later.img");
+        let site = node(&[0])
+            + &disk("later", &format!("file = {{ path = \"{}\" }}", later.display()), 1)
+            + &disk("local", "memory = { size = \"1 MiB\" }", 1);
+        let daemon = Daemon::start(lab.path(), &site)?;
+        serves_at_once(&daemon, "local")?;
+        wait_until("status to show that the image is not there", WAIT, || {
+            let volume = volume(&daemon, "later")?;
+            let told = volume["error"].as_str().is_some_and(|why| why.contains("later.img"));
+            Ok((volume["state"] == "failed" && told).then_some(()))
+        })?;
+        std::fs::write(&later, [0x42; 1 << 20]).context("making the image")?;
+        wait_until("the image to be served", WAIT, || {
+            Ok((device(&daemon, "later-disk")?["state"] == "listening").then_some(()))
+        })?;
+        let mut front_end = connect(&daemon, "later", &Options::default())?;
+        assert!(read(&mut front_end, 0, 4096)? == [0x42; 4096]);
+        drop(front_end);
+        daemon.stop()
+    });
+}
