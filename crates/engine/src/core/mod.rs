@@ -31,7 +31,7 @@ use crate::counters::{CoreCounters, TenantCounters};
 use crate::flight::Flights;
 use crate::mailbox::{Inbox, Mailbox};
 use crate::message::{CoreIndex, Ending, Finished, FromCore, QueueKey, ToCore};
-use crate::net::Net;
+use crate::net::{Net, Room};
 use crate::queue::{Role, RunningQueue};
 use crate::robbed::{Robbed, SUSPICIOUS_NS};
 use crate::sleep::{Sleep, Waker};
@@ -120,7 +120,7 @@ pub(crate) struct Core<S> {
 
     net: Net,
     /// Frames on their way to each core.
-    parcels: Arc<[AtomicUsize]>,
+    rooms: Arc<[Room]>,
     /// Packets from tunnels that wait for each core to work on them.
     handed: Arc<[AtomicUsize]>,
 }
@@ -183,7 +183,7 @@ pub(crate) struct CoreParts<S> {
     pub control: Mailbox<FromCore>,
     pub counters: Arc<CoreCounters>,
     pub idle_after_ns: Option<u64>,
-    pub parcels: Arc<[AtomicUsize]>,
+    pub rooms: Arc<[Room]>,
     pub handed: Arc<[AtomicUsize]>,
     pub tables: Arc<Tables>,
     /// Flows that it keeps at most.
@@ -231,8 +231,8 @@ impl<S: TenantScheduler> Core<S> {
             batch: Chains::new(),
             interrupts: Vec::new(),
             interrupts_fail: false,
-            net: Net::new(parts.tables, parts.flows, parts.parcels.len()),
-            parcels: parts.parcels,
+            net: Net::new(parts.tables, parts.flows, parts.rooms.len()),
+            rooms: parts.rooms,
             handed: parts.handed,
         })
     }

@@ -1,7 +1,6 @@
 //! What a core does with frames.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use softdpu_sched::{Nanos, TenantScheduler, Work};
 use softdpu_sys::clock;
@@ -13,8 +12,8 @@ use super::capture::Fate;
 use super::{Core, Cut, here};
 use crate::message::{CoreIndex, FromCore, QueueKey, ToCore};
 use crate::net::{
-    BURST, Held, Injection, Lent, Loan, NoFrame, PARCELS, Parcel, ParcelTail, Port, Receiver, Refused, Run, Source,
-    Transmit, deliver, deliver_run, left_to_do, prefetch, socket_header, tail_offset,
+    BURST, Held, Injection, Lent, Loan, NoFrame, Parcel, ParcelTail, Port, Receiver, Refused, Run, Source, Transmit,
+    Whose, deliver, deliver_run, left_to_do, prefetch, socket_header, tail_offset,
 };
 use crate::queue::{Role, RunningQueue};
 
@@ -570,10 +569,13 @@ impl<S: TenantScheduler> Core<S> {
     fn send_away_as(&mut self, core: CoreIndex, target: Target, packet: &Packet, tail: ParcelTail) {
         self.net.note(packet, Fate::Away);
         let Target { port: to, hash, overhead } = target;
+        // What a tunnel brings is its receiver's: its senders are on other hosts.
+        let is_from_tunnel = self.net.vpc.tables().underlay_port() == Some(packet.port);
+        let whose = Whose::of(if is_from_tunnel { to } else { packet.port });
         if let Some(port) = self.net.port(to) {
             port.counters.copied_heads.add(packet.head.len() as u64);
         }
-        self.net.send_parcel(core, Parcel { to, hash, overhead, packet: packet.clone(), tail });
+        self.net.send_parcel(core, Parcel { to, hash, overhead, whose, packet: packet.clone(), tail });
     }
 
     /// The bytes behind a frame's head as they lie in the sender's memory, if its chain can be lent to `core`. A parcel to this core
@@ -612,24 +614,40 @@ impl<S: TenantScheduler> Core<S> {
         }
     }
 
-    fn hand_over(&mut self, core: CoreIndex, batch: Vec<Parcel>) {
-        if self.parcels[core.0].load(Relaxed) + batch.len() > PARCELS {
-            for Parcel { to, packet, .. } in &batch {
-                self.drop_out(*to, packet, DropReason::NoBuffer);
-            }
-            self.net.depart_parcels(&batch);
-            self.give_back(batch);
-        } else {
-            self.parcels[core.0].fetch_add(batch.len(), Relaxed);
+    /// Hands `batch` to another core, in its order; what finds no room there is dropped.
+    fn hand_over(&mut self, core: CoreIndex, mut batch: Vec<Parcel>) {
+        let room = &self.rooms[core.0];
+        let mut left_out: Vec<Parcel> = Vec::new();
+        let mut at = 0;
+        while let Some(&Parcel { whose, .. }) = batch.get(at) {
+            let run = same_owner(&batch[at..]);
+            let taken = room.take(whose, run);
+            left_out.extend(batch.drain(at + taken..at + run));
+            at += taken;
+        }
+        if !batch.is_empty() {
             self.peers[core.0].send(ToCore::Parcels(batch));
         }
+        if left_out.is_empty() {
+            return;
+        }
+        for Parcel { to, packet, .. } in &left_out {
+            self.drop_out(*to, packet, DropReason::NoBuffer);
+        }
+        self.net.depart_parcels(&left_out);
+        self.give_back(left_out);
     }
 
     /// Passes frames from other cores on, until there are no more or they have taken long since `now`. Whether there are no more.
     pub(super) fn take_arrived(&mut self, now: u64) -> bool {
         while !self.net.arrived.is_empty() {
             let batch: Vec<_> = self.net.arrived.drain(..self.net.arrived.len().min(PIECE)).collect();
-            self.parcels[self.index.0].fetch_sub(batch.len(), Relaxed);
+            let mut rest = &batch[..];
+            while let Some(Parcel { whose, .. }) = rest.first() {
+                let run = same_owner(rest);
+                self.rooms[self.index.0].give_back(*whose, run);
+                rest = &rest[run..];
+            }
             self.take_parcels(batch);
             if self.turns_are_timed && clock::now().saturating_sub(now) > ARRIVED_NS {
                 break;
@@ -832,4 +850,10 @@ fn gather(packet: &Packet, source: Source<'_>, to: &mut [u8]) -> Result<(), Drop
     let (head, tail) = to.split_at_mut(packet.head.len());
     head.copy_from_slice(packet.head.bytes());
     source.read(0, tail).map_err(|_| DropReason::Truncated)
+}
+
+/// How many of the first of `parcels` are of the same one's.
+fn same_owner(parcels: &[Parcel]) -> usize {
+    let of = parcels.first().map(|first| first.whose);
+    parcels.iter().take_while(|parcel| Some(parcel.whose) == of).count()
 }

@@ -102,7 +102,7 @@ fn beside_another(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>, Inbo
         control,
         counters: Arc::new(CoreCounters::default()),
         idle_after_ns: None,
-        parcels: [AtomicUsize::new(0), AtomicUsize::new(0)].into(),
+        rooms: [crate::net::Room::default(), crate::net::Room::default()].into(),
         handed: [AtomicUsize::new(0), AtomicUsize::new(0)].into(),
         tables,
         flows: 64,

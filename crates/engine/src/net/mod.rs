@@ -19,6 +19,7 @@ mod loan;
 mod offload;
 mod port;
 mod receive;
+mod room;
 mod socket;
 mod source;
 mod steer;
@@ -40,6 +41,9 @@ pub(crate) use functions::{Functions, Switch as FunctionSwitch};
 pub(crate) use inject::Injection;
 pub(crate) use loan::{Lent, Loan, Loans};
 pub(crate) use port::{Port, Receiver};
+#[cfg(test)]
+pub(crate) use room::PARCELS;
+pub(crate) use room::{Room, Whose};
 pub(crate) use socket::{header as socket_header, left_to_do};
 pub(crate) use source::Source;
 pub(crate) use steer::{HANDED, Handed, Item, Next, Steer};
@@ -56,15 +60,14 @@ use crate::message::CoreIndex;
 /// Frames that go through the VPC together.
 pub(crate) const BURST: usize = 32;
 
-/// Frames from other cores that may wait for a core; beyond that they are dropped.
-pub(crate) const PARCELS: usize = 4096;
-
 /// A frame for a port of another core.
 pub(crate) struct Parcel {
     pub to: PortId,
     pub hash: u32,
     /// Bytes of outer headers at the head's start, where the port is the underlay.
     pub overhead: u16,
+    /// Whose part of the other core's room it takes.
+    pub whose: Whose,
     pub packet: Packet,
     pub tail: ParcelTail,
 }

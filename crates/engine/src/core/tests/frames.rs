@@ -1,6 +1,5 @@
 //! Frames between the interfaces of two guests on one core.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -9,7 +8,7 @@ use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId};
 use super::*;
 use crate::common_nic::{Nic, PLAIN, datagram, tables};
 use crate::message::QueueUpdate;
-use crate::net::{Parcel, ParcelTail, Port, PortCounters, Receiver};
+use crate::net::{Parcel, ParcelTail, Port, PortCounters, Receiver, Whose};
 
 pub(super) const BOTH: [Format; 2] = [Format::Split, Format::Packed];
 pub(super) const A_TX: QueueKey = QueueKey { number: 1, generation: 1 };
@@ -105,7 +104,7 @@ fn parcel(to: PortId, from: PortId, mark: u32) -> Parcel {
     let head = Head::of(&whole);
     let tail = whole[head.len()..].to_vec();
     let packet = Packet { head, tail: tail.len() as u32, checksum: Checksum::Complete, segmentation: None, port: from };
-    Parcel { to, hash: 0, overhead: 0, packet, tail: ParcelTail::Copied(tail) }
+    Parcel { to, hash: 0, overhead: 0, whose: Whose::of(from), packet, tail: ParcelTail::Copied(tail) }
 }
 
 #[test]
@@ -113,13 +112,13 @@ fn frames_from_other_cores_have_a_part_of_a_round_and_messages_behind_them_wait(
     let mut two = Two::new(Format::Split);
     two.b.give(40);
     two.core.turns_are_timed = true;
-    two.core.parcels[0].fetch_add(40, Relaxed);
+    assert_eq!(two.core.rooms[0].take(Whose::of(two.a.port), 40), 40);
     let parcels = (0..40).map(|mark| parcel(two.b.port, two.a.port, mark)).collect();
     two.core.handle(ToCore::Parcels(parcels));
     // The round began long ago.
     for left in [32, 24, 16, 8] {
         assert!(!two.core.take_arrived(0));
-        assert_eq!((two.core.net.arrived.len(), two.core.parcels[0].load(Relaxed)), (left, left));
+        assert_eq!((two.core.net.arrived.len(), two.core.rooms[0].waiting()), (left, left));
     }
     assert!(two.core.take_arrived(0));
     two.round();
@@ -134,7 +133,7 @@ fn what_was_delivered_reaches_its_guest_though_its_memory_is_told_of_again() {
         let mut two = Two::new(format);
         two.b.give(4);
         // From another core, behind it the front end's message, before the core has come round.
-        two.core.parcels[0].fetch_add(1, Relaxed);
+        two.core.rooms[0].take(Whose::of(two.a.port), 1);
         two.core.handle(ToCore::Parcels(vec![parcel(two.b.port, two.a.port, 7)]));
         assert!(two.core.take_arrived(softdpu_sys::clock::now()));
         let update = QueueUpdate::View(two.b.same_memory());

@@ -1,15 +1,14 @@
 //! Chains that are lent to another core, and what becomes of them when their queue stops.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use softdpu_ring::Position;
-use softdpu_vpc::DropReason;
+use softdpu_vpc::{DropReason, PortId};
 
 use super::frames::{A_TX, BOTH, Two};
 use super::*;
 use crate::common_nic::{PLAIN, datagram};
-use crate::net::{PARCELS, Parcel};
+use crate::net::{PARCELS, Parcel, Room, Whose};
 
 /// With bytes behind its head.
 fn large(mark: u32) -> Vec<u8> {
@@ -75,11 +74,35 @@ fn a_chain_is_the_drivers_again_when_the_other_core_has_read_it() {
     }
 }
 
+/// Other ports' frames wait for a core, and room for `left` more is left.
+fn fill(room: &Room, left: usize) {
+    let mut others = (100..).map(|port| Whose::of(PortId(port)));
+    while room.waiting() < PARCELS - left {
+        others.next().map(|other| room.take(other, PARCELS - left - room.waiting()));
+    }
+}
+
+#[test]
+fn of_frames_that_find_room_for_some_the_first_arrive_and_the_others_are_dropped() {
+    for format in BOTH {
+        let mut two = Two::with_receiver_at(format, CoreIndex(1));
+        fill(&two.core.rooms[1], 2);
+        (0..3).for_each(|mark| assert!(two.a.send(&PLAIN, &large(mark))));
+        two.round();
+        let (parcels, frames) = parcels(&mut two);
+        assert_eq!(frames, [large(0)], "{format:?}: as many as are left behind it");
+        assert_eq!(two.ports[1].dropped_out[DropReason::NoBuffer as usize].get(), 2, "{format:?}");
+        give_back(&mut two, parcels);
+        two.round();
+        assert_eq!(two.a.sent_back(), 3, "{format:?}");
+    }
+}
+
 #[test]
 fn frames_that_find_no_room_on_their_way_are_dropped_and_their_chains_come_back() {
     for format in BOTH {
         let mut two = Two::with_receiver_at(format, CoreIndex(1));
-        two.core.parcels[1].store(PARCELS, Relaxed);
+        fill(&two.core.rooms[1], 0);
         (0..3).for_each(|mark| assert!(two.a.send(&PLAIN, &large(mark))));
         two.round();
         two.round();
