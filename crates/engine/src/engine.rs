@@ -22,7 +22,7 @@ use crate::core::{Core, CoreParts};
 use crate::counters::{CoreCounters, QueueCounters, TenantCounters};
 use crate::mailbox::{Inbox, Mailbox, mailbox};
 use crate::message::{CoreIndex, FromCore, QueueKey, QueueUpdate, ToCore};
-use crate::net::Room;
+use crate::net::{PARCELS, Room};
 use crate::network::{Entry, Network};
 use crate::queue::{QueueSpec, Role, RunningQueue};
 use crate::recorder::Recorder;
@@ -211,7 +211,7 @@ impl Engine {
             generation: 0,
             tokens: 0,
         };
-        let rooms: Arc<[Room]> = config.cpus.iter().map(|_| Room::default()).collect();
+        let rooms: Arc<[Room]> = config.cpus.iter().map(|_| Room::new(PARCELS)).collect();
         let handed: Arc<[AtomicUsize]> = config.cpus.iter().map(|_| AtomicUsize::new(0)).collect();
         let tables = Tables::build(&Spec::default()).map_err(|error| EngineError::Io(error.to_string()))?;
         let tables = Arc::new(tables);

@@ -102,7 +102,7 @@ fn beside_another(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>, Inbo
         control,
         counters: Arc::new(CoreCounters::default()),
         idle_after_ns: None,
-        rooms: [crate::net::Room::default(), crate::net::Room::default()].into(),
+        rooms: (0..2).map(|_| crate::net::Room::new(crate::net::PARCELS)).collect(),
         handed: [AtomicUsize::new(0), AtomicUsize::new(0)].into(),
         tables,
         flows: 64,

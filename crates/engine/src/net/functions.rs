@@ -18,7 +18,7 @@ mod tests;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -26,15 +26,15 @@ use softdpu_functions::{CHAIN, Counts, Function, FunctionSpec, Output, Sight, Wa
 use softdpu_sys::clock;
 use softdpu_vpc::{DropReason, Packet, PortId, Verdict};
 
-use super::Net;
+use super::{Net, Room, Whose};
 use crate::mailbox::{Inbox, Mailbox};
 use crate::message::CoreIndex;
 
 /// How often functions turn, nanoseconds.
 const TURN: u64 = 100_000_000;
 
-/// Records and entries that may wait to be taken from all cores.
-const ROOM: usize = 1 << 16;
+/// Records and entries that may wait to be taken from all cores; half of them are one function's at the most.
+const ROOM: usize = 1 << 17;
 
 /// A function as cores have it, from when they are given it until they are given another in its place or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -104,14 +104,14 @@ impl Switched {
 #[derive(Clone)]
 pub struct FunctionOutlet {
     mailbox: Mailbox<Said>,
-    /// Records and entries on their way.
-    waiting: Arc<AtomicUsize>,
+    /// For records and entries on their way.
+    room: Arc<Room>,
 }
 
 /// What the cores have to say of functions, for whoever reads it.
 pub struct FunctionBox {
     inbox: Inbox<Said>,
-    waiting: Arc<AtomicUsize>,
+    room: Arc<Room>,
 }
 
 /// What a core says of a function.
@@ -128,8 +128,8 @@ impl FunctionOutlet {
     /// With the box for what cores say.
     pub(crate) fn new() -> std::io::Result<(FunctionOutlet, FunctionBox)> {
         let (mailbox, inbox) = crate::mailbox::mailbox()?;
-        let waiting: Arc<AtomicUsize> = Arc::default();
-        Ok((FunctionOutlet { mailbox, waiting: Arc::clone(&waiting) }, FunctionBox { inbox, waiting }))
+        let room = Arc::new(Room::new(ROOM));
+        Ok((FunctionOutlet { mailbox, room: Arc::clone(&room) }, FunctionBox { inbox, room }))
     }
 }
 
@@ -153,7 +153,7 @@ impl FunctionBox {
     pub fn take(&self) -> Option<FunctionReport> {
         self.inbox.posted();
         let Said { id, core, mut outputs, function, unread } = self.inbox.take()?;
-        self.waiting.fetch_sub(size(&outputs), Relaxed);
+        self.room.give_back(Whose::numbered(id.function), size(&outputs));
         let is_last = function.is_some();
         if let Some(mut function) = function {
             function.finish(&mut outputs);
@@ -424,15 +424,16 @@ impl Functions {
 impl Instance {
     /// Sends what it says, if there is room.
     fn send(&self, outlet: &FunctionOutlet, core: CoreIndex, mut outputs: Vec<Output>) {
-        let FunctionOutlet { mailbox, waiting } = outlet;
-        if waiting.load(Relaxed) + size(&outputs) > ROOM {
+        let FunctionOutlet { mailbox, room } = outlet;
+        let whose = Whose::numbered(self.id.function);
+        if size(&outputs) > room.left(whose) {
             // Counts are small, and those to come say the same and more.
             let is_counts = |output: &mut Output| matches!(output, Output::Counts(_));
             let lost: usize = outputs.extract_if(.., |output| !is_counts(output)).map(|output| output.size()).sum();
             self.lost.fetch_add(lost as u64, Relaxed);
         }
         if !outputs.is_empty() {
-            waiting.fetch_add(size(&outputs), Relaxed);
+            room.put(whose, size(&outputs));
             mailbox.send(Said { id: self.id, core, outputs, function: None, unread: None });
         }
     }

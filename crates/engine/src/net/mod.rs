@@ -41,8 +41,6 @@ pub(crate) use functions::{Functions, Switch as FunctionSwitch};
 pub(crate) use inject::Injection;
 pub(crate) use loan::{Lent, Loan, Loans};
 pub(crate) use port::{Port, Receiver};
-#[cfg(test)]
-pub(crate) use room::PARCELS;
 pub(crate) use room::{Room, Whose};
 pub(crate) use socket::{header as socket_header, left_to_do};
 pub(crate) use source::Source;
@@ -59,6 +57,9 @@ use crate::message::CoreIndex;
 
 /// Frames that go through the VPC together.
 pub(crate) const BURST: usize = 32;
+
+/// Frames from other cores that may wait for a core.
+pub(crate) const PARCELS: usize = 4096;
 
 /// A frame for a port of another core.
 pub(crate) struct Parcel {

@@ -147,7 +147,7 @@ fn what_a_core_says_last_has_room_whatever_waits() {
     forward(&mut net, &mut packets);
     net.settle_functions(&packets, 2);
     let functions = net.functions.as_ref().unwrap();
-    functions.outlet.waiting.store(ROOM, Relaxed);
+    functions.outlet.room.put(Whose::numbered(9), ROOM);
     let lost = Arc::clone(&functions.instances[0].as_ref().unwrap().lost);
     net.finish_functions();
     assert_eq!((flows(&inbox).0, lost.load(Relaxed)), (1, 0));
@@ -158,7 +158,7 @@ fn what_nobody_takes_is_lost_and_counted_and_counts_are_told_all_the_same() {
     let brief = FunctionSpec::Monitor(MonitorSpec { active: u64::MAX, idle: 1, flows: 16 });
     let (mut net, _, inbox) = net(vec![brief], [&[0], &[]]);
     let functions = net.functions.as_ref().unwrap();
-    functions.outlet.waiting.store(ROOM, Relaxed);
+    functions.outlet.room.put(Whose::numbered(9), ROOM);
     let lost = Arc::clone(&functions.instances[0].as_ref().unwrap().lost);
     let mut packets = burst(2);
     forward(&mut net, &mut packets);
@@ -205,4 +205,19 @@ fn a_core_that_sleeps_is_to_wake_when_something_is_due() {
     net.turn_functions(due + TURN);
     net.turn_functions(due + 2 * TURN);
     assert_eq!(net.functions_due(), None);
+}
+
+#[test]
+fn a_function_whose_records_nobody_takes_leaves_room_for_another() {
+    let brief = || FunctionSpec::Monitor(MonitorSpec { active: u64::MAX, idle: 1, flows: 16 });
+    let (mut net, _, inbox) = net(vec![brief(), brief()], [&[0, 1], &[]]);
+    let functions = net.functions.as_ref().unwrap();
+    functions.outlet.room.take(Whose::numbered(0), ROOM);
+    let lost = [0, 1].map(|at| Arc::clone(&functions.instances[at].as_ref().unwrap().lost));
+    let mut packets = burst(2);
+    forward(&mut net, &mut packets);
+    net.settle_functions(&packets, 2);
+    net.functions.as_mut().unwrap().tell(u64::MAX, false);
+    assert_eq!(lost.each_ref().map(|lost| lost.load(Relaxed)), [1, 0]);
+    assert_eq!(flows(&inbox).0, 1);
 }
