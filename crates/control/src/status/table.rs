@@ -6,6 +6,8 @@ mod network;
 mod policy;
 mod steering;
 
+pub(super) use network::each as each_port;
+
 pub(super) use forwarding::heavy_rows;
 pub use function::function_table;
 pub(super) use function::top_rows;

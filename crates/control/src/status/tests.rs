@@ -541,6 +541,28 @@ fn colours_of_meters_are_shown_and_exported() {
 }
 
 #[test]
+fn top_shows_what_passes_ports_and_why_frames_are_dropped() {
+    let (mut top, start) = (Top::default(), Instant::now());
+    top.update(start, Ok(sample()));
+    let mut later = sample();
+    let counts = &mut later.devices[0].port.as_mut().unwrap().counts;
+    counts.frames_in += 246_000;
+    counts.bytes_out += 3 << 20;
+    counts.dropped_in.insert("firewall".to_owned(), 10);
+    *counts.dropped_out.get_mut("no-buffer").unwrap() += 2_000;
+    later.underlay.as_mut().unwrap().counts.frames_out += 18_000;
+    top.update(start + Duration::from_secs(2), Ok(later));
+    let shown = screen(&top, 120, 50);
+    let line = |of: &str| shown.lines().rfind(|line| line.contains(of)).unwrap_or_else(|| panic!("{of}\n{shown}"));
+    let port = line("acme-vpc");
+    for expected in ["123 k", "1.5 MiB", "1.0 k", "no-buffer, firewall"] {
+        assert!(port.contains(expected), "{expected} is missing:\n{shown}");
+    }
+    assert!(!port.contains("spoofed-mac"), "nothing was dropped for that meanwhile:\n{shown}");
+    assert!(line("underlay").contains("9.0 k"), "{shown}");
+}
+
+#[test]
 fn top_survives_a_restart_a_lost_daemon_and_a_tiny_terminal() {
     let (mut top, start) = (Top::default(), Instant::now());
     top.update(start, Ok(sample()));

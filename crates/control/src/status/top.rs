@@ -1,5 +1,7 @@
 //! `softdpu top`: the status, live, with rates from what changed between two statuses.
 
+mod ports;
+
 use std::time::{Duration, Instant};
 
 use ratatui::Frame;
@@ -9,7 +11,7 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Paragraph, Row, Table};
 
-use super::table::{elapsed, heavy_rows, one_line, scaled, short, top_rows};
+use super::table::{each_port, elapsed, heavy_rows, one_line, scaled, short, top_rows};
 use super::{ColourCount, CoreStatus, DeviceStatus, MeterStatus, NodeStatus, QueueStatus};
 
 /// How often the status is asked for.
@@ -60,11 +62,16 @@ impl Top {
         let heaviest = top_rows(&status.functions);
         let part = |count: usize| if count == 0 { Constraint::Length(0) } else { rows(count) };
         let heavy = heavy_rows(status);
-        let [top, cores, heavies, devices, tops, meters, tenants] = Layout::vertical([
+        let disks = status.devices.iter().filter(|device| device.volume.is_some()).count();
+        let ports = each_port(status).count();
+        // What there is no room for shrinks: the longest lists first.
+        let list = |count: usize| if count == 0 { Constraint::Length(0) } else { Constraint::Min(3) };
+        let [top, cores, heavies, devices, interfaces, tops, meters, tenants] = Layout::vertical([
             rows(head.len() - 1),
             rows(status.cores.len()),
             part(heavy.len().min(MOST_TOP)),
-            Constraint::Min(3),
+            list(disks),
+            list(ports),
             part(heaviest.len().min(MOST_TOP)),
             part(status.meters.len().min(MOST_TOP)),
             rows(status.tenants.len()),
@@ -73,7 +80,8 @@ impl Top {
         frame.render_widget(Paragraph::new(Text::from(head)), top);
         frame.render_widget(self.cores(status), cores);
         frame.render_widget(heavy_table(heavy), heavies);
-        frame.render_widget(self.devices(status), devices);
+        frame.render_widget(self.disks(status), devices);
+        frame.render_widget(self.ports(status), interfaces);
         frame.render_widget(heaviest_table(heaviest), tops);
         frame.render_widget(self.meters(status), meters);
         frame.render_widget(self.tenants(status), tenants);
@@ -113,11 +121,16 @@ impl Top {
                 core.queues.to_string(),
             ])
         });
-        table(rows, &["CORE", "STATE", "BUSY", "LOOPS/s", "WAKEUPS/s", "QUEUES"], &[6, 10, 8, 12, 12, 8])
+        table(
+            rows,
+            &["CORE", "STATE", "BUSY", "LOOPS/s", "WAKEUPS/s", "QUEUES"],
+            [6, 10, 8, 12, 12, 8].map(Constraint::Length),
+        )
     }
 
-    fn devices(&self, status: &NodeStatus) -> Table<'static> {
-        let rows = status.devices.iter().map(|device| {
+    /// Devices of volumes.
+    fn disks(&self, status: &NodeStatus) -> Table<'static> {
+        let rows = status.devices.iter().filter(|device| device.volume.is_some()).map(|device| {
             let old = self.before().and_then(|old| old.devices.iter().find(|old| old.name == device.name));
             let rate = |counter: fn(&QueueStatus) -> u64| {
                 let sum = |device: &DeviceStatus| device.queues.iter().map(counter).fold(0, u64::saturating_add);
@@ -136,9 +149,8 @@ impl Top {
                 per_second(rate(|queue| queue.errors)),
             ])
         });
-        let header =
-            ["DEVICE", "STATE", "TENANT", "READS/s", "WRITES/s", "READ/s", "WRITTEN/s", "INFLIGHT", "ERRORS/s"];
-        table(rows, &header, &[18, 10, 10, 9, 9, 11, 11, 9, 9])
+        let header = ["DISK", "STATE", "TENANT", "READS/s", "WRITES/s", "READ/s", "WRITTEN/s", "INFLIGHT", "ERRORS/s"];
+        table(rows, &header, [18, 10, 10, 9, 9, 11, 11, 9, 9].map(Constraint::Length))
     }
 
     /// What packets are by their colour.
@@ -157,7 +169,7 @@ impl Top {
             Row::new(row)
         });
         let header = ["METER", "GREEN/s", "GREEN/s", "YELLOW/s", "YELLOW/s", "RED/s", "RED/s"];
-        table(rows, &header, &[24, 9, 12, 9, 12, 9, 12])
+        table(rows, &header, [24, 9, 12, 9, 12, 9, 12].map(Constraint::Length))
     }
 
     fn tenants(&self, status: &NodeStatus) -> Table<'static> {
@@ -175,7 +187,11 @@ impl Top {
                 core.map_or_else(|| "-".to_owned(), |ns| format!("{:.1}%", ns / 1e7)),
             ])
         });
-        table(rows, &["TENANT", "WEIGHT", "QUEUED", "SERVED/s", "MOVED/s", "OF A CORE"], &[18, 8, 8, 10, 12, 10])
+        table(
+            rows,
+            &["TENANT", "WEIGHT", "QUEUED", "SERVED/s", "MOVED/s", "OF A CORE"],
+            [18, 8, 8, 10, 12, 10].map(Constraint::Length),
+        )
     }
 }
 
@@ -184,19 +200,22 @@ fn heavy_table(rows: Vec<Vec<String>>) -> Table<'static> {
     let rows = rows.into_iter().take(MOST_TOP);
     let rows = rows.map(|row| Row::new(row.iter().map(|cell| one_line(cell)).collect::<Vec<_>>()));
     let header = ["CORE", "HEAVY FLOW", "OF", "PACKETS/s", "BYTES/s", "OF BYTES", ""];
-    table(rows, &header, &[6, 44, 12, 9, 10, 8, 8])
+    table(rows, &header, [6, 44, 12, 9, 10, 8, 8].map(Constraint::Length))
 }
 
 /// Who has the most, in the last windows of analyses.
 fn heaviest_table(rows: Vec<Vec<String>>) -> Table<'static> {
     let rows =
         rows.into_iter().take(MOST_TOP).map(|row| Row::new(row.iter().map(|cell| one_line(cell)).collect::<Vec<_>>()));
-    table(rows, &["TOP OF", "BY", "WHO", "HAS", "LESS BY"], &[18, 16, 44, 10, 10])
+    table(rows, &["TOP OF", "BY", "WHO", "HAS", "LESS BY"], [18, 16, 44, 10, 10].map(Constraint::Length))
 }
 
-fn table(rows: impl Iterator<Item = Row<'static>>, header: &[&'static str], widths: &[u16]) -> Table<'static> {
+fn table(
+    rows: impl Iterator<Item = Row<'static>>,
+    header: &[&'static str],
+    widths: impl IntoIterator<Item = Constraint>,
+) -> Table<'static> {
     let bold = Style::new().add_modifier(Modifier::BOLD);
-    let widths: Vec<Constraint> = widths.iter().map(|width| Constraint::Length(*width)).collect();
     Table::new(rows, widths).header(Row::new(header.to_vec()).style(bold))
 }
 

@@ -48,7 +48,7 @@ pub fn ecmp_table(networks: &[NetworkStatus]) -> String {
 }
 
 /// Name, network, addresses and counts of every port, the underlay's last.
-fn each(status: &NodeStatus) -> impl Iterator<Item = (&str, &str, String, &PortCounts)> {
+pub(in crate::status) fn each(status: &NodeStatus) -> impl Iterator<Item = (&str, &str, String, &PortCounts)> {
     let devices = status.devices.iter().filter_map(|device| {
         let port = device.port.as_ref()?;
         Some((device.name.as_str(), port.network.as_str(), port.addresses.join(" "), &port.counts))
