@@ -286,6 +286,20 @@ pub struct DeviceAdd {
     /// The functions that the interface's frames pass, in this order both ways
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "network")]
     pub functions: Option<Vec<String>>,
+    /// Limit: packets a second that the interface sends
+    #[arg(long, value_name = "PACKETS", requires = "network")]
+    pub rate_packets: Option<u64>,
+    /// How many of them may come at once
+    #[arg(long, value_name = "PACKETS", requires = "rate_packets")]
+    pub rate_packets_burst: Option<u64>,
+    /// Limit: what the interface sends, such as "1 Gbit/s"
+    #[arg(long, value_name = "RATE", requires = "network")]
+    pub rate_bandwidth: Option<String>,
+    /// How many bytes of it may come at once, such as "256 KiB"
+    #[arg(long, value_name = "SIZE", requires = "rate_bandwidth")]
+    pub rate_bandwidth_burst: Option<String>,
+    #[command(flatten)]
+    pub meter: MeterOptions,
     /// Let the interface send as others: a router, a NAT appliance
     #[arg(long, requires = "network")]
     pub no_spoof_check: bool,

@@ -139,7 +139,7 @@ pub fn object(members: impl IntoIterator<Item = (&'static str, Value)>) -> Value
 }
 
 /// The meter that is to be from now on. None: none is given.
-fn meter(options: &MeterOptions) -> Option<Value> {
+pub fn meter(options: &MeterOptions) -> Option<Value> {
     let MeterOptions { committed, committed_burst, peak, peak_burst, excess, excess_burst } = options;
     let meter = || {
         object([
@@ -280,6 +280,11 @@ fn add_device(connection: &Connection, options: &DeviceAdd) -> Result<(), String
         ("queue-size", json!(options.queue_size)),
         ("packed", json!(options.packed)),
     ];
+    if options.volume.is_some() && options.meter.committed.is_some() {
+        return Err(
+            "--meter-committed is for interfaces: a disk's requests are limited by its tenant's limits".to_owned()
+        );
+    }
     let (kind, keys) = match (&options.volume, &options.interface) {
         (Some(volume), _) => {
             // What was not given is the daemon's to choose; a flag that was not given is no.

@@ -9,7 +9,7 @@ use softdpu_control::api::{EndpointChange, LoadResult, Request, Unload};
 use softdpu_control::config::{self, MemberChange};
 
 use crate::arguments::DeviceAdd;
-use crate::daemon::{absolute, object, problems};
+use crate::daemon::{absolute, meter, object, problems};
 
 /// `softdpu network …`
 #[derive(Clone, Debug, Subcommand)]
@@ -90,6 +90,12 @@ pub struct NetworkAdd {
     /// The name servers that guests are told
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub dns: Option<Vec<String>>,
+    /// Packets that come by a tunnel may leave by another: this node is a gateway between hosts
+    #[arg(long)]
+    pub transit: bool,
+    /// Networks whose guests it reaches, as far as they name it as well
+    #[arg(long, value_name = "NETWORK", value_delimiter = ',')]
+    pub peer: Option<Vec<String>>,
 }
 
 /// `softdpu network member …`
@@ -223,6 +229,8 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
                 ("tenant", json!(options.tenant)),
                 ("mtu", json!(options.mtu)),
                 ("dns", json!(options.dns)),
+                ("transit", json!(options.transit.then_some(true))),
+                ("peer", json!(options.peer)),
             ]);
             config::network_from_json(&network).map(Request::NetworkAdd).map_err(problems)
         }
@@ -287,7 +295,14 @@ pub fn loaded(result: &LoadResult) -> String {
 }
 
 /// The keys that guests' interfaces and TAPs have in common.
-pub fn port(options: &DeviceAdd) -> [(&'static str, Value); 8] {
+pub fn port(options: &DeviceAdd) -> [(&'static str, Value); 10] {
+    let rate = object([
+        ("packets", json!(options.rate_packets)),
+        ("packets-burst", json!(options.rate_packets_burst)),
+        ("bandwidth", json!(options.rate_bandwidth)),
+        ("bandwidth-burst", json!(options.rate_bandwidth_burst)),
+    ]);
+    let is_limited = rate.as_object().is_some_and(|rate| !rate.is_empty());
     [
         ("network", json!(options.network)),
         ("address", json!(options.address)),
@@ -296,6 +311,8 @@ pub fn port(options: &DeviceAdd) -> [(&'static str, Value); 8] {
         ("security-groups", json!(options.security_group)),
         ("acl", json!(options.acl)),
         ("functions", json!(options.functions)),
+        ("rate", if is_limited { rate } else { Value::Null }),
+        ("meter", json!(meter(&options.meter))),
         ("spoof-check", json!(options.no_spoof_check.then_some(false))),
     ]
 }
