@@ -108,3 +108,48 @@ fn networks_ports_and_guests_elsewhere_come_and_go_while_it_runs() {
         at_b.stop()
     });
 }
+
+/// The interface of that name in the host's namespace, if it is a TAP that is up.
+fn is_tap(host: &Host, name: &str) -> bool {
+    host.ip(&["-details", "link", "show", "dev", name])
+        .is_ok_and(|shown| shown.contains("tun type tap") && shown.contains("UP"))
+}
+
+#[test]
+fn a_tap_whose_name_is_taken_or_that_is_deleted_is_made_when_it_can_be() {
+    let test = "taps-again";
+    if !Host::is_possible(test) {
+        return;
+    }
+    Lab::run(test, |lab| {
+        let (host, _) = WIRE.hosts(test)?;
+        host.ip(&["link", "add", "acme0", "type", "veth", "peer", "name", "taken"])?;
+        let site = format!(
+            "{}\n[[network]]\nname = \"acme\"\nvni = 5001\ncidr = [\"10.0.0.0/16\"]\n\n[[device]]\nname = \"port\"\n\
+             tap = {{ network = \"acme\", address = \"10.0.0.2\", interface = \"acme0\", rate = {{ packets = 100_000 }} }}\n",
+            site(&host)
+        );
+        let mut daemon = host.softdpu(lab, &site)?;
+        let broken = daemon.device("port")?;
+        assert_eq!(broken["state"], "broken", "{broken}");
+        assert!(broken["broken_reason"].as_str().is_some_and(|why| why.contains("acme0")), "{broken}");
+        let works = |daemon: &Daemon, when: &str| {
+            wait_until(&format!("a TAP that answers {when}"), WAIT, || {
+                let state = daemon.device("port")?["state"].clone();
+                Ok((is_tap(&host, "acme0") && state != "broken").then_some(()))
+            })?;
+            host.ip(&["addr", "add", "10.0.0.2/16", "dev", "acme0"])?;
+            wait_until(&format!("the gateway to answer {when}"), WAIT, || {
+                Ok(host.exec(&["ping", "-c", "1", "-W", "1", "10.0.0.1"]).ok())
+            })
+        };
+        host.ip(&["link", "del", "acme0"])?;
+        works(&daemon, "when its name is free")?;
+        host.ip(&["link", "del", "acme0"])?;
+        works(&daemon, "after it was deleted")?;
+        // Who comes after a kill finds it.
+        daemon.kill_data_plane()?;
+        host.exec(&["ping", "-c", "3", "-W", "5", "10.0.0.1"])?;
+        daemon.stop()
+    });
+}

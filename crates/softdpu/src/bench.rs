@@ -240,20 +240,20 @@ fn block(options: &Block) -> Result<(), String> {
         folder: options.folder.clone(),
     };
     let report = with_progress(|progress| comparison::run(&plan, progress))?;
+    // Before anything is printed, which may be read no further than its beginning.
+    if let Some(path) = &options.plot {
+        plot::draw(&report, path).map_err(|error| error.to_string())?;
+    }
     if options.turns.json {
-        print_json(|to| report.write_json(to))?;
+        print_json(|to| report.write_json(to))
     } else {
         print(&report.table())?;
         print(&format!(
             "\nclient on CPU {}, servers on CPU {}; {} rounds of {} s taking turns, medians; ratio to the last subject of a \
              case in the same round;\nclient: what a request costs the client itself; qemu-storage-daemon with poll-max-ns={}\n",
             plan.client_cpu, plan.server_cpu, plan.rounds, options.turns.seconds, options.poll_max_ns
-        ))?;
+        ))
     }
-    if let Some(path) = &options.plot {
-        plot::draw(&report, path).map_err(|error| error.to_string())?;
-    }
-    Ok(())
 }
 
 /// Calls `run` and shows on a terminal how far it is.

@@ -229,7 +229,9 @@ fn an_image_that_is_not_there_at_the_start_costs_nobody_else_their_disk_and_is_s
             let told = volume["error"].as_str().is_some_and(|why| why.contains("later.img"));
             Ok((volume["state"] == "failed" && told).then_some(()))
         })?;
-        std::fs::write(&later, [0x42; 1 << 20]).context("making the image")?;
+        let beside = lab.path().join("beside.img");
+        std::fs::write(&beside, [0x42; 1 << 20]).context("making the image")?;
+        std::fs::rename(&beside, &later).context("moving it to its place")?;
         wait_until("the image to be served", WAIT, || {
             Ok((device(&daemon, "later-disk")?["state"] == "listening").then_some(()))
         })?;

@@ -14,7 +14,7 @@ use super::units::Bytes;
 use crate::accounts;
 
 /// What becomes of a volume whose file is not there.
-const TRIED_AGAIN: &str = "its devices wait for it: it is opened when it is there";
+const TRIED_AGAIN: &str = "its devices wait for it: it is opened as soon as it is there, so move it there whole";
 
 /// Where the kernel lists the CPUs that run.
 const ONLINE_CPUS: &str = "/sys/devices/system/cpu/online";
@@ -187,7 +187,7 @@ fn check_file(index: usize, file: &FileBackend, problems: &mut Vec<Problem>, tra
 
 /// A path at which nothing can be looked at now.
 fn unreachable(place: String, path: &Path, error: &std::io::Error) -> Problem {
-    Problem::warning(place, format!("{}: {error}", path.display())).help(TRIED_AGAIN)
+    Problem::warning(place, format!("{}: {error}", path.display())).help("its devices wait for it: it is tried again")
 }
 
 /// What can be told of a key file without reading it.
@@ -345,7 +345,7 @@ mod tests {
         let found: Vec<_> = loaded.report.diagnostics.iter().map(|it| (it.severity, it.line)).collect();
         let warning = Severity::Warning;
         assert_eq!(found, [(warning, 5), (warning, 8), (warning, 11), (warning, 15)], "{}", loaded.report);
-        assert!(loaded.report.to_string().contains("it is opened when it is there"), "{}", loaded.report);
+        assert!(loaded.report.to_string().contains("it is opened as soon as it is there"), "{}", loaded.report);
         assert!(loaded.site.is_some());
         // Another kind of thing in its place does not become an image.
         fs::create_dir_all(folder.path().join("mnt/a.img")).unwrap();

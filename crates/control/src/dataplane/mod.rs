@@ -101,7 +101,7 @@ struct DataPlane {
     death: Option<Death>,
     first_completion: bool,
     traces: Traces,
-    /// Devices whose interface is gone.
+    /// Devices whose interface is not there.
     lost_taps: BTreeMap<String, tap::Lost>,
     /// Connections follow whose queues start together with those that are here.
     awaits_more: bool,
@@ -256,7 +256,7 @@ impl DataPlane {
         };
         let domain = self.domains.entry(device.domain.clone()).or_insert_with(|| Domain::new(device.domain.as_str()));
         let domain = Arc::clone(domain);
-        let DataPlane { volumes, networks, functions, engine, wire, cores, placements, .. } = self;
+        let DataPlane { volumes, networks, functions, engine, wire, cores, placements, lost_taps, .. } = self;
         if let Some(port) = device.port() {
             let attached = networks.add(device, port, functions, wire, engine);
             let (nic, failure) = match attached {
@@ -267,6 +267,9 @@ impl DataPlane {
             if let Some(error) = failure {
                 tracing::error!(device = device.name, error, "device cannot be served");
                 made.failing(error, &mut Host { engine, wire, cores, placements })?;
+                if networks.port_id(&device.name).is_some() {
+                    lost_taps.insert(device.name.clone(), tap::Lost::new(Instant::now()));
+                }
             }
             self.devices.insert(device.name.clone(), made);
             return Ok(());
@@ -293,7 +296,7 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Makes interfaces again that were deleted; when to try those again that could not be made.
+    /// Makes interfaces that were deleted, or could not be made at the start; when to try those again that could not be made.
     fn open_taps(&mut self, now: Instant) -> Option<Instant> {
         let DataPlane { lost_taps, devices, networks, wire, engine, .. } = self;
         lost_taps.retain(|name, lost| {
@@ -307,7 +310,7 @@ impl DataPlane {
             let mtu = networks.mtu(&settings.port.network).unwrap_or(config::DEFAULT_MTU);
             match tap::open(name, settings, mtu, wire) {
                 Ok(socket) => {
-                    tracing::info!(device = name, interface = settings.interface, "the interface was made again");
+                    tracing::info!(device = name, interface = settings.interface, "the interface was made");
                     engine.set_sockets(port, vec![socket]);
                     device.backing = Backing::Nothing;
                     false

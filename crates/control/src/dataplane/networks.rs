@@ -416,7 +416,8 @@ impl Networks {
         self.underlay.as_ref()
     }
 
-    /// Attaches a device; an interface's model, if it is one for a guest.
+    /// Attaches a device; an interface's model, if it is one for a guest. A TAP whose interface cannot be made has a port all the same where
+    /// devices [wait](Self::wait) for the others: it is tried again.
     pub(super) fn add(
         &mut self,
         device: &config::Device,
@@ -437,9 +438,14 @@ impl Networks {
                 })
             }
             DeviceKind::Tap(tap) => {
-                let socket = tap::open(&device.name, tap, mtu, wire)?;
-                self.attach(device, settings, Some(socket), functions, engine)?;
-                Ok(None)
+                let opened = tap::open(&device.name, tap, mtu, wire);
+                let (socket, failure) = match opened {
+                    Ok(socket) => (Some(socket), None),
+                    Err(reason) if self.waits => (None, Some(reason)),
+                    Err(reason) => return Err(reason),
+                };
+                self.attach(device, settings, socket, functions, engine)?;
+                failure.map_or(Ok(None), Err)
             }
         }
     }
@@ -461,6 +467,7 @@ impl Networks {
         functions: &mut Functions,
         engine: &mut Engine,
     ) -> Result<PortId, String> {
+        let is_tap = matches!(device.kind, DeviceKind::Tap(_));
         let (device, tenant) = (device.name.as_str(), device.tenant.clone());
         let id = self.number();
         // Before its first frame.
@@ -468,7 +475,7 @@ impl Networks {
         attached.inspect_err(|_| self.free.push(id))?;
         let name: Arc<str> = device.into();
         // A guest's frames wait in its queues when it sends too much, those of the kernel are dropped.
-        let limit = settings.rate.as_ref().filter(|_| socket.is_some()).and_then(nic::limit);
+        let limit = settings.rate.as_ref().filter(|_| is_tap).and_then(nic::limit);
         let counters =
             engine.add_port(id, PortSpec { name, socket, limit }, None).map_err(|error| error.to_string())?;
         self.ports.insert(device.to_owned(), Attached { id, settings: settings.clone(), tenant, counters });

@@ -14,13 +14,13 @@ use softdpu_sys::port::tap::{Offloads, Tap, TapOptions};
 use super::broker::Wire;
 use crate::config;
 
-/// How soon an interface that was deleted is made again: whoever deleted it may be about to make another in its place.
+/// How soon an interface that is not there is made: whoever deleted it may be about to make another in its place.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-/// An interface that was deleted.
+/// An interface that is not there: it was deleted, or could not be made.
 pub(super) struct Lost {
     /// When it is made again.
     pub next: Instant,

@@ -105,8 +105,9 @@ impl DataPlane {
 
     pub(super) fn add_tenant(&mut self, tenant: &config::Tenant) -> Result<(), Refusal> {
         if self.put_tenant(tenant).is_none() {
-            let message =
-                format!("{MOST} tenants have been here since the data plane started, which is all it can tell apart");
+            let message = format!(
+                "{MOST} tenants have been here since the data plane started, which is all it can tell apart: restart softdpu"
+            );
             return Err(refusal("failed", message));
         }
         self.meter_tenant(&tenant.name, tenant.meter).inspect_err(|_| self.forget_tenant(&tenant.name))

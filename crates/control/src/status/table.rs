@@ -6,7 +6,7 @@ mod network;
 mod policy;
 mod steering;
 
-pub(super) use network::each as each_port;
+pub(super) use network::UNDERLAY;
 
 pub(super) use forwarding::heavy_rows;
 pub use function::function_table;

@@ -559,7 +559,8 @@ fn top_shows_what_passes_ports_and_why_frames_are_dropped() {
         assert!(port.contains(expected), "{expected} is missing:\n{shown}");
     }
     assert!(!port.contains("spoofed-mac"), "nothing was dropped for that meanwhile:\n{shown}");
-    assert!(line("underlay").contains("9.0 k"), "{shown}");
+    let underlay = line("underlay");
+    assert!(underlay.contains("9.0 k") && underlay.contains("down") && !underlay.contains("-0"), "{shown}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod ports;
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use ratatui::Frame;
@@ -11,8 +12,8 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Paragraph, Row, Table};
 
-use super::table::{each_port, elapsed, heavy_rows, one_line, scaled, short, top_rows};
-use super::{ColourCount, CoreStatus, DeviceStatus, MeterStatus, NodeStatus, QueueStatus};
+use super::table::{elapsed, heavy_rows, one_line, scaled, short, top_rows};
+use super::{ColourCount, CoreStatus, DeviceStatus, MeterStatus, NodeStatus, QueueStatus, TenantStatus};
 
 /// How often the status is asked for.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -58,25 +59,23 @@ impl Top {
         let alarm = Style::new().fg(Color::Red).add_modifier(Modifier::BOLD);
         let problems = self.error.iter().cloned().chain(status.problems());
         head.extend(problems.map(|problem| Line::styled(format!("! {}", one_line(&problem)), alarm)));
-        let rows = |count: usize| Constraint::Length(u16::try_from(count + 2).unwrap_or(u16::MAX));
+        let rows = |count: usize| u16::try_from(count + 2).unwrap_or(u16::MAX);
         let heaviest = top_rows(&status.functions);
-        let part = |count: usize| if count == 0 { Constraint::Length(0) } else { rows(count) };
+        let part = |count: usize| if count == 0 { 0 } else { rows(count) };
         let heavy = heavy_rows(status);
-        let disks = status.devices.iter().filter(|device| device.volume.is_some()).count();
-        let ports = each_port(status).count();
-        // What there is no room for shrinks: the longest lists first.
-        let list = |count: usize| if count == 0 { Constraint::Length(0) } else { Constraint::Min(3) };
-        let [top, cores, heavies, devices, interfaces, tops, meters, tenants] = Layout::vertical([
-            rows(head.len() - 1),
-            rows(status.cores.len()),
-            part(heavy.len().min(MOST_TOP)),
-            list(disks),
-            list(ports),
+        let before = [rows(head.len() - 1), rows(status.cores.len()), part(heavy.len().min(MOST_TOP))];
+        let behind = [
             part(heaviest.len().min(MOST_TOP)),
             part(status.meters.len().min(MOST_TOP)),
-            rows(status.tenants.len()),
-        ])
-        .areas(frame.area());
+            rows(status.tenants.len().min(MOST_TOP)),
+        ];
+        // Disks and interfaces have what the others leave.
+        let left = before.iter().chain(&behind).fold(frame.area().height, |left, part| left.saturating_sub(*part));
+        let disks = status.devices.iter().filter(|device| device.volume.is_some()).count();
+        let lists = two_lists(left, part(disks), part(ports::ports(status).count()));
+        let parts = before.into_iter().chain(lists).chain(behind).map(Constraint::Length).chain([Constraint::Min(0)]);
+        let [top, cores, heavies, devices, interfaces, tops, meters, tenants, _] =
+            Layout::vertical(parts).areas(frame.area());
         frame.render_widget(Paragraph::new(Text::from(head)), top);
         frame.render_widget(self.cores(status), cores);
         frame.render_widget(heavy_table(heavy), heavies);
@@ -173,8 +172,19 @@ impl Top {
     }
 
     fn tenants(&self, status: &NodeStatus) -> Table<'static> {
-        let rows = status.tenants.iter().map(|tenant| {
-            let old = self.before().and_then(|old| old.tenants.iter().find(|old| old.name == tenant.name));
+        let before: HashMap<&str, &TenantStatus> =
+            self.before().into_iter().flat_map(|old| &old.tenants).map(|old| (old.name.as_str(), old)).collect();
+        let mut tenants: Vec<&TenantStatus> = status.tenants.iter().collect();
+        if tenants.len() > MOST_TOP {
+            // Those that used most of the cores meanwhile.
+            let used = |tenant: &TenantStatus| {
+                let old = before.get(tenant.name.as_str()).map_or(0, |old| old.core_time_ns);
+                tenant.core_time_ns.saturating_sub(old)
+            };
+            tenants.sort_by_key(|tenant| std::cmp::Reverse(used(tenant)));
+        }
+        let rows = tenants.into_iter().take(MOST_TOP).map(|tenant| {
+            let old = before.get(tenant.name.as_str());
             let served = self.rate(tenant.served, old.map(|old| old.served));
             let bytes = self.rate(tenant.bytes, old.map(|old| old.bytes));
             let core = self.rate(tenant.core_time_ns, old.map(|old| old.core_time_ns));
@@ -193,6 +203,12 @@ impl Top {
             [18, 8, 8, 10, 12, 10].map(Constraint::Length),
         )
     }
+}
+
+/// What two lists of which one wants `one` lines and the other `other` have of `left`: all that they want, or no less than half.
+fn two_lists(left: u16, one: u16, other: u16) -> [u16; 2] {
+    let first = one.min((left / 2).max(left.saturating_sub(other)));
+    [first, other.min(left - first)]
 }
 
 /// The heaviest flows.
@@ -256,4 +272,18 @@ pub fn run(mut fetch: impl FnMut() -> Result<NodeStatus, String>) -> std::io::Re
     })();
     ratatui::try_restore()?;
     result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_lists_the_longer_has_what_the_shorter_leaves() {
+        assert_eq!(two_lists(20, 3, 30), [3, 17]);
+        assert_eq!(two_lists(20, 30, 3), [17, 3]);
+        assert_eq!(two_lists(20, 30, 30), [10, 10]);
+        assert_eq!(two_lists(20, 5, 6), [5, 6]);
+        assert_eq!((two_lists(0, 5, 6), two_lists(9, 0, 0)), ([0, 0], [0, 0]));
+    }
 }

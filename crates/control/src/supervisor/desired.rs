@@ -1,7 +1,7 @@
 //! What is to run: the site file, and what was changed on the running daemon since.
 //!
-//! Changes are kept in `node.state-directory` as an overlay, which is laid over the site file at the next start: volumes and
-//! devices and networks that were made, names that were removed, sizes that were grown to.
+//! Changes are kept in `node.state-directory` as an overlay, which is laid over the site file at the next start: tenants,
+//! volumes, devices, networks and functions that were made, names that were removed, sizes that were grown to.
 
 mod overlay;
 #[cfg(test)]
@@ -34,7 +34,7 @@ pub enum StateError {
     /// It cannot be read.
     #[error(
         "the changes of the last run cannot be read from {}: {reason}; restore it, or move it away to start as the site file says, \
-         without volumes, devices and networks that were made since, grown sizes, and what was changed or loaded",
+         without tenants, volumes, devices, networks and functions that were made since, grown sizes, and what was changed or loaded",
         path.display()
     )]
     Unreadable {

@@ -67,11 +67,11 @@ enum Layout {
 pub fn execute(options: &Net) -> Result<(), String> {
     let plan = plan(options)?;
     let report = with_progress(|progress| comparison::run(&plan, progress))?;
-    show(options, &plan, &report)?;
-    match &options.plot {
-        Some(path) => report.draw(path).map_err(|error| error.to_string()),
-        None => Ok(()),
+    // Before anything is printed, which may be read no further than its beginning.
+    if let Some(path) = &options.plot {
+        report.draw(path).map_err(|error| error.to_string())?;
     }
+    show(options, &plan, &report)
 }
 
 fn plan(options: &Net) -> Result<Plan, String> {

@@ -6,7 +6,7 @@ use super::{elapsed, layout, short, size};
 use crate::status::{NetworkStatus, NodeStatus, PortCounts};
 
 /// What the underlay is called where a port's name is wanted.
-const UNDERLAY: &str = "(underlay)";
+pub(in crate::status) const UNDERLAY: &str = "(underlay)";
 
 /// The networks, a line each.
 pub fn network_table(networks: &[NetworkStatus]) -> String {
@@ -48,7 +48,7 @@ pub fn ecmp_table(networks: &[NetworkStatus]) -> String {
 }
 
 /// Name, network, addresses and counts of every port, the underlay's last.
-pub(in crate::status) fn each(status: &NodeStatus) -> impl Iterator<Item = (&str, &str, String, &PortCounts)> {
+fn each(status: &NodeStatus) -> impl Iterator<Item = (&str, &str, String, &PortCounts)> {
     let devices = status.devices.iter().filter_map(|device| {
         let port = device.port.as_ref()?;
         Some((device.name.as_str(), port.network.as_str(), port.addresses.join(" "), &port.counts))

@@ -1,27 +1,44 @@
 //! Interfaces, TAPs and the underlay: what passes a second, and why frames are dropped.
 
+use std::collections::HashMap;
+
 use ratatui::layout::Constraint;
 use ratatui::widgets::{Row, Table};
 
 use super::{Top, bytes_per_second, per_second, table};
-use crate::status::table::{each_port, one_line};
+use crate::status::table::{UNDERLAY, one_line};
 use crate::status::{NodeStatus, PortCounts};
 
 /// Reasons that are named of a port.
 const MOST_REASONS: usize = 3;
 
+/// Name, network, state and counts of every port, the underlay's last.
+pub(super) fn ports(status: &NodeStatus) -> impl Iterator<Item = (&str, &str, String, &PortCounts)> {
+    let devices = status.devices.iter().filter_map(|device| {
+        let port = device.port.as_ref()?;
+        Some((device.name.as_str(), port.network.as_str(), device.state.to_string(), &port.counts))
+    });
+    let underlay = status.underlay.as_ref().map(|underlay| {
+        let state = if underlay.absence.is_some() { "down" } else { "up" };
+        (UNDERLAY, "-", state.to_owned(), &underlay.counts)
+    });
+    devices.chain(underlay)
+}
+
 impl Top {
     /// A line for each port, the underlay's last.
     pub(super) fn ports(&self, status: &NodeStatus) -> Table<'static> {
-        let before = |name: &str| self.before().and_then(|before| each_port(before).find(|port| port.0 == name));
-        let rows = each_port(status).map(|(name, network, _, counts)| {
-            let old = before(name).map(|(_, _, _, counts)| counts);
+        let before: HashMap<&str, &PortCounts> =
+            self.before().into_iter().flat_map(ports).map(|(name, _, _, counts)| (name, counts)).collect();
+        let rows = ports(status).map(|(name, network, state, counts)| {
+            let old = before.get(name).copied();
             let rate = |count: fn(&PortCounts) -> u64| self.rate(count(counts), old.map(count));
             let drops = self.drops(counts, old);
-            let all = old.map(|_| drops.iter().map(|(_, rate)| rate).sum());
+            let all = old.map(|_| drops.iter().fold(0.0, |sum, (_, rate)| sum + rate));
             Row::new([
                 one_line(name),
                 one_line(network),
+                state,
                 per_second(rate(|counts| counts.frames_in)),
                 bytes_per_second(rate(|counts| counts.bytes_in)),
                 per_second(rate(|counts| counts.frames_out)),
@@ -30,8 +47,8 @@ impl Top {
                 one_line(&reasons(&drops)),
             ])
         });
-        let header = ["PORT", "NETWORK", "IN/s", "IN/s", "OUT/s", "OUT/s", "DROPPED/s", "WHY"];
-        let widths = [16, 12, 8, 11, 8, 11, 9].map(Constraint::Length);
+        let header = ["PORT", "NETWORK", "STATE", "IN/s", "IN/s", "OUT/s", "OUT/s", "DROPPED/s", "WHY"];
+        let widths = [16, 10, 9, 8, 10, 8, 10, 9].map(Constraint::Length);
         table(rows, &header, widths.into_iter().chain([Constraint::Min(12)]))
     }
 

@@ -227,6 +227,9 @@ impl Overlay {
     pub(super) fn record(&mut self, change: &Change) {
         match change.clone() {
             Change::VolumeCreate(volume) => {
+                // Of one of that name that the site file had.
+                self.grown.remove(&volume.name);
+                self.forget_image(&volume.name);
                 self.volumes.insert(volume.name.clone(), volume);
             }
             Change::VolumeGrow { name, size } => {
@@ -324,6 +327,8 @@ impl Overlay {
             }
             Change::NetworkSteer(change) => self.steering.get_or_insert_default().then(&change),
             Change::TenantAdd(tenant) => {
+                // Of one of that name that the site file had.
+                self.tenants.remove(&tenant.name);
                 self.added_tenants.insert(tenant.name.clone(), tenant);
             }
             Change::TenantSet(change) => match self.added_tenants.get_mut(&change.name) {

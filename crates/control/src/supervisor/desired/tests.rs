@@ -507,6 +507,42 @@ fn tenants_come_and_go_and_are_as_they_were_left_after_a_restart() {
 }
 
 #[test]
+fn who_is_made_anew_has_nothing_of_one_that_the_site_file_had() {
+    let folder = tempfile::tempdir().unwrap();
+    let with_more = || {
+        let mut site = site(folder.path());
+        site.tenants.push(config::Tenant::called("globex"));
+        site.volumes.push(volume("v"));
+        site
+    };
+    let mut desired = Desired::load(with_more()).unwrap();
+    let weight = TenantChange {
+        name: "globex".into(),
+        weight: Some(5),
+        class: None,
+        guarantee: None,
+        limits: None,
+        meter: None,
+    };
+    for change in [Change::TenantSet(weight), Change::VolumeGrow { name: "v".into(), size: Bytes(64 << 20) }] {
+        desired.check(&change).unwrap();
+        desired.commit(&change).unwrap();
+    }
+    let size = |desired: &Desired| desired.site().volume("v").unwrap().backend.size();
+    assert_eq!(size(&desired), Some(Bytes(64 << 20)));
+    // The site file has neither any more.
+    let mut desired = Desired::load(site(folder.path())).unwrap();
+    let globex = config::Tenant { weight: 2, ..config::Tenant::called("globex") };
+    for change in [Change::TenantAdd(globex), Change::VolumeCreate(volume("v"))] {
+        desired.check(&change).unwrap();
+        desired.commit(&change).unwrap();
+    }
+    let again = Desired::load(site(folder.path())).unwrap();
+    assert_eq!(again.site().tenant("globex").unwrap().weight, 2);
+    assert_eq!(size(&again), volume("v").backend.size());
+}
+
+#[test]
 fn a_check_tells_of_a_site_that_contradicts_what_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let mut desired = Desired::load(site(folder.path())).unwrap();
