@@ -18,8 +18,11 @@ use super::{ColourCount, CoreStatus, DeviceStatus, MeterStatus, NodeStatus, Queu
 /// How often the status is asked for.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Lines of the heaviest in analyses.
+/// Lines of a list of the heaviest.
 const MOST_TOP: usize = 12;
+
+/// Rows of the screen that a list of disks or interfaces has at the least, its header and the row behind it included.
+const LEAST: u16 = 4;
 
 /// What is shown: the last status, and the one before for the rates.
 #[derive(Debug, Default)]
@@ -63,16 +66,18 @@ impl Top {
         let heaviest = top_rows(&status.functions);
         let part = |count: usize| if count == 0 { 0 } else { rows(count) };
         let heavy = heavy_rows(status);
+        let disks = part(status.devices.iter().filter(|device| device.volume.is_some()).count());
+        let ports = part(ports::ports(status).count());
         let before = [rows(head.len() - 1), rows(status.cores.len()), part(heavy.len().min(MOST_TOP))];
-        let behind = [
-            part(heaviest.len().min(MOST_TOP)),
-            part(status.meters.len().min(MOST_TOP)),
-            rows(status.tenants.len().min(MOST_TOP)),
-        ];
-        // Disks and interfaces have what the others leave.
-        let left = before.iter().chain(&behind).fold(frame.area().height, |left, part| left.saturating_sub(*part));
-        let disks = status.devices.iter().filter(|device| device.volume.is_some()).count();
-        let lists = two_lists(left, part(disks), part(ports::ports(status).count()));
+        let mut left = before.iter().fold(frame.area().height, |left, part| left.saturating_sub(*part));
+        // Disks and interfaces have what the others leave, and a line or two before what is behind them.
+        let least = disks.min(LEAST) + ports.min(LEAST);
+        let behind = [heaviest.len(), status.meters.len(), status.tenants.len()].map(|count| {
+            let part = part(count.min(MOST_TOP)).min(left.saturating_sub(least));
+            left -= part;
+            part
+        });
+        let lists = two_lists(left, disks, ports);
         let parts = before.into_iter().chain(lists).chain(behind).map(Constraint::Length).chain([Constraint::Min(0)]);
         let [top, cores, heavies, devices, interfaces, tops, meters, tenants, _] =
             Layout::vertical(parts).areas(frame.area());
