@@ -23,7 +23,9 @@ mod tests;
 pub use decode::{DecodeError, Decoder, Fault};
 pub use encode::Encoder;
 
-use crate::{Account, Cost, Decision, Grant, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler, Work};
+use crate::{
+    Account, Cost, Decision, Grant, Nanos, Placement, Precedence, QueueId, Share, TenantId, TenantScheduler, Work,
+};
 
 /// What a recording begins with.
 const MAGIC: [u8; 8] = *b"SDPUREC\n";
@@ -232,6 +234,16 @@ impl<S: TenantScheduler> TenantScheduler for Recording<S> {
     fn gives_way(&self, tenant: TenantId) -> bool {
         self.policy.gives_way(tenant)
     }
+
+    fn rank(&self, tenant: TenantId) -> u64 {
+        self.policy.rank(tenant)
+    }
+
+    fn precedence(&self, tenant: TenantId) -> Precedence {
+        self.policy.precedence(tenant)
+    }
+
+    // What it takes is in the next grants' cost, which is recorded: so the decisions are the same again.
 
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
         self.policy.account(now, tenant)

@@ -21,6 +21,8 @@ const SLOT: u64 = 8192;
 const MEMORY: usize = 0x20_0000;
 const RING_AT: u64 = 0x1000;
 const SLOTS_AT: u64 = 0x10_0000;
+/// What long requests read and write, between the ring and the slots.
+const LONG_AT: u64 = 0x4_0000;
 
 /// Guest memory with a ring in it, its driver, and the eventfds between both.
 pub struct Guest {
@@ -135,6 +137,21 @@ impl Guest {
                 None
             }
         }
+    }
+
+    /// Queues a request of up to 768 KiB, whose data nobody looks at; false: no room.
+    pub fn submit_long(&mut self, is_write: bool, sector: u64, len: u32) -> bool {
+        let Some(slot) = self.slots.pop() else { return false };
+        let at = SLOTS_AT + slot * SLOT;
+        let (header, status) = (GuestAddress(at), GuestAddress(at + 64));
+        let mut bytes = [0; 16];
+        bytes[0] = u8::from(is_write);
+        bytes[8..].copy_from_slice(&sector.to_le_bytes());
+        self.write(header.0, &bytes);
+        self.write(status.0, &[0xff]);
+        let data = Piece { address: GuestAddress(LONG_AT), len, writable: !is_write };
+        let id = self.driver.add(&[Piece::readable(header, 16), data, Piece::writable(status, 1)]);
+        id.is_some_and(|id| self.busy.insert(id, slot).is_none())
     }
 
     /// Hands over what was queued, ringing if the device wants it.
