@@ -7,6 +7,7 @@ use super::Weighted;
 use super::alone::Alone;
 use super::calendar::{SCALE, SLOT};
 use super::tenant::{State, Tenant};
+use crate::list::{LINE, List};
 use crate::{LatencyClass, Nanos, Precedence, TenantId};
 
 /// For how long after a turn beside grants a tenant is taken to have more of that.
@@ -66,10 +67,13 @@ impl Weighted {
         let Some(record) = self.tenants.get(usize::from(tenant.0)) else { return Precedence::InTurn };
         let tag = self.lifted(tenant, record);
         let is_first = record.is_owed(self.last) || record.was_in_lane && tag < self.calendar.now();
-        match (self.lanes.iter().all(|lane| lane.is_empty()), is_first) {
-            (false, true) => Precedence::InTurn,
-            (true, true) => Precedence::First,
-            (true, false) if tag <= self.calendar.virtual_time() => Precedence::First,
+        // What it has ready itself goes first by the same right.
+        let own = u32::from(tenant.0);
+        let is_other = |lane: &List<LINE>| lane.has_several() || lane.front().is_some_and(|first| first != own);
+        match (self.lanes.iter().any(is_other), is_first) {
+            (true, true) => Precedence::InTurn,
+            (false, true) => Precedence::First,
+            (false, false) if tag <= self.calendar.virtual_time() => Precedence::First,
             _ => Precedence::Last,
         }
     }
