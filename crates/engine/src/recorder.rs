@@ -11,8 +11,8 @@ use std::thread::JoinHandle;
 
 use softdpu_sched::record::{Header, Recording};
 use softdpu_sched::{
-    Account, Cost, Decision, Grant, Nanos, Placement, Policy, Precedence, QueueId, Scheduler, Share, TenantId,
-    TenantScheduler, Work,
+    Account, Cost, Decision, Grant, Nanos, Placement, Policy, QueueId, Scheduler, Share, TenantId, TenantScheduler,
+    Work,
 };
 
 /// Bytes of a buffer.
@@ -140,18 +140,6 @@ impl TenantScheduler for Recorder {
 
     fn gives_way(&self, tenant: TenantId) -> bool {
         self.recording.gives_way(tenant)
-    }
-
-    fn rank(&self, tenant: TenantId) -> u64 {
-        self.recording.rank(tenant)
-    }
-
-    fn precedence(&self, tenant: TenantId) -> Precedence {
-        self.recording.precedence(tenant)
-    }
-
-    fn spend(&mut self, now: Nanos, tenant: TenantId, time: Nanos) -> bool {
-        self.recording.spend(now, tenant, time)
     }
 
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {

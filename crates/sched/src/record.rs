@@ -23,9 +23,7 @@ mod tests;
 pub use decode::{DecodeError, Decoder, Fault};
 pub use encode::Encoder;
 
-use crate::{
-    Account, Cost, Decision, Grant, Nanos, Placement, Precedence, QueueId, Share, TenantId, TenantScheduler, Work,
-};
+use crate::{Account, Cost, Decision, Grant, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler, Work};
 
 /// What a recording begins with.
 const MAGIC: [u8; 8] = *b"SDPUREC\n";
@@ -235,15 +233,8 @@ impl<S: TenantScheduler> TenantScheduler for Recording<S> {
         self.policy.gives_way(tenant)
     }
 
-    fn rank(&self, tenant: TenantId) -> u64 {
-        self.policy.rank(tenant)
-    }
-
-    fn precedence(&self, tenant: TenantId) -> Precedence {
-        self.policy.precedence(tenant)
-    }
-
-    // What it takes is in the next grants' cost, which is recorded: so the decisions are the same again.
+    // What goes on beside grants is in the next grants' cost, which is recorded, so that the decisions are the same again. Until then no tag has
+    // it: its order is the plain one.
 
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
         self.policy.account(now, tenant)
