@@ -50,6 +50,11 @@ impl Flights {
     }
 
     #[inline]
+    pub(crate) fn get(&self, token: u64) -> Option<&Flight> {
+        self.slots.get(usize::try_from(token).ok()?)?.as_ref()
+    }
+
+    #[inline]
     pub(crate) fn remove(&mut self, token: u64) -> Option<Flight> {
         let flight = self.slots.get_mut(usize::try_from(token).ok()?)?.take()?;
         self.free.push(token as u32);

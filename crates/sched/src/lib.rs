@@ -41,8 +41,8 @@ pub use policy::{Policy, UnknownPolicy};
 pub use scheduler::Scheduler;
 pub use spread::{BucketLoad, Elephant, Keenness, Order, Pinned, Spreader};
 pub use types::{
-    Account, BackEnd, Cost, Decision, Grant, Kind, LatencyClass, Limits, Nanos, Placement, QueueId, Share, TenantId,
-    Work,
+    Account, BackEnd, Cost, Decision, Grant, Kind, LatencyClass, Limits, Nanos, Placement, Precedence, QueueId, Share,
+    TenantId, Work,
 };
 pub use weighted::{Tuning, Weighted};
 
@@ -107,6 +107,25 @@ pub trait TenantScheduler {
     /// [`preempts`](Self::preempts), which is for those that do not wait for a look.
     #[inline]
     fn gives_way(&self, _tenant: TenantId) -> bool {
+        false
+    }
+
+    /// Where a tenant stands whose granted work goes on outside of its grants, as where a core decrypts what a back end has read: whose is least
+    /// goes on first. Equal ones take turns.
+    #[inline]
+    fn rank(&self, _tenant: TenantId) -> u64 {
+        0
+    }
+
+    /// When such work goes on, where something is ready that may be granted.
+    #[inline]
+    fn precedence(&self, _tenant: TenantId) -> Precedence {
+        Precedence::InTurn
+    }
+
+    /// Such work took so much of the core. Whether that is charged: otherwise it is to be in the cost of the tenant's next grants.
+    #[inline]
+    fn spend(&mut self, _now: Nanos, _tenant: TenantId, _time: Nanos) -> bool {
         false
     }
 

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use crate::{
-    Account, Cost, Decision, FairNic, Fcfs, Grant, Ipipe, LogNic, Mtda, Nanos, Occupancy, Placement, QueueId,
-    Scheduler, Share, System, TenantId, TenantScheduler, Thresholds, Tuning, Weighted, Work,
+    Account, Cost, Decision, FairNic, Fcfs, Grant, Ipipe, LogNic, Mtda, Nanos, Occupancy, Placement, Precedence,
+    QueueId, Scheduler, Share, System, TenantId, TenantScheduler, Thresholds, Tuning, Weighted, Work,
 };
 
 /// A policy that was not started yet.
@@ -247,6 +247,15 @@ impl<S: TenantScheduler + ?Sized> TenantScheduler for Box<S> {
     }
     fn gives_way(&self, tenant: TenantId) -> bool {
         (**self).gives_way(tenant)
+    }
+    fn rank(&self, tenant: TenantId) -> u64 {
+        (**self).rank(tenant)
+    }
+    fn precedence(&self, tenant: TenantId) -> Precedence {
+        (**self).precedence(tenant)
+    }
+    fn spend(&mut self, now: Nanos, tenant: TenantId, time: Nanos) -> bool {
+        (**self).spend(now, tenant, time)
     }
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
         (**self).account(now, tenant)

@@ -233,6 +233,9 @@ impl<S: TenantScheduler> TenantScheduler for Recording<S> {
         self.policy.gives_way(tenant)
     }
 
+    // What goes on beside grants is in the next grants' cost, which is recorded, so that the decisions are the same again. Until then no tag has
+    // it: its order is the plain one.
+
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {
         self.policy.account(now, tenant)
     }

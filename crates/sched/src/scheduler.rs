@@ -5,7 +5,7 @@
 use std::fmt;
 
 use crate::{
-    Account, Cost, Decision, FairNic, Fcfs, Grant, Ipipe, Mtda, Nanos, Placement, QueueId, Share, TenantId,
+    Account, Cost, Decision, FairNic, Fcfs, Grant, Ipipe, Mtda, Nanos, Placement, Precedence, QueueId, Share, TenantId,
     TenantScheduler, Weighted, Work,
 };
 
@@ -138,6 +138,21 @@ impl TenantScheduler for Scheduler {
     #[inline]
     fn gives_way(&self, tenant: TenantId) -> bool {
         each!(self, policy => policy.gives_way(tenant))
+    }
+
+    #[inline]
+    fn rank(&self, tenant: TenantId) -> u64 {
+        each!(self, policy => policy.rank(tenant))
+    }
+
+    #[inline]
+    fn precedence(&self, tenant: TenantId) -> Precedence {
+        each!(self, policy => policy.precedence(tenant))
+    }
+
+    #[inline]
+    fn spend(&mut self, now: Nanos, tenant: TenantId, time: Nanos) -> bool {
+        each!(self, policy => policy.spend(now, tenant, time))
     }
 
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {

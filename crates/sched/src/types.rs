@@ -165,6 +165,17 @@ pub enum Decision {
     Idle,
 }
 
+/// When work that is no grant's goes on, beside what is ready and may be granted ([`TenantScheduler::precedence`](crate::TenantScheduler::precedence)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precedence {
+    /// Before all of that.
+    First,
+    /// In turn with it.
+    InTurn,
+    /// Only where nothing is granted.
+    Last,
+}
+
 /// What a policy knows of a tenant on its core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {

@@ -48,8 +48,6 @@ pub struct IoContext {
     copies: Copies,
     /// Requests of encrypted volumes.
     stage: Stage,
-    /// Bytes that may be encrypted and decrypted before the next poll.
-    room: u64,
     /// Reused for what the stage asks of a back end, and what that answers at once.
     asked: Vec<Request>,
     answered: Vec<Done>,
@@ -72,7 +70,6 @@ impl IoContext {
             attached: Vec::new(),
             copies: Copies::default(),
             stage: Stage::default(),
-            room: cipher::STEP,
             asked: Vec::new(),
             answered: Vec::new(),
             files: None,
@@ -177,20 +174,29 @@ impl IoContext {
     /// A failed request is an answer in `done`, never a failure of the call. After `detach`, all fail as `Gone`.
     #[inline]
     pub fn submit(&mut self, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
+        self.submit_from(to.0, to, requests, done);
+    }
+
+    /// The same of one of several that share this core, each with a number of its own, dense from 0: what is to be encrypted and decrypted of them
+    /// later goes in turns ([`next_turns`](Self::next_turns)).
+    #[inline]
+    pub fn submit_from(&mut self, line: u32, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
         match self.attached.get(to.0 as usize) {
-            Some(Some(attached)) if attached.volume.cipher().is_some() => self.submit_encrypted(to, requests, done),
+            Some(Some(attached)) if attached.volume.cipher().is_some() => {
+                self.submit_encrypted(line, to, requests, done)
+            }
             _ => self.submit_plain(to, requests, done),
         }
     }
 
-    fn submit_encrypted(&mut self, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
+    fn submit_encrypted(&mut self, line: u32, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
         let Some(Some(Attached { volume, .. })) = self.attached.get(to.0 as usize) else { return };
         let Some(xts) = volume.cipher() else { return };
-        // What was here before is told by a poll: what this call ends is of this call.
-        let quiet = self.stage.outstanding() == 0;
+        // What was here before has its turns: what this call ends is of this call.
+        let quiet = self.stage.is_quiet(line);
         let mut pass = std::mem::take(&mut self.asked);
         for request in requests.drain(..) {
-            match self.stage.admit(to.0, volume, xts, request) {
+            match self.stage.admit(line, to.0, volume, xts, request) {
                 cipher::Admitted::Pass(request) => pass.push(request),
                 cipher::Admitted::Ended(ended) => done.push(ended),
                 cipher::Admitted::Taken => {}
@@ -199,17 +205,16 @@ impl IoContext {
         self.submit_plain(to, &mut pass, done);
         self.asked = pass;
         if quiet {
-            self.work(done);
+            self.work(line, cipher::STEP, done);
         }
     }
 
-    /// Encrypts and decrypts while there is room; whether back ends were asked for anything.
-    fn work(&mut self, done: &mut Vec<Done>) -> bool {
-        let mut any = false;
-        while let Some(next) = self.stage.turn(&mut self.room) {
+    /// Encrypts and decrypts so many bytes of a line, or a little more. Returns how many.
+    fn work(&mut self, line: u32, most: u64, done: &mut Vec<Done>) -> u64 {
+        let mut had = 0;
+        while let Some(next) = self.stage.turn(line, most, &mut had) {
             match next {
                 cipher::Next::Ask(to, request) => {
-                    any = true;
                     let (mut asked, mut answered) =
                         (std::mem::take(&mut self.asked), std::mem::take(&mut self.answered));
                     asked.push(request);
@@ -221,7 +226,7 @@ impl IoContext {
                 cipher::Next::Waits => {}
             }
         }
-        any
+        had
     }
 
     #[inline]
@@ -316,25 +321,56 @@ impl IoContext {
         }
     }
 
-    /// Collects what has ended. No system call where nothing is outstanding.
+    /// Collects what has ended, and encrypts and decrypts for a while, everybody in turn. No system call where nothing is outstanding.
     #[inline]
     pub fn poll(&mut self, done: &mut Vec<Done>) {
-        if self.stage.is_idle() {
-            self.poll_back_ends(done);
-        } else {
-            self.poll_encrypted(done);
+        self.collect(done);
+        if self.has_turns() {
+            self.take_turns(done);
         }
     }
 
-    fn poll_encrypted(&mut self, done: &mut Vec<Done>) {
+    #[cold]
+    fn take_turns(&mut self, done: &mut Vec<Done>) {
+        let mut had = 0;
+        while had < cipher::STEP {
+            let next = self.next_turns().next();
+            let Some((line, _)) = next else { break };
+            had += self.take_turn(line, done).max(1);
+        }
+        self.flush();
+    }
+
+    /// Collects what has ended, and leaves [turns](Self::take_turn) to whoever calls: half of a [`poll`](Self::poll).
+    #[inline]
+    pub fn collect(&mut self, done: &mut Vec<Done>) {
+        if self.stage.is_idle() {
+            return self.poll_back_ends(done);
+        }
         let mut answered = std::mem::take(&mut self.answered);
         self.poll_back_ends(&mut answered);
         done.extend(answered.drain(..).filter_map(|ended| self.stage.ended(ended)));
         self.answered = answered;
-        self.room = cipher::STEP;
-        if self.work(done) {
-            self.flush();
-        }
+    }
+
+    /// Whether something is to be encrypted or decrypted.
+    #[inline]
+    pub fn has_turns(&self) -> bool {
+        self.stage.has_turns()
+    }
+
+    /// Of whom something is to be encrypted or decrypted, by the numbers of [`submit_from`](Self::submit_from), who has waited longest first; each
+    /// with the token of the request that is next.
+    pub fn next_turns(&mut self) -> impl Iterator<Item = (u32, u64)> {
+        self.stage.in_order()
+    }
+
+    /// Encrypts or decrypts 16 KiB of one of those, or a piece of one request, at most 128 KiB. Back ends are told with the next
+    /// [`flush`](Self::flush). Returns how many bytes.
+    pub fn take_turn(&mut self, line: u32, done: &mut Vec<Done>) -> u64 {
+        let had = self.work(line, cipher::QUANTUM, done);
+        self.stage.had(line, had);
+        had
     }
 
     #[inline]

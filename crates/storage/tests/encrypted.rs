@@ -295,3 +295,52 @@ fn more_requests_than_private_memory_all_end_and_what_was_given_up_does_not() {
     assert_eq!(core.volume.status().errors.abandoned, given_up.len() as u64);
     assert!(core.read(0, MIB as usize).unwrap().iter().all(|byte| *byte == 0x5a));
 }
+
+#[test]
+fn whoever_floods_one_volume_delays_anothers_request_by_a_turn_for_each_of_its_pieces() {
+    let (place, other) = (place(), place());
+    let memory = |place: &Place| VolumeSpec { kind: Kind::Memory { size: 4 * MIB }, ..spec(place, 4096) };
+    let mut core = Core::new(memory(&place));
+    let quiet = open_free(memory(&other));
+    common::activate(&quiet);
+    let to = core.context.attach(&quiet).unwrap();
+    let mut done = Vec::new();
+    let mut flood: Vec<Request> = (0..16).map(|_| core.request(Op::Write, 0, 3 * MIB)).collect();
+    core.context.submit_from(0, core.to, &mut flood, &mut done);
+    let single = core.request(Op::Read, 0, MIB);
+    let (token, pieces) = (single.token, MIB / (128 << 10));
+    core.context.submit_from(7, to, &mut vec![single], &mut done);
+    assert!(done.is_empty(), "a core does not decrypt so much at once");
+    let mut polls = 0;
+    while !done.iter().any(|done| done.token == token) {
+        core.context.poll(&mut done);
+        polls += 1;
+        // Each of its pieces waits for one of the flood's.
+        assert!(polls <= 2 * pieces, "after {polls} polls of 128 KiB each, of {pieces} pieces");
+    }
+    assert!(core.context.outstanding() > 0, "the flood goes on");
+}
+
+#[test]
+fn small_requests_and_large_ones_have_the_same_turns_in_bytes() {
+    let (place, other) = (place(), place());
+    let memory = |place: &Place| VolumeSpec { kind: Kind::Memory { size: 4 * MIB }, ..spec(place, 4096) };
+    let mut core = Core::new(memory(&place));
+    let quiet = open_free(memory(&other));
+    common::activate(&quiet);
+    let to = core.context.attach(&quiet).unwrap();
+    let mut done = Vec::new();
+    let mut large: Vec<Request> = (0..8).map(|_| core.request(Op::Write, 0, 3 * MIB)).collect();
+    let mut small: Vec<Request> = (0..512).map(|at| core.request(Op::Write, at % 256 * 4096, 4096)).collect();
+    let tokens: Vec<u64> = small.iter().map(|request| request.token).collect();
+    core.context.submit_from(0, core.to, &mut large, &mut done);
+    core.context.submit_from(1, to, &mut small, &mut done);
+    let ended = |done: &[Done]| done.iter().filter(|done| tokens.contains(&done.token)).count() as u64;
+    let before = ended(&done);
+    // Of 4 MiB half are the small ones' if both have the same: 256 of 4 KiB each, and what it takes to ask for them.
+    for _ in 0..16 {
+        core.context.poll(&mut done);
+    }
+    let had = (ended(&done) - before) * 4096;
+    assert!((640 << 10..=1280 << 10).contains(&had), "{had} bytes of 2 MiB");
+}

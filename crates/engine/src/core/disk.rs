@@ -133,7 +133,7 @@ impl<S: TenantScheduler> Core<S> {
             queue.waiting.release();
         }
         let submitted = self.requests.len();
-        self.io.submit(attachment, &mut self.requests, &mut self.done);
+        self.io.submit_from(number, attachment, &mut self.requests, &mut self.done);
         let whole = broken.is_none();
         // Those of a broken queue may be given up before the grant is charged, and would count for ever.
         let pending = if whole { submitted.saturating_sub(self.done.len()) as u32 } else { 0 };

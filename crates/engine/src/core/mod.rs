@@ -2,6 +2,7 @@
 
 mod capture;
 mod disk;
+mod encrypted;
 mod messages;
 mod net;
 mod ports;
@@ -281,8 +282,10 @@ impl<S: TenantScheduler> Core<S> {
         }
         let intake = self.intake(now, !busy);
         busy |= intake.any;
-        if self.channels.total() > 0 {
-            busy |= self.run_grants(now, intake);
+        let mut has_run = false;
+        if self.channels.total() > 0 && !self.is_encrypting_first() {
+            has_run = self.run_grants(now, intake);
+            busy |= has_run;
         }
         if self.io.outstanding() > 0 {
             let mut started = clock::now();
@@ -292,11 +295,15 @@ impl<S: TenantScheduler> Core<S> {
                 share(&mut self.queues, &mut self.dues.submitted, lap(&mut self.robbed, started, flushed));
                 started = flushed;
             }
-            self.io.poll(&mut self.done);
+            self.io.collect(&mut self.done);
             if !self.done.is_empty() {
                 busy = true;
                 self.finish_ended();
                 self.dues.finishing = lap(&mut self.robbed, started, clock::now());
+            }
+            if self.io.has_turns() {
+                busy = true;
+                self.go_on_encrypting(has_run);
             }
         }
         busy |= self.read_sockets();

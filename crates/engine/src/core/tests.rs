@@ -1,5 +1,6 @@
 //! One core, driven by hand, with a scheduler that writes down what it is told.
 
+mod encrypted;
 mod frames;
 mod loans;
 
@@ -10,7 +11,7 @@ use std::sync::atomic::AtomicUsize;
 
 use softdpu_ring::Format;
 use softdpu_sched::{
-    Cost, Decision, Fcfs, Grant, LatencyClass, Nanos, QueueId, Share, TenantId, TenantScheduler, Work,
+    Cost, Decision, Fcfs, Grant, LatencyClass, Nanos, Precedence, QueueId, Share, TenantId, TenantScheduler, Work,
 };
 use softdpu_storage::{IoContext, Kind, PathBroker, Volume, VolumeSpec};
 use softdpu_sys::notify::Notifier;
@@ -39,6 +40,11 @@ struct Recorder {
     never_preempts: bool,
     charged: Vec<(Grant, Cost)>,
     completed: Vec<(Grant, Cost)>,
+    /// It charges what is done beside grants, and writes it down.
+    spends: bool,
+    spent: Vec<(TenantId, Nanos)>,
+    /// Whose work goes on only where nobody else's may be granted.
+    held: Option<TenantId>,
 }
 
 impl TenantScheduler for Recorder {
@@ -74,6 +80,17 @@ impl TenantScheduler for Recorder {
     }
     fn cancel(&mut self, now: Nanos, queue: QueueId) {
         self.policy.cancel(now, queue);
+    }
+    /// The larger its number, the earlier.
+    fn rank(&self, tenant: TenantId) -> u64 {
+        u64::from(u16::MAX - tenant.0)
+    }
+    fn precedence(&self, tenant: TenantId) -> Precedence {
+        if self.held == Some(tenant) { Precedence::Last } else { Precedence::InTurn }
+    }
+    fn spend(&mut self, _now: Nanos, tenant: TenantId, time: Nanos) -> bool {
+        self.spent.push((tenant, time));
+        self.spends
     }
     /// A round runs all that came before it, however slow the machine.
     fn turn(&self, _now: Nanos) -> Nanos {

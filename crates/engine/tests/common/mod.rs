@@ -137,6 +137,23 @@ impl Guest {
         }
     }
 
+    /// Queues a request of up to 768 KiB, whose data nobody looks at; false: no room.
+    #[allow(dead_code, reason = "for tests of a core by hand")]
+    pub fn submit_long(&mut self, is_write: bool, sector: u64, len: u32) -> bool {
+        let Some(slot) = self.slots.pop() else { return false };
+        let at = SLOTS_AT + slot * SLOT;
+        let (header, status) = (GuestAddress(at), GuestAddress(at + 64));
+        let mut bytes = [0; 16];
+        bytes[0] = u8::from(is_write);
+        bytes[8..].copy_from_slice(&sector.to_le_bytes());
+        self.write(header.0, &bytes);
+        self.write(status.0, &[0xff]);
+        // Between the ring and the slots.
+        let data = Piece { address: GuestAddress(0x4_0000), len, writable: !is_write };
+        let id = self.driver.add(&[Piece::readable(header, 16), data, Piece::writable(status, 1)]);
+        id.is_some_and(|id| self.busy.insert(id, slot).is_none())
+    }
+
     /// Hands over what was queued, ringing if the device wants it.
     pub fn publish(&mut self) {
         if self.driver.publish() {

@@ -279,3 +279,13 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn what_goes_on_beside_grants_is_in_the_recorded_cost_and_has_the_plain_order() {
+    let mut recording = Recording::new(crate::Weighted::default(), &header(), 4_096);
+    let tenant = TenantId(0);
+    recording.configure(tenant, Share::default());
+    assert!(!recording.spend(Nanos(1), tenant, Nanos(1_000)), "no event of a recording has it");
+    // By tags that do not have it, it would be first for ever.
+    assert_eq!((recording.rank(tenant), recording.precedence(tenant)), (0, crate::Precedence::InTurn));
+}

@@ -94,6 +94,12 @@ impl Calendar {
         self.clock.max(self.now)
     }
 
+    /// What turns go by, which the clock may be ahead of.
+    #[inline]
+    pub(super) fn virtual_time(&self) -> u64 {
+        self.now
+    }
+
     /// A tenant is here from now on, or not any more: it has queues on this core.
     pub(super) fn count(&mut self, is_here: bool, weight: u32, guarantee: u32) {
         let (weights, guaranteed) = self.here;
@@ -140,6 +146,12 @@ impl Calendar {
             None => {}
         }
         self.now = self.now.max(self.now.saturating_add(passed).min(limit - 1));
+        self.tick(cost);
+    }
+
+    /// The clock goes on, and nothing else.
+    #[inline]
+    pub(super) fn tick(&mut self, cost: u64) {
         let went = u128::from(cost) * u128::from(self.pace) + u128::from(self.fraction);
         self.fraction = went as u64 & u64::from(u32::MAX);
         let went = u64::try_from(went >> 32).unwrap_or(u64::MAX);

@@ -16,6 +16,7 @@
 //! Why it is this, the bound on a tenant's wait, and what it costs: `docs/scheduling.md`.
 
 mod alone;
+mod beside;
 mod calendar;
 mod limit;
 mod tenant;
@@ -23,6 +24,7 @@ mod tree;
 mod wheel;
 
 use alone::Alone;
+use beside::Beside;
 use calendar::{Calendar, SCALE, SLOT};
 use tenant::{State, Tenant};
 use tree::Tree;
@@ -30,7 +32,8 @@ use wheel::Wheel;
 
 use crate::list::{LINE, List};
 use crate::{
-    Account, Cost, Decision, Grant, LatencyClass, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler, Work,
+    Account, Cost, Decision, Grant, LatencyClass, Nanos, Placement, Precedence, QueueId, Share, TenantId,
+    TenantScheduler, Work,
 };
 
 /// How finely [`Weighted`] shares.
@@ -100,6 +103,8 @@ pub struct Weighted {
     contended: Nanos,
     /// Until when they are shorter.
     urgent: Nanos,
+    /// Whose work went on beside grants, and when last.
+    beside: Beside,
     /// The grant that runs is long, and somebody may come who is not to wait for all of it.
     is_long: bool,
     /// When it was last asked to decide.
@@ -139,6 +144,7 @@ impl Weighted {
             latest: None,
             contended: Nanos(0),
             urgent: Nanos(0),
+            beside: Beside::default(),
             is_long: false,
             last: Nanos(0),
         }
@@ -192,8 +198,7 @@ impl Weighted {
         }
         let tenant = &mut self.tenants[index as usize];
         match std::mem::replace(&mut tenant.state, State::Idle) {
-            State::Idle => return,
-            State::Throttled => return,
+            State::Idle | State::Beside | State::Throttled => return,
             State::Running => self.running = None,
             State::Solo => self.solo = None,
             State::Lane => {
@@ -210,7 +215,7 @@ impl Weighted {
     #[inline(never)]
     fn wake(&mut self, now: Nanos, index: u32) {
         match self.tenants[index as usize].state {
-            State::Idle => {}
+            State::Idle | State::Beside => {}
             State::Throttled => self.take_out(index),
             State::Lane | State::Calendar | State::Running | State::Solo => return,
         }
@@ -231,6 +236,7 @@ impl Weighted {
             }
             LatencyClass::Normal => tenant.saves(Self::CARRY.0 * SCALE),
         };
+        let saved = if tenant.state == State::Beside { self.beside.saves(now, index, saved) } else { saved };
         tenant.tag = tenant.tag.max(virtual_now.saturating_sub(saved));
         tenant.tag < virtual_now
     }
@@ -346,6 +352,7 @@ impl Weighted {
             self.enqueue(now, index, is_behind, true);
         } else if tenant.devices.is_empty() {
             tenant.was_in_lane = is_behind;
+            tenant.state = self.beside.idle(index);
             self.calendar.leave(tenant.weight());
         } else {
             self.enqueue_plain(now, index, is_behind);
@@ -399,7 +406,7 @@ impl Weighted {
     /// Whether a tenant that has no work would go before others if it had.
     #[inline]
     fn would_be_first(&self, tenant: &Tenant) -> bool {
-        tenant.state == State::Idle
+        matches!(tenant.state, State::Idle | State::Beside)
             && (tenant.tag < self.calendar.now() && tenant.latency() != LatencyClass::Background
                 || tenant.is_owed(self.last))
     }
@@ -667,10 +674,9 @@ impl TenantScheduler for Weighted {
     fn preempts(&self, tenant: TenantId) -> bool {
         let is_first = |tenant: &Tenant, is_behind: bool| is_behind && tenant.latency() == LatencyClass::Latency;
         let virtual_now = self.calendar.now();
-        let comes = self
-            .tenants
-            .get(usize::from(tenant.0))
-            .is_some_and(|tenant| tenant.state == State::Idle && is_first(tenant, tenant.tag < virtual_now));
+        let comes = self.tenants.get(usize::from(tenant.0)).is_some_and(|tenant| {
+            matches!(tenant.state, State::Idle | State::Beside) && is_first(tenant, tenant.tag < virtual_now)
+        });
         let running = self.running.or(self.alone.as_ref().map(Alone::tenant));
         let running = running.and_then(|index| self.tenants.get(index as usize));
         comes && !running.is_some_and(|tenant| is_first(tenant, tenant.was_in_lane))
@@ -691,6 +697,21 @@ impl TenantScheduler for Weighted {
         let comes = self.tenants.get(usize::from(tenant.0)).is_some_and(|tenant| self.would_be_first(tenant));
         let running = self.running.and_then(|index| self.tenants.get(index as usize));
         comes && !running.is_some_and(|tenant| tenant.was_in_lane)
+    }
+
+    #[inline]
+    fn rank(&self, tenant: TenantId) -> u64 {
+        self.rank_beside(tenant)
+    }
+
+    #[inline]
+    fn precedence(&self, tenant: TenantId) -> Precedence {
+        self.precedence_beside(tenant)
+    }
+
+    fn spend(&mut self, now: Nanos, tenant: TenantId, time: Nanos) -> bool {
+        self.spend_beside(now, tenant, time.0);
+        true
     }
 
     fn account(&self, now: Nanos, tenant: TenantId) -> Account {

@@ -10,6 +10,8 @@ use crate::{LatencyClass, Nanos, Share};
 pub(super) enum State {
     /// It has nothing that could run.
     Idle,
+    /// The same, but work of it may go on beside grants, so that it is not without work.
+    Beside,
     /// Among those that go first.
     Lane,
     Calendar,

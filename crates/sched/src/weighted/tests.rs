@@ -38,7 +38,8 @@ fn longest_others(driver: &Driver<Weighted>, tenant: u16) -> u64 {
     others.map(each).max().unwrap_or(0)
 }
 
-/// A tenant that asks for `part` of its share beside floods waits for one grant of theirs at the most, and for one of its own.
+/// A tenant that asks for `part` of its share beside floods waits for one grant of theirs at the most, and for one of its own, once it has caught up with
+/// what it could not have during their first grants: those are long, as nobody knows yet what their work costs.
 fn hardly_waits(floods: &[(u32, u64)], weight: u32, cost: u64, part: f64) -> Result<(), TestCaseError> {
     let mut shares = vec![share(weight)];
     shares.extend(floods.iter().map(|(weight, _)| share(*weight)));
@@ -50,7 +51,10 @@ fn hardly_waits(floods: &[(u32, u64)], weight: u32, cost: u64, part: f64) -> Res
         clients.push(Client::flood(at as u16 + 1, at as u32 + 1, cost));
     }
     let mut driver = Driver::new(with(&shares), &clients);
-    let until = (every * 200).clamp(100 * MS, 400 * MS);
+    // What is left of its share beside what it asks for makes up for that, and then for what it may save up.
+    let first = floods.iter().map(|(_, cost)| 16 * cost).sum::<u64>() + Weighted::CARRY.0;
+    let from = 20 * MS + (first as f64 * f64::from(all) / f64::from(weight) / (1.0 - part)) as u64;
+    let until = from + (every * 200).clamp(100 * MS, 400 * MS);
     driver.run(until);
     let asked = until / every;
     let got = driver.units_of(0, 0);
@@ -58,7 +62,7 @@ fn hardly_waits(floods: &[(u32, u64)], weight: u32, cost: u64, part: f64) -> Res
     // At the end it may wait as long as it ever does.
     prop_assert!(got + longest / every + 2 >= asked, "{got} of {asked}");
     let own = driver.of(0).map(|ran| ran.end - ran.start).max().unwrap_or(0);
-    let waited = driver.longest_wait(0, 20 * MS);
+    let waited = driver.longest_wait(0, from);
     prop_assert!(
         waited <= longest + own,
         "{waited} ns, where a grant takes {longest} ns at the most, and one of its own {own} ns"
@@ -75,8 +79,8 @@ fn a_tenant_near_its_share_waits_for_a_grant_and_one_of_its_own() {
 }
 
 #[test]
-#[ignore = "missed: at 0.988 of its share and more a tenant may wait longer than for a grant and one of its own; the first of these by 19 %"]
 fn a_tenant_next_to_its_share_waits_for_a_grant_and_one_of_its_own() {
+    // Of what it could not have during the first grant, 238 us, each of these still had some after 20 ms, and so had not come to its lane.
     hardly_waits(&[(1, 14_868)], 15, 501, 0.98927).expect("the bound");
     hardly_waits(&[(1, 15_582)], 14, 1_781, 0.988_586_671_751_634_7).expect("the bound");
     hardly_waits(&[(1, 14_391)], 6, 552, 0.989_938_146_957_742_3).expect("the bound");
@@ -91,7 +95,7 @@ proptest! {
         floods in proptest::collection::vec((1_u32..=64, 200_u64..20_000), 1..8),
         weight in 1_u32..=64,
         cost in 500_u64..6_000,
-        part in prop_oneof![0.05_f64..0.5, 0.5_f64..0.95],
+        part in prop_oneof![0.05_f64..0.5, 0.5_f64..0.95, 0.95_f64..0.99],
     ) {
         hardly_waits(&floods, weight, cost, part)?;
     }

@@ -15,8 +15,10 @@
 
 pub(crate) mod key;
 mod lender;
+mod lines;
 mod stage;
 
+pub(crate) use lines::QUANTUM;
 pub(crate) use stage::{Admitted, Next, Stage};
 
 /// The most bytes of one request that are under way at a time.

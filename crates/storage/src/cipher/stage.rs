@@ -2,15 +2,16 @@
 //!
 //! ```text
 //!            admit            turn: encrypt            ended                 turn: decrypt
-//!  Request ────────▶ turns ─────────────────▶ under way ──────▶ (read) turns ──────────────▶ next piece, or Done
-//!                      │ ▲                        │
-//!      no memory left  ▼ │ some was given back    └──────────▶ (write) next piece, or Done
-//!                     short
+//!  Request ────────▶ line ──────────────────▶ under way ──────▶ (read) line ───────────────▶ next piece, or Done
+//!                    │ ▲                          │
+//!    no memory left  ▼ │ some was given back      └──────────▶ (write) line: next piece, or Done
+//!                    short
 //! ```
 //!
-//! The caller carries what is [asked](Next::Ask) to the back ends and what those answer to [`Stage::ended`].
+//! The caller carries what is [asked](Next::Ask) to the back ends and what those answer to [`Stage::ended`]. Whose turn it is, is the caller's to
+//! say, or that of the [lines](Lines).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -19,29 +20,28 @@ use softdpu_memory::{GuestBuffer, View};
 use zeroize::Zeroizing;
 
 use super::lender::{Lender, Lent};
+use super::lines::{Lines, Turn};
 use super::{PIECE, STEP};
 use crate::{Done, IoError, Op, Request, Volume};
 
 /// Bytes that are copied and worked on at a time: they stay in the fastest cache between their two copies.
 const SCRATCH: usize = 8 << 10;
 
+/// What it takes to ask a back end for a piece, in bytes that are encrypted meanwhile, about.
+const ASK: u64 = 1 << 10;
+
 /// A read, a write or a write-zeroes.
-struct Job {
+pub(super) struct Job {
+    /// Whose it is, by number.
+    pub(super) line: u32,
     attachment: u32,
     volume: Arc<Volume>,
     /// As its guest asked for it.
-    request: Request,
+    pub(super) request: Request,
     /// Where the data starts in the guest's buffer.
     skip: u64,
     /// Bytes behind us.
     done: u64,
-}
-
-/// A job that the core has something to do for.
-struct Turn {
-    job: Job,
-    /// What was read, still encrypted.
-    read: Option<(Lent, GuestBuffer)>,
 }
 
 /// A job of which a back end has a piece.
@@ -74,13 +74,10 @@ pub(crate) enum Next {
 /// What is between the devices and the back ends of encrypted volumes.
 #[derive(Default)]
 pub(crate) struct Stage {
-    turns: VecDeque<Turn>,
+    lines: Lines,
     /// By token.
     under_way: HashMap<u64, UnderWay>,
-    /// By attachment: what waits for memory.
-    short: Vec<VecDeque<Job>>,
-    waiting: usize,
-    /// Some of what waits may go on.
+    /// Some of what waits for memory may go on.
     given_back: bool,
     lender: Lender,
     /// Made when there is an encrypted volume.
@@ -97,26 +94,47 @@ impl Stage {
     /// Requests that no back end has.
     #[inline]
     pub(crate) fn outstanding(&self) -> usize {
-        self.turns.len() + self.waiting
+        self.lines.len()
+    }
+
+    /// Whether a line has nothing here that no back end has.
+    pub(crate) fn is_quiet(&self, line: u32) -> bool {
+        self.lines.is_empty(line)
     }
 
     /// Whether there is something to do at once.
+    #[inline]
     pub(crate) fn has_turns(&self) -> bool {
-        !self.turns.is_empty() || self.given_back && self.waiting > 0
+        self.lines.can_run() || self.given_back && self.lines.are_short()
     }
 
     /// Whether requests wait for memory.
     pub(crate) fn is_short(&self) -> bool {
-        self.waiting > 0
+        self.lines.are_short()
     }
 
     /// Has what waits looked at again: memory may have come back without a word.
     pub(crate) fn tick(&mut self) {
-        self.given_back |= self.waiting > 0;
+        self.given_back |= self.lines.are_short();
+    }
+
+    /// Lines for which there is something to do, in the order of their turns, each with the token of the request that is next there.
+    pub(crate) fn in_order(&mut self) -> impl Iterator<Item = (u32, u64)> {
+        if std::mem::take(&mut self.given_back) {
+            self.lines.release();
+        }
+        self.lines.in_order()
     }
 
     /// Takes a request of an encrypted volume.
-    pub(crate) fn admit(&mut self, attachment: u32, volume: &Arc<Volume>, xts: &Xts, request: Request) -> Admitted {
+    pub(crate) fn admit(
+        &mut self,
+        line: u32,
+        attachment: u32,
+        volume: &Arc<Volume>,
+        xts: &Xts,
+        request: Request,
+    ) -> Admitted {
         if let Err(error) = volume.admit(&request) {
             volume.count(error);
             return Admitted::Ended(request.end(Err(error)));
@@ -133,14 +151,7 @@ impl Stage {
             return Admitted::Ended(request.end(Err(invalid())));
         }
         let skip = request.buffer.len_of(0..request.data.start);
-        let job = Job { attachment, volume: Arc::clone(volume), request, skip, done: 0 };
-        match self.short.get_mut(attachment as usize).filter(|short| !short.is_empty()) {
-            Some(short) => {
-                short.push_back(job);
-                self.waiting += 1;
-            }
-            None => self.turns.push_back(Turn { job, read: None }),
-        }
+        self.lines.push(Job { line, attachment, volume: Arc::clone(volume), request, skip, done: 0 });
         Admitted::Taken
     }
 
@@ -153,7 +164,7 @@ impl Stage {
             return Some(job.request.end(Err(error)));
         }
         if job.request.op == Op::Read {
-            self.turns.push_back(Turn { job, read: Some((lent, done.buffer)) });
+            self.lines.push_read(job, lent, done.buffer);
             return None;
         }
         job.done += done.buffer.len();
@@ -161,54 +172,45 @@ impl Stage {
         if job.done >= job.request.len {
             return Some(job.request.end(Ok(())));
         }
-        self.turns.push_back(Turn { job, read: None });
+        self.lines.push(job);
         None
     }
 
-    /// Does what is next, if anything is and `room`, bytes, is left; call until it has nothing more to tell.
-    pub(crate) fn turn(&mut self, room: &mut u64) -> Option<Next> {
-        if self.given_back {
-            self.given_back = false;
-            for attachment in 0..self.short.len() {
-                self.next_in_line(attachment as u32);
-            }
-        }
-        if *room == 0 {
+    /// Does what is first in a line, unless it has [had](Self::had) `most` bytes. Call until it has nothing more to tell.
+    pub(crate) fn turn(&mut self, line: u32, most: u64, had: &mut u64) -> Option<Next> {
+        if *had >= most {
             return None;
         }
-        let Turn { mut job, read } = self.turns.pop_front()?;
         if self.scratch.is_empty() {
             self.scratch.resize(SCRATCH, 0);
         }
-        if let Some((lent, buffer)) = read {
-            *room -= buffer.len().min(*room);
-            let decrypted = job.decrypt(&buffer, &mut self.scratch);
-            job.done += buffer.len();
-            self.take_back(lent, &buffer);
-            if decrypted.is_err() || job.done >= job.request.len {
-                return Some(Next::Ended(job.request.end(decrypted)));
+        let job = match self.lines.pop(line)? {
+            Turn::Begin(job) => job,
+            Turn::Open(mut job, lent, buffer) => {
+                *had += buffer.len();
+                let decrypted = job.decrypt(&buffer, &mut self.scratch);
+                job.done += buffer.len();
+                self.take_back(lent, &buffer);
+                if decrypted.is_err() || job.done >= job.request.len {
+                    return Some(Next::Ended(job.request.end(decrypted)));
+                }
+                job
             }
-        }
+        };
         let piece = (job.request.len - job.done).min(PIECE);
         let attachment = job.attachment;
         let Some((lent, buffer)) = self.lender.lend(attachment, piece) else {
-            let index = attachment as usize;
-            if index >= self.short.len() {
-                self.short.resize_with(index + 1, VecDeque::new);
-            }
-            // It was the first of its line, or there was none.
-            self.short[index].push_front(job);
-            self.waiting += 1;
+            self.lines.hold(job);
             return Some(Next::Waits);
         };
-        self.next_in_line(attachment);
         if job.request.op != Op::Read {
-            *room -= piece.min(*room);
+            *had += piece;
             if let Err(error) = job.encrypt(&buffer, &mut self.scratch) {
                 self.take_back(lent, &buffer);
                 return Some(Next::Ended(job.request.end(Err(error))));
             }
         }
+        *had += ASK;
         let request = Request {
             token: job.request.token,
             op: if job.request.op == Op::Read { Op::Read } else { Op::Write },
@@ -223,17 +225,14 @@ impl Stage {
         Some(Next::Ask(attachment, request))
     }
 
-    /// The first that waits at an attachment has a turn.
-    fn next_in_line(&mut self, attachment: u32) {
-        if let Some(job) = self.short.get_mut(attachment as usize).and_then(VecDeque::pop_front) {
-            self.waiting -= 1;
-            self.turns.push_back(Turn { job, read: None });
-        }
+    /// A turn of a line is over, in which it had so many bytes.
+    pub(crate) fn had(&mut self, line: u32, bytes: u64) {
+        self.lines.had(line, bytes);
     }
 
     fn take_back(&mut self, lent: Lent, buffer: &GuestBuffer) {
         self.lender.take_back(lent, buffer);
-        self.given_back |= self.waiting > 0;
+        self.given_back |= self.lines.are_short();
     }
 
     /// Forgets what back ends have given up since `from` of `given_up`, then gives up what matches and no back end has.
@@ -259,26 +258,19 @@ impl Stage {
     }
 
     fn drop_where(&mut self, mut gone: impl FnMut(&Job) -> bool, given_up: &mut Vec<u64>) {
-        let mut stays = |job: &Job| {
+        let Stage { lines, lender, given_back, .. } = self;
+        let gone = |job: &Job| {
             let gone = gone(job);
             if gone {
                 job.volume.count_abandoned();
                 given_up.push(job.request.token);
             }
-            !gone
+            gone
         };
-        for turn in std::mem::take(&mut self.turns) {
-            if stays(&turn.job) {
-                self.turns.push_back(turn);
-            } else if let Some((lent, buffer)) = turn.read {
-                self.lender.take_back(lent, &buffer);
-                self.given_back = true;
-            }
-        }
-        for short in &mut self.short {
-            short.retain(&mut stays);
-        }
-        self.waiting = self.short.iter().map(VecDeque::len).sum();
+        lines.drop_where(gone, |lent, buffer| {
+            lender.take_back(lent, buffer);
+            *given_back = true;
+        });
     }
 }
 

@@ -1,0 +1,259 @@
+//! Work beside grants: what was granted before and goes on when a back end has answered, as where a core decrypts what was read.
+//!
+//! It has no place among what is ready. Its caller asks who goes on first, and whether that is before what is ready, and charges it; so it has the same
+//! share as if it had been granted.
+
+use super::Weighted;
+use super::alone::Alone;
+use super::calendar::{SCALE, SLOT};
+use super::tenant::{State, Tenant};
+use crate::list::{LINE, List};
+use crate::{LatencyClass, Nanos, Precedence, TenantId};
+
+/// For how long after a turn beside grants a tenant is taken to have more of that.
+const LATELY: Nanos = Nanos::MILLI;
+
+/// What others' grants can move virtual time by, before one that has work all the while has its turn: a slot, and a grant that began at its end.
+const WAITED: u64 = 2 * SLOT * SCALE;
+
+/// By tenant, when it was last charged for work beside grants. Empty where none ever was.
+#[derive(Debug, Default)]
+pub(super) struct Beside(Vec<Nanos>);
+
+impl Beside {
+    /// The state of a tenant of which nothing is ready.
+    #[inline]
+    pub(super) fn idle(&self, index: u32) -> State {
+        if self.0.get(index as usize).is_none_or(|last| last.0 == 0) { State::Idle } else { State::Beside }
+    }
+
+    /// What a tenant may have saved up that may save `saved` while it has no work.
+    pub(super) fn saves(&self, now: Nanos, index: u32, saved: u64) -> u64 {
+        match self.0.get(index as usize) {
+            Some(last) if last.0 > 0 && now.since(*last).0 < LATELY.0 => saved + WAITED,
+            _ => saved,
+        }
+    }
+
+    fn set(&mut self, now: Nanos, index: u32) {
+        if self.0.len() <= index as usize {
+            self.0.resize(index as usize + 1, Nanos(0));
+        }
+        self.0[index as usize] = now;
+    }
+}
+
+impl Weighted {
+    /// The tag of a tenant, with no more saved up than it may have.
+    #[inline]
+    fn lifted(&self, index: TenantId, tenant: &Tenant) -> u64 {
+        let saved = match tenant.latency() {
+            LatencyClass::Background => 0,
+            LatencyClass::Latency | LatencyClass::Normal => tenant.saves(Self::CARRY.0 * SCALE),
+        };
+        let saved = self.beside.saves(self.last, index.0.into(), saved);
+        tenant.tag.max(self.calendar.now().saturating_sub(saved))
+    }
+
+    pub(super) fn rank_beside(&self, tenant: TenantId) -> u64 {
+        match self.tenants.get(usize::from(tenant.0)) {
+            Some(record) if !record.is_owed(self.last) => self.lifted(tenant, record),
+            _ => 0,
+        }
+    }
+
+    /// Before what has its turn where it has had less than that, and in turn with who goes first where it does so itself.
+    pub(super) fn precedence_beside(&self, tenant: TenantId) -> Precedence {
+        let Some(record) = self.tenants.get(usize::from(tenant.0)) else { return Precedence::InTurn };
+        let tag = self.lifted(tenant, record);
+        let is_first = record.is_owed(self.last) || record.was_in_lane && tag < self.calendar.now();
+        // What it has ready itself goes first by the same right.
+        let own = u32::from(tenant.0);
+        let is_other = |lane: &List<LINE>| lane.has_several() || lane.front().is_some_and(|first| first != own);
+        match (self.lanes.iter().any(is_other), is_first) {
+            (true, true) => Precedence::InTurn,
+            (false, true) => Precedence::First,
+            (false, false) if tag <= self.calendar.virtual_time() => Precedence::First,
+            _ => Precedence::Last,
+        }
+    }
+
+    /// So much of it was done: as if it had been granted.
+    pub(super) fn spend_beside(&mut self, now: Nanos, tenant: TenantId, time: u64) {
+        let index = u32::from(tenant.0);
+        match &mut self.alone {
+            Some(alone) if Alone::tenant(alone) == index => {
+                if alone.charge(time, 0) {
+                    self.settle_alone();
+                }
+                return;
+            }
+            Some(_) => self.rejoin(now),
+            None => {}
+        }
+        if index as usize >= self.tenants.len() {
+            return;
+        }
+        // It is somebody beside whoever has work.
+        if let Some(other) = self.solo.take_if(|other| *other != index) {
+            self.unseat(now, other);
+        }
+        if self.runnable > 0 {
+            self.contended = now + self.tuning.memory;
+        }
+        let tenant = &self.tenants[index as usize];
+        let (weight, class, is_waiting) = (tenant.weight(), tenant.class(), tenant.state == State::Calendar);
+        let counts = !matches!(tenant.state, State::Idle | State::Beside | State::Throttled);
+        let is_idle = tenant.state == State::Idle;
+        self.beside.set(now, index);
+        if is_waiting {
+            self.calendar.remove(&mut self.tenants, index);
+        }
+        if !counts {
+            self.lift(now, index);
+            self.calendar.enter(weight);
+            if is_idle {
+                self.tenants[index as usize].state = State::Beside;
+            }
+        }
+        let tenant = &mut self.tenants[index as usize];
+        let is_first = tenant.was_in_lane && tenant.tag < self.calendar.now();
+        let before = tenant.tag;
+        tenant.charge(now, time, SCALE, self.calendar.latest(class));
+        if self.runnable > 0 {
+            self.calendar.pass(time, (!is_first).then_some((tenant.tag, class)));
+        } else {
+            // The others that go on are not known here, but it was the first of them: virtual time is where it was.
+            self.calendar.advance(before, class);
+            self.calendar.tick(time);
+        }
+        if !counts {
+            self.calendar.leave(weight);
+        }
+        if is_waiting {
+            self.calendar.insert(&mut self.tenants, index);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{
+        Cost, Decision, Grant, Nanos, Placement, Precedence, QueueId, Share, TenantId, TenantScheduler, Weighted, Work,
+    };
+
+    const UNIT: u64 = 2_000;
+    const PIECE: u64 = 50_000;
+
+    /// A core on which tenants that always have something go on beside grants, others always have grants, and a light one comes now and then.
+    struct Sim {
+        policy: Weighted,
+        now: u64,
+        had: Vec<u64>,
+    }
+
+    impl Sim {
+        fn new(shares: &[u32]) -> Sim {
+            let mut policy = Weighted::default();
+            for (tenant, &weight) in shares.iter().enumerate() {
+                let queue = QueueId { tenant: TenantId(tenant as u16), index: tenant as u32 };
+                policy.configure(queue.tenant, Share { weight, ..Share::default() });
+                policy.place(queue, Placement { device: queue.index, ..Placement::default() });
+            }
+            Sim { policy, now: 0, had: vec![0; shares.len()] }
+        }
+
+        fn ready(&mut self, tenant: u16, units: u32) {
+            let queue = QueueId { tenant: TenantId(tenant), index: tenant.into() };
+            self.policy.ready(Nanos(self.now), queue, Work { units, bytes: 0 });
+        }
+
+        /// Grants for a turn; who had one, in order.
+        fn grants(&mut self) -> Vec<u16> {
+            let until = self.now + self.policy.turn(Nanos(self.now)).0;
+            let mut ran = Vec::new();
+            while let Decision::Run(Grant { queue, units }) = self.policy.decide(Nanos(self.now)) {
+                let time = UNIT * u64::from(units);
+                self.now += time;
+                self.had[usize::from(queue.tenant.0)] += time;
+                let cost = Cost { units, time: Nanos(time), ..Cost::default() };
+                self.policy.charge(Nanos(self.now), Grant { queue, units }, cost);
+                ran.extend(std::iter::repeat_n(queue.tenant.0, units as usize));
+                if self.now >= until {
+                    break;
+                }
+            }
+            ran
+        }
+
+        /// The first of what goes on beside them, and whether that is before them.
+        fn next(&self, tenants: &[u16]) -> (TenantId, Precedence) {
+            let rank = |&&tenant: &&u16| self.policy.rank(TenantId(tenant));
+            let next = TenantId(tenants.iter().min_by_key(rank).copied().unwrap_or_default());
+            (next, self.policy.precedence(next))
+        }
+
+        /// A round: grants, unless something is first, then what goes on, of these tenants, unless it is last. Who had grants, in order.
+        fn round(&mut self, tenants: &[u16]) -> Vec<u16> {
+            let ran = if self.next(tenants).1 == Precedence::First { Vec::new() } else { self.grants() };
+            let (next, order) = self.next(tenants);
+            if ran.is_empty() || order != Precedence::Last {
+                self.now += PIECE;
+                self.had[usize::from(next.0)] += PIECE;
+                assert!(self.policy.spend(Nanos(self.now), next, Nanos(PIECE)));
+            }
+            ran
+        }
+    }
+
+    /// Whether each of some tenants has its weight's part of the time, to a tenth of that.
+    fn is_by_weight(sim: &Sim, weights: &[u32]) -> bool {
+        let (all, weight): (u64, u32) = (sim.had.iter().sum(), weights.iter().sum());
+        let part = |had: u64, of: u32| had as f64 / all as f64 / (f64::from(of) / f64::from(weight));
+        sim.had.iter().zip(weights).all(|(&had, &of)| (0.9..1.1).contains(&part(had, of)))
+    }
+
+    #[test]
+    fn what_goes_on_beside_grants_has_its_share_beside_a_flood_of_grants() {
+        for (weights, has_grants) in [([1, 1], false), ([8, 1], false), ([1, 8], true), ([3, 2], true), ([8, 1], true)]
+        {
+            let mut sim = Sim::new(&weights);
+            while sim.now < 400_000_000 {
+                sim.ready(1, 64);
+                if has_grants {
+                    sim.ready(0, 1);
+                }
+                // Its grants, which hand over what goes on later, cost next to nothing.
+                sim.round(&[0]);
+            }
+            assert!(is_by_weight(&sim, &weights), "{:?} of {weights:?}", sim.had);
+        }
+    }
+
+    #[test]
+    fn two_that_only_go_on_share_by_weight() {
+        let weights = [1, 4, 2];
+        let mut sim = Sim::new(&weights);
+        while sim.now < 400_000_000 {
+            sim.round(&[0, 1, 2]);
+        }
+        assert!(is_by_weight(&sim, &weights), "{:?}", sim.had);
+    }
+
+    #[test]
+    fn a_light_tenant_goes_first_whatever_goes_on_beside_grants() {
+        let mut sim = Sim::new(&[1, 1, 1]);
+        while sim.now < 100_000_000 {
+            sim.ready(1, 64);
+            // Meanwhile the light one comes, each time after it has saved up.
+            let came = sim.now;
+            sim.ready(2, 1);
+            let ran = sim.round(&[0]);
+            assert!(ran.first() == Some(&2) || came < 1_000_000, "it goes before all that floods");
+            while sim.now < came + 300_000 {
+                sim.ready(1, 64);
+                sim.round(&[0]);
+            }
+        }
+    }
+}
