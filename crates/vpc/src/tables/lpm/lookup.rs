@@ -127,8 +127,8 @@ impl<A: Address, V: Copy + Default> Waiting<'_, A, V> {
     #[inline(always)]
     fn step(self, ahead: &mut Iter<'_, (u32, A)>) {
         let Waiting { root, top, steps, keys, found } = self;
-        // Those that go on, and to what.
-        let mut on = [(0u32, 0u8); BATCH];
+        // Those that go on, and where.
+        let mut on = [(Place::default(), 0u8); BATCH];
         let mut left = 0;
         for (number, ((_, address), found)) in keys.iter().zip(found.iter_mut()).enumerate() {
             if let Some((_, address)) = ahead.next() {
@@ -141,17 +141,15 @@ impl<A: Address, V: Copy + Default> Waiting<'_, A, V> {
                 Some(value) => Some(value),
                 None => shorter(root, top, bits),
             };
-            on[left % BATCH] = (slot.node(), number as u8);
-            left += usize::from(slot.node() != 0);
+            // By a branch: in most tables nearly all go on, or nearly none.
+            if slot.node() != 0 {
+                let place = steps.place(slot.node(), bits);
+                steps.prefetch(place);
+                on[left % BATCH] = (place, number as u8);
+                left += 1;
+            }
         }
-        // A pass of its own, which those that end here do not pay for.
-        let mut places = [(Place::default(), 0u8); BATCH];
-        for ((block, number), to) in on[..left].iter().zip(&mut places) {
-            let place = steps.place(*block, keys[usize::from(*number)].1.bits());
-            steps.prefetch(place);
-            *to = (place, *number);
-        }
-        for (place, number) in &places[..left] {
+        for (place, number) in &on[..left] {
             if let Some(value) = steps.value(*place) {
                 found[usize::from(*number)] = Some(value);
             }
