@@ -2,6 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
@@ -11,6 +12,9 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 /// # Safety
 /// 64 bytes at a multiple of 64, any of which may have any value.
 pub unsafe trait CacheLine {}
+
+/// Bytes of a line.
+const LINE: usize = 64;
 
 /// A cache line of eight words.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,20 +57,61 @@ impl Halves {
 
 /// A huge page, bytes.
 const HUGE: usize = 2 << 20;
-/// Tables from this size on are advised to be in huge pages, bytes: a look-up at random then costs no walk through page tables
+/// Mappings from this size on are advised to be in huge pages, bytes: a look-up at random then costs no walk through page tables
 /// (at 4 M flows that is a third of it, at 64 k flows, 4 MiB, two thirds). Smaller ones would take 2 MiB for their first line.
 const HUGE_FROM: usize = 4 << 20;
 
-/// Lines of a mapping of this process's own. Ones that were never written take no memory.
+/// A mapping of this process's own.
 #[derive(Debug)]
-pub struct Lines<L: CacheLine> {
-    base: NonNull<L>,
-    count: usize,
+struct Mapping {
     mapped: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: it owns its memory and gives it out as slices are given out, by the borrow of itself.
+// SAFETY: it is an address and a length; what is there belongs to lines, which say so themselves.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: made by mmap with this length; whoever had lines in it is gone. An error would mean that it was not mapped, which
+        // leaves nothing to do.
+        let _ = unsafe { munmap(self.mapped.as_ptr().cast(), self.len) };
+    }
+}
+
+impl Mapping {
+    /// `bytes` zeroes, and where they begin: at a page, a huge one where they are so many.
+    fn zeroed(bytes: usize) -> std::io::Result<(Mapping, NonNull<u8>)> {
+        let bytes = Some(bytes.max(1)).filter(|bytes| *bytes <= isize::MAX as usize - 2 * HUGE).ok_or(Errno::NOMEM)?;
+        let is_huge = bytes >= HUGE_FROM;
+        // Room to begin at a huge page.
+        let len = if is_huge { bytes.next_multiple_of(HUGE) + HUGE } else { bytes };
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
+        let mapping = Mapping { mapped: NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?, len };
+        let skip = if is_huge { mapping.mapped.align_offset(HUGE) } else { 0 };
+        // SAFETY: `skip` is less than HUGE, by which the mapping is longer than its bytes.
+        let base = unsafe { mapping.mapped.add(skip) };
+        if is_huge {
+            // SAFETY: inside the mapping, whose contents the advice does not change. A kernel without it leaves small pages.
+            let _ = unsafe { madvise(base.as_ptr().cast(), bytes.next_multiple_of(HUGE), Advice::LinuxHugepage) };
+        }
+        Ok((mapping, base))
+    }
+}
+
+/// Lines of a mapping. Ones that were never written take no memory.
+#[derive(Debug)]
+pub struct Lines<L: CacheLine> {
+    base: NonNull<L>,
+    count: usize,
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: its lines are its own, and it gives them out as slices are given out, by the borrow of itself.
 unsafe impl<L: CacheLine> Send for Lines<L> {}
 // SAFETY: as above; a shared borrow only reads.
 unsafe impl<L: CacheLine> Sync for Lines<L> {}
@@ -77,23 +122,23 @@ impl<L: CacheLine> Lines<L> {
     /// # Errors
     /// What the kernel says where there is no room for them in the address space.
     pub fn zeroed(count: usize) -> std::io::Result<Lines<L>> {
-        let bytes = count.checked_mul(size_of::<L>()).filter(|bytes| *bytes <= isize::MAX as usize - 2 * HUGE);
-        let bytes = bytes.ok_or(Errno::NOMEM)?.max(1);
-        let is_huge = bytes >= HUGE_FROM;
-        // Room to begin at a huge page.
-        let len = if is_huge { bytes.next_multiple_of(HUGE) + HUGE } else { bytes };
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
-        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
-        let mapped = NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?;
-        let skip = if is_huge { mapped.align_offset(HUGE) } else { 0 };
-        // SAFETY: `skip` is less than HUGE, by which the mapping is longer than its lines; a page is aligned as a line is.
-        let base = unsafe { mapped.add(skip) }.cast::<L>();
-        if is_huge {
-            // SAFETY: inside the mapping, whose contents the advice does not change. A kernel without it leaves small pages.
-            let _ = unsafe { madvise(base.as_ptr().cast(), bytes.next_multiple_of(HUGE), Advice::LinuxHugepage) };
-        }
-        Ok(Lines { base, count, mapped, len })
+        Ok(Lines::<L>::pair::<L>(count, 0)?.0)
+    }
+
+    /// `count` lines of zeroes and `beside` others right behind them: a small table that is looked up together with a large one is in its
+    /// huge pages, and takes none for itself.
+    ///
+    /// # Errors
+    /// As of [`zeroed`](Self::zeroed).
+    pub fn pair<M: CacheLine>(count: usize, beside: usize) -> std::io::Result<(Lines<L>, Lines<M>)> {
+        let bytes = |count: usize| count.checked_mul(LINE).ok_or(Errno::NOMEM);
+        let (first, second) = (bytes(count)?, bytes(beside)?);
+        let (mapping, base) = Mapping::zeroed(first.checked_add(second).ok_or(Errno::NOMEM)?)?;
+        let mapping = Arc::new(mapping);
+        // SAFETY: the mapping is at least as long as both together; a page is aligned as a line is, and so is what is whole lines behind.
+        let behind = unsafe { base.add(first) };
+        let lines = Lines { base: base.cast(), count, _mapping: Arc::clone(&mapping) };
+        Ok((lines, Lines { base: behind.cast(), count: beside, _mapping: mapping }))
     }
 }
 
@@ -102,7 +147,7 @@ impl<L: CacheLine> Deref for Lines<L> {
 
     #[inline(always)]
     fn deref(&self) -> &[L] {
-        // SAFETY: `count` lines of this mapping, zeroed by the kernel (any bits are a line); borrowed as `self` is.
+        // SAFETY: `count` lines of the mapping that are nobody else's, zeroed by the kernel (any bits are a line); borrowed as `self` is.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
 }
@@ -112,14 +157,6 @@ impl<L: CacheLine> DerefMut for Lines<L> {
     fn deref_mut(&mut self) -> &mut [L] {
         // SAFETY: as above; `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.count) }
-    }
-}
-
-impl<L: CacheLine> Drop for Lines<L> {
-    fn drop(&mut self) {
-        // SAFETY: made by mmap with this length; whoever borrowed lines is gone with the owner. An error would mean that it
-        // was not mapped, which leaves nothing to do.
-        let _ = unsafe { munmap(self.mapped.as_ptr().cast(), self.len) };
     }
 }
 
@@ -145,6 +182,21 @@ mod tests {
             assert!(lines.iter().enumerate().step_by(997).all(|(at, line)| line.0 == [at as u64; 8]));
         }
         assert!(Lines::<Words>::zeroed(usize::MAX / 64).is_err(), "more than there is");
+    }
+
+    #[test]
+    fn two_tables_of_a_mapping_are_apart_and_outlive_each_other() {
+        for (count, beside) in [(8, HUGE_FROM / 64), (0, 3), (3, 0)] {
+            let (mut halves, mut words) = Lines::<Halves>::pair::<Words>(count, beside).expect("room");
+            assert_eq!((halves.len(), words.len()), (count, beside));
+            halves.fill(Halves([7; 16]));
+            assert!(words.iter().all(|line| line.0 == [0; 8]));
+            words.fill(Words([9; 8]));
+            assert!(halves.iter().all(|line| line.0 == [7; 16]));
+            drop(halves);
+            assert!(words.iter().all(|line| line.0 == [9; 8]));
+        }
+        assert!(Lines::<Words>::pair::<Words>(usize::MAX / 64, usize::MAX / 64).is_err(), "more than there is");
     }
 
     #[test]

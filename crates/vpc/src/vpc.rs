@@ -229,10 +229,11 @@ impl Vpc {
         // A burst comes from one port; what came by a tunnel in the middle of others is decided without flows.
         let is_from_tunnels = is_kept
             && packets.first().is_some_and(|first| self.tables.underlay().is_some_and(|of| of.port == first.port));
+        let mut metered = None;
         if is_from_tunnels {
             arrivals::look(&self.tables, &self.flows, packets, &mut all, &mut self.arrivals);
         } else if is_kept {
-            hits::look(&self.tables, &self.flows, packets, &mut all);
+            metered = hits::look(&self.tables, &self.flows, packets, &mut all);
         } else {
             all.clear();
             all.resize(packets.len(), None);
@@ -242,6 +243,11 @@ impl Vpc {
         let first = verdicts.len();
         verdicts.resize(first + packets.len(), Verdict::Drop(DropReason::Unresolved));
         let decided = &mut verdicts[first..];
+        if !W::LOOKS
+            && let Some(endpoint) = metered
+        {
+            self.take_first(endpoint, now, &all);
+        }
         let mut at = 0;
         while at < packets.len() {
             if !W::LOOKS {

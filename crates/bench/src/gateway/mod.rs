@@ -79,6 +79,10 @@ pub struct Outcome {
     pub sent: u64,
     /// Those without an answer.
     pub lost: u64,
+    /// Of these, the ones that found the sender's queue full: softdpu did not get to them in time, and lost none.
+    pub refused: u64,
+    /// For how long the hypervisor gave the server's CPU to somebody else meanwhile (`steal` of `/proc/stat`, in ticks of 10 ms).
+    pub stolen: Duration,
     /// Round trips, nanoseconds.
     pub round_trips: Histogram<u64>,
     /// How often the sender was held up.
@@ -110,6 +114,7 @@ struct Bench {
     far: Far,
     sequence: u64,
     times: Vec<u64>,
+    server_cpu: usize,
     _server: Server,
     _folder: Folder,
 }
@@ -178,7 +183,17 @@ impl Bench {
             port.transmit.kick();
             port.receive.kick();
         }
-        Ok(Bench { a, b, near, far, sequence: 0, times: vec![0; TIMES], _server: server, _folder: folder })
+        Ok(Bench {
+            a,
+            b,
+            near,
+            far,
+            sequence: 0,
+            times: vec![0; TIMES],
+            server_cpu: plan.server_cpu,
+            _server: server,
+            _folder: folder,
+        })
     }
 
     /// The highest rate at which `packets` frames were answered, all of them.
@@ -214,6 +229,7 @@ impl Bench {
         let histogram = Histogram::new_with_bounds(1, LONGEST, 3);
         let mut round_trips = histogram.map_err(|error| GatewayError::Setup(error.to_string()))?;
         let (first, gap) = (self.sequence, 1e9 / rate);
+        let before = stolen(self.server_cpu);
         let (mut due, mut answered, mut refused, mut held_up) = (0, 0, 0, 0);
         let mut start = clock::now() as f64;
         let mut last = clock::now();
@@ -257,10 +273,23 @@ impl Bench {
             }
             if due == packets && (answered + refused == packets || now.saturating_sub(last) > SILENCE) {
                 let lost = packets.saturating_sub(answered);
-                return Ok(Outcome { rate, sent: packets, lost, round_trips, held_up });
+                let stolen = stolen(self.server_cpu).saturating_sub(before);
+                return Ok(Outcome { rate, sent: packets, lost, refused, stolen, round_trips, held_up });
             }
         }
     }
+}
+
+/// What the hypervisor has taken from `cpu` since the machine started, where the kernel tells.
+fn stolen(cpu: usize) -> Duration {
+    let told = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    Duration::from_millis(10 * stolen_ticks(&told, cpu).unwrap_or_default())
+}
+
+/// The eighth figure of a CPU's line (proc_stat(5)).
+fn stolen_ticks(stat: &str, cpu: usize) -> Option<u64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu")?.strip_prefix(&format!("{cpu} ")))?;
+    line.split_whitespace().nth(7)?.parse().ok()
 }
 
 fn site(cpu: usize, flow_tier: bool, sockets: &[PathBuf]) -> String {
@@ -277,4 +306,15 @@ fn site(cpu: usize, flow_tier: bool, sockets: &[PathBuf]) -> String {
         );
     }
     site
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_hypervisor_took_is_read_of_the_right_cpu() {
+        let stat = "cpu  1 2 3 4 5 6 7 80 9 0\ncpu1 10 2 3 4 5 6 7 8 9 0\ncpu10 1 2 3 4 5 6 7 70 9 0\nintr 5\n";
+        assert_eq!((stolen_ticks(stat, 1), stolen_ticks(stat, 10), stolen_ticks(stat, 0)), (Some(8), Some(70), None));
+    }
 }

@@ -33,6 +33,8 @@ impl Report {
                 ("rate", "1/s", outcome.rate),
                 ("sent", "1", outcome.sent as f64),
                 ("lost", "1", outcome.lost as f64),
+                ("refused", "1", outcome.refused as f64),
+                ("server-stolen", "ns", outcome.stolen.as_nanos() as f64),
                 ("round-trip", "ns", outcome.round_trips.mean()),
                 ("round-trip-p50", "ns", quantile(0.5)),
                 ("round-trip-p99", "ns", quantile(0.99)),
@@ -65,9 +67,16 @@ impl Report {
         }
         text.push_str(&format!(
             "\n{} flows of 64-byte frames from guest to guest and back, five-tuple swapped at the far end; both sent at 80 % of the \
-             highest rate\nat which the flow tier lost nothing; a frame that finds the sender's queue full counts as lost. The \
-             sender was held up {} and {} times.\n",
-            self.flows, self.with.1.held_up, self.without.1.held_up
+             highest rate\nat which the flow tier lost nothing. Of what was lost, {} and {} frames found the sender's queue full, which \
+             softdpu had not got to in time;\nthe hypervisor took its CPU away for {} and {} ms meanwhile. The sender was held up {} \
+             and {} times.\n",
+            self.flows,
+            self.with.1.refused,
+            self.without.1.refused,
+            self.with.1.stolen.as_millis(),
+            self.without.1.stolen.as_millis(),
+            self.with.1.held_up,
+            self.without.1.held_up
         ));
         text
     }

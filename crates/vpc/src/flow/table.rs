@@ -114,11 +114,11 @@ impl Flows {
     pub fn new(capacity: usize) -> Flows {
         let capacity = capacity.min(MOST);
         let lines = (capacity / PER_LINE).next_power_of_two().max(2);
-        let (index, hot, cold) = match (Lines::zeroed(lines), Lines::zeroed(capacity), Lines::zeroed(capacity)) {
-            (Ok(index), Ok(hot), Ok(cold)) => (index, hot, cold),
-            _ => return Flows::new_empty(),
-        };
-        Flows::over(index, hot, cold)
+        // Every packet reads a line of the index and a hot one.
+        match (Lines::<Halves>::pair(lines, capacity), Lines::zeroed(capacity)) {
+            (Ok((index, hot)), Ok(cold)) => Flows::over(index, hot, cold),
+            _ => Flows::new_empty(),
+        }
     }
 
     fn new_empty() -> Flows {

@@ -1,7 +1,7 @@
 //! What a flow decides of one packet, wherever that came from; and the meters of many, asked at once.
 
 use super::{Sought, Vpc};
-use crate::flow::{self, Action, Flows, Seen};
+use crate::flow::{self, Action, Candidate, Flows, Seen};
 use crate::packet::Packet;
 use crate::policy::meter::{AT_ONCE, MeterCount};
 use crate::switch::{Outer, after};
@@ -126,6 +126,15 @@ impl Vpc {
         match self.marks.wanted.take() {
             Some(meter) => self.take(meter, now, all, at) || self.mark_all(now, packets, all, at),
             None => false,
+        }
+    }
+
+    /// Takes from the meters of the endpoint with the number `meter`, which sends the first packet, before anything is decided: nearly always
+    /// the first one's flow is there, and its packets pass these. While they are asked, entries come into the cache.
+    #[inline(always)]
+    pub(super) fn take_first(&mut self, meter: u32, now: u64, all: &[Option<Sought>]) {
+        if all.first().is_some_and(|first| first.as_ref().is_some_and(|first| first.candidate != Candidate::NONE)) {
+            self.take(meter, now, all, 0);
         }
     }
 

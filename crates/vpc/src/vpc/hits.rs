@@ -11,16 +11,32 @@ use crate::policy::meter::{MeterCount, NodeMeter};
 use crate::tables::Tables;
 use crate::verdict::Verdict;
 
-/// What the packets' flows are known by, and where they probably are, on their way into the cache; and with them the meters of who
-/// sends, each step to them while the flows take one.
-pub(super) fn look(tables: &Tables, flows: &Flows, packets: &[Packet], all: &mut Vec<Option<Sought>>) {
+/// What the packets' flows are known by, and where they probably are, on their way into the cache. Gives the endpoint that sends the
+/// first of them, where that has meters, which are on their way as well.
+pub(super) fn look(tables: &Tables, flows: &Flows, packets: &[Packet], all: &mut Vec<Option<Sought>>) -> Option<u32> {
     all.resize(packets.len(), None);
     let sender = packets.first().and_then(|first| tables.prefetch_metered(first.port));
-    read_keys(flows, packets, all);
-    let meters = sender.map_or(&[][..], |sender| tables.meters_of(sender));
-    prefetch::read(meters.as_ptr());
+    match sender {
+        None => read_keys(flows, packets, all),
+        Some(sender) => read_keys_and_meters(tables, sender, flows, packets, all),
+    }
     approach(flows, all);
+    sender.filter(|sender| !tables.meters_of(*sender).is_empty())
+}
+
+/// Reads keys, and goes from an endpoint to its meters meanwhile: each step leads to the next, and has some keys' time to come.
+fn read_keys_and_meters(tables: &Tables, sender: u32, flows: &Flows, packets: &[Packet], all: &mut [Option<Sought>]) {
+    let some = packets.len().div_ceil(4);
+    let mut row = packets.chunks(some.max(1)).zip(all.chunks_mut(some.max(1)));
+    let mut read = || row.next().map_or((), |(packets, all)| read_keys(flows, packets, all));
+    read();
+    let meters = tables.meters_of(sender);
+    prefetch::read(meters.as_ptr());
+    read();
     meters.iter().for_each(NodeMeter::prefetch);
+    read();
+    meters.iter().for_each(NodeMeter::prefetch_counts);
+    read();
 }
 
 /// What [`forward`](Vpc::forward) begins with, part by part.

@@ -7,7 +7,7 @@ use softdpu_sys::cpu::{Work, counting_bits};
 
 use super::bits::{Address, Bits};
 use super::node::STRIDE;
-use super::steps::Steps;
+use super::steps::{Place, Steps};
 use super::top::Top;
 use super::{Lpm, Root};
 
@@ -127,8 +127,8 @@ impl<A: Address, V: Copy + Default> Waiting<'_, A, V> {
     #[inline(always)]
     fn step(self, ahead: &mut Iter<'_, (u32, A)>) {
         let Waiting { root, top, steps, keys, found } = self;
-        // Those that go on: the node they have come to, then the run of it.
-        let mut on = [(0u32, 0u8); BATCH];
+        // Those that go on, and where.
+        let mut on = [(Place::default(), 0u8); BATCH];
         let mut left = 0;
         for (number, ((_, address), found)) in keys.iter().zip(found.iter_mut()).enumerate() {
             if let Some((_, address)) = ahead.next() {
@@ -141,19 +141,18 @@ impl<A: Address, V: Copy + Default> Waiting<'_, A, V> {
                 Some(value) => Some(value),
                 None => shorter(root, top, bits),
             };
-            let node = slot.node();
-            steps.prefetch_node(node);
-            on[left % BATCH] = (node, number as u8);
-            left += usize::from(node != 0);
+            // By a branch: in most tables nearly all go on, or nearly none.
+            if slot.node() != 0 {
+                let place = steps.place(slot.node(), bits);
+                steps.prefetch(place);
+                on[left % BATCH] = (place, number as u8);
+                left += 1;
+            }
         }
-        let on = &mut on[..left];
-        for (at, number) in on.iter_mut() {
-            *at = steps.run_of(*at, keys[usize::from(*number)].1.bits());
-            steps.prefetch_run(*at);
-        }
-        for (at, number) in on {
-            let found = &mut found[usize::from(*number)];
-            *found = steps.value(*at).or(*found);
+        for (place, number) in &on[..left] {
+            if let Some(value) = steps.value(*place) {
+                found[usize::from(*number)] = Some(value);
+            }
         }
     }
 }

@@ -20,8 +20,8 @@ use super::trie::Trie;
 
 /// Slots that one node has in the last array.
 const SLOTS: usize = 1 << STRIDE;
-/// Bits of a slot's word that are a length.
-const LENGTH_BITS: u32 = 6;
+/// Bits of a slot's word that are a length, at most 24.
+const LENGTH_BITS: u32 = 5;
 
 /// How many bits an array decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
