@@ -235,7 +235,7 @@ impl Nic {
             if let Some(frame) = self.receive() {
                 return frame;
             }
-            assert!(Instant::now() < deadline, "no frame at port {} within 10 s", self.port.0);
+            assert!(Instant::now() < deadline, "no frame at port {} within 60 s", self.port.0);
             std::thread::yield_now();
         }
     }
