@@ -6,7 +6,7 @@
 use softdpu_sched::{Nanos, Precedence, TenantId, TenantScheduler};
 use softdpu_sys::clock;
 
-use super::{Core, here, lap};
+use super::{Core, here, lap, share};
 use crate::message::QueueKey;
 
 /// Queues that are compared for a turn: the others come up as those have had theirs.
@@ -14,6 +14,9 @@ const COMPARED: usize = 64;
 
 /// Turns between two looks at everything else, where time does not tell.
 const TURNS: u32 = 16;
+
+/// For so long, nanoseconds, what is next is put off for grants at the most, whatever the policy says: nobody's requests wait for ever.
+const PUT_OFF: u64 = 1_000_000;
 
 /// Who has the next turn.
 struct Next {
@@ -40,16 +43,22 @@ impl<S: TenantScheduler> Core<S> {
             && self.next_to_encrypt().is_some_and(|next| self.scheduler.precedence(next.tenant) == Precedence::First)
     }
 
-    /// Encrypts and decrypts for as long as grants go on. `are_others`: grants have run in this round, so there may be more that are to go first.
+    /// Encrypts and decrypts for as long as grants go on. `are_others`: grants have run in this round, or were put off, so there may be more that are
+    /// to go first.
     pub(super) fn go_on_encrypting(&mut self, are_others: bool) {
         let mut now = clock::now();
         let until = now.saturating_add(self.scheduler.turn(Nanos(now)).0);
         for _ in 0..TURNS {
             let Some(Next { line, tenant, key }) = self.next_to_encrypt() else { break };
             if are_others && self.channels.total() > 0 && self.scheduler.precedence(tenant) == Precedence::Last {
-                break;
+                let since = *self.put_off.get_or_insert(now);
+                if now.saturating_sub(since) < PUT_OFF {
+                    break;
+                }
             }
+            self.put_off = None;
             self.io.take_turn(line, &mut self.done);
+            self.dues.submitted.push((key.number, 1));
             self.finish_ended();
             let ended = clock::now();
             if self.turns_are_timed {
@@ -61,7 +70,12 @@ impl<S: TenantScheduler> Core<S> {
                 break;
             }
         }
+        if self.dues.submitted.is_empty() {
+            return;
+        }
+        let started = clock::now();
         self.io.flush();
+        share(&mut self.queues, &mut self.dues.submitted, lap(&mut self.robbed, started, clock::now()));
     }
 
     /// A tenant is charged with time that it had outside of its grants: at once, or where its policy does not know that, with the queue's next grants.

@@ -88,6 +88,8 @@ pub(crate) struct Core<S> {
     robbed: Robbed,
     /// What a core does for queues beside their grants, to be charged with their next.
     dues: Dues,
+    /// Since when what is to be encrypted or decrypted next is put off for grants.
+    put_off: Option<u64>,
     /// Until when the scheduler has nothing to run, if nothing happens meanwhile: 0: it may have.
     resume: u64,
     /// Queues that went to another core.
@@ -213,6 +215,7 @@ impl<S: TenantScheduler> Core<S> {
             cut: Cut::Whole,
             robbed: Robbed::default(),
             dues: Dues::default(),
+            put_off: None,
             resume: 0,
             moved: HashMap::new(),
             early: Vec::new(),
@@ -282,10 +285,10 @@ impl<S: TenantScheduler> Core<S> {
         }
         let intake = self.intake(now, !busy);
         busy |= intake.any;
-        let mut has_run = false;
-        if self.channels.total() > 0 && !self.is_encrypting_first() {
-            has_run = self.run_grants(now, intake);
-            busy |= has_run;
+        let mut are_others = false;
+        if self.channels.total() > 0 {
+            are_others = self.is_encrypting_first() || self.run_grants(now, intake);
+            busy |= are_others;
         }
         if self.io.outstanding() > 0 {
             let mut started = clock::now();
@@ -303,7 +306,7 @@ impl<S: TenantScheduler> Core<S> {
             }
             if self.io.has_turns() {
                 busy = true;
-                self.go_on_encrypting(has_run);
+                self.go_on_encrypting(are_others);
             }
         }
         busy |= self.read_sockets();

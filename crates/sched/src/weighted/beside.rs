@@ -62,7 +62,8 @@ impl Weighted {
         }
     }
 
-    /// Before what has its turn where it has had less than that, and in turn with who goes first where it does so itself.
+    /// Before what has its turn where it has had less than that, and in turn with who goes first where it does so itself. In turn with grants, too, where
+    /// those are its own as well: they move its tag on as virtual time goes on, which so may never get to it.
     pub(super) fn precedence_beside(&self, tenant: TenantId) -> Precedence {
         let Some(record) = self.tenants.get(usize::from(tenant.0)) else { return Precedence::InTurn };
         let tag = self.lifted(tenant, record);
@@ -74,8 +75,20 @@ impl Weighted {
             (true, true) => Precedence::InTurn,
             (false, true) => Precedence::First,
             (false, false) if tag <= self.calendar.virtual_time() => Precedence::First,
+            (false, false) if self.is_granted(own, record) && tag <= self.ahead_by_grants(record) => Precedence::InTurn,
             _ => Precedence::Last,
         }
+    }
+
+    /// Whether a tenant has work that is granted when its turn is.
+    fn is_granted(&self, index: u32, tenant: &Tenant) -> bool {
+        self.alone.as_ref().is_some_and(|alone| Alone::tenant(alone) == index)
+            || matches!(tenant.state, State::Calendar | State::Solo | State::Running)
+    }
+
+    /// How far the tag of a tenant may be that was granted something last.
+    fn ahead_by_grants(&self, tenant: &Tenant) -> u64 {
+        self.calendar.virtual_time().saturating_add(tenant.saves(WAITED))
     }
 
     /// So much of it was done: as if it had been granted.
@@ -226,6 +239,26 @@ mod tests {
                 // Its grants, which hand over what goes on later, cost next to nothing.
                 sim.round(&[0]);
             }
+            assert!(is_by_weight(&sim, &weights), "{:?} of {weights:?}", sim.had);
+        }
+    }
+
+    #[test]
+    fn what_goes_on_is_not_put_off_for_ever_by_grants_of_its_own() {
+        for weights in [[3, 5], [1, 1], [8, 3]] {
+            let mut sim = Sim::new(&weights);
+            let (mut last, mut longest) = (0, 0);
+            while sim.now < 400_000_000 {
+                sim.ready(0, 64);
+                sim.ready(1, 64);
+                let before = sim.had[0] + sim.had[1];
+                let granted: u64 = sim.round(&[0]).len() as u64 * UNIT;
+                if sim.had[0] + sim.had[1] - before > granted {
+                    last = sim.now;
+                }
+                longest = longest.max(sim.now - last);
+            }
+            assert!(longest < 5_000_000, "nothing went on for {longest} ns, {weights:?}");
             assert!(is_by_weight(&sim, &weights), "{:?} of {weights:?}", sim.had);
         }
     }

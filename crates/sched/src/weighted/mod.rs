@@ -216,7 +216,10 @@ impl Weighted {
     fn wake(&mut self, now: Nanos, index: u32) {
         match self.tenants[index as usize].state {
             State::Idle | State::Beside => {}
-            State::Throttled => self.take_out(index),
+            State::Throttled => {
+                self.take_out(index);
+                self.tenants[index as usize].state = self.beside.idle(index);
+            }
             State::Lane | State::Calendar | State::Running | State::Solo => return,
         }
         let is_behind = self.lift(now, index);
@@ -257,6 +260,8 @@ impl Weighted {
             if !tenant.limited.is_empty() {
                 tenant.state = State::Throttled;
                 self.set_timer(now, index);
+            } else {
+                tenant.state = self.beside.idle(index);
             }
             return;
         }
