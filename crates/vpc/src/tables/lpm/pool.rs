@@ -11,7 +11,7 @@ use super::free::Free;
 const PAGE: usize = 256;
 /// Sizes of blocks: 2^0 to 2^8 units.
 const ORDERS: usize = PAGE.ilog2() as usize + 1;
-/// Most units a pool can have: a [`slot`](super::top) keeps 26 bits of a number.
+/// Most units a pool can have: a [`slot`](super::top) has room for the numbers of twice as many.
 pub const MOST_UNITS: usize = 1 << 26;
 
 /// Units, taken in blocks.
