@@ -1,12 +1,14 @@
 #!/bin/bash
-# The measurements that softdpu is held to, beside qemu-storage-daemon, DPDK's testpmd and QEMU's own networking, with a
-# verdict for each bar.
+# The measurements that softdpu is held to, beside qemu-storage-daemon, DPDK's testpmd and tables, and QEMU's own networking: disks,
+# frames, tenants, the gateway, guests. With a verdict for each bar.
 #
 # usage: lab/bench.sh [FOLDER]      raw results go to FOLDER (results/) as JSON lines, plots as SVG
 #
 #   SOFTDPU_BIN      the program (target/release/softdpu)
 #   BENCH_SECONDS    length of a measurement (2)
 #   BENCH_ROUNDS     measurements of each case and subject, taking turns (5)
+#
+# Tenants are measured under every scheduler in turn, for an eighth of BENCH_SECONDS each: there are over a hundred cases.
 #
 # The bar of frames is for those of 64 bytes between guests, with a client that polls; the other ratios are printed as measured.
 #
@@ -43,6 +45,14 @@ measure file block --volume file --client polling --depth 1,2,4,8,16,32,64,128
 measure net net --route guest --format both --client polling
 measure net-blocking net --route guest --client blocking
 measure net-underlay net --route underlay --client both || echo "bench: frames to the underlay were not measured" >&2
+echo "bench: tenants" >&2
+"$softdpu" bench tenants --json --load block,net,mixed,functions --rounds "$rounds" \
+    --seconds "$(awk -v seconds="$seconds" 'BEGIN { print seconds / 8 }')" --plot "$results/bench-tenants.svg" >"$results/bench-tenants.jsonl"
+"$softdpu" bench tenants --json --topic decision --tenants 1,1024 >"$results/bench-decision.jsonl"
+echo "bench: the gateway's tables" >&2
+"$softdpu" bench vpc --json --rounds "$rounds" >"$results/bench-vpc.jsonl"
+echo "bench: losses through the gateway" >&2
+"$softdpu" bench gateway --json >"$results/bench-gateway.jsonl"
 echo "bench: interrupt" >&2
 "$softdpu" bench interrupt --json --rounds "$rounds" --seconds "$seconds" >"$results/bench-interrupt.jsonl"
 echo "bench: idle" >&2
@@ -112,6 +122,23 @@ awk -F'"' '
     $4 == "idle" && $16 == "cpu" {
         verdict("idle, " $12 ": CPU", "< 1% of a core", sprintf("%.3f%%", number($0) * 100), number($0) < 0.01)
     }
+    # What judges itself: tenants say bar and figure in the name of the case, the tables have the figure in a line before.
+    $4 == "tenants" && $16 == "bar" {
+        printf "%s: %s\n", $12, number($0) ? "met" : "MISSED"
+        if (!number($0)) missed++
+    }
+    $4 == "tenants" && $8 == "weighted" && $16 == "decide" && $12 == "1024 tenants" {
+        verdict("a decision, " $12, "<= 50 ns", sprintf("%.1f ns", number($0)), number($0) <= 50)
+    }
+    $4 == "vpc" && $16 ~ /^bar: / {
+        metric = substr($16, 6)
+        verdict($12 ": " metric, "", figure[$12, metric], number($0) == 1)
+        next
+    }
+    $4 == "vpc" { figure[$12, $16] = sprintf("%.4g %s", number($0), $20 == "1" ? "" : $20) }
+    $4 == "gateway" && $12 == "flow-tier" && $16 == "lost" {
+        verdict("lost of 10 M frames at 80 % of the clean rate", "0", number($0), number($0) == 0)
+    }
     END {
         for (peer in least)
             verdict("guest-guest tcp, beside " peer, ">= 2.0 times", sprintf("%.2f times", least[peer]), least[peer] >= 2)
@@ -119,7 +146,8 @@ awk -F'"' '
     }
 ' "$results"/bench-null-polling.jsonl "$results"/bench-null-blocking.jsonl "$results"/bench-file.jsonl \
     "$results"/bench-net.jsonl "$results"/bench-net-blocking.jsonl "$results"/bench-net-underlay.jsonl \
-    "$results"/bench-guest-network.jsonl "$results"/bench-interrupt.jsonl "$results"/bench-idle.jsonl || missed=$?
+    "$results"/bench-guest-network.jsonl "$results"/bench-interrupt.jsonl "$results"/bench-idle.jsonl \
+    "$results"/bench-tenants.jsonl "$results"/bench-decision.jsonl "$results"/bench-vpc.jsonl "$results"/bench-gateway.jsonl || missed=$?
 
 tried iops-ratio bench-null-polling "disks beside qemu-storage-daemon"
 tried frames-ratio bench-net "frames beside dpdk-testpmd"

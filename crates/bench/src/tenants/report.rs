@@ -140,10 +140,14 @@ impl Report {
 
     /// What is demanded of `weighted`, one line each, with what it is.
     pub fn verdicts(&self) -> Vec<String> {
-        let mut lines = Vec::new();
-        let mut judge = |met: bool, what: String| {
-            lines.push(format!("{:<7} {what}", if met { "met" } else { "MISSED" }));
-        };
+        let line = |(met, what): &(bool, String)| format!("{:<7} {what}", if *met { "met" } else { "MISSED" });
+        self.bars().iter().map(line).collect()
+    }
+
+    /// Whether each bar is met, and what it is.
+    fn bars(&self) -> Vec<(bool, String)> {
+        let mut bars = Vec::new();
+        let mut judge = |met: bool, what: String| bars.push((met, what));
         for ours in self.measurements.iter().filter(|measurement| measurement.scheduler == OURS) {
             let case = ours.case;
             if case.rates == Rates::Balanced && [2, 4, 8].contains(&case.tenants) {
@@ -175,10 +179,10 @@ impl Report {
                 judge(overhead <= most, what);
             }
         }
-        lines
+        bars
     }
 
-    /// An object a line, as all benches print them.
+    /// An object a line, as all benches print them. Last are the bars: `bar` is 1 where what the case says is met, else 0.
     ///
     /// # Errors
     /// The writer's.
@@ -190,6 +194,10 @@ impl Report {
                 Figure { bench: "tenants", subject: &measurement.scheduler, case: &case, metric, unit, value }
                     .write(to)?;
             }
+        }
+        for (met, what) in self.bars() {
+            let value = if met { 1.0 } else { 0.0 };
+            Figure { bench: "tenants", subject: OURS, case: &what, metric: "bar", unit: "1", value }.write(to)?;
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The frame stays as it came, its Ethernet header included, until the tier that it leaves by writes the one that it leaves with.
-//! Whatever a tier has found that another one needs is here, by number: no tier looks into tables of another. Each tier takes it
+//! Whatever a tier has found that another one needs is here, by number, so that none has to look for it again. Each tier takes it
 //! and gives it back, of one length:
 //!
 //! | tier | takes | fills in |

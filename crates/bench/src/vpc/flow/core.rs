@@ -125,6 +125,13 @@ impl Core {
         self.forward();
     }
 
+    /// Bursts until all packets of the order have come.
+    pub fn lap(&mut self) {
+        for _ in 0..ORDER / BURST {
+            self.burst();
+        }
+    }
+
     fn fill_next(&mut self) {
         let order = std::mem::take(&mut self.order);
         let at = self.at;
