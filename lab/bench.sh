@@ -53,6 +53,7 @@ echo "bench: the gateway's tables" >&2
 "$softdpu" bench vpc --json --rounds "$rounds" >"$results/bench-vpc.jsonl"
 echo "bench: losses through the gateway" >&2
 "$softdpu" bench gateway --json >"$results/bench-gateway.jsonl"
+"$softdpu" bench gateway --json --between sites >>"$results/bench-gateway.jsonl" || echo "bench: losses between sites were not measured" >&2
 echo "bench: interrupt" >&2
 "$softdpu" bench interrupt --json --rounds "$rounds" --seconds "$seconds" >"$results/bench-interrupt.jsonl"
 echo "bench: idle" >&2
@@ -136,8 +137,8 @@ awk -F'"' '
         next
     }
     $4 == "vpc" { figure[$12, $16] = sprintf("%.4g %s", number($0), $20 == "1" ? "" : $20) }
-    $4 == "gateway" && $12 == "flow-tier" && $16 == "lost" {
-        verdict("lost of 10 M frames at 80 % of the clean rate", "0", number($0), number($0) == 0)
+    $4 == "gateway" && $12 ~ /^(sites, )?flow-tier$/ && $16 == "lost" {
+        verdict("lost through the gateway (" ($12 ~ /^sites/ ? "sites" : "guests") ")", "0", number($0), number($0) == 0)
     }
     END {
         for (peer in least)

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use serde_json::Value;
-use softdpu_tests::{Context, Failure, softdpu};
+use softdpu_tests::{Context, Failure, Host, softdpu};
 
 /// Times that a rate is found and tried: somebody else may take the processor in between.
 const TRIES: u32 = 10;
@@ -18,23 +18,35 @@ fn figure(lines: &[Value], case: &str, metric: &str) -> Result<f64, Failure> {
 }
 
 #[test]
-fn nothing_is_lost_with_the_flow_tier_below_the_rate_that_it_takes() -> Result<(), Failure> {
+fn nothing_is_lost_between_guests_with_the_flow_tier_below_the_rate_that_it_takes() -> Result<(), Failure> {
+    nothing_is_lost(&[], ["flow-tier", "no-flow-tier"])
+}
+
+#[test]
+fn nothing_is_lost_between_sites_with_the_flow_tier_below_the_rate_that_it_takes() -> Result<(), Failure> {
+    if !Host::is_possible("gateway-loss-sites") {
+        return Ok(());
+    }
+    nothing_is_lost(&["--between", "sites"], ["sites, flow-tier", "sites, no-flow-tier"])
+}
+
+fn nothing_is_lost(more: &[&str], [with, without]: [&str; 2]) -> Result<(), Failure> {
     let mut losses = Vec::new();
     for _ in 0..TRIES {
         let mut command = Command::new(softdpu()?);
-        command.args(["bench", "gateway", "--json", "--packets", "200000", "--probe", "20000"]);
+        command.args(["bench", "gateway", "--json", "--packets", "200000", "--probe", "20000"]).args(more);
         command.args(["--client-cpu", "1", "--server-cpu", "0"]);
         let output = command.output().context("softdpu bench gateway")?;
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).context("its figures")?;
         let lines: Result<Vec<Value>, _> = text.lines().map(serde_json::from_str).collect();
         let lines = lines.context("its figures")?;
-        for (case, metric) in [("flow-tier", "rate"), ("flow-tier", "lost"), ("no-flow-tier", "lost")] {
+        for (case, metric) in [(with, "rate"), (with, "lost"), (without, "lost")] {
             println!("{case} {metric}: {}", figure(&lines, case, metric)?);
         }
-        assert!(figure(&lines, "flow-tier", "sent")? >= 200_000.0);
-        assert!(figure(&lines, "flow-tier", "round-trip-p99")? >= figure(&lines, "flow-tier", "round-trip-p50")?);
-        let lost = figure(&lines, "flow-tier", "lost")?;
+        assert!(figure(&lines, with, "sent")? >= 200_000.0);
+        assert!(figure(&lines, with, "round-trip-p99")? >= figure(&lines, with, "round-trip-p50")?);
+        let lost = figure(&lines, with, "lost")?;
         if lost == 0.0 {
             return Ok(());
         }

@@ -7,11 +7,14 @@
 //!                                         └─────────┘
 //! ```
 //!
-//! Both ends are guests' drivers over vhost-user, on one CPU. A frame that finds the sender's queue full is lost, as is one
+//! Both ends are on one CPU: guests' drivers over vhost-user, or the hosts of two sites whose frames come and go by VXLAN, in a network
+//! namespace. A frame that finds the sender's queue full is lost, as is one
 //! whose answer does not come. A sender that was itself held up, by another process on its CPU, does not catch up: it would measure the burst.
 
 mod ends;
+mod guests;
 mod report;
+mod sites;
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -21,10 +24,13 @@ use hdrhistogram::Histogram;
 use softdpu_sys::clock;
 use thiserror::Error;
 
-use self::ends::{Far, Near};
+use self::ends::Ends;
+use self::guests::Guests;
+use self::sites::Sites;
 use crate::front_end::FrontEndError;
 use crate::net::port::{Options, Port};
 use crate::net::subject::{A, B};
+use crate::net::wire::{FAR_ADDRESS, NEAR, NEAR_ADDRESS, OTHER_ADDRESS, Wire};
 use crate::process::Server;
 use crate::scratch::Folder;
 use crate::side_by_side::{on_cpu, patiently};
@@ -53,11 +59,25 @@ const SHARE: f64 = 0.8;
 /// Numbers of frames whose times are known: more than can be on their way.
 const TIMES: usize = 1 << 16;
 
+/// How often a first frame is sent before none is expected to be answered, [`SILENCE`] apart.
+const KNOCKS: u32 = 50;
+
+/// What both ends are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    /// Two guests of the host.
+    Guests,
+    /// Two sites, and the host has no guests: a veth pair in a network namespace, which takes root.
+    Sites,
+}
+
 /// What to measure.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// softdpu.
     pub program: PathBuf,
+    /// What the frames go between.
+    pub between: Between,
     /// Frames of a measurement.
     pub packets: u64,
     /// Flows they belong to.
@@ -106,16 +126,14 @@ pub enum GatewayError {
     Setup(String),
 }
 
-/// softdpu with the two ends' interfaces, and the ends.
+/// softdpu, and both ends.
 struct Bench {
-    a: Port,
-    b: Port,
-    near: Near,
-    far: Far,
+    ends: Box<dyn Ends>,
     sequence: u64,
     times: Vec<u64>,
     server_cpu: usize,
     _server: Server,
+    _wire: Option<Wire>,
     _folder: Folder,
 }
 
@@ -147,53 +165,71 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report, SetupE
     progress("losses without the flow tier");
     let decided = on_cpu(plan.client_cpu, GatewayError::Setup, || without.trial(rate, plan.packets));
     let decided = decided.map_err(failed("without the flow tier"))?;
-    Ok(Report { flows: plan.flows, with: (highest, cached), without: (other, decided) })
+    Ok(Report { between: plan.between, flows: plan.flows, with: (highest, cached), without: (other, decided) })
 }
 
 impl Bench {
     fn start(plan: &Plan, flow_tier: bool) -> Result<Bench, SetupError> {
         let folder = Folder::new().map_err(|error| SetupError::Folder(error.to_string()))?;
         let sockets = ["a.sock", "b.sock"].map(|name| folder.path().join(name));
-        let site = folder.path().join("site.toml");
-        std::fs::write(&site, self::site(plan.server_cpu, flow_tier, &sockets))
-            .map_err(|error| SetupError::Folder(format!("{}: {error}", site.display())))?;
-        let mut server = Server::start("softdpu", &plan.program, ["run", "site.toml"], folder.path(), None)?;
-        server.until("its sockets", || sockets.iter().all(|socket| socket.exists()).then_some(()))?;
+        let (site, text) = (folder.path().join("site.toml"), self::site(plan, flow_tier, &sockets));
+        std::fs::write(&site, text).map_err(|error| SetupError::Folder(format!("{}: {error}", site.display())))?;
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| SetupError::Load {
+            subject: "softdpu".into(),
+            case: "setting up".into(),
+            source,
+        };
+        let arguments = ["run", "site.toml"].map(str::to_owned);
+        let (ends, server, wire): (Box<dyn Ends>, _, _) = match plan.between {
+            Between::Guests => {
+                let mut server = Server::start("softdpu", &plan.program, &arguments, folder.path(), None)?;
+                server.until("its sockets", || sockets.iter().all(|socket| socket.exists()).then_some(()))?;
+                let guests = Bench::guests(&sockets, plan.flows).map_err(|error| failed(error.into()))?;
+                (Box::new(guests), server, None)
+            }
+            Between::Sites => {
+                let wire = Wire::new()?;
+                let (program, arguments) = wire.enter(&plan.program, &arguments, folder.path());
+                let server = Server::start("softdpu", &program, arguments, folder.path(), None)?;
+                let sites = Sites::new(&wire, plan.flows).map_err(|error| failed(error.into()))?;
+                (Box::new(sites), server, Some(wire))
+            }
+        };
+        let times = vec![0; TIMES];
+        let mut bench = Bench {
+            ends,
+            sequence: 0,
+            times,
+            server_cpu: plan.server_cpu,
+            _server: server,
+            _wire: wire,
+            _folder: folder,
+        };
+        bench.knock().map_err(|error| failed(error.into()))?;
+        Ok(bench)
+    }
+
+    fn guests(sockets: &[PathBuf; 2], flows: u16) -> Result<Guests, FrontEndError> {
         let options = Options {
             queue_size: QUEUE,
             format: Format::Split,
             required: Vec::new(),
-            memory: ends::memory(QUEUE),
+            memory: guests::memory(QUEUE),
             timeout: Duration::from_secs(5),
             status: false,
         };
         let connect = |at: usize| patiently(|| Port::connect(&sockets[at], &options));
-        let ends = || -> Result<_, FrontEndError> {
-            let (mut a, mut b) = (connect(0)?, connect(1)?);
-            let (near, far) = (Near::new(&mut a, QUEUE, plan.flows, A, B)?, Far::new(&mut b, QUEUE)?);
-            Ok((a, b, near, far))
-        };
-        let (mut a, mut b, near, far) = ends().map_err(|source| SetupError::Load {
-            subject: "softdpu".into(),
-            case: "setting up".into(),
-            source: Box::new(source),
-        })?;
-        // The server may have looked at the empty queues already, and gone to sleep.
-        for port in [&mut a, &mut b] {
-            port.transmit.kick();
-            port.receive.kick();
+        Guests::new(connect(0)?, connect(1)?, QUEUE, flows)
+    }
+
+    /// Sends a frame again and again until one is answered.
+    fn knock(&mut self) -> Result<(), GatewayError> {
+        for _ in 0..KNOCKS {
+            if self.trial(FIRST, 1)?.lost == 0 {
+                return Ok(());
+            }
         }
-        Ok(Bench {
-            a,
-            b,
-            near,
-            far,
-            sequence: 0,
-            times: vec![0; TIMES],
-            server_cpu: plan.server_cpu,
-            _server: server,
-            _folder: folder,
-        })
+        Err(GatewayError::Setup(format!("none of {KNOCKS} frames that were sent one by one came back")))
     }
 
     /// The highest rate at which `packets` frames were answered, all of them.
@@ -243,7 +279,7 @@ impl Bench {
             }
             for _ in 0..late {
                 self.times[self.sequence as usize % TIMES] = now;
-                if self.near.send(&mut self.a, self.sequence) {
+                if self.ends.send(self.sequence) {
                     self.sequence += 1;
                 } else {
                     refused += 1;
@@ -251,12 +287,12 @@ impl Bench {
                 due += 1;
             }
             if late > 0 {
-                self.a.transmit.publish();
+                self.ends.publish()?;
                 last = now;
             }
-            self.far.answer(&mut self.b, BATCH);
+            self.ends.answer(BATCH)?;
             let (times, next) = (&self.times, self.sequence);
-            let taken = self.near.take(&mut self.a, BATCH, |sequence| match sequence {
+            let taken = self.ends.take(BATCH, &mut |sequence| match sequence {
                 Some(sequence) if (first..next).contains(&sequence) => {
                     round_trips.saturating_record(now.saturating_sub(times[sequence as usize % TIMES]).max(1));
                     answered += 1;
@@ -292,11 +328,24 @@ fn stolen_ticks(stat: &str, cpu: usize) -> Option<u64> {
     line.split_whitespace().nth(7)?.parse().ok()
 }
 
-fn site(cpu: usize, flow_tier: bool, sockets: &[PathBuf]) -> String {
+fn site(plan: &Plan, flow_tier: bool, sockets: &[PathBuf]) -> String {
     // Writing to a String cannot fail.
-    let mut site = format!("[node]\ndataplane = {{ cores = [{cpu}] }}\nrun-directory = \"run\"\n");
-    let _ = writeln!(site, "flow-tier = {flow_tier}\nlog = {{ level = \"warn\" }}\n");
-    site.push_str("[[network]]\nname = \"bench\"\nvni = 5001\ncidr = \"10.0.0.0/24\"\n");
+    let mut site = format!("[node]\ndataplane = {{ cores = [{}] }}\nrun-directory = \"run\"\n", plan.server_cpu);
+    let _ = writeln!(site, "flow-tier = {flow_tier}\nlog = {{ level = \"warn\" }}");
+    if plan.between == Between::Sites {
+        let _ = writeln!(site, "underlay = {{ interface = \"{NEAR}\", address = \"{NEAR_ADDRESS}\" }}");
+    }
+    let vni = sites::VNI;
+    let _ = write!(site, "\n[[network]]\nname = \"bench\"\nvni = {vni}\ncidr = \"10.0.0.0/24\"\n");
+    if plan.between == Between::Sites {
+        site.push_str("transit = true\n");
+        for (station, host) in [(A, FAR_ADDRESS), (B, OTHER_ADDRESS)] {
+            let (address, mac) = (station.address, station.mac_text());
+            let _ =
+                write!(site, "\n[[network.endpoint]]\naddress = \"{address}\"\nmac = \"{mac}\"\nhost = \"{host}\"\n");
+        }
+        return site;
+    }
     for ((name, station), socket) in [("a", A), ("b", B)].iter().zip(sockets) {
         let (address, mac, socket) = (station.address, station.mac_text(), quoted(socket));
         let _ = write!(

@@ -2,12 +2,14 @@
 
 use std::io;
 
-use super::Outcome;
+use super::{Between, Outcome};
 use crate::side_by_side::Figure;
 
 /// What was measured, each with the highest rate at which nothing was lost.
 #[derive(Clone, Debug)]
 pub struct Report {
+    /// What frames went between.
+    pub between: Between,
     /// Flows that frames belonged to.
     pub flows: u16,
     /// With the flow tier.
@@ -18,7 +20,11 @@ pub struct Report {
 
 impl Report {
     fn cases(&self) -> [(&'static str, &(f64, Outcome)); 2] {
-        [("flow-tier", &self.with), ("no-flow-tier", &self.without)]
+        let [with, without] = match self.between {
+            Between::Guests => ["flow-tier", "no-flow-tier"],
+            Between::Sites => ["sites, flow-tier", "sites, no-flow-tier"],
+        };
+        [(with, &self.with), (without, &self.without)]
     }
 
     /// One JSON object a line.
@@ -49,14 +55,14 @@ impl Report {
     /// For people.
     pub fn table(&self) -> String {
         let mut text = format!(
-            "{:<14} {:>14} {:>12} {:>10} {:>8} {:>12} {:>12} {:>12}\n",
+            "{:<20} {:>14} {:>12} {:>10} {:>8} {:>12} {:>12} {:>12}\n",
             "", "no-drop rate/s", "sent at/s", "frames", "lost", "mean RTT µs", "p50 µs", "p99 µs"
         );
         for (case, (highest, outcome)) in self.cases() {
             let micros = |nanos: f64| nanos / 1e3;
             let quantile = |at: f64| micros(outcome.round_trips.value_at_quantile(at) as f64);
             text.push_str(&format!(
-                "{case:<14} {highest:>14.0} {:>12.0} {:>10} {:>8} {:>12.1} {:>12.1} {:>12.1}\n",
+                "{case:<20} {highest:>14.0} {:>12.0} {:>10} {:>8} {:>12.1} {:>12.1} {:>12.1}\n",
                 outcome.rate,
                 outcome.sent,
                 outcome.lost,
@@ -66,11 +72,15 @@ impl Report {
             ));
         }
         text.push_str(&format!(
-            "\n{} flows of 64-byte frames from guest to guest and back, five-tuple swapped at the far end; both sent at 80 % of the \
+            "\n{} flows of 64-byte frames from {} and back, five-tuple swapped at the far end; both sent at 80 % of the \
              highest rate\nat which the flow tier lost nothing. Of what was lost, {} and {} frames found the sender's queue full, which \
              softdpu had not got to in time;\nthe hypervisor took its CPU away for {} and {} ms meanwhile. The sender was held up {} \
              and {} times.\n",
             self.flows,
+            match self.between {
+                Between::Guests => "guest to guest",
+                Between::Sites => "site to site, by VXLAN in a network namespace,",
+            },
             self.with.1.refused,
             self.without.1.refused,
             self.with.1.stolen.as_millis(),

@@ -65,8 +65,13 @@ pub struct Station {
 impl Station {
     /// Its MAC address as it is written.
     pub(crate) fn mac_text(&self) -> String {
-        self.mac.map(|byte| format!("{byte:02x}")).join(":")
+        mac_text(self.mac)
     }
+}
+
+/// A MAC address as it is written.
+pub(crate) fn mac_text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 impl Frames {
@@ -190,7 +195,7 @@ impl Frames {
             put(transport, 4, transport_len);
             // The checksum stays 0: none was made (RFC 768).
         }
-        let checksum = !sum(&[ip]);
+        let checksum = checksum(ip);
         put(ip, 10, checksum);
         let mark = self.sequence_at() - size_of_val(&MARK);
         slot[mark..mark + 2].copy_from_slice(&MARK.to_ne_bytes());
@@ -214,16 +219,27 @@ impl Frames {
 
 impl Frames {
     /// The sequence number in a frame without virtio-net header; none where something else is there.
-    pub(super) fn sequence_in(self, frame: &[u8]) -> Option<u64> {
+    pub(crate) fn sequence_in(self, frame: &[u8]) -> Option<u64> {
         let at = self.sequence_at() - header::SIZE;
         let mark = frame.get(at - size_of_val(&MARK)..at)?;
         let sequence = frame.get(at..at + size_of::<u64>())?;
         (mark == MARK.to_ne_bytes()).then_some(())?;
         Some(u64::from_ne_bytes(sequence.try_into().ok()?))
     }
+
+    /// Writes a sequence number into a frame without virtio-net header that [`build`](Self::build) has made.
+    pub(crate) fn number_in(self, frame: &mut [u8], sequence: u64) {
+        let at = self.sequence_at() - header::SIZE;
+        frame[at..at + size_of::<u64>()].copy_from_slice(&sequence.to_ne_bytes());
+    }
 }
 
-fn put(bytes: &mut [u8], at: usize, value: u16) {
+/// The checksum of an IPv4 header whose own is 0.
+pub(crate) fn checksum(header: &[u8]) -> u16 {
+    !sum(&[header])
+}
+
+pub(crate) fn put(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 

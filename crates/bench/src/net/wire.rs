@@ -11,6 +11,7 @@ use std::process::Command;
 
 use softdpu_sys::namespace;
 
+use super::frames::mac_text;
 use crate::SetupError;
 use crate::process::{Server, in_path};
 use crate::scratch::Folder;
@@ -23,8 +24,12 @@ pub const FAR: &str = "far";
 pub const NEAR_ADDRESS: &str = "192.0.2.1";
 /// The address of the host that the far end stands for.
 pub const FAR_ADDRESS: &str = "192.0.2.2";
-/// Its MAC address.
-const FAR_MAC: &str = "02:5d:ff:00:00:02";
+/// That of another one, which it stands for as well.
+pub const OTHER_ADDRESS: &str = "192.0.2.3";
+/// The MAC address of the one end.
+pub const NEAR_MAC: [u8; 6] = [2, 0x5d, 0xff, 0, 0, 1];
+/// That of the other.
+pub const FAR_MAC: [u8; 6] = [2, 0x5d, 0xff, 0, 0, 2];
 /// Room for IP packets of 1500 bytes in VXLAN.
 const MTU: &str = "1600";
 
@@ -53,14 +58,17 @@ impl Wire {
         let path = format!("/proc/{}/ns/net", holder.pid());
         let namespace = namespace::open(&path).map_err(|error| failed(error.to_string()))?;
         let wire = Wire { namespace, holder, _folder: folder };
-        let peer = ["type", "veth", "peer", "name", FAR, "address", FAR_MAC];
-        wire.ip(&[&["link", "add", NEAR], &peer[..]].concat())?;
+        let [near, far] = [NEAR_MAC, FAR_MAC].map(mac_text);
+        let peer = ["type", "veth", "peer", "name", FAR, "address", &far];
+        wire.ip(&[&["link", "add", NEAR, "address", &near], &peer[..]].concat())?;
         for end in [NEAR, FAR] {
             // Nobody but the load says anything.
             wire.ip(&["link", "set", end, "mtu", MTU, "addrgenmode", "none", "up"])?;
         }
         wire.ip(&["address", "add", &format!("{NEAR_ADDRESS}/24"), "dev", NEAR])?;
-        wire.ip(&["neighbor", "add", FAR_ADDRESS, "lladdr", FAR_MAC, "dev", NEAR, "nud", "permanent"])?;
+        for host in [FAR_ADDRESS, OTHER_ADDRESS] {
+            wire.ip(&["neighbor", "add", host, "lladdr", &far, "dev", NEAR, "nud", "permanent"])?;
+        }
         Ok(wire)
     }
 
