@@ -12,8 +12,8 @@ use softdpu_control::status::{
 use softdpu_control::status::{
     ClosedFrontEnds, ConnectionStatus, CoreState, CoreStatus, DataPlaneState, DataPlaneStatus, DeviceState,
     DeviceStatus, EcmpMemberStatus, EcmpStatus, HeavyFlowStatus, MeterStatus, NetworkStatus, NodeStatus, Peer,
-    PortCounts, PortStatus, QueueStatus, SteeringRuleStatus, SteeringShare, SteeringStatus, TenantOnCore, TenantStatus,
-    TraceStatus, UnderlayAbsence, UnderlayPath, UnderlayStatus, VolumeState, VolumeStatus,
+    PortCounts, PortStatus, QueueStatus, RouteLookup, SteeringRuleStatus, SteeringShare, SteeringStatus, TenantOnCore,
+    TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath, UnderlayStatus, VolumeState, VolumeStatus,
 };
 
 fn reference() -> String {
@@ -75,7 +75,10 @@ fn whole() -> NodeStatus {
         uptime_s: 0,
         supervisor_pid: 1,
         data_plane: DataPlaneStatus::default(),
-        cores: vec![CoreStatus { heavy_flows: vec![HeavyFlowStatus::default()], ..CoreStatus::default() }],
+        cores: vec![CoreStatus {
+            heavy_flows: vec![HeavyFlowStatus { vni: Some(1), ..HeavyFlowStatus::default() }],
+            ..CoreStatus::default()
+        }],
         devices: vec![device],
         volumes: vec![VolumeStatus {
             error: Some("e".into()),
@@ -101,6 +104,12 @@ fn whole() -> NodeStatus {
             ecmp: vec![EcmpStatus {
                 members: vec![EcmpMemberStatus { zone: Some("z".into()), ..EcmpMemberStatus::default() }],
                 ..EcmpStatus::default()
+            }],
+            lookups: vec![RouteLookup {
+                table: Some("t".into()),
+                because: Some("b".into()),
+                overlapping: Some(["w".into(), "n".into()]),
+                ..RouteLookup::default()
             }],
             ..NetworkStatus::default()
         }],

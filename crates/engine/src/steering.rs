@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use softdpu_sched::{BucketLoad, Elephant, Nanos, Order, Pinned, Spreader};
-use softdpu_vpc::PortId;
 use softdpu_vpc::steer::{BUCKETS, FiveTuple, Match, RULES, Rule, SteerError, Steering};
+use softdpu_vpc::{HeavyFlow, PortId};
 use thiserror::Error;
 
 use crate::engine::Engine;
@@ -81,14 +81,41 @@ struct Slot {
     before: u64,
 }
 
+/// A flow that the engine puts somewhere: of a network, as others may have the same addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Flow {
+    vni: u32,
+    tuple: FiveTuple,
+}
+
+impl Flow {
+    /// Of a heavy flow, where it is known in which network it is.
+    fn of(heavy: &HeavyFlow) -> Option<Flow> {
+        let HeavyFlow { source, destination, protocol, ports, .. } = *heavy;
+        Some(Flow { vni: heavy.vni?, tuple: FiveTuple { source, destination, protocol, ports } })
+    }
+
+    fn what(self) -> Match {
+        Match::Flow(Some(self.vni), self.tuple)
+    }
+
+    /// Whether its packets are among those that a rule is for.
+    fn is_in(self, what: &Match) -> bool {
+        match what {
+            Match::Vni(vni) => *vni == self.vni,
+            Match::Flow(vni, tuple) => *tuple == self.tuple && vni.is_none_or(|vni| vni == self.vni),
+        }
+    }
+}
+
 /// What the engine knows of steering.
 pub(crate) struct Steerer {
     spec: SteeringSpec,
     table: Arc<Steering>,
     slots: [Option<Slot>; RULES],
     /// Elephants that have places of their own.
-    pinned: BTreeMap<FiveTuple, CoreIndex>,
-    spreader: Spreader<FiveTuple>,
+    pinned: BTreeMap<Flow, CoreIndex>,
+    spreader: Spreader<Flow>,
     /// When cores were last looked at, and what each had counted.
     looked: Nanos,
     seen: Vec<Seen>,
@@ -213,8 +240,10 @@ impl Engine {
                 .map(|counter| counter.get())
                 .sum();
             let before = slots.get(rule.number).and_then(Option::as_ref).map_or(0, |slot| slot.before);
-            let is_automatic = matches!(rule.what, Match::Flow(None, flow) if pinned.contains_key(&flow))
-                && !spec.rules.iter().any(|(what, _)| *what == rule.what);
+            // Whoever is in a rule that somebody made is not pinned.
+            let is_automatic = matches!(
+                rule.what, Match::Flow(Some(vni), tuple) if pinned.contains_key(&Flow { vni, tuple })
+            );
             let (what, core) = (rule.what, CoreIndex(rule.core));
             RuleReport { what, core, is_automatic, packets: counted.saturating_sub(before) }
         };
@@ -254,9 +283,7 @@ impl Engine {
     /// Those that somebody made, and those of elephants.
     fn rules_in_force(&self) -> Vec<(Match, CoreIndex)> {
         let Steerer { spec, pinned, .. } = &self.steerer;
-        let own = pinned.iter().map(|(flow, core)| (Match::Flow(None, *flow), *core));
-        let is_free = |(what, _): &(Match, CoreIndex)| !spec.rules.iter().any(|(known, _)| known == what);
-        spec.rules.iter().copied().chain(own.filter(is_free)).collect()
+        spec.rules.iter().copied().chain(pinned.iter().map(|(flow, core)| (flow.what(), *core))).collect()
     }
 
     fn plan(&mut self, now: Nanos, underlay: PortId, busy: &[u32], loads: &Loads) -> Moved {
@@ -264,24 +291,22 @@ impl Engine {
         for (_, core) in self.cores() {
             let (ended, flows) = core.forwarding.heavy();
             let is_news = now.since(ended) < Nanos(2 * Nanos::SECOND.0);
-            for flow in flows.iter().filter(|flow| is_news && flow.is_elephant && flow.port == underlay) {
-                let (source, destination) = (flow.source, flow.destination);
-                let flow = FiveTuple { source, destination, protocol: flow.protocol, ports: flow.ports };
-                // Where somebody has put it, it stays.
-                let is_ruled = |(what, _): &(Match, CoreIndex)| matches!(what, Match::Flow(_, known) if *known == flow);
-                if !self.steerer.spec.rules.iter().any(is_ruled) {
-                    elephants.push(Elephant { flow, bucket: flow.bucket() });
+            let heavy = flows.iter().filter(|flow| is_news && flow.is_elephant && flow.port == underlay);
+            for flow in heavy.filter_map(Flow::of) {
+                // Where somebody has put it, or its network, it stays.
+                if !self.steerer.spec.rules.iter().any(|(what, _)| flow.is_in(what)) {
+                    elephants.push(Elephant { flow, bucket: flow.tuple.bucket() });
                 }
             }
         }
         let Steerer { table, pinned, spreader, slots, spec, .. } = &mut self.steerer;
         let room = RULES.saturating_sub(spec.rules.len());
-        let load_of = |flow: &FiveTuple| {
-            let what = Match::Flow(None, *flow);
+        let load_of = |flow: &Flow| {
+            let what = flow.what();
             let number = slots.iter().position(|slot| slot.as_ref().is_some_and(|slot| slot.what == what));
             number.and_then(|number| loads.rules.get(number).copied()).unwrap_or(0)
         };
-        let known: Vec<Pinned<FiveTuple>> =
+        let known: Vec<Pinned<Flow>> =
             pinned.iter().map(|(flow, core)| Pinned { flow: *flow, core: core.0, load: load_of(flow) }).collect();
         let orders = spreader.plan(now, busy, &loads.buckets, &elephants, &known);
         let mut buckets = (**table).clone();

@@ -49,9 +49,9 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
         Command::Network(NetworkCommand::List { json }) => {
             let networks: Vec<NetworkStatus> = connect(connection)?.call(&Request::NetworkList).map_err(text)?;
             let table = || {
-                let groups = status::ecmp_table(&networks);
-                let between = if groups.is_empty() { "" } else { "\n" };
-                format!("{}{between}{groups}", status::network_table(&networks))
+                let more = [status::ecmp_table(&networks), status::lookup_table(&networks)];
+                let more = more.into_iter().filter(|table| !table.is_empty()).map(|table| format!("\n{table}"));
+                status::network_table(&networks) + &more.collect::<String>()
             };
             return print(&if json { json_line(&networks) } else { table() });
         }

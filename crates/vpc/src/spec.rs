@@ -339,6 +339,11 @@ impl Prefix {
         self.address.is_ipv4() == address.is_ipv4() && mask(address, self.length) == self.address
     }
 
+    /// Whether all of `other`'s addresses are among these, and not the other way round.
+    pub(crate) fn has_inside(self, other: Prefix) -> bool {
+        self.length < other.length && self.contains(other.address)
+    }
+
     /// Whether any address is in both.
     pub fn overlaps(self, other: Prefix) -> bool {
         if self.length <= other.length { self.contains(other.address) } else { other.contains(self.address) }

@@ -164,7 +164,7 @@ impl Vpc {
     /// The flows that carried most in the last second that has ended by `now`, nanoseconds, the heaviest first; and how many
     /// such seconds there were, by which it is known whether this is news.
     pub fn heavy_flows(&mut self, now: u64) -> (u64, &[HeavyFlow]) {
-        self.heavy.turn(&self.flows, now);
+        self.heavy.turn(&self.tables, &self.flows, now);
         self.heavy.told()
     }
 
@@ -285,7 +285,7 @@ impl Vpc {
     /// Looks at the packet at `at`, which came with so many bytes, and whether its flow is heavy.
     #[cold]
     fn weigh(&mut self, now: u64, sought: Option<&Sought>, at: usize, bytes: usize) {
-        self.heavy.turn(&self.flows, now);
+        self.heavy.turn(&self.tables, &self.flows, now);
         let found = sought.and_then(|sought| {
             let candidate = self.arrival(at, &sought.seen).map_or(sought.candidate, |arrival| arrival.candidate);
             self.flows.hit(candidate, &sought.seen.key).map(|_| (candidate.entry(), &sought.seen.key))
@@ -537,7 +537,8 @@ impl Vpc {
         {
             metadata.set_link(link);
             let action = departure.action(metadata);
-            let kept = self.flows.install(*home, &seen.key, &action, &metadata.sources, link.generation);
+            let connection = (link.generation, tables.connections());
+            let kept = self.flows.install(*home, &seen.key, &action, &metadata.sources, connection);
             self.stats.unkept += u64::from(kept.is_err());
             witness.see(at, |_| [narrate::kept(tables, metadata, kept.is_ok())]);
         }

@@ -80,7 +80,7 @@ fn tight(family: Family, changes: u64, is_tight: bool) -> softdpu_vpc::spec::Spe
             committed: rate(9_000),
             second: rate(20_000),
         };
-        spec.meters = vec![meter("port", MeterAlgorithm::Rfc2698), meter("tenant", MeterAlgorithm::Rfc4115)];
+        spec.meters.extend([meter("port", MeterAlgorithm::Rfc2698), meter("tenant", MeterAlgorithm::Rfc4115)]);
         for endpoint in spec.endpoints.iter_mut().filter(|endpoint| endpoint.mac == mac(1)) {
             endpoint.policy.meters = vec!["port".into(), "tenant".into()];
         }

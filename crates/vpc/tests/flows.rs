@@ -50,6 +50,21 @@ fn streams_from_tunnels_meet_flows() {
 }
 
 #[test]
+fn streams_meet_loaded_entries_meters_and_too_many_stale_flows() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let (mut refused, mut metered, mut loaded) = (0, 0, 0);
+    for _ in 0..96 {
+        let stream = steps().new_tree(&mut runner).expect("a stream").current();
+        let mut vpc = vpc(&site(Family::V4, 0));
+        compare(&mut vpc, Family::V4, &stream).expect("no difference");
+        refused += vpc.stats().drops(DropReason::Recomputing);
+        metered += vpc.stats().drops(DropReason::Metered);
+        loaded += vpc.tables().loaded().map_or(0, |loaded| loaded.counts().endpoints);
+    }
+    assert!(refused > 0 && metered > 50 && loaded > 20, "{refused} {metered} {loaded}");
+}
+
+#[test]
 fn each_change_and_each_two_of_them_are_good_specs() {
     for family in [Family::V4, Family::V6] {
         for (a, b) in (0..CHANGES).flat_map(|a| (0..CHANGES).map(move |b| (a, b))) {

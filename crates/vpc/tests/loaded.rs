@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::*;
 use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, Place, RouteSpec, Spec, TableCapacity, Via};
 use softdpu_vpc::tables::Loading;
-use softdpu_vpc::{Datapath, Destination, DropReason, Mac, Problem, Verdict, Vpc};
+use softdpu_vpc::{Datapath, Destination, DropReason, Mac, PortId, Problem, Verdict, Vpc};
 
 const CAPACITY: TableCapacity = TableCapacity { endpoints: 8, routes: 4, hosts: 3 };
 const THIRD: &str = "192.0.2.3";
@@ -95,6 +95,202 @@ fn flows_to_others_go_on_through_a_load() {
     to(&mut node, "10.0.0.3");
     to(&mut node, "10.0.0.5");
     assert_eq!((node.stats().cached - before.cached, node.stats().recomputed - before.recomputed), (2, 0));
+}
+
+/// `spec` with these entries (network, what, host) in the place of those of `vpc`.
+fn load(vpc: &Vpc, spec: &Spec, entries: &[(&str, &str, IpAddr)]) -> Spec {
+    let own = spec.underlay.as_ref().expect("an underlay").addresses.clone();
+    let capacity = TableCapacity { endpoints: 1 << 20, routes: 1 << 20, hosts: 8 };
+    let loading = Loading::new(&spec.networks, &own, capacity, 0).with_groups([("red", "far")]);
+    let mut loading = loading.after(vpc.tables().loaded().cloned());
+    for (line, &(network, what, host)) in (1..).zip(entries) {
+        match what.split_once('/') {
+            None => loading.endpoint(line, network, ip(what), mac(what.len() as u8), host),
+            Some(_) => loading.route(line, network, what.parse().expect("prefix"), host),
+        }
+        .expect("a good entry");
+    }
+    Spec { loaded: Some(Arc::new(loading.finish().expect("good entries"))), ..spec.clone() }
+}
+
+fn change(vpc: &mut Vpc, spec: &Spec) {
+    vpc.replace(Arc::new(vpc.tables().rebuild(spec).expect("a good spec")));
+}
+
+/// Node 1 with a third node, and no entries.
+fn with_third() -> Spec {
+    let mut spec = spec(Family::V4, 1);
+    spec.neighbors.push(NeighborSpec { host: ip(THIRD), mac: Mac([2, 0, 0, 0, 0, 3]) });
+    spec
+}
+
+/// Packets from `port` to all of these, in one batch: how many go by their flows, are computed anew, and are dropped as `recomputing`.
+fn batch(vpc: &mut Vpc, port: PortId, destinations: &[String]) -> [u64; 3] {
+    let before = vpc.stats().clone();
+    let frame = |to: &String| packet(port, &udp(mac(1), GATEWAY, "10.0.0.2", to));
+    let mut packets: Vec<_> = destinations.iter().map(frame).collect();
+    vpc.forward(0, &mut packets, &mut Vec::new());
+    let stats = vpc.stats();
+    [
+        stats.cached - before.cached,
+        stats.recomputed - before.recomputed,
+        stats.drops(DropReason::Recomputing) - before.drops(DropReason::Recomputing),
+    ]
+}
+
+#[test]
+fn a_load_touches_the_flows_of_no_other_network() {
+    let (plain, second) = (with_third(), vtep(Family::V4, 2));
+    let mut node = vpc(&plain);
+    // Red is before blue, in the file and by number: what it loses and gets moves all that follows.
+    let guests = |network: &'static str, last: std::ops::Range<u8>| -> Vec<(&'static str, String)> {
+        last.map(|last| (network, format!("10.0.0.{last}"))).collect()
+    };
+    let entries = |red: std::ops::Range<u8>, routes: &[(&'static str, &str)]| {
+        let mut all = guests("red", red);
+        all.extend(routes.iter().map(|(network, prefix)| (*network, (*prefix).to_owned())));
+        all.extend(guests("blue", 100..120));
+        all
+    };
+    let by = |node: &Vpc, all: &[(&'static str, String)], red_at: IpAddr| {
+        let entry = |(network, what): &(&'static str, String)| {
+            (*network, what.clone(), if *network == "red" { red_at } else { ip(THIRD) })
+        };
+        let owned: Vec<_> = all.iter().map(entry).collect();
+        let borrowed: Vec<_> = owned.iter().map(|(network, what, host)| (*network, what.as_str(), *host)).collect();
+        load(node, &plain, &borrowed)
+    };
+    let of_blue = ("blue", "203.0.113.0/24");
+    let routes = [("red", "203.0.113.0/24"), of_blue];
+    let first = by(&node, &entries(50..60, &routes), second);
+    change(&mut node, &first);
+    let mut blue: Vec<String> = (100..120).map(|last| format!("10.0.0.{last}")).collect();
+    blue.extend((1..21).map(|last| format!("203.0.113.{last}")));
+    let all = blue.len() as u64;
+    batch(&mut node, BLUE_1, &blue);
+    let other_routes = [("red", "198.18.0.0/24"), ("red", "203.0.113.0/25"), of_blue];
+    let loads = [
+        ("the same", entries(50..60, &routes), second),
+        ("one less", entries(51..60, &routes), second),
+        ("many more", entries(20..90, &routes), second),
+        ("other routes", entries(20..90, &other_routes), second),
+        ("at another node", entries(20..90, &other_routes), ip(THIRD)),
+        ("nothing of red", entries(0..0, &[of_blue]), second),
+    ];
+    for (what, entries, host) in loads {
+        let spec = by(&node, &entries, host);
+        change(&mut node, &spec);
+        assert_eq!(batch(&mut node, BLUE_1, &blue), [all, 0, 0], "{what}");
+    }
+    // Nor what red is configured with.
+    let mut others = Spec { loaded: node.tables().loaded().cloned(), ..plain.clone() };
+    others.routes.retain(|route| route.network != "red");
+    change(&mut node, &others);
+    assert_eq!(batch(&mut node, BLUE_1, &blue), [all, 0, 0]);
+}
+
+#[test]
+fn a_load_touches_few_flows_of_its_own_network() {
+    let (plain, second) = (with_third(), vtep(Family::V4, 2));
+    let mut node = vpc(&plain);
+    let guests: Vec<String> = (0..2).flat_map(|high| (20..220).map(move |low| format!("10.0.{high}.{low}"))).collect();
+    let loaded = |node: &Vpc, guests: &[String], routes: &[&str], host: IpAddr| {
+        let entry = guests.iter().map(|guest| ("red", guest.as_str(), host));
+        let entries: Vec<_> = entry.chain(routes.iter().map(|route| ("red", *route, second))).collect();
+        load(node, &plain, &entries)
+    };
+    let spec = loaded(&node, &guests, &["203.0.113.0/24"], second);
+    change(&mut node, &spec);
+    let all: Vec<String> = guests[1..].to_vec();
+    let sum = |node: &mut Vpc, of: &[String]| {
+        let counts = of.chunks(16).map(|chunk| batch(node, RED_1, chunk));
+        counts.fold([0; 3], |a, b| [a[0] + b[0], a[1] + b[1], a[2] + b[2]])
+    };
+    sum(&mut node, &all);
+    to(&mut node, "203.0.113.9");
+    // The first is gone: of 399 others those are computed anew that have its version, about two; the route is as it was.
+    let spec = loaded(&node, &all, &["203.0.113.0/24"], second);
+    change(&mut node, &spec);
+    let [cached, recomputed, refused] = sum(&mut node, &all);
+    assert!(recomputed < 20 && cached + recomputed == 399 && refused == 0, "{cached} {recomputed} {refused}");
+    assert_eq!(batch(&mut node, RED_1, &["203.0.113.9".into()]), [1, 0, 0]);
+    assert_eq!(to(&mut node, &guests[0]).0, Verdict::Software, "it is nobody's");
+    // Another route: none of guests is, nor any where all of them are on another node.
+    let spec = loaded(&node, &all, &["203.0.113.0/25"], ip(THIRD));
+    change(&mut node, &spec);
+    assert_eq!(sum(&mut node, &all), [399, 0, 0]);
+    assert_eq!(to(&mut node, &all[0]).1, Some(ip(THIRD)), "by its flow, to where it is now");
+    assert_eq!(batch(&mut node, RED_1, &["203.0.113.9".into()]), [0, 1, 0]);
+    assert_eq!(to(&mut node, "203.0.113.200").0, Verdict::Software, "no route has it");
+    // Of more than were there, what was there goes on.
+    let more: Vec<String> = (0..2).flat_map(|high| (2..250).map(move |low| format!("10.0.{high}.{low}"))).collect();
+    let more: Vec<String> = more.into_iter().filter(|guest| guest != "10.0.1.1").collect();
+    let mut ten: Vec<String> = all[..10].to_vec();
+    ten.push("203.0.113.9".into());
+    let spec = loaded(&node, &more, &["203.0.113.0/25"], ip(THIRD));
+    change(&mut node, &spec);
+    let [cached, ..] = batch(&mut node, RED_1, &ten);
+    assert!(cached >= 1, "the route's at the least: {cached}");
+    // Nothing is loaded: no flow goes on by what was.
+    change(&mut node, &plain);
+    assert_eq!(to(&mut node, &all[5]).0, Verdict::Software);
+    change(&mut node, &spec);
+    assert_eq!(batch(&mut node, RED_1, &all[..1]), [0, 1, 0], "of a load that was not in force before");
+}
+
+#[test]
+fn an_address_that_is_somebody_elses_for_a_while_leaves_the_others_flows() {
+    let plain = with_third();
+    let mut node = vpc(&plain);
+    let guests: Vec<String> = (20..220).map(|last| format!("10.0.0.{last}")).collect();
+    let entries: Vec<_> = guests.iter().map(|guest| ("red", guest.as_str(), ip(THIRD))).collect();
+    let spec = load(&node, &plain, &entries);
+    change(&mut node, &spec);
+    for chunk in guests.chunks(16) {
+        batch(&mut node, RED_1, chunk);
+    }
+    let mut moved = spec.clone();
+    moved.endpoints.push(EndpointSpec {
+        network: "red".into(),
+        mac: mac(78),
+        addresses: vec![ip(&guests[7])],
+        place: Place::Host(vtep(Family::V4, 2)),
+        mtu: None,
+        spoof_check: true,
+        policy: Default::default(),
+    });
+    for (spec, host) in [(&moved, vtep(Family::V4, 2)), (&spec, ip(THIRD))] {
+        change(&mut node, spec);
+        let computed: u64 = guests.chunks(16).map(|chunk| batch(&mut node, RED_1, chunk)[1]).sum();
+        assert!((1..20).contains(&computed), "{computed} of 200");
+        assert_eq!(to(&mut node, &guests[7]).1, Some(host));
+    }
+}
+
+#[test]
+fn a_guest_that_is_loaded_where_a_route_went_takes_its_flow() {
+    let mut plain = with_third();
+    let inside = "10.0.1.128/25".parse().expect("prefix");
+    plain.routes.push(RouteSpec { network: "red".into(), prefix: inside, via: Via::Host(vtep(Family::V4, 2)) });
+    let mut node = vpc(&plain);
+    let spec = load(&node, &plain, &[("red", "10.0.1.9", ip(THIRD))]);
+    change(&mut node, &spec);
+    for _ in 0..2 {
+        assert_eq!(to(&mut node, "10.0.1.200").1, Some(vtep(Family::V4, 2)), "by the route");
+    }
+    let spec = load(&node, &plain, &[("red", "10.0.1.9", ip(THIRD)), ("red", "10.0.1.200", ip(THIRD))]);
+    change(&mut node, &spec);
+    assert_eq!(to(&mut node, "10.0.1.200").1, Some(ip(THIRD)), "who is there now");
+    // The same where the route within the subnet is loaded.
+    let spec = load(&node, &with_third(), &[("red", "10.0.1.0/25", vtep(Family::V4, 2))]);
+    change(&mut node, &spec);
+    for _ in 0..2 {
+        assert_eq!(to(&mut node, "10.0.1.9").1, Some(vtep(Family::V4, 2)));
+    }
+    let both = [("red", "10.0.1.0/25", vtep(Family::V4, 2)), ("red", "10.0.1.9", ip(THIRD))];
+    let spec = load(&node, &with_third(), &both);
+    change(&mut node, &spec);
+    assert_eq!(to(&mut node, "10.0.1.9").1, Some(ip(THIRD)));
 }
 
 #[test]

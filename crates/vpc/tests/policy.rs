@@ -169,6 +169,127 @@ fn a_flow_shows_the_connection_a_packet_now_and_then() {
     assert!((10..=20).contains(&asked), "{asked} of 1000");
 }
 
+/// Sends at `now`, nanoseconds.
+fn send_at(vpc: &mut Vpc, now: u64, port: PortId, frame: &[u8]) -> Result<PortId, DropReason> {
+    let mut verdicts = Vec::new();
+    vpc.forward(now, &mut [packet(port, frame)], &mut verdicts);
+    match verdicts[0] {
+        Verdict::Local { port, .. } => Ok(port),
+        Verdict::Drop(reason) => Err(reason),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A datagram of client `number`, or the answer to it.
+fn datagram(number: u16, is_answer: bool) -> (PortId, Vec<u8>) {
+    let (from, port, source, destination) = match is_answer {
+        false => (1, RED_1, "10.0.0.2", "10.0.0.3"),
+        true => (2, RED_2, "10.0.0.3", "10.0.0.2"),
+    };
+    let mut frame = udp(mac(from), GATEWAY, source, destination);
+    let (client, server) = ((4000 + number).to_be_bytes(), 5000_u16.to_be_bytes());
+    let (first, second) = if is_answer { (server, client) } else { (client, server) };
+    frame[34..36].copy_from_slice(&first);
+    frame[36..38].copy_from_slice(&second);
+    // None.
+    frame[40..42].fill(0);
+    (port, frame)
+}
+
+#[test]
+fn a_connection_that_expired_stops_its_flows_both_ways() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut vpc = vpc(&grouped(vec![(RulePeer::Any, Service::udp(Ports::ALL))]));
+    let ended = |vpc: &Vpc| {
+        let (count, counted) = vpc.tables().connection_stats().expect("groups");
+        (count, counted.opened, counted.ended.iter().sum::<u64>())
+    };
+    // Nobody answers: 30 seconds later it is over, and its flow, which no minute has passed for, is still there.
+    let (to, request) = datagram(1, false);
+    for _ in 0..2 {
+        assert_eq!(send_at(&mut vpc, SECOND, to, &request), Ok(RED_2));
+    }
+    assert_eq!((vpc.stats().policy, vpc.stats().cached), (1, 1));
+    vpc.advertise(32 * SECOND, |_| false, &mut Vec::new());
+    assert_eq!((ended(&vpc), vpc.flows()), ((0, 1, 1), 1));
+    assert_eq!(send_at(&mut vpc, 32 * SECOND, to, &request), Ok(RED_2));
+    assert_eq!((vpc.stats().policy, vpc.stats().cached, ended(&vpc).1), (2, 1, 2), "not by the flow, and another one");
+    // One that was answered, two minutes later: no answer passes any more, and who asks begins another.
+    let ((to, request), (back, answer)) = (datagram(2, false), datagram(2, true));
+    for _ in 0..2 {
+        assert_eq!(send_at(&mut vpc, 40 * SECOND, to, &request), Ok(RED_2));
+        assert_eq!(send_at(&mut vpc, 40 * SECOND, back, &answer), Ok(RED_1));
+    }
+    assert_eq!((vpc.stats().policy, vpc.stats().cached), (4, 3), "by flows, both ways");
+    vpc.advertise(161 * SECOND, |_| false, &mut Vec::new());
+    assert_eq!(send_at(&mut vpc, 161 * SECOND, back, &answer), Err(DropReason::SecurityGroup));
+    assert_eq!(send_at(&mut vpc, 161 * SECOND, to, &request), Ok(RED_2));
+    assert_eq!((vpc.stats().policy, vpc.stats().cached), (6, 3), "asked about, both of them");
+}
+
+#[test]
+fn a_connection_that_gave_its_room_to_another_network_stops_its_flows_both_ways() {
+    let mut spec = grouped(vec![(RulePeer::Any, Service::udp(Ports::ALL))]);
+    spec.connections = softdpu_vpc::spec::ConnectionLimit(2);
+    let mut vpc = vpc(&spec);
+    for _ in 0..2 {
+        for number in 0..2 {
+            for (is_answer, to) in [(false, RED_2), (true, RED_1)] {
+                let (port, frame) = datagram(number, is_answer);
+                assert_eq!(send(&mut vpc, port, &frame), Ok(to));
+            }
+        }
+    }
+    assert_eq!(vpc.stats().cached, 4, "two connections, four flows");
+    // Blue has half of the room from now on, and takes it.
+    spec.networks[1].policy.groups = vec![group("all", vec![(RulePeer::Any, Service::Any)])];
+    let blue = spec.endpoints.iter_mut().find(|one| one.network == "blue" && one.mac == mac(1)).expect("of the site");
+    blue.policy.groups = vec!["all".into()];
+    change(&mut vpc, &spec);
+    let frame = udp(mac(1), GATEWAY, "10.0.0.2", "10.0.0.5");
+    assert!(matches!(forward(&mut vpc, BLUE_1, &frame).0, Verdict::Underlay { .. }));
+    let (count, counted) = vpc.tables().connection_stats().expect("groups");
+    assert_eq!((count, counted.opened, counted.ended.iter().sum::<u64>()), (2, 3, 1));
+    let mut outcomes = Vec::new();
+    for number in 0..2 {
+        let before = vpc.stats().cached;
+        let sent = [true, false].map(|is_answer| {
+            let (port, frame) = datagram(number, is_answer);
+            send(&mut vpc, port, &frame).map(drop)
+        });
+        outcomes.push((sent, vpc.stats().cached - before));
+    }
+    outcomes.sort_by_key(|(_, cached)| *cached);
+    let [(gone, by_flows), (other, cached)] = &outcomes[..] else { panic!("two") };
+    assert!(gone.iter().all(Result::is_err) && *by_flows == 0, "{outcomes:?}");
+    assert_eq!((*other, *cached), ([Ok(()), Ok(())], 2), "{outcomes:?}");
+}
+
+#[test]
+fn flows_of_connections_that_are_over_give_their_places_to_others() {
+    let tables = Arc::new(Tables::build(&grouped(vec![http()])).expect("a good spec"));
+    let mut vpc = Vpc::with_flows(tables, 64);
+    let client = |number: u16| ("10.0.0.2", 4000 + number);
+    let to = |number, flags, sequence, ack| tcp(1, client(number), SERVER, flags, sequence, ack);
+    let back = |number, flags, sequence, ack| tcp(2, SERVER, client(number), flags, sequence, ack);
+    let connect = |vpc: &mut Vpc, number| {
+        assert_eq!(send(vpc, RED_1, &to(number, SYN, 100, 0)), Ok(RED_2));
+        assert_eq!(send(vpc, RED_2, &back(number, SYN | ACK, 500, 101)), Ok(RED_1));
+        assert_eq!(send(vpc, RED_1, &to(number, ACK, 101, 501)), Ok(RED_2));
+        assert_eq!(send(vpc, RED_2, &back(number, ACK, 501, 101)), Ok(RED_1));
+    };
+    (0..40).for_each(|number| connect(&mut vpc, number));
+    let unkept = vpc.stats().unkept;
+    assert!(vpc.flows() > 48 && unkept >= 80 - 64, "{} flows, {unkept} not kept", vpc.flows());
+    // All in the same moment: none is idle.
+    connect(&mut vpc, 100);
+    assert_eq!(vpc.stats().unkept, unkept + 2, "full");
+    (0..40).for_each(|number| drop(send(&mut vpc, RED_1, &to(number, RST, 101, 0))));
+    let unkept = vpc.stats().unkept;
+    (200..220).for_each(|number| connect(&mut vpc, number));
+    assert!(vpc.stats().unkept - unkept <= 4, "{} of 40 flows find no room", vpc.stats().unkept - unkept);
+}
+
 #[test]
 fn members_of_a_group_are_known_wherever_they_are() {
     let mut sites = [grouped(vec![(RulePeer::Group("web".into()), Service::udp(Ports::ALL))]), spec(Family::V4, 2)];

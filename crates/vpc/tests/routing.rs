@@ -12,7 +12,7 @@ use softdpu_vpc::spec::{
     EcmpMemberSpec, EcmpSpec, EndpointSpec, MemberVia, NeighborSpec, PeeringSpec, Place, Prefix, RouteSpec,
     RouteTableSpec, RulePeer, SecurityGroupSpec, SecurityRule, Spec, SubnetSpec, TableCapacity, Via,
 };
-use softdpu_vpc::tables::Loading;
+use softdpu_vpc::tables::{Loading, RoutesOf};
 use softdpu_vpc::{DropReason, Mac, Packet, PortId, Problem, Tables, Verdict, Vpc};
 
 const GREEN_1: PortId = PortId(8);
@@ -88,6 +88,42 @@ fn of(all: &HashMap<u16, Option<u8>>, node: u8) -> usize {
 
 /// Who sends, from which address to which, and where that leads.
 type Step = ((PortId, u8), &'static str, &'static str, Result<u32, DropReason>);
+
+#[test]
+fn each_table_says_whether_its_routes_are_exact_and_what_is_in_the_way() {
+    let mut spec = spec(Family::V4, 1);
+    let other = vtep(Family::V4, 2);
+    spec.routes.push(RouteSpec { network: "red".into(), prefix: prefix("172.16.9.0/24"), via: Via::Host(other) });
+    let routes = vec![(prefix("203.0.113.0/24"), Via::Host(other)), (prefix("203.0.113.128/25"), Via::Host(other))];
+    let (name, sources) = ("one".into(), vec![prefix("10.0.0.2/32")]);
+    spec.route_tables.push(RouteTableSpec { network: "red".into(), name, sources, routes });
+    let own = [vtep(Family::V4, 1)];
+    let capacity = TableCapacity { endpoints: 8, routes: 8, hosts: 8 };
+    let mut loading = Loading::new(&spec.networks, &own, capacity, 0);
+    for (line, route) in [(1, "198.18.0.0/15"), (2, "198.18.1.0/24"), (3, "2001:db8:9::/48")] {
+        loading.route(line, "red", prefix(route), other).expect("a good entry");
+    }
+    spec.loaded = Some(Arc::new(loading.finish().expect("good entries")));
+    let tables = Tables::build(&spec).expect("a good spec");
+    let told = |network: &str| -> Vec<_> {
+        let all = tables.lookups(network).into_iter();
+        all.map(|it| (it.of, it.is_ipv6, it.exact.map_err(|why| why.to_string()))).collect()
+    };
+    let because = |why: &str| Err(why.to_owned());
+    assert_eq!(
+        told("red"),
+        [
+            (RoutesOf::Network, false, because("172.16.9.0/24 is inside 172.16.0.0/12")),
+            (RoutesOf::Network, true, Ok(())),
+            (RoutesOf::Loaded, false, because("198.18.1.0/24 is inside 198.18.0.0/15")),
+            (RoutesOf::Loaded, true, Ok(())),
+            (RoutesOf::Table("one"), false, because("203.0.113.128/25 is inside 203.0.113.0/24")),
+            (RoutesOf::Table("one"), true, Ok(())),
+        ]
+    );
+    assert_eq!(told("blue"), [(RoutesOf::Network, false, Ok(())), (RoutesOf::Network, true, Ok(()))]);
+    assert_eq!(told("green"), []);
+}
 
 #[test]
 fn flows_are_spread_by_weight_and_counted() {

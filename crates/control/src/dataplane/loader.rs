@@ -32,6 +32,8 @@ pub(super) struct Ground {
     pub groups: Vec<(String, String)>,
     /// The entries were in force once: that a group has gone since does not keep them out.
     pub is_kept: bool,
+    /// What they take the place of.
+    pub previous: Option<Arc<Loaded>>,
 }
 
 /// What came of a file.
@@ -91,7 +93,7 @@ fn load(file: OwnedFd, name: &str, ground: &Ground) -> Result<Loaded, String> {
 fn read(mut input: impl BufRead, name: &str, ground: &Ground) -> Result<Loaded, String> {
     let groups = ground.groups.iter().map(|(network, group)| (network.as_str(), group.as_str()));
     let loading = Loading::new(&ground.networks, &ground.own, ground.capacity, ground.others);
-    let mut loading = loading.with_groups(groups);
+    let mut loading = loading.with_groups(groups).after(ground.previous.clone());
     if ground.is_kept {
         loading = loading.with_unknown_groups();
     }
@@ -167,6 +169,7 @@ mod tests {
             others: 0,
             groups: vec![("acme".into(), "far".into())],
             is_kept: false,
+            previous: None,
         }
     }
 

@@ -314,6 +314,7 @@ impl Networks {
                 .flat_map(|network| network.ecmp.iter().map(|group| (network.name.clone(), group.name.clone())))
                 .collect(),
             is_kept: false,
+            previous: self.loaded.clone(),
         })
     }
 
@@ -596,9 +597,6 @@ impl Networks {
         // Flows of what is the same in both go on.
         let tables = self.tables.as_ref().map_or_else(|| Tables::build(&spec), |before| before.rebuild(&spec));
         let tables = Arc::new(tables.map_err(|error| error.to_string())?);
-        for (network, conflict) in tables.conflicts() {
-            tracing::debug!(network, %conflict, "routes by longest prefix match");
-        }
         // Who asked for the change may rely on it once it is answered.
         if !engine.set_tables(&tables).wait(SWITCH) {
             tracing::error!("a core has not gone on with other networks for {SWITCH:?}");

@@ -53,6 +53,12 @@ pub struct FlowTableStatus {
 pub struct HeavyFlowStatus {
     /// The device that sends it.
     pub device: String,
+    /// The network that it is in; empty, where that is no more.
+    #[serde(default)]
+    pub network: String,
+    /// Its VNI.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vni: Option<u32>,
     /// `tcp` or `udp`.
     pub protocol: String,
     /// Address and port.

@@ -24,8 +24,8 @@ pub use function::{
 pub use prometheus::prometheus;
 pub use steering::{SteeringRuleStatus, SteeringShare, SteeringStatus};
 pub use table::{
-    TABLE_WIDTH, device_table, ecmp_table, function_table, network_table, steering_table, table, tenant_table,
-    volume_table,
+    TABLE_WIDTH, device_table, ecmp_table, function_table, lookup_table, network_table, steering_table, table,
+    tenant_table, volume_table,
 };
 pub use top::{Top, run as run_top};
 
@@ -280,6 +280,53 @@ pub struct NetworkStatus {
     /// Its ECMP groups.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ecmp: Vec<EcmpStatus>,
+    /// How its routes are looked up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lookups: Vec<RouteLookup>,
+}
+
+/// How routes of one family that are looked up together are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RouteLookup {
+    /// Whose they are.
+    pub of: RoutesOf,
+    /// Of a route table: its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table: Option<String>,
+    /// `ipv4` or `ipv6`.
+    pub family: String,
+    /// How.
+    pub by: LookupBy,
+    /// By longest prefix match: why it is not an exact match.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub because: Option<String>,
+    /// Two prefixes that overlap, the wide one first, where that is the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlapping: Option<[String; 2]>,
+}
+
+/// Whose routes are looked up together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum RoutesOf {
+    /// The network's, with its subnets and those of its peers.
+    #[default]
+    Network,
+    /// Those that were loaded by file.
+    Loaded,
+    /// A route table's.
+    RouteTable,
+}
+
+/// How routes are looked up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LookupBy {
+    /// By exact match.
+    #[default]
+    Exact,
+    /// By longest prefix match.
+    Lpm,
 }
 
 /// An ECMP group.
@@ -352,6 +399,7 @@ impl NetworkStatus {
             peers: Vec::new(),
             pending_peers: Vec::new(),
             ecmp: Vec::new(),
+            lookups: Vec::new(),
         }
     }
 }

@@ -88,6 +88,8 @@ fn sample() -> NodeStatus {
             flows: FlowTableStatus { known: 17, capacity: 65_536, unkept: 6, ..FlowTableStatus::default() },
             heavy_flows: vec![HeavyFlowStatus {
                 device: "acme-vm1-nic".to_owned(),
+                network: "acme-vpc".to_owned(),
+                vni: Some(5001),
                 protocol: "tcp".to_owned(),
                 source: "10.0.0.2:4000".to_owned(),
                 destination: "[2001:db8::7]:80".to_owned(),
@@ -156,7 +158,22 @@ fn sample() -> NodeStatus {
             cores: vec![TenantOnCore { cpu: 1, served: 5_012, ..TenantOnCore::default() }],
             ..TenantStatus::default()
         }],
-        networks: vec![NetworkStatus { name: "acme-vpc".to_owned(), vni: 5001, ..NetworkStatus::default() }],
+        networks: vec![NetworkStatus {
+            name: "acme-vpc".to_owned(),
+            vni: 5001,
+            lookups: vec![
+                RouteLookup { family: "ipv4".to_owned(), ..RouteLookup::default() },
+                RouteLookup {
+                    of: RoutesOf::RouteTable,
+                    table: Some("branch".to_owned()),
+                    family: "ipv4".to_owned(),
+                    by: LookupBy::Lpm,
+                    because: Some("10.1.0.0/16 is inside 10.0.0.0/8".to_owned()),
+                    overlapping: Some(["10.0.0.0/8", "10.1.0.0/16"].map(str::to_owned)),
+                },
+            ],
+            ..NetworkStatus::default()
+        }],
         load_error: Some("the loaded entries:7: there is no network gone".to_owned()),
         unsaved: None,
         underlay: Some(UnderlayStatus {
@@ -471,13 +488,24 @@ fn top_shows_what_changed_per_second() {
 }
 
 #[test]
+fn routes_that_are_no_exact_match_are_shown_with_the_reason() {
+    let text = table(&sample());
+    let line = "acme-vpc  table branch  ipv4    longest prefix  10.1.0.0/16 is inside 10.0.0.0/8\n";
+    assert!(text.contains(line), "{text}");
+    let json = serde_json::to_value(&sample().networks[0].lookups).unwrap();
+    assert_eq!(json[0], serde_json::json!({ "of": "network", "family": "ipv4", "by": "exact" }));
+    assert_eq!((&json[1]["by"], &json[1]["of"]), (&"lpm".into(), &"route-table".into()));
+}
+
+#[test]
 fn datapaths_and_heavy_flows_are_shown_and_exported() {
     let text = table(&sample());
     assert!(
         text.contains("CORE  FRAMES TO  SWITCH ONLY  FAST PATH  SOFTWARE\n1     port                 4        900         2\n1     tunnel               5        100         0\n\n"),
         "{text}"
     );
-    let heavy = "1     tcp 10.0.0.2:4000 > [2001:db8::7]:80  acme-vm1-nic     21.0 k  30.0 MiB    87.4 %  elephant\n";
+    let heavy =
+        "1     tcp 10.0.0.2:4000 > [2001:db8::7]:80  acme-vm1-nic  acme-vpc     21.0 k  30.0 MiB    87.4 %  elephant\n";
     assert!(text.contains(heavy), "{text}");
     let metrics = prometheus(&sample());
     for line in [

@@ -14,6 +14,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use super::key::Key;
 use super::table::Flows;
 use crate::PortId;
+use crate::tables::{Attachment, Tables};
 
 /// A packet of so many is looked at, on average: a power of two.
 const SAMPLE: u32 = 64;
@@ -33,6 +34,8 @@ const ELEPHANT: u16 = 100;
 pub struct HeavyFlow {
     /// The port that it came in by.
     pub port: PortId,
+    /// The VNI of the network that it came in; None: that is no more.
+    pub vni: Option<u32>,
     /// Source address.
     pub source: IpAddr,
     /// Destination address. Of the same family.
@@ -129,14 +132,14 @@ impl Heavy {
 
     /// Ends a window that is over at `now`, nanoseconds.
     #[inline]
-    pub fn turn(&mut self, flows: &Flows, now: u64) {
+    pub fn turn(&mut self, tables: &Tables, flows: &Flows, now: u64) {
         if now.saturating_sub(self.began) >= WINDOW {
-            self.end(flows, now);
+            self.end(tables, flows, now);
         }
     }
 
     #[cold]
-    fn end(&mut self, flows: &Flows, now: u64) {
+    fn end(&mut self, tables: &Tables, flows: &Flows, now: u64) {
         let passed = u128::from(now.saturating_sub(self.began));
         let per_second = |count: u64| (u128::from(count) * 1_000_000_000 / passed.max(1)) as u64;
         let all = self.sampled;
@@ -151,7 +154,7 @@ impl Heavy {
             let is_elephant = samples >= FEWEST && share >= ELEPHANT;
             if packets > 0 {
                 let (packets, bytes) = (per_second(packets), per_second(bytes));
-                self.told.push(HeavyFlow { packets, bytes, share, is_elephant, ..describe(&held.key) });
+                self.told.push(HeavyFlow { packets, bytes, share, is_elephant, ..describe(tables, &held.key) });
             }
             // A window's samples count half in the next.
             held.weight = (held.weight / 2).max(1);
@@ -168,8 +171,18 @@ impl Heavy {
     }
 }
 
+/// The VNI of the network that packets with a key come in.
+fn vni(tables: &Tables, key: &Key) -> Option<u32> {
+    let network = match (key.tunnelled(), tables.attachment(PortId(key.port()))) {
+        (Some(routes), _) => tables.network_with(routes)?,
+        (None, Attachment::Endpoint(number)) => tables.network(tables.endpoint(number)?.network)?,
+        (None, Attachment::Underlay | Attachment::Nothing) => return None,
+    };
+    Some(network.vni)
+}
+
 /// Whose key it is.
-fn describe(key: &Key) -> HeavyFlow {
+fn describe(tables: &Tables, key: &Key) -> HeavyFlow {
     let [addresses, ports, sender] = key.first;
     let bytes = |word: u64| word.to_le_bytes();
     let address = |high: u64, low: u64| {
@@ -188,6 +201,7 @@ fn describe(key: &Key) -> HeavyFlow {
     let [a, b, c, d, ..] = bytes(ports);
     HeavyFlow {
         port: PortId((ports >> 32) as u32),
+        vni: vni(tables, key),
         source,
         destination,
         protocol: bytes(sender)[6],

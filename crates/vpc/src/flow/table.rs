@@ -18,7 +18,7 @@ use softdpu_sys::prefetch;
 
 use super::entry::{Action, Cold, FlowCounters, Hot, NONE, SOURCES};
 use super::key::Key;
-use crate::policy::connections::Link;
+use crate::policy::connections::{Connections, Link};
 use crate::tables::{Stamp, Tables};
 
 /// Most flows of a table.
@@ -309,7 +309,7 @@ impl Flows {
         (sample.generation, sample.clock) = (self.generation, self.clock);
         let found = key.and_then(|key| Some((key, self.lookup(self.home(key), key)?)));
         if let Some((key, entry)) = found
-            && let Ok(copy) = sample.insert(sample.home(key))
+            && let Ok(copy) = sample.insert(sample.home(key), None)
         {
             sample.hot[copy as usize] = self.hot[entry as usize];
             sample.cold[copy as usize] = self.cold[entry as usize];
@@ -326,7 +326,8 @@ impl Flows {
     }
 
     /// Keeps a flow, or gives one that is there other contents; what it counted stays. `sources` were read before the action
-    /// was computed; `connection` is the generation of its connection, if it has one.
+    /// was computed; `connection` is the generation of its connection, if it has one. In a full table it takes the place of one that was
+    /// not seen for a second, or whose connection is over by `connections`.
     ///
     /// # Errors
     /// [`Full`]: there is no room.
@@ -336,11 +337,11 @@ impl Flows {
         key: &Key,
         action: &Action,
         sources: &[Stamp; SOURCES],
-        connection: u32,
+        (connection, connections): (u32, Option<&Connections>),
     ) -> Result<(), Full> {
         let entry = match self.lookup(home, key) {
             Some(entry) => entry,
-            None => self.insert(home)?,
+            None => self.insert(home, connections)?,
         };
         let (generation, clock) = (self.generation, self.clock);
         let hot = &mut self.hot[entry as usize];
@@ -352,9 +353,9 @@ impl Flows {
     }
 
     /// An entry that the index leads to.
-    fn insert(&mut self, home: Home) -> Result<u32, Full> {
+    fn insert(&mut self, home: Home, connections: Option<&Connections>) -> Result<u32, Full> {
         if self.free == NONE && self.used as usize >= self.capacity() {
-            self.sweep(LOOK_FULL, IDLE_FULL);
+            self.sweep(LOOK_FULL, IDLE_FULL, connections);
         }
         let empty = |line: u32| {
             let empty = self.index[line as usize].find(!0, 0);
@@ -416,12 +417,19 @@ impl Flows {
         if clock != self.clock {
             self.clock = clock;
             // Each entry is looked at about twice a minute.
-            self.sweep((self.used / (IDLE / 2)).clamp(SWEEP.0, SWEEP.1), IDLE);
+            self.sweep((self.used / (IDLE / 2)).clamp(SWEEP.0, SWEEP.1), IDLE, None);
         }
     }
 
+    /// Whether the connection of a flow is over.
+    fn is_over(&self, entry: u32, connections: &Connections) -> bool {
+        let action = self.action(entry);
+        action.connection != NONE && connections.is_over(self.link(entry, &action))
+    }
+
+    /// Forgets flows among the next `entries` that were not seen for `idle` ticks; with `connections`, those whose connections are over, too.
     #[cold]
-    fn sweep(&mut self, entries: u32, idle: u32) {
+    fn sweep(&mut self, entries: u32, idle: u32, connections: Option<&Connections>) {
         let mut left = entries.min(self.used);
         while left > 0 {
             let together = left.min(LOOK_FULL);
@@ -436,7 +444,9 @@ impl Flows {
                 self.hand += 1;
                 prefetch::read(self.hot.as_ptr().wrapping_add(self.hand as usize + LOOK_FULL as usize));
                 let hot = &self.hot[entry as usize];
-                if hot.generation() != 0 && self.clock.wrapping_sub(hot.seen()) > idle {
+                let is_idle = self.clock.wrapping_sub(hot.seen()) > idle;
+                let is_over = || connections.is_some_and(|connections| self.is_over(entry, connections));
+                if hot.generation() != 0 && (is_idle || is_over()) {
                     *old = Some((self.home_of(entry), entry));
                     // Whoever comes next is written there.
                     prefetch::write(self.cold.as_ptr().wrapping_add(entry as usize));

@@ -93,7 +93,7 @@ proptest! {
                 }
                 _ => {
                     let action = action(number);
-                    if flows.install(home, &key, &action, &[Stamp::default(); SOURCES], 0).is_ok() {
+                    if flows.install(home, &key, &action, &[Stamp::default(); SOURCES], (0, None)).is_ok() {
                         model.insert((number, is_ipv6), action);
                     } else {
                         prop_assert!(model.len() * 4 > capacity * 3, "full with {} of {}", model.len(), capacity);
@@ -113,7 +113,7 @@ fn nearly_all_of_a_large_table_can_be_used() {
     let kept = (0..count as u64).filter(|&number| {
         let key = key(number, number % 4 == 0);
         let home = flows.home(&key);
-        flows.install(home, &key, &action(number), &[Stamp::default(); SOURCES], 0).is_ok()
+        flows.install(home, &key, &action(number), &[Stamp::default(); SOURCES], (0, None)).is_ok()
     });
     let kept = kept.count();
     assert!(kept as f64 > count as f64 * 0.999, "{kept} of {count}");
@@ -129,7 +129,7 @@ fn nearly_all_of_a_large_table_can_be_used() {
 fn a_generation_that_comes_again_finds_no_flows() {
     let (tables, mut flows) = (tables(), Flows::new(16));
     let home = flows.home(&key(1, false));
-    flows.install(home, &key(1, false), &action(1), &[Stamp::default(); SOURCES], 0).expect("room");
+    flows.install(home, &key(1, false), &action(1), &[Stamp::default(); SOURCES], (0, None)).expect("room");
     flows.set_generation(u32::MAX);
     flows.tables_changed();
     let candidate = flows.approach(home);

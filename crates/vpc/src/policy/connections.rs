@@ -367,6 +367,14 @@ impl Connections {
         generation == link.generation && (until.wrapping_sub(tick(now)) as i32) > 0
     }
 
+    /// Whether a flow is of a connection that has ended, or is about to: nobody goes on by it.
+    #[inline]
+    pub fn is_over(&self, link: Link) -> bool {
+        self.gates
+            .get(link.slot as usize)
+            .is_none_or(|gate| (gate.load(Ordering::Relaxed) >> 32) as u32 != link.generation)
+    }
+
     /// Flows of a connection ask, from now on: something was seen that may end it.
     pub fn close(&self, slot: u32) {
         if let Some(gate) = self.gates.get(slot as usize) {

@@ -122,8 +122,7 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
     }
     let reached = match exact {
         Some(owner) => {
-            // Loaded entries have no versions of their own.
-            let said_by = member(tables, metadata.network, owner.hop().unwrap_or_default());
+            let said_by = tables.owner_stamp(metadata.network, ip.destination, owner.hop().unwrap_or_default());
             Some(Reached { owner, said_by, also: Stamp::default(), is_member: false, is_owned: true })
         }
         None => {
@@ -178,7 +177,7 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
         // A bucket has another version when another way is in it.
         let is_said = metadata.is_to_member() && tables.endpoint(hop).is_none();
         let way = if is_said { Stamp::default() } else { tables.stamp(hop) };
-        metadata.decided_by([tables.stamp(said_by), also, way]);
+        metadata.decided_by([said_by, also, way]);
     }
     Ok(())
 }
@@ -199,10 +198,12 @@ struct Behind {
 fn tunnel_source(tables: &Tables, metadata: &Metadata, ip: &Ip) -> Result<Behind, DropReason> {
     let network = metadata.network;
     if let Some(owner) = tables.owner(network, ip.source) {
-        let by = |object| Ok(Behind { owner, is_owner: true, said_by: Some([tables.stamp(object), Stamp::default()]) });
+        let by = |stamp| Ok(Behind { owner, is_owner: true, said_by: Some([stamp, Stamp::default()]) });
         return match owner.hop().map(|hop| (hop, tables.tunnel_of(hop))) {
-            None => by(routes(tables, network)),
-            Some((hop, way)) if way.is_some() && way == metadata.tunnel() => by(member(tables, network, hop)),
+            None => by(tables.network(network).map_or(Stamp::default(), |network| tables.stamp(network.routes))),
+            Some((hop, way)) if way.is_some() && way == metadata.tunnel() => {
+                by(tables.owner_stamp(network, ip.source, hop))
+            }
             Some(_) => Err(DropReason::SpoofedAddress),
         };
     }
@@ -214,26 +215,16 @@ fn tunnel_source(tables: &Tables, metadata: &Metadata, ip: &Ip) -> Result<Behind
         if let Some(owner) = tables.hop_behind(way, ip.source, metadata.tunnel()) {
             let hop = owner.hop().unwrap_or_default();
             let through = match way.leads() {
-                Leads::Ecmp(slot) => tables.group(slot).map_or(0, |group| group.object),
-                Leads::Peer(peer) => member(tables, peer, hop),
-                Leads::Hop(_) | Leads::Nobody | Leads::Nowhere => hop,
+                Leads::Ecmp(slot) => tables.group(slot).map_or(Stamp::default(), |group| tables.stamp(group.object)),
+                Leads::Peer(peer) => tables.owner_stamp(peer, ip.source, hop),
+                Leads::Hop(_) | Leads::Nobody | Leads::Nowhere => tables.stamp(hop),
             };
             let is_peer = |way: Owner| matches!(way.leads(), Leads::Peer(_));
             // Of two ways, which one it is depends on where others are, and matters where one leads to a peer.
             let is_either = also.is_some() && ways.into_iter().flatten().any(is_peer);
-            let said_by = [tables.stamp(back.said_by), tables.stamp(through)];
+            let said_by = [tables.stamp(back.said_by), through];
             return Ok(Behind { owner, is_owner: is_peer(way), said_by: (!is_either).then_some(said_by) });
         }
     }
     Err(DropReason::SpoofedAddress)
-}
-
-/// The object that is a member of a network, which has the next hop `hop`: of a loaded entry, the network's routes.
-fn member(tables: &Tables, network: u32, hop: u32) -> u32 {
-    if Tables::is_loaded(hop) { routes(tables, network) } else { hop }
-}
-
-/// The object that is a network's routes.
-fn routes(tables: &Tables, network: u32) -> u32 {
-    tables.network(network).map_or(0, |network| network.routes)
 }

@@ -10,9 +10,9 @@ use crate::verdict::DropReason;
 pub(crate) struct Reached {
     /// Its next hop; the destination's own owner in the case of a peer.
     pub owner: Owner,
-    /// The object that said so.
-    pub said_by: u32,
-    /// What else decided: the bucket of a group, or the routes of a peer.
+    /// What said so.
+    pub said_by: Stamp,
+    /// What else decided: the bucket of a group, or that of a peer's loaded guest.
     pub also: Stamp,
     pub is_member: bool,
     /// The owner has the destination's address.
@@ -36,6 +36,7 @@ pub(crate) struct Walk {
 pub(super) fn reach(tables: &Tables, network: u32, hash: u32, ip: &Ip) -> Result<Option<Reached>, DropReason> {
     let Routing { owner, said_by, .. } = tables.routing(network, ip.source, ip.destination);
     let Some(owner) = owner else { return Ok(None) };
+    let said_by = tables.stamp(said_by);
     let plain = Reached { owner, said_by, also: Stamp::default(), is_member: false, is_owned: false };
     match owner.leads() {
         Leads::Hop(_) => Ok(Some(plain)),
@@ -51,9 +52,8 @@ pub(super) fn reach(tables: &Tables, network: u32, hash: u32, ip: &Ip) -> Result
             else {
                 return Ok(None);
             };
-            // Loaded entries have no versions of their own.
-            let routes = || tables.network(peer).map_or(0, |network| network.routes);
-            let also = if Tables::is_loaded(hop) { tables.stamp(routes()) } else { Stamp::default() };
+            let is_loaded = Tables::is_loaded(hop);
+            let also = if is_loaded { tables.guest_stamp(peer, ip.destination) } else { Stamp::default() };
             Ok(Some(Reached { owner, also, is_owned: true, ..plain }))
         }
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::error::{Entry, Problem, SpecError};
-use super::loaded::{Loaded, Routed};
+use super::loaded::{self, Loaded, Routed};
 use super::objects::{Kind, Numbering};
 use super::policy::Building;
 use super::routing::Leads;
@@ -449,10 +449,8 @@ impl<'a> Builder<'a> {
         for (&(network, address), owner) in &self.addresses {
             let is_routed =
                 prefixes.longest(network, address).is_some_and(|other| other.owner.leads() != Leads::Nobody);
-            let is_loaded = loaded.is_some_and(|loaded| {
-                let number = self.networks[network as usize].loaded;
-                loaded.owner(number, address).is_some() || loaded.route(number, address).is_some()
-            });
+            let of_network = self.networks[network as usize].loaded;
+            let is_loaded = loaded.is_some_and(|loaded| loaded.route(of_network, address).is_some());
             let is_in_table = self
                 .tables_of(network)
                 .any(|row| prefixes.longest(row, address).is_some_and(|other| other.owner.leads() != Leads::Nobody));
@@ -460,16 +458,42 @@ impl<'a> Builder<'a> {
                 contents[network as usize].1.push(address);
             }
         }
-        let version = |network: &Network| loaded.filter(|_| network.loaded != NONE).map(|loaded| loaded.version());
         for (number, mut content) in contents.into_iter().enumerate() {
             content.0.sort_unstable();
             content.1.sort_unstable();
             let policy = self.policy(number as u32);
+            let of_network = self.networks[number].loaded;
+            let is_pierced = self.is_pierced(number as u32);
+            let loaded = loaded.map(|loaded| loaded.content(of_network, is_pierced)).unwrap_or_default();
             let network = &mut self.networks[number];
-            let content = (content, version(network), policy);
+            let content = (content, loaded, policy);
             network.routes = self.objects.object(Kind::Routes, &network.name, &content)?;
         }
         Ok(())
+    }
+
+    /// Whether a route of a network is inside one of its subnets: whoever is loaded there takes addresses from it.
+    fn is_pierced(&self, network: u32) -> bool {
+        let subnets = &self.subnets[self.ranges[network as usize].clone()];
+        let is_inside = |route: &Prefix| subnets.iter().any(|subnet| subnet.prefix.has_inside(*route));
+        self.prefixes.keys().any(|(of, prefix)| *of == network && is_inside(prefix))
+            || self.table_prefixes(network).any(|prefix| is_inside(prefix))
+    }
+
+    /// The versions of loaded guests.
+    fn guests(&self) -> Option<loaded::Versions> {
+        let loaded = self.spec.loaded.as_ref()?;
+        let mut ground = BTreeMap::new();
+        for ((name, _), &network) in loaded.networks().zip(&self.loaded_networks) {
+            let subnets = self.ranges.get(network as usize).map(|range| &self.subnets[range.clone()]);
+            ground.insert(name.into(), self.objects.digest_of(&subnets));
+        }
+        let overruled = self.addresses.keys().filter_map(|&(network, address)| {
+            let number = self.networks.get(network as usize)?.loaded;
+            loaded.overruled(number, address)
+        });
+        let previous = self.previous.and_then(|tables| tables.guests.as_ref());
+        Some(loaded::Versions::after(previous, loaded, ground, overruled.collect(), self.objects.build()))
     }
 
     fn finish(mut self) -> Result<Tables, SpecError> {
@@ -489,6 +513,7 @@ impl<'a> Builder<'a> {
         self.routes(&prefixes).map_err(at(|| Entry::Network(first)))?;
         let route_tables = self.route_tables().map_err(at(|| Entry::Routes))?;
         self.peer_members();
+        let guests = self.guests();
         let members: Vec<_> =
             self.members.iter().map(|(&(network, host), &tunnel)| (Key::address(network, host), tunnel)).collect();
         let vnis: Vec<_> = self.vnis.iter().map(|(&vni, &network)| (Key::new(0, vni.into()), network)).collect();
@@ -523,6 +548,7 @@ impl<'a> Builder<'a> {
             services: self.spec.services,
             meters: self.meters.into_iter().map(|(name, meter)| (name.into(), meter)).collect(),
             loaded: self.spec.loaded.clone(),
+            guests,
             loaded_tunnels: self.loaded_tunnels.into(),
             loaded_networks: self.loaded_networks.into(),
             loaded_groups: self.loaded_groups.into(),

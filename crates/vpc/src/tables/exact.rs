@@ -39,6 +39,17 @@ impl Key {
             IpAddr::V6(address) => Key::new(network << 1 | 1, address.to_bits()),
         }
     }
+
+    /// Of an [address](Self::address): the number of its network.
+    pub(super) fn network(&self) -> u32 {
+        self.space >> 1
+    }
+
+    /// What it is in its space, mixed with `seed`.
+    #[inline]
+    pub(super) fn mixed(&self, seed: u64) -> u64 {
+        fold(self.low ^ seed, self.high ^ 0xa076_1d64_78bd_642f)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -125,8 +136,7 @@ impl<V: Copy + Default> Exact<V> {
     /// Where the look-up of `key` begins.
     #[inline]
     pub fn place(&self, key: &Key) -> Place {
-        let mixed = fold(key.low ^ self.seed, key.high ^ 0xa076_1d64_78bd_642f);
-        Place((fold(mixed ^ u64::from(key.space), 0x8ebc_6af0_9c88_c6e3) & self.mask) as usize)
+        Place((fold(key.mixed(self.seed) ^ u64::from(key.space), 0x8ebc_6af0_9c88_c6e3) & self.mask) as usize)
     }
 
     /// Has the slots at `place` fetched into the cache.
@@ -149,6 +159,12 @@ impl<V: Copy + Default> Exact<V> {
             }
         }
         None
+    }
+
+    /// All entries, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = (Key, V)> {
+        let entry = |slot: &Slot<V>| (Key { high: slot.high, low: slot.low, space: slot.space }, slot.value);
+        self.slots.iter().filter(|slot| slot.space != EMPTY).map(entry)
     }
 
     /// The value of `key`.

@@ -29,6 +29,7 @@ pub use error::{Entry, Problem, SpecError};
 pub(crate) use exact::fold;
 pub use exact::{Exact, Key, Place};
 pub use loaded::{LoadCounts, LoadError, Loaded, Loading};
+use lpm::coalesce::Conflict;
 pub(crate) use objects::Stamp;
 pub(crate) use prefixes::Prefixes;
 pub(crate) use routing::{Leads, Routing};
@@ -47,6 +48,28 @@ use crate::spec::{ServiceLimit, SubnetSpec, UnderlaySpec};
 
 /// The number of an endpoint, a next hop or a tunnel that is none.
 const NONE: u32 = u32::MAX;
+
+/// How routes of one family are looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lookup<'a> {
+    /// Which.
+    pub of: RoutesOf<'a>,
+    /// Their family.
+    pub is_ipv6: bool,
+    /// By exact match, or why not: by longest prefix match then.
+    pub exact: Result<(), Conflict>,
+}
+
+/// Routes that are looked up together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoutesOf<'a> {
+    /// A network's, with its subnets and those of its peers.
+    Network,
+    /// Those of a network that were loaded by file.
+    Loaded,
+    /// A route table's, by its name, with the subnets that it has no route for.
+    Table(&'a str),
+}
 
 /// Everything that forwarding looks up.
 #[derive(Debug)]
@@ -79,6 +102,8 @@ pub struct Tables {
     meters: BTreeMap<Box<str>, Arc<NodeMeter>>,
     /// What was loaded by file.
     loaded: Option<Arc<Loaded>>,
+    /// The versions of its guests.
+    guests: Option<loaded::Versions>,
     /// The tunnels to its nodes, by their numbers; [`NONE`] where this node does not reach one.
     loaded_tunnels: Box<[u32]>,
     /// Its networks, by their numbers there; [`NONE`] for those that are not here.
@@ -213,6 +238,11 @@ impl Tables {
         self.networks.get(number as usize)
     }
 
+    /// The network whose routes are the object `routes`.
+    pub(crate) fn network_with(&self, routes: u32) -> Option<&Network> {
+        self.networks.iter().find(|network| network.routes == routes)
+    }
+
     #[inline]
     pub(crate) fn endpoint(&self, number: u32) -> Option<&Endpoint> {
         self.endpoints.get(number as usize)?.as_ref()
@@ -313,15 +343,36 @@ impl Tables {
         self.objects.stamp(object)
     }
 
-    /// Whether an object, or a bucket of an ECMP group, is as it was.
+    /// Whether an object, a bucket of an ECMP group, or one of loaded guests, is as it was.
     #[inline]
     pub(crate) fn is_current(&self, stamp: Stamp) -> bool {
-        self.objects.is_current(stamp) || self.groups.current(stamp) == Some(stamp)
+        self.objects.is_current(stamp)
+            || self.groups.current(stamp) == Some(stamp)
+            || self.current_guest(stamp) == Some(stamp)
+    }
+
+    fn current_guest(&self, stamp: Stamp) -> Option<Stamp> {
+        self.guests.as_ref()?.current(stamp)
+    }
+
+    /// The stamp of who has `address` in `network` by a loaded entry.
+    #[inline]
+    pub(crate) fn guest_stamp(&self, network: u32, address: IpAddr) -> Stamp {
+        let number = self.network(network).map_or(NONE, |network| network.loaded);
+        let hash = self.loaded.as_deref().and_then(|loaded| loaded.hash(number, address));
+        hash.zip(self.guests.as_ref()).map_or(Stamp::default(), |(hash, guests)| guests.stamp(hash))
+    }
+
+    /// The stamp of who has `address` in `network`, whose next hop is `hop`.
+    #[inline]
+    pub(crate) fn owner_stamp(&self, network: u32, address: IpAddr, hop: u32) -> Stamp {
+        if Tables::is_loaded(hop) { self.guest_stamp(network, address) } else { self.stamp(hop) }
     }
 
     /// The stamp that has now what `stamp` is of.
     pub(crate) fn current(&self, stamp: Stamp) -> Stamp {
-        self.groups.current(stamp).unwrap_or_else(|| self.stamp(stamp.number() as u32))
+        let above = self.groups.current(stamp).or_else(|| self.current_guest(stamp));
+        above.unwrap_or_else(|| self.stamp(stamp.number() as u32))
     }
 
     /// An ECMP group, by its slot.
@@ -378,10 +429,24 @@ impl Tables {
         }
     }
 
-    /// Networks, by name, whose routes are looked up by longest prefix match, and why not by exact match: families one by one.
-    pub fn conflicts(&self) -> impl Iterator<Item = (&str, lpm::coalesce::Conflict)> {
-        let named = |(number, conflict)| self.network(number).map(|network| (network.name.as_str(), conflict));
-        self.prefixes.conflicts().filter_map(named)
+    /// How the routes of a network are looked up, those that are loaded and its route tables' with them: each family that there are routes of.
+    pub fn lookups<'a>(&'a self, network: &str) -> Vec<Lookup<'a>> {
+        let Some(at) = self.networks.iter().position(|it| it.name == network) else { return Vec::new() };
+        let mut all = Vec::new();
+        let mut add = |of: RoutesOf<'a>, families: [Option<Result<(), Conflict>>; 2]| {
+            let families = families.into_iter().zip([false, true]);
+            all.extend(families.filter_map(|(exact, is_ipv6)| Some(Lookup { of, is_ipv6, exact: exact? })));
+        };
+        add(RoutesOf::Network, self.prefixes.lookups(at as u32));
+        if let (Some(loaded), Some(network)) = (&self.loaded, self.networks.get(at)) {
+            add(RoutesOf::Loaded, loaded.lookups(network.loaded));
+        }
+        for (row, table) in
+            self.route_tables.rows(self.networks.len()).filter(|(_, table)| table.network as usize == at)
+        {
+            add(RoutesOf::Table(&table.name), self.prefixes.lookups(row));
+        }
+        all
     }
 
     #[inline]
@@ -429,6 +494,9 @@ impl Tables {
     pub(crate) fn stamp_name(&self, stamp: Stamp) -> Option<String> {
         match self.groups.bucket_of(stamp) {
             Some((group, bucket)) => Some(format!("bucket {bucket} of ECMP group {} of {}", group.name, group.network)),
+            None if loaded::hash_of(stamp).is_some() => {
+                self.guests.as_ref().map(|_| "loaded guests with its hash".to_owned())
+            }
             None => self.object_name(stamp.number() as u32),
         }
     }
@@ -437,7 +505,7 @@ impl Tables {
         if let Some(group) = self.groups.iter().find(|group| group.object == number) {
             return Some(format!("members of ECMP group {} of {}", group.name, group.network));
         }
-        let routes = self.networks.iter().find(|network| network.routes == number);
+        let routes = self.network_with(number);
         let name = |network: u32| self.network(network).map_or("?", |network| network.name.as_str());
         match (routes, self.hop(number)) {
             (Some(network), _) => Some(format!("routes of {}", network.name)),

@@ -33,6 +33,12 @@ static BUILDS: AtomicU64 = AtomicU64::new(1);
 pub(crate) struct Stamp(u64);
 
 impl Stamp {
+    /// Of what is no object: `number` is above all objects'.
+    #[inline(always)]
+    pub(super) fn new(version: u64, number: u32) -> Stamp {
+        Stamp(version << NUMBER_BITS | u64::from(number))
+    }
+
     #[inline(always)]
     pub fn from_bits(bits: u64) -> Stamp {
         Stamp(bits)
@@ -171,8 +177,18 @@ impl<'a> Numbering<'a> {
         self.fresh(number)
     }
 
+    /// The number of the build under way.
+    pub fn build(&self) -> u64 {
+        self.build
+    }
+
+    /// 128 bits of a hash that is the same in all tables that follow each other.
+    pub fn digest_of(&self, of: &impl Hash) -> u128 {
+        self.digest(of)
+    }
+
     fn fresh(&self, number: u32) -> Stamp {
-        Stamp(self.build << NUMBER_BITS | u64::from(number))
+        Stamp::new(self.build, number)
     }
 
     /// A number that no object has, nor had in the tables before.

@@ -93,14 +93,15 @@ impl<V: Copy + Default> Prefixes<V> {
         }
     }
 
-    /// Networks and families (0: IPv4, 1: IPv6) whose prefixes are looked up by longest prefix match, and why.
-    pub fn conflicts(&self) -> impl Iterator<Item = (u32, Conflict)> {
-        let all =
-            (0u32..).zip(&self.forms).flat_map(|(network, families)| families.iter().map(move |form| (network, form)));
-        all.filter_map(|(network, form)| match form {
-            Form::Exact(..) => None,
-            Form::Longest(conflict) => Some((network, *conflict)),
-        })
+    /// Whether prefixes of a network's families, IPv4 and IPv6, are looked up by exact match, or why by longest prefix match; None of a
+    /// family without any.
+    pub fn lookups(&self, network: u32) -> [Option<Result<(), Conflict>>; 2] {
+        let lookup = |form: &Form<V>| match form {
+            Form::Exact(lengths, None) if lengths.iter().next().is_none() => None,
+            Form::Exact(..) => Some(Ok(())),
+            Form::Longest(conflict) => Some(Err(*conflict)),
+        };
+        self.forms.get(network as usize).map_or([None; 2], |families| families.each_ref().map(lookup))
     }
 }
 
@@ -142,8 +143,10 @@ mod tests {
             ],
         )
         .unwrap();
-        let conflicts: Vec<_> = table.conflicts().map(|(network, conflict)| (network, conflict.to_string())).collect();
-        assert_eq!(conflicts, [(1, "10.0.0.0/24 is inside 10.0.0.0/8".to_owned())]);
+        let told = |network| table.lookups(network).map(|family| family.map(|it| it.map_err(|why| why.to_string())));
+        assert_eq!(told(0), [Some(Ok(())), None]);
+        assert_eq!(told(1), [Some(Err("10.0.0.0/24 is inside 10.0.0.0/8".to_owned())), Some(Ok(()))]);
+        assert_eq!(told(2), [None, None]);
         let longest = |network, address: &str| table.longest(network, address.parse().unwrap());
         assert_eq!(
             [longest(0, "10.0.0.7"), longest(0, "10.0.1.7"), longest(0, "10.0.2.7")],

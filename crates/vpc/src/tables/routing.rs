@@ -83,6 +83,13 @@ pub(super) struct RouteTables {
     tables: Box<[RouteTable]>,
 }
 
+impl RouteTables {
+    /// All, with their rows among prefixes, of which networks have the first.
+    pub fn rows(&self, networks: usize) -> impl Iterator<Item = (u32, &RouteTable)> {
+        (networks as u32..).zip(&self.tables)
+    }
+}
+
 /// Routes of some sources. They are in the table of prefixes behind those of all networks.
 #[derive(Debug)]
 pub(crate) struct RouteTable {
@@ -258,6 +265,12 @@ impl<'a> Builder<'a> {
     pub(super) fn tables_of(&self, network: u32) -> impl Iterator<Item = u32> {
         let first = self.networks.len() as u32;
         (first..).zip(&self.routing.tables).filter(move |(_, (of, ..))| *of == network).map(|(row, _)| row)
+    }
+
+    /// The prefixes that a network's route tables have routes for.
+    pub(super) fn table_prefixes(&self, network: u32) -> impl Iterator<Item = &Prefix> {
+        let of = self.routing.tables.iter().filter(move |(of, ..)| *of == network);
+        of.flat_map(|(_, _, routes)| routes.keys())
     }
 
     /// Which sources of a network have which tables.

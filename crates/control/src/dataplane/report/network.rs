@@ -7,14 +7,15 @@ use std::time::Instant;
 use softdpu_engine::{Counter, PortCounters};
 use softdpu_vpc::policy::ecmp::BUCKETS;
 use softdpu_vpc::spec::MemberVia;
+use softdpu_vpc::tables::lpm::coalesce::Conflict;
 use softdpu_vpc::{DropReason, tables};
 
 use crate::config;
 use crate::dataplane::networks::{Attached, Networks};
 use crate::dataplane::underlay::Way;
 use crate::status::{
-    EcmpMemberStatus, EcmpStatus, MemberState, NetworkStatus, PortCounts, PortStatus, UnderlayAbsence, UnderlayPath,
-    UnderlayStatus,
+    EcmpMemberStatus, EcmpStatus, LookupBy, MemberState, NetworkStatus, PortCounts, PortStatus, RouteLookup, RoutesOf,
+    UnderlayAbsence, UnderlayPath, UnderlayStatus,
 };
 
 pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
@@ -26,6 +27,7 @@ pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
         NetworkStatus {
             loaded_endpoints: entries.endpoints,
             loaded_routes: entries.routes,
+            lookups: lookups(networks, &network.name),
             ecmp: networks.ecmp_groups(&network.name).into_iter().map(group).collect(),
             peers: peers(true),
             pending_peers: peers(false),
@@ -33,6 +35,30 @@ pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
         }
     };
     networks.iter().map(status).collect()
+}
+
+/// How a network's routes are looked up, those that are in force.
+fn lookups(networks: &Networks, network: &str) -> Vec<RouteLookup> {
+    let status = |lookup: tables::Lookup<'_>| {
+        let (of, table) = match lookup.of {
+            tables::RoutesOf::Network => (RoutesOf::Network, None),
+            tables::RoutesOf::Loaded => (RoutesOf::Loaded, None),
+            tables::RoutesOf::Table(name) => (RoutesOf::RouteTable, Some(name.to_owned())),
+        };
+        let conflict = lookup.exact.err();
+        RouteLookup {
+            of,
+            table,
+            family: if lookup.is_ipv6 { "ipv6" } else { "ipv4" }.to_owned(),
+            by: if conflict.is_some() { LookupBy::Lpm } else { LookupBy::Exact },
+            because: conflict.map(|conflict| conflict.to_string()),
+            overlapping: conflict.and_then(|conflict| match conflict {
+                Conflict::Nested { wide, narrow } => Some([wide, narrow].map(|prefix| prefix.to_string())),
+                Conflict::Lengths(_) => None,
+            }),
+        }
+    };
+    networks.tables().map(|tables| tables.lookups(network).into_iter().map(status).collect()).unwrap_or_default()
 }
 
 fn group((name, members): (String, Vec<tables::MemberStatus>)) -> EcmpStatus {

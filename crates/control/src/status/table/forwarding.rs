@@ -30,7 +30,7 @@ pub(super) fn flows(status: &NodeStatus) -> String {
 
 /// The heaviest flows, a line each.
 pub(super) fn heavy(status: &NodeStatus) -> String {
-    let header = ["CORE", "HEAVY FLOW", "OF", "PACKETS/s>", "BYTES/s>", "OF BYTES>", ""];
+    let header = ["CORE", "HEAVY FLOW", "OF", "NETWORK", "PACKETS/s>", "BYTES/s>", "OF BYTES>", ""];
     layout(&header, heavy_rows(status))
 }
 
@@ -41,6 +41,7 @@ pub(in crate::status) fn heavy_rows(status: &NodeStatus) -> Vec<Vec<String>> {
             cpu.to_string(),
             format!("{} {} > {}", flow.protocol, flow.source, flow.destination),
             flow.device.clone(),
+            flow.network.clone(),
             short(flow.packets_per_s),
             size(flow.bytes_per_s),
             format!("{}.{} %", flow.share / 10, flow.share % 10),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{elapsed, layout, short, size};
-use crate::status::{NetworkStatus, NodeStatus, PortCounts};
+use crate::status::{LookupBy, NetworkStatus, NodeStatus, PortCounts, RoutesOf};
 
 /// What the underlay is called where a port's name is wanted.
 pub(in crate::status) const UNDERLAY: &str = "(underlay)";
@@ -45,6 +45,21 @@ pub fn ecmp_table(networks: &[NetworkStatus]) -> String {
         .collect();
     let header = ["NETWORK", "ECMP", "MEMBER", "STATE", "WEIGHT>", "ZONE", "SHARE>", "PACKETS>", "BYTES>"];
     layout(&header, rows)
+}
+
+/// Routes that are looked up by longest prefix match, and what keeps them from an exact match, a line for each family.
+pub fn lookup_table(networks: &[NetworkStatus]) -> String {
+    let all = networks.iter().flat_map(|network| network.lookups.iter().map(move |lookup| (network, lookup)));
+    let rows = all.filter(|(_, lookup)| lookup.by == LookupBy::Lpm).map(|(network, lookup)| {
+        let of = match (lookup.of, &lookup.table) {
+            (RoutesOf::Network, _) => "network".to_owned(),
+            (RoutesOf::Loaded, _) => "loaded".to_owned(),
+            (RoutesOf::RouteTable, table) => format!("table {}", table.as_deref().unwrap_or_default()),
+        };
+        let because = lookup.because.clone().unwrap_or_default();
+        vec![network.name.clone(), of, lookup.family.clone(), "longest prefix".to_owned(), because]
+    });
+    layout(&["NETWORK", "ROUTES OF", "FAMILY", "LOOKED UP BY", "AS"], rows.collect())
 }
 
 /// Name, network, addresses and counts of every port, the underlay's last.

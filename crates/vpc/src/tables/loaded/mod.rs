@@ -10,17 +10,25 @@
 //!   (network, prefix)  ──► entry: gateway, node     ──┴──► next hop, put together when it is looked up
 //! ```
 //!
-//! Entries have numbers of next hops from [`FIRST`] on. Flows that use them are told apart by the version of their network's routes,
-//! which follows the load that is in force.
+//! Entries have numbers of next hops from [`FIRST`] on, which they [keep](numbers) from load to load. Flows to and from guests are told
+//! apart by the [versions of these](versions); those by routes by the version of their network's routes, which follows what is loaded of them.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+mod build;
+mod numbers;
+mod versions;
+
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use thiserror::Error;
+use versions::Ids;
+pub(super) use versions::{Versions, hash_of};
 
 use super::build::{host, station};
 use super::error::Problem;
+use super::lpm::coalesce::Conflict;
 use super::{Exact, Key, Owner, Prefixes};
 use crate::packet::Mac;
 use crate::spec::{NetworkSpec, Prefix, TableCapacity};
@@ -31,7 +39,7 @@ pub(super) const FIRST: u32 = 1 << 23;
 const MOST: usize = (1 << 24) - FIRST as usize;
 
 /// Loads are numbered through in the process.
-static LOADS: AtomicU64 = AtomicU64::new(1);
+static LOADS: AtomicU32 = AtomicU32::new(1);
 
 /// An entry that cannot be loaded.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -72,17 +80,34 @@ pub(super) struct Target {
     pub host: u32,
 }
 
+/// A network that has entries.
+#[derive(Debug)]
+struct Holder {
+    name: String,
+    counts: LoadCounts,
+    /// What its guests' addresses are hashed with.
+    seed: u64,
+    /// The load since which it has the guests that it has.
+    guests: u32,
+    /// A digest of its routes, their next hops included.
+    routes: u128,
+    /// One of its routes is inside a subnet: what is not loaded there is behind it.
+    is_pierced: bool,
+}
+
 /// Entries in force.
 pub struct Loaded {
-    version: u64,
-    /// Names of networks that have entries, with what is counted of them.
-    networks: Box<[(String, LoadCounts)]>,
+    version: u32,
+    networks: Box<[Holder]>,
+    guest_ids: Ids,
     targets: Box<[Target]>,
     addresses: Exact<Owner>,
     routes: Prefixes<Routed>,
     hosts: Box<[IpAddr]>,
     /// Which network has something at which node.
     members: Box<[(u32, u32)]>,
+    /// For each of these, the number of the next hop that is what is behind routes there.
+    ways: Box<[u32]>,
     /// ECMP groups that routes lead to, by network and name; in owners of routes they are numbers.
     groups: Box<[(u32, Box<str>)]>,
     counts: LoadCounts,
@@ -110,7 +135,7 @@ impl Loaded {
 
     /// Networks that have entries, by name, and how many.
     pub fn networks(&self) -> impl Iterator<Item = (&str, LoadCounts)> {
-        self.networks.iter().map(|(name, counts)| (name.as_str(), *counts))
+        self.networks.iter().map(|network| (network.name.as_str(), network.counts))
     }
 
     /// The nodes that entries lead to.
@@ -118,8 +143,30 @@ impl Loaded {
         &self.hosts
     }
 
-    pub(super) fn version(&self) -> u64 {
-        self.version
+    /// What flows by routes of a network are computed from, of what is loaded. Who `is_pierced` has routes inside its subnets that are not
+    /// loaded.
+    pub(super) fn content(&self, network: u32, is_pierced: bool) -> (u128, Option<u32>) {
+        let network = self.networks.get(network as usize);
+        let content = |network: &Holder| (network.routes, (is_pierced || network.is_pierced).then_some(network.guests));
+        network.map(content).unwrap_or_default()
+    }
+
+    /// As of [`Prefixes::lookups`], of a network by its number here.
+    pub(super) fn lookups(&self, network: u32) -> [Option<Result<(), Conflict>>; 2] {
+        self.routes.lookups(network)
+    }
+
+    /// The hash of a guest, by which it has a version; of a network by its number here.
+    #[inline]
+    pub(super) fn hash(&self, network: u32, address: IpAddr) -> Option<u32> {
+        let network = self.networks.get(network as usize)?;
+        Some(versions::hash(network.seed, &Key::address(0, address)))
+    }
+
+    /// An address that somebody else has, if it is loaded.
+    pub(super) fn overruled(&self, network: u32, address: IpAddr) -> Option<(u32, u64, IpAddr)> {
+        self.owner(network, address)?;
+        Some((self.hash(network, address)?, self.networks.get(network as usize)?.seed, address))
     }
 
     pub(super) fn groups(&self) -> impl Iterator<Item = (u32, &str)> {
@@ -201,6 +248,7 @@ pub struct Loading<'a> {
     /// Those that routes lead to, by network number and name.
     groups: Vec<(u32, Box<str>)>,
     group_numbers: HashMap<u32, HashMap<Box<str>, u32>>,
+    previous: Option<Arc<Loaded>>,
 }
 
 impl<'a> Loading<'a> {
@@ -223,7 +271,15 @@ impl<'a> Loading<'a> {
             allows_unknown_groups: false,
             groups: Vec::new(),
             group_numbers: HashMap::new(),
+            previous: None,
         }
+    }
+
+    /// What is loaded takes the place of `previous`: flows of what is the same in both go on.
+    #[must_use]
+    pub fn after(mut self, previous: Option<Arc<Loaded>>) -> Loading<'a> {
+        self.previous = previous;
+        self
     }
 
     /// With ECMP groups that routes may lead to, by network and name.
@@ -363,62 +419,6 @@ impl<'a> Loading<'a> {
         if let Some(route) = twice.map(|two| &two[1]).min_by_key(|route| route.line) {
             return Err(LoadError { line: route.line, problem: Problem::RouteTaken(route.prefix) });
         }
-        let mut networks: Vec<_> = self.names.iter().map(|name| ((*name).to_owned(), LoadCounts::default())).collect();
-        let mut members = BTreeSet::new();
-        for guest in &self.guests {
-            networks[guest.network as usize].1.endpoints += 1;
-            members.insert((guest.network, guest.host));
-        }
-        for route in &self.routes {
-            networks[route.network as usize].1.routes += 1;
-            if let Via::Host(host) = route.via {
-                members.insert((route.network, host));
-            }
-        }
-        let members: Box<[(u32, u32)]> = members.into_iter().collect();
-        for (network, _) in &members {
-            networks[*network as usize].1.hosts += 1;
-        }
-        let mut targets = Vec::with_capacity(self.guests.len() + members.len());
-        let mut addresses = Vec::with_capacity(self.guests.len());
-        for guest in &self.guests {
-            let hop = FIRST + targets.len() as u32;
-            addresses.push((Key::address(guest.network, guest.address), Owner { hop, subnet: guest.subnet }));
-            targets.push(Target { mac: Some(guest.mac), network: guest.network, host: guest.host });
-        }
-        // What is behind routes: a next hop for each network and node.
-        let first_way = targets.len();
-        targets.extend(members.iter().map(|&(network, host)| Target { mac: None, network, host }));
-        let routes: Vec<_> = self
-            .routes
-            .iter()
-            .map(|route| {
-                let owner = match route.via {
-                    Via::Host(host) => {
-                        let way = members.partition_point(|member| *member < (route.network, host));
-                        Owner::behind(FIRST + (first_way + way) as u32)
-                    }
-                    Via::Ecmp(group) => Owner::ecmp(group),
-                };
-                (route.network, route.prefix, Routed { owner, length: route.prefix.length() })
-            })
-            .collect();
-        let last = self.routes.last().map_or(0, |route| route.line);
-        if targets.len() > MOST {
-            return Err(LoadError { line: last, problem: Problem::NextHops(MOST) });
-        }
-        let full = |full| LoadError { line: last, problem: Problem::Memory(full) };
-        let routes = Prefixes::build(networks.len(), &routes).map_err(full)?;
-        Ok(Loaded {
-            version: LOADS.fetch_add(1, Ordering::Relaxed),
-            addresses: Exact::build(&addresses, 0),
-            routes,
-            targets: targets.into(),
-            hosts: self.hosts.as_slice().into(),
-            members,
-            counts: LoadCounts { endpoints: self.guests.len(), routes: self.routes.len(), hosts: self.hosts.len() },
-            networks: networks.into(),
-            groups: self.groups.into(),
-        })
+        build::build(self)
     }
 }
