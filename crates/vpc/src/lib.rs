@@ -46,4 +46,4 @@ pub use service::{Probe, ProbeService};
 pub use stats::Stats;
 pub use tables::{Entry, Problem, SpecError, Tables};
 pub use verdict::{DropReason, PortId, Reply, Verdict};
-pub use vpc::{Explanation, FLOWS, Part, Vpc};
+pub use vpc::{Asked, Explanation, FLOWS, Part, Vpc};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::*;
 use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, Place, RouteSpec, Spec, TableCapacity, Via};
 use softdpu_vpc::tables::Loading;
-use softdpu_vpc::{Datapath, Destination, DropReason, Mac, Problem, Verdict, Vpc};
+use softdpu_vpc::{Asked, Datapath, Destination, DropReason, Mac, Problem, Verdict, Vpc};
 
 const CAPACITY: TableCapacity = TableCapacity { endpoints: 8, routes: 4, hosts: 3 };
 const THIRD: &str = "192.0.2.3";
@@ -181,8 +181,9 @@ fn wrong_entries_and_too_many_are_refused() {
 fn the_path_to_what_is_loaded_says_that_it_is() {
     let node = vpc(&with_entries(spec(Family::V4, 1)));
     for (to, host) in [("10.0.0.78", THIRD.to_owned()), ("203.0.113.9", vtep(Family::V4, 2).to_string())] {
-        let path = node.explain(0, RED_1, &udp(mac(1), GATEWAY, "10.0.0.2", to), &|_| String::new());
-        let told: Vec<&str> = path.steps.iter().map(|step| step.found.as_str()).collect();
+        let asked = Asked { names: &|_| String::new(), clock: &|| 0 };
+        let path = node.explain(0, RED_1, &udp(mac(1), GATEWAY, "10.0.0.2", to), asked);
+        let told: Vec<&str> = path.steps.iter().map(|(_, step)| step.found.as_str()).collect();
         let expected = format!("loaded entry of red on {host}");
         assert!(told.iter().any(|found| found.contains(&expected)), "{to}: {told:?}");
         let no_more = path.steps.iter().any(|step| format!("{step:?}").contains("which is no more"));

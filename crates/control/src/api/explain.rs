@@ -138,6 +138,8 @@ pub const FUNCTIONS: &str = "functions";
 /// A step of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStep {
+    /// Nanoseconds from the packet's first step, or the time that its frame came, to this one.
+    pub ns: u64,
     /// `switch-before`, `flow`, `software` or `switch-after`.
     pub tier: String,
     /// What was asked.
@@ -166,14 +168,15 @@ pub struct PathVersion {
     pub current: u64,
 }
 
-impl From<&trace::Step> for PathStep {
-    fn from(step: &trace::Step) -> PathStep {
+impl From<&(u64, trace::Step)> for PathStep {
+    fn from((ns, step): &(u64, trace::Step)) -> PathStep {
         let version = |version: &trace::Version| PathVersion {
             object: version.object.clone(),
             stored: version.stored,
             current: version.current,
         };
         PathStep {
+            ns: *ns,
             tier: step.tier.word().to_owned(),
             table: step.table.word().to_owned(),
             outcome: step.outcome.word().to_owned(),

@@ -464,10 +464,17 @@ impl Tables {
         self.meters.iter().map(|(name, meter)| (&**name, meter.counts()))
     }
 
-    /// Whether a packet of `bytes` bytes from endpoint `number` may pass its meters at `now`, nanoseconds.
+    /// Whether a packet of `bytes` bytes from endpoint `number` may pass its meters at `now`, nanoseconds; its colours behind each of
+    /// them go into `colours`.
     #[cold]
-    pub(crate) fn admit<const REHEARSES: bool>(&self, number: u32, now: u64, bytes: u32) -> bool {
-        self.endpoint(number).is_none_or(|endpoint| meter::admit::<REHEARSES>(&endpoint.meters, now, bytes))
+    pub(crate) fn admit<const REHEARSES: bool>(
+        &self,
+        number: u32,
+        now: u64,
+        bytes: u32,
+        colours: &mut meter::Colours,
+    ) -> bool {
+        self.endpoint(number).is_none_or(|endpoint| meter::admit::<REHEARSES>(&endpoint.meters, now, bytes, colours))
     }
 
     /// As [`admit`](Self::admit), of at most [`AT_ONCE`](meter::AT_ONCE) packets, one after the other: a bit for each.
