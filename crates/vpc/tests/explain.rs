@@ -9,7 +9,9 @@ use common::*;
 use proptest::prelude::*;
 use softdpu_vpc::spec::{ConnectionLimit, Measure, MeterAlgorithm, MeterSpec, Rate};
 use softdpu_vpc::trace::{Outcome, Step as Told, Table, Tier, Watch};
-use softdpu_vpc::{Asked, Explanation, Packet, PortId, Reply, Tables, Verdict, Vpc};
+use softdpu_vpc::{
+    Asked, DropReason, Elsewhere, Explanation, Packet, PortId, Reply, Tables, Verdict, Vpc, through_tunnel,
+};
 
 /// Watches one packet.
 #[derive(Default)]
@@ -237,5 +239,42 @@ fn steps_are_told_with_the_time_that_has_passed() {
         let answer = vpc.explain(0, RED_1, &frame, Asked { names: &names, clock: &clock });
         let times: Vec<u64> = answer.steps.iter().map(|(time, _)| *time).collect();
         assert_eq!(times, (1..=times.len() as u64).map(|step| 10 * step).collect::<Vec<_>>(), "{:#?}", answer.steps);
+    }
+}
+
+#[test]
+fn what_comes_from_another_node_is_explained_as_what_that_one_sends() {
+    for family in [Family::V4, Family::V6] {
+        let (mut near, mut far) = (node(family, 1), node(family, 2));
+        let underlay = spec(family, 1).underlay.expect("an underlay");
+        let guest = udp(mac(4), GATEWAY, "10.0.0.5", "10.0.0.2");
+        let (verdict, mut real) = forward(&mut far, RED_3, &guest);
+        let Verdict::Underlay { overhead, .. } = verdict else { panic!("{verdict:?}") };
+        if family == Family::V6 {
+            // As whoever sends it completes it.
+            real[60] |= 1;
+        }
+        let inner = &real[usize::from(overhead)..];
+        let made_up = |host| through_tunnel(&underlay, host, RED_VNI, inner).expect("its family");
+        for _ in 0..2 {
+            let answer = near.explain(0, UNDERLAY, &made_up(vtep(family, 2)), ASKED);
+            let of_the_real = near.explain(0, UNDERLAY, &real, ASKED);
+            assert_eq!(answer, of_the_real);
+            let Verdict::Local { port: RED_1, .. } = answer.verdict else { panic!("{answer:#?}") };
+            // A first packet, and one of its flow.
+            assert!(matches!(forward(&mut near, UNDERLAY, &real).0, Verdict::Local { .. }));
+        }
+        assert!(near.explain(0, UNDERLAY, &made_up(vtep(family, 2)), ASKED).is_flow);
+        let stranger = if family == Family::V4 { ip("192.0.2.99") } else { ip("2001:db8:ff::99") };
+        let answer = near.explain(0, UNDERLAY, &made_up(stranger), ASKED);
+        assert_eq!(answer.verdict, Verdict::Drop(DropReason::UnknownTunnel), "{answer:#?}");
+        let other = if family == Family::V4 { ip("2001:db8::1") } else { ip("192.0.2.1") };
+        assert_eq!(through_tunnel(&underlay, other, RED_VNI, inner), None);
+        // Who is where is told of those on other nodes alone.
+        let there = Elsewhere { host: vtep(family, 2), mac: mac(4) };
+        assert_eq!(near.tables().elsewhere("red", ip("10.0.0.5")), Some(there));
+        assert_eq!(near.tables().elsewhere("blue", ip("10.0.0.5")).map(|there| there.mac), Some(mac(2)));
+        assert_eq!(near.tables().elsewhere("red", ip("10.0.0.2")), None);
+        assert_eq!(near.tables().elsewhere("nobody's", ip("10.0.0.5")), None);
     }
 }

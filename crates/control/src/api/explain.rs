@@ -19,11 +19,14 @@ const FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PathQuestion {
-    /// A device, or an address of one.
+    /// A device, or an address of one; with `host`, an address there.
     pub from: String,
+    /// The other host by whose tunnel the packet comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<IpAddr>,
     /// Where the packet goes.
     pub to: IpAddr,
-    /// The network, where several have a device with the address `from`.
+    /// The network, where several have somebody with the address `from`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
     /// What it carries.
@@ -89,7 +92,7 @@ impl PathQuestion {
 /// The result of `trace.explain`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathAnswer {
-    /// The device by whose port the packet would come in.
+    /// The device by whose port the packet would come in, or `underlay`.
     pub port: String,
     /// The packet, in words.
     pub packet: String,

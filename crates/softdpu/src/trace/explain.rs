@@ -10,6 +10,7 @@ use crate::daemon::{connect, json_line};
 pub fn run(connection: &Connection, options: &Explain) -> Result<(), String> {
     let question = PathQuestion {
         from: options.from.clone(),
+        host: options.host,
         to: options.to,
         network: options.network.clone(),
         protocol: match options.protocol {
