@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use softdpu_tests::{Context, Failure, Host, Lab, Wire, repository, wait_until};
+use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Wire, repository, wait_until};
 
 const WAIT: Duration = Duration::from_secs(60);
 const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
@@ -29,6 +29,7 @@ fn two_sites_reach_each_other_through_a_gateway_without_guests() {
         let answer = b.exec(&["ping", "-c", "1", "-W", "5", "10.0.1.2"])?;
         assert!(answer.contains("ttl=63"), "{answer}");
         a.exec(&["ping", "-c", "3", "-i", "0.1", "-W", "5", "-M", "do", "-s", "1422", "10.0.2.2"])?;
+        explain(&daemon)?;
         let mut server = b.start(lab, "iperf", &["iperf3", "-s", "-1", "--forceflush"])?;
         server.wait_for_line("iperf3's server", 0, WAIT, |line| line.contains("listening").then_some(()))?;
         println!("{}", a.exec(&["timeout", "60", "iperf3", "-c", "10.0.2.2", "-n", "4M"])?);
@@ -40,6 +41,10 @@ fn two_sites_reach_each_other_through_a_gateway_without_guests() {
         let lines = "endpoint,acme-vpc,10.0.1.2,02:5d:00:00:01:02,192.0.2.1\nroute,acme-vpc,10.0.2.0/25,192.0.2.2\n";
         std::fs::write(&file, lines).context("the file of guests")?;
         daemon.command(&["network", "load", &file.display().to_string()])?;
+        let error = asked(&daemon, &["--from", "10.0.1.2", "--to", "10.0.2.2"]).expect_err("it is loaded").to_string();
+        assert!(error.contains("10.0.1.2 is on host 192.0.2.1"), "{error}");
+        let answer = asked(&daemon, &["--from", "10.0.1.2", "--host", "192.0.2.1", "--to", "10.0.2.2"])?;
+        assert!(answer.contains("loaded entry of acme-vpc on 192.0.2.2"), "{answer}");
         // Behind a route it is the router there that is written to: here, the guest's kernel.
         b.ip(&["link", "set", "acme0", "promisc", "on"])?;
         let gateway = daemon.status()?["networks"][0].clone();
@@ -55,6 +60,55 @@ fn two_sites_reach_each_other_through_a_gateway_without_guests() {
     });
 }
 
-fn frames_out(daemon: &softdpu_tests::Daemon) -> Result<u64, Failure> {
+/// `softdpu trace explain …`
+fn asked(daemon: &Daemon, arguments: &[&str]) -> Result<String, Failure> {
+    daemon.command(&[&["trace", "explain"], arguments].concat())
+}
+
+/// What becomes of what comes from other hosts is told where there are no guests, and nothing comes of the question.
+fn explain(daemon: &Daemon) -> Result<(), Failure> {
+    let before = frames_out(daemon)?;
+    let udp = ["--protocol", "udp", "--port", "53", "--network", "acme-vpc"];
+    let ask = |ends: &[&str]| asked(daemon, &[ends, &udp[..]].concat());
+    for _ in 0..2 {
+        let answer = ask(&["--from", "10.0.1.2", "--host", "192.0.2.1", "--to", "10.0.2.2"])?;
+        let lines: Vec<&str> = answer.lines().collect();
+        let expected =
+            "192.0.2.1 > 192.0.2.3 VXLAN 5001: 10.0.1.2.49152 > 10.0.2.2.53: UDP, data 0, in by underlay, on core 0";
+        assert_eq!(lines.first(), Some(&expected), "{answer}");
+        assert_eq!(lines.last(), Some(&"leaves by underlay; the core has no flow of it"), "{answer}");
+        for step in [
+            "VNI 5001 from 192.0.2.1  network acme-vpc",
+            "VXLAN 5001 to 192.0.2.2",
+            "VXLAN headers 192.0.2.3 > 192.0.2.2",
+        ] {
+            assert!(answer.contains(step), "{step}: {answer}");
+        }
+    }
+    // By another host's tunnel it is not believed, and nobody is there who has no tunnel.
+    let answer = ask(&["--from", "10.0.1.2", "--host", "192.0.2.2", "--to", "10.0.2.2"])?;
+    assert!(answer.contains("dropped: spoofed-address"), "{answer}");
+    let answer = ask(&["--from", "10.0.1.2", "--host", "192.0.2.77", "--to", "10.0.2.2"])?;
+    assert!(answer.contains("dropped: unknown-tunnel"), "{answer}");
+    let answer = ask(&["--from", "10.0.1.2", "--host", "192.0.2.1", "--to", "10.0.1.2"])?;
+    assert!(answer.contains("dropped: unresolved"), "nothing turns round: {answer}");
+    assert_eq!(frames_out(daemon)?, before, "nothing left");
+    // Who asks otherwise is told how to.
+    let refused = |ends: &[&str]| ask(ends).expect_err("it cannot be answered").to_string();
+    let says = "10.0.1.2 is on host 192.0.2.1: ask there, or what becomes here of what comes from there, \
+                `softdpu trace explain --from 10.0.1.2 --host 192.0.2.1 --to 10.0.2.2 --network acme-vpc`";
+    let error = refused(&["--from", "10.0.1.2", "--to", "10.0.2.2"]);
+    assert!(error.contains(says), "{error}");
+    let error = refused(&["--from", "underlay", "--to", "10.0.2.2"]);
+    assert!(error.contains("`softdpu trace explain --from ADDRESS --host HOST --to 10.0.2.2`"), "{error}");
+    let error = refused(&["--from", "2001:db8::2", "--host", "2001:db8::1", "--to", "2001:db8::3"]);
+    assert!(error.contains("no address of the family of 2001:db8::1"), "{error}");
+    let error = asked(daemon, &["--from", "10.9.9.9", "--host", "192.0.2.1", "--to", "10.0.2.2"]);
+    let error = error.expect_err("nobody knows it").to_string();
+    assert!(error.contains("no network here has 10.9.9.9"), "{error}");
+    Ok(())
+}
+
+fn frames_out(daemon: &Daemon) -> Result<u64, Failure> {
     Ok(daemon.status()?["underlay"]["frames_out"].as_u64().unwrap_or(0))
 }

@@ -262,9 +262,18 @@ fn a_frame_is_followed_from_tier_to_tier_and_what_is_explained_is_what_happens()
         let udp = ["--protocol", "udp", "--port", "9", "--source-port", "12345", "--json"];
         let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).context("JSON of softdpu");
         let first = parse(&explain("10.0.0.3", &udp)?)?;
+        let times: Vec<Option<u64>> =
+            first["steps"].as_array().into_iter().flatten().map(|step| step["ns"].as_u64()).collect();
+        assert!(times.is_sorted() && times.first() > Some(&Some(0)), "{first}");
         assert_eq!((&first["outcome"], &first["to"], &first["flow"]), (&"leaves".into(), &"b".into(), &false.into()));
         // It was only asked: the second answer is the first, and so is what happens.
-        assert_eq!(parse(&explain("10.0.0.3", &udp)?)?, first);
+        let timeless = |mut answer: serde_json::Value| {
+            for step in answer["steps"].as_array_mut().into_iter().flatten() {
+                step["ns"].take();
+            }
+            answer
+        };
+        assert_eq!(timeless(parse(&explain("10.0.0.3", &udp)?)?), timeless(first.clone()));
         let mut trace = follow(&containers.folder, &["--tiers", "--json", "--filter", "udp port 9", "--count", "3"])?;
         for frame in [datagram(2, A, B, b"new"), datagram(2, A, B, b"old"), datagram(2, [10, 0, 0, 66], B, b"spoofed")]
         {
@@ -301,6 +310,11 @@ fn a_frame_is_followed_from_tier_to_tier_and_what_is_explained_is_what_happens()
         assert_eq!((&known["flow"], steps(&known)), (&true.into(), through.map(str::to_owned).to_vec()));
         // What the network itself answers, and words for people.
         let text = explain("172.16.0.1", &[])?;
+        let second = text.lines().nth(1).and_then(|line| line.split_once(" ns  "));
+        assert!(
+            second.is_some_and(|(ns, step)| ns.trim().parse::<u64>().is_ok() && step.starts_with("switch-before")),
+            "{text}"
+        );
         assert!(text.ends_with("dropped: no-route; the core has no flow of it\n") && text.contains("to a"), "{text}");
         let text = explain("10.0.0.1", &[])?;
         assert!(text.contains("echo reply") && text.contains("dealt with by the network"), "{text}");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrivals::Arrival;
-pub use explain::Explanation;
+pub use explain::{Asked, Explanation};
 use follow::{Follower, Marks, admit};
 pub use hits::Part;
 
@@ -18,6 +18,7 @@ use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Heavy, HeavyFlow,
 use crate::packet::{Checksum, Head, Packet, Segmentation};
 use crate::paths::Datapath;
 use crate::policy::connections::Passage;
+use crate::policy::meter::Colours;
 use crate::software;
 use crate::software::limit::{Bucket, Limit};
 use crate::software::schedule::Schedule;
@@ -319,7 +320,8 @@ impl Vpc {
             match found {
                 Found::Fresh(entry) => {
                     let action = self.flows.action(entry);
-                    let admit = |meter, bytes| admit::<W>(tables, meter, now, bytes);
+                    let mut colours = Colours::default();
+                    let admit = |meter, bytes| admit::<W>(tables, meter, now, bytes, &mut colours);
                     let before = W::LOOKS.then(|| packet.clone());
                     let (flows, id) = (&mut self.flows, &mut self.id);
                     let mut follower = Follower { tables, flows, id, shard: self.shard, now };
@@ -333,10 +335,10 @@ impl Vpc {
                         witness.see(at, |names| {
                             let mut steps = narrate::hop(tables, action.hop, Ok(()), names);
                             let before = before.as_ref().unwrap_or(packet);
-                            steps.push(match *decided {
-                                Verdict::Drop(DropReason::Metered) => narrate::metered(tables, action.meter),
-                                verdict => narrate::leaves(before, outer.into(), packet, &verdict, names),
-                            });
+                            steps.extend(narrate::metered(tables, action.meter, &colours));
+                            if *decided != Verdict::Drop(DropReason::Metered) {
+                                steps.push(narrate::leaves(before, outer.into(), packet, decided, names));
+                            }
                             steps
                         });
                         self.stats.count_followed(decided, came.is_none());
@@ -558,8 +560,10 @@ impl Vpc {
     /// Whether a packet of so many bytes passes the meters of its sender; it is counted for the member of an ECMP group that it goes to.
     fn passes<W: Witness>(&self, at: usize, metadata: &Metadata, now: u64, bytes: u32, witness: &mut W) -> bool {
         let tables = &*self.tables;
-        if !admit::<W>(tables, metadata.meter, now, bytes) {
-            witness.see(at, |_| [narrate::metered(tables, metadata.meter)]);
+        let mut colours = Colours::default();
+        let passes = admit::<W>(tables, metadata.meter, now, bytes, &mut colours);
+        witness.see(at, |_| narrate::metered(tables, metadata.meter, &colours));
+        if !passes {
             return false;
         }
         if metadata.is_to_member() && !W::REHEARSES {

@@ -9,7 +9,9 @@ use common::*;
 use proptest::prelude::*;
 use softdpu_vpc::spec::{ConnectionLimit, Measure, MeterAlgorithm, MeterSpec, Rate};
 use softdpu_vpc::trace::{Outcome, Step as Told, Table, Tier, Watch};
-use softdpu_vpc::{Explanation, Packet, PortId, Reply, Tables, Verdict, Vpc};
+use softdpu_vpc::{
+    Asked, DropReason, Elsewhere, Explanation, Packet, PortId, Reply, Tables, Verdict, Vpc, through_tunnel,
+};
 
 /// Watches one packet.
 #[derive(Default)]
@@ -27,6 +29,13 @@ impl Watch for Watched {
 
 fn names(port: PortId) -> String {
     format!("port {}", port.0)
+}
+
+/// By a clock that stands still.
+const ASKED: Asked<'static> = Asked { names: &names, clock: &|| 0 };
+
+fn steps_of(answer: &Explanation) -> Vec<Told> {
+    answer.steps.iter().map(|(_, step)| step.clone()).collect()
 }
 
 /// What becomes of a packet: the verdict, the frame as it leaves, what the software tier sends, and its steps in the tiers before.
@@ -108,7 +117,7 @@ fn check(family: Family, steps: &[Step], is_tight: bool) -> Result<(), TestCaseE
         let sent: Vec<(Packet, Vec<u8>)> =
             batch.iter().map(|sent| sent.with_frame(family)).chain(from_afar(&mut far, family, at)).collect();
         for (packet, frame) in &sent {
-            let answer = explained.explain_packet(now, packet.clone(), frame, &names);
+            let answer = explained.explain_packet(now, packet.clone(), frame, ASKED);
             let (verdict, leaves, replies, told) = pass(&mut explained, now, (packet, frame), true);
             let expected = pass(&mut silent, now, (packet, frame), false);
             let about = format!("{packet:?}, changes {changes:b}, {:#?}", answer.steps);
@@ -116,7 +125,7 @@ fn check(family: Family, steps: &[Step], is_tight: bool) -> Result<(), TestCaseE
             prop_assert_eq!(answer.verdict, verdict, "{}", about);
             prop_assert_eq!(&answer.frame, &leaves, "{}", about);
             prop_assert_eq!(&answer.replies, &replies, "{}", about);
-            prop_assert_eq!(&answer.steps[..told.len()], &told[..], "{}", about);
+            prop_assert_eq!(&steps_of(&answer)[..told.len()], &told[..], "{}", about);
             prop_assert_eq!(explained.stats(), silent.stats(), "{}", about);
             prop_assert_eq!(explained.flows(), silent.flows(), "{}", about);
             prop_assert_eq!(explained.flow_counters(packet), silent.flow_counters(packet), "{}", about);
@@ -143,8 +152,8 @@ proptest! {
 }
 
 fn told(answer: &Explanation, tier: Tier, table: Table) -> Vec<(Outcome, String)> {
-    let those = answer.steps.iter().filter(|step| step.tier == tier && step.table == table);
-    those.map(|step| (step.outcome, step.found.clone())).collect()
+    let those = steps_of(answer).into_iter().filter(|step| step.tier == tier && step.table == table);
+    those.map(|step| (step.outcome, step.found)).collect()
 }
 
 #[test]
@@ -157,15 +166,15 @@ fn the_rule_that_decides_is_named() {
         builder.tcp(source, destination, 1, 1000).syn().write(&mut frame, &[]).expect("a vector");
         frame
     };
-    let allowed = vpc.explain(0, RED_2, &frame(4000, 80), &names);
+    let allowed = vpc.explain(0, RED_2, &frame(4000, 80), ASKED);
     assert!(matches!(allowed.verdict, Verdict::Local { port: RED_1, .. }), "{allowed:#?}");
     let of = |answer: &Explanation, table| told(answer, Tier::Software, table);
     let pass = |found: &str| vec![(Outcome::Pass, found.to_owned())];
     assert_eq!(of(&allowed, Table::Acls), pass("no rule matches: the default allows it"));
     assert_eq!(of(&allowed, Table::SecurityGroups), pass("group web, ingress rule 1 allows it"));
-    let denied = vpc.explain(0, RED_2, &frame(4001, 80), &names);
+    let denied = vpc.explain(0, RED_2, &frame(4001, 80), ASKED);
     assert_eq!(of(&denied, Table::Acls), [(Outcome::Drop, "rule 1 denies it".to_owned())]);
-    let denied = vpc.explain(0, RED_2, &frame(4000, 81), &names);
+    let denied = vpc.explain(0, RED_2, &frame(4000, 81), ASKED);
     assert_eq!(of(&denied, Table::SecurityGroups), [(Outcome::Drop, "no ingress rule of web allows it".to_owned())]);
     assert_eq!(vpc.flows(), 0);
 }
@@ -175,20 +184,97 @@ fn a_flow_whose_objects_changed_is_told_with_both_versions() {
     let mut vpc = node(Family::V4, 1);
     let frame = udp(mac(1), GATEWAY, "10.0.0.2", "10.0.0.3");
     assert!(matches!(forward(&mut vpc, RED_1, &frame).0, Verdict::Local { .. }));
-    let hit = vpc.explain(0, RED_1, &frame, &names);
+    let hit = vpc.explain(0, RED_1, &frame, ASKED);
     assert_eq!(told(&hit, Tier::Flow, Table::Flows)[0].0, Outcome::Hit);
-    assert!(hit.is_flow && hit.steps.iter().all(|step| step.tier != Tier::Software));
+    assert!(hit.is_flow && hit.steps.iter().all(|(_, step)| step.tier != Tier::Software));
     let mut spec = spec(Family::V4, 1);
     spec.endpoints[1].spoof_check = false;
     let tables = vpc.tables().rebuild(&spec).expect("a good spec");
     vpc.replace(Arc::new(tables));
-    let stale = vpc.explain(0, RED_1, &frame, &names);
-    let flow = stale.steps.iter().find(|step| step.table == Table::Flows).expect("a step");
+    let stale = vpc.explain(0, RED_1, &frame, ASKED);
+    let steps = steps_of(&stale);
+    let flow = steps.iter().find(|step| step.table == Table::Flows).expect("a step");
     assert_eq!(flow.outcome, Outcome::Stale);
     let changed: Vec<_> = flow.versions.iter().filter(|version| version.stored != version.current).collect();
     assert_eq!(changed.len(), 1, "{:?}", flow.versions);
     assert_eq!(changed[0].object, "endpoint 10.0.0.3 of red");
     assert!(changed[0].stored < changed[0].current);
     // It was only asked: the flow is as stale as it was.
-    assert_eq!(vpc.explain(0, RED_1, &frame, &names), stale);
+    assert_eq!(vpc.explain(0, RED_1, &frame, ASKED), stale);
+}
+
+#[test]
+fn each_meter_tells_the_colour_that_a_packet_has_behind_it() {
+    let mut vpc = vpc(&tight(Family::V4, 0, true));
+    // 600 bytes, of which 900 are green at once, and by the port's 2,000 not red.
+    let frame = udp_of(mac(1), GATEWAY, "10.0.0.2", "10.0.0.3", 64, &[0; 558]);
+    let metered = |steps: Vec<Told>| -> Vec<(String, Outcome, String)> {
+        let those = steps.into_iter().filter(|step| (step.tier, step.table) == (Tier::Flow, Table::Meters));
+        those.map(|step| (step.key, step.outcome, step.found)).collect()
+    };
+    let colours = [["green", "green"], ["yellow", "yellow"], ["yellow", "yellow"], ["red", "red: metered"]];
+    for (at, [port, tenant]) in colours.into_iter().enumerate() {
+        let last = if port == "red" { Outcome::Drop } else { Outcome::Pass };
+        let expected =
+            [("port".to_owned(), Outcome::Pass, port.to_owned()), ("tenant".to_owned(), last, tenant.to_owned())];
+        assert_eq!(metered(steps_of(&vpc.explain(0, RED_1, &frame, ASKED))), expected, "packet {at}, explained");
+        // A first packet, and those of its flow.
+        let (.., watched) = pass(&mut vpc, 0, (&packet(RED_1, &frame), &frame), true);
+        assert_eq!(metered(watched), expected, "packet {at}, watched");
+    }
+    // Who has no meters has no such steps.
+    let answer = vpc.explain(0, RED_2, &udp(mac(2), GATEWAY, "10.0.0.3", "10.0.0.2"), ASKED);
+    assert!(matches!(answer.verdict, Verdict::Local { .. }), "{answer:#?}");
+    assert_eq!(metered(steps_of(&answer)), []);
+}
+
+#[test]
+fn steps_are_told_with_the_time_that_has_passed() {
+    let vpc = node(Family::V4, 1);
+    // What the software tier answers as well.
+    for to in ["10.0.0.3", "10.0.0.1"] {
+        let now = std::cell::Cell::new(1_000);
+        let clock = || now.replace(now.get() + 10);
+        let frame = udp(mac(1), GATEWAY, "10.0.0.2", to);
+        let answer = vpc.explain(0, RED_1, &frame, Asked { names: &names, clock: &clock });
+        let times: Vec<u64> = answer.steps.iter().map(|(time, _)| *time).collect();
+        assert_eq!(times, (1..=times.len() as u64).map(|step| 10 * step).collect::<Vec<_>>(), "{:#?}", answer.steps);
+    }
+}
+
+#[test]
+fn what_comes_from_another_node_is_explained_as_what_that_one_sends() {
+    for family in [Family::V4, Family::V6] {
+        let (mut near, mut far) = (node(family, 1), node(family, 2));
+        let underlay = spec(family, 1).underlay.expect("an underlay");
+        let guest = udp(mac(4), GATEWAY, "10.0.0.5", "10.0.0.2");
+        let (verdict, mut real) = forward(&mut far, RED_3, &guest);
+        let Verdict::Underlay { overhead, .. } = verdict else { panic!("{verdict:?}") };
+        if family == Family::V6 {
+            // As whoever sends it completes it.
+            real[60] |= 1;
+        }
+        let inner = &real[usize::from(overhead)..];
+        let made_up = |host| through_tunnel(&underlay, host, RED_VNI, inner).expect("its family");
+        for _ in 0..2 {
+            let answer = near.explain(0, UNDERLAY, &made_up(vtep(family, 2)), ASKED);
+            let of_the_real = near.explain(0, UNDERLAY, &real, ASKED);
+            assert_eq!(answer, of_the_real);
+            let Verdict::Local { port: RED_1, .. } = answer.verdict else { panic!("{answer:#?}") };
+            // A first packet, and one of its flow.
+            assert!(matches!(forward(&mut near, UNDERLAY, &real).0, Verdict::Local { .. }));
+        }
+        assert!(near.explain(0, UNDERLAY, &made_up(vtep(family, 2)), ASKED).is_flow);
+        let stranger = if family == Family::V4 { ip("192.0.2.99") } else { ip("2001:db8:ff::99") };
+        let answer = near.explain(0, UNDERLAY, &made_up(stranger), ASKED);
+        assert_eq!(answer.verdict, Verdict::Drop(DropReason::UnknownTunnel), "{answer:#?}");
+        let other = if family == Family::V4 { ip("2001:db8::1") } else { ip("192.0.2.1") };
+        assert_eq!(through_tunnel(&underlay, other, RED_VNI, inner), None);
+        // Who is where is told of those on other nodes alone.
+        let there = Elsewhere { host: vtep(family, 2), mac: mac(4) };
+        assert_eq!(near.tables().elsewhere("red", ip("10.0.0.5")), Some(there));
+        assert_eq!(near.tables().elsewhere("blue", ip("10.0.0.5")).map(|there| there.mac), Some(mac(2)));
+        assert_eq!(near.tables().elsewhere("red", ip("10.0.0.2")), None);
+        assert_eq!(near.tables().elsewhere("nobody's", ip("10.0.0.5")), None);
+    }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::*;
 use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, Place, RouteSpec, Spec, TableCapacity, Via};
 use softdpu_vpc::tables::Loading;
-use softdpu_vpc::{Datapath, Destination, DropReason, Mac, PortId, Problem, Verdict, Vpc};
+use softdpu_vpc::{Asked, Datapath, Destination, DropReason, Mac, PortId, Problem, Verdict, Vpc};
 
 const CAPACITY: TableCapacity = TableCapacity { endpoints: 8, routes: 4, hosts: 3 };
 const THIRD: &str = "192.0.2.3";
@@ -39,6 +39,9 @@ fn loaded_guests_and_routes_are_reached_and_what_the_spec_says_wins() {
     assert_eq!(to(&mut node, "10.0.0.77").1, Some(vtep(Family::V4, 2)));
     assert_eq!(to(&mut node, "10.0.0.78").1, Some(ip(THIRD)));
     assert_eq!(to(&mut node, "203.0.113.9").1, Some(vtep(Family::V4, 2)));
+    let elsewhere = |address| node.tables().elsewhere("red", ip(address)).map(|there| (there.host, there.mac));
+    assert_eq!(elsewhere("10.0.0.78"), Some((ip(THIRD), mac(78))));
+    assert_eq!(elsewhere("203.0.113.9"), Some((vtep(Family::V4, 2), GATEWAY)));
     assert_eq!(to(&mut node, "10.0.0.79").0, Verdict::Software, "nobody's");
     assert!(matches!(to(&mut node, "10.0.0.3").0, Verdict::Local { .. }), "a guest of the spec");
     // Flows of what is loaded are kept, and end when somebody else has the address.
@@ -377,8 +380,9 @@ fn wrong_entries_and_too_many_are_refused() {
 fn the_path_to_what_is_loaded_says_that_it_is() {
     let node = vpc(&with_entries(spec(Family::V4, 1)));
     for (to, host) in [("10.0.0.78", THIRD.to_owned()), ("203.0.113.9", vtep(Family::V4, 2).to_string())] {
-        let path = node.explain(0, RED_1, &udp(mac(1), GATEWAY, "10.0.0.2", to), &|_| String::new());
-        let told: Vec<&str> = path.steps.iter().map(|step| step.found.as_str()).collect();
+        let asked = Asked { names: &|_| String::new(), clock: &|| 0 };
+        let path = node.explain(0, RED_1, &udp(mac(1), GATEWAY, "10.0.0.2", to), asked);
+        let told: Vec<&str> = path.steps.iter().map(|(_, step)| step.found.as_str()).collect();
         let expected = format!("loaded entry of red on {host}");
         assert!(told.iter().any(|found| found.contains(&expected)), "{to}: {told:?}");
         let no_more = path.steps.iter().any(|step| format!("{step:?}").contains("which is no more"));

@@ -126,30 +126,64 @@ impl Naive {
     }
 }
 
+/// The crate prefix-trie: a map for each family.
+#[derive(Default)]
+struct Tries {
+    four: PrefixMap<(u32, u8), u32>,
+    six: PrefixMap<(u128, u8), u32>,
+}
+
+impl Tries {
+    fn insert(&mut self, prefix: Prefix, value: u32) -> Option<u32> {
+        match prefix.address() {
+            IpAddr::V4(address) => self.four.insert((address.to_bits(), prefix.length()), value),
+            IpAddr::V6(address) => self.six.insert((address.to_bits(), prefix.length()), value),
+        }
+    }
+
+    fn remove(&mut self, prefix: Prefix) -> Option<u32> {
+        match prefix.address() {
+            IpAddr::V4(address) => self.four.remove(&(address.to_bits(), prefix.length())),
+            IpAddr::V6(address) => self.six.remove(&(address.to_bits(), prefix.length())),
+        }
+    }
+
+    fn lookup(&self, address: IpAddr) -> Option<u32> {
+        match address {
+            IpAddr::V4(address) => self.four.get_lpm(&(address.to_bits(), 32)).map(|(_, value)| *value),
+            IpAddr::V6(address) => self.six.get_lpm(&(address.to_bits(), 128)).map(|(_, value)| *value),
+        }
+    }
+}
+
 #[test]
-fn ten_thousand_rule_sets_that_change_answer_as_a_list_that_is_searched() {
+fn ten_thousand_rule_sets_that_change_answer_as_a_list_that_is_searched_and_as_prefix_trie() {
     for seed in 0..10_000 {
         let mut random = Random::new(seed);
         let mut lpm = Lpm::new(Capacity::worst_case(2, 64)).unwrap();
         let mut naive = Naive::default();
+        let mut tries = [Tries::default(), Tries::default()];
         for step in 0..1 + random.below(60) as u32 {
             let (table, six) = (random.below(2) as u32, random.below(2) == 0);
             let known = naive.0.get(random.below(80) as usize).map(|(table, prefix, _)| (*table, *prefix));
             let (table, prefix) = known.unwrap_or_else(|| (table, some_prefix(&mut random, six)));
-            if random.below(3) == 0 {
-                assert_eq!(lpm.remove(table, prefix), naive.remove(table, prefix), "seed {seed}, {prefix}");
+            let trie = &mut tries[table as usize];
+            let (was, expected) = if random.below(3) == 0 {
+                (lpm.remove(table, prefix), [naive.remove(table, prefix), trie.remove(prefix)])
             } else {
-                assert_eq!(
-                    lpm.insert(table, prefix, step),
-                    Ok(naive.insert(table, prefix, step)),
-                    "seed {seed}, {prefix}"
-                );
-            }
+                let was = lpm.insert(table, prefix, step).expect("there is room");
+                (was, [naive.insert(table, prefix, step), trie.insert(prefix, step)])
+            };
+            assert_eq!([was; 2], expected, "seed {seed}, {prefix}");
             let mut addresses: Vec<_> = (0..3).map(|_| address(&mut random, six)).collect();
             addresses.push(prefix.address());
             for table in 0..2 {
+                let found = lookup(&lpm, table, &addresses);
                 let expected: Vec<_> = addresses.iter().map(|address| naive.lookup(table, *address)).collect();
-                assert_eq!(lookup(&lpm, table, &addresses), expected, "seed {seed}, step {step}, {addresses:?}");
+                assert_eq!(found, expected, "seed {seed}, step {step}, {addresses:?}");
+                let trie = &tries[table as usize];
+                let expected: Vec<_> = addresses.iter().map(|address| trie.lookup(*address)).collect();
+                assert_eq!(found, expected, "prefix-trie: seed {seed}, step {step}, {addresses:?}");
             }
         }
         assert_eq!(lpm.usage().routes, naive.0.len());
@@ -168,8 +202,7 @@ fn ten_thousand_rule_sets_that_change_answer_as_a_list_that_is_searched() {
 fn large(six: bool, most: usize) {
     let mut random = Random::new(7 + u64::from(six));
     let mut lpm = Lpm::new(Capacity { tables: 1, routes: most, nodes: 1 << 23 }).unwrap();
-    let mut four_oracle = PrefixMap::<(u32, u8), u32>::new();
-    let mut six_oracle = PrefixMap::<(u128, u8), u32>::new();
+    let mut tries = Tries::default();
     let mut present = Vec::new();
     let mut growing = true;
     for step in 0..(most * 3) as u32 {
@@ -178,8 +211,7 @@ fn large(six: bool, most: usize) {
             let at = random.below(present.len().max(1) as u64) as usize;
             if let Some(prefix) = present.get(at).copied() {
                 present.swap_remove(at);
-                let expected = remove(&mut four_oracle, &mut six_oracle, prefix);
-                assert_eq!(lpm.remove(0, prefix), expected, "{prefix}");
+                assert_eq!(lpm.remove(0, prefix), tries.remove(prefix), "{prefix}");
             }
         } else {
             let address: IpAddr = if six {
@@ -194,10 +226,7 @@ fn large(six: bool, most: usize) {
                 _ => 16 + random.below(17) as u8,
             };
             let prefix = prefix(address, length);
-            let expected = match prefix.address() {
-                IpAddr::V4(address) => four_oracle.insert((address.to_bits(), length), step),
-                IpAddr::V6(address) => six_oracle.insert((address.to_bits(), length), step),
-            };
+            let expected = tries.insert(prefix, step);
             assert_eq!(lpm.insert(0, prefix, step), Ok(expected), "{prefix}");
             if expected.is_none() {
                 present.push(prefix);
@@ -214,13 +243,7 @@ fn large(six: bool, most: usize) {
                     }
                 })
                 .collect();
-            let expected: Vec<_> = addresses
-                .iter()
-                .map(|address| match address {
-                    IpAddr::V4(address) => four_oracle.get_lpm(&(address.to_bits(), 32)).map(|(_, value)| *value),
-                    IpAddr::V6(address) => six_oracle.get_lpm(&(address.to_bits(), 128)).map(|(_, value)| *value),
-                })
-                .collect();
+            let expected: Vec<_> = addresses.iter().map(|address| tries.lookup(*address)).collect();
             assert_eq!(lookup(&lpm, 0, &addresses), expected, "step {step}, {} routes", present.len());
             if step % (4096 * 16) == 0 {
                 lpm.settle();
@@ -234,13 +257,6 @@ fn large(six: bool, most: usize) {
     }
     let usage = lpm.usage();
     assert_eq!((usage.routes, usage.nodes, usage.values), (0, 1, 0), "all is given back");
-}
-
-fn remove(four: &mut PrefixMap<(u32, u8), u32>, six: &mut PrefixMap<(u128, u8), u32>, prefix: Prefix) -> Option<u32> {
-    match prefix.address() {
-        IpAddr::V4(address) => four.remove(&(address.to_bits(), prefix.length())),
-        IpAddr::V6(address) => six.remove(&(address.to_bits(), prefix.length())),
-    }
 }
 
 /// An address in a prefix, or just outside.

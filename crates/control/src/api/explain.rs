@@ -19,11 +19,14 @@ const FLAGS: [&str; 8] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr"
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct PathQuestion {
-    /// A device, or an address of one.
+    /// A device, or an address of one; with `host`, an address there.
     pub from: String,
+    /// The other host by whose tunnel the packet comes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<IpAddr>,
     /// Where the packet goes.
     pub to: IpAddr,
-    /// The network, where several have a device with the address `from`.
+    /// The network, where several have somebody with the address `from`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
     /// What it carries.
@@ -89,7 +92,7 @@ impl PathQuestion {
 /// The result of `trace.explain`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathAnswer {
-    /// The device by whose port the packet would come in.
+    /// The device by whose port the packet would come in, or `underlay`.
     pub port: String,
     /// The packet, in words.
     pub packet: String,
@@ -138,6 +141,8 @@ pub const FUNCTIONS: &str = "functions";
 /// A step of a packet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStep {
+    /// Nanoseconds from the packet's first step, or the time that its frame came, to this one.
+    pub ns: u64,
     /// `switch-before`, `flow`, `software` or `switch-after`.
     pub tier: String,
     /// What was asked.
@@ -166,14 +171,15 @@ pub struct PathVersion {
     pub current: u64,
 }
 
-impl From<&trace::Step> for PathStep {
-    fn from(step: &trace::Step) -> PathStep {
+impl From<&(u64, trace::Step)> for PathStep {
+    fn from((ns, step): &(u64, trace::Step)) -> PathStep {
         let version = |version: &trace::Version| PathVersion {
             object: version.object.clone(),
             stored: version.stored,
             current: version.current,
         };
         PathStep {
+            ns: *ns,
             tier: step.tier.word().to_owned(),
             table: step.table.word().to_owned(),
             outcome: step.outcome.word().to_owned(),

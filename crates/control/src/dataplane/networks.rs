@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use softdpu_engine::{Engine, PortCounters, PortSpec, Socket};
 use softdpu_vpc::spec::{
     ConnectionLimit, EndpointSpec, MembershipSpec, NetworkSpec, Place, Prefix, ServiceLimit, Spec, SubnetSpec,
-    TableCapacity,
+    TableCapacity, UnderlaySpec,
 };
 use softdpu_vpc::tables::{LoadCounts, Loaded, MemberStatus};
 use softdpu_vpc::{Mac, PortId, Tables};
@@ -130,6 +130,11 @@ impl Networks {
     /// The port by which tunnels come, where there is one.
     pub(super) fn underlay_port(&self) -> Option<PortId> {
         self.underlay.as_ref().map(|underlay| underlay.port)
+    }
+
+    /// This node's tunnel end point, once the way to other hosts was open.
+    pub(super) fn underlay_spec(&self) -> Option<UnderlaySpec> {
+        self.underlay.as_ref()?.spec()
     }
 
     /// Tries to open the way to other hosts.

@@ -11,7 +11,7 @@ use softdpu_sys::clock;
 use softdpu_sys::port::MAX_FRAME;
 use softdpu_vpc::packet::segment::Segmenter;
 use softdpu_vpc::trace::{Step, Subject, Watch, served};
-use softdpu_vpc::{Checksum, DropReason, Explanation, Head, Packet, PortId, Reply, Tables, Verdict};
+use softdpu_vpc::{Asked, Checksum, DropReason, Explanation, Head, Packet, PortId, Reply, Tables, Verdict};
 
 use super::net::as_it_is;
 use crate::message::CoreIndex;
@@ -311,7 +311,8 @@ impl Net {
     pub(crate) fn explain(&self, port: PortId, name: &str, frame: &[u8]) -> Option<Explanation> {
         let there = self.ports.get(port.0 as usize)?.as_ref()?;
         let names = |port| port_name(&self.ports, port);
-        (*there.name == *name).then(|| self.vpc.explain(clock::now(), port, frame, &names))
+        let asked = Asked { names: &names, clock: &clock::now };
+        (*there.name == *name).then(|| self.vpc.explain(clock::now(), port, frame, asked))
     }
 
     /// These frames of the burst have gone where their verdicts say.

@@ -10,6 +10,7 @@ use crate::daemon::{connect, json_line};
 pub fn run(connection: &Connection, options: &Explain) -> Result<(), String> {
     let question = PathQuestion {
         from: options.from.clone(),
+        host: options.host,
         to: options.to,
         network: options.network.clone(),
         protocol: match options.protocol {
@@ -49,8 +50,8 @@ fn text(answer: &PathAnswer) -> String {
 
 /// A step on a line, in columns.
 pub fn line(step: &PathStep) -> String {
-    let PathStep { tier, table, outcome, key, found, versions } = step;
-    let mut line = format!("{tier:<13} {table:<15} {outcome:<5}");
+    let PathStep { ns, tier, table, outcome, key, found, versions } = step;
+    let mut line = format!("{ns:>8} ns  {tier:<13} {table:<15} {outcome:<5}");
     for part in [key, found].into_iter().filter(|part| !part.is_empty()) {
         line += &format!("  {part}");
     }
@@ -75,6 +76,7 @@ mod tests {
     #[test]
     fn an_answer_reads_from_the_port_to_the_end() {
         let step = |tier: &str, table: &str, outcome: &str, key: &str, found: &str| PathStep {
+            ns: 1210,
             tier: tier.into(),
             table: table.into(),
             outcome: outcome.into(),
@@ -102,9 +104,9 @@ mod tests {
         assert_eq!(
             text(&answer),
             "10.0.0.2 > 10.0.0.3: ICMP echo request, in by vm1-nic, on core 0\n\
-             \u{20} flow          flows           stale  computed from what has changed  \
+             \u{20}     1210 ns  flow          flows           stale  computed from what has changed  \
              (versions: endpoint 10.0.0.2 of red 3, now 4; routes of red 1)\n\
-             \u{20} software      acls            drop   edge of endpoint 10.0.0.3 of red  rule 2 denies it\n\
+             \u{20}     1210 ns  software      acls            drop   edge of endpoint 10.0.0.3 of red  rule 2 denies it\n\
              dropped: acl; the core has no flow of it\n"
         );
     }

@@ -48,7 +48,7 @@ impl Display for Line<'_> {
         let (path, said): (Vec<_>, Vec<_>) = comments.iter().partition(|comment| step(comment).is_some());
         said.into_iter().try_for_each(|comment| write!(f, " [{comment}]"))?;
         let mut steps = path.into_iter().filter_map(|comment| step(comment));
-        steps.try_for_each(|(time, step)| write!(f, "\n  {time:>8} ns  {}", explain::line(&step)))
+        steps.try_for_each(|step| write!(f, "\n  {}", explain::line(&step)))
     }
 }
 
@@ -63,11 +63,7 @@ impl Line<'_> {
             None => Value::Null,
         };
         let after = |prefix: &str| comments.iter().find_map(|comment| comment.strip_prefix(prefix));
-        let steps = comments.iter().filter_map(|comment| step(comment)).map(|(time, step)| {
-            let mut value = json!(step);
-            value["ns"] = json!(time);
-            value
-        });
+        let steps = comments.iter().filter_map(|comment| step(comment)).map(|step| json!(step));
         object([
             ("time-ns", json!(time)),
             ("port", json!(self.port)),
@@ -86,10 +82,10 @@ impl Line<'_> {
     }
 }
 
-/// The step that a comment tells of, and nanoseconds since the first.
-fn step(comment: &str) -> Option<(u64, PathStep)> {
+/// The step that a comment tells of.
+fn step(comment: &str) -> Option<PathStep> {
     let (time, step) = comment.strip_prefix('+')?.split_once(" ns | ")?;
-    Some((time.parse().ok()?, PathStep::from(&step.parse::<Step>().ok()?)))
+    Some(PathStep::from(&(time.parse().ok()?, step.parse::<Step>().ok()?)))
 }
 
 /// The UDP port that an underlay's description names.

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use softdpu_sched::{Colour, Meter, Nanos};
 use softdpu_sys::prefetch;
 
-use crate::spec::{MeterAlgorithm, MeterSpec};
+use crate::spec::{METERS, MeterAlgorithm, MeterSpec};
 
 /// What a meter counted of one colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,10 +130,22 @@ impl NodeMeter {
     }
 }
 
-/// Whether a packet of `bytes` bytes may pass `meters`, one after the other, at `now`, nanoseconds.
-pub(crate) fn admit<const REHEARSES: bool>(meters: &[Arc<NodeMeter>], now: u64, bytes: u32) -> bool {
-    let mark = |before, meter: &Arc<NodeMeter>| meter.mark::<REHEARSES>(now, bytes, before);
-    meters.iter().fold(Colour::Green, mark) != Colour::Red
+/// The colours that a packet has behind each of its meters, in their order.
+pub(crate) type Colours = [Colour; METERS];
+
+/// Whether a packet of `bytes` bytes may pass `meters`, one after the other, at `now`, nanoseconds; its colours go into `colours`.
+pub(crate) fn admit<const REHEARSES: bool>(
+    meters: &[Arc<NodeMeter>],
+    now: u64,
+    bytes: u32,
+    colours: &mut Colours,
+) -> bool {
+    let mut colour = Colour::Green;
+    for (meter, behind) in meters.iter().zip(colours) {
+        colour = meter.mark::<REHEARSES>(now, bytes, colour);
+        *behind = colour;
+    }
+    colour != Colour::Red
 }
 
 /// Takes `load` from all of `meters` at `now`, nanoseconds, if it is green by each of them; otherwise nothing. Whether it was. Nothing is

@@ -16,7 +16,7 @@ mod testing;
 use std::net::{IpAddr, Ipv6Addr};
 
 pub use context::{Answer, ServiceContext};
-pub use probe::{Probe, ProbeService};
+pub use probe::{Probe, ProbeService, through_tunnel};
 
 /// The name servers that are reached over IPv6.
 fn dns6<'a>(context: &ServiceContext<'a>) -> impl Iterator<Item = Ipv6Addr> + use<'a> {

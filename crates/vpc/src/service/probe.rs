@@ -2,13 +2,19 @@
 
 use std::net::IpAddr;
 
-use super::build::{V4, V6};
+use super::build::{HOP_LIMIT, V4, V6};
 use crate::packet::checksum::Sum;
 use crate::packet::parse::protocol;
 use crate::packet::{Mac, Parsed, Payload};
+use crate::spec::UnderlaySpec;
+use crate::tables::{VALID_VNI, VXLAN};
 
 /// Bytes of a TCP header without options.
 const TCP: usize = 20;
+/// The outer source port, which says nothing: the first of those that are nobody's (RFC 7348 §5, RFC 6335 §6).
+const TUNNEL_PORT: u16 = 49_152;
+/// Whoever is next on the way to another node.
+const NEIGHBOR: Mac = Mac([2, 0, 0, 0, 0, 1]);
 /// Echo requests (RFC 792, RFC 4443 §4.1).
 const ECHO: u8 = 8;
 const ECHO6: u8 = 128;
@@ -50,8 +56,7 @@ impl Probe {
     /// The frame; None where the addresses are not of one family.
     pub fn frame(&self) -> Option<Vec<u8>> {
         let Probe { from_mac, to_mac, addresses, service, payload } = *self;
-        let untagged =
-            Parsed { destination: to_mac, source: from_mac, vlan: None, payload: Payload::Other { ether_type: 0 } };
+        let untagged = untagged(from_mac, to_mac);
         let payload = vec![0; payload];
         match addresses {
             (IpAddr::V4(from), IpAddr::V4(to)) => {
@@ -68,7 +73,7 @@ impl Probe {
                 })
             }
             (IpAddr::V6(from), IpAddr::V6(to)) => {
-                let ends = V6 { to_mac, from_mac, from, to, hop_limit: super::build::HOP_LIMIT };
+                let ends = V6 { to_mac, from_mac, from, to, hop_limit: HOP_LIMIT };
                 Some(match service {
                     ProbeService::Udp(ports) => ends.udp(&untagged, ports, &payload),
                     ProbeService::Echo => ends.icmp(&untagged, echo(ECHO6, &payload)),
@@ -83,6 +88,28 @@ impl Probe {
             (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
         }
     }
+}
+
+/// A frame as the node with the tunnel end point `host` sends it to the one of `underlay`: `inner`, of the network with the VNI `vni`. None
+/// where `underlay` has no address of the family of `host`.
+pub fn through_tunnel(underlay: &UnderlaySpec, host: IpAddr, vni: u32, inner: &[u8]) -> Option<Vec<u8>> {
+    let (from_mac, to_mac, ports) = (NEIGHBOR, underlay.mac, (TUNNEL_PORT, underlay.udp_port));
+    let asked = untagged(from_mac, to_mac);
+    let [_, a, b, c] = vni.to_be_bytes();
+    let header: [u8; VXLAN] = [VALID_VNI, 0, 0, 0, a, b, c, 0];
+    let datagram = [&header, inner].concat();
+    underlay.addresses.iter().find_map(|own| match (host, *own) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => Some(V4 { to_mac, from_mac, from, to }.udp(&asked, ports, &datagram)),
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            Some(V6 { to_mac, from_mac, from, to, hop_limit: HOP_LIMIT }.udp(&asked, ports, &datagram))
+        }
+        (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => None,
+    })
+}
+
+/// What is answered, in the words of those who answer: it has no VLAN tag.
+fn untagged(source: Mac, destination: Mac) -> Parsed {
+    Parsed { destination, source, vlan: None, payload: Payload::Other { ether_type: 0 } }
 }
 
 /// An ICMP message without its checksum.

@@ -192,6 +192,15 @@ pub(crate) enum Way {
     Tunnel(u32),
 }
 
+/// Somebody on another node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// The node's tunnel end point.
+    pub host: IpAddr,
+    /// The MAC address: behind a route, the network's gateway's.
+    pub mac: Mac,
+}
+
 /// What is at a port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Attachment {
@@ -297,6 +306,17 @@ impl Tables {
     /// Who has `address` in `network`.
     pub(crate) fn owner(&self, network: u32, address: IpAddr) -> Option<Owner> {
         self.addresses.get(&Key::address(network, address)).or_else(|| self.loaded_owner(network, address))
+    }
+
+    /// Who has `address` in the network called `network`, or a route to it, on another node; of ECMP groups no one node.
+    pub fn elsewhere(&self, network: &str, address: IpAddr) -> Option<Elsewhere> {
+        let number = self.networks.iter().position(|known| known.name == network)? as u32;
+        let owner = self.owner(number, address).or_else(|| self.route(number, address))?;
+        let Hop { mac, way, .. } = self.hop(owner.hop()?)?;
+        match way {
+            Way::Tunnel(tunnel) => Some(Elsewhere { host: self.tunnel(tunnel)?.host, mac }),
+            Way::Port(_) => None,
+        }
     }
 
     /// Whether flows are kept.
@@ -532,10 +552,17 @@ impl Tables {
         self.meters.iter().map(|(name, meter)| (&**name, meter.counts()))
     }
 
-    /// Whether a packet of `bytes` bytes from endpoint `number` may pass its meters at `now`, nanoseconds.
+    /// Whether a packet of `bytes` bytes from endpoint `number` may pass its meters at `now`, nanoseconds; its colours behind each of
+    /// them go into `colours`.
     #[cold]
-    pub(crate) fn admit<const REHEARSES: bool>(&self, number: u32, now: u64, bytes: u32) -> bool {
-        self.endpoint(number).is_none_or(|endpoint| meter::admit::<REHEARSES>(&endpoint.meters, now, bytes))
+    pub(crate) fn admit<const REHEARSES: bool>(
+        &self,
+        number: u32,
+        now: u64,
+        bytes: u32,
+        colours: &mut meter::Colours,
+    ) -> bool {
+        self.endpoint(number).is_none_or(|endpoint| meter::admit::<REHEARSES>(&endpoint.meters, now, bytes, colours))
     }
 
     /// As [`admit`](Self::admit), of at most [`AT_ONCE`](meter::AT_ONCE) packets, one after the other: a bit for each.

@@ -1,5 +1,9 @@
 //! What is told of a packet's steps: from what the tiers found, in words. Only of packets that somebody watches.
 
+use std::sync::Arc;
+
+use softdpu_sched::Colour;
+
 use super::path::{Names, Outcome, Step, Table, Tier, Version};
 use super::{Description, Subject};
 use crate::flow::{NONE, SOURCES, Seen};
@@ -7,6 +11,7 @@ use crate::packet::{Packet, Parsed, parse};
 use crate::policy::acl::{Action, Decision};
 use crate::policy::connections::{Note, Passage};
 use crate::policy::group::{Admission, Way as Direction};
+use crate::policy::meter::{Colours, NodeMeter};
 use crate::software::policy::Found;
 use crate::switch::{Ask, Frame, Metadata, Stop, Walk, walk};
 use crate::tables::{Attachment, Choice, Hop, Leads, Stamp, Tables, Way};
@@ -363,11 +368,21 @@ pub(crate) fn kept(tables: &Tables, metadata: &Metadata, is_kept: bool) -> Step 
     Step::new(Tier::Flow, Table::Flows, outcome, "", found).with(versions(tables, &metadata.sources))
 }
 
-/// Meters find the packet red.
-pub(crate) fn metered(tables: &Tables, number: u32) -> Step {
-    let meters = tables.endpoint(number).map(|endpoint| &endpoint.meters[..]).unwrap_or_default();
-    let names: Vec<&str> = meters.iter().map(|meter| meter.spec.name.as_str()).collect();
-    Step::new(Tier::Flow, Table::Meters, Outcome::Drop, names.join(", "), DropReason::Metered.word())
+/// The colours that the meters of endpoint `number`, if it is one's, gave a packet, one after the other; it is dropped where it is red
+/// behind the last.
+pub(crate) fn metered(tables: &Tables, number: u32, colours: &Colours) -> Vec<Step> {
+    let meters = tables.meters_of(number);
+    let is_last = |at| at + 1 == meters.len();
+    let step = |(at, (meter, colour)): (usize, (&Arc<NodeMeter>, &Colour))| {
+        let (outcome, found) = match colour {
+            Colour::Green => (Outcome::Pass, "green".to_owned()),
+            Colour::Yellow => (Outcome::Pass, "yellow".to_owned()),
+            Colour::Red if is_last(at) => (Outcome::Drop, format!("red: {}", DropReason::Metered.word())),
+            Colour::Red => (Outcome::Pass, "red".to_owned()),
+        };
+        Step::new(Tier::Flow, Table::Meters, outcome, meter.spec.name.as_str(), found)
+    };
+    meters.iter().zip(colours).enumerate().map(step).collect()
 }
 
 /// The software tier is asked too often.

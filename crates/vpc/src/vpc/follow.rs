@@ -3,17 +3,23 @@
 use super::{Sought, Vpc};
 use crate::flow::{self, Action, Candidate, Flows, Seen};
 use crate::packet::Packet;
-use crate::policy::meter::{AT_ONCE, MeterCount};
+use crate::policy::meter::{AT_ONCE, Colours, MeterCount};
 use crate::switch::{Outer, after};
 use crate::tables::Tables;
 use crate::trace::Witness;
 use crate::verdict::Verdict;
 
-/// Whether a packet of `bytes` bytes passes the meters of the endpoint with the number `meter`, if it is one's.
+/// Whether a packet of `bytes` bytes passes the meters of the endpoint with the number `meter`, if it is one's; its colours behind each of
+/// them go into `colours`.
 #[inline(always)]
-pub(super) fn admit<W: Witness>(tables: &Tables, meter: u32, now: u64, bytes: u32) -> bool {
-    meter == flow::NONE
-        || if W::REHEARSES { tables.admit::<true>(meter, now, bytes) } else { tables.admit::<false>(meter, now, bytes) }
+pub(super) fn admit<W: Witness>(tables: &Tables, meter: u32, now: u64, bytes: u32, colours: &mut Colours) -> bool {
+    if meter == flow::NONE {
+        true
+    } else if W::REHEARSES {
+        tables.admit::<true>(meter, now, bytes, colours)
+    } else {
+        tables.admit::<false>(meter, now, bytes, colours)
+    }
 }
 
 /// Whether a flow of a connection decides this packet of it, and nobody else is asked. What may end the connection closes the
