@@ -72,6 +72,10 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
             };
             return print(&if json { json_line(&status.steering.unwrap_or_default()) } else { table });
         }
+        Command::Network(command @ (NetworkCommand::Policy { .. } | NetworkCommand::Routing { .. })) => {
+            let request = network::request(command)?;
+            return network::change_by_file(&mut connect(connection)?, &request);
+        }
         Command::Network(command) => network::request(command)?,
         Command::Volume(VolumeCommand::Create(options)) => create_volume(&options)?,
         Command::Volume(VolumeCommand::Grow { name, size }) => Request::VolumeGrow { name, size },

@@ -1,12 +1,16 @@
 //! `softdpu network`, and what `softdpu device add` takes of interfaces.
 
+use std::io::Read;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use softdpu_control::api::{EndpointChange, LoadResult, Request, Unload};
-use softdpu_control::config::{self, MemberChange};
+use softdpu_control::api::{
+    Client, ClientError, Empty, EndpointChange, ErrorCode, Id, LONGEST_REQUEST, LoadResult, Request, Unload,
+    encode_request,
+};
+use softdpu_control::config::{self, MemberChange, NetworkPart};
 
 use crate::arguments::DeviceAdd;
 use crate::daemon::{absolute, meter, object, problems};
@@ -51,13 +55,14 @@ pub enum NetworkCommand {
     },
     /// Put other security groups and access control lists in the place of all that a network has
     Policy {
-        /// A TOML file: `network`, and the keys `[[security-group]]` and `[[acl]]` as under `[[network]]` of a site file
+        /// A TOML file: `network`, and the keys `[[security-group]]` and `[[acl]]` as under `[[network]]` of a site file; or a
+        /// `[[network]]` with its `name` for each of several, of which all are changed or none
         file: PathBuf,
     },
     /// Put other routes, ECMP groups, route tables and peers in the place of all that a network has
     Routing {
         /// A TOML file: `network`, and the keys `peer`, `[[route]]`, `[[ecmp]]` and `[[route-table]]` as under `[[network]]` of a
-        /// site file
+        /// site file; or a `[[network]]` with its `name` for each of several, of which all are changed or none
         file: PathBuf,
     },
     /// Set a member of an ECMP group down or up, or give it another weight
@@ -248,16 +253,8 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
             }
             Ok(Request::NetworkUnload(unload))
         }
-        NetworkCommand::Policy { file } => {
-            let name = file.display().to_string();
-            let text = std::fs::read_to_string(&file).map_err(|error| format!("{name} cannot be read: {error}"))?;
-            config::policy_from_text(&text, &name).map(Request::NetworkPolicy).map_err(|report| report.to_string())
-        }
-        NetworkCommand::Routing { file } => {
-            let name = file.display().to_string();
-            let text = std::fs::read_to_string(&file).map_err(|error| format!("{name} cannot be read: {error}"))?;
-            config::routing_from_text(&text, &name).map(Request::NetworkRouting).map_err(|report| report.to_string())
-        }
+        NetworkCommand::Policy { file } => networks_file(NetworkPart::Policy, &file),
+        NetworkCommand::Routing { file } => networks_file(NetworkPart::Routing, &file),
         NetworkCommand::Member(MemberSet { network, ecmp, member, down, up, weight }) => {
             let down = (down || up).then_some(down);
             Ok(Request::NetworkMember(MemberChange { network, ecmp, member, down, weight }))
@@ -285,6 +282,32 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
             Ok(Request::NetworkEndpoints(EndpointChange { network, add: Vec::new(), remove: address }))
         }
     }
+}
+
+fn networks_file(part: NetworkPart, file: &Path) -> Result<Request, String> {
+    Ok(Request::NetworksFile { part, path: absolute(file)? })
+}
+
+/// Asks the daemon to read a file. One that it cannot read, as what a shell's `<(…)` names, is sent where it fits into a request.
+pub fn change_by_file(client: &mut Client, request: &Request) -> Result<(), String> {
+    let Request::NetworksFile { part, path } = request else { return Err("no file is named".to_owned()) };
+    let unread = match client.call::<Empty>(request) {
+        Ok(Empty {}) => return Ok(()),
+        Err(ClientError::Refused(error)) if error.code == ErrorCode::Failed => error.to_string(),
+        Err(error) => return Err(error.to_string()),
+    };
+    let mut text = String::new();
+    let read = std::fs::File::open(path).and_then(|file| file.take(LONGEST_REQUEST as u64).read_to_string(&mut text));
+    if !matches!(read, Ok(length) if length < LONGEST_REQUEST) {
+        return Err(unread);
+    }
+    let name = path.display().to_string();
+    let change = config::networks_change_from_text(*part, &text, &name).map_err(|report| report.to_string())?;
+    let request = Request::NetworksChange(change);
+    if encode_request(&Id::Number(u64::MAX), &request).len() > LONGEST_REQUEST {
+        return Err(unread);
+    }
+    client.call::<Empty>(&request).map(|Empty {}| ()).map_err(|error| error.to_string())
 }
 
 /// What was loaded, for people.

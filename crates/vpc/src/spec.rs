@@ -269,9 +269,9 @@ impl Default for ConnectionLimit {
 pub struct TableCapacity {
     /// Guests on other nodes, those that are not loaded included.
     pub endpoints: usize,
-    /// Routes.
+    /// Routes, likewise.
     pub routes: usize,
-    /// Nodes that entries lead to.
+    /// Nodes that entries lead to, likewise.
     pub hosts: usize,
 }
 

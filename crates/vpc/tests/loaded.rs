@@ -362,8 +362,10 @@ fn wrong_entries_and_too_many_are_refused() {
     assert_eq!(endpoint("red", "10.0.0.9", other), Ok(()));
     assert_eq!(endpoint("blue", "10.0.0.9", other), Ok(()));
     let full = endpoint("red", "10.0.0.10", other).unwrap_err();
-    assert_eq!(full, Problem::Full { table: "endpoints", capacity: 8 });
-    assert!(full.to_string().contains("the table of endpoints is full: it has room for 8"), "{full}");
+    assert_eq!(full, Problem::Full { table: "endpoints", capacity: 8, wanted: 9 });
+    let said = "the table of endpoints is full: it has room for 8, and 9 are wanted; set `endpoints` in node.tables";
+    assert!(full.to_string().contains(said), "{full}");
+    assert!(matches!(endpoint("red", "10.0.0.11", other), Err(Problem::Full { wanted: 10, .. })), "each is counted");
     assert_eq!(
         loading.route(2, "red", "10.0.0.0/24".parse().unwrap(), other),
         Err(Problem::RouteTaken("10.0.0.0/24".parse().unwrap()))
@@ -374,6 +376,29 @@ fn wrong_entries_and_too_many_are_refused() {
     }
     let error = twice.finish().unwrap_err();
     assert_eq!((error.line, error.problem), (7, Problem::AddressTaken(ip("10.0.0.9"))));
+}
+
+#[test]
+fn routes_and_hosts_have_room_beside_those_that_are_not_loaded() {
+    let spec = spec(Family::V4, 1);
+    let own = [vtep(Family::V4, 1)];
+    let known = [vtep(Family::V4, 2), ip(THIRD)];
+    let mut loading = Loading::new(&spec.networks, &own, CAPACITY, 0).beside(2, known.into());
+    let mut route = |third: u8, host: IpAddr| {
+        let prefix = format!("203.0.{third}.0/24").parse().expect("a prefix");
+        loading.route(third.into(), "red", prefix, host)
+    };
+    // Two of three hosts are known: each counts once, whoever leads to it.
+    assert_eq!(route(1, known[0]), Ok(()));
+    assert_eq!(route(2, ip("192.0.2.4")), Ok(()));
+    let full = route(3, ip("192.0.2.5")).unwrap_err();
+    assert_eq!(full, Problem::Full { table: "hosts", capacity: 3, wanted: 4 });
+    assert_eq!(route(3, ip("192.0.2.5")).unwrap_err(), full, "it is one host");
+    assert!(full.to_string().contains("set `hosts` in node.tables"), "{full}");
+    // Two of four routes are there beside them, and two are loaded.
+    let full = route(4, known[1]).unwrap_err();
+    assert_eq!(full, Problem::Full { table: "routes", capacity: 4, wanted: 5 });
+    assert!(full.to_string().contains("it has room for 4, and 5 are wanted; set `routes`"), "{full}");
 }
 
 #[test]

@@ -284,7 +284,9 @@ fn flows_of_connections_that_are_over_give_their_places_to_others() {
     // All in the same moment: none is idle.
     connect(&mut vpc, 100);
     assert_eq!(vpc.stats().unkept, unkept + 2, "full");
-    (0..40).for_each(|number| drop(send(&mut vpc, RED_1, &to(number, RST, 101, 0))));
+    for number in 0..40 {
+        let _ = send(&mut vpc, RED_1, &to(number, RST, 101, 0));
+    }
     let unkept = vpc.stats().unkept;
     (200..220).for_each(|number| connect(&mut vpc, number));
     assert!(vpc.stats().unkept - unkept <= 4, "{} of 40 flows find no room", vpc.stats().unkept - unkept);

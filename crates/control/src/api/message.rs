@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{EndpointChange, PacketTrace, PathQuestion, Unload, VERSION};
 use crate::config::{
-    self, Bytes, Device, DeviceChange, Function, FunctionChange, MemberChange, Network, PolicyChange, RoutingChange,
+    self, Bytes, Device, DeviceChange, Function, FunctionChange, MemberChange, Network, NetworkPart, NetworksChange,
     SteeringChange, Tenant, TenantChange, Volume, alternatives, nearest,
 };
 
@@ -62,12 +62,16 @@ pub enum Request {
     NetworkList,
     /// `network.endpoints`: guests of a network on other hosts come, go and move. Result: `{}`.
     NetworkEndpoints(EndpointChange),
-    /// `network.policy`: other security groups and access control lists in the place of all that a network has. Result: `{}`; no
-    /// packet passes by the rules before from then on.
-    NetworkPolicy(PolicyChange),
-    /// `network.routing`: other routes, ECMP groups, route tables and peers in the place of all that a network has. Result: `{}`; no
-    /// packet goes by those before from then on.
-    NetworkRouting(RoutingChange),
+    /// `network.policy`: other security groups and access control lists in the place of all that networks have, or `network.routing`: other
+    /// routes, ECMP groups, route tables and peers. Result: `{}`; no packet passes by those before from then on.
+    NetworksChange(NetworksChange),
+    /// The same, from a file. Result: `{}`.
+    NetworksFile {
+        /// Which of both.
+        part: NetworkPart,
+        /// The file, by a path that does not depend on a current folder.
+        path: PathBuf,
+    },
     /// `network.member`: set a member of an ECMP group down or up, or give it another weight. Result: `{}`; no packet goes to a
     /// member that is down from then on.
     NetworkMember(MemberChange),
@@ -320,8 +324,8 @@ impl Request {
             Request::NetworkRemove { .. } => "network.remove",
             Request::NetworkList => "network.list",
             Request::NetworkEndpoints(_) => "network.endpoints",
-            Request::NetworkPolicy(_) => "network.policy",
-            Request::NetworkRouting(_) => "network.routing",
+            Request::NetworksChange(change) => change.part().method(),
+            Request::NetworksFile { part, .. } => part.method(),
             Request::NetworkMember(_) => "network.member",
             Request::NetworkLoad { .. } => "network.load",
             Request::NetworkUnload(_) => "network.unload",
@@ -363,8 +367,8 @@ impl Request {
             | Request::NetworkRemove { name } => json!({ "name": name }),
             Request::NetworkAdd(network) => json!(network),
             Request::NetworkEndpoints(change) => json!(change),
-            Request::NetworkPolicy(change) => json!(change),
-            Request::NetworkRouting(change) => json!(change),
+            Request::NetworksChange(change) => change.to_json(),
+            Request::NetworksFile { path, .. } => json!({ "path": path }),
             Request::NetworkMember(change) => json!(change),
             Request::NetworkLoad { path } => json!({ "path": path }),
             Request::NetworkUnload(unload) => json!(unload),
@@ -446,17 +450,10 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
         "network.remove" => name().map(|name| Request::NetworkRemove { name }),
         "network.list" => empty(Request::NetworkList),
         "network.endpoints" => EndpointChange::decode(typed(method, parameters)?).map(Request::NetworkEndpoints),
-        "network.policy" => config::policy_from_json(parameters).map(Request::NetworkPolicy).map_err(site),
-        "network.routing" => config::routing_from_json(parameters).map(Request::NetworkRouting).map_err(site),
+        "network.policy" => decode_networks(NetworkPart::Policy, parameters),
+        "network.routing" => decode_networks(NetworkPart::Routing, parameters),
         "network.member" => typed(method, parameters).map(Request::NetworkMember),
-        "network.load" => {
-            let LoadParameters { path } = typed(method, parameters)?;
-            if !path.is_absolute() {
-                let message = format!("network.load: path {:?} is not absolute", path.display().to_string());
-                return Err(ApiError::new(ErrorCode::InvalidParams, message));
-            }
-            Ok(Request::NetworkLoad { path })
-        }
+        "network.load" => file(method, parameters).map(|path| Request::NetworkLoad { path }),
         "network.unload" => typed(method, parameters).map(Request::NetworkUnload),
         "function.add" => config::function_from_json(parameters).map(Request::FunctionAdd).map_err(site),
         "function.set" => config::function_change_from_json(parameters).map(Request::FunctionSet).map_err(site),
@@ -490,6 +487,24 @@ fn decode_method(method: &str, parameters: &Value, run_directory: &Path) -> Resu
             })
         }
     }
+}
+
+/// The parameters of a method that takes a file.
+fn file(method: &str, parameters: &Value) -> Result<PathBuf, ApiError> {
+    let LoadParameters { path } = typed(method, parameters)?;
+    if path.is_absolute() {
+        return Ok(path);
+    }
+    let message = format!("{method}: path {:?} is not absolute", path.display().to_string());
+    Err(ApiError::new(ErrorCode::InvalidParams, message))
+}
+
+fn decode_networks(part: NetworkPart, parameters: &Value) -> Result<Request, ApiError> {
+    if parameters.get("path").is_some() {
+        return file(part.method(), parameters).map(|path| Request::NetworksFile { part, path });
+    }
+    let change = config::networks_change_from_json(part, parameters).map(Request::NetworksChange);
+    change.map_err(|problems| ApiError::from_problems(ErrorCode::InvalidParams, &problems))
 }
 
 fn typed<T: DeserializeOwned>(method: &str, parameters: &Value) -> Result<T, ApiError> {

@@ -11,8 +11,8 @@ use serde_json::json;
 
 use super::*;
 use crate::config::{
-    Bytes, DeviceChange, MemberChange, device_from_json, endpoint_from_json, function_change_from_json,
-    function_from_json, network_from_json, policy_from_json, routing_from_json, tenant_from_json, volume_from_json,
+    Bytes, DeviceChange, MemberChange, NetworkPart, device_from_json, endpoint_from_json, function_change_from_json,
+    function_from_json, network_from_json, networks_change_from_json, tenant_from_json, volume_from_json,
 };
 
 const RUN: &str = "/run/softdpu";
@@ -59,8 +59,8 @@ fn every_request() -> Vec<Request> {
             addresses: vec!["10.0.0.9".parse().unwrap()],
             prefixes: vec!["10.9.0.0/16".parse().unwrap()],
         }),
-        Request::NetworkPolicy(
-            policy_from_json(&json!({
+        Request::NetworksChange(
+            networks_change_from_json(NetworkPart::Policy, &json!({
                 "network": "n",
                 "security-group": [{"name": "web", "rule": [
                     {"direction": "ingress", "protocol": "tcp", "ports": 443},
@@ -73,8 +73,17 @@ fn every_request() -> Vec<Request> {
             }))
             .unwrap(),
         ),
-        Request::NetworkRouting(
-            routing_from_json(&json!({
+        Request::NetworksFile { part: NetworkPart::Policy, path: "/srv/policy.toml".into() },
+        Request::NetworksFile { part: NetworkPart::Routing, path: "/srv/routing.toml".into() },
+        Request::NetworksChange(
+            networks_change_from_json(
+                NetworkPart::Routing,
+                &json!({"network": [{"name": "n", "peer": ["m"]}, {"name": "m", "peer": ["n"]}]}),
+            )
+            .unwrap(),
+        ),
+        Request::NetworksChange(
+            networks_change_from_json(NetworkPart::Routing, &json!({
                 "network": "n",
                 "peer": ["m"],
                 "ecmp": [{"name": "far", "member": [

@@ -40,8 +40,9 @@ pub use nbd_uri::{NbdServer, NbdUri, NbdUriError};
 pub use network::{
     Acl, AclAction, AclRule, ColourBy, DEFAULT_MTU, DeviceChange, Direction, EcmpGroup, EcmpMember, Endpoint,
     GroupRule, LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange, MeterSettings, Network,
-    NetworkPort, PolicyChange, PortRange, Protocol, RateLimit, Route, RouteTable, RoutingChange, SecurityGroup, Subnet,
-    TableSizes, Tap, Underlay, UnderlayBackend, VXLAN_PORT, VirtioNet, Vni, load_line,
+    NetworkPart, NetworkPort, NetworksChange, Places, PolicyChange, PortRange, Protocol, RateLimit, Route, RouteTable,
+    RoutingChange, SecurityGroup, Subnet, TableSizes, TableUse, Tap, Underlay, UnderlayBackend, VXLAN_PORT, VirtioNet,
+    Vni, full, hosts, load_line, networks_file,
 };
 pub use reader::is_name;
 pub use service::ServiceDirectories;
@@ -55,8 +56,8 @@ pub use summary::summary;
 pub use tenant::{LatencyClass, Tenant, TenantChange, TenantLimits};
 pub use units::{BitsPerSecond, Bytes, BytesPerSecond, Percent, Span, UnitError};
 
-/// The largest site file that is read: thousands of devices fit, a wrong file name (an image) does not.
-const LARGEST_FILE: u64 = 16 << 20;
+/// The largest site file, and the largest file of `network.policy` or `network.routing`, that is read, bytes: thousands of devices fit, a wrong file name (an image) does not.
+pub const LARGEST_FILE: u64 = 16 << 20;
 
 /// What became of a site file.
 #[derive(Clone, Debug)]
@@ -167,29 +168,22 @@ pub fn endpoint_from_json(parameters: &serde_json::Value) -> Result<Endpoint, Ve
     from_json(parameters, &schema::ENDPOINT, network::read::endpoint)
 }
 
-/// Reads all groups and lists of a network from the parameters of `network.policy`.
-pub fn policy_from_json(parameters: &serde_json::Value) -> Result<PolicyChange, Vec<Problem>> {
-    from_json(parameters, &schema::POLICY_CHANGE, network::policy_change)
+/// Reads what networks are to have from now on from the parameters of `network.policy` or `network.routing`.
+pub fn networks_change_from_json(
+    part: NetworkPart,
+    parameters: &serde_json::Value,
+) -> Result<NetworksChange, Vec<Problem>> {
+    network::file::from_json(part, parameters)
 }
 
-/// Reads all groups and lists of a network from `text`, called `name` in messages: the parameters of `network.policy` as TOML.
-pub fn policy_from_text(text: &str, name: &str) -> Result<PolicyChange, Report> {
-    from_text(text, name, &schema::POLICY_CHANGE, network::policy_change)
+/// Reads the same from `text`, called `name` in messages: the parameters as TOML.
+pub fn networks_change_from_text(part: NetworkPart, text: &str, name: &str) -> Result<NetworksChange, Report> {
+    network::file::from_text(part, text, name)
 }
 
 /// Reads a change of `node.steering` from the parameters of `network.steer`.
 pub fn steering_change_from_json(parameters: &serde_json::Value) -> Result<SteeringChange, Vec<Problem>> {
     from_json(parameters, &schema::STEERING_CHANGE, steering::change)
-}
-
-/// Reads all routes, ECMP groups, route tables and peers of a network from the parameters of `network.routing`.
-pub fn routing_from_json(parameters: &serde_json::Value) -> Result<RoutingChange, Vec<Problem>> {
-    from_json(parameters, &schema::ROUTING_CHANGE, network::routing_change)
-}
-
-/// Reads the same from `text`, called `name` in messages: the parameters of `network.routing` as TOML.
-pub fn routing_from_text(text: &str, name: &str) -> Result<RoutingChange, Report> {
-    from_text(text, name, &schema::ROUTING_CHANGE, network::routing_change)
 }
 
 /// Reads a function from the parameters of a management request, which have the shape of `[[function]]`.

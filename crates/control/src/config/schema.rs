@@ -132,6 +132,11 @@ pub const ROUTE_TABLE: Section = Section { title: "[[network.route-table]]", key
 /// The parameters of `network.routing`, which are no part of a site file.
 pub const ROUTING_CHANGE: Section =
     Section { title: "network.routing", keys: &["network", "peer", "route", "ecmp", "route-table"] };
+/// The same of one of several networks.
+pub const ROUTING_CHANGES_NETWORK: Section =
+    Section { title: "[[network]] of network.routing", keys: &["name", "peer", "route", "ecmp", "route-table"] };
+/// The parameters of `network.routing` and `network.policy` for several networks.
+pub const NETWORK_CHANGES: Section = Section { title: "a change of several networks", keys: &["network"] };
 /// `[[network.security-group]]`
 pub const SECURITY_GROUP: Section = Section { title: "[[network.security-group]]", keys: &["name", "rule"] };
 /// `[[network.security-group.rule]]`
@@ -146,6 +151,9 @@ pub const ACL_RULE: Section = Section {
 };
 /// The parameters of `network.policy`, which are no part of a site file.
 pub const POLICY_CHANGE: Section = Section { title: "network.policy", keys: &["network", "security-group", "acl"] };
+/// The same of one of several networks.
+pub const POLICY_CHANGES_NETWORK: Section =
+    Section { title: "[[network]] of network.policy", keys: &["name", "security-group", "acl"] };
 /// `[[function]]`
 pub const FUNCTION: Section =
     Section { title: "[[function]]", keys: &["name", "tenant", "monitor", "analytics", "firewall"] };

@@ -26,6 +26,8 @@ impl DataPlane {
         call: Call,
         fds: Vec<OwnedFd>,
     ) -> Result<Option<Result<Value, Refusal>>, LinkError> {
+        // What was said of an earlier change is not of this one.
+        self.warning();
         let made = match call {
             Call::Status => return Ok(Some(self.report())),
             Call::VolumeCreate { volume } => {
@@ -43,8 +45,7 @@ impl DataPlane {
             Call::NetworkAdd { network } => self.change_networks(|networks| networks.insert(network)),
             Call::NetworkRemove { network } => self.change_networks(|networks| networks.remove(&network)),
             Call::NetworkEndpoints(change) => self.change_networks(|networks| networks.change_endpoints(&change)),
-            Call::NetworkPolicy(change) => self.change_networks(|networks| networks.change_policy(&change)),
-            Call::NetworkRouting(change) => self.change_networks(|networks| networks.change_routing(&change)),
+            Call::NetworksChange(change) => self.change_networks(|networks| networks.change(&change)),
             Call::NetworkMember(change) => self.change_networks(|networks| networks.change_member(&change)),
             Call::NetworkLoad { name, is_kept } => match self.networks.load(id, name, is_kept, fds) {
                 Ok(()) => return Ok(None),
@@ -62,7 +63,22 @@ impl DataPlane {
             Call::TraceExplain(question) => return Ok(Some(self.trace_explain(&question))),
             Call::TraceReplay { port, id } => self.trace_replay(&port, id, fds),
         };
-        Ok(Some(made.map(|()| done())))
+        let made = made.map(|()| done());
+        Ok(Some(made.map(|result| self.warned(result))))
+    }
+
+    /// What is to be said of the last change, which is made.
+    fn warning(&mut self) -> Option<&'static str> {
+        let (networks, functions) = (self.networks.warning(), self.functions.warning());
+        networks.or(functions)
+    }
+
+    /// The answer to a change, with what else is to be said of it.
+    pub(super) fn warned(&mut self, mut result: Value) -> Value {
+        if let (Some(warning), Some(members)) = (self.warning(), result.as_object_mut()) {
+            members.insert("warning".to_owned(), warning.into());
+        }
+        result
     }
 
     fn delete_volume(&mut self, volume: &str) -> Result<(), Refusal> {
@@ -136,11 +152,9 @@ impl DataPlane {
     /// The cores forward by what `change` made of the networks; by what was there before, where it is refused.
     fn change_networks(&mut self, change: impl FnOnce(&mut Networks) -> Result<(), Refusal>) -> Result<(), Refusal> {
         let before = self.networks.configured();
-        change(&mut self.networks)?;
-        self.networks.publish(&self.engine).map_err(|error| {
-            self.networks.configure(before);
-            refusal("failed", error)
-        })
+        let made = change(&mut self.networks).and_then(|()| self.networks.has_room(&before));
+        let made = made.and_then(|()| self.networks.publish(&self.engine).map_err(|error| refusal("failed", error)));
+        made.inspect_err(|_| self.networks.configure(before))
     }
 
     /// Packets from tunnels are worked on elsewhere; where they were before, if that cannot be.

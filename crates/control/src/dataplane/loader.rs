@@ -1,6 +1,7 @@
 //! Entries of networks that are loaded by file: read, checked and made into tables on a thread of their own, however many they
 //! are, while the control thread goes on.
 
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::IpAddr;
@@ -26,8 +27,12 @@ pub(super) struct Ground {
     /// This node's tunnel end points, as far as they are known.
     pub own: Vec<IpAddr>,
     pub capacity: TableCapacity,
-    /// Guests on other hosts that are not loaded.
+    /// Guests on other hosts that are not loaded,
     pub others: usize,
+    /// routes,
+    pub routes: usize,
+    /// and hosts that either leads to.
+    pub hosts: HashSet<IpAddr>,
     /// ECMP groups, by network and name.
     pub groups: Vec<(String, String)>,
     /// The entries were in force once: that a group has gone since does not keep them out.
@@ -93,11 +98,14 @@ fn load(file: OwnedFd, name: &str, ground: &Ground) -> Result<Loaded, String> {
 fn read(mut input: impl BufRead, name: &str, ground: &Ground) -> Result<Loaded, String> {
     let groups = ground.groups.iter().map(|(network, group)| (network.as_str(), group.as_str()));
     let loading = Loading::new(&ground.networks, &ground.own, ground.capacity, ground.others);
-    let mut loading = loading.with_groups(groups).after(ground.previous.clone());
+    let mut loading =
+        loading.with_groups(groups).beside(ground.routes, ground.hosts.clone()).after(ground.previous.clone());
     if ground.is_kept {
         loading = loading.with_unknown_groups();
     }
     let mut problems: Vec<String> = Vec::new();
+    // By table, the first line without room; how many are wanted is known at the end.
+    let mut full: BTreeMap<&'static str, (u32, Problem)> = BTreeMap::new();
     let mut bytes = Vec::with_capacity(LONGEST_LINE);
     for line in 1u32.. {
         bytes.clear();
@@ -110,23 +118,48 @@ fn read(mut input: impl BufRead, name: &str, ground: &Ground) -> Result<Loaded, 
             problems.push(format!("{name}:{line}: the line is longer than {LONGEST_LINE} bytes"));
             break;
         }
-        if let Err(problem) = entry(&mut loading, line, &bytes) {
-            problems.push(format!("{name}:{line}: {problem}"));
-            if problems.len() == MOST_PROBLEMS {
-                problems.push("what follows was not looked at".to_owned());
-                break;
+        let problem = match entry(&mut loading, line, &bytes) {
+            Ok(()) => continue,
+            Err(Wrong::Full(problem @ Problem::Full { table, .. })) => {
+                full.entry(table).and_modify(|known| known.1 = problem.clone()).or_insert((line, problem));
+                continue;
             }
+            Err(Wrong::Full(problem)) => problem.to_string(),
+            Err(Wrong::Line(problem)) => problem,
+        };
+        problems.push(format!("{name}:{line}: {problem}"));
+        if problems.len() == MOST_PROBLEMS {
+            problems.push("what follows was not looked at".to_owned());
+            break;
         }
     }
+    problems.extend(full.values().map(|(line, problem)| format!("{name}:{line}: {problem}")));
     if !problems.is_empty() {
         return Err(problems.join("\n"));
     }
     loading.finish().map_err(|error| format!("{name}:{}: {}", error.line, error.problem))
 }
 
-fn entry(loading: &mut Loading<'_>, line: u32, bytes: &[u8]) -> Result<(), String> {
+/// What is wrong with a line.
+enum Wrong {
+    /// There is no room for it.
+    Full(Problem),
+    /// Itself.
+    Line(String),
+}
+
+impl From<String> for Wrong {
+    fn from(problem: String) -> Wrong {
+        Wrong::Line(problem)
+    }
+}
+
+fn entry(loading: &mut Loading<'_>, line: u32, bytes: &[u8]) -> Result<(), Wrong> {
     let text = std::str::from_utf8(bytes).map_err(|_| "the line is not text in UTF-8".to_owned())?;
-    let said = |problem: Problem| format!("{problem}, in {:?}", text.trim_ascii());
+    let said = |problem: Problem| match problem {
+        Problem::Full { .. } => Wrong::Full(problem),
+        _ => Wrong::Line(format!("{problem}, in {:?}", text.trim_ascii())),
+    };
     match load_line(text)? {
         None => Ok(()),
         Some(LoadLine::Endpoint { network, address, mac, host }) => {
@@ -167,6 +200,8 @@ mod tests {
             own: vec!["192.0.2.1".parse().unwrap()],
             capacity,
             others: 0,
+            routes: 0,
+            hosts: HashSet::new(),
             groups: vec![("acme".into(), "far".into())],
             is_kept: false,
             previous: None,
@@ -209,7 +244,14 @@ mod tests {
         let twice = "endpoint,acme,10.0.0.3,,192.0.2.2\nendpoint,acme,10.0.0.3,,192.0.2.3\n";
         assert!(wrong(twice).starts_with("guests.csv:2: address 10.0.0.3 is another's"), "{}", wrong(twice));
         let four: String = (3..7).map(|last| format!("endpoint,acme,10.0.0.{last},,192.0.2.2\n")).collect();
-        assert!(wrong(&four).starts_with("guests.csv:4: the table of endpoints is full: it has room for 3"));
+        assert!(wrong(&four).starts_with("guests.csv:4: the table of endpoints is full: it has room for 3, and 4 are"));
+        // Once for all, with the number of all.
+        let many: String = (3..250).map(|last| format!("endpoint,acme,10.0.0.{last},,192.0.2.2\n")).collect();
+        assert_eq!(
+            wrong(&many),
+            "guests.csv:4: the table of endpoints is full: it has room for 3, and 247 are wanted; set `endpoints` in node.tables for \
+             more, or load fewer"
+        );
         assert_eq!(wrong(&"x".repeat(600)), "guests.csv:1: the line is longer than 512 bytes");
         assert_eq!(wrong(&"x\n".repeat(50)).lines().count(), MOST_PROBLEMS + 1);
     }

@@ -407,6 +407,7 @@ impl DataPlane {
     fn turn_loads(&mut self) -> Result<(), LinkError> {
         while let Some((asked, result)) = self.networks.loaded(&self.engine) {
             if let Some(id) = asked {
+                let result = result.map(|result| self.warned(result));
                 self.wire.send(&Up::Answer { id, result }, Vec::new())?;
             }
         }

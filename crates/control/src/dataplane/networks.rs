@@ -1,6 +1,6 @@
 //! The networks of the site, their ports on this node, and the tables that the cores forward by.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -30,6 +30,10 @@ use crate::link::{Refusal, SharedFd};
 
 /// How long cores have to go on with other tables: a round of theirs is far shorter.
 const SWITCH: Duration = Duration::from_secs(1);
+
+/// What whoever asked for a change is told where one has not.
+const LATE: &str =
+    "a core has not gone on with the changed networks within a second: until it does, it forwards as before";
 
 /// Room for whatever there is.
 const UNBOUNDED: TableCapacity = TableCapacity { endpoints: usize::MAX, routes: usize::MAX, hosts: usize::MAX };
@@ -69,6 +73,8 @@ pub(super) struct Networks {
     load_error: Option<String>,
     /// What is attached waits for [`publish_all`](Self::publish_all).
     waits: bool,
+    /// A core may still go by the tables before.
+    is_late: bool,
 }
 
 /// A device's port.
@@ -101,6 +107,7 @@ impl Networks {
             zone: node.zone.clone(),
             load_error: None,
             waits: false,
+            is_late: false,
             networks: networks.to_vec(),
             tenant_meters: tenants.iter().filter_map(meter).collect(),
             ports: BTreeMap::new(),
@@ -197,23 +204,32 @@ impl Networks {
         Ok(())
     }
 
-    /// Other groups and lists of a network.
-    pub(super) fn change_policy(&mut self, change: &config::PolicyChange) -> Result<(), Refusal> {
-        let network = self.networks.iter_mut().find(|known| known.name == change.network);
-        let network =
-            network.ok_or_else(|| refusal("not-found", format!("there is no network '{}'", change.network)))?;
-        network.change_policy(change);
+    /// Other groups and lists, or other routing, of networks.
+    pub(super) fn change(&mut self, change: &config::NetworksChange) -> Result<(), Refusal> {
+        for name in change.networks() {
+            if self.networks.iter().all(|known| known.name != name) {
+                return Err(refusal("not-found", format!("there is no network '{name}'")));
+            }
+        }
+        change.apply(&mut self.networks);
+        self.find_hosts();
         Ok(())
     }
 
-    /// Other routes, ECMP groups, route tables and peers of a network.
-    pub(super) fn change_routing(&mut self, change: &config::RoutingChange) -> Result<(), Refusal> {
-        let network = self.networks.iter_mut().find(|known| known.name == change.network);
-        let network =
-            network.ok_or_else(|| refusal("not-found", format!("there is no network '{}'", change.network)))?;
-        network.change_routing(change);
-        self.find_hosts();
-        Ok(())
+    /// Whether there is room for the hosts that networks and loaded entries lead to, unless there were as many `before`.
+    pub(super) fn has_room(&self, before: &[config::Network]) -> Result<(), Refusal> {
+        let loaded = || self.loaded.iter().flat_map(|loaded| loaded.hosts()).copied();
+        let count =
+            |networks: &[config::Network]| config::hosts(networks).chain(loaded()).collect::<HashSet<_>>().len();
+        let (capacity, wanted) = (self.capacity.hosts, count(&self.networks));
+        if wanted <= capacity || wanted <= count(before) {
+            return Ok(());
+        }
+        let message = config::full("hosts", capacity, wanted);
+        Err(refusal(
+            "refused",
+            format!("{message}, those of loaded entries among them; set `hosts` in node.tables for more"),
+        ))
     }
 
     /// Another state or weight of a member of an ECMP group.
@@ -312,7 +328,9 @@ impl Networks {
             networks: self.networks.iter().map(|network| self.network_spec(network)).collect::<Result<_, _>>()?,
             own: known.or_else(|| self.end_points.clone()).unwrap_or_default(),
             capacity: self.capacity,
-            others: self.networks.iter().map(|network| network.endpoints.len()).sum(),
+            others: config::TableUse::of(&self.networks).endpoints,
+            routes: config::TableUse::of(&self.networks).routes,
+            hosts: config::hosts(&self.networks).collect(),
             groups: self
                 .networks
                 .iter()
@@ -596,6 +614,11 @@ impl Networks {
         self.tables.as_deref()
     }
 
+    /// What is to be said of the changes since this was asked last, although they are made.
+    pub(super) fn warning(&mut self) -> Option<&'static str> {
+        std::mem::take(&mut self.is_late).then_some(LATE)
+    }
+
     /// Puts what is attached into force on all cores.
     pub(super) fn publish(&mut self, engine: &Engine) -> Result<(), String> {
         let spec = self.spec()?;
@@ -604,7 +627,8 @@ impl Networks {
         let tables = Arc::new(tables.map_err(|error| error.to_string())?);
         // Who asked for the change may rely on it once it is answered.
         if !engine.set_tables(&tables).wait(SWITCH) {
-            tracing::error!("a core has not gone on with other networks for {SWITCH:?}");
+            tracing::error!("{LATE}");
+            self.is_late = true;
         }
         for host in tables.unreached().iter().filter(|host| !self.unreached.contains(host)) {
             tracing::warn!(%host, "what is for this host is dropped: it is this node, or the underlay's interface has no address of its family");
@@ -715,6 +739,7 @@ fn load_result(loaded: &Loaded, took: Duration) -> LoadResult {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use serde_json::json;
 
@@ -773,6 +798,49 @@ mod tests {
     fn what_was_in_force_is_loaded_again_though_the_table_is_full_meanwhile() {
         let mut networks = networks(2);
         assert_eq!(kept(&mut networks, GUEST).unwrap().counts().endpoints, 1);
+    }
+
+    #[test]
+    fn hosts_have_room_beside_those_of_loaded_entries() {
+        let mut networks = networks(1);
+        networks.capacity.hosts = 2;
+        let loaded = kept(&mut networks, &GUEST.replace("192.0.2.2", "192.0.2.3")).unwrap();
+        networks.go_on_with(loaded, |_| Ok(())).unwrap();
+        let before = networks.configured();
+        let route = |host: &str| {
+            let change = json!({"network": "acme", "route": [{"prefix": "172.16.0.0/12", "host": host}]});
+            config::networks_change_from_json(config::NetworkPart::Routing, &change).unwrap()
+        };
+        networks.change(&route("192.0.2.3")).unwrap();
+        networks.has_room(&before).unwrap();
+        networks.change(&route("192.0.2.4")).unwrap();
+        let refusal = networks.has_room(&before).unwrap_err();
+        let full = "the table of hosts is full: it has room for 2, and 3 are wanted";
+        assert!(refusal.code == "refused" && refusal.message.starts_with(full), "{refusal:?}");
+        // What is too many already does not grow, and may change.
+        networks.capacity.hosts = 1;
+        networks.has_room(&networks.configured()).unwrap();
+    }
+
+    #[test]
+    fn a_core_that_has_not_gone_on_is_told_of_once() {
+        let (engine, mut core) = Engine::by_hand(8).unwrap();
+        let mut networks = networks(0);
+        networks.publish(&engine).unwrap();
+        assert_eq!((networks.warning(), networks.warning()), (Some(LATE), None));
+        // One that does, while it is waited for.
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    core.round();
+                }
+            });
+            let published = networks.publish(&engine);
+            is_done.store(true, Ordering::Relaxed);
+            published.unwrap();
+        });
+        assert_eq!(networks.warning(), None);
     }
 
     #[test]

@@ -42,8 +42,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::api::{EndpointChange, Id, PacketTrace, PathQuestion};
 use crate::config::{
-    Device, DeviceChange, Function, FunctionChange, MemberChange, Network, PolicyChange, RoutingChange, Site,
-    SteeringChange, Tenant, TenantChange, Volume,
+    Device, DeviceChange, Function, FunctionChange, MemberChange, Network, NetworksChange, Site, SteeringChange,
+    Tenant, TenantChange, Volume,
 };
 
 pub use error::LinkError;
@@ -243,10 +243,8 @@ pub enum Call {
     },
     /// Let guests of a network on other hosts come, go and move.
     NetworkEndpoints(EndpointChange),
-    /// Go by other security groups and access control lists of a network.
-    NetworkPolicy(PolicyChange),
-    /// Other routes, ECMP groups, route tables and peers of a network.
-    NetworkRouting(RoutingChange),
+    /// Go by other security groups and lists, or other routing, of networks.
+    NetworksChange(NetworksChange),
     /// Another state or weight of a member of an ECMP group.
     NetworkMember(MemberChange),
     /// Put other loaded entries in the place of those there are. The file is attached.

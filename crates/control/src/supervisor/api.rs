@@ -283,8 +283,8 @@ impl Supervisor {
             Request::NetworkAdd(network) => Change::NetworkAdd(network),
             Request::NetworkRemove { name } => Change::NetworkRemove { name },
             Request::NetworkEndpoints(change) => Change::NetworkEndpoints(change),
-            Request::NetworkPolicy(change) => Change::NetworkPolicy(change),
-            Request::NetworkRouting(change) => Change::NetworkRouting(change),
+            Request::NetworksChange(change) => Change::Networks { change, places: None },
+            Request::NetworksFile { part, path } => Change::NetworksFile { part, path },
             Request::NetworkMember(change) => Change::NetworkMember(change),
             Request::NetworkLoad { path } => {
                 Change::NetworkLoad(Load { path, without: None, copy: None, found: LoadResult::default() })
@@ -407,8 +407,7 @@ impl Supervisor {
             };
             match self.begin(&mut change) {
                 Ok(port) => {
-                    // A file is copied first.
-                    let call = (!matches!(change, Change::NetworkLoad(_))).then(|| change.call());
+                    let call = change.call();
                     self.change = Some(InProgress { change, ticket, port });
                     if let Some(call) = call {
                         self.call(call, Purpose::Change);
@@ -432,6 +431,10 @@ impl Supervisor {
                 port.map_err(|error| ApiError::new(ErrorCode::Failed, error.to_string()))
             }
             Change::NetworkLoad(load) => self.copy(load).map(|()| None),
+            Change::NetworksFile { part, path } => {
+                let (part, path) = (*part, path.clone());
+                self.read_networks(part, &path).map(|()| None)
+            }
             _ => Ok(None),
         }
     }
@@ -440,7 +443,7 @@ impl Supervisor {
         let refusal = match result {
             Ok(told) => {
                 self.load_found(&told);
-                self.record_change();
+                self.record_change(told.get("warning").and_then(Value::as_str));
                 return self.next_change();
             }
             Err(refusal) => refusal,
@@ -467,7 +470,8 @@ impl Supervisor {
         }
     }
 
-    fn record_change(&mut self) {
+    /// The change in progress is made. `late`: what the data plane has to say of it.
+    fn record_change(&mut self, late: Option<&str>) {
         let Some(InProgress { change, ticket, port }) = self.change.take() else {
             return;
         };
@@ -475,7 +479,8 @@ impl Supervisor {
         tracing::info!(method, name, %params, "the site has changed");
         let saved = self.desired.commit(&change);
         // The placement of a queue is not kept.
-        let warning = if matches!(change, Change::QueueMove(_)) { None } else { self.saved(&saved) };
+        let unsaved = if matches!(change, Change::QueueMove(_)) { None } else { self.saved(&saved) };
+        let warnings: Vec<String> = late.map(str::to_owned).into_iter().chain(unsaved).collect();
         if let Some(port) = port {
             self.add_port(port);
         }
@@ -492,8 +497,10 @@ impl Supervisor {
             _ => Ok(json!({})),
         };
         let outcome = outcome.map(|mut result| {
-            if let (Some(warning), Some(result)) = (warning, result.as_object_mut()) {
-                result.insert("warning".to_owned(), Value::String(warning));
+            if !warnings.is_empty()
+                && let Some(result) = result.as_object_mut()
+            {
+                result.insert("warning".to_owned(), Value::String(warnings.join("; ")));
             }
             result
         });

@@ -12,6 +12,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -19,11 +20,15 @@ use thiserror::Error;
 
 use crate::api::{ApiError, EndpointChange, ErrorCode, LoadResult, Unload};
 use crate::config::{
-    Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, Endpoint, Function, FunctionChange, MemberChange, Network,
-    PolicyChange, Problem, RoutingChange, Severity, Site, SteeringChange, Tenant, TenantChange, Volume,
+    self, Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, Endpoint, Function, FunctionChange, MemberChange,
+    Network, NetworkPart, NetworksChange, Places, Problem, Severity, Site, SteeringChange, TableUse, Tenant,
+    TenantChange, Volume,
 };
-use crate::link::{Call, Placement};
+use crate::link::{Call, MAX_FRAME, Placement};
 use overlay::{FORMAT, Overlay};
+
+/// The longest site that a data plane can be told of, bytes of JSON: what else it is told when it starts has the rest of a frame.
+const LARGEST_SITE: usize = MAX_FRAME - (8 << 20);
 
 /// The overlay's file in the state directory.
 const FILE: &str = "desired.json";
@@ -55,6 +60,20 @@ pub enum StateError {
         /// How.
         problems: String,
     },
+    /// Together they are more than a data plane can be told.
+    #[error(
+        "the site file with the changes of the last run in {} is {found} bytes long as a data plane is told it, and {most} is the most; \
+         guests and routes by `softdpu network load` are not part of it",
+        path.display()
+    )]
+    TooLarge {
+        /// Where the changes are.
+        path: PathBuf,
+        /// How long it is, bytes.
+        found: usize,
+        /// How long it may be, bytes.
+        most: usize,
+    },
 }
 
 /// Other loaded entries.
@@ -74,32 +93,53 @@ pub(super) struct Load {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Change {
     VolumeCreate(Volume),
-    VolumeGrow { name: String, size: Bytes },
-    VolumeDelete { name: String },
+    VolumeGrow {
+        name: String,
+        size: Bytes,
+    },
+    VolumeDelete {
+        name: String,
+    },
     DeviceAdd(Device),
     DeviceSet(DeviceChange),
-    DeviceRemove { name: String },
+    DeviceRemove {
+        name: String,
+    },
     NetworkAdd(Network),
-    NetworkRemove { name: String },
+    NetworkRemove {
+        name: String,
+    },
     NetworkEndpoints(EndpointChange),
-    NetworkPolicy(PolicyChange),
-    NetworkRouting(RoutingChange),
+    Networks {
+        change: NetworksChange,
+        /// Where the file says it that it came by.
+        places: Option<Arc<Places>>,
+    },
+    /// What a file says, which is to be read.
+    NetworksFile {
+        part: NetworkPart,
+        path: PathBuf,
+    },
     NetworkMember(MemberChange),
     NetworkLoad(Load),
     FunctionAdd(Function),
     FunctionSet(FunctionChange),
-    FunctionRemove { name: String },
+    FunctionRemove {
+        name: String,
+    },
     NetworkSteer(SteeringChange),
     TenantAdd(Tenant),
     TenantSet(TenantChange),
-    TenantRemove { name: String },
+    TenantRemove {
+        name: String,
+    },
     QueueMove(Placement),
 }
 
 impl Change {
-    /// What the data plane is asked to do.
-    pub(super) fn call(&self) -> Call {
-        match self.clone() {
+    /// What the data plane is asked to do; None while a file is to be read first.
+    pub(super) fn call(&self) -> Option<Call> {
+        Some(match self.clone() {
             Change::VolumeCreate(volume) => Call::VolumeCreate { volume },
             Change::VolumeGrow { name, size } => Call::VolumeGrow { volume: name, size: size.0 },
             Change::VolumeDelete { name } => Call::VolumeDelete { volume: name },
@@ -109,8 +149,8 @@ impl Change {
             Change::NetworkAdd(network) => Call::NetworkAdd { network },
             Change::NetworkRemove { name } => Call::NetworkRemove { network: name },
             Change::NetworkEndpoints(change) => Call::NetworkEndpoints(change),
-            Change::NetworkPolicy(change) => Call::NetworkPolicy(change),
-            Change::NetworkRouting(change) => Call::NetworkRouting(change),
+            Change::Networks { change, .. } => Call::NetworksChange(change),
+            Change::NetworksFile { .. } | Change::NetworkLoad(Load { copy: None, .. }) => return None,
             Change::NetworkMember(change) => Call::NetworkMember(change),
             Change::NetworkLoad(load) => {
                 Call::NetworkLoad { name: load.path.display().to_string(), is_kept: load.without.is_some() }
@@ -123,7 +163,7 @@ impl Change {
             Change::TenantSet(change) => Call::TenantSet(change),
             Change::TenantRemove { name } => Call::TenantRemove { tenant: name },
             Change::QueueMove(placement) => Call::QueueMove(placement),
-        }
+        })
     }
 
     /// The method that made it, what it is about, and the method's parameters: what a program needs to follow the log.
@@ -138,8 +178,16 @@ impl Change {
             Change::NetworkAdd(network) => ("network.add", &network.name, value(network)),
             Change::NetworkRemove { name } => ("network.remove", name, json!({ "name": name })),
             Change::NetworkEndpoints(change) => ("network.endpoints", &change.network, value(change)),
-            Change::NetworkPolicy(change) => ("network.policy", &change.network, value(change)),
-            Change::NetworkRouting(change) => ("network.routing", &change.network, value(change)),
+            // A file may be far longer than a line of a log.
+            Change::Networks { change, places: Some(places) } => (
+                change.part().method(),
+                change.networks().first().copied().unwrap_or_default(),
+                json!({ "path": places.name(), "networks": change.networks() }),
+            ),
+            Change::Networks { change, places: None } => {
+                (change.part().method(), change.networks().first().copied().unwrap_or_default(), change.to_json())
+            }
+            Change::NetworksFile { part, path } => (part.method(), "", json!({ "path": path })),
             Change::NetworkMember(change) => ("network.member", &change.network, value(change)),
             Change::NetworkLoad(Load { without: Some(unload), copy, .. }) => {
                 ("network.unload", copy.as_deref().unwrap_or_default(), value(unload))
@@ -207,10 +255,18 @@ impl Desired {
             overlay.lay_over(&mut site);
             let mut problems: Vec<String> = errors(&site).iter().map(ToString::to_string).collect();
             problems.extend(overlay.loaded_without_network(&site));
+            if problems.is_empty() {
+                let mut full = Vec::new();
+                site.check_tables(overlay.loaded_use(), &mut full);
+                problems.extend(full.iter().map(ToString::to_string));
+            }
             if !problems.is_empty() {
                 return Err(StateError::Contradiction { path, problems: problems.join("; ") });
             }
             tracing::info!(path = %path.display(), "the site file is used with the changes of the last run");
+        }
+        if let Err(found) = is_told(&site) {
+            return Err(StateError::TooLarge { path, found, most: LARGEST_SITE });
         }
         Ok(Desired { site, placements: Vec::new(), overlay, path })
     }
@@ -254,12 +310,13 @@ impl Desired {
             Change::NetworkEndpoints(change) if self.site.network(&change.network).is_none() => {
                 missing("network", &change.network)
             }
-            Change::NetworkPolicy(change) if self.site.network(&change.network).is_none() => {
-                missing("network", &change.network)
+            Change::Networks { change: networks, .. } => {
+                match networks.networks().into_iter().find(|name| self.site.network(name).is_none()) {
+                    Some(name) => missing("network", name),
+                    None => self.fits(change),
+                }
             }
-            Change::NetworkRouting(change) if self.site.network(&change.network).is_none() => {
-                missing("network", &change.network)
-            }
+            Change::NetworksFile { .. } => Ok(()),
             Change::NetworkMember(change) => match self.site.network(&change.network) {
                 None => missing("network", &change.network),
                 Some(network) if !network.clone().change_member(change) => {
@@ -354,8 +411,6 @@ impl Desired {
                 None => self.fits(change),
             },
             Change::NetworkAdd(_)
-            | Change::NetworkPolicy(_)
-            | Change::NetworkRouting(_)
             | Change::FunctionAdd(_)
             | Change::TenantAdd(_)
             | Change::TenantSet(_)
@@ -390,31 +445,53 @@ impl Desired {
     fn fits(&self, change: &Change) -> Result<(), ApiError> {
         let mut site = self.site.clone();
         apply(&mut site, change);
-        match errors(&site).as_slice() {
-            [] => self.has_room(&site, change),
-            problems => Err(ApiError::from_problems(ErrorCode::Refused, problems)),
+        self.has_room(&site, change)?;
+        match (errors(&site).as_slice(), change) {
+            ([], _) => is_told(&site).map_err(|found| {
+                let (found, most) = (Bytes(found as u64), Bytes(LARGEST_SITE as u64));
+                let message =
+                    format!("the site would be {found} long as the data plane is told it, and {most} is the most");
+                ApiError::new(ErrorCode::Refused, message)
+                    .hint("guests and routes by `network load` are not part of it")
+            }),
+            (problems, Change::Networks { places: Some(places), .. }) => {
+                Err(ApiError::new(ErrorCode::Refused, places.tell(&site, problems)))
+            }
+            (problems, _) => Err(ApiError::from_problems(ErrorCode::Refused, problems)),
         }
     }
 
-    /// Whether the table of endpoints has room for those of `site`, which `change` made of this one. Otherwise what is loaded would
+    /// Whether the tables of endpoints and routes have room for those of `site`, which `change` made of this one. Otherwise what is loaded would
     /// not be when the data plane is started again, for all that the one which runs has room.
     fn has_room(&self, site: &Site, change: &Change) -> Result<(), ApiError> {
-        let count = |site: &Site| site.networks.iter().map(|network| network.endpoints.len()).sum::<usize>();
-        let loaded = self.overlay.loaded.as_ref().map_or(0, |loaded| loaded.endpoints as usize);
+        let (before, after) = (TableUse::of(&self.site.networks), TableUse::of(&site.networks));
+        let loaded = self.overlay.loaded_use();
+        if after.routes > before.routes {
+            let mut problems = Vec::new();
+            site.check_tables(TableUse { routes: loaded.routes, ..TableUse::default() }, &mut problems);
+            match change {
+                _ if problems.is_empty() => {}
+                Change::Networks { places: Some(places), .. } => {
+                    return Err(ApiError::new(ErrorCode::Refused, places.tell(site, &problems)));
+                }
+                _ => return Err(ApiError::from_problems(ErrorCode::Refused, &problems)),
+            }
+        }
         let capacity = site.node.tables.endpoints as usize;
-        let too_many = (count(site) + loaded).saturating_sub(capacity);
+        let wanted = after.endpoints + loaded.endpoints;
+        let too_many = wanted.saturating_sub(capacity);
         let (list, added): (&str, &[Endpoint]) = match change {
             Change::NetworkEndpoints(change) => ("add", &change.add),
             Change::NetworkAdd(network) => ("endpoint", &network.endpoints),
             _ => return Ok(()),
         };
-        if too_many == 0 || count(site) <= count(&self.site) {
+        if too_many == 0 || after.endpoints <= before.endpoints {
             return Ok(());
         }
         let at = added.len().saturating_sub(too_many);
         let address = added.get(at).and_then(|endpoint| endpoint.addresses.first());
         let address = address.map(ToString::to_string).unwrap_or_default();
-        let message = format!("{list}[{at}], {address}: the table of endpoints is full: it has room for {capacity}");
+        let message = format!("{list}[{at}], {address}: {}", config::full("endpoints", capacity, wanted));
         Err(ApiError::new(ErrorCode::Refused, message).hint("set `endpoints` in node.tables for more"))
     }
 
@@ -479,6 +556,24 @@ impl Desired {
     }
 }
 
+/// Whether a data plane can be told of `site`, as it is when one is started; how long that would be otherwise, bytes.
+fn is_told(site: &Site) -> Result<(), usize> {
+    struct Length(usize);
+    impl Write for Length {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut length = Length(0);
+    // What is no JSON is told when it is sent.
+    let _ = serde_json::to_writer(&mut length, site);
+    if length.0 <= LARGEST_SITE { Ok(()) } else { Err(length.0) }
+}
+
 fn errors(site: &Site) -> Vec<Problem> {
     site.problems().into_iter().filter(|problem| problem.severity == Severity::Error).collect()
 }
@@ -503,16 +598,7 @@ fn apply(site: &mut Site, change: &Change) {
                 network.change_endpoints(add, remove);
             }
         }
-        Change::NetworkPolicy(change) => {
-            if let Some(network) = site.networks.iter_mut().find(|known| known.name == change.network) {
-                network.change_policy(change);
-            }
-        }
-        Change::NetworkRouting(change) => {
-            if let Some(network) = site.networks.iter_mut().find(|known| known.name == change.network) {
-                network.change_routing(change);
-            }
-        }
+        Change::Networks { change, .. } => change.apply(&mut site.networks),
         Change::NetworkMember(change) => {
             if let Some(network) = site.networks.iter_mut().find(|known| known.name == change.network) {
                 network.change_member(change);
@@ -533,7 +619,7 @@ fn apply(site: &mut Site, change: &Change) {
         }
         Change::TenantAdd(tenant) => site.tenants.push(tenant.clone()),
         Change::TenantRemove { name } => site.tenants.retain(|tenant| tenant.name != *name),
-        Change::QueueMove(_) | Change::NetworkLoad(_) => {}
+        Change::QueueMove(_) | Change::NetworkLoad(_) | Change::NetworksFile { .. } => {}
     }
 }
 

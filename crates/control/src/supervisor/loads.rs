@@ -26,7 +26,7 @@ use super::run::RunError;
 use super::state::Supervisor;
 use super::unload;
 use crate::api::{ApiError, ErrorCode, Unload};
-use crate::config::{LONGEST_LINE, TableSizes};
+use crate::config::{self, Bytes, LARGEST_FILE, LONGEST_LINE, NetworkPart, NetworksChange, Places, TableSizes};
 use crate::link::LOADED;
 
 /// What the copies are called.
@@ -56,12 +56,27 @@ pub(super) struct Copier {
     hanging: usize,
 }
 
-type Outcome = Result<Copied, String>;
+type Outcome = Result<Got, ApiError>;
+
+/// What a file gave.
+#[derive(Debug)]
+pub(super) enum Got {
+    /// A copy of it.
+    Copy(Copied),
+    /// What networks are to have, and where it says so.
+    Change(NetworksChange, Arc<Places>),
+}
+
+/// How many bytes a thread has got from its file: more each time that it is looked at, or it hangs.
+type Progress = AtomicU64;
+
+/// Nothing more is waited for but the thread itself, which ends.
+const READ: u64 = u64::MAX;
 
 struct UnderWay {
     number: u64,
     /// Bytes that it has.
-    copied: Arc<AtomicU64>,
+    copied: Arc<Progress>,
     /// Those that it had at the last look.
     seen: u64,
     /// When it is looked at next.
@@ -98,21 +113,43 @@ impl Copier {
         without: Option<Unload>,
         due: Instant,
     ) -> io::Result<()> {
-        if self.hanging >= MOST_HANGING {
-            return Err(io::Error::other(format!("{MOST_HANGING} others hang")));
-        }
-        let (sender, bell) = (self.sender.clone(), Arc::clone(&self.bell));
         let number = self.next;
         let entries = u64::from(sizes.endpoints) + u64::from(sizes.routes);
         // Longer is nothing that fits; comments have room.
         let most = (entries + 1024) * LONGEST_LINE as u64;
-        let copied = Arc::new(AtomicU64::new(0));
+        self.run(due, move |progress| {
+            let name = format!("{PREFIX}{number}{SUFFIX}");
+            let copied = copy(&from, folder, name, most, without.as_ref(), progress).map(Got::Copy);
+            copied.map_err(|error| {
+                // What is wrong with entries that are to go is nothing of a copy.
+                let what = if without.is_some() { "" } else { "cannot be copied: " };
+                ApiError::new(ErrorCode::Failed, format!("{what}{}: {error}", from.display()))
+            })
+        })
+    }
+
+    /// Reads what networks are to have from `path`; to be looked after from `due` on.
+    pub(super) fn read(&mut self, part: NetworkPart, path: PathBuf, due: Instant) -> io::Result<()> {
+        self.run(due, move |progress| {
+            let name = path.display().to_string();
+            let text = read_text(&path, progress)
+                .map_err(|error| ApiError::new(ErrorCode::Failed, format!("cannot be read: {name}: {error}")))?;
+            let read = config::networks_file(part, text, &name);
+            let (change, places) = read.map_err(|problems| ApiError::new(ErrorCode::InvalidParams, problems))?;
+            Ok(Got::Change(change, Arc::new(places)))
+        })
+    }
+
+    fn run(&mut self, due: Instant, job: impl FnOnce(&Progress) -> Outcome + Send + 'static) -> io::Result<()> {
+        if self.hanging >= MOST_HANGING {
+            return Err(io::Error::other(format!("{MOST_HANGING} others hang")));
+        }
+        let (sender, bell, number) = (self.sender.clone(), Arc::clone(&self.bell), self.next);
+        let copied = Arc::new(Progress::new(0));
         let so_far = Arc::clone(&copied);
         let run = move || {
-            let name = format!("{PREFIX}{number}{SUFFIX}");
-            let copied = copy(&from, folder, name, most, without.as_ref(), &so_far);
             // The receiver is gone only when the supervisor is.
-            let _ = sender.send((number, copied.map_err(|error| format!("{}: {error}", from.display()))));
+            let _ = sender.send((number, job(&so_far)));
             bell.ring();
         };
         std::thread::Builder::new().name("copy".into()).spawn(run)?;
@@ -128,7 +165,7 @@ impl Copier {
                 return Some(result);
             }
             self.hanging = self.hanging.saturating_sub(1);
-            if let Ok(Copied { folder, name, .. }) = result {
+            if let Ok(Got::Copy(Copied { folder, name, .. })) = result {
                 remove(&folder, &name);
             }
         }
@@ -144,7 +181,7 @@ impl Copier {
     pub(super) fn is_stuck(&mut self, next_look: Instant) -> bool {
         let Some(it) = &mut self.under_way else { return false };
         let copied = it.copied.load(Ordering::Relaxed);
-        if copied > it.seen {
+        if copied > it.seen || copied == READ {
             (it.seen, it.due) = (copied, next_look);
             return false;
         }
@@ -164,17 +201,11 @@ fn copy(
     name: String,
     most: u64,
     without: Option<&Unload>,
-    copied: &AtomicU64,
+    copied: &Progress,
 ) -> io::Result<Copied> {
-    // NONBLOCK: a FIFO must not hang the thread.
-    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
-    let mut source = fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(from)?;
-    let told = source.metadata()?;
-    if !told.is_file() {
-        return Err(io::Error::other("it is no regular file"));
-    }
-    if told.len() > most {
-        return Err(too_long(told.len(), most));
+    let (mut source, length) = open_regular(from)?;
+    if length > most {
+        return Err(too_long(length, most));
     }
     fs::create_dir_all(&folder)?;
     let path = folder.join(&name);
@@ -197,10 +228,40 @@ fn copy(
     Ok(Copied { folder, name, file })
 }
 
+/// A file that somebody has named, and how long it says it is.
+fn open_regular(path: &Path) -> io::Result<(File, u64)> {
+    // NONBLOCK: a FIFO must not hang the thread.
+    let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)?;
+    let told = file.metadata()?;
+    if told.is_file() { Ok((file, told.len())) } else { Err(io::Error::other("it is no regular file")) }
+}
+
+/// The text of a file of [`LARGEST_FILE`] bytes at the most.
+fn read_text(path: &Path, progress: &Progress) -> io::Result<String> {
+    let (file, length) = open_regular(path)?;
+    let most = LARGEST_FILE;
+    let too_long = || io::Error::other(format!("it is larger than {}: is this the right file?", Bytes(most)));
+    if length > most {
+        return Err(too_long());
+    }
+    let mut bytes = Vec::with_capacity(length as usize);
+    // What it has may be more.
+    Counted { file: &file, copied: progress }.take(most + 1).read_to_end(&mut bytes)?;
+    progress.store(READ, Ordering::Relaxed);
+    if bytes.len() as u64 > most {
+        return Err(too_long());
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        io::Error::other(format!("it is not UTF-8 text (byte {at} is wrong)"))
+    })
+}
+
 /// A file that is read, however little of it is kept, is no file that hangs.
 struct Counted<'a> {
     file: &'a File,
-    copied: &'a AtomicU64,
+    copied: &'a Progress,
 }
 
 impl Read for Counted<'_> {
@@ -234,7 +295,7 @@ impl Write for Synced<'_> {
 }
 
 /// What a file tells of its length is not what it has: it may be written to, or be made up by the kernel.
-fn write(source: &mut File, file: &mut File, most: u64, copied: &AtomicU64) -> io::Result<()> {
+fn write(source: &mut File, file: &mut File, most: u64, copied: &Progress) -> io::Result<()> {
     let mut total = 0;
     loop {
         let piece = io::copy(&mut Read::by_ref(source).take(PIECE.min(most + 1 - total)), file)?;
@@ -294,52 +355,87 @@ impl Supervisor {
         begun.map_err(|error| ApiError::new(ErrorCode::Failed, format!("there is no thread to copy it: {error}")))
     }
 
+    /// Begins to read a file of what networks are to have.
+    pub(super) fn read_networks(&mut self, part: NetworkPart, path: &Path) -> Result<(), ApiError> {
+        let begun = self.copier.read(part, path.to_owned(), Instant::now() + self.timing.copy);
+        begun.map_err(|error| ApiError::new(ErrorCode::Failed, format!("there is no thread to read it: {error}")))
+    }
+
     /// Looks after the copy under way. Other changes do not wait for a file that gives nothing.
     pub(super) fn look_after_copy(&mut self, now: Instant) {
         let patience = self.timing.copy;
         if !self.copier.is_stuck(now + patience) {
             return;
         }
-        if let Some(InProgress { change: Change::NetworkLoad(load), .. }) = &self.change {
-            let (path, seconds) = (load.path.display(), patience.as_secs());
-            let message = format!("cannot be copied: {path}: nothing came of it for {seconds} s; nothing was changed");
+        let file = match self.change.as_ref().map(|in_progress| &in_progress.change) {
+            Some(Change::NetworkLoad(load)) => Some(("copied", load.path.display())),
+            Some(Change::NetworksFile { path, .. }) => Some(("read", path.display())),
+            _ => None,
+        };
+        if let Some((what, path)) = file {
+            let seconds = patience.as_secs();
+            let message = format!("cannot be {what}: {path}: nothing came of it for {seconds} s; nothing was changed");
             self.change_is_refused(ApiError::new(ErrorCode::Failed, message));
         }
         self.next_change();
     }
 
-    /// A copy is made, or not: the data plane loads it.
+    /// A copy is made, or a file is read, or not: the data plane goes on with it.
     pub(super) fn copied(&mut self) {
-        while let Some(result) = self.copier.take() {
-            match (result, self.change.as_mut().map(|in_progress| &mut in_progress.change)) {
-                (Ok(copied), Some(change @ Change::NetworkLoad(_))) => {
-                    if let Change::NetworkLoad(load) = change {
-                        load.copy = Some(copied.name);
-                    }
-                    let (call, file) = (change.call(), Arc::new(copied.file));
-                    self.copied_file = Some(Arc::clone(&file));
-                    if self.plane_is_ready() {
-                        self.call_with(call, Purpose::Change, vec![file]);
-                    } else {
-                        let message = format!("the data plane is {}; nothing was changed", self.plane_state());
-                        self.change_is_refused(
-                            ApiError::new(ErrorCode::Unavailable, message).hint("try again in a moment"),
-                        );
-                        self.next_change();
-                    }
-                }
-                (Err(error), Some(Change::NetworkLoad(load))) => {
-                    // What is wrong with entries that are to go is nothing of a copy.
-                    let message = match load.without {
-                        Some(_) => error,
-                        None => format!("cannot be copied: {error}"),
-                    };
-                    self.change_is_refused(ApiError::new(ErrorCode::Failed, message));
-                    self.next_change();
-                }
-                (Ok(_) | Err(_), _) => tracing::error!("a file was copied that nobody asked for"),
+        while let Some(outcome) = self.copier.take() {
+            let begun = match outcome {
+                Ok(Got::Copy(copied)) => self.load_copy(copied),
+                Ok(Got::Change(change, places)) => self.change_as_read(change, places),
+                Err(error) => Err(error),
+            };
+            if let Err(error) = begun {
+                self.change_is_refused(error);
+                self.next_change();
             }
         }
+    }
+
+    fn load_copy(&mut self, copied: Copied) -> Result<(), ApiError> {
+        let Some(InProgress { change: change @ Change::NetworkLoad(_), .. }) = &mut self.change else {
+            tracing::error!("a file was copied that nobody asked for");
+            return Ok(());
+        };
+        if let Change::NetworkLoad(load) = change {
+            load.copy = Some(copied.name);
+        }
+        let (call, file) = (change.call(), Arc::new(copied.file));
+        self.copied_file = Some(Arc::clone(&file));
+        self.must_be_ready()?;
+        if let Some(call) = call {
+            self.call_with(call, Purpose::Change, vec![file]);
+        }
+        Ok(())
+    }
+
+    /// The change in progress is what its file says.
+    fn change_as_read(&mut self, change: NetworksChange, places: Arc<Places>) -> Result<(), ApiError> {
+        let Some(in_progress) = self.change.as_mut().filter(|it| matches!(it.change, Change::NetworksFile { .. }))
+        else {
+            tracing::error!("a file was read that nobody asked for");
+            return Ok(());
+        };
+        in_progress.change = Change::Networks { change, places: Some(places) };
+        self.desired.check(&in_progress.change)?;
+        let call = in_progress.change.call();
+        self.must_be_ready()?;
+        if let Some(call) = call {
+            self.call_with(call, Purpose::Change, Vec::new());
+        }
+        Ok(())
+    }
+
+    /// Nothing is changed where there is nobody to do it, after a file was waited for.
+    fn must_be_ready(&self) -> Result<(), ApiError> {
+        if self.plane_is_ready() {
+            return Ok(());
+        }
+        let message = format!("the data plane is {}; nothing was changed", self.plane_state());
+        Err(ApiError::new(ErrorCode::Unavailable, message).hint("try again in a moment"))
     }
 
     /// What the data plane has found in the file of the change in progress.
@@ -462,7 +558,7 @@ mod tests {
 
         begin(&mut copier);
         rings(&bell);
-        let copied = copier.take().unwrap().unwrap();
+        let Got::Copy(copied) = copier.take().unwrap().unwrap() else { panic!("it is a copy") };
         assert_eq!((copied.name.as_str(), copier.hanging), ("loaded-9.csv", 0));
         assert!(copier.take().is_none());
         assert_eq!(names(folder.path()), ["loaded-7.csv", "loaded-9.csv"]);

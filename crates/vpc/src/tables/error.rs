@@ -98,9 +98,15 @@ pub enum Problem {
     NameTaken,
     /// Endpoints and pairs of a network and a host of its, together.
     #[error(
-        "more than {0} next hops are loaded: an endpoint is one, and each host is one for every network that it is in"
+        "the table of loaded next hops is full: it has room for {capacity}, and {wanted} are wanted: an endpoint is one, and each \
+         host is one for every network that it is in; load fewer"
     )]
-    NextHops(usize),
+    NextHops {
+        /// How many there may be.
+        capacity: usize,
+        /// How many there would be.
+        wanted: usize,
+    },
     /// Too many for the tables.
     #[error("there are more than {0} networks")]
     TooMany(usize),
@@ -243,13 +249,15 @@ pub enum Problem {
     TooManyMeters(usize),
     /// A table has no room.
     #[error(
-        "the table of {table} is full: it has room for {capacity}; set `{table}` in node.tables for more, or load fewer"
+        "the table of {table} is full: it has room for {capacity}, and {wanted} are wanted; set `{table}` in node.tables for more, or load fewer"
     )]
     Full {
         /// Which.
         table: &'static str,
         /// How many it has room for.
         capacity: usize,
+        /// How many are to be in it, as far as was counted.
+        wanted: usize,
     },
     /// Not a rate.
     #[error("{0} is not in 1 to 1000000000")]

@@ -4,6 +4,7 @@
 //! [`NetworkPort`] is where one of this node's devices attaches to it; an [`Endpoint`] is a guest of the same network on
 //! another host, behind the underlay.
 
+pub(super) mod file;
 mod load;
 mod mac;
 mod membership;
@@ -12,6 +13,7 @@ mod policy;
 pub(super) mod read;
 mod routing;
 mod rules;
+mod tables;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -23,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::site::{Device, DeviceKind, Node, Site, SocketAccess};
 use super::units::{BitsPerSecond, Bytes};
 
+pub use file::{NetworkPart, NetworksChange, Places, networks_file};
 pub use load::{LONGEST_LINE, LoadLine, LoadVia, load_line};
 pub use mac::{MacAddress, MacError};
 pub use membership::DeviceChange;
@@ -30,9 +33,9 @@ pub(super) use membership::given;
 pub(super) use meter::meter;
 pub use meter::{ColourBy, MeterSettings};
 pub use policy::{Acl, AclAction, AclRule, Direction, GroupRule, PolicyChange, PortRange, Protocol, SecurityGroup};
-pub(super) use policy::{change as policy_change, check_firewall, firewall_rule};
-pub(super) use routing::change as routing_change;
+pub(super) use policy::{check_firewall, firewall_rule};
 pub use routing::{EcmpGroup, EcmpMember, MemberChange, Route, RouteTable, RoutingChange};
+pub use tables::{TableUse, full, hosts};
 
 /// The largest frame's payload that a network without an underlay carries where it does not say: Ethernet's own.
 pub const DEFAULT_MTU: u16 = 1500;
@@ -74,9 +77,9 @@ impl Underlay {
 pub struct TableSizes {
     /// Guests on other hosts, loaded by file or not.
     pub endpoints: u32,
-    /// Loaded routes.
+    /// Routes, those of route tables among them, loaded by file or not.
     pub routes: u32,
-    /// Hosts that loaded entries lead to.
+    /// Hosts that entries lead to, loaded by file or not.
     pub hosts: u32,
     /// Flows that each data-plane core keeps.
     pub flows: u32,

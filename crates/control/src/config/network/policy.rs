@@ -204,13 +204,13 @@ pub struct PolicyChange {
     pub acls: Vec<Acl>,
 }
 
-/// The parameters of `network.policy`.
-pub(in crate::config) fn change(reader: Reader<'_>) -> PolicyChange {
-    if reader.value("network").is_none() {
-        reader.missing("network", "network = \"acme-vpc\"");
+/// The parameters of `network.policy`; the network's name is under `key`.
+pub(super) fn change(reader: Reader<'_>, key: &'static str) -> PolicyChange {
+    if reader.value(key).is_none() {
+        reader.missing(key, &format!("{key} = \"acme-vpc\""));
     }
     let change = PolicyChange {
-        network: reader.name("network").unwrap_or_default(),
+        network: reader.name(key).unwrap_or_default(),
         security_groups: security_groups(&reader),
         acls: acls(&reader),
     };

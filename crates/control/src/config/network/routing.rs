@@ -157,13 +157,13 @@ impl MemberChange {
     }
 }
 
-/// The parameters of `network.routing`.
-pub(in crate::config) fn change(reader: Reader<'_>) -> RoutingChange {
-    if reader.value("network").is_none() {
-        reader.missing("network", "network = \"acme-vpc\"");
+/// The parameters of `network.routing`; the network's name is under `key`.
+pub(super) fn change(reader: Reader<'_>, key: &'static str) -> RoutingChange {
+    if reader.value(key).is_none() {
+        reader.missing(key, &format!("{key} = \"acme-vpc\""));
     }
     let change = RoutingChange {
-        network: reader.name("network").unwrap_or_default(),
+        network: reader.name(key).unwrap_or_default(),
         peers: peers(&reader),
         routes: routes(&reader, "route"),
         ecmp: groups(&reader),

@@ -49,6 +49,7 @@ impl Site {
         }
         self.check_interfaces(problems);
         self.check_group_count(problems);
+        self.check_tables(TableUse::default(), problems);
     }
 
     fn check_vnis(&self, problems: &mut Vec<Problem>) {

@@ -162,3 +162,34 @@ fn what_would_run_says_where_each_interface_is() {
 
 mod mistakes;
 mod routing;
+
+#[test]
+fn tables_have_room_for_what_a_site_file_puts_into_them() {
+    let site = |tables: &str, rest: &str| {
+        let text = format!(
+            "[node]\ntables = {{ {tables} }}\nunderlay = {{ interface = \"eth0\" }}\n[[network]]\nname = \"a\"\nvni = 1\n\
+             cidr = \"10.0.0.0/16\"\n{rest}"
+        );
+        crate::config::parse(&text, "site.toml", std::path::Path::new("/"), None).report.to_string()
+    };
+    let routes = "route = [\n{ prefix = \"172.16.0.0/16\", host = \"192.0.2.2\" },\n\
+                  { prefix = \"172.17.0.0/16\", host = \"192.0.2.3\" }]\n\
+                  [[network.route-table]]\nname = \"t\"\nsource = \"10.0.1.0/24\"\n\
+                  route = [{ prefix = \"0.0.0.0/0\", host = \"192.0.2.3\" }]\n";
+    let guests = "[[network.endpoint]]\naddress = \"10.0.0.2\"\nmac = \"02:00:00:00:00:02\"\nhost = \"192.0.2.2\"\n\
+                  [[network.endpoint]]\naddress = \"10.0.0.3\"\nmac = \"02:00:00:00:00:03\"\nhost = \"192.0.2.2\"\n";
+    assert_eq!(site("routes = 3, hosts = 2", routes), "");
+    assert_eq!(site("endpoints = 2, hosts = 1", guests), "");
+    let full = |table: &str, room: u32, wanted: u32| {
+        format!("error: the table of {table} is full: it has room for {room}, and {wanted} are wanted")
+    };
+    for (tables, rest, line, problem) in [
+        ("routes = 1", routes, 10, full("routes", 1, 3)),
+        ("routes = 2", routes, 14, full("routes", 2, 3)),
+        ("hosts = 1", routes, 4, full("hosts", 1, 2)),
+        ("endpoints = 1", guests, 12, full("endpoints", 1, 2)),
+    ] {
+        let report = site(tables, rest);
+        assert!(report.starts_with(&format!("site.toml:{line}:")) && report.contains(&problem), "{report}");
+    }
+}

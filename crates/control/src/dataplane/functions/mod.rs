@@ -14,6 +14,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,6 +38,10 @@ const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// How long cores have to go by a change, and the thread to read what they say of it: a round is far shorter.
 const SWITCH: Duration = Duration::from_secs(1);
 
+/// What whoever asked for a change is told where one does not.
+const LATE: &str =
+    "a core has not gone on with the changed functions within a second: until it does, it goes by those before";
+
 /// The functions of this data plane.
 #[derive(Default)]
 pub(super) struct Functions {
@@ -50,6 +55,8 @@ pub(super) struct Functions {
     states: Arc<Mutex<States>>,
     ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
+    /// A core may still go by what was before.
+    is_late: Cell<bool>,
 }
 
 type States = BTreeMap<u32, State>;
@@ -216,12 +223,18 @@ impl Functions {
         changes
     }
 
+    /// What is to be said of the changes since this was asked last, although they are made.
+    pub(in crate::dataplane) fn warning(&self) -> Option<&'static str> {
+        self.is_late.take().then_some(LATE)
+    }
+
     /// Has cores go by a change; if `waits`, they do when this returns.
     fn switch(&self, engine: &Engine, change: FunctionChange, waits: bool) {
         let Some(outlet) = &self.outlet else { return };
         let switched = engine.change_functions(outlet, &change);
         if waits && !switched.wait(SWITCH) {
-            tracing::error!("a core has not gone on with other functions for {SWITCH:?}");
+            tracing::error!("{LATE}");
+            self.is_late.set(true);
         }
     }
 

@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 use super::{Change, EndpointChange, add_device, grow};
 use crate::api::NetworkEntries;
 use crate::config::{
-    Bytes, Device, DeviceChange, Endpoint, Function, FunctionChange, FunctionKind, MemberChange, Network, PolicyChange,
-    RoutingChange, Site, SteeringChange, Tenant, TenantChange, Volume,
+    Bytes, Device, DeviceChange, Endpoint, Function, FunctionChange, FunctionKind, MemberChange, Network,
+    NetworksChange, PolicyChange, RoutingChange, Site, SteeringChange, TableUse, Tenant, TenantChange, Volume,
 };
 
 /// The format. Members may be added that are left out where they are empty.
@@ -156,6 +156,14 @@ impl Overlay {
         self.loaded.as_ref()?.networks.get(network)
     }
 
+    /// What of the tables loaded entries fill.
+    pub(super) fn loaded_use(&self) -> TableUse {
+        let routes =
+            self.loaded.iter().flat_map(|loaded| loaded.networks.values()).map(|network| network.routes as usize);
+        let endpoints = self.loaded.as_ref().map_or(0, |loaded| loaded.endpoints as usize);
+        TableUse { endpoints, routes: routes.sum() }
+    }
+
     /// The networks that have loaded entries.
     pub(super) fn loaded_networks(&self) -> impl Iterator<Item = &str> {
         self.loaded.iter().flat_map(|loaded| loaded.networks.keys()).map(String::as_str)
@@ -284,18 +292,26 @@ impl Overlay {
                     self.endpoints.remove(&network);
                 }
             }
-            Change::NetworkPolicy(change) => match self.networks.get_mut(&change.network) {
-                Some(made) => made.change_policy(&change),
-                None => drop(self.policies.insert(change.network.clone(), change)),
-            },
-            Change::NetworkRouting(change) => {
-                // It says all that there is to say of members.
-                self.members.retain(|member| member.network != change.network);
-                match self.networks.get_mut(&change.network) {
-                    Some(made) => made.change_routing(&change),
-                    None => drop(self.routings.insert(change.network.clone(), change)),
+            Change::Networks { change: NetworksChange::Policy(changes), .. } => {
+                for change in changes {
+                    match self.networks.get_mut(&change.network) {
+                        Some(made) => made.change_policy(&change),
+                        None => drop(self.policies.insert(change.network.clone(), change)),
+                    }
                 }
             }
+            Change::Networks { change: NetworksChange::Routing(changes), .. } => {
+                for change in changes {
+                    // It says all that there is to say of members.
+                    self.members.retain(|member| member.network != change.network);
+                    match self.networks.get_mut(&change.network) {
+                        Some(made) => made.change_routing(&change),
+                        None => drop(self.routings.insert(change.network.clone(), change)),
+                    }
+                }
+            }
+            // It becomes one of those.
+            Change::NetworksFile { .. } => {}
             Change::NetworkMember(change) => {
                 if let Some(made) = self.networks.get_mut(&change.network) {
                     made.change_member(&change);

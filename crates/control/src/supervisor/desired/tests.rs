@@ -100,7 +100,10 @@ fn changes_survive_the_supervisor_and_are_laid_over_the_site_file() {
 fn routes_and_states_of_members_survive_the_supervisor() {
     let folder = tempfile::tempdir().unwrap();
     let mut desired = Desired::load(networked(folder.path())).unwrap();
-    let routing = |text: &str| Change::NetworkRouting(config::routing_from_text(text, "routes.toml").unwrap());
+    let routing = |text: &str| {
+        let change = config::networks_change_from_text(config::NetworkPart::Routing, text, "routes.toml").unwrap();
+        Change::Networks { change, places: None }
+    };
     let group = "network = \"a\"\nroute = [{ prefix = \"10.9.0.0/16\", ecmp = \"g\" }]\n\
                  ecmp = [{ name = \"g\", member = [{ host = \"192.0.2.2\" }, { host = \"192.0.2.3\" }] }]";
     let set = |down, weight| {
@@ -214,7 +217,8 @@ fn what_devices_are_put_into_and_what_is_loaded_survives_the_supervisor() {
         let mut site = networked(folder.path());
         let policy =
             serde_json::json!({"network": "a", "security-group": [{"name": "web"}], "acl": [{"name": "edge"}]});
-        site.networks[0].change_policy(&config::policy_from_json(&policy).unwrap());
+        let change = config::networks_change_from_json(config::NetworkPart::Policy, &policy).unwrap();
+        change.apply(&mut site.networks);
         site.node.tables.endpoints = 6;
         site
     };
@@ -245,7 +249,7 @@ fn what_devices_are_put_into_and_what_is_loaded_survives_the_supervisor() {
     desired.check(&members("a", &[("10.0.0.7", "192.0.2.3")], &[])).unwrap();
     let two = members("a", &[("10.0.0.7", "192.0.2.3"), ("10.0.0.8", "192.0.2.3")], &[]);
     let full = desired.check(&two).unwrap_err().message;
-    assert_eq!(full, "add[1], 10.0.0.8: the table of endpoints is full: it has room for 6");
+    assert_eq!(full, "add[1], 10.0.0.8: the table of endpoints is full: it has room for 6, and 7 are wanted");
     desired.commit(&Change::DeviceRemove { name: "d".into() }).unwrap();
     assert_eq!(desired.check(&Change::NetworkRemove { name: "a".into() }).unwrap_err().code, ErrorCode::Busy);
 }
@@ -336,7 +340,7 @@ fn endpoints_that_go_make_room_once_each_and_new_networks_need_room_too() {
     desired.commit(&load("a", 3)).unwrap();
     let refused = |change: &Change| desired.check(change).unwrap_err();
     let two = [("10.0.0.7", "192.0.2.3"), ("10.0.0.8", "192.0.2.3")];
-    let full = "add[1], 10.0.0.8: the table of endpoints is full: it has room for 5";
+    let full = "add[1], 10.0.0.8: the table of endpoints is full: it has room for 5, and 6 are wanted";
     desired.check(&members("a", &two[..1], &["10.0.0.2"])).unwrap();
     desired.check(&members("a", &two, &["10.0.0.2", "10.0.0.3"])).unwrap();
     assert_eq!(refused(&members("a", &two, &["10.0.0.3", "10.0.0.3"])).message, full);
@@ -347,8 +351,43 @@ fn endpoints_that_go_make_room_once_each_and_new_networks_need_room_too() {
         Change::NetworkAdd(config::network_from_json(&network).unwrap())
     };
     desired.check(&network(json!([]))).unwrap();
-    let full = "endpoint[0], 10.0.0.9: the table of endpoints is full: it has room for 5";
+    let full = "endpoint[0], 10.0.0.9: the table of endpoints is full: it has room for 5, and 6 are wanted";
     assert_eq!(refused(&network(json!([guest]))).message, full);
+}
+
+#[test]
+fn routes_have_room_beside_loaded_ones_or_the_command_and_the_start_say_which_table_is_full() {
+    let folder = tempfile::tempdir().unwrap();
+    let site = |routes: u32, own: usize| {
+        let mut site = networked(folder.path());
+        site.node.tables.routes = routes;
+        let change = json!({"network": "a", "route": routed(own)});
+        config::networks_change_from_json(config::NetworkPart::Routing, &change).unwrap().apply(&mut site.networks);
+        site
+    };
+    let mut desired = Desired::load(site(5, 1)).unwrap();
+    let networks = BTreeMap::from([("a".to_owned(), crate::api::NetworkEntries { endpoints: 0, routes: 3 })]);
+    let found = LoadResult { routes: 3, networks, ..LoadResult::default() };
+    let loaded = Load { path: "/f".into(), copy: Some("loaded-1.csv".into()), found, without: None };
+    desired.commit(&Change::NetworkLoad(loaded)).unwrap();
+    let routing = |own: usize| {
+        let change = json!({"network": "a", "route": routed(own)});
+        let change = config::networks_change_from_json(config::NetworkPart::Routing, &change).unwrap();
+        Change::Networks { change, places: None }
+    };
+    desired.check(&routing(2)).unwrap();
+    let error = desired.check(&routing(3)).unwrap_err();
+    let full = "network[0].route[2]: the table of routes is full: it has room for 5, and 6 are wanted";
+    assert!(error.message.starts_with(full) && error.message.contains("set `routes` in node.tables"), "{error}");
+    // The site file may say so as well.
+    assert!(Desired::load(site(4, 1)).is_ok());
+    let error = Desired::load(site(3, 1)).unwrap_err().to_string();
+    assert!(error.contains("the table of routes is full: it has room for 3, and 4 are wanted"), "{error}");
+}
+
+/// So many routes of a network.
+fn routed(count: usize) -> Value {
+    (0..count).map(|at| json!({"prefix": format!("172.16.{at}.0/24"), "host": "192.0.2.2"})).collect()
 }
 
 #[test]

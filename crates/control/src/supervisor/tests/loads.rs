@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::super::state::Timing;
-use super::bed::{Bed, FakePlane, PATIENCE};
-use crate::api::{ErrorCode, LoadResult, NetworkEntries, Request, Unload};
+use super::bed::{ApiStub, Bed, FakePlane, PATIENCE};
+use crate::api::{ErrorCode, LONGEST_REQUEST, LoadResult, NetworkEntries, Request, Unload};
+use crate::config::{self, NetworkPart, NetworksChange, Site};
 use crate::link::{Call, Down, LOADED, Refusal, Up};
 
 /// A file for the daemon to load.
@@ -192,4 +193,68 @@ fn the_copy_that_the_disk_names_is_there_although_changes_cannot_be_saved_any_mo
     load("", Ok(found(0))).unwrap();
     load("third", Err(Refusal { code: "refused".into(), message: "no".into() })).unwrap_err();
     assert_eq!(fs::read_to_string(bed.path("state").join("loaded-1.csv")).unwrap(), "first");
+}
+
+/// Networks `a` and `b`, and a file of lists of `a` that is longer than a request may be.
+fn with_networks(plane: &mut FakePlane, client: &mut ApiStub) -> String {
+    for (name, vni) in [("a", 1), ("b", 2)] {
+        let network = json!({"name": name, "vni": vni, "cidr": [format!("10.{vni}.0.0/16")]});
+        let asking = client.ask(&Request::NetworkAdd(config::network_from_json(&network).unwrap()));
+        let (id, _) = plane.call();
+        plane.say(&Up::Answer { id, result: Ok(json!({})) }, vec![]);
+        client.answer(asking).unwrap();
+    }
+    let rule = |at: u32| format!("  {{ priority = {at}, action = \"deny\", protocol = \"udp\", ports = {at} }},\n");
+    let rules: String = (1..=10_000).map(rule).collect();
+    assert!(rules.len() > LONGEST_REQUEST);
+    format!("network = \"a\"\n[[acl]]\nname = \"edge\"\nrule = [\n{rules}]\n")
+}
+
+#[test]
+fn lists_come_by_file_whole_and_the_next_data_plane_is_told_of_them() {
+    let bed = Bed::new();
+    let (mut plane, mut client) = (bed.ready_plane(), bed.api());
+    let text = with_networks(&mut plane, &mut client);
+    let ask = |text: &str| Request::NetworksFile { part: NetworkPart::Policy, path: file(&bed, "policy.toml", text) };
+    let wrong = text.replace("priority = 7000, action = \"deny\"", "priority = 7000, action = \"dney\"");
+    let asking = client.ask(&ask(&wrong));
+    let error = client.answer(asking).unwrap_err();
+    let place = format!("{}:7004:", bed.path("policy.toml").display());
+    assert!(error.code == ErrorCode::InvalidParams && error.message.starts_with(&place), "{error}");
+    // What only the site shows is told with its line as well: another has the name.
+    let asking = client.ask(&ask(&(text.clone() + "[[acl]]\nname = \"edge\"\n")));
+    let error = client.answer(asking).unwrap_err();
+    let place = format!("{}:10007:8: the network has a second ACL `edge`", bed.path("policy.toml").display());
+    assert!(error.code == ErrorCode::Refused && error.message.starts_with(&place), "{error}");
+    assert!(plane.hears_nothing());
+
+    let asking = client.ask(&ask(&text));
+    let (id, call) = plane.call();
+    let Call::NetworksChange(NetworksChange::Policy(changes)) = call else { panic!("{call:?}") };
+    assert_eq!(changes[0].acls[0].rules.len(), 10_000);
+    plane.say(&Up::Answer { id, result: Ok(json!({"warning": "a core is late"})) }, vec![]);
+    assert_eq!(client.answer(asking).unwrap(), json!({"warning": "a core is late"}));
+    plane.die("killed by SIGKILL");
+    let (site, ..) = bed.plane().start();
+    assert_eq!(site.networks[0].acls[0].rules.len(), 10_000);
+}
+
+#[test]
+fn several_networks_change_by_one_file_all_or_none() {
+    let bed = Bed::new();
+    let (mut plane, mut client) = (bed.ready_plane(), bed.api());
+    with_networks(&mut plane, &mut client);
+    let ask = |text: &str| Request::NetworksFile { part: NetworkPart::Routing, path: file(&bed, "peers.toml", text) };
+    let asking = client.ask(&ask("[[network]]\nname = \"a\"\npeer = \"b\"\n[[network]]\nname = \"b\"\npeer = \"c\"\n"));
+    let error = client.answer(asking).unwrap_err();
+    let place = format!("{}:6:", bed.path("peers.toml").display());
+    assert!(error.message.starts_with(&place) && error.message.contains("there is no network `c`"), "{error}");
+    assert!(plane.hears_nothing());
+    let asking = client.ask(&ask("[[network]]\nname = \"a\"\npeer = \"b\"\n[[network]]\nname = \"b\"\npeer = \"a\"\n"));
+    let (id, _) = plane.call();
+    plane.say(&Up::Answer { id, result: Ok(json!({})) }, vec![]);
+    client.answer(asking).unwrap();
+    plane.die("killed by SIGKILL");
+    let (site, ..) = bed.plane().start();
+    assert_eq!(Site::peerings(&site.networks).collect::<Vec<_>>(), [("a", "b")]);
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use super::numbers::Numbers;
 use super::versions::{self, Ids};
-use super::{FIRST, Guest, Holder, LOADS, LoadCounts, LoadError, Loaded, Loading, MOST, Routed, Target, Via};
+use super::{FIRST, Guest, Holder, LOADS, LoadCounts, LoadError, Loaded, Loading, Routed, Target, Via};
 use crate::tables::error::Problem;
 use crate::tables::{Exact, Key, Owner, Prefixes};
 
@@ -49,7 +49,7 @@ impl<'a> Before<'a> {
 
 /// Entries, sorted and each once, as tables.
 pub(super) fn build(loading: Loading<'_>) -> Result<Loaded, LoadError> {
-    let Loading { guests, routes, names, hosts, groups, known, previous, .. } = loading;
+    let Loading { guests, routes, names, hosts, groups, known, previous, next_hops, .. } = loading;
     let version = LOADS.fetch_add(1, Ordering::Relaxed);
     let before = Before::new(previous.as_deref(), &names);
     let last = routes.last().map_or(0, |route| route.line);
@@ -86,8 +86,9 @@ pub(super) fn build(loading: Loading<'_>) -> Result<Loaded, LoadError> {
     for (network, _) in &members {
         networks[*network as usize].counts.hosts += 1;
     }
-    if guests.len() + members.len() > MOST {
-        return Err(full(Problem::NextHops(MOST)));
+    let wanted = guests.len() + members.len();
+    if wanted > next_hops {
+        return Err(full(Problem::NextHops { capacity: next_hops, wanted }));
     }
 
     // Numbers: first those that stay, then the others.

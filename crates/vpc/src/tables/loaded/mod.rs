@@ -229,8 +229,18 @@ enum Via {
 /// in a [`Spec`](crate::spec::Spec).
 pub struct Loading<'a> {
     capacity: TableCapacity,
-    /// Endpoints that there are beside them.
+    /// Endpoints that there are beside them,
     others: usize,
+    /// routes,
+    other_routes: usize,
+    /// and nodes that these and those lead to.
+    other_hosts: HashSet<IpAddr>,
+    /// How many endpoints and routes there was no room for,
+    excess: [usize; 2],
+    /// and which nodes.
+    refused: HashSet<IpAddr>,
+    /// The most next hops.
+    next_hops: usize,
     /// This node's tunnel end points.
     own: &'a [IpAddr],
     known: HashMap<&'a str, Known<'a>>,
@@ -251,6 +261,15 @@ pub struct Loading<'a> {
     previous: Option<Arc<Loaded>>,
 }
 
+/// Whether one more has room where `there` are; `excess` counts those that have none.
+fn room(table: &'static str, there: usize, capacity: usize, excess: &mut usize) -> Result<(), Problem> {
+    if there < capacity {
+        return Ok(());
+    }
+    *excess += 1;
+    Err(Problem::Full { table, capacity, wanted: there + *excess })
+}
+
 impl<'a> Loading<'a> {
     /// Begins to load entries of `networks`. `others` endpoints are in the tables already; `own` are this node's tunnel end points,
     /// none while they are not known.
@@ -259,6 +278,11 @@ impl<'a> Loading<'a> {
         Loading {
             capacity,
             others,
+            other_routes: 0,
+            other_hosts: HashSet::new(),
+            excess: [0; 2],
+            refused: HashSet::new(),
+            next_hops: MOST,
             own,
             known,
             names: Vec::new(),
@@ -279,6 +303,13 @@ impl<'a> Loading<'a> {
     #[must_use]
     pub fn after(mut self, previous: Option<Arc<Loaded>>) -> Loading<'a> {
         self.previous = previous;
+        self
+    }
+
+    /// With so many routes in the tables already, and the nodes that they and the endpoints there lead to.
+    #[must_use]
+    pub fn beside(mut self, routes: usize, hosts: HashSet<IpAddr>) -> Loading<'a> {
+        (self.other_routes, self.other_hosts) = (routes, hosts);
         self
     }
 
@@ -323,9 +354,8 @@ impl<'a> Loading<'a> {
         if spec.subnets.iter().any(|subnet| subnet.prefix == route.prefix) {
             return Err(Problem::RouteTaken(route.prefix));
         }
-        if self.routes.len() >= self.capacity.routes {
-            return Err(Problem::Full { table: "routes", capacity: self.capacity.routes });
-        }
+        let there = self.routes.len() + self.other_routes;
+        room("routes", there, self.capacity.routes, &mut self.excess[1])?;
         self.routes.push(route);
         Ok(())
     }
@@ -344,9 +374,7 @@ impl<'a> Loading<'a> {
             return Err(Problem::AddressTaken(address));
         }
         let host = self.host(at)?;
-        if self.guests.len() + self.others >= self.capacity.endpoints {
-            return Err(Problem::Full { table: "endpoints", capacity: self.capacity.endpoints });
-        }
+        room("endpoints", self.guests.len() + self.others, self.capacity.endpoints, &mut self.excess[0])?;
         self.guests.push(Guest { network, address, mac, host, subnet: subnet as u32, line });
         Ok(())
     }
@@ -386,8 +414,10 @@ impl<'a> Loading<'a> {
                 if !self.own.is_empty() && !self.own.iter().any(|own| own.is_ipv4() == address.is_ipv4()) {
                     return Err(Problem::NoUnderlay(address));
                 }
-                if self.hosts.len() >= self.capacity.hosts {
-                    return Err(Problem::Full { table: "hosts", capacity: self.capacity.hosts });
+                let (there, capacity) = (self.hosts.len() + self.other_hosts.len(), self.capacity.hosts);
+                if !self.other_hosts.remove(&address) && there >= capacity {
+                    self.refused.insert(address);
+                    return Err(Problem::Full { table: "hosts", capacity, wanted: there + self.refused.len() });
                 }
                 self.hosts.push(address);
                 self.numbers.insert(address, self.hosts.len() as u32 - 1);
@@ -420,5 +450,44 @@ impl<'a> Loading<'a> {
             return Err(LoadError { line: route.line, problem: Problem::RouteTaken(route.prefix) });
         }
         build::build(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::SubnetSpec;
+
+    #[test]
+    fn guests_and_hosts_of_networks_have_numbers_of_next_hops_as_far_as_there_are_some() {
+        let subnet = SubnetSpec {
+            prefix: "10.0.0.0/8".parse().expect("a prefix"),
+            gateway: "10.0.0.1".parse().expect("an address"),
+        };
+        let network = NetworkSpec {
+            name: "red".into(),
+            vni: 1,
+            subnets: vec![subnet],
+            gateway_mac: Mac([2, 0, 0, 0, 0, 1]),
+            mtu: 1500,
+            dns: Vec::new(),
+            policy: Default::default(),
+            transit: false,
+        };
+        let capacity = TableCapacity { endpoints: 8, routes: 8, hosts: 8 };
+        let (networks, at) = ([network], "192.0.2.2".parse().expect("an address"));
+        let load = |guests: u8| {
+            let mut loading = Loading { next_hops: 3, ..Loading::new(&networks, &[], capacity, 0) };
+            for last in 2..2 + guests {
+                let address = IpAddr::from([10, 0, 0, last]);
+                loading.endpoint(last.into(), "red", address, Mac([2, 0, 0, 0, 0, last]), at).expect("a good entry");
+            }
+            loading.finish().map(|loaded| loaded.counts().endpoints)
+        };
+        assert_eq!(load(2), Ok(2));
+        let error = load(3).expect_err("a fourth next hop");
+        assert_eq!(error.problem, Problem::NextHops { capacity: 3, wanted: 4 });
+        let told = error.to_string();
+        assert!(told.contains("next hops is full: it has room for 3, and 4 are wanted"), "{told}");
     }
 }

@@ -1,0 +1,153 @@
+//! Lists and routes of networks by file, more than a request of the management protocol holds, on a running daemon.
+
+#![allow(missing_docs)]
+
+use std::fmt::Write;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::time::{Duration, Instant};
+
+use softdpu_tests::{Context, Daemon, Failure, Host, Lab, Wire, wait_until};
+
+const WAIT: Duration = Duration::from_secs(60);
+const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
+
+/// As many as a list may have.
+const RULES: u32 = 10_000;
+const ROUTES: u32 = 100_000;
+
+/// The second host's port is asked about by a list.
+fn site(host: &Host) -> String {
+    let list = "\n[[network.acl]]\nname = \"edge\"\n";
+    WIRE.site(host, list, if host.number() == 2 { ", acl = \"edge\"" } else { "" })
+}
+
+/// Writes `text` to a file, and has `softdpu network COMMAND` read it.
+fn change(lab: &Lab, daemon: &Daemon, command: &str, text: &str) -> Result<String, Failure> {
+    let file = lab.path().join(format!("{command}.toml"));
+    fs::write(&file, text).context("the file")?;
+    let began = Instant::now();
+    let answer = daemon.command(&["--timeout", "60 s", "network", command, &file.display().to_string()]);
+    println!("{command}: {} bytes in {:?}", text.len(), began.elapsed());
+    answer
+}
+
+/// A list of `RULES` rules, one a line from the fifth on, of which the last one denies the first host's echo requests; the rule at
+/// `wrong` is another.
+fn policy(wrong: Option<(u32, &str)>) -> String {
+    let mut text = "network = \"acme\"\n[[acl]]\nname = \"edge\"\nrule = [\n".to_owned();
+    for at in 1..=RULES {
+        let source = Ipv4Addr::from_bits(Ipv4Addr::new(172, 16, 0, 0).to_bits() + at);
+        let rule = match wrong {
+            Some((number, rule)) if number == at => rule.to_owned(),
+            _ if at == RULES => {
+                format!("{{ priority = {at}, action = \"deny\", protocol = \"icmp\", source = \"10.0.0.1/32\" }}")
+            }
+            _ => format!(
+                "{{ priority = {at}, action = \"deny\", protocol = \"udp\", source = \"{source}/32\", ports = 53 }}"
+            ),
+        };
+        writeln!(text, "  {rule},").expect("a string has room");
+    }
+    text + "]\n"
+}
+
+fn reaches(host: &Host) -> bool {
+    host.exec(&["ping", "-c", "1", "-W", "1", "10.0.0.2"]).is_ok()
+}
+
+#[test]
+fn a_list_of_ten_thousand_rules_is_changed_on_a_running_daemon_and_kept() {
+    let test = "policy-file";
+    if !Host::is_possible(test) {
+        return;
+    }
+    Lab::run(test, |lab| {
+        let (a, b) = WIRE.hosts(test)?;
+        let (at_a, mut at_b) = WIRE.softdpus(lab, [&a, &b], site)?;
+        wait_until("the first echo", WAIT, || Ok(reaches(&a).then_some(())))?;
+
+        // What is wrong is told with its line, and nothing is changed: what the file says by itself, and beside the site.
+        let at = lab.path().join("policy.toml").display().to_string();
+        for (rule, why) in [
+            ("{ priority = 7000, action = \"dney\" }", "did you mean `deny`?"),
+            (
+                "{ priority = 7000, action = \"deny\", protocol = \"icmp\", source = \"fd00::/64\" }",
+                "no packet can match",
+            ),
+        ] {
+            let error = change(lab, &at_b, "policy", &policy(Some((7000, rule))));
+            let error = error.err().ok_or_else(|| Failure::new("it was taken"))?.to_string();
+            assert!(error.contains(&format!("{at}:7004:")) && error.contains(why), "{error}");
+        }
+        assert!(reaches(&a), "nothing was changed");
+
+        // All of them count when the command has returned: it is the last one that denies.
+        change(lab, &at_b, "policy", &policy(None))?;
+        assert!(!reaches(&a), "the last rule denies it");
+        let dropped = at_b.status()?["underlay"]["dropped_in"]["acl"].as_u64().unwrap_or(0);
+        assert!(dropped >= 1, "{dropped} were dropped by the list");
+
+        // The next data plane, and the next supervisor, go by it.
+        at_b.kill_data_plane()?;
+        assert!(!reaches(&a), "the last rule denies it after a restart of the data plane");
+        at_b.restart()?;
+        b.ip(&["addr", "add", "10.0.0.2/16", "dev", "acme0"])?;
+        wait_until("the list to be asked", WAIT, || {
+            assert!(!reaches(&a), "the last rule denies it after a restart");
+            Ok((at_b.status()?["underlay"]["dropped_in"]["acl"].as_u64() >= Some(1)).then_some(()))
+        })?;
+        change(lab, &at_b, "policy", "network = \"acme\"\nacl = [{ name = \"edge\" }]\n")?;
+        wait_until("an echo without the list", WAIT, || Ok(reaches(&a).then_some(())))?;
+        at_a.stop()?;
+        at_b.stop()
+    });
+}
+
+/// `count` routes to the second host, one a line from the third on.
+fn routes(count: u32) -> String {
+    let mut text = "network = \"acme\"\nroute = [\n".to_owned();
+    for at in 0..count {
+        let prefix = Ipv4Addr::from_bits(Ipv4Addr::new(20, 0, 0, 0).to_bits() + (at << 8));
+        writeln!(text, "  {{ prefix = \"{prefix}/24\", host = \"{}\" }},", WIRE.address(2)).expect("a string has room");
+    }
+    text + "]\n"
+}
+
+#[test]
+fn a_hundred_thousand_routes_come_by_one_file_all_or_none() {
+    let test = "routing-file";
+    if !Host::is_possible(test) {
+        return;
+    }
+    Lab::run(test, |lab| {
+        let (a, b) = WIRE.hosts(test)?;
+        let room = format!("[node]\ntables = {{ routes = {ROUTES} }}\n");
+        let mut at_a = a.softdpu(lab, &site(&a).replacen("[node]\n", &room, 1))?;
+        let last = "21.134.159.9";
+        let leads = |daemon: &Daemon, to: &str| -> Result<bool, Failure> {
+            let path = daemon.command(&["trace", "explain", "--from", "port", "--to", to])?;
+            Ok(path.contains(&format!("host {}", WIRE.address(2))))
+        };
+        drop(b);
+
+        let twice = routes(ROUTES - 1).replace("\n]\n", "\n  { prefix = \"20.0.7.0/24\", host = \"192.0.2.2\" },\n]\n");
+        let at = lab.path().join("routing.toml").display().to_string();
+        let error = change(lab, &at_a, "routing", &twice).err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(error.contains(&format!("{at}:{}:", ROUTES + 2)) && error.contains("routed already"), "{error}");
+        assert!(!leads(&at_a, last)? && !leads(&at_a, "20.0.0.9")?, "none of them");
+
+        let error = change(lab, &at_a, "routing", &routes(ROUTES + 1)).err().map(|error| error.to_string());
+        let error = error.unwrap_or_default();
+        let full = format!("the table of routes is full: it has room for {ROUTES}, and {} are wanted", ROUTES + 1);
+        assert!(error.contains(&format!("{at}:{}:", ROUTES + 3)) && error.contains(&full), "{error}");
+
+        change(lab, &at_a, "routing", &routes(ROUTES))?;
+        assert!(leads(&at_a, last)? && leads(&at_a, "20.0.0.9")?);
+        at_a.kill_data_plane()?;
+        assert!(leads(&at_a, last)?, "the next data plane has them");
+        at_a.restart()?;
+        assert!(leads(&at_a, last)?, "and so has the next supervisor");
+        at_a.stop()
+    });
+}
