@@ -177,14 +177,16 @@ impl Weighted {
             let tenant = &self.tenants[usize::from(queue.tenant.0)];
             self.calendar.count(true, tenant.weight(), tenant.guaranteed());
         }
-        self.tree.queues[queue.index as usize].is_here = true;
+        self.tree.arrive(queue.index);
     }
 
     /// And now it is not, whosever it was.
     fn depart(&mut self, index: u32) {
-        let Some(record) = self.tree.queues.get_mut(index as usize) else { return };
-        let tenant = record.tenant;
-        if std::mem::take(&mut record.is_here) && !self.tree.has(tenant) {
+        if !self.tree.depart(index) {
+            return;
+        }
+        let tenant = self.tree.queues[index as usize].tenant;
+        if !self.tree.has(tenant) {
             let tenant = &self.tenants[usize::from(tenant.0)];
             self.calendar.count(false, tenant.weight(), tenant.guaranteed());
         }

@@ -459,6 +459,34 @@ fn a_queue_that_is_placed_elsewhere_leaves_room_at_its_back_end() {
     assert!(matches!(policy.decide(Nanos(3)), Decision::Run(next) if next.queue != grant.queue));
 }
 
+#[test]
+fn who_remains_at_a_back_end_has_all_of_it() {
+    let mut policy = with(&[share(1), share(1)]);
+    let queue = |tenant: u16| QueueId { tenant: TenantId(tenant), index: tenant.into() };
+    let placement = Placement { back_end: Some(BackEnd { index: 0, depth: 16 }), ..Placement::default() };
+    policy.place(queue(0), placement);
+    policy.place(queue(1), placement);
+    let granted = |policy: &mut Weighted| {
+        let mut units = 0;
+        while let Decision::Run(grant) = policy.decide(Nanos(5)) {
+            units += grant.units;
+            let cost = Cost { units: grant.units, time: Nanos(1_000), bytes: 0, pending: grant.units };
+            policy.charge(Nanos(5), grant, cost);
+        }
+        units
+    };
+    policy.ready(Nanos(0), queue(0), Work { units: 100, bytes: 0 });
+    assert_eq!(granted(&mut policy), 14, "an eighth is kept for the other");
+    policy.cancel(Nanos(6), queue(1));
+    policy.complete(Nanos(7), Grant { queue: queue(0), units: 1 }, Cost { units: 1, ..Cost::default() });
+    assert_eq!(granted(&mut policy), 3, "nothing is kept for one that has gone");
+    policy.place(queue(1), placement);
+    for _ in 0..3 {
+        policy.complete(Nanos(8), Grant { queue: queue(0), units: 1 }, Cost { units: 1, ..Cost::default() });
+    }
+    assert_eq!(granted(&mut policy), 1, "and it is kept again when it is back");
+}
+
 /// Everything a caller may do, in any order: nothing panics, nothing is lost, nothing is granted twice.
 #[derive(Clone, Debug)]
 enum Step {

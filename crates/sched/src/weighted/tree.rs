@@ -84,6 +84,8 @@ struct Seat {
     pending: u32,
     /// Devices with work here, whatever holds them.
     busy: u32,
+    /// Queues on this core that go on to here.
+    queues: u32,
     capped: List<LINE>,
 }
 
@@ -93,7 +95,7 @@ struct Pool {
     pending: u32,
     /// Of all tenants that have or want something here.
     weights: u64,
-    /// Tenants that ever had something here.
+    /// Tenants with queues on this core that go on to here.
     seats: u32,
     waiting: List<LINE>,
 }
@@ -254,12 +256,44 @@ impl Tree {
             self.pools.resize_with(back_end as usize + 1, Pool::default);
         }
         self.pools[back_end as usize].depth = depth.max(1);
-        let pool = &mut self.pools[back_end as usize];
         *self.by_seat.entry((tenant, back_end)).or_insert_with(|| {
-            pool.seats += 1;
-            self.seats.push(Seat { back_end, weight, pending: 0, busy: 0, capped: List::default() });
+            self.seats.push(Seat { back_end, weight, pending: 0, busy: 0, queues: 0, capped: List::default() });
             self.seats.len() as u32 - 1
         })
+    }
+
+    /// A queue that was placed is on this core now.
+    pub(super) fn arrive(&mut self, queue: u32) {
+        self.queues[queue as usize].is_here = true;
+        if let Some((seat, pool)) = self.seat_of(queue) {
+            seat.queues += 1;
+            if seat.queues == 1 {
+                pool.seats += 1;
+            }
+        }
+    }
+
+    /// And now it is not. Whether it was.
+    pub(super) fn depart(&mut self, queue: u32) -> bool {
+        let Some(record) = self.queues.get_mut(queue as usize) else { return false };
+        if !std::mem::take(&mut record.is_here) {
+            return false;
+        }
+        if let Some((seat, pool)) = self.seat_of(queue) {
+            seat.queues -= 1;
+            if seat.queues == 0 {
+                pool.seats -= 1;
+            }
+        }
+        true
+    }
+
+    /// Where a queue's tenant stands at the back end that it goes on to, where that is bounded.
+    fn seat_of(&mut self, queue: u32) -> Option<(&mut Seat, &mut Pool)> {
+        let device = self.devices.get(self.queues[queue as usize].device as usize)?;
+        let seat = self.seats.get_mut(device.seat as usize)?;
+        let pool = &mut self.pools[seat.back_end as usize];
+        Some((seat, pool))
     }
 
     /// A tenant's weight changed.
