@@ -247,7 +247,8 @@ fn a_connection_that_gave_its_room_to_another_network_stops_its_flows_both_ways(
     blue.policy.groups = vec!["all".into()];
     change(&mut vpc, &spec);
     let frame = udp(mac(1), GATEWAY, "10.0.0.2", "10.0.0.5");
-    assert!(matches!(forward(&mut vpc, BLUE_1, &frame).0, Verdict::Underlay { .. }));
+    let (verdict, _) = forward(&mut vpc, BLUE_1, &frame);
+    assert!(matches!(verdict, Verdict::Underlay { .. }), "{verdict:?}");
     let (count, counted) = vpc.tables().connection_stats().expect("groups");
     assert_eq!((count, counted.opened, counted.ended.iter().sum::<u64>()), (2, 3, 1));
     let mut outcomes = Vec::new();
