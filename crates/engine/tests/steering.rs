@@ -332,11 +332,11 @@ fn an_elephant_gets_a_place_of_its_own_and_another_networks_flow_stays_where_a_r
     // It is one of several flows of its bucket, and the other core has work that stays there: all of another network, in which there is a
     // flow with the elephant's addresses. So the bucket is too much to be moved as it is.
     let is_beside = |flow: &u16| five_tuple(*flow).bucket() == five_tuple(0).bucket();
-    let beside: Vec<u16> = (1..50_000).filter(is_beside).take(3).collect();
+    let beside: Vec<u16> = (1..50_000).filter(is_beside).take(6).collect();
     let frames: Vec<Vec<u8>> = (0..1_000)
         .map(|at| match at % 20 {
             0..8 => tunnelled(0, at),
-            of @ 8..11 => tunnelled(beside[of as usize - 8], at),
+            of @ 8..11 => tunnelled(beside[(of - 8 + at / 20 % 2 * 3) as usize], at),
             11..14 => of_other(tunnelled(0, at)),
             _ => of_other(fragment(tunnelled(0, at))),
         })

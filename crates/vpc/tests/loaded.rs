@@ -183,7 +183,10 @@ fn a_load_touches_the_flows_of_no_other_network() {
     for (what, entries, host) in loads {
         let spec = by(&node, &entries, host);
         change(&mut node, &spec);
-        assert_eq!(batch(&mut node, BLUE_1, &blue), [all, 0, 0], "{what}");
+        // Of thousands of buckets, a few guests may be in those of red's by chance.
+        let [cached, recomputed, refused] = batch(&mut node, BLUE_1, &blue);
+        let chance = if what == "the same" { 0 } else { 3 };
+        assert!(recomputed <= chance && cached + recomputed == all && refused == 0, "{what}: {cached} {recomputed}");
     }
     // Nor what red is configured with.
     let mut others = Spec { loaded: node.tables().loaded().cloned(), ..plain.clone() };

@@ -504,8 +504,7 @@ fn datapaths_and_heavy_flows_are_shown_and_exported() {
         text.contains("CORE  FRAMES TO  SWITCH ONLY  FAST PATH  SOFTWARE\n1     port                 4        900         2\n1     tunnel               5        100         0\n\n"),
         "{text}"
     );
-    let heavy =
-        "1     tcp 10.0.0.2:4000 > [2001:db8::7]:80  acme-vm1-nic  acme-vpc     21.0 k  30.0 MiB    87.4 %  elephant\n";
+    let heavy = "1     tcp 10.0.0.2:4000 > [2001:db8::7]:80  acme-vm1-nic     21.0 k  30.0 MiB    87.4 %  elephant\n";
     assert!(text.contains(heavy), "{text}");
     let metrics = prometheus(&sample());
     for line in [

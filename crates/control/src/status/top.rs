@@ -220,8 +220,8 @@ fn two_lists(left: u16, one: u16, other: u16) -> [u16; 2] {
 fn heavy_table(rows: Vec<Vec<String>>) -> Table<'static> {
     let rows = rows.into_iter().take(MOST_TOP);
     let rows = rows.map(|row| Row::new(row.iter().map(|cell| one_line(cell)).collect::<Vec<_>>()));
-    let header = ["CORE", "HEAVY FLOW", "OF", "NETWORK", "PACKETS/s", "BYTES/s", "OF BYTES", ""];
-    table(rows, &header, [6, 44, 12, 12, 9, 10, 8, 8].map(Constraint::Length))
+    let header = ["CORE", "HEAVY FLOW", "OF", "PACKETS/s", "BYTES/s", "OF BYTES", ""];
+    table(rows, &header, [6, 44, 12, 9, 10, 8, 8].map(Constraint::Length))
 }
 
 /// Who has the most, in the last windows of analyses.

@@ -548,13 +548,23 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => (FIRST_LOADED..CHANGES).prop_map(Some),
     ];
     // Some are longer than what is computed anew of a batch.
-    let step = (
-        prop_oneof![3 => prop::collection::vec(sent(), 1..17), 1 => prop::collection::vec(sent(), 17..65)],
-        change,
-        prop::bool::weighted(0.1),
-    )
-        .prop_map(|(batch, change, anew)| Step { batch, change, anew });
-    prop::collection::vec(step, 1..24)
+    let batch = prop_oneof![
+        7 => prop::collection::vec(sent(), 1..17),
+        1 => prop::collection::vec(sent(), 32..129),
+    ];
+    let step =
+        (batch, change, prop::bool::weighted(0.1)).prop_map(|(batch, change, anew)| Step { batch, change, anew });
+    // Half of these come again when all of their flows are stale.
+    let again = |mut steps: Vec<Step>| {
+        for at in (0..steps.len()).rev().step_by(2) {
+            if steps[at].batch.len() > 16 {
+                let step = Step { change: Some(at as u64 % CHANGES), anew: true, ..steps[at].clone() };
+                steps.insert(at + 1, step);
+            }
+        }
+        steps
+    };
+    prop::collection::vec(step, 1..24).prop_map(again)
 }
 
 /// Streams of what comes by tunnels alone: of few flows, and most of it such as flows are made of.

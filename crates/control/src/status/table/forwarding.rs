@@ -1,6 +1,7 @@
 //! How cores forward.
 
 use super::{layout, short, size};
+use crate::api::UNDERLAY;
 use crate::status::{HeavyFlowStatus, NodeStatus};
 
 /// Which way frames took, a line for each core and destination.
@@ -30,7 +31,7 @@ pub(super) fn flows(status: &NodeStatus) -> String {
 
 /// The heaviest flows, a line each.
 pub(super) fn heavy(status: &NodeStatus) -> String {
-    let header = ["CORE", "HEAVY FLOW", "OF", "NETWORK", "PACKETS/s>", "BYTES/s>", "OF BYTES>", ""];
+    let header = ["CORE", "HEAVY FLOW", "OF", "PACKETS/s>", "BYTES/s>", "OF BYTES>", ""];
     layout(&header, heavy_rows(status))
 }
 
@@ -40,8 +41,8 @@ pub(in crate::status) fn heavy_rows(status: &NodeStatus) -> Vec<Vec<String>> {
         vec![
             cpu.to_string(),
             format!("{} {} > {}", flow.protocol, flow.source, flow.destination),
-            flow.device.clone(),
-            flow.network.clone(),
+            // A device is in one network.
+            if flow.device == UNDERLAY { format!("{} {}", flow.device, flow.network) } else { flow.device.clone() },
             short(flow.packets_per_s),
             size(flow.bytes_per_s),
             format!("{}.{} %", flow.share / 10, flow.share % 10),

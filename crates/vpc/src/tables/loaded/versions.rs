@@ -27,7 +27,7 @@ const HASH_BITS: u32 = 22;
 /// Guests for each bucket.
 const PER_BUCKET: usize = 4;
 /// Buckets of a small load, as a power of two.
-const FEWEST: u32 = 8;
+const FEWEST: u32 = 14;
 
 const _: () = assert!(BASE as usize + (1 << HASH_BITS) <= 1 << 24, "numbers of stamps have 24 bits");
 
