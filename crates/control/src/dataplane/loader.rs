@@ -120,11 +120,10 @@ fn read(mut input: impl BufRead, name: &str, ground: &Ground) -> Result<Loaded, 
         }
         let problem = match entry(&mut loading, line, &bytes) {
             Ok(()) => continue,
-            Err(Wrong::Full(problem @ Problem::Full { table, .. })) => {
+            Err(Wrong::Full(table, problem)) => {
                 full.entry(table).and_modify(|known| known.1 = problem.clone()).or_insert((line, problem));
                 continue;
             }
-            Err(Wrong::Full(problem)) => problem.to_string(),
             Err(Wrong::Line(problem)) => problem,
         };
         problems.push(format!("{name}:{line}: {problem}"));
@@ -142,8 +141,8 @@ fn read(mut input: impl BufRead, name: &str, ground: &Ground) -> Result<Loaded, 
 
 /// What is wrong with a line.
 enum Wrong {
-    /// There is no room for it.
-    Full(Problem),
+    /// There is no room for it in the table of this name.
+    Full(&'static str, Problem),
     /// Itself.
     Line(String),
 }
@@ -157,7 +156,7 @@ impl From<String> for Wrong {
 fn entry(loading: &mut Loading<'_>, line: u32, bytes: &[u8]) -> Result<(), Wrong> {
     let text = std::str::from_utf8(bytes).map_err(|_| "the line is not text in UTF-8".to_owned())?;
     let said = |problem: Problem| match problem {
-        Problem::Full { .. } => Wrong::Full(problem),
+        Problem::Full { table, .. } => Wrong::Full(table, problem),
         _ => Wrong::Line(format!("{problem}, in {:?}", text.trim_ascii())),
     };
     match load_line(text)? {
