@@ -29,7 +29,7 @@ const SAMPLES: [&str; 12] = [
 /// What the samples lack.
 const SITE: &str = r#"
 [node]
-dataplane = { cores = [0, 1], mode = "poll", idle-sleep = "50 us" }
+dataplane = { cores = [0, 1], mode = "performance", idle-sleep = "50 us" }
 fairness = "weighted"
 api = { socket = "/run/softdpu.sock", socket-mode = "0660" }
 metrics = { listen = "127.0.0.1:9100" }
@@ -39,16 +39,16 @@ tables = { endpoints = 1000, routes = 1000, hosts = 10, flows = 1000, connection
 zone = "a"
 flow-tier = true
 [node.steering]
-mode = "hash"
+mode = "manual"
 cores = [0]
-rule = [{ vni = 1, protocol = "tcp", source = "10.0.0.0/8", destination = "10.0.0.1/32", core = 1 }]
+rule = [{ vni = 1, protocol = "tcp", source = "10.0.0.9:4000", destination = "10.0.0.2:80", core = 1 }]
 [[tenant]]
 name = "acme"
 weight = 3
 class = "latency"
 guarantee = "10 %"
 limits = { iops = 1000, bandwidth = "1 GiB/s", packets = 1000 }
-meter = { committed = "1 Mbit/s", committed-burst = "16 KiB", peak = "2 Mbit/s", peak-burst = "16 KiB" }
+meter = { committed = "1 Mbit/s", committed-burst = "64 KiB", peak = "2 Mbit/s", peak-burst = "64 KiB" }
 [[network]]
 name = "acme"
 vni = 1
@@ -56,6 +56,7 @@ cidr = ["10.0.0.0/16", "fd00::/64"]
 mtu = 1400
 [[network.endpoint]]
 address = "10.0.0.9"
+mac = "02:5d:00:00:00:09"
 host = "192.0.2.2"
 security-groups = "web"
 [[network.security-group]]
@@ -64,11 +65,11 @@ rule = [{ direction = "ingress", protocol = "tcp", ports = "80-90", cidr = "0.0.
 [[network.acl]]
 name = "edge"
 default = "allow"
-rule = [{ priority = 1, action = "deny", protocol = "udp", source = "10.0.0.0/8", destination-ports = 53 }]
+rule = [{ priority = 1, action = "deny", protocol = "udp", source = "10.0.0.0/8", ports = 53 }]
 [[function]]
 name = "guard"
 tenant = "acme"
-firewall = { connections = 100, rule = [{ action = "deny", protocol = "tcp", ports = 22 }] }
+firewall = { connections = 100, rule = [{ priority = 1, action = "deny", protocol = "tcp", ports = 22 }] }
 [[device]]
 name = "nic"
 tenant = "acme"
@@ -82,7 +83,7 @@ rule = [{ direction = "ingress", protocol = "icmp" }, { direction = "ingress", p
 [[acl]]
 name = "edge"
 default = "deny"
-rule = [{ priority = 10, action = "allow", protocol = "tcp", source = "10.0.0.0/8", destination = "fd00::/8", source-ports = 1 }]
+rule = [{ priority = 10, action = "allow", protocol = "tcp", source = "10.0.0.0/8", destination = "10.1.0.0/16", source-ports = 1 }]
 "#;
 const ROUTING: &str = r#"
 network = "acme"
@@ -104,7 +105,7 @@ route = [{ prefix = "0.0.0.0/0", address = "10.0.0.3" }]
 const FIREWALL: &str = r#"
 connections = 100
 default = "deny"
-rule = [{ action = "allow", protocol = "tcp", ports = "22", source = "10.0.0.0/8" }]
+rule = [{ priority = 1, action = "allow", protocol = "tcp", ports = "22", source = "10.0.0.0/8" }]
 "#;
 const LINES: &str = "\
 # guests
