@@ -27,6 +27,7 @@ PEER_PROGRAMS='
 dpdk-testpmd=dpdk-dev
 tshark=tshark
 nfcapd=nfdump
+python3:cryptography=python3-cryptography
 '
 
 # What counts instructions, wanted by `make instructions` alone.
@@ -34,11 +35,15 @@ BENCH_PROGRAMS='
 valgrind=valgrind
 '
 
-# missing_of LINES: those of the lines whose program is not there.
+# missing_of LINES: those of the lines whose program is not there, or, for python3:MODULE, whose module of Python's.
 missing_of() {
-    local line
+    local line program
     for line in $1; do
-        command -v "${line%%=*}" >/dev/null 2>&1 || printf '%s\n' "$line"
+        program=${line%%=*}
+        case $program in
+        python3:*) python3 -c "import ${program#python3:}" >/dev/null 2>&1 ;;
+        *) command -v "$program" >/dev/null 2>&1 ;;
+        esac || printf '%s\n' "$line"
     done
 }
 

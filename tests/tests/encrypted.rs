@@ -4,10 +4,10 @@
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use softdpu_tests::{Context, Disk, Failure, Guest, GuestSpec, Lab, Random, Server};
+use softdpu_tests::{Context, Daemon, Disk, Failure, Guest, GuestSpec, Lab, Random, Server};
 
 const MIB: u64 = 1 << 20;
 const DEADLINE: Duration = Duration::from_secs(240);
@@ -16,10 +16,15 @@ const KILLS: u32 = 5;
 /// What fio fills its blocks with: the round's number in four bytes and the block's offset in eight, again and again.
 const PERIOD: usize = 12;
 
+/// What is kept in the key file.
+fn key() -> Vec<u8> {
+    (1..65).collect()
+}
+
 fn write_key(path: &Path) -> Result<(), Failure> {
     let mut options = std::fs::OpenOptions::new();
     let mut file = options.write(true).create(true).truncate(true).mode(0o600).open(path).context("the key file")?;
-    file.write_all(&(1..65).collect::<Vec<u8>>()).context("the key file")
+    file.write_all(&key()).context("the key file")
 }
 
 fn site(image: &Path, key: Option<&Path>) -> String {
@@ -27,7 +32,7 @@ fn site(image: &Path, key: Option<&Path>) -> String {
         format!("encryption = {{ cipher = \"aes-xts-plain64\", key-file = '{}' }}\n", key.display())
     });
     format!(
-        "[node]\ndataplane = {{ cores = [0] }}\n\n[[volume]]\nname = \"data\"\n{encryption}file = {{ path = '{}' }}\n\n\
+        "[node]\ndataplane = {{ cores = [0] }}\nstate-directory = \"state\"\nlog = {{ level = \"trace\" }}\n\n[[volume]]\nname = \"data\"\n{encryption}file = {{ path = '{}' }}\n\n\
          [[device]]\nname = \"data-disk\"\ndomain = \"guest\"\n\
          virtio-blk = {{ volume = \"data\", queues = 4, socket = \"data-disk.sock\" }}\n",
         image.display()
@@ -64,6 +69,7 @@ fn write_and_verify(lab: &Lab, name: &str, image: &Path, key: Option<&Path>, kil
     })?;
     let status = server.daemon()?.command(&["status", "--json"])?;
     assert_eq!(status.contains("aes-xts-plain64 512"), key.is_some(), "{status}");
+    has_no_key(lab, server.daemon()?)?;
     guest.type_line("stop")?;
     guest.finish(DEADLINE)?;
     let (_, restarts) = server.daemon()?.data_plane()?;
@@ -83,7 +89,55 @@ fn made_while_it_runs(lab: &Lab, image: &Path, key: &Path) -> Result<(), Failure
     let refused = refused.map(|_| ()).expect_err("there is no such key").to_string();
     assert!(refused.contains("softdpu:none"), "{refused}");
     assert_eq!(daemon.data_plane()?.1, 0, "the data plane was started again");
+    // The change that made it is kept there.
+    let kept = files(&lab.path().join("state"))?;
+    assert!(kept.iter().any(|(_, bytes)| holds(bytes, b"scratch")), "nothing is kept of the volume that was made");
+    has_no_key(lab, daemon)?;
+    daemon.command(&["volume", "delete", "scratch"])?;
     server.stop()
+}
+
+fn holds(bytes: &[u8], what: &[u8]) -> bool {
+    bytes.windows(what.len()).any(|window| window == what)
+}
+
+/// All files of a folder, and what is in them.
+fn files(folder: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Failure> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(folder).context(folder.display())? {
+        let path = entry.context(folder.display())?.path();
+        if path.is_dir() {
+            all.extend(files(&path)?);
+        } else {
+            all.push((path.clone(), std::fs::read(&path).context(path.display())?));
+        }
+    }
+    Ok(all)
+}
+
+/// What the daemon has logged, what it shows and what it keeps has no eight bytes of the key, nor as text.
+fn has_no_key(lab: &Lab, daemon: &Daemon) -> Result<(), Failure> {
+    let mut told = files(&lab.path().join("state"))?;
+    told.push(("the log".into(), daemon.log().join("\n").into_bytes()));
+    let pages: [&[&str]; 2] = [&["status"], &["status", "--json"]];
+    for page in pages {
+        told.push((page.join(" ").into(), daemon.command(page)?.into_bytes()));
+    }
+    let key = key();
+    for part in key.chunks_exact(8) {
+        let hex: String = part.iter().map(|byte| format!("{byte:02x}")).collect();
+        let list = part.iter().map(u8::to_string).collect::<Vec<_>>();
+        let forms =
+            [part.to_vec(), hex.to_uppercase().into(), list.join(", ").into(), list.join(",").into(), hex.into()];
+        for (place, bytes) in &told {
+            assert!(
+                !forms.iter().any(|form| holds(bytes, form)),
+                "{} has a part of the key: {part:?}",
+                place.display()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Sectors of the image that hold what fio writes.

@@ -21,7 +21,7 @@ use disk::Guest;
 use nic::{HEADER, Nic};
 use softdpu_engine::{ByHand, Engine};
 use softdpu_ring::Format;
-use softdpu_sched::Policy;
+use softdpu_sched::{Policy, TenantId};
 use softdpu_storage::{Kind, PathBroker, Volume, VolumeSpec};
 use softdpu_vpc::packet::Mac;
 use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, NetworkSpec, Place, Spec, SubnetSpec, UnderlaySpec, VXLAN_PORT};
@@ -35,8 +35,8 @@ const ROUNDS: usize = 40;
 /// What is done in a round.
 #[derive(Clone, Copy)]
 enum Work {
-    /// UDP frames of so many bytes, without FCS.
-    Frames(usize),
+    /// UDP frames of so many bytes, without FCS, of so many tenants, each between two guests.
+    Frames(usize, u16),
     /// TCP frames of 44 segments of 1,460 bytes that nobody cuts up.
     Segments,
     /// Reads of a sector from a volume with nothing behind it, by so many tenants.
@@ -46,12 +46,13 @@ enum Work {
 }
 
 /// Name, work, ring layout, frames or requests in a round.
-const CASES: [(&str, Work, Format, usize); 17] = [
-    ("net-64-split", Work::Frames(60), Format::Split, 32),
-    ("net-64-packed", Work::Frames(60), Format::Packed, 32),
-    ("net-64-split-single", Work::Frames(60), Format::Split, 1),
-    ("net-1500-split", Work::Frames(1514), Format::Split, 32),
-    ("net-1500-packed", Work::Frames(1514), Format::Packed, 32),
+const CASES: [(&str, Work, Format, usize); 18] = [
+    ("net-64-split", Work::Frames(60, 1), Format::Split, 32),
+    ("net-64-packed", Work::Frames(60, 1), Format::Packed, 32),
+    ("net-64-split-single", Work::Frames(60, 1), Format::Split, 1),
+    ("net-64-split-4-tenants", Work::Frames(60, 4), Format::Split, 128),
+    ("net-1500-split", Work::Frames(1514, 1), Format::Split, 32),
+    ("net-1500-packed", Work::Frames(1514, 1), Format::Packed, 32),
     ("net-64k-split", Work::Segments, Format::Split, 4),
     ("net-64k-packed", Work::Segments, Format::Packed, 4),
     ("block-read-split", Work::Reads(1), Format::Split, 16),
@@ -71,8 +72,9 @@ const CASES: [(&str, Work, Format, usize); 17] = [
 /// served as they come.
 const WEIGHTED: &str = "-weighted";
 /// Which.
-const ALSO_WEIGHTED: [&str; 6] = [
+const ALSO_WEIGHTED: [&str; 7] = [
     "net-64-split",
+    "net-64-split-4-tenants",
     "block-read-split",
     "block-read-split-single",
     "block-read-split-4-tenants",
@@ -114,33 +116,45 @@ fn main() -> ExitCode {
     }
 }
 
-/// Sends `batch` frames in each round from one guest to another of its network.
+/// Sends `batch` frames in each round from guests to others of their network, tenants as many each.
 fn send(fairness: Policy, work: Work, format: Format, batch: usize) {
-    let (mut engine, mut core) = Engine::by_hand_with(64, fairness).expect("a core");
-    engine.set_tables(&tables());
-    let (mut a, mut b) = (Nic::new(0, format, u64::MAX), Nic::new(1, format, u64::MAX));
-    a.in_one_piece = true;
-    a.start(&mut engine, None);
-    b.start(&mut engine, None);
-    core.round();
-    let (header, frame) = match work {
-        Work::Segments => ([1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0, 0, 0], packet(6, 54 + 44 * 1460)),
-        Work::Frames(len) => ([0; HEADER], packet(17, len)),
+    let (header, len, protocol, tenants) = match work {
+        Work::Segments => ([1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0, 0, 0], 54 + 44 * 1460, 6, 1),
+        Work::Frames(len, tenants) => ([0; HEADER], len, 17, tenants),
         Work::Reads(_) | Work::Tunnelled { .. } => return,
     };
-    let buffers = (HEADER + frame.len()).div_ceil(nic::RX_SLOT as usize) * batch;
-    b.give(buffers);
+    let (mut engine, mut core) = Engine::by_hand_with(64, fairness).expect("a core");
+    engine.set_tables(&Arc::new(Tables::build(&spec(2 * u32::from(tenants))).expect("a good spec")));
+    let batch = batch / usize::from(tenants);
+    let buffers = (HEADER + len).div_ceil(nic::RX_SLOT as usize) * batch;
+    let mut pairs: Vec<(Nic, Nic, Vec<u8>)> = (0..tenants)
+        .map(|tenant| {
+            let port = 2 * u32::from(tenant);
+            let [mut a, mut b] = [port, port + 1].map(|port| Nic::new(port, format, u64::MAX));
+            (a.tenant, b.tenant) = (TenantId(tenant), TenantId(tenant));
+            a.in_one_piece = true;
+            a.start(&mut engine, None);
+            b.start(&mut engine, None);
+            b.give(buffers);
+            (a, b, packet(protocol, port as u8 + 2, len))
+        })
+        .collect();
+    core.round();
     for round in 0..WARM_UP + ROUNDS {
-        for _ in 0..batch {
-            assert!(a.send(&header, &frame), "a transmit queue with room");
+        for (a, _, frame) in &mut pairs {
+            for _ in 0..batch {
+                assert!(a.send(&header, frame), "a transmit queue with room");
+            }
         }
         let busy = if round < WARM_UP { core.round() } else { measured_round(&mut core) };
         assert!(busy, "a round with frames");
-        for _ in 0..batch {
-            let (_, arrived) = b.receive().expect("every frame arrives in its round");
-            assert!(arrived == frame, "as it was sent");
+        for (_, b, frame) in &mut pairs {
+            for _ in 0..batch {
+                let (_, arrived) = b.receive().expect("every frame arrives in its round");
+                assert!(arrived == *frame, "as it was sent");
+            }
+            b.give(buffers);
         }
-        b.give(buffers);
     }
 }
 
@@ -176,7 +190,7 @@ fn reads(fairness: Policy, tenants: u16, format: Format, batch: usize) {
 fn tunnelled(is_transit: bool, without_flows: bool, batch: usize) {
     let host = |node: u8| IpAddr::from([192, 0, 2, node]);
     let node = |number: u8| {
-        let mut spec = spec();
+        let mut spec = spec(2);
         spec.networks[0].transit = true;
         let place = |endpoint: &mut EndpointSpec, at: u8| {
             endpoint.place =
@@ -198,7 +212,7 @@ fn tunnelled(is_transit: bool, without_flows: bool, batch: usize) {
         Vpc::new(Arc::new(Tables::build(&spec).expect("a good spec")))
     };
     let (mut sender, mut here) = (node(2), node(1));
-    let mut frame = packet(17, 64);
+    let mut frame = packet(17, 2, 64);
     let mut verdicts = Vec::new();
     for round in 0..WARM_UP + ROUNDS {
         let one = |flow: usize| {
@@ -231,12 +245,8 @@ fn mac(host: u8) -> [u8; 6] {
     [2, 0x5d, 0, 0, 0, host - 1]
 }
 
-fn tables() -> Arc<Tables> {
-    Arc::new(Tables::build(&spec()).expect("a good spec"))
-}
-
-/// Two guests of one network, with the checks that a site has.
-fn spec() -> Spec {
+/// Guests of one network, with the checks that a site has.
+fn spec(guests: u32) -> Spec {
     let network = NetworkSpec {
         name: "acme".into(),
         vni: 1,
@@ -262,14 +272,15 @@ fn spec() -> Spec {
             policy: Default::default(),
         }
     };
-    Spec { networks: vec![network], endpoints: vec![endpoint(0), endpoint(1)], ..Spec::default() }
+    Spec { networks: vec![network], endpoints: (0..guests).map(endpoint).collect(), ..Spec::default() }
 }
 
-/// A frame of `len` bytes from the first guest to the second, of `protocol` over IPv4.
-fn packet(protocol: u8, len: usize) -> Vec<u8> {
-    let mut frame = [&mac(3)[..], &mac(2), &[8, 0]].concat();
+/// A frame of `len` bytes from the guest that is host `from` to the next, of `protocol` over IPv4.
+fn packet(protocol: u8, from: u8, len: usize) -> Vec<u8> {
+    let mut frame = [&mac(from + 1)[..], &mac(from), &[8, 0]].concat();
     let total = ((len - 14) as u16).to_be_bytes();
-    let mut ip = vec![0x45, 0, total[0], total[1], 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 2, 10, 0, 0, 3];
+    let mut ip =
+        vec![0x45, 0, total[0], total[1], 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, from, 10, 0, 0, from + 1];
     let sum: u32 = ip.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
     let sum = !((sum & 0xffff) + (sum >> 16)) as u16;
     ip[10..12].copy_from_slice(&sum.to_be_bytes());

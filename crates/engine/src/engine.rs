@@ -8,16 +8,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use softdpu_sched::{
-    BackEnd, Balancer, Kind, Move, Nanos, Placement, Policy, QueueId, QueueLoad, Scheduler, Share, TenantId,
-};
-use softdpu_storage::{IoContext, Kind as VolumeKind, Volume};
+use softdpu_sched::{Balancer, Kind, Move, Nanos, Placement, Policy, QueueId, QueueLoad, Scheduler, Share, TenantId};
+use softdpu_storage::{IoContext, Volume};
 use softdpu_sys::affinity;
 use softdpu_sys::notify::Notifier;
 use softdpu_vpc::Tables;
 use softdpu_vpc::spec::Spec;
 use thiserror::Error;
 
+use crate::back_ends::{BackEnds, Place};
 use crate::core::{Core, CoreParts};
 use crate::counters::{CoreCounters, QueueCounters, TenantCounters};
 use crate::mailbox::{Inbox, Mailbox, mailbox};
@@ -113,13 +112,12 @@ pub struct Engine {
     balancer: Balancer,
     /// When queues were last looked at.
     balanced: Nanos,
-    /// Submission entries of each core's io_uring, where files' requests of all tenants meet.
+    /// Submission entries of each core's io_uring.
     io_depth: u32,
     /// Numbers of devices that have queues, and how many.
     devices: HashMap<Arc<str>, (u32, usize)>,
     device_numbers: u32,
-    /// Numbers of volumes whose server is a back end of its own.
-    back_ends: HashMap<String, u32>,
+    back_ends: BackEnds,
     pub(crate) network: Network,
     pub(crate) steerer: Steerer,
     free: Vec<u32>,
@@ -133,6 +131,8 @@ struct Placed {
     core: CoreIndex,
     tenant: TenantId,
     device: Arc<str>,
+    /// What its requests go on to, where that is bounded.
+    back_end: Option<Place>,
     /// It brings work, for which a scheduler decides.
     is_scheduled: bool,
     /// Which of the device's queues it is.
@@ -141,13 +141,6 @@ struct Placed {
     /// What it had of cores when it was last looked at, nanoseconds.
     seen: u64,
 }
-
-/// What servers work on at once for one connection: qemu-nbd and nbdkit 16 each, as they are shipped. More would wait there,
-/// where nobody tells tenants apart.
-const NBD_DEPTH: u32 = 16;
-
-/// The back end that files of all volumes are: the core's io_uring.
-const FILES: u32 = 0;
 
 impl Engine {
     /// Starts one pinned thread per CPU.
@@ -196,14 +189,14 @@ impl Engine {
             inbox,
             notifier: notifier()?,
             placed: HashMap::new(),
-            shares: Shares::default(),
+            shares: Shares::new(matches!(config.fairness, Policy::Mtda(..) | Policy::MtdaPrinted(..))),
             fairness: config.fairness.clone().on(config.cpus.len()),
             balancer: Balancer::default(),
             balanced: Nanos(0),
             io_depth: config.io_depth,
             devices: HashMap::new(),
             device_numbers: 0,
-            back_ends: HashMap::new(),
+            back_ends: BackEnds::default(),
             network: Network::default(),
             steerer: Steerer::default(),
             free: Vec::new(),
@@ -288,11 +281,12 @@ impl Engine {
         let key = QueueKey { number, generation: self.generation };
         let is_scheduled = !matches!(spec.role, Role::Receive(_));
         let device = Arc::clone(&spec.device);
-        let placement = self.placement(&spec);
+        let (placement, back_end) = self.placement(&spec).unzip();
+        let back_end = back_end.flatten();
         let counters = Arc::clone(&spec.counters);
         let seen = counters.core_ns.get();
         let (tenant, index) = (spec.tenant, spec.index);
-        self.placed.insert(key, Placed { core, tenant, device, is_scheduled, index, counters, seen });
+        self.placed.insert(key, Placed { core, tenant, device, back_end, is_scheduled, index, counters, seen });
         self.cores[core.0].queues += 1;
         if is_scheduled {
             self.count(spec.tenant, core, 1);
@@ -307,9 +301,9 @@ impl Engine {
     }
 
     /// Where a new queue stands among its tenant's, and what its requests go on to.
-    fn placement(&mut self, spec: &QueueSpec) -> Option<Placement> {
+    fn placement(&mut self, spec: &QueueSpec) -> Option<(Placement, Option<Place>)> {
         let (kind, back_end) = match &spec.role {
-            Role::Block { volume, .. } => (Kind::Requests, self.back_end(volume)),
+            Role::Block { volume, .. } => (Kind::Requests, self.back_ends.enter(volume, self.io_depth)),
             Role::Transmit(_) => (Kind::Packets, None),
             Role::Receive(_) => return None,
         };
@@ -319,26 +313,8 @@ impl Engine {
             (*numbers, 0)
         });
         *queues += 1;
-        Some(Placement { device: *device, kind, back_end })
-    }
-
-    /// Where a volume's requests meet those of other tenants beyond the core.
-    fn back_end(&mut self, volume: &Volume) -> Option<BackEnd> {
-        let spec = volume.spec();
-        match spec.kind {
-            // Answered at once.
-            VolumeKind::Null { .. } | VolumeKind::Memory { .. } => None,
-            VolumeKind::File { .. } | VolumeKind::Device { .. } => {
-                Some(BackEnd { index: FILES, depth: self.io_depth.max(1) })
-            }
-            // Another device's requests come only where it is shared.
-            VolumeKind::Nbd { .. } if spec.shared => {
-                let next = FILES + 1 + self.back_ends.len() as u32;
-                let index = *self.back_ends.entry(volume.name().to_owned()).or_insert(next);
-                Some(BackEnd { index, depth: NBD_DEPTH })
-            }
-            VolumeKind::Nbd { .. } => None,
-        }
+        let (place, back_end) = back_end.unzip();
+        Some((Placement { device: *device, kind, back_end }, place))
     }
 
     fn count(&mut self, tenant: TenantId, core: CoreIndex, change: i32) {
@@ -392,9 +368,9 @@ impl Engine {
             if let Some(placed) = self.placed.get_mut(&key) {
                 placed.core = to;
                 let (tenant, is_scheduled) = (placed.tenant, placed.is_scheduled);
-                if is_scheduled {
-                    self.count(tenant, from, -1);
-                    self.count(tenant, to, 1);
+                // Told once: between the two a tenant with one queue would be nowhere, and every core would give it all of its limits.
+                if is_scheduled && self.shares.move_one(tenant, from, to) {
+                    self.tell_shares();
                 }
             }
             if let Some(port) = self.network.port_of(key) {
@@ -513,8 +489,11 @@ impl Engine {
 
     fn retire(&mut self, key: QueueKey) {
         self.remove_receiver(key);
-        if let Some(Placed { core, tenant, device, is_scheduled, .. }) = self.placed.remove(&key) {
+        if let Some(Placed { core, tenant, device, back_end, is_scheduled, .. }) = self.placed.remove(&key) {
             self.cores[core.0].queues -= 1;
+            if let Some(place) = back_end {
+                self.back_ends.leave(&place);
+            }
             if is_scheduled {
                 self.count(tenant, core, -1);
                 if let Some((_, queues)) = self.devices.get_mut(&device) {

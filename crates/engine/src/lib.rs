@@ -20,6 +20,7 @@
 
 #![forbid(unsafe_code)]
 
+mod back_ends;
 mod by_hand;
 mod channel;
 mod core;

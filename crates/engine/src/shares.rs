@@ -18,6 +18,8 @@ const MOST_GUARANTEED: u32 = 900;
 #[derive(Default)]
 pub(crate) struct Shares {
     tenants: HashMap<TenantId, Tenant>,
+    /// Policies go by how many cores serve a tenant ([`Share::cores`]).
+    counts_cores: bool,
 }
 
 struct Tenant {
@@ -34,6 +36,11 @@ struct Tenant {
 pub(crate) type Told = (CoreIndex, TenantId, Share, Arc<TenantCounters>);
 
 impl Shares {
+    /// Shares without tenants. `counts_cores`: each is told how many cores serve the tenant.
+    pub(crate) fn new(counts_cores: bool) -> Shares {
+        Shares { tenants: HashMap::new(), counts_cores }
+    }
+
     /// A tenant has another share, of the node as a whole: its guarantee is in thousandths of all cores' time.
     pub(crate) fn configure(&mut self, tenant: TenantId, share: Share, cores: usize) {
         let entry = self.tenants.entry(tenant).or_insert_with(|| Tenant {
@@ -51,8 +58,15 @@ impl Shares {
         let Some(queues) = entry.queues.get_mut(core.0) else { return false };
         let before = *queues;
         *queues = queues.saturating_add_signed(change);
-        let is_divided = entry.share.guarantee > 0 || entry.share.limits != Limits::default();
+        let is_divided = self.counts_cores || entry.share.guarantee > 0 || entry.share.limits != Limits::default();
         is_divided && (before == 0) != (*queues == 0)
+    }
+
+    /// One of a tenant's queues goes to another core. Whether that changes what cores give to tenants.
+    pub(crate) fn move_one(&mut self, tenant: TenantId, from: CoreIndex, to: CoreIndex) -> bool {
+        // Both, whatever the first says.
+        let [left, came] = [(from, -1), (to, 1)].map(|(core, change)| self.count(tenant, core, change));
+        left || came
     }
 
     /// What a tenant got, core by core.
@@ -76,7 +90,8 @@ impl Shares {
         let mut news = Vec::new();
         for (&tenant, entry) in &mut self.tenants {
             for (core, sum) in guaranteed.iter().enumerate() {
-                let mut share = Share { limits: entry.limits(core), ..entry.share };
+                let served_on = if self.counts_cores { entry.cores() as u16 } else { 0 };
+                let mut share = Share { limits: entry.limits(core), cores: served_on, ..entry.share };
                 // More than a core has is had in proportion.
                 let own = entry.guarantee(cores);
                 share.guarantee = (own * MOST_GUARANTEED / (*sum).max(MOST_GUARANTEED)) as u16;
@@ -119,6 +134,8 @@ impl Tenant {
     }
 }
 
+#[cfg(test)]
+mod on_the_node;
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +181,33 @@ mod tests {
         }
         shares.divide(2);
         assert_eq!([A, B].map(|tenant| on(&shares, tenant, 0).2), [450, 450], "each would have 800");
+    }
+
+    #[test]
+    fn a_queue_that_moves_is_nowhere_in_between() {
+        let mut shares = Shares::default();
+        shares.configure(A, limited(1_000, 0), 3);
+        shares.count(A, CoreIndex(0), 1);
+        shares.divide(3);
+        assert!(shares.move_one(A, CoreIndex(0), CoreIndex(1)));
+        let told: Vec<_> = shares
+            .divide(3)
+            .into_iter()
+            .map(|(core, _, share, _)| (core.0, share.limits.requests.unwrap().rate))
+            .collect();
+        assert_eq!(told, [(0, 1), (1, 1_000)], "the third core is told nothing, and nobody twice");
+    }
+
+    #[test]
+    fn cores_are_counted_for_policies_that_go_by_them() {
+        let mut shares = Shares::new(true);
+        shares.configure(A, Share::default(), 2);
+        assert!(shares.count(A, CoreIndex(0), 1));
+        shares.divide(2);
+        assert_eq!(shares.on(A, CoreIndex(0)).unwrap().cores, 1);
+        assert!(shares.count(A, CoreIndex(1), 1));
+        assert_eq!(shares.divide(2).len(), 2);
+        assert_eq!(shares.on(A, CoreIndex(0)).unwrap().cores, 2);
     }
 
     #[test]

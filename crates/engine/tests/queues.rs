@@ -15,6 +15,7 @@ use common::{Guest, memory_volume};
 use cores::{engine, event};
 use softdpu_engine::{CoreIndex, FromCore};
 use softdpu_ring::Format;
+use softdpu_sched::{Nanos, Share, TenantId};
 
 const BOTH: [Format; 2] = [Format::Split, Format::Packed];
 
@@ -97,6 +98,40 @@ fn a_queue_moves_a_thousand_times_under_load_and_nothing_is_lost_or_doubled() {
             assert_eq!(guest.wait(), (0, vec![last as u8; 512]), "sector {sector}");
         }
     }
+}
+
+#[test]
+fn two_busy_tenants_on_one_core_are_given_a_core_each() {
+    let mut engine = engine(Some(Duration::from_micros(20)));
+    let volume = memory_volume(1 << 20);
+    let mut guests = [Guest::new(Format::Split), Guest::new(Format::Packed)];
+    let keys: Vec<_> = guests
+        .iter()
+        .enumerate()
+        .map(|(tenant, guest)| {
+            engine.configure_tenant(TenantId(tenant as u16), Share::default());
+            engine.start_queue(Some(CoreIndex(0)), guest.spec(&volume, tenant as u16)).unwrap()
+        })
+        .collect();
+    let start = Instant::now();
+    let mut busy = || {
+        for guest in &mut guests {
+            for round in 0..200 {
+                assert!(guest.submit(None, round % 100));
+                guest.publish();
+                assert_eq!(guest.wait().0, 0);
+            }
+        }
+        Nanos(start.elapsed().as_nanos() as u64)
+    };
+    assert_eq!(engine.balance(busy(), |_, _| true), [], "queues that are where somebody wants them stay");
+    let moved = engine.balance(busy(), |_, _| false);
+    assert!(matches!(moved[..], [(key, CoreIndex(1))] if keys.contains(&key)), "{moved:?}");
+    let mut cores: Vec<_> = keys.iter().map(|key| engine.core_of(*key).unwrap().0).collect();
+    cores.sort_unstable();
+    assert_eq!(cores, [0, 1]);
+    // Both are served where they are now, and stay there.
+    assert_eq!(engine.balance(busy(), |_, _| false), []);
 }
 
 #[test]

@@ -15,7 +15,7 @@ pub struct QueueLoad {
     pub queue: QueueId,
     /// The core it is on, from 0.
     pub core: usize,
-    /// Of a core's time, in thousandths, what it had or, where it waited, would have had.
+    /// Of a core's time, in thousandths, what it had. What it would have had beside that where it waited, nobody knows.
     pub load: u32,
     /// Somebody wants it where it is: it never moves, and what it takes of its core counts.
     pub is_fixed: bool,

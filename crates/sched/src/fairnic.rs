@@ -2,10 +2,13 @@
 //! the cores and a rate limit before each accelerator, whatever the tenants need.
 //!
 //! Where there are enough cores each tenant has its own, which is the [`Balancer`](crate::Balancer)'s business. On a core that several
-//! share, each has a part of its time that nobody else gets, also while its owner has no work.
+//! share, each that has queues there has a part of its time that nobody else gets, also while its owner has no work.
 
+use crate::here::Here;
 use crate::line::Line;
-use crate::{Cost, Decision, Fcfs, Grant, LogNic, Nanos, Profile, QueueId, Share, TenantId, TenantScheduler, Work};
+use crate::{
+    Cost, Decision, Fcfs, Grant, LogNic, Nanos, Placement, Profile, QueueId, Share, TenantId, TenantScheduler, Work,
+};
 
 /// The time that a tenant's part may be saved up for, nanoseconds of the core's time.
 const SAVED: u64 = 200_000;
@@ -24,6 +27,7 @@ struct Tenant {
 #[derive(Debug, Default)]
 pub struct FairNic {
     tenants: Vec<Tenant>,
+    here: Here,
     /// Whom the next decision looks at first.
     at: usize,
     /// Set by [`with_parts`](Self::with_parts): weights do not count.
@@ -64,7 +68,7 @@ impl Study {
 }
 
 impl FairNic {
-    /// Parts by the weights of the tenants that are configured.
+    /// Parts by the weights of the tenants that have queues on the core.
     pub fn new() -> FairNic {
         FairNic::default()
     }
@@ -74,6 +78,7 @@ impl FairNic {
         let tenant = |&part: &u64| Tenant { channel: Line::default(), part: part.max(1), weight: 1, full: 0 };
         FairNic {
             tenants: parts.iter().map(tenant).collect(),
+            here: Here::default(),
             at: 0,
             is_planned: true,
             is_learning: false,
@@ -114,6 +119,14 @@ impl FairNic {
         let index = usize::from(tenant.0);
         if self.tenants.len() <= index {
             self.tenants.resize_with(index + 1, || Tenant { channel: Line::default(), part: 1, weight: 1, full: 0 });
+        }
+        index
+    }
+
+    /// A queue is on the core.
+    fn arrive(&mut self, queue: QueueId) -> usize {
+        let index = self.make(queue.tenant);
+        if self.here.arrive(queue) {
             self.divide();
         }
         index
@@ -123,8 +136,11 @@ impl FairNic {
         if self.is_planned {
             return;
         }
-        let all: u64 = self.tenants.iter().map(|tenant| u64::from(tenant.weight)).sum();
-        for tenant in &mut self.tenants {
+        let FairNic { tenants, here, .. } = self;
+        let has_queues = |(index, _): &(usize, &mut Tenant)| here.has(*index);
+        let all: u64 =
+            tenants.iter_mut().enumerate().filter(has_queues).map(|(_, tenant)| u64::from(tenant.weight)).sum();
+        for (_, tenant) in tenants.iter_mut().enumerate().filter(has_queues) {
             tenant.part = (1_000_000 * u64::from(tenant.weight) / all.max(1)).max(1);
         }
     }
@@ -140,8 +156,12 @@ impl TenantScheduler for FairNic {
         self.divide();
     }
 
+    fn place(&mut self, queue: QueueId, _placement: Placement) {
+        self.arrive(queue);
+    }
+
     fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
-        let index = self.make(queue.tenant);
+        let index = self.arrive(queue);
         self.tenants[index].channel.push(now, queue, work.units);
         if let Some(study) = &mut self.study {
             study.since.get_or_insert(now);
@@ -189,6 +209,9 @@ impl TenantScheduler for FairNic {
     fn cancel(&mut self, _now: Nanos, queue: QueueId) {
         let index = self.make(queue.tenant);
         self.tenants[index].channel.cancel(queue);
+        if self.here.depart(queue) {
+            self.divide();
+        }
     }
 }
 
@@ -215,10 +238,29 @@ mod tests {
         let mut policy = FairNic::new();
         policy.configure(TenantId(0), Share { weight: 3, ..Share::default() });
         policy.configure(TenantId(1), Share { weight: 1, ..Share::default() });
-        let mut alone = Driver::new(policy, &[Client::flood(0, 0, 1_000)]);
+        // One that never has work.
+        let idle = Client { start: u64::MAX, ..Client::flood(1, 1, 1_000) };
+        let mut alone = Driver::new(policy, &[Client::flood(0, 0, 1_000), idle]);
         alone.run(100_000_000);
         let part = alone.time_of(0, 10_000_000) as f64 / 9e7;
         assert!((part - 0.75).abs() < 0.02, "{part}: the other's part is nobody's");
         assert!(alone.wasted > 20_000_000);
+    }
+
+    #[test]
+    fn who_has_no_queue_on_the_core_has_no_part_of_it() {
+        let mut policy = FairNic::new();
+        for tenant in 0..4 {
+            policy.configure(TenantId(tenant), Share::default());
+        }
+        let idle = Client { start: u64::MAX, ..Client::flood(1, 1, 1_000) };
+        let mut driver = Driver::new(policy, &[Client::flood(0, 0, 1_000), idle]);
+        driver.run(100_000_000);
+        let part = driver.time_of(0, 10_000_000) as f64 / 9e7;
+        assert!((part - 0.5).abs() < 0.02, "{part}: two of four are here");
+        driver.policy.cancel(Nanos(driver.now), QueueId { tenant: TenantId(1), index: 1 });
+        driver.run(200_000_000);
+        let part = driver.time_of(0, 110_000_000) as f64 / 9e7;
+        assert!(part > 0.98, "{part}: the other's queue has moved to another core");
     }
 }

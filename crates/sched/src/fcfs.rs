@@ -1,4 +1,4 @@
-//! First come, first served: what a shared DPDK or SPDK core does. The baseline every other policy is compared with.
+//! First come, first served: what a shared DPDK or SPDK core does (MTDA §II-C.1, §V). The baseline every other policy is compared with.
 
 use crate::line::Line;
 use crate::{Cost, Decision, Grant, Nanos, QueueId, Share, TenantId, TenantScheduler, Work};

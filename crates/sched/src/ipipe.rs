@@ -2,12 +2,13 @@
 //! served, and deficit round robin for tenants whose tail latency is beyond a threshold, at the cost of moving them.
 //!
 //! Here a tenant is what an actor is there. A core has both groups and takes turns between them in time, in proportion to the
-//! tenants in each, where iPipe has cores for one and cores for the other; it does not move work to the host.
+//! tenants in each that have queues on it, where iPipe has cores for one and cores for the other; it does not move work to the host.
 
 use std::collections::VecDeque;
 
+use crate::here::Here;
 use crate::line::Line;
-use crate::{Cost, Decision, Fcfs, Grant, Nanos, QueueId, Share, TenantId, TenantScheduler, Work};
+use crate::{Cost, Decision, Fcfs, Grant, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler, Work};
 
 /// iPipe's thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,13 +68,16 @@ impl Tenant {
 pub struct Ipipe {
     thresholds: Thresholds,
     tenants: Vec<Tenant>,
+    here: Here,
     line: Line,
     round: VecDeque<usize>,
     /// What the groups had of the core, over the tenants in each: the lesser is next.
     had: [u64; 2],
     running: Option<(usize, Nanos, bool)>,
-    /// Tenants in the round robin.
-    members: u64,
+    /// Tenants with queues here: in the line, and in the round robin.
+    members: [u64; 2],
+    /// Until when somebody moves.
+    moving_until: Nanos,
 }
 
 /// What a tenant's latency is judged by at the least.
@@ -85,11 +89,13 @@ impl Ipipe {
         Ipipe {
             thresholds,
             tenants: Vec::new(),
+            here: Here::default(),
             line: Line::default(),
             round: VecDeque::new(),
             had: [0; 2],
             running: None,
-            members: 0,
+            members: [0; 2],
+            moving_until: Nanos(0),
         }
     }
 
@@ -104,6 +110,24 @@ impl Ipipe {
             self.tenants.resize_with(index + 1, Tenant::default);
         }
         index
+    }
+
+    /// A queue is on the core.
+    fn arrive(&mut self, queue: QueueId) -> usize {
+        let index = self.make(queue.tenant);
+        if self.here.arrive(queue) {
+            self.members[usize::from(self.tenants[index].in_round_robin)] += 1;
+        }
+        index
+    }
+
+    /// The line's next grant: who moves is not served, and does not keep others waiting.
+    fn first(&mut self, now: Nanos) -> Option<(Grant, Nanos)> {
+        if now >= self.moving_until {
+            return self.line.pop(Fcfs::BATCH);
+        }
+        let Ipipe { line, tenants, .. } = self;
+        line.pop_of(Fcfs::BATCH, |queue| tenants[usize::from(queue.tenant.0)].moving_until <= now)
     }
 
     fn enter(&mut self, index: usize) {
@@ -151,9 +175,14 @@ impl Ipipe {
         }
         tenant.in_round_robin = !tenant.in_round_robin;
         tenant.moving_until = now + migration;
+        self.moving_until = tenant.moving_until;
         (tenant.seen, tenant.deviation) = (0, 0);
         // What it has in the line stays there and is served there; what comes goes where it is now.
-        self.members = if tenant.in_round_robin { self.members + 1 } else { self.members - 1 };
+        if self.here.has(index) {
+            let to = usize::from(tenant.in_round_robin);
+            self.members[to] += 1;
+            self.members[1 - to] -= 1;
+        }
     }
 }
 
@@ -163,8 +192,12 @@ impl TenantScheduler for Ipipe {
         self.make(tenant);
     }
 
+    fn place(&mut self, queue: QueueId, _placement: Placement) {
+        self.arrive(queue);
+    }
+
     fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
-        let index = self.make(queue.tenant);
+        let index = self.arrive(queue);
         if self.tenants[index].in_round_robin {
             self.tenants[index].channel.push(now, queue, work.units);
             self.enter(index);
@@ -177,7 +210,7 @@ impl TenantScheduler for Ipipe {
         self.running = None;
         let first = usize::from(self.had[1] < self.had[0]);
         for group in [first, 1 - first] {
-            let found = if group == 0 { self.line.pop(Fcfs::BATCH) } else { self.turn(now) };
+            let found = if group == 0 { self.first(now) } else { self.turn(now) };
             if let Some((grant, since)) = found {
                 self.running = Some((usize::from(grant.queue.tenant.0), since, group == 1));
                 return Decision::Run(grant);
@@ -185,14 +218,18 @@ impl TenantScheduler for Ipipe {
             // Who has no work saves nothing up.
             self.had[group] = self.had[group].max(self.had[1 - group]);
         }
+        // What is left is of tenants that move.
         let moving = self.round.iter().map(|&index| &self.tenants[index]).filter(|tenant| tenant.channel.waiting() > 0);
-        moving.map(|tenant| tenant.moving_until).min().map_or(Decision::Idle, |at| Decision::IdleUntil(at.max(now)))
+        let at = moving.map(|tenant| tenant.moving_until).min();
+        let in_line = (self.line.waiting() > 0)
+            .then_some(())
+            .and_then(|()| self.tenants.iter().map(|tenant| tenant.moving_until).filter(|until| *until > now).min());
+        at.into_iter().chain(in_line).min().map_or(Decision::Idle, |at| Decision::IdleUntil(at.max(now)))
     }
 
     fn charge(&mut self, now: Nanos, _grant: Grant, cost: Cost) {
         let Some((index, since, by_turns)) = self.running.take() else { return };
-        let others = (self.tenants.len() as u64).saturating_sub(self.members);
-        let members = if by_turns { self.members } else { others };
+        let members = self.members[usize::from(by_turns)];
         let had = &mut self.had[usize::from(by_turns)];
         *had = had.saturating_add(cost.time.0 / members.max(1));
         let tenant = &mut self.tenants[index];
@@ -212,6 +249,9 @@ impl TenantScheduler for Ipipe {
         self.line.cancel(queue);
         let index = self.make(queue.tenant);
         self.tenants[index].channel.cancel(queue);
+        if self.here.depart(queue) {
+            self.members[usize::from(self.tenants[index].in_round_robin)] -= 1;
+        }
     }
 }
 
@@ -230,6 +270,53 @@ mod tests {
         let waited = driver.longest_wait(1, 50_000_000);
         assert!(waited < 150_000, "{waited} ns beside a flood whose line takes 256,000");
         assert!(driver.units_of(1, 0) >= 495);
+    }
+
+    #[test]
+    fn who_moves_is_not_served_meanwhile_whichever_way_it_goes() {
+        let mut policy = Ipipe::new(Thresholds::default());
+        let migration = Thresholds::default().migration;
+        let [queue, other] = [0, 1].map(|index| QueueId { tenant: TenantId(0), index });
+        let one = Work { units: 1, bytes: 0 };
+        let mut now = Nanos(0);
+        for (waits, goes) in [(Nanos::MILLI, true), (Nanos(0), false)] {
+            // A request a millisecond, until it is judged by them. One of another queue of it is left wherever it was.
+            while policy.is_in_round_robin(TenantId(0)) != goes {
+                let (came, ran) = (now + Nanos::MILLI, now + Nanos::MILLI + waits);
+                policy.ready(came, queue, one);
+                let Decision::Run(grant) = policy.decide(ran) else { panic!("it has work at {ran:?}") };
+                assert_eq!(grant.queue, queue);
+                policy.ready(ran, other, one);
+                policy.charge(ran, grant, Cost { units: 1, time: Nanos(1_000), ..Cost::default() });
+                if policy.is_in_round_robin(TenantId(0)) != goes {
+                    assert!(matches!(policy.decide(ran), Decision::Run(grant) if grant.queue == other));
+                }
+                now = ran;
+            }
+            policy.ready(now, queue, one);
+            assert_eq!(policy.decide(now), Decision::IdleUntil(now + migration), "to the round robin: {goes}");
+            assert_eq!(policy.decide(Nanos(now.0 + migration.0 - 1)), Decision::IdleUntil(now + migration));
+            now = now + migration;
+            let mut left = vec![queue, other];
+            while let Decision::Run(grant) = policy.decide(now) {
+                left.retain(|queue| *queue != grant.queue);
+            }
+            assert!(left.is_empty(), "{left:?}");
+        }
+    }
+
+    #[test]
+    fn tenants_that_have_no_queue_here_do_not_count_for_the_line() {
+        let flood = |tenant: u16| Client::new(tenant, tenant.into(), 2_000, Arrivals::Closed { depth: 128, think: 0 });
+        let mut policy = Ipipe::new(Thresholds { back: 0, ..Thresholds::default() });
+        for tenant in 0..50 {
+            policy.configure(TenantId(tenant), Share::default());
+        }
+        let mut driver = Driver::new(policy, &[flood(0), flood(1)]);
+        driver.run(10_000_000);
+        assert_eq!(driver.policy.members, [0, 2]);
+        driver.policy.cancel(Nanos(driver.now), QueueId { tenant: TenantId(1), index: 1 });
+        assert_eq!(driver.policy.members, [0, 1]);
     }
 
     #[test]

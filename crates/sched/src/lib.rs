@@ -14,6 +14,7 @@ mod bucket;
 mod driver;
 mod fairnic;
 mod fcfs;
+mod here;
 mod ipipe;
 mod line;
 mod list;

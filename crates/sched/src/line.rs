@@ -38,12 +38,23 @@ impl Line {
     /// Takes up to `most` units of the first queue, which is at least one. Since when the first of them waited.
     #[inline]
     pub(crate) fn pop(&mut self, most: u32) -> Option<(Grant, Nanos)> {
-        let first = self.entries.front_mut()?;
-        let grant = Grant { queue: first.queue, units: first.units.min(most.max(1)) };
-        let since = first.since;
-        first.units -= grant.units;
-        if first.units == 0 {
-            self.entries.pop_front();
+        self.take(0, most)
+    }
+
+    /// The same of the first queue that `may` be served.
+    pub(crate) fn pop_of(&mut self, most: u32, may: impl Fn(QueueId) -> bool) -> Option<(Grant, Nanos)> {
+        let at = self.entries.iter().position(|entry| may(entry.queue))?;
+        self.take(at, most)
+    }
+
+    #[inline]
+    fn take(&mut self, at: usize, most: u32) -> Option<(Grant, Nanos)> {
+        let entry = self.entries.get_mut(at)?;
+        let grant = Grant { queue: entry.queue, units: entry.units.min(most.max(1)) };
+        let since = entry.since;
+        entry.units -= grant.units;
+        if entry.units == 0 {
+            self.entries.remove(at);
         }
         self.waiting -= u64::from(grant.units);
         Some((grant, since))

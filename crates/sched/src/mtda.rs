@@ -178,9 +178,12 @@ impl Mtda {
 }
 
 impl TenantScheduler for Mtda {
-    /// Weights are not MTDA's: a tenant's part comes from what it [occupies](Mtda::occupy).
-    fn configure(&mut self, tenant: TenantId, _share: Share) {
-        self.tenant(tenant);
+    /// Weights are not MTDA's: a tenant's part comes from what it [occupies](Mtda::occupy), of which a share may say the cores.
+    fn configure(&mut self, tenant: TenantId, share: Share) {
+        let tenant = self.tenant(tenant);
+        if share.cores > 0 {
+            tenant.occupancy.cores = share.cores.into();
+        }
     }
 
     fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
@@ -285,6 +288,22 @@ mod tests {
         let mut driver = Driver::new(Mtda::repaired(SMALL), &clients);
         driver.run(100 * MS);
         assert!(driver.units_of(1, 0) >= 990, "{}", driver.units_of(1, 0));
+    }
+
+    #[test]
+    fn who_is_served_on_more_cores_has_more_credits() {
+        let mut mtda = Mtda::repaired(System { credit: 900, cores: 2, accelerators: 0 });
+        for (tenant, cores) in [(0, 2), (1, 1)] {
+            mtda.configure(TenantId(tenant), Share { cores, ..Share::default() });
+            let queue = QueueId { tenant: TenantId(tenant), index: tenant.into() };
+            mtda.ready(Nanos(0), queue, Work { units: 5_000, bytes: 0 });
+        }
+        mtda.allocate();
+        assert_eq!([0, 1].map(|tenant| mtda.credit(TenantId(tenant))), [600, 300]);
+        // Nobody said anything else.
+        mtda.configure(TenantId(0), Share::default());
+        mtda.allocate();
+        assert_eq!(mtda.credit(TenantId(0)), 600);
     }
 
     #[test]

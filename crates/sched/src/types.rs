@@ -70,11 +70,13 @@ pub struct Share {
     pub class: LatencyClass,
     /// What it may not exceed.
     pub limits: Limits,
+    /// On how many cores of the node it is served, for policies that go by it; 0: nobody said.
+    pub cores: u16,
 }
 
 impl Default for Share {
     fn default() -> Self {
-        Share { weight: 1, guarantee: 0, class: LatencyClass::Normal, limits: Limits::default() }
+        Share { weight: 1, guarantee: 0, class: LatencyClass::Normal, limits: Limits::default(), cores: 0 }
     }
 }
 

@@ -177,6 +177,9 @@ pub struct VolumeCreate {
     /// Several devices may write it
     #[arg(long)]
     pub shared: bool,
+    /// Requests that a core gives at once to the disk or server that it is on, of all tenants
+    #[arg(long, value_name = "REQUESTS", conflicts_with_all = ["null", "memory"])]
+    pub depth: Option<u32>,
 }
 
 /// `softdpu device …`

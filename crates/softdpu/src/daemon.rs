@@ -266,6 +266,7 @@ fn create_volume(options: &VolumeCreate) -> Result<Request, String> {
         ("cache", json!(options.cache)),
         ("read-only", json!(options.read_only)),
         ("shared", json!(options.shared)),
+        ("depth", json!(options.depth)),
         (kind, backend),
     ]);
     config::volume_from_json(&volume).map(Request::VolumeCreate).map_err(problems)

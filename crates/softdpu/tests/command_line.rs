@@ -114,10 +114,12 @@ fn commands_become_requests() {
     let Backend::File(file) = &volume.backend else { panic!("{volume:?}") };
     assert!(file.create && !file.direct && file.path == Path::new("/x/v.img"));
 
-    let file = ["volume", "create", "v", "--file", "/x/v.img", "--size", "1 GiB", "--discard", "ignore"];
+    let file =
+        ["volume", "create", "v", "--file", "/x/v.img", "--size", "1 GiB", "--discard", "ignore", "--depth", "8"];
     let (request, _) = asked(&file, empty.clone());
     let Request::VolumeCreate(volume) = request else { panic!("{request:?}") };
     assert!(matches!(&volume.backend, Backend::File(file) if file.discard == Discard::Ignore), "{volume:?}");
+    assert_eq!(volume.depth, Some(8));
     let nbd = ["volume", "create", "v", "--nbd", "nbd://h/e", "--nbd-timeout", "5 s", "--nbd-reconnect", "never"];
     let (request, _) = asked(&nbd, empty.clone());
     let Request::VolumeCreate(volume) = request else { panic!("{request:?}") };

@@ -40,6 +40,7 @@ mod volume;
 pub use broker::{Broker, PathBroker, open_key_file, open_path};
 pub use context::{Attachment, IoContext};
 pub use error::{IoError, VolumeError};
+pub use file::disk::Disk;
 pub use request::{Done, Op, Request};
 pub use spec::{Encryption, KeySource, Kind, VolumeSpec};
 pub use volume::{Activation, ErrorCounts, Limits, RangeLimits, State, Volume, VolumeStatus};

@@ -25,6 +25,10 @@ pub struct VolumeSpec {
     /// who want it alone.
     #[serde(default)]
     pub shared: bool,
+    /// Requests that its back end is to have at once from a core, of all tenants whose volumes are there; at least 1. None: what is
+    /// usual for that back end. It bounds nothing here: whoever schedules requests keeps to it.
+    #[serde(default)]
+    pub depth: Option<u32>,
     /// Encrypt what the back end gets.
     #[serde(default)]
     pub encryption: Option<Encryption>,
@@ -151,6 +155,7 @@ impl VolumeSpec {
             block_size: default_block_size(),
             write_through: false,
             shared: false,
+            depth: None,
             encryption: None,
         }
     }

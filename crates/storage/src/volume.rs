@@ -9,6 +9,7 @@ use softdpu_accel::Xts;
 use softdpu_sys::secret::Secret;
 
 use crate::cipher;
+use crate::file::disk::Disk;
 use crate::file::{self, FileBacking};
 use crate::memory::{self, Memory};
 use crate::nbd::{self, NbdBacking};
@@ -298,6 +299,14 @@ impl Volume {
     /// What it was opened from.
     pub fn spec(&self) -> &VolumeSpec {
         &self.spec
+    }
+
+    /// The disk of this machine that it is on, where it is a file or a block device.
+    pub fn disk(&self) -> Option<Disk> {
+        match &self.backing {
+            Backing::File(file) => Some(file.disk),
+            Backing::Null | Backing::Memory(_) | Backing::Nbd(_) => None,
+        }
     }
 
     /// Its name.

@@ -58,16 +58,29 @@ impl<T> Deref for Secret<T> {
     }
 }
 
-impl<T> Drop for Secret<T> {
-    fn drop(&mut self) {
-        // SAFETY: the value was written in `new` and is dropped once, here. Its bytes are then ours alone, as the mapping is, and
-        // are overwritten as bytes before it ends.
+impl<T> Secret<T> {
+    /// Drops the value and overwrites its bytes.
+    ///
+    /// # Safety
+    /// It is the last use of the value.
+    unsafe fn wipe(&mut self) {
+        // SAFETY: the value was written in `new` and is dropped once, here, as the caller promises. Its bytes are then ours alone, as
+        // the mapping is; they are written before they are bytes, as a value may have some that never were.
         unsafe {
             self.at.drop_in_place();
             let base = self.at.as_ptr().cast::<u8>();
             std::ptr::write_bytes(base, 0, self.len);
             std::slice::from_raw_parts_mut(base, self.len).zeroize();
-            let _ = munmap(base.cast(), self.len);
+        }
+    }
+}
+
+impl<T> Drop for Secret<T> {
+    fn drop(&mut self) {
+        // SAFETY: nobody has it after this; the mapping is ours and ends once.
+        unsafe {
+            self.wipe();
+            let _ = munmap(self.at.as_ptr().cast(), self.len);
         }
     }
 }
@@ -107,6 +120,19 @@ mod tests {
         let flags = flags(secret.as_ptr() as usize).expect("it is mapped");
         assert!(flags.split_whitespace().any(|flag| flag == "dd"), "it would be dumped: {flags}");
         assert_eq!(format!("{secret:?}"), "Secret");
+    }
+
+    #[test]
+    fn a_secret_is_overwritten_before_its_memory_is_given_back() {
+        let mut secret = std::mem::ManuallyDrop::new(Secret::new([7u8; 100]).unwrap());
+        let (at, len) = (secret.at.as_ptr().cast::<u8>(), secret.len);
+        // SAFETY: the value is not used again, nor dropped.
+        unsafe { secret.wipe() };
+        // SAFETY: wiping leaves the mapping, which is `len` bytes that were written.
+        let left = unsafe { std::slice::from_raw_parts(at, len) };
+        assert!(left.iter().all(|byte| *byte == 0), "{left:?}");
+        // SAFETY: ours, and not looked at again.
+        unsafe { munmap(at.cast(), len).unwrap() };
     }
 
     #[test]

@@ -103,6 +103,12 @@ pub struct Plan {
     pub server_cpu: usize,
 }
 
+/// What a process has open beside what tenants bring.
+const OWN_FILES: u64 = 128;
+/// What a tenant brings at the most, in the clients or either of the daemon's processes: two interfaces, each with a socket, a
+/// connection, memory, and two or three eventfds for each of two queues.
+const FILES_OF_A_TENANT: u64 = 20;
+
 /// Measures all of a plan, and tells `progress` before each measurement.
 ///
 /// # Errors
@@ -113,6 +119,17 @@ pub fn measure(plan: &Plan, mut progress: impl FnMut(Progress<'_, Case>)) -> Res
     }
     if plan.client_cpu == plan.server_cpu {
         return Err(SetupError::Plan("clients and data plane need a CPU each".to_owned()));
+    }
+    let largest = plan.cases.iter().map(|case| case.tenants as u64).max().unwrap_or(0);
+    // The daemons that are started have what this process has.
+    if let Some(most) = softdpu_sys::files::raise_limit()
+        && most < OWN_FILES + largest * FILES_OF_A_TENANT
+    {
+        let needed = OWN_FILES + largest * FILES_OF_A_TENANT;
+        return Err(SetupError::Plan(format!(
+            "{largest} tenants take up to {needed} open files, and this process may have {most}: raise the hard limit \
+             (ulimit -Hn), or measure fewer tenants"
+        )));
     }
     let of = plan.cases.len() * plan.schedulers.len() * plan.rounds;
     let mut report = Report::default();

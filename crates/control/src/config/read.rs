@@ -24,6 +24,8 @@ const MOST_QUEUES: u16 = 256;
 const SMALLEST_QUEUE: u16 = 4;
 /// The largest queue: QEMU, the front end in use nearly everywhere, refuses more (VIRTQUEUE_MAX_SIZE).
 const LARGEST_QUEUE: u16 = 1024;
+/// What a core's io_uring has room for.
+const DEEPEST: u32 = 1024;
 const DEFAULT_QUEUE_SIZE: u16 = 256;
 /// A request takes a descriptor for its header and one for its status beside its data (virtio 1.3 §5.2.6).
 pub(super) const DESCRIPTORS_WITHOUT_DATA: u32 = 2;
@@ -205,6 +207,7 @@ pub(super) fn volume(reader: Reader<'_>) -> Volume {
             .choice("cache", &[("write-back", Cache::WriteBack), ("write-through", Cache::WriteThrough)], &[])
             .unwrap_or_default(),
         shared: reader.boolean("shared").unwrap_or(false),
+        depth: reader.integer("depth", 1..=DEEPEST),
         encryption,
         // Where none could be read an error was reported, and this stands in for it: one valid block.
         backend: null

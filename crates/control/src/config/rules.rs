@@ -225,6 +225,15 @@ impl Volume {
                 );
             }
         }
+        if self.depth.is_some() && matches!(self.backend, Backend::Null { .. } | Backend::Memory { .. }) {
+            problems.push(
+                Problem::error(
+                    format!("{place}.depth"),
+                    format!("a {kind} volume answers at once: nothing waits there"),
+                )
+                .help("remove `depth`: it is for `file`, `device` and `nbd`"),
+            );
+        }
         if self.encryption.is_some() && matches!(self.backend, Backend::Null { .. }) {
             problems.push(
                 Problem::error(format!("{place}.encryption"), "a null volume keeps nothing that could be encrypted")

@@ -75,6 +75,7 @@ pub const VOLUME: Section = Section {
         "block-size",
         "cache",
         "shared",
+        "depth",
         "encryption",
         "null",
         "memory",

@@ -351,6 +351,9 @@ pub struct Volume {
     /// Several devices may write it at once.
     #[serde(default)]
     pub shared: bool,
+    /// Requests that a core gives at once to what it is kept in, of all tenants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub depth: Option<u32>,
     /// How what it is kept in is encrypted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<Encryption>,

@@ -51,6 +51,10 @@ fn write_summary(out: &mut String, site: &Site) -> std::fmt::Result {
                 flags.push_str(flag);
             }
         }
+        if let Some(depth) = volume.depth {
+            // Writing to a String cannot fail.
+            let _ = write!(flags, ", {depth} requests at once");
+        }
         if let Some(encryption) = &volume.encryption {
             // Writing to a String cannot fail.
             let _ = write!(flags, ", encrypted in sectors of {}", encryption.sector_size);

@@ -149,6 +149,7 @@ nbd    = { uri = "nbd+unix:///x?socket=nbd.sock", timeout = "5 s", reconnect = "
 
 [[volume]]
 name   = "raw"
+depth  = 32
 device = { path = "/dev/sdz", direct = false, discard = "unmap" }
 
 [[device]]
@@ -172,6 +173,7 @@ virtio-blk = { volume = "remote", queues = 4, queue-size = 128, socket = "one.so
         (ColourBy::Rfc4115, 80_000_000, Bytes(128 << 10))
     );
     assert_eq!((meter.excess.unwrap().0, meter.excess_burst, meter.peak), (8_000, Some(Bytes(3 << 10)), None));
+    assert_eq!(site.volumes.iter().map(|volume| volume.depth).collect::<Vec<_>>(), [None, None, Some(32)]);
     assert_eq!(site.tenants[0].weight, 1000);
     assert_eq!((site.tenants[0].class, site.tenants[0].guarantee), (LatencyClass::Background, Percent(125)));
     let limits = TenantLimits {
@@ -343,6 +345,14 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "[[volume]]\nname = \"v\"\nblock-size = 1024\nnull = { size = \"1 GiB\" }",
         "3:14: `block-size` in [[volume]]: found the integer 1024, expected 512 or 4096",
+    ),
+    (
+        "[[volume]]\nname = \"v\"\ndepth = 8\nmemory = { size = \"1 MiB\" }",
+        "3:9: a memory volume answers at once: nothing waits there (remove `depth`: it is for `file`, `device` and `nbd`)",
+    ),
+    (
+        "[[volume]]\nname = \"v\"\ndepth = 2000\nfile = { path = \"x\" }",
+        "3:9: `depth` in [[volume]]: found the integer 2000, expected a whole number from 1 to 1024",
     ),
     (
         "[[volume]]\nname = \"v\"",

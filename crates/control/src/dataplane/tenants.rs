@@ -83,6 +83,7 @@ fn share(tenant: &config::Tenant) -> Share {
             bytes: rate(bandwidth.map(|rate| rate.0), bandwidth_burst.map(|burst| burst.0)),
             packets: rate(packets, packets_burst),
         },
+        ..Share::default()
     }
 }
 

@@ -402,5 +402,6 @@ fn spec(volume: &config::Volume) -> VolumeSpec {
         block_size: volume.block_size,
         write_through: volume.cache == Cache::WriteThrough,
         shared: volume.shared,
+        depth: volume.depth,
     }
 }

@@ -29,7 +29,7 @@ pub enum LinkError {
         limit: usize,
     },
     /// The kernel could not install all descriptors that were passed (MSG_CTRUNC).
-    #[error("file descriptors were lost on the way: raise the limit of open files (LimitNOFILE, ulimit -n)")]
+    #[error("file descriptors were lost on the way: raise the limit of open files (LimitNOFILE, ulimit -Hn)")]
     FdsLost,
     /// A message came, or was to be sent, with another number of descriptors than it speaks of.
     #[error("a message with {found} file descriptors speaks of {expected}")]

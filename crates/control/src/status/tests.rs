@@ -54,6 +54,22 @@ fn functions_show_what_they_did_and_who_has_the_most() {
         let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
         assert!(text.lines().any(|shown| words(shown) == words(line)), "{line}\n{text}");
     }
+    assert!(text.contains("TOP OF   BY "), "{text}");
+    let metrics = prometheus(&sample());
+    for (key, weight) in [("tcp 443", 2048), ("udp 53", 10)] {
+        let line =
+            format!("softdpu_analytics_top{{function=\"talkers\",by=\"destination-port\",key=\"{key}\"}} {weight}\n");
+        assert!(metrics.contains(&line), "{line} is missing:\n{metrics}");
+    }
+    let mut top = Top::default();
+    top.update(Instant::now(), Ok(sample()));
+    let shown = screen(&top, 120, 60);
+    let mut lines = shown.lines().skip_while(|line| !line.contains("TOP OF"));
+    assert!(lines.next().is_some_and(|line| line.contains("WHO") && line.contains("LESS BY")), "{shown}");
+    for (key, has) in [("tcp 443", "2.0 KiB"), ("udp 53", "10 B")] {
+        let line = lines.next().unwrap_or_default();
+        assert!(["talkers", "destination-port", key, has].iter().all(|word| line.contains(word)), "{line}\n{shown}");
+    }
 }
 
 fn sample() -> NodeStatus {

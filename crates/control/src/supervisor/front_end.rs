@@ -57,7 +57,7 @@ pub(super) enum Hangup {
     Oversized { request: u32, found: u32 },
     #[error("a message came with more than {MAX_MESSAGE_FDS} file descriptors")]
     TooManyFds,
-    #[error("file descriptors of a message were lost: raise the limit of open files (LimitNOFILE, ulimit -n)")]
+    #[error("file descriptors of a message were lost: raise the limit of open files (LimitNOFILE, ulimit -Hn)")]
     FdsLost,
     #[error("more than {MAX_TABLE} file descriptors are held for it")]
     TableFull,

@@ -72,7 +72,7 @@ impl Supervisor {
 
     /// The process has no descriptor left for a connection: try again in a while.
     pub(super) fn pause_accepting(&mut self, error: rustix::io::Errno) {
-        tracing::error!(%error, "connections cannot be accepted: raise the limit of open files (LimitNOFILE, ulimit -n)");
+        tracing::error!(%error, "connections cannot be accepted: raise the limit of open files (LimitNOFILE, ulimit -Hn)");
         self.accept_at = Some(Instant::now() + ACCEPT_PAUSE);
         self.watch_listeners();
     }

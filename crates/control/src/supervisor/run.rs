@@ -18,7 +18,7 @@ use super::desired::{Desired, StateError};
 use super::process::{Program, Spawner};
 use super::socket::SocketError;
 use super::state::{Handle, Signals, Supervisor, Timing};
-use crate::config::{self, Report, Severity, Site};
+use crate::config::{self, DeviceKind, Report, Severity, Site};
 use crate::metrics_http;
 use crate::status::{NodeStatus, prometheus};
 
@@ -99,11 +99,39 @@ pub fn run(site_path: &Path, options: RunOptions) -> Result<(), RunError> {
         site.node.record = Some(record);
     }
     let _lock = lock(&site.node.run_directory)?;
+    if let Some(warning) = softdpu_sys::files::raise_limit().and_then(|most| too_few_files(&site, most)) {
+        tracing::warn!("{warning}");
+    }
     let signals = listen_for_signals().map_err(RunError::Signals)?;
     let program = options.program.map_or_else(Program::this, Program::at);
     let (supervisor, handle) = prepare(site, Box::new(program), options.timing, Some(signals))?;
     serve_metrics(&supervisor, handle)?;
     supervisor.run()
+}
+
+/// What either process has open beside what devices bring.
+const OWN_FILES: u64 = 128;
+/// What a device brings: its socket and connection, its guest's memory in several regions, where requests in flight are noted.
+const FILES_OF_A_DEVICE: u64 = 8;
+/// What a queue brings: the two or three eventfds that its guest and the device tell each other by.
+const FILES_OF_A_QUEUE: u64 = 3;
+
+/// What there is to say where a process may not have as many files open as the site's devices are likely to bring.
+fn too_few_files(site: &Site, most: u64) -> Option<String> {
+    let queues = |device: &config::Device| match &device.kind {
+        DeviceKind::VirtioBlk(disk) => u64::from(disk.queues),
+        DeviceKind::VirtioNet(nic) => 2 * u64::from(nic.port.queues),
+        DeviceKind::Tap(_) => 2,
+    };
+    let devices = site.devices.iter().map(|device| FILES_OF_A_DEVICE + FILES_OF_A_QUEUE * queues(device));
+    let likely = OWN_FILES + devices.sum::<u64>();
+    (likely > most).then(|| {
+        let count = site.devices.len();
+        format!(
+            "{count} devices take about {likely} open files, and this process may have {most}: some guests will not be able to \
+             connect. Raise the hard limit (LimitNOFILE of the unit, ulimit -Hn)"
+        )
+    })
 }
 
 /// What tells of the signals that this process takes.

@@ -45,6 +45,8 @@ struct Recorder {
     spent: Vec<(TenantId, Nanos)>,
     /// Whose work goes on only where nobody else's may be granted.
     held: Option<TenantId>,
+    /// It grants nothing.
+    is_idle: bool,
 }
 
 impl TenantScheduler for Recorder {
@@ -58,7 +60,7 @@ impl TenantScheduler for Recorder {
         if let Some(meanwhile) = self.meanwhile.take() {
             meanwhile();
         }
-        self.policy.decide(now)
+        if self.is_idle { Decision::Idle } else { self.policy.decide(now) }
     }
     fn preempts(&self, tenant: TenantId) -> bool {
         self.first == Some(tenant)
@@ -166,6 +168,60 @@ fn the_scheduler_is_told_what_a_back_end_did_for_a_grant_when_it_ended() {
     assert!(core.scheduler.completed.iter().all(|(_, cost)| cost.time > Nanos(0)));
     let pending: u32 = core.scheduler.charged.iter().map(|(_, cost)| cost.pending).sum();
     assert_eq!(pending, 3, "the grant left them at the back end");
+}
+
+/// Starts a queue with 70 requests in its ring.
+fn start_full(core: &mut Core<Recorder>, number: u32, volume: &Arc<Volume>) -> (Guest, QueueKey) {
+    let mut guest = Guest::new(Format::Split);
+    let key = QueueKey { number, generation: 1 };
+    core.handle(ToCore::Start(Box::new(RunningQueue::new(key, guest.spec(volume, 3)))));
+    (0..70).for_each(|sector| assert!(guest.submit(None, sector)));
+    guest.publish();
+    (guest, key)
+}
+
+#[test]
+fn a_full_channel_takes_nothing_more_and_what_moves_in_with_a_queue_is_beyond_it() {
+    let volume = memory_volume(1 << 20);
+    let tables = || Arc::new(Tables::build(&Spec::default()).unwrap());
+    let waiting = |core: &Core<Recorder>| core.channels.waiting(TenantId(3)) as usize;
+    let (mut core, _events) = bare(tables());
+    core.scheduler.is_idle = true;
+    let mut guests: Vec<Guest> = (0..17).map(|number| start_full(&mut core, number, &volume).0).collect();
+    for _ in 0..10 {
+        core.round(softdpu_sys::clock::now());
+    }
+    let each: Vec<usize> = core.queues.iter().flatten().map(|queue| queue.waiting.len()).collect();
+    assert_eq!((waiting(&core), each.iter().sum()), (1_024, 1_024), "{each:?}");
+    assert!(each.iter().all(|waiting| *waiting <= 64), "{each:?}");
+
+    // One of the same tenant's that has taken requests on another core.
+    let (mut other, _events, inbox) = beside_another(tables());
+    other.scheduler.is_idle = true;
+    let (guest, key) = start_full(&mut other, 17, &volume);
+    guests.push(guest);
+    for _ in 0..10 {
+        other.round(softdpu_sys::clock::now());
+    }
+    assert_eq!(waiting(&other), 64);
+    other.handle(ToCore::Move { key, to: CoreIndex(1) });
+    assert_eq!(waiting(&other), 0);
+    inbox.posted();
+    core.handle(inbox.take().expect("the queue is sent on"));
+    assert_eq!(waiting(&core), 1_024 + 64, "they were taken already");
+    for _ in 0..10 {
+        core.round(softdpu_sys::clock::now());
+    }
+    assert_eq!(waiting(&core), 1_024 + 64, "nothing more is taken");
+
+    core.scheduler.is_idle = false;
+    let mut left = 18 * 70;
+    for _ in 0..100_000 {
+        core.round(softdpu_sys::clock::now());
+        assert!(waiting(&core) <= 1_024 + 64);
+        left -= guests.iter_mut().map(|guest| std::iter::from_fn(|| guest.take()).count()).sum::<usize>();
+    }
+    assert_eq!(left, 0, "everything that waited in the rings was served in the end");
 }
 
 #[test]

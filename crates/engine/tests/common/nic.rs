@@ -36,6 +36,8 @@ pub const PLAIN: [u8; HEADER] = [0; HEADER];
 pub struct Nic {
     pub port: PortId,
     pub mac: [u8; 6],
+    /// Whose work its frames are.
+    pub tenant: TenantId,
     /// Frames it sends lie behind their header in one descriptor.
     pub in_one_piece: bool,
     view: Arc<View>,
@@ -59,6 +61,7 @@ impl Nic {
         Nic {
             port: PortId(port),
             in_one_piece: false,
+            tenant: TenantId(0),
             mac: [2, 0x5d, 0, 0, 0, port as u8 + 1],
             view,
             format,
@@ -89,7 +92,7 @@ impl Nic {
         QueueSpec {
             device: format!("nic{}", self.port.0).as_str().into(),
             index,
-            tenant: TenantId(0),
+            tenant: self.tenant,
             role,
             ring: Queue::in_order(&self.view, config, addresses, position, positions).unwrap(),
             view: Arc::clone(&self.view),

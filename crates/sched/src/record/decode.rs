@@ -215,7 +215,7 @@ impl<'a> Decoder<'a> {
             1 => LatencyClass::Normal,
             _ => LatencyClass::Background,
         };
-        let which = self.flags("limits", 7)?;
+        let which = self.flags("limits", 15)?;
         let mut rates = [None; 3];
         for (bit, rate) in rates.iter_mut().enumerate() {
             if which & 1 << bit != 0 {
@@ -223,7 +223,8 @@ impl<'a> Decoder<'a> {
             }
         }
         let [requests, bytes, packets] = rates;
-        Ok(Share { weight, guarantee, class, limits: Limits { requests, bytes, packets } })
+        let cores = if which & 8 != 0 { self.number("cores", u16::MAX.into())? as u16 } else { 0 };
+        Ok(Share { weight, guarantee, class, limits: Limits { requests, bytes, packets }, cores })
     }
 
     fn placement(&mut self) -> Read<Placement> {

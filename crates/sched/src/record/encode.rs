@@ -160,7 +160,7 @@ impl Encoder {
 }
 
 fn put_share(to: &mut Vec<u8>, share: Share) {
-    let Share { weight, guarantee, class, limits: Limits { requests, bytes, packets } } = share;
+    let Share { weight, guarantee, class, limits: Limits { requests, bytes, packets }, cores } = share;
     varint(to, weight.into());
     varint(to, guarantee.into());
     to.push(match class {
@@ -169,10 +169,14 @@ fn put_share(to: &mut Vec<u8>, share: Share) {
         LatencyClass::Background => 2,
     });
     let rates = [requests, bytes, packets];
-    to.push(rates.iter().enumerate().map(|(bit, rate)| u8::from(rate.is_some()) << bit).sum());
+    let limits: u8 = rates.iter().enumerate().map(|(bit, rate)| u8::from(rate.is_some()) << bit).sum();
+    to.push(limits | u8::from(cores > 0) << 3);
     for rate in rates.into_iter().flatten() {
         varint(to, rate.rate);
         varint(to, rate.burst);
+    }
+    if cores > 0 {
+        varint(to, cores.into());
     }
 }
 

@@ -30,7 +30,7 @@ fn each() -> Vec<Event> {
         Event::Configure { tenant: TenantId(0), share: Share::default() },
         Event::Configure {
             tenant: TenantId(u16::MAX),
-            share: Share { weight: 4, guarantee: 250, class: LatencyClass::Background, limits },
+            share: Share { weight: 4, guarantee: 250, class: LatencyClass::Background, limits, cores: 0 },
         },
         Event::Place { queue, placement },
         Event::Place { queue, placement: Placement::default() },
@@ -228,12 +228,13 @@ fn event() -> impl Strategy<Value = Event> {
     let cost = (any::<u32>(), time.clone(), any::<u64>(), any::<u32>());
     let cost = cost.prop_map(|(units, time, bytes, pending)| Cost { units, time, bytes, pending });
     let rate = proptest::option::of((any::<u64>(), any::<u64>()).prop_map(|(rate, burst)| Rate { rate, burst }));
-    let share = (any::<u32>(), any::<u16>(), 0_usize..3, rate.clone(), rate.clone(), rate);
-    let share = share.prop_map(|(weight, guarantee, class, requests, bytes, packets)| Share {
+    let share = (any::<u32>(), any::<u16>(), 0_usize..3, rate.clone(), rate.clone(), rate, any::<u16>());
+    let share = share.prop_map(|(weight, guarantee, class, requests, bytes, packets, cores)| Share {
         weight,
         guarantee,
         class: [LatencyClass::Latency, LatencyClass::Normal, LatencyClass::Background][class],
         limits: Limits { requests, bytes, packets },
+        cores,
     });
     let back_end = proptest::option::of((0..=LARGEST_BACK_END, any::<u32>()));
     let placement = (any::<u32>(), any::<bool>(), back_end).prop_map(|(device, packets, back_end)| Placement {

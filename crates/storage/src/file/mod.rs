@@ -1,5 +1,6 @@
 //! Files and block devices: opening, the fence, growing. The I/O itself is in [`engine`].
 
+pub(crate) mod disk;
 pub(crate) mod engine;
 mod landings;
 
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::fs::{AtFlags, FileType, MemfdFlags, SeekFrom, StatxFlags};
 use softdpu_sys::lock;
 
+use disk::Disk;
 use landings::Landings;
 
 use crate::{Activation, Broker, Kind, Limits, RangeLimits, VolumeError, VolumeSpec};
@@ -48,6 +50,8 @@ fn odd(bytes: u64) -> String {
 pub(crate) struct FileBacking {
     file: OwnedFd,
     device: bool,
+    /// Where its bytes are.
+    pub(crate) disk: Disk,
     /// Bytes at its end that make no whole block and are not served; none once it has grown.
     odd_end: AtomicU64,
     fence: Fence,
@@ -131,6 +135,7 @@ impl FileBacking {
         let backing = FileBacking {
             file,
             device,
+            disk: Disk::of(if device { stat.st_rdev } else { stat.st_dev }),
             odd_end: odd_end.into(),
             fence: match (spec.read_only, spec.shared) {
                 (true, _) => Fence::Readers,
