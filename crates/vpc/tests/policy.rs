@@ -8,7 +8,8 @@ use common::*;
 use etherparse::PacketBuilder;
 use softdpu_vpc::policy::acl::{AclSpec, Action, RuleSpec};
 use softdpu_vpc::policy::{Ports, Service};
-use softdpu_vpc::spec::{NamedAcl, RulePeer, SecurityGroupSpec, SecurityRule, Spec};
+use softdpu_vpc::spec::{NamedAcl, RulePeer, SecurityGroupSpec, SecurityRule, Spec, TableCapacity};
+use softdpu_vpc::tables::Loading;
 use softdpu_vpc::{DropReason, PortId, Tables, Verdict, Vpc};
 
 const FIN: u8 = 1;
@@ -351,4 +352,31 @@ fn a_group_or_list_that_is_not_there_is_named() {
     assert_eq!(error(&spec), "network red: the network has no security group nobody");
     spec.networks[0].policy.groups.truncate(1);
     assert!(error(&spec).ends_with("the network has no security group server"), "{}", error(&spec));
+}
+
+#[test]
+fn an_error_about_a_connection_is_for_who_had_it_and_for_nobody_who_has_the_address_now() {
+    let plain = grouped(vec![http()]);
+    let own = plain.underlay.as_ref().expect("an underlay").addresses.clone();
+    let mut loading = Loading::new(&plain.networks, &own, TableCapacity { endpoints: 8, routes: 4, hosts: 3 }, 4);
+    loading.endpoint(1, "red", ip("10.0.0.77"), mac(77), vtep(Family::V4, 2)).expect("a good entry");
+    let loaded = Arc::new(loading.finish().expect("good entries"));
+    let mut vpc = vpc(&Spec { loaded: Some(loaded), ..plain.clone() });
+    let (source, far) = ("10.0.0.2", "10.0.0.77");
+    assert!(matches!(forward(&mut vpc, RED_1, &udp(mac(1), GATEWAY, source, far)).0, Verdict::Underlay { .. }));
+    // Port unreachable, of an answer that came.
+    let mut answer = udp(mac(77), GATEWAY, far, source);
+    let ports: [u8; 4] = udp(mac(1), GATEWAY, source, far)[34..38].try_into().expect("two ports");
+    answer[34..36].copy_from_slice(&ports[2..]);
+    answer[36..38].copy_from_slice(&ports[..2]);
+    let mut error = Vec::new();
+    let builder = PacketBuilder::ethernet2(mac(1).0, GATEWAY.0).ipv4([10, 0, 0, 2], [10, 0, 0, 77], 64);
+    builder.icmpv4_raw(3, 3, [0; 4]).write(&mut error, &answer[14..42]).expect("a vector");
+    assert!(matches!(forward(&mut vpc, RED_1, &error).0, Verdict::Underlay { .. }));
+    // Somebody else has the address, and takes HTTP alone.
+    let mut other = plain;
+    let second = other.endpoints.iter_mut().find(|endpoint| endpoint.network == "red" && endpoint.mac == mac(2));
+    second.expect("red's second guest").addresses.push(ip(far));
+    change(&mut vpc, &other);
+    assert_eq!(send(&mut vpc, RED_1, &error), Err(DropReason::SecurityGroup));
 }

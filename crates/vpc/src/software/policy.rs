@@ -16,7 +16,7 @@ use crate::policy::connections::{End, Note, Passage, Question};
 use crate::policy::conntrack::Subject;
 use crate::policy::{EndpointPolicy, Tuple};
 use crate::switch::{Frame, Metadata};
-use crate::tables::{Endpoint, Tables};
+use crate::tables::{Endpoint, Stamp, Tables};
 use crate::verdict::DropReason;
 
 /// What was found on the way to an answer.
@@ -96,19 +96,32 @@ fn end<'a>(tables: &'a Tables, number: u32, endpoint: Option<&'a Endpoint>, addr
     End { rules: None, member_of, stamp: tables.stamp(number) }
 }
 
+/// Loaded guests are in no group; they are told apart by their stamps.
 fn source<'a>(tables: &'a Tables, metadata: &Metadata, ip: &Ip) -> End<'a> {
-    // Loaded entries are in no group and have no versions of their own.
-    let owner = || metadata.back().filter(|hop| metadata.is_owned() && !Tables::is_loaded(*hop));
-    let number = metadata.endpoint().or_else(owner);
-    let number = number.unwrap_or_else(|| routes(tables, metadata.network));
-    end(tables, number, tables.endpoint(number), ip.source)
+    let owner = metadata.back().filter(|_| metadata.is_owned());
+    match (metadata.endpoint(), owner) {
+        (None, Some(hop)) if Tables::is_loaded(hop) => loaded(tables, hop, ip.source),
+        (endpoint, owner) => {
+            let number = endpoint.or(owner).unwrap_or_else(|| routes(tables, metadata.network));
+            end(tables, number, tables.endpoint(number), ip.source)
+        }
+    }
 }
 
 /// Where it is found by routes, who is told apart is the one by whom it is reached here, or the routes themselves.
 fn destination<'a>(tables: &'a Tables, metadata: &Metadata, ip: &Ip) -> End<'a> {
+    if Tables::is_loaded(metadata.hop) && !metadata.is_routed() {
+        return loaded(tables, metadata.hop, ip.destination);
+    }
     let by_routes = metadata.is_routed() && !metadata.is_here() || Tables::is_loaded(metadata.hop);
     let number = if by_routes { routes(tables, metadata.network) } else { metadata.hop };
     end(tables, number, tables.endpoint(number), ip.destination)
+}
+
+/// The end that a loaded guest is, in the network of its next hop.
+fn loaded(tables: &Tables, hop: u32, address: std::net::IpAddr) -> End<'_> {
+    let stamp = tables.hop(hop).map_or_else(Stamp::default, |hop| tables.guest_stamp(hop.network, address));
+    End { rules: None, member_of: &[], stamp }
 }
 
 fn routes(tables: &Tables, network: u32) -> u32 {

@@ -450,7 +450,11 @@ impl<'a> Builder<'a> {
             let is_routed =
                 prefixes.longest(network, address).is_some_and(|other| other.owner.leads() != Leads::Nobody);
             let of_network = self.networks[network as usize].loaded;
-            let is_loaded = loaded.is_some_and(|loaded| loaded.route(of_network, address).is_some());
+            // The longer prefix decides, and a subnet that is longer keeps the address from a loaded route.
+            let own = prefixes.longest(network, address).map(|own| own.length);
+            let is_loaded = loaded
+                .and_then(|loaded| loaded.route(of_network, address))
+                .is_some_and(|route| own.is_none_or(|own| route.length > own));
             let is_in_table = self
                 .tables_of(network)
                 .any(|row| prefixes.longest(row, address).is_some_and(|other| other.owner.leads() != Leads::Nobody));
