@@ -37,16 +37,17 @@ pub(crate) struct Flights {
 impl Flights {
     #[inline]
     pub(crate) fn insert(&mut self, flight: Flight) -> u64 {
-        match self.free.pop() {
-            Some(index) => {
-                self.slots[index as usize] = Some(flight);
-                u64::from(index)
-            }
-            None => {
-                self.slots.push(Some(flight));
-                self.slots.len() as u64 - 1
-            }
-        }
+        let index = self.free.pop().unwrap_or_else(|| self.grow());
+        // In one place, so that it is written there and not first somewhere else.
+        self.slots[index as usize] = Some(flight);
+        u64::from(index)
+    }
+
+    /// One more slot.
+    #[cold]
+    fn grow(&mut self) -> u32 {
+        self.slots.push(None);
+        self.slots.len() as u32 - 1
     }
 
     #[inline]

@@ -126,6 +126,8 @@ pub(crate) struct RunningQueue {
     pub owes: u64,
     /// How many chains are taken from its ring at a time.
     pub pace: Pace,
+    /// What each of the requests took that were run together last in a grant that may be ended for who comes, nanoseconds.
+    pub each: Option<u64>,
     /// What its core's scheduler is told of it; nothing where it brings no work.
     pub placement: Option<Placement>,
 }
@@ -145,6 +147,7 @@ impl RunningQueue {
             touched: false,
             owes: 0,
             pace: Pace::default(),
+            each: None,
             placement: None,
         }
     }

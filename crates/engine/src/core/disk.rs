@@ -1,17 +1,19 @@
 //! Requests of disks: from a queue's channel to its volume, and their ends back to the queue.
 
 use softdpu_device::block::{self, Op, Parsed, Status};
+use softdpu_memory::GuestBuffer;
 use softdpu_ring::Used;
 use softdpu_sched::{Cost, Grant, Nanos, TenantScheduler};
 use softdpu_storage::{Attachment, Done, IoError, Request};
 use softdpu_sys::clock;
 
-use super::{Core, here};
+use super::{Core, Lookout, here};
 use crate::flight::Flight;
 use crate::message::{Finished, QueueKey};
 use crate::queue::{Role, RunningQueue};
 
-/// How often in a grant that may be ended for who comes the clock is looked at, about: at each request where they are few.
+/// How often in a grant that may be ended for who comes the clock is looked at, about, where it is not known how long its requests take:
+/// at each request where they are few.
 const LOOKS: usize = 8;
 
 impl<S: TenantScheduler> Core<S> {
@@ -27,13 +29,15 @@ impl<S: TenantScheduler> Core<S> {
         let mut lookout = self.lookout(started);
         // Or somebody may come whose work does not wait for all of it.
         let between = (units / LOOKS).max(1);
-        let piece = match (singly || !self.urgent.is_empty(), lookout.is_needed()) {
-            (true, _) => 1,
-            (false, true) => between,
-            (false, false) => units,
-        };
+        let is_single = singly || !self.urgent.is_empty();
         let (mut left, mut did, mut seen) = (units, Cost { units: units as u32, ..Cost::default() }, 0);
+        let mut now = started;
         while left > 0 {
+            let piece = match (is_single, lookout.is_needed()) {
+                (true, _) => 1,
+                (false, true) => self.until_look(number, &lookout, now).unwrap_or(between),
+                (false, false) => units,
+            };
             let piece = piece.min(left);
             let (moved, pending) = self.run_piece(number, attachment, grant, started, piece);
             did.pending += pending;
@@ -41,12 +45,17 @@ impl<S: TenantScheduler> Core<S> {
             did.bytes += moved;
             left -= piece;
             seen += piece;
-            let may_look = left > 0 && lookout.is_needed() && seen >= between;
+            let may_look = lookout.is_needed() && (!is_single || left > 0 && seen >= between);
             if may_look {
                 seen = 0;
+                let ended = clock::now();
+                if let Some(Some(queue)) = self.queues.get_mut(number as usize) {
+                    queue.each = Some(ended.saturating_sub(now) / piece as u64).filter(|_| !is_single);
+                }
+                now = ended;
             }
             if left > 0 && self.is_called(grant.queue.tenant)
-                || may_look && self.is_awaited(number, grant.queue.tenant, &mut lookout, clock::now())
+                || left > 0 && may_look && self.is_awaited(number, grant.queue.tenant, &mut lookout, now)
             {
                 did.units = (units - left) as u32;
                 break;
@@ -56,6 +65,14 @@ impl<S: TenantScheduler> Core<S> {
             }
         }
         did
+    }
+
+    /// How many requests of a queue are done until the next look, by what those took that were done last. None: that is not known.
+    #[inline]
+    pub(super) fn until_look(&self, number: u32, lookout: &Lookout, now: u64) -> Option<usize> {
+        let each = self.queues.get(number as usize)?.as_deref()?.each?;
+        let time = lookout.next.saturating_sub(now).max(1);
+        usize::try_from(time.div_ceil(each.max(1))).ok()
     }
 
     /// Hands the first `units` waiting requests to the volume. Returns their bytes, none where the queue has ended or is
@@ -113,11 +130,7 @@ impl<S: TenantScheduler> Core<S> {
                 Parsed::Finished { status, written } => {
                     queue.spec.counters.immediate.add(1);
                     let used = Used { id: chain.id, descriptors: chain.descriptors, written };
-                    finish_here(
-                        queue,
-                        Finished { used, buffer: chain.buffer, to_guest: written - 1, failed: status != Status::Ok },
-                        &mut self.touched,
-                    );
+                    finish_here(queue, used, &chain.buffer, written - 1, status != Status::Ok, &mut self.touched);
                 }
                 Parsed::Broken(error) => {
                     // Neither this one nor those after it are at a back end.
@@ -168,34 +181,45 @@ impl<S: TenantScheduler> Core<S> {
             };
             let written = block::finish(&buffer, flight.to_guest, status);
             let used = Used { id: flight.id, descriptors: flight.descriptors, written };
-            let finished = Finished { used, buffer, to_guest: flight.to_guest, failed: status != Status::Ok };
-            self.route(flight.key, finished);
+            let failed = status != Status::Ok;
+            // Here, mostly: then nothing is put together of what is known. Put together from parts and read as a whole right away, it would
+            // wait until the status before it is in memory, from a line that the driver had last.
+            match here(&mut self.queues, flight.key) {
+                Some(queue) => finish_here(queue, used, &buffer, flight.to_guest, failed, &mut self.touched),
+                None => self.send_on(flight.key, Finished { used, buffer, to_guest: flight.to_guest, failed }),
+            }
         }
         self.done = done;
     }
 
-    fn route(&mut self, key: QueueKey, finished: Finished) {
-        if let Some(queue) = here(&mut self.queues, key) {
-            finish_here(queue, finished, &mut self.touched);
-        } else if let Some(&core) = self.moved.get(&key) {
-            match self.travelling.iter_mut().find(|(other, ..)| *other == key) {
-                Some((_, _, batch)) => batch.push(finished),
-                None => self.travelling.push((key, core, vec![finished])),
-            }
-        }
+    /// To the core that the queue is on now, if any.
+    #[cold]
+    fn send_on(&mut self, key: QueueKey, finished: Finished) {
         // Otherwise the queue was stopped and gave this request up: nobody waits for it.
+        let Some(&core) = self.moved.get(&key) else { return };
+        match self.travelling.iter_mut().find(|(other, ..)| *other == key) {
+            Some((_, _, batch)) => batch.push(finished),
+            None => self.travelling.push((key, core, vec![finished])),
+        }
     }
 }
 
 #[inline]
-pub(super) fn finish_here(queue: &mut RunningQueue, finished: Finished, touched: &mut Vec<u32>) {
-    if finished.failed {
+pub(super) fn finish_here(
+    queue: &mut RunningQueue,
+    used: Used,
+    buffer: &GuestBuffer,
+    to_guest: u32,
+    failed: bool,
+    touched: &mut Vec<u32>,
+) {
+    if failed {
         queue.spec.counters.errors.add(1);
     }
     if queue.spec.view.is_tracked() {
-        block::mark_dirty(&finished.buffer, &queue.spec.view, finished.to_guest);
+        block::mark_dirty(buffer, &queue.spec.view, to_guest);
     }
-    queue.finished.push(finished.used);
+    queue.finished.push(used);
     if !queue.touched {
         queue.touched = true;
         touched.push(queue.key.number);

@@ -11,7 +11,7 @@ use softdpu_sys::clock;
 
 use super::disk::finish_here;
 use super::{Core, here};
-use crate::message::{CoreIndex, Ending, FromCore, QueueKey, QueueUpdate, ToCore};
+use crate::message::{CoreIndex, Ending, Finished, FromCore, QueueKey, QueueUpdate, ToCore};
 use crate::queue::{Role, RunningQueue, State};
 
 impl<S: TenantScheduler> Core<S> {
@@ -52,7 +52,8 @@ impl<S: TenantScheduler> Core<S> {
             ToCore::Completed { key, done } => match here(&mut self.queues, key) {
                 Some(queue) => {
                     for finished in done {
-                        finish_here(queue, finished, &mut self.touched);
+                        let Finished { used, buffer, to_guest, failed } = finished;
+                        finish_here(queue, used, &buffer, to_guest, failed, &mut self.touched);
                     }
                 }
                 None => self.elsewhere(key, ToCore::Completed { key, done }),

@@ -18,7 +18,7 @@ use softdpu_sys::notify::Notifier;
 use softdpu_vpc::Tables;
 use softdpu_vpc::spec::Spec;
 
-use super::{Core, CoreParts};
+use super::{Core, CoreParts, Lookout};
 use crate::common::{Guest, memory_volume};
 use crate::counters::{CoreCounters, TenantCounters};
 use crate::mailbox::{Inbox, mailbox};
@@ -274,4 +274,24 @@ fn a_grant_ends_at_its_next_request_where_somebody_comes_who_goes_first() {
 fn a_grant_ends_at_a_look_where_somebody_waits_who_goes_first() {
     let looks = |policy: &mut Recorder| policy.gives_way = true;
     assert_eq!(beside(LatencyClass::Normal, looks), [(3, 1), (3, 9), (5, 1)]);
+}
+
+#[test]
+fn requests_of_a_grant_are_run_together_until_the_next_look() {
+    let volume = memory_volume(1 << 20);
+    let mut flood = Guest::new(Format::Split);
+    let mut core = core_with(&flood, &volume);
+    core.scheduler.gives_way = true;
+    let lookout = Lookout { every: 8_000, next: 9_000 };
+    assert_eq!(core.until_look(0, &lookout, 1_000), None, "how long they take is not known");
+    (0..10).for_each(|sector| assert!(flood.submit(None, sector)));
+    flood.publish();
+    core.round(softdpu_sys::clock::now());
+    let each = core.queues[0].as_ref().and_then(|queue| queue.each);
+    assert!(each.is_some_and(|each| each > 0), "what those took that ran: {each:?}");
+    for (each, now, fits) in [(500, 1_000, 16), (500, 8_900, 1), (500, 9_500, 1), (20_000, 1_000, 1), (0, 1_000, 8_000)]
+    {
+        core.queues[0].as_mut().expect("a queue").each = Some(each);
+        assert_eq!(core.until_look(0, &lookout, now), Some(fits), "{each} ns each, at {now}");
+    }
 }
