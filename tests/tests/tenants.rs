@@ -71,6 +71,8 @@ fn median(mut values: Vec<f64>) -> f64 {
 struct Seen {
     alone: f64,
     beside: f64,
+    /// The mean beside the others, not p99.
+    mean: f64,
     flood: f64,
 }
 
@@ -82,13 +84,14 @@ impl Seen {
 
 impl std::fmt::Display for Seen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Seen { alone, beside, flood } = self;
+        let Seen { alone, beside, mean, flood } = self;
         let slowdown = self.slowdown();
         write!(
             f,
-            "p99 {:.1} us alone, {:.1} us beside {flood:.0} requests/s: {slowdown:.2} times",
+            "p99 {:.1} us alone, {:.1} us (mean {:.1}) beside {flood:.0} requests/s: {slowdown:.2} times",
             alone / 1e3,
-            beside / 1e3
+            beside / 1e3,
+            mean / 1e3
         )
     }
 }
@@ -126,17 +129,18 @@ fn see_on(
         .collect::<Result<Vec<_>, _>>()
         .context("connecting")?;
     let all: Vec<usize> = (0..clients.len()).collect();
-    let (mut alone, mut beside, mut flood) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut alone, mut beside, mut mean, mut flood) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..TURNS {
         let served = run_as(first, &mut clients, &all[..1], CPUS.0, WARM_UP, turn).context("the light tenant alone")?;
         alone.push(served[0].latency_at(0.99) as f64);
         let served = run_as(first, &mut clients, &all, CPUS.0, WARM_UP, turn).context("all tenants")?;
         beside.push(served[0].latency_at(0.99) as f64);
+        mean.push(served[0].latency.mean());
         flood.push(served[1..].iter().map(Served::rate).sum());
     }
     drop(clients);
     daemon.stop()?;
-    let seen = Seen { alone: median(alone), beside: median(beside), flood: median(flood) };
+    let seen = Seen { alone: median(alone), beside: median(beside), mean: median(mean), flood: median(flood) };
     println!("{fairness}: {seen}");
     Ok(seen)
 }
@@ -247,8 +251,9 @@ fn a_slow_disk_that_one_tenant_floods_still_answers_another() {
         for _ in 0..TRIES {
             let weighted = see_on(lab, "weighted", &tenants()?, &works, turn, false, Some(&slow))?;
             let fcfs = see_on(lab, "fcfs", &tenants()?, &works, turn, false, Some(&slow))?;
-            // Eight at the disk instead of 128; a quarter of the difference is for what else the machine does.
-            if fcfs.beside >= 4.0 * weighted.beside {
+            // Eight at the disk instead of 128. By the mean: the kernel lets what it holds back go in slices of 100 ms, which is p99
+            // whoever is alone there.
+            if fcfs.mean >= 2.5 * weighted.mean {
                 return Ok(());
             }
             seen.push(format!("weighted {weighted}; fcfs {fcfs}"));
@@ -508,17 +513,18 @@ fn see_frames(lab: &Lab, fairness: &str) -> Result<Seen, Failure> {
     };
     let (mut talk, mut flood) = (pair(0)?, pair(1)?);
     let turn = Duration::from_millis(300);
-    let (mut alone, mut beside, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut alone, mut beside, mut mean, mut rates) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..TURNS {
         let seen = frames::run(&mut talk, None, CPUS.0, WARM_UP, turn).context("the talk alone")?;
         alone.push(seen.latency.value_at_quantile(0.99) as f64);
         let seen = frames::run(&mut talk, Some(&mut flood), CPUS.0, WARM_UP, turn).context("talk and flood")?;
         beside.push(seen.latency.value_at_quantile(0.99) as f64);
+        mean.push(seen.latency.mean());
         rates.push(seen.flood);
     }
     drop((talk, flood));
     daemon.stop()?;
-    let seen = Seen { alone: median(alone), beside: median(beside), flood: median(rates) };
+    let seen = Seen { alone: median(alone), beside: median(beside), mean: median(mean), flood: median(rates) };
     println!("{fairness}, frames: {seen}");
     Ok(seen)
 }
