@@ -79,7 +79,7 @@ fn a_recorded_core_is_replayed_decision_for_decision() {
         return;
     }
     Lab::run("recording", |lab| {
-        for fairness in ["weighted", "fcfs", "mtda", "ipipe", "fairnic", "lognic"] {
+        for fairness in ["weighted", "fcfs", "mtda", "mtda-printed", "ipipe", "fairnic", "lognic"] {
             let file = record(lab, fairness)?;
             let again = replay(&file, &["--json"])?;
             assert!(again.status.success(), "{fairness}: {}", String::from_utf8_lossy(&again.stderr));

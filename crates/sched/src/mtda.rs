@@ -58,6 +58,7 @@ pub struct Mtda {
     /// The tenant that Algorithm 2 is at.
     at: usize,
     waiting: u64,
+    renewals: u64,
     /// Tenants with requests, for the repaired allocation. Kept to allocate no memory.
     open: Vec<usize>,
 }
@@ -71,7 +72,7 @@ impl Mtda {
     /// What comes of it is the paper's: an integer credit of equation (7) is 0 for a tenant with few requests, and a tenant that
     /// always has requests and exhausts its credits is served for ever if it is before the others.
     pub fn printed(system: System) -> Mtda {
-        Mtda { system, is_repaired: false, tenants: Vec::new(), at: 0, waiting: 0, open: Vec::new() }
+        Mtda { system, is_repaired: false, tenants: Vec::new(), at: 0, waiting: 0, renewals: 0, open: Vec::new() }
     }
 
     /// The algorithms with these changes:
@@ -98,6 +99,11 @@ impl Mtda {
         self.tenants.get(usize::from(tenant.0)).map_or(0, |tenant| tenant.credit)
     }
 
+    /// How often credits were allocated or renewed: what a tenant was granted since is no more than its credit.
+    pub fn renewals(&self) -> u64 {
+        self.renewals
+    }
+
     fn tenant(&mut self, tenant: TenantId) -> &mut Tenant {
         let index = usize::from(tenant.0);
         if self.tenants.len() <= index {
@@ -118,6 +124,7 @@ impl Mtda {
 
     /// Algorithm 1, EXPIRED.
     fn renew(&mut self) {
+        self.renewals += 1;
         for tenant in &mut self.tenants {
             tenant.current = tenant.credit;
         }

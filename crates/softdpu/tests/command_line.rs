@@ -179,3 +179,65 @@ fn what_would_be_ignored_is_refused() {
     let output = softdpu(folder.path(), &["trace", "packet", "--count", "0"]);
     assert!(stderr(&output).contains("--count"), "{}", stderr(&output));
 }
+
+#[test]
+fn the_twin_lists_what_it_can_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = softdpu(folder.path(), &["twin", "list"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for name in ["mtda-fig4", "mtda-fig14", "mtda-starvation", "weighted", "mtda-printed", "broken-no-lanes"] {
+        assert!(stdout(&output).contains(name), "{name}: {}", stdout(&output));
+    }
+}
+
+#[test]
+fn a_figure_of_the_twin_is_a_table_a_plot_and_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let figure = ["twin", "mtda-fig12", "--span", "1", "--plot", "fig12.svg", "--csv", "fig12.csv"];
+    let output = softdpu(folder.path(), &figure);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for part in ["Fig. 12", "ORDER", "nearly line rate", "assumed:"] {
+        assert!(stdout(&output).contains(part), "{part}: {}", stdout(&output));
+    }
+    let written = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    assert!(written("fig12.svg").contains("</svg>"));
+    assert!(written("fig12.csv").lines().count() > 10);
+    let again = softdpu(folder.path(), &["twin", "mtda-fig12", "--span", "1"]);
+    assert_eq!(stdout(&output), stdout(&again), "the same seed, the same figures");
+    let json = softdpu(folder.path(), &["twin", "mtda-fig12", "--span", "1", "--seed", "2", "--json"]);
+    let line: serde_json::Value = serde_json::from_str(stdout(&json).lines().next().unwrap()).unwrap();
+    assert!(line["value"].is_number(), "{line}");
+    // What cannot be drawn is said before anything is simulated.
+    let refused = softdpu(folder.path(), &["twin", "mtda-fig12", "--plot", "fig12.gif"]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stdout(&refused).is_empty() && stderr(&refused).contains("fig12.gif"), "{}", stderr(&refused));
+}
+
+#[test]
+fn exploring_says_with_which_seed_a_promise_was_broken_and_that_seed_breaks_it_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = softdpu(folder.path(), &["twin", "explore", "--policy", "fcfs", "--seeds", "2"]);
+    assert!(kept.status.success(), "{}", stderr(&kept));
+    assert!(stdout(&kept).contains("fcfs: 2 seeds") && stdout(&kept).contains("every promise kept"));
+
+    let broken = softdpu(folder.path(), &["twin", "explore", "--policy", "broken-invents", "--seeds", "3"]);
+    assert_eq!(broken.status.code(), Some(1));
+    let said = stderr(&broken);
+    let (_, again) = said.split_once("again: softdpu ").unwrap_or_else(|| panic!("no way to see it again: {said}"));
+    let again: Vec<&str> = again.split_whitespace().collect();
+    assert_eq!(again[..4], ["twin", "explore", "--policy", "broken-invents"], "{said}");
+    let seen = softdpu(folder.path(), &again);
+    assert_eq!(seen.status.code(), Some(1));
+    // What broke, when and how, is the same; it is told with what the seed makes.
+    let told = |output: &Output| {
+        let text = stdout(output);
+        text.lines().find(|line| line.contains("a policy grants what there is")).map(str::to_owned)
+    };
+    assert!(told(&broken).is_some_and(|line| line.contains(" ms: ")), "{}", stdout(&broken));
+    assert_eq!(told(&broken), told(&seen));
+    assert!(stdout(&seen).contains("cores; tenants"), "{}", stdout(&seen));
+
+    let nobody = softdpu(folder.path(), &["twin", "explore", "--policy", "broken"]);
+    assert_eq!(nobody.status.code(), Some(1));
+    assert!(stderr(&nobody).contains("no policy is called \"broken\""), "{}", stderr(&nobody));
+}

@@ -11,7 +11,7 @@ mod scenario;
 use softdpu_sched::{Mtda, Policy, System, TenantId, TenantScheduler, UnknownPolicy};
 
 use crate::node::Node;
-use broken::{Broken, How};
+use broken::{Broken, BrokenCredits, How};
 use examiner::Examiner;
 pub use examiner::{Promises, Violation};
 use scenario::Scenario;
@@ -40,35 +40,65 @@ pub fn check(name: &str) -> Result<(), UnknownPolicy> {
 /// # Errors
 /// [`UnknownPolicy`].
 pub fn explore(name: &str, seed: u64) -> Result<Explored, UnknownPolicy> {
-    if let Some(how) = How::named(name) {
-        return Ok(run(seed, Promises::of("weighted"), || Broken::new(how), |_, _| None));
-    }
-    let promises = Promises::of(name);
-    match name {
-        "mtda" => Ok(run(seed, promises, || Mtda::repaired(System::default()), credits_add_up)),
-        "mtda-printed" => Ok(run(seed, promises, || Mtda::printed(System::default()), credits_add_up)),
+    let scenario = Scenario::of(seed);
+    let occupied = scenario.occupied.clone();
+    let mtda = |mut mtda: Mtda| {
+        (0..).zip(&occupied).for_each(|(tenant, occupied)| mtda.occupy(TenantId(tenant), *occupied));
+        mtda
+    };
+    Ok(match (name, How::named(name)) {
+        (_, Some(how @ (How::Overspends | How::Mints))) => {
+            run(seed, scenario, Promises::of("mtda"), || BrokenCredits::new(how, &occupied), has_credits)
+        }
+        (_, Some(how)) => run(seed, scenario, Promises::of("weighted"), || Broken::new(how), has_none),
+        ("mtda", _) => run(seed, scenario, Promises::of(name), || mtda(Mtda::repaired(System::default())), has_credits),
+        ("mtda-printed", _) => {
+            run(seed, scenario, Promises::of(name), || mtda(Mtda::printed(System::default())), has_credits)
+        }
         _ => {
             let policy = Policy::named(name)?;
-            Ok(run(seed, promises, || policy.build(), |_, _| None))
+            run(seed, scenario, Promises::of(name), || policy.build(), has_none)
         }
+    })
+}
+
+/// A policy of credits.
+trait Credits {
+    /// A tenant's, of the last allocation.
+    fn credit(&self, tenant: TenantId) -> u64;
+    /// How often they were allocated or renewed.
+    fn renewals(&self) -> u64;
+}
+
+impl Credits for Mtda {
+    fn credit(&self, tenant: TenantId) -> u64 {
+        Mtda::credit(self, tenant)
+    }
+
+    fn renewals(&self) -> u64 {
+        Mtda::renewals(self)
     }
 }
 
-/// MTDA gives out no more than CREDIT, or one to each.
-fn credits_add_up(mtda: &Mtda, tenants: usize) -> Option<String> {
-    let given: u64 = (0..tenants).map(|tenant| mtda.credit(TenantId(tenant as u16))).sum();
-    let all = System::default().credit.max(tenants as u64);
-    (given > all).then(|| format!("{given} credits were given out of {all}"))
+/// The credits of a policy, if it has any.
+type Purse<S> = fn(&S) -> Option<&dyn Credits>;
+
+fn has_credits<S: Credits>(policy: &S) -> Option<&dyn Credits> {
+    Some(policy)
+}
+
+fn has_none<S>(_: &S) -> Option<&dyn Credits> {
+    None
 }
 
 fn run<S: TenantScheduler>(
     seed: u64,
+    scenario: Scenario,
     promises: Promises,
     mut make: impl FnMut() -> S,
-    audit: fn(&S, usize) -> Option<String>,
+    purse: Purse<S>,
 ) -> Explored {
-    let scenario = Scenario::of(seed);
-    let examiner = Examiner::new(&scenario, promises, audit);
+    let examiner = Examiner::new(&scenario, promises, purse);
     let mut node = Node::new(scenario.plan.clone(), |_| make(), examiner, seed);
     for (at, fault) in &scenario.faults {
         node.plan_fault(*at, *fault);

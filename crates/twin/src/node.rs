@@ -6,15 +6,16 @@
 //!                                        └── the policy, which is told simulated time ◄──────┘
 //! ```
 //!
-//! A core does what the engine's does: it takes in what came while a grant ran, asks the policy, runs what it was granted, and
-//! reports what that took. The policies are those of `softdpu-sched` themselves.
+//! A core does what the engine's does: it takes in what came, asks the policy, runs what it was granted, reports what that took, and goes on with
+//! grants for the turn that the policy gives it. A grant ends before its last unit for those whom the policy lets go before the rest of it. The
+//! policies are those of `softdpu-sched` themselves.
 
 mod core;
 mod watch;
 
 use std::collections::VecDeque;
 
-use softdpu_sched::{Nanos, Placement, QueueId, Share, TenantId, TenantScheduler};
+use softdpu_sched::{LatencyClass, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler};
 
 use self::core::Core;
 use crate::agenda::Agenda;
@@ -92,6 +93,8 @@ pub struct Plan {
 pub struct Unit {
     /// When it came, nanoseconds.
     pub born: u64,
+    /// When its core's policy was told, nanoseconds.
+    known: u64,
     source: u32,
 }
 
@@ -178,6 +181,12 @@ enum Event {
     },
     End {
         core: usize,
+        grant: u64,
+    },
+    /// It is time to look whether a grant is to end.
+    Look {
+        core: usize,
+        grant: u64,
     },
     Wake {
         core: usize,
@@ -213,6 +222,8 @@ pub struct Node<S, W> {
     decision: u64,
     random: Random,
     is_stopped: bool,
+    /// By tenant, whether it is of the first class and the policies end grants for those.
+    urgent: Vec<bool>,
     /// Who watches.
     pub watch: W,
 }
@@ -233,6 +244,8 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         for queue in &plan.queues {
             cores[queue.core].policy.place(queue.id, queue.placement);
         }
+        let can_preempt = cores.iter().any(|core| core.policy.can_preempt());
+        let urgent = plan.shares.iter().map(|share| can_preempt && share.class == LatencyClass::Latency).collect();
         let queue = |plan| Queue { plan, waiting: VecDeque::new(), arrived: VecDeque::new(), pending: 0 };
         let mut agenda = Agenda::default();
         let mut sources = Vec::new();
@@ -266,6 +279,7 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
             decision: plan.decision,
             random,
             is_stopped: false,
+            urgent,
             watch,
         }
     }
@@ -312,7 +326,8 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
             match event {
                 Event::Arrive { source, again } => self.arrive(source, again),
                 Event::Received { queue, unit } => self.receive(queue, unit),
-                Event::End { core } => self.end(core),
+                Event::End { core, grant } => self.end(core, grant),
+                Event::Look { core, grant } => self.look(core, grant),
                 Event::Wake { core, number } => {
                     if self.cores[core].is_waiting_for(number) {
                         self.turn(core);
@@ -346,7 +361,7 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         let bytes = source.plan.bytes;
         let tenant = self.queues[queue].plan.id.tenant;
         self.watch.arrived(self.now, tenant, bytes);
-        let unit = Unit { born: self.now, source: index as u32 };
+        let unit = Unit { born: self.now, known: self.now, source: index as u32 };
         match &mut self.ingress {
             None => self.receive(queue, unit),
             Some(link) => match link.send(self.now, bytes) {
@@ -365,8 +380,11 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         queue.arrived.push_back(unit);
         let core = queue.plan.core;
         self.cores[core].arrived.push(index);
+        let tenant = queue.plan.id.tenant;
         if self.cores[core].is_idle() {
             self.turn(core);
+        } else if self.urgent.get(usize::from(tenant.0)).is_some_and(|is_urgent| *is_urgent) {
+            self.call(core, tenant);
         }
     }
 

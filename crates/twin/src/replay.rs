@@ -175,6 +175,9 @@ impl Grants {
                 if self.running.take() != Some(grant) {
                     return wrong("a charge for what was not granted");
                 }
+                if cost.units > grant.units {
+                    return wrong("more ran than was granted");
+                }
                 if cost.pending > grant.units {
                     return wrong("more went to a back end than was granted");
                 }

@@ -1,8 +1,13 @@
 //! Policies that are broken on purpose: that each is found out shows that exploring looks.
 
+use std::collections::BTreeMap;
+
 use softdpu_sched::{
-    Cost, Decision, Grant, Limits, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler, Weighted, Work,
+    Cost, Decision, Grant, LatencyClass, Limits, Mtda, Nanos, Occupancy, Placement, QueueId, Share, System, TenantId,
+    TenantScheduler, Weighted, Work,
 };
+
+use super::Credits;
 
 /// What is wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,11 +26,21 @@ pub enum How {
     Overfills,
     /// Grants more than there is.
     Invents,
+    /// Lets nobody go first: whoever comes waits for its turn.
+    NoLanes,
+    /// Ends no grant for those who come.
+    Stays,
+    /// Knows no guarantees.
+    Unguaranteed,
+    /// MTDA that grants more than a tenant has credits.
+    Overspends,
+    /// MTDA that gives out more credits than there are.
+    Mints,
 }
 
 impl How {
     /// All of them, by name.
-    pub const NAMES: [(&'static str, How); 7] = [
+    pub const NAMES: [(&'static str, How); 12] = [
         ("broken-idles", How::Idles),
         ("broken-loses", How::Loses),
         ("broken-unlimited", How::Unlimited),
@@ -33,6 +48,11 @@ impl How {
         ("broken-favours", How::Favours),
         ("broken-overfills", How::Overfills),
         ("broken-invents", How::Invents),
+        ("broken-no-lanes", How::NoLanes),
+        ("broken-stays", How::Stays),
+        ("broken-unguaranteed", How::Unguaranteed),
+        ("broken-overspends", How::Overspends),
+        ("broken-mints", How::Mints),
     ];
 
     /// The one of a name.
@@ -67,6 +87,8 @@ impl TenantScheduler for Broken {
         let share = match self.how {
             How::Unlimited => Share { limits: Limits::default(), ..share },
             How::Unweighted => Share { weight: 1, ..share },
+            How::NoLanes => Share { class: LatencyClass::Background, ..share },
+            How::Unguaranteed => Share { guarantee: 0, ..share },
             _ => share,
         };
         self.policy.configure(tenant, share);
@@ -109,6 +131,92 @@ impl TenantScheduler for Broken {
     }
 
     fn cancel(&mut self, now: Nanos, queue: QueueId) {
+        self.policy.cancel(now, queue);
+    }
+
+    fn turn(&self, now: Nanos) -> Nanos {
+        self.policy.turn(now)
+    }
+
+    fn preempts(&self, tenant: TenantId) -> bool {
+        self.how != How::Stays && self.policy.preempts(tenant)
+    }
+
+    fn can_preempt(&self) -> bool {
+        self.how != How::Stays
+    }
+
+    fn looks(&self) -> Option<Nanos> {
+        if self.how == How::Stays { None } else { self.policy.looks() }
+    }
+
+    fn gives_way(&self, tenant: TenantId) -> bool {
+        // Without lanes it would end no grant; that is not what is to be found out.
+        self.how == How::NoLanes || self.policy.gives_way(tenant)
+    }
+}
+
+/// [`Mtda::repaired`], broken.
+#[derive(Debug)]
+pub struct BrokenCredits {
+    policy: Mtda,
+    how: How,
+    /// Units that it was not told of, by queue.
+    hidden: BTreeMap<QueueId, u32>,
+}
+
+impl BrokenCredits {
+    /// A policy that is broken so.
+    pub fn new(how: How, occupied: &[Occupancy]) -> BrokenCredits {
+        let honest = System::default();
+        let credit = if how == How::Mints { 4 * honest.credit } else { honest.credit };
+        let mut policy = Mtda::repaired(System { credit, ..honest });
+        (0..).zip(occupied).for_each(|(tenant, occupied)| policy.occupy(TenantId(tenant), *occupied));
+        BrokenCredits { policy, how, hidden: BTreeMap::new() }
+    }
+}
+
+impl Credits for BrokenCredits {
+    fn credit(&self, tenant: TenantId) -> u64 {
+        self.policy.credit(tenant)
+    }
+
+    fn renewals(&self) -> u64 {
+        self.policy.renewals()
+    }
+}
+
+impl TenantScheduler for BrokenCredits {
+    fn configure(&mut self, tenant: TenantId, share: Share) {
+        self.policy.configure(tenant, share);
+    }
+
+    fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
+        // Half of it costs no credit.
+        let hidden = if self.how == How::Overspends { work.units / 2 } else { 0 };
+        *self.hidden.entry(queue).or_default() += hidden;
+        self.policy.ready(now, queue, Work { units: work.units - hidden, ..work });
+    }
+
+    fn decide(&mut self, now: Nanos) -> Decision {
+        let decision = self.policy.decide(now);
+        let Decision::Run(grant) = decision else { return decision };
+        let hidden = self.hidden.entry(grant.queue).or_default();
+        let more = grant.units.min(*hidden);
+        *hidden -= more;
+        Decision::Run(Grant { units: grant.units + more, ..grant })
+    }
+
+    fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost) {
+        self.policy.charge(now, grant, cost);
+    }
+
+    fn complete(&mut self, now: Nanos, grant: Grant, cost: Cost) {
+        self.policy.complete(now, grant, cost);
+    }
+
+    fn cancel(&mut self, now: Nanos, queue: QueueId) {
+        self.hidden.remove(&queue);
         self.policy.cancel(now, queue);
     }
 }

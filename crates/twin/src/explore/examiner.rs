@@ -1,21 +1,25 @@
 //! Looks on, and compares what happens with what was promised.
 
+mod light;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
-use softdpu_sched::{Decision, Nanos, QueueId, Share, TenantId, Weighted};
+use softdpu_sched::{Decision, Kind, Nanos, QueueId, Rate, Share, System, TenantId, Weighted};
 
 use super::scenario::{Manner, Scenario};
+use super::{Credits, Purse};
 use crate::node::{Queue, Ran, Watch};
+use light::Lights;
 
 /// What a policy promises, beside what all do: to grant what is there, and to say something that ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Promises {
     /// A core does not idle while anything may run that no limit and no back end holds.
     pub conserves: bool,
-    /// Who asks for less than its share waits for one grant, and one of each that is before it.
+    /// Who asks for less than its share is seen after a turn and a grant, and then waits for those alone that may go first as well.
     pub light_waits: bool,
-    /// Who always has work has its weight's part of the cost.
+    /// Who always has work has its weight's part of the cost, and no less than its guarantee.
     pub shares: bool,
     /// Limits hold over every span of time.
     pub limits: bool,
@@ -71,8 +75,17 @@ struct Watched {
     had: Vec<(u64, bool)>,
     /// When the policy was told to decide on the grant that runs.
     decided: Nanos,
-    /// By tenant: units of its limit that are left, in 10^-9, and when that was.
-    buckets: BTreeMap<u16, (u128, u64)>,
+    /// By tenant and limit: what is left of it, in 10^-9, and when that was.
+    buckets: BTreeMap<(u16, usize), (i128, u64)>,
+    /// By tenant: since when it always had work, and the price of what it had since then.
+    all: Vec<(Option<u64>, u64)>,
+    /// The clock jumped, or a queue moved: what was had before is no measure of what is owed.
+    is_uneven: bool,
+    /// What the policy's clock is ahead of time, as it is told.
+    skew: Option<u64>,
+    /// What each tenant was granted since its credits were renewed for the last time, and how often they were.
+    granted: Vec<u64>,
+    renewals: u64,
     /// What back ends have of it; none once a queue came or went while they had something.
     pending: Option<u32>,
 }
@@ -80,11 +93,11 @@ struct Watched {
 /// Everything that is looked at.
 pub(super) struct Examiner<S> {
     promises: Promises,
-    audit: fn(&S, usize) -> Option<String>,
+    purse: Purse<S>,
     shares: Vec<Share>,
     manners: Vec<Manner>,
-    /// Tenants of which a fault changed what they are.
-    is_changed: Vec<bool>,
+    kinds: Vec<Kind>,
+    lights: Lights,
     depth: u32,
     cores: Vec<Watched>,
     price: Weighted,
@@ -93,26 +106,26 @@ pub(super) struct Examiner<S> {
     pub violation: Option<Violation>,
 }
 
-const BILLION: u128 = 1_000_000_000;
+const BILLION: i128 = 1_000_000_000;
 
 impl<S> Examiner<S> {
-    pub fn new(scenario: &Scenario, promises: Promises, audit: fn(&S, usize) -> Option<String>) -> Examiner<S> {
+    pub fn new(scenario: &Scenario, promises: Promises, purse: Purse<S>) -> Examiner<S> {
         let tenants = scenario.tenants.len();
-        let core = || Watched { had: vec![(0, true); tenants], pending: Some(0), ..Watched::default() };
-        let mut is_changed = vec![false; tenants];
-        for (_, fault) in &scenario.faults {
-            // A source has the number of its queue.
-            if let crate::node::Fault::Flood { source, .. } = fault {
-                is_changed[usize::from(scenario.plan.queues[*source].id.tenant.0)] = true;
-            }
-        }
+        let core = || Watched {
+            had: vec![(0, true); tenants],
+            granted: vec![0; tenants],
+            all: vec![(None, 0); tenants],
+            pending: Some(0),
+            ..Watched::default()
+        };
         let depth = scenario.plan.queues.iter().find_map(|queue| queue.placement.back_end).map_or(0, |end| end.depth);
         Examiner {
             promises,
-            audit,
+            purse,
             shares: scenario.plan.shares.clone(),
             manners: scenario.tenants.clone(),
-            is_changed,
+            kinds: scenario.plan.queues.iter().map(|queue| queue.placement.kind).collect(),
+            lights: Lights::new(scenario),
             depth,
             cores: (0..scenario.plan.cores).map(|_| core()).collect(),
             price: Weighted::default(),
@@ -153,23 +166,70 @@ impl<S> Examiner<S> {
         })
     }
 
-    fn check_limit(&mut self, ran: &Ran) {
-        let tenant = ran.grant.queue.tenant;
-        let Some(limit) = self.shares[usize::from(tenant.0)].limits.requests else { return };
+    fn check_limits(&mut self, ran: &Ran) {
+        let limits = self.shares[usize::from(ran.grant.queue.tenant.0)].limits;
+        let (units, bytes) = (u64::from(ran.cost.units), ran.cost.bytes);
+        let is_packets = self.kinds.get(ran.grant.queue.index as usize) == Some(&Kind::Packets);
+        let counted = [
+            (limits.requests, "requests", if is_packets { 0 } else { units }),
+            (limits.bytes, "bytes", bytes),
+            (limits.packets, "packets", if is_packets { units } else { 0 }),
+        ];
+        for (at, (limit, what, takes)) in counted.into_iter().enumerate() {
+            if let Some(limit) = limit
+                && takes > 0
+            {
+                self.check_limit(ran, at, limit, what, takes);
+            }
+        }
+    }
+
+    fn check_limit(&mut self, ran: &Ran, at: usize, limit: Rate, what: &str, takes: u64) {
+        let tenant = ran.grant.queue.tenant.0;
         // In the time that the policy is told, which may jump: what time went back over earns nothing twice. Burst and the rate's
         // share of the time and of a microsecond (docs/scheduling.md), rounded up.
-        let most = u128::from(limit.burst) * BILLION + u128::from(limit.rate) * 1_100 + BILLION;
+        let most = i128::from(limit.burst) * BILLION + i128::from(limit.rate) * 1_100 + BILLION;
+        let core = &mut self.cores[ran.core];
         // A grant that was decided on before that counts from then.
-        let told = ran.told.max(self.cores[ran.core].decided).0;
-        let (left, last) = self.cores[ran.core].buckets.get(&tenant.0).copied().unwrap_or((most, told));
-        let earned = u128::from(told.saturating_sub(last)) * u128::from(limit.rate);
-        let left = (left + earned).min(most);
-        let takes = u128::from(ran.cost.units) * BILLION;
-        if takes > left {
-            let what = format!("tenant {} ran {} units where {} were left", tenant.0, ran.cost.units, left / BILLION);
+        let told = ran.told.max(core.decided).0;
+        let (left, last) = core.buckets.get(&(tenant, at)).copied().unwrap_or((most, told));
+        let earned = i128::from(told.saturating_sub(last)) * i128::from(limit.rate);
+        let before = (left + earned).min(most);
+        let after = before - i128::from(takes) * BILLION;
+        core.buckets.insert((tenant, at), (after, last.max(told)));
+        // Of bytes, those of the last grant are waited for before the next.
+        let is_over = if what == "bytes" { before < 0 } else { after < 0 };
+        if is_over {
+            let what = format!("tenant {tenant} ran {takes} {what} where {} were left", before / BILLION);
             self.violate(ran.end, "limits hold over every span", what);
         }
-        self.cores[ran.core].buckets.insert(tenant.0, (left.saturating_sub(takes), last.max(told)));
+    }
+
+    /// What a policy of credits gives out, and that no more is granted.
+    fn check_credits(&mut self, now: u64, core: usize, credits: &dyn Credits, decision: Decision) {
+        let tenants = self.shares.len();
+        let credit = |tenant: usize| credits.credit(TenantId(tenant as u16));
+        let given: u64 = (0..tenants).map(credit).sum();
+        // Who has requests has one at the least.
+        let all = System::default().credit + tenants as u64;
+        if given > all {
+            self.violate(now, "credits add up", format!("{given} credits were given out of {all}"));
+        }
+        let Watched { granted, renewals, .. } = &mut self.cores[core];
+        if *renewals != credits.renewals() {
+            *renewals = credits.renewals();
+            granted.fill(0);
+        }
+        if let Decision::Run(grant) = decision
+            && let Some(granted) = granted.get_mut(usize::from(grant.queue.tenant.0))
+        {
+            *granted += u64::from(grant.units);
+            let (granted, credit) = (*granted, credit(usize::from(grant.queue.tenant.0)));
+            if granted > credit {
+                let what = format!("tenant {} was granted {granted} of a credit of {credit}", grant.queue.tenant.0);
+                self.violate(now, "no more is granted than credits are for", what);
+            }
+        }
     }
 
     /// Tenants that had work all the time since the last look have had the same, by weight.
@@ -177,7 +237,9 @@ impl<S> Examiner<S> {
         let core = &self.cores[index];
         let busy: Vec<usize> = (0..core.had.len()).filter(|at| core.had[*at].1).collect();
         let mut wrong = None;
-        for (&one, &other) in busy.iter().flat_map(|one| busy.iter().map(move |other| (one, other))) {
+        // A guarantee comes before weights: its tenant may have more than its own say.
+        let by_weight: Vec<usize> = busy.iter().copied().filter(|at| self.shares[*at].guarantee == 0).collect();
+        for (&one, &other) in by_weight.iter().flat_map(|one| by_weight.iter().map(move |other| (one, other))) {
             let weight = |at: usize| f64::from(self.shares[at].weight);
             let had = |at: usize| core.had[at].0 as f64 / weight(at);
             // Tags are exact, slots order them to 32 µs of a tenant's own cost at the least weight of its class, and each
@@ -195,8 +257,20 @@ impl<S> Examiner<S> {
                 ));
             }
         }
+        // What somebody had when others had nothing counts as well.
+        let short = (0..core.all.len()).find_map(|at| {
+            let (Some(began), had) = core.all[at] else { return None };
+            let due = (now - began) * u64::from(self.shares[at].guarantee) / 1_000;
+            // A grant ahead at the beginning, and one behind at the end.
+            let most = had + 2 * (core.longest + Weighted::CARRY.0) + due / 20;
+            let is_short = !core.is_uneven && most < due;
+            is_short.then(|| format!("tenant {at} had {} us of {} us on core {index}", had / 1_000, due / 1_000))
+        });
         if let Some(what) = wrong {
             self.violate(now, "shares are weights", what);
+        }
+        if let Some(what) = short {
+            self.violate(now, "guarantees are had", what);
         }
         let core = &mut self.cores[index];
         core.since = now;
@@ -205,9 +279,18 @@ impl<S> Examiner<S> {
 }
 
 impl<S> Watch<S> for Examiner<S> {
+    fn looked(&mut self, now: u64, core: usize, turn: Nanos) {
+        self.lights.looked(now, core, turn.0);
+    }
+
     fn decided(&mut self, now: u64, told: Nanos, core: usize, policy: &S, decision: Decision, queues: &[Queue]) {
-        if let Some(what) = (self.audit)(policy, self.shares.len()) {
-            self.violate(now, "credits add up", what);
+        if let Some(credits) = (self.purse)(policy) {
+            self.check_credits(now, core, credits, decision);
+        }
+        let skew = told.0.wrapping_sub(now);
+        if self.cores[core].skew.replace(skew).is_some_and(|before| before != skew) {
+            self.lights.jumped(core);
+            self.cores[core].is_uneven = true;
         }
         if self.promises.shares && self.sharing {
             for tenant in 0..self.shares.len() {
@@ -218,6 +301,9 @@ impl<S> Watch<S> for Examiner<S> {
                 });
                 let is_free = self.manners[tenant] == Manner::Flood;
                 self.cores[core].had[tenant].1 &= has && is_free;
+                if has && is_free {
+                    self.cores[core].all[tenant].0.get_or_insert(now);
+                }
             }
         }
         let is_idle = match decision {
@@ -245,23 +331,20 @@ impl<S> Watch<S> for Examiner<S> {
         let core = &mut self.cores[ran.core];
         core.longest = core.longest.max(price);
         core.had[tenant].0 += price;
+        core.all[tenant].1 += if core.all[tenant].0.is_some() { price } else { 0 };
         core.pending = core.pending.map(|pending| pending + ran.cost.pending);
-        let (pending, longest) = (core.pending, core.longest);
+        let pending = core.pending;
         if self.promises.depth && ran.cost.pending > 0 && pending.is_some_and(|pending| pending > self.depth) {
             let what = format!("{} units of a depth of {}", pending.unwrap_or(0), self.depth);
             self.violate(ran.end, "a back end has no more than its depth", what);
         }
         if self.promises.limits {
-            self.check_limit(ran);
+            self.check_limits(ran);
         }
-        if self.promises.light_waits && self.manners[tenant] == Manner::Light && !self.is_changed[tenant] {
-            let waited = ran.start.saturating_sub(ran.since);
-            // The grant that runs, and one of each of the others, each with the decision before it.
-            let bound = (longest + 1_000) * (self.shares.len() as u64 + 1);
-            if waited > bound {
-                let what = format!("tenant {tenant} waited {waited} ns, where {bound} ns is the bound");
-                self.violate(ran.end, "light tenants hardly wait", what);
-            }
+        if self.promises.light_waits
+            && let Some((promise, what)) = self.lights.ran(ran)
+        {
+            self.violate(ran.end, promise, what);
         }
         if self.promises.shares && self.sharing && ran.end >= self.cores[ran.core].since + SPAN {
             self.compare_shares(ran.end, ran.core);
@@ -275,8 +358,9 @@ impl<S> Watch<S> for Examiner<S> {
 
     fn moved(&mut self, now: u64, _queue: QueueId) {
         // There, it and those beside it have another share.
-        self.is_changed.fill(true);
+        self.lights.give_up();
         for core in &mut self.cores {
+            core.is_uneven = true;
             // What is on its way when a queue goes is told to the core that it left.
             if core.pending != Some(0) {
                 core.pending = None;
@@ -286,7 +370,8 @@ impl<S> Watch<S> for Examiner<S> {
         }
     }
 
-    fn cancelled(&mut self, _now: u64, tenant: TenantId, _units: usize) {
+    fn cancelled(&mut self, now: u64, tenant: TenantId, _units: usize) {
+        self.lights.cancelled(now, tenant);
         for core in &mut self.cores {
             core.had[usize::from(tenant.0)].1 = false;
         }

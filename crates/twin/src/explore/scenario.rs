@@ -1,6 +1,6 @@
 //! What a seed makes: a node, its tenants, and what goes wrong.
 
-use softdpu_sched::{BackEnd, Kind, Limits, Placement, QueueId, Rate, Share, TenantId};
+use softdpu_sched::{BackEnd, Kind, LatencyClass, Limits, Occupancy, Placement, QueueId, Rate, Share, TenantId};
 
 use crate::arrivals::Arrivals;
 use crate::node::{Fault, Plan, QueuePlan, Service, Source};
@@ -18,7 +18,7 @@ pub(super) enum Manner {
     Burst,
     /// Requests to a back end that others use, too.
     Disk,
-    /// It would flood, and has a limit.
+    /// It would flood, and has a limit: of requests, of bytes or of packets.
     Limited,
 }
 
@@ -27,6 +27,10 @@ pub(super) enum Manner {
 pub(super) struct Scenario {
     pub plan: Plan,
     pub tenants: Vec<Manner>,
+    /// By tenant: its share of its core, and what it asks for of that; 0: as much as it can have.
+    pub asks: Vec<(f64, f64)>,
+    /// By tenant: what it has of MTDA's eight cores. Together they are eight.
+    pub occupied: Vec<Occupancy>,
     pub faults: Vec<(u64, Fault)>,
     /// How long sources send, and how long what is left may take then, nanoseconds.
     pub span: u64,
@@ -48,6 +52,8 @@ impl Scenario {
         let mut scenario = Scenario {
             plan: Plan { cores, switch: random.below(500), decision: random.below(100), ..Plan::default() },
             tenants: tenants.clone(),
+            asks: vec![(0.0, 0.0); count],
+            occupied: occupied(&mut random, count),
             faults: Vec::new(),
             span: 24 * MILLI,
             drain: 20_000 * MILLI,
@@ -57,19 +63,32 @@ impl Scenario {
             vec![Station { servers: random.between(1, 8) as u32, service: random.between(10_000, 90_000), spread: 50 }];
         let depth = random.between(4, 32) as u32;
         for manner in &tenants {
-            let share = Share { weight: random.between(1, 16) as u32, ..Share::default() };
             let rate = Rate { rate: random.between(20_000, 200_000), burst: random.between(10, 200) };
-            let limits = match manner {
-                Manner::Limited => Limits { requests: Some(rate), ..Limits::default() },
+            // A unit has at most 8 KiB.
+            let bytes = Rate { rate: rate.rate * 4_096, burst: rate.burst * 8_192 };
+            let limits = match (manner, random.below(3)) {
+                (Manner::Limited, 0) => Limits { requests: Some(rate), ..Limits::default() },
+                (Manner::Limited, 1) => Limits { bytes: Some(bytes), ..Limits::default() },
+                (Manner::Limited, _) => Limits { packets: Some(rate), ..Limits::default() },
                 _ => Limits::default(),
             };
-            scenario.plan.shares.push(Share { limits, ..share });
+            let class = match random.below(6) {
+                0 => LatencyClass::Latency,
+                1 => LatencyClass::Background,
+                _ => LatencyClass::Normal,
+            };
+            let left = 900 - scenario.plan.shares.iter().map(|share| u64::from(share.guarantee)).sum::<u64>();
+            let guarantee = if random.percent(30) { random.between(20, 450).min(left) as u16 } else { 0 };
+            scenario.plan.shares.push(Share { weight: random.between(1, 16) as u32, guarantee, class, limits });
         }
         let home: Vec<usize> = tenants.iter().map(|_| random.below(cores as u64) as usize).collect();
         for (tenant, manner) in tenants.iter().enumerate() {
             let weights = |at: usize| u64::from(scenario.plan.shares[at].weight);
             let beside: u64 = (0..count).filter(|at| home[*at] == home[tenant]).map(weights).sum();
-            let part = (weights(tenant), beside);
+            let guaranteed = |at: usize| u64::from(scenario.plan.shares[at].guarantee);
+            let all: u64 = (0..count).filter(|at| home[*at] == home[tenant]).map(guaranteed).sum();
+            // Of what is left beside guarantees, its weight of all weights there.
+            let part = (weights(tenant) * (1_000 - all), beside * 1_000);
             scenario.add_tenant(&mut random, tenant, *manner, home[tenant], part, depth);
         }
         scenario.add_faults(&mut random);
@@ -101,16 +120,20 @@ impl Scenario {
                 _ => (None, None),
             };
             let device = if random.percent(50) { 0 } else { at as u32 };
-            let placement = Placement { device, kind: Kind::Requests, back_end };
+            let kind = if self.plan.shares[tenant].limits.packets.is_some() { Kind::Packets } else { Kind::Requests };
+            let placement = Placement { device, kind, back_end };
+            let bytes = random.between(64, 8_192) as u32;
             self.plan.queues.push(QueuePlan { id, core, placement, capacity: 4_096, station });
             let arrivals = match manner {
                 Manner::Flood | Manner::Limited => {
                     Arrivals::Closed { depth: random.between(200, 500) as u32, think: 1 }
                 }
-                // Its share of a core is weight of all weights there, of the time that is not the scheduler's own.
+                // Of its share of the core, in the time that is not the scheduler's own. What a byte counts as is in it.
                 Manner::Light => {
-                    let each = cost + self.plan.switch + self.plan.decision;
-                    Arrivals::Paced((each * part.1 * random.between(125, 4_000) / 100 / part.0) << 10)
+                    let each = cost + self.plan.switch + self.plan.decision + u64::from(bytes) / 48;
+                    let times = random.between(125, 4_000);
+                    self.asks[tenant] = (part.0 as f64 / part.1 as f64, 100.0 / times as f64);
+                    Arrivals::Paced((each * part.1 * times / 100 / part.0) << 10)
                 }
                 Manner::Burst => Arrivals::OnOff {
                     on: random.between(50_000, 2 * MILLI),
@@ -124,11 +147,18 @@ impl Scenario {
             self.plan.sources.push(Source {
                 arrivals,
                 start: random.below(MILLI),
-                bytes: random.between(64, 8_192) as u32,
+                bytes,
                 service: Service { unit: cost, byte: 0, spread: random.below(40) },
                 queues: vec![index],
             });
         }
+    }
+
+    /// The time in which a light tenant makes up for what it missed in `lost` nanoseconds and, then, saves up what it may
+    /// (`docs/scheduling.md`), nanoseconds.
+    pub fn settles_in(&self, tenant: usize, lost: u64, carry: u64) -> u64 {
+        let (share, part) = self.asks[tenant];
+        ((lost as f64 * part + carry as f64 / share) / (1.0 - part)) as u64
     }
 
     fn add_faults(&mut self, random: &mut Random) {
@@ -157,4 +187,13 @@ impl Scenario {
         }
         self.faults.sort_by_key(|(at, _)| *at);
     }
+}
+
+/// Eight cores among so many tenants, one each at least.
+fn occupied(random: &mut Random, tenants: usize) -> Vec<Occupancy> {
+    let mut all = vec![Occupancy { cores: 1, accelerators: 0 }; tenants];
+    for _ in tenants..8 {
+        all[random.below(tenants as u64) as usize].cores += 1;
+    }
+    all
 }

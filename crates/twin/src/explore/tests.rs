@@ -1,3 +1,5 @@
+use softdpu_sched::LatencyClass::{Background, Latency};
+
 use super::*;
 
 /// The first seed at which a policy breaks a promise.
@@ -20,9 +22,18 @@ fn every_policy_that_is_broken_on_purpose_is_found_out_and_for_what_it_is() {
         How::Idles => &["work is conserved"][..],
         How::Loses => &["what was ready is run", "work is conserved"],
         How::Unlimited => &["limits hold over every span"],
-        How::Unweighted | How::Favours => &["shares are weights", "light tenants hardly wait"],
+        // Who has more than its share leaves less for those that ask for a part of theirs; and grants of one that is always below it
+        // end for nobody.
+        How::Unweighted | How::Favours => {
+            &["shares are weights", "light tenants hardly wait", "who comes is seen soon"]
+        }
         How::Overfills => &["a back end has no more than its depth"],
         How::Invents => &["a policy grants what there is, and ends"],
+        How::NoLanes => &["light tenants hardly wait"],
+        How::Stays => &["who comes is seen soon"],
+        How::Unguaranteed => &["guarantees are had"],
+        How::Overspends => &["no more is granted than credits are for"],
+        How::Mints => &["credits add up"],
     };
     for (name, how) in How::NAMES {
         let (seed, found) = first_failure(name, 60).unwrap_or_else(|| panic!("{name} was not found out"));
@@ -30,6 +41,38 @@ fn every_policy_that_is_broken_on_purpose_is_found_out_and_for_what_it_is() {
         let again = explore(name, seed).expect("a policy").violation;
         assert_eq!(again, Some(found), "the same seed shows the same");
     }
+}
+
+/// What makes somebody wait, or spend what is not there, breaks nothing else that would find it out.
+#[test]
+fn what_only_one_invariant_finds_is_found_by_that_one_alone() {
+    let only = [
+        (How::NoLanes, "light tenants hardly wait"),
+        (How::Stays, "who comes is seen soon"),
+        (How::Unguaranteed, "guarantees are had"),
+        (How::Overspends, "no more is granted than credits are for"),
+    ];
+    for (how, promise) in only {
+        let (name, _) = How::NAMES.into_iter().find(|(_, other)| *other == how).expect("a name");
+        let found: Vec<Violation> =
+            (0..30).filter_map(|seed| explore(name, seed).expect("a policy").violation).collect();
+        assert!(!found.is_empty(), "{name}: no seed of 30");
+        for violation in found {
+            assert_eq!(violation.promise, promise, "{name}: {violation}");
+        }
+    }
+}
+
+/// A seed has to do with everything that a promise is made about, now and then.
+#[test]
+fn scenarios_have_classes_guarantees_and_every_limit() {
+    let shares: Vec<softdpu_sched::Share> = (0..40).flat_map(|seed| Scenario::of(seed).plan.shares).collect();
+    let some = |of: fn(&softdpu_sched::Share) -> bool| shares.iter().filter(|share| of(share)).count();
+    assert!(some(|share| share.class == Latency) > 5 && some(|share| share.class == Background) > 5);
+    assert!(some(|share| share.guarantee > 0) > 5);
+    assert!(some(|share| share.limits.requests.is_some()) > 2);
+    assert!(some(|share| share.limits.bytes.is_some()) > 2);
+    assert!(some(|share| share.limits.packets.is_some()) > 2);
 }
 
 #[test]

@@ -84,8 +84,9 @@ pub const CHANNEL: usize = 1_024;
 /// result in increased latency", §III-C) and gives no number.
 pub const SWITCH: u64 = 1_000;
 
-/// **Assumed**: what a decision takes a core, nanoseconds, the same for every policy. On this project's machine decisions were
-/// measured to take 8 (`fcfs`) to 80 (`weighted`); an A72 is slower.
+/// **Assumed**: what a decision takes a core, nanoseconds, the same for every policy. When this was assumed, decisions
+/// were measured to take 8 (`fcfs`) to 80 (`weighted`) on this project's machine; since then they have become faster (3 to 40,
+/// `docs/scheduling.md`), and the assumption stays. An A72 is slower.
 pub const DECISION: u64 = 100;
 
 /// **Assumed**: what a frame may wait for the wire before it is lost.

@@ -63,3 +63,53 @@ fn every_experiment_runs_says_what_it_found_and_does_so_again_for_its_seed() {
         assert_eq!((experiment.run)(&SHORT).points, (experiment.run)(&SHORT).points, "{}", experiment.name);
     }
 }
+
+/// What the paper's prose states and the twin shows, by seed 1: `docs/papers/mtda.md` has the same, and what it does not show.
+const HOLDS: [(&str, &[&str]); 11] = [
+    ("mtda-fig4", &["one tenant: MTDA's throughput is similar", "throughput rises with the packet size"]),
+    ("mtda-fig5", &["one tenant: MTDA's throughput is similar", "throughput rises with the packet size"]),
+    ("mtda-fig6", &["latency falls as packets grow"]),
+    ("mtda-fig7", &[]),
+    ("mtda-fig8", &["MTDA's tail is the lowest for each tenant (§V-C), balanced"]),
+    ("mtda-fig9", &[]),
+    ("mtda-fig10", &["less fair with more tenants", "MTDA is the fairest", "two tenants: FairNIC's is similar"]),
+    ("mtda-fig11", &["MTDA's Fair2 is the highest (§V-D), balanced"]),
+    ("mtda-fig12", &["MTDA: nearly line rate"]),
+    (
+        "mtda-fig13",
+        &[
+            "in the burst DPDK's tail is above MTDA's",
+            "in the burst FairNIC's tail is above MTDA's",
+            "in the burst LogNIC's tail is above MTDA's",
+        ],
+    ),
+    ("mtda-fig14", &[]),
+];
+
+/// Compares the orders of some figures with [`HOLDS`], both ways: one that begins to hold is to be told, too.
+fn orders_are_as_told(of: impl Fn(&str) -> bool) {
+    for (name, told) in HOLDS.into_iter().filter(|(name, _)| of(name)) {
+        let experiment = EXPERIMENTS.iter().find(|experiment| experiment.name == name).expect("an experiment");
+        let figure = (experiment.run)(&Scope::default());
+        for order in &figure.orderings {
+            let is_told = told.iter().any(|told| order.what.starts_with(told));
+            assert_eq!(order.holds, is_told, "{name}: {}: {}", order.what, order.seen);
+        }
+        for told in told {
+            assert!(figure.orderings.iter().any(|order| order.what.starts_with(told)), "{name}: {told}");
+        }
+    }
+}
+
+const QUICK: [&str; 4] = ["mtda-fig8", "mtda-fig10", "mtda-fig12", "mtda-fig13"];
+
+#[test]
+fn what_is_told_of_quick_figures_is_what_comes_out() {
+    orders_are_as_told(|name| QUICK.contains(&name));
+}
+
+#[test]
+#[ignore = "half a minute: cargo test --release -p softdpu-twin -- --ignored"]
+fn what_is_told_of_the_other_figures_is_what_comes_out() {
+    orders_are_as_told(|name| !QUICK.contains(&name));
+}

@@ -104,6 +104,71 @@ fn a_queue_that_moves_takes_along_what_waits() {
     assert_eq!(node.queues()[0].units(), 0);
 }
 
+/// The longest that a tenant's packet was there beside a flood of another, nanoseconds.
+fn longest_beside_a_flood<S: TenantScheduler>(class: LatencyClass, policy: impl Fn() -> S) -> u64 {
+    let sources = vec![flood(1_000, 0), source(Arrivals::Paced(301_000 << 10), 1_000, 1)];
+    let shares = vec![Share::default(), Share { class, ..Share::default() }];
+    let queues = vec![queue(0, 0, 1_000), queue(1, 1, 1_000)];
+    let mut node = Node::new(
+        Plan { cores: 1, queues, sources, shares, ..Plan::default() },
+        |_| policy(),
+        Tally::new(2, 2 * MILLI),
+        1,
+    );
+    node.run(40 * MILLI);
+    assert!(node.watch.tenants[0].latency.count() > 37_000, "the flood has the rest");
+    node.watch.tenants[1].latency.quantile(1.0)
+}
+
+#[test]
+fn a_grant_ends_for_those_whom_the_policy_lets_go_before_the_rest_of_it() {
+    // The flood's grants are 32 us: after 8 us they look, and a unit is 1 us.
+    let normal = longest_beside_a_flood(LatencyClass::Normal, Weighted::default);
+    assert!(normal <= 10_200, "{normal} ns");
+    // One of the first class is seen after each unit.
+    let first = longest_beside_a_flood(LatencyClass::Latency, Weighted::default);
+    assert!(first <= 2_200, "{first} ns");
+    let stays = || crate::explore::broken::Broken::new(crate::explore::broken::How::Stays);
+    let whole = longest_beside_a_flood(LatencyClass::Normal, stays);
+    assert!(whole > 24_000, "{whole} ns where no grant ends before its time");
+}
+
+#[test]
+fn what_comes_within_a_turn_is_seen_when_it_is_over() {
+    /// Grants of one unit, and turns of 6 us.
+    #[derive(Default)]
+    struct Turns(VecDeque<softdpu_sched::Grant>);
+    impl TenantScheduler for Turns {
+        fn configure(&mut self, _: TenantId, _: Share) {}
+        fn ready(&mut self, _: Nanos, queue: QueueId, work: softdpu_sched::Work) {
+            self.0.extend((0..work.units).map(|_| softdpu_sched::Grant { queue, units: 1 }));
+        }
+        fn decide(&mut self, _: Nanos) -> softdpu_sched::Decision {
+            self.0.pop_front().map_or(softdpu_sched::Decision::Idle, softdpu_sched::Decision::Run)
+        }
+        fn charge(&mut self, _: Nanos, _: softdpu_sched::Grant, _: softdpu_sched::Cost) {}
+        fn complete(&mut self, _: Nanos, _: softdpu_sched::Grant, _: softdpu_sched::Cost) {}
+        fn cancel(&mut self, _: Nanos, _: QueueId) {}
+        fn turn(&self, _: Nanos) -> Nanos {
+            Nanos(6_000)
+        }
+    }
+    struct Looks(Vec<u64>);
+    impl<S> Watch<S> for Looks {
+        fn looked(&mut self, now: u64, _core: usize, _turn: Nanos) {
+            self.0.push(now);
+        }
+    }
+    let mut came = vec![0; 10];
+    came.push(2_500);
+    let sources = vec![source(Arrivals::Trace(came.into()), 1_000, 0)];
+    let plan = Plan { cores: 1, queues: vec![queue(0, 0, 64)], sources, ..Plan::default() };
+    let mut node = Node::new(plan, |_| Turns::default(), Looks(Vec::new()), 1);
+    node.run(20_000);
+    // The first unit alone; the nine that came while it ran, of which six are a turn; the others with the one that came in it.
+    assert_eq!(node.watch.0, [0, 1_000, 7_000]);
+}
+
 #[test]
 fn a_seed_gives_the_same_run_and_another_seed_another() {
     let outcome = |seed| {

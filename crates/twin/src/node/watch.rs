@@ -10,9 +10,9 @@ use crate::histogram::Histogram;
 pub struct Ran {
     /// On which core.
     pub core: usize,
-    /// What.
+    /// What it was granted. Of one that was cut short, the rest is ready again.
     pub grant: Grant,
-    /// What it cost.
+    /// What ran of it, and what that cost.
     pub cost: Cost,
     /// When it began, nanoseconds of simulated time.
     pub start: u64,
@@ -22,6 +22,8 @@ pub struct Ran {
     pub told: Nanos,
     /// Since when its first unit was there.
     pub since: u64,
+    /// And since when the policy knew of it.
+    pub known: u64,
     /// What deciding on it took, before it began.
     pub decision: u64,
 }
@@ -34,6 +36,8 @@ pub trait Watch<S> {
     fn dropped(&mut self, _now: u64, _tenant: TenantId) {}
     /// Units were given up.
     fn cancelled(&mut self, _now: u64, _tenant: TenantId, _units: usize) {}
+    /// A core took in what had come, and goes on with grants for so long before it looks again.
+    fn looked(&mut self, _now: u64, _core: usize, _turn: Nanos) {}
     /// A policy decided, being told that it is `told`.
     fn decided(&mut self, _now: u64, _told: Nanos, _core: usize, _policy: &S, _decision: Decision, _queues: &[Queue]) {}
     /// A grant ran.

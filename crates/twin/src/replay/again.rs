@@ -54,8 +54,8 @@ pub struct Comparison {
 
 /// Lets a policy decide anew on the work of a recording.
 ///
-/// Work comes when it came, and each unit of a queue, in order, costs what it cost then, at its back end too. What cannot be known is
-/// left as it was: a client that waits for its requests would have sent the next ones earlier, or later.
+/// Work comes when it came, and each unit of a queue, in order, costs what it cost then, at its back end too. It came when the core took it in: how
+/// long that had let it wait in its ring is in those times. What cannot be known is left as it was: a client that waits for its requests would have sent the next ones earlier, or later.
 ///
 /// # Errors
 /// [`ReplayError`].
@@ -92,10 +92,52 @@ struct Past {
     back_ends: BTreeMap<QueueId, Vec<u64>>,
 }
 
+/// So many units since when they are ready.
+type Batch = (u64, u32);
+
+/// Takes the first `units` out.
+fn take(from: &mut VecDeque<Batch>, units: u32) -> VecDeque<Batch> {
+    let (mut left, mut taken) = (units, VecDeque::new());
+    while left > 0
+        && let Some(first) = from.front_mut()
+    {
+        let part = left.min(first.1);
+        taken.push_back((first.0, part));
+        left -= part;
+        first.1 -= part;
+        if first.1 == 0 {
+            from.pop_front();
+        }
+    }
+    taken
+}
+
+fn count(batches: &VecDeque<Batch>) -> u64 {
+    batches.iter().map(|(_, units)| u64::from(*units)).sum()
+}
+
+/// What a queue of the recorded core had.
+#[derive(Debug, Default)]
+struct Line {
+    ready: VecDeque<Batch>,
+    /// Granted and not run: the grant was cut short. The next that is told to be ready is this, before it is anything that has come.
+    cut: VecDeque<Batch>,
+    /// Core time of grants that ran nothing: what runs next has it.
+    time: u64,
+}
+
+/// The recorded core, while its past is read.
+#[derive(Debug, Default)]
+struct Reading {
+    lines: BTreeMap<QueueId, Line>,
+    /// The grant that runs: when it was decided, and what it has.
+    running: Option<(Grant, u64, VecDeque<Batch>)>,
+}
+
 impl Past {
     fn of(events: &[Event]) -> Result<Past, ReplayError> {
         let mut past = Past::default();
-        let mut ready: BTreeMap<QueueId, VecDeque<(u64, u32)>> = BTreeMap::new();
+        let mut reading = Reading::default();
         let (mut grants, mut clock) = (Grants::default(), None::<u64>);
         for (number, event) in (0_u64..).zip(events) {
             grants.see(number, event)?;
@@ -113,50 +155,75 @@ impl Past {
             if let (Some(clock), 0) = (clock, past.first) {
                 past.first = clock;
             }
-            past.see(clock.unwrap_or(0), event, &mut ready);
+            past.see(clock.unwrap_or(0), event, &mut reading);
         }
         past.last = clock.unwrap_or(0);
-        for (queue, waiting) in ready {
-            let left: u64 = waiting.iter().map(|(_, units)| u64::from(*units)).sum();
+        past.has_run(&mut reading, None);
+        for (queue, line) in reading.lines {
+            let left = count(&line.ready) + count(&line.cut);
             past.fared.entry(queue.tenant.0).or_default().left += left;
         }
         Ok(past)
     }
 
-    fn see(&mut self, clock: u64, event: &Event, ready: &mut BTreeMap<QueueId, VecDeque<(u64, u32)>>) {
+    /// The grant that ran has come to its end, after so many units; none: nobody said so, and it had all.
+    fn has_run(&mut self, reading: &mut Reading, units: Option<u32>) {
+        let Some((grant, decided, mut had)) = reading.running.take() else { return };
+        let ran = take(&mut had, units.unwrap_or(grant.units));
+        let fared = self.fared.entry(grant.queue.tenant.0).or_default();
+        for (since, units) in ran {
+            // Units of one arrival waited equally; a hostile file may say that there are very many.
+            (0..units.min(4_096)).for_each(|_| fared.waited(decided.saturating_sub(since)));
+        }
+        if let Some(line) = reading.lines.get_mut(&grant.queue) {
+            line.cut.append(&mut had);
+        }
+    }
+
+    fn see(&mut self, clock: u64, event: &Event, reading: &mut Reading) {
         match *event {
             Event::Configure { .. } | Event::Stopped | Event::Again { .. } => {}
             Event::Place { queue, .. } | Event::Cancel { queue, .. } => {
-                ready.remove(&queue);
+                reading.lines.remove(&queue);
             }
-            Event::Ready { queue, work, .. } if work.units > 0 => {
-                ready.entry(queue).or_default().push_back((clock, work.units));
+            Event::Ready { queue, work, now } if work.units > 0 => {
                 self.fared.entry(queue.tenant.0).or_default();
+                let line = reading.lines.entry(queue).or_default();
+                let mut back = take(&mut line.cut, work.units);
+                // What it is short of was given up.
+                line.cut.clear();
+                let came = work.units - count(&back) as u32;
+                back.append(&mut line.ready);
+                line.ready = back;
+                if came == 0 {
+                    return;
+                }
+                line.ready.push_back((clock, came));
+                let bytes = (u128::from(work.bytes) * u128::from(came) / u128::from(work.units)) as u64;
+                self.told.push((clock, Event::Ready { queue, work: Work { units: came, bytes }, now }));
+                return;
             }
             Event::Ready { .. } => {}
             Event::Decide { decision: Decision::Run(grant), .. } => {
-                let fared = self.fared.entry(grant.queue.tenant.0).or_default();
-                let mut units = grant.units;
-                while let Some(first) = ready.get_mut(&grant.queue).and_then(VecDeque::front_mut)
-                    && units > 0
-                {
-                    let part = units.min(first.1);
-                    // Units of one arrival waited equally; a hostile file may say that there are very many.
-                    (0..part.min(4_096)).for_each(|_| fared.waited(clock - first.0));
-                    units -= part;
-                    first.1 -= part;
-                    if first.1 == 0 {
-                        ready.entry(grant.queue).or_default().pop_front();
-                    }
-                }
+                self.has_run(reading, None);
+                let ready = reading.lines.get_mut(&grant.queue).map(|line| take(&mut line.ready, grant.units));
+                reading.running = Some((grant, clock, ready.unwrap_or_default()));
+                self.fared.entry(grant.queue.tenant.0).or_default();
                 return;
             }
             Event::Decide { .. } => return,
             Event::Charge { grant, cost, .. } => {
+                self.has_run(reading, Some(cost.units));
                 let fared = self.fared.entry(grant.queue.tenant.0).or_default();
                 fared.time = fared.time.saturating_add(cost.time.0);
-                let units = u64::from(cost.units.clamp(1, 4_096));
-                let each = UnitCost { time: cost.time.0 / units, bytes: cost.bytes / units, is_pending: false };
+                let line = reading.lines.entry(grant.queue).or_default();
+                let time = cost.time.0.saturating_add(std::mem::take(&mut line.time));
+                if cost.units == 0 {
+                    line.time = time;
+                    return;
+                }
+                let units = u64::from(cost.units.min(4_096));
+                let each = UnitCost { time: time / units, bytes: cost.bytes / units, is_pending: false };
                 let of_queue = self.costs.entry(grant.queue).or_default();
                 of_queue.extend((0..units).map(|at| UnitCost { is_pending: at < u64::from(cost.pending), ..each }));
                 return;
@@ -197,11 +264,14 @@ fn decide_anew(past: &Past, policy: &Policy) -> Fared {
     let mut back_ends: BTreeMap<QueueId, VecDeque<u64>> =
         past.back_ends.iter().map(|(queue, times)| (*queue, times.iter().copied().collect())).collect();
     let mut waiting: BTreeMap<QueueId, VecDeque<Waiting>> = BTreeMap::new();
+    // What was not told yet, and units that back ends have.
+    let (mut next_told, mut pending) = (0, 0_u64);
     let mut now = past.first;
     for _ in 0..STEPS {
         while let Some((at, event)) = agenda.next(now) {
             match event {
                 Happens::Told(index) => {
+                    next_told = index + 1;
                     let event = &past.told[index].1;
                     tell_at(&mut policy, Nanos(now.max(at)), event);
                     match *event {
@@ -221,6 +291,7 @@ fn decide_anew(past: &Past, policy: &Policy) -> Fared {
                 }
                 Happens::Ended { queue, since, bytes } => {
                     let cost = Cost { units: 1, time: Nanos(at.saturating_sub(since)), bytes, pending: 0 };
+                    pending -= 1;
                     policy.complete(Nanos(now), Grant { queue, units: 1 }, cost);
                 }
             }
@@ -233,14 +304,20 @@ fn decide_anew(past: &Past, policy: &Policy) -> Fared {
                 let start = now;
                 let units = waiting.entry(grant.queue).or_default();
                 let count = (grant.units as usize).min(units.len());
+                let costs = units.range(..count).map(|unit| unit.cost.time);
+                let come = Come { told: &past.told[next_told..], pending: pending > 0 };
+                let ran = come.units_that_run(&policy, grant, start, costs);
                 let tenant = fared.entry(grant.queue.tenant.0).or_default();
-                let mut cost = Cost { units: grant.units, ..Cost::default() };
-                for unit in units.drain(..count) {
+                // Of more than there is, the policy believes that it ran.
+                let told = if ran < count { ran as u32 } else { grant.units };
+                let mut cost = Cost { units: told, ..Cost::default() };
+                for unit in units.drain(..ran) {
                     tenant.waited(start.saturating_sub(unit.since));
                     cost.time = cost.time + Nanos(unit.cost.time);
                     cost.bytes = cost.bytes.saturating_add(unit.cost.bytes);
                     if unit.cost.is_pending {
                         cost.pending += 1;
+                        pending += 1;
                         let takes = back_ends.entry(grant.queue).or_default().pop_front().unwrap_or(0);
                         let at = start.saturating_add(takes.max(unit.cost.time));
                         let (queue, bytes) = (grant.queue, unit.cost.bytes);
@@ -250,6 +327,10 @@ fn decide_anew(past: &Past, policy: &Policy) -> Fared {
                 tenant.time = tenant.time.saturating_add(cost.time.0);
                 now = now.saturating_add(cost.time.0.max(1));
                 policy.charge(Nanos(now), grant, cost);
+                if ran < count {
+                    let bytes = units.range(..count - ran).map(|unit| unit.cost.bytes).fold(0, u64::saturating_add);
+                    policy.ready(Nanos(now), grant.queue, Work { units: (count - ran) as u32, bytes });
+                }
                 continue;
             }
             Decision::IdleUntil(at) => at.0.max(now + 1),
@@ -261,6 +342,56 @@ fn decide_anew(past: &Past, policy: &Policy) -> Fared {
         fared.entry(queue.tenant.0).or_default().left += left.len() as u64;
     }
     fared
+}
+
+/// What comes while a grant runs.
+struct Come<'a> {
+    /// Not told yet, by time.
+    told: &'a [(u64, Event)],
+    /// A back end has something, which the core looks for in each of its rounds.
+    pending: bool,
+}
+
+impl Come<'_> {
+    /// How many units of a grant run, of those that take these times: up to the first after which the core ends it for somebody who has
+    /// come, as the engine does.
+    fn units_that_run(
+        &self,
+        policy: &impl TenantScheduler,
+        grant: Grant,
+        start: u64,
+        takes: impl ExactSizeIterator<Item = u64>,
+    ) -> usize {
+        let (count, looks) = (takes.len(), policy.looks());
+        let is_urgent = policy.can_preempt();
+        if looks.is_none() && !is_urgent {
+            return count;
+        }
+        let mut next = looks.map_or(u64::MAX, |every| start.saturating_add(every.0));
+        let (mut now, mut seen) = (start, 0);
+        let (mut is_awaited, mut is_called) = (self.pending, false);
+        for (ran, takes) in (1..).zip(takes) {
+            now = now.saturating_add(takes);
+            while let Some((at, event)) = self.told.get(seen)
+                && *at <= now
+            {
+                seen += 1;
+                if let Event::Ready { queue, .. } = event
+                    && queue.tenant != grant.queue.tenant
+                {
+                    is_awaited |= policy.gives_way(queue.tenant);
+                    is_called |= policy.preempts(queue.tenant);
+                }
+            }
+            if is_called || is_awaited && now >= next {
+                return ran;
+            }
+            if now >= next {
+                next = now.saturating_add(looks.map_or(u64::MAX, |every| every.0));
+            }
+        }
+        count
+    }
 }
 
 /// What a unit of a queue costs that was never run: the mean of those that were.

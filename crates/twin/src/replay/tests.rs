@@ -91,3 +91,68 @@ fn another_policy_shows_what_it_would_have_done() {
     // Beside a flood of 100 that is served in order, a light tenant waits for all of it; weighted lets it go first.
     assert!(p99(&compared.recorded, 1) > 5.0 * p99(&compared.other, 1), "{:?}", p99(&compared.other, 1));
 }
+
+/// A recording of these events, by a core that serves first come, first served.
+fn by_hand(events: &[Event]) -> Vec<u8> {
+    let header = Header { core: 0, policy: "fcfs".to_owned(), parameters: Vec::new() };
+    let mut encoder = softdpu_sched::record::Encoder::new(&header, 1 << 16);
+    events.iter().for_each(|event| encoder.write(event));
+    encoder.take(Vec::new())
+}
+
+#[test]
+fn the_rest_of_a_grant_that_was_cut_short_has_waited_since_it_came() {
+    let queue = QueueId { tenant: TenantId(0), index: 0 };
+    let ready = |now, units| Event::Ready { now: Nanos(now), queue, work: softdpu_sched::Work { units, bytes: 0 } };
+    let run = |now, units| Event::Decide { now: Nanos(now), decision: Decision::Run(Grant { queue, units }) };
+    let ran = |now, granted, units, time| Event::Charge {
+        now: Nanos(now),
+        grant: Grant { queue, units: granted },
+        cost: softdpu_sched::Cost { units, time: Nanos(time), bytes: 0, pending: 0 },
+    };
+    let file = by_hand(&[
+        ready(1_000, 64),
+        run(1_000, 64),
+        // Ten of them, and the rest is ready again.
+        ran(2_000, 64, 10, 1_000),
+        ready(2_000, 54),
+        ready(2_500, 1),
+        run(3_000, 55),
+        // Nothing: a receiver has no room, and the rest is ready when it has.
+        ran(3_100, 55, 0, 100),
+        ready(4_000, 55),
+        run(4_000, 55),
+        ran(9_500, 55, 55, 5_500),
+        ready(10_000, 1),
+    ]);
+    let compared = compare(&file, &Policy::Fcfs).expect("a recording");
+    let recorded = &compared.recorded[&0];
+    assert_eq!((recorded.units, recorded.left, recorded.longest, recorded.time), (65, 1, 3_000, 6_600));
+    for fared in [&compared.modelled, &compared.other] {
+        assert_eq!(fared[&0].units + fared[&0].left, 66, "what came, and no more");
+        assert!(fared[&0].time.abs_diff(6_600) < 66, "each unit costs what it cost: {} ns", fared[&0].time);
+    }
+}
+
+#[test]
+fn a_core_that_cuts_grants_short_is_modelled_with_what_came_to_it() {
+    let (file, tally) = recorded("weighted");
+    let (_, decoder) = Decoder::new(&file).expect("a recording");
+    let cut = decoder
+        .flatten()
+        .filter(|event| matches!(event, Event::Charge { grant, cost, .. } if cost.units < grant.units));
+    assert!(cut.count() > 20, "a back end is looked at, and a light tenant does not wait");
+    let compared = compare(&file, &Policy::Fcfs).expect("a recording");
+    for tenant in 0..4 {
+        let all = |fared: &again::Fared| fared[&tenant].units + fared[&tenant].left;
+        let came = tally.tenants[usize::from(tenant)].arrived;
+        assert!(all(&compared.recorded) <= came, "tenant {tenant}: {} of {came}", all(&compared.recorded));
+        assert_eq!(all(&compared.recorded), all(&compared.modelled), "tenant {tenant}");
+        assert_eq!(all(&compared.recorded), all(&compared.other), "tenant {tenant}");
+    }
+    // The same policy on the same work is near what was recorded: somebody who came at a look of the recorded core may have to wait for one of the
+    // model's, which are 8 us apart.
+    let mean = |fared: &again::Fared| fared[&1].waits.mean();
+    assert!(mean(&compared.modelled) < mean(&compared.recorded) + 9_500.0, "{} ns", mean(&compared.modelled));
+    assert!(mean(&compared.other) > 4.0 * mean(&compared.modelled), "{} ns", mean(&compared.other));
+}
