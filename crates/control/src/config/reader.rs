@@ -5,7 +5,9 @@
 //! the caller goes on with a default and finds the remaining mistakes too.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::fmt::Display;
+use std::hash::Hash;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -13,6 +15,12 @@ use std::str::FromStr;
 use super::diagnostic::{Problem, Spans, alternatives, nearest};
 use super::schema::Section;
 use super::value::{Data, Table, Value};
+
+/// So many problems of one text are kept: a text of some MiB could have millions.
+pub(super) const MOST_PROBLEMS: usize = 10_000;
+
+/// Most items of a list.
+const MOST_ITEMS: usize = 100_000;
 
 /// What is shared by all readers of one text.
 pub(super) struct Context<'a> {
@@ -28,7 +36,10 @@ impl<'a> Context<'a> {
     }
 
     pub(super) fn report(&self, problem: Problem) {
-        self.problems.borrow_mut().push(problem);
+        let mut problems = self.problems.borrow_mut();
+        if problems.len() < MOST_PROBLEMS {
+            problems.push(problem);
+        }
     }
 }
 
@@ -185,7 +196,7 @@ impl<'a> Reader<'a> {
     }
 
     /// A string or a list of strings, at least one, that `convert` takes; none may be there twice.
-    pub(super) fn one_or_more<T: PartialEq>(
+    pub(super) fn one_or_more<T: Eq + Hash + Clone>(
         &self,
         key: &'static str,
         what: &str,
@@ -201,7 +212,12 @@ impl<'a> Reader<'a> {
                 return None;
             }
         };
-        let mut taken = Vec::new();
+        if items.len() > MOST_ITEMS {
+            let found = format!("{} items", items.len());
+            self.report(self.wrong(key, value, format!("at most {MOST_ITEMS}")).found(found));
+            return None;
+        }
+        let (mut taken, mut seen) = (Vec::new(), HashSet::new());
         for (index, item) in items.iter().enumerate() {
             self.context.spans.borrow_mut().insert(format!("{}[{index}]", join(&self.path, key)), item.span.clone());
             let Data::String(text) = &item.data else {
@@ -209,7 +225,7 @@ impl<'a> Reader<'a> {
                 continue;
             };
             match convert(text) {
-                Ok(converted) if taken.contains(&converted) => {
+                Ok(converted) if !seen.insert(converted.clone()) => {
                     let message = format!("{text} is listed twice in `{key}`");
                     self.report(Problem::error(join(&self.path, key), message).at(item.span.clone()));
                 }

@@ -13,6 +13,13 @@ use super::units::{Bytes, Span};
 /// Bytes of a Unix socket's path without its closing zero: `sun_path` has 108 (unix(7)).
 const LONGEST_SOCKET_PATH: usize = 107;
 
+/// Where so many problems of networks are found no more are looked for: most have one cause, and who waits for them serves others.
+pub(super) const MOST_PROBLEMS: usize = 100;
+
+/// Of so many names one is looked for that is meant, and so many are listed.
+const MOST_COMPARED: usize = 1000;
+const MOST_LISTED: usize = 10;
+
 impl Site {
     /// Everything in the site that contradicts itself, with the path of the key it is about.
     pub fn problems(&self) -> Vec<Problem> {
@@ -284,11 +291,18 @@ pub(super) fn dangling<'a>(
     names: impl Iterator<Item = &'a str> + Clone,
 ) -> Problem {
     let problem = Problem::error(place, format!("there is no {what} `{found}`"));
-    match nearest(found, names.clone().filter(|name| !name.is_empty())) {
+    match nearest(found, names.clone().filter(|name| !name.is_empty()).take(MOST_COMPARED)) {
         Some(near) => problem.help(format!("did you mean `{near}`?")),
         None if names.clone().all(str::is_empty) => {
             problem.help(format!("declare it: [[{what}]] with name = \"{found}\""))
         }
-        None => problem.help(format!("declare it, or use one of: {}", names.collect::<Vec<_>>().join(", "))),
+        None => {
+            let listed = names.clone().take(MOST_LISTED).collect::<Vec<_>>().join(", ");
+            let more = match names.count().saturating_sub(MOST_LISTED) {
+                0 => String::new(),
+                more => format!(" and {more} more"),
+            };
+            problem.help(format!("declare it, or use one of: {listed}{more}"))
+        }
     }
 }

@@ -310,10 +310,15 @@ impl Desired {
             Change::NetworkEndpoints(change) if self.site.network(&change.network).is_none() => {
                 missing("network", &change.network)
             }
-            Change::Networks { change: networks, .. } => {
-                match networks.networks().into_iter().find(|name| self.site.network(name).is_none()) {
-                    Some(name) => missing("network", name),
-                    None => self.fits(change),
+            Change::Networks { change: networks, places } => {
+                let names = networks.networks();
+                match (names.iter().position(|name| self.site.network(name).is_none()), places) {
+                    (None, _) => self.fits(change),
+                    (Some(at), None) => missing("network", names[at]),
+                    (Some(at), Some(places)) => {
+                        let message = format!("there is no network called {:?}", names[at]);
+                        Err(ApiError::new(ErrorCode::NotFound, places.tell_name(at, message)))
+                    }
                 }
             }
             Change::NetworksFile { .. } => Ok(()),

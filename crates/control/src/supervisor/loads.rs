@@ -10,6 +10,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -70,7 +71,7 @@ pub(super) enum Got {
 /// How many bytes a thread has got from its file: more each time that it is looked at, or it hangs.
 type Progress = AtomicU64;
 
-/// Nothing more is waited for but the thread itself, which ends.
+/// All is read, and what it says is looked at: between two looks that has to end.
 const READ: u64 = u64::MAX;
 
 struct UnderWay {
@@ -148,8 +149,13 @@ impl Copier {
         let copied = Arc::new(Progress::new(0));
         let so_far = Arc::clone(&copied);
         let run = move || {
+            // A change would wait for ever for a thread that says nothing. What the job has is its own, and goes with it.
+            let outcome = catch_unwind(AssertUnwindSafe(|| job(&so_far))).unwrap_or_else(|_| {
+                let message = "the thread that read the file ended early, which is a mistake of softdpu; nothing was changed";
+                Err(ApiError::new(ErrorCode::Failed, message).hint("the log says where"))
+            });
             // The receiver is gone only when the supervisor is.
-            let _ = sender.send((number, job(&so_far)));
+            let _ = sender.send((number, outcome));
             bell.ring();
         };
         std::thread::Builder::new().name("copy".into()).spawn(run)?;
@@ -177,11 +183,11 @@ impl Copier {
         self.under_way.as_ref().map(|it| it.due)
     }
 
-    /// Whether the copy under way has got nothing more since the last look; it is given up then.
+    /// Whether the copy under way has got nothing more since the last look, or has not made an end of what it read; it is given up then.
     pub(super) fn is_stuck(&mut self, next_look: Instant) -> bool {
         let Some(it) = &mut self.under_way else { return false };
         let copied = it.copied.load(Ordering::Relaxed);
-        if copied > it.seen || copied == READ {
+        if copied > it.seen {
             (it.seen, it.due) = (copied, next_look);
             return false;
         }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Network, PolicyChange, RoutingChange, policy, routing};
 use crate::config::diagnostic::{Diagnostic, Problem, Report, Spans, span_of};
-use crate::config::reader::{Context, Reader, join};
+use crate::config::reader::{Context, MOST_PROBLEMS, Reader, join};
 use crate::config::schema::{self, Section};
 use crate::config::site::Site;
 use crate::config::value::{self, Data, Table};
@@ -15,6 +15,10 @@ use crate::config::{alternatives, syntax_problem};
 
 /// So many problems of a file are told.
 const MOST_TOLD: usize = 10;
+
+/// Most tables and lists of a file: what is read takes far more memory than the text, most where the tables are empty. Routes take 40 bytes
+/// each, so [`LARGEST_FILE`](crate::config::LARGEST_FILE) has room for fewer.
+const MOST_TABLES: usize = 500_000;
 
 /// What a file is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +96,7 @@ impl NetworksChange {
 /// Where a file says what of which network.
 #[derive(Clone, PartialEq)]
 pub struct Places {
+    part: NetworkPart,
     /// What messages call the file.
     name: String,
     text: String,
@@ -132,8 +137,21 @@ impl Places {
         let network = site.networks.get(index.parse::<usize>().ok()?)?;
         let at = self.networks.iter().position(|name| *name == network.name)?;
         let rest = rest.trim_start_matches('.');
-        let root = if self.are_several { format!("network[{at}]") } else { String::new() };
-        Some(if rest.is_empty() { root } else { join(&root, rest) })
+        // What a file cannot have, as an endpoint, is nowhere in it, for all that it may be wrong because of the file.
+        let key = rest.split(['.', '[']).next().unwrap_or_default();
+        let is_here = rest.is_empty() || section(self.part).keys.contains(&key);
+        is_here.then(|| if rest.is_empty() { self.root(at) } else { join(&self.root(at), rest) })
+    }
+
+    /// The table of the network of that number.
+    fn root(&self, at: usize) -> String {
+        if self.are_several { format!("network[{at}]") } else { String::new() }
+    }
+
+    /// What is wrong with the name of the network of that number, with file, line and column.
+    pub fn tell_name(&self, at: usize, message: String) -> String {
+        let key = if self.are_several { "name" } else { "network" };
+        self.lines(vec![Problem::error(join(&self.root(at), key), message)], Vec::new())
     }
 
     fn lines(&self, mut here: Vec<Problem>, elsewhere: Vec<String>) -> String {
@@ -152,7 +170,9 @@ impl Places {
         };
         let mut lines: Vec<String> = report.diagnostics.iter().map(line).chain(elsewhere).take(MOST_TOLD).collect();
         if count > MOST_TOLD {
-            lines.push(format!("{} more are not told", count - MOST_TOLD));
+            // Beyond so many they are not kept.
+            let more = if count >= MOST_PROBLEMS { " or" } else { "" };
+            lines.push(format!("{}{more} more are not told", count - MOST_TOLD));
         }
         lines.join("\n")
     }
@@ -225,10 +245,15 @@ fn section(part: NetworkPart) -> &'static Section {
 
 fn read(part: NetworkPart, text: String, name: &str) -> (Option<NetworksChange>, Vec<Problem>, Places) {
     let mut places =
-        Places { name: name.to_owned(), text, spans: Spans::default(), networks: Vec::new(), are_several: false };
+        Places { part, name: name.to_owned(), text, spans: Spans::default(), networks: Vec::new(), are_several: false };
+    let tables = places.text.bytes().filter(|byte| matches!(byte, b'{' | b'[')).count();
+    if tables > MOST_TABLES {
+        let problem = Problem::error("", "too many tables and lists").found(tables.to_string());
+        return (None, vec![problem.expected(format!("at most {MOST_TABLES}"))], places);
+    }
     let (document, errors) = toml::de::DeTable::parse_recoverable(&places.text);
     if !errors.is_empty() {
-        let problems = errors.iter().map(syntax_problem).collect();
+        let problems = errors.iter().take(MOST_PROBLEMS).map(syntax_problem).collect();
         drop(document);
         return (None, problems, places);
     }

@@ -1,5 +1,6 @@
 //! `[[network.security-group]]` and `[[network.acl]]`: who may talk to whom.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -13,7 +14,7 @@ use crate::config::diagnostic::Problem;
 use crate::config::function::FirewallRule;
 use crate::config::read::name;
 use crate::config::reader::{Reader, is_name, join};
-use crate::config::rules::dangling;
+use crate::config::rules::{MOST_PROBLEMS, dangling};
 use crate::config::schema;
 use crate::config::value::Data;
 
@@ -344,29 +345,54 @@ impl Network {
             Problem::error(place, format!("the network has a second {what} `{name}`"))
                 .help("give each a name of its own")
         };
+        let (named, mut seen) = (Policies::of(self), HashSet::new());
         for (at, group) in self.security_groups.iter().enumerate() {
             let place = format!("{place}.security-group[{at}]");
-            if self.security_groups[..at].iter().any(|other| other.name == group.name && !group.name.is_empty()) {
+            if !group.name.is_empty() && !seen.insert(&group.name) {
                 problems.push(twice(format!("{place}.name"), "security group", &group.name));
             }
             check_count(&place, group.rules.len(), problems);
             for (number, rule) in group.rules.iter().enumerate() {
+                if problems.len() >= MOST_PROBLEMS {
+                    return;
+                }
                 let place = format!("{place}.rule[{number}]");
-                if let Some(named) = &rule.group {
-                    self.check_group(format!("{place}.group"), named, problems);
+                if let Some(group) = &rule.group {
+                    named.check_group(format!("{place}.group"), group, problems);
                 }
                 check_family(&place, "cidr", rule.protocol, rule.cidr, problems);
             }
         }
+        seen.clear();
         for (at, acl) in self.acls.iter().enumerate() {
             let place = format!("{place}.acl[{at}]");
-            if self.acls[..at].iter().any(|other| other.name == acl.name && !acl.name.is_empty()) {
+            if !acl.name.is_empty() && !seen.insert(&acl.name) {
                 problems.push(twice(format!("{place}.name"), "ACL", &acl.name));
             }
             check_count(&place, acl.rules.len(), problems);
             for (number, rule) in acl.rules.iter().enumerate() {
+                if problems.len() >= MOST_PROBLEMS {
+                    return;
+                }
                 check_rule(&format!("{place}.rule[{number}]"), rule, problems);
             }
+        }
+    }
+}
+
+/// The groups and lists of a network by their names: as many interfaces ask for them as the network has.
+pub(super) struct Policies<'a> {
+    network: &'a Network,
+    groups: HashSet<&'a str>,
+    acls: HashSet<&'a str>,
+}
+
+impl Policies<'_> {
+    pub(super) fn of(network: &Network) -> Policies<'_> {
+        Policies {
+            network,
+            groups: network.security_groups.iter().map(|group| group.name.as_str()).collect(),
+            acls: network.acls.iter().map(|acl| acl.name.as_str()).collect(),
         }
     }
 
@@ -379,6 +405,9 @@ impl Network {
         problems: &mut Vec<Problem>,
     ) {
         for (at, name) in groups.iter().enumerate() {
+            if problems.len() >= MOST_PROBLEMS {
+                return;
+            }
             self.check_group(format!("{place}.security-groups[{at}]"), name, problems);
         }
         if groups.len() > MOST_GROUPS {
@@ -388,15 +417,15 @@ impl Network {
                     .expected(format!("at most {MOST_GROUPS}")),
             );
         }
-        if let Some(name) = acl.filter(|name| self.acls.iter().all(|acl| acl.name != **name)) {
-            let names = self.acls.iter().map(|acl| acl.name.as_str());
+        if let Some(name) = acl.filter(|name| !self.acls.contains(name)) {
+            let names = self.network.acls.iter().map(|acl| acl.name.as_str());
             problems.push(dangling(format!("{place}.acl"), "network.acl", name, names));
         }
     }
 
     fn check_group(&self, place: String, name: &str, problems: &mut Vec<Problem>) {
-        if self.security_groups.iter().all(|group| group.name != name) {
-            let names = self.security_groups.iter().map(|group| group.name.as_str());
+        if !self.groups.contains(name) {
+            let names = self.network.security_groups.iter().map(|group| group.name.as_str());
             problems.push(dangling(place, "network.security-group", name, names));
         }
     }

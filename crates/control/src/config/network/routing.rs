@@ -1,6 +1,6 @@
 //! `[[network.route]]`, `[[network.ecmp]]`, `[[network.route-table]]` and `peer`: where packets go that are for nobody in the network.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -13,7 +13,7 @@ use crate::config::Site;
 use crate::config::diagnostic::Problem;
 use crate::config::read::name;
 use crate::config::reader::{Reader, is_name};
-use crate::config::rules::dangling;
+use crate::config::rules::{MOST_PROBLEMS, dangling};
 use crate::config::schema;
 
 /// The largest weight of a member.
@@ -287,18 +287,21 @@ impl Network {
 
 impl Site {
     pub(super) fn check_routing(&self, place: &str, network: &Network, problems: &mut Vec<Problem>) {
+        let beside = Beside::of(self, network);
+        let mut names = HashSet::new();
         for (at, group) in network.ecmp.iter().enumerate() {
             let place = format!("{place}.ecmp[{at}]");
-            let others = network.ecmp[..at].iter().map(|group| &group.name);
-            second_name(&place, "ECMP group", &group.name, others, problems);
-            self.check_group_members(&place, network, group, problems);
+            second_name(&place, "ECMP group", &group.name, &mut names, problems);
+            self.check_group_members(&place, &beside, group, problems);
         }
-        let mut seen = HashSet::new();
-        self.check_routes(place, network, &network.routes, problems);
+        let (mut seen, mut names) = (HashSet::new(), HashSet::new());
+        self.check_routes(place, &beside, &network.routes, problems);
         for (at, table) in network.route_tables.iter().enumerate() {
             let place = format!("{place}.route-table[{at}]");
-            let others = network.route_tables[..at].iter().map(|table| &table.name);
-            second_name(&place, "route table", &table.name, others, problems);
+            if problems.len() >= MOST_PROBLEMS {
+                return;
+            }
+            second_name(&place, "route table", &table.name, &mut names, problems);
             for (number, source) in table.sources.iter().enumerate() {
                 if !seen.insert(*source) {
                     let place = format!("{place}.source[{number}]");
@@ -306,9 +309,9 @@ impl Site {
                     problems.push(Problem::error(place, message).help("of several prefixes the longest counts"));
                 }
             }
-            self.check_routes(&place, network, &table.routes, problems);
+            self.check_routes(&place, &beside, &table.routes, problems);
         }
-        self.check_peers(place, network, problems);
+        self.check_peers(place, &beside, problems);
     }
 
     /// As far as the whole site is concerned.
@@ -320,26 +323,34 @@ impl Site {
         }
     }
 
-    fn check_group_members(&self, place: &str, network: &Network, group: &EcmpGroup, problems: &mut Vec<Problem>) {
+    fn check_group_members(&self, place: &str, beside: &Beside<'_>, group: &EcmpGroup, problems: &mut Vec<Problem>) {
         if group.members.len() > MOST_MEMBERS {
             let problem = Problem::error(format!("{place}.member"), "too many members");
             problems.push(problem.found(group.members.len().to_string()).expected(format!("at most {MOST_MEMBERS}")));
+            return;
         }
+        let mut seen = HashSet::new();
         for (number, member) in group.members.iter().enumerate() {
             let place = format!("{place}.member[{number}]");
-            self.check_way(&place, network, member.host, member.address, problems);
+            if problems.len() >= MOST_PROBLEMS {
+                return;
+            }
+            self.check_way(&place, beside, member.host, member.address, problems);
             let via = member.via();
-            if !via.is_unspecified() && group.members[..number].iter().any(|other| other.via() == via) {
+            if !via.is_unspecified() && !seen.insert(via) {
                 let message = format!("{via} is a member of the group already");
                 problems.push(Problem::error(place, message).help("give it a larger `weight` instead"));
             }
         }
     }
 
-    fn check_routes(&self, place: &str, network: &Network, routes: &[Route], problems: &mut Vec<Problem>) {
+    fn check_routes(&self, place: &str, beside: &Beside<'_>, routes: &[Route], problems: &mut Vec<Problem>) {
         let mut seen = HashSet::new();
-        let peers: Vec<&Network> = network.peers.iter().filter_map(|name| self.network(name)).collect();
+        let Beside { network, peers, groups, .. } = beside;
         for (number, route) in routes.iter().enumerate() {
+            if problems.len() >= MOST_PROBLEMS {
+                return;
+            }
             let place = format!("{place}.route[{number}]");
             let prefix = route.prefix;
             let taken = if network.cidr.contains(&prefix) {
@@ -352,9 +363,9 @@ impl Site {
             if let Some(taken) = taken {
                 problems.push(Problem::error(format!("{place}.prefix"), format!("{prefix} {taken}")));
             }
-            self.check_way(&place, network, route.host, route.address, problems);
+            self.check_way(&place, beside, route.host, route.address, problems);
             if let Some(name) = &route.ecmp
-                && network.ecmp.iter().all(|group| group.name != *name)
+                && !groups.contains(name.as_str())
             {
                 let names = network.ecmp.iter().map(|group| group.name.as_str());
                 problems.push(dangling(format!("{place}.ecmp"), "network.ecmp", name, names));
@@ -366,7 +377,7 @@ impl Site {
     fn check_way(
         &self,
         place: &str,
-        network: &Network,
+        beside: &Beside<'_>,
         host: Option<IpAddr>,
         address: Option<IpAddr>,
         problems: &mut Vec<Problem>,
@@ -374,31 +385,29 @@ impl Site {
         if let Some(host) = host {
             self.check_host(&format!("{place}.host"), host, problems);
         }
-        if let Some(address) = address {
-            let mut here = self.attached(&network.name).filter_map(|device| device.port());
-            let mut elsewhere = network.endpoints.iter();
-            if !here.any(|port| port.addresses.contains(&address))
-                && !elsewhere.any(|endpoint| endpoint.addresses.contains(&address))
-            {
-                let message = format!("nobody in network `{}` has the address {address}", network.name);
-                let problem = Problem::error(format!("{place}.address"), message);
-                problems.push(problem.help("name a device's address, or one of a [[network.endpoint]]"));
-            }
+        if let Some(address) = address.filter(|address| !beside.guests.contains(address)) {
+            let message = format!("nobody in network `{}` has the address {address}", beside.network.name);
+            let problem = Problem::error(format!("{place}.address"), message);
+            problems.push(problem.help("name a device's address, or one of a [[network.endpoint]]"));
         }
     }
 
     /// Peers are there, and what one network reaches does not overlap.
-    fn check_peers(&self, place: &str, network: &Network, problems: &mut Vec<Problem>) {
+    fn check_peers(&self, place: &str, beside: &Beside<'_>, problems: &mut Vec<Problem>) {
+        let (network, mut seen) = (beside.network, HashSet::new());
         let mut reached: Vec<(&str, IpNet)> =
             network.cidr.iter().map(|prefix| (network.name.as_str(), *prefix)).collect();
         for (number, name) in network.peers.iter().enumerate() {
+            if problems.len() >= MOST_PROBLEMS {
+                return;
+            }
             let place = format!("{place}.peer[{number}]");
-            if *name == network.name || network.peers[..number].contains(name) {
+            if *name == network.name || !seen.insert(name) {
                 let message = format!("network `{name}` is named here already, or is the network itself");
                 problems.push(Problem::error(place, message));
                 continue;
             }
-            let Some(peer) = self.network(name) else {
+            let Some(peer) = beside.networks.get(name.as_str()) else {
                 let names = self.networks.iter().map(|network| network.name.as_str());
                 problems.push(dangling(place, "network", name, names));
                 continue;
@@ -425,14 +434,46 @@ impl Site {
     }
 }
 
+/// What a network's routes are held against, found once for all of them.
+struct Beside<'a> {
+    network: &'a Network,
+    /// The networks of the site by name, where this one has peers; and those peers.
+    networks: HashMap<&'a str, &'a Network>,
+    peers: Vec<&'a Network>,
+    /// Its ECMP groups.
+    groups: HashSet<&'a str>,
+    /// The addresses of its guests, here and on other hosts.
+    guests: HashSet<IpAddr>,
+}
+
+impl<'a> Beside<'a> {
+    fn of(site: &'a Site, network: &'a Network) -> Beside<'a> {
+        let mut networks = HashMap::new();
+        if !network.peers.is_empty() {
+            for known in &site.networks {
+                networks.entry(known.name.as_str()).or_insert(known);
+            }
+        }
+        let here = site.attached(&network.name).filter_map(|device| device.port()).flat_map(|port| &port.addresses);
+        let elsewhere = network.endpoints.iter().flat_map(|endpoint| &endpoint.addresses);
+        Beside {
+            network,
+            peers: network.peers.iter().filter_map(|name| networks.get(name.as_str()).copied()).collect(),
+            networks,
+            groups: network.ecmp.iter().map(|group| group.name.as_str()).collect(),
+            guests: here.chain(elsewhere).copied().collect(),
+        }
+    }
+}
+
 fn second_name<'a>(
     place: &str,
     what: &str,
-    name: &str,
-    mut others: impl Iterator<Item = &'a String>,
+    name: &'a str,
+    seen: &mut HashSet<&'a str>,
     problems: &mut Vec<Problem>,
 ) {
-    if !name.is_empty() && others.any(|other| other == name) {
+    if !name.is_empty() && !seen.insert(name) {
         let problem = Problem::error(format!("{place}.name"), format!("the network has a second {what} `{name}`"));
         problems.push(problem.help("give each a name of its own"));
     }

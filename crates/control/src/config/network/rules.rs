@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
+use super::policy::Policies;
 use super::read::{SMALLEST_MTU, SMALLEST_MTU_IPV6, STAND_IN_VNI};
 use super::*;
 use crate::config::diagnostic::Problem;
@@ -41,10 +42,11 @@ impl Site {
             self.check_routing(&place, network, problems);
             self.check_members(index, network, problems);
         }
+        let mut policies = HashMap::new();
         for (index, device) in self.devices.iter().enumerate() {
             if let Some(port) = device.port() {
                 let place = format!("device[{index}].{}", device.kind.name());
-                self.check_port(&place, device, port, problems);
+                self.check_port(&place, device, port, &mut policies, problems);
             }
         }
         self.check_interfaces(problems);
@@ -116,10 +118,11 @@ impl Site {
     /// Addresses and MAC addresses are unique within a network, over the devices here and the guests elsewhere.
     fn check_members(&self, index: usize, network: &Network, problems: &mut Vec<Problem>) {
         let mut owners = Owners::of(network);
+        let policies = Policies::of(network);
         for (number, endpoint) in network.endpoints.iter().enumerate() {
             let place = format!("network[{index}].endpoint[{number}]");
             self.check_host(&format!("{place}.host"), endpoint.host, problems);
-            network.check_membership(&place, &endpoint.security_groups, None, problems);
+            policies.check_membership(&place, &endpoint.security_groups, None, problems);
             let owner = format!("the endpoint on {}", endpoint.host);
             owners.admit(&place, &endpoint.addresses, endpoint.mac, &owner, problems);
         }
@@ -162,7 +165,14 @@ impl Site {
         }
     }
 
-    fn check_port(&self, place: &str, device: &Device, port: &NetworkPort, problems: &mut Vec<Problem>) {
+    fn check_port<'a>(
+        &'a self,
+        place: &str,
+        device: &Device,
+        port: &NetworkPort,
+        policies: &mut HashMap<&'a str, Policies<'a>>,
+        problems: &mut Vec<Problem>,
+    ) {
         if let DeviceKind::VirtioNet(net) = &device.kind
             && !net.queue_size.is_power_of_two()
         {
@@ -196,7 +206,8 @@ impl Site {
                 .expected(format!("one of tenant `{tenant}`")),
             );
         }
-        network.check_membership(place, &port.security_groups, port.acl.as_deref(), problems);
+        let policies = policies.entry(&network.name).or_insert_with(|| Policies::of(network));
+        policies.check_membership(place, &port.security_groups, port.acl.as_deref(), problems);
         self.check_port_mtu(place, port, network, problems);
     }
 
