@@ -151,7 +151,8 @@ impl Copier {
         let run = move || {
             // A change would wait for ever for a thread that says nothing. What the job has is its own, and goes with it.
             let outcome = catch_unwind(AssertUnwindSafe(|| job(&so_far))).unwrap_or_else(|_| {
-                let message = "the thread that read the file ended early, which is a mistake of softdpu; nothing was changed";
+                let message =
+                    "the thread that read the file ended early, which is a mistake of softdpu; nothing was changed";
                 Err(ApiError::new(ErrorCode::Failed, message).hint("the log says where"))
             });
             // The receiver is gone only when the supervisor is.

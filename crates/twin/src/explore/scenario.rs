@@ -79,7 +79,13 @@ impl Scenario {
             };
             let left = 900 - scenario.plan.shares.iter().map(|share| u64::from(share.guarantee)).sum::<u64>();
             let guarantee = if random.percent(30) { random.between(20, 450).min(left) as u16 } else { 0 };
-            scenario.plan.shares.push(Share { weight: random.between(1, 16) as u32, guarantee, class, limits });
+            scenario.plan.shares.push(Share {
+                weight: random.between(1, 16) as u32,
+                guarantee,
+                class,
+                limits,
+                ..Share::default()
+            });
         }
         let home: Vec<usize> = tenants.iter().map(|_| random.below(cores as u64) as usize).collect();
         for (tenant, manner) in tenants.iter().enumerate() {
