@@ -151,7 +151,8 @@ impl Copier {
         let run = move || {
             // A change would wait for ever for a thread that says nothing. What the job has is its own, and goes with it.
             let outcome = catch_unwind(AssertUnwindSafe(|| job(&so_far))).unwrap_or_else(|_| {
-                let message = "the thread that read the file ended early, which is a mistake of softdpu; nothing was changed";
+                let message =
+                    "the thread that read the file ended early, which is a mistake of softdpu; nothing was changed";
                 Err(ApiError::new(ErrorCode::Failed, message).hint("the log says where"))
             });
             // The receiver is gone only when the supervisor is.
@@ -540,6 +541,48 @@ mod tests {
         copy(&from, to, name, 1 << 20, Some(&unload), &counted).unwrap();
         assert_eq!(counted.into_inner(), text.len() as u64);
         assert_eq!(fs::read_to_string(folder.path().join("loaded-2.csv")).unwrap(), "");
+    }
+
+    #[test]
+    fn a_reader_that_panics_or_never_ends_is_told_of() {
+        let (_folder, mut copier, bell) = copier();
+        let (now, patience) = (Instant::now(), Duration::from_secs(20));
+        copier.run(now + patience, |_| panic!("a mistake")).unwrap();
+        rings(&bell);
+        let error = copier.take().unwrap().unwrap_err();
+        assert!(error.message.contains("a mistake of softdpu; nothing was changed"), "{}", error.message);
+        // All is read, and nothing comes of it.
+        let (end, ended) = channel::<()>();
+        let (begin, begun) = channel();
+        let job = move |progress: &Progress| {
+            progress.store(READ, Ordering::Relaxed);
+            let _ = begin.send(());
+            let _ = ended.recv();
+            Err(ApiError::new(ErrorCode::Failed, "late".to_owned()))
+        };
+        copier.run(now + patience, job).unwrap();
+        begun.recv().unwrap();
+        assert!(!copier.is_stuck(now + 2 * patience));
+        assert!(copier.is_stuck(now + 3 * patience));
+        drop(end);
+        rings(&bell);
+        assert!(copier.take().is_none() && copier.hanging == 0);
+    }
+
+    #[test]
+    fn only_a_regular_file_of_text_that_is_no_larger_than_one_may_be_is_read() {
+        let (folder, ..) = copier();
+        let path = folder.path().join("policy.toml");
+        let read = |path: &Path| read_text(path, &AtomicU64::new(0)).map_err(|error| error.to_string());
+        fs::write(&path, "acl = []").unwrap();
+        assert_eq!(read(&path).unwrap(), "acl = []");
+        fs::write(&path, b"acl\xff").unwrap();
+        assert_eq!(read(&path).unwrap_err(), "it is not UTF-8 text (byte 3 is wrong)");
+        File::create(&path).unwrap().set_len(LARGEST_FILE + 1).unwrap();
+        assert!(read(&path).unwrap_err().starts_with("it is larger than 16 MiB"));
+        assert_eq!(read(folder.path()).unwrap_err(), "it is no regular file");
+        // One that tells a length of nothing has what it has.
+        assert!(read(Path::new("/proc/self/status")).unwrap().starts_with("Name:"));
     }
 
     #[test]

@@ -466,13 +466,7 @@ impl<'a> Beside<'a> {
     }
 }
 
-fn second_name<'a>(
-    place: &str,
-    what: &str,
-    name: &'a str,
-    seen: &mut HashSet<&'a str>,
-    problems: &mut Vec<Problem>,
-) {
+fn second_name<'a>(place: &str, what: &str, name: &'a str, seen: &mut HashSet<&'a str>, problems: &mut Vec<Problem>) {
     if !name.is_empty() && !seen.insert(name) {
         let problem = Problem::error(format!("{place}.name"), format!("the network has a second {what} `{name}`"));
         problems.push(problem.help("give each a name of its own"));
