@@ -90,7 +90,10 @@ fn a_list_of_ten_thousand_rules_is_changed_on_a_running_daemon_and_kept() {
 
         // The next data plane, and the next supervisor, go by it.
         at_b.kill_data_plane()?;
-        assert!(!reaches(&a), "the last rule denies it after a restart of the data plane");
+        wait_until("the list to be asked by the next data plane", WAIT, || {
+            assert!(!reaches(&a), "the last rule denies it after a restart of the data plane");
+            Ok((at_b.status()?["underlay"]["dropped_in"]["acl"].as_u64() >= Some(1)).then_some(()))
+        })?;
         at_b.restart()?;
         b.ip(&["addr", "add", "10.0.0.2/16", "dev", "acme0"])?;
         wait_until("the list to be asked", WAIT, || {

@@ -129,7 +129,12 @@ fn top(connection: &Connection) -> Result<(), String> {
 
 /// The daemon has another current folder.
 pub fn absolute(path: &Path) -> Result<PathBuf, String> {
-    std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))
+    let path = std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    // Requests are JSON, whose text is UTF-8.
+    match path.to_str() {
+        Some(_) => Ok(path),
+        None => Err(format!("{path:?} is not UTF-8: the daemon cannot be told it; give the file another name")),
+    }
 }
 
 pub fn problems(problems: Vec<Problem>) -> String {
@@ -325,6 +330,14 @@ fn add_device(connection: &Connection, options: &DeviceAdd) -> Result<(), String
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_that_no_request_can_name_is_refused() {
+        use std::os::unix::ffi::OsStrExt;
+        let path = Path::new(std::ffi::OsStr::from_bytes(b"/srv/\xff.toml"));
+        assert!(absolute(path).unwrap_err().contains("is not UTF-8"));
+        assert_eq!(absolute(Path::new("/srv/f.toml")).unwrap(), Path::new("/srv/f.toml"));
+    }
 
     #[test]
     fn a_limit_that_is_not_given_stays_and_one_that_is_brings_its_own_burst() {

@@ -291,23 +291,49 @@ fn networks_file(part: NetworkPart, file: &Path) -> Result<Request, String> {
 /// Asks the daemon to read a file. One that it cannot read, as what a shell's `<(…)` names, is sent where it fits into a request.
 pub fn change_by_file(client: &mut Client, request: &Request) -> Result<(), String> {
     let Request::NetworksFile { part, path } = request else { return Err("no file is named".to_owned()) };
-    let unread = match client.call::<Empty>(request) {
-        Ok(Empty {}) => return Ok(()),
-        Err(ClientError::Refused(error)) if error.code == ErrorCode::Failed => error.to_string(),
-        Err(error) => return Err(error.to_string()),
+    let asked = for_daemon(path).map(|path| client.call::<Empty>(&Request::NetworksFile { part: *part, path }));
+    // A daemon that knows no `path` says that the parameters are wrong, as one does that has found the file wrong.
+    let (unread, is_wrong) = match asked {
+        None => (
+            format!("{}: it is no regular file, and too long for a request: put it into a file", path.display()),
+            false,
+        ),
+        Some(Ok(Empty {})) => return Ok(()),
+        Some(Err(ClientError::Refused(error))) if error.code == ErrorCode::Failed => (error.to_string(), false),
+        Some(Err(ClientError::Refused(error))) if error.code == ErrorCode::InvalidParams => (error.to_string(), true),
+        Some(Err(error)) => return Err(error.to_string()),
     };
     let mut text = String::new();
     let read = std::fs::File::open(path).and_then(|file| file.take(LONGEST_REQUEST as u64).read_to_string(&mut text));
-    if !matches!(read, Ok(length) if length < LONGEST_REQUEST) {
-        return Err(unread);
+    match read {
+        Ok(length) if length < LONGEST_REQUEST => {}
+        _ => return Err(unread),
     }
     let name = path.display().to_string();
-    let change = config::networks_change_from_text(*part, &text, &name).map_err(|report| report.to_string())?;
+    let change = match config::networks_change_from_text(*part, &text, &name) {
+        Ok(change) => change,
+        Err(_) if is_wrong => return Err(unread),
+        Err(report) => return Err(report.to_string()),
+    };
     let request = Request::NetworksChange(change);
     if encode_request(&Id::Number(u64::MAX), &request).len() > LONGEST_REQUEST {
         return Err(unread);
     }
     client.call::<Empty>(&request).map(|Empty {}| ()).map_err(|error| error.to_string())
+}
+
+/// What the daemon is to open for `path`; None for what only this process can read: its standard input, a pipe, a FIFO. Opening
+/// a FIFO and closing it again would take its writer away.
+fn for_daemon(path: &Path) -> Option<PathBuf> {
+    match std::fs::metadata(path) {
+        Ok(told) if told.is_file() => {
+            let real = std::fs::canonicalize(path).ok()?;
+            (real.is_file() && real.to_str().is_some()).then_some(real)
+        }
+        Ok(told) if !told.is_dir() => None,
+        // The daemon may see more than this process; if not, it says why.
+        _ => Some(path.to_owned()),
+    }
 }
 
 /// What was loaded, for people.
@@ -338,4 +364,28 @@ pub fn port(options: &DeviceAdd) -> [(&'static str, Value); 10] {
         ("meter", json!(meter(&options.meter))),
         ("spoof-check", json!(options.no_spoof_check.then_some(false))),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_left_to_the_daemon() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("f.toml"), folder.path().join("link"));
+        std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let real = std::fs::canonicalize(&file).unwrap();
+        assert_eq!((for_daemon(&file), for_daemon(&link)), (Some(real.clone()), Some(real.clone())));
+        // An open file is this process's to name, and a pipe is nobody else's at all.
+        use std::os::fd::AsRawFd;
+        let open = std::fs::File::open(&file).unwrap();
+        assert_eq!(for_daemon(Path::new(&format!("/dev/fd/{}", open.as_raw_fd()))), Some(real));
+        let (pipe, _end) = std::io::pipe().unwrap();
+        assert_eq!(for_daemon(Path::new(&format!("/dev/fd/{}", pipe.as_raw_fd()))), None);
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(for_daemon(Path::new(&format!("/proc/self/fd/{}", open.as_raw_fd()))), None);
+        assert_eq!(for_daemon(&file), Some(file));
+    }
 }

@@ -313,7 +313,11 @@ impl Networks {
     /// Begins to load a file, or, where it `is_kept`, what is left of the one in force; [`loaded`](Self::loaded) tells what came of it.
     pub(super) fn load(&mut self, id: u64, name: String, is_kept: bool, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
         let file = fds.into_iter().next().ok_or_else(|| refusal("failed", "no file came with the call".to_owned()))?;
-        let ground = Ground { is_kept, ..self.ground().map_err(|error| refusal("failed", error))? };
+        let mut ground = Ground { is_kept, ..self.ground().map_err(|error| refusal("failed", error))? };
+        if is_kept {
+            // They are fewer than those in force: what is too much gets no less by being refused.
+            ground.capacity = UNBOUNDED;
+        }
         if self.end_points.is_none() {
             let message = "entries lead to other hosts, and this node has no node.underlay".to_owned();
             return Err(refusal("refused", message));
@@ -798,6 +802,26 @@ mod tests {
     fn what_was_in_force_is_loaded_again_though_the_table_is_full_meanwhile() {
         let mut networks = networks(2);
         assert_eq!(kept(&mut networks, GUEST).unwrap().counts().endpoints, 1);
+    }
+
+    #[test]
+    fn fewer_entries_than_are_in_force_have_room_though_the_table_is_too_small() {
+        let mut networks = networks(2);
+        networks.end_points = Some(Vec::new());
+        let mut load = |is_kept| {
+            let file = file(GUEST).try_clone().unwrap();
+            networks.load(1, "guests.csv".to_owned(), is_kept, vec![file]).unwrap();
+            let deadline = Instant::now() + Duration::from_secs(20);
+            loop {
+                if let Some(outcome) = networks.loader.outcome() {
+                    return outcome.result.map(|loaded| loaded.counts().endpoints);
+                }
+                assert!(Instant::now() < deadline, "the file is read in time");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        };
+        assert!(load(false).unwrap_err().contains("the table of endpoints is full"));
+        assert_eq!(load(true), Ok(1));
     }
 
     #[test]

@@ -544,6 +544,48 @@ mod tests {
     }
 
     #[test]
+    fn a_reader_that_panics_or_never_ends_is_told_of() {
+        let (_folder, mut copier, bell) = copier();
+        let (now, patience) = (Instant::now(), Duration::from_secs(20));
+        copier.run(now + patience, |_| panic!("a mistake")).unwrap();
+        rings(&bell);
+        let error = copier.take().unwrap().unwrap_err();
+        assert!(error.message.contains("a mistake of softdpu; nothing was changed"), "{}", error.message);
+        // All is read, and nothing comes of it.
+        let (end, ended) = channel::<()>();
+        let (begin, begun) = channel();
+        let job = move |progress: &Progress| {
+            progress.store(READ, Ordering::Relaxed);
+            let _ = begin.send(());
+            let _ = ended.recv();
+            Err(ApiError::new(ErrorCode::Failed, "late".to_owned()))
+        };
+        copier.run(now + patience, job).unwrap();
+        begun.recv().unwrap();
+        assert!(!copier.is_stuck(now + 2 * patience));
+        assert!(copier.is_stuck(now + 3 * patience));
+        drop(end);
+        rings(&bell);
+        assert!(copier.take().is_none() && copier.hanging == 0);
+    }
+
+    #[test]
+    fn only_a_regular_file_of_text_that_is_no_larger_than_one_may_be_is_read() {
+        let (folder, ..) = copier();
+        let path = folder.path().join("policy.toml");
+        let read = |path: &Path| read_text(path, &AtomicU64::new(0)).map_err(|error| error.to_string());
+        fs::write(&path, "acl = []").unwrap();
+        assert_eq!(read(&path).unwrap(), "acl = []");
+        fs::write(&path, b"acl\xff").unwrap();
+        assert_eq!(read(&path).unwrap_err(), "it is not UTF-8 text (byte 3 is wrong)");
+        File::create(&path).unwrap().set_len(LARGEST_FILE + 1).unwrap();
+        assert!(read(&path).unwrap_err().starts_with("it is larger than 16 MiB"));
+        assert_eq!(read(folder.path()).unwrap_err(), "it is no regular file");
+        // One that tells a length of nothing has what it has.
+        assert!(read(Path::new("/proc/self/status")).unwrap().starts_with("Name:"));
+    }
+
+    #[test]
     fn what_comes_of_a_copy_that_was_given_up_is_thrown_away() {
         let (folder, mut copier, bell) = copier();
         let (now, patience) = (Instant::now(), Duration::from_secs(20));
