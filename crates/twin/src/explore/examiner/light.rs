@@ -30,6 +30,8 @@ struct Past {
     ended: u64,
     /// What a unit took, on average.
     unit: u64,
+    /// Somebody else had work that waited: nobody has more than its share of what it has alone.
+    is_contested: bool,
     /// It was long, as nobody knew yet how much that is.
     is_dear: bool,
 }
@@ -49,7 +51,7 @@ struct Core {
     turns: [(u64, u64); 2],
     /// When another tenant's grant than the one before began, the last time: then several have work.
     mixed: u64,
-    /// By tenant, what its grants took since it could have saved something up.
+    /// By tenant, what its grants took, while others had work as well, since it could have saved something up.
     had: Vec<u64>,
     has_flood: bool,
 }
@@ -156,8 +158,12 @@ impl Lights {
         if is_other {
             core.mixed = began;
         }
-        core.had[tenant] += ran.end - began;
-        core.grants.push_back(Past { tenant, began, ended: ran.end, unit, is_dear });
+        for past in core.grants.iter_mut().rev().take_while(|past| past.began >= ran.known) {
+            if past.tenant != tenant && !std::mem::replace(&mut past.is_contested, true) {
+                core.had[past.tenant] += past.took();
+            }
+        }
+        core.grants.push_back(Past { tenant, began, ended: ran.end, unit, is_contested: false, is_dear });
         if core.grants.len() > GRANTS {
             core.grants.pop_front();
         }
