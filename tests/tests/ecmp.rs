@@ -211,7 +211,7 @@ fn routing(lab: &Lab, daemon: &Daemon) -> Result<(), Failure> {
     let wrong = "network = \"acme\"\n[[route]]\nprefix = \"172.16.0.0/12\"\nhost = \"192.0.2.4\"\n\
                  [[route]]\nprefix = \"10.8.0.0/16\"\necmp = \"gateways\"\n";
     let error = file("wrong.toml", wrong).expect_err("there is no such group").to_string();
-    assert!(error.contains("network[0].route[1].ecmp"), "{error}");
+    assert!(error.contains("wrong.toml:7:8: there is no network.ecmp `gateways`"), "{error}");
     assert_eq!(explain(daemon, "10.0.2.2")?, answer, "nothing was changed");
     let acme = "network = \"acme\"\npeer = \"tools\"\n[[route]]\nprefix = \"10.0.2.0/24\"\nhost = \"192.0.2.3\"\n\
                 [[route-table]]\nname = \"audited\"\nsource = \"10.0.1.2/32\"\n\
