@@ -481,7 +481,7 @@ impl<'a> Builder<'a> {
         let subnets = &self.subnets[self.ranges[network as usize].clone()];
         let is_inside = |route: &Prefix| subnets.iter().any(|subnet| subnet.prefix.has_inside(*route));
         self.prefixes.keys().any(|(of, prefix)| *of == network && is_inside(prefix))
-            || self.table_prefixes(network).any(|prefix| is_inside(prefix))
+            || self.table_prefixes(network).any(is_inside)
     }
 
     /// The versions of loaded guests.

@@ -108,8 +108,8 @@ impl Versions {
     ) -> Versions {
         let ids = &loaded.guest_ids;
         let is_same_ground = |before: &&Versions| {
-            let differs = |(name, digest): (&Box<str>, &u128)| ground.get(name).is_some_and(|now| now != digest);
-            before.loaded.guest_ids.shift >= ids.shift && !before.ground.iter().any(differs)
+            let differs = before.ground.iter().any(|(name, digest)| ground.get(name).is_some_and(|now| now != digest));
+            before.loaded.guest_ids.shift >= ids.shift && !differs
         };
         let versions = match previous.filter(is_same_ground) {
             None => vec![build; ids.ids.len()].into(),
