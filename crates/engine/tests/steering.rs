@@ -135,6 +135,19 @@ struct Scene {
 }
 
 impl Scene {
+    /// Brings `frames` over and over for a while, always more than the core that reads has taken, and has the balancer look; counts them.
+    fn flood_and_balance(&mut self, frames: &[Vec<u8>], injected: &mut u64) {
+        let look = Instant::now() + Duration::from_millis(50);
+        while Instant::now() < look {
+            while self.way_in.taken() + 8_000 > *injected {
+                *injected += frames.len() as u64;
+                self.way_in.inject(frames.to_vec());
+            }
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        self.engine.balance_tunnels(Nanos(clock::now()), Some(UNDERLAY));
+    }
+
     fn new(sleeps: Option<Duration>) -> Scene {
         let mut engine = engine(sleeps);
         assert!(engine.set_tables(&tables()).wait(Duration::from_secs(10)), "cores do not answer");
@@ -306,15 +319,7 @@ fn flows_leave_a_busy_core_for_an_idle_one_by_themselves_and_only_where_they_may
         while if moves { scene.taken()[1] < 1_000 } else { looks < 20 } {
             assert!(Instant::now() < deadline, "nothing moves: {:?}", scene.engine.steering());
             // There is always more for the core that reads. The guest takes nothing: what finds no room there is dropped.
-            let look = Instant::now() + Duration::from_millis(50);
-            while Instant::now() < look {
-                while scene.way_in.taken() + 8_000 > injected {
-                    injected += frames.len() as u64;
-                    scene.way_in.inject(frames.clone());
-                }
-                std::thread::sleep(Duration::from_micros(50));
-            }
-            scene.engine.balance_tunnels(Nanos(clock::now()), Some(UNDERLAY));
+            scene.flood_and_balance(&frames, &mut injected);
             looks += 1;
         }
         let report = scene.engine.steering();
@@ -357,15 +362,7 @@ fn an_elephant_gets_a_place_of_its_own_and_another_networks_flow_stays_where_a_r
         }
         assert!(report.rules.len() <= 2, "others are pinned: {report:?}");
         assert!(Instant::now() < deadline, "it has no place of its own: {report:?}");
-        let look = Instant::now() + Duration::from_millis(50);
-        while Instant::now() < look {
-            while scene.way_in.taken() + 8_000 > injected {
-                injected += frames.len() as u64;
-                scene.way_in.inject(frames.clone());
-            }
-            std::thread::sleep(Duration::from_micros(50));
-        }
-        scene.engine.balance_tunnels(Nanos(clock::now()), Some(UNDERLAY));
+        scene.flood_and_balance(&frames, &mut injected);
     };
     assert!(own.is_automatic);
     // What has its addresses in the other network goes by the rule that somebody made for that.
