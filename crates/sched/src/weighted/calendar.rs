@@ -30,7 +30,7 @@ const MOST_GUARANTEED: u32 = 990;
 ///  class 2   |  [  ][e ][  ][  ]                                   weights 4 to 7
 /// ```
 ///
-/// Virtual time goes on by the work that is done over the weights of all that have work, so that it does not stand still while tenants
+/// Virtual time goes on by the work that is done in turns over the weights of all that have work, so that it does not stand still while tenants
 /// that are alone in a wide slot have their turns: who asks for less than its share does not get ahead of it then
 /// (`docs/scheduling.md` has why that matters). A slot may be served once it has begun; of those, the one that ends first is
 /// next (WF²Q+, Bennett and Zhang 1997, to the precision of slots).
@@ -128,23 +128,27 @@ impl Calendar {
     }
 
     /// So much was done, nanoseconds of cost. `turn`: for a tenant whose turn it was, its tag and class, beyond whose slot virtual time does not go.
+    /// None for one that went first. Nobody's turn comes nearer by that, so virtual time waits: if it went on, those who go first would stay
+    /// behind it whatever they had, alone or beside what is guaranteed to others, and whoever is in a later lane would have nothing.
     #[inline]
     pub(super) fn pass(&mut self, cost: u64, turn: Option<(u64, u8)>) {
+        let Some((tag, class)) = turn else {
+            self.tick(cost);
+            if self.classes == 0 {
+                // Nobody waits for a turn.
+                self.now = self.clock;
+            }
+            return;
+        };
         let scaled = cost.saturating_mul(SCALE);
         let passed = match (u32::try_from(scaled), u32::try_from(self.weights)) {
             // Division of half as many bits takes less than half the time.
             (Ok(cost), Ok(weights @ 1..)) => (cost / weights).into(),
             _ => scaled / self.weights.max(1),
         };
-        let mut limit = if self.classes == 0 { u64::MAX } else { self.limit };
-        match turn {
-            Some((tag, class)) => {
-                limit = limit.min(((tag >> Self::bits(class.into())) + 1) << Self::bits(class.into()))
-            }
-            // Nobody waits for a turn.
-            None if self.classes == 0 => self.now = self.now.max(self.clock),
-            None => {}
-        }
+        let bits = Self::bits(class.into());
+        let turn = ((tag >> bits) + 1) << bits;
+        let limit = if self.classes == 0 { turn } else { self.limit.min(turn) };
         self.now = self.now.max(self.now.saturating_add(passed).min(limit - 1));
         self.tick(cost);
     }

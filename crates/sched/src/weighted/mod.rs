@@ -93,6 +93,8 @@ pub struct Weighted {
     solo: Option<u32>,
     /// The tenant whose grant was not charged yet.
     running: Option<u32>,
+    /// It went first: from a lane, or would have if anybody else had work.
+    runs_first: bool,
     /// Tenants with work that could run, also the one that does.
     runnable: u32,
     /// The queue beside which no other has brought work lately.
@@ -139,6 +141,7 @@ impl Weighted {
             wheel: Wheel::new(),
             solo: None,
             running: None,
+            runs_first: false,
             runnable: 0,
             alone: None,
             latest: None,
@@ -435,6 +438,7 @@ impl Weighted {
     fn next(&mut self) -> Option<u32> {
         if let Some(index) = self.solo.take() {
             let tenant = &self.tenants[index as usize];
+            self.runs_first = tenant.was_in_lane;
             if !tenant.was_in_lane {
                 self.calendar.advance(tenant.tag, tenant.class());
             }
@@ -442,9 +446,11 @@ impl Weighted {
         }
         for lane in &mut self.lanes {
             if let Some(index) = lane.pop_front(&mut self.tenants) {
+                self.runs_first = true;
                 return Some(index);
             }
         }
+        self.runs_first = false;
         self.calendar.pop(&mut self.tenants)
     }
 }
@@ -555,7 +561,7 @@ impl Weighted {
         let index = u32::from(grant.queue.tenant.0);
         let tenant = &mut self.tenants[index as usize];
         tenant.charge(now, total, SCALE, self.calendar.latest(tenant.class()));
-        self.calendar.pass(total, (!tenant.was_in_lane).then_some((tenant.tag, tenant.class())));
+        self.calendar.pass(total, (!self.runs_first).then_some((tenant.tag, tenant.class())));
         if tenant.is_limited() {
             // From when it was decided on, where the clock has gone back since.
             tenant.limiter.took(now.max(self.last), self.tree.queues[number as usize].kind, cost.units, cost.bytes);

@@ -86,6 +86,39 @@ fn a_tenant_next_to_its_share_waits_for_a_grant_and_one_of_its_own() {
     hardly_waits(&[(1, 14_391)], 6, 552, 0.989_938_146_957_742_3).expect("the bound");
 }
 
+/// Who goes first stays there no longer than until it has had its share of what is not guaranteed, though others' guarantees keep it below
+/// its weight's part: whoever is owed something in the lane after it has that.
+#[test]
+fn a_guarantee_is_had_beside_a_flood_of_a_class_before_it() {
+    let guaranteed = |guarantee| Share { guarantee, ..share(1) };
+    let urgent = Share { class: LatencyClass::Latency, ..share(16) };
+    let also = Share { class: LatencyClass::Latency, ..guaranteed(600) };
+    let flood = |tenant, start| Client { start, ..Client::flood(tenant, tenant.into(), 1_500) };
+    // Who comes later comes to its lane, and the one that asks for what it is guaranteed is always in it.
+    let asks = Client::new(2, 2, 1_500, Arrivals::Open { units: 1, every: 2_600 });
+    let mut driver = Driver::new(with(&[guaranteed(100), urgent, also]), &[flood(0, 2 * MS), flood(1, MS), asks]);
+    driver.run(40 * MS);
+    for until in (4..40).step_by(4) {
+        let had = driver.time_of(0, 0) - driver.time_of(0, until * MS);
+        let due = (until - 2) * MS / 10;
+        assert!(had + 2 * Weighted::CARRY.0 >= due, "{had} ns of {due} after {until} ms");
+    }
+}
+
+/// One that came to its lane and then was alone has had more than its share: it is in its turn when somebody comes.
+#[test]
+fn who_was_alone_with_little_else_is_not_behind() {
+    let cost = 3_000;
+    // Now and then, and light.
+    let light = Client::new(1, 1, cost, Arrivals::Open { units: 1, every: 100 * cost });
+    let flood = Client { start: MS, ..Client::flood(0, 0, 2_000) };
+    let mut driver = Driver::new(with(&[share(14), share(3)]), &[flood, light]);
+    driver.run(100 * MS);
+    let (longest, own) = (longest_others(&driver, 1), cost);
+    let waited = driver.longest_wait(1, 10 * MS);
+    assert!(waited <= longest + own, "{waited} ns beside grants of {longest} ns");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(400))]
 

@@ -289,7 +289,7 @@ impl<S> Watch<S> for Examiner<S> {
         }
         let skew = told.0.wrapping_sub(now);
         if self.cores[core].skew.replace(skew).is_some_and(|before| before != skew) {
-            self.lights.jumped(core);
+            self.lights.jumped(now, core);
             self.cores[core].is_uneven = true;
         }
         if self.promises.shares && self.sharing {

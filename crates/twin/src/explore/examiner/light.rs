@@ -21,6 +21,9 @@ const LONG: u64 = 16_000;
 /// Which of the two parts was longer than promised, and how.
 type Wrong = (&'static str, String);
 
+/// For how long after several had work grants are surely short, nanoseconds: most of [`Tuning::memory`].
+const MIXED: u64 = 9_000_000;
+
 /// A grant that ran.
 #[derive(Clone, Copy, Debug)]
 struct Past {
@@ -49,8 +52,10 @@ struct Core {
     units: BTreeMap<QueueId, u64>,
     /// The turns that began last: when, and how long they are.
     turns: [(u64, u64); 2],
-    /// When another tenant's grant than the one before began, the last time: then several have work.
-    mixed: u64,
+    /// From and to when several tenants had work that could run, without as long a pause as ends it.
+    mixed: Option<(u64, u64)>,
+    /// When the clock jumped the last time.
+    jumped: u64,
     /// By tenant, what its grants took, while others had work as well, since it could have saved something up.
     had: Vec<u64>,
     has_flood: bool,
@@ -131,8 +136,9 @@ impl Lights {
     }
 
     /// A clock that jumps may be the end of the time for which grants are short.
-    pub fn jumped(&mut self, core: usize) {
-        self.cores[core].mixed = 0;
+    pub fn jumped(&mut self, now: u64, core: usize) {
+        let core = &mut self.cores[core];
+        (core.mixed, core.jumped) = (None, now);
     }
 
     pub fn looked(&mut self, now: u64, core: usize, turn: u64) {
@@ -155,12 +161,17 @@ impl Lights {
         let unit = (ran.end - ran.start).saturating_sub(switch) / u64::from(ran.cost.units.max(1));
         let is_new = core.units.insert(ran.grant.queue, unit).is_none_or(|before| 2 * unit > 3 * before);
         let is_dear = is_new && ran.end - ran.start > LONG;
-        if is_other {
-            core.mixed = began;
-        }
-        for past in core.grants.iter_mut().rev().take_while(|past| past.began >= ran.known) {
+        // Of who has a limit or a back end, nobody knows here what could have run when.
+        let could_run = !matches!(self.manners[tenant], Manner::Limited | Manner::Disk);
+        for past in core.grants.iter_mut().rev().take_while(|past| could_run && past.began >= ran.known) {
             if past.tenant != tenant && !std::mem::replace(&mut past.is_contested, true) {
                 core.had[past.tenant] += past.took();
+                let began = past.began;
+                core.mixed = match core.mixed {
+                    _ if began <= core.jumped => core.mixed,
+                    Some((from, to)) if began.saturating_sub(to) < MIXED => Some((from.min(began), to.max(began))),
+                    _ => Some((began, began)),
+                };
             }
         }
         core.grants.push_back(Past { tenant, began, ended: ran.end, unit, is_contested: false, is_dear });
@@ -201,7 +212,7 @@ impl Lights {
             return None;
         }
         // Where nobody else had work for a while, grants are long, and so are turns.
-        let is_mixed = ran.since.saturating_sub(core.mixed) < Tuning::default().memory.0 * 9 / 10 && core.mixed > 0;
+        let is_mixed = core.mixed.is_some_and(|(from, to)| from <= ran.since && ran.since.saturating_sub(to) < MIXED);
         let turn = core.turns.iter().filter(|(began, _)| *began <= ran.since).map(|(_, turn)| *turn).next_back();
         // The one that was going on when it came may no longer be remembered.
         let turn = turn.unwrap_or(if is_mixed { grant.0 } else { alone.0 }).min(alone.0);
