@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use softdpu_sys::namespace;
-use softdpu_sys::port::{Frame, MAX_BATCH, PortError, VnetHeader};
 use softdpu_sys::port::tap::{Offloads, Tap, TapOptions};
+use softdpu_sys::port::{Frame, MAX_BATCH, PortError, VnetHeader};
 use softdpu_tests::netns::Namespace;
 use softdpu_tests::{Failure, Lab};
 
@@ -58,9 +58,10 @@ impl Kernel {
             let [net4, net6] = [format!("10.{at}.0"), format!("2001:db8:{at}:")];
             own.ip(&["address", "add", &format!("{net4}.1/24"), "dev", name])?;
             own.ip(&["address", "add", &format!("{net6}:1/64"), "dev", name, "nodad"])?;
-            for (family, gateway, all) in
-                [("-4", format!("{net4}.2"), format!("10.{at}.0.0/16")), ("-6", format!("{net6}:2"), format!("2001:db8:{at}::/48"))]
-            {
+            for (family, gateway, all) in [
+                ("-4", format!("{net4}.2"), format!("10.{at}.0.0/16")),
+                ("-6", format!("{net6}:2"), format!("2001:db8:{at}::/48")),
+            ] {
                 own.ip(&[family, "neigh", "replace", &gateway, "lladdr", &behind, "dev", name, "nud", "permanent"])?;
                 own.ip(&[family, "route", "add", &all, "via", &gateway, "dev", name])?;
             }
@@ -106,7 +107,9 @@ impl Kernel {
             }
             match count {
                 0 if is_last => break,
-                0 if Instant::now() > end => return Err(Failure::new("the kernel does not forward what always passes")),
+                0 if Instant::now() > end => {
+                    return Err(Failure::new("the kernel does not forward what always passes"));
+                }
                 _ => {}
             }
         }

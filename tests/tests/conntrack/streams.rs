@@ -1,6 +1,6 @@
 //! Random streams of packets: most as honest ends send them, some in the wrong place, each stream between ports of its own.
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
 use etherparse::{IcmpEchoHeader, Icmpv4Type, Icmpv6Type, IpNumber, PacketBuilder, PacketBuilderStep, TcpHeader};
 
@@ -43,6 +43,10 @@ impl Random {
 pub struct Packet {
     pub from: usize,
     pub frame: Vec<u8>,
+    /// Of TCP.
+    pub flags: Option<u8>,
+    /// An error about an echo whose code is another than that of the one that was sent.
+    pub other_code: bool,
     /// For people.
     pub about: String,
 }
@@ -71,7 +75,11 @@ impl Ends {
         let last = source.unwrap_or(7);
         let (mut source4, mut source6) = (Ends::v4(from), Ends::v6(from));
         (source4[3], source6[15]) = (last, last);
-        if self.is_ipv6 { link.ipv6(source6, Ends::v6(1 - from), 64) } else { link.ipv4(source4, Ends::v4(1 - from), 64) }
+        if self.is_ipv6 {
+            link.ipv6(source6, Ends::v6(1 - from), 64)
+        } else {
+            link.ipv4(source4, Ends::v4(1 - from), 64)
+        }
     }
 }
 
@@ -101,16 +109,16 @@ impl Tcp {
         let step = self.ends.begin(from, None).tcp_header(header);
         step.write(&mut frame, &vec![0; len]).expect("a frame in memory");
         let name = |(bit, name): (u8, &'static str)| if flags & bit != 0 { name } else { "" };
-        let flags = [(SYN, "S"), (FIN, "F"), (RST, "R"), (PSH, "P"), (URG, "U"), (ACK, ".")].map(name).concat();
+        let names = [(SYN, "S"), (FIN, "F"), (RST, "R"), (PSH, "P"), (URG, "U"), (ACK, ".")].map(name).concat();
         let side = self.sides[from];
         let other = self.sides[1 - from];
         let about = format!(
-            "{} {flags} seq {:+} ack {:+} len {len}",
+            "{} {names} seq {:+} ack {:+} len {len}",
             ["inside", "outside"][from],
             sequence.wrapping_sub(side.next) as i32,
             acknowledgement.wrapping_sub(other.next) as i32
         );
-        self.packets.push(Packet { from, frame, about });
+        self.packets.push(Packet { from, frame, flags: Some(flags), other_code: false, about });
     }
 
     /// As an honest end sends it.
@@ -128,11 +136,24 @@ impl Tcp {
         let from = random.below(2) as usize;
         let (side, other) = (self.sides[from], self.sides[1 - from]);
         let usual = random.one_of([SYN, SYN | ACK, ACK, ACK | PSH, FIN | ACK, RST, RST | ACK]);
-        let never = random.one_of([0, SYN | FIN, SYN | RST, FIN, FIN | PSH | URG, SYN | FIN | ACK, RST | FIN, SYN | RST | ACK]);
+        let never =
+            random.one_of([0, SYN | FIN, SYN | RST, FIN, FIN | PSH | URG, SYN | FIN | ACK, RST | FIN, SYN | RST | ACK]);
         let flags = if random.is_one_in(6) { never } else { usual };
         let near = random.one_of([0, 0, 0, 1, 99, 500, 1_500, 70_000]);
-        let sequence = random.one_of([side.next, side.next.wrapping_add(near), side.next.wrapping_sub(near), side.first, random.0 as u32]);
-        let acknowledged = random.one_of([side.expects, side.expects, other.next.wrapping_add(near), side.expects.wrapping_sub(near), random.0 as u32]);
+        let sequence = random.one_of([
+            side.next,
+            side.next.wrapping_add(near),
+            side.next.wrapping_sub(near),
+            side.first,
+            random.0 as u32,
+        ]);
+        let acknowledged = random.one_of([
+            side.expects,
+            side.expects,
+            other.next.wrapping_add(near),
+            side.expects.wrapping_sub(near),
+            random.0 as u32,
+        ]);
         let acknowledgement = if flags & ACK == 0 && !random.is_one_in(4) { 0 } else { acknowledged };
         let len = if flags & (SYN | RST) == 0 { random.one_of([0, 0, 10, 100]) } else { 0 };
         self.send(from, flags, sequence, acknowledgement, len);
@@ -231,7 +252,7 @@ pub fn datagrams(number: u32) -> Vec<Packet> {
             let header = if is_ipv6 { 40 } else { 20 };
             let damage = random.below(8);
             match damage {
-                // Another port, identifier or address; too little of it.
+                // Another port, or code of an echo; another port or identifier; another address; too little of it.
                 0 => quote[header + 1] ^= 1,
                 1 => quote[header + 5] ^= 1,
                 2 => quote[header - 1] ^= 1,
@@ -243,10 +264,19 @@ pub fn datagrams(number: u32) -> Vec<Packet> {
             let from = if random.is_one_in(6) { quoted.from } else { 1 - quoted.from };
             let step = ends.begin(from, random.one_of([None, Some(99)]));
             frame = Vec::new();
-            if is_ipv6 { step.icmpv6_raw(kind, 0, [0; 4]).write(&mut frame, &quote) } else { step.icmpv4_raw(kind, 0, [0; 4]).write(&mut frame, &quote) }
-                .expect("a frame in memory");
-            about = format!("{} error {kind}, damage {damage}, about what {} sent", ["inside", "outside"][from], quoted.from);
-            packets.push(Packet { from, frame, about });
+            if is_ipv6 {
+                step.icmpv6_raw(kind, 0, [0; 4]).write(&mut frame, &quote)
+            } else {
+                step.icmpv4_raw(kind, 0, [0; 4]).write(&mut frame, &quote)
+            }
+            .expect("a frame in memory");
+            about = format!(
+                "{} error {kind}, IPv6 {is_ipv6}, damage {damage}, about {}",
+                ["inside", "outside"][from],
+                quoted.about
+            );
+            let other_code = protocol == 1 && damage == 0;
+            packets.push(Packet { from, frame, flags: None, other_code, about });
             continue;
         }
         let step = ends.begin(from, None);
@@ -267,13 +297,17 @@ pub fn datagrams(number: u32) -> Vec<Packet> {
             _ => step.write(&mut frame, IpNumber(protocol), &payload),
         }
         .expect("a frame in memory");
-        about = format!("{} {}", ["inside", "outside"][from], match (protocol, is_request) {
-            (17, _) => "UDP",
-            (1, true) => "echo request",
-            (1, false) => "echo reply",
-            _ => "other",
-        });
-        packets.push(Packet { from, frame, about });
+        about = format!(
+            "{} {}",
+            ["inside", "outside"][from],
+            match (protocol, is_request) {
+                (17, _) => "UDP",
+                (1, true) => "echo request",
+                (1, false) => "echo reply",
+                _ => "other",
+            }
+        );
+        packets.push(Packet { from, frame, flags: None, other_code: false, about });
     }
     packets
 }
