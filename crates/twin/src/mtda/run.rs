@@ -2,7 +2,7 @@
 
 use softdpu_sched::{
     Balancer, Eagerness, LogNic, Move, Nanos, Occupancy, Placement, Policy, Profile, QueueId, QueueLoad, Scheduler,
-    TenantId, TenantScheduler, Thresholds, Tuning,
+    TenantId, Thresholds, Tuning,
 };
 
 use super::Scope;
