@@ -137,14 +137,16 @@ fn see(lab: &Lab, fairness: &str, tenants: &[Tenant], load: &Load<'_>) -> Result
     Ok(seen)
 }
 
-/// Compares `weighted` with `fcfs` until the light tenant's p99 is at most `bound` times what it is alone, and that at `fcfs` is
+/// Compares `weighted` with `fcfs` until the light tenant's p99 is at most `bound` times what it is alone, and with `fcfs` p99 and the mean are
 /// `worse` times as much as that.
 fn protects(name: &str, see: impl Fn(&Lab, &str) -> Result<Seen, Failure>, bound: f64, worse: f64) {
     Lab::run(name, |lab| {
         let mut seen = Vec::new();
         for _ in 0..TRIES {
             let (weighted, fcfs) = (see(lab, "weighted")?, see(lab, "fcfs")?);
-            if weighted.slowdown() <= bound && fcfs.slowdown() >= worse * weighted.slowdown() {
+            // Beside each other's: what p99 is alone differs more on a busy machine, and a mean hardly at all.
+            let is_worse = fcfs.beside >= worse * weighted.beside && fcfs.mean >= worse * weighted.mean;
+            if weighted.slowdown() <= bound && is_worse {
                 return Ok(());
             }
             seen.push(format!("weighted {weighted}; fcfs {fcfs}"));
