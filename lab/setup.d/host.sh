@@ -27,6 +27,7 @@ PEER_PROGRAMS='
 dpdk-testpmd=dpdk-dev
 tshark=tshark
 nfcapd=nfdump
+nft=nftables
 python3:cryptography=python3-cryptography
 '
 

@@ -96,27 +96,19 @@ impl std::fmt::Display for Seen {
     }
 }
 
-fn see(
-    lab: &Lab,
-    fairness: &str,
-    tenants: &[Tenant],
-    works: &[Work],
+/// What tenants do, and how it is measured.
+struct Load<'a> {
+    works: &'a [Work],
+    /// One measurement.
     turn: Duration,
+    /// The clients go before all other programs.
     first: bool,
-) -> Result<Seen, Failure> {
-    see_on(lab, fairness, tenants, works, turn, first, None)
+    /// What the data plane is slowed on.
+    slow: Option<&'a SlowDisk>,
 }
 
-/// The same with the data plane on a slow disk.
-fn see_on(
-    lab: &Lab,
-    fairness: &str,
-    tenants: &[Tenant],
-    works: &[Work],
-    turn: Duration,
-    first: bool,
-    slow: Option<&SlowDisk>,
-) -> Result<Seen, Failure> {
+fn see(lab: &Lab, fairness: &str, tenants: &[Tenant], load: &Load<'_>) -> Result<Seen, Failure> {
+    let Load { works, turn, first, slow } = *load;
     let (text, sockets) = site(fairness, tenants, lab.path());
     let daemon = Daemon::start(lab.path(), &text)?;
     if let Some(slow) = slow {
@@ -145,15 +137,16 @@ fn see_on(
     Ok(seen)
 }
 
-/// Compares `weighted` with `fcfs` until the light tenant's p99 is at most `bound` times what it is alone, and that at `fcfs` is
+/// Compares `weighted` with `fcfs` until the light tenant's p99 is at most `bound` times what it is alone, and with `fcfs` p99 and the mean are
 /// `worse` times as much as that.
-fn protects(name: &str, tenants: impl Fn() -> Vec<Tenant>, works: &[Work], turn: Duration, bound: f64, worse: f64) {
+fn protects(name: &str, see: impl Fn(&Lab, &str) -> Result<Seen, Failure>, bound: f64, worse: f64) {
     Lab::run(name, |lab| {
         let mut seen = Vec::new();
         for _ in 0..TRIES {
-            let weighted = see(lab, "weighted", &tenants(), works, turn, true)?;
-            let fcfs = see(lab, "fcfs", &tenants(), works, turn, true)?;
-            if weighted.slowdown() <= bound && fcfs.slowdown() >= worse * weighted.slowdown() {
+            let (weighted, fcfs) = (see(lab, "weighted")?, see(lab, "fcfs")?);
+            // Beside each other's: what p99 is alone differs more on a busy machine, and a mean hardly at all.
+            let is_worse = fcfs.beside >= worse * weighted.beside && fcfs.mean >= worse * weighted.mean;
+            if weighted.slowdown() <= bound && is_worse {
                 return Ok(());
             }
             seen.push(format!("weighted {weighted}; fcfs {fcfs}"));
@@ -162,24 +155,33 @@ fn protects(name: &str, tenants: impl Fn() -> Vec<Tenant>, works: &[Work], turn:
     });
 }
 
-/// Reads beside a flood of writes.
-fn beside_writes(name: &str, bound: f64) {
+/// Reads of a tenant of a class beside a flood of writes.
+fn beside_writes(name: &str, class: &'static str, bound: f64, worse: f64) {
     if !has_two_cpus("flood of writes") {
         return;
     }
-    let tenants = || vec![Tenant::with_memory("class = \"latency\""), Tenant::with_memory("")];
-    protects(name, tenants, &[READ, FLOOD], Duration::from_millis(300), bound, 3.0);
+    let load = Load { works: &[READ, FLOOD], turn: Duration::from_millis(300), first: true, slow: None };
+    let tenants = [Tenant::with_memory(class), Tenant::with_memory("")];
+    protects(name, |lab, fairness| see(lab, fairness, &tenants, &load), bound, worse);
 }
+
+const LATENCY: &str = "class = \"latency\"";
+const DEFAULT: &str = "";
 
 #[test]
 fn reads_of_one_tenant_wait_a_third_at_most_of_what_they_do_first_come_first_served() {
-    beside_writes("flood", f64::INFINITY);
+    beside_writes("flood", LATENCY, f64::INFINITY, 3.0);
+}
+
+#[test]
+fn reads_of_a_tenant_of_the_default_class_wait_half_at_most_of_what_they_do_first_come_first_served() {
+    beside_writes("flood-default", DEFAULT, f64::INFINITY, 2.0);
 }
 
 #[test]
 #[ignore = "missed: 2.5 to 3.1 times where reads take 2 us alone (docs/scheduling.md)"]
 fn reads_of_one_tenant_hardly_wait_for_the_writes_that_another_floods_the_core_with() {
-    beside_writes("flood-bar", 1.5);
+    beside_writes("flood-bar", LATENCY, 1.5, 3.0);
 }
 
 #[test]
@@ -197,16 +199,14 @@ fn a_slow_server_that_one_tenant_floods_still_answers_another() {
         let mut server = Process::start("nbdkit", lab.path(), Path::new("nbdkit"), arguments)?;
         wait_until("nbdkit's socket", Duration::from_secs(60), || Ok(socket.exists().then_some(())))?;
         let shared = format!("shared = true\nnbd = {{ uri = \"nbd+unix:///?socket={}\" }}", socket.display());
-        let works = [READ, FLOOD];
+        // The server's delay is many times what it may wait for a CPU, and it needs one as well.
+        let load = Load { works: &[READ, FLOOD], turn: Duration::from_millis(1200), first: false, slow: None };
         let mut seen = Vec::new();
         for _ in 0..TRIES {
             let tenants =
                 || vec![Tenant { keys: "", volume: shared.clone() }, Tenant { keys: "", volume: String::new() }];
-            // The server's delay is many times what it may wait for a CPU.
-            let turn = Duration::from_millis(1200);
-            // The server needs a CPU as well.
-            let weighted = see(lab, "weighted", &tenants(), &works, turn, false)?;
-            let fcfs = see(lab, "fcfs", &tenants(), &works, turn, false)?;
+            let weighted = see(lab, "weighted", &tenants(), &load)?;
+            let fcfs = see(lab, "fcfs", &tenants(), &load)?;
             // Beside each other's, not over what each was alone: on a busy machine that is the server's wait for a CPU, and differs.
             if weighted.slowdown() <= 1.5 && fcfs.beside >= 2.0 * weighted.beside {
                 server.stop()?;
@@ -246,11 +246,11 @@ fn a_slow_disk_that_one_tenant_floods_still_answers_another() {
             Ok::<_, Failure>(vec![volume("light")?, volume("flood")?])
         };
         let works = [READ, Work { depth: 128, ..READ }];
-        let turn = Duration::from_millis(1_500);
+        let load = Load { works: &works, turn: Duration::from_millis(1_500), first: false, slow: Some(&slow) };
         let mut seen = Vec::new();
         for _ in 0..TRIES {
-            let weighted = see_on(lab, "weighted", &tenants()?, &works, turn, false, Some(&slow))?;
-            let fcfs = see_on(lab, "fcfs", &tenants()?, &works, turn, false, Some(&slow))?;
+            let weighted = see(lab, "weighted", &tenants()?, &load)?;
+            let fcfs = see(lab, "fcfs", &tenants()?, &load)?;
             // Eight at the disk instead of 128. By the mean: the kernel lets what it holds back go in slices of 100 ms, which is p99
             // whoever is alone there.
             if fcfs.mean >= 2.5 * weighted.mean {
@@ -529,21 +529,20 @@ fn see_frames(lab: &Lab, fairness: &str) -> Result<Seen, Failure> {
     Ok(seen)
 }
 
+/// A talk beside a flood of frames.
+fn beside_frames(name: &str, bound: f64, worse: f64) {
+    if has_two_cpus("flood of frames") {
+        protects(name, see_frames, bound, worse);
+    }
+}
+
+#[test]
+fn a_talk_of_one_tenant_waits_half_at_most_of_what_it_does_first_come_first_served() {
+    beside_frames("frames", f64::INFINITY, 2.0);
+}
+
 #[test]
 #[ignore = "missed: 2.1 to 2.5 times, 12 to 14 first come, first served (docs/scheduling.md)"]
 fn a_talk_of_one_tenant_hardly_waits_for_the_frames_that_another_floods_the_core_with() {
-    if !has_two_cpus("flood of frames") {
-        return;
-    }
-    Lab::run("frames", |lab| {
-        let mut seen = Vec::new();
-        for _ in 0..TRIES {
-            let (weighted, fcfs) = (see_frames(lab, "weighted")?, see_frames(lab, "fcfs")?);
-            if weighted.slowdown() <= 1.5 && fcfs.slowdown() >= 1.5 * weighted.slowdown() {
-                return Ok(());
-            }
-            seen.push(format!("weighted {weighted}; fcfs {fcfs}"));
-        }
-        Err(Failure::new(seen.join(" | ")))
-    });
+    beside_frames("frames-bar", 1.5, 1.5);
 }

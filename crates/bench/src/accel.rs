@@ -1,5 +1,7 @@
 //! What accelerators do on one core: bytes a second of each operation, beside OpenSSL's AES-XTS in the same rounds.
 
+pub mod tenants;
+
 use std::fmt::Write as _;
 use std::io;
 use std::process::{Command, Stdio};

@@ -42,7 +42,7 @@ pub use network::{
     GroupRule, LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange, MeterSettings, Network,
     NetworkPart, NetworkPort, NetworksChange, Places, PolicyChange, PortRange, Protocol, RateLimit, Route, RouteTable,
     RoutingChange, SecurityGroup, Subnet, TableSizes, TableUse, Tap, Underlay, UnderlayBackend, VXLAN_PORT, VirtioNet,
-    Vni, full, hosts, load_line, networks_file,
+    Vni, first_beyond, full, hosts, load_line, networks_file,
 };
 pub use reader::is_name;
 pub use service::ServiceDirectories;

@@ -216,19 +216,23 @@ impl Networks {
         Ok(())
     }
 
-    /// Whether there is room for the hosts that networks and loaded entries lead to, unless there were as many `before`.
+    /// Whether there is room for the hosts that networks and loaded entries lead to, unless there were as many `before`. Entries that were in
+    /// force before this process began and are still being read are not known yet: as at the start, they come in whatever there is then.
     pub(super) fn has_room(&self, before: &[config::Network]) -> Result<(), Refusal> {
         let loaded = || self.loaded.iter().flat_map(|loaded| loaded.hosts()).copied();
-        let count =
-            |networks: &[config::Network]| config::hosts(networks).chain(loaded()).collect::<HashSet<_>>().len();
-        let (capacity, wanted) = (self.capacity.hosts, count(&self.networks));
-        if wanted <= capacity || wanted <= count(before) {
+        let all = |networks: &[config::Network]| config::hosts(networks).chain(loaded()).collect::<HashSet<_>>();
+        let (capacity, wanted, before) = (self.capacity.hosts, all(&self.networks), all(before));
+        if wanted.len() <= capacity || wanted.len() <= before.len() {
             return Ok(());
         }
-        let message = config::full("hosts", capacity, wanted);
+        // Whatever else there is, the entry to be told is one that came.
+        let known = before.intersection(&wanted).copied().collect();
+        let place = config::first_beyond(&self.networks, known, capacity);
+        let place = place.map(|place| format!("{place}: ")).unwrap_or_default();
+        let message = config::full("hosts", capacity, wanted.len());
         Err(refusal(
             "refused",
-            format!("{message}, those of loaded entries among them; set `hosts` in node.tables for more"),
+            format!("{place}{message}, those of loaded entries among them; set `hosts` in node.tables for more"),
         ))
     }
 
@@ -839,7 +843,8 @@ mod tests {
         networks.has_room(&before).unwrap();
         networks.change(&route("192.0.2.4")).unwrap();
         let refusal = networks.has_room(&before).unwrap_err();
-        let full = "the table of hosts is full: it has room for 2, and 3 are wanted";
+        let full =
+            "network \"acme\", route[0], 192.0.2.4: the table of hosts is full: it has room for 2, and 3 are wanted";
         assert!(refusal.code == "refused" && refusal.message.starts_with(full), "{refusal:?}");
         // What is too many already does not grow, and may change.
         networks.capacity.hosts = 1;

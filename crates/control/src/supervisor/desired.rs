@@ -20,15 +20,18 @@ use thiserror::Error;
 
 use crate::api::{ApiError, EndpointChange, ErrorCode, LoadResult, Unload};
 use crate::config::{
-    self, Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, Endpoint, Function, FunctionChange, MemberChange,
-    Network, NetworkPart, NetworksChange, Places, Problem, Severity, Site, SteeringChange, TableUse, Tenant,
-    TenantChange, Volume,
+    self, Backend, Bytes, DEFAULT_TENANT, Device, DeviceChange, EcmpMember, Endpoint, Function, FunctionChange,
+    MemberChange, Network, NetworkPart, NetworksChange, Places, Problem, Severity, Site, SteeringChange, TableUse,
+    Tenant, TenantChange, Volume,
 };
 use crate::link::{Call, MAX_FRAME, Placement};
 use overlay::{FORMAT, Overlay};
 
 /// The longest site that a data plane can be told of, bytes of JSON: what else it is told when it starts has the rest of a frame.
 const LARGEST_SITE: usize = MAX_FRAME - (8 << 20);
+
+/// The longest number that the weight of a member has.
+const HIGHEST_WEIGHT: u16 = 1000;
 
 /// The overlay's file in the state directory.
 const FILE: &str = "desired.json";
@@ -561,8 +564,24 @@ impl Desired {
     }
 }
 
-/// Whether a data plane can be told of `site`, as it is when one is started; how long that would be otherwise, bytes.
+/// Whether a data plane can be told of `site`, as it is when one is started, whatever the states and weights of members come to be: who sets one
+/// down is not refused for that. How long that would be otherwise, bytes.
 fn is_told(site: &Site) -> Result<(), usize> {
+    is_within(site, LARGEST_SITE)
+}
+
+fn is_within(site: &Site, most: usize) -> Result<(), usize> {
+    let members = site.networks.iter().flat_map(|network| &network.ecmp).flat_map(|group| &group.members);
+    let growth = |member: &EcmpMember| {
+        let longest = EcmpMember { down: true, weight: HIGHEST_WEIGHT, ..member.clone() };
+        length(&longest).saturating_sub(length(member))
+    };
+    let wanted = length(site) + members.map(growth).sum::<usize>();
+    if wanted <= most { Ok(()) } else { Err(wanted) }
+}
+
+/// Bytes of JSON.
+fn length(what: &impl Serialize) -> usize {
     struct Length(usize);
     impl Write for Length {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -575,8 +594,8 @@ fn is_told(site: &Site) -> Result<(), usize> {
     }
     let mut length = Length(0);
     // What is no JSON is told when it is sent.
-    let _ = serde_json::to_writer(&mut length, site);
-    if length.0 <= LARGEST_SITE { Ok(()) } else { Err(length.0) }
+    let _ = serde_json::to_writer(&mut length, what);
+    length.0
 }
 
 fn errors(site: &Site) -> Vec<Problem> {

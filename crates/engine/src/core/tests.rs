@@ -47,6 +47,8 @@ struct Recorder {
     held: Option<TenantId>,
     /// It grants nothing.
     is_idle: bool,
+    /// So many more grants, and then it says that it is to be asked again at once.
+    grants_left: Option<u32>,
 }
 
 impl TenantScheduler for Recorder {
@@ -59,6 +61,11 @@ impl TenantScheduler for Recorder {
     fn decide(&mut self, now: Nanos) -> Decision {
         if let Some(meanwhile) = self.meanwhile.take() {
             meanwhile();
+        }
+        match &mut self.grants_left {
+            Some(0) => return Decision::IdleUntil(now),
+            Some(left) => *left -= 1,
+            None => {}
         }
         if self.is_idle { Decision::Idle } else { self.policy.decide(now) }
     }

@@ -1,7 +1,7 @@
-//! `softdpu bench accel`: what accelerators do on one core.
+//! `softdpu bench accel`: what accelerators do on one core, and how tenants share one.
 
 use clap::Args;
-use softdpu_bench::accel::{self, Plan};
+use softdpu_bench::accel::{self, Plan, tenants};
 
 use crate::output::print;
 
@@ -25,6 +25,12 @@ pub struct Accel {
     /// Leave openssl out
     #[arg(long)]
     no_peers: bool,
+    /// Instead: N tenants that share one engine, the first of which floods it, first come, first served and by weight
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1024), conflicts_with_all = ["case", "no_peers"])]
+    tenants: Option<u16>,
+    /// With --tenants: requests of each that does not flood, at a time
+    #[arg(long, value_name = "D", default_value_t = 1, requires = "tenants")]
+    depth: usize,
     /// Print one JSON object a line instead of a table
     #[arg(long)]
     json: bool,
@@ -32,6 +38,13 @@ pub struct Accel {
 
 /// Runs it; the error is a sentence for the user.
 pub fn execute(options: &Accel) -> Result<(), String> {
+    let progress = |what: &str| eprintln!("softdpu bench: {what}");
+    if let Some(tenants) = options.tenants {
+        let (rounds, length) = (options.rounds, seconds(options.seconds)?);
+        let plan = tenants::Plan { tenants, depth: options.depth, rounds, length, cpu: options.cpu };
+        let report = tenants::run(&plan, progress)?;
+        return if options.json { print_json(|to| report.write_json(to)) } else { print(&report.table()) };
+    }
     let plan = Plan {
         case: options.case.clone(),
         rounds: options.rounds,
@@ -39,6 +52,6 @@ pub fn execute(options: &Accel) -> Result<(), String> {
         cpu: options.cpu,
         peers: !options.no_peers,
     };
-    let report = accel::run(&plan, |case| eprintln!("softdpu bench: {case}"))?;
+    let report = accel::run(&plan, progress)?;
     if options.json { print_json(|to| report.write_json(to)) } else { print(&report.table()) }
 }

@@ -2,7 +2,7 @@
 
 use softdpu_sched::{
     Balancer, Eagerness, LogNic, Move, Nanos, Occupancy, Placement, Policy, Profile, QueueId, QueueLoad, Scheduler,
-    TenantId, TenantScheduler, Thresholds, Tuning,
+    TenantId, Thresholds, Tuning,
 };
 
 use super::Scope;
@@ -257,19 +257,7 @@ fn node(
             });
         }
     }
-    // FairNIC divides a core among those that have work on it: its tenants are told to be there.
-    let here = |core: usize| (0..cores.len()).filter(move |&tenant| cores[tenant].contains(&core));
-    let build = |core: usize| {
-        let mut built = policy.build();
-        if *policy != Policy::FairNic {
-            return built;
-        }
-        for tenant in here(core) {
-            built.configure(TenantId(tenant as u16), softdpu_sched::Share { weight: 1_000_000, ..Default::default() });
-        }
-        built
-    };
-    Node::new(plan, build, Tally::new(case.tenants.len(), scope.span / 4), scope.seed)
+    Node::new(plan, |_| policy.build(), Tally::new(case.tenants.len(), scope.span / 4), scope.seed)
 }
 
 /// Runs a case on a system.

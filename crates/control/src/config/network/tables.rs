@@ -34,6 +34,16 @@ pub fn hosts(networks: &[Network]) -> impl Iterator<Item = IpAddr> {
     })
 }
 
+/// The first entry of `networks` with whose host there are more than `capacity`, those that are `known` among them: its network, its place there,
+/// and the host.
+pub fn first_beyond(networks: &[Network], mut known: HashSet<IpAddr>, capacity: usize) -> Option<String> {
+    let mut is_beyond = |host: IpAddr| known.insert(host) && known.len() > capacity;
+    networks.iter().find_map(|network| {
+        let (place, host) = network.find_host(&mut is_beyond)?;
+        Some(format!("network {:?}, {place}, {host}", network.name))
+    })
+}
+
 /// What is said where a table has no room.
 pub fn full(table: &str, capacity: usize, wanted: usize) -> String {
     format!("the table of {table} is full: it has room for {capacity}, and {wanted} are wanted")
@@ -43,6 +53,25 @@ impl Network {
     /// Its routes, and those of its route tables.
     pub fn route_count(&self) -> usize {
         self.routes.len() + self.route_tables.iter().map(|table| table.routes.len()).sum::<usize>()
+    }
+
+    /// The first of its entries that leads to a host of which `is_it` says so, in the order of [`hosts`]: where it is, and the host.
+    fn find_host(&self, mut is_it: impl FnMut(IpAddr) -> bool) -> Option<(String, IpAddr)> {
+        if let Some((at, endpoint)) = self.endpoints.iter().enumerate().find(|(_, endpoint)| is_it(endpoint.host)) {
+            return Some((format!("endpoint[{at}]"), endpoint.host));
+        }
+        let tables = self.route_tables.iter().flat_map(|table| &table.routes);
+        let routes = self.routes.iter().chain(tables).enumerate();
+        if let Some((at, host)) =
+            routes.filter_map(|(at, route)| Some((at, route.host?))).find(|(_, host)| is_it(*host))
+        {
+            return Some((self.route_place(at), host));
+        }
+        let members = self.ecmp.iter().enumerate().flat_map(|(group, ecmp)| {
+            let hosts = ecmp.members.iter().enumerate().filter_map(|(at, member)| Some((at, member.host?)));
+            hosts.map(move |(at, host)| (format!("ecmp[{group}].member[{at}]"), host))
+        });
+        members.into_iter().find(|(_, host)| is_it(*host))
     }
 
     /// Where its route with this number is, those of route tables after the others.

@@ -749,3 +749,26 @@ fn a_long_list_is_read_in_time_and_one_that_is_too_long_is_refused() {
     let error = config::networks_file(NetworkPart::Routing, empty, "/f.toml").map(drop).unwrap_err();
     assert_eq!(error, "/f.toml:1:1: too many tables and lists: found 500001, expected at most 500000");
 }
+
+#[test]
+fn a_site_that_is_told_is_told_whatever_its_members_come_to_be() {
+    let folder = tempfile::tempdir().unwrap();
+    let member = |last: u8| json!({"host": format!("192.0.2.{last}")});
+    let members: Vec<_> = (2..100).map(member).collect();
+    let network = json!({"name": "a", "vni": 1, "cidr": ["10.0.0.0/24"], "ecmp": [{"name": "g", "member": members}]});
+    let mut site = site(folder.path());
+    site.networks.push(config::network_from_json(&network).unwrap());
+    let as_long_as_it_is = length(&site);
+    let wanted = is_within(&site, as_long_as_it_is).expect_err("its members may be set down");
+    assert_eq!(is_within(&site, wanted - 1), Err(wanted));
+    assert_eq!(is_within(&site, wanted), Ok(()));
+    for last in 2..100 {
+        let member = format!("192.0.2.{last}").parse().unwrap();
+        let change =
+            MemberChange { network: "a".into(), ecmp: "g".into(), member, down: Some(true), weight: Some(1000) };
+        change.check().unwrap();
+        apply(&mut site, &Change::NetworkMember(change));
+        assert_eq!(is_within(&site, wanted), Ok(()), "no change of a member is too much: {last}");
+    }
+    assert_eq!(length(&site), wanted, "and no more is kept free than that");
+}

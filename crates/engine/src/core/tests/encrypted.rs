@@ -92,3 +92,24 @@ fn who_is_not_to_go_on_does_where_nobody_else_has_work() {
     let left = rounds_until_done(&mut core, &mut three);
     assert!(left < 100, "{left} rounds");
 }
+
+/// Tenant 5's write is granted, and to go on only where nobody else's may be granted; 3's is put off for good.
+#[test]
+fn who_is_never_to_go_on_does_after_a_millisecond() {
+    let (mut core, [mut three, mut five]) = two();
+    core.scheduler.held = Some(TenantId(5));
+    core.scheduler.grants_left = Some(1);
+    let began = std::time::Instant::now();
+    let waited = loop {
+        core.round(softdpu_sys::clock::now());
+        let waited = began.elapsed();
+        if let Some((status, _)) = five.take() {
+            assert_eq!(status, 0);
+            break waited;
+        }
+        assert!(waited.as_secs() < 10, "its pieces wait for ever: {:?}", core.scheduler.charged);
+    };
+    assert!(three.take().is_none(), "somebody else waits all the while");
+    // Five pieces, each of which was put off.
+    assert!(waited.as_micros() >= 5_000, "{waited:?}");
+}

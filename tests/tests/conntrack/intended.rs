@@ -1,0 +1,123 @@
+//! Where softdpu means to judge otherwise than Linux: docs/policy.md, "Beside Linux". Each case is as narrow as it can be told.
+
+use softdpu_vpc::policy::conntrack::{Refused, TcpState};
+
+use crate::streams::{ACK, FIN, Packet, RST, SYN};
+
+/// What softdpu says about a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ours {
+    Passes,
+    Refused(Refused),
+    /// It is of no connection, and the rules do not allow it.
+    Denied,
+}
+
+/// What is known of a stream so far.
+#[derive(Default)]
+pub struct Stream {
+    /// Outside has sent something that passed, other than a reset.
+    answered: bool,
+    /// FINs that passed, of inside and outside.
+    fins: [u32; 2],
+    /// A reset has passed.
+    reset: bool,
+    /// It did before anything was answered.
+    refused: bool,
+    /// Both sides have sent a SYN.
+    crossed: bool,
+    /// The side that connected has sent a SYN in the open connection.
+    again: bool,
+    /// And the other side has answered it.
+    anew: bool,
+}
+
+/// A difference that is meant, or one that is about to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Intended {
+    /// A reset outside of the window.
+    Reset,
+    /// A segment that contradicts the handshake.
+    Handshake,
+    /// A SYN of the side that was connected to, or a SYN-ACK of the side that connected, in an open connection.
+    AskedBack,
+    /// A segment of a connection that was refused, but a SYN.
+    RefusedConnection,
+    /// A SYN behind a reset.
+    SynBehindReset,
+    /// A SYN behind FINs of which not all are acknowledged.
+    SynBehindFins,
+    /// A SYN behind one in the open connection that was answered.
+    SynBehindAnother,
+    /// A FIN of the side that was connected to, where SYNs have crossed.
+    FinBehindCrossedSyns,
+    /// An ICMP error about an echo with another code.
+    EchoCode,
+}
+
+impl Intended {
+    pub const ALL: [Intended; 9] = [
+        Intended::Reset,
+        Intended::Handshake,
+        Intended::AskedBack,
+        Intended::RefusedConnection,
+        Intended::SynBehindReset,
+        Intended::SynBehindFins,
+        Intended::SynBehindAnother,
+        Intended::FinBehindCrossedSyns,
+        Intended::EchoCode,
+    ];
+
+    /// Whether both hold the same for the connection afterwards.
+    pub fn goes_on(self) -> bool {
+        matches!(self, Intended::AskedBack | Intended::EchoCode)
+    }
+}
+
+impl Stream {
+    /// Whether `packet`, which met a connection that was in a state `before`, is a case where both may differ: by what they say about it, or from
+    /// now on.
+    pub fn intended(
+        &mut self,
+        packet: &Packet,
+        before: Option<TcpState>,
+        ours: Ours,
+        theirs: bool,
+    ) -> Option<Intended> {
+        let Some(flags) = packet.flags.map(|flags| flags & (SYN | FIN | RST | ACK)) else {
+            return (packet.other_code && ours == Ours::Passes && !theirs).then_some(Intended::EchoCode);
+        };
+        let is_open = matches!(before, Some(TcpState::Established | TcpState::FinWait | TcpState::LastAck));
+        let is_over = matches!(before, Some(TcpState::TimeWait | TcpState::Closed));
+        let asks_back = flags == SYN && packet.from == 1 && is_open
+            || flags == SYN | ACK && packet.from == 0 && (is_open || is_over);
+        let is_reset = before == Some(TcpState::Closed) || is_over && self.reset;
+        let intended = match (ours, theirs) {
+            (Ours::Refused(Refused::Reset), true) => Some(Intended::Reset),
+            (Ours::Refused(Refused::Handshake), true) => Some(Intended::Handshake),
+            _ if self.refused => (flags != SYN).then_some(Intended::RefusedConnection),
+            _ if flags == SYN && is_reset => Some(Intended::SynBehindReset),
+            _ if flags == SYN && (before == Some(TcpState::LastAck) || self.fins.iter().any(|fins| *fins > 1)) => {
+                Some(Intended::SynBehindFins)
+            }
+            _ if flags == SYN && self.anew => Some(Intended::SynBehindAnother),
+            (Ours::Passes, false) if asks_back => Some(Intended::AskedBack),
+            (Ours::Passes, false) if self.crossed && flags == FIN | ACK && before == Some(TcpState::SynReceived) => {
+                Some(Intended::FinBehindCrossedSyns)
+            }
+            _ => None,
+        };
+        if flags == SYN && is_over {
+            *self = Stream::default();
+        } else if ours == Ours::Passes && theirs {
+            self.reset |= flags & RST != 0;
+            self.refused |= flags & RST != 0 && !self.answered;
+            self.crossed |= flags == SYN && packet.from == 1;
+            self.anew |= self.again && flags == SYN | ACK && packet.from == 1;
+            self.again |= flags == SYN && packet.from == 0 && is_open;
+            self.answered |= packet.from == 1;
+            self.fins[packet.from] += u32::from(flags & FIN != 0);
+        }
+        intended
+    }
+}
