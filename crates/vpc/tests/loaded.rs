@@ -6,7 +6,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use common::*;
-use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, Place, RouteSpec, Spec, TableCapacity, Via};
+use softdpu_vpc::spec::{
+    EndpointSpec, NeighborSpec, PeeringSpec, Place, RouteSpec, RouteTableSpec, Spec, SubnetSpec, TableCapacity, Via,
+};
 use softdpu_vpc::tables::Loading;
 use softdpu_vpc::{Asked, Datapath, Destination, DropReason, Mac, PortId, Problem, Verdict, Vpc};
 
@@ -85,6 +87,131 @@ fn routes_wait_for_what_is_being_loaded_in_their_network() {
     assert!(matches!(to(&mut vpc(&awaited), "10.0.0.3").0, Verdict::Local { .. }), "a guest of the spec");
     awaited.awaited = vec!["blue".into()];
     assert!(reached(&awaited, "203.0.113.9").is_some(), "it is another network's");
+}
+
+/// What node 2 sends to node 1 in red, from anybody to anybody; or as if it were from another node.
+fn tunneled(node: u8, source: &str, destination: &str) -> Vec<u8> {
+    let mut sender = spec(Family::V4, 2);
+    let all = "0.0.0.0/0".parse().expect("prefix");
+    sender.routes.push(RouteSpec { network: "red".into(), prefix: all, via: Via::Host(vtep(Family::V4, 1)) });
+    for endpoint in sender.endpoints.iter_mut().filter(|endpoint| endpoint.mac == mac(4)) {
+        endpoint.spoof_check = false;
+    }
+    let (verdict, mut outer) = forward(&mut vpc(&sender), RED_3, &udp(mac(4), GATEWAY, source, destination));
+    assert!(matches!(verdict, Verdict::Underlay { .. }), "{verdict:?}");
+    outer[29] = node;
+    outer[24..26].fill(0);
+    outer
+}
+
+/// While entries of these networks are being loaded.
+fn awaiting(spec: &Spec, networks: &[&str]) -> Spec {
+    let awaited = networks.iter().map(|network| (*network).to_owned()).collect();
+    Spec { is_loading: true, awaited, ..spec.clone() }
+}
+
+/// What becomes of frames through tunnels (node, source, destination): None where they arrive at a port of node 1.
+fn check_tunneled(spec: &Spec, all: &[(u8, &str, &str, Option<DropReason>)]) {
+    let mut node = vpc(spec);
+    for (from, source, destination, expected) in all.iter().chain(all) {
+        let verdict = forward(&mut node, UNDERLAY, &tunneled(*from, source, destination)).0;
+        let expected = expected.map(Verdict::Drop);
+        let is_so = expected.map_or(matches!(verdict, Verdict::Local { .. }), |expected| verdict == expected);
+        assert!(is_so, "from {source} on node {from} to {destination}: {verdict:?}, not {expected:?}");
+    }
+}
+
+const SPOOFED: Option<DropReason> = Some(DropReason::SpoofedAddress);
+const UNRESOLVED: Option<DropReason> = Some(DropReason::Unresolved);
+
+#[test]
+fn sources_wait_for_what_is_being_loaded_in_their_network() {
+    // 198.51.100.0/24 is behind node 2, of the spec; its second half and a guest are loaded, behind node 3.
+    let spec = with_third();
+    let entries = [("red", "198.51.100.128/25", ip(THIRD)), ("red", "10.0.0.77", ip(THIRD))];
+    let loaded = load(&vpc(&spec), &spec, &entries);
+    let (low, high, guest, known, here) = ("198.51.100.9", "198.51.100.200", "10.0.0.77", "10.0.0.5", "10.0.0.2");
+    let cases = |expected: [Option<DropReason>; 7]| {
+        let from = [(2, low), (2, high), (3, high), (2, guest), (3, guest), (2, known), (3, known)];
+        let case = |((node, source), expected): ((u8, &'static str), _)| (node, source, here, expected);
+        from.into_iter().zip(expected).map(case).collect::<Vec<_>>()
+    };
+    let unknown = Some(DropReason::UnknownTunnel);
+    let before = cases([None, None, unknown, SPOOFED, unknown, None, unknown]);
+    check_tunneled(&spec, &before);
+    check_tunneled(&awaiting(&spec, &["blue"]), &before);
+    let awaited = awaiting(&spec, &["red"]);
+    check_tunneled(&awaited, &cases([UNRESOLVED, UNRESOLVED, UNRESOLVED, UNRESOLVED, UNRESOLVED, None, UNRESOLVED]));
+    check_tunneled(&loaded, &cases([None, SPOOFED, None, SPOOFED, None, None, SPOOFED]));
+    // Who a guest of the spec is, no entry changes: from elsewhere it is spoofed now as then.
+    let mut routed = awaited;
+    let behind_third = "192.88.99.0/24".parse().expect("prefix");
+    routed.routes.push(RouteSpec { network: "red".into(), prefix: behind_third, via: Via::Host(ip(THIRD)) });
+    check_tunneled(&routed, &[(3, known, here, SPOOFED), (3, "192.88.99.9", here, UNRESOLVED)]);
+}
+
+#[test]
+fn peers_wait_for_what_is_being_loaded_on_either_side() {
+    // Green's 10.7.0.2 is on node 2, of the spec; what is loaded is on node 3.
+    let mut spec = with_third();
+    let mut green = spec.networks[0].clone();
+    (green.name, green.vni) = ("green".into(), 8);
+    green.subnets = vec![SubnetSpec { prefix: "10.7.0.0/24".parse().expect("prefix"), gateway: ip("10.7.0.1") }];
+    spec.networks.push(green);
+    let place = Place::Host(vtep(Family::V4, 2));
+    let (network, addresses, first) = ("green".into(), vec![ip("10.7.0.2")], spec.endpoints[0].clone());
+    spec.endpoints.push(EndpointSpec { network, mac: mac(7), addresses, place, ..first });
+    spec.peerings = vec![PeeringSpec { networks: ["red".into(), "green".into()] }];
+    let (known, guest, here) = ("10.7.0.2", "10.7.0.9", "10.0.0.2");
+    let reached = |spec: &Spec, to_whom: &str| match to(&mut vpc(spec), to_whom) {
+        (Verdict::Drop(reason), _) => Err(Some(reason)),
+        (_, host) => host.ok_or(None),
+    };
+    let second = vtep(Family::V4, 2);
+    assert_eq!((reached(&spec, known), reached(&spec, guest)), (Ok(second), Err(None)));
+    check_tunneled(&spec, &[(2, known, here, None), (2, guest, here, SPOOFED)]);
+    // Entries of red may have a longer prefix in green's subnet.
+    let loaded = load(&vpc(&spec), &spec, &[("red", "10.7.0.0/25", ip(THIRD))]);
+    assert_eq!(reached(&loaded, known), Ok(ip(THIRD)));
+    check_tunneled(&loaded, &[(2, known, here, SPOOFED), (3, known, here, None)]);
+    let awaited = awaiting(&spec, &["red"]);
+    assert_eq!(reached(&awaited, known), Err(UNRESOLVED));
+    check_tunneled(&awaited, &[(2, known, here, UNRESOLVED), (2, "10.0.0.5", known, UNRESOLVED)]);
+    // Those of green may have guests, who are red's peers, too; not who is known already.
+    let loaded = load(&vpc(&spec), &spec, &[("green", guest, ip(THIRD)), ("green", known, ip(THIRD))]);
+    assert_eq!((reached(&loaded, known), reached(&loaded, guest)), (Ok(second), Ok(ip(THIRD))));
+    check_tunneled(&loaded, &[(2, known, here, None), (3, known, here, SPOOFED), (3, guest, here, None)]);
+    let awaited = awaiting(&spec, &["green"]);
+    assert_eq!((reached(&awaited, known), reached(&awaited, guest)), (Ok(second), Err(UNRESOLVED)));
+    check_tunneled(&awaited, &[(2, known, here, None), (2, guest, here, UNRESOLVED), (3, guest, here, UNRESOLVED)]);
+    check_tunneled(&awaited, &[(2, "10.0.0.5", guest, UNRESOLVED), (2, "10.0.0.99", here, SPOOFED)]);
+}
+
+#[test]
+fn route_tables_wait_for_loaded_guests_only() {
+    let mut spec = with_third();
+    let (inside, outside) = ("10.0.1.128/25".parse().expect("prefix"), "198.18.0.0/15".parse().expect("prefix"));
+    let second = vtep(Family::V4, 2);
+    spec.route_tables.push(RouteTableSpec {
+        network: "red".into(),
+        name: "sites".into(),
+        sources: vec!["10.0.0.2/32".parse().expect("prefix")],
+        routes: vec![(inside, Via::Host(second)), (outside, Via::Host(second))],
+    });
+    // Node 3 has a route of the network for what the table says is behind node 2.
+    let third = Via::Host(ip(THIRD));
+    spec.routes.push(RouteSpec { network: "red".into(), prefix: "198.18.7.0/24".parse().expect("prefix"), via: third });
+    let (guest, site, here) = ("10.0.1.200", "198.18.7.9", "10.0.0.2");
+    assert_eq!((to(&mut vpc(&spec), guest).1, to(&mut vpc(&spec), site).1), (Some(second), Some(second)));
+    check_tunneled(&spec, &[(2, guest, here, None), (2, site, here, None), (3, site, here, None)]);
+    // Of what is loaded a guest comes before the table, and a route behind it.
+    let loaded = load(&vpc(&spec), &spec, &[("red", guest, ip(THIRD)), ("red", "198.18.7.0/28", second)]);
+    assert_eq!((to(&mut vpc(&loaded), guest).1, to(&mut vpc(&loaded), site).1), (Some(ip(THIRD)), Some(second)));
+    check_tunneled(&loaded, &[(2, guest, here, SPOOFED), (2, site, here, None), (3, site, here, SPOOFED)]);
+    let awaited = awaiting(&spec, &["red"]);
+    assert_eq!(to(&mut vpc(&awaited), guest).0, Verdict::Drop(DropReason::Unresolved));
+    assert_eq!(to(&mut vpc(&awaited), site).1, Some(second));
+    check_tunneled(&awaited, &[(2, guest, here, UNRESOLVED), (2, site, here, None), (3, site, here, UNRESOLVED)]);
 }
 
 #[test]

@@ -125,15 +125,7 @@ pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, soug
             let said_by = tables.owner_stamp(metadata.network, ip.destination, owner.hop().unwrap_or_default());
             Some(Reached { owner, said_by, also: Stamp::default(), is_member: false, is_owned: true })
         }
-        None => {
-            let reached = route::reach(tables, metadata.network, metadata.hash, ip)?;
-            let is_awaited = || tables.network(metadata.network).is_some_and(|network| network.is_awaited);
-            // What is being loaded may have it, or a longer prefix for it.
-            if reached.is_some_and(|reached| !reached.is_owned) && is_awaited() {
-                return Err(DropReason::Unresolved.into());
-            }
-            reached
-        }
+        None => route::reach(tables, metadata.network, metadata.hash, ip)?,
     };
     metadata.set_routed(reached.is_none_or(|reached| !reached.is_owned));
     metadata.set_to_member(reached.is_some_and(|reached| reached.is_member));
@@ -209,7 +201,12 @@ fn tunnel_source(tables: &Tables, metadata: &Metadata, ip: &Ip) -> Result<Behind
     }
     // Where what the destination sends back would go, or anybody else in the network.
     let back = tables.routing(network, ip.destination, ip.source);
-    let also = if back.is_by_table { tables.route(network, ip.source) } else { None };
+    // What is being loaded may say that it is somebody else's, behind another tunnel.
+    if tables.may_be_loaded(network, ip.source, back.is_by_table) {
+        return Err(DropReason::Unresolved);
+    }
+    let is_awaited = tables.is_awaited(network);
+    let also = if back.is_by_table && !is_awaited { tables.route(network, ip.source) } else { None };
     let ways = [back.owner, also];
     for way in ways.into_iter().flatten() {
         if let Some(owner) = tables.hop_behind(way, ip.source, metadata.tunnel()) {
@@ -226,5 +223,10 @@ fn tunnel_source(tables: &Tables, metadata: &Metadata, ip: &Ip) -> Result<Behind
             return Ok(Behind { owner, is_owner: is_peer(way), said_by: (!is_either).then_some(said_by) });
         }
     }
-    Err(DropReason::SpoofedAddress)
+    let may_be_loaded = |way: Owner| match way.leads() {
+        Leads::Peer(peer) => tables.is_awaited(peer) && tables.owner(peer, ip.source).is_none(),
+        Leads::Hop(_) | Leads::Ecmp(_) | Leads::Nobody | Leads::Nowhere => false,
+    };
+    let is_unresolved = is_awaited || ways.into_iter().flatten().any(may_be_loaded);
+    Err(if is_unresolved { DropReason::Unresolved } else { DropReason::SpoofedAddress })
 }

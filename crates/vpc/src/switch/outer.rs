@@ -69,7 +69,11 @@ fn vni(vxlan: &[u8; VXLAN]) -> u32 {
 #[inline]
 fn belongs(tables: &Tables, vni: u32, source: IpAddr) -> Result<(u32, u32), DropReason> {
     let network = tables.network_of(vni).ok_or(DropReason::UnknownNetwork)?;
-    let tunnel = tables.member(network, source).ok_or(DropReason::UnknownTunnel)?;
+    let unknown = || match tables.network(network) {
+        Some(network) if network.awaits_members => DropReason::Unresolved,
+        _ => DropReason::UnknownTunnel,
+    };
+    let tunnel = tables.member(network, source).ok_or_else(unknown)?;
     Ok((network, tunnel))
 }
 

@@ -34,7 +34,11 @@ pub(crate) struct Walk {
 /// Why a route that there is leads nowhere.
 #[inline]
 pub(super) fn reach(tables: &Tables, network: u32, hash: u32, ip: &Ip) -> Result<Option<Reached>, DropReason> {
-    let Routing { owner, said_by, .. } = tables.routing(network, ip.source, ip.destination);
+    let Routing { owner, said_by, is_by_table, .. } = tables.routing(network, ip.source, ip.destination);
+    // A route that is loaded may be inside a peer's subnet, too.
+    if tables.may_be_loaded(network, ip.destination, is_by_table) {
+        return Err(DropReason::Unresolved);
+    }
     let Some(owner) = owner else { return Ok(None) };
     let said_by = tables.stamp(said_by);
     let plain = Reached { owner, said_by, also: Stamp::default(), is_member: false, is_owned: false };
@@ -50,7 +54,7 @@ pub(super) fn reach(tables: &Tables, network: u32, hash: u32, ip: &Ip) -> Result
         Leads::Peer(peer) => {
             let Some((owner, hop)) = tables.owner(peer, ip.destination).and_then(|owner| Some((owner, owner.hop()?)))
             else {
-                return Ok(None);
+                return if tables.is_awaited(peer) { Err(DropReason::Unresolved) } else { Ok(None) };
             };
             let is_loaded = Tables::is_loaded(hop);
             let also = if is_loaded { tables.guest_stamp(peer, ip.destination) } else { Stamp::default() };

@@ -229,10 +229,12 @@ impl<'a> Builder<'a> {
             dns: spec.dns.as_slice().into(),
             transit: spec.transit,
             is_awaited: self.spec.awaited.contains(&spec.name),
+            awaits_members: self.spec.awaited.contains(&spec.name),
             routes: NONE,
             tracker: NONE,
             loaded: NONE,
             first_subnet: first as u32,
+            subnets: spec.subnets.iter().map(|subnet| subnet.prefix).collect(),
         });
         self.policies.network(number, spec, &mut self.objects)
     }

@@ -44,7 +44,7 @@ use crate::policy::EndpointPolicy;
 use crate::policy::connections::Connections;
 use crate::policy::group::GroupId;
 use crate::policy::meter::{self, MeterCount, NodeMeter};
-use crate::spec::{ServiceLimit, SubnetSpec, UnderlaySpec};
+use crate::spec::{Prefix, ServiceLimit, SubnetSpec, UnderlaySpec};
 
 /// The number of an endpoint, a next hop or a tunnel that is none.
 const NONE: u32 = u32::MAX;
@@ -126,8 +126,10 @@ pub(crate) struct Network {
     pub dns: Box<[IpAddr]>,
     /// What comes by one tunnel may leave by another.
     pub transit: bool,
-    /// Entries of it are being loaded.
+    /// Entries of it are being loaded,
     pub is_awaited: bool,
+    /// of it or of a peer: nodes may be its members in a moment.
+    pub awaits_members: bool,
     /// The object that is its routes.
     pub routes: u32,
     /// Its number among those that have connections; [`NONE`] without.
@@ -136,6 +138,17 @@ pub(crate) struct Network {
     loaded: u32,
     /// The number of its first subnet.
     first_subnet: u32,
+    subnets: Box<[Prefix]>,
+}
+
+impl Network {
+    /// Whether an entry that is being loaded may have `address`, or a longer prefix for it, where no guest is known that has it and a
+    /// route of the network, or one that `is_by_table`, does.
+    #[cold]
+    fn may_get(&self, address: IpAddr, is_by_table: bool) -> bool {
+        // Route tables come before the network's routes, however long, and behind guests, who are in subnets.
+        !is_by_table || self.subnets.iter().any(|subnet| subnet.contains(address))
+    }
 }
 
 /// An endpoint. Its next hop has the same number.
@@ -328,6 +341,19 @@ impl Tables {
     /// Whether entries are being loaded.
     pub(crate) fn is_loading(&self) -> bool {
         self.is_loading
+    }
+
+    /// Whether entries of `network` are being loaded.
+    #[inline]
+    pub(crate) fn is_awaited(&self, network: u32) -> bool {
+        self.network(network).is_some_and(|network| network.is_awaited)
+    }
+
+    /// Whether an entry of `network` that is being loaded may win over the route, of a route table if it `is_by_table`, that `address`
+    /// has now; no guest that is known has it.
+    #[inline]
+    pub(crate) fn may_be_loaded(&self, network: u32, address: IpAddr, is_by_table: bool) -> bool {
+        self.network(network).is_some_and(|network| network.is_awaited && network.may_get(address, is_by_table))
     }
 
     /// What was loaded by file.

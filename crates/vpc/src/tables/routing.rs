@@ -317,6 +317,7 @@ impl<'a> Builder<'a> {
         }
         let own: Vec<_> = self.members.iter().map(|((network, host), tunnel)| (*network, *host, *tunnel)).collect();
         for &(of, peer) in &self.routing.peers {
+            self.networks[of as usize].awaits_members |= self.networks[peer as usize].is_awaited;
             let hosts = own.iter().filter(|(network, ..)| *network == peer);
             self.members.extend(hosts.map(|(_, host, tunnel)| ((of, *host), *tunnel)));
         }
