@@ -93,11 +93,13 @@ fn compare(lab: &Lab, pickup: bool) -> Result<Found, Failure> {
             let answers = kernel.forward(&frames, &mark)?;
             for (at, theirs) in now.into_iter().zip(answers) {
                 let side = &mut sides[at];
-                let before = side.last.and_then(|handle| tracker.0.tcp_state(handle));
+                let state = |tracker: &Tracker, side: &Side| side.last.and_then(|handle| tracker.0.tcp_state(handle));
+                let before = state(&tracker, side);
                 let ours = tracker.decide(packet(at), &mut side.last);
+                let after = state(&tracker, side);
                 found.packets += 1;
                 found.pass += usize::from(theirs);
-                let intended = side.stream.intended(packet(at), before, ours, theirs);
+                let intended = side.stream.intended(packet(at), [before, after], ours, theirs);
                 if let Some(intended) = intended {
                     *found.intended.entry(intended).or_default() += 1;
                     side.over = !intended.goes_on();

@@ -20,9 +20,9 @@ pub struct Stream {
     answered: bool,
     /// FINs that passed, of inside and outside.
     fins: [u32; 2],
-    /// A reset has passed.
+    /// A reset has passed, and left the connection here as it was.
     reset: bool,
-    /// It did before anything was answered.
+    /// One has before anything was answered.
     refused: bool,
     /// Both sides have sent a SYN.
     crossed: bool,
@@ -75,12 +75,12 @@ impl Intended {
 }
 
 impl Stream {
-    /// Whether `packet`, which met a connection that was in a state `before`, is a case where both may differ: by what they say about it, or from
-    /// now on.
+    /// Whether `packet`, which met a connection that was in a state `before` and is in another `after` it, is a case where both may differ: by
+    /// what they say about it, or from now on.
     pub fn intended(
         &mut self,
         packet: &Packet,
-        before: Option<TcpState>,
+        [before, after]: [Option<TcpState>; 2],
         ours: Ours,
         theirs: bool,
     ) -> Option<Intended> {
@@ -110,7 +110,7 @@ impl Stream {
         if flags == SYN && is_over {
             *self = Stream::default();
         } else if ours == Ours::Passes && theirs {
-            self.reset |= flags & RST != 0;
+            self.reset |= flags & RST != 0 && after == before;
             self.refused |= flags & RST != 0 && !self.answered;
             self.crossed |= flags == SYN && packet.from == 1;
             self.anew |= self.again && flags == SYN | ACK && packet.from == 1;

@@ -176,7 +176,13 @@ impl Tcp {
                 self.honest(0, SYN, 0);
                 self.honest(1, SYN, 0);
                 self.sides.iter_mut().for_each(|side| side.next = side.next.wrapping_sub(1));
-                self.honest(1, SYN | ACK, 0);
+                if random.is_one_in(4) {
+                    // Its answer is lost, and it closes.
+                    self.sides[1].next = self.sides[1].next.wrapping_add(1);
+                    self.honest(1, FIN | ACK, 0);
+                } else {
+                    self.honest(1, SYN | ACK, 0);
+                }
                 self.honest(0, SYN | ACK, 0);
             }
             much => {
