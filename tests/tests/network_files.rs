@@ -154,3 +154,101 @@ fn a_hundred_thousand_routes_come_by_one_file_all_or_none() {
         at_a.stop()
     });
 }
+
+/// Guests and routes of several networks, whose addresses are the same: (network, host of the guest, host of the route).
+fn entries(of: &[(&str, u8, u8)]) -> String {
+    let guests = of.iter().map(|(network, guest, _)| {
+        format!("endpoint,{network},10.0.0.22,02:5d:00:00:00:22,{}\n", WIRE.address(*guest))
+    });
+    // The networks' lines take turns.
+    let routes =
+        of.iter().map(|(network, _, route)| format!("route,{network},172.16.0.0/12,{}\n", WIRE.address(*route)));
+    guests.chain(routes).collect()
+}
+
+#[test]
+fn entries_of_several_networks_come_by_one_file_all_or_none() {
+    let test = "load-networks";
+    if !Host::is_possible(test) {
+        return;
+    }
+    Lab::run(test, |lab| {
+        let (a, _b) = WIRE.hosts(test)?;
+        let second = r#"
+[[network]]
+name = "blue"
+vni = 5002
+cidr = "10.0.0.0/16"
+gateway = "10.0.9.9"
+
+[[device]]
+name = "blue-port"
+tap = { network = "blue", address = "10.0.0.1", mac = "02:5d:00:00:00:01", interface = "blue0" }
+"#;
+        let mut at_a = a.softdpu(lab, &(WIRE.site(&a, "", "") + second))?;
+        let file = lab.path().join("entries.csv");
+        let load = |daemon: &Daemon, text: &str| -> Result<String, Failure> {
+            fs::write(&file, text).context("the file")?;
+            daemon.command(&["--timeout", "60 s", "network", "load", &file.display().to_string()])
+        };
+        // What is in force: of each network the hosts of the guest and of the route, 0 where there is none, and the counts of `status`.
+        let is_so = |daemon: &Daemon, expected: [(&str, &str, u8, u8); 2]| -> Result<(), Failure> {
+            let status = daemon.status()?;
+            for (network, port, guest, route) in expected {
+                let of = |name: &str| status["networks"].as_array()?.iter().find(|it| it["name"] == name);
+                let counts =
+                    ["loaded_endpoints", "loaded_routes"].map(|key| of(network).and_then(|it| it[key].as_u64()));
+                let wanted = [guest, route].map(|host| Some(u64::from(host != 0)));
+                if counts != wanted {
+                    return Err(Failure::new(format!("{network} has {counts:?} entries, not {wanted:?}")));
+                }
+                for (to, host) in [("10.0.0.22", guest), ("172.16.0.9", route)] {
+                    let path = daemon.command(&["trace", "explain", "--from", port, "--to", to])?;
+                    let entry = format!("loaded entry of {network} on {}", WIRE.address(host));
+                    let is_there = path.contains(&entry);
+                    if is_there != (host != 0) || path.matches("loaded entry of").count() != usize::from(is_there) {
+                        return Err(Failure::new(format!("from {port} to {to} not by host {host}: {path}")));
+                    }
+                }
+            }
+            Ok(())
+        };
+
+        load(&at_a, &entries(&[("acme", 2, 3), ("blue", 3, 2)]))?;
+        let first = [("acme", "port", 2, 3), ("blue", "blue-port", 3, 2)];
+        is_so(&at_a, first)?;
+
+        // One line of one network is wrong, the first, one in the middle or the last: nothing of the other one changes either.
+        let good = entries(&[("acme", 4, 5), ("blue", 5, 4)]);
+        for (wrong, why) in [
+            ("endpoint,blue,10.1.0.1,,192.0.2.4\n", "is in none of the network's subnets"),
+            ("endpoint,acme,10.1.0.1,,192.0.2.4\n", "is in none of the network's subnets"),
+            ("route,green,172.16.0.0/12,192.0.2.4\n", "green"),
+            ("route,blue,10.0.0.0/16,192.0.2.4\n", "is a subnet"),
+            ("endpoint,blue,10.0.0.22,,192.0.2.6\n", "10.0.0.22"),
+        ] {
+            let lines: Vec<&str> = good.split_inclusive('\n').collect();
+            for at in [0, 2, lines.len()] {
+                let text = [&lines[..at], &[wrong], &lines[at..]].concat().concat();
+                let error =
+                    load(&at_a, &text).err().ok_or_else(|| Failure::new(format!("it was taken:\n{text}")))?.to_string();
+                assert!(error.contains("entries.csv:") && error.contains(why), "{wrong}: {error}");
+                is_so(&at_a, first)?;
+            }
+        }
+        is_so(&at_a, first)?;
+
+        // The next one takes the place of both, in whatever order; the next data plane and the next supervisor go by it.
+        load(&at_a, &entries(&[("blue", 5, 4), ("acme", 4, 5)]))?;
+        let next = [("acme", "port", 4, 5), ("blue", "blue-port", 5, 4)];
+        is_so(&at_a, next)?;
+        at_a.kill_data_plane()?;
+        wait_until("the next data plane to have both", WAIT, || Ok(is_so(&at_a, next).ok()))?;
+        load(&at_a, &entries(&[("blue", 3, 2)]))?;
+        let last = [("acme", "port", 0, 0), ("blue", "blue-port", 3, 2)];
+        is_so(&at_a, last)?;
+        at_a.restart()?;
+        wait_until("the next supervisor to have what is left", WAIT, || Ok(is_so(&at_a, last).ok()))?;
+        at_a.stop()
+    });
+}
