@@ -12,7 +12,9 @@ const SEEDS: &str = "300";
 #[test]
 fn no_policy_breaks_a_promise() {
     for policy in ["weighted", "fcfs", "mtda", "mtda-printed", "ipipe", "fairnic", "lognic"] {
-        let run = Command::new(softdpu().expect("a program")).args(["twin", "explore", "--policy", policy, "--seeds", SEEDS]).output();
+        let run = Command::new(softdpu().expect("a program"))
+            .args(["twin", "explore", "--policy", policy, "--seeds", SEEDS])
+            .output();
         let run = run.expect("softdpu runs");
         let said = format!("{}{}", String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr));
         assert!(run.status.success(), "{policy}: {said}");
