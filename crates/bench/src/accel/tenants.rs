@@ -141,8 +141,14 @@ impl Shared {
 
     fn work(&mut self, now: u64) -> Result<(), String> {
         let Shared { service, clients, operation, done } = self;
-        let mut before = now;
-        let _ = service.run(SLICE, || Nanos(clock::now()), done);
+        let mut began = None;
+        let clock = || {
+            let now = clock::now();
+            began.get_or_insert(now);
+            Nanos(now)
+        };
+        let _ = service.run(SLICE, clock, done);
+        let mut before = began.unwrap_or(now);
         // One after the other, without a pause: each began when the one before it ended.
         for Done { tenant, token, result, data, took } in done.drain(..) {
             result.map_err(|failure| failure.to_string())?;

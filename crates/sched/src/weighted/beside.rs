@@ -130,7 +130,7 @@ impl Weighted {
             }
         }
         let tenant = &mut self.tenants[index as usize];
-        let is_first = tenant.was_in_lane && tenant.tag < self.calendar.now();
+        let is_first = tenant.is_owed(now) || tenant.was_in_lane && tenant.tag < self.calendar.now();
         let before = tenant.tag;
         tenant.charge(now, time, SCALE, self.calendar.latest(class));
         if self.runnable > 0 {

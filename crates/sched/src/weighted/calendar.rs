@@ -15,6 +15,9 @@ const CLASSES: usize = 14;
 pub(super) const LARGEST_WEIGHT: u32 = (1 << CLASSES) - 1;
 /// The slots ahead of virtual time in which a tenant may be.
 pub(super) const AHEAD: u64 = 62;
+/// How far the clock may be ahead of virtual time: further than it comes to be where lanes have no more than their shares. Time that is charged to
+/// nobody counts for guarantees all the same, so that they can have more of what is charged than they have of the clock.
+const FURTHEST: u64 = 4 * SLOT * SCALE;
 /// The most thousandths of a core's time that can be guaranteed.
 const MOST_GUARANTEED: u32 = 990;
 
@@ -38,7 +41,7 @@ const MOST_GUARANTEED: u32 = 990;
 /// Invariant: V is before the end of the first slot that has tenants, of every class, and none is more than 63 slots ahead of
 /// it. So a slot's number modulo 64 says which it is.
 ///
-/// The **clock** is what tenants are told to be behind or ahead of. It is V, but where V is held back by that invariant it goes
+/// The **clock** is what tenants are told to be behind or ahead of. It is V, but where V is held back by that invariant, or waits while lanes are served, it goes
 /// on all the same, at the pace at which all tenants that are here would be served if all had work. Whoever asks for
 /// less than its share of that falls behind it, whatever slots others are in (`docs/scheduling.md`, the bound).
 #[derive(Debug)]
@@ -159,7 +162,7 @@ impl Calendar {
         let went = u128::from(cost) * u128::from(self.pace) + u128::from(self.fraction);
         self.fraction = went as u64 & u64::from(u32::MAX);
         let went = u64::try_from(went >> 32).unwrap_or(u64::MAX);
-        self.clock = self.clock.saturating_add(went).max(self.now);
+        self.clock = self.clock.saturating_add(went).min(self.now + FURTHEST).max(self.now);
     }
 
     /// The latest tag that a class can have.

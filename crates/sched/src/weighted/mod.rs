@@ -95,6 +95,8 @@ pub struct Weighted {
     running: Option<u32>,
     /// It went first: from a lane, or would have if anybody else had work.
     runs_first: bool,
+    /// The last one charged, if its turn was ended before its grant was.
+    cut: Option<u32>,
     /// Tenants with work that could run, also the one that does.
     runnable: u32,
     /// The queue beside which no other has brought work lately.
@@ -142,6 +144,7 @@ impl Weighted {
             solo: None,
             running: None,
             runs_first: false,
+            cut: None,
             runnable: 0,
             alone: None,
             latest: None,
@@ -246,7 +249,7 @@ impl Weighted {
         };
         let saved = if tenant.state == State::Beside { self.beside.saves(now, index, saved) } else { saved };
         tenant.tag = tenant.tag.max(virtual_now.saturating_sub(saved));
-        tenant.tag < virtual_now
+        tenant.tag < virtual_now && self.cut != Some(index)
     }
 
     /// Puts an idle tenant where it waits for its turn, if it has any work that could run, or for its time. `counts`: its
@@ -488,7 +491,7 @@ impl Weighted {
         }
         let virtual_now = self.calendar.now();
         tenant.tag = tenant.tag.max(virtual_now.saturating_sub(tenant.saves(Self::CARRY.0 * SCALE)));
-        let is_behind = tenant.tag < virtual_now;
+        let is_behind = tenant.tag < virtual_now && self.cut != Some(index);
         self.calendar.enter(tenant.weight());
         self.enqueue_plain(now, index, is_behind);
     }
@@ -523,7 +526,7 @@ impl Weighted {
             let patience = self.tuning.patience(now < self.contended, is_urgent);
             // Whoever goes first may have others behind it that do, so its grant is short. One that only had its turn can be long, as it is
             // ended for those.
-            let length = if tenant.was_in_lane || is_urgent { patience } else { self.tuning.alone };
+            let length = if self.runs_first || is_urgent { patience } else { self.tuning.alone };
             let queue = &self.tree.queues[chosen.queue as usize];
             let mut units = Self::fitting(length, queue.unit, chosen.most);
             self.is_long = u64::from(queue.unit) * u64::from(units) > patience.0;
@@ -561,6 +564,8 @@ impl Weighted {
         let index = u32::from(grant.queue.tenant.0);
         let tenant = &mut self.tenants[index as usize];
         tenant.charge(now, total, SCALE, self.calendar.latest(tenant.class()));
+        // What is left of it comes back when this was charged: that is no work that comes.
+        self.cut = (cost.units < grant.units && !self.runs_first).then_some(index);
         self.calendar.pass(total, (!self.runs_first).then_some((tenant.tag, tenant.class())));
         if tenant.is_limited() {
             // From when it was decided on, where the clock has gone back since.

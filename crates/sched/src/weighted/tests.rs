@@ -105,6 +105,50 @@ fn a_guarantee_is_had_beside_a_flood_of_a_class_before_it() {
     }
 }
 
+/// The same where what is guaranteed to the other goes on beside grants.
+#[test]
+fn a_guarantee_is_had_beside_a_flood_and_work_beside_grants() {
+    let [owed, flood, beside] = [0_u16, 1, 2].map(TenantId);
+    let queue = |tenant: TenantId| QueueId { tenant, index: tenant.0.into() };
+    let shares = [
+        Share { guarantee: 100, ..share(1) },
+        Share { class: LatencyClass::Latency, ..share(16) },
+        Share { class: LatencyClass::Latency, guarantee: 600, ..share(1) },
+    ];
+    let mut policy = with(&shares);
+    for tenant in [owed, flood, beside] {
+        policy.place(queue(tenant), Placement { device: tenant.0.into(), ..Placement::default() });
+    }
+    let ready =
+        |policy: &mut Weighted, now, tenant, units| policy.ready(Nanos(now), queue(tenant), Work { units, bytes: 0 });
+    let (mut now, mut had, mut spent) = (0, [0_u64; 3], 0);
+    let mut began = [false; 2];
+    while now < 40 * MS {
+        // What is beside grants has work for its guarantee: 600 of 1,000.
+        if spent < now * 6 / 10 && policy.precedence(beside) != Precedence::Last {
+            now += 2_000;
+            spent += 2_000;
+            policy.spend(Nanos(now), beside, Nanos(2_000));
+            continue;
+        }
+        for (tenant, at) in [(flood, MS), (owed, 2 * MS)] {
+            if now >= at && !std::mem::replace(&mut began[usize::from(tenant.0)], true) {
+                ready(&mut policy, now, tenant, 128);
+            }
+        }
+        let Decision::Run(grant) = policy.decide(Nanos(now)) else {
+            now += 500;
+            continue;
+        };
+        let time = 1_500 * u64::from(grant.units);
+        now += time;
+        had[usize::from(grant.queue.tenant.0)] += time;
+        ready(&mut policy, now, grant.queue.tenant, grant.units);
+        policy.charge(Nanos(now), grant, Cost { units: grant.units, time: Nanos(time), bytes: 0, pending: 0 });
+    }
+    assert!(had[0] + 2 * Weighted::CARRY.0 >= 38 * MS / 10, "{had:?} ns, {spent} beside grants");
+}
+
 /// One that came to its lane and then was alone has had more than its share: it is in its turn when somebody comes.
 #[test]
 fn who_was_alone_with_little_else_is_not_behind() {

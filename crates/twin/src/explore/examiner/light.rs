@@ -51,7 +51,7 @@ struct Core {
     /// By queue, what a unit of its last grant took.
     units: BTreeMap<QueueId, u64>,
     /// The turns that began last: when, and how long they are.
-    turns: [(u64, u64); 2],
+    turns: [(u64, u64); 8],
     /// From and to when several tenants had work that could run, without as long a pause as ends it.
     mixed: Option<(u64, u64)>,
     /// When the clock jumped the last time.
@@ -143,7 +143,8 @@ impl Lights {
 
     pub fn looked(&mut self, now: u64, core: usize, turn: u64) {
         let turns = &mut self.cores[core].turns;
-        *turns = [turns[1], (now, turn)];
+        turns.rotate_left(1);
+        turns[7] = (now, turn);
     }
 
     /// A grant ran.
@@ -213,9 +214,14 @@ impl Lights {
         }
         // Where nobody else had work for a while, grants are long, and so are turns.
         let is_mixed = core.mixed.is_some_and(|(from, to)| from <= ran.since && ran.since.saturating_sub(to) < MIXED);
-        let turn = core.turns.iter().filter(|(began, _)| *began <= ran.since).map(|(_, turn)| *turn).next_back();
+        let turn = core.turns.iter().rfind(|(began, _)| *began <= ran.since);
         // The one that was going on when it came may no longer be remembered.
-        let turn = turn.unwrap_or(if is_mixed { grant.0 } else { alone.0 }).min(alone.0);
+        let is_short = |began: u64| is_mixed && core.mixed.is_some_and(|(from, _)| from < began);
+        let turn = match turn {
+            Some((began, turn)) if is_short(*began) => (*turn).min(grant.0),
+            Some((_, turn)) => (*turn).min(alone.0),
+            None => alone.0,
+        };
         // Units are not alike: up to 2.4 times as long as they are on average.
         let unit = during().map(|past| past.unit).max().unwrap_or(0) * 12 / 5;
         let longest = if is_mixed { grant.0 } else { alone.0 };
