@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use proptest::prelude::*;
 use softdpu_vpc::packet::{Layer4, parse};
-use softdpu_vpc::{Checksum, Mac, Packet, Paths, PortId, Segmentation, SegmentationKind, Stats, Verdict, Vpc};
+use softdpu_vpc::{Checksum, Mac, Packet, Paths, PortId, Reply, Segmentation, SegmentationKind, Stats, Verdict, Vpc};
 
 const ADDRESSES: [&str; 14] = [
     "10.0.0.1",
@@ -96,7 +96,26 @@ fn check_headers(frame: &[u8], len: usize) {
     assert!(ip.end as usize == len);
 }
 
-fn send(node: &mut Vpc, packet: &mut Packet, frame: &[u8]) -> Verdict {
+/// What does not go back to the sender is part of a packet that was too long: it goes on, in the sender's network.
+fn check_piece(reply: &Reply, own: &str, at: usize) {
+    let frame = &reply.frame;
+    let inner = match (reply.port, frame[12]) {
+        (UNDERLAY, 0x08) => 50,
+        (UNDERLAY, _) => 70,
+        _ => 0,
+    };
+    if inner == 0 {
+        assert_eq!(network(at, reply.port), own);
+    } else {
+        let vni = u32::from_be_bytes([0, frame[inner - 4], frame[inner - 3], frame[inner - 2]]);
+        assert_eq!(vni, if own == "red" { RED_VNI } else { BLUE_VNI });
+    }
+    let piece = u16::from_be_bytes([frame[inner + 20], frame[inner + 21]]);
+    assert!(frame[inner + 12..inner + 14] == [8, 0] && piece & 0x3fff != 0, "{frame:x?} is no fragment");
+}
+
+/// `own`: the network of who sends, on node `at` (0 or 1).
+fn send(node: &mut Vpc, packet: &mut Packet, frame: &[u8], own: &str, at: usize) -> Verdict {
     let verdict = one(node, packet);
     match verdict {
         Verdict::Local { .. } => check_headers(packet.head.bytes(), packet.len()),
@@ -108,7 +127,9 @@ fn send(node: &mut Vpc, packet: &mut Packet, frame: &[u8]) -> Verdict {
             let verdict = node.software(packet.port, frame, packet.checksum, packet.segmentation, &mut replies);
             assert!(matches!(verdict, Verdict::Consumed | Verdict::Drop(_)), "{verdict:?}");
             for reply in replies {
-                assert_eq!(reply.port, packet.port);
+                if reply.port != packet.port {
+                    check_piece(&reply, own, at);
+                }
                 assert_sound(&reply.frame);
             }
         }
@@ -126,8 +147,8 @@ proptest! {
         let (mut a, mut b) = (node(Family::V4, 1), node(Family::V4, 2));
         let mut sent = Packet { checksum: offload.0, segmentation: offload.1, ..packet(PortId(port), &frame) };
         let source = parse(&frame, frame.len()).ok().and_then(|parsed| parsed.ip().copied());
-        let verdict = send(&mut a, &mut sent, &frame);
         let from = network(0, PortId(port));
+        let verdict = send(&mut a, &mut sent, &frame, from, 0);
         if let Verdict::Local { port: to, .. } = verdict {
             prop_assert_eq!(from, network(0, to));
             prop_assert_ne!(to, PortId(port));
@@ -155,8 +176,9 @@ proptest! {
         let mut b = node(Family::V4, 2);
         let vni = u32::from_be_bytes([0, frame[46], frame[47], frame[48]]);
         let mut sent = Packet { checksum: offload.0, segmentation: offload.1, ..packet(UNDERLAY, &frame) };
-        match send(&mut b, &mut sent, &frame) {
-            Verdict::Local { port, .. } => prop_assert_eq!(network(1, port), if vni == RED_VNI { "red" } else { "blue" }),
+        let own = if vni == RED_VNI { "red" } else { "blue" };
+        match send(&mut b, &mut sent, &frame, own, 1) {
+            Verdict::Local { port, .. } => prop_assert_eq!(network(1, port), own),
             verdict => prop_assert!(!matches!(verdict, Verdict::Underlay { .. }), "it turned round"),
         }
     }
@@ -165,7 +187,33 @@ proptest! {
     fn any_bytes_at_any_port(bytes in prop::collection::vec(any::<u8>(), 0..400), offload in offload(), port in 0u32..7) {
         let mut a = node(Family::V6, 1);
         let mut sent = Packet { checksum: offload.0, segmentation: offload.1, ..packet(PortId(port), &bytes) };
-        send(&mut a, &mut sent, &bytes);
+        send(&mut a, &mut sent, &bytes, network(0, PortId(port)), 0);
+    }
+}
+
+/// From a tunnel, a byte longer than what fits, and may be cut up: as it was once found at random.
+#[test]
+fn what_is_too_long_from_a_tunnel_goes_on_in_pieces() {
+    let (from, to) = (mac(1), mac(2));
+    for (len, pieces) in [(1472, 0), (1473, 2)] {
+        let mut inner = udp_of(from, to, "10.0.0.2", "10.0.0.5", 64, &vec![0; len]);
+        // It may be cut up: without DF, and its checksum is larger by as much.
+        let checksum = u16::from_be_bytes([inner[24], inner[25]]);
+        let (sum, carry) = checksum.overflowing_add(u16::from_be_bytes([inner[20], inner[21]]));
+        inner[24..26].copy_from_slice(&(sum + u16::from(carry)).to_be_bytes());
+        inner[20..22].fill(0);
+        let vxlan = [&[8, 0, 0, 0][..], &(RED_VNI << 8).to_be_bytes(), &inner].concat();
+        let mut frame = udp_of(Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]), "192.0.2.1", "192.0.2.2", 64, &vxlan);
+        frame[36..38].copy_from_slice(&4789u16.to_be_bytes());
+        let mut b = node(Family::V4, 2);
+        let mut sent = Packet { checksum: Checksum::Complete, segmentation: None, ..packet(UNDERLAY, &frame) };
+        let verdict = one(&mut b, &mut sent);
+        let mut replies = Vec::new();
+        if verdict == Verdict::Software {
+            b.software(UNDERLAY, &frame, Checksum::Complete, None, &mut replies);
+        }
+        assert_eq!(replies.len(), pieces, "{verdict:?} of {len} bytes");
+        replies.iter().for_each(|reply| check_piece(reply, "red", 1));
     }
 }
 
