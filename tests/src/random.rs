@@ -1,4 +1,4 @@
-//! Reproducible randomness for kill times: splitmix64 (Steele, Lea, Flood 2014), seeded by a number that a failure prints.
+//! Reproducible randomness, for kill times and made-up input: splitmix64 (Steele, Lea, Flood 2014), seeded by a number that a failure prints.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,22 @@ impl Random {
     pub fn from_environment() -> Random {
         let clock = || SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos() as u64);
         let seed = std::env::var("SOFTDPU_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or_else(clock);
+        Random::new(seed)
+    }
+
+    /// The stream of `seed`: the same in every run.
+    pub fn new(seed: u64) -> Random {
         Random { state: seed, seed }
+    }
+
+    /// A number from 0 up to, and without, `end`, which is not 0.
+    pub fn below(&mut self, end: u32) -> u32 {
+        ((self.next() >> 32) % u64::from(end)) as u32
+    }
+
+    /// One of `all`, of which there is one at least.
+    pub fn one_of<T: Copy, const N: usize>(&mut self, all: [T; N]) -> T {
+        all[self.below(N as u32) as usize]
     }
 
     fn next(&mut self) -> u64 {

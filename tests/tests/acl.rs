@@ -10,7 +10,7 @@ use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 
-use softdpu_tests::skip;
+use softdpu_tests::{Random, skip};
 use softdpu_vpc::policy::acl::{Acl, AclSpec, Action, RuleSpec};
 use softdpu_vpc::policy::{Ports, Service, Transport, Tuple};
 use softdpu_vpc::spec::Prefix;
@@ -27,41 +27,25 @@ const OWN: u8 = 16;
 /// Protocols: some with ports, some without.
 const PROTOCOLS: [u8; 6] = [6, 6, 17, 17, 47, 1];
 
-/// Numbers that look random (xorshift64*), the same in every run.
-struct Random(u64);
+/// The bits of few addresses, so that rules and packets meet, in a prefix of so many bits.
+fn address(random: &mut Random, own: u32, length: u8) -> u32 {
+    let free = u32::MAX.checked_shr(length.into()).unwrap_or(0);
+    own | (random.below(8).rotate_right(u32::from(length) + 2) | random.below(4)) & free
+}
 
-impl Random {
-    fn below(&mut self, end: u32) -> u32 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % u64::from(end)) as u32
-    }
+fn prefix(random: &mut Random, own: u32, length: u8) -> (u32, u8) {
+    let more = random.one_of([0, 0, 0, 1, 2, 30 - length, 32 - length]);
+    let mask = u32::MAX.checked_shl(32 - u32::from(length + more)).unwrap_or(0);
+    (address(random, own, length) & mask, length + more)
+}
 
-    fn one_of<T: Copy, const N: usize>(&mut self, all: [T; N]) -> T {
-        all[self.below(N as u32) as usize]
-    }
+fn port(random: &mut Random) -> u16 {
+    random.one_of([0, 1, 2, 80, 443, 8080, 65_534, 65_535])
+}
 
-    /// The bits of few addresses, so that rules and packets meet, in a prefix of so many bits.
-    fn address(&mut self, own: u32, length: u8) -> u32 {
-        let free = u32::MAX.checked_shr(length.into()).unwrap_or(0);
-        own | (self.below(8).rotate_right(u32::from(length) + 2) | self.below(4)) & free
-    }
-
-    fn prefix(&mut self, own: u32, length: u8) -> (u32, u8) {
-        let more = self.one_of([0, 0, 0, 1, 2, 30 - length, 32 - length]);
-        let mask = u32::MAX.checked_shl(32 - u32::from(length + more)).unwrap_or(0);
-        (self.address(own, length) & mask, length + more)
-    }
-
-    fn port(&mut self) -> u16 {
-        self.one_of([0, 1, 2, 80, 443, 8080, 65_534, 65_535])
-    }
-
-    fn ports(&mut self) -> (u16, u16) {
-        let (a, b) = (self.port(), self.port());
-        self.one_of([(0, u16::MAX), (a, a), (a.min(b), a.max(b))])
-    }
+fn ports(random: &mut Random) -> (u16, u16) {
+    let (a, b) = (port(random), port(random));
+    random.one_of([(0, u16::MAX), (a, a), (a.min(b), a.max(b))])
 }
 
 /// A rule as both know it.
@@ -78,12 +62,12 @@ impl Rule {
     fn new(random: &mut Random, own: u32) -> Rule {
         let protocol = random.one_of([None, Some(6), Some(6), Some(17), Some(17), Some(47), Some(1)]);
         let has_ports = matches!(protocol, Some(6 | 17));
-        let mut ports = || if has_ports { random.ports() } else { (0, u16::MAX) };
+        let mut ports = || if has_ports { ports(random) } else { (0, u16::MAX) };
         let ports = [ports(), ports()];
         Rule {
             priority: random.below(8),
-            source: random.prefix(own, OWN),
-            destination: random.prefix(0, 0),
+            source: prefix(random, own, OWN),
+            destination: prefix(random, 0, 0),
             protocol,
             ports,
         }
@@ -126,7 +110,7 @@ struct Round {
 
 impl Round {
     fn add(&mut self, set: u32) {
-        let random = &mut Random(u64::from(set + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let random = &mut Random::new(set.into());
         let own = set << (32 - OWN);
         let rules: Vec<Rule> = (0..1 + random.below(12)).map(|_| Rule::new(random, own)).collect();
         let specs = rules.iter().map(|rule| rule.spec(random.one_of([Action::Allow, Action::Deny])));
@@ -139,9 +123,9 @@ impl Round {
             self.places.push(place);
         }
         for _ in 0..PACKETS {
-            let (source, destination) = (random.address(own, OWN), random.address(0, 0));
+            let (source, destination) = (address(random, own, OWN), address(random, 0, 0));
             let protocol = random.one_of(PROTOCOLS);
-            let ports = if matches!(protocol, 6 | 17) { (random.port(), random.port()) } else { (0, 0) };
+            let ports = if matches!(protocol, 6 | 17) { (port(random), port(random)) } else { (0, 0) };
             let transport = match protocol {
                 6 | 17 => Transport::Ports { source: ports.0, destination: ports.1 },
                 1 => Transport::Icmp { kind: 8, code: 0 },
