@@ -32,6 +32,11 @@ impl Random {
         all[self.below(N as u32) as usize]
     }
 
+    /// True one time in `count`.
+    pub fn is_one_in(&mut self, count: u32) -> bool {
+        self.below(count) == 0
+    }
+
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;

@@ -4,6 +4,8 @@ use softdpu_vpc::policy::conntrack::{Refused, TcpState};
 
 use crate::streams::{ACK, FIN, Packet, RST, SYN};
 
+const END: u8 = FIN | ACK;
+
 /// What softdpu says about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ours {
@@ -43,28 +45,34 @@ pub enum Intended {
     AskedBack,
     /// A segment of a connection that was refused, but a SYN.
     RefusedConnection,
+    /// A reset behind another one.
+    ResetBehindReset,
     /// A SYN behind a reset.
     SynBehindReset,
     /// A SYN behind FINs of which not all are acknowledged.
     SynBehindFins,
-    /// A SYN behind one in the open connection that was answered.
-    SynBehindAnother,
+    /// A SYN or a reset behind a SYN in the open connection that was answered.
+    BehindAnotherSyn,
     /// A FIN of the side that was connected to, where SYNs have crossed.
     FinBehindCrossedSyns,
+    /// An acknowledgement of the side that connected, where SYNs have crossed and neither was answered by a SYN-ACK.
+    AckBehindCrossedSyns,
     /// An ICMP error about an echo with another code.
     EchoCode,
 }
 
 impl Intended {
-    pub const ALL: [Intended; 9] = [
+    pub const ALL: [Intended; 11] = [
         Intended::Reset,
         Intended::Handshake,
         Intended::AskedBack,
         Intended::RefusedConnection,
+        Intended::ResetBehindReset,
         Intended::SynBehindReset,
         Intended::SynBehindFins,
-        Intended::SynBehindAnother,
+        Intended::BehindAnotherSyn,
         Intended::FinBehindCrossedSyns,
+        Intended::AckBehindCrossedSyns,
         Intended::EchoCode,
     ];
 
@@ -89,21 +97,27 @@ impl Stream {
         };
         let is_open = matches!(before, Some(TcpState::Established | TcpState::FinWait | TcpState::LastAck));
         let is_over = matches!(before, Some(TcpState::TimeWait | TcpState::Closed));
-        let asks_back = flags == SYN && packet.from == 1 && is_open
+        let asks_back = flags == SYN && packet.from == 1 && (is_open || before == Some(TcpState::SynReceived))
             || flags == SYN | ACK && packet.from == 0 && (is_open || is_over);
-        let is_reset = before == Some(TcpState::Closed) || is_over && self.reset;
+        // One that closes nothing here closes in Linux, unless it holds the connection for open (`nf_conntrack_tcp_established`).
+        let is_reset = before == Some(TcpState::Closed) || self.reset;
         let intended = match (ours, theirs) {
             (Ours::Refused(Refused::Reset), true) => Some(Intended::Reset),
             (Ours::Refused(Refused::Handshake), true) => Some(Intended::Handshake),
-            _ if self.refused => (flags != SYN).then_some(Intended::RefusedConnection),
+            _ if self.refused && flags != SYN => Some(Intended::RefusedConnection),
             _ if flags == SYN && is_reset => Some(Intended::SynBehindReset),
             _ if flags == SYN && (before == Some(TcpState::LastAck) || self.fins.iter().any(|fins| *fins > 1)) => {
                 Some(Intended::SynBehindFins)
             }
-            _ if flags == SYN && self.anew => Some(Intended::SynBehindAnother),
+            _ if self.anew && flags & (SYN | RST) != 0 => Some(Intended::BehindAnotherSyn),
             (Ours::Passes, false) if asks_back => Some(Intended::AskedBack),
-            (Ours::Passes, false) if self.crossed && flags == FIN | ACK && before == Some(TcpState::SynReceived) => {
-                Some(Intended::FinBehindCrossedSyns)
+            (Ours::Passes, false) if flags & RST != 0 && is_reset => Some(Intended::ResetBehindReset),
+            (Ours::Passes, false) if self.crossed && before == Some(TcpState::SynReceived) => {
+                match (packet.from, flags) {
+                    (_, END) => Some(Intended::FinBehindCrossedSyns),
+                    (0, ACK) => Some(Intended::AckBehindCrossedSyns),
+                    _ => None,
+                }
             }
             _ => None,
         };

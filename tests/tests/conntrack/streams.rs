@@ -3,6 +3,7 @@
 use std::net::Ipv6Addr;
 
 use etherparse::{IcmpEchoHeader, Icmpv4Type, Icmpv6Type, IpNumber, PacketBuilder, PacketBuilderStep, TcpHeader};
+use softdpu_tests::Random;
 
 use crate::kernel::{ETHERNET, Kernel};
 
@@ -15,29 +16,9 @@ pub const URG: u8 = 0x20;
 /// The protocol of streams of neither TCP, UDP nor ICMP (RFC 3692: for experiments).
 const OTHER: u8 = 253;
 
-/// Numbers that look random (xorshift64*), the same in every run.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u32) -> Random {
-        Random(u64::from(seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub fn below(&mut self, end: u32) -> u32 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        ((self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % u64::from(end)) as u32
-    }
-
-    fn one_of<T: Copy, const N: usize>(&mut self, all: [T; N]) -> T {
-        all[self.below(N as u32) as usize]
-    }
-
-    fn is_one_in(&mut self, count: u32) -> bool {
-        self.below(count) == 0
-    }
-}
+/// The last two bytes of the addresses of ends, and of somebody beside them.
+const END: [u8; 2] = [7, 7];
+const ROUTER: [u8; 2] = [7, 99];
 
 /// A packet, from inside (0) or outside (1).
 pub struct Packet {
@@ -57,28 +38,33 @@ struct Ends {
     is_ipv6: bool,
     /// Different with each stream.
     ports: [u16; 2],
+    /// The last two bytes of both ends' addresses.
+    host: [u8; 2],
 }
 
 impl Ends {
-    fn v4(side: usize) -> [u8; 4] {
-        [10, side as u8, 7, 7]
+    /// Of a stream whose ports tell it from others.
+    fn new(number: u32, service: u16) -> Ends {
+        Ends { is_ipv6: number % 2 == 1, ports: [1_024 + number as u16, service], host: END }
     }
 
-    fn v6(side: usize) -> [u8; 16] {
-        Ipv6Addr::new(0x2001, 0xdb8, side as u16, 7, 0, 0, 0, 7).octets()
+    fn v4(side: usize, [high, low]: [u8; 2]) -> [u8; 4] {
+        [10, side as u8, high, low]
+    }
+
+    fn v6(side: usize, host: [u8; 2]) -> [u8; 16] {
+        Ipv6Addr::new(0x2001, 0xdb8, side as u16, 7, 0, 0, 0, u16::from_be_bytes(host)).octets()
     }
 
     /// Headers from `from` on, of `source` or of the end itself.
-    fn begin(&self, from: usize, source: Option<u8>) -> PacketBuilderStep<etherparse::IpHeaders> {
+    fn begin(&self, from: usize, source: Option<[u8; 2]>) -> PacketBuilderStep<etherparse::IpHeaders> {
         let (source_mac, destination_mac) = Kernel::ethernet(from);
         let link = PacketBuilder::ethernet2(source_mac, destination_mac);
-        let last = source.unwrap_or(7);
-        let (mut source4, mut source6) = (Ends::v4(from), Ends::v6(from));
-        (source4[3], source6[15]) = (last, last);
+        let source = source.unwrap_or(self.host);
         if self.is_ipv6 {
-            link.ipv6(source6, Ends::v6(1 - from), 64)
+            link.ipv6(Ends::v6(from, source), Ends::v6(1 - from, self.host), 64)
         } else {
-            link.ipv4(source4, Ends::v4(1 - from), 64)
+            link.ipv4(Ends::v4(from, source), Ends::v4(1 - from, self.host), 64)
         }
     }
 }
@@ -135,24 +121,31 @@ impl Tcp {
     fn odd(&mut self, random: &mut Random) {
         let from = random.below(2) as usize;
         let (side, other) = (self.sides[from], self.sides[1 - from]);
+        if random.is_one_in(50) {
+            // What the other sends is answered by a reset in the window, and followed by the other's reset, which was sent before it.
+            self.send(1 - from, ACK | PSH, other.next, other.expects, 1);
+            self.send(from, RST | ACK, side.next.wrapping_add(1), other.next.wrapping_add(1), 0);
+            return self.honest(1 - from, RST, 0);
+        }
         let usual = random.one_of([SYN, SYN | ACK, ACK, ACK | PSH, FIN | ACK, RST, RST | ACK]);
         let never =
             random.one_of([0, SYN | FIN, SYN | RST, FIN, FIN | PSH | URG, SYN | FIN | ACK, RST | FIN, SYN | RST | ACK]);
         let flags = if random.is_one_in(6) { never } else { usual };
         let near = random.one_of([0, 0, 0, 1, 99, 500, 1_500, 70_000]);
+        let anywhere = random.below(u32::MAX);
         let sequence = random.one_of([
             side.next,
             side.next.wrapping_add(near),
             side.next.wrapping_sub(near),
             side.first,
-            random.0 as u32,
+            anywhere,
         ]);
         let acknowledged = random.one_of([
             side.expects,
             side.expects,
             other.next.wrapping_add(near),
             side.expects.wrapping_sub(near),
-            random.0 as u32,
+            anywhere,
         ]);
         let acknowledgement = if flags & ACK == 0 && !random.is_one_in(4) { 0 } else { acknowledged };
         let len = if flags & (SYN | RST) == 0 { random.one_of([0, 0, 10, 100]) } else { 0 };
@@ -161,7 +154,7 @@ impl Tcp {
 
     fn begin(&mut self, random: &mut Random) {
         for side in &mut self.sides {
-            let first = random.0.rotate_left(13) as u32 ^ random.below(u32::MAX);
+            let first = random.below(u32::MAX);
             *side = Side { first, next: first, expects: 0 };
         }
         let opener = usize::from(random.is_one_in(12));
@@ -176,12 +169,20 @@ impl Tcp {
                 self.honest(0, SYN, 0);
                 self.honest(1, SYN, 0);
                 self.sides.iter_mut().for_each(|side| side.next = side.next.wrapping_sub(1));
-                if random.is_one_in(4) {
+                let lost = |tcp: &mut Tcp, from: usize| tcp.sides[from].next = tcp.sides[from].next.wrapping_add(1);
+                match random.below(8) {
                     // Its answer is lost, and it closes.
-                    self.sides[1].next = self.sides[1].next.wrapping_add(1);
-                    self.honest(1, FIN | ACK, 0);
-                } else {
-                    self.honest(1, SYN | ACK, 0);
+                    0 | 1 => {
+                        lost(self, 1);
+                        self.honest(1, FIN | ACK, 0);
+                    }
+                    // Those of both are, and what they send next answers as well.
+                    2 => {
+                        (0..2).for_each(|from| lost(self, from));
+                        self.honest(1, ACK, 0);
+                        return self.honest(0, ACK, 0);
+                    }
+                    _ => self.honest(1, SYN | ACK, 0),
                 }
                 self.honest(0, SYN | ACK, 0);
             }
@@ -203,10 +204,10 @@ impl Tcp {
     }
 }
 
-/// A stream of TCP.
-pub fn tcp(number: u32) -> Vec<Packet> {
-    let random = &mut Random::new(number);
-    let ends = Ends { is_ipv6: number % 2 == 1, ports: [1_024 + number as u16, 80] };
+/// A stream of TCP: `number` of those of `seed`.
+pub fn tcp(seed: u64, number: u32) -> Vec<Packet> {
+    let random = &mut Random::new(seed + u64::from(number));
+    let ends = Ends::new(number, 80);
     let side = Side { first: 0, next: 0, expects: 0 };
     let mut tcp = Tcp { ends, sides: [side; 2], packets: Vec::new() };
     // A third of them has nothing odd.
@@ -242,12 +243,15 @@ pub fn tcp(number: u32) -> Vec<Packet> {
 }
 
 /// A stream of UDP, echoes, or a protocol without ports, with ICMP errors about it.
-pub fn datagrams(number: u32) -> Vec<Packet> {
-    let random = &mut Random::new(number);
+pub fn datagrams(seed: u64, number: u32) -> Vec<Packet> {
+    let random = &mut Random::new(seed + u64::from(number));
     let protocol = random.one_of([17, 17, 1, OTHER]);
-    // A protocol without ports has one stream for each pair of addresses; those of IPv4 would run out.
-    let is_ipv6 = number % 2 == 1;
-    let ends = Ends { is_ipv6, ports: [1_024 + number as u16, 53] };
+    let mut ends = Ends::new(number, 53);
+    if protocol == OTHER {
+        // Without ports, addresses are all that tells streams apart.
+        ends.host = [8 + (number >> 8) as u8, number as u8];
+    }
+    let is_ipv6 = ends.is_ipv6;
     let mut packets: Vec<Packet> = Vec::new();
     for turn in 0..2 + random.below(8) {
         let from = if turn == 0 { usize::from(random.is_one_in(8)) } else { random.below(2) as usize };
@@ -268,7 +272,7 @@ pub fn datagrams(number: u32) -> Vec<Packet> {
             let kind = if is_ipv6 { random.one_of([1, 2, 3, 4]) } else { random.one_of([3, 4, 11, 12]) };
             // Sent back, most often, by the end or by a router on the way.
             let from = if random.is_one_in(6) { quoted.from } else { 1 - quoted.from };
-            let step = ends.begin(from, random.one_of([None, Some(99)]));
+            let step = ends.begin(from, random.one_of([None, Some(ROUTER)]));
             frame = Vec::new();
             if is_ipv6 {
                 step.icmpv6_raw(kind, 0, [0; 4]).write(&mut frame, &quote)
@@ -320,8 +324,8 @@ pub fn datagrams(number: u32) -> Vec<Packet> {
 
 /// What always passes, from inside.
 pub fn mark() -> Vec<u8> {
-    let ends = Ends { is_ipv6: false, ports: [9, 9] };
+    let ends = Ends::new(0, 9);
     let mut frame = Vec::new();
-    ends.begin(0, Some(8)).udp(9, 9).write(&mut frame, b"mark").expect("a frame in memory");
+    ends.begin(0, Some(ROUTER)).udp(9, 9).write(&mut frame, b"mark").expect("a frame in memory");
     frame
 }
