@@ -17,7 +17,7 @@ pub(super) const LARGEST_WEIGHT: u32 = (1 << CLASSES) - 1;
 pub(super) const AHEAD: u64 = 62;
 /// How far the clock may be ahead of virtual time: further than it comes to be where lanes have no more than their shares. Time that is charged to
 /// nobody counts for guarantees all the same, so that they can have more of what is charged than they have of the clock.
-const FURTHEST: u64 = 4 * SLOT * SCALE;
+pub(super) const FURTHEST: u64 = 4 * SLOT * SCALE;
 /// The most thousandths of a core's time that can be guaranteed.
 const MOST_GUARANTEED: u32 = 990;
 

@@ -796,3 +796,45 @@ fn what_a_short_grant_did_not_come_to_is_granted_again() {
     let rest: u32 = ran[1..].iter().map(|(_, units)| units).sum();
     assert_eq!(rest, 7, "of eight: {ran:?}");
 }
+
+/// Among others that take turns, a little behind the clock as turns are where lanes have had something.
+#[test]
+fn the_rest_of_an_ended_grant_is_behind_whom_it_was_ended_for() {
+    let mut policy = with(&[share(1), share(1), share(1)]);
+    let queue = |tenant: u16| QueueId { tenant: TenantId(tenant), index: tenant.into() };
+    let work = |units: u32| Work { units, bytes: 0 };
+    let cost = |units: u32| Cost { units, time: Nanos(1_000 * u64::from(units)), ..Cost::default() };
+    let mut now = Nanos(0);
+    for tenant in [0, 2] {
+        policy.ready(now, queue(tenant), work(8));
+    }
+    let ended = loop {
+        let Decision::Run(grant) = policy.decide(now) else { panic!("work is ready") };
+        if now >= Nanos(MS) && grant.queue == queue(0) && grant.units == 8 {
+            break grant;
+        }
+        now = now + cost(grant.units).time;
+        policy.charge(now, grant, cost(grant.units));
+        policy.ready(now, grant.queue, work(grant.units));
+    };
+    assert!(policy.gives_way(TenantId(1)), "who had nothing yet");
+    now = now + cost(1).time;
+    policy.charge(now, ended, cost(1));
+    policy.tenants[0].tag = policy.calendar.now() - SCALE;
+    policy.ready(now, queue(0), work(7));
+    policy.ready(now, queue(1), work(1));
+    let Decision::Run(grant) = policy.decide(now) else { panic!("work is ready") };
+    assert_eq!(grant.queue, queue(1));
+}
+
+#[test]
+fn the_clock_is_not_far_ahead_of_turns_that_do_not_come() {
+    let mut policy = with(&[share(1), share(1)]);
+    for tenant in 0..2 {
+        policy.ready(Nanos(0), QueueId { tenant: TenantId(tenant), index: tenant.into() }, Work { units: 1, bytes: 0 });
+    }
+    // Time that is nobody's.
+    (0..1_000).for_each(|_| policy.calendar.tick(8_000));
+    let ahead = policy.calendar.now() - policy.calendar.virtual_time();
+    assert_eq!(ahead, calendar::FURTHEST);
+}
