@@ -103,6 +103,13 @@ impl Calendar {
         self.now
     }
 
+    /// Whether virtual time has passed the slot of a tag: one that waits for its turn is never so far behind.
+    #[inline]
+    pub(super) fn has_passed(&self, tag: u64, class: u8) -> bool {
+        let bits = Self::bits(class.into());
+        tag >> bits < self.now >> bits
+    }
+
     /// A tenant is here from now on, or not any more: it has queues on this core.
     pub(super) fn count(&mut self, is_here: bool, weight: u32, guarantee: u32) {
         let (weights, guaranteed) = self.here;

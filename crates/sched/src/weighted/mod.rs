@@ -95,8 +95,6 @@ pub struct Weighted {
     running: Option<u32>,
     /// It went first: from a lane, or would have if anybody else had work.
     runs_first: bool,
-    /// The last one charged, if its turn was ended before its grant was.
-    cut: Option<u32>,
     /// Tenants with work that could run, also the one that does.
     runnable: u32,
     /// The queue beside which no other has brought work lately.
@@ -144,7 +142,6 @@ impl Weighted {
             solo: None,
             running: None,
             runs_first: false,
-            cut: None,
             runnable: 0,
             alone: None,
             latest: None,
@@ -248,8 +245,22 @@ impl Weighted {
             LatencyClass::Normal => tenant.saves(Self::CARRY.0 * SCALE),
         };
         let saved = if tenant.state == State::Beside { self.beside.saves(now, index, saved) } else { saved };
-        tenant.tag = tenant.tag.max(virtual_now.saturating_sub(saved));
-        tenant.tag < virtual_now && self.cut != Some(index)
+        let least = virtual_now.saturating_sub(saved);
+        let is_behind = self.comes_behind(now, index, least);
+        let tenant = &mut self.tenants[index as usize];
+        tenant.tag = tenant.tag.max(least);
+        is_behind
+    }
+
+    /// Whether a tenant without work that has some at `now` goes first. `least`: the tag at which it has saved up all it may. Who had a turn just
+    /// now and has saved up less than that goes on with its turns until virtual time has passed the slot of its tag: it is where those are that always have work,
+    /// and may be one of them, with no more at once than a grant takes.
+    #[inline]
+    fn comes_behind(&self, now: Nanos, index: u32, least: u64) -> bool {
+        let tenant = &self.tenants[index as usize];
+        let is_in_turn = !tenant.was_in_lane && tenant.tag > least && tenant.had_turn(now);
+        tenant.tag.max(least) < self.calendar.now()
+            && !(is_in_turn && !self.calendar.has_passed(tenant.tag, tenant.class()))
     }
 
     /// Puts an idle tenant where it waits for its turn, if it has any work that could run, or for its time. `counts`: its
@@ -263,6 +274,7 @@ impl Weighted {
         tenant.was_in_lane = is_behind;
         if tenant.devices.is_empty() {
             if counts {
+                tenant.pause(now);
                 self.calendar.leave(tenant.weight());
             }
             if !tenant.limited.is_empty() {
@@ -365,6 +377,7 @@ impl Weighted {
             self.enqueue(now, index, is_behind, true);
         } else if tenant.devices.is_empty() {
             tenant.was_in_lane = is_behind;
+            tenant.pause(now);
             tenant.state = self.beside.idle(index);
             self.calendar.leave(tenant.weight());
         } else {
@@ -416,12 +429,21 @@ impl Weighted {
         self.tuning.patience(now < self.contended, now < self.urgent)
     }
 
+    /// Whether a tenant that has no work would be behind if it had.
+    #[inline]
+    fn would_be_behind(&self, index: u32) -> bool {
+        let saves = self.tenants[index as usize].saves(Self::CARRY.0 * SCALE);
+        self.comes_behind(self.last, index, self.calendar.now().saturating_sub(saves))
+    }
+
     /// Whether a tenant that has no work would go before others if it had.
     #[inline]
-    fn would_be_first(&self, tenant: &Tenant) -> bool {
-        matches!(tenant.state, State::Idle | State::Beside)
-            && (tenant.tag < self.calendar.now() && tenant.latency() != LatencyClass::Background
-                || tenant.is_owed(self.last))
+    fn would_be_first(&self, index: u32) -> bool {
+        self.tenants.get(index as usize).is_some_and(|tenant| {
+            matches!(tenant.state, State::Idle | State::Beside)
+                && (tenant.latency() != LatencyClass::Background && self.would_be_behind(index)
+                    || tenant.is_owed(self.last))
+        })
     }
 
     /// How many of the units that wait a grant of this length has, by the most that one cost lately.
@@ -489,9 +511,10 @@ impl Weighted {
         if tenant.state != State::Idle || !tenant.is_plain() {
             return self.wake(now, index);
         }
-        let virtual_now = self.calendar.now();
-        tenant.tag = tenant.tag.max(virtual_now.saturating_sub(tenant.saves(Self::CARRY.0 * SCALE)));
-        let is_behind = tenant.tag < virtual_now && self.cut != Some(index);
+        let least = self.calendar.now().saturating_sub(tenant.saves(Self::CARRY.0 * SCALE));
+        let is_behind = self.comes_behind(now, index, least);
+        let tenant = &mut self.tenants[index as usize];
+        tenant.tag = tenant.tag.max(least);
         self.calendar.enter(tenant.weight());
         self.enqueue_plain(now, index, is_behind);
     }
@@ -564,8 +587,6 @@ impl Weighted {
         let index = u32::from(grant.queue.tenant.0);
         let tenant = &mut self.tenants[index as usize];
         tenant.charge(now, total, SCALE, self.calendar.latest(tenant.class()));
-        // What is left of it comes back when this was charged: that is no work that comes.
-        self.cut = (cost.units < grant.units && !self.runs_first).then_some(index);
         self.calendar.pass(total, (!self.runs_first).then_some((tenant.tag, tenant.class())));
         if tenant.is_limited() {
             // From when it was decided on, where the clock has gone back since.
@@ -690,14 +711,15 @@ impl TenantScheduler for Weighted {
     /// One of class [`LatencyClass::Latency`] that would go before all others, where no such one runs.
     #[inline]
     fn preempts(&self, tenant: TenantId) -> bool {
-        let is_first = |tenant: &Tenant, is_behind: bool| is_behind && tenant.latency() == LatencyClass::Latency;
-        let virtual_now = self.calendar.now();
-        let comes = self.tenants.get(usize::from(tenant.0)).is_some_and(|tenant| {
-            matches!(tenant.state, State::Idle | State::Beside) && is_first(tenant, tenant.tag < virtual_now)
+        let is_urgent = |tenant: &Tenant| tenant.latency() == LatencyClass::Latency;
+        let comes = self.tenants.get(usize::from(tenant.0)).is_some_and(|record| {
+            is_urgent(record)
+                && matches!(record.state, State::Idle | State::Beside)
+                && self.would_be_behind(tenant.0.into())
         });
         let running = self.running.or(self.alone.as_ref().map(Alone::tenant));
         let running = running.and_then(|index| self.tenants.get(index as usize));
-        comes && !running.is_some_and(|tenant| is_first(tenant, tenant.was_in_lane))
+        comes && !running.is_some_and(|running| is_urgent(running) && running.was_in_lane)
     }
 
     fn can_preempt(&self) -> bool {
@@ -712,9 +734,8 @@ impl TenantScheduler for Weighted {
     /// One that would go before others, where none such runs.
     #[inline]
     fn gives_way(&self, tenant: TenantId) -> bool {
-        let comes = self.tenants.get(usize::from(tenant.0)).is_some_and(|tenant| self.would_be_first(tenant));
         let running = self.running.and_then(|index| self.tenants.get(index as usize));
-        comes && !running.is_some_and(|tenant| tenant.was_in_lane)
+        self.would_be_first(tenant.0.into()) && !running.is_some_and(|tenant| tenant.was_in_lane)
     }
 
     #[inline]

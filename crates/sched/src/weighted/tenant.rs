@@ -46,8 +46,9 @@ pub(super) struct Tenant {
     rest: u16,
     /// Its class of weights, above that its latency class, and above that whether it has limits.
     grade: u8,
-    /// Its slot of the calendar, and of the wheel where it has a timer.
+    /// Its slot of the calendar; of one without work, when it had its last grant, in units of [`JUST`] / 4.
     pub(super) slot: u8,
+    /// Its slot of the wheel where it has a timer.
     pub(super) timer_slot: u8,
     pub(super) has_timer: bool,
     pub(super) state: State,
@@ -67,6 +68,9 @@ const ONE: u32 = 1 << 31;
 const CLASS_BITS: u32 = 4;
 /// That of a tenant with limits.
 const LIMITED: u8 = 1 << 7;
+
+/// Who had a turn no longer ago than this, nanoseconds, and has work again may be one that always has: a guest's answer to a completion takes less.
+const JUST: u64 = 1 << 15;
 
 /// What of a guarantee is saved up, nanoseconds of time.
 const SAVED: u64 = 1 << 17;
@@ -156,6 +160,22 @@ impl Tenant {
     #[inline]
     pub(super) fn saves(&self, carry: u64) -> u64 {
         ((u128::from(carry) * u128::from(self.per_weight)) >> 31) as u64
+    }
+
+    /// It has no work any more.
+    #[inline]
+    pub(super) fn pause(&mut self, now: Nanos) {
+        self.slot = Self::moment(now);
+    }
+
+    /// Whether it has had no work since [just](JUST) before `now`. It looks so for [`JUST`] of every 2 ms later on, too: there are eight bits for that.
+    #[inline]
+    pub(super) fn had_turn(&self, now: Nanos) -> bool {
+        Self::moment(now).wrapping_sub(self.slot) <= 4
+    }
+
+    fn moment(now: Nanos) -> u8 {
+        (now.0 / (JUST / 4)) as u8
     }
 
     /// It had so much, nanoseconds.

@@ -838,3 +838,18 @@ fn the_clock_is_not_far_ahead_of_turns_that_do_not_come() {
     let ahead = policy.calendar.now() - policy.calendar.virtual_time();
     assert_eq!(ahead, calendar::FURTHEST);
 }
+/// A flood that has no more at once than a grant takes has nothing while that runs: it comes back to its turns, not to a lane.
+#[test]
+fn floods_without_more_than_a_grant_do_not_go_first() {
+    let cost = 500;
+    for think in [1, 3_000] {
+        let light = Client::new(0, 0, cost, Arrivals::Open { units: 1, every: 20 * cost });
+        let flood = |tenant: u16| Client::new(tenant, tenant.into(), cost, Arrivals::Closed { depth: 16, think });
+        let mut clients = vec![light];
+        clients.extend((1..8).map(flood));
+        let mut driver = Driver::new(with(&[share(1); 8]), &clients);
+        driver.run(200 * MS);
+        let (longest, waited) = (longest_others(&driver, 0), driver.longest_wait(0, 20 * MS));
+        assert!(waited <= longest, "{waited} ns beside grants of {longest} ns, answered after {think} ns");
+    }
+}

@@ -36,6 +36,8 @@ pub(super) struct Scenario {
     pub span: u64,
     pub drain: u64,
     pub about: String,
+    /// Floods have no more at once than a grant or so: what is in it is all their work.
+    pub is_shallow: bool,
 }
 
 const MILLI: u64 = 1_000_000;
@@ -58,6 +60,7 @@ impl Scenario {
             span: 24 * MILLI,
             drain: 20_000 * MILLI,
             about: String::new(),
+            is_shallow: seed % 4 == 3,
         };
         scenario.plan.stations =
             vec![Station { servers: random.between(1, 8) as u32, service: random.between(10_000, 90_000), spread: 50 }];
@@ -132,7 +135,8 @@ impl Scenario {
             self.plan.queues.push(QueuePlan { id, core, placement, capacity: 4_096, station });
             let arrivals = match manner {
                 Manner::Flood | Manner::Limited => {
-                    Arrivals::Closed { depth: random.between(200, 500) as u32, think: 1 }
+                    let depth = random.between(200, 500);
+                    Arrivals::Closed { depth: if self.is_shallow { depth / 8 } else { depth } as u32, think: 1 }
                 }
                 // Of its share of the core, in the time that is not the scheduler's own. What a byte counts as is in it.
                 Manner::Light => {

@@ -269,11 +269,11 @@ impl Lights {
     }
 
     /// Whether a tenant may be in a lane: it has no work now and then, or is owed a guarantee. A flood has saved up only what it had
-    /// before it began.
+    /// before it began, unless it is shallow: while all its work is in a grant, virtual time goes on by what others have, as far as they are few.
     fn may_go_first(&self, core: &Core, tenant: usize) -> bool {
         let share = &self.shares[tenant];
         let saved = if share.class == LatencyClass::Background { 0.0 } else { 2.0 * Weighted::CARRY.0 as f64 };
         let is_new = (core.had[tenant] as f64) * self.others[tenant] < saved;
-        self.manners[tenant] != Manner::Flood || share.guarantee > 0 || is_new
+        self.manners[tenant] != Manner::Flood || self.scenario.is_shallow || share.guarantee > 0 || is_new
     }
 }
