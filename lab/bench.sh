@@ -7,6 +7,7 @@
 #   SOFTDPU_BIN      the program (target/release/softdpu)
 #   BENCH_SECONDS    length of a measurement (2)
 #   BENCH_ROUNDS     measurements of each case and subject, taking turns (5)
+#   BENCH_PACKETS    frames of which the gateway's losses are counted (10000000)
 #
 # Tenants are measured under every scheduler in turn, for an eighth of BENCH_SECONDS each: there are over a hundred cases.
 #
@@ -20,6 +21,7 @@ softdpu=${SOFTDPU_BIN:-${CARGO_TARGET_DIR:-target}/release/softdpu}
 results=${1:-results}
 seconds=${BENCH_SECONDS:-2}
 rounds=${BENCH_ROUNDS:-5}
+packets=${BENCH_PACKETS:-10000000}
 
 if [ ! -x "$softdpu" ]; then
     echo "bench: $softdpu is not there; run \`make build\`" >&2
@@ -52,8 +54,8 @@ echo "bench: tenants" >&2
 echo "bench: the gateway's tables" >&2
 "$softdpu" bench vpc --json --rounds "$rounds" >"$results/bench-vpc.jsonl"
 echo "bench: losses through the gateway" >&2
-"$softdpu" bench gateway --json >"$results/bench-gateway.jsonl"
-"$softdpu" bench gateway --json --between sites >>"$results/bench-gateway.jsonl" || echo "bench: losses between sites were not measured" >&2
+"$softdpu" bench gateway --json --packets "$packets" >"$results/bench-gateway.jsonl"
+"$softdpu" bench gateway --json --packets "$packets" --between sites >>"$results/bench-gateway.jsonl" || echo "bench: losses between sites were not measured" >&2
 echo "bench: interrupt" >&2
 "$softdpu" bench interrupt --json --rounds "$rounds" --seconds "$seconds" >"$results/bench-interrupt.jsonl"
 echo "bench: idle" >&2

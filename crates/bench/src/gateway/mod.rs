@@ -54,6 +54,8 @@ const FIRST: f64 = 20_000.0;
 const LEAST: f64 = 500.0;
 /// Steps between a rate without losses and one with.
 const STEPS: u32 = 5;
+/// How long one takes at the most, seconds.
+const LONGEST_STEP: f64 = 10.0;
 /// The share of the highest rate without losses at which is measured.
 const SHARE: f64 = 0.8;
 /// Numbers of frames whose times are known: more than can be on their way.
@@ -88,6 +90,14 @@ pub struct Plan {
     pub client_cpu: usize,
     /// CPU of the server.
     pub server_cpu: usize,
+}
+
+impl Plan {
+    /// What comes next, and how long it takes: a machine that does few frames a second takes long for many.
+    fn announce(&self, how: &str, rate: f64) -> String {
+        let (packets, seconds) = (self.packets, self.packets as f64 / rate);
+        format!("losses {how} the flow tier: {packets} frames at {rate:.0} a second, {seconds:.0} s")
+    }
 }
 
 /// What came of frames at a rate.
@@ -154,7 +164,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report, SetupE
     let highest =
         on_cpu(plan.client_cpu, GatewayError::Setup, || with.highest(plan.probe)).map_err(failed("search"))?;
     let rate = highest * SHARE;
-    progress("losses with the flow tier");
+    progress(&plan.announce("with", rate));
     let cached = on_cpu(plan.client_cpu, GatewayError::Setup, || with.trial(rate, plan.packets));
     let cached = cached.map_err(failed("with the flow tier"))?;
     drop(with);
@@ -162,7 +172,7 @@ pub fn run(plan: &Plan, mut progress: impl FnMut(&str)) -> Result<Report, SetupE
     progress("the highest rate without losses, without the flow tier");
     let other =
         on_cpu(plan.client_cpu, GatewayError::Setup, || without.highest(plan.probe)).map_err(failed("search"))?;
-    progress("losses without the flow tier");
+    progress(&plan.announce("without", rate));
     let decided = on_cpu(plan.client_cpu, GatewayError::Setup, || without.trial(rate, plan.packets));
     let decided = decided.map_err(failed("without the flow tier"))?;
     Ok(Report { between: plan.between, flows: plan.flows, with: (highest, cached), without: (other, decided) })
@@ -235,8 +245,9 @@ impl Bench {
     /// The highest rate at which `packets` frames were answered, all of them.
     fn highest(&mut self, packets: u64) -> Result<f64, GatewayError> {
         self.trial(FIRST, packets.min(10_000))?;
+        let packets = |rate: f64| packets.min((rate * LONGEST_STEP) as u64);
         let (mut good, mut bad) = (FIRST, f64::INFINITY);
-        while self.trial(good, packets)?.lost > 0 {
+        while self.trial(good, packets(good))?.lost > 0 {
             (good, bad) = (good / 2.0, good);
             if good < LEAST {
                 return Err(GatewayError::Lossy(good));
@@ -244,7 +255,7 @@ impl Bench {
         }
         while bad.is_infinite() {
             let rate = good * 2.0;
-            let outcome = self.trial(rate, packets)?;
+            let outcome = self.trial(rate, packets(rate))?;
             // Where the sender itself is what is slow, there is nothing more to be found.
             if outcome.lost > 0 || outcome.held_up * BEHIND > outcome.sent / 20 {
                 bad = rate;
@@ -254,7 +265,7 @@ impl Bench {
         }
         for _ in 0..STEPS {
             let rate = (good + bad) / 2.0;
-            let outcome = self.trial(rate, packets)?;
+            let outcome = self.trial(rate, packets(rate))?;
             if outcome.lost > 0 || outcome.held_up * BEHIND > outcome.sent / 20 { bad = rate } else { good = rate }
         }
         Ok(good)

@@ -95,6 +95,8 @@ pub struct Weighted {
     running: Option<u32>,
     /// It went first: from a lane, or would have if anybody else had work.
     runs_first: bool,
+    /// The last one charged, if its turn was ended before its grant was.
+    cut: Option<u32>,
     /// Tenants with work that could run, also the one that does.
     runnable: u32,
     /// The queue beside which no other has brought work lately.
@@ -142,6 +144,7 @@ impl Weighted {
             solo: None,
             running: None,
             runs_first: false,
+            cut: None,
             runnable: 0,
             alone: None,
             latest: None,
@@ -245,22 +248,27 @@ impl Weighted {
             LatencyClass::Normal => tenant.saves(Self::CARRY.0 * SCALE),
         };
         let saved = if tenant.state == State::Beside { self.beside.saves(now, index, saved) } else { saved };
-        let least = virtual_now.saturating_sub(saved);
-        let is_behind = self.comes_behind(now, index, least);
+        let is_behind = self.comes_behind(now, index);
         let tenant = &mut self.tenants[index as usize];
-        tenant.tag = tenant.tag.max(least);
+        tenant.tag = tenant.tag.max(virtual_now.saturating_sub(saved));
         is_behind
     }
 
-    /// Whether a tenant without work that has some at `now` goes first. `least`: the tag at which it has saved up all it may. Who had a turn just
-    /// now and has saved up less than that goes on with its turns until virtual time has passed the slot of its tag: it is where those are that always have work,
-    /// and may be one of them, with no more at once than a grant takes.
+    /// Whether a tenant without work that has some at `now` goes first, if it is not owed anything. Who had its turn just now goes on with its turns, until it
+    /// has saved up `CARRY` or virtual time has passed the slot of its tag: it is where those are that always have work, and may be one of
+    /// them, with no more at once than a grant takes. And so does what is left of an ended grant.
     #[inline]
-    fn comes_behind(&self, now: Nanos, index: u32, least: u64) -> bool {
+    fn comes_behind(&self, now: Nanos, index: u32) -> bool {
         let tenant = &self.tenants[index as usize];
-        let is_in_turn = !tenant.was_in_lane && tenant.tag > least && tenant.had_turn(now);
-        tenant.tag.max(least) < self.calendar.now()
-            && !(is_in_turn && !self.calendar.has_passed(tenant.tag, tenant.class()))
+        let virtual_now = self.calendar.now();
+        if tenant.tag >= virtual_now || tenant.latency() == LatencyClass::Background || self.cut == Some(index) {
+            return false;
+        }
+        let goes_on = !tenant.was_in_lane
+            && tenant.had_turn(now)
+            && tenant.tag > virtual_now.saturating_sub(tenant.saves(Self::CARRY.0 * SCALE))
+            && !self.calendar.has_passed(tenant.tag, tenant.class());
+        !goes_on
     }
 
     /// Puts an idle tenant where it waits for its turn, if it has any work that could run, or for its time. `counts`: its
@@ -274,7 +282,6 @@ impl Weighted {
         tenant.was_in_lane = is_behind;
         if tenant.devices.is_empty() {
             if counts {
-                tenant.pause(now);
                 self.calendar.leave(tenant.weight());
             }
             if !tenant.limited.is_empty() {
@@ -373,11 +380,11 @@ impl Weighted {
         // Whoever came by its turn is no tenant that had waited for work, though its tag may be a little behind.
         let is_behind = tenant.was_in_lane && tenant.tag < self.calendar.now();
         tenant.state = State::Idle;
+        tenant.ran(now, !self.runs_first);
         if !tenant.is_plain() {
             self.enqueue(now, index, is_behind, true);
         } else if tenant.devices.is_empty() {
             tenant.was_in_lane = is_behind;
-            tenant.pause(now);
             tenant.state = self.beside.idle(index);
             self.calendar.leave(tenant.weight());
         } else {
@@ -429,20 +436,12 @@ impl Weighted {
         self.tuning.patience(now < self.contended, now < self.urgent)
     }
 
-    /// Whether a tenant that has no work would be behind if it had.
-    #[inline]
-    fn would_be_behind(&self, index: u32) -> bool {
-        let saves = self.tenants[index as usize].saves(Self::CARRY.0 * SCALE);
-        self.comes_behind(self.last, index, self.calendar.now().saturating_sub(saves))
-    }
-
     /// Whether a tenant that has no work would go before others if it had.
     #[inline]
     fn would_be_first(&self, index: u32) -> bool {
         self.tenants.get(index as usize).is_some_and(|tenant| {
             matches!(tenant.state, State::Idle | State::Beside)
-                && (tenant.latency() != LatencyClass::Background && self.would_be_behind(index)
-                    || tenant.is_owed(self.last))
+                && (self.comes_behind(self.last, index) || tenant.is_owed(self.last))
         })
     }
 
@@ -511,10 +510,9 @@ impl Weighted {
         if tenant.state != State::Idle || !tenant.is_plain() {
             return self.wake(now, index);
         }
-        let least = self.calendar.now().saturating_sub(tenant.saves(Self::CARRY.0 * SCALE));
-        let is_behind = self.comes_behind(now, index, least);
+        let is_behind = self.comes_behind(now, index);
         let tenant = &mut self.tenants[index as usize];
-        tenant.tag = tenant.tag.max(least);
+        tenant.tag = tenant.tag.max(self.calendar.now().saturating_sub(tenant.saves(Self::CARRY.0 * SCALE)));
         self.calendar.enter(tenant.weight());
         self.enqueue_plain(now, index, is_behind);
     }
@@ -574,7 +572,9 @@ impl Weighted {
     #[cold]
     fn cannot_run(&mut self, now: Nanos, index: u32) {
         self.runnable -= 1;
-        self.tenants[index as usize].state = State::Idle;
+        let tenant = &mut self.tenants[index as usize];
+        tenant.state = State::Idle;
+        tenant.ran(now, false);
         self.enqueue(now, index, false, true);
         if let Some(pool) = self.tree.left.take() {
             self.release(now, pool);
@@ -587,6 +587,8 @@ impl Weighted {
         let index = u32::from(grant.queue.tenant.0);
         let tenant = &mut self.tenants[index as usize];
         tenant.charge(now, total, SCALE, self.calendar.latest(tenant.class()));
+        // What is left of it comes back when this was charged: that is no work that comes.
+        self.cut = (cost.units < grant.units && !self.runs_first).then_some(index);
         self.calendar.pass(total, (!self.runs_first).then_some((tenant.tag, tenant.class())));
         if tenant.is_limited() {
             // From when it was decided on, where the clock has gone back since.
@@ -715,7 +717,7 @@ impl TenantScheduler for Weighted {
         let comes = self.tenants.get(usize::from(tenant.0)).is_some_and(|record| {
             is_urgent(record)
                 && matches!(record.state, State::Idle | State::Beside)
-                && self.would_be_behind(tenant.0.into())
+                && self.comes_behind(self.last, tenant.0.into())
         });
         let running = self.running.or(self.alone.as_ref().map(Alone::tenant));
         let running = running.and_then(|index| self.tenants.get(index as usize));

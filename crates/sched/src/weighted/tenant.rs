@@ -46,7 +46,7 @@ pub(super) struct Tenant {
     rest: u16,
     /// Its class of weights, above that its latency class, and above that whether it has limits.
     grade: u8,
-    /// Its slot of the calendar; of one without work, when it had its last grant, in units of [`JUST`] / 4.
+    /// Its slot of the calendar; [when](Tenant::moment) its last grant was, if it had that in its turn and is in no calendar.
     pub(super) slot: u8,
     /// Its slot of the wheel where it has a timer.
     pub(super) timer_slot: u8,
@@ -71,6 +71,8 @@ const LIMITED: u8 = 1 << 7;
 
 /// Who had a turn no longer ago than this, nanoseconds, and has work again may be one that always has: a guest's answer to a completion takes less.
 const JUST: u64 = 1 << 15;
+/// The bit of a [`slot`](Tenant::slot) that is a time.
+const MOMENT: u8 = 1 << 7;
 
 /// What of a guarantee is saved up, nanoseconds of time.
 const SAVED: u64 = 1 << 17;
@@ -162,20 +164,22 @@ impl Tenant {
         ((u128::from(carry) * u128::from(self.per_weight)) >> 31) as u64
     }
 
-    /// It has no work any more.
+    /// It had a grant until `now`, in its turn or not.
     #[inline]
-    pub(super) fn pause(&mut self, now: Nanos) {
-        self.slot = Self::moment(now);
+    pub(super) fn ran(&mut self, now: Nanos, is_turn: bool) {
+        self.slot = if is_turn { Self::moment(now) } else { 0 };
     }
 
-    /// Whether it has had no work since [just](JUST) before `now`. It looks so for [`JUST`] of every 2 ms later on, too: there are eight bits for that.
+    /// Whether its last grant was [just](JUST) before `now`, and in its turn. Of one that is in no calendar. It looks so for a time like [`JUST`] of each
+    /// 2 ms later on, too: there are seven bits for that.
     #[inline]
     pub(super) fn had_turn(&self, now: Nanos) -> bool {
-        Self::moment(now).wrapping_sub(self.slot) <= 4
+        self.slot & MOMENT != 0 && Self::moment(now).wrapping_sub(self.slot) & !MOMENT <= 2
     }
 
+    /// No slot of the calendar is one.
     fn moment(now: Nanos) -> u8 {
-        (now.0 / (JUST / 4)) as u8
+        (now.0 / (JUST / 2)) as u8 | MOMENT
     }
 
     /// It had so much, nanoseconds.

@@ -853,3 +853,22 @@ fn floods_without_more_than_a_grant_do_not_go_first() {
         assert!(waited <= longest, "{waited} ns beside grants of {longest} ns, answered after {think} ns");
     }
 }
+
+/// It is not as if it had had its turn when its limit let go of it.
+#[test]
+fn who_was_at_its_limit_is_behind_as_before() {
+    let limits = Limits { requests: Some(Rate { rate: 50_000, burst: 16 }), ..Limits::default() };
+    let mut clients: Vec<Client> = (1..8).map(|tenant| Client::flood(tenant, tenant.into(), 500)).collect();
+    clients.push(Client::new(0, 0, 1_000, Arrivals::Open { units: 18, every: 600_000 }));
+    let mut shares = vec![share(1); 8];
+    shares[0].limits = limits;
+    let mut driver = Driver::new(with(&shares), &clients);
+    driver.run(200 * MS);
+    let longest = driver.log.iter().map(|ran| ran.end - ran.start).max().unwrap_or(0);
+    // Two requests more than the burst.
+    let (waited, opens) = (driver.longest_wait(0, 20 * MS), 2 * 20_000);
+    assert!(
+        waited <= opens + longest + 18_000,
+        "{waited} ns, {opens} of them for the limit, beside grants of {longest} ns"
+    );
+}
