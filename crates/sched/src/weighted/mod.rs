@@ -260,15 +260,20 @@ impl Weighted {
     #[inline]
     fn comes_behind(&self, now: Nanos, index: u32) -> bool {
         let tenant = &self.tenants[index as usize];
-        let virtual_now = self.calendar.now();
-        if tenant.tag >= virtual_now || tenant.latency() == LatencyClass::Background || self.cut == Some(index) {
-            return false;
-        }
-        let goes_on = !tenant.was_in_lane
+        let least = self.calendar.now().saturating_sub(tenant.saves(Self::CARRY.0 * SCALE));
+        tenant.tag < self.calendar.now()
+            && self.cut != Some(index)
+            && tenant.latency() != LatencyClass::Background
+            && !Self::goes_on(&self.calendar, tenant, now, least)
+    }
+
+    /// Whether it had its turn just now and is where those are that always have work. `least`: the tag at which it has saved up all it may.
+    #[inline(always)]
+    fn goes_on(calendar: &Calendar, tenant: &Tenant, now: Nanos, least: u64) -> bool {
+        !tenant.was_in_lane
+            && tenant.tag > least
             && tenant.had_turn(now)
-            && tenant.tag > virtual_now.saturating_sub(tenant.saves(Self::CARRY.0 * SCALE))
-            && !self.calendar.has_passed(tenant.tag, tenant.class());
-        !goes_on
+            && !calendar.has_passed(tenant.tag, tenant.class())
     }
 
     /// Puts an idle tenant where it waits for its turn, if it has any work that could run, or for its time. `counts`: its
@@ -510,9 +515,12 @@ impl Weighted {
         if tenant.state != State::Idle || !tenant.is_plain() {
             return self.wake(now, index);
         }
-        let is_behind = self.comes_behind(now, index);
-        let tenant = &mut self.tenants[index as usize];
-        tenant.tag = tenant.tag.max(self.calendar.now().saturating_sub(tenant.saves(Self::CARRY.0 * SCALE)));
+        let virtual_now = self.calendar.now();
+        let least = virtual_now.saturating_sub(tenant.saves(Self::CARRY.0 * SCALE));
+        // As `comes_behind`, without what a plain one has not.
+        let is_behind =
+            tenant.tag < virtual_now && self.cut != Some(index) && !Self::goes_on(&self.calendar, tenant, now, least);
+        tenant.tag = tenant.tag.max(least);
         self.calendar.enter(tenant.weight());
         self.enqueue_plain(now, index, is_behind);
     }
