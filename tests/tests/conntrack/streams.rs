@@ -206,7 +206,7 @@ impl Tcp {
 
 /// A stream of TCP: `number` of those of `seed`.
 pub fn tcp(seed: u64, number: u32) -> Vec<Packet> {
-    let random = &mut Random::new(seed + u64::from(number));
+    let random = &mut Random::new(seed.wrapping_add(number.into()));
     let ends = Ends::new(number, 80);
     let side = Side { first: 0, next: 0, expects: 0 };
     let mut tcp = Tcp { ends, sides: [side; 2], packets: Vec::new() };
@@ -244,7 +244,7 @@ pub fn tcp(seed: u64, number: u32) -> Vec<Packet> {
 
 /// A stream of UDP, echoes, or a protocol without ports, with ICMP errors about it.
 pub fn datagrams(seed: u64, number: u32) -> Vec<Packet> {
-    let random = &mut Random::new(seed + u64::from(number));
+    let random = &mut Random::new(seed.wrapping_add(number.into()));
     let protocol = random.one_of([17, 17, 1, OTHER]);
     let mut ends = Ends::new(number, 53);
     if protocol == OTHER {

@@ -242,7 +242,7 @@ impl Bench {
         Err(GatewayError::Setup(format!("none of {KNOCKS} frames that were sent one by one came back")))
     }
 
-    /// The highest rate at which `packets` frames were answered, all of them.
+    /// The highest rate at which `packets` frames, or those of [`LONGEST_STEP`], were answered, all of them.
     fn highest(&mut self, packets: u64) -> Result<f64, GatewayError> {
         self.trial(FIRST, packets.min(10_000))?;
         let packets = |rate: f64| packets.min((rate * LONGEST_STEP) as u64);
