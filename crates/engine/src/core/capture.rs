@@ -13,7 +13,7 @@ use softdpu_vpc::packet::segment::Segmenter;
 use softdpu_vpc::trace::{Step, Subject, Watch, served};
 use softdpu_vpc::{Asked, Checksum, DropReason, Explanation, Head, Packet, PortId, Reply, Tables, Verdict};
 
-use super::net::as_it_is;
+use super::send::as_it_is;
 use crate::message::CoreIndex;
 use crate::net::{CaptureStart, Net, Parcel, Passing, Path, Port, Source, Trace, Way};
 

@@ -7,7 +7,8 @@ use softdpu_sched::{Cost, Grant, Nanos, TenantScheduler};
 use softdpu_storage::{Attachment, Done, IoError, Request};
 use softdpu_sys::clock;
 
-use super::{Core, Lookout, here};
+use super::grants::Lookout;
+use super::{Core, here};
 use crate::flight::Flight;
 use crate::message::{Finished, QueueKey};
 use crate::queue::{Role, RunningQueue};

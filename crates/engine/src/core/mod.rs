@@ -3,25 +3,31 @@
 mod capture;
 mod disk;
 mod encrypted;
+mod grants;
 mod messages;
+mod nap;
 mod net;
+mod parcels;
 mod ports;
+mod publish;
+mod send;
+mod sockets;
 mod steer;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use capture::Captures;
+use grants::Cut;
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use rustix::io::Errno;
 use softdpu_ring::{Chains, Sink};
-use softdpu_sched::{Cost, Decision, Grant, Nanos, TenantId, TenantScheduler, Work};
+use softdpu_sched::{Nanos, TenantId, TenantScheduler, Work};
 use softdpu_storage::{Attachment, Done, IoContext, Request, Volume};
 use softdpu_sys::clock;
 use softdpu_sys::notify::Notifier;
@@ -35,7 +41,7 @@ use crate::message::{CoreIndex, Ending, Finished, FromCore, QueueKey, ToCore};
 use crate::net::{Net, Room};
 use crate::queue::{Role, RunningQueue};
 use crate::robbed::{Robbed, SUSPICIOUS_NS};
-use crate::sleep::{Sleep, Waker};
+use crate::sleep::Sleep;
 
 /// Chains taken from one ring before the next is looked at.
 const INTAKE: usize = 64;
@@ -49,14 +55,6 @@ const WORK_PER_LOOK: u64 = 4;
 
 /// But never longer than this, beside what [`TenantScheduler::turn`] says.
 const LONGEST_TURN_NS: u64 = 200_000;
-
-/// What a unit is charged where nothing is to depend on time, nanoseconds.
-const NOMINAL: u64 = 100;
-
-/// The longest sleep, so that time-outs of back ends are noticed.
-const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
-/// For how long a core sleeps while frames wait for a socket that took no more: an interface drains in less.
-const BACKED_UP_NS: u64 = 100_000;
 
 /// Everything a core owns. Lives on its thread.
 pub(crate) struct Core<S> {
@@ -137,32 +135,6 @@ struct Dues {
     published: Vec<(u32, u32)>,
     /// What it took to look at back ends and to take what they ended, nanoseconds.
     finishing: u64,
-}
-
-/// How long a grant was, of what was granted. What a shorter one did not come to is ready again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Cut {
-    #[default]
-    Whole,
-    /// It took long.
-    Late,
-    /// One of the urgent queues has something that goes before the rest.
-    Called,
-    /// Any queue has, or else the round has to go on, and it was time to look.
-    Awaited,
-}
-
-/// While a grant runs: when it is to be looked whether somebody has come who goes before the rest of it, if ever.
-struct Lookout {
-    /// Time between two looks, nanoseconds; 0: nobody looks.
-    every: u64,
-    next: u64,
-}
-
-impl Lookout {
-    fn is_needed(&self) -> bool {
-        self.every > 0
-    }
 }
 
 /// What looking at the rings came to.
@@ -338,59 +310,6 @@ impl<S: TenantScheduler> Core<S> {
         any
     }
 
-    /// Runs what the scheduler grants until nothing may run, or until it is time to look for new work: what a tenant has just
-    /// brought is not known to the scheduler before. `round`: when the round began. Whether there was anything to run.
-    fn run_grants(&mut self, round: u64, intake: Intake) -> bool {
-        let started = intake.ended.unwrap_or_else(clock::now);
-        // What was taken in is charged to whose it is. What is left is for looking at rings where nothing was.
-        let looked = started.saturating_sub(round).saturating_sub(intake.charged);
-        let turn = self.scheduler.turn(Nanos(started)).0.max((looked * WORK_PER_LOOK).min(LONGEST_TURN_NS));
-        let until = started.saturating_add(turn);
-        let (mut now, mut any) = (started, false);
-        loop {
-            match self.scheduler.decide(Nanos(now)) {
-                Decision::Run(grant) => {
-                    now = self.run_grant(grant, now);
-                    self.counters.grants.add(1);
-                    any = true;
-                    match std::mem::take(&mut self.cut) {
-                        Cut::Called => {
-                            let mut at = 0;
-                            while let Some(&number) = self.urgent.get(at) {
-                                self.take_in(number, Nanos(now), &mut None);
-                                at += 1;
-                            }
-                            now = clock::now();
-                            continue;
-                        }
-                        Cut::Awaited => {
-                            self.resume = 0;
-                            return true;
-                        }
-                        Cut::Whole | Cut::Late => {}
-                    }
-                    if self.channels.total() == 0 {
-                        self.resume = u64::MAX;
-                        return true;
-                    }
-                    if now >= until && self.turns_are_timed {
-                        self.resume = 0;
-                        return true;
-                    }
-                }
-                Decision::IdleUntil(at) => {
-                    self.resume = at.0;
-                    // It may only want to be asked again.
-                    return any || at.0 <= now;
-                }
-                Decision::Idle => {
-                    self.resume = u64::MAX;
-                    return any;
-                }
-            }
-        }
-    }
-
     /// Takes new requests from the rings into their tenants' channels. `begins`: it is still `now`.
     fn intake(&mut self, now: u64, begins: bool) -> Intake {
         let (mut any, mut charged) = (false, 0);
@@ -465,275 +384,6 @@ impl<S: TenantScheduler> Core<S> {
         Some(took)
     }
 
-    /// Whether a grant of `running` is to end: somebody who would go before it has come. That is noted in `cut`.
-    #[inline]
-    fn is_called(&mut self, running: TenantId) -> bool {
-        let Core { urgent, queues, scheduler, .. } = self;
-        let is_called = urgent.iter().any(|&number| {
-            queues.get(number as usize).and_then(Option::as_deref).is_some_and(|queue| {
-                queue.spec.tenant != running
-                    && queue.takes_work()
-                    && queue.spec.ring.has_work()
-                    && scheduler.preempts(queue.spec.tenant)
-                    && !queue.is_held()
-                    && !queue.is_limited(Nanos(clock::now()))
-            })
-        });
-        if is_called {
-            self.cut = Cut::Called;
-        }
-        is_called
-    }
-
-    /// For a grant that began at `started`.
-    #[inline]
-    fn lookout(&self, started: u64) -> Lookout {
-        let every = if self.turns_are_timed { self.scheduler.looks().map_or(0, |every| every.0) } else { 0 };
-        Lookout { every, next: started.saturating_add(every) }
-    }
-
-    /// Whether it is time to look at `now`, and a grant of the queue `number` is to end: for somebody who has come, or for what comes with
-    /// each round alone, which are others' interrupts, back ends, sockets and other cores. That is noted in `cut`.
-    fn is_awaited(&mut self, number: u32, running: TenantId, lookout: &mut Lookout, now: u64) -> bool {
-        if !lookout.is_needed() || now < lookout.next {
-            return false;
-        }
-        let Core { here, queues, scheduler, .. } = self;
-        let is_round_due = self.io.outstanding() > 0
-            || !self.net.sockets.is_empty()
-            || self.inbox.posted()
-            || self.interrupts.iter().any(|other| *other != number);
-        let is_awaited = is_round_due
-            || here.iter().any(|&number| {
-                queues.get(number as usize).and_then(Option::as_deref).is_some_and(|queue| {
-                    queue.spec.tenant != running
-                        && scheduler.gives_way(queue.spec.tenant)
-                        && queue.brings_work()
-                        && queue.spec.ring.has_work()
-                        && !queue.is_held()
-                        && !queue.is_limited(Nanos(now))
-                })
-            });
-        if is_awaited {
-            self.cut = Cut::Awaited;
-        } else {
-            // A core of a thousand idle rings does not spend its time on them.
-            let ended = clock::now();
-            lookout.next = ended.saturating_add(lookout.every.max(ended.saturating_sub(now) * WORK_PER_LOOK));
-        }
-        is_awaited
-    }
-
-    /// Another share of a tenant, or another queue: which are urgent is found anew.
-    fn find_urgent(&mut self) {
-        let Core { urgent, here, queues, is_urgent, scheduler, .. } = self;
-        urgent.clear();
-        if !scheduler.can_preempt() {
-            return;
-        }
-        urgent.extend(here.iter().copied().filter(|number| {
-            queues.get(*number as usize).and_then(Option::as_deref).is_some_and(|queue| {
-                let is_urgent = is_urgent.get(usize::from(queue.spec.tenant.0)).is_some_and(|is| *is);
-                is_urgent && !matches!(queue.spec.role, Role::Receive(_))
-            })
-        }));
-    }
-
-    /// Runs what the scheduler granted at `started` and tells it the cost. The time now.
-    fn run_grant(&mut self, grant: Grant, started: u64) -> u64 {
-        let number = grant.queue.index;
-        let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return started };
-        self.channels.look(grant.queue.tenant, Nanos(started));
-        if !matches!(queue.spec.role, Role::Block { .. }) {
-            let (units, bytes) = self.transmit(number, grant.units as usize);
-            self.complete_touched();
-            let ended = self.charge(grant, started, Cost { units: units as u32, bytes, ..Cost::default() });
-            self.give_rest_back(grant, units as u32, ended);
-            if self.turns_are_timed
-                && let Some(Some(queue)) = self.queues.get_mut(number as usize)
-                && let Role::Transmit(transmit) = &mut queue.spec.role
-            {
-                transmit.ran(units, Nanos(ended.saturating_sub(started)));
-            }
-            return ended;
-        }
-        let did = self.run_requests(number, grant, started);
-        // Whoever waits for it does not wait for other tenants' grants.
-        self.complete_touched();
-        if did.pending > 0 {
-            self.dues.submitted.push((number, did.pending));
-        }
-        let ended = self.charge(grant, started, did);
-        self.give_rest_back(grant, did.units, ended);
-        ended
-    }
-
-    /// What a grant that was cut short did not come to is ready again.
-    #[inline]
-    fn give_rest_back(&mut self, grant: Grant, ran: u32, now: u64) {
-        if self.cut == Cut::Whole || ran >= grant.units {
-            return;
-        }
-        let Some(Some(queue)) = self.queues.get(grant.queue.index as usize) else { return };
-        let rest = &queue.waiting[..queue.waiting.len().min((grant.units - ran) as usize)];
-        let bytes = rest.iter().map(|chain| chain.buffer.len()).sum();
-        self.scheduler.ready(Nanos(now), grant.queue, Work { units: rest.len() as u32, bytes });
-    }
-
-    /// Tells the scheduler and the tenant's account what running a grant since `started` cost: what it `did`, and the time,
-    /// and returns what time it is.
-    fn charge(&mut self, grant: Grant, started: u64, did: Cost) -> u64 {
-        let ended = clock::now();
-        let mut took = match self.turns_are_timed {
-            true => lap(&mut self.robbed, started, ended),
-            false => NOMINAL * u64::from(did.units),
-        };
-        let number = grant.queue.index as usize;
-        if self.turns_are_timed
-            && let Some(Some(queue)) = self.queues.get_mut(number)
-        {
-            took += queue.pay(did.units);
-        }
-        let cost = Cost { time: Nanos(took), ..did };
-        self.scheduler.charge(Nanos(ended), grant, cost);
-        if let Some(Some(tenant)) = self.tenants.get(usize::from(grant.queue.tenant.0)) {
-            tenant.served.add(u64::from(cost.units));
-            tenant.bytes.add(cost.bytes);
-            tenant.core_ns.add(cost.time.0);
-        }
-        if let Some(Some(queue)) = self.queues.get(number) {
-            queue.spec.counters.core_ns.add(cost.time.0);
-        }
-        ended
-    }
-
-    /// Makes visible what a grant has finished, of whatever queue.
-    fn complete_touched(&mut self) {
-        let (mut at, mut kept) = (0, 0);
-        while let Some(&number) = self.touched.get(at) {
-            at += 1;
-            self.complete(number);
-            let Some(Some(queue)) = self.queues.get_mut(number as usize) else { continue };
-            // One that is to end is looked at again when its driver was told.
-            queue.touched = queue.stop_deadline().is_some();
-            if queue.touched {
-                self.touched[kept] = number;
-                kept += 1;
-            }
-        }
-        self.touched.truncate(kept);
-    }
-
-    /// Makes what was finished visible to the drivers, and tells those who want to know.
-    fn publish(&mut self) {
-        for (key, core, done) in self.travelling.drain(..) {
-            self.counters.travelled.add(done.len() as u64);
-            self.peers[core.0].send(ToCore::Completed { key, done });
-        }
-        if self.touched.is_empty() && self.interrupts.is_empty() {
-            return;
-        }
-        let started = clock::now();
-        let mut touched = std::mem::take(&mut self.touched);
-        for &number in &touched {
-            if let Some(queue) = self.queues[number as usize].as_deref_mut() {
-                queue.touched = false;
-                let count = self.complete(number);
-                if count > 0 {
-                    self.dues.published.push((number, count));
-                }
-            }
-        }
-        if !self.dues.published.is_empty() {
-            let took = lap(&mut self.robbed, started, clock::now()) + std::mem::take(&mut self.dues.finishing);
-            share(&mut self.queues, &mut self.dues.published, took);
-        }
-        if !self.interrupts.is_empty() {
-            let started = clock::now();
-            let mut interrupts = std::mem::take(&mut self.interrupts);
-            self.interrupt(&interrupts);
-            self.dues.published.extend(interrupts.iter().map(|number| (*number, 1)));
-            share(&mut self.queues, &mut self.dues.published, lap(&mut self.robbed, started, clock::now()));
-            if self.interrupts.is_empty() {
-                interrupts.clear();
-                self.interrupts = interrupts;
-            }
-        }
-        for number in touched.drain(..) {
-            let queue = self.queues[number as usize].as_deref();
-            if queue.is_some_and(|queue| queue.is_settled() && queue.stop_deadline().is_some()) {
-                self.end_queue(number);
-            }
-        }
-        self.touched = touched;
-    }
-
-    /// Makes visible to a queue's driver what was finished of it. That it wants to know is noted, behind those who could not
-    /// be told before, for [`publish`](Self::publish).
-    /// Returns how many those were.
-    #[inline]
-    fn complete(&mut self, number: u32) -> u32 {
-        let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return 0 };
-        let count = queue.finished.len() as u32;
-        if count == 0 {
-            return 0;
-        }
-        let counters = &queue.spec.counters;
-        if queue.is_broken() {
-            queue.taken = queue.taken.saturating_sub(count);
-            counters.in_flight.set(u64::from(queue.taken));
-            queue.finished.clear();
-            return 0;
-        }
-        match queue.spec.ring.complete(&queue.finished) {
-            Ok(notify) => {
-                if !notify {
-                    counters.suppressed.add(1);
-                } else if self.interrupts.last() != Some(&number) {
-                    self.interrupts.push(number);
-                    counters.interrupts.add(1);
-                }
-                queue.finished.clear();
-                queue.taken = queue.taken.saturating_sub(count);
-                counters.completed.add(u64::from(count));
-                counters.in_flight.set(u64::from(queue.taken));
-                self.counters.completed.add(u64::from(count));
-                if !self.announced {
-                    self.announced = true;
-                    self.control.send(FromCore::FirstCompletion { at_ns: clock::now() });
-                }
-            }
-            Err(error) => {
-                self.break_queue(number, error.to_string());
-                return 0;
-            }
-        }
-        count
-    }
-
-    /// Sends the interrupts of these queues, with one system call.
-    #[inline]
-    fn interrupt(&mut self, numbers: &[u32]) {
-        let queues = numbers.iter().filter_map(|&number| self.queues.get(number as usize)?.as_deref());
-        let calls = queues.filter_map(|queue| Some(queue.spec.call.as_ref()?.as_fd()));
-        let sent = self.notifier.signal(calls);
-        self.interrupted(numbers, sent);
-    }
-
-    /// The interrupts of these queues were sent, or are to be tried again.
-    #[inline]
-    fn interrupted(&mut self, numbers: &[u32], sent: Result<(), Errno>) {
-        match sent {
-            Ok(()) => self.interrupts_fail = false,
-            Err(error) => {
-                if !std::mem::replace(&mut self.interrupts_fail, true) {
-                    tracing::error!(%error, "interrupts could not be sent; they are tried again");
-                }
-                self.interrupts.extend_from_slice(numbers);
-            }
-        }
-    }
-
     /// What changes slowly.
     fn look_around(&mut self) {
         self.io.tick(Instant::now());
@@ -774,90 +424,6 @@ impl<S: TenantScheduler> Core<S> {
                 self.break_queue(number, reason.to_owned());
             }
         }
-    }
-
-    /// Sleeps until a driver, a back end, a message or a deadline wakes the core.
-    fn nap(&mut self) {
-        self.look_around();
-        let now = Nanos(clock::now());
-        let mut slipped = !self.net.parcels.is_empty()
-            || !self.net.arrived.is_empty()
-            || self.net.steer.is_ready()
-            || !self.touched.is_empty()
-            || !self.interrupts.is_empty();
-        let mut armed = 0;
-        let mut broken = Vec::new();
-        while armed < self.here.len() && !slipped {
-            let number = self.here[armed];
-            armed += 1;
-            let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
-            // What its tenant's channel has no room for stays in the ring, until a time or a back end makes some.
-            let is_full = self.channels.room(queue.spec.tenant) == 0 || queue.waiting.len() >= INTAKE;
-            if !queue.brings_work() || queue.is_limited(now) || is_full {
-                continue;
-            }
-            if queue.spec.kick.is_none() {
-                slipped = true;
-                continue;
-            }
-            match queue.spec.ring.arm() {
-                Ok(more) => slipped |= more,
-                Err(error) => broken.push((number, error)),
-            }
-        }
-        let rests = self.channels.total() == 0 || self.resume > now.0;
-        if !slipped && broken.is_empty() && rests && self.inbox.fall_asleep() {
-            self.counters.sleeps.add(1);
-            self.counters.asleep.store(true, Relaxed);
-            // By the time at which limits were looked at: a queue that was not armed for one is not forgotten.
-            let limit = self.sleep_limit(now.0);
-            let queues = &self.queues;
-            self.sleep.wait(Some(limit), |waker| {
-                if let Waker::Queue(number) = waker
-                    && let Some(Some(queue)) = queues.get(number as usize)
-                {
-                    queue.spec.counters.kicks.add(1);
-                }
-            });
-            self.counters.asleep.store(false, Relaxed);
-            self.inbox.wake_up();
-        }
-        for &number in &self.here[..armed] {
-            if let Some(queue) = self.queues[number as usize].as_deref_mut()
-                && queue.brings_work()
-            {
-                queue.spec.ring.disarm();
-            }
-        }
-        for (number, error) in broken {
-            self.break_queue(number, error.to_string());
-        }
-        self.look_around();
-    }
-
-    fn sleep_limit(&self, now: u64) -> u64 {
-        let limits = self.here.iter().filter_map(|number| {
-            let queue = self.queues[*number as usize].as_deref()?;
-            match &queue.spec.role {
-                Role::Transmit(transmit) if queue.is_limited(Nanos(now)) => Some(transmit.next(Nanos(now)).0),
-                _ => None,
-            }
-        });
-        let stops = self.here.iter().filter_map(|number| self.queues[*number as usize].as_deref()?.stop_deadline());
-        let backend = self.io.next_deadline().map(|at| at.saturating_duration_since(Instant::now()).as_nanos() as u64);
-        let grants = (self.channels.total() > 0).then_some(self.resume);
-        // Nothing tells that a full socket takes frames again.
-        let sockets = self.net.is_backed_up().then_some(now + BACKED_UP_NS);
-        stops
-            .chain(limits)
-            .chain(grants)
-            .chain(sockets)
-            .chain(self.net.functions_due())
-            .map(|deadline| deadline.saturating_sub(now))
-            .chain(backend)
-            .chain([LONGEST_SLEEP_NS])
-            .min()
-            .unwrap_or(LONGEST_SLEEP_NS)
     }
 }
 

@@ -4,30 +4,16 @@ use std::sync::Arc;
 
 use softdpu_sched::{Nanos, TenantScheduler, Work};
 use softdpu_sys::clock;
-use softdpu_sys::port::{Frame, MAX_FRAME, PortError, VnetHeader};
-use softdpu_vpc::packet::segment::{Segmenter, WriteError};
-use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId, Reply, Tail, Verdict};
+use softdpu_sys::port::MAX_FRAME;
+use softdpu_vpc::{DropReason, Packet, PortId, Verdict};
 
 use super::capture::Fate;
+use super::send::{NoRoom, Target, gather};
 use super::{Core, Cut, here};
-use crate::message::{CoreIndex, FromCore, QueueKey, ToCore};
 use crate::net::{
-    BURST, Held, Injection, Lent, Loan, NoFrame, Parcel, ParcelTail, Port, Receiver, Refused, Run, Source, Transmit,
-    Whose, deliver, deliver_run, left_to_do, prefetch, socket_header, tail_offset,
+    BURST, Held, Loan, NoFrame, Port, Receiver, Run, Source, Transmit, deliver_run, prefetch, tail_offset,
 };
 use crate::queue::{Role, RunningQueue};
-
-/// Where a frame goes.
-#[derive(Clone, Copy)]
-struct Target {
-    port: PortId,
-    hash: u32,
-    /// Bytes of outer headers.
-    overhead: u16,
-}
-
-/// A port that has no room: the frame is to be tried again.
-struct NoRoom(PortId);
 
 /// A burst of frames that was read.
 #[derive(Default)]
@@ -44,10 +30,6 @@ struct Read {
     broken: Option<String>,
 }
 
-/// Frames from other cores that are passed on between two looks at the clock, unless each takes long by itself.
-const PIECE: usize = 8;
-/// What frames from other cores may take of a round, nanoseconds: as long as a grant is meant to take.
-pub(super) const ARRIVED_NS: u64 = 8_000;
 /// Segments that a burst's frames stand for, all together, about: those that are to be cut up come in shorter bursts.
 const SEGMENTS: usize = 256;
 /// A grant that has taken this long ends with the burst, nanoseconds.
@@ -285,7 +267,7 @@ impl<S: TenantScheduler> Core<S> {
         run.frames
     }
 
-    fn delivered(&mut self, to: PortId, run: Run) {
+    pub(super) fn delivered(&mut self, to: PortId, run: Run) {
         if let Some(port) = self.net.port(to) {
             port.patience.took();
             port.counters.frames_out.add(run.frames as u64);
@@ -295,7 +277,7 @@ impl<S: TenantScheduler> Core<S> {
         }
     }
 
-    fn count_in(&mut self, from: PortId, len: usize) {
+    pub(super) fn count_in(&mut self, from: PortId, len: usize) {
         if let Some(port) = self.net.port(from) {
             port.counters.frames_in.add(1);
             port.counters.bytes_in.add(len as u64);
@@ -303,7 +285,7 @@ impl<S: TenantScheduler> Core<S> {
     }
 
     /// Does what was decided about a frame.
-    fn dispatch(
+    pub(super) fn dispatch(
         &mut self,
         packet: &Packet,
         verdict: Verdict,
@@ -336,7 +318,7 @@ impl<S: TenantScheduler> Core<S> {
     }
 
     /// The frame is dropped at the port by which it was to leave.
-    fn drop_out(&mut self, port: PortId, packet: &Packet, reason: DropReason) {
+    pub(super) fn drop_out(&mut self, port: PortId, packet: &Packet, reason: DropReason) {
         if let Some(port) = self.net.port(port) {
             port.counters.drop_out(reason);
         }
@@ -387,392 +369,6 @@ impl<S: TenantScheduler> Core<S> {
         self.net.send_captured();
     }
 
-    /// Sends what the software tier wants sent because of a frame `from` a port, or of itself.
-    fn send_replies(&mut self, mut replies: Vec<Reply>, from: Option<PortId>) {
-        for reply in replies.drain(..) {
-            let target = Target { port: reply.port, hash: 0, overhead: 0 };
-            let (packet, rest) = as_it_is(&reply.frame, from.unwrap_or(reply.port));
-            // What goes to another is forwarded, in fragments; what goes back is the network's own word.
-            if from.is_some_and(|from| from != reply.port) && !self.net.may_leave(reply.port, &packet) {
-                self.drop_in(&packet, DropReason::Firewall);
-                continue;
-            }
-            // A reply that finds no room is asked for again.
-            let _ = self.send(target, &packet, Source::Bytes(rest), false);
-            self.net.depart_reply(reply.port, &packet, rest);
-        }
-        self.net.replies = replies;
-    }
-
-    /// Sends a frame by a port, wherever that is.
-    fn send(&mut self, target: Target, packet: &Packet, source: Source<'_>, may_hold: bool) -> Result<(), NoRoom> {
-        let Some(port) = self.net.port(target.port) else {
-            self.drop_in(packet, DropReason::PortDown);
-            return Ok(());
-        };
-        if let Some(owner) = port.owner {
-            if owner != self.index {
-                self.send_away_frame(owner, target, packet, source);
-            } else if port.socket.is_some() {
-                self.send_to_socket(target, packet, source);
-            } else {
-                // It is being read just now: later in this round.
-                self.send_away_frame(owner, target, packet, source);
-            }
-            return Ok(());
-        }
-        if port.receivers.is_empty() {
-            self.drop_out(target.port, packet, DropReason::PortDown);
-            return Ok(());
-        }
-        let receiver = port.receivers[target.hash as usize % port.receivers.len()];
-        if receiver.core != self.index {
-            self.send_away_frame(receiver.core, target, packet, source);
-            return Ok(());
-        }
-        self.send_to_guest(target.port, receiver.key, packet, source, may_hold)
-    }
-
-    fn send_to_guest(
-        &mut self,
-        to: PortId,
-        key: QueueKey,
-        packet: &Packet,
-        source: Source<'_>,
-        may_hold: bool,
-    ) -> Result<(), NoRoom> {
-        let Some(queue) = here(&mut self.queues, key).filter(|queue| queue.takes_work()) else {
-            self.drop_out(to, packet, DropReason::PortDown);
-            return Ok(());
-        };
-        let bytes = packet.len() as u64;
-        match deliver(queue, packet, source) {
-            Ok(()) => {
-                queue.spec.counters.count_frames(1, bytes);
-                if !queue.touched {
-                    queue.touched = true;
-                    self.touched.push(key.number);
-                }
-                self.delivered(to, Run { frames: 1, bytes, tails: packet.tail.into() });
-                Ok(())
-            }
-            Err(Refused::Unfinished) => {
-                self.cut_up_for_guest(to, key, packet, source);
-                Ok(())
-            }
-            Err(Refused::NoBuffer) => {
-                let Some(port) = self.net.port(to) else { return Ok(()) };
-                if may_hold && port.patience.hold(Nanos(clock::now())) {
-                    port.counters.held.add(1);
-                    return Err(NoRoom(to));
-                }
-                if let Some(queue) = here(&mut self.queues, key) {
-                    queue.spec.counters.dropped.add(1);
-                }
-                self.drop_out(to, packet, DropReason::NoBuffer);
-                Ok(())
-            }
-            Err(Refused::Drop(reason)) => {
-                self.drop_out(to, packet, reason);
-                Ok(())
-            }
-            Err(Refused::Broken(reason)) => {
-                self.break_queue(key.number, reason);
-                self.drop_out(to, packet, DropReason::PortDown);
-                Ok(())
-            }
-        }
-    }
-
-    /// A driver that takes no unfinished frames gets finished ones.
-    fn cut_up_for_guest(&mut self, to: PortId, key: QueueKey, packet: &Packet, source: Source<'_>) {
-        let segmenter = match Segmenter::new(packet, 0, MAX_FRAME) {
-            Ok(segmenter) => segmenter,
-            Err(reason) => return self.drop_in(packet, reason),
-        };
-        self.net.note(packet, Fate::CutUp);
-        let mut segment = std::mem::take(&mut self.net.segment);
-        for index in 0..segmenter.segments() {
-            let has_room = here(&mut self.queues, key).is_some_and(|queue| queue.takes_work() && queue.has_room());
-            if !has_room {
-                // Nor is there for those behind it: nothing is given back meanwhile.
-                self.drop_out(to, packet, DropReason::NoBuffer);
-                break;
-            }
-            segment.resize(segmenter.len(index), 0);
-            if let Err(error) = segmenter.write(index, &source, &mut segment) {
-                self.drop_in(packet, not_written(error));
-                break;
-            }
-            if let Some(port) = self.net.port(to) {
-                port.counters.copied_again.add(segment.len() as u64);
-            }
-            let (finished, rest) = as_it_is(&segment, packet.port);
-            let finished = Packet { checksum: Checksum::Valid, ..finished };
-            let _ = self.send_to_guest(to, key, &finished, Source::Bytes(rest), false);
-            self.net.inherit(packet, &finished);
-        }
-        self.net.segment = segment;
-    }
-
-    /// Writes a frame into a socket's memory: whole where its reader takes it so, otherwise cut up and finished.
-    fn send_to_socket(&mut self, target: Target, packet: &Packet, source: Source<'_>) {
-        let Some(Port { socket: Some(socket), counters, .. }) = self.net.port(target.port) else { return };
-        let mut no_room = 0;
-        let mut write = |header: VnetHeader, len: usize, fill: &mut dyn FnMut(&mut [u8]) -> Result<(), DropReason>| {
-            let Some(room) = socket.reserve(len) else {
-                no_room += 1;
-                return Ok(());
-            };
-            fill(room)?;
-            socket.commit(header, len);
-            counters.frames_out.add(1);
-            counters.bytes_out.add(len as u64);
-            counters.copied.add(len as u64);
-            Ok(())
-        };
-        counters.copied_heads.add(packet.head.len() as u64);
-        let written = if target.overhead == 0 {
-            write(socket_header(packet), packet.len(), &mut |room| gather(packet, source, room))
-        } else {
-            Segmenter::new(packet, target.overhead.into(), MAX_FRAME).and_then(|segmenter| {
-                (0..segmenter.segments()).try_for_each(|index| {
-                    write(VnetHeader::default(), segmenter.len(index), &mut |room| {
-                        segmenter.write(index, &source, room).map_err(not_written)
-                    })
-                })
-            })
-        };
-        for _ in 0..no_room {
-            self.drop_out(target.port, packet, DropReason::NoBuffer);
-        }
-        if let Err(reason) = written {
-            self.drop_in(packet, reason);
-        }
-    }
-
-    /// A frame for a port of another core, or for one that is being read just now.
-    fn send_away_frame(&mut self, core: CoreIndex, target: Target, packet: &Packet, source: Source<'_>) {
-        let Some(tail) = self.lend(core, packet, source) else {
-            let mut tail = vec![0; packet.tail as usize];
-            if source.read(0, &mut tail).is_err() {
-                return self.drop_in(packet, DropReason::Truncated);
-            }
-            if let Some(port) = self.net.port(target.port) {
-                port.counters.copied_again.add(tail.len() as u64);
-            }
-            return self.send_away_as(core, target, packet, ParcelTail::Copied(tail));
-        };
-        self.send_away_as(core, target, packet, tail);
-    }
-
-    fn send_away_as(&mut self, core: CoreIndex, target: Target, packet: &Packet, tail: ParcelTail) {
-        self.net.note(packet, Fate::Away);
-        let Target { port: to, hash, overhead } = target;
-        // What a tunnel brings is its receiver's: its senders are on other hosts.
-        let is_from_tunnel = self.net.vpc.tables().underlay_port() == Some(packet.port);
-        let whose = Whose::of(if is_from_tunnel { to } else { packet.port });
-        if let Some(port) = self.net.port(to) {
-            port.counters.copied_heads.add(packet.head.len() as u64);
-        }
-        self.net.send_parcel(core, Parcel { to, hash, overhead, whose, packet: packet.clone(), tail });
-    }
-
-    /// The bytes behind a frame's head as they lie in the sender's memory, if its chain can be lent to `core`. A parcel to this core
-    /// itself cannot: whoever ends the queue asks other cores only.
-    fn lend(&mut self, core: CoreIndex, packet: &Packet, source: Source<'_>) -> Option<ParcelTail> {
-        let (Source::Guest(buffer, offset), Some(loan)) = (source, self.net.loan) else { return None };
-        if packet.tail == 0 || core == self.index {
-            return None;
-        }
-        let Role::Transmit(transmit) = &mut here(&mut self.queues, loan.key)?.spec.role else { return None };
-        transmit.loans.lend(loan.number);
-        Some(ParcelTail::Lent(Lent { loan, buffer: buffer.clone(), offset }))
-    }
-
-    /// Hands what was collected for other cores to them, and what waited for a socket of this core to it.
-    pub(super) fn send_parcels(&mut self) {
-        let mut parcels = std::mem::take(&mut self.net.parcels);
-        for (core, batch) in parcels.drain(..) {
-            if core == self.index {
-                self.take_parcels(batch);
-            } else {
-                self.hand_over(core, batch);
-            }
-        }
-        // What the parcels to this core gave rise to goes in the next round.
-        parcels.append(&mut self.net.parcels);
-        self.net.parcels = parcels;
-    }
-
-    /// Hands what was collected for other cores to them, now.
-    pub(super) fn hand_over_parcels(&mut self) {
-        let index = self.index;
-        let others: Vec<_> = self.net.parcels.extract_if(.., |(core, _)| *core != index).collect();
-        for (core, batch) in others {
-            self.hand_over(core, batch);
-        }
-    }
-
-    /// Hands `batch` to another core, in its order; what finds no room there is dropped.
-    fn hand_over(&mut self, core: CoreIndex, mut batch: Vec<Parcel>) {
-        let room = &self.rooms[core.0];
-        let mut left_out: Vec<Parcel> = Vec::new();
-        let mut at = 0;
-        while let Some(&Parcel { whose, .. }) = batch.get(at) {
-            let run = same_owner(&batch[at..]);
-            let taken = room.take(whose, run);
-            left_out.extend(batch.drain(at + taken..at + run));
-            at += taken;
-        }
-        if !batch.is_empty() {
-            self.peers[core.0].send(ToCore::Parcels(batch));
-        }
-        if left_out.is_empty() {
-            return;
-        }
-        for Parcel { to, packet, .. } in &left_out {
-            self.drop_out(*to, packet, DropReason::NoBuffer);
-        }
-        self.net.depart_parcels(&left_out);
-        self.give_back(left_out);
-    }
-
-    /// Passes frames from other cores on, until there are no more or they have taken long since `now`. Whether there are no more.
-    pub(super) fn take_arrived(&mut self, now: u64) -> bool {
-        while !self.net.arrived.is_empty() {
-            let batch: Vec<_> = self.net.arrived.drain(..self.net.arrived.len().min(PIECE)).collect();
-            let mut rest = &batch[..];
-            while let Some(Parcel { whose, .. }) = rest.first() {
-                let run = same_owner(rest);
-                self.rooms[self.index.0].give_back(*whose, run);
-                rest = &rest[run..];
-            }
-            self.take_parcels(batch);
-            if self.turns_are_timed && clock::now().saturating_sub(now) > ARRIVED_NS {
-                break;
-            }
-        }
-        self.net.arrived.is_empty()
-    }
-
-    /// Frames from other cores.
-    pub(super) fn take_parcels(&mut self, parcels: Vec<Parcel>) {
-        for parcel in &parcels {
-            let target = Target { port: parcel.to, hash: parcel.hash, overhead: parcel.overhead };
-            let _ = self.send(target, &parcel.packet, parcel.source(), false);
-        }
-        self.net.depart_parcels(&parcels);
-        self.give_back(parcels);
-    }
-
-    /// Chains that were lent with these go back to the cores they are from.
-    pub(super) fn give_back(&mut self, parcels: Vec<Parcel>) {
-        let mut returns: Vec<(CoreIndex, QueueKey, Vec<u64>)> = Vec::new();
-        for parcel in parcels {
-            // Its memory is let go of before that is told.
-            let loan = match parcel.tail {
-                ParcelTail::Lent(Lent { loan, .. }) => loan,
-                ParcelTail::Copied(_) => continue,
-            };
-            match returns.iter_mut().find(|(_, key, _)| *key == loan.key) {
-                Some((_, _, numbers)) => numbers.push(loan.number),
-                None => returns.push((loan.core, loan.key, vec![loan.number])),
-            }
-        }
-        for (core, key, numbers) in returns {
-            let message = ToCore::Returned { key, numbers };
-            if core == self.index { self.handle(message) } else { self.peers[core.0].send(message) }
-        }
-    }
-
-    /// Reads the sockets that this core owns. Whether there was anything.
-    pub(super) fn read_sockets(&mut self) -> bool {
-        let mut any = false;
-        for at in 0..self.net.sockets.len() {
-            // One that fails may have been put away.
-            let Some(id) = self.net.sockets.get(at).copied() else { break };
-            let Some(mut socket) = self.net.port(id).and_then(|port| port.socket.take()) else { continue };
-            let received = socket.receive(BURST, |frames| self.socket_frames(id, frames));
-            if let Some(port) = self.net.port(id) {
-                port.socket = Some(socket);
-            }
-            match received {
-                Ok(count) => any |= count > 0,
-                Err(error) => self.socket_failed(id, &error),
-            }
-        }
-        any
-    }
-
-    /// Takes frames that somebody brings as though the port had. A guest's are not held back: what has no room is dropped.
-    pub(super) fn inject(&mut self, injection: Injection) {
-        let Injection { port, mut frames, shared } = injection;
-        let is_there = self.net.port(port).is_some_and(|known| *known.name == *shared.name);
-        if is_there {
-            for burst in frames.chunks_mut(BURST) {
-                let mut burst: Vec<Frame<'_>> =
-                    burst.iter_mut().map(|bytes| Frame { header: VnetHeader::default(), bytes }).collect();
-                self.socket_frames(port, &mut burst);
-            }
-        }
-        shared.took(is_there.then_some(frames.len()));
-    }
-
-    fn socket_failed(&mut self, id: PortId, error: &PortError) {
-        if error.is_final() {
-            // Polled on, it is ready for ever.
-            self.set_socket(id, None, None);
-            return self.control.send(FromCore::SocketLost { port: id, reason: error.to_string() });
-        }
-        if let Some(port) = self.net.port(id)
-            && !std::mem::replace(&mut port.complained, true)
-        {
-            tracing::warn!(port = %port.name, %error, "its socket fails; this is said once");
-        }
-    }
-
-    /// Takes frames of a socket through the VPC.
-    fn socket_frames(&mut self, id: PortId, frames: &mut [Frame<'_>]) {
-        let mut packets = std::mem::take(&mut self.net.packets);
-        let mut rests: [&[u8]; BURST] = [&[]; BURST];
-        let mut count = 0;
-        let limit = self.net.port(id).and_then(|port| port.limit.clone());
-        for frame in frames.iter().take(BURST) {
-            if let Some(limit) = &limit {
-                if limit.room(Nanos(clock::now())) == 0 {
-                    self.net.refuse(id, DropReason::Policed, Source::Bytes(frame.bytes), frame.bytes.len());
-                    continue;
-                }
-                let stands_for = match usize::from(frame.header.gso_size) {
-                    0 => 1,
-                    size => frame.bytes.len().div_ceil(size),
-                };
-                limit.take(stands_for as u64, frame.bytes.len() as u64);
-            }
-            let Some((checksum, segmentation)) = left_to_do(&frame.header, frame.bytes.len()) else {
-                self.net.refuse(id, DropReason::BadOffload, Source::Bytes(frame.bytes), frame.bytes.len());
-                continue;
-            };
-            let packet = &mut packets[count];
-            packet.head.reset(frame.bytes.len());
-            let (head, rest) = frame.bytes.split_at(packet.head.len());
-            packet.head.bytes_mut().copy_from_slice(head);
-            (packet.tail, packet.port) = (rest.len() as u32, id);
-            (packet.checksum, packet.segmentation) = (checksum, segmentation);
-            rests[count] = rest;
-            count += 1;
-            self.count_in(id, frame.bytes.len());
-        }
-        if self.net.steer.lets_all_stay() {
-            return self.take_through(packets, count, &rests);
-        }
-        count = self.hand_on(id, &mut packets, &mut rests, count);
-        let began = clock::now();
-        self.take_through(packets, count, &rests);
-        self.counters.steering.worked_ns.add(clock::now().saturating_sub(began));
-    }
-
     /// Takes the first `count` frames through the VPC, behind whose heads are `rests`. They are of one port, and nobody waits for what
     /// has no room.
     #[inline]
@@ -789,22 +385,6 @@ impl<S: TenantScheduler> Core<S> {
         self.net.depart(&packets[..count], &verdicts, source);
         self.net.packets = packets;
         self.net.verdicts = verdicts;
-    }
-
-    /// Hands everything that was written to sockets in this round to the kernel.
-    pub(super) fn flush_sockets(&mut self) {
-        for at in 0..self.net.sockets.len() {
-            let Some(id) = self.net.sockets.get(at).copied() else { break };
-            let Some(Port { socket: Some(socket), counters, .. }) = self.net.port(id) else { continue };
-            let flushed = socket.flush();
-            let dropped = socket.take_dropped();
-            if dropped > 0 {
-                counters.dropped_out[DropReason::Backend as usize].add(dropped);
-            }
-            if let Err(error) = flushed {
-                self.socket_failed(id, &error);
-            }
-        }
     }
 
     /// Lets a transmit queue go on that was held for a receiver's room, if there is room or patience is over.
@@ -828,32 +408,4 @@ impl<S: TenantScheduler> Core<S> {
             self.scheduler.ready(now, id, Work { units, bytes: 0 });
         }
     }
-}
-
-/// A finished frame in memory of this process: its packet, and the bytes behind the head.
-pub(super) fn as_it_is(frame: &[u8], port: PortId) -> (Packet, &[u8]) {
-    let head = Head::of(frame);
-    let rest = &frame[head.len()..];
-    (Packet { head, tail: rest.len() as u32, checksum: Checksum::Complete, segmentation: None, port }, rest)
-}
-
-/// A frame whose sender said that it was longer than it is.
-fn not_written(error: WriteError) -> DropReason {
-    match error {
-        WriteError::Tail(_) => DropReason::Truncated,
-        WriteError::Index { .. } | WriteError::Room { .. } => DropReason::Malformed,
-    }
-}
-
-/// Writes the frame as a whole into `to`, which is as long.
-fn gather(packet: &Packet, source: Source<'_>, to: &mut [u8]) -> Result<(), DropReason> {
-    let (head, tail) = to.split_at_mut(packet.head.len());
-    head.copy_from_slice(packet.head.bytes());
-    source.read(0, tail).map_err(|_| DropReason::Truncated)
-}
-
-/// How many of the first of `parcels` are of the same one's.
-fn same_owner(parcels: &[Parcel]) -> usize {
-    let of = parcels.first().map(|first| first.whose);
-    parcels.iter().take_while(|parcel| Some(parcel.whose) == of).count()
 }

@@ -9,7 +9,7 @@ use softdpu_vpc::steer::{By, Steering, Way};
 use softdpu_vpc::{DropReason, Packet, PortId};
 
 use super::Core;
-use super::net::ARRIVED_NS;
+use super::parcels::ARRIVED_NS;
 use crate::message::{CoreIndex, ToCore};
 use crate::net::{BURST, HANDED, Handed, Item, Next, Source};
 

@@ -18,7 +18,8 @@ use softdpu_sys::notify::Notifier;
 use softdpu_vpc::Tables;
 use softdpu_vpc::spec::Spec;
 
-use super::{Core, CoreParts, Lookout};
+use super::grants::Lookout;
+use super::{Core, CoreParts};
 use crate::common::{Guest, memory_volume};
 use crate::counters::{CoreCounters, TenantCounters};
 use crate::mailbox::{Inbox, mailbox};
