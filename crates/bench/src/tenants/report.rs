@@ -66,17 +66,22 @@ impl Measurement {
         self.rounds.get(metric)?.last().copied()
     }
 
-    /// The median, over the rounds, of a metric over that of another scheduler in the same round: what changes on the machine between
-    /// rounds is not in it.
-    fn times(&self, other: &Measurement, metric: &str) -> Option<f64> {
+    /// The median, least and largest, over the rounds, of a metric over that of another scheduler in the same round: what changes on the
+    /// machine between rounds is not in it.
+    fn times(&self, other: &Measurement, metric: &str) -> Option<(f64, f64, f64)> {
         let pairs = self.rounds.get(metric)?.iter().zip(other.rounds.get(metric)?);
         let times: Vec<f64> = pairs.map(|(ours, other)| ours / other.max(f64::MIN_POSITIVE)).collect();
-        (!times.is_empty()).then(|| spread(&times).0)
+        (!times.is_empty()).then(|| spread(&times))
+    }
+
+    /// The median, least and largest of a metric's rounds; none where it was not measured.
+    fn spread(&self, metric: &str) -> Option<(f64, f64, f64)> {
+        self.rounds.get(metric).filter(|values| !values.is_empty()).map(|values| spread(values))
     }
 
     /// The median of a metric's rounds; none where it was not measured.
     pub fn median(&self, metric: &str) -> Option<f64> {
-        self.rounds.get(metric).filter(|values| !values.is_empty()).map(|values| spread(values).0)
+        self.spread(metric).map(|(median, ..)| median)
     }
 }
 
@@ -144,7 +149,8 @@ impl Report {
         self.bars().iter().map(line).collect()
     }
 
-    /// Whether each bar is met, and what it is.
+    /// Whether each bar is met, by the median of the rounds, and what it is, with the least and the largest of them: where the bar is between
+    /// those, few rounds say little.
     fn bars(&self) -> Vec<(bool, String)> {
         let mut bars = Vec::new();
         let mut judge = |met: bool, what: String| bars.push((met, what));
@@ -154,29 +160,31 @@ impl Report {
                 // Where requests cost different tenants different times, equal parts are equal in these.
                 let (metric, of) =
                     if case.load.is_alike() { ("fair1", "requests") } else { ("fair1-cost", "core time") };
-                if let Some(fair) = ours.median(metric) {
-                    judge(fair <= FAIR, format!("{case}: Fair1 in {of} {fair:.4}, at most {FAIR}"));
+                if let Some((fair, least, most)) = ours.spread(metric) {
+                    let range = format!("({least:.4} to {most:.4})");
+                    judge(fair <= FAIR, format!("{case}: Fair1 in {of} {fair:.4} {range}, at most {FAIR}"));
                 }
             }
             if case.rates == Rates::Unbalanced {
                 let others = || self.measurements.iter().filter(|other| other.case == case && other.scheduler != OURS);
-                let times = |other: &Measurement| Some((ours.times(other, "throughput")?, other.scheduler.clone()));
-                let least = |one: &(f64, String), other: &(f64, String)| one.0.total_cmp(&other.0);
-                if let Some((times, name)) = others().filter_map(times).min_by(least) {
-                    judge(times >= 1.0, format!("{case}: throughput {times:.3} times that of the best other ({name})"));
-                }
+                let mut beside = |of: &str, others: &mut dyn Iterator<Item = &Measurement>| {
+                    let times = others.filter_map(|other| Some((ours.times(other, "throughput")?, &other.scheduler)));
+                    if let Some(((times, least, most), name)) = times.min_by(|one, other| one.0.0.total_cmp(&other.0.0))
+                    {
+                        let range = format!("({least:.2} to {most:.2})");
+                        judge(times >= 1.0, format!("{case}: throughput {times:.3} {range} times that {of} ({name})"));
+                    }
+                };
                 let shares = |other: &&Measurement| other.median("jain").is_some_and(|jain| jain >= SHARED);
-                if let Some((times, name)) = others().filter(shares).filter_map(times).min_by(least) {
-                    let of = "of the best other that serves all";
-                    judge(times >= 1.0, format!("{case}: throughput {times:.3} times that {of} ({name})"));
-                }
+                beside("of the best other", &mut others());
+                beside("of the best other that serves all", &mut others().filter(shares));
             }
-            if let (Some((_, most)), Some(overhead)) =
-                (OVERHEAD.iter().find(|(tenants, _)| *tenants == case.tenants), ours.median("overhead"))
+            if let (Some((_, bar)), Some((overhead, least, most))) =
+                (OVERHEAD.iter().find(|(tenants, _)| *tenants == case.tenants), ours.spread("overhead"))
             {
-                let (overhead, most) = (overhead * 100.0, most * 100.0);
-                let what = format!("{case}: core time a request {overhead:+.1} % beside fcfs, at most +{most:.0} %");
-                judge(overhead <= most, what);
+                let range = format!("({:+.1} to {:+.1})", least * 100.0, most * 100.0);
+                let what = format!("{:+.1} % {range} beside fcfs, at most +{:.0} %", overhead * 100.0, bar * 100.0);
+                judge(overhead <= *bar, format!("{case}: core time a request {what}"));
             }
         }
         bars
@@ -273,7 +281,7 @@ mod tests {
             subject("fcfs", [80.0, 200.0, 80.0], 0.95),
         ];
         let verdicts = Report { measurements }.verdicts();
-        assert!(verdicts[0].starts_with("MISSED") && verdicts[0].contains("0.800"), "{verdicts:?}");
+        assert!(verdicts[0].starts_with("MISSED") && verdicts[0].contains("0.800 (0.72 to 0.84)"), "{verdicts:?}");
         assert!(verdicts[1].starts_with("met") && verdicts[1].contains("1.125"), "{verdicts:?}");
     }
 
