@@ -2,7 +2,7 @@
 //! and must be the same when it is written and read again.
 #![no_main]
 
-use softdpu_vpc::pcapng::{Block, ETHERNET, EnhancedPacket, Interface, ReadError, Reader, write};
+use softdpu_pcapng::{Block, ETHERNET, EnhancedPacket, Interface, ReadError, Reader, write};
 
 /// What a reader made of a file: its blocks in words, the bytes that they were, and how it ended.
 #[derive(Debug, Default, PartialEq)]

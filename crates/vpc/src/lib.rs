@@ -26,7 +26,6 @@ extern crate self as softdpu_vpc;
 mod flow;
 pub mod packet;
 mod paths;
-pub mod pcapng;
 pub mod policy;
 pub mod service;
 mod software;

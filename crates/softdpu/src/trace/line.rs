@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 
 use serde_json::{Value, json};
 use softdpu_control::api::{IDENTIFIER, PathStep};
-use softdpu_vpc::pcapng::{Direction, EnhancedPacket};
+use softdpu_pcapng::{Direction, EnhancedPacket};
 use softdpu_vpc::trace::{Description, Step, Subject};
 
 use super::explain;

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use softdpu_control::api::{ApiError, Client, ClientError, ErrorCode, PacketTrace, Request, UNDERLAY};
-use softdpu_vpc::pcapng::{Block, Reader};
+use softdpu_pcapng::{Block, Reader};
 use softdpu_vpc::trace::Filter;
 
 use super::line::{Line, vxlan_port};

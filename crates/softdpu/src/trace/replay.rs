@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use softdpu_control::api::{Replayed, Request, decode_response};
-use softdpu_vpc::pcapng::{Block, Reader};
+use softdpu_pcapng::{Block, Reader};
 
 use super::Replay;
 use crate::arguments::Connection;

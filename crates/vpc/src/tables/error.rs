@@ -5,13 +5,13 @@ use std::net::IpAddr;
 
 use thiserror::Error;
 
-use super::lpm::Full;
 use crate::PortId;
 use crate::packet::Mac;
 use crate::policy::acl::AclError;
 use crate::policy::ecmp::EcmpError;
 use crate::policy::group::GroupError;
 use crate::spec::{EndpointSpec, METERS, Prefix, RouteSpec};
+use softdpu_lpm::Full;
 
 /// An entry of a spec.
 #[derive(Clone, Debug, PartialEq, Eq)]

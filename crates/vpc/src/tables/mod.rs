@@ -12,7 +12,6 @@ mod ecmp;
 mod error;
 mod exact;
 mod loaded;
-pub mod lpm;
 mod objects;
 mod policy;
 mod prefixes;
@@ -29,12 +28,12 @@ pub use error::{Entry, Problem, SpecError};
 pub(crate) use exact::fold;
 pub use exact::{Exact, Key, Place};
 pub use loaded::{LoadCounts, LoadError, Loaded, Loading};
-use lpm::coalesce::Conflict;
 pub(crate) use objects::Stamp;
 pub(crate) use prefixes::Prefixes;
 pub(crate) use routing::{Leads, Routing};
 pub(crate) use tunnel::{OVERHEAD_V6, Tunnel, VALID_VNI, VXLAN};
 
+pub use softdpu_lpm::coalesce::Conflict;
 use softdpu_sys::prefetch;
 
 use crate::PortId;

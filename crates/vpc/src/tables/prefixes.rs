@@ -4,9 +4,8 @@
 use std::net::IpAddr;
 
 use super::exact::{Exact, Key};
-use super::lpm::coalesce::{Conflict, Lengths, coalesce};
-use super::lpm::{Capacity, Full, Lpm};
-use crate::spec::{Prefix, mask};
+use softdpu_lpm::coalesce::{Conflict, Lengths, coalesce};
+use softdpu_lpm::{Capacity, Full, Lpm, Prefix, mask};
 
 /// A table from prefixes to values, for each network its own.
 #[derive(Clone, Debug)]

@@ -6,9 +6,8 @@ mod routes;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use hdrhistogram::Histogram;
+use softdpu_lpm::{Address, Capacity, Lpm, Prefix};
 use softdpu_sys::clock;
-use softdpu_vpc::spec::Prefix;
-use softdpu_vpc::tables::lpm::{Address, Capacity, Lpm};
 
 use super::{Case, Load};
 use routes::{Mix, Random, Skew};

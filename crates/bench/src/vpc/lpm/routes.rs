@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use softdpu_vpc::spec::Prefix;
+use softdpu_lpm::Prefix;
 
 /// Numbers that look random (xorshift64*).
 #[derive(Clone, Debug)]

@@ -7,7 +7,7 @@ use std::time::Instant;
 use softdpu_engine::{Counter, PortCounters};
 use softdpu_vpc::policy::ecmp::BUCKETS;
 use softdpu_vpc::spec::MemberVia;
-use softdpu_vpc::tables::lpm::coalesce::Conflict;
+use softdpu_vpc::tables::Conflict;
 use softdpu_vpc::{DropReason, tables};
 
 use crate::config;

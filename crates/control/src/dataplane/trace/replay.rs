@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use softdpu_engine::Injector;
+use softdpu_pcapng::{self as pcapng, Block, EnhancedPacket, Reader};
 use softdpu_sys::port::MAX_FRAME;
-use softdpu_vpc::pcapng::{self, Block, EnhancedPacket, Reader};
 
 use super::socket::{Connection, Received};
 use crate::api::{ApiError, ErrorCode, Id, Replayed, Response, encode_response};

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
 use softdpu_engine::{Batch, Capture, CaptureCounts, Captured, Way};
+use softdpu_pcapng::{self as pcapng, Direction, EnhancedPacket, Interface, Statistics, write};
 use softdpu_sys::clock;
-use softdpu_vpc::pcapng::{self, Direction, EnhancedPacket, Interface, Statistics, write};
 use softdpu_vpc::{Checksum, SegmentationKind};
 
 use super::socket::{Connection, Received};

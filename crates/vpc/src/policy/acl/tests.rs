@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::super::{Ports, Transport};
 use super::*;
-use crate::spec::mask;
+use softdpu_lpm::mask;
 
 fn prefix(text: &str) -> Option<Prefix> {
     Some(text.parse().unwrap())

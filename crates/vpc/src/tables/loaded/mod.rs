@@ -28,10 +28,10 @@ pub(super) use versions::{Versions, hash_of};
 
 use super::build::{host, station};
 use super::error::Problem;
-use super::lpm::coalesce::Conflict;
 use super::{Exact, Key, Owner, Prefixes};
 use crate::packet::Mac;
 use crate::spec::{NetworkSpec, Prefix, TableCapacity};
+use softdpu_lpm::coalesce::Conflict;
 
 /// The first number of a next hop that is a loaded entry's.
 pub(super) const FIRST: u32 = 1 << 23;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::node::STRIDE;
+use crate::node::STRIDE;
 
 /// An address of a known family.
 pub trait Address: Copy + Into<IpAddr> {

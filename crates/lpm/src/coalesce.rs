@@ -5,7 +5,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use crate::spec::Prefix;
+use crate::prefix::Prefix;
 
 /// Lengths that an exact match may have: a probe costs about as much as a step through the trie, which has up to six for IPv4.
 pub const MOST_LENGTHS: usize = 3;

@@ -5,11 +5,11 @@ use std::slice::Iter;
 
 use softdpu_sys::cpu::{Work, counting_bits};
 
-use super::bits::{Address, Bits};
-use super::node::STRIDE;
-use super::steps::{Place, Steps};
-use super::top::Top;
-use super::{Lpm, Root};
+use crate::bits::{Address, Bits};
+use crate::node::STRIDE;
+use crate::steps::{Place, Steps};
+use crate::top::Top;
+use crate::{Lpm, Root};
 
 /// Look-ups that are taken through passes together.
 const BATCH: usize = 64;

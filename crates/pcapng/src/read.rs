@@ -4,8 +4,8 @@ use std::borrow::Cow;
 
 use thiserror::Error;
 
-use super::options::{COMMENT, Options, Order, interface, packet, section, statistics, text};
-use super::{BYTE_ORDER, Block, Direction, EnhancedPacket, FRAME, Interface, LONGEST_BLOCK, Statistics, kind};
+use crate::options::{COMMENT, Options, Order, interface, packet, section, statistics, text};
+use crate::{BYTE_ORDER, Block, Direction, EnhancedPacket, FRAME, Interface, LONGEST_BLOCK, Statistics, kind};
 
 /// The most interfaces of a section.
 pub const MOST_INTERFACES: usize = 1 << 16;

@@ -7,6 +7,8 @@
 //! Pure bytes in both directions: [`write`] appends blocks to a buffer, [`Reader`] takes bytes as they arrive and gives blocks
 //! as they are complete. Whoever wants a file or a socket reads and writes it.
 
+#![forbid(unsafe_code)]
+
 mod options;
 mod read;
 #[cfg(test)]

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use prefix_trie::PrefixMap;
-use softdpu_vpc::spec::Prefix;
-use softdpu_vpc::tables::lpm::{Address, Capacity, Full, Lpm};
+use softdpu_lpm::{Address, Capacity, Full, Lpm, Prefix, mask};
 
 /// Numbers that look random (xorshift64*), the same in every run.
 struct Random(u64);
@@ -32,15 +31,7 @@ impl Random {
 }
 
 fn prefix(address: IpAddr, length: u8) -> Prefix {
-    let masked: IpAddr = match address {
-        IpAddr::V4(address) => {
-            Ipv4Addr::from_bits(address.to_bits() & u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0)).into()
-        }
-        IpAddr::V6(address) => {
-            Ipv6Addr::from_bits(address.to_bits() & u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)).into()
-        }
-    };
-    Prefix::new(masked, length).expect("masked")
+    Prefix::new(mask(address, length), length).expect("masked")
 }
 
 /// An address whose bits differ from others' in few places, so that prefixes nest; sometimes in any.

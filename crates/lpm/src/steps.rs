@@ -9,10 +9,10 @@
 //! A block has as many lines as it takes for each to hold the runs of its places, so that a look-up reads one, and where that is, is
 //! known before it has come. A prefix is in one block, which is drawn anew from the trie when one of its prefixes changes.
 
-use super::bits::Bits;
-use super::node::STRIDE;
-use super::pool::Pool;
-use super::trie::Trie;
+use crate::bits::Bits;
+use crate::node::STRIDE;
+use crate::pool::Pool;
+use crate::trie::Trie;
 
 /// Places that a block decides between.
 const PLACES: usize = 256;

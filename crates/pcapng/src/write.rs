@@ -1,7 +1,7 @@
 //! Blocks, appended to a buffer. Little-endian, times in nanoseconds.
 
-use super::options::{COMMENT, END, interface, packet, section, statistics};
-use super::{BYTE_ORDER, Direction, EnhancedPacket, FRAME, Interface, Statistics, kind};
+use crate::options::{COMMENT, END, interface, packet, section, statistics};
+use crate::{BYTE_ORDER, Direction, EnhancedPacket, FRAME, Interface, Statistics, kind};
 
 /// 10^-9 (`if_tsresol`).
 const NANOSECONDS: u8 = 9;

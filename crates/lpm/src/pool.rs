@@ -5,7 +5,7 @@
 
 use softdpu_sys::{pages, prefetch};
 
-use super::free::Free;
+use crate::free::Free;
 
 /// Units that the largest block has.
 const PAGE: usize = 256;

@@ -13,10 +13,10 @@
 
 use softdpu_sys::{pages, prefetch};
 
-use super::bits::Bits;
-use super::node::STRIDE;
-use super::steps::Steps;
-use super::trie::Trie;
+use crate::bits::Bits;
+use crate::node::STRIDE;
+use crate::steps::Steps;
+use crate::trie::Trie;
 
 /// Slots that one node has in the last array.
 const SLOTS: usize = 1 << STRIDE;

@@ -1,10 +1,10 @@
 //! Nodes and values of all tables, and how a trie of them is walked and changed. A trie is known by the unit of its first node,
 //! 0 where it has none.
 
-use super::Full;
-use super::bits::Bits;
-use super::node::{Node, STRIDE};
-use super::pool::Pool;
+use crate::Full;
+use crate::bits::Bits;
+use crate::node::{Node, STRIDE};
+use crate::pool::Pool;
 
 /// Most nodes on the way to an address's last bits.
 const LEVELS: usize = (128u32.div_ceil(STRIDE)) as usize;

@@ -12,10 +12,13 @@
 //! - [`trie`]: adding and removing: one list grows or shrinks by one, whatever the prefix covers
 //! - [`top`]: what makes a table with the Internet's routes fast
 //! - [`steps`]: and what fast look-ups of single addresses take behind it
+//! - [`prefix`]: what routes are of: addresses that begin with the same bits
 //! - [`lookup`]: one address, or a batch of them in passes, each step's memory fetched a pass ahead
 //! - [`coalesce`](mod@coalesce): the tables that need no longest prefix match, because no two of their prefixes overlap
 //!
 //! One owner changes it, readers share what is not changed: how changes reach cores that forward meanwhile is decision 006.
+
+#![forbid(unsafe_code)]
 
 mod bits;
 pub mod coalesce;
@@ -23,6 +26,7 @@ mod free;
 mod lookup;
 mod node;
 mod pool;
+mod prefix;
 mod steps;
 mod top;
 mod trie;
@@ -33,10 +37,9 @@ use thiserror::Error;
 
 pub use bits::Address;
 use bits::Bits;
+pub use prefix::{Prefix, PrefixError, mask};
 use top::{Size, Top};
 use trie::Trie;
-
-use crate::spec::Prefix;
 
 /// Parts of an array, of 64 slots each, that are filled with every change of a table that is to get one.
 const PARTS: usize = 4;
