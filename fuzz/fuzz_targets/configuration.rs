@@ -318,8 +318,8 @@ fn lines(text: &str) {
     }
     match loading.finish() {
         Ok(loaded) => {
-            let spec = Spec { networks: networks.to_vec(), loaded: Some(loaded.into()), ..Spec::default() };
-            let _ = Tables::build(&spec).map_err(|error| error.to_string());
+            let spec = Spec { networks: networks.to_vec(), ..Spec::default() };
+            let _ = Tables::build(&spec, Some(loaded.into())).map_err(|error| error.to_string());
         }
         Err(error) => assert!(text.lines().nth(error.line as usize - 1).is_some(), "{error:?}"),
     }

@@ -65,7 +65,7 @@ static PLAIN: LazyLock<[Tables; 2]> = LazyLock::new(|| {
         spec.meters.clear();
         spec.networks.iter_mut().for_each(|network| network.policy = Default::default());
         spec.endpoints.iter_mut().for_each(|endpoint| endpoint.policy = Default::default());
-        Tables::build(&spec).expect("a good spec")
+        Tables::build(&spec, None).expect("a good spec")
     })
 });
 
@@ -238,7 +238,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     };
     // Not all changes go together.
     let plain = &PLAIN[usize::from(family == Family::V6)];
-    let Ok(tables) = plain.rebuild(&spec(changes)) else { return };
+    let Ok(tables) = plain.rebuild(&spec(changes), None) else { return };
     let mut vpc = Vpc::with_flows(Arc::new(tables), 64);
     let (mut now, mut batch, mut left) = (0, Vec::new(), CHANGES);
     while !input.0.is_empty() {
@@ -246,7 +246,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
             0 if left > 0 => {
                 left -= 1;
                 changes ^= 1 << (input.byte() % 64);
-                if let Ok(tables) = vpc.tables().rebuild(&spec(changes)) {
+                if let Ok(tables) = vpc.tables().rebuild(&spec(changes), None) {
                     vpc.replace(Arc::new(tables));
                 }
             }

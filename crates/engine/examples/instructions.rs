@@ -124,7 +124,7 @@ fn send(fairness: Policy, work: Work, format: Format, batch: usize) {
         Work::Reads(_) | Work::Tunnelled { .. } => return,
     };
     let (mut engine, mut core) = Engine::by_hand_with(64, fairness).expect("a core");
-    engine.set_tables(&Arc::new(Tables::build(&spec(2 * u32::from(tenants))).expect("a good spec")));
+    engine.set_tables(&Arc::new(Tables::build(&spec(2 * u32::from(tenants)), None).expect("a good spec")));
     let batch = batch / usize::from(tenants);
     let buffers = (HEADER + len).div_ceil(nic::RX_SLOT as usize) * batch;
     let mut pairs: Vec<(Nic, Nic, Vec<u8>)> = (0..tenants)
@@ -209,7 +209,7 @@ fn tunnelled(is_transit: bool, without_flows: bool, batch: usize) {
         let neighbor = |node| NeighborSpec { host: host(node), mac: Mac([2, 0, 0, 0, 0, node]) };
         spec.neighbors = [1, 2, 3].map(neighbor).into();
         spec.without_flows = without_flows;
-        Vpc::new(Arc::new(Tables::build(&spec).expect("a good spec")))
+        Vpc::new(Arc::new(Tables::build(&spec, None).expect("a good spec")))
     };
     let (mut sender, mut here) = (node(2), node(1));
     let mut frame = packet(17, 2, 64);

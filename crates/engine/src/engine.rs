@@ -206,7 +206,7 @@ impl Engine {
         };
         let rooms: Arc<[Room]> = config.cpus.iter().map(|_| Room::new(PARCELS)).collect();
         let handed: Arc<[AtomicUsize]> = config.cpus.iter().map(|_| AtomicUsize::new(0)).collect();
-        let tables = Tables::build(&Spec::default()).map_err(|error| EngineError::Io(error.to_string()))?;
+        let tables = Tables::build(&Spec::default(), None).map_err(|error| EngineError::Io(error.to_string()))?;
         let tables = Arc::new(tables);
         let mut cores = Vec::with_capacity(config.cpus.len());
         for (index, ((mailbox, inbox), &cpu)) in boxes.into_iter().zip(&config.cpus).enumerate() {

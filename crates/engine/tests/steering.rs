@@ -75,7 +75,7 @@ fn tables() -> Arc<Tables> {
         neighbors: vec![NeighborSpec { host: end_point(2), mac: Mac([2, 0, 0, 0, 0, 2]) }],
         ..Spec::default()
     };
-    Arc::new(Tables::build(&spec).unwrap())
+    Arc::new(Tables::build(&spec, None).unwrap())
 }
 
 fn checksum(header: &mut [u8]) {

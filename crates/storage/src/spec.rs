@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use softdpu_nbd::NbdUri;
 
 /// A volume as configured. Sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -106,8 +107,8 @@ pub enum Kind {
     },
     /// At an NBD server: `nbd://host[:port]/export` or `nbd+unix:///export?socket=path`.
     Nbd {
-        /// Where.
-        uri: String,
+        /// The export's.
+        uri: NbdUri,
         /// How long the server may take for an answer before its connection counts as hung and is given up.
         #[serde(default = "nbd_timeout")]
         answer: Duration,
@@ -223,7 +224,7 @@ mod tests {
             Kind::File { path: "a.img".into(), size: Some(4096), create: true, direct: false, discard: true },
             Kind::Device { path: "/dev/sdz".into(), direct: true },
             Kind::Nbd {
-                uri: "nbd://h/e".into(),
+                uri: "nbd://h/e".parse().unwrap(),
                 answer: nbd_timeout(),
                 timeout: nbd_timeout(),
                 reconnect: nbd_reconnect(),

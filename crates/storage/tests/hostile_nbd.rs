@@ -30,7 +30,7 @@ fn serve(talk: impl Fn(UnixStream, usize) + Send + Sync + 'static) -> (tempfile:
 }
 
 fn spec(socket: &Path, timeout: Duration) -> VolumeSpec {
-    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    let uri = format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap();
     VolumeSpec::new("h", Kind::Nbd { uri, answer: timeout, timeout, reconnect: Duration::from_millis(50) })
 }
 

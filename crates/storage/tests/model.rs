@@ -91,7 +91,7 @@ fn volumes() -> Volumes {
         .spawn();
     match &server {
         Ok(_) => {
-            let uri = format!("nbd+unix:///?socket={}", socket.display());
+            let uri = format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap();
             let (timeout, reconnect) = (Duration::from_secs(10), Duration::from_millis(100));
             kinds.push(("nbd", Kind::Nbd { uri, answer: timeout, timeout, reconnect }));
         }
@@ -132,7 +132,7 @@ fn volumes() -> Volumes {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let uri = format!("nbd+unix:///?socket={}", socket.display());
+        let uri = format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap();
         let (timeout, reconnect) = (Duration::from_secs(10), Duration::from_millis(100));
         let kind = Kind::Nbd { uri, answer: timeout, timeout, reconnect };
         cores.push(("nbd, encrypted".to_owned(), open(&kind, Some((512, 512)))));

@@ -84,7 +84,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
 
 fn spec(socket: &Path) -> VolumeSpec {
     let kind = Kind::Nbd {
-        uri: format!("nbd+unix:///?socket={}", socket.display()),
+        uri: format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap(),
         answer: Duration::from_secs(20),
         timeout: Duration::from_secs(20),
         reconnect: Duration::from_millis(200),
@@ -476,7 +476,7 @@ fn tcp_works_too() {
     let args = ["-f", "--exit-with-parent", "-P", pid, "-i", "127.0.0.1", "-p", &port, "memory", "8M"];
     let Some(_server) = Server::start(&socket, "nbdkit", &args) else { return };
     let kind = Kind::Nbd {
-        uri: format!("nbd://127.0.0.1:{port}"),
+        uri: format!("nbd://127.0.0.1:{port}").parse().unwrap(),
         answer: Duration::from_secs(20),
         timeout: Duration::from_secs(20),
         reconnect: Duration::from_millis(100),

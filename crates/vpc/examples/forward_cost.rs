@@ -74,14 +74,17 @@ fn tables(endpoints: u32, node: IpAddr, way: Way, without_flows: bool) -> Tables
         mtu: 1600,
         dont_fragment: true,
     };
-    Tables::build(&Spec {
-        networks: vec![network],
-        endpoints: (0..endpoints).map(endpoint).collect(),
-        underlay: Some(underlay),
-        neighbors: [REMOTE, HERE, SENDER].map(|host| NeighborSpec { host, mac: Mac([2, 0, 0, 0, 0, 1]) }).into(),
-        without_flows,
-        ..Spec::default()
-    })
+    Tables::build(
+        &Spec {
+            networks: vec![network],
+            endpoints: (0..endpoints).map(endpoint).collect(),
+            underlay: Some(underlay),
+            neighbors: [REMOTE, HERE, SENDER].map(|host| NeighborSpec { host, mac: Mac([2, 0, 0, 0, 0, 1]) }).into(),
+            without_flows,
+            ..Spec::default()
+        },
+        None,
+    )
     .expect("a good spec")
 }
 

@@ -17,19 +17,45 @@
 //! [`Head`], and whoever moves the frame copies the rest from where it lies to where it goes, once.
 //!
 //! No clock and no I/O: time comes in as an argument, frames that are to be sent go out as values.
+//!
+//! # Modules
+//!
+//! A module uses only those below it; `tests/modules.rs` reads the order from here and holds it.
+//!
+//! ```text
+//!   vpc             one core: the tiers over a batch of frames
+//!   trace           which frames are watched, and the steps they take
+//!   steer           on which core packets from tunnels are worked on
+//!   software        software tier: whole frames
+//!   switch          switch tier, before and after the flow tier
+//!   flow            flow tier: exact matches
+//!   tables          what forwarding looks up, built from a spec
+//!   service         ARP, neighbour discovery, DHCP, ICMP: questions and answers
+//!   spec            what the control plane gives, as plain data
+//!   policy          ACLs, security groups, connections, meters, ECMP
+//!   exact, stats    a table of exact matches; what a core counts
+//!   hash, paths     hashes of 5-tuples; which way packets took through the tiers
+//!   packet, stamp   frames and their headers; versions of what a flow was computed from
+//!   verdict         what becomes of a frame
+//!   id              numbers that name things
+//! ```
 
 #![forbid(unsafe_code)]
 
 #[cfg(test)]
 extern crate self as softdpu_vpc;
 
+pub mod exact;
 mod flow;
+mod hash;
+pub mod id;
 pub mod packet;
 mod paths;
 pub mod policy;
 pub mod service;
 mod software;
 pub mod spec;
+mod stamp;
 mod stats;
 pub mod steer;
 mod switch;
@@ -39,10 +65,11 @@ mod verdict;
 mod vpc;
 
 pub use flow::{FlowCounters, HeavyFlow};
+pub use id::PortId;
 pub use packet::{Checksum, HEAD, HEADROOM, Head, Mac, Packet, Segmentation, SegmentationKind, Tail, TailError};
 pub use paths::{Datapath, Destination, Paths};
 pub use service::{Probe, ProbeService, through_tunnel};
 pub use stats::Stats;
 pub use tables::{Elsewhere, Entry, Problem, SpecError, Tables};
-pub use verdict::{DropReason, PortId, Reply, Verdict};
+pub use verdict::{DropReason, Reply, Verdict};
 pub use vpc::{Asked, Explanation, FLOWS, Part, Vpc};

@@ -4,16 +4,15 @@
 mod routing;
 
 use std::net::IpAddr;
-use std::sync::Arc;
 
 pub use softdpu_lpm::{Prefix, PrefixError};
 pub use softdpu_sched::{Measure, Rate};
 
-use crate::PortId;
+use crate::id::PortId;
 use crate::packet::Mac;
 use crate::policy::Service;
 use crate::policy::acl::AclSpec;
-use crate::tables::Loaded;
+pub use crate::policy::meter::{METERS, MeterAlgorithm, MeterSpec};
 
 pub use routing::{EcmpMemberSpec, EcmpSpec, MemberVia, PeeringSpec, RouteSpec, RouteTableSpec, Via};
 
@@ -47,8 +46,6 @@ pub struct Spec {
     pub connections: ConnectionLimit,
     /// What endpoints' packets pass, each name once.
     pub meters: Vec<MeterSpec>,
-    /// Entries that were loaded by file. Whatever else is here wins over them.
-    pub loaded: Option<Arc<Loaded>>,
     /// Every packet is decided by itself: no flows are kept. What the flow tier is measured against.
     pub without_flows: bool,
     /// Entries are being loaded: nobody is told that an address is nobody's before that has ended.
@@ -58,30 +55,6 @@ pub struct Spec {
     /// Hosts that the underlay's addresses do not reach are no error: what is for them is dropped. For addresses that were not known
     /// when the rest was checked.
     pub allows_unreached: bool,
-}
-
-/// A meter: two rates, three colours. What is red is dropped.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct MeterSpec {
-    /// What endpoints call it.
-    pub name: String,
-    /// How it colours.
-    pub algorithm: MeterAlgorithm,
-    /// What it counts.
-    pub measure: Measure,
-    /// What is green.
-    pub committed: Rate,
-    /// The peak rate (RFC 2698) or the excess rate (RFC 4115): what is yellow.
-    pub second: Rate,
-}
-
-/// How a meter colours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MeterAlgorithm {
-    /// A committed rate, and the peak of all.
-    Rfc2698,
-    /// A committed rate, and what may come in excess of it.
-    Rfc4115,
 }
 
 /// A tenant's network.
@@ -166,9 +139,6 @@ pub struct MembershipSpec {
     /// [`METERS`].
     pub meters: Vec<String>,
 }
-
-/// Meters of an endpoint, at most: its port's and its tenant's.
-pub const METERS: usize = 2;
 
 /// A subnet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

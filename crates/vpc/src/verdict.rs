@@ -1,8 +1,6 @@
 //! What becomes of a frame.
 
-/// A port of this node: a guest's interface, a TAP, the underlay. Small and dense: an index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PortId(pub u32);
+use crate::id::PortId;
 
 /// What becomes of a frame. The head is already as it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -15,6 +15,7 @@ pub use hits::Part;
 
 use crate::flow::budget::{self, Stale};
 use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Heavy, HeavyFlow, Home, Seen};
+use crate::id::PortId;
 use crate::packet::{Checksum, Head, Packet, Segmentation};
 use crate::paths::Datapath;
 use crate::policy::connections::Passage;
@@ -27,7 +28,7 @@ use crate::steer::{self, Sight};
 use crate::switch::{Ask, Frame, Last, Metadata, Stop, after, before};
 use crate::tables::{Attachment, Tables};
 use crate::trace::{Nobody, Watch, Watcher, Witness, narrate};
-use crate::verdict::{DropReason, PortId, Reply, Verdict};
+use crate::verdict::{DropReason, Reply, Verdict};
 
 /// One core's VPC. Tables are shared and only read; everything else is the core's own.
 #[derive(Debug)]

@@ -2,16 +2,12 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use common::streams::{PAUSE, Step, site, steps};
 use common::*;
 use proptest::prelude::*;
 use softdpu_vpc::spec::{ConnectionLimit, Measure, MeterAlgorithm, MeterSpec, Rate};
 use softdpu_vpc::trace::{Outcome, Step as Told, Table, Tier, Watch};
-use softdpu_vpc::{
-    Asked, DropReason, Elsewhere, Explanation, Packet, PortId, Reply, Tables, Verdict, Vpc, through_tunnel,
-};
+use softdpu_vpc::{Asked, DropReason, Elsewhere, Explanation, Packet, PortId, Reply, Verdict, Vpc, through_tunnel};
 
 /// Watches one packet.
 #[derive(Default)]
@@ -98,7 +94,7 @@ fn tight(family: Family, changes: u64, is_tight: bool) -> softdpu_vpc::spec::Spe
 }
 
 fn check(family: Family, steps: &[Step], is_tight: bool) -> Result<(), TestCaseError> {
-    let build = |changes| Arc::new(Tables::build(&tight(family, changes, is_tight)).expect("a good spec"));
+    let build = |changes| build(&tight(family, changes, is_tight));
     // Each with connections of its own: what is explained of the one must not be missing from the other.
     let (mut explained, mut silent) = (Vpc::new(build(0)), Vpc::new(build(0)));
     let mut far = node(family, 2);
@@ -109,9 +105,7 @@ fn check(family: Family, steps: &[Step], is_tight: bool) -> Result<(), TestCaseE
             changes ^= 1 << change;
             let spec = tight(family, changes, is_tight);
             for vpc in [&mut explained, &mut silent] {
-                let tables =
-                    if *anew { build(changes) } else { Arc::new(vpc.tables().rebuild(&spec).expect("a good spec")) };
-                vpc.replace(tables);
+                if *anew { vpc.replace(build(changes)) } else { common::change(vpc, &spec) }
             }
         }
         let sent: Vec<(Packet, Vec<u8>)> =
@@ -189,8 +183,7 @@ fn a_flow_whose_objects_changed_is_told_with_both_versions() {
     assert!(hit.is_flow && hit.steps.iter().all(|(_, step)| step.tier != Tier::Software));
     let mut spec = spec(Family::V4, 1);
     spec.endpoints[1].spoof_check = false;
-    let tables = vpc.tables().rebuild(&spec).expect("a good spec");
-    vpc.replace(Arc::new(tables));
+    change(&mut vpc, &spec);
     let stale = vpc.explain(0, RED_1, &frame, ASKED);
     let steps = steps_of(&stale);
     let flow = steps.iter().find(|step| step.table == Table::Flows).expect("a step");

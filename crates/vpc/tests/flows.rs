@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::sync::Arc;
-
 use common::streams::{CHANGES, compare, site, steps, steps_from_afar};
 use common::*;
 use proptest::prelude::*;
@@ -15,7 +13,7 @@ proptest! {
     #[test]
     fn flows_decide_what_would_be_decided_without_them(steps in steps(), is_v6 in any::<bool>(), small in any::<bool>()) {
         let family = if is_v6 { Family::V6 } else { Family::V4 };
-        let tables = Arc::new(Tables::build(&site(family, 0)).expect("a good spec"));
+        let tables = build(&site(family, 0));
         let mut vpc = Vpc::with_flows(tables, if small { 5 } else { 4096 });
         if let Err(difference) = compare(&mut vpc, family, &steps) {
             prop_assert!(false, "{}", difference);
@@ -68,9 +66,10 @@ fn streams_meet_loaded_entries_meters_and_too_many_stale_flows() {
 fn each_change_and_each_two_of_them_are_good_specs() {
     for family in [Family::V4, Family::V6] {
         for (a, b) in (0..CHANGES).flat_map(|a| (0..CHANGES).map(move |b| (a, b))) {
-            Tables::build(&site(family, 1u64 << a | 1 << b)).unwrap_or_else(|error| panic!("{a} and {b}: {error}"));
+            Tables::build(&site(family, 1u64 << a | 1 << b), None)
+                .unwrap_or_else(|error| panic!("{a} and {b}: {error}"));
         }
-        Tables::build(&site(family, (1 << CHANGES) - 1)).expect("all of them");
+        Tables::build(&site(family, (1 << CHANGES) - 1), None).expect("all of them");
     }
 }
 
@@ -146,8 +145,7 @@ fn flows_that_used_nothing_that_changed_go_on() {
     send(&mut vpc, packets(0..16, 8));
     // The last endpoint of network 0 is gone; so is the route of nobody else.
     spec.endpoints.remove(7);
-    let tables = vpc.tables().rebuild(&spec).expect("a good spec");
-    vpc.replace(Arc::new(tables));
+    change(&mut vpc, &spec);
     let before = vpc.stats().clone();
     let verdicts = send(&mut vpc, packets(0..16, 8));
     assert_eq!(verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Local { .. })).count(), 15);
@@ -176,8 +174,7 @@ fn a_storm_is_spread_over_batches_and_networks() {
         .iter_mut()
         .filter(|endpoint| endpoint.network != "network-2")
         .for_each(|one| one.spoof_check = false);
-    let tables = vpc.tables().rebuild(&spec).expect("a good spec");
-    vpc.replace(Arc::new(tables));
+    change(&mut vpc, &spec);
     let mut batches = 0;
     loop {
         let verdicts = send(&mut vpc, all());
@@ -206,8 +203,7 @@ fn an_elephant_is_computed_once() {
     let herd = || (0..100).flat_map(|_| packets(0..1, 2)).collect::<Vec<_>>();
     send(&mut vpc, herd());
     spec.endpoints[0].spoof_check = false;
-    let tables = vpc.tables().rebuild(&spec).expect("a good spec");
-    vpc.replace(Arc::new(tables));
+    change(&mut vpc, &spec);
     let verdicts = send(&mut vpc, herd());
     assert!(verdicts.iter().all(|verdict| matches!(verdict, Verdict::Local { .. })));
     assert_eq!(vpc.stats().recomputed, 1);
@@ -216,7 +212,7 @@ fn an_elephant_is_computed_once() {
 #[test]
 fn a_full_table_decides_new_flows_one_by_one_and_forgets_idle_ones() {
     let spec = crowd(1, 100);
-    let mut vpc = Vpc::with_flows(Arc::new(Tables::build(&spec).expect("a good spec")), 64);
+    let mut vpc = Vpc::with_flows(build(&spec), 64);
     for _ in 0..2 {
         assert!(send(&mut vpc, packets(0..100, 100)).iter().all(|verdict| matches!(verdict, Verdict::Local { .. })));
     }
@@ -242,8 +238,7 @@ fn other_tables_are_heeded_from_the_next_packet_on() {
     for _ in 0..2 {
         assert!(matches!(forward(&mut vpc, RED_1, &frame).0, Verdict::Local { port: RED_2, .. }));
     }
-    let tables = vpc.tables().rebuild(&site(Family::V4, 1)).expect("a good spec");
-    vpc.replace(Arc::new(tables));
+    change(&mut vpc, &site(Family::V4, 1));
     assert!(matches!(forward(&mut vpc, RED_1, &frame).0, Verdict::Underlay { .. }));
 }
 
@@ -306,8 +301,7 @@ fn a_guest_that_moves_between_other_nodes_takes_its_flows_along() {
     forward(&mut vpc, UNDERLAY, &before);
     let guest = spec.endpoints.iter_mut().find(|one| one.network == "red" && one.mac == mac(4)).expect("of the site");
     guest.place = Place::Host(vtep(Family::V4, 3));
-    let tables = vpc.tables().rebuild(&spec).expect("a good spec");
-    vpc.replace(Arc::new(tables));
+    change(&mut vpc, &spec);
     assert_eq!(dropped(&mut vpc, UNDERLAY, &before), Some(DropReason::SpoofedAddress));
     assert!(matches!(forward(&mut vpc, UNDERLAY, &after).0, Verdict::Local { .. }));
     assert_eq!((cached(&vpc), vpc.stats().recomputed), (1, 0), "by its flow, as it is");
@@ -325,8 +319,7 @@ fn transit_goes_by_flows_as_long_as_the_network_has_it() {
     assert_eq!(vpc.stats().paths.get(Destination::Transit, Datapath::Fast), 2);
     assert_eq!(vpc.stats().paths.get(Destination::Transit, Datapath::Switch), 1);
     spec.networks[0].transit = false;
-    let tables = vpc.tables().rebuild(&spec).expect("a good spec");
-    vpc.replace(Arc::new(tables));
+    change(&mut vpc, &spec);
     assert_eq!(dropped(&mut vpc, UNDERLAY, &frame), Some(DropReason::Unresolved));
 }
 

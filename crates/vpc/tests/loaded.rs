@@ -16,7 +16,7 @@ const CAPACITY: TableCapacity = TableCapacity { endpoints: 8, routes: 4, hosts: 
 const THIRD: &str = "192.0.2.3";
 
 /// What `node` is loaded with: red's 10.0.0.77 and 203.0.113.0/24 on node 2, and 10.0.0.78 on node 3.
-fn with_entries(mut spec: Spec) -> Spec {
+fn with_entries(mut spec: Spec) -> Site {
     let own = spec.underlay.as_ref().expect("an underlay").addresses.clone();
     let other = vtep(Family::V4, 2);
     let mut loading = Loading::new(&spec.networks, &own, CAPACITY, 2);
@@ -25,7 +25,7 @@ fn with_entries(mut spec: Spec) -> Spec {
     loading.route(3, "red", "203.0.113.0/24".parse().expect("prefix"), other).expect("a good entry");
     let loaded = loading.finish().expect("good entries");
     spec.neighbors.push(NeighborSpec { host: ip(THIRD), mac: Mac([2, 0, 0, 0, 0, 3]) });
-    Spec { loaded: Some(Arc::new(loaded)), ..spec }
+    Site { spec, loaded: Some(Arc::new(loaded)) }
 }
 
 fn to(vpc: &mut Vpc, destination: &str) -> (Verdict, Option<IpAddr>) {
@@ -60,17 +60,17 @@ fn loaded_guests_and_routes_are_reached_and_what_the_spec_says_wins() {
         spoof_check: true,
         policy: Default::default(),
     });
-    node.replace(Arc::new(node.tables().rebuild(&moved).expect("a good spec")));
+    change(&mut node, &moved);
     assert_eq!(to(&mut node, "10.0.0.78").1, Some(vtep(Family::V4, 2)), "it has moved");
-    node.replace(Arc::new(node.tables().rebuild(&spec).expect("a good spec")));
+    change(&mut node, &spec);
     assert_eq!(to(&mut node, "10.0.0.78").1, Some(ip(THIRD)), "and back");
     // Without them there is nobody, not even for a flow.
-    let without = Spec { loaded: None, ..spec };
-    node.replace(Arc::new(node.tables().rebuild(&without).expect("a good spec")));
+    let without = spec.spec;
+    change(&mut node, &without);
     assert_eq!(to(&mut node, "10.0.0.78").0, Verdict::Software);
     // While others are being loaded, nobody is told so.
     let loading = Spec { is_loading: true, ..without };
-    node.replace(Arc::new(node.tables().rebuild(&loading).expect("a good spec")));
+    change(&mut node, &loading);
     assert_eq!(to(&mut node, "10.0.0.78").0, Verdict::Drop(DropReason::Unresolved));
 }
 
@@ -105,13 +105,13 @@ fn tunneled(node: u8, source: &str, destination: &str) -> Vec<u8> {
 }
 
 /// While entries of these networks are being loaded.
-fn awaiting(spec: &Spec, networks: &[&str]) -> Spec {
+fn awaiting(site: &Site, networks: &[&str]) -> Site {
     let awaited = networks.iter().map(|network| (*network).to_owned()).collect();
-    Spec { is_loading: true, awaited, ..spec.clone() }
+    Site { spec: Spec { is_loading: true, awaited, ..site.spec.clone() }, ..site.clone() }
 }
 
 /// What becomes of frames through tunnels (node, source, destination): None where they arrive at a port of node 1.
-fn check_tunneled(spec: &Spec, all: &[(u8, &str, &str, Option<DropReason>)]) {
+fn check_tunneled(spec: &Site, all: &[(u8, &str, &str, Option<DropReason>)]) {
     let mut node = vpc(spec);
     for (from, source, destination, expected) in all.iter().chain(all) {
         let verdict = forward(&mut node, UNDERLAY, &tunneled(*from, source, destination)).0;
@@ -163,7 +163,7 @@ fn peers_wait_for_what_is_being_loaded_on_either_side() {
     spec.endpoints.push(EndpointSpec { network, mac: mac(7), addresses, place, ..first });
     spec.peerings = vec![PeeringSpec { networks: ["red".into(), "green".into()] }];
     let (known, guest, here) = ("10.7.0.2", "10.7.0.9", "10.0.0.2");
-    let reached = |spec: &Spec, to_whom: &str| match to(&mut vpc(spec), to_whom) {
+    let reached = |spec: &Site, to_whom: &str| match to(&mut vpc(spec), to_whom) {
         (Verdict::Drop(reason), _) => Err(Some(reason)),
         (_, host) => host.ok_or(None),
     };
@@ -220,7 +220,7 @@ fn flows_to_others_go_on_through_a_load() {
     let mut node = vpc(&plain);
     to(&mut node, "10.0.0.3");
     to(&mut node, "10.0.0.5");
-    node.replace(Arc::new(node.tables().rebuild(&with_entries(plain)).expect("a good spec")));
+    change(&mut node, &with_entries(plain));
     let before = node.stats().clone();
     to(&mut node, "10.0.0.3");
     to(&mut node, "10.0.0.5");
@@ -228,7 +228,7 @@ fn flows_to_others_go_on_through_a_load() {
 }
 
 /// `spec` with these entries (network, what, host) in the place of those of `vpc`.
-fn load(vpc: &Vpc, spec: &Spec, entries: &[(&str, &str, IpAddr)]) -> Spec {
+fn load(vpc: &Vpc, spec: &Spec, entries: &[(&str, &str, IpAddr)]) -> Site {
     let own = spec.underlay.as_ref().expect("an underlay").addresses.clone();
     let capacity = TableCapacity { endpoints: 1 << 20, routes: 1 << 20, hosts: 8 };
     let loading = Loading::new(&spec.networks, &own, capacity, 0).with_groups([("red", "far")]);
@@ -240,18 +240,14 @@ fn load(vpc: &Vpc, spec: &Spec, entries: &[(&str, &str, IpAddr)]) -> Spec {
         }
         .expect("a good entry");
     }
-    Spec { loaded: Some(Arc::new(loading.finish().expect("good entries"))), ..spec.clone() }
-}
-
-fn change(vpc: &mut Vpc, spec: &Spec) {
-    vpc.replace(Arc::new(vpc.tables().rebuild(spec).expect("a good spec")));
+    Site { spec: spec.clone(), loaded: Some(Arc::new(loading.finish().expect("good entries"))) }
 }
 
 /// Node 1 with a third node, and no entries.
-fn with_third() -> Spec {
+fn with_third() -> Site {
     let mut spec = spec(Family::V4, 1);
     spec.neighbors.push(NeighborSpec { host: ip(THIRD), mac: Mac([2, 0, 0, 0, 0, 3]) });
-    spec
+    spec.into()
 }
 
 /// Packets from `port` to all of these, in one batch: how many go by their flows, are computed anew, and are dropped as `recomputing`.
@@ -316,7 +312,7 @@ fn a_load_touches_the_flows_of_no_other_network() {
         assert!(recomputed <= chance && cached + recomputed == all && refused == 0, "{what}: {cached} {recomputed}");
     }
     // Nor what red is configured with.
-    let mut others = Spec { loaded: node.tables().loaded().cloned(), ..plain.clone() };
+    let mut others = Site { loaded: node.tables().loaded().cloned(), ..plain.clone() };
     others.routes.retain(|route| route.network != "red");
     change(&mut node, &others);
     assert_eq!(batch(&mut node, BLUE_1, &blue), [all, 0, 0]);

@@ -164,7 +164,7 @@ fn a_packet_that_goes_on_in_fragments_is_metered_as_it_came() {
 fn two_guests_of_a_tenant_share_its_rate_whatever_each_may() {
     let limit = MeterAlgorithm::Rfc2698;
     let meters = vec![meter("tenant", limit, 100 * FRAME, 100 * FRAME), meter("own", limit, 20 * FRAME, 20 * FRAME)];
-    let tables = Arc::new(Tables::build(&metered(meters, [&["own", "tenant"], &["tenant"]])).expect("a good spec"));
+    let tables = build(&metered(meters, [&["own", "tenant"], &["tenant"]]));
     // Each on a core of its own.
     let mut cores = [Vpc::new(Arc::clone(&tables)), Vpc::new(tables)];
     let [mut first, mut second] = [0, 0];
@@ -186,16 +186,12 @@ fn another_rate_counts_at_once_and_makes_no_flow_stale() {
         metered(vec![meter("device", MeterAlgorithm::Rfc2698, rate * FRAME, rate * FRAME)], of)
     };
     let mut vpc = vpc(&spec(100, [&["device"], &[]]));
-    let change = |vpc: &mut Vpc, spec: &Spec| {
-        let tables = vpc.tables().rebuild(spec).expect("a good spec");
-        vpc.replace(Arc::new(tables));
-    };
     assert!((1000..=1010).contains(&run(&mut vpc, 1, 10, SECOND / 1000, &[one()])));
     let before = counts(&vpc, "device");
     change(&mut vpc, &spec(400, [&["device"], &[]]));
     assert_eq!(counts(&vpc, "device"), before, "it goes on counting");
     // So it does by a core that has not gone on yet.
-    let next = vpc.tables().rebuild(&spec(300, [&["device"], &[]])).expect("a good spec");
+    let next = vpc.tables().rebuild(&spec(300, [&["device"], &[]]), None).expect("a good spec");
     passes(&mut vpc, 11 * SECOND, one().0, &one().1);
     let counted = |counts: [MeterCount; 3]| counts.iter().map(|count| count.packets).sum::<u64>();
     let (_, later) = next.meter_counts().next().expect("a meter");
@@ -218,7 +214,7 @@ fn another_rate_counts_at_once_and_makes_no_flow_stale() {
 #[test]
 fn a_spec_says_which_meter_is_wrong() {
     let good = || meter("device", MeterAlgorithm::Rfc2698, 1, 1);
-    let error = |spec: &Spec| Tables::build(spec).expect_err("a bad spec").to_string();
+    let error = |spec: &Spec| Tables::build(spec, None).expect_err("a bad spec").to_string();
     assert_eq!(error(&metered(vec![good(), good()], [&[], &[]])), "meter device: another meter has this name");
     let unknown = error(&metered(vec![good()], [&["devise"], &[]]));
     assert_eq!(unknown, "endpoint 02:5d:00:00:00:01 of network red: there is no meter devise");

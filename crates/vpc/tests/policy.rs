@@ -53,11 +53,6 @@ fn grouped(rules: Vec<(RulePeer, Service)>) -> Spec {
     spec
 }
 
-fn change(vpc: &mut Vpc, spec: &Spec) {
-    let tables = vpc.tables().rebuild(spec).expect("a good spec");
-    vpc.replace(Arc::new(tables));
-}
-
 /// The outcome of a frame: the port it goes to, or why it is dropped.
 fn send(vpc: &mut Vpc, port: PortId, frame: &[u8]) -> Result<PortId, DropReason> {
     match forward(vpc, port, frame).0 {
@@ -129,7 +124,7 @@ fn a_rule_that_is_taken_away_stops_the_connection_that_it_let_begin() {
 #[test]
 fn a_connection_that_ends_ends_its_flows_on_all_cores() {
     for end in [FIN | ACK, RST] {
-        let tables = Arc::new(Tables::build(&grouped(vec![http()])).expect("a good spec"));
+        let tables = build(&grouped(vec![http()]));
         let (mut client, mut server) = (Vpc::new(Arc::clone(&tables)), Vpc::new(tables));
         open(&mut client, Some(&mut server));
         assert_eq!(send(&mut server, RED_2, &answer(ACK, 501, 101)), Ok(RED_1));
@@ -254,7 +249,7 @@ fn a_connection_that_gave_its_room_to_another_stops_its_flow() {
 
 #[test]
 fn flows_of_connections_that_are_over_give_their_places_to_others() {
-    let tables = Arc::new(Tables::build(&grouped(vec![http()])).expect("a good spec"));
+    let tables = build(&grouped(vec![http()]));
     let mut vpc = Vpc::with_flows(tables, 64);
     let client = |number: u16| ("10.0.0.2", 4000 + number);
     let to = |number, flags, sequence, ack| tcp(1, client(number), SERVER, flags, sequence, ack);
@@ -348,7 +343,7 @@ fn without_groups_and_lists_nothing_is_asked() {
 #[test]
 fn a_group_or_list_that_is_not_there_is_named() {
     let mut spec = grouped(vec![(RulePeer::Group("nobody".into()), Service::Any)]);
-    let error = |spec: &Spec| Tables::build(spec).expect_err("a wrong name").to_string();
+    let error = |spec: &Spec| Tables::build(spec, None).expect_err("a wrong name").to_string();
     assert_eq!(error(&spec), "network red: the network has no security group nobody");
     spec.networks[0].policy.groups.truncate(1);
     assert!(error(&spec).ends_with("the network has no security group server"), "{}", error(&spec));
@@ -361,7 +356,7 @@ fn an_error_about_a_connection_is_for_who_had_it_and_for_nobody_who_has_the_addr
     let mut loading = Loading::new(&plain.networks, &own, TableCapacity { endpoints: 8, routes: 4, hosts: 3 }, 4);
     loading.endpoint(1, "red", ip("10.0.0.77"), mac(77), vtep(Family::V4, 2)).expect("a good entry");
     let loaded = Arc::new(loading.finish().expect("good entries"));
-    let mut vpc = vpc(&Spec { loaded: Some(loaded), ..plain.clone() });
+    let mut vpc = vpc(&Site { spec: plain.clone(), loaded: Some(loaded) });
     let (source, far) = ("10.0.0.2", "10.0.0.77");
     assert!(matches!(forward(&mut vpc, RED_1, &udp(mac(1), GATEWAY, source, far)).0, Verdict::Underlay { .. }));
     // Port unreachable, of an answer that came.

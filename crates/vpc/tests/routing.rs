@@ -40,11 +40,6 @@ fn site(weights: &[u16]) -> Spec {
     spec
 }
 
-fn change(vpc: &mut Vpc, spec: &Spec) {
-    let tables = vpc.tables().rebuild(spec).expect("a good spec");
-    vpc.replace(Arc::new(tables));
-}
-
 /// A UDP packet of flow `number` of red's first guest, which no more of it than its source port tells apart.
 fn flow(number: u16, destination: [u8; 4]) -> Packet {
     let builder = PacketBuilder::ethernet2(mac(1).0, GATEWAY.0).ipv4([10, 0, 0, 2], destination, 64);
@@ -103,8 +98,8 @@ fn each_table_says_whether_its_routes_are_exact_and_what_is_in_the_way() {
     for (line, route) in [(1, "198.18.0.0/15"), (2, "198.18.1.0/24"), (3, "2001:db8:9::/48")] {
         loading.route(line, "red", prefix(route), other).expect("a good entry");
     }
-    spec.loaded = Some(Arc::new(loading.finish().expect("good entries")));
-    let tables = Tables::build(&spec).expect("a good spec");
+    let loaded = Some(Arc::new(loading.finish().expect("good entries")));
+    let tables = Tables::build(&spec, loaded).expect("a good spec");
     let told = |network: &str| -> Vec<_> {
         let all = tables.lookups(network).into_iter();
         all.map(|it| (it.of, it.is_ipv6, it.exact.map_err(|why| why.to_string()))).collect()
@@ -164,7 +159,7 @@ fn as_many_groups_as_there_can_be_are_renamed_and_flows_find_out() {
     change(&mut vpc, &spec);
     assert_eq!((far(&mut vpc), far(&mut vpc)), (Ok(103), Ok(103)));
     spec.ecmp.push(group("more".into(), 2));
-    assert!(matches!(vpc.tables().rebuild(&spec).expect_err("wrong").problem, Problem::TooManyEcmp(1024)));
+    assert!(matches!(vpc.tables().rebuild(&spec, None).expect_err("wrong").problem, Problem::TooManyEcmp(1024)));
 }
 
 #[test]
@@ -295,7 +290,7 @@ fn loaded_routes_lead_to_groups_and_nowhere_when_those_are_gone() {
     let wrong = loading.route_to_group(1, "blue", prefix("198.51.100.0/24"), "far");
     assert_eq!(wrong, Err(Problem::NoEcmp("far".into())), "it is another network's");
     loading.route_to_group(2, "red", prefix("198.51.100.0/24"), "far").expect("a good route");
-    spec.loaded = Some(Arc::new(loading.finish().expect("good entries")));
+    let mut spec = Site { spec, loaded: Some(Arc::new(loading.finish().expect("good entries"))) };
     let mut vpc = vpc(&spec);
     let all = nodes(&mut vpc);
     assert!(of(&all, 2) > 600 && of(&all, 3) > 600);
@@ -318,7 +313,7 @@ fn what_was_loaded_once_is_loaded_again_though_a_group_has_gone() {
     let mut loading = Loading::new(&networks, &[], capacity, 0).with_unknown_groups();
     loading.route_to_group(1, "red", prefix("198.51.100.0/24"), "far").expect("a group that was there once");
     loading.route_to_group(2, "blue", prefix("198.51.100.0/24"), "far").expect("likewise");
-    spec.loaded = Some(Arc::new(loading.finish().expect("good entries")));
+    let mut spec = Site { spec, loaded: Some(Arc::new(loading.finish().expect("good entries"))) };
     let group = std::mem::take(&mut spec.ecmp);
     let mut vpc = vpc(&spec);
     let far = |vpc: &mut Vpc| goes(vpc, (RED_1, 1), "10.0.0.2", "198.51.100.7");
@@ -391,7 +386,7 @@ fn routes_of_a_source_come_before_the_networks() {
     spec.endpoints[0].addresses.push(ip("10.0.0.77"));
     change(&mut vpc, &spec);
     check(&mut vpc, &[(second, "10.0.0.3", "10.0.0.77", Ok(RED_1.0))]);
-    let problem = |spec: &Spec| Tables::build(spec).map(drop).expect_err("wrong").to_string();
+    let problem = |spec: &Spec| Tables::build(spec, None).map(drop).expect_err("wrong").to_string();
     spec.route_tables[1].sources = vec![prefix("10.0.0.0/24")];
     assert_eq!(
         problem(&spec),
@@ -442,7 +437,7 @@ fn a_host_that_is_not_reached_keeps_no_other_from_being_reached_where_addresses_
     {
         spec.routes.push(RouteSpec { network: "red".into(), prefix: prefix(to), via: via(host) });
     }
-    let error = Tables::build(&spec).map(drop).expect_err("wrong").problem;
+    let error = Tables::build(&spec, None).map(drop).expect_err("wrong").problem;
     assert_eq!(error, Problem::NoUnderlay(other_family));
     spec.allows_unreached = true;
     let mut vpc = vpc(&spec);
@@ -584,7 +579,7 @@ fn connections_between_peers_outlive_that_the_other_one_gets_groups() {
 
 #[test]
 fn peers_that_could_not_be_told_apart_are_refused() {
-    let problem = |spec: &Spec| Tables::build(spec).map(drop).expect_err("wrong");
+    let problem = |spec: &Spec| Tables::build(spec, None).map(drop).expect_err("wrong");
     let mut spec = peered(1);
     spec.peerings.push(PeeringSpec { networks: ["red".into(), "blue".into()] });
     let error = problem(&spec);

@@ -3,8 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use softdpu_vpc::Mac;
+use softdpu_vpc::exact::{ExactKey, ExactTable};
 use softdpu_vpc::spec::{Spec, TableCapacity};
-use softdpu_vpc::tables::{Exact, Key, Loading};
+use softdpu_vpc::tables::Loading;
 
 use super::{Case, Load, flow};
 
@@ -24,9 +25,9 @@ fn scattered(n: u32) -> u32 {
     n.wrapping_mul(0x9e37_79b1).rotate_left(7).wrapping_mul(0x85eb_ca6b)
 }
 
-fn entries(count: u32) -> Vec<(Key, u32)> {
+fn entries(count: u32) -> Vec<(ExactKey, u32)> {
     let address = |n| IpAddr::V4(Ipv4Addr::from_bits(scattered(n)));
-    (0..count).map(|n| (Key::address(n % 1000, address(n)), n)).collect()
+    (0..count).map(|n| (ExactKey::address(n % 1000, address(n)), n)).collect()
 }
 
 struct Find {
@@ -41,13 +42,13 @@ impl Case for Find {
 
     fn prepare(&self) -> Result<Box<dyn Load>, String> {
         let entries = entries(self.entries);
-        Ok(Box::new(Finding { table: Exact::build(&entries, 0), keys: entries, at: 0 }))
+        Ok(Box::new(Finding { table: ExactTable::build(&entries, 0), keys: entries, at: 0 }))
     }
 }
 
 struct Finding {
-    table: Exact<u32>,
-    keys: Vec<(Key, u32)>,
+    table: ExactTable<u32>,
+    keys: Vec<(ExactKey, u32)>,
     at: u32,
 }
 
@@ -58,13 +59,13 @@ impl Load for Finding {
         for _ in 0..batches {
             let asked: [_; BATCH] = std::array::from_fn(|at| {
                 let key = self.keys[scattered(self.at + at as u32) as usize % self.keys.len()].0;
-                let place = self.table.place(&key);
-                self.table.prefetch(place);
-                (key, place)
+                let home = self.table.home(&key);
+                self.table.prefetch(home);
+                (key, home)
             });
             self.at = self.at.wrapping_add(BATCH as u32) & 0xffff_ffff >> 1;
-            for (key, place) in &asked {
-                sum = sum.wrapping_add(self.table.get_at(*place, key).unwrap_or_default());
+            for (key, home) in &asked {
+                sum = sum.wrapping_add(self.table.get_at(*home, key).unwrap_or_default());
             }
         }
         std::hint::black_box(sum);
@@ -88,14 +89,14 @@ impl Case for Fill {
 }
 
 struct Filling {
-    entries: Vec<(Key, u32)>,
+    entries: Vec<(ExactKey, u32)>,
 }
 
 impl Load for Filling {
     fn run(&mut self, operations: u64) -> u64 {
         let rounds = operations.div_ceil(self.entries.len() as u64);
         for _ in 0..rounds {
-            std::hint::black_box(Exact::build(&self.entries, 0));
+            std::hint::black_box(ExactTable::build(&self.entries, 0));
         }
         rounds * self.entries.len() as u64
     }

@@ -13,7 +13,6 @@
 mod diagnostic;
 mod function;
 mod machine;
-mod nbd_uri;
 mod network;
 mod read;
 mod reader;
@@ -36,7 +35,6 @@ pub use diagnostic::{Diagnostic, Problem, Report, Severity, alternatives, neares
 pub use function::{
     AnalyticsSettings, FirewallRule, FirewallSettings, Function, FunctionChange, FunctionKind, MonitorSettings, Rank,
 };
-pub use nbd_uri::{NbdServer, NbdUri, NbdUriError};
 pub use network::{
     Acl, AclAction, AclRule, ColourBy, DEFAULT_MTU, DeviceChange, Direction, EcmpGroup, EcmpMember, Endpoint,
     GroupRule, LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange, MeterSettings, Network,
@@ -51,6 +49,7 @@ pub use site::{
     Encryption, Fairness, FileBackend, FileMode, IdleSleep, Log, LogFormat, LogLevel, Metrics, Mode, NbdBackend, Node,
     Reconnect, Site, SocketAccess, VirtioBlk, Volume,
 };
+pub use softdpu_nbd::NbdUri;
 pub use steering::{SteerRule, Steering, SteeringChange, SteeringMode};
 pub use summary::summary;
 pub use tenant::{LatencyClass, Tenant, TenantChange, TenantLimits};

@@ -5,9 +5,10 @@
 
 use std::path::{Path, PathBuf};
 
+use softdpu_nbd::{NbdServer, NbdUri, NbdUriError};
+
 use super::diagnostic::Problem;
 use super::function;
-use super::nbd_uri::{NbdServer, NbdUri, NbdUriError};
 use super::network;
 use super::reader::{Reader, join};
 use super::service::ServiceDirectories;
@@ -292,20 +293,25 @@ fn block_device(reader: &Reader<'_>) -> Backend {
     Backend::Device(device)
 }
 
+/// A URI that is none was reported already.
+pub(super) fn stand_in_uri() -> NbdUri {
+    "nbd://stand-in.invalid".parse().expect("a host is enough")
+}
+
 fn nbd(reader: &Reader<'_>) -> Backend {
     if reader.value("uri").is_none() {
         reader.missing("uri", "uri = \"nbd://localhost:10809/export\"");
     }
     let uri = reader.converted("uri", "an NBD URI such as \"nbd://host:10809/export\"", |text| {
         let uri: NbdUri = text.parse().map_err(|error: NbdUriError| error.to_string())?;
-        match (reader.base(), &uri.server) {
-            (Some(base), _) => Ok(uri.relative_to(base).to_string()),
+        match (reader.base(), uri.server()) {
+            (Some(base), _) => uri.relative_to(base).map_err(|error| error.to_string()),
             (None, NbdServer::Unix(path)) if path.is_relative() => Err("the socket's path must be absolute".to_owned()),
-            (None, _) => Ok(uri.to_string()),
+            (None, _) => Ok(uri),
         }
     });
     let nbd = NbdBackend {
-        uri: uri.unwrap_or_default(),
+        uri: uri.unwrap_or_else(stand_in_uri),
         timeout: reader.parsed("timeout", WHAT_SPAN).unwrap_or(Span::from_secs(30)),
         reconnect: reader
             .converted("reconnect", "a time with a unit such as \"60 s\", or \"forever\", or \"never\"", |text| {

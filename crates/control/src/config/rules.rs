@@ -4,14 +4,12 @@ use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use softdpu_nbd::MAX_SOCKET_PATH;
+
 use super::diagnostic::{Problem, nearest};
-use super::nbd_uri::NbdUri;
-use super::read::DESCRIPTORS_WITHOUT_DATA;
+use super::read::{DESCRIPTORS_WITHOUT_DATA, stand_in_uri};
 use super::site::*;
 use super::units::{Bytes, Span};
-
-/// Bytes of a Unix socket's path without its closing zero: `sun_path` has 108 (unix(7)).
-const LONGEST_SOCKET_PATH: usize = 107;
 
 /// Where so many problems of networks are found no more are looked for: most have one cause, and who waits for them serves others.
 pub(super) const MOST_PROBLEMS: usize = 100;
@@ -119,11 +117,11 @@ impl Site {
             }));
         for (place, user, access) in sockets {
             let length = access.socket.as_os_str().as_bytes().len();
-            if length > LONGEST_SOCKET_PATH {
+            if length > MAX_SOCKET_PATH {
                 problems.push(
                     Problem::error(place.clone(), "the socket's path is too long for the kernel")
                         .found(format!("{length} bytes ({})", access.socket.display()))
-                        .expected(format!("at most {LONGEST_SOCKET_PATH} bytes"))
+                        .expected(format!("at most {MAX_SOCKET_PATH} bytes"))
                         .help("set `run-directory` in [node] to a short path such as \"/run/softdpu\""),
                 );
             }
@@ -202,7 +200,7 @@ impl Volume {
             Backend::File(FileBackend { path, .. }) | Backend::Device(DeviceBackend { path, .. }) => {
                 (!path.as_os_str().is_empty()).then(|| plain(path).display().to_string())
             }
-            Backend::Nbd(nbd) => (!nbd.uri.is_empty()).then(|| nbd.uri.clone()),
+            Backend::Nbd(nbd) => (nbd.uri != stand_in_uri()).then(|| nbd.uri.to_string()),
         }
     }
 
@@ -259,15 +257,14 @@ impl Volume {
                 .help("remove `create`, or `read-only`"),
             );
         }
-        if let Backend::Nbd(nbd) = &self.backend {
-            if nbd.timeout == Span::default() {
-                problems.push(
-                    Problem::error(format!("{place}.nbd.timeout"), "`timeout` in volume.nbd")
-                        .found("zero")
-                        .expected("a time in which the server can answer"),
-                );
-            }
-            debug_assert!(nbd.uri.is_empty() || nbd.uri.parse::<NbdUri>().is_ok());
+        if let Backend::Nbd(nbd) = &self.backend
+            && nbd.timeout == Span::default()
+        {
+            problems.push(
+                Problem::error(format!("{place}.nbd.timeout"), "`timeout` in volume.nbd")
+                    .found("zero")
+                    .expected("a time in which the server can answer"),
+            );
         }
     }
 }

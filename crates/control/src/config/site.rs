@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use softdpu_nbd::NbdUri;
 use softdpu_sched::{Policy, UnknownPolicy};
 
 use super::function::Function;
@@ -507,7 +508,7 @@ pub enum Discard {
 #[serde(deny_unknown_fields)]
 pub struct NbdBackend {
     /// Where it is: `nbd://host:port/export` or `nbd+unix:///export?socket=PATH`.
-    pub uri: String,
+    pub uri: NbdUri,
     /// How long a request may be unanswered before the connection counts as dead.
     pub timeout: Span,
     /// What happens to requests while the server is away.

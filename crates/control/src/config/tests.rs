@@ -198,7 +198,7 @@ virtio-blk = { volume = "remote", queues = 4, queue-size = 128, socket = "one.so
     assert_eq!(
         site.volumes[1].backend,
         Backend::Nbd(NbdBackend {
-            uri: "nbd+unix:///x?socket=/srv/site/nbd.sock".into(),
+            uri: "nbd+unix:///x?socket=/srv/site/nbd.sock".parse().unwrap(),
             timeout: Span::from_secs(5),
             reconnect: Reconnect::For(Span::from_secs(60)),
         })
@@ -524,6 +524,21 @@ fn a_socket_path_that_the_kernel_cannot_bind_is_refused() {
     let found = messages(&format!("[node]\nrun-directory = \"/{folder}\"\n{SMALL}"));
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].contains("too long for the kernel: found 108 bytes"), "{found:?}");
+}
+
+#[test]
+fn an_nbd_uri_that_no_connection_could_be_tried_with_is_refused() {
+    let of = |uri: String| messages(&format!("[[volume]]\nname = \"v\"\nnbd = {{ uri = \"{uri}\" }}"));
+    let export = |len| of(format!("nbd://x/{}", "e".repeat(len)));
+    assert_eq!(export(4096).len(), 0, "{:?}", export(4096));
+    let found = export(4097);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].starts_with("3:15: `uri` in volume.nbd: found the string"), "{found:?}");
+    assert!(found[0].ends_with("(the export's name has 4097 bytes, and the NBD protocol allows 4096)"), "{found:?}");
+    let found = of(format!("nbd+unix:///?socket=/{}", "s".repeat(107)));
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].ends_with("(the socket's path has 108 bytes, and the kernel takes at most 107)"), "{found:?}");
+    assert!(of("nbd://::1/x".into())[0].contains("in brackets"));
 }
 
 #[test]

@@ -139,7 +139,7 @@ fn beside_another(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>, Inbo
 }
 
 fn core_with(guest: &Guest, volume: &Arc<Volume>) -> Core<Recorder> {
-    let (mut core, _events) = bare(Arc::new(Tables::build(&Spec::default()).unwrap()));
+    let (mut core, _events) = bare(Arc::new(Tables::build(&Spec::default(), None).unwrap()));
     core.handle(ToCore::Start(Box::new(RunningQueue::new(KEY, guest.spec(volume, 3)))));
     core
 }
@@ -191,7 +191,7 @@ fn start_full(core: &mut Core<Recorder>, number: u32, volume: &Arc<Volume>) -> (
 #[test]
 fn a_full_channel_takes_nothing_more_and_what_moves_in_with_a_queue_is_beyond_it() {
     let volume = memory_volume(1 << 20);
-    let tables = || Arc::new(Tables::build(&Spec::default()).unwrap());
+    let tables = || Arc::new(Tables::build(&Spec::default(), None).unwrap());
     let waiting = |core: &Core<Recorder>| core.channels.waiting(TenantId(3)) as usize;
     let (mut core, _events) = bare(tables());
     core.scheduler.is_idle = true;

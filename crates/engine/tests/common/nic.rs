@@ -280,7 +280,7 @@ pub fn tables() -> Arc<Tables> {
         endpoints: vec![endpoint("acme", 0, 2), endpoint("acme", 1, 3), endpoint("globex", 2, 2)],
         ..Spec::default()
     };
-    Arc::new(Tables::build(&spec).unwrap())
+    Arc::new(Tables::build(&spec, None).unwrap())
 }
 
 pub fn mac(port: u32) -> [u8; 6] {

@@ -46,7 +46,7 @@ fn once_a_stop_is_told_no_core_that_the_queue_was_on_touches_its_guests_memory()
     let listener = UnixListener::bind(&socket).unwrap();
     let ((came, coming), (answer, answers)) = (channel(), channel());
     let server = std::thread::spawn(move || serve(&listener, &came, &answers));
-    let uri = format!("nbd+unix:///?socket={}", socket.display());
+    let uri = format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap();
     let kind = Kind::Nbd { uri, answer: PATIENCE, timeout: PATIENCE, reconnect: PATIENCE };
     let volume: Arc<Volume> = Volume::open(VolumeSpec::new("disk", kind), &PathBroker::new()).unwrap();
     volume.activate().unwrap();

@@ -7,8 +7,8 @@ use softdpu_memory::GuestBuffer;
 use softdpu_sys::{AlignedBuffer, OneOf};
 
 use super::mailbox::Mailbox;
-use super::wire::{self, Command, Export};
 use crate::{Done, IoError, Op, Request};
+use softdpu_nbd::wire::{self, Command, Export};
 
 /// The most bytes of one trim or write-zeroes.
 const MAX_RANGE: u64 = 1 << 30;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::net::sockopt;
 
-use super::uri::{Server, Uri};
-use super::wire::{self, Export};
+use softdpu_nbd::wire::{self, Export};
+use softdpu_nbd::{NbdServer, NbdUri};
 
 /// The most bytes of one option reply that make sense: an export name and some text.
 const MAX_OPTION_REPLY: u32 = 16 << 10;
@@ -19,19 +19,19 @@ const MAX_OPTION_REPLIES: usize = 64;
 ///
 /// # Errors
 /// What went wrong, in words.
-pub(super) fn connect(uri: &Uri, limit: Duration) -> Result<(OwnedFd, Export), String> {
+pub(super) fn connect(uri: &NbdUri, limit: Duration) -> Result<(OwnedFd, Export), String> {
     let deadline = Instant::now() + limit;
-    let mut stream = Stream { socket: dial(&uri.server, deadline)?, deadline };
-    let export = negotiate(&mut stream, &uri.export)?;
+    let mut stream = Stream { socket: dial(uri.server(), deadline)?, deadline };
+    let export = negotiate(&mut stream, uri.export())?;
     let socket = stream.socket;
     rustix::io::ioctl_fionbio(&socket, true).map_err(|e| format!("cannot make the socket non-blocking: {e}"))?;
     Ok((socket, export))
 }
 
-fn dial(server: &Server, deadline: Instant) -> Result<OwnedFd, String> {
+fn dial(server: &NbdServer, deadline: Instant) -> Result<OwnedFd, String> {
     match server {
         // connect(2) to a Unix socket waits for the server's backlog at most; SO_SNDTIMEO bounds that.
-        Server::Unix(path) => {
+        NbdServer::Unix(path) => {
             let socket = rustix::net::socket_with(
                 rustix::net::AddressFamily::UNIX,
                 rustix::net::SocketType::STREAM,
@@ -46,7 +46,7 @@ fn dial(server: &Server, deadline: Instant) -> Result<OwnedFd, String> {
             });
             connected.map_err(|e| format!("cannot connect: {e}"))
         }
-        Server::Tcp { host, port } => {
+        NbdServer::Tcp { host, port } => {
             let addresses = (host.as_str(), *port).to_socket_addrs().map_err(|e| format!("cannot resolve: {e}"))?;
             let mut last = String::from("its name has no address");
             for address in addresses {
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn a_peer_that_is_gone_without_a_word_is_noticed_by_the_kernel() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let server = Server::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };
+        let server = NbdServer::Tcp { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port() };
         let socket = dial(&server, Instant::now() + Duration::from_secs(10)).unwrap();
         assert!(sockopt::socket_keepalive(&socket).unwrap());
         let (idle, pause) = (sockopt::tcp_keepidle(&socket).unwrap(), sockopt::tcp_keepintvl(&socket).unwrap());

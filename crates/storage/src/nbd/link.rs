@@ -25,10 +25,10 @@ use softdpu_sys::net;
 use super::flight::{Flight, Memory};
 use super::mailbox::{LinkId, Mailbox};
 use super::traffic::{Connection, HEADER, Inner, Outcome, Rx, Slot};
-use super::wire::{self, Export};
 use super::{Arrival, NbdBacking, Refusal};
 use crate::volume::Backing;
 use crate::{Request, State, Volume};
+use softdpu_nbd::wire::{self, Export};
 
 /// The first pause before a reconnection; it doubles up to the volume's limit, and is the first again when a command is answered.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(20);

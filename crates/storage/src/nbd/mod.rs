@@ -19,8 +19,6 @@ mod handshake;
 mod link;
 pub(crate) mod mailbox;
 mod traffic;
-mod uri;
-mod wire;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -30,11 +28,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::MemfdFlags;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use serde::{Deserialize, Serialize};
+use softdpu_nbd::NbdUri;
+use softdpu_nbd::wire::{self, Export};
 
 pub(crate) use link::Link;
 use mailbox::Mailbox;
-use uri::Uri;
-use wire::Export;
 
 use crate::{Activation, Broker, Kind, Limits, RangeLimits, Volume, VolumeError, VolumeSpec};
 
@@ -56,8 +54,7 @@ struct Refusal {
 
 pub(crate) struct NbdBacking {
     name: String,
-    text: String,
-    uri: Uri,
+    uri: NbdUri,
     read_only: bool,
     /// What a server that is well may take for an answer.
     answer: Duration,
@@ -125,34 +122,33 @@ struct Old {
 /// still has the old one.
 #[derive(Serialize, Deserialize)]
 struct Memo {
-    uri: String,
+    uri: NbdUri,
     export: Export,
 }
 
 impl NbdBacking {
     pub(crate) fn open(spec: &VolumeSpec, broker: &Arc<dyn Broker>) -> Result<(NbdBacking, u64, Limits), VolumeError> {
-        let Kind::Nbd { uri: text, answer, timeout, reconnect } = &spec.kind else {
+        let Kind::Nbd { uri, answer, timeout, reconnect } = &spec.kind else {
             return Err(VolumeError::spec(&spec.name, "this kind of volume has no server"));
         };
-        let uri = Uri::parse(text).map_err(|reason| VolumeError::spec(&spec.name, reason))?;
-        let known = recall(&spec.name, text, &**broker);
+        let known = recall(&spec.name, uri, &**broker);
         let (export, first) = match known {
             Some(export) => (export, None),
             None => {
-                let found = handshake::connect(&uri, FIRST_CONNECT.min(*timeout));
-                let (socket, export) = found.map_err(|reason| server_error(&spec.name, &uri, reason))?;
-                remember(&spec.name, text, export, &**broker)?;
+                let found = handshake::connect(uri, FIRST_CONNECT.min(*timeout));
+                let (socket, export) = found.map_err(|reason| server_error(&spec.name, uri, reason))?;
+                remember(&spec.name, uri, export, &**broker)?;
                 (export, Some((socket, export)))
             }
         };
         if export.can(wire::READ_ONLY) && !spec.read_only {
-            let reason = format!("the export at {text} is read-only: set read_only = true");
+            let reason = format!("the export at {uri} is read-only: set read_only = true");
             return Err(VolumeError::spec(&spec.name, reason));
         }
         let block = export.min_block.max(spec.block_size);
         let size = export.size / u64::from(block) * u64::from(block);
         if size == 0 {
-            return Err(VolumeError::spec(&spec.name, format!("the export at {text} is smaller than a block")));
+            return Err(VolumeError::spec(&spec.name, format!("the export at {uri} is smaller than a block")));
         }
         let range = RangeLimits { alignment: export.preferred_block.max(block), max_bytes: 1 << 30 };
         let limits = Limits {
@@ -163,8 +159,7 @@ impl NbdBacking {
         };
         let backing = NbdBacking {
             name: spec.name.clone(),
-            text: text.clone(),
-            uri,
+            uri: uri.clone(),
             read_only: spec.read_only,
             answer: *answer,
             timeout: *timeout,
@@ -212,7 +207,7 @@ impl NbdBacking {
         if waiting.is_empty() {
             return Ok(Activation::Active);
         }
-        let why = format!("{} has not yet ended what a softdpu that was killed had sent it", self.uri.server);
+        let why = format!("{} has not yet ended what a softdpu that was killed had sent it", self.uri.server());
         Ok(Activation::Busy { why })
     }
 
@@ -227,7 +222,7 @@ impl NbdBacking {
         // What the server promises no more, the next data plane must not count on.
         let lost = if lock(&self.parallel).allowed { 0 } else { wire::CAN_MULTI_CONN };
         let flags = self.export.flags & !lost;
-        remember(&self.name, &self.text, Export { size, flags, ..self.export }, &*self.broker)
+        remember(&self.name, &self.uri, Export { size, flags, ..self.export }, &*self.broker)
     }
 
     /// A core's connection: its own where the server promises that a flush on one covers the writes of all
@@ -290,16 +285,16 @@ impl NbdBacking {
         let (uri, broker, key) = (self.uri.clone(), Arc::clone(&self.broker), self.key(id));
         let (known, read_only, limit) = (self.export, self.read_only, self.timeout.min(FIRST_CONNECT));
         let (arrival, owners) = (Arc::downgrade(arrival), owners.to_vec());
-        let (name, text, parallel) = (self.name.clone(), self.text.clone(), Arc::clone(&self.parallel));
+        let (name, parallel) = (self.name.clone(), Arc::clone(&self.parallel));
         let attempt = move || {
-            let refused = |reason: String, lasting| Refusal { reason: format!("{}: {reason}", uri.server), lasting };
+            let refused = |reason: String, lasting| Refusal { reason: format!("{}: {reason}", uri.server()), lasting };
             let connected = handshake::connect(&uri, limit).map_err(|reason| refused(reason, false));
             let result = connected.and_then(|(socket, export)| {
                 same_export(&known, &export, read_only).map_err(|reason| refused(reason, true))?;
                 if known.can(wire::CAN_MULTI_CONN) && !export.can(wire::CAN_MULTI_CONN) {
                     let one = Export { flags: known.flags & !wire::CAN_MULTI_CONN, ..known };
                     // For the next data plane, which begins with one connection; without it that one is refused like us.
-                    let _ = remember(&name, &text, one, &*broker);
+                    let _ = remember(&name, &uri, one, &*broker);
                     lock(&parallel).become_one().map_err(|reason| refused(reason, true))?;
                 }
                 // Before the first request is on it: else a kill in between would leave nobody who knows of it.
@@ -374,8 +369,8 @@ fn same_export(known: &Export, now: &Export, read_only: bool) -> Result<(), Stri
     Ok(())
 }
 
-fn server_error(name: &str, uri: &Uri, reason: String) -> VolumeError {
-    VolumeError::Server { volume: name.into(), server: uri.server.to_string(), reason }
+fn server_error(name: &str, uri: &NbdUri, reason: String) -> VolumeError {
+    VolumeError::Server { volume: name.into(), server: uri.server().to_string(), reason }
 }
 
 /// How the names begin under which the broker keeps a volume's sockets.
@@ -388,21 +383,21 @@ pub(crate) fn memo_key(name: &str) -> String {
     format!("nbd-export/{name}")
 }
 
-fn remember(name: &str, uri: &str, export: Export, broker: &dyn Broker) -> Result<(), VolumeError> {
+fn remember(name: &str, uri: &NbdUri, export: Export, broker: &dyn Broker) -> Result<(), VolumeError> {
     let os = |e: std::io::Error| VolumeError::os(name, "have its export's size kept", e);
-    let memo = serde_json::to_vec(&Memo { uri: uri.into(), export }).map_err(|e| os(e.into()))?;
+    let memo = serde_json::to_vec(&Memo { uri: uri.clone(), export }).map_err(|e| os(e.into()))?;
     let file = rustix::fs::memfd_create("nbd export", MemfdFlags::CLOEXEC).map_err(|e| os(e.into()))?;
     rustix::io::pwrite(&file, &memo, 0).map_err(|e| os(e.into()))?;
     broker.keep(&memo_key(name), file.as_fd()).map_err(os)
 }
 
-fn recall(name: &str, uri: &str, broker: &dyn Broker) -> Option<Export> {
+fn recall(name: &str, uri: &NbdUri, broker: &dyn Broker) -> Option<Export> {
     let key = memo_key(name);
     let (_, file) = broker.kept(&key).ok()?.into_iter().find(|(other, _)| *other == key)?;
     let mut bytes = vec![0; 16 << 10];
     let len = rustix::io::pread(&file, &mut bytes[..], 0).ok()?;
     let memo: Memo = serde_json::from_slice(&bytes[..len]).ok()?;
-    (memo.uri == uri).then_some(memo.export)
+    (memo.uri == *uri).then_some(memo.export)
 }
 
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

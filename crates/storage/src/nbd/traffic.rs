@@ -16,8 +16,8 @@ use super::Arrival;
 use super::flight::{Flight, Next};
 use super::link::{FIRST_PAUSE, backing};
 use super::mailbox::{LinkId, Mailbox};
-use super::wire::{self, Export, Reply};
 use crate::{Done, IoError, Volume};
+use softdpu_nbd::wire::{self, Export, Reply};
 
 /// Receive calls per look, so that one volume does not keep a core.
 const ROUNDS: usize = 512;

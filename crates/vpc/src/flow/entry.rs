@@ -9,10 +9,7 @@
 use softdpu_sys::lines::Words;
 
 use super::key::Key;
-use crate::tables::Stamp;
-
-/// What a flow was computed from: numbers and versions of at most so many objects.
-pub(crate) const SOURCES: usize = 4;
+use crate::stamp::{SOURCES, Stamp};
 
 /// Bits of a next hop's number; above them are flags.
 const HOP_BITS: u32 = 24;

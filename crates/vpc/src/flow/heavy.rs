@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::key::Key;
 use super::table::Flows;
-use crate::PortId;
+use crate::id::PortId;
 use crate::tables::{Attachment, Tables};
 
 /// A packet of so many is looked at, on average: a power of two.

@@ -3,8 +3,8 @@
 
 use std::num::NonZeroU16;
 
-use super::hash::{MIX, fold};
-use crate::PortId;
+use crate::hash::{MIX, folded_multiply};
+use crate::id::PortId;
 use crate::packet::parse::{ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4, IPV6, UDP, protocol};
 use crate::packet::{Checksum, Packet};
 
@@ -40,13 +40,13 @@ impl Key {
     #[inline(always)]
     pub fn hash(&self, seed: [u64; 2]) -> u64 {
         let [a, b, c] = self.first;
-        let mut mixed = fold(a ^ seed[0], b ^ seed[1]) ^ c;
+        let mut mixed = folded_multiply(a ^ seed[0], b ^ seed[1]) ^ c;
         // IPv4 has nothing there.
         let [d, e, f] = self.more;
         if self.is_ipv6() {
-            mixed ^= fold(d ^ seed[0], e ^ MIX[1]) ^ fold(f ^ seed[1], MIX[2]);
+            mixed ^= folded_multiply(d ^ seed[0], e ^ MIX[1]) ^ folded_multiply(f ^ seed[1], MIX[2]);
         }
-        fold(mixed ^ seed[0], MIX[2] ^ seed[1])
+        folded_multiply(mixed ^ seed[0], MIX[2] ^ seed[1])
     }
 
     #[inline(always)]

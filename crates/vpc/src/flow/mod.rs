@@ -17,7 +17,7 @@
 //! **From tunnels.** Outer headers are checked on every packet, and that its sender's node is one of the network. A flow of what they
 //! carry has the number of the next hop towards its source: a packet that came by another tunnel than this leads to is none of the
 //! flow's. The key has a network by the number of the object that is its routes, which stays the same from build to build; where that
-//! number is another network's, all that the flow was computed from is no more. Where more than [`SOURCES`] objects decide, or it
+//! number is another network's, all that the flow was computed from is no more. Where more than [`SOURCES`](crate::stamp::SOURCES) objects decide, or it
 //! depends on which of two ways there is at the moment, no flow is made.
 //!
 //! **Versions** (Zephyrus §4.3). A flow has numbers and versions of the objects that it was computed from, and the generation
@@ -29,7 +29,6 @@
 
 pub(crate) mod budget;
 mod entry;
-mod hash;
 mod heavy;
 mod key;
 mod table;
@@ -37,8 +36,7 @@ mod table;
 mod tests;
 
 pub use entry::FlowCounters;
-pub(crate) use entry::{Action, NONE, SOURCES};
-pub(crate) use hash::{hash, hash_of};
+pub(crate) use entry::{Action, NONE};
 pub(crate) use heavy::Heavy;
 pub use heavy::HeavyFlow;
 pub(crate) use key::{Bytes, Key, Seen, may_end, see, see_bytes, see_ipv4, see_ipv6};

@@ -16,10 +16,11 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use softdpu_sys::lines::{Halves, Lines, Words};
 use softdpu_sys::prefetch;
 
-use super::entry::{Action, Cold, FlowCounters, Hot, NONE, SOURCES};
+use super::entry::{Action, Cold, FlowCounters, Hot, NONE};
 use super::key::Key;
 use crate::policy::connections::{Connections, Link};
-use crate::tables::{Stamp, Tables};
+use crate::stamp::{SOURCES, Stamp};
+use crate::tables::Tables;
 
 /// Most flows of a table.
 const MOST: usize = 1 << 24;

@@ -12,11 +12,13 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use super::entry::{Action, NONE, SOURCES};
+use super::entry::{Action, NONE};
 use super::key::Key;
 use super::table::{Flows, Found};
-use crate::tables::{Stamp, Tables};
-use crate::{Vpc, spec};
+use crate::spec;
+use crate::stamp::{SOURCES, Stamp};
+use crate::tables::Tables;
+use crate::vpc::Vpc;
 
 #[test]
 fn without_the_version_check_flows_forward_by_old_rules() {
@@ -34,7 +36,7 @@ fn without_the_version_check(steps: &impl Strategy<Value = Vec<Step>>) {
     let streams: Vec<_> = (0..96).map(|_| steps.new_tree(&mut runner).expect("a stream").current()).collect();
     let differing = |checks: bool| {
         let differs = |steps: &&Vec<_>| {
-            let tables = Tables::build(&site(Family::V4, 0)).expect("a good spec");
+            let tables = Tables::build(&site(Family::V4, 0), None).expect("a good spec");
             let mut vpc = Vpc::new(Arc::new(tables));
             vpc.check_versions(checks);
             compare(&mut vpc, Family::V4, steps).is_err()
@@ -63,7 +65,7 @@ fn action(number: u64) -> Action {
 }
 
 fn tables() -> Tables {
-    Tables::build(&spec::Spec::default()).expect("an empty spec")
+    Tables::build(&spec::Spec::default(), None).expect("an empty spec")
 }
 
 proptest! {

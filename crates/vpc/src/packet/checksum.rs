@@ -6,7 +6,7 @@
 
 use super::parse;
 use super::parse::protocol;
-use crate::DropReason;
+use crate::verdict::DropReason;
 
 /// A sum of 16-bit words in ones' complement, as it grows.
 ///

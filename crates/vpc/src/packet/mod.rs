@@ -7,6 +7,7 @@ mod mac;
 mod offload;
 pub mod parse;
 pub mod segment;
+pub mod vxlan;
 
 pub use head::{HEAD, HEADROOM, Head};
 pub use mac::{Mac, MacError};
@@ -15,7 +16,7 @@ pub use parse::{Arp, Fragment, Ip, Layer4, Parsed, Payload, parse};
 
 use thiserror::Error;
 
-use crate::PortId;
+use crate::id::PortId;
 
 /// A frame on its way. Its first bytes are in `head`, where they are parsed and rewritten; the rest stays where it came
 /// from, as a [`Tail`] that whoever moves the frame knows of.

@@ -25,8 +25,7 @@ use super::conntrack::{
 };
 use super::group::{Admission, EndpointGroups, GroupId, Way};
 use super::tuple::Tuple;
-use crate::flow;
-use crate::tables::Stamp;
+use crate::stamp::Stamp;
 use crate::verdict::DropReason;
 
 /// The clock of gates, as a power of two of nanoseconds: about a millisecond.
@@ -100,6 +99,11 @@ pub(crate) struct Link {
     pub generation: u32,
 }
 
+impl Link {
+    /// Of a flow that belongs to no connection.
+    pub const NONE: Link = Link { slot: u32::MAX, generation: 0 };
+}
+
 /// What the rules and the connections say about a packet that passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passage {
@@ -117,7 +121,7 @@ impl Passage {
     /// What a flow is kept with; None: none is kept.
     pub fn link(self) -> Option<Link> {
         match self {
-            Passage::Free | Passage::All => Some(Link { slot: flow::NONE, generation: 0 }),
+            Passage::Free | Passage::All => Some(Link::NONE),
             Passage::Linked(link) => Some(link),
             Passage::Once => None,
         }

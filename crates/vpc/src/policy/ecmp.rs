@@ -15,7 +15,7 @@
 
 use thiserror::Error;
 
-use crate::software::schedule::mixed;
+use crate::hash::splitmix64;
 
 /// Buckets of a group, 2 bytes each. A member's share is as exact as there are buckets: with 16 members of one weight, to some
 /// 6 %.
@@ -106,7 +106,7 @@ impl Ecmp {
     #[inline]
     pub fn bucket(&self, hash: u32) -> usize {
         // Of few buckets as of many; a multiplication instead of a division.
-        ((u128::from(mixed(u64::from(hash) ^ self.seed)) * self.buckets.len() as u128) >> 64) as usize
+        ((u128::from(splitmix64(u64::from(hash) ^ self.seed)) * self.buckets.len() as u128) >> 64) as usize
     }
 
     /// The place of the member that has a bucket; None where no member may have it.
@@ -152,11 +152,11 @@ impl Bidder {
     fn new(at: u16, member: &Member, seed: u64) -> Bidder {
         let weight = member.weight.max(1);
         // Bids are cut off behind 32 bits, 2.4e-10; rounding adds 1e-13 at most.
-        Bidder { at, id: member.id, mixed: mixed(member.id ^ seed), weight, error: 1e-9 / f64::from(weight) }
+        Bidder { at, id: member.id, mixed: splitmix64(member.id ^ seed), weight, error: 1e-9 / f64::from(weight) }
     }
 
     fn chance(&self, bucket: u64) -> u64 {
-        mixed(self.mixed ^ bucket)
+        splitmix64(self.mixed ^ bucket)
     }
 
     /// Its bid, near enough to tell that it does not win: of many bidders all but one, nearly always, and at a tenth of the cost.

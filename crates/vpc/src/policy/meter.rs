@@ -14,7 +14,34 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use softdpu_sched::{Colour, Meter, Nanos};
 use softdpu_sys::prefetch;
 
-use crate::spec::{METERS, MeterAlgorithm, MeterSpec};
+use softdpu_sched::{Measure, Rate};
+
+/// Meters of an endpoint, at most: its port's and its tenant's.
+pub const METERS: usize = 2;
+
+/// A meter: two rates, three colours. What is red is dropped.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct MeterSpec {
+    /// What endpoints call it.
+    pub name: String,
+    /// How it colours.
+    pub algorithm: MeterAlgorithm,
+    /// What it counts.
+    pub measure: Measure,
+    /// What is green.
+    pub committed: Rate,
+    /// The peak rate (RFC 2698) or the excess rate (RFC 4115): what is yellow.
+    pub second: Rate,
+}
+
+/// How a meter colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum MeterAlgorithm {
+    /// A committed rate, and the peak of all.
+    Rfc2698,
+    /// A committed rate, and what may come in excess of it.
+    Rfc4115,
+}
 
 /// What a meter counted of one colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

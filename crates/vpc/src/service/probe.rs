@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use super::build::{HOP_LIMIT, V4, V6};
 use crate::packet::checksum::Sum;
 use crate::packet::parse::protocol;
+use crate::packet::vxlan::{VALID_VNI, VXLAN};
 use crate::packet::{Mac, Parsed, Payload};
 use crate::spec::UnderlaySpec;
-use crate::tables::{VALID_VNI, VXLAN};
 
 /// Bytes of a TCP header without options.
 const TCP: usize = 20;

@@ -3,9 +3,10 @@
 //! address is from the frames they see.
 
 use super::in_tunnel;
+use crate::id::PortId;
 use crate::service::rarp;
 use crate::tables::{Attachment, Tables};
-use crate::verdict::{PortId, Reply};
+use crate::verdict::Reply;
 
 /// The most hosts that are told: those that learn are few, a gateway's loaded entries may be of any number of others.
 const MOST_HOSTS: usize = 1024;

@@ -14,11 +14,12 @@ use std::net::IpAddr;
 
 pub(crate) use announce::announce;
 
+use crate::id::PortId;
 use crate::packet::{Mac, Packet, Parsed, parse};
 use crate::service::{ServiceContext, ra};
 use crate::switch::{Ask, Frame, Metadata, Stop, after, before, complete_udp6, encapsulate};
 use crate::tables::{Attachment, Endpoint, Tables, Tunnel};
-use crate::verdict::{DropReason, PortId, Reply, Verdict};
+use crate::verdict::{DropReason, Reply, Verdict};
 
 /// Deals with a whole frame, whose head is in `packet`. `id` identifies the outer IPv4 packet of a reply.
 pub(crate) fn serve(tables: &Tables, packet: &Packet, frame: &[u8], id: u16, out: &mut Vec<Reply>) -> Verdict {

@@ -2,9 +2,10 @@
 
 use crate::packet::fragment::Fragments;
 use crate::packet::segment::Segmenter;
+use crate::packet::vxlan::OVERHEAD_V6;
 use crate::packet::{Checksum, Head, Packet, parse};
 use crate::switch::{Frame, Metadata, Stop, after, complete_udp6};
-use crate::tables::{OVERHEAD_V6, Tables};
+use crate::tables::Tables;
 use crate::verdict::{DropReason, Reply, Verdict};
 
 /// Sends the packet in `frame` in pieces of at most `mtu` bytes. What is still to be done to it (checksum, segmentation) is done

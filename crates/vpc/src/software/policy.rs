@@ -15,8 +15,9 @@ use crate::policy::acl::{Action, Decision};
 use crate::policy::connections::{End, Note, Passage, Question};
 use crate::policy::conntrack::Subject;
 use crate::policy::{EndpointPolicy, Tuple};
+use crate::stamp::Stamp;
 use crate::switch::{Frame, Metadata};
-use crate::tables::{Endpoint, Stamp, Tables};
+use crate::tables::{Endpoint, Tables};
 use crate::verdict::DropReason;
 
 /// What was found on the way to an answer.

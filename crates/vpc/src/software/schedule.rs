@@ -1,6 +1,7 @@
 //! When the router is advertised to a port that has not asked (RFC 4861 §6.2.4): a few times soon after it comes up, then
 //! again and again long before a route that a guest has from it expires.
 
+use crate::hash::splitmix64;
 use crate::service::ra::ROUTER_LIFETIME;
 
 const SECOND: u64 = 1_000_000_000;
@@ -32,19 +33,12 @@ impl Schedule {
         let due = now >= self.next;
         if due {
             self.sent = self.sent.saturating_add(1);
-            let chance = mixed(seed ^ u64::from(self.sent) ^ now);
+            let chance = splitmix64(seed ^ u64::from(self.sent) ^ now);
             let interval = if self.sent < INITIALS { INITIAL } else { SHORTEST + chance % (LONGEST - SHORTEST) };
             self.next = now.saturating_add(interval);
         }
         due
     }
-}
-
-/// Bits that look like chance (the finalizer of SplitMix64: Steele, Lea, Flood 2014).
-pub(crate) fn mixed(mut bits: u64) -> u64 {
-    bits = (bits ^ bits >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ bits >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ bits >> 31
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use std::net::IpAddr;
 
 use thiserror::Error;
 
-use crate::flow::hash;
+use crate::hash::{five_tuple_hash, hash_of_tuple};
 use crate::packet::{Ip, Packet, parse};
 use crate::switch::{Last, outer, outer_plain};
 use crate::tables::Tables;
@@ -62,7 +62,7 @@ impl FiveTuple {
 impl FiveTuple {
     /// The bucket that packets with it are in, where no rule takes them.
     pub fn bucket(&self) -> usize {
-        bucket_of(crate::flow::hash_of(self.source, self.destination, self.protocol, self.ports))
+        bucket_of(hash_of_tuple(self.source, self.destination, self.protocol, self.ports))
     }
 }
 
@@ -188,7 +188,7 @@ pub struct Sight {
 impl Sight {
     /// Of the packet in a tunnel of the network `vni`.
     pub(crate) fn new(vni: u32, ip: &Ip) -> Sight {
-        Sight { vni, hash: hash(ip), flow: FiveTuple::of(ip) }
+        Sight { vni, hash: five_tuple_hash(ip), flow: FiveTuple::of(ip) }
     }
 
     /// The bucket that it is in.
@@ -303,7 +303,7 @@ impl Steering {
 fn hash_of(what: &Match) -> u32 {
     match what {
         Match::Vni(_) => 0,
-        Match::Flow(_, flow) => crate::flow::hash_of(flow.source, flow.destination, flow.protocol, flow.ports),
+        Match::Flow(_, flow) => hash_of_tuple(flow.source, flow.destination, flow.protocol, flow.ports),
     }
 }
 

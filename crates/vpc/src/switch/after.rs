@@ -15,7 +15,7 @@ pub(crate) struct Departure<'a> {
     tunnel: Option<&'a Tunnel>,
     vni: u32,
     /// The inner source MAC address, where it is to be another.
-    source: Option<crate::Mac>,
+    source: Option<crate::packet::Mac>,
     /// What a SYN may announce, by its packets' size; None: what it likes.
     clamp: Option<u16>,
     ecn: Option<u8>,

@@ -4,18 +4,20 @@ use std::net::IpAddr;
 
 use super::route::{self, Reached};
 use super::{Frame, Metadata, Stop, offload, outer, spoof};
-use crate::Checksum;
-use crate::flow;
+use crate::exact::{ExactKey, HomeSlot};
+use crate::hash::five_tuple_hash;
+use crate::packet::Checksum;
 use crate::packet::{Ip, Packet, Parsed, Payload, parse};
 use crate::spec::UnderlaySpec;
-use crate::tables::{Attachment, Key, Leads, Owner, Place, Stamp, Tables};
+use crate::stamp::Stamp;
+use crate::tables::{Attachment, Leads, Owner, Tables};
 use crate::verdict::DropReason;
 
 /// Where the look-up of a destination begins, on its way into the cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sought {
-    key: Key,
-    place: Place,
+    key: ExactKey,
+    home: HomeSlot,
     /// Owner of the source, of a frame from an endpoint; None where that is not the endpoint's.
     owner: Option<Owner>,
 }
@@ -100,18 +102,18 @@ fn finish(
     if frame.parsed.destination.is_group() || broadcast || ip.destination.is_multicast() {
         return Err(DropReason::Multicast.into());
     }
-    let key = Key::address(metadata.network, ip.destination);
-    let place = tables.addresses().place(&key);
-    tables.addresses().prefetch(place);
-    metadata.hash = flow::hash(ip);
-    Ok((frame, metadata, Sought { key, place, owner }))
+    let key = ExactKey::address(metadata.network, ip.destination);
+    let home = tables.addresses().home(&key);
+    tables.addresses().prefetch(home);
+    metadata.hash = five_tuple_hash(ip);
+    Ok((frame, metadata, Sought { key, home, owner }))
 }
 
 /// Finds where a frame goes, by its inner destination: the number of its next hop, and the versions of what says so.
 #[inline]
 pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, sought: &Sought) -> Result<(), Stop> {
     let ip = frame.parsed.ip().ok_or(DropReason::EtherType)?;
-    let exact = tables.addresses().get_at(sought.place, &sought.key);
+    let exact = tables.addresses().get_at(sought.home, &sought.key);
     let exact = exact.or_else(|| tables.loaded_owner(metadata.network, ip.destination));
     if exact.is_some_and(|owner| owner.hop().is_none()) {
         return Err(match metadata.endpoint() {

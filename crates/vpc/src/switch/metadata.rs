@@ -18,10 +18,10 @@
 //!
 //! What [parsing](Frame) the frame gives is beside it, as any tier could parse the frame again.
 
-use crate::flow::{NONE, SOURCES};
+use crate::flow::NONE;
 use crate::packet::{Checksum, Parsed};
 use crate::policy::connections::Link;
-use crate::tables::Stamp;
+use crate::stamp::{SOURCES, Stamp};
 
 /// The private key between the tiers.
 #[derive(Clone, Copy, Debug)]

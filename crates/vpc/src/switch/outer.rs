@@ -4,9 +4,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::packet::checksum::Sum;
 use crate::packet::parse::{ETHERNET, ETHERTYPE_IPV4, IPV4, IPV6, UDP, protocol};
+use crate::packet::vxlan::{OVERHEAD_V6, VALID_VNI, VXLAN, vni};
 use crate::packet::{Checksum, Layer4, Packet, parse};
 use crate::spec::UnderlaySpec;
-use crate::tables::{OVERHEAD_V6, Tables, Tunnel, VALID_VNI, VXLAN};
+use crate::tables::{Tables, Tunnel};
 use crate::verdict::DropReason;
 
 /// First of the source ports: the ports that are nobody's (RFC 7348 §5, RFC 6335 §6).
@@ -59,10 +60,6 @@ pub(crate) fn outer(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -
     let (network, tunnel) = belongs(tables, vni(&vxlan), ip.source)?;
     let checksum = inner_checksum(packet, len);
     Ok(Outer { network, tunnel, len: len as u16, inner, ecn: ip.traffic_class & 3, checksum })
-}
-
-fn vni(vxlan: &[u8; VXLAN]) -> u32 {
-    u32::from_be_bytes([0, vxlan[4], vxlan[5], vxlan[6]])
 }
 
 /// The network with a VNI, and the tunnel to the node with the end point `source`, which has something of it.

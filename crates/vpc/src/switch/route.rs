@@ -2,7 +2,8 @@
 //! hop, to a member of an ECMP group, or to a member of a peer (Zephyrus §4.2, figure 5).
 
 use crate::packet::Ip;
-use crate::tables::{Choice, Leads, Owner, Routing, Stamp, Tables};
+use crate::stamp::Stamp;
+use crate::tables::{Choice, Leads, Owner, Routing, Tables};
 use crate::verdict::DropReason;
 
 /// What a route leads to.

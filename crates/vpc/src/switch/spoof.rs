@@ -3,9 +3,10 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Ask, Stop};
+use crate::exact::ExactKey;
 use crate::packet::parse::protocol;
 use crate::packet::{Arp, Ip, Layer4, Parsed};
-use crate::tables::{Endpoint, Key, Owner, Tables};
+use crate::tables::{Endpoint, Owner, Tables};
 use crate::verdict::DropReason;
 
 /// All DHCPv6 relays and servers (RFC 8415 §7.1).
@@ -72,7 +73,7 @@ pub(super) fn source(
 /// A link-local source talks to the gateway, and to nobody else: nothing forwards it (RFC 4291 §2.5.6). What it says to groups,
 /// as every guest does, is no forgery.
 fn link_local(tables: &Tables, endpoint: &Endpoint, ip: &Ip) -> Result<Option<Owner>, Stop> {
-    let owns = |address| tables.addresses().get(&Key::address(endpoint.network, address));
+    let owns = |address| tables.addresses().get(&ExactKey::address(endpoint.network, address));
     match (owns(ip.source), owns(ip.destination)) {
         (None, Some(owner)) if owner.hop().is_none() => Ok(None),
         (None, _) if ip.destination.is_multicast() => Err(DropReason::Multicast.into()),
@@ -106,7 +107,7 @@ fn neighbor_discovery(tables: &Tables, endpoint: &Endpoint, ip: &Ip, owner: Opti
         ROUTER_ADVERTISEMENT | REDIRECT => return Err(DropReason::SpoofedNeighbor.into()),
         _ => return Ok(()),
     };
-    let gateway = Key::address(endpoint.network, ip.source);
+    let gateway = ExactKey::address(endpoint.network, ip.source);
     let own = owner.is_some()
         || ip.source.is_unspecified()
         || (is_link_local(ip.source) && tables.addresses().get(&gateway).is_none());

@@ -9,10 +9,9 @@ use super::loaded::{self, Loaded, Routed};
 use super::objects::{Kind, Numbering};
 use super::policy::Building;
 use super::routing::Leads;
-use super::{
-    Attachment, Endpoint, Exact, Hop, Key, NONE, Network, Owner, Prefixes, Tables, Tunnel, Way, ecmp, routing,
-};
-use crate::PortId;
+use super::{Attachment, Endpoint, Hop, NONE, Network, Owner, Prefixes, Tables, Tunnel, Way, ecmp, routing};
+use crate::exact::{ExactKey, ExactTable};
+use crate::id::PortId;
 use crate::packet::Mac;
 use crate::policy::meter::NodeMeter;
 use crate::spec::{
@@ -28,25 +27,29 @@ const LEAST_MTU: u16 = 576;
 const LEAST_MTU_V6: u16 = 1280;
 
 impl Tables {
-    /// The tables that `spec` describes.
+    /// The tables that `spec` describes, with the entries in `loaded`. Where both say something of an address or a prefix, `spec` wins.
     ///
     /// # Errors
     /// [`SpecError`] with the first entry that is wrong.
-    pub fn build(spec: &Spec) -> Result<Tables, SpecError> {
-        Tables::build_with(spec, None)
+    pub fn build(spec: &Spec, loaded: Option<Arc<Loaded>>) -> Result<Tables, SpecError> {
+        Tables::build_after(spec, loaded, None)
     }
 
-    /// The tables that `spec` describes, to take the place of `self`: flows that were computed from what is the same in both
-    /// go on.
+    /// The tables that `spec` describes, with the entries in `loaded`, to replace `self`: flows that were computed from what is the same
+    /// in both stay valid.
     ///
     /// # Errors
     /// As of [`build`](Self::build).
-    pub fn rebuild(&self, spec: &Spec) -> Result<Tables, SpecError> {
-        Tables::build_with(spec, Some(self))
+    pub fn rebuild(&self, spec: &Spec, loaded: Option<Arc<Loaded>>) -> Result<Tables, SpecError> {
+        Tables::build_after(spec, loaded, Some(self))
     }
 
-    fn build_with<'a>(spec: &'a Spec, previous: Option<&'a Tables>) -> Result<Tables, SpecError> {
-        let mut builder = Builder::new(spec, previous)?;
+    fn build_after<'a>(
+        spec: &'a Spec,
+        loaded: Option<Arc<Loaded>>,
+        previous: Option<&'a Tables>,
+    ) -> Result<Tables, SpecError> {
+        let mut builder = Builder::new(spec, loaded, previous)?;
         for meter in &spec.meters {
             builder.meter(meter).map_err(at(|| Entry::Meter(meter.name.clone())))?;
         }
@@ -70,9 +73,7 @@ impl Tables {
         for route in &spec.routes {
             builder.route(route).map_err(at(|| route.into()))?;
         }
-        if let Some(loaded) = &spec.loaded {
-            builder.loaded(loaded);
-        }
+        builder.add_loaded();
         builder.finish()
     }
 }
@@ -83,6 +84,7 @@ fn at(entry: impl FnOnce() -> Entry) -> impl FnOnce(Problem) -> SpecError {
 
 pub(super) struct Builder<'a> {
     spec: &'a Spec,
+    loaded: Option<Arc<Loaded>>,
     /// MAC addresses of the underlay's next hops.
     neighbors: HashMap<IpAddr, Mac>,
     names: HashMap<&'a str, u32>,
@@ -116,7 +118,11 @@ pub(super) struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    fn new(spec: &'a Spec, previous: Option<&'a Tables>) -> Result<Builder<'a>, SpecError> {
+    fn new(
+        spec: &'a Spec,
+        loaded: Option<Arc<Loaded>>,
+        previous: Option<&'a Tables>,
+    ) -> Result<Builder<'a>, SpecError> {
         let mut ports = Vec::new();
         if let Some(underlay) = &spec.underlay {
             check_underlay(underlay).map_err(at(|| Entry::Underlay))?;
@@ -141,6 +147,7 @@ impl<'a> Builder<'a> {
         }
         Ok(Builder {
             spec,
+            loaded,
             neighbors,
             names: HashMap::new(),
             networks: Vec::new(),
@@ -370,7 +377,8 @@ impl<'a> Builder<'a> {
     }
 
     /// The ways to the nodes of loaded entries, as far as there are any.
-    fn loaded(&mut self, loaded: &Loaded) {
+    fn add_loaded(&mut self) {
+        let Some(loaded) = self.loaded.clone() else { return };
         for (number, (name, _)) in (0..).zip(loaded.networks()) {
             let here = self.names.get(name).copied();
             self.loaded_networks.push(here.unwrap_or(NONE));
@@ -443,7 +451,7 @@ impl<'a> Builder<'a> {
     /// What decides over destinations in a network that are no endpoint's: its routes, its subnets and gateways, and those
     /// endpoints' addresses that would be routed elsewhere if they were not there.
     fn routes(&mut self, prefixes: &Prefixes<Routed>) -> Result<(), Problem> {
-        let loaded = self.spec.loaded.as_deref();
+        let loaded = self.loaded.clone();
         let mut contents = vec![(Vec::new(), Vec::new()); self.networks.len()];
         for (&(network, prefix), owner) in &self.prefixes {
             contents[network as usize].0.push((prefix, self.content(*owner)));
@@ -455,6 +463,7 @@ impl<'a> Builder<'a> {
             // The longer prefix decides, and a subnet that is longer keeps the address from a loaded route.
             let own = prefixes.longest(network, address).map(|own| own.length);
             let is_loaded = loaded
+                .as_ref()
                 .and_then(|loaded| loaded.route(of_network, address))
                 .is_some_and(|route| own.is_none_or(|own| route.length > own));
             let is_in_table = self
@@ -470,7 +479,7 @@ impl<'a> Builder<'a> {
             let policy = self.policy(number as u32);
             let of_network = self.networks[number].loaded;
             let is_pierced = self.is_pierced(number as u32);
-            let loaded = loaded.map(|loaded| loaded.content(of_network, is_pierced)).unwrap_or_default();
+            let loaded = loaded.as_ref().map(|loaded| loaded.content(of_network, is_pierced)).unwrap_or_default();
             let network = &mut self.networks[number];
             let content = (content, loaded, policy);
             network.routes = self.objects.object(Kind::Routes, &network.name, &content)?;
@@ -488,7 +497,7 @@ impl<'a> Builder<'a> {
 
     /// The versions of loaded guests.
     fn guests(&self) -> Option<loaded::Versions> {
-        let loaded = self.spec.loaded.as_ref()?;
+        let loaded = self.loaded.as_ref()?;
         let mut ground = BTreeMap::new();
         for ((name, _), &network) in loaded.networks().zip(&self.loaded_networks) {
             let subnets = self.ranges.get(network as usize).map(|range| &self.subnets[range.clone()]);
@@ -506,7 +515,7 @@ impl<'a> Builder<'a> {
         let addresses: Vec<_> = self
             .addresses
             .iter()
-            .map(|(&(network, address), &owner)| (Key::address(network, address), owner))
+            .map(|(&(network, address), &owner)| (ExactKey::address(network, address), owner))
             .collect();
         let routed = |(&(network, prefix), &owner): (&(u32, Prefix), &Owner)| {
             (network, prefix, Routed { owner, length: prefix.length() })
@@ -521,8 +530,8 @@ impl<'a> Builder<'a> {
         self.peer_members();
         let guests = self.guests();
         let members: Vec<_> =
-            self.members.iter().map(|(&(network, host), &tunnel)| (Key::address(network, host), tunnel)).collect();
-        let vnis: Vec<_> = self.vnis.iter().map(|(&vni, &network)| (Key::new(0, vni.into()), network)).collect();
+            self.members.iter().map(|(&(network, host), &tunnel)| (ExactKey::address(network, host), tunnel)).collect();
+        let vnis: Vec<_> = self.vnis.iter().map(|(&vni, &network)| (ExactKey::new(0, vni.into()), network)).collect();
         // Which of two peers has the connections between them must not change when the other one gets some of its own.
         let peers = self.routing.peers.iter().filter(|(of, _)| self.tracked.contains(of)).map(|(_, peer)| *peer);
         let tracked: BTreeSet<u32> = self.tracked.iter().copied().chain(peers).collect();
@@ -546,14 +555,14 @@ impl<'a> Builder<'a> {
             hops: self.hops.into(),
             tunnels: self.tunnels.into(),
             ports: self.ports.into(),
-            vnis: Exact::build(&vnis, 0),
-            addresses: Exact::build(&addresses, 0),
-            members: Exact::build(&members, 0),
+            vnis: ExactTable::build(&vnis, 0),
+            addresses: ExactTable::build(&addresses, 0),
+            members: ExactTable::build(&members, 0),
             underlay: self.spec.underlay.clone(),
             unreached: self.unreached.into(),
             services: self.spec.services,
             meters: self.meters.into_iter().map(|(name, meter)| (name.into(), meter)).collect(),
-            loaded: self.spec.loaded.clone(),
+            loaded: self.loaded,
             guests,
             loaded_tunnels: self.loaded_tunnels.into(),
             loaded_networks: self.loaded_networks.into(),

@@ -17,11 +17,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::Problem;
-use super::objects::{Kind, Numbering, Stamp};
-use crate::flow::SOURCES;
+use super::objects::{Kind, Numbering};
+use crate::hash::splitmix64;
 use crate::policy::ecmp::{BUCKETS, Ecmp, Member};
-use crate::software::schedule::mixed;
 use crate::spec::{EcmpMemberSpec, EcmpSpec, MemberVia};
+use crate::stamp::{SOURCES, Stamp};
 
 /// The first number of a bucket's stamp.
 const FIRST: u32 = super::loaded::FIRST;
@@ -374,10 +374,10 @@ fn identifier(via: MemberVia) -> u64 {
         IpAddr::V4(address) => u128::from(address.to_bits()),
         IpAddr::V6(address) => address.to_bits(),
     };
-    mixed(mixed(bits as u64 ^ kind << 62).wrapping_add((bits >> 64) as u64 ^ u64::from(address.is_ipv4())))
+    splitmix64(splitmix64(bits as u64 ^ kind << 62).wrapping_add((bits >> 64) as u64 ^ u64::from(address.is_ipv4())))
 }
 
 /// What members' bids are mixed with: the same on all nodes, and another for each group.
 fn seed(vni: u32, name: &str) -> u64 {
-    name.bytes().fold(mixed(vni.into()), |seed, byte| mixed(seed ^ u64::from(byte)))
+    name.bytes().fold(splitmix64(vni.into()), |seed, byte| splitmix64(seed ^ u64::from(byte)))
 }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use thiserror::Error;
 
-use crate::PortId;
+use crate::id::PortId;
 use crate::packet::Mac;
 use crate::policy::acl::AclError;
 use crate::policy::ecmp::EcmpError;

@@ -10,7 +10,6 @@
 mod build;
 mod ecmp;
 mod error;
-mod exact;
 mod loaded;
 mod objects;
 mod policy;
@@ -25,25 +24,23 @@ use std::sync::Arc;
 pub use ecmp::MemberStatus;
 pub(crate) use ecmp::{Choice, Group};
 pub use error::{Entry, Problem, SpecError};
-pub(crate) use exact::fold;
-pub use exact::{Exact, Key, Place};
 pub use loaded::{LoadCounts, LoadError, Loaded, Loading};
-pub(crate) use objects::Stamp;
 pub(crate) use prefixes::Prefixes;
 pub(crate) use routing::{Leads, Routing};
-pub(crate) use tunnel::{OVERHEAD_V6, Tunnel, VALID_VNI, VXLAN};
+pub(crate) use tunnel::Tunnel;
 
 pub use softdpu_lpm::coalesce::Conflict;
 use softdpu_sys::prefetch;
 
-use crate::PortId;
-use crate::flow;
+use crate::exact::{ExactKey, ExactTable};
+use crate::id::PortId;
 use crate::packet::Mac;
 use crate::policy::EndpointPolicy;
 use crate::policy::connections::Connections;
 use crate::policy::group::GroupId;
 use crate::policy::meter::{self, MeterCount, NodeMeter};
 use crate::spec::{Prefix, ServiceLimit, SubnetSpec, UnderlaySpec};
+use crate::stamp::{SOURCES, Stamp};
 
 /// The number of an endpoint, a next hop or a tunnel that is none.
 const NONE: u32 = u32::MAX;
@@ -82,14 +79,14 @@ pub struct Tables {
     hops: Box<[Option<Hop>]>,
     tunnels: Box<[Tunnel]>,
     ports: Box<[Attachment]>,
-    vnis: Exact<u32>,
-    addresses: Exact<Owner>,
+    vnis: ExactTable<u32>,
+    addresses: ExactTable<Owner>,
     /// Those of networks, then those of route tables.
     prefixes: Prefixes<loaded::Routed>,
     route_tables: routing::RouteTables,
     groups: ecmp::Groups,
     /// (network, tunnel end point): the tunnels by which a network's endpoints and routes are reached.
-    members: Exact<u32>,
+    members: ExactTable<u32>,
     underlay: Option<UnderlaySpec>,
     /// Hosts that it does not reach.
     unreached: Box<[IpAddr]>,
@@ -317,7 +314,7 @@ impl Tables {
 
     /// Who has `address` in `network`.
     pub(crate) fn owner(&self, network: u32, address: IpAddr) -> Option<Owner> {
-        self.addresses.get(&Key::address(network, address)).or_else(|| self.loaded_owner(network, address))
+        self.addresses.get(&ExactKey::address(network, address)).or_else(|| self.loaded_owner(network, address))
     }
 
     /// Who has `address` in the network called `network`, or a route to it, on another node; of ECMP groups no one node.
@@ -428,13 +425,7 @@ impl Tables {
 
     /// Counts a packet to a member of an ECMP group: its next hop, what decided about it, the core's number, the packet's bytes.
     #[inline(never)]
-    pub(crate) fn count_member(
-        &self,
-        hop: u32,
-        sources: impl FnOnce() -> [Stamp; flow::SOURCES],
-        shard: usize,
-        bytes: u64,
-    ) {
+    pub(crate) fn count_member(&self, hop: u32, sources: impl FnOnce() -> [Stamp; SOURCES], shard: usize, bytes: u64) {
         self.groups.count(hop, sources, shard, bytes);
     }
 
@@ -449,7 +440,7 @@ impl Tables {
     }
 
     #[inline]
-    pub(crate) fn addresses(&self) -> &Exact<Owner> {
+    pub(crate) fn addresses(&self) -> &ExactTable<Owner> {
         &self.addresses
     }
 
@@ -496,13 +487,13 @@ impl Tables {
 
     #[inline]
     pub(crate) fn network_of(&self, vni: u32) -> Option<u32> {
-        self.vnis.get(&Key::new(0, vni.into()))
+        self.vnis.get(&ExactKey::new(0, vni.into()))
     }
 
     /// The tunnel to `host`, if anything of `network` is there.
     #[inline]
     pub(crate) fn member(&self, network: u32, host: IpAddr) -> Option<u32> {
-        self.members.get(&Key::address(network, host))
+        self.members.get(&ExactKey::address(network, host))
     }
 
     /// The tunnels to all hosts that have anything of `network`.

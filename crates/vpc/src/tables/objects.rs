@@ -19,47 +19,10 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::Problem;
-
-/// Bits of an object's number in a stamp.
-const NUMBER_BITS: u32 = 24;
-/// Numbers of objects, and of next hops that are none.
-const MOST: usize = 1 << NUMBER_BITS;
+use crate::stamp::Stamp;
 
 /// The number of the build under way. 40 bits of it are used: at a thousand a second they last 34 years.
 static BUILDS: AtomicU64 = AtomicU64::new(1);
-
-/// An object's number with its version. 0 is the stamp of nothing, which never changes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Stamp(u64);
-
-impl Stamp {
-    /// Of what is no object: `number` is above all objects'.
-    #[inline(always)]
-    pub(super) fn new(version: u64, number: u32) -> Stamp {
-        Stamp(version << NUMBER_BITS | u64::from(number))
-    }
-
-    #[inline(always)]
-    pub fn from_bits(bits: u64) -> Stamp {
-        Stamp(bits)
-    }
-
-    #[inline(always)]
-    pub fn to_bits(self) -> u64 {
-        self.0
-    }
-
-    /// The number of the build that gave the object its content.
-    pub fn version(self) -> u64 {
-        self.0 >> NUMBER_BITS
-    }
-
-    /// The object's number.
-    #[inline(always)]
-    pub fn number(self) -> usize {
-        self.0 as usize & (MOST - 1)
-    }
-}
 
 /// What kind of object it is: a part of its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use super::Tables;
 use super::error::Problem;
-use super::objects::{Kind, Numbering, Stamp};
+use super::objects::{Kind, Numbering};
 use crate::policy::EndpointPolicy;
 use crate::policy::acl::{Acl, AclSpec};
 use crate::policy::connections::Connections;
 use crate::policy::group::{EndpointGroups, GroupId, GroupRule, GroupSpec, Peer};
 use crate::spec::{EndpointSpec, NetworkSpec, Place, RulePeer, SecurityGroupSpec, SecurityRule};
+use crate::stamp::Stamp;
 
 /// What was compiled, by the versions of what it was compiled from.
 #[derive(Debug, Default)]

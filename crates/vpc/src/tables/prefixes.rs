@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use super::exact::{Exact, Key};
+use crate::exact::{ExactKey, ExactTable};
 use softdpu_lpm::coalesce::{Conflict, Lengths, coalesce};
 use softdpu_lpm::{Capacity, Full, Lpm, Prefix, mask};
 
@@ -12,7 +12,7 @@ use softdpu_lpm::{Capacity, Full, Lpm, Prefix, mask};
 pub struct Prefixes<V> {
     /// By network number, IPv4 and IPv6.
     forms: Box<[[Form<V>; 2]]>,
-    exact: Exact<V>,
+    exact: ExactTable<V>,
     /// Of networks whose prefixes overlap.
     lpm: Lpm<V>,
 }
@@ -27,12 +27,12 @@ enum Form<V> {
 }
 
 /// The key's space is network, family and length: there are at most [`Prefixes::NETWORKS`] networks.
-fn key(network: u32, address: IpAddr, length: u8) -> Key {
+fn key(network: u32, address: IpAddr, length: u8) -> ExactKey {
     let bits = match mask(address, length) {
         IpAddr::V4(address) => address.to_bits().into(),
         IpAddr::V6(address) => address.to_bits(),
     };
-    Key::new(network << 9 | u32::from(address.is_ipv6()) << 8 | u32::from(length), bits)
+    ExactKey::new(network << 9 | u32::from(address.is_ipv6()) << 8 | u32::from(length), bits)
 }
 
 impl<V: Copy + Default> Prefixes<V> {
@@ -78,7 +78,7 @@ impl<V: Copy + Default> Prefixes<V> {
             lpm.insert(network, prefix, value)?;
         }
         lpm.settle();
-        Ok(Prefixes { forms, exact: Exact::build(&keyed, 0), lpm })
+        Ok(Prefixes { forms, exact: ExactTable::build(&keyed, 0), lpm })
     }
 
     /// The value of the longest prefix of network number `network` that has `address`.

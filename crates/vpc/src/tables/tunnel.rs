@@ -2,20 +2,15 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::PortId;
+use crate::id::PortId;
 use crate::packet::Mac;
 use crate::packet::checksum::Sum;
 use crate::packet::parse::{ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4, IPV6, UDP, protocol};
+use crate::packet::vxlan::{OVERHEAD_V6, VALID_VNI, VXLAN};
 use crate::spec::UnderlaySpec;
 
-/// Bytes of a VXLAN header.
-pub const VXLAN: usize = 8;
-/// Bytes before the inner frame over IPv6.
-pub const OVERHEAD_V6: usize = ETHERNET + IPV6 + UDP + VXLAN;
 /// Hop limit of outer packets.
 const HOP_LIMIT: u8 = 64;
-/// The flag of a valid VNI.
-pub const VALID_VNI: u8 = 0x08;
 
 /// The way to another node.
 #[derive(Clone, Debug)]

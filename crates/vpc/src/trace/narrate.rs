@@ -6,15 +6,16 @@ use softdpu_sched::Colour;
 
 use super::path::{Names, Outcome, Step, Table, Tier, Version};
 use super::{Description, Subject};
-use crate::flow::{NONE, SOURCES, Seen};
+use crate::flow::{NONE, Seen};
 use crate::packet::{Packet, Parsed, parse};
 use crate::policy::acl::{Action, Decision};
 use crate::policy::connections::{Note, Passage};
 use crate::policy::group::{Admission, Way as Direction};
 use crate::policy::meter::{Colours, NodeMeter};
 use crate::software::policy::Found;
+use crate::stamp::{SOURCES, Stamp};
 use crate::switch::{Ask, Frame, Metadata, Stop, Walk, walk};
-use crate::tables::{Attachment, Choice, Hop, Leads, Stamp, Tables, Way};
+use crate::tables::{Attachment, Choice, Hop, Leads, Tables, Way};
 use crate::verdict::{DropReason, Reply, Verdict};
 
 /// What an object is called.

@@ -11,7 +11,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::PortId;
+use crate::id::PortId;
 use crate::verdict::reasons;
 
 reasons! {

@@ -1,9 +1,10 @@
 //! What a filter looks at: a frame's headers, below the tunnel's where there is one.
 
-use crate::PortId;
+use crate::id::PortId;
 use crate::packet::parse::UDP;
+use crate::packet::vxlan::{VALID_VNI, VXLAN, vni};
 use crate::packet::{Layer4, Parsed, parse};
-use crate::tables::{Attachment, Tables, VALID_VNI, VXLAN};
+use crate::tables::{Attachment, Tables};
 
 /// A frame as a [`Filter`](super::Filter) sees it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -55,5 +56,5 @@ fn tunnel(outer: &Parsed, head: &[u8], vxlan: u16) -> Option<(u32, usize, usize)
     let (start, end) = (at + VXLAN, ip.end as usize);
     let header: [u8; VXLAN] = head.get(at..start)?.try_into().ok()?;
     let is_vxlan = destination == vxlan && header[0] & VALID_VNI != 0 && start <= end;
-    is_vxlan.then_some((u32::from_be_bytes([0, header[4], header[5], header[6]]), start, end))
+    is_vxlan.then_some((vni(&header), start, end))
 }

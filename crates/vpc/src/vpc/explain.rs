@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use super::{Limit, Marks, Vpc};
 use crate::flow::Heavy;
+use crate::id::PortId;
 use crate::packet::{Checksum, Head, Packet};
 use crate::software;
 use crate::stats::Stats;
 use crate::trace::{Step, Watch, Watcher, narrate};
-use crate::verdict::{PortId, Reply, Verdict};
+use crate::verdict::{Reply, Verdict};
 
 /// What would become of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]

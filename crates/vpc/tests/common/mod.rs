@@ -4,6 +4,7 @@
 pub mod streams;
 
 use std::net::IpAddr;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use etherparse::PacketBuilder;
@@ -11,6 +12,7 @@ use softdpu_vpc::spec::{
     ConnectionLimit, EndpointSpec, NeighborSpec, NetworkSpec, Place, RouteSpec, ServiceLimit, Spec, SubnetSpec,
     UnderlaySpec, VXLAN_PORT, Via,
 };
+use softdpu_vpc::tables::Loaded;
 use softdpu_vpc::{Checksum, DropReason, Head, Mac, Packet, PortId, Tables, Verdict, Vpc};
 
 pub const UNDERLAY: PortId = PortId(0);
@@ -119,8 +121,70 @@ pub fn spec(family: Family, node: u8) -> Spec {
     }
 }
 
-pub fn vpc(spec: &Spec) -> Vpc {
-    Vpc::new(Arc::new(Tables::build(spec).expect("a good spec")))
+/// A spec with the entries that are loaded beside it.
+#[derive(Clone)]
+pub struct Site {
+    pub spec: Spec,
+    pub loaded: Option<Arc<Loaded>>,
+}
+
+impl From<Spec> for Site {
+    fn from(spec: Spec) -> Site {
+        Site { spec, loaded: None }
+    }
+}
+
+impl Deref for Site {
+    type Target = Spec;
+
+    fn deref(&self) -> &Spec {
+        &self.spec
+    }
+}
+
+impl DerefMut for Site {
+    fn deref_mut(&mut self) -> &mut Spec {
+        &mut self.spec
+    }
+}
+
+/// What tables are built from: a spec, alone or with loaded entries.
+pub trait Source {
+    fn spec(&self) -> &Spec;
+
+    fn loaded(&self) -> Option<Arc<Loaded>> {
+        None
+    }
+}
+
+impl Source for Spec {
+    fn spec(&self) -> &Spec {
+        self
+    }
+}
+
+impl Source for Site {
+    fn spec(&self) -> &Spec {
+        &self.spec
+    }
+
+    fn loaded(&self) -> Option<Arc<Loaded>> {
+        self.loaded.clone()
+    }
+}
+
+pub fn build(site: &impl Source) -> Arc<Tables> {
+    Arc::new(Tables::build(site.spec(), site.loaded()).expect("a good spec"))
+}
+
+pub fn vpc(site: &impl Source) -> Vpc {
+    Vpc::new(build(site))
+}
+
+/// Replaces the tables of `vpc` by those of `site`, built after them.
+pub fn change(vpc: &mut Vpc, site: &impl Source) {
+    let tables = vpc.tables().rebuild(site.spec(), site.loaded()).expect("a good spec");
+    vpc.replace(Arc::new(tables));
 }
 
 pub fn node(family: Family, node: u8) -> Vpc {

@@ -12,7 +12,7 @@ use softdpu_vpc::spec::{
     SubnetSpec, TableCapacity, Via,
 };
 use softdpu_vpc::tables::{Loaded, Loading};
-use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId, Segmentation, SegmentationKind, Tables, Verdict, Vpc};
+use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId, Segmentation, SegmentationKind, Verdict, Vpc};
 
 use super::*;
 
@@ -600,7 +600,6 @@ pub const PAUSE: u64 = 25_000_000;
 /// An error says where the two differ.
 pub fn compare(vpc: &mut Vpc, family: Family, steps: &[Step]) -> Result<(), String> {
     let mut changes = 0;
-    let build = |spec: &Spec| Arc::new(Tables::build(spec).expect("a good spec"));
     // Its connections are its own.
     let mut plain = Vpc::with_flows(build(&site(family, 0)), 0);
     let mut now = 0;
@@ -608,17 +607,16 @@ pub fn compare(vpc: &mut Vpc, family: Family, steps: &[Step]) -> Result<(), Stri
         now += PAUSE;
         if let Some(change) = change {
             changes ^= 1 << change;
-            let mut spec = site(family, changes);
+            let spec = site(family, changes);
             for vpc in [&mut *vpc, &mut plain] {
                 let before = vpc.tables().loaded().cloned();
                 // As where a daemon goes on: entries are loaded when others are to be, or where they are held against something else.
-                spec.loaded = match change {
+                let loaded = match change {
                     11 | FIRST_LOADED.. => loaded(family, &spec, changes, before),
                     _ => before,
                 };
-                let rebuild = |tables: &Tables| Arc::new(tables.rebuild(&spec).expect("a good spec"));
-                let tables = if *anew { build(&spec) } else { rebuild(vpc.tables()) };
-                vpc.replace(tables);
+                let site = Site { spec: spec.clone(), loaded };
+                if *anew { vpc.replace(build(&site)) } else { super::change(vpc, &site) }
             }
         }
         let mut packets: Vec<Packet> = batch.iter().map(|sent| sent.packet(family)).collect();

@@ -44,7 +44,7 @@ impl Changing {
         } else {
             spec.services.lease = self.rounds;
         }
-        let tables = self.core.vpc.tables().rebuild(&spec).expect("as good as the one before");
+        let tables = self.core.vpc.tables().rebuild(&spec, None).expect("as good as the one before");
         self.core.vpc.replace(Arc::new(tables));
     }
 }

@@ -77,7 +77,7 @@ pub(super) struct Core {
 
 impl Core {
     pub fn new(site: Site, order: Vec<u32>) -> Result<Core, String> {
-        let tables = Tables::build(&site.spec()?).map_err(|error| error.to_string())?;
+        let tables = Tables::build(&site.spec()?, None).map_err(|error| error.to_string())?;
         let packet = Packet {
             head: Head::with_len(FRAME),
             tail: 0,

@@ -33,7 +33,11 @@ impl Networks {
     pub(in crate::dataplane) fn publish(&mut self, engine: &Engine) -> Result<(), String> {
         let spec = self.spec()?;
         // Flows of what is the same in both go on.
-        let tables = self.tables.as_ref().map_or_else(|| Tables::build(&spec), |before| before.rebuild(&spec));
+        let loaded = self.loaded.clone();
+        let tables = match &self.tables {
+            Some(before) => before.rebuild(&spec, loaded),
+            None => Tables::build(&spec, loaded),
+        };
         let tables = Arc::new(tables.map_err(|error| error.to_string())?);
         // Who asked for the change may rely on it once it is answered.
         if !engine.set_tables(&tables).wait(SWITCH) {
@@ -58,7 +62,6 @@ impl Networks {
             services: ServiceLimit::default(),
             connections: self.connections,
             meters: Vec::new(),
-            loaded: self.loaded.clone(),
             without_flows: !self.keeps_flows,
             is_loading: self.is_loading,
             awaited: if self.is_loading { self.awaited.clone() } else { Vec::new() },

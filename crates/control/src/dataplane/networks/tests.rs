@@ -49,7 +49,7 @@ fn what_is_loaded_while_what_was_kept_is_read_is_all_there_is() {
     assert!(failed.is_err() && networks.spec().unwrap().is_loading && networks.loaded.is_none());
     let published = networks.go_on_with(loaded, |networks| {
         let spec = networks.spec()?;
-        (spec.loaded.is_some() && !spec.is_loading && spec.awaited.is_empty())
+        (networks.loaded.is_some() && !spec.is_loading && spec.awaited.is_empty())
             .then_some(())
             .ok_or_else(|| "as if it were being read".to_owned())
     });

@@ -22,7 +22,7 @@ use thiserror::Error;
 use super::checksum::{self, Sum};
 use super::parse::{ETHERNET, IPV4, IPV6, UDP, protocol};
 use super::{Checksum, Ip, Layer4, Packet, SegmentationKind, Tail, TailError, parse};
-use crate::DropReason;
+use crate::verdict::DropReason;
 
 /// Protocol number of an IPv6 routing header (RFC 8200 §4.4).
 const ROUTING: u8 = 43;
@@ -118,7 +118,7 @@ struct Layout {
 
 impl<'a> Segmenter<'a> {
     /// The frames that `packet` stands for. The first `overhead` bytes of its head are a tunnel's headers
-    /// ([`Verdict::Underlay`](crate::Verdict::Underlay)); 0 where there is none. `max_len` is the most bytes that a frame may
+    /// ([`Verdict::Underlay`](crate::verdict::Verdict::Underlay)); 0 where there is none. `max_len` is the most bytes that a frame may
     /// have, all headers included.
     ///
     /// # Errors

@@ -6,7 +6,8 @@ use etherparse::{NetSlice, PacketBuilder, SlicedPacket, TcpHeader, TransportSlic
 use proptest::prelude::*;
 
 use super::*;
-use crate::{HEAD, Head, PortId, Segmentation};
+use crate::id::PortId;
+use crate::packet::{HEAD, Head, Segmentation};
 
 const V4: [[u8; 4]; 2] = [[10, 0, 0, 2], [10, 0, 0, 3]];
 const V6: [[u8; 16]; 2] =

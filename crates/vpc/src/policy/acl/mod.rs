@@ -14,7 +14,7 @@ use thiserror::Error;
 use super::classifier::{Classifier, Pattern};
 use super::rule::Service;
 use super::tuple::Tuple;
-use crate::spec::Prefix;
+use softdpu_lpm::Prefix;
 
 /// Most rules of a list.
 pub const RULES: usize = 10_000;

@@ -22,7 +22,7 @@ use bits::{Either, Sets, Shape};
 
 use super::rule::{Range, Service};
 use super::tuple::Tuple;
-use crate::spec::Prefix;
+use softdpu_lpm::Prefix;
 
 /// What a rule matches.
 #[derive(Clone, Copy, Debug)]

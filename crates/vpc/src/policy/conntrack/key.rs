@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::tables::fold;
+use crate::hash::folded_multiply;
 
 /// The packets of one direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -91,8 +91,9 @@ impl Pair {
         let halves = |bits: u128| ((bits >> 64) as u64, bits as u64);
         let ((low_high, low), (high_high, high)) = (halves(self.low), halves(self.high));
         let ports = u64::from(self.low_port) << 32 | u64::from(self.high_port) << 16 | u64::from(self.protocol);
-        let addresses = fold(low ^ seed, high ^ ports) ^ fold(low_high ^ seed.rotate_left(32), high_high ^ !ports);
-        fold(addresses ^ u64::from(self.network) << 32, seed | 1)
+        let addresses = folded_multiply(low ^ seed, high ^ ports)
+            ^ folded_multiply(low_high ^ seed.rotate_left(32), high_high ^ !ports);
+        folded_multiply(addresses ^ u64::from(self.network) << 32, seed | 1)
     }
 
     /// Of the direction from the lower to the higher end, or of the other.

@@ -64,8 +64,8 @@ fn places(members: &[Member], zone: Option<u32>, seed: u64) -> Vec<Option<u64>> 
 
 #[test]
 fn who_is_estimated_out_would_not_have_won() {
-    let weight = |at: u64| if at.is_multiple_of(3) { 1 } else { (mixed(at) % 1000) as u16 + 1 };
-    let members: Vec<Member> = (0..64).map(|at| member(mixed(at + 1000), weight(at))).collect();
+    let weight = |at: u64| if at.is_multiple_of(3) { 1 } else { (splitmix64(at) % 1000) as u16 + 1 };
+    let members: Vec<Member> = (0..64).map(|at| member(splitmix64(at + 1000), weight(at))).collect();
     for seed in 0..16 {
         let group = Ecmp::with_buckets(&members, None, seed, 256);
         let bidders: Vec<Bidder> = (0..).zip(&members).map(|(at, member)| Bidder::new(at, member, seed)).collect();
@@ -85,7 +85,7 @@ fn naive(members: &[Member], zone: Option<u32>, seed: u64, bucket: usize) -> (Op
     let mut bids: Vec<_> = bidders
         .iter()
         .map(|member| {
-            let chance = mixed(mixed(member.id ^ seed) ^ bucket as u64).max(1) as f64 / 2f64.powi(64);
+            let chance = splitmix64(splitmix64(member.id ^ seed) ^ bucket as u64).max(1) as f64 / 2f64.powi(64);
             (-chance.ln() / f64::from(member.weight), member.id)
         })
         .collect();

@@ -23,8 +23,8 @@ use super::acl::{self, RULES, RuleProblem};
 use super::classifier::{Classifier, Pattern};
 use super::rule::Service;
 use super::tuple::Tuple;
-use crate::spec::Prefix;
-use crate::tables::{Exact, Key};
+use crate::exact::{ExactKey, ExactTable};
+use softdpu_lpm::Prefix;
 
 /// Most groups that an address is in.
 pub const GROUPS: usize = 16;
@@ -217,7 +217,7 @@ impl Rules {
 /// Which groups an address is in.
 #[derive(Clone, Debug)]
 pub struct Members {
-    addresses: Exact<[u32; 2]>,
+    addresses: ExactTable<[u32; 2]>,
     groups: Box<[GroupId]>,
 }
 
@@ -229,15 +229,15 @@ impl Members {
         for (network, address, groups) in members {
             let start = all.len() as u32;
             all.extend(groups.iter().take(GROUPS));
-            addresses.push((Key::address(*network, *address), [start, all.len() as u32]));
+            addresses.push((ExactKey::address(*network, *address), [start, all.len() as u32]));
         }
-        Members { addresses: Exact::build(&addresses, 0), groups: all.into() }
+        Members { addresses: ExactTable::build(&addresses, 0), groups: all.into() }
     }
 
     /// The groups that an address of a network is in.
     #[inline]
     pub fn of(&self, network: u32, address: IpAddr) -> &[GroupId] {
-        let found = self.addresses.get(&Key::address(network, address));
+        let found = self.addresses.get(&ExactKey::address(network, address));
         found.and_then(|[start, end]| self.groups.get(start as usize..end as usize)).unwrap_or_default()
     }
 }

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 use super::numbers::Numbers;
 use super::versions::{self, Ids};
 use super::{FIRST, Guest, Holder, LOADS, LoadCounts, LoadError, Loaded, Loading, Routed, Target, Via};
+use crate::exact::{ExactKey, ExactTable};
 use crate::tables::error::Problem;
-use crate::tables::{Exact, Key, Owner, Prefixes};
+use crate::tables::{Owner, Prefixes};
 
 /// The number of a host that is none.
 const NOBODY: u32 = u32::MAX;
@@ -126,7 +127,7 @@ pub(super) fn build(loading: Loading<'_>) -> Result<Loaded, LoadError> {
     let mut addresses = Vec::with_capacity(guests.len());
     for (guest, was) in guests.iter().zip(was) {
         let hop = was.map_or_else(|| numbers.unused(), |was| was.hop);
-        let key = Key::address(guest.network, guest.address);
+        let key = ExactKey::address(guest.network, guest.address);
         if was.is_none_or(|was| was.subnet != guest.subnet) {
             let network = &mut networks[guest.network as usize];
             guest_ids.set(versions::hash(network.seed, &key), version);
@@ -167,7 +168,7 @@ pub(super) fn build(loading: Loading<'_>) -> Result<Loaded, LoadError> {
         counts: LoadCounts { endpoints: guests.len(), routes: entries.len(), hosts: hosts.len() },
         networks: networks.into(),
         guest_ids,
-        addresses: Exact::build(&addresses, 0),
+        addresses: ExactTable::build(&addresses, 0),
         routes,
         targets: targets.into(),
         hosts: hosts.into(),

@@ -28,7 +28,8 @@ pub(super) use versions::{Versions, hash_of};
 
 use super::build::{host, station};
 use super::error::Problem;
-use super::{Exact, Key, Owner, Prefixes};
+use super::{Owner, Prefixes};
+use crate::exact::{ExactKey, ExactTable};
 use crate::packet::Mac;
 use crate::spec::{NetworkSpec, Prefix, TableCapacity};
 use softdpu_lpm::coalesce::Conflict;
@@ -101,7 +102,7 @@ pub struct Loaded {
     networks: Box<[Holder]>,
     guest_ids: Ids,
     targets: Box<[Target]>,
-    addresses: Exact<Owner>,
+    addresses: ExactTable<Owner>,
     routes: Prefixes<Routed>,
     hosts: Box<[IpAddr]>,
     /// Which network has something at which node.
@@ -160,7 +161,7 @@ impl Loaded {
     #[inline]
     pub(super) fn hash(&self, network: u32, address: IpAddr) -> Option<u32> {
         let network = self.networks.get(network as usize)?;
-        Some(versions::hash(network.seed, &Key::address(0, address)))
+        Some(versions::hash(network.seed, &ExactKey::address(0, address)))
     }
 
     /// An address that somebody else has, if it is loaded.
@@ -187,7 +188,7 @@ impl Loaded {
     pub(super) fn owner(&self, network: u32, address: IpAddr) -> Option<Owner> {
         // Whoever has no entries has no number that would be in a key.
         self.networks.get(network as usize)?;
-        self.addresses.get(&Key::address(network, address))
+        self.addresses.get(&ExactKey::address(network, address))
     }
 
     #[inline]

@@ -17,8 +17,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use super::Loaded;
-use crate::tables::exact::{Key, fold};
-use crate::tables::objects::Stamp;
+use crate::exact::ExactKey;
+use crate::hash::folded_multiply;
+use crate::stamp::Stamp;
 
 /// The first number of a guest's stamp: above those of buckets of ECMP groups.
 const BASE: u32 = super::FIRST + (1 << HASH_BITS);
@@ -50,8 +51,8 @@ pub(super) fn seed(network: &str) -> u64 {
 
 /// The hash of an address of the network with this seed.
 #[inline]
-pub(super) fn hash(seed: u64, key: &Key) -> u32 {
-    (fold(key.mixed(seed), seed | 1) >> (64 - HASH_BITS)) as u32
+pub(super) fn hash(seed: u64, key: &ExactKey) -> u32 {
+    (folded_multiply(key.mixed(seed), seed | 1) >> (64 - HASH_BITS)) as u32
 }
 
 /// Which load gave each bucket its guests.

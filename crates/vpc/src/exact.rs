@@ -8,6 +8,8 @@ use std::net::IpAddr;
 
 use softdpu_sys::prefetch;
 
+use crate::hash::{MIX, folded_multiply};
+
 /// Most slots that one look-up reads. At half load Robin Hood order needs fewer in practice; a table that would need more
 /// gets another seed, then more slots.
 const PROBES: usize = 16;
@@ -18,37 +20,37 @@ const EMPTY: u32 = u32::MAX;
 
 /// What is looked up: an address (or number) in a space of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Key {
+pub struct ExactKey {
     high: u64,
     low: u64,
     space: u32,
 }
 
-impl Key {
+impl ExactKey {
     /// `bits` in `space`, which is less than `u32::MAX`.
     #[inline]
-    pub const fn new(space: u32, bits: u128) -> Key {
-        Key { high: (bits >> 64) as u64, low: bits as u64, space }
+    pub const fn new(space: u32, bits: u128) -> ExactKey {
+        ExactKey { high: (bits >> 64) as u64, low: bits as u64, space }
     }
 
     /// An address of network number `network`. The two families never meet, not even in an IPv4-mapped address.
     #[inline]
-    pub fn address(network: u32, address: IpAddr) -> Key {
+    pub fn address(network: u32, address: IpAddr) -> ExactKey {
         match address {
-            IpAddr::V4(address) => Key { high: 0, low: address.to_bits().into(), space: network << 1 },
-            IpAddr::V6(address) => Key::new(network << 1 | 1, address.to_bits()),
+            IpAddr::V4(address) => ExactKey { high: 0, low: address.to_bits().into(), space: network << 1 },
+            IpAddr::V6(address) => ExactKey::new(network << 1 | 1, address.to_bits()),
         }
     }
 
     /// Of an [address](Self::address): the number of its network.
-    pub(super) fn network(&self) -> u32 {
+    pub(crate) fn network(&self) -> u32 {
         self.space >> 1
     }
 
     /// What it is in its space, mixed with `seed`.
     #[inline]
-    pub(super) fn mixed(&self, seed: u64) -> u64 {
-        fold(self.low ^ seed, self.high ^ 0xa076_1d64_78bd_642f)
+    pub(crate) fn mixed(&self, seed: u64) -> u64 {
+        folded_multiply(self.low ^ seed, self.high ^ MIX[1])
     }
 }
 
@@ -62,7 +64,7 @@ struct Slot<V> {
 
 impl<V> Slot<V> {
     #[inline]
-    fn is(&self, key: &Key) -> bool {
+    fn is(&self, key: &ExactKey) -> bool {
         // One comparison without branches: a probe that misses is as cheap as one that hits.
         (self.low ^ key.low) | (self.high ^ key.high) | u64::from(self.space ^ key.space) == 0
     }
@@ -70,7 +72,7 @@ impl<V> Slot<V> {
 
 /// A table from keys to values.
 #[derive(Clone, Debug)]
-pub struct Exact<V> {
+pub struct ExactTable<V> {
     slots: Box<[Slot<V>]>,
     mask: u64,
     seed: u64,
@@ -78,21 +80,15 @@ pub struct Exact<V> {
 
 /// Where a look-up begins.
 #[derive(Clone, Copy, Debug)]
-pub struct Place(usize);
+pub struct HomeSlot(usize);
 
-#[inline]
-pub(crate) fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    (product >> 64) as u64 ^ product as u64
-}
-
-impl<V: Copy + Default> Exact<V> {
+impl<V: Copy + Default> ExactTable<V> {
     /// A table of `entries`, whose keys differ, with room for at least `capacity` of them at half load.
-    pub fn build(entries: &[(Key, V)], capacity: usize) -> Exact<V> {
+    pub fn build(entries: &[(ExactKey, V)], capacity: usize) -> ExactTable<V> {
         let mut size = (entries.len().max(capacity).max(PROBES) * 2).next_power_of_two();
         loop {
             for _ in 0..SEEDS {
-                if let Some(table) = Exact::try_build(entries, size) {
+                if let Some(table) = ExactTable::try_build(entries, size) {
                     return table;
                 }
             }
@@ -100,9 +96,9 @@ impl<V: Copy + Default> Exact<V> {
         }
     }
 
-    fn try_build(entries: &[(Key, V)], size: usize) -> Option<Exact<V>> {
+    fn try_build(entries: &[(ExactKey, V)], size: usize) -> Option<ExactTable<V>> {
         let empty = Slot { high: 0, low: 0, space: EMPTY, value: V::default() };
-        let mut table = Exact {
+        let mut table = ExactTable {
             // A look-up never wraps around: there is room for all its probes behind the last place.
             slots: vec![empty; size + PROBES].into(),
             mask: size as u64 - 1,
@@ -112,9 +108,9 @@ impl<V: Copy + Default> Exact<V> {
     }
 
     /// Whoever is nearer to the place where its look-up begins makes room for who is farther.
-    fn insert(&mut self, key: Key, value: V) -> bool {
+    fn insert(&mut self, key: ExactKey, value: V) -> bool {
         let mut slot = Slot { high: key.high, low: key.low, space: key.space, value };
-        let mut at = self.place(&key).0;
+        let mut at = self.home(&key).0;
         let mut distance = 0;
         while distance < PROBES {
             let there = self.slots[at];
@@ -122,7 +118,7 @@ impl<V: Copy + Default> Exact<V> {
                 self.slots[at] = slot;
                 return true;
             }
-            let home = self.place(&Key { high: there.high, low: there.low, space: there.space }).0;
+            let home = self.home(&ExactKey { high: there.high, low: there.low, space: there.space }).0;
             if at - home < distance {
                 self.slots[at] = slot;
                 (slot, distance) = (there, at - home);
@@ -135,22 +131,24 @@ impl<V: Copy + Default> Exact<V> {
 
     /// Where the look-up of `key` begins.
     #[inline]
-    pub fn place(&self, key: &Key) -> Place {
-        Place((fold(key.mixed(self.seed) ^ u64::from(key.space), 0x8ebc_6af0_9c88_c6e3) & self.mask) as usize)
+    pub fn home(&self, key: &ExactKey) -> HomeSlot {
+        HomeSlot(
+            (folded_multiply(key.mixed(self.seed) ^ u64::from(key.space), 0x8ebc_6af0_9c88_c6e3) & self.mask) as usize,
+        )
     }
 
-    /// Has the slots at `place` fetched into the cache.
+    /// Has the slots at `home` fetched into the cache.
     #[inline]
-    pub fn prefetch(&self, place: Place) {
-        if let Some(slot) = self.slots.get(place.0) {
+    pub fn prefetch(&self, home: HomeSlot) {
+        if let Some(slot) = self.slots.get(home.0) {
             prefetch::read(slot);
         }
     }
 
-    /// The value of `key`, whose look-up begins at `place`.
+    /// The value of `key`, whose look-up begins at `home`.
     #[inline]
-    pub fn get_at(&self, place: Place, key: &Key) -> Option<V> {
-        for slot in self.slots.get(place.0..place.0 + PROBES)? {
+    pub fn get_at(&self, home: HomeSlot, key: &ExactKey) -> Option<V> {
+        for slot in self.slots.get(home.0..home.0 + PROBES)? {
             if slot.is(key) {
                 return Some(slot.value);
             }
@@ -162,15 +160,15 @@ impl<V: Copy + Default> Exact<V> {
     }
 
     /// All entries, in no order.
-    pub fn iter(&self) -> impl Iterator<Item = (Key, V)> {
-        let entry = |slot: &Slot<V>| (Key { high: slot.high, low: slot.low, space: slot.space }, slot.value);
+    pub fn iter(&self) -> impl Iterator<Item = (ExactKey, V)> {
+        let entry = |slot: &Slot<V>| (ExactKey { high: slot.high, low: slot.low, space: slot.space }, slot.value);
         self.slots.iter().filter(|slot| slot.space != EMPTY).map(entry)
     }
 
     /// The value of `key`.
     #[inline]
-    pub fn get(&self, key: &Key) -> Option<V> {
-        self.get_at(self.place(key), key)
+    pub fn get(&self, key: &ExactKey) -> Option<V> {
+        self.get_at(self.home(key), key)
     }
 }
 
@@ -190,15 +188,15 @@ mod tests {
     #[test]
     fn the_families_do_not_meet() {
         let mapped: IpAddr = "::ffff:10.0.0.2".parse().unwrap();
-        let table = Exact::build(&[(Key::address(7, "10.0.0.2".parse().unwrap()), 1u32)], 0);
-        assert_eq!(table.get(&Key::address(7, mapped)), None);
-        assert_eq!(table.get(&Key::address(7, mapped.to_canonical())), Some(1));
+        let table = ExactTable::build(&[(ExactKey::address(7, "10.0.0.2".parse().unwrap()), 1u32)], 0);
+        assert_eq!(table.get(&ExactKey::address(7, mapped)), None);
+        assert_eq!(table.get(&ExactKey::address(7, mapped.to_canonical())), Some(1));
     }
 
     #[test]
     fn many_sequential_addresses_fit() {
-        let entries: Vec<_> = (0..200_000u32).map(|at| (Key::new(at % 3, at.into()), at)).collect();
-        let table = Exact::build(&entries, 0);
+        let entries: Vec<_> = (0..200_000u32).map(|at| (ExactKey::new(at % 3, at.into()), at)).collect();
+        let table = ExactTable::build(&entries, 0);
         assert!(entries.iter().all(|(key, value)| table.get(key) == Some(*value)));
         assert!(table.slots.len() <= (1 << 19) + PROBES, "{} slots", table.slots.len());
     }
@@ -209,10 +207,10 @@ mod tests {
             entries in prop::collection::hash_map((0u32..4, prop_oneof![0u128..64, any::<u128>()]), any::<u32>(), 0..300),
             others in prop::collection::vec((0u32..4, prop_oneof![0u128..64, any::<u128>()]), 0..50),
         ) {
-            let listed: Vec<_> = entries.iter().map(|(&(space, bits), &value)| (Key::new(space, bits), value)).collect();
-            let table = Exact::build(&listed, 0);
+            let listed: Vec<_> = entries.iter().map(|(&(space, bits), &value)| (ExactKey::new(space, bits), value)).collect();
+            let table = ExactTable::build(&listed, 0);
             let model: HashMap<_, _> = listed.iter().copied().collect();
-            for key in model.keys().copied().chain(others.into_iter().map(|(space, bits)| Key::new(space, bits))) {
+            for key in model.keys().copied().chain(others.into_iter().map(|(space, bits)| ExactKey::new(space, bits))) {
                 prop_assert_eq!(table.get(&key), model.get(&key).copied());
             }
         }
