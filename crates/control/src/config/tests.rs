@@ -223,7 +223,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "[node]\nfairnes = \"fcfs\"",
         "2:1: unknown key in [node]: found `fairnes`, expected `dataplane`, `fairness`, `record`, `run-directory`, \
-         `state-directory`, `api`, `metrics`, `log`, `underlay`, `tables`, `zone`, `flow-tier` or `steering` (did you mean `fairness`?)",
+         `state-directory`, `api`, `metrics`, `log`, `underlay`, `flow-tier`, `tables`, `zone` or `steering` (did you mean `fairness`?)",
     ),
     (
         "[nodes]",
@@ -605,9 +605,9 @@ fn api_parameters_have_the_shape_and_the_messages_of_the_site_file() {
     assert_eq!(
         errors(serde_json::json!({"name": "v", "file": {"path": "x", "sise": "1 GiB"}})),
         [
+            "file.path: `path` in volume.file: found the string \"x\", expected an absolute path",
             "file.sise: unknown key in volume.file: found `sise`, expected `path`, `size`, `create`, `direct` or \
              `discard` (did you mean `size`?)",
-            "file.path: `path` in volume.file: found the string \"x\", expected an absolute path",
         ]
     );
     assert_eq!(
