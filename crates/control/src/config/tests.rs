@@ -564,11 +564,12 @@ fn a_report_reads_like_a_compilers() {
     let report = check("[[tenant]]\n\tname = \"ä\"  # größer\n").report;
     assert_eq!(
         report.to_string(),
-        "site.toml:2:9: error: `name` in [[tenant]]: found the string \"ä\", expected 1 to 63 letters, digits, `.`, `_` \
-         or `-`, beginning with a letter or digit\n  \
+        "error: `name` in [[tenant]]: found the string \"ä\", expected 1 to 63 letters, digits, `.`, `_` or `-`, \
+         beginning with a letter or digit\n \
+         --> site.toml:2:9\n  \
          |\n\
-         2 | \tname = \"ä\"  # größer\n  \
-         | \t       ^^^\n\
+         2 |     name = \"ä\"  # größer\n  \
+         |            ^^^\n\
          \n\
          site.toml: 1 error\n"
     );
