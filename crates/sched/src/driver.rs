@@ -1,9 +1,11 @@
-//! A core in a test: it runs what a policy grants, in simulated time, and writes down what happened.
+//! A core in a test: it runs what its dispatcher says, in simulated time, and logs what happened. It polls after each grant.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::{Cost, Decision, Grant, Nanos, Placement, QueueId, TenantId, TenantScheduler, Work};
+use crate::{
+    Cost, Dispatch, Dispatcher, Grant, Nanos, Placement, PreemptReason, QueueId, TenantId, TenantScheduler, Work,
+};
 
 /// How a queue's work comes.
 #[derive(Clone, Copy, Debug)]
@@ -60,11 +62,11 @@ enum Event {
 }
 
 pub(crate) struct Driver<S> {
-    pub policy: S,
+    pub dispatcher: Dispatcher<S>,
     pub clients: Vec<Client>,
     pub now: u64,
     pub log: Vec<Ran>,
-    /// Time without work that ran, though some was ready.
+    /// Time in which the core idled, though work was ready.
     pub wasted: u64,
     /// The most that back ends had at once.
     pub most_pending: usize,
@@ -75,12 +77,13 @@ pub(crate) struct Driver<S> {
 }
 
 impl<S: TenantScheduler> Driver<S> {
-    pub fn new(mut policy: S, clients: &[Client]) -> Driver<S> {
+    pub fn new(policy: S, clients: &[Client]) -> Driver<S> {
+        let mut dispatcher = Dispatcher::new(policy);
         for client in clients {
-            policy.place(client.queue, client.placement);
+            dispatcher.place(client.queue, client.placement);
         }
         let mut driver = Driver {
-            policy,
+            dispatcher,
             clients: clients.to_vec(),
             now: 0,
             log: Vec::new(),
@@ -116,7 +119,7 @@ impl<S: TenantScheduler> Driver<S> {
                 Event::Ready { client, units } => {
                     let Client { queue, bytes, arrivals, .. } = self.clients[client];
                     self.ready[client].extend(std::iter::repeat_n(time, units as usize));
-                    self.policy.ready(Nanos(self.now), queue, Work { units, bytes: bytes * u64::from(units) });
+                    self.dispatcher.ready(Nanos(self.now), queue, Work { units, bytes: bytes * u64::from(units) });
                     if let Arrivals::Open { units, every } = arrivals {
                         self.at(time + every, Event::Ready { client, units });
                     }
@@ -125,7 +128,7 @@ impl<S: TenantScheduler> Driver<S> {
                     let Client { queue, bytes, .. } = self.clients[client];
                     let cost = Cost { units: 1, time: Nanos(self.now - since), bytes, pending: 0 };
                     self.pending -= 1;
-                    self.policy.complete(Nanos(self.now), Grant { queue, units: 1 }, cost);
+                    self.dispatcher.complete(Nanos(self.now), Grant { queue, units: 1 }, cost);
                     self.again(client, 1);
                 }
             }
@@ -143,29 +146,31 @@ impl<S: TenantScheduler> Driver<S> {
         let mut fruitless = 0;
         while self.now < until {
             self.happen();
-            match self.policy.decide(Nanos(self.now)) {
-                Decision::Run(grant) => {
+            let is_backlogged = self.ready.iter().any(|ready| !ready.is_empty());
+            let now = Nanos(self.now);
+            // A turn for each grant. Without work the policy is not asked.
+            self.dispatcher.begin_turn(now, Nanos(0));
+            let dispatch = if is_backlogged { self.dispatcher.next(now, is_backlogged) } else { Dispatch::Idle(None) };
+            let next = self.events.peek().map_or(until, |Reverse((time, ..))| *time);
+            let next = match dispatch {
+                Dispatch::Run(grant) => {
                     fruitless = 0;
                     self.carry_out(grant);
+                    continue;
                 }
-                decision => {
-                    let next = self.events.peek().map_or(until, |Reverse((time, ..))| *time);
-                    let next = match decision {
-                        Decision::IdleUntil(at) if at.0 <= self.now => {
-                            fruitless += 1;
-                            assert!(fruitless < 10_000, "the policy asks to be asked again for ever");
-                            continue;
-                        }
-                        Decision::IdleUntil(at) => next.min(at.0),
-                        _ => next,
-                    };
-                    let next = next.max(self.now + 1).min(until);
-                    if self.ready.iter().any(|ready| !ready.is_empty()) {
-                        self.wasted += next - self.now;
-                    }
-                    self.now = next;
+                Dispatch::Idle(Some(at)) if at <= now => {
+                    fruitless += 1;
+                    assert!(fruitless < 10_000, "the policy asks to be asked again for ever");
+                    continue;
                 }
+                Dispatch::Idle(Some(at)) => next.min(at.0),
+                _ => next,
+            };
+            let next = next.max(self.now + 1).min(until);
+            if is_backlogged {
+                self.wasted += next - self.now;
             }
+            self.now = next;
         }
     }
 
@@ -175,7 +180,10 @@ impl<S: TenantScheduler> Driver<S> {
         assert!(grant.units >= 1 && grant.units as usize <= self.ready[at].len(), "{grant:?} of what is ready");
         let since = self.ready[at][0];
         let granted = grant;
-        let grant = Grant { units: self.until_awaited(client, granted), ..granted };
+        let grant = Grant { units: self.until_preempted(client, granted), ..granted };
+        if grant.units < granted.units {
+            self.dispatcher.preempt(PreemptReason::Tick);
+        }
         self.ready[at].drain(..grant.units as usize);
         let (start, units) = (self.now, u64::from(grant.units));
         self.now += client.cost * units;
@@ -183,7 +191,7 @@ impl<S: TenantScheduler> Driver<S> {
         let pending = if client.back_end.is_some() { grant.units } else { 0 };
         let cost = Cost { units: grant.units, time: Nanos(self.now - start), bytes, pending };
         self.log.push(Ran { grant, start, end: self.now, bytes, since });
-        // What came meanwhile is seen when the grant is over, as a core does.
+        // Work that arrived meanwhile is polled when the grant is over.
         match client.back_end {
             Some(takes) => {
                 self.pending += grant.units as usize;
@@ -194,32 +202,29 @@ impl<S: TenantScheduler> Driver<S> {
             }
             None => self.again(at, grant.units),
         }
-        self.policy.charge(Nanos(self.now), granted, cost);
-        let rest = granted.units - grant.units;
-        if rest > 0 {
-            let work = Work { units: rest, bytes: client.bytes * u64::from(rest) };
-            self.policy.ready(Nanos(self.now), granted.queue, work);
-        }
+        let remainder = |units| Work { units, bytes: client.bytes * u64::from(units) };
+        self.dispatcher.charge(Nanos(self.now), cost, remainder);
     }
 
-    /// How many units of a grant run: to the next one after a look that finds somebody to whom it gives way.
-    fn until_awaited(&self, client: Client, grant: Grant) -> u32 {
-        let Some(every) = self.policy.tick() else { return grant.units };
-        let mut next = self.now + every.0;
+    /// How many units of a grant run: up to a tick by which work of a tenant has arrived that preempts it.
+    fn until_preempted(&self, client: Client, grant: Grant) -> u32 {
+        let mut tick = self.dispatcher.tick(Nanos(self.now));
+        if !tick.is_on() {
+            return grant.units;
+        }
         for ran in 1..grant.units {
-            let now = self.now + client.cost * u64::from(ran);
-            if now < next {
+            let now = Nanos(self.now + client.cost * u64::from(ran));
+            if !tick.is_due(now) {
                 continue;
             }
-            next = now + every.0;
-            let comes = |&Reverse((time, _, event)): &Reverse<(u64, u64, Event)>| match event {
-                Event::Ready { client: other, .. } if time <= now => {
-                    let tenant = self.clients[other].queue.tenant;
-                    tenant != grant.queue.tenant && self.policy.tick_preempt(tenant)
+            tick.restart(now, now);
+            let preempts = |&Reverse((time, _, event)): &Reverse<(u64, u64, Event)>| match event {
+                Event::Ready { client: other, .. } if time <= now.0 => {
+                    self.dispatcher.tick_preempts(self.clients[other].queue.tenant)
                 }
                 _ => false,
             };
-            if self.events.iter().any(comes) {
+            if self.events.iter().any(preempts) {
                 return ran;
             }
         }

@@ -6,6 +6,7 @@
 //!
 //! | module | holds |
 //! |---|---|
+//! | [`dispatcher`](Dispatcher) | the contract between a core and its policy |
 //! | [`weighted`](Weighted), [`fcfs`](Fcfs) | the default policy, and the baseline |
 //! | `papers` | MTDA and the policies it is compared with: [`Mtda`], [`Ipipe`], [`FairNic`], [`LogNic`] |
 //! | `placement` | which core serves what: [`Balancer`], [`Spreader`] |
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod attached;
+mod dispatcher;
 #[cfg(test)]
 mod driver;
 mod fcfs;
@@ -32,6 +34,7 @@ mod tenant_scheduler;
 mod types;
 mod weighted;
 
+pub use dispatcher::{DeferredTurn, Dispatch, Dispatcher, LONGEST_DEFERRAL, PreemptReason, PreemptionTick, instalment};
 pub use fcfs::Fcfs;
 pub use papers::{Expectation, FairNic, Ipipe, LogNic, Mtda, Occupancy, Profile, System, Thresholds};
 pub use placement::{

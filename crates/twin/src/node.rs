@@ -1,21 +1,20 @@
 //! A node in simulated time: sources, queues, cores with a policy each, what work goes on to.
 //!
 //! ```text
-//!  sources ─ link ─► queues (bounded) ─► core: ready, decide, run, charge ─┬─► done ─ link ─►
-//!                                        ▲                                 └─► station ─► complete
-//!                                        └── the policy, which is told simulated time ◄──────┘
+//!  sources ─ link ─► queues (bounded) ─► core ─┬─► done ─ link ─►
+//!                                        ▲  │  └─► station ─► complete ─► deferred work ─► done ─ link ─►
+//!                                        │  ▼
+//!                             dispatcher and policy, in simulated time
 //! ```
 //!
-//! A core does what the engine's does: it takes in what came, asks the policy, runs what it was granted, reports what that took, and goes on with
-//! grants for the turn that the policy gives it. A grant ends before its last unit for those whom the policy lets go before the rest of it. The
-//! policies are those of `softdpu-sched` themselves.
+//! A core does what the engine's does, as it drives the same [`Dispatcher`] and the same policies. Only time and work are models.
 
 mod core;
 mod watch;
 
 use std::collections::VecDeque;
 
-use softdpu_sched::{LatencyClass, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler};
+use softdpu_sched::{Dispatcher, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler};
 
 use self::core::Core;
 use crate::agenda::Agenda;
@@ -48,6 +47,8 @@ pub struct QueuePlan {
     pub capacity: usize,
     /// The station that its work goes on to when a core ran it.
     pub station: Option<usize>,
+    /// What a unit takes the core when its station has ended it, outside of grants, as decryption does. None: it is done then.
+    pub deferred: Option<Service>,
 }
 
 /// Where work comes from.
@@ -105,10 +106,12 @@ pub struct Queue {
     pub plan: QueuePlan,
     /// What the policy knows to be ready.
     pub waiting: VecDeque<Unit>,
-    /// What came since the core last looked.
+    /// What came since the core last polled.
     arrived: VecDeque<Unit>,
     /// Units at its station.
     pub pending: u32,
+    /// Core time of deferred work that the policy has not charged, nanoseconds: in the cost of the queue's next grants.
+    owes: u64,
 }
 
 impl Queue {
@@ -183,10 +186,14 @@ enum Event {
         core: usize,
         grant: u64,
     },
-    /// It is time to look whether a grant is to end.
-    Look {
+    /// A running grant is checked for preemption.
+    Tick {
         core: usize,
         grant: u64,
+    },
+    /// A piece of deferred work ran.
+    DeferredEnd {
+        core: usize,
     },
     Wake {
         core: usize,
@@ -222,9 +229,7 @@ pub struct Node<S, W> {
     decision: u64,
     random: Random,
     is_stopped: bool,
-    /// By tenant, whether it is of the first class and the policies end grants for those.
-    urgent: Vec<bool>,
-    /// Who watches.
+    /// Is told what happens.
     pub watch: W,
 }
 
@@ -235,18 +240,16 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
     /// A node that nothing has happened to, with a policy for each core.
     pub fn new(plan: Plan, mut policy: impl FnMut(usize) -> S, watch: W, seed: u64) -> Node<S, W> {
         let mut random = Random::new(seed);
-        let mut cores: Vec<Core<S>> = (0..plan.cores).map(|core| Core::new(policy(core))).collect();
+        let mut cores: Vec<Core<S>> = (0..plan.cores).map(|core| Core::new(Dispatcher::new(policy(core)))).collect();
         for core in &mut cores {
             for (tenant, share) in plan.shares.iter().enumerate() {
-                core.policy.configure(TenantId(tenant as u16), *share);
+                core.dispatcher.configure(TenantId(tenant as u16), *share);
             }
         }
         for queue in &plan.queues {
-            cores[queue.core].policy.place(queue.id, queue.placement);
+            cores[queue.core].dispatcher.place(queue.id, queue.placement);
         }
-        let can_preempt = cores.iter().any(|core| core.policy.can_preempt());
-        let urgent = plan.shares.iter().map(|share| can_preempt && share.class == LatencyClass::Latency).collect();
-        let queue = |plan| Queue { plan, waiting: VecDeque::new(), arrived: VecDeque::new(), pending: 0 };
+        let queue = |plan| Queue { plan, waiting: VecDeque::new(), arrived: VecDeque::new(), pending: 0, owes: 0 };
         let mut agenda = Agenda::default();
         let mut sources = Vec::new();
         for (index, plan) in plan.sources.into_iter().enumerate() {
@@ -279,7 +282,6 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
             decision: plan.decision,
             random,
             is_stopped: false,
-            urgent,
             watch,
         }
     }
@@ -301,12 +303,12 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
 
     /// The policy of a core.
     pub fn policy(&self, core: usize) -> &S {
-        &self.cores[core].policy
+        self.cores[core].dispatcher.policy()
     }
 
-    /// The policies of all cores, and who watched.
+    /// The policies of all cores, and the watch.
     pub fn into_parts(self) -> (Vec<S>, W) {
-        (self.cores.into_iter().map(|core| core.policy).collect(), self.watch)
+        (self.cores.into_iter().map(|core| core.dispatcher.into_policy()).collect(), self.watch)
     }
 
     /// The most requests that a station ever had at once.
@@ -327,10 +329,11 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
                 Event::Arrive { source, again } => self.arrive(source, again),
                 Event::Received { queue, unit } => self.receive(queue, unit),
                 Event::End { core, grant } => self.end(core, grant),
-                Event::Look { core, grant } => self.look(core, grant),
+                Event::Tick { core, grant } => self.tick(core, grant),
+                Event::DeferredEnd { core } => self.deferred_ended(core),
                 Event::Wake { core, number } => {
                     if self.cores[core].is_waiting_for(number) {
-                        self.turn(core);
+                        self.poll(core);
                     }
                 }
                 Event::Served { station, job } => self.served(station, job),
@@ -382,9 +385,9 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         self.cores[core].arrived.push(index);
         let tenant = queue.plan.id.tenant;
         if self.cores[core].is_idle() {
-            self.turn(core);
-        } else if self.urgent.get(usize::from(tenant.0)).is_some_and(|is_urgent| *is_urgent) {
-            self.call(core, tenant);
+            self.poll(core);
+        } else {
+            self.wake_up(core, tenant);
         }
     }
 
@@ -446,8 +449,9 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
             Fault::Cancel { queue } => {
                 let (id, core) = (self.queues[queue].plan.id, self.queues[queue].plan.core);
                 let told = self.told();
-                self.cores[core].policy.cancel(told, id);
+                self.cores[core].dispatcher.cancel(told, id);
                 let given_up: Vec<Unit> = self.queues[queue].waiting.drain(..).collect();
+                self.cores[core].waiting -= given_up.len() as u64;
                 self.watch.cancelled(self.now, id.tenant, given_up.len());
                 given_up.into_iter().for_each(|unit| self.follow(unit));
             }
@@ -455,7 +459,7 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         }
     }
 
-    /// What waits goes along; what is at a station comes back to the core that submitted it.
+    /// Moves a queue to another core, with what waits in it. What is at a station comes back to the core that submitted it.
     fn relocate(&mut self, index: usize, core: usize) {
         let told = self.told();
         let queue = &mut self.queues[index];
@@ -463,16 +467,17 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         if from == core {
             return;
         }
-        self.cores[from].policy.cancel(told, queue.plan.id);
-        self.cores[core].policy.place(queue.plan.id, queue.plan.placement);
+        self.cores[from].dispatcher.cancel(told, queue.plan.id);
+        self.cores[core].dispatcher.place(queue.plan.id, queue.plan.placement);
         let mut waiting = std::mem::take(&mut queue.waiting);
+        self.cores[from].waiting -= waiting.len() as u64;
         waiting.append(&mut queue.arrived);
         self.cores[from].arrived.retain(|arrived| *arrived != index);
         self.cores[core].arrived.extend(std::iter::repeat_n(index, waiting.len()));
         queue.arrived = waiting;
         self.watch.moved(self.now, queue.plan.id);
         if self.cores[core].is_idle() {
-            self.turn(core);
+            self.poll(core);
         }
     }
 }

@@ -262,7 +262,7 @@ mod tests {
         driver.run(100_000_000);
         let part = driver.time_of(0, 10_000_000) as f64 / 9e7;
         assert!((part - 0.5).abs() < 0.02, "{part}: two of four are here");
-        driver.policy.cancel(Nanos(driver.now), QueueId { tenant: TenantId(1), index: 1 });
+        driver.dispatcher.cancel(Nanos(driver.now), QueueId { tenant: TenantId(1), index: 1 });
         driver.run(200_000_000);
         let part = driver.time_of(0, 110_000_000) as f64 / 9e7;
         assert!(part > 0.98, "{part}: the other's queue has moved to another core");

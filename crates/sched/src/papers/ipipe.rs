@@ -273,7 +273,7 @@ mod tests {
         let light = Client::new(1, 1, 2_000, Arrivals::Open { units: 1, every: 200_000 });
         let mut driver = Driver::new(Ipipe::new(Thresholds::default()), &[flood, light]);
         driver.run(100_000_000);
-        assert!(driver.policy.is_in_round_robin(TenantId(0)));
+        assert!(driver.dispatcher.policy().is_in_round_robin(TenantId(0)));
         let waited = driver.longest_wait(1, 50_000_000);
         assert!(waited < 150_000, "{waited} ns beside a flood whose FIFO takes 256,000");
         assert!(driver.units_of(1, 0) >= 495);
@@ -321,9 +321,9 @@ mod tests {
         }
         let mut driver = Driver::new(policy, &[flood(0), flood(1)]);
         driver.run(10_000_000);
-        assert_eq!(driver.policy.members, [0, 2]);
-        driver.policy.cancel(Nanos(driver.now), QueueId { tenant: TenantId(1), index: 1 });
-        assert_eq!(driver.policy.members, [0, 1]);
+        assert_eq!(driver.dispatcher.policy().members, [0, 2]);
+        driver.dispatcher.cancel(Nanos(driver.now), QueueId { tenant: TenantId(1), index: 1 });
+        assert_eq!(driver.dispatcher.policy().members, [0, 1]);
     }
 
     #[test]
@@ -332,7 +332,7 @@ mod tests {
             (0..4).map(|at| Client::new(at, at.into(), 1_000, Arrivals::Open { units: 1, every: 10_000 })).collect();
         let mut driver = Driver::new(Ipipe::new(Thresholds::default()), &clients);
         driver.run(10_000_000);
-        assert!((0..4).all(|tenant| !driver.policy.is_in_round_robin(TenantId(tenant))));
+        assert!((0..4).all(|tenant| !driver.dispatcher.policy().is_in_round_robin(TenantId(tenant))));
         assert_eq!(driver.wasted, 0);
     }
 }

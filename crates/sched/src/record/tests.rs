@@ -213,7 +213,7 @@ fn every_policy_decides_again_as_it_did() {
             [Client::flood(0, 0, 1_000), Client::new(1, 1, 2_000, Arrivals::Open { units: 3, every: 50_000 }), disk];
         let mut driver = Driver::new(Polled(recording), &clients);
         driver.run(20_000_000);
-        let (_, file) = driver.policy.0.finish();
+        let (_, file) = driver.dispatcher.into_policy().0.finish();
         let (read, events) = all(&file).expect("a recording");
         assert_eq!(read, header);
         assert_ne!(events.last(), Some(&Event::Stopped));

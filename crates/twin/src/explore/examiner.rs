@@ -279,8 +279,8 @@ impl<S> Examiner<S> {
 }
 
 impl<S> Watch<S> for Examiner<S> {
-    fn looked(&mut self, now: u64, core: usize, turn: Nanos) {
-        self.lights.looked(now, core, turn.0);
+    fn polled(&mut self, now: u64, core: usize, turn: Nanos) {
+        self.lights.polled(now, core, turn.0);
     }
 
     fn decided(&mut self, now: u64, told: Nanos, core: usize, policy: &S, decision: Decision, queues: &[Queue]) {

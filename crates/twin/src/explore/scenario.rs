@@ -132,7 +132,7 @@ impl Scenario {
             let kind = if self.plan.shares[tenant].limits.packets.is_some() { Kind::Packets } else { Kind::Requests };
             let placement = Placement { device, kind, back_end };
             let bytes = random.between(64, 8_192) as u32;
-            self.plan.queues.push(QueuePlan { id, core, placement, capacity: 4_096, station });
+            self.plan.queues.push(QueuePlan { id, core, placement, capacity: 4_096, station, deferred: None });
             let arrivals = match manner {
                 Manner::Flood | Manner::Limited => {
                     let depth = random.between(200, 500);

@@ -245,7 +245,14 @@ fn node(
             let id = QueueId { tenant: TenantId(tenant as u16), index: (first + at) as u32 };
             let placement = Placement { device: tenant as u32, kind: softdpu_sched::Kind::Packets, back_end: None };
             let core = own[at % own.len()];
-            plan.queues.push(QueuePlan { id, core, placement, capacity: CHANNEL / CORES, station: None });
+            plan.queues.push(QueuePlan {
+                id,
+                core,
+                placement,
+                capacity: CHANNEL / CORES,
+                station: None,
+                deferred: None,
+            });
         }
         if case.alone.is_none_or(|only| only == tenant) {
             plan.sources.push(Source {

@@ -15,7 +15,7 @@ fn node(system: System, scope: &Scope) -> Node<softdpu_sched::Scheduler, Tally> 
     for tenant in 0..4_u16 {
         let id = QueueId { tenant: TenantId(tenant), index: tenant.into() };
         let placement = Placement { device: 0, kind: Kind::Packets, back_end: None };
-        plan.queues.push(QueuePlan { id, core: 0, placement, capacity: 1_024, station: None });
+        plan.queues.push(QueuePlan { id, core: 0, placement, capacity: 1_024, station: None, deferred: None });
         let arrivals =
             if tenant == 0 { Arrivals::Closed { depth: 256, think: 1 } } else { Arrivals::Poisson(100_000 << 10) };
         plan.sources.push(Source {

@@ -1,4 +1,4 @@
-use softdpu_sched::{BackEnd, DeferredWork, Fcfs, Kind, Preemption, Weighted};
+use softdpu_sched::{BackEnd, DeferredWork, Fcfs, Kind, LatencyClass, Preemption, Weighted};
 
 use super::*;
 
@@ -6,7 +6,7 @@ const MILLI: u64 = 1_000_000;
 
 fn queue(tenant: u16, index: u32, capacity: usize) -> QueuePlan {
     let id = QueueId { tenant: TenantId(tenant), index };
-    QueuePlan { id, core: 0, placement: Placement::default(), capacity, station: None }
+    QueuePlan { id, core: 0, placement: Placement::default(), capacity, station: None, deferred: None }
 }
 
 fn source(arrivals: Arrivals, unit: u64, queue: usize) -> Source {
@@ -157,7 +157,7 @@ fn what_comes_within_a_turn_is_seen_when_it_is_over() {
     }
     struct Looks(Vec<u64>);
     impl<S> Watch<S> for Looks {
-        fn looked(&mut self, now: u64, _core: usize, _turn: Nanos) {
+        fn polled(&mut self, now: u64, _core: usize, _turn: Nanos) {
             self.0.push(now);
         }
     }

@@ -1,4 +1,4 @@
-//! Who looks on while a node runs.
+//! What is told of a node while it runs.
 
 use softdpu_sched::{Cost, Decision, Grant, Nanos, QueueId, TenantId};
 
@@ -10,7 +10,7 @@ use crate::histogram::Histogram;
 pub struct Ran {
     /// On which core.
     pub core: usize,
-    /// What it was granted. Of one that was cut short, the rest is ready again.
+    /// What was granted. The remainder of a preempted grant is ready again.
     pub grant: Grant,
     /// What ran of it, and what that cost.
     pub cost: Cost,
@@ -36,12 +36,14 @@ pub trait Watch<S> {
     fn dropped(&mut self, _now: u64, _tenant: TenantId) {}
     /// Units were given up.
     fn cancelled(&mut self, _now: u64, _tenant: TenantId, _units: usize) {}
-    /// A core took in what had come, and goes on with grants for so long before it looks again.
-    fn looked(&mut self, _now: u64, _core: usize, _turn: Nanos) {}
+    /// A core has polled, and runs grants for a turn of this length before it polls again.
+    fn polled(&mut self, _now: u64, _core: usize, _turn: Nanos) {}
     /// A policy decided, being told that it is `told`.
     fn decided(&mut self, _now: u64, _told: Nanos, _core: usize, _policy: &S, _decision: Decision, _queues: &[Queue]) {}
     /// A grant ran.
     fn ran(&mut self, _ran: &Ran) {}
+    /// Deferred work of a tenant ran for `time` nanoseconds. Otherwise than `is_charged` it is in the cost of the tenant's next grants.
+    fn deferred(&mut self, _now: u64, _core: usize, _tenant: TenantId, _time: u64, _is_charged: bool) {}
     /// A station ended a unit that this core submitted.
     fn completed(&mut self, _now: u64, _core: usize, _queue: QueueId) {}
     /// A unit is done, so long after it came.
@@ -121,6 +123,12 @@ impl<S> Watch<S> for Tally {
         }
         if let Some(tally) = self.of(ran.start, ran.grant.queue.tenant) {
             tally.time += ran.end - ran.start;
+        }
+    }
+
+    fn deferred(&mut self, now: u64, _core: usize, tenant: TenantId, time: u64, _is_charged: bool) {
+        if let Some(tally) = self.of(now.saturating_sub(time), tenant) {
+            tally.time += time;
         }
     }
 

@@ -3,9 +3,11 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use softdpu_sched::record::{Decoder, Event, Header};
-use softdpu_sched::{Cost, Decision, Grant, Nanos, Policy, QueueId, TenantScheduler, Work};
+use softdpu_sched::{
+    Cost, Decision, Dispatch, Dispatcher, Grant, Nanos, Policy, PreemptReason, QueueId, TenantScheduler, Work,
+};
 
-use super::{Ending, Grants, ReplayError, events, policy_of, tell};
+use super::{Ending, Grants, ReplayError, events, policy_of};
 use crate::agenda::Agenda;
 use crate::histogram::Histogram;
 
@@ -251,146 +253,221 @@ enum Happens {
 /// Decisions after which it ends in any case: a damaged file may have its work years apart, and a policy that asks again and again.
 const STEPS: u64 = 200_000_000;
 
-/// One core, the recorded work, and a policy.
+/// Lets a policy decide anew on a core that has the recorded work.
 fn decide_anew(past: &Past, policy: &Policy) -> Fared {
-    let mut policy = policy.build();
-    let mut fared: Fared = past.fared.keys().map(|tenant| (*tenant, TenantWaits::default())).collect();
-    let mut agenda = Agenda::default();
-    for (at, (time, _)) in past.told.iter().enumerate() {
-        agenda.enter(*time, Happens::Told(at));
-    }
-    let mut costs: BTreeMap<QueueId, VecDeque<UnitCost>> =
-        past.costs.iter().map(|(queue, costs)| (*queue, costs.iter().copied().collect())).collect();
-    let mut back_ends: BTreeMap<QueueId, VecDeque<u64>> =
-        past.back_ends.iter().map(|(queue, times)| (*queue, times.iter().copied().collect())).collect();
-    let mut waiting: BTreeMap<QueueId, VecDeque<Waiting>> = BTreeMap::new();
-    // What was not told yet, and units that back ends have.
-    let (mut next_told, mut pending) = (0, 0_u64);
-    let mut now = past.first;
-    for _ in 0..STEPS {
-        while let Some((at, event)) = agenda.next(now) {
-            match event {
-                Happens::Told(index) => {
-                    next_told = index + 1;
-                    let event = &past.told[index].1;
-                    tell_at(&mut policy, Nanos(now.max(at)), event);
-                    match *event {
-                        Event::Ready { queue, work, .. } => {
-                            let known = costs.entry(queue).or_default();
-                            let mut each = |_: u32| {
-                                let cost = known.pop_front().unwrap_or_else(|| usual(past, queue));
-                                Waiting { since: at, cost }
-                            };
-                            waiting.entry(queue).or_default().extend((0..work.units.min(1 << 16)).map(&mut each));
-                        }
-                        Event::Cancel { queue, .. } | Event::Place { queue, .. } => {
-                            waiting.remove(&queue);
-                        }
-                        _ => {}
-                    }
-                }
-                Happens::Ended { queue, since, bytes } => {
-                    let cost = Cost { units: 1, time: Nanos(at.saturating_sub(since)), bytes, pending: 0 };
-                    pending -= 1;
-                    policy.complete(Nanos(now), Grant { queue, units: 1 }, cost);
-                }
-            }
-        }
-        if now >= past.last {
-            break;
-        }
-        let next = match policy.decide(Nanos(now)) {
-            Decision::Run(grant) => {
-                let start = now;
-                let units = waiting.entry(grant.queue).or_default();
-                let count = (grant.units as usize).min(units.len());
-                let costs = units.range(..count).map(|unit| unit.cost.time);
-                let come = Come { told: &past.told[next_told..], pending: pending > 0 };
-                let ran = come.units_that_run(&policy, grant, start, costs);
-                let tenant = fared.entry(grant.queue.tenant.0).or_default();
-                // Of more than there is, the policy believes that it ran.
-                let told = if ran < count { ran as u32 } else { grant.units };
-                let mut cost = Cost { units: told, ..Cost::default() };
-                for unit in units.drain(..ran) {
-                    tenant.waited(start.saturating_sub(unit.since));
-                    cost.time = cost.time + Nanos(unit.cost.time);
-                    cost.bytes = cost.bytes.saturating_add(unit.cost.bytes);
-                    if unit.cost.is_pending {
-                        cost.pending += 1;
-                        pending += 1;
-                        let takes = back_ends.entry(grant.queue).or_default().pop_front().unwrap_or(0);
-                        let at = start.saturating_add(takes.max(unit.cost.time));
-                        let (queue, bytes) = (grant.queue, unit.cost.bytes);
-                        agenda.enter(at, Happens::Ended { queue, since: start, bytes });
-                    }
-                }
-                tenant.time = tenant.time.saturating_add(cost.time.0);
-                now = now.saturating_add(cost.time.0.max(1));
-                policy.charge(Nanos(now), grant, cost);
-                if ran < count {
-                    let bytes = units.range(..count - ran).map(|unit| unit.cost.bytes).fold(0, u64::saturating_add);
-                    policy.ready(Nanos(now), grant.queue, Work { units: (count - ran) as u32, bytes });
-                }
-                continue;
-            }
-            Decision::IdleUntil(at) => at.0.max(now + 1),
-            Decision::Idle => past.last,
-        };
-        now = agenda.first().map_or(next, |first| first.min(next)).max(now + 1).min(past.last);
-    }
+    let mut core = Core::new(past, policy.build());
+    core.run();
+    let Core { waiting, mut fared, .. } = core;
     for (queue, left) in waiting {
         fared.entry(queue.tenant.0).or_default().left += left.len() as u64;
     }
     fared
 }
 
-/// What comes while a grant runs.
-struct Come<'a> {
-    /// Not told yet, by time.
-    told: &'a [(u64, Event)],
-    /// A back end has something, which the core looks for in each of its rounds.
-    pending: bool,
+/// A core that has the recorded work, and decides anew. It polls after each grant: what the recorded core's turns held up is in the times
+/// at which work came.
+struct Core<'a, S> {
+    past: &'a Past,
+    dispatcher: Dispatcher<S>,
+    fared: Fared,
+    agenda: Agenda<Happens>,
+    /// What the units of each queue cost that are still to come.
+    costs: BTreeMap<QueueId, VecDeque<UnitCost>>,
+    /// What back ends take for units that have not gone there yet.
+    back_ends: BTreeMap<QueueId, VecDeque<u64>>,
+    waiting: BTreeMap<QueueId, VecDeque<Waiting>>,
+    /// Units of all queues that wait.
+    backlog: u64,
+    /// The first recorded event that has not happened yet.
+    next_told: usize,
+    /// Units that back ends have.
+    pending: u64,
+    now: u64,
 }
 
-impl Come<'_> {
-    /// How many units of a grant run, of those that take these times: up to the first after which the core ends it for somebody who has
-    /// come, as the engine does.
-    fn units_that_run(
-        &self,
-        policy: &impl TenantScheduler,
-        grant: Grant,
-        start: u64,
-        takes: impl ExactSizeIterator<Item = u64>,
-    ) -> usize {
-        let (count, looks) = (takes.len(), policy.tick());
-        let is_urgent = policy.can_preempt();
-        if looks.is_none() && !is_urgent {
-            return count;
+impl<'a, S: TenantScheduler> Core<'a, S> {
+    fn new(past: &'a Past, policy: S) -> Core<'a, S> {
+        let mut agenda = Agenda::default();
+        for (at, (time, _)) in past.told.iter().enumerate() {
+            agenda.enter(*time, Happens::Told(at));
         }
-        let mut next = looks.map_or(u64::MAX, |every| start.saturating_add(every.0));
+        Core {
+            past,
+            dispatcher: Dispatcher::new(policy),
+            fared: past.fared.keys().map(|tenant| (*tenant, TenantWaits::default())).collect(),
+            agenda,
+            costs: past.costs.iter().map(|(queue, costs)| (*queue, costs.iter().copied().collect())).collect(),
+            back_ends: past.back_ends.iter().map(|(queue, times)| (*queue, times.iter().copied().collect())).collect(),
+            waiting: BTreeMap::new(),
+            backlog: 0,
+            next_told: 0,
+            pending: 0,
+            now: past.first,
+        }
+    }
+
+    /// Up to the last recorded event.
+    fn run(&mut self) {
+        for _ in 0..STEPS {
+            self.poll();
+            if self.now >= self.past.last {
+                break;
+            }
+            let is_backlogged = self.backlog > 0;
+            let now = Nanos(self.now);
+            self.dispatcher.begin_turn(now, Nanos(0));
+            // Without work the policy is not asked.
+            let next = if is_backlogged { self.dispatcher.next(now, is_backlogged) } else { Dispatch::Idle(None) };
+            let next = match next {
+                Dispatch::Run(grant) => {
+                    self.run_grant(grant);
+                    continue;
+                }
+                Dispatch::Idle(Some(at)) => at.0.max(self.now + 1),
+                _ => self.past.last,
+            };
+            let next = self.agenda.first().map_or(next, |first| first.min(next));
+            self.now = next.max(self.now + 1).min(self.past.last);
+        }
+    }
+
+    /// Tells the policy what has come by now, and what back ends have ended.
+    fn poll(&mut self) {
+        while let Some((at, event)) = self.agenda.next(self.now) {
+            match event {
+                Happens::Told(index) => {
+                    self.next_told = index + 1;
+                    self.tell(at, &self.past.told[index].1);
+                }
+                Happens::Ended { queue, since, bytes } => {
+                    let cost = Cost { units: 1, time: Nanos(at.saturating_sub(since)), bytes, pending: 0 };
+                    self.pending -= 1;
+                    self.dispatcher.complete(Nanos(self.now), Grant { queue, units: 1 }, cost);
+                }
+            }
+        }
+    }
+
+    /// Makes the call of a recorded event, which happened at `at`.
+    fn tell(&mut self, at: u64, event: &Event) {
+        let Core { past, dispatcher, costs, waiting, backlog, now, .. } = self;
+        let mut forget = |queue| *backlog -= waiting.remove(&queue).map_or(0, |units| units.len() as u64);
+        let now = Nanos((*now).max(at));
+        match *event {
+            Event::Configure { tenant, share } => dispatcher.configure(tenant, share),
+            Event::Place { queue, placement } => {
+                dispatcher.place(queue, placement);
+                forget(queue);
+            }
+            Event::Ready { queue, work, .. } => {
+                // What the model holds at most of an arrival.
+                let work = Work { units: work.units.min(1 << 16), ..work };
+                dispatcher.ready(now, queue, work);
+                let known = costs.entry(queue).or_default();
+                let mut each = |_: u32| {
+                    let cost = known.pop_front().unwrap_or_else(|| usual(past, queue));
+                    Waiting { since: at, cost }
+                };
+                waiting.entry(queue).or_default().extend((0..work.units).map(&mut each));
+                *backlog += u64::from(work.units);
+            }
+            Event::Cancel { queue, .. } => {
+                dispatcher.cancel(now, queue);
+                forget(queue);
+            }
+            // These follow from decisions.
+            Event::Decide { .. }
+            | Event::Again { .. }
+            | Event::Charge { .. }
+            | Event::Complete { .. }
+            | Event::Stopped => {}
+        }
+    }
+
+    fn run_grant(&mut self, grant: Grant) {
+        let Core { past, dispatcher, fared, agenda, back_ends, waiting, backlog, next_told, pending, now, .. } = self;
+        let start = *now;
+        let units = waiting.entry(grant.queue).or_default();
+        let count = (grant.units as usize).min(units.len());
+        let times = units.range(..count).map(|unit| unit.cost.time);
+        let arriving = Arriving { told: &past.told[*next_told..], is_pending: *pending > 0 };
+        let preempted = arriving.preempt(dispatcher, start, times);
+        let ran = preempted.map_or(count, |(ran, _)| ran);
+        *backlog -= ran as u64;
+        let tenant = fared.entry(grant.queue.tenant.0).or_default();
+        // Of more than there is, the policy believes that it ran.
+        let told = if preempted.is_some() { ran as u32 } else { grant.units };
+        let mut cost = Cost { units: told, ..Cost::default() };
+        for unit in units.drain(..ran) {
+            tenant.waited(start.saturating_sub(unit.since));
+            cost.time = cost.time + Nanos(unit.cost.time);
+            cost.bytes = cost.bytes.saturating_add(unit.cost.bytes);
+            if unit.cost.is_pending {
+                cost.pending += 1;
+                *pending += 1;
+                let takes = back_ends.entry(grant.queue).or_default().pop_front().unwrap_or(0);
+                let at = start.saturating_add(takes.max(unit.cost.time));
+                let (queue, bytes) = (grant.queue, unit.cost.bytes);
+                agenda.enter(at, Happens::Ended { queue, since: start, bytes });
+            }
+        }
+        tenant.time = tenant.time.saturating_add(cost.time.0);
+        *now = now.saturating_add(cost.time.0.max(1));
+        if let Some((_, reason)) = preempted {
+            dispatcher.preempt(reason);
+        }
+        dispatcher.charge(Nanos(*now), cost, |_| {
+            let left = units.range(..count - ran).map(|unit| unit.cost.bytes);
+            Work { units: (count - ran) as u32, bytes: left.fold(0, u64::saturating_add) }
+        });
+    }
+}
+
+/// What comes while a grant runs.
+struct Arriving<'a> {
+    /// Recorded events that have not happened yet, by time.
+    told: &'a [(u64, Event)],
+    /// A back end has something, which the core polls for once a round.
+    is_pending: bool,
+}
+
+impl Arriving<'_> {
+    /// After how many of a grant's units, which take these times, it is preempted and why, if it is before its last.
+    fn preempt<S: TenantScheduler>(
+        &self,
+        dispatcher: &Dispatcher<S>,
+        start: u64,
+        times: impl ExactSizeIterator<Item = u64>,
+    ) -> Option<(usize, PreemptReason)> {
+        let (count, mut tick) = (times.len(), dispatcher.tick(Nanos(start)));
+        if !tick.is_on() && !dispatcher.policy().can_preempt() {
+            return None;
+        }
         let (mut now, mut seen) = (start, 0);
-        let (mut is_awaited, mut is_called) = (self.pending, false);
-        for (ran, takes) in (1..).zip(takes) {
+        let (mut at_tick, mut at_once) = (self.is_pending, false);
+        for (ran, takes) in (1..).zip(times).take(count.saturating_sub(1)) {
             now = now.saturating_add(takes);
             while let Some((at, event)) = self.told.get(seen)
                 && *at <= now
             {
                 seen += 1;
-                if let Event::Ready { queue, .. } = event
-                    && queue.tenant != grant.queue.tenant
-                {
-                    is_awaited |= policy.tick_preempt(queue.tenant);
-                    is_called |= policy.wakeup_preempt(queue.tenant);
+                if let Event::Ready { queue, .. } = event {
+                    at_tick |= dispatcher.tick_preempts(queue.tenant);
+                    at_once |= dispatcher.is_urgent(queue.tenant) && dispatcher.wakeup_preempts(queue.tenant);
                 }
             }
-            if is_called || is_awaited && now >= next {
-                return ran;
+            let is_due = tick.is_due(Nanos(now));
+            if at_once {
+                return Some((ran, PreemptReason::Wakeup));
             }
-            if now >= next {
-                next = now.saturating_add(looks.map_or(u64::MAX, |every| every.0));
+            if is_due && at_tick {
+                return Some((ran, PreemptReason::Tick));
+            }
+            if is_due {
+                tick.restart(Nanos(now), Nanos(now));
             }
         }
-        count
+        None
     }
 }
 
@@ -401,14 +478,4 @@ fn usual(past: &Past, queue: QueueId) -> UnitCost {
     let sum = |of: fn(&UnitCost) -> u64| known.iter().map(of).fold(0, u64::saturating_add) / count;
     let time = if known.is_empty() { 1_000 } else { sum(|cost| cost.time) };
     UnitCost { time, bytes: sum(|cost| cost.bytes), is_pending: known.iter().any(|cost| cost.is_pending) }
-}
-
-/// Makes the call of an event, at another time.
-fn tell_at(policy: &mut impl TenantScheduler, now: Nanos, event: &Event) {
-    match *event {
-        // What the model holds at most of an arrival.
-        Event::Ready { queue, work, .. } => policy.ready(now, queue, Work { units: work.units.min(1 << 16), ..work }),
-        Event::Cancel { queue, .. } => policy.cancel(now, queue),
-        ref other => tell(policy, other),
-    }
 }

@@ -22,7 +22,7 @@ fn recorded(name: &str) -> (Vec<u8>, Tally) {
         let back_end = (tenant == 3).then_some(softdpu_sched::BackEnd { index: 0, depth: 8 });
         let placement = Placement { device: 0, kind: Kind::Requests, back_end };
         let station = (tenant == 3).then_some(0);
-        plan.queues.push(QueuePlan { id, core: 0, placement, capacity: 1_024, station });
+        plan.queues.push(QueuePlan { id, core: 0, placement, capacity: 1_024, station, deferred: None });
         let service = Service { unit: 1_500, byte: 0, spread: 20 };
         plan.sources.push(Source { arrivals, start: 0, bytes: 4_096, service, queues: vec![tenant.into()] });
     }

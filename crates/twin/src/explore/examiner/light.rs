@@ -1,10 +1,10 @@
 //! What light tenants wait (`docs/scheduling.md`, "The bound").
 //!
-//! A wait has two parts. Up to the end of a turn, and of the grant with which it ends, nobody knows of what has come: for
-//! turn and grant there is a bound each. From then on, whoever goes first waits for its own earlier work, and a grant for each of those,
-//! and one more, of each other tenant that may go first. A flood may not: no grant of one begins meanwhile.
+//! A wait has two parts. Up to the next poll the policy does not know of what has come: a turn, and the grant with which it
+//! ends, have a bound each. From then on, a tenant in a lane waits for its own earlier work, and a grant for
+//! each of those, and one more, of each other tenant that may be in a lane. A flood may not: no grant of one begins meanwhile.
 //!
-//! It is looked at where tenants are light: they have [settled](Scenario::settles_in), beside a flood, so that the core is never idle.
+//! It is checked where tenants are light: they have [settled](Scenario::settles_in), beside a flood, so that the core is never idle.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -141,7 +141,7 @@ impl Lights {
         (core.mixed, core.jumped) = (None, now);
     }
 
-    pub fn looked(&mut self, now: u64, core: usize, turn: u64) {
+    pub fn polled(&mut self, now: u64, core: usize, turn: u64) {
         let turns = &mut self.cores[core].turns;
         turns.rotate_left(1);
         turns[7] = (now, turn);
