@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
+use softdpu_accel::QUANTUM;
 use softdpu_memory::GuestBuffer;
 
 use crate::cipher::{self, Stage};
@@ -180,23 +181,23 @@ impl IoContext {
     /// The same of one of several that share this core, each with a number of its own, dense from 0: what is to be encrypted and decrypted of them
     /// later goes in turns ([`next_turns`](Self::next_turns)).
     #[inline]
-    pub fn submit_from(&mut self, line: u32, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
+    pub fn submit_from(&mut self, channel: u32, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
         match self.attached.get(to.0 as usize) {
             Some(Some(attached)) if attached.volume.cipher().is_some() => {
-                self.submit_encrypted(line, to, requests, done)
+                self.submit_encrypted(channel, to, requests, done)
             }
             _ => self.submit_plain(to, requests, done),
         }
     }
 
-    fn submit_encrypted(&mut self, line: u32, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
+    fn submit_encrypted(&mut self, channel: u32, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
         let Some(Some(Attached { volume, .. })) = self.attached.get(to.0 as usize) else { return };
         let Some(xts) = volume.cipher() else { return };
         // What was here before has its turns: what this call ends is of this call.
-        let quiet = self.stage.is_quiet(line);
+        let quiet = self.stage.is_empty(channel);
         let mut pass = std::mem::take(&mut self.asked);
         for request in requests.drain(..) {
-            match self.stage.admit(line, to.0, volume, xts, request) {
+            match self.stage.admit(channel, to.0, volume, xts, request) {
                 cipher::Admitted::Pass(request) => pass.push(request),
                 cipher::Admitted::Ended(ended) => done.push(ended),
                 cipher::Admitted::Taken => {}
@@ -205,14 +206,14 @@ impl IoContext {
         self.submit_plain(to, &mut pass, done);
         self.asked = pass;
         if quiet {
-            self.work(line, cipher::STEP, done);
+            self.work(channel, cipher::STEP, done);
         }
     }
 
-    /// Encrypts and decrypts so many bytes of a line, or a little more. Returns how many.
-    fn work(&mut self, line: u32, most: u64, done: &mut Vec<Done>) -> u64 {
+    /// Encrypts and decrypts so many bytes of a channel, or a little more. Returns how many.
+    fn work(&mut self, channel: u32, most: u64, done: &mut Vec<Done>) -> u64 {
         let mut had = 0;
-        while let Some(next) = self.stage.turn(line, most, &mut had) {
+        while let Some(next) = self.stage.step(channel, most, &mut had) {
             match next {
                 cipher::Next::Ask(to, request) => {
                     let (mut asked, mut answered) =
@@ -223,7 +224,6 @@ impl IoContext {
                     (self.asked, self.answered) = (asked, answered);
                 }
                 cipher::Next::Ended(ended) => done.push(ended),
-                cipher::Next::Waits => {}
             }
         }
         had
@@ -335,8 +335,8 @@ impl IoContext {
         let mut had = 0;
         while had < cipher::STEP {
             let next = self.next_turns().next();
-            let Some((line, _)) = next else { break };
-            had += self.take_turn(line, done).max(1);
+            let Some((channel, _)) = next else { break };
+            had += self.take_turn(channel, done).max(1);
         }
         self.flush();
     }
@@ -367,9 +367,9 @@ impl IoContext {
 
     /// Encrypts or decrypts 16 KiB of one of those, or a piece of one request, at most 128 KiB. Back ends are told with the next
     /// [`flush`](Self::flush). Returns how many bytes.
-    pub fn take_turn(&mut self, line: u32, done: &mut Vec<Done>) -> u64 {
-        let had = self.work(line, cipher::QUANTUM, done);
-        self.stage.had(line, had);
+    pub fn take_turn(&mut self, channel: u32, done: &mut Vec<Done>) -> u64 {
+        let had = self.work(channel, QUANTUM, done);
+        self.stage.end_turn(channel, had);
         had
     }
 
