@@ -4,12 +4,15 @@
 #![no_main]
 
 use std::path::Path;
+use std::sync::LazyLock;
 
 use serde::Serialize;
 use softdpu_control::config::{self, LoadLine, LoadVia, MacAddress, Problem, Report, Severity, load_line, schema};
 use softdpu_vpc::spec::{NetworkSpec, Prefix, Spec, SubnetSpec, TableCapacity};
 use softdpu_vpc::tables::Loading;
 use softdpu_vpc::{Mac, Tables};
+
+static SECTIONS: LazyLock<Vec<schema::Section>> = LazyLock::new(schema::sections);
 
 const SAMPLES: [&str; 12] = [
     include_str!("../../lab/sites/demo.toml"),
@@ -190,7 +193,7 @@ fn text(data: &[u8]) -> Option<String> {
     for edit in rest.chunks_exact(4) {
         let [what, at, key, value] = *edit else { return None };
         let at = usize::from(at) % (lines.len() + 1);
-        let (key, value) = (one_of(one_of(schema::SECTIONS, key).keys, what >> 3), one_of(&VALUES, value));
+        let (key, value) = (one_of(&one_of(&SECTIONS, key).keys, what >> 3), one_of(&VALUES, value));
         match (what % 8, lines.get(at).cloned()) {
             (0, Some(_)) => drop(lines.remove(at)),
             (1, Some(line)) => lines.push(line),

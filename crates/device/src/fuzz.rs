@@ -7,7 +7,7 @@ use softdpu_memory::{GuestAddress, GuestBuffer, Mapping, Region, UserAddress, Vi
 
 use crate::block::abi::{feature, request};
 use crate::block::{
-    Block, BlockConfig, Cache, DATA_OFFSET, DiscardLimits, Io, Op, Parsed, Requests, Status, WriteZeroesLimits,
+    Block, BlockConfig, BlockOp, Cache, DATA_OFFSET, DiscardLimits, Io, Parsed, Requests, Status, WriteZeroesLimits,
 };
 
 /// Guest memory of a fuzzed request: two regions of this size, adjacent.
@@ -95,15 +95,18 @@ fn work(io: &Io, buffer: &GuestBuffer, readable: u64, device: &Block) {
     let block = u64::from(device.config().block_size);
     assert!(io.offset.checked_add(io.len).is_some_and(|end| end <= CAPACITY), "inside the capacity");
     assert!(io.offset.is_multiple_of(block) && io.len.is_multiple_of(block), "whole blocks");
-    assert!((io.len == 0) == (io.op == Op::Flush), "work has a length, a flush has none");
-    assert!(!device.config().read_only || matches!(io.op, Op::Read | Op::Flush), "a read-only device is not written");
+    assert!((io.len == 0) == (io.op == BlockOp::Flush), "work has a length, a flush has none");
+    assert!(
+        !device.config().read_only || matches!(io.op, BlockOp::Read | BlockOp::Flush),
+        "a read-only device is not written"
+    );
     let last = buffer.pieces() - 1;
     assert_eq!(buffer.len_of(last..last + 1), 1, "the status byte is a piece");
-    if matches!(io.op, Op::Read | Op::Write) {
+    if matches!(io.op, BlockOp::Read | BlockOp::Write) {
         assert_eq!(buffer.len_of(0..io.data.start), DATA_OFFSET);
         assert_eq!(buffer.len_of(io.data.clone()), io.len);
         assert_eq!(io.data.end, last);
-        let expected = if io.op == Op::Read { DATA_OFFSET } else { DATA_OFFSET + io.len };
+        let expected = if io.op == BlockOp::Read { DATA_OFFSET } else { DATA_OFFSET + io.len };
         assert_eq!(readable, expected, "data in its direction");
     } else {
         assert!(io.data.is_empty());

@@ -8,13 +8,13 @@ use rig::{CAPACITY, Request, SECTORS, Seen, UNTOUCHED, parser, parser_of, run, r
 use softdpu_device::block::Status::{IoErr, Ok as Good, Unsupp};
 use softdpu_device::block::abi::{feature, request::*};
 use softdpu_device::block::{
-    BlockConfig, BlockError, Cache, Op, Parsed, Requests, Status, WriteZeroesLimits, mark_dirty,
+    BlockConfig, BlockError, BlockOp, Cache, Parsed, Requests, Status, WriteZeroesLimits, mark_dirty,
 };
 use softdpu_memory::{DirtyBitmap, GuestAddress, GuestBuffer, Mapping};
 
 const ALL: u64 = u64::MAX;
 
-fn io(op: Op, offset: u64, len: u64) -> Seen {
+fn io(op: BlockOp, offset: u64, len: u64) -> Seen {
     Seen::Io(op, offset, len, false)
 }
 
@@ -54,11 +54,11 @@ fn reads_and_writes() {
     check(
         &parser(|_| {}),
         &[
-            ("first sector", read(0, 512), io(Op::Read, 0, 512)),
-            ("a page", read(8, 4096), io(Op::Read, 4096, 4096)),
-            ("last sector", read(SECTORS - 1, 512), io(Op::Read, CAPACITY - 512, 512)),
-            ("write a page", write(8, 4096), io(Op::Write, 4096, 4096)),
-            ("write the last sector", write(SECTORS - 1, 512), io(Op::Write, CAPACITY - 512, 512)),
+            ("first sector", read(0, 512), io(BlockOp::Read, 0, 512)),
+            ("a page", read(8, 4096), io(BlockOp::Read, 4096, 4096)),
+            ("last sector", read(SECTORS - 1, 512), io(BlockOp::Read, CAPACITY - 512, 512)),
+            ("write a page", write(8, 4096), io(BlockOp::Write, 4096, 4096)),
+            ("write the last sector", write(SECTORS - 1, 512), io(BlockOp::Write, CAPACITY - 512, 512)),
             ("nothing to read", read(0, 0), Seen::Answer(Good, 1)),
             ("nothing to write", write(0, 0), Seen::Answer(Good, 1)),
             ("nothing at the end", read(SECTORS, 0), Seen::Answer(Good, 1)),
@@ -86,9 +86,9 @@ fn flush_and_its_data_and_sector_are_ignored() {
     check(
         &parser(|_| {}),
         &[
-            ("flush", Request::new(FLUSH, 0, &[], 1), io(Op::Flush, 0, 0)),
-            ("flush with a sector", Request::new(FLUSH, u64::MAX, &[], 1), io(Op::Flush, 0, 0)),
-            ("flush with data", Request::new(FLUSH, 0, &[1; 100], 101), io(Op::Flush, 0, 0)),
+            ("flush", Request::new(FLUSH, 0, &[], 1), io(BlockOp::Flush, 0, 0)),
+            ("flush with a sector", Request::new(FLUSH, u64::MAX, &[], 1), io(BlockOp::Flush, 0, 0)),
+            ("flush with data", Request::new(FLUSH, 0, &[1; 100], 101), io(BlockOp::Flush, 0, 0)),
         ],
     );
     check(
@@ -121,11 +121,11 @@ fn discard() {
     check(
         &parser(limit),
         &[
-            ("a range", one(8, 16, 0), io(Op::Discard, 4096, 8192)),
-            ("as many as allowed", one(0, 64, 0), io(Op::Discard, 0, 32768)),
+            ("a range", one(8, 16, 0), io(BlockOp::Discard, 4096, 8192)),
+            ("as many as allowed", one(0, 64, 0), io(BlockOp::Discard, 0, 32768)),
             ("more than allowed", one(0, 65, 0), refused(IoErr)),
             ("nothing", one(0, 0, 0), Seen::Answer(Good, 1)),
-            ("to the end", one(SECTORS - 1, 1, 0), io(Op::Discard, CAPACITY - 512, 512)),
+            ("to the end", one(SECTORS - 1, 1, 0), io(BlockOp::Discard, CAPACITY - 512, 512)),
             ("beyond the end", one(SECTORS - 1, 2, 0), refused(IoErr)),
             ("overflow", one(u64::MAX, 1, 0), refused(IoErr)),
             ("most sectors", one(0, u32::MAX, 0), refused(IoErr)),
@@ -151,7 +151,7 @@ fn discard() {
 #[test]
 fn write_zeroes() {
     let one = |sector, sectors, flags| Request::new(WRITE_ZEROES, 0, &segment(sector, sectors, flags), 1);
-    let zeroes = |unmap| Op::WriteZeroes { unmap };
+    let zeroes = |unmap| BlockOp::WriteZeroes { unmap };
     check(
         &parser(|_| {}),
         &[
@@ -211,8 +211,8 @@ fn a_request_without_a_status_byte_breaks_the_queue() {
 #[test]
 fn a_read_only_device_writes_nothing() {
     let rows = [
-        ("read", read(0, 512), io(Op::Read, 0, 512)),
-        ("flush", Request::new(FLUSH, 0, &[], 1), io(Op::Flush, 0, 0)),
+        ("read", read(0, 512), io(BlockOp::Read, 0, 512)),
+        ("flush", Request::new(FLUSH, 0, &[], 1), io(BlockOp::Flush, 0, 0)),
         ("write", write(0, 512), refused(IoErr)),
         ("empty write", write(0, 0), refused(IoErr)),
         ("malformed write", write(0, 5), refused(IoErr)),
@@ -230,11 +230,11 @@ fn requests_are_whole_blocks() {
     check(
         &parser(|config| config.block_size = 4096),
         &[
-            ("a block", read(8, 4096), io(Op::Read, 4096, 4096)),
+            ("a block", read(8, 4096), io(BlockOp::Read, 4096, 4096)),
             ("part of a block", read(8, 512), refused(IoErr)),
             ("a block that begins inside one", write(1, 4096), refused(IoErr)),
             ("discard part of a block", one(DISCARD, 0, 4), refused(IoErr)),
-            ("discard a block", one(DISCARD, 8, 8), io(Op::Discard, 4096, 4096)),
+            ("discard a block", one(DISCARD, 8, 8), io(BlockOp::Discard, 4096, 4096)),
             ("zero part of a block", one(WRITE_ZEROES, 4, 8), refused(IoErr)),
         ],
     );
@@ -265,17 +265,17 @@ fn segments_are_limited_as_advertised() {
     // Memory has two regions, so one segment may be two pieces; see the parser.
     let cut = |count: usize| (0..=count).map(|i| 16 + i * 512).collect::<Vec<_>>();
     let scattered = |requests: &Requests, segments| run_cut(requests, &read(0, segments * 512), &cut(segments), true);
-    assert_eq!(scattered(&few, 2).seen(), io(Op::Read, 0, 1024));
+    assert_eq!(scattered(&few, 2).seen(), io(BlockOp::Read, 0, 1024));
     assert_eq!(scattered(&few, 4).seen(), refused(IoErr));
     let unaware = parser_of(|config| config.seg_max = 2, ALL & !feature::SEG_MAX);
-    assert_eq!(scattered(&unaware, 4).seen(), io(Op::Read, 0, 2048));
+    assert_eq!(scattered(&unaware, 4).seen(), io(BlockOp::Read, 0, 2048));
 
     let small = parser(|config| config.size_max = Some(4096));
-    assert_eq!(run(&small, &read(0, 4096)).seen(), io(Op::Read, 0, 4096));
+    assert_eq!(run(&small, &read(0, 4096)).seen(), io(BlockOp::Read, 0, 4096));
     assert_eq!(run(&small, &read(0, 4608)).seen(), refused(IoErr));
-    assert_eq!(run_cut(&small, &read(0, 8192), &[16, 16 + 4096, 16 + 8192], true).seen(), io(Op::Read, 0, 8192));
+    assert_eq!(run_cut(&small, &read(0, 8192), &[16, 16 + 4096, 16 + 8192], true).seen(), io(BlockOp::Read, 0, 8192));
     let unaware = parser_of(|config| config.size_max = Some(4096), ALL & !feature::SIZE_MAX);
-    assert_eq!(run(&unaware, &read(0, 4608)).seen(), io(Op::Read, 0, 4608));
+    assert_eq!(run(&unaware, &read(0, 4608)).seen(), io(BlockOp::Read, 0, 4608));
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn the_header_is_read_once() {
     let requests = parser(|_| {});
     let run = run(&requests, &read(8, 4096));
     run.buffer.write_at(0, &[0xff; 16]).unwrap();
-    assert_eq!(run.seen(), io(Op::Read, 4096, 4096));
+    assert_eq!(run.seen(), io(BlockOp::Read, 4096, 4096));
     assert_eq!(run.io().finish(&run.buffer, Good), 4097);
 }
 

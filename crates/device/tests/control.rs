@@ -5,7 +5,7 @@ mod rig;
 use rig::{Request, Seen, run};
 use softdpu_device::block::abi::{config, feature, request};
 use softdpu_device::block::{
-    Block, BlockConfig, BlockConfigError, ConfigSpaceError, DiscardLimits, GrowError, Op, RestoreError, Serial,
+    Block, BlockConfig, BlockConfigError, BlockOp, ConfigSpaceError, DiscardLimits, GrowError, RestoreError, Serial,
     SerialError, State, Status, Topology, WriteZeroesLimits,
 };
 
@@ -169,7 +169,7 @@ fn a_device_grows_and_running_parsers_follow() {
     let beyond = Request::new(request::IN, 2048, &[], 513);
     assert_eq!(run(&requests, &beyond).seen(), Seen::Answer(Status::IoErr, 1));
     block.grow(2 << 20).unwrap();
-    assert_eq!(run(&requests, &beyond).seen(), Seen::Io(Op::Read, 1 << 20, 512, false));
+    assert_eq!(run(&requests, &beyond).seen(), Seen::Io(BlockOp::Read, 1 << 20, 512, false));
     assert_eq!(space(&block)[..8], 4096u64.to_le_bytes());
     assert_eq!(block.grow(2 << 20), Ok(()), "as large as it is");
     assert_eq!(block.grow(1 << 20), Err(GrowError::Shrink { current: 2 << 20, capacity: 1 << 20 }));

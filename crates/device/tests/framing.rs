@@ -5,7 +5,7 @@ mod rig;
 use proptest::prelude::*;
 use rig::{CAPACITY, Request, Run, SECTORS, parser, parser_of, run, run_cut, segment};
 use softdpu_device::block::abi::{feature, request::*};
-use softdpu_device::block::{Op, Parsed, Status};
+use softdpu_device::block::{BlockOp, Parsed, Status};
 
 /// Requests that are right, almost right, or anything.
 fn requests() -> impl Strategy<Value = Request> {
@@ -38,7 +38,7 @@ fn same(plain: &Run, cut: &Run) {
     assert_eq!(plain.seen(), cut.seen());
     assert_eq!(plain.written(), cut.written());
     let Parsed::Io(io) = &cut.parsed else { return };
-    if matches!(io.op, Op::Read | Op::Write) {
+    if matches!(io.op, BlockOp::Read | BlockOp::Write) {
         assert_eq!(cut.data_len(), io.len);
         assert_eq!(cut.buffer.len_of(0..io.data.start), 16);
     }

@@ -27,8 +27,8 @@ fn main() -> Result<(), VolumeError> {
         let mut context = IoContext::new(256)?;
         let to = context.attach(&volume)?;
         // Written once, so that reads find blocks.
-        run(&mut context, to, Op::Write, 32, SIZE / 4096, Duration::from_secs(60));
-        for op in [Op::Read, Op::Write] {
+        run(&mut context, to, BlockOp::Write, 32, SIZE / 4096, Duration::from_secs(60));
+        for op in [BlockOp::Read, BlockOp::Write] {
             for depth in [1, 8, 32, 128] {
                 let (requests, time) = run(&mut context, to, op, depth, u64::MAX, RUN);
                 let (rate, each) = (requests as f64 / time.as_secs_f64(), time.as_nanos() as f64 / requests as f64);
@@ -40,7 +40,14 @@ fn main() -> Result<(), VolumeError> {
     Ok(())
 }
 
-fn run(context: &mut IoContext, to: Attachment, op: Op, depth: u64, most: u64, limit: Duration) -> (u64, Duration) {
+fn run(
+    context: &mut IoContext,
+    to: Attachment,
+    op: BlockOp,
+    depth: u64,
+    most: u64,
+    limit: Duration,
+) -> (u64, Duration) {
     let region = Region::new(GuestAddress(0), UserAddress(0), 1 << 20, Mapping::heap(1 << 20), 0);
     let Ok(view) = View::new(vec![region]) else { return (0, limit) };
     let buffer = |slot: u64| {

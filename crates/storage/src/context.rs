@@ -13,7 +13,7 @@ use crate::file::engine::{Engine, OpenFile};
 use crate::nbd::Link;
 use crate::nbd::mailbox::Mailbox;
 use crate::volume::Backing;
-use crate::{Done, IoError, Kind, Op, Request, Volume, VolumeError};
+use crate::{BlockOp, Done, IoError, Kind, Request, Volume, VolumeError};
 
 /// How often requests are looked at that wait for private memory.
 const MEMORY_PAUSE: Duration = Duration::from_millis(5);
@@ -246,7 +246,7 @@ impl IoContext {
                 let Backing::Memory(memory) = &volume.backing else { return };
                 let mut room = STEP;
                 for request in requests.drain(..) {
-                    let len = if request.op == Op::Flush { 0 } else { request.len };
+                    let len = if request.op == BlockOp::Flush { 0 } else { request.len };
                     let admitted = volume.admit(&request);
                     if admitted.is_ok() && len > room {
                         self.copies.push(to.0, &attached.volume, whole, request);

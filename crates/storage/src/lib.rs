@@ -41,6 +41,7 @@ pub use broker::{Broker, PathBroker, open_key_file, open_path};
 pub use context::{Attachment, IoContext};
 pub use error::{IoError, VolumeError};
 pub use file::disk::Disk;
-pub use request::{Done, Op, Request};
+pub use request::{Done, Request};
+pub use softdpu_virtio::BlockOp;
 pub use spec::{Encryption, KeySource, Kind, VolumeSpec};
 pub use volume::{Activation, ErrorCounts, Limits, RangeLimits, State, Volume, VolumeStatus};

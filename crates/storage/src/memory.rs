@@ -7,7 +7,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use softdpu_memory::{GuestAddress, GuestBuffer, Mapping, Region, UserAddress, View};
 use softdpu_sys::iovec;
 
-use crate::{Broker, IoError, Op, Request, VolumeError};
+use crate::{BlockOp, Broker, IoError, Request, VolumeError};
 
 /// From this size on, discarded ranges go back to the kernel; smaller ones are cheaper to overwrite.
 const PUNCH_FROM: u64 = 64 << 10;
@@ -73,10 +73,10 @@ impl Memory {
         let Ok(bytes) = usize::try_from(len) else { return Err(IoError::OutOfRange) };
         let at = || buffer.len_of(0..data.start) + done;
         let run = |whole: &GuestBuffer| match op {
-            Op::Read => iovec::copy(whole, offset, buffer, at(), bytes),
-            Op::Write => iovec::copy(buffer, at(), whole, offset, bytes),
-            Op::Flush => true,
-            Op::Discard | Op::WriteZeroes { .. } => self.zero(whole, offset, len),
+            BlockOp::Read => iovec::copy(whole, offset, buffer, at(), bytes),
+            BlockOp::Write => iovec::copy(buffer, at(), whole, offset, bytes),
+            BlockOp::Flush => true,
+            BlockOp::Discard | BlockOp::WriteZeroes { .. } => self.zero(whole, offset, len),
         };
         if run(whole) {
             return Ok(());

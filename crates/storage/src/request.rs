@@ -3,35 +3,9 @@
 use std::ops::Range;
 
 use softdpu_memory::GuestBuffer;
+use softdpu_virtio::BlockOp;
 
 use crate::{IoError, Volume};
-
-/// What to do with a range of the volume.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
-    /// Volume to guest memory.
-    Read,
-    /// Guest memory to volume.
-    Write,
-    /// All writes that completed before this was submitted are on stable storage when it completes. The range is not looked
-    /// at.
-    Flush,
-    /// The content of the range is no longer needed. What is read from it afterwards is either the old content or zeroes.
-    Discard,
-    /// The range reads as zeroes afterwards.
-    WriteZeroes {
-        /// Whether the space may be given back.
-        unmap: bool,
-    },
-}
-
-impl Op {
-    /// Whether it changes the volume.
-    #[inline]
-    pub fn is_write(self) -> bool {
-        matches!(self, Op::Write | Op::Discard | Op::WriteZeroes { .. })
-    }
-}
 
 /// One request, owner of the guest memory it needs.
 #[derive(Debug)]
@@ -39,7 +13,7 @@ pub struct Request {
     /// The caller's name for it, unique among what is outstanding in one `IoContext`.
     pub token: u64,
     /// What to do.
-    pub op: Op,
+    pub op: BlockOp,
     /// First byte on the volume.
     pub offset: u64,
     /// Bytes on the volume; for reads and writes the bytes in `data`.
@@ -56,16 +30,16 @@ impl Request {
     /// Whether there is nothing to do for it on that volume.
     pub(crate) fn is_idle(&self, volume: &Volume) -> bool {
         match self.op {
-            Op::Flush => false,
-            Op::Discard => self.len == 0 || volume.limits().discard.is_none(),
-            Op::Read | Op::Write | Op::WriteZeroes { .. } => self.len == 0,
+            BlockOp::Flush => false,
+            BlockOp::Discard => self.len == 0 || volume.limits().discard.is_none(),
+            BlockOp::Read | BlockOp::Write | BlockOp::WriteZeroes { .. } => self.len == 0,
         }
     }
 
     /// Whether the data of a read or write is all there.
     pub(crate) fn has_data(&self) -> bool {
         let Range { start, end } = self.data;
-        !matches!(self.op, Op::Read | Op::Write)
+        !matches!(self.op, BlockOp::Read | BlockOp::Write)
             || start <= end && end <= self.buffer.pieces() && self.buffer.len_of(start..end) >= self.len
     }
 

@@ -13,7 +13,7 @@ use crate::file::disk::Disk;
 use crate::file::{self, FileBacking};
 use crate::memory::{self, Memory};
 use crate::nbd::{self, NbdBacking};
-use crate::{Broker, Encryption, IoError, Kind, Op, Request, VolumeError, VolumeSpec};
+use crate::{BlockOp, Broker, Encryption, IoError, Kind, Request, VolumeError, VolumeSpec};
 
 /// Where a volume is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -413,7 +413,7 @@ impl Volume {
     /// Whether the request can be on this volume at all.
     #[inline]
     pub(crate) fn admit(&self, request: &Request) -> Result<(), IoError> {
-        if request.op == Op::Flush {
+        if request.op == BlockOp::Flush {
             return Ok(());
         }
         match request.offset.checked_add(request.len) {

@@ -74,8 +74,8 @@ fn what_is_on_disk_is_what_another_implementation_encrypts() {
         let mut core = Core::new(spec(&place, sector));
         let data = pattern(MIB as usize);
         core.write(0, &data).unwrap();
-        core.op(Op::WriteZeroes { unmap: true }, 64 << 10, 64 << 10).unwrap();
-        core.op(Op::Flush, 0, 0).unwrap();
+        core.op(BlockOp::WriteZeroes { unmap: true }, 64 << 10, 64 << 10).unwrap();
+        core.op(BlockOp::Flush, 0, 0).unwrap();
         let file = std::fs::read(&place.image).unwrap();
         assert!(!holds(&file, b"nobody else") && !holds(&file[..MIB as usize], &[0; 64]), "plaintext on disk");
         let Some(plain) = decrypted_by_openssl(&place, sector, data.len()) else {
@@ -95,7 +95,7 @@ fn a_write_leaves_the_guests_memory_as_it_is() {
     let place = place();
     let mut core = Core::new(spec(&place, 4096));
     let data = pattern(300 << 10);
-    let request = core.request(Op::Write, 0, data.len() as u64);
+    let request = core.request(BlockOp::Write, 0, data.len() as u64);
     request.buffer.write_at(16, &data).unwrap();
     let done = core.run(request);
     let mut after = vec![0; data.len()];
@@ -215,10 +215,10 @@ fn discards_reach_the_back_end_only_where_they_may() {
         assert_eq!(core.volume.limits().discard.is_some(), discard);
         let data = pattern(64 << 10);
         core.write(0, &data).unwrap();
-        core.op(Op::Discard, 0, 64 << 10).unwrap();
-        core.op(Op::Flush, 0, 0).unwrap();
+        core.op(BlockOp::Discard, 0, 64 << 10).unwrap();
+        core.op(BlockOp::Flush, 0, 0).unwrap();
         assert_eq!(core.read(0, data.len()).unwrap() == data, kept);
-        core.op(Op::WriteZeroes { unmap: true }, 0, 64 << 10).unwrap();
+        core.op(BlockOp::WriteZeroes { unmap: true }, 0, 64 << 10).unwrap();
         assert!(core.read(0, data.len()).unwrap().iter().all(|byte| *byte == 0), "zeroes through the cipher");
         let file = std::fs::read(&place.image).unwrap();
         assert!(!holds(&file[..64 << 10], &[0; 64]), "and none on disk");
@@ -246,11 +246,11 @@ fn a_call_ends_what_it_was_given_and_nothing_of_a_call_before() {
     let place = place();
     let memory = VolumeSpec { kind: Kind::Memory { size: 4 * MIB }, ..spec(&place, 512) };
     let mut core = Core::new(memory);
-    let long = core.request(Op::Write, 0, 2 * MIB);
+    let long = core.request(BlockOp::Write, 0, 2 * MIB);
     let long_token = long.token;
     assert!(core.submit(long).is_none(), "a core does not encrypt 2 MiB at once");
     let mut done = Vec::new();
-    let short: Vec<Request> = (0..8).map(|at| core.request(Op::Write, 2 * MIB + at * 4096, 4096)).collect();
+    let short: Vec<Request> = (0..8).map(|at| core.request(BlockOp::Write, 2 * MIB + at * 4096, 4096)).collect();
     let tokens: Vec<u64> = short.iter().map(|request| request.token).collect();
     for request in short {
         let token = request.token;
@@ -273,7 +273,7 @@ fn more_requests_than_private_memory_all_end_and_what_was_given_up_does_not() {
     let mut core = Core::new(spec(&place, 512));
     // 64 MiB of private memory are lent at a time, half of it to one volume.
     let count = 400u64;
-    let mut requests: Vec<Request> = (0..count).map(|_| core.request(Op::Write, 0, 3 * MIB)).collect();
+    let mut requests: Vec<Request> = (0..count).map(|_| core.request(BlockOp::Write, 0, 3 * MIB)).collect();
     for request in &requests {
         request.buffer.fill(16, 3 * MIB, 0x5a).unwrap();
     }
@@ -305,9 +305,9 @@ fn whoever_floods_one_volume_delays_anothers_request_by_a_turn_for_each_of_its_p
     common::activate(&quiet);
     let to = core.context.attach(&quiet).unwrap();
     let mut done = Vec::new();
-    let mut flood: Vec<Request> = (0..16).map(|_| core.request(Op::Write, 0, 3 * MIB)).collect();
+    let mut flood: Vec<Request> = (0..16).map(|_| core.request(BlockOp::Write, 0, 3 * MIB)).collect();
     core.context.submit_from(0, core.to, &mut flood, &mut done);
-    let single = core.request(Op::Read, 0, MIB);
+    let single = core.request(BlockOp::Read, 0, MIB);
     let (token, pieces) = (single.token, MIB / (128 << 10));
     core.context.submit_from(7, to, &mut vec![single], &mut done);
     assert!(done.is_empty(), "a core does not decrypt so much at once");
@@ -330,8 +330,8 @@ fn small_requests_and_large_ones_have_the_same_turns_in_bytes() {
     common::activate(&quiet);
     let to = core.context.attach(&quiet).unwrap();
     let mut done = Vec::new();
-    let mut large: Vec<Request> = (0..8).map(|_| core.request(Op::Write, 0, 3 * MIB)).collect();
-    let mut small: Vec<Request> = (0..512).map(|at| core.request(Op::Write, at % 256 * 4096, 4096)).collect();
+    let mut large: Vec<Request> = (0..8).map(|_| core.request(BlockOp::Write, 0, 3 * MIB)).collect();
+    let mut small: Vec<Request> = (0..512).map(|at| core.request(BlockOp::Write, at % 256 * 4096, 4096)).collect();
     let tokens: Vec<u64> = small.iter().map(|request| request.token).collect();
     core.context.submit_from(0, core.to, &mut large, &mut done);
     core.context.submit_from(1, to, &mut small, &mut done);

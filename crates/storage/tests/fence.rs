@@ -34,7 +34,7 @@ fn spec(path: &Path) -> VolumeSpec {
 fn writer() {
     let Ok(path) = std::env::var(IMAGE) else { return };
     let mut core = Core::new(spec(Path::new(&path)));
-    let request = core.request_at(Op::Write, 0, &[MIB], 0x1000);
+    let request = core.request_at(BlockOp::Write, 0, &[MIB], 0x1000);
     request.buffer.fill(16, MIB, OLD).unwrap();
     assert!(core.submit(request).is_none());
     println!("submitted");

@@ -49,10 +49,10 @@ fn requests_of_all_shapes_buffered_and_direct() {
         for (round, (pieces, base)) in shapes.iter().enumerate() {
             let len: u64 = pieces.iter().sum();
             let data: Vec<u8> = (0..len).map(|i| (i * 13 + i / 4096 + round as u64) as u8).collect();
-            let write = core.request_at(Op::Write, block, pieces, *base);
+            let write = core.request_at(BlockOp::Write, block, pieces, *base);
             write.buffer.write_at(16, &data).unwrap();
             assert_eq!(core.run(write).result, Ok(()), "direct {direct}, {pieces:?}");
-            let read = core.request_at(Op::Read, block, pieces, *base);
+            let read = core.request_at(BlockOp::Read, block, pieces, *base);
             read.buffer.fill(16, len, 0).unwrap();
             let done = core.run(read);
             assert_eq!(done.result, Ok(()));
@@ -74,7 +74,7 @@ fn reads_of_cached_pages_are_answered_at_once_and_others_when_the_disk_has() {
     core.write(0, &data).unwrap();
     let expected = |at: u64| &data[at as usize..][..8192];
     let read = |core: &mut Core, at: u64| {
-        let request = core.request_at(Op::Read, at, &[1000, 7192], 0x1234);
+        let request = core.request_at(BlockOp::Read, at, &[1000, 7192], 0x1234);
         request.buffer.fill(16, 8192, 0).unwrap();
         core.submit(request)
     };
@@ -145,10 +145,10 @@ fn a_large_request_goes_a_mebibyte_at_a_time() {
         let mut core = Core::new(spec(&image(&folder), direct));
         let len = 3 * MIB + 4096;
         let data: Vec<u8> = (0..len).map(|i| (i * 7 + i / 4096 + i / MIB) as u8).collect();
-        for op in [Op::Write, Op::Read] {
+        for op in [BlockOp::Write, BlockOp::Read] {
             // Two pieces, none of which ends where an operation does.
             let request = core.request_at(op, 4096, &[MIB + MIB / 2, len - MIB - MIB / 2], 0x1000);
-            let fill = if op == Op::Write { &data[..] } else { &vec![0; data.len()] };
+            let fill = if op == BlockOp::Write { &data[..] } else { &vec![0; data.len()] };
             request.buffer.write_at(16, fill).unwrap();
             assert!(core.submit(request).is_none());
             let (mut done, mut looks) = (Vec::new(), 0);
@@ -173,7 +173,7 @@ fn a_large_request_goes_a_mebibyte_at_a_time() {
 fn what_was_in_flight_on_a_detached_volume_does_not_keep_its_file_locked() {
     let folder = folder();
     let mut core = Core::new(spec(&image(&folder), false));
-    let request = core.request(Op::Write, 0, 4096);
+    let request = core.request(BlockOp::Write, 0, 4096);
     assert!(core.submit(request).is_none());
     core.context.detach(core.to);
     assert_eq!(core.context.outstanding(), 0);
@@ -194,15 +194,15 @@ fn discards_punch_holes_and_zeroed_ranges_read_as_zeroes() {
         let folder = folder();
         let mut core = Core::new(spec(&image(&folder), direct));
         core.write(0, &vec![7; MIB as usize]).unwrap();
-        core.op(Op::Flush, 0, 0).unwrap();
+        core.op(BlockOp::Flush, 0, 0).unwrap();
         let before = std::fs::metadata(image(&folder)).unwrap().blocks();
-        core.op(Op::Discard, 0, MIB / 2).unwrap();
+        core.op(BlockOp::Discard, 0, MIB / 2).unwrap();
         let after = std::fs::metadata(image(&folder)).unwrap().blocks();
         assert!(after * 512 <= before * 512 - MIB / 2, "{before} {after}");
         assert_eq!(core.read(MIB / 2 - 4096, 8192).unwrap(), [vec![0; 4096], vec![7; 4096]].concat());
         for unmap in [true, false] {
             core.write(0, &vec![7; 65536]).unwrap();
-            core.op(Op::WriteZeroes { unmap }, 4096, 8192).unwrap();
+            core.op(BlockOp::WriteZeroes { unmap }, 4096, 8192).unwrap();
             assert_eq!(core.read(0, 16384).unwrap(), [vec![7; 4096], vec![0; 8192], vec![7; 4096]].concat());
         }
     }
@@ -216,10 +216,10 @@ fn without_discard_the_file_keeps_its_space() {
     let mut core = Core::new(VolumeSpec::new("f", kind));
     assert_eq!(core.volume.limits().discard, None);
     core.write(0, &vec![7; MIB as usize]).unwrap();
-    core.op(Op::Flush, 0, 0).unwrap();
+    core.op(BlockOp::Flush, 0, 0).unwrap();
     let before = std::fs::metadata(&path).unwrap().blocks();
-    core.op(Op::WriteZeroes { unmap: true }, 0, MIB).unwrap();
-    core.op(Op::Flush, 0, 0).unwrap();
+    core.op(BlockOp::WriteZeroes { unmap: true }, 0, MIB).unwrap();
+    core.op(BlockOp::Flush, 0, 0).unwrap();
     assert!(std::fs::metadata(&path).unwrap().blocks() >= before);
     assert_eq!(core.read(0, 4096).unwrap(), vec![0; 4096]);
 }
@@ -229,9 +229,9 @@ fn durable_and_write_through_requests_succeed() {
     let folder = folder();
     let mut core = Core::new(VolumeSpec { write_through: true, ..spec(&image(&folder), false) });
     core.write(0, &[1; 512]).unwrap();
-    core.op(Op::WriteZeroes { unmap: false }, 0, 512).unwrap();
-    core.op(Op::Discard, 0, 4096).unwrap();
-    let durable = core.request(Op::Write, 0, 512);
+    core.op(BlockOp::WriteZeroes { unmap: false }, 0, 512).unwrap();
+    core.op(BlockOp::Discard, 0, 4096).unwrap();
+    let durable = core.request(BlockOp::Write, 0, 512);
     assert_eq!(core.run(Request { durable: true, ..durable }).result, Ok(()));
 }
 
@@ -306,7 +306,7 @@ fn what_cannot_be_opened_says_why() {
 fn more_requests_than_the_ring_has_entries_all_end() {
     let folder = folder();
     let mut core = Core::new(spec(&image(&folder), false));
-    let mut requests: Vec<Request> = (0..500).map(|i| core.request(Op::Write, (i % 1000) * 4096, 4096)).collect();
+    let mut requests: Vec<Request> = (0..500).map(|i| core.request(BlockOp::Write, (i % 1000) * 4096, 4096)).collect();
     let mut done = Vec::new();
     core.context.submit(core.to, &mut requests, &mut done);
     core.context.flush();
@@ -325,7 +325,7 @@ fn more_requests_than_the_ring_has_entries_all_end() {
 fn abandoned_requests_are_named_once_and_never_answered() {
     let folder = folder();
     let mut core = Core::new(spec(&image(&folder), false));
-    let mut requests: Vec<Request> = (0..200).map(|i| core.request(Op::Write, i * 4096, 4096)).collect();
+    let mut requests: Vec<Request> = (0..200).map(|i| core.request(BlockOp::Write, i * 4096, 4096)).collect();
     let mut done = Vec::new();
     core.context.submit(core.to, &mut requests, &mut done);
     core.context.flush();
@@ -347,7 +347,7 @@ fn abandoned_requests_are_named_once_and_never_answered() {
 fn a_core_may_sleep_until_a_request_ends() {
     let folder = folder();
     let mut core = Core::new(spec(&image(&folder), true));
-    let request = core.request(Op::Write, 0, 4096);
+    let request = core.request(BlockOp::Write, 0, 4096);
     assert!(core.submit(request).is_none());
     let mut set = [rustix::event::PollFd::from_borrowed_fd(core.context.wait_fd(), rustix::event::PollFlags::IN)];
     let limit = rustix::event::Timespec { tv_sec: 20, tv_nsec: 0 };
@@ -391,7 +391,7 @@ fn a_full_disk_fails_writes_with_no_space_and_recovers() {
     assert!(outcome.iter().all(|result| matches!(result, Ok(()) | Err(IoError::NoSpace))), "{outcome:?}");
     assert!(outcome.contains(&Err(IoError::NoSpace)));
     assert!(core.volume.status().errors.no_space > 0);
-    core.op(Op::Discard, 0, 4 * MIB).unwrap();
+    core.op(BlockOp::Discard, 0, 4 * MIB).unwrap();
     assert_eq!(core.write(0, &[1; 65536]), Ok(()));
     drop(core);
     drop(disk);

@@ -274,7 +274,7 @@ fn an_answer_that_another_core_received_is_abandoned_too() {
     });
     let volume = Volume::open(spec(&socket, Duration::from_secs(10)), &PathBroker::new()).unwrap();
     let (mut a, mut b) = (Core::with(volume.clone()), Core::with(volume));
-    let asked = a.request(Op::Read, 0, 512);
+    let asked = a.request(BlockOp::Read, 0, 512);
     let token = asked.token;
     assert!(a.submit(asked).is_none());
     // The server answers in order: when B has its answer, B has received A's as well.
@@ -317,12 +317,13 @@ fn a_server_without_flush_and_trim_is_not_asked_for_them() {
         serve_plain(&mut stream);
     });
     let mut core = Core::new(spec(&socket, Duration::from_secs(10)));
-    assert_eq!(core.op(Op::Flush, 0, 0), Ok(()));
-    assert_eq!(core.op(Op::Discard, 0, 4096), Ok(()));
-    let durable = Request { durable: true, ..core.request(Op::Write, 0, 512) };
+    assert_eq!(core.op(BlockOp::Flush, 0, 0), Ok(()));
+    assert_eq!(core.op(BlockOp::Discard, 0, 4096), Ok(()));
+    let durable = Request { durable: true, ..core.request(BlockOp::Write, 0, 512) };
     assert_eq!(core.run(durable).result, Ok(()));
     // With what it does offer before and behind them.
-    let requests = [(Op::Read, 512), (Op::Flush, 0), (Op::Write, 512), (Op::Flush, 0), (Op::Read, 512)];
+    let requests =
+        [(BlockOp::Read, 512), (BlockOp::Flush, 0), (BlockOp::Write, 512), (BlockOp::Flush, 0), (BlockOp::Read, 512)];
     let mut requests = requests.map(|(op, len)| core.request(op, 0, len)).into();
     let mut done = Vec::new();
     core.context.submit(core.to, &mut requests, &mut done);
@@ -349,8 +350,8 @@ fn what_may_be_sent_is_what_the_present_connection_offers() {
         serve_plain(&mut stream);
     });
     let mut core = Core::new(spec(&socket, Duration::from_secs(10)));
-    assert_eq!(core.op(Op::Flush, 0, 0), Ok(()), "sent, not answered, and then moot");
-    assert_eq!(core.op(Op::Discard, 0, 4096), Ok(()));
+    assert_eq!(core.op(BlockOp::Flush, 0, 0), Ok(()), "sent, not answered, and then moot");
+    assert_eq!(core.op(BlockOp::Discard, 0, 4096), Ok(()));
     assert_eq!(core.read(0, 512), Ok(vec![0; 512]));
     assert_eq!(core.volume.status().errors.disconnects, 1);
 }
@@ -419,7 +420,7 @@ fn a_write_that_was_answered_but_not_flushed_is_written_again_on_the_next_connec
         }
     });
     let mut core = Core::new(spec(&socket, Duration::from_secs(10)));
-    let durable = Request { durable: true, ..core.request(Op::Write, 0, 512) };
+    let durable = Request { durable: true, ..core.request(BlockOp::Write, 0, 512) };
     durable.buffer.write_at(16, &[0x5a; 512]).unwrap();
     assert_eq!(core.run(durable).result, Ok(()));
     let (write, flush) = (|number| (number, 1, vec![0x5a; 512]), |number| (number, 3, Vec::new()));
@@ -488,7 +489,7 @@ fn a_look_at_a_connection_takes_a_bounded_number_of_bytes() {
     });
     let mut core = Core::new(spec(&socket, Duration::from_secs(10)));
     assert_eq!(core.read(0, len as usize), Ok(vec![0x44; len as usize]), "connected");
-    let asked = core.request(Op::Read, 0, len);
+    let asked = core.request(BlockOp::Read, 0, len);
     assert!(core.submit(asked).is_none());
     let (mut looks, mut done) = (0, Vec::new());
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -534,7 +535,7 @@ fn an_answer_that_has_come_does_not_outlive_its_attachment() {
     });
     let mut core = Core::new(spec(&socket, Duration::from_secs(10)));
     assert_eq!(core.read(0, 512), Ok(vec![0; 512]));
-    let asked = core.request(Op::Read, 0, 512);
+    let asked = core.request(BlockOp::Read, 0, 512);
     assert!(core.submit(asked).is_none());
     // Receives the answer, which the next poll would find.
     for _ in 0..100 {
@@ -568,7 +569,7 @@ fn what_was_given_up_may_not_land_on_what_is_written_later() {
         said.send((number, None)).unwrap();
     });
     let mut core = Core::new(spec(&socket, Duration::from_secs(20)));
-    let old = core.request(Op::Write, 0, 512);
+    let old = core.request(BlockOp::Write, 0, 512);
     old.buffer.write_at(16, &[1; 512]).unwrap();
     assert!(core.submit(old).is_none());
     assert_eq!(heard_within(&mut core, &heard), (0, Some(1)));
@@ -603,7 +604,7 @@ fn a_server_that_hangs_up_on_every_connection_is_tried_at_growing_intervals() {
     });
     // 20 ms before the second attempt, 40 before the third, and 50, its limit, from then on.
     let mut core = Core::new(spec(&socket, Duration::from_secs(60)));
-    let asked = core.request(Op::Read, 0, 512);
+    let asked = core.request(BlockOp::Read, 0, 512);
     let start = Instant::now();
     assert!(core.submit(asked).is_none());
     while count.load(std::sync::atomic::Ordering::SeqCst) < 8 {
@@ -633,7 +634,7 @@ fn a_server_that_says_it_goes_and_stays_is_left_when_an_answer_would_be_due() {
         *answer = Duration::from_millis(300);
     }
     let mut core = Core::new(patient);
-    let asked = core.request(Op::Read, 0, 512);
+    let asked = core.request(BlockOp::Read, 0, 512);
     assert!(core.submit(asked).is_none());
     let deadline = Instant::now() + Duration::from_secs(60);
     while core.volume.status().state != State::Recovering {
@@ -658,7 +659,7 @@ fn a_look_at_a_connection_sends_a_bounded_number_of_bytes_and_the_rest_without_b
     for (_, socket) in broker.kept("nbd/h/").unwrap() {
         rustix::net::sockopt::set_socket_send_buffer_size(&socket, 8 << 20).unwrap();
     }
-    let asked = core.request(Op::Write, 0, 3 * MIB);
+    let asked = core.request(BlockOp::Write, 0, 3 * MIB);
     assert!(core.submit(asked).is_none());
     let (mut looks, mut done) = (0, Vec::new());
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -726,8 +727,8 @@ fn a_connection_that_is_lost_with_unflushed_writes_is_counted_and_a_flushed_one_
     });
     let mut core = Core::new(spec(&socket, Duration::from_secs(60)));
     core.write(0, &[1; 512]).unwrap();
-    core.op(Op::Flush, 0, 0).unwrap();
-    let durable = Request { durable: true, ..core.request(Op::Write, 0, 512) };
+    core.op(BlockOp::Flush, 0, 0).unwrap();
+    let durable = Request { durable: true, ..core.request(BlockOp::Write, 0, 512) };
     core.run(durable).result.unwrap();
     core.read(0, 512).unwrap();
     assert_eq!(core.volume.status().errors.unflushed, 0, "all was flushed");

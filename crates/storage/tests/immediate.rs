@@ -11,11 +11,11 @@ fn guest() -> Arc<View> {
 }
 
 /// Header, data, status: as a virtio-blk request lies in memory.
-fn request(view: &Arc<View>, op: Op, offset: u64, len: u64) -> Request {
+fn request(view: &Arc<View>, op: BlockOp, offset: u64, len: u64) -> Request {
     let mut buffer = GuestBuffer::new(view);
     buffer.append(GuestAddress(0), 16).unwrap();
     let mut data = 1..1;
-    if matches!(op, Op::Read | Op::Write) {
+    if matches!(op, BlockOp::Read | BlockOp::Write) {
         buffer.append(GuestAddress(0x1000), len).unwrap();
         data = 1..2;
     }
@@ -38,9 +38,9 @@ fn byte_of(volume: &Arc<Volume>, write: Option<u8>) -> u8 {
     let data = view.buffer(GuestAddress(0x1000), 512).unwrap();
     if let Some(byte) = write {
         data.fill(0, 512, byte).unwrap();
-        run(&mut context, to, request(&view, Op::Write, 0, 512)).unwrap();
+        run(&mut context, to, request(&view, BlockOp::Write, 0, 512)).unwrap();
     }
-    run(&mut context, to, request(&view, Op::Read, 0, 512)).unwrap();
+    run(&mut context, to, request(&view, BlockOp::Read, 0, 512)).unwrap();
     let mut bytes = [0xff; 1];
     data.read_at(0, &mut bytes).unwrap();
     bytes[0]
@@ -79,7 +79,7 @@ fn requests_need_an_active_volume() {
     assert_eq!(volume.activate().unwrap(), Activation::Active);
     let to = context.attach(&volume).unwrap();
     context.detach(to);
-    assert_eq!(run(&mut context, to, request(&guest(), Op::Read, 0, 512)), Err(IoError::Gone));
+    assert_eq!(run(&mut context, to, request(&guest(), BlockOp::Read, 0, 512)), Err(IoError::Gone));
 }
 
 #[test]
@@ -89,12 +89,12 @@ fn null_checks_ranges_and_nothing_else() {
     let mut context = IoContext::new(8).unwrap();
     let to = context.attach(&volume).unwrap();
     let view = guest();
-    assert_eq!(run(&mut context, to, request(&view, Op::Read, 4096, 4096)), Ok(()));
-    assert_eq!(run(&mut context, to, request(&view, Op::Write, 4096, 4097)), Err(IoError::OutOfRange));
-    assert_eq!(run(&mut context, to, request(&view, Op::Discard, u64::MAX, 2)), Err(IoError::OutOfRange));
+    assert_eq!(run(&mut context, to, request(&view, BlockOp::Read, 4096, 4096)), Ok(()));
+    assert_eq!(run(&mut context, to, request(&view, BlockOp::Write, 4096, 4097)), Err(IoError::OutOfRange));
+    assert_eq!(run(&mut context, to, request(&view, BlockOp::Discard, u64::MAX, 2)), Err(IoError::OutOfRange));
     assert_eq!(volume.status().errors.refused, 2);
     volume.grow(16384).unwrap();
-    assert_eq!(run(&mut context, to, request(&view, Op::Write, 8192, 8192)), Ok(()));
+    assert_eq!(run(&mut context, to, request(&view, BlockOp::Write, 8192, 8192)), Ok(()));
     assert!(matches!(volume.grow(8192), Err(VolumeError::Shrink { size: 16384, asked: 8192, .. })));
 }
 
@@ -110,15 +110,15 @@ fn memory_holds_what_was_written_and_outlives_its_volume() {
         let mut context = IoContext::new(8).unwrap();
         let to = context.attach(&volume).unwrap();
         if life == 0 {
-            let write = request(&view, Op::Write, 8192, 4096);
+            let write = request(&view, BlockOp::Write, 8192, 4096);
             write.buffer.write_at(16, &data).unwrap();
             assert_eq!(run(&mut context, to, write), Ok(()));
             volume.grow(2 << 20).unwrap();
-            assert_eq!(run(&mut context, to, request(&view, Op::Write, 1 << 20, 512)), Ok(()));
+            assert_eq!(run(&mut context, to, request(&view, BlockOp::Write, 1 << 20, 512)), Ok(()));
         }
         assert_eq!(volume.size(), 2 << 20, "what was grown stays grown");
         let mut done = Vec::new();
-        context.submit(to, &mut vec![request(&view, Op::Read, 8192, 4096)], &mut done);
+        context.submit(to, &mut vec![request(&view, BlockOp::Read, 8192, 4096)], &mut done);
         let mut read = vec![0; 4096];
         done[0].buffer.read_at(16, &mut read).unwrap();
         assert_eq!(read, data);
@@ -134,9 +134,11 @@ fn a_read_only_volume_refuses_what_would_change_it() {
     let mut context = IoContext::new(8).unwrap();
     let to = context.attach(&volume).unwrap();
     let view = guest();
-    for op in [Op::Write, Op::Discard, Op::WriteZeroes { unmap: true }, Op::WriteZeroes { unmap: false }] {
+    for op in
+        [BlockOp::Write, BlockOp::Discard, BlockOp::WriteZeroes { unmap: true }, BlockOp::WriteZeroes { unmap: false }]
+    {
         assert_eq!(run(&mut context, to, request(&view, op, 0, 4096)), Err(IoError::ReadOnly));
     }
-    assert_eq!(run(&mut context, to, request(&view, Op::Flush, 0, 0)), Ok(()));
-    assert_eq!(run(&mut context, to, request(&view, Op::Read, 0, 4096)), Ok(()));
+    assert_eq!(run(&mut context, to, request(&view, BlockOp::Flush, 0, 0)), Ok(()));
+    assert_eq!(run(&mut context, to, request(&view, BlockOp::Read, 0, 4096)), Ok(()));
 }

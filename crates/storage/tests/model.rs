@@ -14,7 +14,7 @@ const BLOCK: u64 = 512;
 
 #[derive(Clone, Debug)]
 struct Step {
-    op: Op,
+    op: BlockOp,
     start: u64,
     blocks: u64,
     cuts: Vec<u64>,
@@ -25,12 +25,12 @@ struct Step {
 
 fn step() -> impl Strategy<Value = Step> {
     let op = prop_oneof![
-        4 => Just(Op::Read),
-        4 => Just(Op::Write),
-        1 => Just(Op::Flush),
-        1 => Just(Op::Discard),
-        1 => Just(Op::WriteZeroes { unmap: true }),
-        1 => Just(Op::WriteZeroes { unmap: false }),
+        4 => Just(BlockOp::Read),
+        4 => Just(BlockOp::Write),
+        1 => Just(BlockOp::Flush),
+        1 => Just(BlockOp::Discard),
+        1 => Just(BlockOp::WriteZeroes { unmap: true }),
+        1 => Just(BlockOp::WriteZeroes { unmap: false }),
     ];
     let blocks = prop_oneof![Just(1), Just(8), 1..=64u64];
     let cuts = proptest::collection::vec(1..4096u64, 0..4);
@@ -144,46 +144,48 @@ fn volumes() -> Volumes {
 
 fn run(name: &str, core: &mut Core, steps: &[Step]) -> Result<(), TestCaseError> {
     let mut model = vec![0u8; SIZE as usize];
-    core.op(Op::WriteZeroes { unmap: true }, 0, SIZE).unwrap();
+    core.op(BlockOp::WriteZeroes { unmap: true }, 0, SIZE).unwrap();
     let block = u64::from(core.volume.block_size()).max(BLOCK);
     for step in steps {
         let start = step.start * BLOCK / block * block;
         let len = (step.blocks * BLOCK).next_multiple_of(block);
         let fits = start + len <= SIZE;
         let mut request = match step.op {
-            Op::Read | Op::Write => core.request_at(step.op, start, &pieces(len, &step.cuts), 0x1000 + step.skew),
+            BlockOp::Read | BlockOp::Write => {
+                core.request_at(step.op, start, &pieces(len, &step.cuts), 0x1000 + step.skew)
+            }
             op => core.request(op, start, len),
         };
         request.durable = step.durable;
         let range = start as usize..(start + len) as usize;
         let data: Vec<u8> = (0..len).map(|i| (i as u8) ^ (i >> 8) as u8 ^ step.seed).collect();
         match step.op {
-            Op::Write => request.buffer.write_at(16, &data).unwrap(),
-            Op::Read => request.buffer.fill(16, len, 0xee).unwrap(),
+            BlockOp::Write => request.buffer.write_at(16, &data).unwrap(),
+            BlockOp::Read => request.buffer.fill(16, len, 0xee).unwrap(),
             _ => {}
         }
         let done = core.run(request);
-        if !fits && step.op != Op::Flush {
+        if !fits && step.op != BlockOp::Flush {
             prop_assert_eq!(done.result, Err(IoError::OutOfRange));
             continue;
         }
         prop_assert_eq!(done.result, Ok(()), "{}: {:?}", name, step);
         match step.op {
-            Op::Read => {
+            BlockOp::Read => {
                 let mut read = vec![0; len as usize];
                 done.buffer.read_at(16, &mut read).unwrap();
                 prop_assert!(read == model[range], "{}: {:?} read something else", name, step);
             }
-            Op::Write => model[range].copy_from_slice(&data),
+            BlockOp::Write => model[range].copy_from_slice(&data),
             // All kinds here make zeroes of what they discard, or keep it; so does the model, by looking.
-            Op::Discard => {
+            BlockOp::Discard => {
                 let now = core.read(start, len as usize).unwrap();
                 let kept = now == model[range.clone()];
                 prop_assert!(kept || now.iter().all(|byte| *byte == 0), "{}: neither old nor zero", name);
                 model[range].copy_from_slice(&now);
             }
-            Op::WriteZeroes { .. } => model[range].fill(0),
-            Op::Flush => {}
+            BlockOp::WriteZeroes { .. } => model[range].fill(0),
+            BlockOp::Flush => {}
         }
     }
     for offset in (0..SIZE).step_by(MIB as usize / 4) {
@@ -215,7 +217,7 @@ fn many_requests_at_once_to_separate_places_all_land() {
     for (name, core) in &mut volumes.cores {
         let mut requests: Vec<Request> = (0..200u64)
             .map(|i| {
-                let request = core.request_at(Op::Write, i * 4096, &[4096], 0x1000 + i * 4096);
+                let request = core.request_at(BlockOp::Write, i * 4096, &[4096], 0x1000 + i * 4096);
                 request.buffer.fill(16, 4096, i as u8 + 1).unwrap();
                 request
             })

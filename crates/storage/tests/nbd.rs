@@ -113,14 +113,14 @@ fn every_operation_works_at_nbdkit() {
     let data = pattern(MIB, 1);
     core.write(4096, &data).unwrap();
     assert!(core.read(4096, MIB as usize).unwrap() == data);
-    core.op(Op::Flush, 0, 0).unwrap();
-    core.op(Op::Discard, 8192, 4096).unwrap();
+    core.op(BlockOp::Flush, 0, 0).unwrap();
+    core.op(BlockOp::Discard, 8192, 4096).unwrap();
     for unmap in [true, false] {
         core.write(0, &[7; 16384]).unwrap();
-        core.op(Op::WriteZeroes { unmap }, 4096, 8192).unwrap();
+        core.op(BlockOp::WriteZeroes { unmap }, 4096, 8192).unwrap();
         assert_eq!(core.read(0, 16384).unwrap(), [vec![7; 4096], vec![0; 8192], vec![7; 4096]].concat());
     }
-    let durable = core.request(Op::Write, 0, 4096);
+    let durable = core.request(BlockOp::Write, 0, 4096);
     assert_eq!(core.run(Request { durable: true, ..durable }).result, Ok(()));
     assert_eq!(core.read(8 * MIB, 512), Err(IoError::OutOfRange));
     assert_eq!(core.volume.status().state, State::Active);
@@ -134,7 +134,7 @@ fn a_server_without_fua_zeroes_or_trim_is_served_by_other_means() {
     let Some(_server) = Server::nbdkit(&socket, &args) else { return };
     let mut core = Core::new(VolumeSpec { write_through: true, ..spec(&socket) });
     core.write(0, &vec![7; MIB as usize]).unwrap();
-    core.op(Op::WriteZeroes { unmap: true }, 4096, MIB / 2).unwrap();
+    core.op(BlockOp::WriteZeroes { unmap: true }, 4096, MIB / 2).unwrap();
     let read = core.read(0, MIB as usize).unwrap();
     let zeroes = 4096..4096 + MIB as usize / 2;
     assert!(read.iter().enumerate().all(|(at, byte)| *byte == if zeroes.contains(&at) { 0 } else { 7 }));
@@ -166,7 +166,7 @@ fn a_slow_server_is_waited_for_and_others_are_not_held_up() {
         return;
     };
     let mut core = Core::new(spec(&socket));
-    let slow = core.request(Op::Read, 0, 4096);
+    let slow = core.request(BlockOp::Read, 0, 4096);
     let slow_token = slow.token;
     assert!(core.submit(slow).is_none());
     let before = Instant::now();
@@ -188,7 +188,7 @@ fn a_vanished_server_that_returns_gets_everything_again_in_order() {
     // Overlapping writes: the last one has to win.
     let mut requests: Vec<Request> = (1..=8u8)
         .map(|round| {
-            let request = core.request_at(Op::Write, 0, &[4096], 0x1000 * u64::from(round));
+            let request = core.request_at(BlockOp::Write, 0, &[4096], 0x1000 * u64::from(round));
             request.buffer.fill(16, 4096, round).unwrap();
             request
         })
@@ -233,7 +233,7 @@ fn a_server_that_is_killed_again_and_again_loses_no_write() {
     let mut requests: Vec<Request> = Vec::new();
     let started = Instant::now();
     let write = |core: &mut Core, slot: u64, round: u64| {
-        let request = core.request_at(Op::Write, slot * 65536, &[65536], 0x1000 + slot * 65536);
+        let request = core.request_at(BlockOp::Write, slot * 65536, &[65536], 0x1000 + slot * 65536);
         request.buffer.fill(16, 65536, (slot * 16 + round) as u8).unwrap();
         Request { token: slot, ..request }
     };
@@ -291,7 +291,7 @@ fn a_hung_server_fails_requests_at_the_timeout_and_late_answers_touch_nothing() 
     let mut core = Core::new(impatient(&socket, Duration::from_secs(2)));
     core.write(0, &[9; 4096]).unwrap();
     server.signal(rustix::process::Signal::STOP);
-    let read = core.request(Op::Read, 0, 4096);
+    let read = core.request(BlockOp::Read, 0, 4096);
     let done = core.run(read);
     assert_eq!(done.result, Err(IoError::Timeout));
     done.buffer.write_at(16, &[0x55; 4096]).unwrap();
@@ -315,8 +315,8 @@ fn abandoned_requests_are_given_up_at_once_though_the_server_hangs() {
     server.signal(rustix::process::Signal::STOP);
     // Large enough that the socket's buffer holds only a part: one of the writes is abandoned in the middle. Half of it is
     // never written.
-    let mut requests = vec![core.request(Op::Read, 0, 4096)];
-    requests.extend((0..4).map(|_| core.request(Op::Write, MIB, MIB)));
+    let mut requests = vec![core.request(BlockOp::Read, 0, 4096)];
+    requests.extend((0..4).map(|_| core.request(BlockOp::Write, MIB, MIB)));
     let mut done = Vec::new();
     let view = requests[0].buffer.view().clone();
     core.context.submit(core.to, &mut requests, &mut done);
@@ -350,7 +350,7 @@ fn cores_share_one_connection_where_the_server_wants_it_so() {
         first.write(0, &[1; 4096]).unwrap();
         assert_eq!(second.read(0, 4096).unwrap(), vec![1; 4096]);
         // What one core receives for another reaches it, also while it sleeps.
-        let request = second.request(Op::Read, 0, 4096);
+        let request = second.request(BlockOp::Read, 0, 4096);
         assert!(second.submit(request).is_none());
         first.read(0, 4096).unwrap();
         let mut set = [rustix::event::PollFd::from_borrowed_fd(second.context.wait_fd(), rustix::event::PollFlags::IN)];
@@ -402,7 +402,7 @@ fn a_successor_waits_until_the_server_has_ended_what_its_predecessor_sent() {
     let broker = PathBroker::new();
     // A process that is killed: its socket lives on at the broker, its write at the server.
     let mut dead = Core::with(Volume::open(spec(&socket), &broker).unwrap());
-    let request = dead.request(Op::Write, 0, 4096);
+    let request = dead.request(BlockOp::Write, 0, 4096);
     request.buffer.fill(16, 4096, 0xaa).unwrap();
     assert!(dead.submit(request).is_none());
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -452,9 +452,9 @@ fn qcow2_with_snapshot_and_clone_through_qemu_nbd() {
     let mut core = Core::new(spec(&socket));
     assert_eq!(core.volume.size(), 64 * MIB);
     core.write(10 * MIB, &pattern(65536, 1)).unwrap();
-    core.op(Op::WriteZeroes { unmap: true }, 11 * MIB, 65536).unwrap();
-    core.op(Op::Discard, 12 * MIB, 65536).unwrap();
-    core.op(Op::Flush, 0, 0).unwrap();
+    core.op(BlockOp::WriteZeroes { unmap: true }, 11 * MIB, 65536).unwrap();
+    core.op(BlockOp::Discard, 12 * MIB, 65536).unwrap();
+    core.op(BlockOp::Flush, 0, 0).unwrap();
     drop(core);
     server.signal(rustix::process::Signal::TERM);
     drop(server);

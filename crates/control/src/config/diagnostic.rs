@@ -2,12 +2,13 @@
 //!
 //! A [`Problem`] is found by the reader (which knows the exact place in the text) or by the rules over a whole site (which
 //! know only the path of the key, such as `volume[0].file.size`). A [`Report`] joins problems with the text and renders
-//! them as a compiler would: `site.toml:12:3: error: …`, the line, a caret, help.
+//! them as a compiler does: `error: …`, `--> site.toml:12:3`, the line, a mark under what is wrong, help.
 
 use std::collections::HashMap;
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::ops::Range;
 
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 use serde::Serialize;
 
 /// How bad it is.
@@ -218,20 +219,9 @@ fn locate(text: &str, span: Range<usize>, problem: Problem) -> Diagnostic {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let renderer = Renderer::plain();
         for diagnostic in &self.diagnostics {
-            let Diagnostic { severity, line, column, end_column, message, source, .. } = diagnostic;
-            writeln!(f, "{}:{line}:{column}: {severity}: {message}", self.file)?;
-            let gutter = line.to_string().len();
-            // Tabs stay tabs above and below, so that the caret stands under its character whatever a tab is worth.
-            let pad: String = source.chars().take(column - 1).map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
-            let shown: String = source.chars().filter(|c| !c.is_control() || *c == '\t').collect();
-            writeln!(f, "{:gutter$} |", "")?;
-            writeln!(f, "{line} | {shown}")?;
-            writeln!(f, "{:gutter$} | {pad}{}", "", "^".repeat(end_column - column))?;
-            if let Some(help) = &diagnostic.help {
-                writeln!(f, "{:gutter$} = help: {help}", "")?;
-            }
-            f.write_char('\n')?;
+            writeln!(f, "{}\n", renderer.render(&[diagnostic.annotated(&self.file)]))?;
         }
         let (errors, warnings) = (self.count(Severity::Error), self.count(Severity::Warning));
         match (errors, warnings) {
@@ -239,6 +229,25 @@ impl fmt::Display for Report {
             (0, _) => writeln!(f, "{}: {}", self.file, counted(warnings, "warning")),
             (_, 0) => writeln!(f, "{}: {}", self.file, counted(errors, "error")),
             _ => writeln!(f, "{}: {}, {}", self.file, counted(errors, "error"), counted(warnings, "warning")),
+        }
+    }
+}
+
+impl Diagnostic {
+    /// As a compiler shows it: the message, the place in `file`, its line with a mark under what is wrong, and the help.
+    fn annotated<'a>(&'a self, file: &'a str) -> Group<'a> {
+        let level = match self.severity {
+            Severity::Error => Level::ERROR,
+            Severity::Warning => Level::WARNING,
+        };
+        let byte = |column: usize| self.source.char_indices().nth(column - 1).map_or(self.source.len(), |(at, _)| at);
+        let span = byte(self.column)..byte(self.end_column);
+        let snippet = Snippet::source(&self.source).line_start(self.line).path(file);
+        let group =
+            level.primary_title(self.message.as_str()).element(snippet.annotation(AnnotationKind::Primary.span(span)));
+        match &self.help {
+            Some(help) => group.element(Level::HELP.message(help.as_str())),
+            None => group,
         }
     }
 }

@@ -12,7 +12,6 @@ use super::network::{AclAction, AclRule, Direction, NetworkPort, firewall_rule};
 use super::read::name;
 use super::reader::{Reader, is_name};
 use super::rules::dangling;
-use super::schema;
 use super::site::{DEFAULT_TENANT, Device, Site};
 use super::units::Span;
 
@@ -169,26 +168,24 @@ pub struct FirewallRule {
 }
 
 /// `[[function]]`
-pub(super) fn function(reader: Reader<'_>) -> Function {
-    let name = name(&reader, "acme-flows");
+pub(super) fn function(reader: &Reader<'_>) -> Function {
+    let name = name(reader, "acme-flows");
     let tenant = reader.name("tenant");
-    let kind = kind(&reader);
-    reader.finish();
+    let kind = kind(reader);
     Function { name, tenant, kind }
 }
 
 /// The parameters of `function.set`.
-pub(super) fn function_change(reader: Reader<'_>) -> FunctionChange {
-    let change = FunctionChange { name: name(&reader, "acme-flows"), kind: kind(&reader) };
-    reader.finish();
+pub(super) fn function_change(reader: &Reader<'_>) -> FunctionChange {
+    let change = FunctionChange { name: name(reader, "acme-flows"), kind: kind(reader) };
     change
 }
 
 fn kind(reader: &Reader<'_>) -> FunctionKind {
     // Every table is read, so that mistakes in a second one are found too.
-    let monitor = reader.table("monitor", &schema::MONITOR).map(monitor);
-    let analytics = reader.table("analytics", &schema::ANALYTICS).map(analytics);
-    let firewall = reader.table("firewall", &schema::FIREWALL).map(firewall);
+    let monitor = reader.table("monitor", "function.monitor", monitor);
+    let analytics = reader.table("analytics", "function.analytics", analytics);
+    let firewall = reader.table("firewall", "function.firewall", firewall);
     reader.exactly_one(&["monitor", "analytics", "firewall"], "monitor = { collector = \"192.0.2.9:4739\" }");
     (monitor.map(FunctionKind::Monitor))
         .or(analytics.map(FunctionKind::Analytics))
@@ -201,22 +198,21 @@ fn kind(reader: &Reader<'_>) -> FunctionKind {
         }))
 }
 
-fn monitor(reader: Reader<'_>) -> MonitorSettings {
+fn monitor(reader: &Reader<'_>) -> MonitorSettings {
     if reader.value("collector").is_none() {
         reader.missing("collector", "collector = \"192.0.2.9:4739\"");
     }
     let monitor = MonitorSettings {
         collector: reader.parsed("collector", WHAT_COLLECTOR).unwrap_or(NO_COLLECTOR),
         domain: reader.integer("domain", 1..=u32::MAX),
-        active_timeout: span(&reader, "active-timeout", Span::from_secs(60)),
-        idle_timeout: span(&reader, "idle-timeout", Span::from_secs(15)),
+        active_timeout: span(reader, "active-timeout", Span::from_secs(60)),
+        idle_timeout: span(reader, "idle-timeout", Span::from_secs(15)),
         flows: reader.integer("flows", 1..=MOST_FLOWS).unwrap_or(DEFAULT_FLOWS),
     };
-    reader.finish();
     monitor
 }
 
-fn analytics(reader: Reader<'_>) -> AnalyticsSettings {
+fn analytics(reader: &Reader<'_>) -> AnalyticsSettings {
     let filter = reader.converted("filter", WHAT_FILTER, |text| {
         text.parse::<Filter>().map(|_| text.to_owned()).map_err(|error| error.to_string())
     });
@@ -232,22 +228,20 @@ fn analytics(reader: Reader<'_>) -> AnalyticsSettings {
             .unwrap_or_else(|| vec!["source".to_owned(), "destination".to_owned(), "flow".to_owned()]),
         rank: reader.choice("rank", &ranks, &[]).unwrap_or_default(),
         top: reader.integer("top", 1..=MOST_TOP).unwrap_or(DEFAULT_TOP),
-        window: span(&reader, "window", Span::from_secs(10)),
+        window: span(reader, "window", Span::from_secs(10)),
         entries: reader.integer("entries", 1..=MOST_ENTRIES).unwrap_or(DEFAULT_ENTRIES),
     };
-    reader.finish();
     analytics
 }
 
-pub(super) fn firewall(reader: Reader<'_>) -> FirewallSettings {
+pub(super) fn firewall(reader: &Reader<'_>) -> FirewallSettings {
     let actions = [("allow", AclAction::Allow), ("deny", AclAction::Deny)];
     let firewall = FirewallSettings {
         default: reader.choice("default", &actions, &[]).unwrap_or(AclAction::Deny),
         stateful: reader.boolean("stateful").unwrap_or(true),
         connections: reader.integer("connections", 1..=MOST_CONNECTIONS).unwrap_or(DEFAULT_CONNECTIONS),
-        rules: reader.tables("rule", &schema::FIREWALL_RULE).into_iter().map(firewall_rule).collect(),
+        rules: reader.tables("rule", "[[function.firewall.rule]]", firewall_rule),
     };
-    reader.finish();
     firewall
 }
 

@@ -28,7 +28,7 @@ mod value;
 
 use std::path::Path;
 
-use reader::{Context, Reader};
+use reader::{Context, Reader, keys_of};
 use value::Data;
 
 pub use diagnostic::{Diagnostic, Problem, Report, Severity, alternatives, nearest};
@@ -122,7 +122,8 @@ pub fn parse_as(
         return Loaded { site: None, report: Report::new(name, text, problems, &Default::default()) };
     }
     let root = value::from_toml_table(document.into_inner());
-    let site = read::site(Reader::new(&context, &schema::ROOT, String::new(), 0..0, &root), directories);
+    let site =
+        Reader::read(&context, schema::ROOT, String::new(), 0..0, &root, |reader| read::site(reader, directories));
     let mut problems = context.problems.into_inner();
     let spans = context.spans.into_inner();
     problems.extend(site.problems());
@@ -144,27 +145,27 @@ fn syntax_problem(error: &toml::de::Error) -> Problem {
 
 /// Reads a volume from the parameters of a management request, which have the shape of `[[volume]]`. Paths are absolute.
 pub fn volume_from_json(parameters: &serde_json::Value) -> Result<Volume, Vec<Problem>> {
-    from_json(parameters, &schema::VOLUME, read::volume)
+    from_json(parameters, "[[volume]]", read::volume)
 }
 
 /// Reads a network from the parameters of a management request, which have the shape of `[[network]]`.
 pub fn network_from_json(parameters: &serde_json::Value) -> Result<Network, Vec<Problem>> {
-    from_json(parameters, &schema::NETWORK, network::read::network)
+    from_json(parameters, "[[network]]", network::read::network)
 }
 
 /// Reads a tenant from the parameters of a management request, which have the shape of `[[tenant]]`.
 pub fn tenant_from_json(parameters: &serde_json::Value) -> Result<Tenant, Vec<Problem>> {
-    from_json(parameters, &schema::TENANT, tenant::tenant)
+    from_json(parameters, "[[tenant]]", tenant::tenant)
 }
 
 /// Reads a change of a tenant from the parameters of a management request, which have the shape of `[[tenant]]`.
 pub fn tenant_change_from_json(parameters: &serde_json::Value) -> Result<TenantChange, Vec<Problem>> {
-    from_json(parameters, &schema::TENANT, tenant::change)
+    from_json(parameters, "[[tenant]]", tenant::change)
 }
 
 /// Reads a network's guest on another host from what has the shape of `[[network.endpoint]]`.
 pub fn endpoint_from_json(parameters: &serde_json::Value) -> Result<Endpoint, Vec<Problem>> {
-    from_json(parameters, &schema::ENDPOINT, network::read::endpoint)
+    from_json(parameters, "[[network.endpoint]]", network::read::endpoint)
 }
 
 /// Reads what networks are to have from now on from the parameters of `network.policy` or `network.routing`.
@@ -182,37 +183,32 @@ pub fn networks_change_from_text(part: NetworkPart, text: &str, name: &str) -> R
 
 /// Reads a change of `node.steering` from the parameters of `network.steer`.
 pub fn steering_change_from_json(parameters: &serde_json::Value) -> Result<SteeringChange, Vec<Problem>> {
-    from_json(parameters, &schema::STEERING_CHANGE, steering::change)
+    from_json(parameters, "the parameters of network.steer", steering::change)
 }
 
 /// Reads a function from the parameters of a management request, which have the shape of `[[function]]`.
 pub fn function_from_json(parameters: &serde_json::Value) -> Result<Function, Vec<Problem>> {
-    from_json(parameters, &schema::FUNCTION, function::function)
+    from_json(parameters, "[[function]]", function::function)
 }
 
 /// Reads other settings of a function from the parameters of `function.set`.
 pub fn function_change_from_json(parameters: &serde_json::Value) -> Result<FunctionChange, Vec<Problem>> {
-    from_json(parameters, &schema::FUNCTION_CHANGE, function::function_change)
+    from_json(parameters, "a change of a function", function::function_change)
 }
 
 /// Reads a firewall from `text`, called `name` in messages: what `function.firewall` has, as TOML.
 pub fn firewall_from_text(text: &str, name: &str) -> Result<FirewallSettings, Report> {
-    from_text(text, name, &schema::FIREWALL, function::firewall)
+    from_text(text, name, "function.firewall", function::firewall)
 }
 
-fn from_text<T>(
-    text: &str,
-    name: &str,
-    section: &'static schema::Section,
-    read: impl FnOnce(Reader<'_>) -> T,
-) -> Result<T, Report> {
+fn from_text<T>(text: &str, name: &str, title: &'static str, read: impl FnOnce(&Reader<'_>) -> T) -> Result<T, Report> {
     let context = Context::new(None);
     let (document, errors) = toml::de::DeTable::parse_recoverable(text);
     if !errors.is_empty() {
         return Err(Report::new(name, text, errors.iter().map(syntax_problem).collect(), &Default::default()));
     }
     let root = value::from_toml_table(document.into_inner());
-    let change = read(Reader::new(&context, section, String::new(), 0..0, &root));
+    let change = Reader::read(&context, title, String::new(), 0..0, &root, read);
     let (problems, spans) = (context.problems.into_inner(), context.spans.into_inner());
     if problems.is_empty() { Ok(change) } else { Err(Report::new(name, text, problems, &spans)) }
 }
@@ -220,23 +216,23 @@ fn from_text<T>(
 /// Reads a device from the parameters of a management request, which have the shape of `[[device]]`. A socket that is not
 /// given is put into `run_directory`.
 pub fn device_from_json(parameters: &serde_json::Value, run_directory: &Path) -> Result<Device, Vec<Problem>> {
-    from_json(parameters, &schema::DEVICE, |reader| read::device(reader, run_directory))
+    from_json(parameters, "[[device]]", |reader| read::device(reader, run_directory))
 }
 
 fn from_json<T>(
     parameters: &serde_json::Value,
-    section: &'static schema::Section,
-    read: impl FnOnce(Reader<'_>) -> T,
+    title: &'static str,
+    read: impl FnOnce(&Reader<'_>) -> T,
 ) -> Result<T, Vec<Problem>> {
     let value = value::from_json(parameters);
     let Data::Table(table) = &value.data else {
-        let keys = alternatives(section.keys.iter().copied());
+        let keys = alternatives(keys_of(title, read));
         return Err(vec![
             Problem::error("", "the parameters").found(value.describe()).expected(format!("an object with {keys}")),
         ]);
     };
     let context = Context::new(None);
-    let result = read(Reader::new(&context, section, String::new(), 0..0, table));
+    let result = Reader::read(&context, title, String::new(), 0..0, table, read);
     let problems = context.problems.into_inner();
     if problems.is_empty() { Ok(result) } else { Err(problems) }
 }

@@ -11,7 +11,6 @@ use super::diagnostic::Problem;
 use super::function;
 use super::network;
 use super::reader::{Reader, join};
-use super::schema;
 use super::service::ServiceDirectories;
 use super::site::*;
 use super::steering;
@@ -39,18 +38,14 @@ const API_SOCKET: &str = "api.sock";
 const WHAT_SIZE: &str = "a size with a unit such as \"20 GiB\"";
 const WHAT_SPAN: &str = "a time with a unit such as \"50 us\"";
 
-pub(super) fn site(reader: Reader<'_>, directories: &ServiceDirectories) -> Site {
-    let node = match reader.table("node", &schema::NODE) {
-        Some(table) => node(table, directories),
-        None => default_node(&reader, directories),
-    };
-    let tenants = reader.tables("tenant", &schema::TENANT).into_iter().map(tenant::tenant).collect();
-    let volumes = reader.tables("volume", &schema::VOLUME).into_iter().map(volume).collect();
-    let networks = reader.tables("network", &schema::NETWORK).into_iter().map(network::read::network).collect();
-    let functions = reader.tables("function", &schema::FUNCTION).into_iter().map(function::function).collect();
-    let devices =
-        reader.tables("device", &schema::DEVICE).into_iter().map(|table| device(table, &node.run_directory)).collect();
-    reader.finish();
+pub(super) fn site(reader: &Reader<'_>, directories: &ServiceDirectories) -> Site {
+    let node = reader.table("node", "[node]", |table| node(table, directories));
+    let node = node.unwrap_or_else(|| default_node(reader, directories));
+    let tenants = reader.tables("tenant", "[[tenant]]", tenant::tenant);
+    let volumes = reader.tables("volume", "[[volume]]", volume);
+    let networks = reader.tables("network", "[[network]]", network::read::network);
+    let functions = reader.tables("function", "[[function]]", function::function);
+    let devices = reader.tables("device", "[[device]]", |table| device(table, &node.run_directory));
     let mut site = Site { node, tenants, volumes, networks, functions, devices };
     site.declare_default_tenant();
     site
@@ -74,37 +69,31 @@ fn default_state_directory(run_directory: &Path, directories: &ServiceDirectorie
     directories.state.clone().unwrap_or_else(|| run_directory.join("state"))
 }
 
-fn node(reader: Reader<'_>, directories: &ServiceDirectories) -> Node {
-    let dataplane = reader.table("dataplane", &schema::DATAPLANE).map(dataplane).unwrap_or_default();
+fn node(reader: &Reader<'_>, directories: &ServiceDirectories) -> Node {
+    let dataplane = reader.table("dataplane", "node.dataplane", dataplane).unwrap_or_default();
     let fairness = reader.choice("fairness", &Fairness::choices(), &[]);
     let record = reader.path("record");
-    let run_directory = reader.path("run-directory").unwrap_or_else(|| default_run_directory(&reader, directories));
+    let run_directory = reader.path("run-directory").unwrap_or_else(|| default_run_directory(reader, directories));
     let state_directory =
         reader.path("state-directory").unwrap_or_else(|| default_state_directory(&run_directory, directories));
     let api_socket = run_directory.join(API_SOCKET);
-    let api = match reader.table("api", &schema::API) {
-        Some(table) => {
-            let access = socket_access(&table, &api_socket);
-            table.finish();
-            access
-        }
-        None => SocketAccess::at(api_socket),
-    };
-    let metrics = reader.table("metrics", &schema::METRICS).and_then(|table| {
+    let api = reader
+        .table("api", "node.api", |table| socket_access(table, &api_socket))
+        .unwrap_or_else(|| SocketAccess::at(api_socket));
+    let metrics = reader.table("metrics", "node.metrics", |table| {
         let listen = table.parsed("listen", "an address and a port such as \"127.0.0.1:9477\"");
         if table.value("listen").is_none() {
             table.missing("listen", "listen = \"127.0.0.1:9477\"");
         }
-        table.finish();
         listen.map(|listen| Metrics { listen })
     });
-    let log = reader.table("log", &schema::LOG).map(log).unwrap_or_default();
-    let underlay = reader.table("underlay", &schema::UNDERLAY).map(network::read::underlay);
+    let metrics = metrics.flatten();
+    let log = reader.table("log", "node.log", log).unwrap_or_default();
+    let underlay = reader.table("underlay", "node.underlay", network::read::underlay);
     let flow_tier = reader.boolean("flow-tier").unwrap_or(true);
-    let tables = reader.table("tables", &schema::TABLES).map(network::read::tables).unwrap_or_default();
+    let tables = reader.table("tables", "node.tables", network::read::tables).unwrap_or_default();
     let zone = reader.name("zone");
-    let steering = reader.table("steering", &schema::STEERING).map(steering::steering).unwrap_or_default();
-    reader.finish();
+    let steering = reader.table("steering", "node.steering", steering::steering).unwrap_or_default();
     Node {
         dataplane,
         fairness: fairness.unwrap_or_default(),
@@ -122,7 +111,7 @@ fn node(reader: Reader<'_>, directories: &ServiceDirectories) -> Node {
     }
 }
 
-fn dataplane(reader: Reader<'_>) -> Dataplane {
+fn dataplane(reader: &Reader<'_>) -> Dataplane {
     let default = Dataplane::default();
     let dataplane = Dataplane {
         cores: reader.cores("cores").unwrap_or(default.cores),
@@ -135,11 +124,10 @@ fn dataplane(reader: Reader<'_>) -> Dataplane {
             })
             .unwrap_or(default.idle_sleep),
     };
-    reader.finish();
     dataplane
 }
 
-fn log(reader: Reader<'_>) -> Log {
+fn log(reader: &Reader<'_>) -> Log {
     let format = reader.choice("format", &[("text", LogFormat::Text), ("json", LogFormat::Json)], &[]);
     let level = reader.choice(
         "level",
@@ -152,7 +140,6 @@ fn log(reader: Reader<'_>) -> Log {
         ],
         &[],
     );
-    reader.finish();
     Log { format: format.unwrap_or_default(), level: level.unwrap_or_default() }
 }
 
@@ -177,8 +164,8 @@ pub(super) fn name(reader: &Reader<'_>, example: &str) -> String {
 }
 
 /// `[[volume]]`, or the parameters of `volume.create`.
-pub(super) fn volume(reader: Reader<'_>) -> Volume {
-    let name = name(&reader, "acme-root");
+pub(super) fn volume(reader: &Reader<'_>) -> Volume {
+    let name = name(reader, "acme-root");
     let block_size = match reader.value("block-size") {
         None => 512,
         Some(value) => match value.data {
@@ -192,13 +179,13 @@ pub(super) fn volume(reader: Reader<'_>) -> Volume {
     };
     const BACKENDS: &[&str] = &["null", "memory", "file", "device", "nbd"];
     // Every table is read, so that mistakes in a second backend are found too.
-    let null = reader.table("null", &schema::NULL).map(|table| Backend::Null { size: only_size(table) });
-    let memory = reader.table("memory", &schema::MEMORY).map(|table| Backend::Memory { size: only_size(table) });
+    let null = reader.table("null", "volume.null", |table| Backend::Null { size: only_size(table) });
+    let memory = reader.table("memory", "volume.memory", |table| Backend::Memory { size: only_size(table) });
     let read_only = reader.boolean("read-only").unwrap_or(false);
-    let encryption = reader.table("encryption", &schema::ENCRYPTION).map(|table| encryption(table, block_size));
-    let file = reader.table("file", &schema::FILE).map(|table| file(table, read_only));
-    let device = reader.table("device", &schema::BLOCK_DEVICE).map(block_device);
-    let nbd = reader.table("nbd", &schema::NBD).map(nbd);
+    let encryption = reader.table("encryption", "volume.encryption", |table| encryption(table, block_size));
+    let file = reader.table("file", "volume.file", |table| file(table, read_only));
+    let device = reader.table("device", "volume.device", block_device);
+    let nbd = reader.table("nbd", "volume.nbd", nbd);
     reader.exactly_one(BACKENDS, "file = { path = \"disk.img\", size = \"20 GiB\" }");
     let volume = Volume {
         name,
@@ -218,11 +205,10 @@ pub(super) fn volume(reader: Reader<'_>) -> Volume {
             .or(nbd)
             .unwrap_or(Backend::Null { size: Bytes(u64::from(block_size)) }),
     };
-    reader.finish();
     volume
 }
 
-fn encryption(reader: Reader<'_>, block_size: u32) -> Encryption {
+fn encryption(reader: &Reader<'_>, block_size: u32) -> Encryption {
     let cipher = reader.choice("cipher", &[("aes-xts-plain64", Cipher::AesXtsPlain64)], &[]);
     if reader.value("cipher").is_none() {
         reader.missing("cipher", "cipher = \"aes-xts-plain64\"");
@@ -260,23 +246,21 @@ fn encryption(reader: Reader<'_>, block_size: u32) -> Encryption {
         sector_size,
         discard: reader.choice("discard", &discards, &[]).unwrap_or_default(),
     };
-    reader.finish();
     encryption
 }
 
 /// A size that is no size was reported already; 4096 is a multiple of either block size.
 const STAND_IN_SIZE: Bytes = Bytes(4096);
 
-fn only_size(reader: Reader<'_>) -> Bytes {
+fn only_size(reader: &Reader<'_>) -> Bytes {
     if reader.value("size").is_none() {
         reader.missing("size", "size = \"20 GiB\"");
     }
     let size = reader.parsed("size", WHAT_SIZE).unwrap_or(STAND_IN_SIZE);
-    reader.finish();
     size
 }
 
-fn file(reader: Reader<'_>, read_only: bool) -> Backend {
+fn file(reader: &Reader<'_>, read_only: bool) -> Backend {
     if reader.value("path").is_none() {
         reader.missing("path", "path = \"disk.img\"");
     }
@@ -294,11 +278,10 @@ fn file(reader: Reader<'_>, read_only: bool) -> Backend {
             .choice("discard", &[("unmap", Discard::Unmap), ("ignore", Discard::Ignore)], &[])
             .unwrap_or_default(),
     };
-    reader.finish();
     Backend::File(file)
 }
 
-fn block_device(reader: Reader<'_>) -> Backend {
+fn block_device(reader: &Reader<'_>) -> Backend {
     if reader.value("path").is_none() {
         reader.missing("path", "path = \"/dev/nvme0n1\"");
     }
@@ -307,7 +290,6 @@ fn block_device(reader: Reader<'_>) -> Backend {
         direct: reader.boolean("direct").unwrap_or(true),
         discard: reader.choice("discard", &[("unmap", Discard::Unmap)], &["ignore"]).unwrap_or_default(),
     };
-    reader.finish();
     Backend::Device(device)
 }
 
@@ -316,7 +298,7 @@ pub(super) fn stand_in_uri() -> NbdUri {
     "nbd://stand-in.invalid".parse().expect("a host is enough")
 }
 
-fn nbd(reader: Reader<'_>) -> Backend {
+fn nbd(reader: &Reader<'_>) -> Backend {
     if reader.value("uri").is_none() {
         reader.missing("uri", "uri = \"nbd://localhost:10809/export\"");
     }
@@ -337,24 +319,23 @@ fn nbd(reader: Reader<'_>) -> Backend {
             })
             .unwrap_or_default(),
     };
-    reader.finish();
     Backend::Nbd(nbd)
 }
 
 /// `[[device]]`, or the parameters of `device.add`. Sockets that are not given are put into `run_directory`.
-pub(super) fn device(reader: Reader<'_>, run_directory: &Path) -> Device {
-    let name = name(&reader, "acme-vm1-disk");
+pub(super) fn device(reader: &Reader<'_>, run_directory: &Path) -> Device {
+    let name = name(reader, "acme-vm1-disk");
     let tenant = reader.name("tenant").unwrap_or_else(|| DEFAULT_TENANT.to_owned());
     let domain = reader.name("domain").unwrap_or_else(|| name.clone());
     let cores = reader.cores("cores");
     // Every table is read, so that mistakes in a second kind are found too.
-    let blk = reader
-        .table("virtio-blk", &schema::VIRTIO_BLK)
-        .map(|table| DeviceKind::VirtioBlk(virtio_blk(table, &name, run_directory)));
-    let net = reader
-        .table("virtio-net", &schema::VIRTIO_NET)
-        .map(|table| DeviceKind::VirtioNet(Box::new(network::read::virtio_net(table, &name, run_directory))));
-    let tap = reader.table("tap", &schema::TAP).map(|table| DeviceKind::Tap(Box::new(network::read::tap(table))));
+    let blk = reader.table("virtio-blk", "device.virtio-blk", |table| {
+        DeviceKind::VirtioBlk(virtio_blk(table, &name, run_directory))
+    });
+    let net = reader.table("virtio-net", "device.virtio-net", |table| {
+        DeviceKind::VirtioNet(Box::new(network::read::virtio_net(table, &name, run_directory)))
+    });
+    let tap = reader.table("tap", "device.tap", |table| DeviceKind::Tap(Box::new(network::read::tap(table))));
     reader.exactly_one(&["virtio-blk", "virtio-net", "tap"], "virtio-blk = { volume = \"acme-root\" }");
     let kind = blk.or(net).or(tap).unwrap_or_else(|| DeviceKind::VirtioBlk(VirtioBlk::stand_in(&name, run_directory)));
     let domain = match (&kind, reader.value("domain")) {
@@ -368,7 +349,6 @@ pub(super) fn device(reader: Reader<'_>, run_directory: &Path) -> Device {
         (DeviceKind::Tap(_), None) => String::new(),
         _ => domain,
     };
-    reader.finish();
     Device { name, tenant, domain, cores, kind }
 }
 
@@ -388,7 +368,7 @@ impl VirtioBlk {
     }
 }
 
-fn virtio_blk(reader: Reader<'_>, device: &str, run_directory: &Path) -> VirtioBlk {
+fn virtio_blk(reader: &Reader<'_>, device: &str, run_directory: &Path) -> VirtioBlk {
     let default = VirtioBlk::stand_in(device, run_directory);
     if reader.value("volume").is_none() {
         reader.missing("volume", "volume = \"acme-root\"");
@@ -408,8 +388,7 @@ fn virtio_blk(reader: Reader<'_>, device: &str, run_directory: &Path) -> VirtioB
         seg_max: reader
             .integer("seg-max", 1..=u32::from(LARGEST_QUEUE) - DESCRIPTORS_WITHOUT_DATA)
             .unwrap_or_else(|| u32::from(queue_size).saturating_sub(DESCRIPTORS_WITHOUT_DATA).max(1)),
-        access: socket_access(&reader, &default.access.socket),
+        access: socket_access(reader, &default.access.socket),
     };
-    reader.finish();
     blk
 }

@@ -1,10 +1,14 @@
 //! Reads one table: asks for keys by name, checks types and ranges, and reports everything that is wrong rather than the
 //! first thing.
 //!
+//! A key exists because a reading function asks for it, and nowhere else: a key that was not asked for by the time the
+//! function returns is unknown. So a reading function asks for all its keys whatever the values are. [`keys_of`] and
+//! [`schema`](super::schema) run the same functions over nothing to learn which keys there are.
+//!
 //! Every getter gives `None` both for a key that is absent and for one that is wrong; the wrong one has been reported, so
 //! the caller goes on with a default and finds the remaining mistakes too.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::hash::Hash;
@@ -28,11 +32,13 @@ pub(super) struct Context<'a> {
     pub(super) base: Option<&'a Path>,
     pub(super) problems: RefCell<Vec<Problem>>,
     pub(super) spans: RefCell<Spans>,
+    /// The sections that were read, where they are what is wanted: then every table is taken to be there, and empty.
+    survey: Option<RefCell<Vec<Section>>>,
 }
 
 impl<'a> Context<'a> {
     pub(super) fn new(base: Option<&'a Path>) -> Context<'a> {
-        Context { base, problems: RefCell::default(), spans: RefCell::default() }
+        Context { base, problems: RefCell::default(), spans: RefCell::default(), survey: None }
     }
 
     pub(super) fn report(&self, problem: Problem) {
@@ -43,44 +49,70 @@ impl<'a> Context<'a> {
     }
 }
 
+/// The sections that `read` asks for, the outermost last; a section that is read in several places is there once.
+pub(super) fn survey<T>(title: &'static str, base: &Path, read: impl FnOnce(&Reader<'_>) -> T) -> Vec<Section> {
+    let survey = Some(RefCell::default());
+    let context = Context { base: Some(base), problems: RefCell::default(), spans: RefCell::default(), survey };
+    Reader::read(&context, title, String::new(), 0..0, &Table::new(), read);
+    context.survey.map(RefCell::into_inner).unwrap_or_default()
+}
+
+/// The keys that `read` asks its table for.
+pub(super) fn keys_of<T>(title: &'static str, read: impl FnOnce(&Reader<'_>) -> T) -> Vec<&'static str> {
+    survey(title, Path::new("/"), read).pop().map(|section| section.keys).unwrap_or_default()
+}
+
 pub(super) struct Reader<'a> {
     context: &'a Context<'a>,
-    section: &'static Section,
+    /// How messages call the table.
+    title: &'static str,
     /// Path of the table, such as `volume[0].file`.
     pub(super) path: String,
     span: Range<usize>,
     table: &'a Table,
-    /// One bit per key of the section that was asked for.
-    asked: Cell<u64>,
+    /// The keys that were asked for: all that the table may have.
+    asked: RefCell<Vec<&'static str>>,
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(
+    /// Has `read` read `table`, which messages call `title`, and reports the keys that `read` did not ask for.
+    pub(super) fn read<T>(
         context: &'a Context<'a>,
-        section: &'static Section,
+        title: &'static str,
         path: String,
         span: Range<usize>,
         table: &'a Table,
-    ) -> Reader<'a> {
+        read: impl FnOnce(&Reader<'_>) -> T,
+    ) -> T {
         context.spans.borrow_mut().insert(path.clone(), span.clone());
         for (key, value) in table {
             context.spans.borrow_mut().insert(join(&path, &key.name), value.span.clone());
         }
-        let reader = Reader { context, section, path, span, table, asked: Cell::new(0) };
+        let reader = Reader { context, title, path, span, table, asked: RefCell::default() };
+        let value = read(&reader);
         reader.report_unknown_keys();
-        reader
+        if let Some(survey) = &context.survey {
+            let section = Section { title, keys: reader.asked.into_inner() };
+            let known = survey.borrow().iter().position(|known| known.title == title);
+            match known {
+                Some(known) => debug_assert_eq!(survey.borrow()[known], section, "one title, two sections"),
+                None => survey.borrow_mut().push(section),
+            }
+        }
+        value
     }
 
     fn report_unknown_keys(&self) {
+        let keys = self.asked.borrow();
         for (key, _) in self.table {
-            if self.section.keys.contains(&key.name.as_str()) {
+            if keys.contains(&key.name.as_str()) {
                 continue;
             }
-            let problem = Problem::error(join(&self.path, &key.name), format!("unknown key in {}", self.section.title))
+            let problem = Problem::error(join(&self.path, &key.name), format!("unknown key in {}", self.title))
                 .found(format!("`{}`", key.name))
-                .expected(alternatives(self.section.keys.iter().copied()))
+                .expected(alternatives(keys.iter().copied()))
                 .at(key.span.clone());
-            self.context.report(match nearest(&key.name, self.section.keys.iter().copied()) {
+            self.context.report(match nearest(&key.name, keys.iter().copied()) {
                 Some(near) => problem.help(format!("did you mean `{near}`?")),
                 None => problem,
             });
@@ -89,19 +121,11 @@ impl<'a> Reader<'a> {
 
     /// The value of `key`, if it is there.
     pub(super) fn value(&self, key: &'static str) -> Option<&'a Value> {
-        let index = self.section.keys.iter().position(|known| *known == key);
-        debug_assert!(index.is_some(), "{key} is read but not a key of {}", self.section.title);
-        self.asked.set(self.asked.get() | 1 << index.unwrap_or(0));
+        let mut asked = self.asked.borrow_mut();
+        if !asked.contains(&key) {
+            asked.push(key);
+        }
         self.table.iter().find(|(present, _)| present.name == key).map(|(_, value)| value)
-    }
-
-    /// Asserts (in debug builds) that every key of the section was asked for: none can exist that does nothing.
-    pub(super) fn finish(self) {
-        let unread: Vec<&str> = (0..self.section.keys.len())
-            .filter(|index| self.asked.get() & (1 << index) == 0)
-            .map(|index| self.section.keys[index])
-            .collect();
-        debug_assert!(unread.is_empty(), "{}: {unread:?} are keys but nobody reads them", self.section.title);
     }
 
     pub(super) fn report(&self, problem: Problem) {
@@ -110,7 +134,7 @@ impl<'a> Reader<'a> {
 
     /// A problem with the value of `key`.
     pub(super) fn wrong(&self, key: &str, value: &Value, expected: impl Into<String>) -> Problem {
-        Problem::error(join(&self.path, key), format!("`{key}` in {}", self.section.title))
+        Problem::error(join(&self.path, key), format!("`{key}` in {}", self.title))
             .found(value.describe())
             .expected(expected)
             .at(value.span.clone())
@@ -119,7 +143,7 @@ impl<'a> Reader<'a> {
     /// Reports that `key` has to be there.
     pub(super) fn missing(&self, key: &str, example: &str) {
         self.report(
-            Problem::error(self.path.clone(), format!("`{key}` is missing in {}", self.section.title))
+            Problem::error(self.path.clone(), format!("`{key}` is missing in {}", self.title))
                 .at(self.span.clone())
                 .help(format!("add `{example}`")),
         );
@@ -338,50 +362,65 @@ impl<'a> Reader<'a> {
         Some(cores)
     }
 
-    /// The table under `key`; `Some(None)`: it is null, as only JSON can say.
-    pub(super) fn table_or_null(&self, key: &'static str, section: &'static Section) -> Option<Option<Reader<'a>>> {
-        match self.value(key)?.data {
-            Data::Null => Some(None),
-            _ => self.table(key, section).map(Some),
+    /// What `read` makes of the table under `key`; `Some(None)`: it is null, as only JSON can say.
+    pub(super) fn table_or_null<T>(
+        &self,
+        key: &'static str,
+        title: &'static str,
+        read: impl FnOnce(&Reader<'_>) -> T,
+    ) -> Option<Option<T>> {
+        match self.value(key) {
+            Some(Value { data: Data::Null, .. }) => Some(None),
+            _ => self.table(key, title, read).map(Some),
         }
     }
 
-    /// The table under `key`.
-    pub(super) fn table(&self, key: &'static str, section: &'static Section) -> Option<Reader<'a>> {
-        let value = self.value(key)?;
+    /// What `read` makes of the table under `key`, which messages call `title`.
+    pub(super) fn table<T>(
+        &self,
+        key: &'static str,
+        title: &'static str,
+        read: impl FnOnce(&Reader<'_>) -> T,
+    ) -> Option<T> {
+        let value = self.value(key);
+        if self.context.survey.is_some() {
+            return Some(Reader::read(self.context, title, join(&self.path, key), 0..0, &Table::new(), read));
+        }
+        let value = value?;
         match &value.data {
             Data::Table(table) => {
-                Some(Reader::new(self.context, section, join(&self.path, key), value.span.clone(), table))
+                Some(Reader::read(self.context, title, join(&self.path, key), value.span.clone(), table, read))
             }
             _ => {
-                self.report(self.wrong(
-                    key,
-                    value,
-                    format!("a table with {}", alternatives(section.keys.iter().copied())),
-                ));
+                let keys = keys_of(title, read);
+                self.report(self.wrong(key, value, format!("a table with {}", alternatives(keys))));
                 None
             }
         }
     }
 
-    /// The tables under `[[key]]`.
-    pub(super) fn tables(&self, key: &'static str, section: &'static Section) -> Vec<Reader<'a>> {
-        let Some(value) = self.value(key) else { return Vec::new() };
+    /// What `read` makes of each of the tables under `[[key]]`, which messages call `title`.
+    pub(super) fn tables<T>(&self, key: &'static str, title: &'static str, read: impl Fn(&Reader<'_>) -> T) -> Vec<T> {
+        let value = self.value(key);
+        if self.context.survey.is_some() {
+            return vec![Reader::read(self.context, title, join(&self.path, key), 0..0, &Table::new(), read)];
+        }
+        let Some(value) = value else { return Vec::new() };
         let Data::Array(items) = &value.data else {
             self.report(self.wrong(key, value, format!("a list: write [[{key}]] with two pairs of brackets")));
             return Vec::new();
         };
-        let mut readers = Vec::new();
+        let mut values = Vec::new();
         for (index, item) in items.iter().enumerate() {
             match &item.data {
                 Data::Table(table) => {
                     let path = format!("{}[{index}]", join(&self.path, key));
-                    readers.push(Reader::new(self.context, section, path, item.span.clone(), table));
+                    values.push(Reader::read(self.context, title, path, item.span.clone(), table, &read));
                 }
                 _ => self.report(self.wrong(key, item, "a table")),
             }
         }
-        readers
+        values
     }
 
     /// Which of `keys` is there: exactly one has to be.
@@ -390,7 +429,7 @@ impl<'a> Reader<'a> {
             keys.iter().filter_map(|key| self.value(key).map(|value| (*key, value))).collect();
         match present[..] {
             [] => {
-                let message = format!("{} needs one of {}", self.section.title, alternatives(keys.iter().copied()));
+                let message = format!("{} needs one of {}", self.title, alternatives(keys.iter().copied()));
                 let problem = Problem::error(self.path.clone(), message).at(self.span.clone());
                 self.report(problem.help(format!("add `{example}`")));
                 None
@@ -398,7 +437,7 @@ impl<'a> Reader<'a> {
             [(key, _)] => Some(key),
             [(first, _), ..] => {
                 for (key, value) in &present[1..] {
-                    let message = format!("{} has both `{first}` and `{key}`", self.section.title);
+                    let message = format!("{} has both `{first}` and `{key}`", self.title);
                     let problem = Problem::error(join(&self.path, key), message).at(value.span.clone());
                     self.report(problem.help("keep one of them"));
                 }

@@ -9,7 +9,6 @@ use softdpu_vpc::steer::{FiveTuple, Match, RULES};
 use super::diagnostic::Problem;
 use super::network::{Protocol, Vni};
 use super::reader::Reader;
-use super::schema;
 use super::site::Site;
 use super::value::Data;
 
@@ -164,34 +163,32 @@ impl SteeringChange {
     }
 }
 
-pub(super) fn steering(reader: Reader<'_>) -> Steering {
+pub(super) fn steering(reader: &Reader<'_>) -> Steering {
     let mode = reader.choice("mode", SteeringMode::CHOICES, &[]).unwrap_or_default();
     let cores = reader.cores("cores").unwrap_or_default();
-    let rules = reader.tables("rule", &schema::STEERING_RULE).into_iter().map(|table| rule(table, true)).collect();
-    reader.finish();
+    let rules = reader.tables("rule", "[[node.steering.rule]]", |table| rule(table, true));
     Steering { mode, cores, rules }
 }
 
 /// The parameters of `network.steer`.
-pub(super) fn change(reader: Reader<'_>) -> SteeringChange {
+pub(super) fn change(reader: &Reader<'_>) -> SteeringChange {
     let mode = reader.choice("mode", SteeringMode::CHOICES, &[]);
     let cores = match reader.value("cores") {
         None => None,
         Some(value) if matches!(&value.data, Data::Array(items) if items.is_empty()) => Some(Vec::new()),
         Some(_) => reader.cores("cores"),
     };
-    let add = reader.tables("add", &schema::STEERING_RULE).into_iter().map(|table| rule(table, true)).collect();
-    let remove = reader.tables("remove", &schema::STEERING_RULE).into_iter().map(|table| rule(table, false)).collect();
+    let add = reader.tables("add", "[[node.steering.rule]]", |table| rule(table, true));
+    let remove = reader.tables("remove", "[[node.steering.rule]]", |table| rule(table, false));
     let change = SteeringChange { mode, cores, add, remove };
     if change == SteeringChange::default() {
         let problem = Problem::error("", "nothing is to be changed");
         reader.report(problem.expected("one of `mode`, `cores`, `add` and `remove`"));
     }
-    reader.finish();
     change
 }
 
-fn rule(reader: Reader<'_>, needs_core: bool) -> SteerRule {
+fn rule(reader: &Reader<'_>, needs_core: bool) -> SteerRule {
     let vni = reader.integer("vni", Vni::MIN..=Vni::MAX).and_then(Vni::new);
     let protocol = reader.choice("protocol", &[("tcp", Protocol::Tcp), ("udp", Protocol::Udp)], &[]);
     let source: Option<SocketAddr> = reader.parsed("source", WHAT_END);
@@ -216,7 +213,6 @@ fn rule(reader: Reader<'_>, needs_core: bool) -> SteerRule {
         let problem = Problem::error(reader.path.clone(), "`source` and `destination` are not of one family");
         reader.report(problem.found(format!("{from} and {to}")).expected("both IPv4, or both IPv6"));
     }
-    reader.finish();
     SteerRule { vni, protocol, source, destination, core: core.unwrap_or_default() }
 }
 

@@ -6,7 +6,6 @@ use super::diagnostic::Problem;
 use super::network::{MeterSettings, given, meter};
 use super::read::name;
 use super::reader::{Reader, join};
-use super::schema;
 use super::site::{DEFAULT_TENANT, Site};
 use super::units::{Bytes, BytesPerSecond, Percent};
 
@@ -173,7 +172,7 @@ impl Site {
     }
 }
 
-pub(super) fn tenant(reader: Reader<'_>) -> Tenant {
+pub(super) fn tenant(reader: &Reader<'_>) -> Tenant {
     let change = change(reader);
     let mut tenant = Tenant::called(change.name.clone());
     tenant.change(&change);
@@ -181,9 +180,9 @@ pub(super) fn tenant(reader: Reader<'_>) -> Tenant {
 }
 
 /// What a `[[tenant]]` says, or the parameters of `tenant.set`.
-pub(super) fn change(reader: Reader<'_>) -> TenantChange {
+pub(super) fn change(reader: &Reader<'_>) -> TenantChange {
     let change = TenantChange {
-        name: name(&reader, "acme"),
+        name: name(reader, "acme"),
         weight: reader.integer("weight", 1..=LARGEST_WEIGHT),
         class: reader.choice(
             "class",
@@ -195,15 +194,14 @@ pub(super) fn change(reader: Reader<'_>) -> TenantChange {
             &[],
         ),
         guarantee: reader.parsed("guarantee", "a part of all cores' time such as \"20 %\""),
-        limits: reader.table("limits", &schema::LIMITS).map(limits),
+        limits: reader.table("limits", "tenant.limits", limits),
         // One that is wrong was reported.
-        meter: reader.table_or_null("meter", &schema::METER).map(|table| table.and_then(meter)),
+        meter: reader.table_or_null("meter", "meter", meter).map(Option::flatten),
     };
-    reader.finish();
     change
 }
 
-fn limits(reader: Reader<'_>) -> TenantLimits {
+fn limits(reader: &Reader<'_>) -> TenantLimits {
     let units = |key| reader.integer(key, 1..=MOST_UNITS).map(u64::from);
     let burst = |rate: u64, least: u64| (rate / BURSTS_PER_SECOND).max(least);
     let (iops, packets) = (units("iops"), units("packets"));
@@ -222,10 +220,9 @@ fn limits(reader: Reader<'_>) -> TenantLimits {
     {
         reader.report(reader.wrong("bandwidth", value, "more than nothing"));
     }
-    burst_needs_rate(&reader, "iops-burst", "iops", "iops = 50_000");
-    burst_needs_rate(&reader, "bandwidth-burst", "bandwidth", "bandwidth = \"2 GiB/s\"");
-    burst_needs_rate(&reader, "packets-burst", "packets", "packets = 1_000_000");
-    reader.finish();
+    burst_needs_rate(reader, "iops-burst", "iops", "iops = 50_000");
+    burst_needs_rate(reader, "bandwidth-burst", "bandwidth", "bandwidth = \"2 GiB/s\"");
+    burst_needs_rate(reader, "packets-burst", "packets", "packets = 1_000_000");
     limits
 }
 

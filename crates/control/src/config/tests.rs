@@ -223,7 +223,7 @@ const BROKEN: &[(&str, &str)] = &[
     (
         "[node]\nfairnes = \"fcfs\"",
         "2:1: unknown key in [node]: found `fairnes`, expected `dataplane`, `fairness`, `record`, `run-directory`, \
-         `state-directory`, `api`, `metrics`, `log`, `underlay`, `tables`, `zone`, `flow-tier` or `steering` (did you mean `fairness`?)",
+         `state-directory`, `api`, `metrics`, `log`, `underlay`, `flow-tier`, `tables`, `zone` or `steering` (did you mean `fairness`?)",
     ),
     (
         "[nodes]",
@@ -564,11 +564,12 @@ fn a_report_reads_like_a_compilers() {
     let report = check("[[tenant]]\n\tname = \"ä\"  # größer\n").report;
     assert_eq!(
         report.to_string(),
-        "site.toml:2:9: error: `name` in [[tenant]]: found the string \"ä\", expected 1 to 63 letters, digits, `.`, `_` \
-         or `-`, beginning with a letter or digit\n  \
+        "error: `name` in [[tenant]]: found the string \"ä\", expected 1 to 63 letters, digits, `.`, `_` or `-`, \
+         beginning with a letter or digit\n \
+         --> site.toml:2:9\n  \
          |\n\
-         2 | \tname = \"ä\"  # größer\n  \
-         | \t       ^^^\n\
+         2 |     name = \"ä\"  # größer\n  \
+         |            ^^^\n\
          \n\
          site.toml: 1 error\n"
     );
@@ -605,9 +606,9 @@ fn api_parameters_have_the_shape_and_the_messages_of_the_site_file() {
     assert_eq!(
         errors(serde_json::json!({"name": "v", "file": {"path": "x", "sise": "1 GiB"}})),
         [
+            "file.path: `path` in volume.file: found the string \"x\", expected an absolute path",
             "file.sise: unknown key in volume.file: found `sise`, expected `path`, `size`, `create`, `direct` or \
              `discard` (did you mean `size`?)",
-            "file.path: `path` in volume.file: found the string \"x\", expected an absolute path",
         ]
     );
     assert_eq!(

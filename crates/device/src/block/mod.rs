@@ -14,5 +14,6 @@ pub use config::{
     BlockConfig, BlockConfigError, Cache, DiscardLimits, Serial, SerialError, Topology, WriteZeroesLimits,
 };
 pub use device::{Block, ConfigSpaceError, GrowError};
-pub use request::{BlockError, DATA_OFFSET, Io, Op, Parsed, Requests, Status, finish, mark_dirty};
+pub use request::{BlockError, DATA_OFFSET, Io, Parsed, Requests, Status, finish, mark_dirty};
+pub use softdpu_virtio::BlockOp;
 pub use state::{RestoreError, State};

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use softdpu_memory::{GuestBuffer, View};
+use softdpu_virtio::BlockOp;
 use thiserror::Error;
 
 use super::abi::{SECTOR, feature, request};
@@ -40,29 +41,11 @@ pub enum Status {
     Unsupp = 2,
 }
 
-/// What the storage has to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op {
-    /// Storage to guest.
-    Read,
-    /// Guest to storage.
-    Write,
-    /// Make all completed writes durable.
-    Flush,
-    /// The range is no longer needed.
-    Discard,
-    /// The range reads as zeroes afterwards.
-    WriteZeroes {
-        /// The range may be deallocated.
-        unmap: bool,
-    },
-}
-
 /// A checked request: inside the capacity, aligned to the block size, its data in the right direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Io {
     /// What to do.
-    pub op: Op,
+    pub op: BlockOp,
     /// First byte on the volume; 0 for a flush.
     pub offset: u64,
     /// Bytes on the volume; 0 for a flush, never 0 otherwise.
@@ -78,7 +61,7 @@ impl Io {
     #[inline]
     pub fn to_guest(&self) -> u32 {
         // Fits: reads are at most MAX_TRANSFER long.
-        if self.op == Op::Read { self.len as u32 } else { 0 }
+        if self.op == BlockOp::Read { self.len as u32 } else { 0 }
     }
 
     /// [`finish`] for this request.
@@ -227,10 +210,12 @@ impl Requests {
         // Pieces with data the driver gives, and pieces for data it wants.
         let (given, wanted) = (header..readable, readable..last);
         let parsed = match kind {
-            request::IN if given.is_empty() => self.transfer(buffer, wanted, Op::Read, sector),
+            request::IN if given.is_empty() => self.transfer(buffer, wanted, BlockOp::Read, sector),
             request::OUT if self.read_only => Err(Status::IoErr),
-            request::OUT if wanted.is_empty() => self.transfer(buffer, given, Op::Write, sector),
-            request::FLUSH if self.flush => Ok(Io { op: Op::Flush, offset: 0, len: 0, data: 0..0, durable: false }),
+            request::OUT if wanted.is_empty() => self.transfer(buffer, given, BlockOp::Write, sector),
+            request::FLUSH if self.flush => {
+                Ok(Io { op: BlockOp::Flush, offset: 0, len: 0, data: 0..0, durable: false })
+            }
             request::GET_ID if given.is_empty() => return self.get_id(buffer, wanted),
             request::DISCARD if self.discard.is_some() && wanted.is_empty() => self.discard(buffer, given),
             request::WRITE_ZEROES if self.write_zeroes.is_some() && wanted.is_empty() => {
@@ -249,7 +234,7 @@ impl Requests {
     }
 
     #[inline]
-    fn transfer(&self, buffer: &GuestBuffer, data: Range<usize>, op: Op, sector: u64) -> Result<Io, Status> {
+    fn transfer(&self, buffer: &GuestBuffer, data: Range<usize>, op: BlockOp, sector: u64) -> Result<Io, Status> {
         let len = buffer.len_of(data.clone());
         if data.len() > 1 || self.size_max != u64::MAX {
             self.segments(buffer, data.clone())?;
@@ -258,7 +243,7 @@ impl Requests {
             return Err(Status::IoErr);
         }
         let offset = self.range(sector, len)?;
-        Ok(Io { op, offset, len, data, durable: op == Op::Write && self.is_durable() })
+        Ok(Io { op, offset, len, data, durable: op == BlockOp::Write && self.is_durable() })
     }
 
     /// Checks the limits that `seg_max` and `size_max` promise.
@@ -298,7 +283,7 @@ impl Requests {
         if flags != 0 {
             return Err(Status::Unsupp);
         }
-        self.extent(Op::Discard, sector, sectors, self.discard.unwrap_or(0))
+        self.extent(BlockOp::Discard, sector, sectors, self.discard.unwrap_or(0))
     }
 
     fn write_zeroes(&self, buffer: &GuestBuffer, data: Range<usize>) -> Result<Io, Status> {
@@ -309,10 +294,10 @@ impl Requests {
         let (most, may_unmap) = self.write_zeroes.unwrap_or((0, false));
         // Unmap is a permission: a device that cannot deallocate writes the zeroes all the same (§5.2.6.2).
         let unmap = flags & request::SEGMENT_UNMAP != 0 && may_unmap;
-        self.extent(Op::WriteZeroes { unmap }, sector, sectors, most)
+        self.extent(BlockOp::WriteZeroes { unmap }, sector, sectors, most)
     }
 
-    fn extent(&self, op: Op, sector: u64, sectors: u32, most: u32) -> Result<Io, Status> {
+    fn extent(&self, op: BlockOp, sector: u64, sectors: u32, most: u32) -> Result<Io, Status> {
         if sectors > most {
             return Err(Status::IoErr);
         }

@@ -1,5 +1,7 @@
 //! Numbers of the virtio-net interface, with the section of virtio 1.3 that gives them.
 
+pub use softdpu_virtio::net_header as header;
+
 /// Feature bits of the network device (§5.1.3).
 pub mod feature {
     /// The device finishes partial checksums.
@@ -47,43 +49,6 @@ pub mod feature {
     pub const RING_PACKED: u64 = 1 << 34;
     /// Buffers are used in the order they were made available (§6).
     pub const IN_ORDER: u64 = 1 << 35;
-}
-
-/// `struct virtio_net_hdr` (§5.1.6), which precedes every frame.
-pub mod header {
-    /// Bytes of it. It is 10 only for legacy drivers without MRG_RXBUF (§5.1.6.1), which are refused.
-    pub const SIZE: usize = 12;
-
-    /// u8, `F_*`.
-    pub const FLAGS: usize = 0;
-    /// u8, `GSO_*`.
-    pub const GSO_TYPE: usize = 1;
-    /// le16, bytes of the frame's headers. A hint.
-    pub const HDR_LEN: usize = 2;
-    /// le16, bytes of transport payload in each segment.
-    pub const GSO_SIZE: usize = 4;
-    /// le16, where the sum begins.
-    pub const CSUM_START: usize = 6;
-    /// le16, where the sum goes, from its begin.
-    pub const CSUM_OFFSET: usize = 8;
-    /// le16, buffers the frame lies in.
-    pub const NUM_BUFFERS: usize = 10;
-
-    /// The checksum is partial.
-    pub const F_NEEDS_CSUM: u8 = 1;
-    /// The checksum was found right.
-    pub const F_DATA_VALID: u8 = 2;
-
-    /// An ordinary frame.
-    pub const GSO_NONE: u8 = 0;
-    /// TCP over IPv4.
-    pub const GSO_TCPV4: u8 = 1;
-    /// TCP over IPv6.
-    pub const GSO_TCPV6: u8 = 4;
-    /// UDP, each segment a datagram.
-    pub const GSO_UDP_L4: u8 = 5;
-    /// Added to a TCP type: the frame has congestion marks.
-    pub const GSO_ECN: u8 = 0x80;
 }
 
 /// Offsets in `struct virtio_net_config` (§5.1.4).

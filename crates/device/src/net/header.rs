@@ -3,48 +3,10 @@
 //! What a driver writes is checked against what it negotiated and against the frame itself (§5.1.6.2); what the device
 //! writes never says more than the driver accepted (§5.1.6.4).
 
+use softdpu_virtio::{Checksum, Segmentation, SegmentationKind};
 use thiserror::Error;
 
 use super::abi::{ETHERNET, MAX_FRAME, feature, header};
-
-/// What is known about the transport checksum of a frame.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Checksum {
-    /// It is in the frame; nobody has checked it.
-    #[default]
-    Complete,
-    /// It is in the frame and right (VIRTIO_NET_HDR_F_DATA_VALID).
-    Valid,
-    /// The field holds the pseudo header's sum only (VIRTIO_NET_HDR_F_NEEDS_CSUM).
-    Partial {
-        /// First byte to sum, from the start of the frame.
-        start: u16,
-        /// Where the checksum goes, from `start`.
-        offset: u16,
-    },
-}
-
-/// A frame that stands for several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segmentation {
-    /// How it is cut up.
-    pub kind: SegmentationKind,
-    /// Transport payload bytes in each frame but the last; not 0.
-    pub size: u16,
-    /// VIRTIO_NET_HDR_GSO_ECN: CWR belongs on the first segment alone.
-    pub ecn: bool,
-}
-
-/// How a frame is cut up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SegmentationKind {
-    /// TCP over IPv4.
-    TcpV4,
-    /// TCP over IPv6.
-    TcpV6,
-    /// UDP over either, each segment a datagram.
-    Udp,
-}
 
 /// What a driver said about a frame it sends. Checked: the checksum lies within the frame, a frame to be cut up has a
 /// partial checksum and a size, and everything was negotiated.

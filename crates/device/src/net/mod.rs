@@ -14,7 +14,8 @@ mod transmit;
 
 pub use config::{MAX_QUEUE_PAIRS, Mac, NetConfig, NetConfigError};
 pub use device::{ConfigSpaceError, FeatureError, MtuError, Net, QueueRole};
-pub use header::{Checksum, Lacking, RxHeader, Segmentation, SegmentationKind, TxDrop, TxHeader};
+pub use header::{Lacking, RxHeader, TxDrop, TxHeader};
 pub use receive::{Fit, Misfit, Part, Receive, RxError};
+pub use softdpu_virtio::{Checksum, Segmentation, SegmentationKind};
 pub use state::{RestoreError, State};
 pub use transmit::{FRAME_OFFSET, Transmit, TxError, TxFrame};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use softdpu_device::block::{Block, BlockConfig, Io, Op, Parsed, Requests, Status};
+use softdpu_device::block::{Block, BlockConfig, BlockOp, Io, Parsed, Requests, Status};
 use softdpu_memory::{GuestAddress, GuestBuffer, Mapping, Region, UserAddress, View};
 
 /// What is in the status byte and in writable memory before the device touches it.
@@ -48,7 +48,7 @@ pub fn segment(sector: u64, sectors: u32, flags: u32) -> Vec<u8> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// Work: operation, offset, length, durable.
-    Io(Op, u64, u64, bool),
+    Io(BlockOp, u64, u64, bool),
     /// Answered at once: status, used length.
     Answer(Status, u32),
     /// The queue breaks.

@@ -1,6 +1,6 @@
 //! Requests of disks: from a queue's channel to its volume, and their ends back to the queue.
 
-use softdpu_device::block::{self, Op, Parsed, Status};
+use softdpu_device::block::{self, BlockOp, Parsed, Status};
 use softdpu_memory::GuestBuffer;
 use softdpu_ring::Used;
 use softdpu_sched::{Cost, Grant, Nanos, TenantScheduler};
@@ -103,20 +103,19 @@ impl<S: TenantScheduler> Core<S> {
                     let counters = &queue.spec.counters;
                     bytes += io.len;
                     match io.op {
-                        Op::Read => {
+                        BlockOp::Read => {
                             counters.reads.add(1);
                             counters.bytes_read.add(io.len);
                         }
-                        Op::Write => {
+                        BlockOp::Write => {
                             counters.writes.add(1);
                             counters.bytes_written.add(io.len);
                         }
-                        Op::Flush => counters.flushes.add(1),
-                        Op::Discard => counters.discards.add(1),
-                        Op::WriteZeroes { .. } => counters.write_zeroes.add(1),
+                        BlockOp::Flush => counters.flushes.add(1),
+                        BlockOp::Discard => counters.discards.add(1),
+                        BlockOp::WriteZeroes { .. } => counters.write_zeroes.add(1),
                     }
-                    let (op, offset, len, data, durable) =
-                        (storage_op(io.op), io.offset, io.len, io.data.clone(), io.durable);
+                    let (op, offset, len, data, durable) = (io.op, io.offset, io.len, io.data.clone(), io.durable);
                     let token = self.flights.insert(Flight {
                         key: queue.key,
                         id: chain.id,
@@ -224,15 +223,5 @@ pub(super) fn finish_here(
     if !queue.touched {
         queue.touched = true;
         touched.push(queue.key.number);
-    }
-}
-
-fn storage_op(op: Op) -> softdpu_storage::Op {
-    match op {
-        Op::Read => softdpu_storage::Op::Read,
-        Op::Write => softdpu_storage::Op::Write,
-        Op::Flush => softdpu_storage::Op::Flush,
-        Op::Discard => softdpu_storage::Op::Discard,
-        Op::WriteZeroes { unmap } => softdpu_storage::Op::WriteZeroes { unmap },
     }
 }

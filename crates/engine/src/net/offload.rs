@@ -1,43 +1,16 @@
-//! Offload in the words of virtio-net and in those of the VPC.
+//! The virtio header of a packet.
 
-use softdpu_device::net::{self, RxHeader};
-use softdpu_vpc::{Checksum, Packet, Segmentation, SegmentationKind};
-
-pub(crate) fn checksum(checksum: net::Checksum) -> Checksum {
-    match checksum {
-        net::Checksum::Complete => Checksum::Complete,
-        net::Checksum::Valid => Checksum::Valid,
-        net::Checksum::Partial { start, offset } => Checksum::Partial { start, offset },
-    }
-}
-
-pub(crate) fn segmentation(segmentation: net::Segmentation) -> Segmentation {
-    let kind = match segmentation.kind {
-        net::SegmentationKind::TcpV4 => SegmentationKind::TcpV4,
-        net::SegmentationKind::TcpV6 => SegmentationKind::TcpV6,
-        net::SegmentationKind::Udp => SegmentationKind::Udp,
-    };
-    Segmentation { kind, size: segmentation.size, ecn: segmentation.ecn }
-}
+use softdpu_device::net::RxHeader;
+use softdpu_vpc::{Checksum, Packet, SegmentationKind};
 
 /// The virtio header that says what is left to do to a frame.
 #[inline]
 pub(crate) fn header(packet: &Packet) -> RxHeader {
-    let checksum = match packet.checksum {
-        Checksum::Complete => net::Checksum::Complete,
-        Checksum::Valid => net::Checksum::Valid,
-        Checksum::Partial { start, offset } => net::Checksum::Partial { start, offset },
-    };
-    let Some(segmentation) = packet.segmentation else {
-        return RxHeader { checksum, segmentation: None, headers: 0, ipv6: false };
-    };
-    let kind = match segmentation.kind {
-        SegmentationKind::TcpV4 => net::SegmentationKind::TcpV4,
-        SegmentationKind::TcpV6 => net::SegmentationKind::TcpV6,
-        SegmentationKind::Udp => net::SegmentationKind::Udp,
-    };
-    let segmentation = net::Segmentation { kind, size: segmentation.size, ecn: segmentation.ecn };
-    RxHeader { checksum, segmentation: Some(segmentation), headers: headers(packet), ipv6: is_ipv6(packet) }
+    let (checksum, segmentation) = (packet.checksum, packet.segmentation);
+    if segmentation.is_none() {
+        return RxHeader { checksum, segmentation, headers: 0, ipv6: false };
+    }
+    RxHeader { checksum, segmentation, headers: headers(packet), ipv6: is_ipv6(packet) }
 }
 
 fn is_ipv6(packet: &Packet) -> bool {

@@ -124,11 +124,11 @@ impl Socket {
 pub(crate) fn left_to_do(header: &VnetHeader, len: usize) -> Option<(Checksum, Option<Segmentation>)> {
     let len = u32::try_from(len).ok()?;
     let parsed = TxHeader::parse(&header.to_bytes(), len, u64::MAX).ok()?;
-    let checksum = match offload::checksum(parsed.checksum) {
+    let checksum = match parsed.checksum {
         Checksum::Complete if header.flags & VnetHeader::DATA_VALID != 0 => Checksum::Valid,
         checksum => checksum,
     };
-    Some((checksum, parsed.segmentation.map(offload::segmentation)))
+    Some((checksum, parsed.segmentation))
 }
 
 /// What is left to the kernel to do to a frame.

@@ -8,7 +8,7 @@ use softdpu_sched::{Nanos, TokenBucket};
 use softdpu_sys::IoMemory;
 use softdpu_vpc::{Checksum, DropReason, HEAD, Packet, PortId};
 
-use super::{BURST, Loans, offload};
+use super::{BURST, Loans};
 
 /// What a transmit queue is for.
 pub struct Transmit {
@@ -95,8 +95,8 @@ impl Transmit {
             // Ahead of who delivers it, for whom there is nothing left to write there.
             packet.head.behind(&net::Receive::FINISHED);
         } else {
-            packet.checksum = offload::checksum(frame.header.checksum);
-            packet.segmentation = frame.header.segmentation.map(offload::segmentation);
+            packet.checksum = frame.header.checksum;
+            packet.segmentation = frame.header.segmentation;
         }
         Ok(())
     }

@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 use super::lender::{Lender, Lent};
 use super::lines::{Lines, Turn};
 use super::{PIECE, STEP};
-use crate::{Done, IoError, Op, Request, Volume};
+use crate::{BlockOp, Done, IoError, Request, Volume};
 
 /// Bytes that are copied and worked on at a time: they stay in the fastest cache between their two copies.
 const SCRATCH: usize = 8 << 10;
@@ -142,7 +142,7 @@ impl Stage {
         if request.is_idle(volume) {
             return Admitted::Ended(request.end(Ok(())));
         }
-        if matches!(request.op, Op::Flush | Op::Discard) {
+        if matches!(request.op, BlockOp::Flush | BlockOp::Discard) {
             return Admitted::Pass(request);
         }
         let whole = (request.offset | request.len).is_multiple_of(u64::from(xts.sector_size()));
@@ -163,7 +163,7 @@ impl Stage {
             self.take_back(lent, &done.buffer);
             return Some(job.request.end(Err(error)));
         }
-        if job.request.op == Op::Read {
+        if job.request.op == BlockOp::Read {
             self.lines.push_read(job, lent, done.buffer);
             return None;
         }
@@ -203,7 +203,7 @@ impl Stage {
             self.lines.hold(job);
             return Some(Next::Waits);
         };
-        if job.request.op != Op::Read {
+        if job.request.op != BlockOp::Read {
             *had += piece;
             if let Err(error) = job.encrypt(&buffer, &mut self.scratch) {
                 self.take_back(lent, &buffer);
@@ -213,7 +213,7 @@ impl Stage {
         *had += ASK;
         let request = Request {
             token: job.request.token,
-            op: if job.request.op == Op::Read { Op::Read } else { Op::Write },
+            op: if job.request.op == BlockOp::Read { BlockOp::Read } else { BlockOp::Write },
             offset: job.request.offset + job.done,
             len: piece,
             data: 0..buffer.pieces(),
@@ -280,7 +280,7 @@ impl Job {
         let Some(xts) = self.volume.cipher() else { return Err(IoError::Gone) };
         self.steps(to.len(), scratch, |at, from_guest, offset, scratch| {
             match self.request.op {
-                Op::Write => self.request.buffer.read_at(from_guest, scratch).map_err(|_| invalid())?,
+                BlockOp::Write => self.request.buffer.read_at(from_guest, scratch).map_err(|_| invalid())?,
                 _ => scratch.fill(0),
             }
             xts.encrypt(offset, scratch);

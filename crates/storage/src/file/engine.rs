@@ -26,7 +26,7 @@ use softdpu_sys::{AlignedBuffer, IoMemory, IoVec, OneOf, cached, iovec};
 use super::landings::{self, Landing};
 use super::{Direct, FileBacking};
 use crate::volume::Backing;
-use crate::{Done, IoError, Op, Request, Volume, VolumeError};
+use crate::{BlockOp, Done, IoError, Request, Volume, VolumeError};
 
 /// Files one core can have.
 const FILES: u32 = 1024;
@@ -59,7 +59,7 @@ enum Step {
 
 struct Flight {
     token: u64,
-    op: Op,
+    op: BlockOp,
     file: Arc<OpenFile>,
     offset: u64,
     len: u64,
@@ -152,7 +152,7 @@ impl OpenFile {
     pub(crate) fn has_to_wait(&self, request: &Request) -> bool {
         let landings = self.backing().map(|backing| &backing.landings).filter(|landings| landings.count() > 0);
         landings.is_some_and(|landings| {
-            request.op != Op::Flush && landings.touch(request.offset..request.offset.saturating_add(request.len))
+            request.op != BlockOp::Flush && landings.touch(request.offset..request.offset.saturating_add(request.len))
         })
     }
 }
@@ -223,7 +223,7 @@ impl Engine {
             return Some(request.end(invalid));
         }
         let Request { token, op, offset, len, mut buffer, data, durable } = request;
-        if op == Op::Read && len <= CACHED && backing.direct.is_none() && file.luck.tries() {
+        if op == BlockOp::Read && len <= CACHED && backing.direct.is_none() && file.luck.tries() {
             let skip = buffer.len_of(0..data.start);
             match cached::read(backing.as_fd(), offset, &mut buffer, skip, len as usize, &mut self.vecs) {
                 Ok(bytes) if bytes as u64 == len => {
@@ -251,12 +251,12 @@ impl Engine {
             landing: None,
         };
         let memory = match op {
-            Op::Read | Op::Write => {
+            BlockOp::Read | BlockOp::Write => {
                 flight.skip = buffer.len_of(0..data.start);
                 match backing.direct {
                     Some(direct) if !is_aligned(direct, &flight, &buffer) => {
                         let unaligned_range = !(offset | len).is_multiple_of(direct.offset);
-                        if op == Op::Write && unaligned_range {
+                        if op == BlockOp::Write && unaligned_range {
                             // Its driver was told the block size; half blocks cannot be written around the page cache.
                             return Some(Done { token, result: invalid, buffer });
                         }
@@ -267,18 +267,18 @@ impl Engine {
                     _ => OneOf::A(buffer),
                 }
             }
-            Op::Flush => {
+            BlockOp::Flush => {
                 flight.step = Step::Sync;
                 OneOf::A(buffer)
             }
-            Op::Discard => {
+            BlockOp::Discard => {
                 if !backing.punch.load(Ordering::Relaxed) {
                     return Some(Done { token, result: Ok(()), buffer });
                 }
                 flight.step = Step::Range { mode: FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE };
                 OneOf::A(buffer)
             }
-            Op::WriteZeroes { unmap } => {
+            BlockOp::WriteZeroes { unmap } => {
                 flight.step = if unmap && backing.punch.load(Ordering::Relaxed) {
                     Step::Range { mode: FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE }
                 } else {
@@ -287,7 +287,7 @@ impl Engine {
                 OneOf::A(buffer)
             }
         };
-        if op != Op::Flush && len == 0 {
+        if op != BlockOp::Flush && len == 0 {
             return Some(Done { token, result: Ok(()), buffer: self.guest_buffer(memory, &mut flight)? });
         }
         self.outstanding += 1;
@@ -468,7 +468,7 @@ impl Engine {
         match flight.step {
             Step::Move => {
                 let mut bytes = bytes;
-                if flight.op == Op::Read
+                if flight.op == BlockOp::Read
                     && let (OneOf::B(bounce), Some(guest)) = (memory, &flight.guest)
                 {
                     let lead = lead(flight);
@@ -510,7 +510,7 @@ impl Engine {
         match memory {
             OneOf::A(guest) => Some(guest),
             OneOf::B(bounce) => {
-                if flight.op != Op::Flush {
+                if flight.op != BlockOp::Flush {
                     self.recycle(OneOf::B(bounce));
                 }
                 // A flight on a buffer of ours always has the guest's.
@@ -598,7 +598,7 @@ fn refused(errno: Errno, flight: &mut Flight) -> Result<bool, IoError> {
     if unsupported {
         FileBacking::switch_off(if punching { &backing.punch } else { &backing.zero_range });
     }
-    if flight.op == Op::Discard {
+    if flight.op == BlockOp::Discard {
         // A discard is a hint.
         return Ok(false);
     }
@@ -617,9 +617,9 @@ fn operation(memory: &Memory, flight: &Flight) -> Operation {
     let at = offset + done;
     let left = usize::try_from(len - done).unwrap_or(MOST).min(MOST);
     match (flight.step, memory) {
-        (Step::Move, OneOf::A(_)) if flight.op == Op::Read => Operation::Read { at, skip: skip + done, len: left },
+        (Step::Move, OneOf::A(_)) if flight.op == BlockOp::Read => Operation::Read { at, skip: skip + done, len: left },
         (Step::Move, OneOf::A(_)) => Operation::Write { at, skip: skip + done, len: left, durable },
-        (Step::Move, OneOf::B(bounce)) if flight.op == Op::Read => {
+        (Step::Move, OneOf::B(bounce)) if flight.op == BlockOp::Read => {
             let align = flight.file.backing().and_then(|backing| backing.direct).map_or(1, |d| d.offset as usize);
             let lead = lead(flight);
             let want = (lead as usize).saturating_add(left).min(bounce.capacity());
@@ -683,7 +683,7 @@ mod tests {
             let buffer = view.buffer(GuestAddress(0), 512).unwrap();
             let flight = Flight {
                 token,
-                op: Op::Read,
+                op: BlockOp::Read,
                 file: Arc::clone(&file),
                 offset: 0,
                 len: 512,

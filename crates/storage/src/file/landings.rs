@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
     use crate::volume::Backing;
-    use crate::{IoContext, Kind, Op, PathBroker, Request, Volume, VolumeSpec};
+    use crate::{BlockOp, IoContext, Kind, PathBroker, Request, Volume, VolumeSpec};
 
     #[test]
     fn what_may_still_change_is_known_by_its_bytes_until_it_has() {
@@ -105,11 +105,20 @@ mod tests {
         let request = |token, op, offset| {
             let buffer = view.buffer(GuestAddress(0), 4096).unwrap();
             let data = 0..softdpu_sys::IoMemory::iovecs(&buffer).len();
-            Request { token, op, offset, len: if op == Op::Flush { 0 } else { 4096 }, buffer, data, durable: false }
+            Request {
+                token,
+                op,
+                offset,
+                len: if op == BlockOp::Flush { 0 } else { 4096 },
+                buffer,
+                data,
+                durable: false,
+            }
         };
         let landing = backing.landings.add(4096..8192);
-        let held = [request(1, Op::Write, 4096), request(2, Op::Read, 4096), request(3, Op::Discard, 4096)];
-        let free = [request(4, Op::Write, 0), request(5, Op::Read, 8192), request(6, Op::Flush, 0)];
+        let held =
+            [request(1, BlockOp::Write, 4096), request(2, BlockOp::Read, 4096), request(3, BlockOp::Discard, 4096)];
+        let free = [request(4, BlockOp::Write, 0), request(5, BlockOp::Read, 8192), request(6, BlockOp::Flush, 0)];
         // A read of what is in the page cache is answered at once.
         let mut at_once = Vec::new();
         context.submit(attachment, &mut held.into_iter().chain(free).collect(), &mut at_once);

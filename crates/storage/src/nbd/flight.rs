@@ -7,7 +7,7 @@ use softdpu_memory::GuestBuffer;
 use softdpu_sys::{AlignedBuffer, OneOf};
 
 use super::mailbox::Mailbox;
-use crate::{Done, IoError, Op, Request};
+use crate::{BlockOp, Done, IoError, Request};
 use softdpu_nbd::wire::{self, Command, Export};
 
 /// The most bytes of one trim or write-zeroes.
@@ -41,7 +41,7 @@ pub(super) struct Flight {
     pub covers: u64,
     /// Nobody waits for it any more; its answer has to be taken off the wire all the same.
     pub late: bool,
-    op: Op,
+    op: BlockOp,
     offset: u64,
     len: u64,
     /// Where the data starts in the memory.
@@ -58,8 +58,8 @@ pub(super) struct Flight {
     guest: Option<GuestBuffer>,
 }
 
-fn first_stage(op: Op) -> Stage {
-    if op == Op::Flush { Stage::Flush } else { Stage::Main }
+fn first_stage(op: BlockOp) -> Stage {
+    if op == BlockOp::Flush { Stage::Flush } else { Stage::Main }
 }
 
 /// What an answer leads to.
@@ -116,7 +116,7 @@ impl Flight {
     pub(super) fn is_moot(&self, export: &Export) -> bool {
         match (self.stage, self.op) {
             (Stage::Flush, _) => !export.can(wire::SEND_FLUSH),
-            (Stage::Main, Op::Discard) => !export.can(wire::SEND_TRIM),
+            (Stage::Main, BlockOp::Discard) => !export.can(wire::SEND_TRIM),
             _ => false,
         }
     }
@@ -125,7 +125,7 @@ impl Flight {
     pub(super) fn command(&mut self, cookie: u64, export: &Export) -> ([u8; wire::REQUEST_LEN], u64) {
         let at = self.offset + self.done;
         let left = self.len - self.done;
-        if let (Stage::Main, Op::WriteZeroes { .. }) = (self.stage, self.op)
+        if let (Stage::Main, BlockOp::WriteZeroes { .. }) = (self.stage, self.op)
             && !export.can(wire::SEND_WRITE_ZEROES)
         {
             self.fall_back();
@@ -133,12 +133,12 @@ impl Flight {
         let fua = if self.durable && export.can(wire::SEND_FUA) { wire::CMD_FUA } else { 0 };
         let payload = left.min(u64::from(export.max_payload));
         let (command, flags, part, sends) = match (self.stage, self.op) {
-            (Stage::Flush, _) | (_, Op::Flush) => (Command::Flush, 0, 0, false),
+            (Stage::Flush, _) | (_, BlockOp::Flush) => (Command::Flush, 0, 0, false),
             (Stage::Zeroes, _) => (Command::Write, fua, payload.min(ZEROES), true),
-            (Stage::Main, Op::Read) => (Command::Read, 0, payload, false),
-            (Stage::Main, Op::Write) => (Command::Write, fua, payload, true),
-            (Stage::Main, Op::Discard) => (Command::Trim, fua, left.min(MAX_RANGE), false),
-            (Stage::Main, Op::WriteZeroes { unmap }) => {
+            (Stage::Main, BlockOp::Read) => (Command::Read, 0, payload, false),
+            (Stage::Main, BlockOp::Write) => (Command::Write, fua, payload, true),
+            (Stage::Main, BlockOp::Discard) => (Command::Trim, fua, left.min(MAX_RANGE), false),
+            (Stage::Main, BlockOp::WriteZeroes { unmap }) => {
                 let no_hole = if unmap { 0 } else { wire::CMD_NO_HOLE };
                 (Command::WriteZeroes, fua | no_hole, left.min(MAX_RANGE), false)
             }
@@ -165,17 +165,17 @@ impl Flight {
             if error == IoError::Unsupported && self.stage == Stage::Main {
                 match self.op {
                     // A discard is a hint.
-                    Op::Discard => return Next::End(Ok(())),
-                    Op::WriteZeroes { .. } => {
+                    BlockOp::Discard => return Next::End(Ok(())),
+                    BlockOp::WriteZeroes { .. } => {
                         self.fall_back();
                         return Next::Send;
                     }
-                    Op::Read | Op::Write | Op::Flush => {}
+                    BlockOp::Read | BlockOp::Write | BlockOp::Flush => {}
                 }
             }
             return Next::End(Err(error));
         }
-        if self.stage == Stage::Main && self.op == Op::Read { Next::Data(self.part) } else { self.moved(export) }
+        if self.stage == Stage::Main && self.op == BlockOp::Read { Next::Data(self.part) } else { self.moved(export) }
     }
 
     /// The command under way has done its part.
@@ -218,7 +218,7 @@ impl Flight {
 
     /// It may be in the server's cache only.
     pub(super) fn is_cached(&self) -> bool {
-        matches!(self.op, Op::Write | Op::WriteZeroes { .. }) && !self.durable
+        matches!(self.op, BlockOp::Write | BlockOp::WriteZeroes { .. }) && !self.durable
     }
 
     /// Whether what was sent of it may change the volume.

@@ -56,7 +56,7 @@ impl Core {
     }
 
     /// Header, data pieces of these lengths, status: as a virtio-blk request lies in memory. `base` is where the data is.
-    pub fn request_at(&mut self, op: Op, offset: u64, pieces: &[u64], base: u64) -> Request {
+    pub fn request_at(&mut self, op: BlockOp, offset: u64, pieces: &[u64], base: u64) -> Request {
         let mut buffer = GuestBuffer::new(&self.view);
         buffer.append(GuestAddress(0), 16).unwrap();
         let mut at = base;
@@ -70,9 +70,9 @@ impl Core {
         Request { token: self.next, op, offset, len: pieces.iter().sum(), buffer, data, durable: false }
     }
 
-    pub fn request(&mut self, op: Op, offset: u64, len: u64) -> Request {
+    pub fn request(&mut self, op: BlockOp, offset: u64, len: u64) -> Request {
         match op {
-            Op::Read | Op::Write => self.request_at(op, offset, &[len], 0x1000),
+            BlockOp::Read | BlockOp::Write => self.request_at(op, offset, &[len], 0x1000),
             _ => Request { len, ..self.request_at(op, offset, &[], 0x1000) },
         }
     }
@@ -106,20 +106,20 @@ impl Core {
     }
 
     pub fn write(&mut self, offset: u64, data: &[u8]) -> Result<(), IoError> {
-        let request = self.request(Op::Write, offset, data.len() as u64);
+        let request = self.request(BlockOp::Write, offset, data.len() as u64);
         request.buffer.write_at(16, data).unwrap();
         self.run(request).result
     }
 
     pub fn read(&mut self, offset: u64, len: usize) -> Result<Vec<u8>, IoError> {
-        let request = self.request(Op::Read, offset, len as u64);
+        let request = self.request(BlockOp::Read, offset, len as u64);
         let done = self.run(request);
         let mut data = vec![0; len];
         done.buffer.read_at(16, &mut data).unwrap();
         done.result.map(|()| data)
     }
 
-    pub fn op(&mut self, op: Op, offset: u64, len: u64) -> Result<(), IoError> {
+    pub fn op(&mut self, op: BlockOp, offset: u64, len: u64) -> Result<(), IoError> {
         let request = self.request(op, offset, len);
         self.run(request).result
     }

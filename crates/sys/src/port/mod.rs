@@ -34,4 +34,4 @@ pub mod xdp;
 pub use error::PortError;
 pub use frame::{Counters, Frame, MAX_BATCH, MAX_FRAME, Outgoing};
 pub use link::InterfaceName;
-pub use vnet::{GsoType, VnetHeader};
+pub use vnet::VnetHeader;

@@ -1,5 +1,7 @@
 //! The header that carries offloads beside a frame: `struct virtio_net_hdr_v1` (virtio 1.3 §5.1.6).
 
+use softdpu_virtio::net_header;
+
 /// What the kernel and virtio-net say about a frame: a checksum still to be made, a large frame still to be cut.
 ///
 /// Byte order is the machine's, which on TAP and AF_PACKET is the kernel's.
@@ -7,7 +9,7 @@
 pub struct VnetHeader {
     /// [`NEEDS_CSUM`](Self::NEEDS_CSUM), [`DATA_VALID`](Self::DATA_VALID).
     pub flags: u8,
-    /// One of [`GsoType`], with [`GSO_ECN`](Self::GSO_ECN) added.
+    /// One of `GSO_*` of [`net_header`], with [`GSO_ECN`](net_header::GSO_ECN) added.
     pub gso_type: u8,
     /// Bytes of all headers before the payload of a large frame (a hint).
     pub hdr_len: u16,
@@ -21,33 +23,17 @@ pub struct VnetHeader {
     pub num_buffers: u16,
 }
 
-/// What a large frame is cut into (virtio 1.3 §5.1.6: VIRTIO_NET_HDR_GSO_…).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum GsoType {
-    /// Nothing: the frame is as it goes on the wire.
-    None = 0,
-    /// TCP over IPv4.
-    TcpV4 = 1,
-    /// IP fragments of one UDP datagram.
-    UdpFragments = 3,
-    /// TCP over IPv6.
-    TcpV6 = 4,
-    /// UDP datagrams of their own (USO).
-    UdpSegments = 5,
-}
-
 impl VnetHeader {
     /// Bytes on the way to and from the kernel.
-    pub const SIZE: usize = 12;
-    /// Bytes of the old form, without `num_buffers`.
-    pub const LEGACY_SIZE: usize = 10;
+    pub const SIZE: usize = net_header::SIZE;
+    /// Bytes of the legacy form, without `num_buffers`.
+    pub const LEGACY_SIZE: usize = net_header::LEGACY_SIZE;
     /// The checksum covers `csum_start` to the end and is still to be finished.
-    pub const NEEDS_CSUM: u8 = 1;
-    /// Whoever received the frame has verified its checksum.
-    pub const DATA_VALID: u8 = 2;
+    pub const NEEDS_CSUM: u8 = net_header::F_NEEDS_CSUM;
+    /// The checksum was verified on reception.
+    pub const DATA_VALID: u8 = net_header::F_DATA_VALID;
     /// Added to the gso type: the TCP header has ECN set.
-    pub const GSO_ECN: u8 = 0x80;
+    pub const GSO_ECN: u8 = net_header::GSO_ECN;
 
     /// From the kernel's bytes, in the 12 or 10 byte form; fewer bytes count as zeroes.
     #[inline]
@@ -84,19 +70,6 @@ impl VnetHeader {
         self.flags & Self::NEEDS_CSUM != 0
     }
 
-    /// What the frame is to be cut into; none for a number the specification does not have.
-    #[inline]
-    pub fn gso(&self) -> Option<GsoType> {
-        Some(match self.gso_type & !Self::GSO_ECN {
-            0 => GsoType::None,
-            1 => GsoType::TcpV4,
-            3 => GsoType::UdpFragments,
-            4 => GsoType::TcpV6,
-            5 => GsoType::UdpSegments,
-            _ => return None,
-        })
-    }
-
     /// Whether a port without offloads may send the frame as it is.
     #[inline]
     pub fn is_plain(&self) -> bool {
@@ -112,7 +85,7 @@ mod tests {
     fn the_bytes_are_the_specifications() {
         let header = VnetHeader {
             flags: VnetHeader::NEEDS_CSUM,
-            gso_type: GsoType::TcpV6 as u8 | VnetHeader::GSO_ECN,
+            gso_type: net_header::GSO_TCPV6 | VnetHeader::GSO_ECN,
             hdr_len: 86,
             gso_size: 1428,
             csum_start: 54,
@@ -125,8 +98,6 @@ mod tests {
         }
         assert_eq!(VnetHeader::from_bytes(&bytes), header);
         assert_eq!(VnetHeader::from_bytes(&bytes[..10]), VnetHeader { num_buffers: 0, ..header });
-        assert_eq!(header.gso(), Some(GsoType::TcpV6));
         assert!(!header.is_plain() && VnetHeader::default().is_plain());
-        assert_eq!(VnetHeader { gso_type: 2, ..header }.gso(), None);
     }
 }

@@ -4,7 +4,8 @@ use std::net::UdpSocket;
 
 use softdpu_sys::AlignedBuffer;
 use softdpu_sys::port::packet::{Fanout, FanoutMode, PacketOptions, PacketSocket, PortSink};
-use softdpu_sys::port::{GsoType, Outgoing, PortError, VnetHeader};
+use softdpu_sys::port::{Outgoing, PortError, VnetHeader};
+use softdpu_virtio::net_header::GSO_TCPV4;
 
 use crate::lab::{Lab, number, numbered, readable, transfer, until};
 
@@ -62,7 +63,7 @@ fn forward(from: &mut PacketSocket, to: &mut PacketSocket, seen: &mut Seen) {
     from.receive(64, |frames| {
         for frame in frames {
             seen.unfinished += u64::from(frame.header.needs_csum());
-            if frame.header.gso() == Some(GsoType::TcpV4) {
+            if frame.header.gso_type & !VnetHeader::GSO_ECN == GSO_TCPV4 {
                 seen.longest = seen.longest.max(frame.bytes.len());
             }
             match to.reserve(frame.bytes.len()) {

@@ -5,7 +5,8 @@ use std::net::UdpSocket;
 use softdpu_sys::AlignedBuffer;
 use softdpu_sys::port::link::Links;
 use softdpu_sys::port::tap::{Offloads, Tap, TapOptions};
-use softdpu_sys::port::{GsoType, InterfaceName, Outgoing, PortError, VnetHeader};
+use softdpu_sys::port::{InterfaceName, Outgoing, PortError, VnetHeader};
+use softdpu_virtio::net_header::GSO_TCPV4;
 
 use crate::lab::{Lab, readable, skip, transfer, until};
 
@@ -112,7 +113,7 @@ fn forward(from: &mut Tap, to: &mut Tap) -> usize {
     let mut longest = 0;
     from.receive(64, |frames| {
         for frame in frames {
-            if frame.header.gso() == Some(GsoType::TcpV4) {
+            if frame.header.gso_type & !VnetHeader::GSO_ECN == GSO_TCPV4 {
                 assert!(frame.header.needs_csum() && frame.header.gso_size > 1000, "{:?}", frame.header);
                 longest = longest.max(frame.bytes.len());
             }

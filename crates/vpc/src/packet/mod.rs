@@ -4,15 +4,14 @@ pub mod checksum;
 pub mod fragment;
 mod head;
 mod mac;
-mod offload;
 pub mod parse;
 pub mod segment;
 pub mod vxlan;
 
 pub use head::{HEAD, HEADROOM, Head};
 pub use mac::{Mac, MacError};
-pub use offload::{Checksum, Segmentation, SegmentationKind};
 pub use parse::{Arp, Fragment, Ip, Layer4, Parsed, Payload, parse};
+pub use softdpu_virtio::{Checksum, Segmentation, SegmentationKind};
 
 use thiserror::Error;
 

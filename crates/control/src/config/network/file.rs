@@ -7,8 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Network, PolicyChange, RoutingChange, policy, routing};
 use crate::config::diagnostic::{Diagnostic, Problem, Report, Spans, span_of};
-use crate::config::reader::{Context, MOST_PROBLEMS, Reader, join};
-use crate::config::schema::{self, Section};
+use crate::config::reader::{Context, MOST_PROBLEMS, Reader, join, keys_of};
 use crate::config::site::Site;
 use crate::config::value::{self, Data, Table};
 use crate::config::{alternatives, syntax_problem};
@@ -139,7 +138,7 @@ impl Places {
         let rest = rest.trim_start_matches('.');
         // What a file cannot have, as an endpoint, is nowhere in it, for all that it may be wrong because of the file.
         let key = rest.split(['.', '[']).next().unwrap_or_default();
-        let is_here = rest.is_empty() || section(self.part).keys.contains(&key);
+        let is_here = rest.is_empty() || keys(self.part).contains(&key);
         is_here.then(|| if rest.is_empty() { self.root(at) } else { join(&self.root(at), rest) })
     }
 
@@ -209,7 +208,7 @@ pub(in crate::config) fn from_json(
 ) -> Result<NetworksChange, Vec<Problem>> {
     let value = value::from_json(parameters);
     let Data::Table(table) = &value.data else {
-        let keys = alternatives(section(part).keys.iter().copied());
+        let keys = alternatives(keys(part));
         let problem = Problem::error("", "the parameters").found(value.describe());
         return Err(vec![problem.expected(format!("an object with {keys}"))]);
     };
@@ -236,10 +235,19 @@ fn to_json<T: Serialize>(changes: &[T]) -> serde_json::Value {
     serde_json::json!({ "network": changes.iter().map(named).collect::<Vec<_>>() })
 }
 
-fn section(part: NetworkPart) -> &'static Section {
+/// How messages call the parameters that are about one network.
+fn title(part: NetworkPart) -> &'static str {
     match part {
-        NetworkPart::Policy => &schema::POLICY_CHANGE,
-        NetworkPart::Routing => &schema::ROUTING_CHANGE,
+        NetworkPart::Policy => "network.policy",
+        NetworkPart::Routing => "network.routing",
+    }
+}
+
+/// What parameters that are about one network may have.
+fn keys(part: NetworkPart) -> Vec<&'static str> {
+    match part {
+        NetworkPart::Policy => keys_of(title(part), |reader| policy::change(reader, "network")),
+        NetworkPart::Routing => keys_of(title(part), |reader| routing::change(reader, "network")),
     }
 }
 
@@ -275,13 +283,13 @@ fn changes(part: NetworkPart, context: &Context<'_>, root: &Table) -> NetworksCh
     match part {
         NetworkPart::Policy => {
             let name = |change: &PolicyChange| change.network.clone();
-            NetworksChange::Policy(of_each(part, &schema::POLICY_CHANGES_NETWORK, context, root, policy::change, name))
+            NetworksChange::Policy(of_each(part, "[[network]] of network.policy", context, root, policy::change, name))
         }
         NetworkPart::Routing => {
             let name = |change: &RoutingChange| change.network.clone();
             NetworksChange::Routing(of_each(
                 part,
-                &schema::ROUTING_CHANGES_NETWORK,
+                "[[network]] of network.routing",
                 context,
                 root,
                 routing::change,
@@ -293,19 +301,18 @@ fn changes(part: NetworkPart, context: &Context<'_>, root: &Table) -> NetworksCh
 
 fn of_each<T>(
     part: NetworkPart,
-    each: &'static Section,
+    each: &'static str,
     context: &Context<'_>,
     root: &Table,
-    read: fn(Reader<'_>, &'static str) -> T,
+    read: fn(&Reader<'_>, &'static str) -> T,
     name: fn(&T) -> String,
 ) -> Vec<T> {
-    let reader = |section| Reader::new(context, section, String::new(), 0..0, root);
     if !has_several(root) {
-        return vec![read(reader(section(part)), "network")];
+        let one = |reader: &Reader<'_>| read(reader, "network");
+        return vec![Reader::read(context, title(part), String::new(), 0..0, root, one)];
     }
-    let reader = reader(&schema::NETWORK_CHANGES);
-    let changes: Vec<T> = reader.tables("network", each).into_iter().map(|reader| read(reader, "name")).collect();
-    reader.finish();
+    let several = |reader: &Reader<'_>| reader.tables("network", each, |reader| read(reader, "name"));
+    let changes = Reader::read(context, "a change of several networks", String::new(), 0..0, root, several);
     if changes.is_empty() {
         context.report(Problem::error("network", "there is no network in the list"));
     }

@@ -5,9 +5,9 @@ use serde_json::Value;
 use softdpu_vpc::spec::{Measure, MeterAlgorithm, MeterSpec, Rate};
 
 use crate::config::diagnostic::Problem;
+use crate::config::from_json;
 use crate::config::reader::{Reader, join};
 use crate::config::units::{BitsPerSecond, Bytes};
-use crate::config::{from_json, schema};
 
 use super::rules::SMALLEST_BYTE_BURST;
 
@@ -58,7 +58,7 @@ impl TryFrom<Value> for MeterSettings {
     fn try_from(value: Value) -> Result<Self, String> {
         let text = |problems: Vec<Problem>| problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("; ");
         // None comes with a problem.
-        from_json(&value, &schema::METER, meter).map_err(text)?.ok_or_else(|| "no meter".to_owned())
+        from_json(&value, "meter", meter).map_err(text)?.ok_or_else(|| "no meter".to_owned())
     }
 }
 
@@ -88,7 +88,7 @@ const WHAT_BITS: &str = "a rate with a unit such as \"1 Gbit/s\"";
 const WHAT_BYTES: &str = "a size with a unit such as \"256 KiB\"";
 
 /// `meter`. None: it was wrong, and that was reported.
-pub(in crate::config) fn meter(reader: Reader<'_>) -> Option<MeterSettings> {
+pub(in crate::config) fn meter(reader: &Reader<'_>) -> Option<MeterSettings> {
     let kinds = [("rfc2698", ColourBy::Rfc2698), ("rfc4115", ColourBy::Rfc4115)];
     let algorithm = reader.choice("algorithm", &kinds, &[]).unwrap_or_default();
     let (key, other, example) = match algorithm {
@@ -131,9 +131,8 @@ pub(in crate::config) fn meter(reader: Reader<'_>) -> Option<MeterSettings> {
         excess_burst,
     });
     if let Some(meter) = &meter {
-        meter.check(&reader);
+        meter.check(reader);
     }
-    reader.finish();
     meter
 }
 

@@ -15,7 +15,6 @@ use crate::config::function::FirewallRule;
 use crate::config::read::name;
 use crate::config::reader::{Reader, is_name, join};
 use crate::config::rules::{MOST_PROBLEMS, dangling};
-use crate::config::schema;
 use crate::config::value::Data;
 
 /// Most groups that an interface is in, and most rules of a list.
@@ -206,27 +205,26 @@ pub struct PolicyChange {
 }
 
 /// The parameters of `network.policy`; the network's name is under `key`.
-pub(super) fn change(reader: Reader<'_>, key: &'static str) -> PolicyChange {
+pub(super) fn change(reader: &Reader<'_>, key: &'static str) -> PolicyChange {
     if reader.value(key).is_none() {
         reader.missing(key, &format!("{key} = \"acme-vpc\""));
     }
     let change = PolicyChange {
         network: reader.name(key).unwrap_or_default(),
-        security_groups: security_groups(&reader),
-        acls: acls(&reader),
+        security_groups: security_groups(reader),
+        acls: acls(reader),
     };
-    reader.finish();
     change
 }
 
 /// `[[network.security-group]]`
 pub(super) fn security_groups(reader: &Reader<'_>) -> Vec<SecurityGroup> {
-    reader.tables("security-group", &schema::SECURITY_GROUP).into_iter().map(security_group).collect()
+    reader.tables("security-group", "[[network.security-group]]", security_group)
 }
 
 /// `[[network.acl]]`
 pub(super) fn acls(reader: &Reader<'_>) -> Vec<Acl> {
-    reader.tables("acl", &schema::ACL).into_iter().map(acl).collect()
+    reader.tables("acl", "[[network.acl]]", acl)
 }
 
 /// The key `security-groups` of an interface.
@@ -235,16 +233,15 @@ pub(super) fn memberships(reader: &Reader<'_>) -> Vec<String> {
     reader.one_or_more("security-groups", WHAT_GROUP, named).unwrap_or_default()
 }
 
-fn security_group(reader: Reader<'_>) -> SecurityGroup {
+fn security_group(reader: &Reader<'_>) -> SecurityGroup {
     let group = SecurityGroup {
-        name: name(&reader, "web"),
-        rules: reader.tables("rule", &schema::GROUP_RULE).into_iter().map(group_rule).collect(),
+        name: name(reader, "web"),
+        rules: reader.tables("rule", "[[network.security-group.rule]]", group_rule),
     };
-    reader.finish();
     group
 }
 
-fn group_rule(reader: Reader<'_>) -> GroupRule {
+fn group_rule(reader: &Reader<'_>) -> GroupRule {
     if reader.value("direction").is_none() {
         reader.missing("direction", "direction = \"ingress\"");
     }
@@ -257,35 +254,31 @@ fn group_rule(reader: Reader<'_>) -> GroupRule {
     let rule = GroupRule {
         direction: reader.choice("direction", DIRECTIONS, &[]).unwrap_or(Direction::Ingress),
         protocol,
-        ports: ports(&reader, "ports", protocol),
+        ports: ports(reader, "ports", protocol),
         cidr: reader.converted("cidr", WHAT_PREFIX, prefix),
         group: reader.name("group"),
     };
-    reader.finish();
     rule
 }
 
-fn acl(reader: Reader<'_>) -> Acl {
+fn acl(reader: &Reader<'_>) -> Acl {
     let acl = Acl {
-        name: name(&reader, "edge"),
+        name: name(reader, "edge"),
         default: reader.choice("default", ACTIONS, &[]).unwrap_or(AclAction::Allow),
-        rules: reader.tables("rule", &schema::ACL_RULE).into_iter().map(acl_rule).collect(),
+        rules: reader.tables("rule", "[[network.acl.rule]]", acl_rule),
     };
-    reader.finish();
     acl
 }
 
-fn acl_rule(reader: Reader<'_>) -> AclRule {
-    let rule = rule(&reader);
-    reader.finish();
+fn acl_rule(reader: &Reader<'_>) -> AclRule {
+    let rule = rule(reader);
     rule
 }
 
 /// `[[function.firewall.rule]]`
-pub(in crate::config) fn firewall_rule(reader: Reader<'_>) -> FirewallRule {
+pub(in crate::config) fn firewall_rule(reader: &Reader<'_>) -> FirewallRule {
     let direction = reader.choice("direction", DIRECTIONS, &[]);
-    let rule = FirewallRule { direction, rule: rule(&reader) };
-    reader.finish();
+    let rule = FirewallRule { direction, rule: rule(reader) };
     rule
 }
 

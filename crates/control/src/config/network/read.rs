@@ -10,7 +10,6 @@ use crate::config::diagnostic::Problem;
 use crate::config::function::attached;
 use crate::config::read::{name, socket_access};
 use crate::config::reader::Reader;
-use crate::config::schema;
 use crate::config::tenant::burst_needs_rate;
 
 /// The smallest MTU: what every IPv4 host has to take (RFC 791 §3.1).
@@ -58,10 +57,10 @@ const WHAT_BYTES: &str = "a size with a unit such as \"256 KiB\"";
 const WHAT_INTERFACE: &str = "the name of a network interface, 1 to 15 characters such as \"eth0\"";
 
 /// `node.underlay`
-pub(in crate::config) fn underlay(reader: Reader<'_>) -> Underlay {
+pub(in crate::config) fn underlay(reader: &Reader<'_>) -> Underlay {
     let underlay = Underlay {
-        interface: interface(&reader, "interface = \"eth0\""),
-        addresses: addresses(&reader, "address").unwrap_or_default(),
+        interface: interface(reader, "interface = \"eth0\""),
+        addresses: addresses(reader, "address").unwrap_or_default(),
         port: reader.integer("port", 1..=u16::MAX).unwrap_or(VXLAN_PORT),
         backend: reader
             .choice(
@@ -76,12 +75,11 @@ pub(in crate::config) fn underlay(reader: Reader<'_>) -> Underlay {
             .unwrap_or_default(),
         mtu: reader.integer("mtu", SMALLEST_MTU + OVERHEAD_IPV4..=u16::MAX),
     };
-    reader.finish();
     underlay
 }
 
 /// `node.tables`
-pub(in crate::config) fn tables(reader: Reader<'_>) -> TableSizes {
+pub(in crate::config) fn tables(reader: &Reader<'_>) -> TableSizes {
     let default = TableSizes::default();
     let tables = TableSizes {
         endpoints: reader.integer("endpoints", 1..=MOST_ENDPOINTS).unwrap_or(default.endpoints),
@@ -90,13 +88,12 @@ pub(in crate::config) fn tables(reader: Reader<'_>) -> TableSizes {
         flows: reader.integer("flows", FEWEST_FLOWS..=MOST_FLOWS).unwrap_or(default.flows),
         connections: reader.integer("connections", 1..=MOST_CONNECTIONS).unwrap_or(default.connections),
     };
-    reader.finish();
     tables
 }
 
 /// `[[network]]`
-pub(in crate::config) fn network(reader: Reader<'_>) -> Network {
-    let name = name(&reader, "acme-vpc");
+pub(in crate::config) fn network(reader: &Reader<'_>) -> Network {
+    let name = name(reader, "acme-vpc");
     if reader.value("vni").is_none() {
         reader.missing("vni", "vni = 5001");
     }
@@ -105,7 +102,7 @@ pub(in crate::config) fn network(reader: Reader<'_>) -> Network {
     }
     let vni = reader.integer("vni", Vni::MIN..=Vni::MAX).and_then(Vni::new);
     let cidr = reader.one_or_more("cidr", WHAT_PREFIX, prefix).unwrap_or_default();
-    let written = addresses(&reader, "gateway").unwrap_or_default();
+    let written = addresses(reader, "gateway").unwrap_or_default();
     let network = Network {
         name,
         tenant: reader.name("tenant"),
@@ -114,16 +111,15 @@ pub(in crate::config) fn network(reader: Reader<'_>) -> Network {
         cidr,
         mtu: reader.integer("mtu", SMALLEST_MTU..=LARGEST_MTU),
         transit: reader.boolean("transit").unwrap_or(false),
-        dns: addresses(&reader, "dns").unwrap_or_default(),
-        endpoints: reader.tables("endpoint", &schema::ENDPOINT).into_iter().map(endpoint).collect(),
-        peers: routing::peers(&reader),
-        routes: routing::routes(&reader, "route"),
-        ecmp: routing::groups(&reader),
-        route_tables: routing::tables(&reader),
-        security_groups: policy::security_groups(&reader),
-        acls: policy::acls(&reader),
+        dns: addresses(reader, "dns").unwrap_or_default(),
+        endpoints: reader.tables("endpoint", "[[network.endpoint]]", endpoint),
+        peers: routing::peers(reader),
+        routes: routing::routes(reader, "route"),
+        ecmp: routing::groups(reader),
+        route_tables: routing::tables(reader),
+        security_groups: policy::security_groups(reader),
+        acls: policy::acls(reader),
     };
-    reader.finish();
     network
 }
 
@@ -158,7 +154,7 @@ fn first_host(subnet: &IpNet) -> IpAddr {
     }
 }
 
-pub(in crate::config) fn endpoint(reader: Reader<'_>) -> Endpoint {
+pub(in crate::config) fn endpoint(reader: &Reader<'_>) -> Endpoint {
     for (key, example) in [
         ("address", "address = \"10.0.0.9\""),
         ("mac", "mac = \"02:5d:00:00:00:09\""),
@@ -169,31 +165,28 @@ pub(in crate::config) fn endpoint(reader: Reader<'_>) -> Endpoint {
         }
     }
     let endpoint = Endpoint {
-        addresses: addresses(&reader, "address").unwrap_or_default(),
-        mac: mac(&reader).unwrap_or_default(),
+        addresses: addresses(reader, "address").unwrap_or_default(),
+        mac: mac(reader).unwrap_or_default(),
         host: reader.converted("host", WHAT_ADDRESS, unicast).unwrap_or(IpAddr::V4(0.into())),
-        security_groups: policy::memberships(&reader),
+        security_groups: policy::memberships(reader),
     };
-    reader.finish();
     endpoint
 }
 
 /// `device.virtio-net`
-pub(in crate::config) fn virtio_net(reader: Reader<'_>, device: &str, run_directory: &Path) -> VirtioNet {
+pub(in crate::config) fn virtio_net(reader: &Reader<'_>, device: &str, run_directory: &Path) -> VirtioNet {
     let net = VirtioNet {
-        port: port(&reader),
+        port: port(reader),
         queue_size: reader.integer("queue-size", SMALLEST_QUEUE..=LARGEST_QUEUE).unwrap_or(DEFAULT_QUEUE),
         packed: reader.boolean("packed").unwrap_or(true),
-        access: socket_access(&reader, &run_directory.join(format!("{device}.sock"))),
+        access: socket_access(reader, &run_directory.join(format!("{device}.sock"))),
     };
-    reader.finish();
     net
 }
 
 /// `device.tap`
-pub(in crate::config) fn tap(reader: Reader<'_>) -> Tap {
-    let tap = Tap { port: port(&reader), interface: interface(&reader, "interface = \"acme0\"") };
-    reader.finish();
+pub(in crate::config) fn tap(reader: &Reader<'_>) -> Tap {
+    let tap = Tap { port: port(reader), interface: interface(reader, "interface = \"acme0\"") };
     tap
 }
 
@@ -214,15 +207,15 @@ fn port(reader: &Reader<'_>) -> NetworkPort {
         queues: reader.integer("queues", 1..=MOST_QUEUE_PAIRS).unwrap_or(1),
         mtu: reader.integer("mtu", SMALLEST_MTU..=LARGEST_MTU),
         spoof_check: reader.boolean("spoof-check").unwrap_or(true),
-        rate: reader.table("rate", &schema::RATE).map(rate),
-        meter: reader.table("meter", &schema::METER).and_then(meter::meter),
+        rate: reader.table("rate", "rate", rate),
+        meter: reader.table("meter", "meter", meter::meter).flatten(),
         security_groups: policy::memberships(reader),
         acl: reader.name("acl"),
         functions: attached(reader),
     }
 }
 
-fn rate(reader: Reader<'_>) -> RateLimit {
+fn rate(reader: &Reader<'_>) -> RateLimit {
     let packets = reader.integer("packets", 1..=MOST_PACKETS).map(u64::from);
     let packets_burst = reader.integer("packets-burst", 1..=MOST_PACKETS).map(u64::from);
     let bandwidth: Option<BitsPerSecond> = reader.parsed("bandwidth", WHAT_BITS);
@@ -234,9 +227,8 @@ fn rate(reader: Reader<'_>) -> RateLimit {
                 .help("such as rate = { bandwidth = \"1 Gbit/s\" }; without `rate` nothing is limited"),
         );
     }
-    burst_needs_rate(&reader, "packets-burst", "packets", "packets = 100_000");
-    burst_needs_rate(&reader, "bandwidth-burst", "bandwidth", "bandwidth = \"1 Gbit/s\"");
-    reader.finish();
+    burst_needs_rate(reader, "packets-burst", "packets", "packets = 100_000");
+    burst_needs_rate(reader, "bandwidth-burst", "bandwidth", "bandwidth = \"1 Gbit/s\"");
     RateLimit {
         packets,
         packets_burst: packets_burst

@@ -14,7 +14,6 @@ use crate::config::diagnostic::Problem;
 use crate::config::read::name;
 use crate::config::reader::{Reader, is_name};
 use crate::config::rules::{MOST_PROBLEMS, dangling};
-use crate::config::schema;
 
 /// The largest weight of a member.
 const LARGEST_WEIGHT: u16 = softdpu_vpc::policy::ecmp::WEIGHT;
@@ -158,18 +157,17 @@ impl MemberChange {
 }
 
 /// The parameters of `network.routing`; the network's name is under `key`.
-pub(super) fn change(reader: Reader<'_>, key: &'static str) -> RoutingChange {
+pub(super) fn change(reader: &Reader<'_>, key: &'static str) -> RoutingChange {
     if reader.value(key).is_none() {
         reader.missing(key, &format!("{key} = \"acme-vpc\""));
     }
     let change = RoutingChange {
         network: reader.name(key).unwrap_or_default(),
-        peers: peers(&reader),
-        routes: routes(&reader, "route"),
-        ecmp: groups(&reader),
-        route_tables: tables(&reader),
+        peers: peers(reader),
+        routes: routes(reader, "route"),
+        ecmp: groups(reader),
+        route_tables: tables(reader),
     };
-    reader.finish();
     change
 }
 
@@ -181,40 +179,38 @@ pub(super) fn peers(reader: &Reader<'_>) -> Vec<String> {
 
 /// `[[network.route]]`
 pub(super) fn routes(reader: &Reader<'_>, key: &'static str) -> Vec<Route> {
-    reader.tables(key, &schema::ROUTE).into_iter().map(route).collect()
+    reader.tables(key, "[[network.route]]", route)
 }
 
 /// `[[network.ecmp]]`
 pub(super) fn groups(reader: &Reader<'_>) -> Vec<EcmpGroup> {
-    let group = |reader: Reader<'_>| {
+    let group = |reader: &Reader<'_>| {
         let group = EcmpGroup {
-            name: name(&reader, "site-b"),
-            members: reader.tables("member", &schema::ECMP_MEMBER).into_iter().map(member).collect(),
+            name: name(reader, "site-b"),
+            members: reader.tables("member", "[[network.ecmp.member]]", member),
         };
-        reader.finish();
         group
     };
-    reader.tables("ecmp", &schema::ECMP).into_iter().map(group).collect()
+    reader.tables("ecmp", "[[network.ecmp]]", group)
 }
 
 /// `[[network.route-table]]`
 pub(super) fn tables(reader: &Reader<'_>) -> Vec<RouteTable> {
-    let table = |reader: Reader<'_>| {
+    let table = |reader: &Reader<'_>| {
         if reader.value("source").is_none() {
             reader.missing("source", "source = \"10.0.1.0/24\"");
         }
         let table = RouteTable {
-            name: name(&reader, "audited"),
+            name: name(reader, "audited"),
             sources: reader.one_or_more("source", WHAT_PREFIX, prefix).unwrap_or_default(),
-            routes: routes(&reader, "route"),
+            routes: routes(reader, "route"),
         };
-        reader.finish();
         table
     };
-    reader.tables("route-table", &schema::ROUTE_TABLE).into_iter().map(table).collect()
+    reader.tables("route-table", "[[network.route-table]]", table)
 }
 
-fn route(reader: Reader<'_>) -> Route {
+fn route(reader: &Reader<'_>) -> Route {
     if reader.value("prefix").is_none() {
         reader.missing("prefix", "prefix = \"172.16.0.0/12\"");
     }
@@ -224,12 +220,11 @@ fn route(reader: Reader<'_>) -> Route {
         address: reader.converted("address", WHAT_ADDRESS, unicast),
         ecmp: reader.name("ecmp"),
     };
-    exactly_one(&reader, &["host", "address", "ecmp"], "a route");
-    reader.finish();
+    exactly_one(reader, &["host", "address", "ecmp"], "a route");
     route
 }
 
-fn member(reader: Reader<'_>) -> EcmpMember {
+fn member(reader: &Reader<'_>) -> EcmpMember {
     let member = EcmpMember {
         host: reader.converted("host", WHAT_ADDRESS, unicast),
         address: reader.converted("address", WHAT_ADDRESS, unicast),
@@ -237,8 +232,7 @@ fn member(reader: Reader<'_>) -> EcmpMember {
         zone: reader.name("zone"),
         down: reader.boolean("down").unwrap_or(false),
     };
-    exactly_one(&reader, &["host", "address"], "a member");
-    reader.finish();
+    exactly_one(reader, &["host", "address"], "a member");
     member
 }
 

@@ -190,6 +190,6 @@ fn tables_have_room_for_what_a_site_file_puts_into_them() {
         ("endpoints = 1", guests, 12, full("endpoints", 1, 2)),
     ] {
         let report = site(tables, rest);
-        assert!(report.starts_with(&format!("site.toml:{line}:")) && report.contains(&problem), "{report}");
+        assert!(report.contains(&format!("--> site.toml:{line}:")) && report.starts_with(&problem), "{report}");
     }
 }

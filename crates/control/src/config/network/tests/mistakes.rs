@@ -105,7 +105,7 @@ name = "n"
 vni = 7
 cdir = "10.0.0.0/8"
 cidr = "10.0.0.0/8""#,
-        r#"13:1: unknown key in [[network]]: found `cdir`, expected `name`, `tenant`, `vni`, `cidr`, `gateway`, `mtu`, `transit`, `dns`, `endpoint`, `peer`, `route`, `ecmp`, `route-table`, `security-group` or `acl` (did you mean `cidr`?)"#,
+        r#"13:1: unknown key in [[network]]: found `cdir`, expected `name`, `vni`, `cidr`, `gateway`, `tenant`, `mtu`, `transit`, `dns`, `endpoint`, `peer`, `route`, `ecmp`, `route-table`, `security-group` or `acl` (did you mean `cidr`?)"#,
     ),
     (
         r#"[[network]]
@@ -496,7 +496,7 @@ virtio-net = { network = "vcp", address = "10.0.0.3" }"#,
         r#"[[device]]
 name = "d"
 virtio-net = { network = "vpc", addresses = "10.0.0.3", address = "10.0.0.3" }"#,
-        r#"12:33: unknown key in device.virtio-net: found `addresses`, expected `network`, `address`, `mac`, `queues`, `queue-size`, `packed`, `mtu`, `spoof-check`, `rate`, `meter`, `security-groups`, `acl`, `functions`, `socket`, `socket-owner`, `socket-group` or `socket-mode` (did you mean `address`?)"#,
+        r#"12:33: unknown key in device.virtio-net: found `addresses`, expected `network`, `address`, `mac`, `queues`, `mtu`, `spoof-check`, `rate`, `meter`, `security-groups`, `acl`, `functions`, `queue-size`, `packed`, `socket`, `socket-owner`, `socket-group` or `socket-mode` (did you mean `address`?)"#,
     ),
     (
         r#"[[device]]
@@ -705,7 +705,7 @@ tap = { network = "vpc", address = "10.0.0.3", interface = "tap%d" }"#,
         r#"[[device]]
 name = "d"
 tap = { network = "vpc", address = "10.0.0.3", interface = "t0", socket = "x" }"#,
-        r#"12:66: unknown key in device.tap: found `socket`, expected `network`, `address`, `interface`, `mac`, `queues`, `mtu`, `spoof-check`, `rate`, `meter`, `security-groups`, `acl` or `functions`"#,
+        r#"12:66: unknown key in device.tap: found `socket`, expected `network`, `address`, `mac`, `queues`, `mtu`, `spoof-check`, `rate`, `meter`, `security-groups`, `acl`, `functions` or `interface`"#,
     ),
     (
         r#"[[device]]

@@ -1,9 +1,9 @@
 //! What a frame's sender left for others to do (virtio 1.3 §5.1.6.2, Linux `skbuff.h` "checksumming").
 
-/// What is known about the transport checksum.
+/// What is known about the transport checksum of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Checksum {
-    /// It is in the frame; nobody has checked it.
+    /// It is in the frame; it has not been checked.
     #[default]
     Complete,
     /// It is in the frame and right, or the frame never was on a wire that could have damaged it
@@ -37,6 +37,6 @@ pub enum SegmentationKind {
     TcpV4,
     /// TCP over IPv6 (VIRTIO_NET_HDR_GSO_TCPV6).
     TcpV6,
-    /// UDP into datagrams of its own (VIRTIO_NET_HDR_GSO_UDP_L4).
+    /// UDP over either, each segment a datagram (VIRTIO_NET_HDR_GSO_UDP_L4).
     Udp,
 }
