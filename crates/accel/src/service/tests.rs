@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use softdpu_sched::{Nanos, Share, TenantId, TenantScheduler, Weighted};
+use softdpu_sched::{DeferredWork, Nanos, Share, TenantId, TenantScheduler, Weighted};
 
 use super::*;
 
@@ -123,7 +123,7 @@ fn ratio(weights: [u32; 2], lens: [u64; 2], turns: u64) -> f64 {
         for (channel, len) in (0..).zip(lens) {
             (0..8).for_each(|_| engine.enqueue(channel, len));
         }
-        let ranked = engine.in_order().map(|(channel, _)| (policy.rank(TenantId(channel as u16)), channel));
+        let ranked = engine.in_order().map(|(channel, _)| (policy.deferred_rank(TenantId(channel as u16)), channel));
         let (_, channel) = ranked.min().unwrap();
         let mut bytes = 0;
         while bytes < QUANTUM
@@ -136,7 +136,7 @@ fn ratio(weights: [u32; 2], lens: [u64; 2], turns: u64) -> f64 {
         let took = Nanos(bytes * 420 / 1024);
         now = now + took;
         had[channel as usize] += took.0;
-        assert!(policy.spend(now, TenantId(channel as u16), took));
+        assert!(policy.charge_deferred(now, TenantId(channel as u16), took));
     }
     had[0] as f64 / had[1] as f64
 }
