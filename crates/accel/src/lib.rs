@@ -8,8 +8,8 @@
 //!
 //! Encrypted volumes use both: the storage crate's `cipher` module makes entries of the ring out of requests.
 //!
-//! Pure: no I/O, no clock, no thread. The engine works on private bytes in place; guest memory never comes here, as a guest can
-//! change it meanwhile.
+//! Pure: no I/O, no clock, no thread. The engine works on private bytes in place; guest memory never comes here, as a
+//! guest can change it meanwhile.
 
 #![forbid(unsafe_code)]
 

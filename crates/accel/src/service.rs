@@ -1,12 +1,12 @@
 //! An engine that several queues of a core share: a channel for each, and one ring before the engine.
 //!
-//! "The requests of each tenant are sequentially sent to the ring buffer", from which the accelerator takes them (MTDA §III-B).
-//! The ring is filled in turns, from one channel at a time. Whose turn it is, is the policy's to say, of those [in order](Service::in_order);
-//! without a policy channels take turns of [`QUANTUM`] bytes (surplus round robin), so that what one has waiting, however much,
-//! delays another's by no more than a turn.
+//! "The requests of each tenant are sequentially sent to the ring buffer", from which the accelerator takes them (MTDA
+//! §III-B). The ring is filled in turns, from one channel at a time. Whose turn it is, is the policy's to say, of those
+//! [in order](Service::in_order); without a policy channels take turns of [`QUANTUM`] bytes (surplus round robin), so
+//! that what one has waiting, however much, delays another's by no more than a turn.
 //!
-//! The service has no policy of its own: its engine is the core, whose policy charges a tenant for its grants and for this
-//! alike (docs/decisions/014-the-accelerator-has-the-cores-policy.md).
+//! The service has no policy of its own: its engine is the core, whose policy charges a tenant for its grants and for
+//! this alike (docs/decisions/014-the-accelerator-has-the-cores-policy.md).
 
 use std::collections::VecDeque;
 
@@ -19,8 +19,8 @@ pub const QUANTUM: u64 = 16 << 10;
 /// The most bytes of an entry: some 50 µs.
 pub const LONGEST: u64 = 128 << 10;
 
-/// The channels and the ring of one engine. `W` waits in a channel, `E` is an entry of the ring: made of the former, with all that
-/// the engine needs for it.
+/// The channels and the ring of one engine. `W` waits in a channel, `E` is an entry of the ring: made of the former,
+/// with all that the engine needs for it.
 #[derive(Debug)]
 pub struct Service<W, E> {
     /// By number.
@@ -131,15 +131,16 @@ impl<W, E> Service<W, E> {
         self.list(channel);
     }
 
-    /// Puts work before what was [enqueued](Self::enqueue) in its channel, behind other such work. A blocked channel runs it all the same.
+    /// Puts work before what was [enqueued](Self::enqueue) in its channel, behind other such work. A blocked channel
+    /// runs it all the same.
     pub fn enqueue_ahead(&mut self, channel: u32, work: W) {
         self.channel(channel).ahead.push_back(work);
         self.len += 1;
         self.list(channel);
     }
 
-    /// Puts work that was [dequeued](Self::dequeue) and cannot run back in its place. It and what is behind it wait until
-    /// [`unblock`](Self::unblock).
+    /// Puts work that was [dequeued](Self::dequeue) and cannot run back in its place. It and what is behind it wait
+    /// until [`unblock`](Self::unblock).
     pub fn block(&mut self, channel: u32, work: W) {
         let record = self.channel(channel);
         record.waiting.push_front(work);

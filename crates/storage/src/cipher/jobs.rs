@@ -112,8 +112,8 @@ impl Job {
         })
     }
 
-    /// Goes through a piece of `len` bytes: where in the piece, where in the guest's buffer, where on the volume, and the
-    /// scratch for it.
+    /// Goes through a piece of `len` bytes: where in the piece, where in the guest's buffer, where on the volume, and
+    /// the scratch for it.
     fn steps(
         &self,
         len: u64,

@@ -5,13 +5,13 @@
 //!  guest memory ◀──copy── scratch ◀──AES-XTS── private memory ◀── back end      (reads)
 //! ```
 //!
-//! A back end never sees guest memory of an encrypted volume, and no byte of guest memory is ever encrypted where it lies: the
-//! guest may change it meanwhile, and would see what it must not. A back end gets requests as any others, with the token of
-//! the guest's request and a buffer over private memory, so fences, landings, replay, reads from the page cache and
-//! time-outs are the back ends' own.
+//! A back end never sees guest memory of an encrypted volume, and no byte of guest memory is ever encrypted where it
+//! lies: the guest may change it meanwhile, and would see what it must not. A back end gets requests as any others,
+//! with the token of the guest's request and a buffer over private memory, so fences, landings, replay, reads from the
+//! page cache and time-outs are the back ends' own.
 //!
-//! A long request goes in pieces, one after the other, so that it costs no more private memory than a piece ([`PIECE`]), and a
-//! core works on [`STEP`] bytes at most before it looks at anything else.
+//! A long request goes in pieces, one after the other, so that it costs no more private memory than a piece
+//! ([`PIECE`]), and a core works on [`STEP`] bytes at most before it looks at anything else.
 
 mod jobs;
 pub(crate) mod key;

@@ -8,8 +8,9 @@
 //!                  blocked              ring (read) ────────▶ next piece, or Done
 //! ```
 //!
-//! Channels and ring are the accelerator's [`Service`], the engine is [`Xts`]. The caller carries what is [asked](Next::Ask) to the back
-//! ends and what those answer to [`Stage::ended`]. It says whose turn it is, of those [in order](Stage::in_order).
+//! Channels and ring are the accelerator's [`Service`], the engine is [`Xts`]. The caller carries what is
+//! [asked](Next::Ask) to the back ends and what those answer to [`Stage::ended`]. It says whose turn it is, of those
+//! [in order](Stage::in_order).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -169,8 +170,8 @@ impl Stage {
         None
     }
 
-    /// Goes on with a channel, unless it has had `most` bytes: adds to `had` what it feeds into the ring. Call until it has nothing
-    /// more to tell; the ring is empty then.
+    /// Goes on with a channel, unless it has had `most` bytes: adds to `had` what it feeds into the ring. Call until it
+    /// has nothing more to tell; the ring is empty then.
     pub(crate) fn step(&mut self, channel: u32, most: u64, had: &mut u64) -> Option<Next> {
         loop {
             let asks = self.feed(channel, most, had);
