@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use softdpu_control::config::{Bytes, Span};
+use softdpu_site::{Bytes, Span};
 
 /// A software DPU: cloud disks for the guests of an ordinary server
 #[derive(Debug, Parser)]

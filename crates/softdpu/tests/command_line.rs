@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
 
-use softdpu_control::api::{Empty, Request, Response, decode_request, encode_response};
-use softdpu_control::config::{Backend, Discard, Reconnect};
-use softdpu_control::status::NodeStatus;
+use softdpu_api::status::NodeStatus;
+use softdpu_api::{Empty, Request, Response, decode_request, encode_response};
+use softdpu_site::{Backend, Discard, Reconnect};
 
 const SITE: &str = "
 [[volume]]

@@ -8,7 +8,7 @@ use softdpu_bench::front_end::Transfer;
 use softdpu_bench::net::Frames;
 use softdpu_bench::tenants::comparison::{Case, Load, Plan, Rates, measure};
 use softdpu_bench::tenants::decision;
-use softdpu_control::config::MacAddress;
+use softdpu_site::MacAddress;
 
 use crate::output::print;
 
