@@ -1,4 +1,4 @@
-//! A core's policy that is written down while it works: `softdpu run --record`.
+//! Records a core's policy while it works: `softdpu run --record`.
 //!
 //! The core encodes each call and each answer into a buffer of its own; a thread writes full buffers to the file and gives them
 //! back. The core never waits for the file: where buffers do not come back in time, the recording ends, and says so.
@@ -9,11 +9,8 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use softdpu_sched::record::{Header, Recording};
-use softdpu_sched::{
-    Account, Cost, Decision, Grant, Nanos, Placement, Policy, QueueId, Scheduler, Share, TenantId, TenantScheduler,
-    Work,
-};
+use softdpu_sched::record::{Encoder, Event, EventSink, Header, Recording};
+use softdpu_sched::{Nanos, Policy, Scheduler};
 
 /// Bytes of a buffer.
 const BUFFER: usize = 1 << 20;
@@ -24,10 +21,10 @@ const PIECE: usize = 256 << 10;
 /// What is handed over after so long, however little it is: a core that is killed has lost no more.
 const LATEST: Nanos = Nanos(100_000_000);
 
-/// A policy, its recording, and the way to the file.
+/// Encodes a core's events and hands them to the thread that writes the file.
 pub(crate) struct Recorder {
-    recording: Recording<Scheduler>,
-    /// None once it has ended.
+    encoder: Encoder,
+    /// None once the file cannot be written any more.
     full: Option<SyncSender<Vec<u8>>>,
     spare: Receiver<Vec<u8>>,
     writer: Option<JoinHandle<()>>,
@@ -40,7 +37,7 @@ impl Recorder {
     pub(crate) fn start(policy: &Policy, core: usize, path: &Path) -> io::Result<Scheduler> {
         let file = File::create(path)?;
         let header = Header { core: core as u32, policy: policy.name().to_owned(), parameters: policy.parameters() };
-        let recording = Recording::new(policy.build(), &header, BUFFER);
+        let encoder = Encoder::new(&header, BUFFER);
         // Each has room for all buffers there are.
         let (full, written) = sync_channel(SPARE + 1);
         let (back, spare) = sync_channel(SPARE + 1);
@@ -50,8 +47,8 @@ impl Recorder {
         let path = path.to_owned();
         let write = move || write_all(file, &path, &written, &back);
         let writer = std::thread::Builder::new().name(format!("record-{core}")).spawn(write)?;
-        let recorder = Recorder { recording, full: Some(full), spare, writer: Some(writer), last: Nanos(0) };
-        Ok(Scheduler::Other(Box::new(recorder)))
+        let recorder = Recorder { encoder, full: Some(full), spare, writer: Some(writer), last: Nanos(0) };
+        Ok(Scheduler::Other(Box::new(Recording::with_sink(policy.build(), recorder))))
     }
 
     /// Hands over what was written since the last time, if there is a buffer for what follows.
@@ -60,7 +57,7 @@ impl Recorder {
         self.last = now;
         let Some(full) = &self.full else { return };
         if let Ok(next) = self.spare.try_recv()
-            && full.try_send(self.recording.take(next)).is_err()
+            && full.try_send(self.encoder.take(next)).is_err()
         {
             // Its thread has said why.
             self.full = None;
@@ -68,10 +65,21 @@ impl Recorder {
     }
 }
 
+impl EventSink for Recorder {
+    fn write(&mut self, event: &Event) {
+        if let Event::Decide { now, .. } = *event
+            && (self.encoder.pending() >= PIECE || now.since(self.last) >= LATEST)
+        {
+            self.hand_over(now);
+        }
+        self.encoder.write(event);
+    }
+}
+
 impl Drop for Recorder {
     fn drop(&mut self) {
         if let Some(full) = self.full.take() {
-            let _ = full.send(self.recording.take(Vec::new()));
+            let _ = full.send(self.encoder.take(Vec::new()));
         }
         if let Some(writer) = self.writer.take() {
             let _ = writer.join();
@@ -87,62 +95,5 @@ fn write_all(mut file: File, path: &Path, full: &Receiver<Vec<u8>>, back: &SyncS
             return;
         }
         let _ = back.try_send(buffer);
-    }
-}
-
-impl TenantScheduler for Recorder {
-    fn configure(&mut self, tenant: TenantId, share: Share) {
-        self.recording.configure(tenant, share);
-    }
-
-    fn place(&mut self, queue: QueueId, placement: Placement) {
-        self.recording.place(queue, placement);
-    }
-
-    fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
-        self.recording.ready(now, queue, work);
-    }
-
-    fn decide(&mut self, now: Nanos) -> Decision {
-        if self.recording.pending() >= PIECE || now.since(self.last) >= LATEST {
-            self.hand_over(now);
-        }
-        self.recording.decide(now)
-    }
-
-    fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost) {
-        self.recording.charge(now, grant, cost);
-    }
-
-    fn complete(&mut self, now: Nanos, grant: Grant, cost: Cost) {
-        self.recording.complete(now, grant, cost);
-    }
-
-    fn cancel(&mut self, now: Nanos, queue: QueueId) {
-        self.recording.cancel(now, queue);
-    }
-
-    fn turn(&self, now: Nanos) -> Nanos {
-        self.recording.turn(now)
-    }
-
-    fn preempts(&self, tenant: TenantId) -> bool {
-        self.recording.preempts(tenant)
-    }
-
-    fn can_preempt(&self) -> bool {
-        self.recording.can_preempt()
-    }
-
-    fn looks(&self) -> Option<Nanos> {
-        self.recording.looks()
-    }
-
-    fn gives_way(&self, tenant: TenantId) -> bool {
-        self.recording.gives_way(tenant)
-    }
-
-    fn account(&self, now: Nanos, tenant: TenantId) -> Account {
-        self.recording.account(now, tenant)
     }
 }

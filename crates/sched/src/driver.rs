@@ -204,7 +204,7 @@ impl<S: TenantScheduler> Driver<S> {
 
     /// How many units of a grant run: to the next one after a look that finds somebody to whom it gives way.
     fn until_awaited(&self, client: Client, grant: Grant) -> u32 {
-        let Some(every) = self.policy.looks() else { return grant.units };
+        let Some(every) = self.policy.tick() else { return grant.units };
         let mut next = self.now + every.0;
         for ran in 1..grant.units {
             let now = self.now + client.cost * u64::from(ran);
@@ -215,7 +215,7 @@ impl<S: TenantScheduler> Driver<S> {
             let comes = |&Reverse((time, _, event)): &Reverse<(u64, u64, Event)>| match event {
                 Event::Ready { client: other, .. } if time <= now => {
                     let tenant = self.clients[other].queue.tenant;
-                    tenant != grant.queue.tenant && self.policy.gives_way(tenant)
+                    tenant != grant.queue.tenant && self.policy.tick_preempt(tenant)
                 }
                 _ => false,
             };

@@ -1,12 +1,12 @@
 //! First come, first served: what a shared DPDK or SPDK core does (MTDA §II-C.1, §V). The baseline every other policy is compared with.
 
-use crate::line::Line;
-use crate::{Cost, Decision, Grant, Nanos, QueueId, Share, TenantId, TenantScheduler, Work};
+use crate::fifo::Fifo;
+use crate::{Cost, Decision, DeferredWork, Grant, Nanos, Preemption, QueueId, Share, TenantId, TenantScheduler, Work};
 
-/// Runs ready work in the order in which it became ready, whoever it belongs to.
+/// Runs ready work in the order in which it became ready, whatever tenant it belongs to.
 #[derive(Debug, Default)]
 pub struct Fcfs {
-    line: Line,
+    fifo: Fifo,
 }
 
 impl Fcfs {
@@ -14,33 +14,33 @@ impl Fcfs {
     /// and back ends in between.
     pub const BATCH: u32 = 64;
 
-    /// An empty line.
+    /// A scheduler without work.
     pub fn new() -> Self {
         Self::default()
     }
 }
+
+impl Preemption for Fcfs {}
+impl DeferredWork for Fcfs {}
 
 impl TenantScheduler for Fcfs {
     fn configure(&mut self, _tenant: TenantId, _share: Share) {}
 
     #[inline]
     fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
-        self.line.push(now, queue, work.units);
+        self.fifo.push(now, queue, work.units);
     }
 
     #[inline]
     fn decide(&mut self, _now: Nanos) -> Decision {
-        self.line.pop(Self::BATCH).map_or(Decision::Idle, |(grant, _)| Decision::Run(grant))
+        self.fifo.pop(Self::BATCH).map_or(Decision::Idle, |(grant, _)| Decision::Run(grant))
     }
 
     #[inline]
     fn charge(&mut self, _now: Nanos, _grant: Grant, _cost: Cost) {}
 
-    #[inline]
-    fn complete(&mut self, _now: Nanos, _grant: Grant, _cost: Cost) {}
-
     fn cancel(&mut self, _now: Nanos, queue: QueueId) {
-        self.line.cancel(queue);
+        self.fifo.cancel(queue);
     }
 }
 

@@ -1,37 +1,36 @@
-//! Policies by name, with what they are made with: what a site file, a recording and the command line choose from.
+//! Policies by name, with their parameters: what a site file, a recording and the command line choose from.
 
 use std::fmt;
 
 use crate::{
-    Account, Cost, Decision, FairNic, Fcfs, Grant, Ipipe, LogNic, Mtda, Nanos, Occupancy, Placement, Precedence,
-    QueueId, Scheduler, Share, System, TenantId, TenantScheduler, Thresholds, Tuning, Weighted, Work,
+    FairNic, Fcfs, Ipipe, LogNic, Mtda, Nanos, Occupancy, Scheduler, System, TenantId, Thresholds, Tuning, Weighted,
 };
 
-/// A policy that was not started yet.
+/// A policy with its parameters, not started yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Policy {
     /// [`Fcfs`].
     Fcfs,
     /// [`Weighted`].
     Weighted(Tuning),
-    /// [`Mtda::repaired`], and what the tenants occupy.
+    /// [`Mtda::repaired`], and what each tenant occupies.
     Mtda(System, Vec<Occupancy>),
-    /// [`Mtda::printed`], and what the tenants occupy.
+    /// [`Mtda::printed`], and what each tenant occupies.
     MtdaPrinted(System, Vec<Occupancy>),
     /// [`Ipipe`].
     Ipipe(Thresholds),
     /// [`FairNic`].
     FairNic,
-    /// What a [`LogNic`] planned: the tenants' parts, in millionths of the core's time. None: it [learns](LogNic::learning) them.
+    /// The parts that a [`LogNic`] planned, in millionths of the core's time, by tenant. Empty: it [learns](LogNic::learning) them.
     LogNic(Vec<u64>),
 }
 
-/// A name that no policy has, or a parameter that it has not.
+/// A name that no policy has, or a parameter that a policy does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnknownPolicy {
     /// The name.
     Name(String),
-    /// The policy and the parameter, or a value that it cannot have.
+    /// The policy, and the parameter with its value: it has no such parameter, or not with such a value.
     Parameter(&'static str, String),
 }
 
@@ -67,7 +66,7 @@ impl Policy {
         }
     }
 
-    /// The policy of a name, with what it is made with where nothing is said.
+    /// The policy of a name, with default parameters.
     ///
     /// # Errors
     /// [`UnknownPolicy::Name`].
@@ -84,7 +83,7 @@ impl Policy {
         })
     }
 
-    /// What it is made with, by name: what [`with`](Self::with) takes.
+    /// Its parameters, by name: what [`with`](Self::with) takes.
     pub fn parameters(&self) -> Vec<(String, u64)> {
         let named = |pairs: &[(&str, u64)]| pairs.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect();
         match self {
@@ -166,7 +165,7 @@ impl Policy {
         Some(())
     }
 
-    /// The same on a node of so many cores, for those to which that matters.
+    /// The same policy on a node of so many cores, which only MTDA uses.
     #[must_use]
     pub fn on(mut self, count: usize) -> Policy {
         if let Policy::Mtda(system, _) | Policy::MtdaPrinted(system, _) = &mut self {
@@ -209,57 +208,6 @@ fn entry<'a, T: Default + Clone>(of: &'a mut Vec<T>, tenant: &str) -> Option<&'a
         of.resize(index + 1, T::default());
     }
     of.get_mut(index)
-}
-
-impl<S: TenantScheduler + ?Sized> TenantScheduler for Box<S> {
-    fn configure(&mut self, tenant: TenantId, share: Share) {
-        (**self).configure(tenant, share);
-    }
-    fn place(&mut self, queue: QueueId, placement: Placement) {
-        (**self).place(queue, placement);
-    }
-    fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
-        (**self).ready(now, queue, work);
-    }
-    fn decide(&mut self, now: Nanos) -> Decision {
-        (**self).decide(now)
-    }
-    fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost) {
-        (**self).charge(now, grant, cost);
-    }
-    fn complete(&mut self, now: Nanos, grant: Grant, cost: Cost) {
-        (**self).complete(now, grant, cost);
-    }
-    fn cancel(&mut self, now: Nanos, queue: QueueId) {
-        (**self).cancel(now, queue);
-    }
-    fn turn(&self, now: Nanos) -> Nanos {
-        (**self).turn(now)
-    }
-    fn preempts(&self, tenant: TenantId) -> bool {
-        (**self).preempts(tenant)
-    }
-    fn can_preempt(&self) -> bool {
-        (**self).can_preempt()
-    }
-    fn looks(&self) -> Option<Nanos> {
-        (**self).looks()
-    }
-    fn gives_way(&self, tenant: TenantId) -> bool {
-        (**self).gives_way(tenant)
-    }
-    fn rank(&self, tenant: TenantId) -> u64 {
-        (**self).rank(tenant)
-    }
-    fn precedence(&self, tenant: TenantId) -> Precedence {
-        (**self).precedence(tenant)
-    }
-    fn spend(&mut self, now: Nanos, tenant: TenantId, time: Nanos) -> bool {
-        (**self).spend(now, tenant, time)
-    }
-    fn account(&self, now: Nanos, tenant: TenantId) -> Account {
-        (**self).account(now, tenant)
-    }
 }
 
 #[cfg(test)]

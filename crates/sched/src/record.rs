@@ -1,9 +1,9 @@
-//! What a policy was told and what it decided, written down: a recording of a core.
+//! Recordings: every call of a core's policy, and every answer.
 //!
 //! A policy is pure, so the same calls at the same times give the same decisions. [`Recording`] wraps a policy and writes each call
-//! and each answer into a buffer; whoever owns the core carries the buffer to a file. A [`Decoder`] reads it back, and
-//! whoever makes the same calls to a policy of the same parameters ([`Header`], [`Policy`](crate::Policy)) sees the same
-//! decisions, or the first that differs.
+//! and each answer to an [`EventSink`]. An [`Encoder`] is one: it writes into a buffer that the core's owner carries to a file. A
+//! [`Decoder`] reads it back. The same calls to a policy of the same parameters ([`Header`], [`Policy`](crate::Policy)) give the same
+//! decisions, or show the first that differs.
 //!
 //! ```text
 //!  file    = magic (8 bytes) version (u16, little endian) core (varint)
@@ -23,7 +23,10 @@ mod tests;
 pub use decode::{DecodeError, Decoder, Fault};
 pub use encode::Encoder;
 
-use crate::{Account, Cost, Decision, Grant, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler, Work};
+use crate::{
+    Account, Cost, Decision, DeferredWork, Grant, Nanos, Placement, Preemption, QueueId, Share, TenantId,
+    TenantScheduler, Work,
+};
 
 /// What a recording begins with.
 const MAGIC: [u8; 8] = *b"SDPUREC\n";
@@ -51,14 +54,14 @@ mod opcode {
     pub(super) const STOPPED: u8 = 11;
 }
 
-/// Whose recording it is.
+/// Which core and policy a recording is of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// The core, as its configuration numbers it.
     pub core: u32,
     /// The policy's name, at most 255 bytes; what is longer is cut.
     pub policy: String,
-    /// What it was made with, by name; at most 255.
+    /// Its parameters, by name; at most 255.
     pub parameters: Vec<(String, u64)>,
 }
 
@@ -67,25 +70,25 @@ pub struct Header {
 pub enum Event {
     /// [`TenantScheduler::configure`].
     Configure {
-        /// Whose share.
+        /// The tenant.
         tenant: TenantId,
         /// The share.
         share: Share,
     },
     /// [`TenantScheduler::place`].
     Place {
-        /// Which queue.
+        /// The queue.
         queue: QueueId,
-        /// Where it stands.
+        /// Its placement.
         placement: Placement,
     },
     /// [`TenantScheduler::ready`].
     Ready {
         /// When.
         now: Nanos,
-        /// On which queue.
+        /// The queue.
         queue: QueueId,
-        /// What.
+        /// The work.
         work: Work,
     },
     /// [`TenantScheduler::decide`].
@@ -95,10 +98,10 @@ pub enum Event {
         /// The answer.
         decision: Decision,
     },
-    /// The question before was asked again, and had the same answer, with nothing in between: what a core does that polls.
-    /// Asking once, at `now`, is as good.
+    /// The decision before was asked for again, and was the same, with nothing in between: what a core does that polls. Asking once, at
+    /// `now`, is as good.
     Again {
-        /// When the last time.
+        /// When it was asked for the last time.
         now: Nanos,
         /// How often.
         times: u64,
@@ -125,118 +128,141 @@ pub enum Event {
     Cancel {
         /// When.
         now: Nanos,
-        /// Which queue.
+        /// The queue.
         queue: QueueId,
     },
     /// The recording ends here, though the policy went on: the buffer was not emptied in time.
     Stopped,
 }
 
-/// A policy whose calls and decisions are written down.
+/// Where a recording's events go.
+pub trait EventSink {
+    /// Writes an event.
+    fn write(&mut self, event: &Event);
+}
+
+impl EventSink for Encoder {
+    #[inline]
+    fn write(&mut self, event: &Event) {
+        Encoder::write(self, event);
+    }
+}
+
+/// A policy whose calls and decisions are recorded.
 ///
-/// Nothing is allocated by a call: where the buffer is full, the recording stops for good, and says so.
+/// With an [`Encoder`], no call allocates: where the buffer is full, the recording stops for good, and says so.
 #[derive(Debug)]
-pub struct Recording<S> {
+pub struct Recording<S, W = Encoder> {
     policy: S,
-    encoder: Encoder,
+    sink: W,
 }
 
 impl<S: TenantScheduler> Recording<S> {
     /// Records `policy`, which was not called yet, in a buffer of `capacity` bytes. It is to be [taken](Self::take) before it is
     /// full: a busy core writes some 30 bytes for each grant.
     pub fn new(policy: S, header: &Header, capacity: usize) -> Recording<S> {
-        Recording { policy, encoder: Encoder::new(header, capacity) }
+        Recording::with_sink(policy, Encoder::new(header, capacity))
+    }
+
+    /// Bytes to be taken.
+    pub fn pending(&self) -> usize {
+        self.sink.pending()
+    }
+
+    /// Whether it stopped because its buffer was full.
+    pub fn is_stopped(&self) -> bool {
+        self.sink.is_stopped()
+    }
+
+    /// What was written since the last time, to be appended to the file. `next` is emptied and written to from now on; to lose
+    /// nothing it needs as much room as the first had.
+    pub fn take(&mut self, next: Vec<u8>) -> Vec<u8> {
+        self.sink.take(next)
+    }
+
+    /// The policy, and what was not taken.
+    pub fn finish(mut self) -> (S, Vec<u8>) {
+        let rest = self.sink.take(Vec::new());
+        (self.policy, rest)
+    }
+}
+
+impl<S: TenantScheduler, W: EventSink> Recording<S, W> {
+    /// Records `policy`, which was not called yet, into `sink`.
+    pub fn with_sink(policy: S, sink: W) -> Recording<S, W> {
+        Recording { policy, sink }
     }
 
     /// The policy.
     pub fn policy(&self) -> &S {
         &self.policy
     }
-
-    /// Bytes to be taken.
-    pub fn pending(&self) -> usize {
-        self.encoder.pending()
-    }
-
-    /// Whether it stopped because its buffer was full.
-    pub fn is_stopped(&self) -> bool {
-        self.encoder.is_stopped()
-    }
-
-    /// What was written since the last time, to be appended to the file. `next` is emptied and written to from now on; to lose
-    /// nothing it is to have room as the first had.
-    pub fn take(&mut self, next: Vec<u8>) -> Vec<u8> {
-        self.encoder.take(next)
-    }
-
-    /// The policy, and what was not taken.
-    pub fn finish(mut self) -> (S, Vec<u8>) {
-        let rest = self.encoder.take(Vec::new());
-        (self.policy, rest)
-    }
 }
 
-impl<S: TenantScheduler> TenantScheduler for Recording<S> {
+impl<S: TenantScheduler, W: EventSink> TenantScheduler for Recording<S, W> {
     fn configure(&mut self, tenant: TenantId, share: Share) {
-        self.encoder.write(&Event::Configure { tenant, share });
+        self.sink.write(&Event::Configure { tenant, share });
         self.policy.configure(tenant, share);
     }
 
-    fn place(&mut self, queue: QueueId, placement: Placement) {
-        self.encoder.write(&Event::Place { queue, placement });
-        self.policy.place(queue, placement);
-    }
-
     fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
-        self.encoder.write(&Event::Ready { now, queue, work });
+        self.sink.write(&Event::Ready { now, queue, work });
         self.policy.ready(now, queue, work);
     }
 
     fn decide(&mut self, now: Nanos) -> Decision {
         let decision = self.policy.decide(now);
-        self.encoder.write(&Event::Decide { now, decision });
+        self.sink.write(&Event::Decide { now, decision });
         decision
     }
 
     fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost) {
-        self.encoder.write(&Event::Charge { now, grant, cost });
+        self.sink.write(&Event::Charge { now, grant, cost });
         self.policy.charge(now, grant, cost);
     }
 
-    fn complete(&mut self, now: Nanos, grant: Grant, cost: Cost) {
-        self.encoder.write(&Event::Complete { now, grant, cost });
-        self.policy.complete(now, grant, cost);
-    }
-
     fn cancel(&mut self, now: Nanos, queue: QueueId) {
-        self.encoder.write(&Event::Cancel { now, queue });
+        self.sink.write(&Event::Cancel { now, queue });
         self.policy.cancel(now, queue);
     }
 
-    fn turn(&self, now: Nanos) -> Nanos {
-        self.policy.turn(now)
+    fn place(&mut self, queue: QueueId, placement: Placement) {
+        self.sink.write(&Event::Place { queue, placement });
+        self.policy.place(queue, placement);
     }
 
-    fn preempts(&self, tenant: TenantId) -> bool {
-        self.policy.preempts(tenant)
+    fn complete(&mut self, now: Nanos, grant: Grant, cost: Cost) {
+        self.sink.write(&Event::Complete { now, grant, cost });
+        self.policy.complete(now, grant, cost);
+    }
+
+    fn account(&self, now: Nanos, tenant: TenantId) -> Account {
+        self.policy.account(now, tenant)
+    }
+}
+
+impl<S: TenantScheduler, W> Preemption for Recording<S, W> {
+    fn turn(&self, now: Nanos) -> Nanos {
+        self.policy.turn(now)
     }
 
     fn can_preempt(&self) -> bool {
         self.policy.can_preempt()
     }
 
-    fn looks(&self) -> Option<Nanos> {
-        self.policy.looks()
+    fn wakeup_preempt(&self, tenant: TenantId) -> bool {
+        self.policy.wakeup_preempt(tenant)
     }
 
-    fn gives_way(&self, tenant: TenantId) -> bool {
-        self.policy.gives_way(tenant)
+    fn tick(&self) -> Option<Nanos> {
+        self.policy.tick()
     }
 
-    // What goes on beside grants is in the next grants' cost, which is recorded, so that the decisions are the same again. Until then no tag has
-    // it: its order is the plain one.
-
-    fn account(&self, now: Nanos, tenant: TenantId) -> Account {
-        self.policy.account(now, tenant)
+    fn tick_preempt(&self, tenant: TenantId) -> bool {
+        self.policy.tick_preempt(tenant)
     }
 }
+
+/// A recording has no event for deferred work. It has the default answers, so that deferred work is charged with the next grants, whose
+/// cost is recorded: a replay then takes the same decisions.
+impl<S, W> DeferredWork for Recording<S, W> {}

@@ -1,15 +1,15 @@
 //! Any of the policies, at work on a core.
 //!
-//! An enum rather than a trait object: each call is a comparison that is always the same, and what it leads to is inlined.
+//! An enum rather than a trait object: each call is a comparison that always goes the same way, and what it leads to is inlined.
 
 use std::fmt;
 
 use crate::{
-    Account, Cost, Decision, FairNic, Fcfs, Grant, Ipipe, Mtda, Nanos, Placement, Precedence, QueueId, Share, TenantId,
-    TenantScheduler, Weighted, Work,
+    Account, Cost, Decision, DeferredWork, FairNic, Fcfs, Grant, Ipipe, Mtda, Nanos, Placement, Precedence, Preemption,
+    QueueId, Share, TenantId, TenantScheduler, Weighted, Work,
 };
 
-/// One core's scheduler, whichever it is.
+/// One core's policy.
 #[expect(clippy::large_enum_variant, reason = "there is one a core, and a box would be an indirection more")]
 pub enum Scheduler {
     /// Weighted fairness in measured cost.
@@ -22,7 +22,7 @@ pub enum Scheduler {
     Ipipe(Ipipe),
     /// FairNIC, or LogNIC's plan.
     FairNic(FairNic),
-    /// Any other, or one of these with something around it: a recording.
+    /// Another policy, or one of these in a [`Recording`](crate::record::Recording).
     Other(Box<dyn TenantScheduler + Send>),
 }
 
@@ -39,7 +39,7 @@ impl fmt::Debug for Scheduler {
     }
 }
 
-/// Calls `$call` on whichever it is.
+/// Calls `$call` on the policy, whichever it is.
 macro_rules! each {
     ($self:ident, $policy:ident => $call:expr) => {
         match $self {
@@ -53,20 +53,20 @@ macro_rules! each {
     };
 }
 
-/// What is out of the way of the policies that most cores have.
+/// Calls to the policies that few cores have, kept out of the way of `Weighted` and `Fcfs`.
 impl Scheduler {
     #[inline(never)]
-    fn ready_elsewhere(&mut self, now: Nanos, queue: QueueId, work: Work) {
+    fn ready_other(&mut self, now: Nanos, queue: QueueId, work: Work) {
         each!(self, policy => policy.ready(now, queue, work));
     }
 
     #[inline(never)]
-    fn decide_elsewhere(&mut self, now: Nanos) -> Decision {
+    fn decide_other(&mut self, now: Nanos) -> Decision {
         each!(self, policy => policy.decide(now))
     }
 
     #[inline(never)]
-    fn charge_elsewhere(&mut self, now: Nanos, grant: Grant, cost: Cost) {
+    fn charge_other(&mut self, now: Nanos, grant: Grant, cost: Cost) {
         each!(self, policy => policy.charge(now, grant, cost));
     }
 }
@@ -76,16 +76,12 @@ impl TenantScheduler for Scheduler {
         each!(self, policy => policy.configure(tenant, share));
     }
 
-    fn place(&mut self, queue: QueueId, placement: Placement) {
-        each!(self, policy => policy.place(queue, placement));
-    }
-
     #[inline(always)]
     fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
         match self {
             Scheduler::Weighted(policy) => policy.ready(now, queue, work),
             Scheduler::Fcfs(policy) => policy.ready(now, queue, work),
-            other => other.ready_elsewhere(now, queue, work),
+            other => other.ready_other(now, queue, work),
         }
     }
 
@@ -94,7 +90,7 @@ impl TenantScheduler for Scheduler {
         match self {
             Scheduler::Weighted(policy) => policy.decide(now),
             Scheduler::Fcfs(policy) => policy.decide(now),
-            other => other.decide_elsewhere(now),
+            other => other.decide_other(now),
         }
     }
 
@@ -103,8 +99,16 @@ impl TenantScheduler for Scheduler {
         match self {
             Scheduler::Weighted(policy) => policy.charge(now, grant, cost),
             Scheduler::Fcfs(policy) => policy.charge(now, grant, cost),
-            other => other.charge_elsewhere(now, grant, cost),
+            other => other.charge_other(now, grant, cost),
         }
+    }
+
+    fn cancel(&mut self, now: Nanos, queue: QueueId) {
+        each!(self, policy => policy.cancel(now, queue));
+    }
+
+    fn place(&mut self, queue: QueueId, placement: Placement) {
+        each!(self, policy => policy.place(queue, placement));
     }
 
     #[inline]
@@ -112,18 +116,15 @@ impl TenantScheduler for Scheduler {
         each!(self, policy => policy.complete(now, grant, cost));
     }
 
-    fn cancel(&mut self, now: Nanos, queue: QueueId) {
-        each!(self, policy => policy.cancel(now, queue));
+    fn account(&self, now: Nanos, tenant: TenantId) -> Account {
+        each!(self, policy => policy.account(now, tenant))
     }
+}
 
+impl Preemption for Scheduler {
     #[inline]
     fn turn(&self, now: Nanos) -> Nanos {
         each!(self, policy => policy.turn(now))
-    }
-
-    #[inline]
-    fn preempts(&self, tenant: TenantId) -> bool {
-        each!(self, policy => policy.preempts(tenant))
     }
 
     fn can_preempt(&self) -> bool {
@@ -131,32 +132,35 @@ impl TenantScheduler for Scheduler {
     }
 
     #[inline]
-    fn looks(&self) -> Option<Nanos> {
-        each!(self, policy => policy.looks())
+    fn wakeup_preempt(&self, tenant: TenantId) -> bool {
+        each!(self, policy => policy.wakeup_preempt(tenant))
     }
 
     #[inline]
-    fn gives_way(&self, tenant: TenantId) -> bool {
-        each!(self, policy => policy.gives_way(tenant))
+    fn tick(&self) -> Option<Nanos> {
+        each!(self, policy => policy.tick())
     }
 
     #[inline]
-    fn rank(&self, tenant: TenantId) -> u64 {
-        each!(self, policy => policy.rank(tenant))
+    fn tick_preempt(&self, tenant: TenantId) -> bool {
+        each!(self, policy => policy.tick_preempt(tenant))
+    }
+}
+
+impl DeferredWork for Scheduler {
+    #[inline]
+    fn deferred_rank(&self, tenant: TenantId) -> u64 {
+        each!(self, policy => policy.deferred_rank(tenant))
     }
 
     #[inline]
-    fn precedence(&self, tenant: TenantId) -> Precedence {
-        each!(self, policy => policy.precedence(tenant))
+    fn deferred_precedence(&self, tenant: TenantId) -> Precedence {
+        each!(self, policy => policy.deferred_precedence(tenant))
     }
 
     #[inline]
-    fn spend(&mut self, now: Nanos, tenant: TenantId, time: Nanos) -> bool {
-        each!(self, policy => policy.spend(now, tenant, time))
-    }
-
-    fn account(&self, now: Nanos, tenant: TenantId) -> Account {
-        each!(self, policy => policy.account(now, tenant))
+    fn charge_deferred(&mut self, now: Nanos, tenant: TenantId, time: Nanos) -> bool {
+        each!(self, policy => policy.charge_deferred(now, tenant, time))
     }
 }
 
@@ -167,7 +171,7 @@ mod tests {
     use crate::driver::{Client, Driver};
 
     #[test]
-    fn only_who_shares_by_weight_ends_grants_for_those_who_come() {
+    fn only_weighted_preempts() {
         for name in Policy::NAMES {
             let policy = Policy::named(name).expect("a policy").build();
             assert_eq!(policy.can_preempt(), name == "weighted", "{name}");
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_serves_whoever_is_alone() {
+    fn every_policy_serves_a_tenant_that_is_alone() {
         for name in Policy::NAMES {
             // Printed, a single core's credits are more than none.
             let mut policy = Policy::named(name).expect("a policy").build();

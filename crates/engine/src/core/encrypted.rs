@@ -31,7 +31,7 @@ impl<S: TenantScheduler> Core<S> {
         let candidates = io.next_turns().take(COMPARED).filter_map(|(line, token)| {
             let flight = flights.get(token)?;
             let tenant = flight.grant.queue.tenant;
-            Some((scheduler.rank(tenant), Next { line, tenant, key: flight.key }))
+            Some((scheduler.deferred_rank(tenant), Next { line, tenant, key: flight.key }))
         });
         candidates.min_by_key(|(rank, _)| *rank).map(|(_, next)| next)
     }
@@ -40,7 +40,9 @@ impl<S: TenantScheduler> Core<S> {
     #[inline]
     pub(super) fn is_encrypting_first(&mut self) -> bool {
         self.io.has_turns()
-            && self.next_to_encrypt().is_some_and(|next| self.scheduler.precedence(next.tenant) == Precedence::First)
+            && self
+                .next_to_encrypt()
+                .is_some_and(|next| self.scheduler.deferred_precedence(next.tenant) == Precedence::First)
     }
 
     /// Encrypts and decrypts for as long as grants go on. `are_others`: grants have run in this round, or were put off, so there may be more that are
@@ -50,7 +52,8 @@ impl<S: TenantScheduler> Core<S> {
         let until = now.saturating_add(self.scheduler.turn(Nanos(now)).0);
         for _ in 0..TURNS {
             let Some(Next { line, tenant, key }) = self.next_to_encrypt() else { break };
-            if are_others && self.channels.total() > 0 && self.scheduler.precedence(tenant) == Precedence::Last {
+            if are_others && self.channels.total() > 0 && self.scheduler.deferred_precedence(tenant) == Precedence::Last
+            {
                 let since = *self.put_off.get_or_insert(now);
                 if now.saturating_sub(since) < PUT_OFF {
                     break;
@@ -80,7 +83,7 @@ impl<S: TenantScheduler> Core<S> {
 
     /// A tenant is charged with time that it had outside of its grants: at once, or where its policy does not know that, with the queue's next grants.
     fn charge_beside(&mut self, key: QueueKey, tenant: TenantId, now: u64, took: u64) {
-        let is_charged = self.scheduler.spend(Nanos(now), tenant, Nanos(took));
+        let is_charged = self.scheduler.charge_deferred(Nanos(now), tenant, Nanos(took));
         let queue = here(&mut self.queues, key);
         if !is_charged {
             if let Some(queue) = queue {

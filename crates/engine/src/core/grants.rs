@@ -166,7 +166,7 @@ impl<S: TenantScheduler> Core<S> {
                 queue.spec.tenant != running
                     && queue.takes_work()
                     && queue.spec.ring.has_work()
-                    && scheduler.preempts(queue.spec.tenant)
+                    && scheduler.wakeup_preempt(queue.spec.tenant)
                     && !queue.is_held()
                     && !queue.is_limited(Nanos(clock::now()))
             })
@@ -180,7 +180,7 @@ impl<S: TenantScheduler> Core<S> {
     /// For a grant that began at `started`.
     #[inline]
     pub(super) fn lookout(&self, started: u64) -> Lookout {
-        let every = if self.turns_are_timed { self.scheduler.looks().map_or(0, |every| every.0) } else { 0 };
+        let every = if self.turns_are_timed { self.scheduler.tick().map_or(0, |every| every.0) } else { 0 };
         Lookout { every, next: started.saturating_add(every) }
     }
 
@@ -199,7 +199,7 @@ impl<S: TenantScheduler> Core<S> {
             || here.iter().any(|&number| {
                 queues.get(number as usize).and_then(Option::as_deref).is_some_and(|queue| {
                     queue.spec.tenant != running
-                        && scheduler.gives_way(queue.spec.tenant)
+                        && scheduler.tick_preempt(queue.spec.tenant)
                         && queue.brings_work()
                         && queue.spec.ring.has_work()
                         && !queue.is_held()

@@ -53,7 +53,7 @@ const SLOW_EVERY: u32 = 1024;
 /// idle rings does not spend its time on them.
 const WORK_PER_LOOK: u64 = 4;
 
-/// But never longer than this, beside what [`TenantScheduler::turn`] says.
+/// But never longer than this, beside what [`turn`](softdpu_sched::Preemption::turn) says.
 const LONGEST_TURN_NS: u64 = 200_000;
 
 /// Everything a core owns. Lives on its thread.

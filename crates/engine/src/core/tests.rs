@@ -11,7 +11,8 @@ use std::sync::atomic::AtomicUsize;
 
 use softdpu_ring::Format;
 use softdpu_sched::{
-    Cost, Decision, Fcfs, Grant, LatencyClass, Nanos, Precedence, QueueId, Share, TenantId, TenantScheduler, Work,
+    Cost, Decision, DeferredWork, Fcfs, Grant, LatencyClass, Nanos, Precedence, Preemption, QueueId, Share, TenantId,
+    TenantScheduler, Work,
 };
 use softdpu_storage::{IoContext, Kind, PathBroker, Volume, VolumeSpec};
 use softdpu_sys::notify::Notifier;
@@ -35,8 +36,8 @@ struct Recorder {
     /// What happens while the first grant is decided, and who comes then before everybody else.
     meanwhile: Option<Box<dyn FnOnce()>>,
     first: Option<TenantId>,
-    /// It looks for others all the time, and gives way to the first.
-    gives_way: bool,
+    /// It ticks all the time, and the first preempts at a tick.
+    ticks: bool,
     /// It says that it never ends a grant.
     never_preempts: bool,
     charged: Vec<(Grant, Cost)>,
@@ -70,18 +71,6 @@ impl TenantScheduler for Recorder {
         }
         if self.is_idle { Decision::Idle } else { self.policy.decide(now) }
     }
-    fn preempts(&self, tenant: TenantId) -> bool {
-        self.first == Some(tenant)
-    }
-    fn can_preempt(&self) -> bool {
-        !self.never_preempts
-    }
-    fn looks(&self) -> Option<Nanos> {
-        self.gives_way.then_some(Nanos(1))
-    }
-    fn gives_way(&self, tenant: TenantId) -> bool {
-        self.first == Some(tenant)
-    }
     fn charge(&mut self, _now: Nanos, grant: Grant, cost: Cost) {
         self.charged.push((grant, cost));
     }
@@ -91,20 +80,38 @@ impl TenantScheduler for Recorder {
     fn cancel(&mut self, now: Nanos, queue: QueueId) {
         self.policy.cancel(now, queue);
     }
-    /// The larger its number, the earlier.
-    fn rank(&self, tenant: TenantId) -> u64 {
-        u64::from(u16::MAX - tenant.0)
-    }
-    fn precedence(&self, tenant: TenantId) -> Precedence {
-        if self.held == Some(tenant) { Precedence::Last } else { Precedence::InTurn }
-    }
-    fn spend(&mut self, _now: Nanos, tenant: TenantId, time: Nanos) -> bool {
-        self.spent.push((tenant, time));
-        self.spends
-    }
+}
+
+impl Preemption for Recorder {
     /// A round runs all that came before it, however slow the machine.
     fn turn(&self, _now: Nanos) -> Nanos {
         Nanos(u64::MAX)
+    }
+    fn can_preempt(&self) -> bool {
+        !self.never_preempts
+    }
+    fn wakeup_preempt(&self, tenant: TenantId) -> bool {
+        self.first == Some(tenant)
+    }
+    fn tick(&self) -> Option<Nanos> {
+        self.ticks.then_some(Nanos(1))
+    }
+    fn tick_preempt(&self, tenant: TenantId) -> bool {
+        self.first == Some(tenant)
+    }
+}
+
+impl DeferredWork for Recorder {
+    /// The larger its number, the earlier.
+    fn deferred_rank(&self, tenant: TenantId) -> u64 {
+        u64::from(u16::MAX - tenant.0)
+    }
+    fn deferred_precedence(&self, tenant: TenantId) -> Precedence {
+        if self.held == Some(tenant) { Precedence::Last } else { Precedence::InTurn }
+    }
+    fn charge_deferred(&mut self, _now: Nanos, tenant: TenantId, time: Nanos) -> bool {
+        self.spent.push((tenant, time));
+        self.spends
     }
 }
 
@@ -280,7 +287,7 @@ fn a_grant_ends_at_its_next_request_where_somebody_comes_who_goes_first() {
 
 #[test]
 fn a_grant_ends_at_a_look_where_somebody_waits_who_goes_first() {
-    let looks = |policy: &mut Recorder| policy.gives_way = true;
+    let looks = |policy: &mut Recorder| policy.ticks = true;
     assert_eq!(beside(LatencyClass::Normal, looks), [(3, 1), (3, 9), (5, 1)]);
 }
 
@@ -289,7 +296,7 @@ fn requests_of_a_grant_are_run_together_until_the_next_look() {
     let volume = memory_volume(1 << 20);
     let mut flood = Guest::new(Format::Split);
     let mut core = core_with(&flood, &volume);
-    core.scheduler.gives_way = true;
+    core.scheduler.ticks = true;
     let lookout = Lookout { every: 8_000, next: 9_000 };
     assert_eq!(core.until_look(0, &lookout, 1_000), None, "how long they take is not known");
     (0..10).for_each(|sector| assert!(flood.submit(None, sector)));

@@ -23,7 +23,7 @@ pub enum Fault {
     NotARecording,
     /// Another format.
     Version(u16),
-    /// It ends within an event, as that of a data plane does that was killed. What was before it is whole.
+    /// It ends within an event, as the recording of a killed data plane does. What is before that event is whole.
     Truncated,
     /// No event begins with this.
     Opcode(u8),
@@ -38,7 +38,7 @@ pub enum Fault {
     },
     /// A name that is not UTF-8.
     Name,
-    /// A question was asked again that was not asked, or whose answer was work.
+    /// A decision is repeated that was not asked for, or that granted work.
     Again,
     /// Something follows after the recording stopped.
     AfterStop,
@@ -71,7 +71,7 @@ pub struct Decoder<'a> {
     file: &'a [u8],
     at: usize,
     last: Nanos,
-    /// The event before was an answer without work.
+    /// The event before was a decision that granted nothing.
     is_idle: bool,
     is_stopped: bool,
     is_broken: bool,
@@ -168,7 +168,7 @@ impl<'a> Decoder<'a> {
         Ok(value)
     }
 
-    /// A time, told from the last one; a clock may have gone back.
+    /// A time, as a difference from the last one; a clock may have gone back.
     fn time(&mut self) -> Read<Nanos> {
         let start = self.at;
         self.last = Nanos(self.last.0.wrapping_add(self.difference()?));

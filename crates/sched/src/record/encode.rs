@@ -3,22 +3,22 @@
 use super::{Event, Header, MAGIC, VERSION, opcode};
 use crate::{Cost, Decision, Grant, Kind, LatencyClass, Limits, Nanos, Placement, QueueId, Share};
 
-/// Writes a recording into a buffer that somebody else empties. Pure: bytes in, bytes out.
+/// Writes a recording into a buffer that its owner empties with [`take`](Self::take). Pure: events in, bytes out.
 #[derive(Debug)]
 pub struct Encoder {
     buffer: Vec<u8>,
     capacity: usize,
     is_stopped: bool,
-    /// The time of the last event, which the next one's is told from.
+    /// The time of the last event. The next one's is written as a difference from it.
     last: Nanos,
-    /// An answer without work that was given last, so that the same again is only counted.
+    /// The last decision, if it granted nothing: the same again is only counted.
     idle: Option<Decision>,
     again: Option<(Nanos, u64)>,
 }
 
 /// What an event takes at the most: an opcode, and varints of up to ten bytes: a share has three and its rates six, a charge seven.
 const LARGEST: usize = 1 + 10 * 10;
-/// What one event may write: the questions that were asked again before it, itself, and that the recording stops.
+/// What one event may write: the repetitions before it, itself, and the stop mark.
 const RESERVE: usize = 2 * LARGEST + 1;
 
 impl Encoder {
@@ -51,7 +51,7 @@ impl Encoder {
 
     /// What was written; `next` is emptied and takes its place.
     pub fn take(&mut self, mut next: Vec<u8>) -> Vec<u8> {
-        self.tell_again();
+        self.flush_again();
         next.clear();
         std::mem::replace(&mut self.buffer, next)
     }
@@ -69,19 +69,19 @@ impl Encoder {
                 return;
             }
             Event::Again { now, times } => {
-                // Said by somebody who read a recording. It means something after an answer without work only.
+                // From a recording that is encoded again. It has a meaning only after a decision that granted nothing.
                 if self.idle.is_some() && times > 0 {
                     let before = self.again.map_or(0, |(_, times)| times);
                     self.again = Some((now, before.saturating_add(times)));
                 }
                 return;
             }
-            Event::Decide { decision: Decision::Run(_), .. } => self.tell_again(),
+            Event::Decide { decision: Decision::Run(_), .. } => self.flush_again(),
             Event::Decide { decision, .. } => {
-                self.tell_again();
+                self.flush_again();
                 self.idle = Some(decision);
             }
-            _ => self.tell_again(),
+            _ => self.flush_again(),
         }
         if self.buffer.len() + RESERVE > self.capacity {
             self.buffer.push(opcode::STOPPED);
@@ -91,7 +91,7 @@ impl Encoder {
         self.put(event);
     }
 
-    fn tell_again(&mut self) {
+    fn flush_again(&mut self) {
         self.idle = None;
         if let Some((now, times)) = self.again.take() {
             self.begin(opcode::AGAIN, now);

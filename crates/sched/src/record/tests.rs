@@ -163,6 +163,9 @@ fn replay(events: &[Event], mut policy: impl TenantScheduler) -> usize {
 /// A policy that is asked several times while it has nothing to run, as by a core that polls.
 struct Polled<S>(S);
 
+impl<S> Preemption for Polled<S> {}
+impl<S> DeferredWork for Polled<S> {}
+
 impl<S: TenantScheduler> TenantScheduler for Polled<S> {
     fn configure(&mut self, tenant: TenantId, share: Share) {
         self.0.configure(tenant, share);
@@ -282,11 +285,14 @@ proptest! {
 }
 
 #[test]
-fn what_goes_on_beside_grants_is_in_the_recorded_cost_and_has_the_plain_order() {
+fn deferred_work_is_in_the_recorded_cost_and_has_the_default_order() {
     let mut recording = Recording::new(crate::Weighted::default(), &header(), 4_096);
     let tenant = TenantId(0);
     recording.configure(tenant, Share::default());
-    assert!(!recording.spend(Nanos(1), tenant, Nanos(1_000)), "no event of a recording has it");
-    // By tags that do not have it, it would be first for ever.
-    assert_eq!((recording.rank(tenant), recording.precedence(tenant)), (0, crate::Precedence::InTurn));
+    assert!(!recording.charge_deferred(Nanos(1), tenant, Nanos(1_000)), "no event of a recording has it");
+    // By tags that are not charged for it, it would be first for ever.
+    assert_eq!(
+        (recording.deferred_rank(tenant), recording.deferred_precedence(tenant)),
+        (0, crate::Precedence::InTurn)
+    );
 }

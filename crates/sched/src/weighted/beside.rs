@@ -152,7 +152,8 @@ impl Weighted {
 #[cfg(test)]
 mod tests {
     use crate::{
-        Cost, Decision, Grant, Nanos, Placement, Precedence, QueueId, Share, TenantId, TenantScheduler, Weighted, Work,
+        Cost, Decision, DeferredWork, Grant, Nanos, Placement, Precedence, Preemption, QueueId, Share, TenantId,
+        TenantScheduler, Weighted, Work,
     };
 
     const UNIT: u64 = 2_000;
@@ -201,9 +202,9 @@ mod tests {
 
         /// The first of what goes on beside them, and whether that is before them.
         fn next(&self, tenants: &[u16]) -> (TenantId, Precedence) {
-            let rank = |&&tenant: &&u16| self.policy.rank(TenantId(tenant));
+            let rank = |&&tenant: &&u16| self.policy.deferred_rank(TenantId(tenant));
             let next = TenantId(tenants.iter().min_by_key(rank).copied().unwrap_or_default());
-            (next, self.policy.precedence(next))
+            (next, self.policy.deferred_precedence(next))
         }
 
         /// A round: grants, unless something is first, then what goes on, of these tenants, unless it is last. Who had grants, in order.
@@ -213,7 +214,7 @@ mod tests {
             if ran.is_empty() || order != Precedence::Last {
                 self.now += PIECE;
                 self.had[usize::from(next.0)] += PIECE;
-                assert!(self.policy.spend(Nanos(self.now), next, Nanos(PIECE)));
+                assert!(self.policy.charge_deferred(Nanos(self.now), next, Nanos(PIECE)));
             }
             ran
         }

@@ -32,8 +32,8 @@ use wheel::Wheel;
 
 use crate::list::{LINE, List};
 use crate::{
-    Account, Cost, Decision, Grant, LatencyClass, Nanos, Placement, Precedence, QueueId, Share, TenantId,
-    TenantScheduler, Work,
+    Account, Cost, Decision, DeferredWork, Grant, LatencyClass, Nanos, Placement, Precedence, Preemption, QueueId,
+    Share, TenantId, TenantScheduler, Work,
 };
 
 /// How finely [`Weighted`] shares.
@@ -712,6 +712,12 @@ impl TenantScheduler for Weighted {
         }
     }
 
+    fn account(&self, now: Nanos, tenant: TenantId) -> Account {
+        Account { limited: self.tree.limited(now, tenant.0.into()) }
+    }
+}
+
+impl Preemption for Weighted {
     /// What whoever comes may wait: it is seen after that.
     #[inline]
     fn turn(&self, now: Nanos) -> Nanos {
@@ -720,7 +726,7 @@ impl TenantScheduler for Weighted {
 
     /// One of class [`LatencyClass::Latency`] that would go before all others, where no such one runs.
     #[inline]
-    fn preempts(&self, tenant: TenantId) -> bool {
+    fn wakeup_preempt(&self, tenant: TenantId) -> bool {
         let is_urgent = |tenant: &Tenant| tenant.latency() == LatencyClass::Latency;
         let comes = self.tenants.get(usize::from(tenant.0)).is_some_and(|record| {
             is_urgent(record)
@@ -737,34 +743,32 @@ impl TenantScheduler for Weighted {
     }
 
     #[inline]
-    fn looks(&self) -> Option<Nanos> {
+    fn tick(&self) -> Option<Nanos> {
         self.is_long.then_some(self.tuning.grant)
     }
 
     /// One that would go before others, where none such runs.
     #[inline]
-    fn gives_way(&self, tenant: TenantId) -> bool {
+    fn tick_preempt(&self, tenant: TenantId) -> bool {
         let running = self.running.and_then(|index| self.tenants.get(index as usize));
         self.would_be_first(tenant.0.into()) && !running.is_some_and(|tenant| tenant.was_in_lane)
     }
+}
 
+impl DeferredWork for Weighted {
     #[inline]
-    fn rank(&self, tenant: TenantId) -> u64 {
+    fn deferred_rank(&self, tenant: TenantId) -> u64 {
         self.rank_beside(tenant)
     }
 
     #[inline]
-    fn precedence(&self, tenant: TenantId) -> Precedence {
+    fn deferred_precedence(&self, tenant: TenantId) -> Precedence {
         self.precedence_beside(tenant)
     }
 
-    fn spend(&mut self, now: Nanos, tenant: TenantId, time: Nanos) -> bool {
+    fn charge_deferred(&mut self, now: Nanos, tenant: TenantId, time: Nanos) -> bool {
         self.spend_beside(now, tenant, time.0);
         true
-    }
-
-    fn account(&self, now: Nanos, tenant: TenantId) -> Account {
-        Account { limited: self.tree.limited(now, tenant.0.into()) }
     }
 }
 

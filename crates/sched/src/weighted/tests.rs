@@ -125,10 +125,10 @@ fn a_guarantee_is_had_beside_a_flood_and_work_beside_grants() {
     let mut began = [false; 2];
     while now < 40 * MS {
         // What is beside grants has work for its guarantee: 600 of 1,000.
-        if spent < now * 6 / 10 && policy.precedence(beside) != Precedence::Last {
+        if spent < now * 6 / 10 && policy.deferred_precedence(beside) != Precedence::Last {
             now += 2_000;
             spent += 2_000;
-            policy.spend(Nanos(now), beside, Nanos(2_000));
+            policy.charge_deferred(Nanos(now), beside, Nanos(2_000));
             continue;
         }
         for (tenant, at) in [(flood, MS), (owed, 2 * MS)] {
@@ -696,13 +696,13 @@ fn in_a_grant(class: LatencyClass) -> (Weighted, Grant) {
 
 #[test]
 fn who_pays_for_latency_and_is_below_its_share_cuts_a_grant_short() {
-    assert!(in_a_grant(LatencyClass::Latency).0.preempts(TenantId(0)));
-    assert!(!in_a_grant(LatencyClass::Normal).0.preempts(TenantId(0)), "a class that waits for the grant");
-    assert!(!in_a_grant(LatencyClass::Latency).0.preempts(TenantId(1)), "itself");
-    assert!(!in_a_grant(LatencyClass::Latency).0.preempts(TenantId(9)), "nobody");
+    assert!(in_a_grant(LatencyClass::Latency).0.wakeup_preempt(TenantId(0)));
+    assert!(!in_a_grant(LatencyClass::Normal).0.wakeup_preempt(TenantId(0)), "a class that waits for the grant");
+    assert!(!in_a_grant(LatencyClass::Latency).0.wakeup_preempt(TenantId(1)), "itself");
+    assert!(!in_a_grant(LatencyClass::Latency).0.wakeup_preempt(TenantId(9)), "nobody");
     let mut beyond = in_a_grant(LatencyClass::Latency).0;
     beyond.tenants[0].tag = beyond.calendar.now() + 1;
-    assert!(!beyond.preempts(TenantId(0)), "one that has had its share");
+    assert!(!beyond.wakeup_preempt(TenantId(0)), "one that has had its share");
 }
 
 #[test]
@@ -725,16 +725,16 @@ fn a_long_grant_gives_way_to_whoever_would_go_before_it() {
     }
     // Both had their shares lately, and the cost of a unit is known.
     let (grant, _) = run(&mut policy, &mut now);
-    assert!(grant.units > 50 && policy.looks() == Some(Nanos(8_000)), "{grant:?}");
-    assert!(policy.gives_way(TenantId(1)), "one that had nothing yet");
-    assert!(!policy.gives_way(TenantId(0)) && !policy.gives_way(TenantId(2)), "those that always have work");
-    assert!(!policy.gives_way(TenantId(9)), "nobody");
+    assert!(grant.units > 50 && policy.tick() == Some(Nanos(8_000)), "{grant:?}");
+    assert!(policy.tick_preempt(TenantId(1)), "one that had nothing yet");
+    assert!(!policy.tick_preempt(TenantId(0)) && !policy.tick_preempt(TenantId(2)), "those that always have work");
+    assert!(!policy.tick_preempt(TenantId(9)), "nobody");
     policy.charge(now, grant, Cost { units: 16, time: Nanos(8_000), ..Cost::default() });
     policy.ready(now, grant.queue, Work { units: grant.units - 16, bytes: 0 });
     policy.ready(now, queue(1), Work { units: 100, bytes: 0 });
     let (grant, _) = run(&mut policy, &mut now);
-    assert_eq!((grant.queue, policy.looks()), (queue(1), None), "who goes first has a short one");
-    assert!(!policy.gives_way(TenantId(0)));
+    assert_eq!((grant.queue, policy.tick()), (queue(1), None), "who goes first has a short one");
+    assert!(!policy.tick_preempt(TenantId(0)));
 }
 
 #[test]
@@ -817,7 +817,7 @@ fn the_rest_of_an_ended_grant_is_behind_whom_it_was_ended_for() {
         policy.charge(now, grant, cost(grant.units));
         policy.ready(now, grant.queue, work(grant.units));
     };
-    assert!(policy.gives_way(TenantId(1)), "who had nothing yet");
+    assert!(policy.tick_preempt(TenantId(1)), "who had nothing yet");
     now = now + cost(1).time;
     policy.charge(now, ended, cost(1));
     // So far that it would go first if this were work that comes.

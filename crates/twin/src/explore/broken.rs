@@ -1,10 +1,10 @@
-//! Policies that are broken on purpose: that each is found out shows that exploring looks.
+//! Policies that are broken on purpose: that each is found out shows that exploring checks its promises.
 
 use std::collections::BTreeMap;
 
 use softdpu_sched::{
-    Cost, Decision, Grant, LatencyClass, Limits, Mtda, Nanos, Occupancy, Placement, QueueId, Share, System, TenantId,
-    TenantScheduler, Weighted, Work,
+    Cost, Decision, DeferredWork, Grant, LatencyClass, Limits, Mtda, Nanos, Occupancy, Placement, Precedence,
+    Preemption, QueueId, Share, System, TenantId, TenantScheduler, Weighted, Work,
 };
 
 use super::Credits;
@@ -26,9 +26,9 @@ pub enum How {
     Overfills,
     /// Grants more than there is.
     Invents,
-    /// Lets nobody go first: whoever comes waits for its turn.
+    /// Lets no tenant go first: all work waits for its turn.
     NoLanes,
-    /// Ends no grant for those who come.
+    /// Preempts no grant.
     Stays,
     /// Knows no guarantees.
     Unguaranteed,
@@ -133,26 +133,42 @@ impl TenantScheduler for Broken {
     fn cancel(&mut self, now: Nanos, queue: QueueId) {
         self.policy.cancel(now, queue);
     }
+}
 
+impl Preemption for Broken {
     fn turn(&self, now: Nanos) -> Nanos {
         self.policy.turn(now)
-    }
-
-    fn preempts(&self, tenant: TenantId) -> bool {
-        self.how != How::Stays && self.policy.preempts(tenant)
     }
 
     fn can_preempt(&self) -> bool {
         self.how != How::Stays
     }
 
-    fn looks(&self) -> Option<Nanos> {
-        if self.how == How::Stays { None } else { self.policy.looks() }
+    fn wakeup_preempt(&self, tenant: TenantId) -> bool {
+        self.how != How::Stays && self.policy.wakeup_preempt(tenant)
     }
 
-    fn gives_way(&self, tenant: TenantId) -> bool {
-        // Without lanes it would end no grant; that is not what is to be found out.
-        self.how == How::NoLanes || self.policy.gives_way(tenant)
+    fn tick(&self) -> Option<Nanos> {
+        if self.how == How::Stays { None } else { self.policy.tick() }
+    }
+
+    fn tick_preempt(&self, tenant: TenantId) -> bool {
+        // Without lanes it would preempt no grant; that is not what is to be found out.
+        self.how == How::NoLanes || self.policy.tick_preempt(tenant)
+    }
+}
+
+impl DeferredWork for Broken {
+    fn deferred_rank(&self, tenant: TenantId) -> u64 {
+        self.policy.deferred_rank(tenant)
+    }
+
+    fn deferred_precedence(&self, tenant: TenantId) -> Precedence {
+        self.policy.deferred_precedence(tenant)
+    }
+
+    fn charge_deferred(&mut self, now: Nanos, tenant: TenantId, time: Nanos) -> bool {
+        self.policy.charge_deferred(now, tenant, time)
     }
 }
 
@@ -185,6 +201,9 @@ impl Credits for BrokenCredits {
         self.policy.renewals()
     }
 }
+
+impl Preemption for BrokenCredits {}
+impl DeferredWork for BrokenCredits {}
 
 impl TenantScheduler for BrokenCredits {
     fn configure(&mut self, tenant: TenantId, share: Share) {

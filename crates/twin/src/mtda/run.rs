@@ -1,7 +1,7 @@
 //! One case on one system.
 
 use softdpu_sched::{
-    Balancer, Eagerness, LogNic, Move, Nanos, Occupancy, Placement, Policy, Profile, QueueId, QueueLoad, Scheduler,
+    Balancer, Hysteresis, LogNic, Move, Nanos, Occupancy, Placement, Policy, Profile, QueueId, QueueLoad, Scheduler,
     TenantId, Thresholds, Tuning,
 };
 
@@ -185,7 +185,7 @@ fn balanced(case: &Case) -> Assignment {
             queues.push(QueueLoad { queue, core, load: (case.demand(tenant) / CORES as u32).max(1), is_fixed: false });
         }
     }
-    let mut balancer = Balancer::new(Eagerness { moves: usize::MAX, rest: Nanos(0), ..Eagerness::default() });
+    let mut balancer = Balancer::new(Hysteresis { moves: usize::MAX, dwell: Nanos(0), ..Balancer::HYSTERESIS });
     let weight = |tenant: TenantId| case.demand(usize::from(tenant.0)).max(1);
     for Move { queue, to } in balancer.plan(Nanos(0), CORES, &queues, weight) {
         queues[queue.index as usize].core = to;

@@ -41,9 +41,9 @@ struct Running {
 /// Why a grant ends before its last unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cut {
-    /// A tenant of the first class goes before it ([`TenantScheduler::preempts`]).
+    /// A tenant of the first class goes before it ([`Preemption::wakeup_preempt`]).
     Called,
-    /// Somebody whom it gives way to ([`TenantScheduler::gives_way`]), or a back end, was found at a look.
+    /// Somebody whom it gives way to ([`Preemption::tick_preempt`]), or a back end, was found at a look.
     Awaited,
 }
 
@@ -193,7 +193,7 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         }
         core.grant += 1;
         let number = core.grant;
-        let looks = core.policy.looks();
+        let looks = core.policy.tick();
         self.agenda.enter(at.max(start + 1), Event::End { core: index, grant: number });
         core.running = Some(Running { grant, queue: grant.queue.index as usize, units, ends, start, cut: None });
         if let Some(every) = looks {
@@ -221,12 +221,12 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         let is_awaited = core.outstanding > 0
             || core.arrived.iter().any(|queue| {
                 let other = self.queues[*queue].plan.id.tenant;
-                other != tenant && core.policy.gives_way(other)
+                other != tenant && core.policy.tick_preempt(other)
             });
         if is_awaited {
             return self.cut(index, self.now, Cut::Awaited);
         }
-        if let Some(every) = core.policy.looks() {
+        if let Some(every) = core.policy.tick() {
             self.look_after(index, self.now.saturating_add(every.0));
         }
     }
@@ -237,7 +237,7 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         if let Some(running) = &core.running
             && running.cut.is_none_or(|(_, why)| why != Cut::Called)
             && running.grant.queue.tenant != tenant
-            && core.policy.preempts(tenant)
+            && core.policy.wakeup_preempt(tenant)
         {
             self.cut(index, self.now.max(running.start), Cut::Called);
         }

@@ -1,4 +1,4 @@
-use softdpu_sched::{BackEnd, Fcfs, Kind, Weighted};
+use softdpu_sched::{BackEnd, DeferredWork, Fcfs, Kind, Preemption, Weighted};
 
 use super::*;
 
@@ -138,6 +138,12 @@ fn what_comes_within_a_turn_is_seen_when_it_is_over() {
     /// Grants of one unit, and turns of 6 us.
     #[derive(Default)]
     struct Turns(VecDeque<softdpu_sched::Grant>);
+    impl DeferredWork for Turns {}
+    impl Preemption for Turns {
+        fn turn(&self, _: Nanos) -> Nanos {
+            Nanos(6_000)
+        }
+    }
     impl TenantScheduler for Turns {
         fn configure(&mut self, _: TenantId, _: Share) {}
         fn ready(&mut self, _: Nanos, queue: QueueId, work: softdpu_sched::Work) {
@@ -147,11 +153,7 @@ fn what_comes_within_a_turn_is_seen_when_it_is_over() {
             self.0.pop_front().map_or(softdpu_sched::Decision::Idle, softdpu_sched::Decision::Run)
         }
         fn charge(&mut self, _: Nanos, _: softdpu_sched::Grant, _: softdpu_sched::Cost) {}
-        fn complete(&mut self, _: Nanos, _: softdpu_sched::Grant, _: softdpu_sched::Cost) {}
         fn cancel(&mut self, _: Nanos, _: QueueId) {}
-        fn turn(&self, _: Nanos) -> Nanos {
-            Nanos(6_000)
-        }
     }
     struct Looks(Vec<u64>);
     impl<S> Watch<S> for Looks {
@@ -190,6 +192,8 @@ fn the_mean_wait_is_the_textbooks() {
     let plan = Plan { cores: 1, queues: vec![queue(0, 0, 10_000)], sources, ..Plan::default() };
     // One at a time, as the textbook's server.
     struct OneByOne(Fcfs, std::collections::VecDeque<softdpu_sched::Grant>);
+    impl Preemption for OneByOne {}
+    impl DeferredWork for OneByOne {}
     impl TenantScheduler for OneByOne {
         fn configure(&mut self, _: TenantId, _: Share) {}
         fn ready(&mut self, _: Nanos, queue: QueueId, work: softdpu_sched::Work) {
@@ -201,7 +205,6 @@ fn the_mean_wait_is_the_textbooks() {
         fn charge(&mut self, now: Nanos, grant: softdpu_sched::Grant, cost: softdpu_sched::Cost) {
             self.0.charge(now, grant, cost);
         }
-        fn complete(&mut self, _: Nanos, _: softdpu_sched::Grant, _: softdpu_sched::Cost) {}
         fn cancel(&mut self, _: Nanos, _: QueueId) {}
     }
     let node = run(plan, || OneByOne(Fcfs::new(), Default::default()), 200 * MILLI);

@@ -362,7 +362,7 @@ impl Come<'_> {
         start: u64,
         takes: impl ExactSizeIterator<Item = u64>,
     ) -> usize {
-        let (count, looks) = (takes.len(), policy.looks());
+        let (count, looks) = (takes.len(), policy.tick());
         let is_urgent = policy.can_preempt();
         if looks.is_none() && !is_urgent {
             return count;
@@ -379,8 +379,8 @@ impl Come<'_> {
                 if let Event::Ready { queue, .. } = event
                     && queue.tenant != grant.queue.tenant
                 {
-                    is_awaited |= policy.gives_way(queue.tenant);
-                    is_called |= policy.preempts(queue.tenant);
+                    is_awaited |= policy.tick_preempt(queue.tenant);
+                    is_called |= policy.wakeup_preempt(queue.tenant);
                 }
             }
             if is_called || is_awaited && now >= next {

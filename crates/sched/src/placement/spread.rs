@@ -1,18 +1,19 @@
 //! Which core works on which packets from tunnels: buckets of flows, and elephants beside them.
 //!
-//! What comes by tunnels is read by whoever has the underlay's socket, and may be worked on anywhere. As the [balancer](crate::Balancer) of queues this
-//! is asked now and then; but buckets are many and light, so that many move at once, and one may hold a flow that is more than a core has to
-//! give to the others in it. Such an elephant gets a place of its own, first where it is, so that *the others* can go; only when nothing else can
-//! does it go itself.
+//! The core that has the underlay's socket reads packets from tunnels; any core may work on them. Flows are hashed into buckets, and
+//! buckets move, as receive-flow-steering tables do (RSS indirection). Buckets are many and light, so many move at once. A bucket may
+//! hold an elephant, a flow heavier than what the bucket's other flows can be moved for. An elephant is pinned, first to the core where it
+//! is, so that *the others* of its bucket can move; it moves itself only when nothing else can.
 
 use std::collections::BTreeMap;
 
+use super::Hysteresis;
 use crate::Nanos;
 
 /// A bucket that had packets lately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketLoad {
-    /// Which.
+    /// The bucket.
     pub bucket: usize,
     /// The core that works on it, from 0.
     pub core: usize,
@@ -20,108 +21,97 @@ pub struct BucketLoad {
     pub load: u32,
 }
 
-/// A flow that carries much, of a bucket.
+/// A heavy flow of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elephant<F> {
-    /// Which.
+    /// The flow.
     pub flow: F,
     /// The bucket that it is in.
     pub bucket: usize,
 }
 
-/// A flow that was given a place of its own.
+/// A flow that is pinned to a core, whatever bucket it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pinned<F> {
-    /// Which.
+    /// The flow.
     pub flow: F,
-    /// Where it is.
+    /// The core that works on it.
     pub core: usize,
     /// What it takes of that core, in thousandths.
     pub load: u32,
 }
 
-/// What is to be done.
+/// A change of the table that says which core works on what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order<F> {
     /// A bucket's packets go to another core.
     Move {
-        /// Which.
+        /// The bucket.
         bucket: usize,
-        /// Where to.
+        /// Its new core.
         to: usize,
     },
-    /// A flow gets a place of its own, where it has been in its bucket or where it is pinned, or on another core.
+    /// A flow is pinned to a core: to the one it is on, or to another one.
     Pin {
-        /// Which.
+        /// The flow.
         flow: F,
-        /// Where.
+        /// Its core.
         core: usize,
     },
     /// A flow goes back to its bucket.
     Unpin {
-        /// Which.
+        /// The flow.
         flow: F,
     },
 }
 
-/// How eagerly flows are moved.
+/// When flows move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Keenness {
-    /// What the busiest core has to do at the least, in thousandths, before anything moves.
+pub struct SpreadTuning {
+    /// The least load of the busiest core at which anything moves, thousandths.
     pub busy: u32,
-    /// By how much it has to be above the idlest, in thousandths.
-    pub difference: u32,
-    /// For how long a bucket, or a flow, stays where it was put.
-    pub rest: Nanos,
-    /// Buckets that move at a time.
-    pub moves: usize,
-    /// How often in a row a flow has to be an elephant before it gets a place of its own.
-    pub told: u32,
-    /// How often in a row it has to be none before it goes back.
-    pub quiet: u32,
-    /// Elephants that have a place of their own.
+    /// How unequal loads have to be, how long a bucket or a flow stays, and how many buckets move at a time.
+    pub hysteresis: Hysteresis,
+    /// How often in a row a flow has to be an elephant before it is pinned.
+    pub pin_after: u32,
+    /// How often in a row it has to be none before it is unpinned.
+    pub unpin_after: u32,
+    /// Elephants that are pinned at the most.
     pub pins: usize,
 }
 
-impl Default for Keenness {
+impl Default for SpreadTuning {
     fn default() -> Self {
-        Keenness {
-            busy: 600,
-            difference: 250,
-            rest: Nanos(5 * Nanos::SECOND.0),
-            moves: 64,
-            told: 2,
-            quiet: 10,
-            pins: 16,
-        }
+        let hysteresis = Hysteresis { imbalance: 250, dwell: Nanos(5 * Nanos::SECOND.0), moves: 64 };
+        SpreadTuning { busy: 600, hysteresis, pin_after: 2, unpin_after: 10, pins: 16 }
     }
 }
 
 /// Puts buckets and elephants on cores, see the [module](self). Pure: it is asked now and then, and answers with orders.
 #[derive(Debug)]
 pub struct Spreader<F> {
-    keenness: Keenness,
+    tuning: SpreadTuning,
     moved: BTreeMap<usize, Nanos>,
-    /// Elephants without a place of their own: how often in a row they were told of.
-    told: BTreeMap<F, u32>,
-    /// Those that have one: since when, and how often in a row they were not.
+    /// Elephants that are not pinned: how often in a row each was one.
+    sightings: BTreeMap<F, u32>,
+    /// Pinned flows: since when, and how often in a row each was no elephant.
     pinned: BTreeMap<F, (Nanos, u32)>,
 }
 
 impl<F: Ord + Copy> Default for Spreader<F> {
     fn default() -> Self {
-        Spreader::new(Keenness::default())
+        Spreader::new(SpreadTuning::default())
     }
 }
 
 impl<F: Ord + Copy> Spreader<F> {
-    /// One that has moved nothing yet.
-    pub fn new(keenness: Keenness) -> Spreader<F> {
-        Spreader { keenness, moved: BTreeMap::new(), told: BTreeMap::new(), pinned: BTreeMap::new() }
+    /// A spreader that has moved nothing yet.
+    pub fn new(tuning: SpreadTuning) -> Spreader<F> {
+        Spreader { tuning, moved: BTreeMap::new(), sightings: BTreeMap::new(), pinned: BTreeMap::new() }
     }
 
-    /// What is to be done at `now`. `busy`: what each core has to do, of whatever kind, in thousandths of its time; the loads of buckets and of
-    /// pinned flows are parts of that.
+    /// Plans the changes at `now`. `busy` is each core's load of every kind, in thousandths of its time; the loads of buckets and of
+    /// pinned flows are parts of it.
     pub fn plan(
         &mut self,
         now: Nanos,
@@ -130,42 +120,43 @@ impl<F: Ord + Copy> Spreader<F> {
         elephants: &[Elephant<F>],
         pinned: &[Pinned<F>],
     ) -> Vec<Order<F>> {
-        let mut orders = self.let_go(now, elephants, pinned);
+        let mut orders = self.unpin_light(now, elephants, pinned);
         let by_load = |core: &usize| (busy.get(*core).copied().unwrap_or(0), *core);
         let (Some(from), Some(to)) = ((0..busy.len()).max_by_key(by_load), (0..busy.len()).min_by_key(by_load)) else {
             return orders;
         };
         let difference = busy[from] - busy[to];
-        if busy[from] < self.keenness.busy || difference < self.keenness.difference {
+        if busy[from] < self.tuning.busy || difference < self.tuning.hysteresis.imbalance {
             return orders;
         }
         let before = orders.len();
         let mut left = difference / 2;
-        let mut here: Vec<&BucketLoad> = buckets
+        let mut movable: Vec<&BucketLoad> = buckets
             .iter()
             .filter(|load| load.core == from && load.load > 0 && self.may_move(now, load.bucket))
             .collect();
-        here.sort_by_key(|load| (std::cmp::Reverse(load.load), load.bucket));
-        for load in here {
-            if load.load <= left && orders.len() - before < self.keenness.moves {
+        movable.sort_by_key(|load| (std::cmp::Reverse(load.load), load.bucket));
+        for load in movable {
+            if load.load <= left && orders.len() - before < self.tuning.hysteresis.moves {
                 left -= load.load;
                 self.moved.insert(load.bucket, now);
                 orders.push(Order::Move { bucket: load.bucket, to });
             } else if load.load > left
-                && self.pinned.len() < self.keenness.pins
+                && self.pinned.len() < self.tuning.pins
                 && let Some(elephant) = elephants.iter().find(|elephant| {
-                    elephant.bucket == load.bucket && self.told.get(&elephant.flow) >= Some(&self.keenness.told)
+                    elephant.bucket == load.bucket && self.sightings.get(&elephant.flow) >= Some(&self.tuning.pin_after)
                 })
             {
-                self.told.remove(&elephant.flow);
+                self.sightings.remove(&elephant.flow);
                 self.pinned.insert(elephant.flow, (now, 0));
                 orders.push(Order::Pin { flow: elephant.flow, core: from });
             }
         }
         if orders.len() == before {
-            let rested = |flow: &F| self.pinned.get(flow).is_some_and(|(at, _)| now.since(*at) >= self.keenness.rest);
+            let dwell = self.tuning.hysteresis.dwell;
+            let rested = |flow: &F| self.pinned.get(flow).is_some_and(|(at, _)| now.since(*at) >= dwell);
             let can = |of: &&Pinned<F>| of.core == from && of.load > 0 && of.load < difference && rested(&of.flow);
-            // The one that comes nearest to half of the difference.
+            // The flow whose load comes nearest to half of the difference.
             let best = pinned.iter().filter(can).min_by_key(|of| (difference.abs_diff(2 * of.load), of.flow));
             if let Some(&Pinned { flow, .. }) = best {
                 self.pinned.insert(flow, (now, 0));
@@ -176,25 +167,25 @@ impl<F: Ord + Copy> Spreader<F> {
     }
 
     fn may_move(&self, now: Nanos, bucket: usize) -> bool {
-        self.moved.get(&bucket).is_none_or(|at| now.since(*at) >= self.keenness.rest)
+        self.moved.get(&bucket).is_none_or(|at| now.since(*at) >= self.tuning.hysteresis.dwell)
     }
 
-    /// Counts who is an elephant, and lets go of those that are none any more.
-    fn let_go(&mut self, now: Nanos, elephants: &[Elephant<F>], pinned: &[Pinned<F>]) -> Vec<Order<F>> {
+    /// Counts which flows are elephants, and unpins those that are none any more.
+    fn unpin_light(&mut self, now: Nanos, elephants: &[Elephant<F>], pinned: &[Pinned<F>]) -> Vec<Order<F>> {
         let is_elephant = |flow: &F| elephants.iter().any(|elephant| elephant.flow == *flow);
-        // Somebody else may have put them back.
-        self.pinned.retain(|flow, _| pinned.iter().any(|known| known.flow == *flow));
-        self.told.retain(|flow, _| is_elephant(flow));
-        for elephant in elephants.iter().filter(|elephant| !pinned.iter().any(|known| known.flow == elephant.flow)) {
-            *self.told.entry(elephant.flow).or_default() += 1;
+        // The caller may have unpinned some.
+        self.pinned.retain(|flow, _| pinned.iter().any(|one| one.flow == *flow));
+        self.sightings.retain(|flow, _| is_elephant(flow));
+        for elephant in elephants.iter().filter(|elephant| !pinned.iter().any(|one| one.flow == elephant.flow)) {
+            *self.sightings.entry(elephant.flow).or_default() += 1;
         }
         let mut orders = Vec::new();
-        for known in pinned {
-            let (_, quiet) = self.pinned.entry(known.flow).or_insert((now, 0));
-            *quiet = if is_elephant(&known.flow) { 0 } else { *quiet + 1 };
-            if *quiet >= self.keenness.quiet {
-                self.pinned.remove(&known.flow);
-                orders.push(Order::Unpin { flow: known.flow });
+        for &Pinned { flow, .. } in pinned {
+            let (_, quiet) = self.pinned.entry(flow).or_insert((now, 0));
+            *quiet = if is_elephant(&flow) { 0 } else { *quiet + 1 };
+            if *quiet >= self.tuning.unpin_after {
+                self.pinned.remove(&flow);
+                orders.push(Order::Unpin { flow });
             }
         }
         orders

@@ -6,18 +6,19 @@
 
 use std::collections::BTreeMap;
 
+use super::Hysteresis;
 use crate::{Nanos, QueueId, TenantId};
 
-/// A queue and what it did lately.
+/// A queue and its recent load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueLoad {
     /// Which.
     pub queue: QueueId,
     /// The core it is on, from 0.
     pub core: usize,
-    /// Of a core's time, in thousandths, what it had. What it would have had beside that where it waited, nobody knows.
+    /// The part of the core's time that it had, in thousandths. What it would have had without waiting is not known.
     pub load: u32,
-    /// Somebody wants it where it is: it never moves, and what it takes of its core counts.
+    /// The configuration or an operator has put it where it is: it never moves, and what it takes of its core counts.
     pub is_fixed: bool,
 }
 
@@ -30,40 +31,32 @@ pub struct Move {
     pub to: usize,
 }
 
-/// How eagerly queues are moved.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Eagerness {
-    /// The least by which the busiest core is to be above the one that a queue would go to, in thousandths, for it to go.
-    pub difference: u32,
-    /// For how long a queue stays where it was put.
-    pub rest: Nanos,
-    /// Moves at a time.
-    pub moves: usize,
-}
-
-impl Default for Eagerness {
-    fn default() -> Self {
-        Eagerness { difference: 100, rest: Nanos::SECOND, moves: 4 }
-    }
-}
-
 /// Puts queues on cores, see the [module](self). Pure: it is asked now and then, and answers with moves.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Balancer {
-    eagerness: Eagerness,
+    hysteresis: Hysteresis,
     moved: BTreeMap<QueueId, Nanos>,
 }
 
+impl Default for Balancer {
+    fn default() -> Self {
+        Balancer::new(Balancer::HYSTERESIS)
+    }
+}
+
 impl Balancer {
+    /// A tenth of a core, a second, four queues at a time.
+    pub const HYSTERESIS: Hysteresis = Hysteresis { imbalance: 100, dwell: Nanos::SECOND, moves: 4 };
+
     /// A balancer that has moved nothing yet.
-    pub fn new(eagerness: Eagerness) -> Balancer {
-        Balancer { eagerness, moved: BTreeMap::new() }
+    pub fn new(hysteresis: Hysteresis) -> Balancer {
+        Balancer { hysteresis, moved: BTreeMap::new() }
     }
 
-    /// What is to move at `now`, of all queues of a node with so many cores, given the tenants' weights (1 where none is given).
+    /// Plans the moves at `now`, of all queues of a node with so many cores, given the tenants' weights.
     ///
-    /// As long as there is a core for each tenant that has work, and none of it is fixed, cores are the tenants' own. Otherwise queues go from the busiest core to
-    /// the idlest, where that makes the larger of both loads smaller.
+    /// While there is a core for each tenant that has work, and none of it is fixed, each tenant has cores of its own. Otherwise queues
+    /// move from the busiest core to the idlest, where that makes the larger of both loads smaller.
     pub fn plan(
         &mut self,
         now: Nanos,
@@ -86,7 +79,7 @@ impl Balancer {
             self.level(now, cores, queues)
         };
         let rested: Vec<Move> =
-            moves.into_iter().filter(|to| self.may_move(now, to.queue)).take(self.eagerness.moves).collect();
+            moves.into_iter().filter(|to| self.may_move(now, to.queue)).take(self.hysteresis.moves).collect();
         for to in &rested {
             self.moved.insert(to.queue, now);
         }
@@ -94,7 +87,7 @@ impl Balancer {
     }
 
     fn may_move(&self, now: Nanos, queue: QueueId) -> bool {
-        self.moved.get(&queue).is_none_or(|at| now.since(*at) >= self.eagerness.rest)
+        self.moved.get(&queue).is_none_or(|at| now.since(*at) >= self.hysteresis.dwell)
     }
 
     fn level(&self, now: Nanos, cores: usize, queues: &[QueueLoad]) -> Vec<Move> {
@@ -106,13 +99,13 @@ impl Balancer {
             }
         }
         let mut moves = Vec::new();
-        for _ in 0..self.eagerness.moves {
+        for _ in 0..self.hysteresis.moves {
             let by_load = |&core: &usize| (loads[core], core);
             let (Some(from), Some(to)) = ((0..cores).max_by_key(by_load), (0..cores).min_by_key(by_load)) else {
                 break;
             };
             let difference = loads[from] - loads[to];
-            if difference < self.eagerness.difference {
+            if difference < self.hysteresis.imbalance {
                 break;
             }
             // The one that comes nearest to half the difference; one that is more than all of it would make it worse.
@@ -135,7 +128,7 @@ impl Balancer {
     }
 }
 
-/// Cores for each tenant by weight, one at least, those where it has most of its work first; its queues spread over them.
+/// Assigns each tenant cores by weight, one at least, first those that have most of its work, and spreads its queues over them.
 fn assign(
     cores: usize,
     queues: &[QueueLoad],
@@ -154,14 +147,14 @@ fn assign(
         counts.entry(tenant).and_modify(|count| *count += 1);
     }
     let mut owner: Vec<Option<TenantId>> = vec![None; cores];
-    // The busiest choose first, so that few have to move.
+    // The busiest tenants choose first, so that few queues have to move.
     let mut order: Vec<TenantId> = tenants.keys().copied().collect();
     order.sort_by_key(|tenant| (std::cmp::Reverse(tenants[tenant]), *tenant));
     for &tenant in &order {
         for _ in 0..counts[&tenant] {
-            let here = |core: usize| of(tenant).filter(|load| load.core == core).map(|load| load.load).sum::<u32>();
+            let load_on = |core: usize| of(tenant).filter(|load| load.core == core).map(|load| load.load).sum::<u32>();
             let free = (0..cores).filter(|&core| owner[core].is_none());
-            if let Some(core) = free.max_by_key(|&core| (here(core), std::cmp::Reverse(core))) {
+            if let Some(core) = free.max_by_key(|&core| (load_on(core), std::cmp::Reverse(core))) {
                 owner[core] = Some(tenant);
             }
         }
@@ -175,7 +168,7 @@ fn assign(
         let (mut stay, mut go): (Vec<&QueueLoad>, Vec<&QueueLoad>) = of(tenant).partition(|load| is_own(load.core));
         stay.sort_by_key(|load| std::cmp::Reverse(load.load));
         for load in stay {
-            // One that is where it may be stays, unless there is too much.
+            // A queue on a core of its tenant's stays, unless there is too much.
             if loads[load.core] > 0 && loads[load.core] + load.load > part + part / 8 {
                 go.push(load);
             } else {

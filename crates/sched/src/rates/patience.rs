@@ -11,20 +11,21 @@ const BUDGET: Nanos = Nanos(4 * Nanos::MILLI.0);
 /// Whether to hold a sender while its receiver has no room, as flow control between guests of one node, or to drop as a
 /// wire would.
 ///
-/// A receiver that is merely busy gets [`LONGEST`]; one that has still no room then gets nothing until it takes a frame. Holding also holds what the sender has for others, so a
-/// receiver that makes senders wait for more than a fifth of the time loses the privilege until the window is over.
+/// A receiver that is merely busy is waited for up to [`LONGEST`]. If it has no room then, frames for it are dropped until it takes one.
+/// Holding also delays what the sender has for other receivers, so a receiver that makes senders wait for more than a fifth of a window is
+/// not waited for until the window is over.
 #[derive(Clone, Debug, Default)]
 pub struct Patience {
     window: Nanos,
     spent: Nanos,
-    /// Since when, and up to when it is counted.
+    /// Since when a sender is held, and up to when that is in `spent`.
     held: Option<(Nanos, Nanos)>,
-    /// Nothing is held until it takes a frame again.
+    /// Nothing is held until the receiver takes a frame again.
     lost: bool,
 }
 
 impl Patience {
-    /// The receiver has no room at `now`. Whether to hold, and look again.
+    /// The receiver has no room at `now`. Whether to hold the sender and try again.
     pub fn hold(&mut self, now: Nanos) -> bool {
         if now.since(self.window) >= WINDOW {
             self.window = now;
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_makes_senders_wait_again_and_again_is_not_waited_for() {
+    fn a_receiver_that_makes_senders_wait_again_and_again_is_not_waited_for() {
         let mut patience = Patience::default();
         let (mut now, mut held) = (Nanos::SECOND, 0u64);
         // It takes a frame each time its sender has almost lost patience.

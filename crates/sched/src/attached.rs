@@ -1,25 +1,25 @@
-//! Whose queues are on a core, for policies that share it among those.
+//! The queues on a core, by tenant, for policies that share a core among the tenants that have queues there.
 
 use crate::{QueueId, TenantId};
 
-/// The queues of a core: placed there, or with work, and not cancelled since.
+/// The attached queues of a core: placed there or with work, and not cancelled since.
 #[derive(Debug, Default)]
-pub(crate) struct Here {
-    /// By the queue's number, whose it is.
+pub(crate) struct AttachedQueues {
+    /// By the queue's number, its tenant.
     queues: Vec<Option<TenantId>>,
     /// By tenant.
     counts: Vec<u32>,
 }
 
-impl Here {
-    /// A queue is here. Whether it is the first of its tenant.
+impl AttachedQueues {
+    /// Attaches a queue. Whether it is the first of its tenant.
     #[inline]
-    pub(crate) fn arrive(&mut self, queue: QueueId) -> bool {
+    pub(crate) fn attach(&mut self, queue: QueueId) -> bool {
         let index = queue.index as usize;
         match self.queues.get(index) {
             Some(Some(tenant)) if *tenant == queue.tenant => return false,
             // Its number is another tenant's now.
-            Some(&Some(tenant)) => drop(self.depart(QueueId { tenant, ..queue })),
+            Some(&Some(tenant)) => drop(self.detach(QueueId { tenant, ..queue })),
             Some(None) => {}
             None => self.queues.resize(index + 1, None),
         }
@@ -32,10 +32,10 @@ impl Here {
         self.counts[tenant] == 1
     }
 
-    /// A queue has gone. Whether it was the last of its tenant.
-    pub(crate) fn depart(&mut self, queue: QueueId) -> bool {
+    /// Detaches a queue. Whether it was the last of its tenant.
+    pub(crate) fn detach(&mut self, queue: QueueId) -> bool {
         match self.queues.get_mut(queue.index as usize) {
-            Some(known) if *known == Some(queue.tenant) => *known = None,
+            Some(attached) if *attached == Some(queue.tenant) => *attached = None,
             _ => return false,
         }
         let count = &mut self.counts[usize::from(queue.tenant.0)];
@@ -43,7 +43,7 @@ impl Here {
         *count == 0
     }
 
-    /// Whether a tenant has queues here.
+    /// Whether a tenant has queues on the core.
     pub(crate) fn has(&self, tenant: usize) -> bool {
         self.counts.get(tenant).is_some_and(|count| *count > 0)
     }

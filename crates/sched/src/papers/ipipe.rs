@@ -1,25 +1,28 @@
 //! iPipe's hybrid scheduler (Liu et al., SIGCOMM 2019), as MTDA describes and measures it (MTDA §I, §V-C, §V-E): first come, first
 //! served, and deficit round robin for tenants whose tail latency is beyond a threshold, at the cost of moving them.
 //!
-//! Here a tenant is what an actor is there. A core has both groups and takes turns between them in time, in proportion to the
-//! tenants in each that have queues on it, where iPipe has cores for one and cores for the other; it does not move work to the host.
+//! A tenant here is what an actor is in iPipe. iPipe has cores for each of the two groups; here a core serves both, by turns in
+//! proportion to the tenants of each group that have queues on it. No work moves to the host.
 
 use std::collections::VecDeque;
 
-use crate::here::Here;
-use crate::line::Line;
-use crate::{Cost, Decision, Fcfs, Grant, Nanos, Placement, QueueId, Share, TenantId, TenantScheduler, Work};
+use crate::attached::AttachedQueues;
+use crate::fifo::Fifo;
+use crate::{
+    Cost, Decision, DeferredWork, Fcfs, Grant, Nanos, Placement, Preemption, QueueId, Share, TenantId, TenantScheduler,
+    Work,
+};
 
 /// iPipe's thresholds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
-    /// A tenant whose tail latency is beyond this goes to the round robin.
+    /// A tenant with a longer tail latency moves to the round robin.
     pub tail: Nanos,
-    /// One in the round robin whose tail is below so many hundredths of it comes back.
+    /// A tenant in the round robin moves back when its tail is below so many hundredths of that.
     pub back: u64,
-    /// For how long a tenant that moves is not served: what it costs to take its state and requests along.
+    /// For how long a tenant that moves is not served: the cost of moving its state and requests.
     pub migration: Nanos,
-    /// Cost per turn of the round robin.
+    /// The quantum of the round robin: cost per turn.
     pub quantum: Nanos,
 }
 
@@ -32,28 +35,29 @@ impl Default for Thresholds {
 
 #[derive(Debug, Default)]
 struct Tenant {
-    /// Its requests while it is in the round robin; and while it is not, none.
-    channel: Line,
+    /// Its requests, while it is in the round robin.
+    channel: Fifo,
     in_round_robin: bool,
-    /// In the round robin's line.
-    is_queued: bool,
-    credit: i64,
-    /// Of what it waited for and what it took, moving averages, nanoseconds.
+    /// It is in the round robin's active list.
+    is_active: bool,
+    /// The deficit counter, nanoseconds (Shreedhar and Varghese 1995).
+    deficit: i64,
+    /// Moving averages of latency, from ready to charged, nanoseconds.
     mean: u64,
     deviation: u64,
-    seen: u32,
+    samples: u32,
     moving_until: Nanos,
 }
 
 impl Tenant {
-    /// The tail is taken to be the mean and three deviations, as iPipe does.
+    /// The tail latency: the mean and three deviations, as iPipe estimates it.
     fn tail(&self) -> u64 {
         self.mean + 3 * self.deviation
     }
 
-    fn saw(&mut self, latency: u64) {
-        self.seen = self.seen.saturating_add(1);
-        if self.seen == 1 {
+    fn observe(&mut self, latency: u64) {
+        self.samples = self.samples.saturating_add(1);
+        if self.samples == 1 {
             self.mean = latency;
             return;
         }
@@ -68,19 +72,20 @@ impl Tenant {
 pub struct Ipipe {
     thresholds: Thresholds,
     tenants: Vec<Tenant>,
-    here: Here,
-    line: Line,
-    round: VecDeque<usize>,
-    /// What the groups had of the core, over the tenants in each: the lesser is next.
-    had: [u64; 2],
+    attached: AttachedQueues,
+    fifo: Fifo,
+    /// The active list of the round robin.
+    active: VecDeque<usize>,
+    /// Core time of each group (FIFO, round robin) per tenant of it. The group with less is next.
+    served: [u64; 2],
     running: Option<(usize, Nanos, bool)>,
-    /// Tenants with queues here: in the line, and in the round robin.
+    /// Tenants of each group that have queues on the core.
     members: [u64; 2],
-    /// Until when somebody moves.
+    /// Until when any tenant moves.
     moving_until: Nanos,
 }
 
-/// What a tenant's latency is judged by at the least.
+/// Samples of a tenant's latency before it may move.
 const SAMPLES: u32 = 32;
 
 impl Ipipe {
@@ -89,10 +94,10 @@ impl Ipipe {
         Ipipe {
             thresholds,
             tenants: Vec::new(),
-            here: Here::default(),
-            line: Line::default(),
-            round: VecDeque::new(),
-            had: [0; 2],
+            attached: AttachedQueues::default(),
+            fifo: Fifo::default(),
+            active: VecDeque::new(),
+            served: [0; 2],
             running: None,
             members: [0; 2],
             moving_until: Nanos(0),
@@ -104,7 +109,7 @@ impl Ipipe {
         self.tenants.get(usize::from(tenant.0)).is_some_and(|tenant| tenant.in_round_robin)
     }
 
-    fn make(&mut self, tenant: TenantId) -> usize {
+    fn index_of(&mut self, tenant: TenantId) -> usize {
         let index = usize::from(tenant.0);
         if self.tenants.len() <= index {
             self.tenants.resize_with(index + 1, Tenant::default);
@@ -112,61 +117,61 @@ impl Ipipe {
         index
     }
 
-    /// A queue is on the core.
-    fn arrive(&mut self, queue: QueueId) -> usize {
-        let index = self.make(queue.tenant);
-        if self.here.arrive(queue) {
+    fn attach(&mut self, queue: QueueId) -> usize {
+        let index = self.index_of(queue.tenant);
+        if self.attached.attach(queue) {
             self.members[usize::from(self.tenants[index].in_round_robin)] += 1;
         }
         index
     }
 
-    /// The line's next grant: who moves is not served, and does not keep others waiting.
-    fn first(&mut self, now: Nanos) -> Option<(Grant, Nanos)> {
+    /// The next grant of the FIFO. A tenant that moves is not served and does not hold up others.
+    fn pop_fifo(&mut self, now: Nanos) -> Option<(Grant, Nanos)> {
         if now >= self.moving_until {
-            return self.line.pop(Fcfs::BATCH);
+            return self.fifo.pop(Fcfs::BATCH);
         }
-        let Ipipe { line, tenants, .. } = self;
-        line.pop_of(Fcfs::BATCH, |queue| tenants[usize::from(queue.tenant.0)].moving_until <= now)
+        let Ipipe { fifo, tenants, .. } = self;
+        fifo.pop_of(Fcfs::BATCH, |queue| tenants[usize::from(queue.tenant.0)].moving_until <= now)
     }
 
-    fn enter(&mut self, index: usize) {
+    fn activate(&mut self, index: usize) {
         let tenant = &mut self.tenants[index];
-        if !tenant.is_queued && tenant.channel.waiting() > 0 {
-            tenant.is_queued = true;
-            self.round.push_back(index);
+        if !tenant.is_active && tenant.channel.waiting() > 0 {
+            tenant.is_active = true;
+            self.active.push_back(index);
         }
     }
 
-    /// The round robin's next grant.
-    fn turn(&mut self, now: Nanos) -> Option<(Grant, Nanos)> {
-        // A debt is paid at a quantum a turn; so many turns at the most, then whoever is first.
-        for _ in 0..self.round.len() * 4 {
-            let index = *self.round.front()?;
+    /// The next grant of the deficit round robin.
+    fn pop_round_robin(&mut self, now: Nanos) -> Option<(Grant, Nanos)> {
+        // A debt is paid at a quantum a turn, for four turns at the most. Then the first tenant is served whatever it owes.
+        for _ in 0..self.active.len() * 4 {
+            let index = *self.active.front()?;
             let tenant = &mut self.tenants[index];
             if tenant.channel.waiting() == 0 {
-                tenant.is_queued = false;
-                tenant.credit = tenant.credit.min(0);
-                self.round.pop_front();
+                tenant.is_active = false;
+                tenant.deficit = tenant.deficit.min(0);
+                self.active.pop_front();
                 continue;
             }
-            if tenant.moving_until > now || tenant.credit <= 0 {
+            if tenant.moving_until > now || tenant.deficit <= 0 {
                 if tenant.moving_until <= now {
-                    tenant.credit += self.thresholds.quantum.0 as i64;
+                    tenant.deficit += self.thresholds.quantum.0 as i64;
                 }
-                self.round.rotate_left(1);
+                self.active.rotate_left(1);
                 continue;
             }
             return tenant.channel.pop(Fcfs::BATCH / 8);
         }
-        let index = self.round.iter().copied().find(|&index| self.tenants[index].moving_until <= now)?;
+        let index = self.active.iter().copied().find(|&index| self.tenants[index].moving_until <= now)?;
         self.tenants[index].channel.pop(Fcfs::BATCH / 8)
     }
 
-    fn judge(&mut self, now: Nanos, index: usize) {
+    /// Moves a tenant to the other group where its tail latency says so.
+    fn migrate_by_tail(&mut self, now: Nanos, index: usize) {
         let Thresholds { tail, back, migration, .. } = self.thresholds;
         let tenant = &mut self.tenants[index];
-        if tenant.seen < SAMPLES {
+        if tenant.samples < SAMPLES {
             return;
         }
         let moves = if tenant.in_round_robin { tenant.tail() < tail.0 / 100 * back } else { tenant.tail() > tail.0 };
@@ -176,9 +181,9 @@ impl Ipipe {
         tenant.in_round_robin = !tenant.in_round_robin;
         tenant.moving_until = now + migration;
         self.moving_until = tenant.moving_until;
-        (tenant.seen, tenant.deviation) = (0, 0);
-        // What it has in the line stays there and is served there; what comes goes where it is now.
-        if self.here.has(index) {
+        (tenant.samples, tenant.deviation) = (0, 0);
+        // What it has in the FIFO stays there and is served there; new work goes to its new group.
+        if self.attached.has(index) {
             let to = usize::from(tenant.in_round_robin);
             self.members[to] += 1;
             self.members[1 - to] -= 1;
@@ -186,70 +191,72 @@ impl Ipipe {
     }
 }
 
+impl Preemption for Ipipe {}
+impl DeferredWork for Ipipe {}
+
 impl TenantScheduler for Ipipe {
     /// iPipe has no weights.
     fn configure(&mut self, tenant: TenantId, _share: Share) {
-        self.make(tenant);
+        self.index_of(tenant);
     }
 
     fn place(&mut self, queue: QueueId, _placement: Placement) {
-        self.arrive(queue);
+        self.attach(queue);
     }
 
     fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
-        let index = self.arrive(queue);
+        let index = self.attach(queue);
         if self.tenants[index].in_round_robin {
             self.tenants[index].channel.push(now, queue, work.units);
-            self.enter(index);
+            self.activate(index);
         } else {
-            self.line.push(now, queue, work.units);
+            self.fifo.push(now, queue, work.units);
         }
     }
 
     fn decide(&mut self, now: Nanos) -> Decision {
         self.running = None;
-        let first = usize::from(self.had[1] < self.had[0]);
+        let first = usize::from(self.served[1] < self.served[0]);
         for group in [first, 1 - first] {
-            let found = if group == 0 { self.first(now) } else { self.turn(now) };
+            let found = if group == 0 { self.pop_fifo(now) } else { self.pop_round_robin(now) };
             if let Some((grant, since)) = found {
                 self.running = Some((usize::from(grant.queue.tenant.0), since, group == 1));
                 return Decision::Run(grant);
             }
-            // Who has no work saves nothing up.
-            self.had[group] = self.had[group].max(self.had[1 - group]);
+            // A group without work saves nothing up.
+            self.served[group] = self.served[group].max(self.served[1 - group]);
         }
-        // What is left is of tenants that move.
-        let moving = self.round.iter().map(|&index| &self.tenants[index]).filter(|tenant| tenant.channel.waiting() > 0);
+        // All that is left is of tenants that move.
+        let moving =
+            self.active.iter().map(|&index| &self.tenants[index]).filter(|tenant| tenant.channel.waiting() > 0);
         let at = moving.map(|tenant| tenant.moving_until).min();
-        let in_line = (self.line.waiting() > 0)
+        let in_fifo = (self.fifo.waiting() > 0)
             .then_some(())
             .and_then(|()| self.tenants.iter().map(|tenant| tenant.moving_until).filter(|until| *until > now).min());
-        at.into_iter().chain(in_line).min().map_or(Decision::Idle, |at| Decision::IdleUntil(at.max(now)))
+        at.into_iter().chain(in_fifo).min().map_or(Decision::Idle, |at| Decision::IdleUntil(at.max(now)))
     }
 
     fn charge(&mut self, now: Nanos, _grant: Grant, cost: Cost) {
         let Some((index, since, by_turns)) = self.running.take() else { return };
         let members = self.members[usize::from(by_turns)];
-        let had = &mut self.had[usize::from(by_turns)];
-        *had = had.saturating_add(cost.time.0 / members.max(1));
+        let served = &mut self.served[usize::from(by_turns)];
+        *served = served.saturating_add(cost.time.0 / members.max(1));
         let tenant = &mut self.tenants[index];
         if by_turns {
-            tenant.credit = tenant.credit.saturating_sub_unsigned(cost.time.0);
-            if tenant.credit <= 0 && self.round.front() == Some(&index) {
-                self.round.rotate_left(1);
+            tenant.deficit = tenant.deficit.saturating_sub_unsigned(cost.time.0);
+            if tenant.deficit <= 0 && self.active.front() == Some(&index) {
+                self.active.rotate_left(1);
             }
         }
-        tenant.saw(now.since(since).0);
-        self.judge(now, index);
+        tenant.observe(now.since(since).0);
+        self.migrate_by_tail(now, index);
     }
 
-    fn complete(&mut self, _now: Nanos, _grant: Grant, _cost: Cost) {}
-
     fn cancel(&mut self, _now: Nanos, queue: QueueId) {
-        self.line.cancel(queue);
-        let index = self.make(queue.tenant);
+        self.fifo.cancel(queue);
+        let index = self.index_of(queue.tenant);
         self.tenants[index].channel.cancel(queue);
-        if self.here.depart(queue) {
+        if self.attached.detach(queue) {
             self.members[usize::from(self.tenants[index].in_round_robin)] -= 1;
         }
     }
@@ -268,12 +275,12 @@ mod tests {
         driver.run(100_000_000);
         assert!(driver.policy.is_in_round_robin(TenantId(0)));
         let waited = driver.longest_wait(1, 50_000_000);
-        assert!(waited < 150_000, "{waited} ns beside a flood whose line takes 256,000");
+        assert!(waited < 150_000, "{waited} ns beside a flood whose FIFO takes 256,000");
         assert!(driver.units_of(1, 0) >= 495);
     }
 
     #[test]
-    fn who_moves_is_not_served_meanwhile_whichever_way_it_goes() {
+    fn a_tenant_that_moves_is_not_served_meanwhile_whichever_way_it_goes() {
         let mut policy = Ipipe::new(Thresholds::default());
         let migration = Thresholds::default().migration;
         let [queue, other] = [0, 1].map(|index| QueueId { tenant: TenantId(0), index });
@@ -306,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_that_have_no_queue_here_do_not_count_for_the_line() {
+    fn tenants_without_queues_on_the_core_do_not_count_for_the_fifo() {
         let flood = |tenant: u16| Client::new(tenant, tenant.into(), 2_000, Arrivals::Closed { depth: 128, think: 0 });
         let mut policy = Ipipe::new(Thresholds { back: 0, ..Thresholds::default() });
         for tenant in 0..50 {
@@ -320,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_waits_long_it_is_first_come_first_served() {
+    fn where_no_tenant_waits_long_it_is_first_come_first_served() {
         let clients: Vec<Client> =
             (0..4).map(|at| Client::new(at, at.into(), 1_000, Arrivals::Open { units: 1, every: 10_000 })).collect();
         let mut driver = Driver::new(Ipipe::new(Thresholds::default()), &clients);

@@ -35,11 +35,11 @@ pub struct LogNic {
     pub parts: Vec<u64>,
 }
 
-/// The pieces in which a core is given away.
+/// Pieces that a core is divided into.
 const PIECES: u64 = 200;
 
 impl Profile {
-    /// What M/M/1/N says of it on a part of a core, above 0.
+    /// What the M/M/1/N model expects of it on a part of a core, above 0.
     pub fn expect(&self, part: f64) -> Expectation {
         let served = part * 1e9 / self.service.max(1.0);
         let (load, n) = (self.rate / served, f64::from(self.capacity.max(1)));
@@ -61,8 +61,8 @@ impl Profile {
 }
 
 impl LogNic {
-    /// The parts of one core by which the sum of the tenants' throughput, each in parts of what it asks for, is largest; where that is
-    /// the same, the sum of delays is least. Greedy, in pieces: both are concave in the part.
+    /// Finds the parts of one core that maximise the sum of the tenants' throughput, each relative to its offered load; among
+    /// equals, those with the least sum of delays. Greedy, in pieces: both are concave in the part.
     pub fn plan(profiles: &[Profile]) -> LogNic {
         let mut pieces = vec![1_u64; profiles.len()];
         let left = PIECES.saturating_sub(profiles.len() as u64);
@@ -80,13 +80,13 @@ impl LogNic {
         LogNic { parts: pieces.into_iter().map(|pieces| pieces * 1_000_000 / PIECES).collect() }
     }
 
-    /// A core that makes the plan itself, from what it sees in the first tenth of a second: applications are not there to be
-    /// characterised before a node starts.
+    /// A scheduler that makes the plan itself, from the first tenth of a second of work: applications cannot be characterised before a
+    /// node starts.
     pub fn learning() -> FairNic {
         FairNic::learning()
     }
 
-    /// The plan, carried out on a core.
+    /// A scheduler that carries out the plan on a core.
     pub fn scheduler(&self) -> FairNic {
         FairNic::with_parts(&self.parts)
     }

@@ -1,25 +1,26 @@
 //! FairNIC's static partition (Grant et al., SIGCOMM 2020), as MTDA describes and measures it (MTDA §I, §II-C, §V-B): strict parts of
 //! the cores and a rate limit before each accelerator, whatever the tenants need.
 //!
-//! Where there are enough cores each tenant has its own, which is the [`Balancer`](crate::Balancer)'s business. On a core that several
-//! share, each that has queues there has a part of its time that nobody else gets, also while its owner has no work.
+//! With enough cores each tenant has its own, which the [`Balancer`](crate::Balancer) assigns. On a shared core, each tenant with queues
+//! there has a part of the core's time that no other tenant gets, even while its owner has no work.
 
-use crate::here::Here;
-use crate::line::Line;
+use crate::attached::AttachedQueues;
+use crate::fifo::Fifo;
 use crate::{
-    Cost, Decision, Fcfs, Grant, LogNic, Nanos, Placement, Profile, QueueId, Share, TenantId, TenantScheduler, Work,
+    Cost, Decision, DeferredWork, Fcfs, Grant, LogNic, Nanos, Placement, Preemption, Profile, QueueId, Share, TenantId,
+    TenantScheduler, Work,
 };
 
-/// The time that a tenant's part may be saved up for, nanoseconds of the core's time.
-const SAVED: u64 = 200_000;
+/// The burst of a tenant's part: what it may save up, nanoseconds of the core's time.
+const BURST: u64 = 200_000;
 
 #[derive(Debug)]
 struct Tenant {
-    channel: Line,
+    channel: Fifo,
     /// Its part, in millionths of the core's time.
     part: u64,
     weight: u32,
-    /// When all of its part is there again.
+    /// When its bucket is full again, nanoseconds.
     full: u64,
 }
 
@@ -27,43 +28,45 @@ struct Tenant {
 #[derive(Debug, Default)]
 pub struct FairNic {
     tenants: Vec<Tenant>,
-    here: Here,
-    /// Whom the next decision looks at first.
-    at: usize,
-    /// Set by [`with_parts`](Self::with_parts): weights do not count.
+    attached: AttachedQueues,
+    /// The tenant that the next decision begins with.
+    cursor: usize,
+    /// Parts come from a plan, not from weights.
     is_planned: bool,
-    /// Plans are made here.
+    /// It makes the plan itself, from what it observes.
     is_learning: bool,
-    /// What is seen of the tenants before there is a plan.
-    study: Option<Study>,
+    /// What was observed of the tenants before there is a plan.
+    profiling: Option<Profiling>,
 }
 
-/// Tenants are watched, and nobody has a part yet: everyone has turns.
+/// Tenants are observed and served in turn; none has a part yet.
 #[derive(Debug, Default)]
-struct Study {
-    /// When the first work came.
+struct Profiling {
+    /// When the first work became ready.
     since: Option<Nanos>,
-    seen: Vec<Seen>,
+    observed: Vec<Observed>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
-    came: u64,
+struct Observed {
+    /// Units that became ready, and units that ran.
+    arrived: u64,
     ran: u64,
+    /// Core time of those that ran, nanoseconds.
     time: u64,
 }
 
-/// For how long tenants are watched.
-const STUDY: Nanos = Nanos(100 * Nanos::MILLI.0);
-/// Requests that a channel holds: what the model takes a queue's capacity to be.
+/// For how long tenants are observed.
+const PROFILING: Nanos = Nanos(100 * Nanos::MILLI.0);
+/// Requests that a channel holds: the capacity N of the M/M/1/N model.
 const CAPACITY: u32 = 1_024;
 
-impl Study {
-    fn of(&mut self, index: usize) -> &mut Seen {
-        if self.seen.len() <= index {
-            self.seen.resize(index + 1, Seen::default());
+impl Profiling {
+    fn of(&mut self, index: usize) -> &mut Observed {
+        if self.observed.len() <= index {
+            self.observed.resize(index + 1, Observed::default());
         }
-        &mut self.seen[index]
+        &mut self.observed[index]
     }
 }
 
@@ -73,71 +76,71 @@ impl FairNic {
         FairNic::default()
     }
 
-    /// Parts that somebody else found, in millionths of the core's time, by tenant: what a [`LogNic`](crate::LogNic) plans.
+    /// Planned parts, in millionths of the core's time, by tenant: what a [`LogNic`](crate::LogNic) finds.
     pub fn with_parts(parts: &[u64]) -> FairNic {
-        let tenant = |&part: &u64| Tenant { channel: Line::default(), part: part.max(1), weight: 1, full: 0 };
+        let tenant = |&part: &u64| Tenant { channel: Fifo::default(), part: part.max(1), weight: 1, full: 0 };
         FairNic {
             tenants: parts.iter().map(tenant).collect(),
-            here: Here::default(),
-            at: 0,
+            attached: AttachedQueues::default(),
+            cursor: 0,
             is_planned: true,
             is_learning: false,
-            study: None,
+            profiling: None,
         }
     }
 
-    /// Parts that LogNIC's model finds from what it sees of the tenants in the first tenth of a second, and again where
-    /// tenants are configured later.
+    /// Parts by LogNIC's model, from what is observed of the tenants in the first tenth of a second, and again when a tenant is
+    /// configured later.
     pub(crate) fn learning() -> FairNic {
-        FairNic { is_planned: true, is_learning: true, study: Some(Study::default()), ..FairNic::default() }
+        FairNic { is_planned: true, is_learning: true, profiling: Some(Profiling::default()), ..FairNic::default() }
     }
 
-    /// The study is over: everybody has the part that was best for what was seen.
+    /// Ends profiling, if its time is over: each tenant gets the part that is best for what was observed.
     fn plan(&mut self, now: Nanos) {
-        let Some(study) = &mut self.study else { return };
-        let Some(since) = study.since else { return };
+        let Some(profiling) = &mut self.profiling else { return };
+        let Some(since) = profiling.since else { return };
         let passed = now.since(since);
-        if passed < STUDY {
+        if passed < PROFILING {
             return;
         }
-        study.seen.resize(self.tenants.len(), Seen::default());
+        profiling.observed.resize(self.tenants.len(), Observed::default());
         let seconds = passed.0 as f64 / 1e9;
-        let profile = |seen: &Seen| Profile {
-            rate: (seen.came as f64 / seconds).max(1.0),
-            service: seen.time as f64 / seen.ran.max(1) as f64,
+        let profile = |observed: &Observed| Profile {
+            rate: (observed.arrived as f64 / seconds).max(1.0),
+            service: observed.time as f64 / observed.ran.max(1) as f64,
             capacity: CAPACITY,
         };
-        let profiles: Vec<Profile> = study.seen.iter().map(profile).collect();
+        let profiles: Vec<Profile> = profiling.observed.iter().map(profile).collect();
         for (tenant, part) in self.tenants.iter_mut().zip(LogNic::plan(&profiles).parts) {
             tenant.part = part.max(1);
             tenant.full = now.0;
         }
-        self.study = None;
+        self.profiling = None;
     }
 
-    fn make(&mut self, tenant: TenantId) -> usize {
+    fn index_of(&mut self, tenant: TenantId) -> usize {
         let index = usize::from(tenant.0);
         if self.tenants.len() <= index {
-            self.tenants.resize_with(index + 1, || Tenant { channel: Line::default(), part: 1, weight: 1, full: 0 });
+            self.tenants.resize_with(index + 1, || Tenant { channel: Fifo::default(), part: 1, weight: 1, full: 0 });
         }
         index
     }
 
-    /// A queue is on the core.
-    fn arrive(&mut self, queue: QueueId) -> usize {
-        let index = self.make(queue.tenant);
-        if self.here.arrive(queue) {
+    fn attach(&mut self, queue: QueueId) -> usize {
+        let index = self.index_of(queue.tenant);
+        if self.attached.attach(queue) {
             self.divide();
         }
         index
     }
 
+    /// Divides the core by the weights of the tenants that have queues on it.
     fn divide(&mut self) {
         if self.is_planned {
             return;
         }
-        let FairNic { tenants, here, .. } = self;
-        let has_queues = |(index, _): &(usize, &mut Tenant)| here.has(*index);
+        let FairNic { tenants, attached, .. } = self;
+        let has_queues = |(index, _): &(usize, &mut Tenant)| attached.has(*index);
         let all: u64 =
             tenants.iter_mut().enumerate().filter(has_queues).map(|(_, tenant)| u64::from(tenant.weight)).sum();
         for (_, tenant) in tenants.iter_mut().enumerate().filter(has_queues) {
@@ -146,35 +149,38 @@ impl FairNic {
     }
 }
 
+impl Preemption for FairNic {}
+impl DeferredWork for FairNic {}
+
 impl TenantScheduler for FairNic {
     fn configure(&mut self, tenant: TenantId, share: Share) {
         if self.is_learning && self.tenants.len() <= usize::from(tenant.0) {
-            self.study = Some(Study::default());
+            self.profiling = Some(Profiling::default());
         }
-        let index = self.make(tenant);
+        let index = self.index_of(tenant);
         self.tenants[index].weight = share.weight.max(1);
         self.divide();
     }
 
     fn place(&mut self, queue: QueueId, _placement: Placement) {
-        self.arrive(queue);
+        self.attach(queue);
     }
 
     fn ready(&mut self, now: Nanos, queue: QueueId, work: Work) {
-        let index = self.arrive(queue);
+        let index = self.attach(queue);
         self.tenants[index].channel.push(now, queue, work.units);
-        if let Some(study) = &mut self.study {
-            study.since.get_or_insert(now);
-            study.of(index).came += u64::from(work.units);
+        if let Some(profiling) = &mut self.profiling {
+            profiling.since.get_or_insert(now);
+            profiling.of(index).arrived += u64::from(work.units);
         }
     }
 
     fn decide(&mut self, now: Nanos) -> Decision {
         self.plan(now);
-        let is_open = self.study.is_some();
+        let is_open = self.profiling.is_some();
         let mut next: Option<Nanos> = None;
         for step in 0..self.tenants.len() {
-            let index = (self.at + step) % self.tenants.len();
+            let index = (self.cursor + step) % self.tenants.len();
             let tenant = &mut self.tenants[index];
             if tenant.channel.waiting() == 0 {
                 continue;
@@ -183,7 +189,7 @@ impl TenantScheduler for FairNic {
                 next = Some(next.map_or(Nanos(tenant.full), |next| next.min(Nanos(tenant.full))));
                 continue;
             }
-            self.at = (index + 1) % self.tenants.len();
+            self.cursor = (index + 1) % self.tenants.len();
             if let Some((grant, _)) = self.tenants[index].channel.pop(Fcfs::BATCH / 4) {
                 return Decision::Run(grant);
             }
@@ -192,24 +198,22 @@ impl TenantScheduler for FairNic {
     }
 
     fn charge(&mut self, now: Nanos, grant: Grant, cost: Cost) {
-        let index = self.make(grant.queue.tenant);
-        if let Some(study) = &mut self.study {
-            let seen = study.of(index);
-            seen.ran += u64::from(cost.units);
-            seen.time += cost.time.0;
+        let index = self.index_of(grant.queue.tenant);
+        if let Some(profiling) = &mut self.profiling {
+            let observed = profiling.of(index);
+            observed.ran += u64::from(cost.units);
+            observed.time += cost.time.0;
             return;
         }
         let tenant = &mut self.tenants[index];
         let takes = (u128::from(cost.time.0) * 1_000_000 / u128::from(tenant.part)) as u64;
-        tenant.full = tenant.full.max(now.0.saturating_sub(SAVED)).saturating_add(takes);
+        tenant.full = tenant.full.max(now.0.saturating_sub(BURST)).saturating_add(takes);
     }
 
-    fn complete(&mut self, _now: Nanos, _grant: Grant, _cost: Cost) {}
-
     fn cancel(&mut self, _now: Nanos, queue: QueueId) {
-        let index = self.make(queue.tenant);
+        let index = self.index_of(queue.tenant);
         self.tenants[index].channel.cancel(queue);
-        if self.here.depart(queue) {
+        if self.attached.detach(queue) {
             self.divide();
         }
     }
@@ -243,12 +247,12 @@ mod tests {
         let mut alone = Driver::new(policy, &[Client::flood(0, 0, 1_000), idle]);
         alone.run(100_000_000);
         let part = alone.time_of(0, 10_000_000) as f64 / 9e7;
-        assert!((part - 0.75).abs() < 0.02, "{part}: the other's part is nobody's");
+        assert!((part - 0.75).abs() < 0.02, "{part}: the other's part goes to no tenant");
         assert!(alone.wasted > 20_000_000);
     }
 
     #[test]
-    fn who_has_no_queue_on_the_core_has_no_part_of_it() {
+    fn a_tenant_without_queues_on_the_core_has_no_part_of_it() {
         let mut policy = FairNic::new();
         for tenant in 0..4 {
             policy.configure(TenantId(tenant), Share::default());

@@ -1,13 +1,13 @@
 //! MTDA's credits and its traffic-aware scheduler (Huang et al., IEEE TSC 17(6), 2024, §III-C and §III-D), to the letter and
 //! repaired.
 //!
-//! Both are one machine: tenants are looked at in order; each may dispatch a request per credit; when a tenant with requests has no
-//! credit (EXHAUSTED) credits are allocated anew, and when the last tenant was looked at (EXPIRED) they are renewed as they were
-//! (Algorithms 1 and 2). [`Mtda::printed`] allocates by equation (7) and begins again with the first tenant, as printed.
-//! [`Mtda::repaired`] has four changes, R1 to R4 below, and no more.
+//! Algorithm 2 visits tenants in order; each may dispatch a request per credit. When a tenant with requests has no credit left
+//! (EXHAUSTED), Algorithm 1 allocates credits anew; when the last tenant was visited (EXPIRED), it renews them as they were.
+//! [`Mtda::printed`] allocates by equation (7) and begins again with the first tenant, as printed. [`Mtda::repaired`] has four
+//! changes, R1 to R4 below, and no more.
 
-use crate::line::Line;
-use crate::{Cost, Decision, Grant, Nanos, QueueId, Share, TenantId, TenantScheduler, Work};
+use crate::fifo::Fifo;
+use crate::{Cost, Decision, DeferredWork, Grant, Nanos, Preemption, QueueId, Share, TenantId, TenantScheduler, Work};
 
 /// What the credits stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl Default for Occupancy {
 
 #[derive(Debug, Default)]
 struct Tenant {
-    channel: Line,
+    channel: Fifo,
     occupancy: Occupancy,
     credit: u64,
     current: u64,
@@ -55,41 +55,41 @@ pub struct Mtda {
     system: System,
     is_repaired: bool,
     tenants: Vec<Tenant>,
-    /// The tenant that Algorithm 2 is at.
-    at: usize,
+    /// The tenant that Algorithm 2 visits.
+    cursor: usize,
     waiting: u64,
     renewals: u64,
-    /// Tenants with requests, for the repaired allocation. Kept to allocate no memory.
-    open: Vec<usize>,
+    /// Tenants whose need is not met yet, in the repaired allocation. Kept between calls, so that no memory is allocated.
+    unmet: Vec<usize>,
 }
 
-/// When an allocation gave nobody a credit, the printed algorithm allocates again for ever. It is asked again after this.
+/// When an allocation gave no tenant a credit, the printed algorithm allocates again for ever. It is asked again after this.
 const SPIN: Nanos = Nanos(10_000);
 
 impl Mtda {
     /// The algorithms as printed.
     ///
-    /// What comes of it is the paper's: an integer credit of equation (7) is 0 for a tenant with few requests, and a tenant that
-    /// always has requests and exhausts its credits is served for ever if it is before the others.
+    /// Its flaws are the paper's: an integer credit of equation (7) is 0 for a tenant with few requests, and a tenant that always
+    /// has requests and exhausts its credits is served for ever if it comes before the others.
     pub fn printed(system: System) -> Mtda {
-        Mtda { system, is_repaired: false, tenants: Vec::new(), at: 0, waiting: 0, renewals: 0, open: Vec::new() }
+        Mtda { system, is_repaired: false, tenants: Vec::new(), cursor: 0, waiting: 0, renewals: 0, unmet: Vec::new() }
     }
 
     /// The algorithms with these changes:
     ///
-    /// - **R1, normalised.** Equation (7)'s numerators do not add up to its denominator, so most of CREDIT is given to nobody. Here
-    ///   credits of those who have requests add up to CREDIT, and each gets at least one.
+    /// - **R1, normalised.** Equation (7)'s numerators do not add up to its denominator, so most of CREDIT is given to no tenant. Here
+    ///   the credits of tenants that have requests add up to CREDIT, and each gets at least one.
     /// - **R2, in proportion.** `e^CM_i` makes four cores worth twenty times as much as one, and overflows. A tenant's part is in
     ///   proportion to its cores and accelerators, `CM_i + ΣACC_i`.
-    /// - **R3, requests are a need, not a bid.** `Req_i` is added to what a tenant gets, so who floods gets more. Here it is what a
-    ///   tenant gets at the most; what that leaves is for the others ("considering the actual resource demands", §III-B).
+    /// - **R3, requests are a need, not a bid.** `Req_i` is added to what a tenant gets, so a flood gets more. Here it is the most
+    ///   that a tenant gets; what that leaves is for the others ("considering the actual resource demands", §III-B).
     /// - **R4, the next one is next.** Algorithm 2 returns at the first exhausted tenant and begins again with the first. Here it
     ///   goes on with the tenant after it.
     pub fn repaired(system: System) -> Mtda {
         Mtda { is_repaired: true, ..Mtda::printed(system) }
     }
 
-    /// Says what a tenant uses.
+    /// Sets what a tenant uses.
     pub fn occupy(&mut self, tenant: TenantId, occupancy: Occupancy) {
         self.tenant(tenant).occupancy = occupancy;
     }
@@ -143,24 +143,24 @@ impl Mtda {
         }
     }
 
-    /// R1 to R3: in proportion to what each uses, up to what it asks for; what that leaves goes to the others.
+    /// R1 to R3: credits in proportion to what each tenant uses, up to its requests; what that leaves goes to the others.
     fn allocate_by_need(&mut self) {
-        self.open.clear();
+        self.unmet.clear();
         for (index, tenant) in self.tenants.iter_mut().enumerate() {
             tenant.credit = 0;
             if tenant.channel.waiting() > 0 {
-                self.open.push(index);
+                self.unmet.push(index);
             }
         }
         let part = |tenant: &Tenant| u64::from(tenant.occupancy.cores + tenant.occupancy.accelerators).max(1);
         let mut left = self.system.credit.max(1);
-        // Each turn satisfies somebody or ends it.
-        while !self.open.is_empty() && left > 0 {
-            let parts: u64 = self.open.iter().map(|&index| part(&self.tenants[index])).sum();
+        // Each pass meets the need of a tenant or is the last.
+        while !self.unmet.is_empty() && left > 0 {
+            let parts: u64 = self.unmet.iter().map(|&index| part(&self.tenants[index])).sum();
             let per_part = left / parts;
-            let before = self.open.len();
+            let before = self.unmet.len();
             let tenants = &mut self.tenants;
-            self.open.retain(|&index| {
+            self.unmet.retain(|&index| {
                 let tenant = &mut tenants[index];
                 let needs = tenant.channel.waiting();
                 if needs > per_part.saturating_mul(part(tenant)) {
@@ -170,19 +170,22 @@ impl Mtda {
                 left = left.saturating_sub(needs);
                 false
             });
-            if self.open.len() == before {
-                for &index in &self.open {
+            if self.unmet.len() == before {
+                for &index in &self.unmet {
                     let tenant = &mut self.tenants[index];
                     tenant.credit = (per_part * part(tenant)).max(1);
                 }
                 return;
             }
         }
-        for &index in &self.open {
+        for &index in &self.unmet {
             self.tenants[index].credit = 1;
         }
     }
 }
+
+impl Preemption for Mtda {}
+impl DeferredWork for Mtda {}
 
 impl TenantScheduler for Mtda {
     /// Weights are not MTDA's: a tenant's part comes from what it [occupies](Mtda::occupy), of which a share may say the cores.
@@ -202,20 +205,20 @@ impl TenantScheduler for Mtda {
         if self.waiting == 0 {
             return Decision::Idle;
         }
-        // Algorithm 2. Two turns of all tenants, with an allocation between, find somebody if there is anybody to be found.
+        // Algorithm 2. Two passes over all tenants, with an allocation between, find a tenant that may run if there is one.
         for _ in 0..self.tenants.len() * 3 {
-            let tenant = &mut self.tenants[self.at];
+            let tenant = &mut self.tenants[self.cursor];
             if tenant.channel.waiting() == 0 {
-                self.at += 1;
-                if self.at == self.tenants.len() {
+                self.cursor += 1;
+                if self.cursor == self.tenants.len() {
                     self.renew();
-                    self.at = 0;
+                    self.cursor = 0;
                 }
                 continue;
             }
             if tenant.current == 0 {
                 self.allocate();
-                self.at = if self.is_repaired { (self.at + 1) % self.tenants.len() } else { 0 };
+                self.cursor = if self.is_repaired { (self.cursor + 1) % self.tenants.len() } else { 0 };
                 continue;
             }
             let most = u32::try_from(tenant.current).unwrap_or(u32::MAX).min(crate::Fcfs::BATCH);
@@ -228,8 +231,6 @@ impl TenantScheduler for Mtda {
     }
 
     fn charge(&mut self, _now: Nanos, _grant: Grant, _cost: Cost) {}
-
-    fn complete(&mut self, _now: Nanos, _grant: Grant, _cost: Cost) {}
 
     fn cancel(&mut self, _now: Nanos, queue: QueueId) {
         self.tenant(queue.tenant).channel.cancel(queue);
@@ -257,7 +258,7 @@ mod tests {
         mtda.allocate();
         let of = |requests: f64| ((1_f64.exp() + requests) / (2_f64.exp() + 40.0) * 1_024.0) as u64;
         assert_eq!([mtda.credit(TenantId(0)), mtda.credit(TenantId(1))], [of(30.0), of(10.0)]);
-        assert!(mtda.credit(TenantId(0)) > 2 * mtda.credit(TenantId(1)), "who queues more gets more");
+        assert!(mtda.credit(TenantId(0)) > 2 * mtda.credit(TenantId(1)), "the longer queue gets more");
     }
 
     #[test]
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn repaired_nobody_starves_and_equal_tenants_have_equal_numbers() {
+    fn repaired_no_tenant_starves_and_equal_tenants_have_equal_numbers() {
         let clients: Vec<Client> = (0..4).map(|at| Client::flood(at, at.into(), 1_000)).collect();
         let mut driver = Driver::new(Mtda::repaired(SMALL), &clients);
         driver.run(400 * MS);
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_served_on_more_cores_has_more_credits() {
+    fn a_tenant_served_on_more_cores_has_more_credits() {
         let mut mtda = Mtda::repaired(System { credit: 900, cores: 2, accelerators: 0 });
         for (tenant, cores) in [(0, 2), (1, 1)] {
             mtda.configure(TenantId(tenant), Share { cores, ..Share::default() });
@@ -307,7 +308,7 @@ mod tests {
         }
         mtda.allocate();
         assert_eq!([0, 1].map(|tenant| mtda.credit(TenantId(tenant))), [600, 300]);
-        // Nobody said anything else.
+        // A share that names no cores changes nothing.
         mtda.configure(TenantId(0), Share::default());
         mtda.allocate();
         assert_eq!(mtda.credit(TenantId(0)), 600);

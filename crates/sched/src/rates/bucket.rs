@@ -2,8 +2,8 @@
 
 use crate::Nanos;
 
-/// A token bucket: `rate` tokens a second, of which up to `burst` are saved up while nobody takes any (RFC 2697 §3's
-/// committed bucket). What is taken may exceed what is there by the last item taken; the debt is paid before the next.
+/// A token bucket: `rate` tokens a second, of which up to `burst` are saved up (RFC 2697 §3's committed bucket).
+/// The last item taken may exceed what is there; its debt is paid before the next.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     rate: u64,
@@ -17,7 +17,7 @@ pub struct TokenBucket {
 const BILLION: u128 = 1_000_000_000;
 
 impl TokenBucket {
-    /// A full bucket. `rate` and `burst` are at least 1, whatever is said.
+    /// A full bucket. A `rate` or `burst` of 0 counts as 1.
     pub fn new(rate: u64, burst: u64, now: Nanos) -> TokenBucket {
         let burst = burst.clamp(1, i64::MAX as u64 / 2);
         TokenBucket { rate: rate.max(1), burst, tokens: burst as i64, fraction: 0, last: now }

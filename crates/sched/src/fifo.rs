@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 
 use crate::{Grant, Nanos, QueueId};
 
-/// A line of work units: a tenant's channel as a policy sees it, or one line for all.
+/// Work units, first in, first out: a tenant's channel as a policy sees it, or one for all tenants.
 ///
 /// Adjacent arrivals of one queue merge into one entry, so memory is bounded by the number of alternations, which the
 /// caller's bounded channels bound in turn.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Line {
+pub(crate) struct Fifo {
     entries: VecDeque<Entry>,
     waiting: u64,
 }
@@ -22,7 +22,7 @@ struct Entry {
     since: Nanos,
 }
 
-impl Line {
+impl Fifo {
     #[inline]
     pub(crate) fn push(&mut self, now: Nanos, queue: QueueId, units: u32) {
         if units == 0 {
@@ -35,13 +35,13 @@ impl Line {
         }
     }
 
-    /// Takes up to `most` units of the first queue, which is at least one. Since when the first of them waited.
+    /// Takes up to `most` units, at least 1, of the first queue. Returns also since when the first of them waits.
     #[inline]
     pub(crate) fn pop(&mut self, most: u32) -> Option<(Grant, Nanos)> {
         self.take(0, most)
     }
 
-    /// The same of the first queue that `may` be served.
+    /// As [`pop`](Self::pop), of the first queue that `may` be served.
     pub(crate) fn pop_of(&mut self, most: u32, may: impl Fn(QueueId) -> bool) -> Option<(Grant, Nanos)> {
         let at = self.entries.iter().position(|entry| may(entry.queue))?;
         self.take(at, most)
@@ -65,7 +65,7 @@ impl Line {
         self.waiting = self.entries.iter().map(|entry| u64::from(entry.units)).sum();
     }
 
-    /// Units.
+    /// Units that wait.
     #[inline]
     pub(crate) fn waiting(&self) -> u64 {
         self.waiting
