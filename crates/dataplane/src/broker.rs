@@ -150,3 +150,22 @@ impl Broker for Wire {
         self.send(&Up::Forget { key: key.to_owned() }, Vec::new()).map_err(lost)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use softdpu_storage::Volume;
+
+    /// The supervisor, which does not know volumes, forgets what was kept of one by the shape of the key.
+    #[test]
+    fn the_link_knows_what_volumes_keep() {
+        for kind in ["key", "memory", "user", "nbd-export", "nbd", "ring", "networks.loaded", "position"] {
+            for key in [kind.to_owned(), format!("{kind}/v"), format!("{kind}/vv"), format!("{kind}/v/0")] {
+                // Only sockets have a number.
+                let is_exact = !key.ends_with("/0") && key != "nbd/v" || kind == "nbd" && key.ends_with("/0");
+                if is_exact {
+                    assert_eq!(softdpu_link::is_kept_of_volume("v", &key), Volume::is_kept_of("v", &key), "{key}");
+                }
+            }
+        }
+    }
+}

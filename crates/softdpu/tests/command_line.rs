@@ -56,7 +56,7 @@ fn check_fails_with_the_place_as_text_and_as_json() {
     let output = softdpu(folder.path(), &["check", "site.toml"]);
     assert_eq!(output.status.code(), Some(1));
     let shown = stderr(&output);
-    assert!(shown.starts_with("error: unknown key in [[volume]]: found `memroy`"), "{shown}");
+    assert!(shown.contains("\nerror: unknown key in [[volume]]: found `memroy`"), "{shown}");
     assert!(shown.contains("\n --> site.toml:4:1\n"), "{shown}");
 
     let output = softdpu(folder.path(), &["check", "--json", "site.toml"]);
