@@ -1,7 +1,7 @@
 //! Connections beside the kernel's: random streams through a firewall of `nft`, and which packets pass.
 //!
-//! Connections begin inside: a packet from outside passes only if it is of one that is known. So what passes tells what both hold for a
-//! connection.
+//! Connections begin inside: a packet from outside passes only if it is of one that is known. So what passes tells what
+//! both hold for a connection.
 
 #![allow(missing_docs)]
 

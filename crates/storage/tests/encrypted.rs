@@ -79,7 +79,7 @@ fn what_is_on_disk_is_what_another_implementation_encrypts() {
         let file = std::fs::read(&place.image).unwrap();
         assert!(!holds(&file, b"nobody else") && !holds(&file[..MIB as usize], &[0; 64]), "plaintext on disk");
         let Some(plain) = decrypted_by_openssl(&place, sector, data.len()) else {
-            return softdpu_tests::skip(
+            return softdpu_testing::skip(
                 "encryption against another implementation",
                 "python3-cryptography is not installed",
             );

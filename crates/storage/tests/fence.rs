@@ -17,7 +17,7 @@ use common::{Core, MIB};
 use softdpu_storage::*;
 use softdpu_sys::AlignedBuffer;
 use softdpu_sys::uring::{Operation, Ring};
-use softdpu_tests::{SlowDisk, skip};
+use softdpu_testing::{SlowDisk, skip};
 
 const IMAGE: &str = "SOFTDPU_TEST_FENCE_IMAGE";
 const OLD: u8 = 0xaa;

@@ -88,7 +88,7 @@ fn reads_of_cached_pages_are_answered_at_once_and_others_when_the_disk_has() {
         Some(done) => check(done, 4096),
         None => {
             let reason = "the file system here cannot say what is in the page cache (RWF_NOWAIT)";
-            return softdpu_tests::skip("reads of cached pages", reason);
+            return softdpu_testing::skip("reads of cached pages", reason);
         }
     }
     // Pages that were written to the disk and thrown out of the cache, which the kernel does where nothing holds them
@@ -125,7 +125,7 @@ fn reads_of_cached_pages_are_answered_at_once_and_others_when_the_disk_has() {
         };
         assert!(places().all(in_cache), "nothing had to be read from the disk, though pages are not in memory");
         let reason = "the file system of the build folder keeps its pages in memory (POSIX_FADV_DONTNEED)";
-        return softdpu_tests::skip("reads of pages that are not cached", reason);
+        return softdpu_testing::skip("reads of pages that are not cached", reason);
     }
     // Those read now are in the cache again, which is noticed after a while.
     let mut at_once = 0;
@@ -381,7 +381,7 @@ impl Drop for SmallDisk {
 fn a_full_disk_fails_writes_with_no_space_and_recovers() {
     let folder = folder();
     let Some(disk) = SmallDisk::new(folder.path()) else {
-        return softdpu_tests::skip(
+        return softdpu_testing::skip(
             "a_full_disk_fails_writes_with_no_space_and_recovers",
             "mounting a tmpfs needs root",
         );

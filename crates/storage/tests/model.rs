@@ -95,7 +95,7 @@ fn volumes() -> Volumes {
             let (timeout, reconnect) = (Duration::from_secs(10), Duration::from_millis(100));
             kinds.push(("nbd", Kind::Nbd { uri, answer: timeout, timeout, reconnect }));
         }
-        Err(_) => softdpu_tests::skip("nbd in the property test", "nbdkit is not installed"),
+        Err(_) => softdpu_testing::skip("nbd in the property test", "nbdkit is not installed"),
     }
     let key = folder.path().join("key");
     common::write_key(&key, 1..65);

@@ -17,7 +17,7 @@ impl Server {
         let _ = std::fs::remove_file(socket);
         let child = Command::new(program).args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let Ok(child) = child else {
-            softdpu_tests::skip("a volume at an NBD server", &format!("{program} is not installed"));
+            softdpu_testing::skip("a volume at an NBD server", &format!("{program} is not installed"));
             return None;
         };
         let server = Server(child);
@@ -438,7 +438,7 @@ fn qcow2_with_snapshot_and_clone_through_qemu_nbd() {
     let image = |args: &[&str]| Command::new("qemu-img").args(args).stdout(Stdio::null()).status().map(|s| s.success());
     let (base, clone) = (at("base.qcow2"), at("clone.qcow2"));
     if image(&["create", "-q", "-f", "qcow2", &base, "64M"]).ok() != Some(true) {
-        return softdpu_tests::skip("qcow2_with_snapshot_and_clone_through_qemu_nbd", "qemu-img is not installed");
+        return softdpu_testing::skip("qcow2_with_snapshot_and_clone_through_qemu_nbd", "qemu-img is not installed");
     }
     let serve = |path: &str| {
         Server::start(

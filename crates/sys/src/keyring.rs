@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn a_key_is_found_by_its_name_and_what_is_none_is_said() {
         if let Err(error) = add("softdpu:test of the keyring", b"some bytes") {
-            return softdpu_tests::skip("the kernel's keyring", &format!("no key can be added: {error}"));
+            return softdpu_testing::skip("the kernel's keyring", &format!("no key can be added: {error}"));
         }
         assert_eq!(read_user_key("softdpu:test of the keyring", 64).unwrap().as_slice(), b"some bytes");
         let long = read_user_key("softdpu:test of the keyring", 4).unwrap_err();

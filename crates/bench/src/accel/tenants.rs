@@ -1,8 +1,8 @@
-//! Tenants that hand operations over to one engine on one core, policy by policy: the first floods it with large requests, the others have small
-//! ones, a few at a time.
+//! Tenants that hand operations over to one engine on one core, policy by policy: the first floods it with large
+//! requests, the others have small ones, a few at a time.
 //!
-//! Who hands over and the engine take turns on that core: whatever has ended is handed over again before the engine has its next slice. All of them
-//! encrypt, AES-256-XTS over sectors of 4096 bytes.
+//! Who hands over and the engine take turns on that core: whatever has ended is handed over again before the engine has
+//! its next slice. All of them encrypt, AES-256-XTS over sectors of 4096 bytes.
 
 use std::fmt::Write as _;
 use std::io;
@@ -164,7 +164,8 @@ impl Shared {
     }
 }
 
-/// Measures what `plan` says with `fcfs` and `weighted`, taking turns; `progress` is told the name of each before it runs for the first time.
+/// Measures what `plan` says with `fcfs` and `weighted`, taking turns; `progress` is told the name of each before it
+/// runs for the first time.
 ///
 /// # Errors
 /// A sentence for the user: a plan that makes no sense, a CPU that can't be used.

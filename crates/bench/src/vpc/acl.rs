@@ -1,4 +1,5 @@
-//! Access control lists and security groups: what the decision about a flow's first packet costs, and what a change does.
+//! Access control lists and security groups: what the decision about a flow's first packet costs, and what a change
+//! does.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -182,7 +182,7 @@ fn libvirts_own_schema_accepts_the_domain() {
         Command::new("virt-xml-validate").arg(&file).arg("domain").output()
     };
     match validate(&full) {
-        Err(_) => softdpu_tests::skip(
+        Err(_) => softdpu_testing::skip(
             "libvirts_own_schema_accepts_the_domain",
             "virt-xml-validate is not installed (Debian: libvirt-clients, libxml2-utils)",
         ),

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use softdpu_sys::namespace;
-pub use softdpu_tests::skip;
+pub use softdpu_testing::skip;
 
 /// Longer than anything here takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);

@@ -1,96 +1,11 @@
-//! Where frames arrive: the receiving guest's queue, or the far end of the underlay's wire.
+//! The far end of the underlay's wire: counts the frames that come out of it.
 
 use rustix::event::{PollFd, PollFlags};
+use softdpu_frontend::load::FrameSink;
+use softdpu_frontend::net::CorruptFrame;
+use softdpu_frontend::{Frames, Station};
 use softdpu_sys::port::packet::{PacketOptions, PacketSocket};
 use softdpu_sys::port::{Frame, MAX_BATCH};
-
-use super::frames::Frames;
-use super::load::Load;
-use super::port::Port;
-use super::receiver::{Corrupt, Receiver};
-use super::subject::A;
-use crate::front_end::FrontEndError;
-
-/// What a load needs of the place where its frames arrive.
-pub trait Sink {
-    /// Takes up to `most` frames that are there; how many it took.
-    ///
-    /// # Errors
-    /// [`Corrupt`] for a frame that is not as it was sent.
-    fn take(&mut self, most: usize) -> Result<usize, Corrupt>;
-    /// Frames so far, and bytes of them as they were sent.
-    fn received(&self) -> (u64, u64);
-    /// The least number of a frame that can still come, as of the last batch.
-    fn next(&self) -> u64;
-    /// Frames below this number will not come.
-    fn write_off(&mut self, sent: u64);
-    /// Kicks sent, and notifications slept for.
-    fn signals(&self) -> (u64, u64);
-    /// Kicks, wanted or not: the server may sleep already.
-    fn kick(&mut self);
-    /// Asks to be woken; true where something is there already.
-    fn arm(&mut self) -> bool;
-    /// What to sleep on.
-    fn poll_fd(&self) -> PollFd<'_>;
-    /// Awake again.
-    fn woken(&mut self);
-}
-
-/// The receiving guest.
-pub struct GuestEnd<'a> {
-    port: &'a mut Port,
-    receiver: Receiver,
-}
-
-impl<'a> GuestEnd<'a> {
-    /// Makes the buffers of a port without a frame available.
-    ///
-    /// # Errors
-    /// As [`Receiver::new`].
-    pub fn new(port: &'a mut Port, load: &Load) -> Result<Self, FrontEndError> {
-        let receiver = Receiver::new(port, load.queue_size, load.frames)?;
-        Ok(GuestEnd { port, receiver })
-    }
-}
-
-impl Sink for GuestEnd<'_> {
-    #[inline(always)]
-    fn take(&mut self, most: usize) -> Result<usize, Corrupt> {
-        self.receiver.take(&mut self.port.receive, most)
-    }
-
-    fn received(&self) -> (u64, u64) {
-        (self.receiver.received(), self.receiver.received_bytes())
-    }
-
-    #[inline(always)]
-    fn next(&self) -> u64 {
-        self.receiver.next()
-    }
-
-    fn write_off(&mut self, _sent: u64) {}
-
-    fn signals(&self) -> (u64, u64) {
-        (self.port.receive.kicks(), self.port.receive.interrupts())
-    }
-
-    fn kick(&mut self) {
-        self.port.receive.kick();
-    }
-
-    fn arm(&mut self) -> bool {
-        self.port.receive.driver.arm()
-    }
-
-    fn poll_fd(&self) -> PollFd<'_> {
-        self.port.receive.poll_fd()
-    }
-
-    fn woken(&mut self) {
-        self.port.receive.drain();
-        self.port.receive.driver.disarm();
-    }
-}
 
 /// Bytes that VXLAN over IPv4 puts before a frame: Ethernet, IPv4, UDP, VXLAN (RFC 7348 §5).
 const OUTER: usize = 14 + 20 + 8 + 8;
@@ -143,15 +58,15 @@ impl Arrivals {
     }
 
     /// Counts frames of the wire; those that the sending guest has not sent are the machine's own.
-    fn take(&mut self, frames: &mut [Frame<'_>]) -> Result<(), Corrupt> {
+    fn take(&mut self, frames: &mut [Frame<'_>]) -> Result<(), CorruptFrame> {
         let mut last = None;
         for frame in frames.iter() {
             let inner = bare(frame.bytes);
-            if inner.get(6..12) != Some(&A.mac[..]) {
+            if inner.get(6..12) != Some(&Station::A.mac[..]) {
                 continue;
             }
             let pieces = match self.frames.pieces(inner.len()) {
-                0 => return Err(Corrupt::Length { len: inner.len(), expected: self.frames.lengths() }),
+                0 => return Err(CorruptFrame::Length { len: inner.len(), expected: self.frames.lengths() }),
                 pieces => pieces,
             };
             self.pieces += pieces;
@@ -164,13 +79,13 @@ impl Arrivals {
             self.next = self.first + (self.pieces - self.pieces_before) / self.frames.segments();
             return Ok(());
         }
-        let found = self.frames.sequence_in(last).ok_or(Corrupt::Contents)?;
+        let found = self.frames.sequence_in(last).ok_or(CorruptFrame::Contents)?;
         if found < self.next {
-            return Err(Corrupt::Order { found, next: self.next });
+            return Err(CorruptFrame::Order { found, next: self.next });
         }
         self.next = found + 1;
         if self.pieces > self.next {
-            return Err(Corrupt::Twice { received: self.pieces, sent: self.next });
+            return Err(CorruptFrame::Twice { received: self.pieces, sent: self.next });
         }
         Ok(())
     }
@@ -186,8 +101,8 @@ fn bare(frame: &[u8]) -> &[u8] {
     if tunnelled { &frame[OUTER..] } else { frame }
 }
 
-impl Sink for Counter {
-    fn take(&mut self, most: usize) -> Result<usize, Corrupt> {
+impl FrameSink for Counter {
+    fn take(&mut self, most: usize) -> Result<usize, CorruptFrame> {
         let before = self.arrivals.whole();
         let mut result = Ok(());
         let arrivals = &mut self.arrivals;
@@ -233,10 +148,9 @@ mod tests {
     use softdpu_device::net::abi::header;
     use softdpu_sys::port::VnetHeader;
 
-    use super::super::subject::B;
     use super::*;
 
-    fn arrive(arrivals: &mut Arrivals, bytes: &[u8]) -> Result<(), Corrupt> {
+    fn arrive(arrivals: &mut Arrivals, bytes: &[u8]) -> Result<(), CorruptFrame> {
         let mut bytes = bytes.to_vec();
         arrivals.take(&mut [Frame { header: VnetHeader::default(), bytes: &mut bytes }])
     }
@@ -253,20 +167,20 @@ mod tests {
     #[test]
     fn frames_count_in_a_tunnel_and_bare_and_the_machines_own_do_not() {
         let mut arrivals = Arrivals::new(Frames::Smallest);
-        let slot = Frames::Smallest.build(0, 1, A, B);
+        let slot = Frames::Smallest.build(0, 1, Station::A, Station::B);
         arrive(&mut arrivals, &tunnelled(&slot[header::SIZE..])).unwrap();
         arrive(&mut arrivals, &[0xff; 60]).unwrap();
         assert_eq!((arrivals.whole(), arrivals.bytes, arrivals.next), (1, 60, 1));
         let again = arrive(&mut arrivals, &slot[header::SIZE..]);
-        assert_eq!(again, Err(Corrupt::Order { found: 0, next: 1 }));
+        assert_eq!(again, Err(CorruptFrame::Order { found: 0, next: 1 }));
         let short = arrive(&mut arrivals, &slot[header::SIZE..header::SIZE + 59]);
-        assert!(matches!(short, Err(Corrupt::Length { len: 59, .. })));
+        assert!(matches!(short, Err(CorruptFrame::Length { len: 59, .. })));
     }
 
     #[test]
     fn segments_of_a_large_frame_count_as_one_when_all_are_there() {
         let mut arrivals = Arrivals::new(Frames::Tso);
-        let slot = Frames::Tso.build(0, 1, A, B);
+        let slot = Frames::Tso.build(0, 1, Station::A, Station::B);
         let segment = &slot[header::SIZE..header::SIZE + Frames::Mtu.longest()];
         for count in 1..=44 {
             assert_eq!((arrivals.whole(), arrivals.next), (0, 0), "{count}");

@@ -1,4 +1,5 @@
-//! A guest that talks to another, a frame at a time, and one that floods its own with the smallest frames, from one thread.
+//! A guest that talks to another, a frame at a time, and one that floods its own with the smallest frames, from one
+//! thread.
 
 use std::path::Path;
 use std::time::Duration;
@@ -7,12 +8,9 @@ use hdrhistogram::Histogram;
 use softdpu_ring::Format;
 use softdpu_sys::{affinity, clock};
 
-use crate::net::load::LoadError;
-use crate::net::port::{Options, Port};
-use crate::net::receiver::Receiver;
-use crate::net::sender::Sender;
-use crate::net::{Frames, Station};
-use crate::side_by_side::patiently;
+use super::frames::LoadError;
+use crate::net::{FrameReceiver, FrameSender};
+use crate::{Frames, NetFrontEnd, NetOptions, Station};
 
 /// What is sent, both ways.
 const FRAMES: Frames = Frames::Smallest;
@@ -42,25 +40,25 @@ pub(super) struct Terms {
 
 /// An interface, and who is there.
 pub(super) struct End {
-    port: Port,
-    pub out: Sender,
-    pub into: Receiver,
+    port: NetFrontEnd,
+    pub out: FrameSender,
+    pub into: FrameReceiver,
 }
 
 impl End {
     pub fn connect(socket: &Path, terms: Terms, here: Station, there: Station) -> Result<End, LoadError> {
         let Terms { frames, queue, flows } = terms;
-        let options = Options {
+        let options = NetOptions {
             queue_size: queue,
             format: Format::Split,
             required: Vec::new(),
-            memory: Sender::bytes(frames, queue) + Receiver::bytes(frames, queue) + 4096,
+            memory: FrameSender::bytes(frames, queue) + FrameReceiver::bytes(frames, queue) + 4096,
             timeout: Duration::from_secs(5),
             status: false,
         };
-        let mut port = patiently(|| Port::connect(socket, &options))?;
-        let out = Sender::new(&mut port, queue, frames, flows, here, there)?;
-        let into = Receiver::new(&mut port, queue, frames)?;
+        let mut port = NetFrontEnd::connect_when_listening(socket, &options)?;
+        let out = FrameSender::new(&mut port, queue, frames, flows, here, there)?;
+        let into = FrameReceiver::new(&mut port, queue, frames)?;
         Ok(End { port, out, into })
     }
 
@@ -136,7 +134,8 @@ pub fn run(
     std::thread::scope(|scope| {
         let run = || {
             affinity::pin_to(cpu).map_err(|error| failed(format!("CPU {cpu} of the clients: {error}")))?;
-            // As the data plane's core has it: else other programs take turns with the clients, which then have nothing in flight.
+            // As the data plane's core has it: else other programs take turns with the clients, which then have nothing
+            // in flight.
             let _ = affinity::highest_nice();
             let _first = affinity::SessionFirst::new();
             run_here(talk, flood, warm_up, duration)

@@ -1,18 +1,20 @@
 //! A closed-loop load: every queue is kept at a depth by submitting again as soon as something comes back.
 //!
-//! The measured loop makes no allocation and, when polling, no system call but the kicks the device asks for. Requests are
-//! [prepared](crate::front_end::Queue::prepare): per request the client stores a sector, resets a status byte and writes
+//! The measured loop makes no allocation and, when polling, no system call but the kicks the device asks for. Requests
+//! are [prepared](crate::BlockQueue::prepare): per request the client stores a sector, resets a status byte and writes
 //! one ring entry; per batch it stores one index and looks once whether to kick. The clock is read once a batch, so a
 //! latency is from the publishing of a batch (its clock reading) to the round that found the completion.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use softdpu_sys::clock;
 use thiserror::Error;
 
-use crate::front_end::{Completion, FrontEndError, Queue, Tag, Transfer, wait_for_any};
-use crate::pace::Pace;
+use super::pace::Pace;
+use crate::block::{BlockCompletion, wait_for_any};
+use crate::{BlockQueue, FrontEndError, Tag, Transfer};
 
 /// How the client learns of completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -23,6 +25,15 @@ pub enum Waiting {
     Blocking,
 }
 
+impl fmt::Display for Waiting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Waiting::Polling => "polling",
+            Waiting::Blocking => "blocking",
+        })
+    }
+}
+
 /// Which sectors, which way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern {
@@ -30,6 +41,18 @@ pub struct Pattern {
     pub transfer: Transfer,
     /// Anywhere, or one behind the other.
     pub random: bool,
+}
+
+impl Pattern {
+    /// As fio calls it.
+    pub fn name(self) -> &'static str {
+        match (self.transfer, self.random) {
+            (Transfer::Read, true) => "randread",
+            (Transfer::Read, false) => "read",
+            (Transfer::Write, true) => "randwrite",
+            (Transfer::Write, false) => "write",
+        }
+    }
 }
 
 /// What to do to a device.
@@ -142,7 +165,7 @@ impl Sectors {
 }
 
 struct Run<'a> {
-    queues: &'a mut [Queue],
+    queues: &'a mut [BlockQueue],
     lanes: Vec<Lane>,
     sectors: Sectors,
     latency: Histogram<u64>,
@@ -151,12 +174,12 @@ struct Run<'a> {
     pace: Pace,
 }
 
-/// Runs `load` on `queues`, from one thread. The queues have nothing in flight, before and (after a success) afterwards;
-/// the requests prepared for it stay with the queues, so a queue serves one load.
+/// Runs `load` on `queues`, from one thread. The queues have nothing in flight, before and (after a success)
+/// afterwards; the requests prepared for it stay with the queues, so a queue serves one load.
 ///
 /// # Errors
 /// [`LoadError`]; requests may then be in flight.
-pub fn run(queues: &mut [Queue], load: &Load) -> Result<Outcome, LoadError> {
+pub fn run(queues: &mut [BlockQueue], load: &Load) -> Result<Outcome, LoadError> {
     let block = u64::from(load.block_size / 512);
     if block == 0 || !load.block_size.is_multiple_of(512) || load.sectors < block {
         return Err(LoadError::Load(format!(
@@ -269,7 +292,7 @@ impl Run<'_> {
                     }
                 }
                 Waiting::Blocking => {
-                    let slipped = self.queues.iter_mut().any(Queue::arm);
+                    let slipped = self.queues.iter_mut().any(BlockQueue::arm);
                     if !slipped && wait_for_any(self.queues, Instant::now() + STALL).is_err() {
                         return Err(self.stalled());
                     }
@@ -283,7 +306,7 @@ impl Run<'_> {
     fn batch<const PROFILE: bool, const REFILL: bool>(
         &mut self,
         at: usize,
-        first: Completion,
+        first: BlockCompletion,
     ) -> Result<u64, LoadError> {
         let (queue, lane) = (&mut self.queues[at], &mut self.lanes[at]);
         let now = clock::now();

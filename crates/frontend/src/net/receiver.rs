@@ -1,9 +1,9 @@
-//! The receiving guest: takes frames in batches, gives their buffers back in batches, looks whether they are what was sent.
+//! The receiving guest: takes frames in batches, makes their buffers available again in batches, and checks the frames.
 //!
-//! Of every frame the length is checked, which the ring tells. Into its memory the client looks at the last frame of each
-//! batch: it would otherwise fetch every line the server has just written and be the slower of the two. Frames of several
-//! buffers say in their header how many these are, so all of those are looked into. One that is [told](Receiver::look_at_all)
-//! what is sent looks at every byte of every frame.
+//! It checks the length of every frame, which the used ring has. Of each batch it reads the memory of the last frame
+//! only: reading all would fetch every line that the server has just written, and make the client the slower side.
+//! Frames that may take several buffers have the number of them in their header, so the header of each is read. After
+//! [`look_at_all`](FrameReceiver::look_at_all) it checks every byte of every frame.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -13,36 +13,33 @@ use softdpu_ring::driver::{Completion, Piece};
 use thiserror::Error;
 
 use super::frames::{Frames, Station};
-use super::port::{Port, Ring};
-use crate::front_end::FrontEndError;
+use super::front_end::NetFrontEnd;
+use crate::{FrontEndError, Virtqueue};
 
-/// Bytes of a buffer for frames that stand for one: a frame of the MTU and its header, and what drivers round it up to.
+/// Bytes of a buffer where no frame is larger than the MTU: such a frame and its header, rounded up as drivers do.
 const SMALL: u32 = 2048;
-/// Bytes of a buffer for frames that stand for several: the most that Linux takes for mergeable buffers.
+/// Bytes of a buffer for segmentation offload: the most that Linux takes for mergeable buffers.
 const LARGE: u32 = 4096;
-/// Between two buffers, so that their first lines do not fall into the same sets of a cache.
+/// Bytes between two buffers, so that their first lines fall into different sets of a cache.
 const GAP: u64 = 64;
-/// Buffers that are given back at once: a share of the queue, no more than this.
+/// The most buffers that are made available in one batch.
 const POST: usize = 32;
-/// After this many completions the notification that is not wanted is put off once more: with EVENT_IDX "none" is an index
-/// half the range behind.
-pub(super) const QUIET: usize = 1 << 14;
 
-/// A frame that is not as it was sent.
+/// A frame that differs from what was sent.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum Corrupt {
+pub enum CorruptFrame {
     /// No frame of this length was sent.
     #[error("a frame of {len} bytes arrived; those sent have {expected:?}")]
     Length {
         /// Its length.
         len: usize,
-        /// What was sent.
+        /// Lengths that were sent.
         expected: &'static [usize],
     },
     /// A buffer has less than a header, or more than it can hold.
     #[error("a buffer of {size} bytes came back with {written} written")]
     Written {
-        /// What the ring says.
+        /// Length in the used ring.
         written: u32,
         /// Bytes of the buffer.
         size: u32,
@@ -50,31 +47,31 @@ pub enum Corrupt {
     /// A buffer came back that was not made available.
     #[error("a buffer came back that was not made available: {0}")]
     Buffer(u16),
-    /// The header's `num_buffers` does not go with the length.
+    /// The header's `num_buffers` contradicts the length.
     #[error("a frame's header says that it lies in {0} buffers")]
     Buffers(u16),
-    /// The header announces something the frame does not have.
+    /// The header announces an offload that the frame was not sent with.
     #[error("a frame's header has flags {flags:#x} and GSO type {gso:#x}; expected GSO type {expected:#x}")]
     Header {
         /// `flags`.
         flags: u8,
         /// `gso_type`.
         gso: u8,
-        /// What it was sent with.
+        /// `gso_type` it was sent with.
         expected: u8,
     },
-    /// Other contents than sent.
-    #[error("a frame arrived whose contents nobody sent")]
+    /// Contents that were not sent.
+    #[error("a frame arrived with contents that were not sent")]
     Contents,
     /// More frames than were sent.
     #[error("{received} frames arrived of the first {sent}: some came twice")]
     Twice {
         /// Frames received.
         received: u64,
-        /// Frames sent up to and with the last of them.
+        /// Frames sent up to and including the last of them.
         sent: u64,
     },
-    /// Behind one that was sent later.
+    /// A frame arrived after one that was sent later.
     #[error("frame {found} arrived when {next} was the next that could")]
     Order {
         /// Its number.
@@ -84,44 +81,42 @@ pub enum Corrupt {
     },
 }
 
-/// A frame of which buffers are still to come.
+/// A frame with more buffers to come.
 struct Partial {
-    /// The first buffer.
+    /// The ring's identifier of its first buffer.
     first: u16,
-    /// Buffers still to come.
+    /// Number of buffers to come.
     left: u16,
     /// Bytes so far, header included.
     bytes: usize,
 }
 
 /// A receive queue under load.
-pub struct Receiver {
+pub struct FrameReceiver {
     frames: Frames,
     buffers: Window,
     stride: usize,
     size: u32,
-    /// By what the ring calls a buffer: which it is; none: not ours.
+    /// Number of each buffer, by the ring's identifier of its chain.
     buffer_of: Box<[Option<u16>]>,
-    /// Taken and not given back, as the ring calls them.
+    /// The ring's identifiers of the buffers to make available again.
     taken: Vec<u16>,
-    /// How many are given back at once.
+    /// Number of buffers in a batch.
     post: usize,
-    /// Completions since notifications were put off.
-    quiet: usize,
     partial: Option<Partial>,
     received: u64,
     bytes: u64,
     next: u64,
-    /// A frame as it is sent; none: not every one is looked at.
+    /// A frame as it is sent, where every one is compared with it.
     whole: Option<Box<[u8]>>,
 }
 
-impl Receiver {
+impl FrameReceiver {
     fn size(frames: Frames) -> u32 {
         if frames == Frames::Tso { LARGE } else { SMALL }
     }
 
-    /// Buffers that a frame takes at the most.
+    /// The most buffers that a frame takes.
     pub fn buffers(frames: Frames) -> usize {
         (header::SIZE + frames.longest()).div_ceil(Self::size(frames) as usize)
     }
@@ -130,34 +125,33 @@ impl Receiver {
         u64::from(Self::size(frames)) + GAP
     }
 
-    /// Guest memory it takes.
+    /// Guest memory that a receiver takes, bytes.
     pub fn bytes(frames: Frames, size: u16) -> u64 {
         u64::from(size) * Self::stride(frames)
     }
 
-    /// Makes all buffers of the receive queue of `port`, which has `size` descriptors, available.
+    /// Makes `size` buffers available in the receive queue of `front_end`, which has as many descriptors.
     ///
     /// # Errors
-    /// [`FrontEndError`] where the port has too little memory.
-    pub fn new(port: &mut Port, size: u16, frames: Frames) -> Result<Receiver, FrontEndError> {
+    /// [`FrontEndError`] where the front_end has too little memory.
+    pub fn new(front_end: &mut NetFrontEnd, size: u16, frames: Frames) -> Result<FrameReceiver, FrontEndError> {
         let (stride, bytes) = (Self::stride(frames), Self::size(frames));
-        let base = port.memory.allocate(u64::from(size) * stride, 64)?;
-        let mut receiver = Receiver {
+        let base = front_end.memory.allocate(u64::from(size) * stride, 64)?;
+        let mut receiver = FrameReceiver {
             frames,
-            buffers: port.memory.window(base, usize::from(size) * stride as usize)?,
+            buffers: front_end.memory.window(base, usize::from(size) * stride as usize)?,
             stride: stride as usize,
             size: bytes,
             buffer_of: vec![None; size.into()].into(),
             taken: Vec::with_capacity(size.into()),
             post: (usize::from(size) / 8).clamp(1, POST),
-            quiet: 0,
             partial: None,
             received: 0,
             bytes: 0,
             next: 0,
             whole: None,
         };
-        let driver = &mut port.receive.driver;
+        let driver = &mut front_end.receive.driver;
         for index in 0..size {
             let address = GuestAddress(base.0 + u64::from(index) * stride);
             let Some(id) = driver.prepare(&[Piece::writable(address, bytes)]) else {
@@ -167,12 +161,12 @@ impl Receiver {
             driver.repeat(id);
         }
         driver.disarm();
-        port.receive.publish();
+        front_end.receive.publish();
         Ok(receiver)
     }
 
-    /// Looks at every byte of every frame from now on: all are sent by `from` to `to`, and are alike but for source port and number.
-    /// It costs: a client that measures a server does without.
+    /// Checks every byte of every frame from now on. Frames go from `from` to `to` and differ in source port and number
+    /// only. It costs time: not for measurements.
     pub fn look_at_all(&mut self, from: Station, to: Station) {
         // With frames of several lengths, or over several buffers, it would have to be known which is which.
         if self.frames.lengths().len() == 1 && Self::buffers(self.frames) == 1 {
@@ -180,34 +174,34 @@ impl Receiver {
         }
     }
 
-    /// Frames received so far.
+    /// Number of frames received.
     #[inline]
     pub fn received(&self) -> u64 {
         self.received
     }
 
-    /// Bytes of them, without virtio-net headers.
+    /// Bytes of frames received, without virtio-net headers.
     #[inline]
     pub fn received_bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The least number of a frame that can still come, as of the last batch.
+    /// The least sequence number that can still arrive, as of the last batch.
     #[inline]
     pub fn next(&self) -> u64 {
         self.next
     }
 
-    /// Takes up to `most` frames that are there, and gives buffers back; how many it took.
+    /// Takes up to `most` frames and returns how many it took. Makes buffers available again.
     ///
     /// # Errors
-    /// [`Corrupt`] for a frame that is not as it was sent.
+    /// [`CorruptFrame`] for a frame that differs from what was sent.
     #[inline]
-    pub fn take(&mut self, ring: &mut Ring, most: usize) -> Result<usize, Corrupt> {
+    pub fn take(&mut self, queue: &mut Virtqueue, most: usize) -> Result<usize, CorruptFrame> {
         let mut frames = 0;
         let mut last = None;
         while frames < most {
-            let Some(done) = ring.driver.take() else { break };
+            let Some(done) = queue.driver.take() else { break };
             if let Some(first) = self.buffer(done)? {
                 frames += 1;
                 if self.whole.is_some() {
@@ -222,30 +216,26 @@ impl Receiver {
             }
             self.received += frames as u64;
             if self.received > self.next {
-                return Err(Corrupt::Twice { received: self.received, sent: self.next });
+                return Err(CorruptFrame::Twice { received: self.received, sent: self.next });
             }
         }
         if self.taken.len() >= self.post {
-            self.quiet += self.taken.len();
-            if self.quiet >= QUIET {
-                self.quiet = 0;
-                ring.driver.disarm();
-            }
+            queue.keep_quiet(self.taken.len());
             for id in self.taken.drain(..) {
-                ring.driver.repeat(id);
+                queue.driver.repeat(id);
             }
-            ring.publish();
+            queue.publish();
         }
         Ok(frames)
     }
 
-    /// Accounts for a buffer; the first buffer of the frame that it completes, as the ring calls it.
+    /// Accounts for a buffer. Returns the ring's identifier of the first buffer of the frame that it completes.
     #[inline(always)]
-    fn buffer(&mut self, done: Completion) -> Result<Option<u16>, Corrupt> {
+    fn buffer(&mut self, done: Completion) -> Result<Option<u16>, CorruptFrame> {
         let Completion { id, written } = done;
         self.taken.push(id);
         if written > self.size {
-            return Err(Corrupt::Written { written, size: self.size });
+            return Err(CorruptFrame::Written { written, size: self.size });
         }
         if let Some(partial) = &mut self.partial {
             partial.left -= 1;
@@ -260,7 +250,7 @@ impl Receiver {
         if self.frames == Frames::Tso {
             let count = self.header_u16(id, header::NUM_BUFFERS)?;
             if count == 0 || usize::from(count) > self.buffer_of.len() {
-                return Err(Corrupt::Buffers(count));
+                return Err(CorruptFrame::Buffers(count));
             }
             if count > 1 {
                 self.partial = Some(Partial { first: id, left: count - 1, bytes: written as usize });
@@ -271,57 +261,57 @@ impl Receiver {
     }
 
     #[inline(always)]
-    fn whole(&mut self, first: u16, bytes: usize) -> Result<Option<u16>, Corrupt> {
+    fn whole(&mut self, first: u16, bytes: usize) -> Result<Option<u16>, CorruptFrame> {
         let len = bytes.wrapping_sub(header::SIZE);
         if !self.frames.has(len) {
             if bytes < header::SIZE {
-                return Err(Corrupt::Written { written: bytes as u32, size: self.size });
+                return Err(CorruptFrame::Written { written: bytes as u32, size: self.size });
             }
-            return Err(Corrupt::Length { len, expected: self.frames.lengths() });
+            return Err(CorruptFrame::Length { len, expected: self.frames.lengths() });
         }
         self.bytes += len as u64;
         Ok(Some(first))
     }
 
-    /// Looks into a frame.
-    fn look(&mut self, first: u16) -> Result<(), Corrupt> {
+    /// Checks a frame's header and contents.
+    fn look(&mut self, first: u16) -> Result<(), CorruptFrame> {
         let slot = self.slot(first)?;
         if self.frames != Frames::Tso {
             // A server that sets it to 0 with one buffer is one without MRG_RXBUF (§5.1.6.4.1 wants 1 then, too).
             let count = self.header_u16(first, header::NUM_BUFFERS)?;
             if count > 1 {
-                return Err(Corrupt::Buffers(count));
+                return Err(CorruptFrame::Buffers(count));
             }
         }
         let flags = self.buffers.u8(slot + header::FLAGS).load(Relaxed);
         let gso = self.buffers.u8(slot + header::GSO_TYPE).load(Relaxed);
         let expected = if self.frames == Frames::Tso { header::GSO_TCPV4 } else { header::GSO_NONE };
         if gso != expected {
-            return Err(Corrupt::Header { flags, gso, expected });
+            return Err(CorruptFrame::Header { flags, gso, expected });
         }
-        let found = self.frames.sequence(&self.buffers, slot).ok_or(Corrupt::Contents)?;
+        let found = self.frames.sequence(&self.buffers, slot).ok_or(CorruptFrame::Contents)?;
         if let Some(sent) = &self.whole {
             let mut bytes = vec![0; sent.len()];
-            self.buffers.buffer().read_at(slot as u64, &mut bytes).map_err(|_| Corrupt::Contents)?;
+            self.buffers.buffer().read_at(slot as u64, &mut bytes).map_err(|_| CorruptFrame::Contents)?;
             let differs = |at: usize| bytes[at] != sent[at];
             if (header::SIZE..sent.len()).any(|at| differs(at) && !self.frames.varies(at)) {
-                return Err(Corrupt::Contents);
+                return Err(CorruptFrame::Contents);
             }
         }
         if found < self.next {
-            return Err(Corrupt::Order { found, next: self.next });
+            return Err(CorruptFrame::Order { found, next: self.next });
         }
         self.next = found + 1;
         Ok(())
     }
 
-    fn header_u16(&self, id: u16, at: usize) -> Result<u16, Corrupt> {
+    fn header_u16(&self, id: u16, at: usize) -> Result<u16, CorruptFrame> {
         Ok(self.buffers.u16(self.slot(id)? + at).load(Relaxed))
     }
 
     #[inline]
-    fn slot(&self, id: u16) -> Result<usize, Corrupt> {
-        let buffer = self.buffer_of.get(usize::from(id)).copied().flatten().ok_or(Corrupt::Buffer(id))?;
+    fn slot(&self, id: u16) -> Result<usize, CorruptFrame> {
+        let buffer = self.buffer_of.get(usize::from(id)).copied().flatten().ok_or(CorruptFrame::Buffer(id))?;
         Ok(usize::from(buffer) * self.stride)
     }
 }

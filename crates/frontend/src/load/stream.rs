@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use softdpu_sys::clock;
 
-use super::frames::{End, Terms};
-use super::load::{Loop, Served};
-use crate::load::LoadError;
-use crate::net::{Frames, Station};
+use super::requests::LoadError;
+use super::talk::{End, Terms};
+use super::tenants::{Loop, Served};
+use crate::{Frames, Station};
 
 /// A frame that did not arrive after this long was dropped, nanoseconds.
 const LOST_NS: u64 = 20_000_000;
@@ -53,7 +53,7 @@ impl Stream {
     /// # Errors
     /// [`LoadError`].
     pub fn connect(sockets: [&Path; 2], route: Route, depth: usize) -> Result<Stream, LoadError> {
-        let failed = |error: crate::net::load::LoadError| LoadError::Load(error.to_string());
+        let failed = |error: super::frames::LoadError| LoadError::Load(error.to_string());
         // A receiver has buffers for all that is on its way, and for those that are given back in a batch.
         let queue = (depth * 2).next_power_of_two().clamp(256, 1024) as u16;
         if depth == 0 || depth * 4 > usize::from(queue) * 3 {

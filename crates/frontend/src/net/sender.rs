@@ -1,4 +1,4 @@
-//! The sending guest: frames that were built once, made available again and again.
+//! The sending guest: builds frames once, and makes them available again and again.
 
 use std::collections::VecDeque;
 
@@ -7,35 +7,32 @@ use softdpu_memory::{GuestAddress, Window};
 use softdpu_ring::driver::Piece;
 
 use super::frames::{Frames, Station};
-use super::port::{Port, Ring};
-use super::receiver::QUIET;
-use crate::front_end::FrontEndError;
+use super::front_end::NetFrontEnd;
+use crate::{FrontEndError, Virtqueue};
 
-/// What Linux keeps payload of large frames in, bytes: fragments of 32 KiB.
+/// Bytes of a fragment of a large frame's payload, as Linux has them.
 const FRAGMENT: usize = 32 << 10;
-/// Slots begin at multiples of it.
+/// Alignment of slots, bytes.
 const LINE: u64 = 64;
 
 /// A transmit queue under load.
 ///
-/// Slots are used in turn, so that a frame's memory has not been touched for as long as possible: the device finds each
-/// frame's first line as a guest that has just written it leaves it.
-pub struct Sender {
+/// Slots are used in turn. So a frame's memory is untouched for as long as possible, and the device finds its first
+/// line as a guest that has just written it leaves it.
+pub struct FrameSender {
     frames: Frames,
     slots: Window,
     stride: usize,
-    /// Slots that are not in flight, by what the ring calls them; the one that has been free for the longest first.
+    /// The ring's identifiers of free slots, least recently used first.
     free: VecDeque<u16>,
-    /// By what the ring calls a frame: its slot.
+    /// Number of each slot, by the ring's identifier of its chain.
     slot_of: Box<[u16]>,
     outstanding: usize,
     sent: u64,
-    /// Completions since notifications were put off.
-    quiet: usize,
 }
 
-impl Sender {
-    /// Descriptors of a frame: one for frames in one piece, else the headers' and those of the fragments.
+impl FrameSender {
+    /// Descriptors of a frame: one, or one for the headers and one for each fragment.
     pub fn pieces(frames: Frames) -> usize {
         match frames {
             Frames::Tso => 1 + (frames.longest() - frames.headers()).div_ceil(FRAGMENT),
@@ -43,7 +40,8 @@ impl Sender {
         }
     }
 
-    /// Frames that a queue of `size` holds: whole rounds of [`Frames::lengths`], so that reuse keeps their order.
+    /// Number of frames that a queue of `size` holds: a multiple of the number of [`Frames::lengths`], so that reuse
+    /// keeps their order.
     pub fn slots(frames: Frames, size: u16) -> usize {
         let slots = usize::from(size) / Self::pieces(frames);
         (slots - slots % frames.lengths().len()).max(1)
@@ -53,28 +51,28 @@ impl Sender {
         ((header::SIZE + frames.longest()) as u64).next_multiple_of(LINE)
     }
 
-    /// Guest memory it takes.
+    /// Guest memory that a sender takes, bytes.
     pub fn bytes(frames: Frames, size: u16) -> u64 {
         Self::slots(frames, size) as u64 * Self::stride(frames)
     }
 
-    /// Builds the frames of `flows` flows from one station to another, for the transmit queue of `port`, which has `size`
-    /// descriptors.
+    /// Builds the frames of `flows` flows from one station to another, for the transmit queue of `front_end`, which has
+    /// `size` descriptors.
     ///
     /// # Errors
-    /// [`FrontEndError`] where the port has too little memory.
+    /// [`FrontEndError`] where the front_end has too little memory.
     pub fn new(
-        port: &mut Port,
+        front_end: &mut NetFrontEnd,
         size: u16,
         frames: Frames,
         flows: u16,
         from: Station,
         to: Station,
-    ) -> Result<Sender, FrontEndError> {
+    ) -> Result<FrameSender, FrontEndError> {
         let (count, stride) = (Self::slots(frames, size), Self::stride(frames));
-        let base = port.memory.allocate(count as u64 * stride, LINE)?;
-        let slots = port.memory.window(base, count * stride as usize)?;
-        let mut sender = Sender {
+        let base = front_end.memory.allocate(count as u64 * stride, LINE)?;
+        let slots = front_end.memory.window(base, count * stride as usize)?;
+        let mut sender = FrameSender {
             frames,
             slots,
             stride: stride as usize,
@@ -82,76 +80,73 @@ impl Sender {
             slot_of: vec![0; size.into()].into(),
             outstanding: 0,
             sent: 0,
-            quiet: 0,
         };
         for index in 0..count {
             let bytes = frames.build(index, flows, from, to);
             let at = base.0 + index as u64 * stride;
-            port.memory.view().buffer(GuestAddress(at), bytes.len() as u64)?.write_at(0, &bytes)?;
+            front_end.memory.view().buffer(GuestAddress(at), bytes.len() as u64)?.write_at(0, &bytes)?;
             let pieces = pieces(frames, at, bytes.len());
-            let Some(id) = port.transmit.driver.prepare(&pieces) else {
+            let Some(id) = front_end.transmit.driver.prepare(&pieces) else {
                 return Err(FrontEndError::Full { queue: 1, outstanding: index });
             };
             sender.slot_of[usize::from(id)] = index as u16;
             sender.free.push_back(id);
         }
-        port.transmit.driver.disarm();
+        front_end.transmit.driver.disarm();
         Ok(sender)
     }
 
-    /// Frames sent so far; the next one has this number.
+    /// Number of frames sent, which is the sequence number of the next one.
     #[inline]
     pub fn sent(&self) -> u64 {
         self.sent
     }
 
-    /// Frames that can be sent at once.
+    /// Number of free slots.
     #[inline]
     pub fn free(&self) -> usize {
         self.free.len()
     }
 
-    /// Frames the device has not given back.
+    /// Number of frames that the device has not completed.
     #[inline]
     pub fn outstanding(&self) -> usize {
         self.outstanding
     }
 
-    /// Takes back what the device has taken.
+    /// Takes completions.
     #[inline]
-    pub fn reap(&mut self, ring: &mut Ring) {
-        while let Some(done) = ring.driver.take() {
+    pub fn reap(&mut self, queue: &mut Virtqueue) {
+        let mut completed = 0;
+        while let Some(done) = queue.driver.take() {
             self.free.push_back(done.id);
             self.outstanding = self.outstanding.saturating_sub(1);
-            self.quiet += 1;
+            completed += 1;
         }
-        if self.quiet >= QUIET {
-            self.quiet = 0;
-            ring.driver.disarm();
-        }
+        queue.keep_quiet(completed);
     }
 
     /// Sends up to `count` frames, as one batch.
     #[inline]
-    pub fn send(&mut self, ring: &mut Ring, count: usize) {
+    pub fn send(&mut self, queue: &mut Virtqueue, count: usize) {
         for _ in 0..count {
             let Some(&id) = self.free.front() else { break };
             let slot = usize::from(self.slot_of[usize::from(id)]) * self.stride;
             self.frames.number(&self.slots, slot, self.sent);
-            if !ring.driver.repeat(id) {
+            if !queue.driver.repeat(id) {
                 break;
             }
             self.free.pop_front();
             self.sent += 1;
             self.outstanding += 1;
         }
-        ring.publish();
+        queue.publish();
     }
 }
 
 /// The descriptors of a frame of `len` bytes at `at`, its virtio-net header included.
 fn pieces(frames: Frames, at: u64, len: usize) -> Vec<Piece> {
-    if Sender::pieces(frames) == 1 {
+    if FrameSender::pieces(frames) == 1 {
         return vec![Piece::readable(GuestAddress(at), len as u32)];
     }
     let headers = header::SIZE + frames.headers();
@@ -173,7 +168,7 @@ mod tests {
     fn a_large_frame_is_handed_over_as_its_headers_and_fragments() {
         let len = header::SIZE + Frames::Tso.longest();
         let pieces = pieces(Frames::Tso, 0x1000, len);
-        assert_eq!(pieces.len(), Sender::pieces(Frames::Tso));
+        assert_eq!(pieces.len(), FrameSender::pieces(Frames::Tso));
         assert_eq!((pieces[0].len, pieces[1].len), (66, 32 << 10));
         assert_eq!(pieces.iter().map(|piece| piece.len as usize).sum::<usize>(), len);
         assert_eq!(pieces[2].address.0, 0x1000 + 66 + (32 << 10));
@@ -181,7 +176,7 @@ mod tests {
 
     #[test]
     fn the_slots_of_a_mix_are_whole_rounds_of_it() {
-        assert_eq!(Sender::slots(Frames::Imix, 256), 252);
-        assert_eq!(Sender::slots(Frames::Smallest, 256), 256);
+        assert_eq!(FrameSender::slots(Frames::Imix, 256), 252);
+        assert_eq!(FrameSender::slots(Frames::Smallest, 256), 256);
     }
 }

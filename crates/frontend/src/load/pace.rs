@@ -9,10 +9,10 @@ const AWAY: u64 = 1000;
 
 /// Keeps a client from taking completions one by one as they appear.
 ///
-/// An eager client makes both sides slower: each look at the used index takes the cache line from the device that is about
-/// to write it, and each request handed over alone costs the device a transfer of its own. With a quarter of the depth (at
-/// most [`GATHER`]) as the aim, the client stays away from the ring a little longer when it found less, and a little
-/// shorter when it found enough. At depths below 8 it never stays away.
+/// An eager client makes both sides slower: each look at the used index takes the cache line from the device that is
+/// about to write it, and each request handed over alone costs the device a transfer of its own. With a quarter of the
+/// depth (at most [`GATHER`]) as the aim, the client stays away from the ring a little longer when it found less, and a
+/// little shorter when it found enough. At depths below 8 it never stays away.
 pub(crate) struct Pace {
     /// Completions aimed at.
     batch: usize,

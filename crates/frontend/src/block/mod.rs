@@ -1,27 +1,23 @@
 //! A vhost-user-blk front end: what a VMM and its guest's driver are to a server, without the VMM and the guest.
 //!
 //! ```no_run
-//! use softdpu_bench::front_end::{FrontEnd, Options, Request};
+//! use softdpu_frontend::{BlockFrontEnd, BlockOptions, BlockRequest};
 //! use std::{path::Path, time::Duration};
 //!
-//! let mut front_end = FrontEnd::connect(Path::new("disk.sock"), &Options::default())?;
+//! let mut front_end = BlockFrontEnd::connect(Path::new("disk.sock"), &BlockOptions::default())?;
 //! let queue = front_end.queue_mut(0);
-//! let tag = queue.submit(Request::Read { sector: 0, len: 4096 })?;
+//! let tag = queue.submit(BlockRequest::Read { sector: 0, len: 4096 })?;
 //! queue.publish();
 //! let done = queue.wait(Duration::from_secs(5))?;
 //! assert_eq!((done.tag, done.status), (tag, 0));
 //! let mut data = [0; 4096];
 //! queue.data(tag, 4096)?.read_at(0, &mut data)?;
-//! # Ok::<(), softdpu_bench::front_end::FrontEndError>(())
+//! # Ok::<(), softdpu_frontend::FrontEndError>(())
 //! ```
 //!
-//! A front end behaves. Tests that want it otherwise reach below: [`FrontEnd::control`] sends any bytes,
-//! [`FrontEnd::memory`] gives the rings' words, [`Queue::driver`] takes any chain.
+//! A front end keeps to the specification. Tests that break it reach below: [`BlockFrontEnd::connection`] sends any
+//! bytes, [`BlockFrontEnd::memory`] gives access to the rings, [`BlockQueue::driver`] takes any chain.
 
-mod control;
-mod error;
-mod handshake;
-mod memory;
 mod queue;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,26 +25,23 @@ use std::path::Path;
 use std::time::Duration;
 
 use softdpu_device::block::abi::{config, feature};
-use softdpu_ring::driver::Layout;
 use softdpu_ring::{Format, MAX_SIZE, Position};
 use softdpu_transport::vhost_user::client::Answer;
 use softdpu_transport::vhost_user::{ConfigSpace, InflightDescription, Message, ProtocolFeatures, VringState};
 
-pub use control::{Control, Received};
-pub use error::FrontEndError;
-pub use handshake::Negotiated;
-pub(crate) use handshake::{Terms, Vring, negotiate, start};
-pub use memory::GuestMemory;
-pub(crate) use queue::sleep_until;
-pub use queue::{Completion, Queue, Request, Tag, Transfer, wait_for_any};
+pub use queue::{BlockCompletion, BlockQueue, BlockRequest, Tag, Transfer, wait_for_any};
 
-/// Bytes of the configuration space that are read: up to and with write-zeroes, which every server of the last years has.
+use crate::handshake::{NegotiatedFeatures, WantedFeatures, negotiate, start};
+use crate::wait::retry_until_listening;
+use crate::{Connection, FrontEndError, GuestMemory};
+
+/// Bytes of the configuration space that are read: up to and including write-zeroes (virtio 1.3 §5.2.4).
 const CONFIG_BYTES: usize = 60;
 
-/// How a front end sets itself up.
+/// What a block front end negotiates and allocates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Request queues, at least 1.
+pub struct BlockOptions {
+    /// Number of request queues, at least 1.
     pub queues: u16,
     /// Descriptors of a queue; a power of two for split rings.
     pub queue_size: u16,
@@ -59,24 +52,25 @@ pub struct Options {
     /// Negotiates VIRTIO_F_INDIRECT_DESC where it is offered, and sends every request through a table: one descriptor a
     /// request instead of three.
     pub indirect: bool,
-    /// Asks for an in-flight region; it has to be offered. Needed to [reconnect](FrontEnd::reconnect) without loss.
+    /// Takes an in-flight region (GET_INFLIGHT_FD), which has to be offered: [reconnecting](BlockFrontEnd::reconnect)
+    /// then loses no request.
     pub inflight: bool,
-    /// Feature bits to take as well, where they are offered.
+    /// More feature bits to acknowledge where they are offered.
     pub features: u64,
-    /// Protocol features to take as well, where they are offered.
+    /// More protocol features to acknowledge where they are offered.
     pub protocol: ProtocolFeatures,
     /// Largest transfer of a request, bytes.
     pub max_transfer: u32,
-    /// Memory beside rings and buffers, for tests to use, bytes.
+    /// Guest memory beside rings and buffers, bytes.
     pub spare_memory: u64,
     /// The longest a message waits for its answer.
     pub timeout: Duration,
 }
 
-impl Default for Options {
+impl Default for BlockOptions {
     /// One split queue of 256 with EVENT_IDX, requests of up to 64 KiB, five seconds.
     fn default() -> Self {
-        Options {
+        BlockOptions {
             queues: 1,
             queue_size: 256,
             format: Format::Split,
@@ -94,32 +88,32 @@ impl Default for Options {
 
 /// A connected front end with its queues started.
 #[derive(Debug)]
-pub struct FrontEnd {
-    control: Control,
-    options: Options,
-    negotiated: Negotiated,
+pub struct BlockFrontEnd {
+    connection: Connection,
+    options: BlockOptions,
+    negotiated: NegotiatedFeatures,
     config: Vec<u8>,
     memory: GuestMemory,
-    queues: Vec<Queue>,
+    queues: Vec<BlockQueue>,
     inflight: Option<(OwnedFd, InflightDescription)>,
 }
 
-impl FrontEnd {
+impl BlockFrontEnd {
     /// Connects, negotiates, shares memory, starts the queues.
     ///
     /// # Errors
     /// [`FrontEndError`], also where the server lacks a feature that `options` demand.
-    pub fn connect(path: &Path, options: &Options) -> Result<FrontEnd, FrontEndError> {
+    pub fn connect(path: &Path, options: &BlockOptions) -> Result<BlockFrontEnd, FrontEndError> {
         check(options)?;
-        let mut control = Control::connect(path, options.timeout)?;
-        let (negotiated, config) = agree(&mut control, options)?;
-        let per_queue = Queue::bytes(options) + 0x1_0000;
+        let mut connection = Connection::connect(path, options.timeout)?;
+        let (negotiated, config) = agree(&mut connection, options)?;
+        let per_queue = BlockQueue::bytes(options) + 0x1_0000;
         let mut memory = GuestMemory::new(per_queue * u64::from(options.queues) + options.spare_memory)?;
         let queues = (0..options.queues)
-            .map(|index| Queue::new(index, options, negotiated.features, &mut memory))
+            .map(|index| BlockQueue::new(index, options, negotiated.features, &mut memory))
             .collect::<Result<_, _>>()?;
         let mut front_end =
-            FrontEnd { control, options: options.clone(), negotiated, config, memory, queues, inflight: None };
+            BlockFrontEnd { connection, options: options.clone(), negotiated, config, memory, queues, inflight: None };
         if options.inflight {
             front_end.inflight = Some(front_end.ask_for_inflight()?);
         }
@@ -127,29 +121,37 @@ impl FrontEnd {
         Ok(front_end)
     }
 
-    /// Connects again after the server closed the connection or was replaced: the same memory, the same rings, the same
-    /// in-flight region. Requests in flight go on where there is such a region; without one they are lost.
+    /// As [`connect`](Self::connect), to a server that may have bound its socket and not listened yet.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn connect_when_listening(path: &Path, options: &BlockOptions) -> Result<BlockFrontEnd, FrontEndError> {
+        retry_until_listening(|| BlockFrontEnd::connect(path, options))
+    }
+
+    /// Connects again after the server closed the connection or was replaced, with the same memory, rings and in-flight
+    /// region. Requests in flight are resumed where there is such a region; without one they are lost.
     ///
     /// # Errors
     /// As [`connect`](Self::connect).
     pub fn reconnect(&mut self) -> Result<(), FrontEndError> {
-        self.control = Control::connect(self.control.path(), self.options.timeout)?;
-        (self.negotiated, self.config) = agree(&mut self.control, &self.options)?;
+        self.connection = Connection::connect(self.connection.path(), self.options.timeout)?;
+        (self.negotiated, self.config) = agree(&mut self.connection, &self.options)?;
         self.share_and_start()
     }
 
     /// The connection.
-    pub fn control(&mut self) -> &mut Control {
-        &mut self.control
+    pub fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
     }
 
-    /// The memory it shares.
+    /// The memory shared with the server.
     pub fn memory(&mut self) -> &mut GuestMemory {
         &mut self.memory
     }
 
-    /// What was negotiated.
-    pub fn negotiated(&self) -> Negotiated {
+    /// The outcome of feature negotiation.
+    pub fn negotiated(&self) -> NegotiatedFeatures {
         self.negotiated
     }
 
@@ -161,13 +163,13 @@ impl FrontEnd {
     /// Reads the configuration space again.
     ///
     /// # Errors
-    /// As [`Control::call`].
+    /// As [`Connection::call`].
     pub fn read_config(&mut self) -> Result<&[u8], FrontEndError> {
-        self.config = read_config(&mut self.control)?;
+        self.config = read_config(&mut self.connection)?;
         Ok(&self.config)
     }
 
-    /// Sectors of 512 bytes.
+    /// Capacity of the disk in sectors of 512 bytes.
     pub fn capacity(&self) -> u64 {
         self.config
             .get(config::CAPACITY..config::CAPACITY + 8)
@@ -181,60 +183,50 @@ impl FrontEnd {
     }
 
     /// The queues.
-    pub fn queues_mut(&mut self) -> &mut [Queue] {
+    pub fn queues_mut(&mut self) -> &mut [BlockQueue] {
         &mut self.queues
     }
 
     /// Queue `index`.
     ///
     /// # Panics
-    /// Where there is none.
-    pub fn queue_mut(&mut self, index: usize) -> &mut Queue {
+    /// Where there is no such queue.
+    pub fn queue_mut(&mut self, index: usize) -> &mut BlockQueue {
         &mut self.queues[index]
     }
 
-    /// Stops queue `index` and gives the position the server ended at (GET_VRING_BASE).
+    /// Stops queue `index` and returns its position (GET_VRING_BASE).
     ///
     /// # Errors
-    /// As [`Control::call`].
+    /// As [`Connection::call`].
     pub fn stop(&mut self, index: u16) -> Result<Position, FrontEndError> {
         let message = Message::GetVringBase(VringState { index: index.into(), num: 0 });
-        match self.control.call(&message, &[])? {
+        match self.connection.call(&message, &[])? {
             Some((Answer::Base { number, .. }, _)) => Ok(Position::from_base(self.options.format, number)),
-            _ => Err(self.control.kind(&message)),
+            _ => Err(self.connection.kind(&message)),
         }
     }
 
     /// Starts queue `index` at `position`.
     ///
     /// # Errors
-    /// As [`Control::call`].
+    /// As [`Connection::call`].
     ///
     /// # Panics
     /// Where there is no such queue.
     pub fn start(&mut self, index: u16, position: Position) -> Result<(), FrontEndError> {
-        let queue = &self.queues[usize::from(index)];
-        let ring = Vring {
-            index,
-            size: self.options.queue_size,
-            addresses: queue.addresses(),
-            position,
-            kick: queue.kick_fd(),
-            call: queue.call_fd(),
-            error: queue.error_fd(),
-        };
-        start(&mut self.control, &ring)
+        start(&mut self.connection, &self.queues[usize::from(index)].vring(position))
     }
 
     fn share_and_start(&mut self) -> Result<(), FrontEndError> {
-        self.control.call(&Message::SetMemTable(vec![self.memory.region()]), &[self.memory.file()])?;
+        self.connection.call(&Message::SetMemTable(vec![self.memory.region()]), &[self.memory.file()])?;
         if let Some((fd, description)) = &self.inflight {
-            self.control.call(&Message::SetInflightFd(*description), &[fd.as_fd()])?;
+            self.connection.call(&Message::SetInflightFd(*description), &[fd.as_fd()])?;
         }
         for index in 0..self.options.queues {
             let position = self.queues[usize::from(index)].driver().returned();
             self.start(index, position)?;
-            // What was handed over before and not noticed is noticed now.
+            // The server sees what was published while there was none.
             self.queues[usize::from(index)].kick();
         }
         Ok(())
@@ -249,15 +241,15 @@ impl FrontEnd {
             // As QEMU sends it.
             padded: true,
         });
-        match self.control.call(&message, &[])? {
+        match self.connection.call(&message, &[])? {
             Some((Answer::Inflight(description), Some(fd))) => Ok((fd, description)),
-            _ => Err(self.control.kind(&message)),
+            _ => Err(self.connection.kind(&message)),
         }
     }
 }
 
-fn check(options: &Options) -> Result<(), FrontEndError> {
-    let Options { queues, queue_size, format, max_transfer, .. } = *options;
+fn check(options: &BlockOptions) -> Result<(), FrontEndError> {
+    let BlockOptions { queues, queue_size, format, max_transfer, .. } = *options;
     let wrong = |what: String| Err(FrontEndError::Options(what));
     if queues == 0 || queues > 256 {
         return wrong(format!("{queues} queues; a front end has 1 to 256"));
@@ -272,7 +264,7 @@ fn check(options: &Options) -> Result<(), FrontEndError> {
     Ok(())
 }
 
-fn agree(control: &mut Control, options: &Options) -> Result<(Negotiated, Vec<u8>), FrontEndError> {
+fn agree(connection: &mut Connection, options: &BlockOptions) -> Result<(NegotiatedFeatures, Vec<u8>), FrontEndError> {
     let required: Vec<_> = [
         (options.format == Format::Packed, feature::RING_PACKED, "VIRTIO_F_RING_PACKED"),
         (options.indirect, feature::RING_INDIRECT_DESC, "VIRTIO_F_INDIRECT_DESC"),
@@ -301,31 +293,26 @@ fn agree(control: &mut Control, options: &Options) -> Result<(Negotiated, Vec<u8
         protocol = protocol.with(ProtocolFeatures::INFLIGHT_SHMFD);
     }
     let wanted_protocol = ProtocolFeatures::MQ.with(options.protocol);
-    let negotiated = negotiate(control, &Terms { required: &required, wanted, protocol, wanted_protocol })?;
+    let negotiated = negotiate(connection, &WantedFeatures { required: &required, wanted, protocol, wanted_protocol })?;
     if negotiated.protocol.contains(ProtocolFeatures::MQ) {
-        let queues = control.number(&Message::GetQueueNum)?;
+        let queues = connection.number(&Message::GetQueueNum)?;
         if queues < options.queues.into() {
             return Err(FrontEndError::Missing {
-                path: control.path().to_owned(),
+                path: connection.path().to_owned(),
                 feature: format!("{} queues", options.queues),
                 offered: queues.to_string(),
             });
         }
     }
-    control.call(&Message::SetFeatures(negotiated.features), &[])?;
-    let config = read_config(control)?;
+    connection.call(&Message::SetFeatures(negotiated.features), &[])?;
+    let config = read_config(connection)?;
     Ok((negotiated, config))
 }
 
-fn read_config(control: &mut Control) -> Result<Vec<u8>, FrontEndError> {
+fn read_config(connection: &mut Connection) -> Result<Vec<u8>, FrontEndError> {
     let message = Message::GetConfig(ConfigSpace { offset: 0, flags: 0, bytes: vec![0; CONFIG_BYTES] });
-    match control.call(&message, &[])? {
+    match connection.call(&message, &[])? {
         Some((Answer::Config(config), _)) => Ok(config.bytes),
-        _ => Err(control.kind(&message)),
+        _ => Err(connection.kind(&message)),
     }
-}
-
-/// Bytes of a ring.
-fn ring_bytes(options: &Options) -> u64 {
-    Layout::new(options.format, options.queue_size).bytes as u64
 }

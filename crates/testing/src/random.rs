@@ -1,4 +1,5 @@
-//! Reproducible randomness, for kill times and made-up input: splitmix64 (Steele, Lea, Flood 2014), seeded by a number that a failure prints.
+//! Reproducible randomness, for kill times and made-up input: splitmix64 (Steele, Lea, Flood 2014), seeded by a number
+//! that a failure prints.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -1,43 +1,43 @@
-//! Requests of one queue.
+//! A request queue.
 //!
-//! Every request in flight has a *slot*: a line of 64 bytes with its header, its status byte and its discard segment, as
-//! drivers keep them side by side, and a buffer for its data. A slot's number is the request's [`Tag`].
+//! Every request in flight has a *slot*: a line of 64 bytes with its header, status byte and discard segment, and a
+//! buffer for its data. The slot's number is the request's [`Tag`].
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softdpu_device::block::abi::{feature, request};
 use softdpu_memory::{GuestAddress, GuestBuffer, View, Window};
-use softdpu_ring::RingAddresses;
-use softdpu_ring::driver::{Driver, Layout, Piece};
-use softdpu_sys::wake::Doorbell;
+use softdpu_ring::driver::{Driver, Piece};
+use softdpu_ring::{Position, RingAddresses};
 
-use super::{FrontEndError, GuestMemory, Options, ring_bytes};
+use super::BlockOptions;
+use crate::handshake::Vring;
+use crate::{FrontEndError, GuestMemory, Virtqueue, sleep_until};
 
-/// Bytes between two slots' lines.
+/// Bytes between the lines of two slots.
 const LINE: usize = 64;
-/// Offset of the status byte: right behind the header.
+/// Offset of the status byte in a line: behind the header.
 const STATUS: usize = request::HEADER;
-/// Offset of the segment of a discard or write-zeroes request.
+/// Offset of the segment of a discard or write-zeroes request in a line.
 const SEGMENT: usize = 32;
 /// Bytes of a slot's indirect table: up to three descriptors.
 const TABLE: u64 = 64;
 /// Descriptors of a request: header, data, status.
 const CHAIN: u16 = 3;
-/// What a status byte holds until the device has written it; no status has this value (virtio 1.3 §5.2.6).
+/// Value of a status byte that the device has not written. No status has this value (virtio 1.3 §5.2.6).
 const UNWRITTEN: u8 = 0xff;
-/// The largest number of slots: depth beyond is of no use and costs memory.
+/// Largest number of slots of a queue.
 const MAX_SLOTS: u16 = 1024;
 
-/// A request in flight, and where its data is after it.
+/// Number of a request's slot. It identifies the request while it is in flight, and its data afterwards.
 pub type Tag = u16;
 
-/// Which way data goes.
+/// Direction of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transfer {
     /// From the device.
@@ -49,7 +49,7 @@ pub enum Transfer {
 /// A request of a well-behaved driver. Sectors have 512 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are those of the specification")]
-pub enum Request<'a> {
+pub enum BlockRequest<'a> {
     Read { sector: u64, len: u32 },
     Write { sector: u64, data: &'a [u8] },
     Flush,
@@ -58,76 +58,68 @@ pub enum Request<'a> {
     WriteZeroes { sector: u64, sectors: u32, unmap: bool },
 }
 
-/// A request that came back.
+/// A completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Completion {
-    /// Which one.
+pub struct BlockCompletion {
+    /// Tag of the request.
     pub tag: Tag,
     /// Its status byte: 0 OK, 1 I/O error, 2 unsupported (virtio 1.3 §5.2.6); 255: the device wrote none.
     pub status: u8,
-    /// Bytes the device says it wrote.
+    /// Number of bytes the device reports as written.
     pub written: u32,
 }
 
-/// One queue of a front end.
-pub struct Queue {
+/// A request queue of a block front end.
+pub struct BlockQueue {
     index: u16,
-    addresses: RingAddresses,
-    driver: Driver,
+    queue: Virtqueue,
     lines: Window,
     memory: Arc<View>,
-    /// First byte of the slots' tables; none: direct descriptors.
+    /// Address of the slots' indirect tables. None: requests have direct descriptors.
     tables: Option<GuestAddress>,
     data: GuestAddress,
     max_transfer: u32,
-    /// Slots nobody uses; the one that has been free for the longest comes first, so that data stays readable for long.
+    /// Free slots, least recently used first, so that data stays readable for as long as possible.
     free: VecDeque<Tag>,
-    /// By what the ring calls a request.
+    /// Tag of each request, by the ring's identifier of its chain.
     tags: Box<[Tag]>,
-    /// By tag, for prepared requests: what the ring calls it.
+    /// The ring's identifier of each prepared chain, by tag.
     prepared: Box<[Option<u16>]>,
     outstanding: usize,
-    kick: Doorbell,
-    call: Doorbell,
-    error: Doorbell,
-    kicks: u64,
-    interrupts: u64,
 }
 
-impl Queue {
-    fn slots(options: &Options) -> u16 {
+impl BlockQueue {
+    fn slots(options: &BlockOptions) -> u16 {
         let chain = if options.indirect { 1 } else { CHAIN };
         (options.queue_size / chain).min(MAX_SLOTS)
     }
 
-    fn stride(options: &Options) -> u64 {
+    fn stride(options: &BlockOptions) -> u64 {
         u64::from(options.max_transfer).next_multiple_of(4096)
     }
 
-    /// Guest memory it takes, less what alignment costs.
-    pub(super) fn bytes(options: &Options) -> u64 {
-        ring_bytes(options) + u64::from(Self::slots(options)) * (LINE as u64 + TABLE + Self::stride(options))
+    /// Guest memory that a queue takes, bytes, alignment not included.
+    pub(super) fn bytes(options: &BlockOptions) -> u64 {
+        Virtqueue::bytes(options.format, options.queue_size)
+            + u64::from(Self::slots(options)) * (LINE as u64 + TABLE + Self::stride(options))
     }
 
     pub(super) fn new(
         index: u16,
-        options: &Options,
+        options: &BlockOptions,
         features: u64,
         memory: &mut GuestMemory,
-    ) -> Result<Queue, FrontEndError> {
-        let Options { format, queue_size, .. } = *options;
+    ) -> Result<BlockQueue, FrontEndError> {
+        let BlockOptions { format, queue_size, .. } = *options;
         let slots = Self::slots(options);
-        let ring = memory.allocate(ring_bytes(options), 4096)?;
+        let event_idx = features & feature::RING_EVENT_IDX != 0;
+        let queue = Virtqueue::new(format, queue_size, event_idx, memory)?;
         let lines = memory.allocate(u64::from(slots) * LINE as u64, 4096)?;
         let tables = if options.indirect { Some(memory.allocate(u64::from(slots) * TABLE, 4096)?) } else { None };
         let data = memory.allocate(u64::from(slots) * Self::stride(options), 4096)?;
-        let addresses = Layout::new(format, queue_size).addresses(memory.user(ring));
-        let event_idx = features & feature::RING_EVENT_IDX != 0;
-        let bell = || Doorbell::new().map_err(|error| FrontEndError::Doorbell(error.into()));
-        Ok(Queue {
+        Ok(BlockQueue {
             index,
-            addresses,
-            driver: Driver::new(memory.view(), format, queue_size, event_idx, addresses)?,
+            queue,
             lines: memory.view().guest_window(lines, usize::from(slots) * LINE, LINE)?,
             memory: Arc::clone(memory.view()),
             tables,
@@ -137,27 +129,27 @@ impl Queue {
             tags: vec![0; queue_size.into()].into(),
             prepared: vec![None; slots.into()].into(),
             outstanding: 0,
-            kick: bell()?,
-            call: bell()?,
-            error: bell()?,
-            kicks: 0,
-            interrupts: 0,
         })
     }
 
-    /// Which queue it is.
+    /// Describes this queue, to be started at `position`.
+    pub(super) fn vring(&self, position: Position) -> Vring<'_> {
+        self.queue.vring(self.index, position)
+    }
+
+    /// Index of the queue.
     pub fn index(&self) -> u16 {
         self.index
     }
 
-    /// Adds a request; the device sees it after [`publish`](Self::publish).
+    /// Adds a request. The device sees it after [`publish`](Self::publish).
     ///
     /// # Errors
     /// [`FrontEndError::Full`], or [`FrontEndError::Options`] for data beyond the largest transfer.
-    pub fn submit(&mut self, request: Request<'_>) -> Result<Tag, FrontEndError> {
+    pub fn submit(&mut self, request: BlockRequest<'_>) -> Result<Tag, FrontEndError> {
         let len = match request {
-            Request::Read { len, .. } => len,
-            Request::Write { data, .. } => u32::try_from(data.len()).unwrap_or(u32::MAX),
+            BlockRequest::Read { len, .. } => len,
+            BlockRequest::Write { data, .. } => u32::try_from(data.len()).unwrap_or(u32::MAX),
             _ => 0,
         };
         if len > self.max_transfer {
@@ -171,18 +163,18 @@ impl Queue {
         let line = self.line(tag);
         let segment = Piece::readable(GuestAddress(self.lines.guest().0 + (line + SEGMENT) as u64), SEGMENT_BYTES);
         let (kind, sector, middle) = match request {
-            Request::Read { sector, len } => (request::IN, sector, Some(Piece::writable(data, len))),
-            Request::Write { sector, data: bytes } => {
+            BlockRequest::Read { sector, len } => (request::IN, sector, Some(Piece::writable(data, len))),
+            BlockRequest::Write { sector, data: bytes } => {
                 self.data(tag, len)?.write_at(0, bytes)?;
                 (request::OUT, sector, Some(Piece::readable(data, len)))
             }
-            Request::Flush => (request::FLUSH, 0, None),
-            Request::GetId => (request::GET_ID, 0, Some(Piece::writable(data, request::ID as u32))),
-            Request::Discard { sector, sectors } => {
+            BlockRequest::Flush => (request::FLUSH, 0, None),
+            BlockRequest::GetId => (request::GET_ID, 0, Some(Piece::writable(data, request::ID as u32))),
+            BlockRequest::Discard { sector, sectors } => {
                 self.write_segment(line, sector, sectors, 0);
                 (request::DISCARD, 0, Some(segment))
             }
-            Request::WriteZeroes { sector, sectors, unmap } => {
+            BlockRequest::WriteZeroes { sector, sectors, unmap } => {
                 self.write_segment(line, sector, sectors, if unmap { request::SEGMENT_UNMAP } else { 0 });
                 (request::WRITE_ZEROES, 0, Some(segment))
             }
@@ -200,7 +192,7 @@ impl Queue {
         Ok(tag)
     }
 
-    /// Prepares up to `count` requests of `len` bytes, for [`repeat`](Self::repeat). They keep their slots and descriptors
+    /// Prepares `count` requests of `len` bytes, for [`repeat`](Self::repeat). They keep their slots and descriptors
     /// for as long as the queue lives.
     ///
     /// # Errors
@@ -224,7 +216,7 @@ impl Queue {
             };
             self.write_header(line, kind, 0);
             let (header, status) = self.frame(line);
-            let Some(id) = self.driver.prepare(&[header, middle, status]) else { return Err(self.full()) };
+            let Some(id) = self.queue.driver.prepare(&[header, middle, status]) else { return Err(self.full()) };
             self.free.pop_front();
             self.tags[usize::from(id)] = tag;
             self.prepared[usize::from(tag)] = Some(id);
@@ -233,53 +225,48 @@ impl Queue {
         Ok(tags)
     }
 
-    /// Adds a prepared request once more, at another sector. Whether it was prepared and there was room.
+    /// Adds a prepared request once more, at another sector. False where `tag` was not prepared or the ring is full.
     #[inline]
     pub fn repeat(&mut self, tag: Tag, sector: u64) -> bool {
         let Some(Some(id)) = self.prepared.get(usize::from(tag)).copied() else { return false };
         let line = self.line(tag);
         self.lines.u64(line + 8).store(sector, Relaxed);
         self.lines.u8(line + STATUS).store(UNWRITTEN, Relaxed);
-        let added = self.driver.repeat(id);
+        let added = self.queue.driver.repeat(id);
         self.outstanding += usize::from(added);
         added
     }
 
-    /// Hands over what was added, and kicks where the device asked for it. Whether it did.
+    /// Publishes the requests that were added, and kicks where the device asked for it. Tells whether it kicked.
     #[inline]
     pub fn publish(&mut self) -> bool {
-        let wanted = self.driver.publish();
-        if wanted {
-            self.kick();
-        }
-        wanted
+        self.queue.publish()
     }
 
-    /// Kicks, wanted or not.
+    /// Kicks, whether the device asked for it or not.
     pub fn kick(&mut self) {
-        self.kicks += 1;
-        self.kick.ring();
+        self.queue.kick();
     }
 
-    /// The next request that came back. Its data can be read until its slot is used again, which takes as many submissions
-    /// as there are slots.
+    /// Takes the next completion. The request's data can be read until its slot is used again, which takes as many
+    /// submissions as there are slots.
     #[inline]
-    pub fn poll(&mut self) -> Option<Completion> {
-        let done = self.driver.take()?;
+    pub fn poll(&mut self) -> Option<BlockCompletion> {
+        let done = self.queue.driver.take()?;
         let tag = *self.tags.get(usize::from(done.id))?;
         let status = self.lines.u8(self.line(tag) + STATUS).load(Acquire);
         self.outstanding = self.outstanding.saturating_sub(1);
         if self.prepared[usize::from(tag)].is_none() {
             self.free.push_back(tag);
         }
-        Some(Completion { tag, status, written: done.written })
+        Some(BlockCompletion { tag, status, written: done.written })
     }
 
-    /// Waits for a request to come back, asleep on the call eventfd; notifications are off before and after.
+    /// Waits for a completion, asleep on the call eventfd. Notifications are disabled before and afterwards.
     ///
     /// # Errors
     /// [`FrontEndError::NoCompletion`] after `timeout`.
-    pub fn wait(&mut self, timeout: Duration) -> Result<Completion, FrontEndError> {
+    pub fn wait(&mut self, timeout: Duration) -> Result<BlockCompletion, FrontEndError> {
         let deadline = Instant::now() + timeout;
         loop {
             if let Some(done) = self.poll() {
@@ -293,75 +280,76 @@ impl Queue {
         }
     }
 
-    /// Asks for a notification of the next completion and looks once more: true where one slipped in.
+    /// Enables notifications. True where a completion arrived in the meantime: the driver polls once more instead of
+    /// sleeping.
     pub fn arm(&mut self) -> bool {
-        self.driver.arm()
+        self.queue.driver.arm()
     }
 
-    /// Says that notifications are not needed.
+    /// Disables notifications.
     pub fn disarm(&mut self) {
-        self.driver.disarm();
+        self.queue.driver.disarm();
     }
 
-    /// The data buffer of `tag`, its first `len` bytes.
+    /// The first `len` bytes of the data buffer of `tag`.
     ///
     /// # Errors
-    /// [`FrontEndError::Access`] where it is larger than the memory.
+    /// [`FrontEndError::Access`] where they are not all in the memory.
     pub fn data(&self, tag: Tag, len: u32) -> Result<GuestBuffer, FrontEndError> {
         Ok(self.memory.buffer(self.data_address(tag), len.into())?)
     }
 
-    /// Where the parts of the ring are.
+    /// Front-end addresses of the ring's three parts.
     pub fn addresses(&self) -> RingAddresses {
-        self.addresses
+        self.queue.addresses()
     }
 
-    /// The ring itself, to add any chain. What comes back of such a chain is taken from here as well.
+    /// The ring, to add any chain. Completions of such a chain are taken from it as well.
     pub fn driver(&mut self) -> &mut Driver {
-        &mut self.driver
+        &mut self.queue.driver
     }
 
-    /// Requests in flight.
+    /// Number of requests in flight.
     pub fn outstanding(&self) -> usize {
         self.outstanding
     }
 
-    /// Requests that can be in flight at once.
+    /// Number of requests that can be in flight at once.
     pub fn depth(&self) -> usize {
         self.prepared.len()
     }
 
-    /// Kicks sent so far.
+    /// Number of kicks sent.
     pub fn kicks(&self) -> u64 {
-        self.kicks
+        self.queue.kicks()
     }
 
-    /// Notifications slept for and received so far.
+    /// Number of notifications taken.
     pub fn interrupts(&self) -> u64 {
-        self.interrupts
+        self.queue.interrupts()
     }
 
-    /// Whether the server said that the queue is broken (SET_VRING_ERR) since this was asked last.
+    /// Tells whether the server has reported a broken queue (SET_VRING_ERR) since the last call.
     pub fn error_signalled(&self) -> bool {
-        self.error.drain()
+        self.queue.error_signalled()
     }
 
-    /// What the server is kicked by.
+    /// The eventfd that kicks the server.
     pub fn kick_fd(&self) -> BorrowedFd<'_> {
-        self.kick.as_fd()
+        self.queue.kick_fd()
     }
 
-    /// What the server notifies by.
+    /// The eventfd that the server notifies with.
     pub fn call_fd(&self) -> BorrowedFd<'_> {
-        self.call.as_fd()
+        self.queue.call_fd()
     }
 
-    /// What the server reports errors by.
+    /// The eventfd that the server reports a broken queue with.
     pub fn error_fd(&self) -> BorrowedFd<'_> {
-        self.error.as_fd()
+        self.queue.error_fd()
     }
 
-    /// The error of a wait that was in vain.
+    /// The error of a wait of `waited` without a completion.
     pub fn overdue(&self, waited: Duration) -> FrontEndError {
         FrontEndError::NoCompletion { queue: self.index, outstanding: self.outstanding, waited }
     }
@@ -395,8 +383,8 @@ impl Queue {
 
     fn add(&mut self, tag: Tag, pieces: &[Piece]) -> Option<u16> {
         match self.tables {
-            Some(tables) => self.driver.add_indirect(GuestAddress(tables.0 + u64::from(tag) * TABLE), pieces),
-            None => self.driver.add(pieces),
+            Some(tables) => self.queue.driver.add_indirect(GuestAddress(tables.0 + u64::from(tag) * TABLE), pieces),
+            None => self.queue.driver.add(pieces),
         }
     }
 
@@ -408,49 +396,29 @@ impl Queue {
 /// Bytes of a discard segment in a descriptor.
 const SEGMENT_BYTES: u32 = request::SEGMENT as u32;
 
-/// Sleeps until one of `queues` is notified, and takes the notifications. The queues have been [armed](Queue::arm).
+/// Sleeps until the server notifies one of `queues`, and takes the notifications. The queues have been
+/// [armed](BlockQueue::arm).
 ///
 /// # Errors
 /// `TimedOut` at `deadline`.
-pub fn wait_for_any(queues: &mut [Queue], deadline: Instant) -> io::Result<()> {
+pub fn wait_for_any(queues: &mut [BlockQueue], deadline: Instant) -> io::Result<()> {
     match &*queues {
         // The usual case without an allocation: this is inside a measurement.
-        [queue] => sleep_until(&mut [PollFd::new(&queue.call, PollFlags::IN)], deadline)?,
+        [queue] => sleep_until(&mut [queue.queue.poll_fd()], deadline)?,
         queues => {
-            let mut fds: Vec<_> = queues.iter().map(|queue| PollFd::new(&queue.call, PollFlags::IN)).collect();
+            let mut fds: Vec<_> = queues.iter().map(|queue| queue.queue.poll_fd()).collect();
             sleep_until(&mut fds, deadline)?;
         }
     }
     for queue in queues.iter_mut() {
-        if queue.call.drain() {
-            queue.interrupts += 1;
-        }
+        queue.queue.take_notification();
     }
     Ok(())
 }
 
-/// Sleeps until one of `fds` is ready.
-///
-/// # Errors
-/// `TimedOut` at `deadline`.
-pub(crate) fn sleep_until(fds: &mut [PollFd<'_>], deadline: Instant) -> io::Result<()> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        let timeout = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
-        match poll(fds, Some(&timeout)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            Ok(_) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-impl std::fmt::Debug for Queue {
+impl std::fmt::Debug for BlockQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue")
+        f.debug_struct("BlockQueue")
             .field("index", &self.index)
             .field("outstanding", &self.outstanding)
             .field("depth", &self.depth())

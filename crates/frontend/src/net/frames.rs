@@ -1,4 +1,4 @@
-//! The frames that are sent: built once, told apart by a number in each.
+//! The frames of a load. Each has a sequence number.
 //!
 //! ```text
 //!  slot  0            12          26        46     54    56         64
@@ -25,35 +25,35 @@ const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 /// Bytes of a frame check sequence, which is on a wire and not in a virtqueue.
 const FCS: usize = 4;
-/// The largest IP packet of a network without an underlay.
+/// MTU of a network without an underlay.
 const MTU: usize = 1500;
 /// TCP payload of a packet of [`MTU`] bytes.
 const SEGMENT: usize = MTU - IPV4 - TCP;
 /// Segments that a 64 KiB frame stands for: as many as an IPv4 total length has room for.
 const SEGMENTS: usize = (u16::MAX as usize - IPV4 - TCP) / SEGMENT;
-/// Before every sequence number.
+/// Two bytes before each sequence number, which tell a frame of a load from another one.
 const MARK: u16 = 0x5d5d;
-/// Where ports begin; frames of several flows differ in the source port.
+/// Source port of the first flow. Flows differ in the source port.
 const PORT: u16 = 0x4000;
-/// Where everything is sent to: the discard service.
+/// Destination port: the discard service.
 const DESTINATION_PORT: u16 = 9;
 /// The lengths of IMIX in the order they are sent: 7 of 64 bytes, 4 of 570, 1 of 1518, each with its FCS.
 const IMIX: [usize; 12] = [60, 566, 60, 60, 566, 60, 60, 1514, 60, 566, 60, 566];
 
-/// Which frames are sent.
+/// Sizes of the frames of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Frames {
-    /// The smallest of Ethernet: 64 bytes with FCS.
+    /// 64 bytes with FCS, the smallest of Ethernet.
     Smallest,
-    /// Of every twelve 7 of 64 bytes, 4 of 570, 1 of 1518, each with FCS.
+    /// IMIX: of every twelve 7 of 64 bytes, 4 of 570, 1 of 1518, each with FCS.
     Imix,
     /// IP packets of 1500 bytes.
     Mtu,
-    /// TCP frames that stand for 44 of 1,460 bytes of payload each, checksums left to the device.
+    /// TCP frames for segmentation offload, each of 44 segments of 1,460 bytes, with checksums left to the device.
     Tso,
 }
 
-/// An end of a conversation.
+/// A host of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Station {
     /// MAC address.
@@ -63,19 +63,24 @@ pub struct Station {
 }
 
 impl Station {
-    /// Its MAC address as it is written.
-    pub(crate) fn mac_text(&self) -> String {
+    /// The sending guest of a load between two.
+    pub const A: Station = Station { mac: [0x02, 0x5d, 0, 0, 0, 0x0a], address: Ipv4Addr::new(10, 0, 0, 10) };
+    /// The receiving guest.
+    pub const B: Station = Station { mac: [0x02, 0x5d, 0, 0, 0, 0x0b], address: Ipv4Addr::new(10, 0, 0, 11) };
+
+    /// The MAC address as text.
+    pub fn mac_text(&self) -> String {
         mac_text(self.mac)
     }
 }
 
-/// A MAC address as it is written.
-pub(crate) fn mac_text(mac: [u8; 6]) -> String {
+/// A MAC address as text.
+pub fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 impl Frames {
-    /// Lengths, in the order they are sent, again and again.
+    /// Lengths of frames, in the order they are sent. The order repeats.
     pub fn lengths(self) -> &'static [usize] {
         match self {
             Frames::Smallest => &IMIX[..1],
@@ -85,7 +90,7 @@ impl Frames {
         }
     }
 
-    /// The longest.
+    /// Length of the longest frame.
     pub fn longest(self) -> usize {
         self.lengths().iter().copied().max().unwrap_or_default()
     }
@@ -95,19 +100,19 @@ impl Frames {
         self.lengths().iter().sum::<usize>() as f64 / self.lengths().len() as f64
     }
 
-    /// Whether some frame has `len` bytes.
+    /// Tells whether there are frames of `len` bytes.
     #[inline]
     pub fn has(self, len: usize) -> bool {
         self.lengths().contains(&len)
     }
 
-    /// Packets that a frame stands for.
+    /// Number of segments of a frame.
     pub fn segments(self) -> u64 {
         if self == Frames::Tso { SEGMENTS as u64 } else { 1 }
     }
 
-    /// How many packets a frame of `len` bytes is on a wire, where one that stands for several may be cut up; 0: none that
-    /// was sent.
+    /// Number of segments of a frame of `len` bytes on a wire, where a large frame may have been segmented. 0 where no
+    /// such frame was sent.
     pub fn pieces(self, len: usize) -> u64 {
         match self {
             _ if self.has(len) => self.segments(),
@@ -146,14 +151,15 @@ impl Frames {
         (header::SIZE + self.headers() + size_of_val(&MARK)).next_multiple_of(8)
     }
 
-    /// Whether frames of one length and the same stations differ at offset `at` of a slot: in source port and sequence number.
-    pub(super) fn varies(self, at: usize) -> bool {
+    /// Tells whether frames of one length between the same stations differ at offset `at` of a slot: in source port and
+    /// sequence number.
+    pub(crate) fn varies(self, at: usize) -> bool {
         let port = header::SIZE + ETHERNET + IPV4;
         let sequence = self.sequence_at();
         (port..port + 2).contains(&at) || (sequence..sequence + size_of::<u64>()).contains(&at)
     }
 
-    /// The frame number `index` of a sender, its virtio-net header before it, with the sequence number 0.
+    /// Builds frame number `index` of a sender with its virtio-net header, and with sequence number 0.
     pub fn build(self, index: usize, flows: u16, from: Station, to: Station) -> Vec<u8> {
         let len = self.lengths()[index % self.lengths().len()];
         let mut slot = vec![0; header::SIZE + len];
@@ -204,13 +210,13 @@ impl Frames {
 
     /// Writes a sequence number into the frame whose slot begins at `slot`.
     #[inline(always)]
-    pub(crate) fn number(self, memory: &Window, slot: usize, sequence: u64) {
+    pub fn number(self, memory: &Window, slot: usize, sequence: u64) {
         memory.u64(slot + self.sequence_at()).store(sequence, Relaxed);
     }
 
-    /// The sequence number of the frame in the buffer at `slot`; none where something else is there.
+    /// The sequence number of the frame in the buffer at `slot`; none where there is another frame.
     #[inline]
-    pub(crate) fn sequence(self, memory: &Window, slot: usize) -> Option<u64> {
+    pub fn sequence(self, memory: &Window, slot: usize) -> Option<u64> {
         let at = slot + self.sequence_at();
         let mark = memory.u16(at - size_of_val(&MARK)).load(Relaxed);
         (mark == MARK).then(|| memory.u64(at).load(Relaxed))
@@ -218,8 +224,8 @@ impl Frames {
 }
 
 impl Frames {
-    /// The sequence number in a frame without virtio-net header; none where something else is there.
-    pub(crate) fn sequence_in(self, frame: &[u8]) -> Option<u64> {
+    /// The sequence number of a frame without virtio-net header; none where there is another frame.
+    pub fn sequence_in(self, frame: &[u8]) -> Option<u64> {
         let at = self.sequence_at() - header::SIZE;
         let mark = frame.get(at - size_of_val(&MARK)..at)?;
         let sequence = frame.get(at..at + size_of::<u64>())?;
@@ -228,18 +234,19 @@ impl Frames {
     }
 
     /// Writes a sequence number into a frame without virtio-net header that [`build`](Self::build) has made.
-    pub(crate) fn number_in(self, frame: &mut [u8], sequence: u64) {
+    pub fn number_in(self, frame: &mut [u8], sequence: u64) {
         let at = self.sequence_at() - header::SIZE;
         frame[at..at + size_of::<u64>()].copy_from_slice(&sequence.to_ne_bytes());
     }
 }
 
-/// The checksum of an IPv4 header whose own is 0.
-pub(crate) fn checksum(header: &[u8]) -> u16 {
+/// The checksum of an IPv4 header whose checksum field is 0.
+pub fn checksum(header: &[u8]) -> u16 {
     !sum(&[header])
 }
 
-pub(crate) fn put(bytes: &mut [u8], at: usize, value: u16) {
+/// Writes a big-endian field.
+pub fn put(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 

@@ -10,7 +10,7 @@ use softdpu_transport::vhost_user::RequestId;
 use softdpu_transport::vhost_user::client::ClientError;
 use thiserror::Error;
 
-/// Why a front end cannot go on.
+/// An error of a front end.
 #[derive(Debug, Error)]
 pub enum FrontEndError {
     /// There is no server at the socket.
@@ -26,7 +26,7 @@ pub enum FrontEndError {
     Socket {
         /// The socket.
         path: PathBuf,
-        /// What was under way.
+        /// What the front end was doing.
         doing: String,
         /// The reason.
         source: io::Error,
@@ -36,7 +36,7 @@ pub enum FrontEndError {
     Closed {
         /// The socket.
         path: PathBuf,
-        /// What was under way.
+        /// What the front end was doing.
         doing: String,
     },
     /// The server did not answer.
@@ -44,73 +44,73 @@ pub enum FrontEndError {
     NoAnswer {
         /// The socket.
         path: PathBuf,
-        /// What was asked.
+        /// The request.
         request: RequestId,
-        /// How long it was waited for.
+        /// How long the front end waited.
         waited: Duration,
     },
-    /// The server's bytes are no answer.
+    /// The server answered with bytes that do not decode.
     #[error("{path}: {source}")]
     Answer {
         /// The socket.
         path: PathBuf,
-        /// What is wrong with them.
+        /// The reason.
         source: ClientError,
     },
-    /// The server's bytes are no vhost-user message.
+    /// The server sent bytes that are no vhost-user message.
     #[error("{path}: the server sent no vhost-user message: {reason}")]
     Framing {
         /// The socket.
         path: PathBuf,
-        /// What is wrong with them.
+        /// The reason.
         reason: String,
     },
-    /// The server answered something else than it was asked.
+    /// The server answered with a message of another kind.
     #[error("{path}: the answer to {request} is of another kind, or lacks its descriptor")]
     Kind {
         /// The socket.
         path: PathBuf,
-        /// What was asked.
+        /// The request.
         request: RequestId,
     },
-    /// The server lacks what was asked for.
+    /// The server does not offer a feature that is required.
     #[error("{path} does not offer {feature}; it offers {offered}")]
     Missing {
         /// The socket.
         path: PathBuf,
-        /// What was asked for.
+        /// What is required.
         feature: String,
-        /// What there is.
+        /// What the server offers.
         offered: String,
     },
-    /// The options make no sense.
+    /// The options contradict each other or a limit.
     #[error("{0}")]
     Options(String),
-    /// Shared memory could not be had.
+    /// Guest memory cannot be made, or has no room left.
     #[error("making {bytes} bytes of guest memory: {reason}")]
     Memory {
-        /// How much.
+        /// Number of bytes.
         bytes: u64,
         /// The reason.
         reason: String,
     },
-    /// The own ring could not be laid out.
+    /// The ring cannot be laid out.
     #[error("laying out a ring: {0}")]
     Ring(#[from] QueueError),
-    /// An access outside of the own memory.
+    /// An access outside of the guest memory.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// No completion.
+    /// No request completed in time.
     #[error("queue {queue}: {outstanding} requests in flight, none completed within {waited:?}")]
     NoCompletion {
         /// The queue.
         queue: u16,
         /// Requests in flight.
         outstanding: usize,
-        /// How long it was waited for.
+        /// How long the front end waited.
         waited: Duration,
     },
-    /// The ring has no room.
+    /// The ring has no room for another request.
     #[error("queue {queue} has no room for another request: {outstanding} are in flight")]
     Full {
         /// The queue.
@@ -118,7 +118,7 @@ pub enum FrontEndError {
         /// Requests in flight.
         outstanding: usize,
     },
-    /// Eventfds ran out.
+    /// An eventfd cannot be made.
     #[error("making an eventfd: {0}")]
     Doorbell(io::Error),
 }

@@ -1,4 +1,4 @@
-//! The memory a front end shares: one memfd, handed out from the front.
+//! The memory that a front end shares: one memfd, allocated from its start.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -9,9 +9,10 @@ use softdpu_transport::vhost_user::RegionDescription;
 
 use super::FrontEndError;
 
-/// Where the memory begins for the guest. Not 0, so that a zeroed address is a wrong one.
+/// Guest-physical address of the first byte. Not 0, so that a zeroed address is invalid.
 const GUEST_BASE: u64 = 0x10_0000;
-/// Where it begins in the front end's own terms: far from the guest's, so that a server that mixes them up fails.
+/// Front-end virtual address of the first byte: far from the guest-physical one, so that a server that confuses them
+/// fails.
 const USER_BASE: u64 = 0x5000_0000_0000;
 
 /// Guest memory.
@@ -24,7 +25,7 @@ pub struct GuestMemory {
 }
 
 impl GuestMemory {
-    /// `len` bytes, rounded up to whole pages.
+    /// Makes `len` bytes, rounded up to whole pages.
     pub(crate) fn new(len: u64) -> Result<GuestMemory, FrontEndError> {
         let len = len.next_multiple_of(4096);
         let failed = FrontEndError::memory(len);
@@ -37,10 +38,10 @@ impl GuestMemory {
         Ok(GuestMemory { file, view, len, used: 0 })
     }
 
-    /// Hands out `len` zeroed bytes that begin at a multiple of `align`, a power of two.
+    /// Allocates `len` zeroed bytes that begin at a multiple of `align`, a power of two.
     ///
     /// # Errors
-    /// [`FrontEndError::Memory`] where there are no more.
+    /// [`FrontEndError::Memory`] where not that many are left.
     pub fn allocate(&mut self, len: u64, align: u64) -> Result<GuestAddress, FrontEndError> {
         let start = self.used.next_multiple_of(align);
         if start.checked_add(len).is_none_or(|end| end > self.len) {
@@ -50,7 +51,7 @@ impl GuestMemory {
         Ok(GuestAddress(GUEST_BASE + start))
     }
 
-    /// What a server is told about it (SET_MEM_TABLE, ADD_MEM_REG).
+    /// The region, as SET_MEM_TABLE and ADD_MEM_REG describe it.
     pub fn region(&self) -> RegionDescription {
         RegionDescription { guest_address: GUEST_BASE, size: self.len, user_address: USER_BASE, mmap_offset: 0 }
     }
@@ -60,20 +61,20 @@ impl GuestMemory {
         self.file.as_fd()
     }
 
-    /// The same bytes as this process sees them.
+    /// This process's mapping of the memory.
     pub fn view(&self) -> &Arc<View> {
         &self.view
     }
 
-    /// The front-end address of a guest address.
+    /// The front-end virtual address of a guest-physical one.
     pub fn user(&self, address: GuestAddress) -> UserAddress {
         UserAddress(address.0.wrapping_sub(GUEST_BASE).wrapping_add(USER_BASE))
     }
 
-    /// `len` bytes at `address` to read and write word by word, rings included: there is nothing a driver cannot do here.
+    /// `len` bytes at `address` to read and write word by word, rings included.
     ///
     /// # Errors
-    /// [`FrontEndError::Access`] where it is outside.
+    /// [`FrontEndError::Access`] where the bytes are not all in the memory.
     pub fn window(&self, address: GuestAddress, len: usize) -> Result<Window, FrontEndError> {
         Ok(self.view.guest_window(address, len, 1)?)
     }

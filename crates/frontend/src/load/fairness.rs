@@ -6,7 +6,8 @@ pub fn fair1(expected: &[f64], got: &[f64]) -> f64 {
     expected.iter().zip(got).map(|(due, had)| (part(expected, *due) - part(got, *had)).abs()).sum()
 }
 
-/// MTDA's second index (equation 3): the least slowdown over the largest, each a shared latency over the one alone. 1 is fair.
+/// MTDA's second index (equation 3): the least slowdown over the largest, each a shared latency over the one alone. 1
+/// is fair.
 pub fn fair2(alone: &[f64], shared: &[f64]) -> f64 {
     let slow = || alone.iter().zip(shared).map(|(alone, shared)| shared / alone.max(f64::MIN_POSITIVE));
     let (least, most) = (slow().fold(f64::INFINITY, f64::min), slow().fold(0.0, f64::max));

@@ -9,13 +9,10 @@ use softdpu_memory::GuestBuffer;
 use softdpu_ring::{Chain, Format, Position, Queue, QueueConfig, RingAddresses};
 use softdpu_transport::vhost_user::ProtocolFeatures;
 
-use super::load::{Load, LoadError, Outcome, run};
-use super::port::{Options, Port};
-use super::receiver::Corrupt;
-use super::subject::{A, B};
-use super::*;
-use crate::front_end::{GuestMemory, Negotiated};
-use crate::load::Waiting;
+use super::Waiting;
+use super::frames::{Load, LoadError, Outcome, run};
+use crate::net::CorruptFrame;
+use crate::{Frames, GuestMemory, NegotiatedFeatures, NetFrontEnd, NetOptions, Station};
 
 const SIZE: u16 = 64;
 
@@ -42,7 +39,17 @@ struct Wire {
 fn load(frames: Frames, waiting: Waiting) -> Load {
     let duration = Duration::from_millis(30);
     let warm_up = Duration::from_millis(5);
-    Load { frames, flows: 4, from: A, to: B, queue_size: SIZE, waiting, warm_up, duration, profile: false }
+    Load {
+        frames,
+        flows: 4,
+        from: Station::A,
+        to: Station::B,
+        queue_size: SIZE,
+        waiting,
+        warm_up,
+        duration,
+        profile: false,
+    }
 }
 
 fn queue(memory: &GuestMemory, addresses: RingAddresses, format: Format) -> Queue {
@@ -112,11 +119,11 @@ impl Wire {
 /// Runs `load` over a wire.
 fn over_wire(load: &Load, format: Format, fate: fn(u64) -> Fate) -> Result<Outcome, LoadError> {
     let features = feature::RING_EVENT_IDX | feature::MRG_RXBUF;
-    let negotiated = Negotiated { features, offered: features, protocol: ProtocolFeatures::NONE };
+    let negotiated = NegotiatedFeatures { features, offered: features, protocol: ProtocolFeatures::NONE };
     let port = |memory| {
         let timeout = Duration::from_secs(1);
-        let options = Options { queue_size: SIZE, format, required: Vec::new(), memory, timeout, status: false };
-        Port::over_memory(&options, negotiated).unwrap()
+        let options = NetOptions { queue_size: SIZE, format, required: Vec::new(), memory, timeout, status: false };
+        NetFrontEnd::over_memory(&options, negotiated).unwrap()
     };
     let (mut a, mut b) = (port(load.sender_memory()), port(load.receiver_memory()));
     let mut wire = Wire {
@@ -152,7 +159,7 @@ fn enough_over_wire(load: &Load, format: Format, fate: fn(u64) -> Fate, least: u
     found.unwrap_or_else(|| panic!("never more than {least} frames"))
 }
 
-fn corrupt(frames: Frames, fate: fn(u64) -> Fate) -> Corrupt {
+fn corrupt(frames: Frames, fate: fn(u64) -> Fate) -> CorruptFrame {
     match over_wire(&load(frames, Waiting::Polling), Format::Split, fate) {
         Err(LoadError::Corrupt { source, .. }) => source,
         other => panic!("expected a corrupt frame, found {other:?}"),
@@ -196,8 +203,8 @@ fn a_load_goes_on_after_all_its_frames_were_lost() {
 #[test]
 fn a_frame_that_changed_on_its_way_ends_the_load() {
     let short = corrupt(Frames::Mtu, |number| if number == 70 { Fate::LosesAByte } else { Fate::Arrives });
-    assert_eq!(short, Corrupt::Length { len: 1513, expected: Frames::Mtu.lengths() });
-    assert_eq!(corrupt(Frames::Imix, |_| Fate::LosesItsContents), Corrupt::Contents);
+    assert_eq!(short, CorruptFrame::Length { len: 1513, expected: Frames::Mtu.lengths() });
+    assert_eq!(corrupt(Frames::Imix, |_| Fate::LosesItsContents), CorruptFrame::Contents);
 }
 
 #[test]
@@ -205,5 +212,5 @@ fn a_frame_that_comes_twice_ends_the_load() {
     let twice = |number| if number == 70 { Fate::ArrivesTwice } else { Fate::Arrives };
     let found = corrupt(Frames::Smallest, twice);
     // As the last of a batch or within one.
-    assert!(matches!(found, Corrupt::Order { .. } | Corrupt::Twice { .. }), "{found:?}");
+    assert!(matches!(found, CorruptFrame::Order { .. } | CorruptFrame::Twice { .. }), "{found:?}");
 }

@@ -1,8 +1,8 @@
 //! Closed loops of several tenants at once, from one thread.
 //!
-//! Each tenant keeps so many requests in flight: a [`Client`] at a disk with one queue, a [`Stream`](super::stream::Stream) as frames
-//! between two interfaces. What all have is counted over the same time; latencies are from the publishing of a request to the
-//! round that found its completion, by one clock reading a visit.
+//! Each tenant keeps so many requests in flight: a [`Client`] at a disk with one queue, a
+//! [`Stream`](super::stream::Stream) as frames between two interfaces. What all have is counted over the same time;
+//! latencies are from the publishing of a request to the round that found its completion, by one clock reading a visit.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -10,9 +10,8 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use softdpu_sys::{affinity, clock};
 
-use crate::comparison::connect;
-use crate::front_end::{FrontEnd, Options, Queue, Tag, Transfer};
-use crate::load::LoadError;
+use super::requests::LoadError;
+use crate::{BlockFrontEnd, BlockOptions, BlockQueue, Tag, Transfer};
 
 /// Completions of one tenant that are taken before the next tenant is looked at: the client's own fairness.
 const VISIT: usize = 8;
@@ -84,7 +83,7 @@ impl<L: Loop + ?Sized> Loop for Box<L> {
 
 /// A tenant's driver.
 pub struct Client {
-    front_end: FrontEnd,
+    front_end: BlockFrontEnd,
     work: Work,
     /// Those that are not used yet.
     idle: Vec<Tag>,
@@ -137,8 +136,8 @@ impl Client {
     pub fn connect(socket: &Path, work: Work) -> Result<Client, LoadError> {
         // A request takes three descriptors.
         let queue_size = (work.depth * 3).next_power_of_two().clamp(64, 1024) as u16;
-        let options = Options { queue_size, max_transfer: work.block_size, ..Options::default() };
-        let mut front_end = connect(socket, &options)?;
+        let options = BlockOptions { queue_size, max_transfer: work.block_size, ..BlockOptions::default() };
+        let mut front_end = BlockFrontEnd::connect_when_listening(socket, &options)?;
         let block = u64::from(work.block_size / 512);
         let blocks = front_end.capacity() / block.max(1);
         if block == 0 || blocks == 0 || work.depth == 0 {
@@ -151,7 +150,7 @@ impl Client {
         Ok(Client { front_end, work, idle: tags, active: 0, sent, blocks, next: 0 })
     }
 
-    fn queue(&mut self) -> &mut Queue {
+    fn queue(&mut self) -> &mut BlockQueue {
         self.front_end.queue_mut(0)
     }
 
@@ -229,12 +228,13 @@ impl Loop for Client {
 pub struct Span {
     /// How long it is.
     pub length: Duration,
-    /// By active client, what it has in flight from here on at the least: nobody goes back to less. None: all that it wants.
+    /// By active client, what it has in flight from here on at the least: nobody goes back to less. None: all that it
+    /// wants.
     pub depths: Option<Vec<usize>>,
 }
 
-/// Lets those clients whose number is in `active` do their work at once, from a thread on `cpu`, ahead of other programs. What each
-/// of them got.
+/// Lets those clients whose number is in `active` do their work at once, from a thread on `cpu`, ahead of other
+/// programs. What each of them got.
 ///
 /// # Errors
 /// [`LoadError`].
@@ -279,7 +279,8 @@ pub fn run_spans<L: Loop>(
     std::thread::scope(|scope| {
         let run = || {
             affinity::pin_to(cpu).map_err(|error| failed(&format!("CPU {cpu} of the clients: {error}")))?;
-            // As the data plane's core has it: else other programs take turns with the clients, which then have nothing in flight.
+            // As the data plane's core has it: else other programs take turns with the clients, which then have nothing
+            // in flight.
             let _first = first.then(|| {
                 let _ = affinity::highest_nice();
                 affinity::SessionFirst::new()

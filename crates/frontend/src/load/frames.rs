@@ -1,22 +1,20 @@
-//! A closed loop from a guest to another, or to the underlay: as many frames are on their way as a receiver has buffers for.
+//! A closed loop from a guest to another, or to the underlay: as many frames are on their way as a receiver has buffers
+//! for.
 //!
 //! One thread is both ends. What a guest would do with a frame is left out: sending stores a sequence number and a ring
-//! entry, receiving reads a ring entry and writes one. A frame that is lost is noticed by the numbers of those behind it,
-//! or by nothing arriving for [`SILENCE`]; it makes room for another.
+//! entry, receiving reads a ring entry and writes one. A frame that is lost is noticed by the numbers of those behind
+//! it, or by nothing arriving for [`SILENCE`]; it makes room for another.
 
 use std::time::{Duration, Instant};
 
 use softdpu_sys::clock;
 use thiserror::Error;
 
-use super::frames::{Frames, Station};
-use super::port::Port;
-use super::receiver::{Corrupt, Receiver};
-use super::sender::Sender;
-use super::sink::{GuestEnd, Sink};
-use crate::front_end::{FrontEndError, sleep_until};
-use crate::load::Waiting;
-use crate::pace::Pace;
+use super::Waiting;
+use super::pace::Pace;
+use super::sink::{FrameSink, GuestSink};
+use crate::net::{CorruptFrame, FrameReceiver, FrameSender};
+use crate::{Frames, FrontEndError, NetFrontEnd, Station, sleep_until};
 
 /// A server that delivers nothing for this long is given up.
 const STALL: Duration = Duration::from_secs(5);
@@ -90,7 +88,7 @@ pub enum LoadError {
         /// Frames received before it.
         received: u64,
         /// What is wrong.
-        source: Corrupt,
+        source: CorruptFrame,
     },
     /// Nothing arrives.
     #[error(
@@ -114,18 +112,18 @@ pub enum LoadError {
 impl Load {
     /// Memory that the sender's port needs, bytes.
     pub fn sender_memory(&self) -> u64 {
-        Sender::bytes(self.frames, self.queue_size)
+        FrameSender::bytes(self.frames, self.queue_size)
     }
 
     /// Memory that the receiver's port needs, bytes.
     pub fn receiver_memory(&self) -> u64 {
-        Receiver::bytes(self.frames, self.queue_size)
+        FrameReceiver::bytes(self.frames, self.queue_size)
     }
 
     /// Frames that are on their way at the most.
     pub fn window(&self) -> usize {
         let buffers = usize::from(self.queue_size) * FILL.0 / FILL.1;
-        buffers / Receiver::buffers(self.frames)
+        buffers / FrameReceiver::buffers(self.frames)
     }
 }
 
@@ -133,15 +131,15 @@ impl Load {
 ///
 /// # Errors
 /// [`LoadError`].
-pub fn run(a: &mut Port, b: &mut Port, load: &Load) -> Result<Outcome, LoadError> {
-    run_into(a, GuestEnd::new(b, load)?, load)
+pub fn run(a: &mut NetFrontEnd, b: &mut NetFrontEnd, load: &Load) -> Result<Outcome, LoadError> {
+    run_into(a, GuestSink::new(b, load)?, load)
 }
 
 /// Sends from `a`, without a frame yet, to `sink`, from one thread.
 ///
 /// # Errors
 /// [`LoadError`].
-pub fn run_into<S: Sink>(a: &mut Port, mut sink: S, load: &Load) -> Result<Outcome, LoadError> {
+pub fn run_into<S: FrameSink>(a: &mut NetFrontEnd, mut sink: S, load: &Load) -> Result<Outcome, LoadError> {
     let window = load.window();
     if window == 0 || load.flows == 0 {
         return Err(LoadError::Load(format!(
@@ -150,7 +148,7 @@ pub fn run_into<S: Sink>(a: &mut Port, mut sink: S, load: &Load) -> Result<Outco
             load.frames.longest()
         )));
     }
-    let sender = Sender::new(a, load.queue_size, load.frames, load.flows, load.from, load.to)?;
+    let sender = FrameSender::new(a, load.queue_size, load.frames, load.flows, load.from, load.to)?;
     // The server may have looked at the empty queues already, and gone to sleep.
     a.transmit.kick();
     sink.kick();
@@ -190,8 +188,8 @@ struct Counts {
 }
 
 struct Run<'a, S> {
-    a: &'a mut Port,
-    sender: Sender,
+    a: &'a mut NetFrontEnd,
+    sender: FrameSender,
     sink: S,
     window: usize,
     /// Frames below this number count as lost, should they not have arrived.
@@ -201,7 +199,7 @@ struct Run<'a, S> {
     busy: u64,
 }
 
-impl<S: Sink> Run<'_, S> {
+impl<S: FrameSink> Run<'_, S> {
     fn counts(&self) -> Counts {
         let (received, bytes) = self.sink.received();
         let (kicks, interrupts) = self.sink.signals();
@@ -313,7 +311,7 @@ impl<S: Sink> Run<'_, S> {
         }
         self.sink.woken();
         if starved {
-            self.a.transmit.drain();
+            self.a.transmit.take_notification();
             self.a.transmit.driver.disarm();
         }
     }

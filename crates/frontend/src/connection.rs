@@ -26,29 +26,29 @@ pub struct Received {
     pub fds: Vec<OwnedFd>,
 }
 
-/// A vhost-user connection, the front end's end.
+/// The front end's side of a vhost-user connection.
 ///
-/// [`call`](Self::call) is the way of a well-behaved front end; [`send_bytes`](Self::send_bytes) and
-/// [`receive`](Self::receive) are there to misbehave with.
+/// A well-behaved front end uses [`call`](Self::call). Tests misbehave with [`send_bytes`](Self::send_bytes) and
+/// [`receive`](Self::receive).
 #[derive(Debug)]
-pub struct Control {
+pub struct Connection {
     path: PathBuf,
     socket: UnixStream,
     client: Client,
     timeout: Duration,
 }
 
-impl Control {
+impl Connection {
     /// Connects to the socket at `path`. Every later wait for the server ends after `timeout`.
     ///
     /// # Errors
     /// [`FrontEndError::Connect`].
-    pub fn connect(path: &Path, timeout: Duration) -> Result<Control, FrontEndError> {
+    pub fn connect(path: &Path, timeout: Duration) -> Result<Connection, FrontEndError> {
         let refused = |source| FrontEndError::Connect { path: path.to_owned(), source };
         let socket = UnixStream::connect(path).map_err(refused)?;
         socket.set_read_timeout(Some(timeout)).map_err(refused)?;
         socket.set_write_timeout(Some(timeout)).map_err(refused)?;
-        Ok(Control { path: path.to_owned(), socket, client: Client::default(), timeout })
+        Ok(Connection { path: path.to_owned(), socket, client: Client::default(), timeout })
     }
 
     /// The socket's path.
@@ -56,10 +56,10 @@ impl Control {
         &self.path
     }
 
-    /// Sends `message` with `fds` and reads the answer, if it has one; with it comes the descriptor the answer carries.
+    /// Sends `message` with `fds` and reads the answer, if the message has one, with the descriptor that came with it.
     ///
     /// # Errors
-    /// The server refused, did not answer in time, or is gone.
+    /// The server refused, did not answer in time, or closed the connection.
     pub fn call(
         &mut self,
         message: &Message,
@@ -80,10 +80,10 @@ impl Control {
         Ok(Some((answer, received.fds.into_iter().next())))
     }
 
-    /// As [`call`](Self::call), where the answer is a number.
+    /// As [`call`](Self::call), for messages whose answer is a number.
     ///
     /// # Errors
-    /// As [`call`](Self::call), and where it is not.
+    /// As [`call`](Self::call), and [`FrontEndError::Kind`] for an answer of another kind.
     pub fn number(&mut self, message: &Message) -> Result<u64, FrontEndError> {
         match self.call(message, &[])? {
             Some((Answer::Number(number), _)) => Ok(number),
@@ -91,10 +91,10 @@ impl Control {
         }
     }
 
-    /// Sends bytes as they are, with descriptors (at most eight) attached to the first of them.
+    /// Sends bytes as they are, with descriptors (at most eight) attached to the first byte.
     ///
     /// # Errors
-    /// The server is gone or takes nothing.
+    /// The server closed the connection, or reads nothing.
     pub fn send_bytes(&mut self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), FrontEndError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -115,10 +115,10 @@ impl Control {
         Ok(())
     }
 
-    /// The next message; none when the timeout passed without one.
+    /// Receives the next message; none when the timeout passed without one.
     ///
     /// # Errors
-    /// The server is gone, or sent part of a message or something else.
+    /// The server closed the connection, sent part of a message, or sent no vhost-user message.
     pub fn receive(&mut self) -> Result<Option<Received>, FrontEndError> {
         let mut fds = Vec::new();
         let mut head = [0; HEADER_SIZE];
@@ -132,7 +132,7 @@ impl Control {
         Ok(Some(Received { header, payload, fds }))
     }
 
-    /// Whether the server closes the connection within `wait`. Messages it sends before are dropped.
+    /// Tells whether the server closes the connection within `wait`. Drops messages that arrive before.
     pub fn closes_within(&mut self, wait: Duration) -> bool {
         let deadline = Instant::now() + wait;
         loop {
@@ -154,7 +154,7 @@ impl Control {
         }
     }
 
-    /// Reads as many bytes as `to` has. False: nothing came in time, where that `may_idle`.
+    /// Fills `to`. False where `may_idle` and no byte arrived in time.
     fn fill(&self, to: &mut [u8], fds: &mut Vec<OwnedFd>, may_idle: bool) -> Result<bool, FrontEndError> {
         let mut got = 0;
         while got < to.len() {
@@ -195,7 +195,7 @@ impl Control {
     }
 }
 
-impl AsFd for Control {
+impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
