@@ -40,10 +40,10 @@ pub use function::{
 };
 pub use network::{
     Acl, AclAction, AclRule, ColourBy, DEFAULT_MTU, DeviceChange, Direction, EcmpGroup, EcmpMember, Endpoint,
-    GroupRule, LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange, MeterSettings, Network,
-    NetworkPart, NetworkPort, NetworksChange, Places, PolicyChange, PortRange, Protocol, RateLimit, Route, RouteTable,
-    RoutingChange, SecurityGroup, Subnet, TableSizes, TableUse, Tap, Underlay, UnderlayBackend, VXLAN_PORT, VirtioNet,
-    Vni, first_beyond, full, hosts, load_line, networks_file,
+    GroupRule, LARGEST_MEMBER_WEIGHT, LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange,
+    MeterSettings, Network, NetworkPart, NetworkPort, NetworksChange, Places, PolicyChange, PortRange, Protocol,
+    RateLimit, Route, RouteTable, RoutingChange, SecurityGroup, Subnet, TableSizes, TableUse, Tap, Underlay,
+    UnderlayBackend, VXLAN_PORT, VirtioNet, Vni, first_beyond, full, hosts, load_line, networks_file,
 };
 pub use reader::is_name;
 pub use service::ServiceDirectories;

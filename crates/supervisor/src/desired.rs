@@ -572,7 +572,7 @@ fn is_told(site: &Site) -> Result<(), usize> {
 fn is_within(site: &Site, most: usize) -> Result<(), usize> {
     let members = site.networks.iter().flat_map(|network| &network.ecmp).flat_map(|group| &group.members);
     let growth = |member: &EcmpMember| {
-        let longest = EcmpMember { down: true, weight: softdpu_vpc::policy::ecmp::WEIGHT, ..member.clone() };
+        let longest = EcmpMember { down: true, weight: softdpu_site::LARGEST_MEMBER_WEIGHT, ..member.clone() };
         length(&longest).saturating_sub(length(member))
     };
     let wanted = length(site) + members.map(growth).sum::<usize>();

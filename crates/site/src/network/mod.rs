@@ -34,7 +34,7 @@ pub(super) use meter::meter;
 pub use meter::{ColourBy, MeterSettings};
 pub use policy::{Acl, AclAction, AclRule, Direction, GroupRule, PolicyChange, PortRange, Protocol, SecurityGroup};
 pub(super) use policy::{check_firewall, firewall_rule};
-pub use routing::{EcmpGroup, EcmpMember, MemberChange, Route, RouteTable, RoutingChange};
+pub use routing::{EcmpGroup, EcmpMember, LARGEST_MEMBER_WEIGHT, MemberChange, Route, RouteTable, RoutingChange};
 pub use tables::{TableUse, first_beyond, full, hosts};
 
 /// The largest frame's payload that a network without an underlay carries where it does not say: Ethernet's own.

@@ -16,7 +16,7 @@ use crate::reader::{Reader, is_name};
 use crate::rules::{MOST_PROBLEMS, dangling};
 
 /// The largest weight of a member.
-const LARGEST_WEIGHT: u16 = softdpu_vpc::policy::ecmp::WEIGHT;
+pub const LARGEST_MEMBER_WEIGHT: u16 = softdpu_vpc::policy::ecmp::WEIGHT;
 /// Most members of a group, and most groups of a site.
 const MOST_MEMBERS: usize = softdpu_vpc::policy::ecmp::MEMBERS;
 const MOST_GROUPS: usize = 1024;
@@ -142,8 +142,8 @@ impl MemberChange {
     pub fn check(&self) -> Result<(), String> {
         match (self.down, self.weight) {
             (None, None) => Err("nothing is to be changed: neither `down` nor `weight` is given".to_owned()),
-            (_, Some(weight)) if weight > LARGEST_WEIGHT => {
-                Err(format!("weight {weight} is more than {LARGEST_WEIGHT}"))
+            (_, Some(weight)) if weight > LARGEST_MEMBER_WEIGHT => {
+                Err(format!("weight {weight} is more than {LARGEST_MEMBER_WEIGHT}"))
             }
             _ => Ok(()),
         }
@@ -228,7 +228,7 @@ fn member(reader: &Reader<'_>) -> EcmpMember {
     let member = EcmpMember {
         host: reader.converted("host", WHAT_ADDRESS, unicast),
         address: reader.converted("address", WHAT_ADDRESS, unicast),
-        weight: reader.integer("weight", 0..=LARGEST_WEIGHT).unwrap_or(1),
+        weight: reader.integer("weight", 0..=LARGEST_MEMBER_WEIGHT).unwrap_or(1),
         zone: reader.name("zone"),
         down: reader.boolean("down").unwrap_or(false),
     };
