@@ -4,9 +4,9 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use softdpu_control::api::{Client, ClientError, DeviceArgs, Empty, LoadResult, Request, find_socket};
-use softdpu_control::config::{self, DeviceChange, Problem};
-use softdpu_control::status::{self, DeviceStatus, FunctionStatus, NetworkStatus, TenantStatus, VolumeStatus};
+use softdpu_api::status::{DeviceStatus, FunctionStatus, NetworkStatus, TenantStatus, VolumeStatus};
+use softdpu_api::{Client, ClientError, DeviceArgs, Empty, LoadResult, Request, find_socket};
+use softdpu_site::{self as config, DeviceChange, Problem};
 
 use crate::arguments::{
     Command, Connection, DeviceAdd, DeviceCommand, DeviceSet, MeterOptions, QueueCommand, ShareOptions, TenantAdd,
@@ -15,6 +15,7 @@ use crate::arguments::{
 use crate::function::{self, FunctionCommand};
 use crate::network::{self, NetworkCommand, SteerCommand};
 use crate::output::print;
+use crate::status;
 
 /// Connects to the daemon.
 pub fn connect(connection: &Connection) -> Result<Client, String> {

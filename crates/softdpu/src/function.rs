@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use softdpu_control::api::Request;
-use softdpu_control::config;
+use softdpu_api::Request;
+use softdpu_site as config;
 
 use crate::daemon::{object, problems};
 

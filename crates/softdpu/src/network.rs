@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use softdpu_control::api::{
+use softdpu_api::{
     Client, ClientError, Empty, EndpointChange, ErrorCode, Id, LONGEST_REQUEST, LoadResult, Request, Unload,
     encode_request,
 };
-use softdpu_control::config::{self, MemberChange, NetworkPart};
+use softdpu_site::{self as config, MemberChange, NetworkPart};
 
 use crate::arguments::DeviceAdd;
 use crate::daemon::{absolute, meter, object, problems};

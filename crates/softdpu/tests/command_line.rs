@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
 
-use softdpu_control::api::{Empty, Request, Response, decode_request, encode_response};
-use softdpu_control::config::{Backend, Discard, Reconnect};
-use softdpu_control::status::NodeStatus;
+use softdpu_api::status::NodeStatus;
+use softdpu_api::{Empty, Request, Response, decode_request, encode_response};
+use softdpu_site::{Backend, Discard, Reconnect};
 
 const SITE: &str = "
 [[volume]]
@@ -56,7 +56,7 @@ fn check_fails_with_the_place_as_text_and_as_json() {
     let output = softdpu(folder.path(), &["check", "site.toml"]);
     assert_eq!(output.status.code(), Some(1));
     let shown = stderr(&output);
-    assert!(shown.starts_with("error: unknown key in [[volume]]: found `memroy`"), "{shown}");
+    assert!(shown.contains("\nerror: unknown key in [[volume]]: found `memroy`"), "{shown}");
     assert!(shown.contains("\n --> site.toml:4:1\n"), "{shown}");
 
     let output = softdpu(folder.path(), &["check", "--json", "site.toml"]);

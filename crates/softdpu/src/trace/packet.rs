@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use softdpu_control::api::{ApiError, Client, ClientError, ErrorCode, PacketTrace, Request, UNDERLAY};
+use softdpu_api::{ApiError, Client, ClientError, ErrorCode, PacketTrace, Request, UNDERLAY};
 use softdpu_pcapng::{Block, Reader};
 use softdpu_vpc::trace::Filter;
 

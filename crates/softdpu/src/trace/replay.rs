@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use softdpu_control::api::{Replayed, Request, decode_response};
+use softdpu_api::{Replayed, Request, decode_response};
 use softdpu_pcapng::{Block, Reader};
 
 use super::Replay;

@@ -1,0 +1,193 @@
+//! What the management API asks of the data plane.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::device::Backing;
+use super::networks::Networks;
+use super::report::request_counts;
+use super::tap;
+use super::{DataPlane, refusal};
+use softdpu_link::{Call, LinkError, Placement, Refusal};
+use softdpu_site as config;
+
+/// What a change that was made is answered with.
+pub(super) fn done() -> Value {
+    Value::Object(Default::default())
+}
+
+impl DataPlane {
+    /// Does what is asked, or begins it. None: it is answered when a volume has opened or grown.
+    pub(super) fn call(
+        &mut self,
+        id: u64,
+        call: Call,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Option<Result<Value, Refusal>>, LinkError> {
+        // What was said of an earlier change is not of this one.
+        self.warning();
+        let made = match call {
+            Call::Status => return Ok(Some(self.report())),
+            Call::VolumeCreate { volume } => {
+                self.volumes.add(volume, Some(id), Instant::now());
+                return Ok(None);
+            }
+            Call::VolumeGrow { volume, size } => match self.volumes.grow(&volume, size, id, Instant::now()) {
+                Ok(()) => return Ok(None),
+                Err(error) => Err(refusal("failed", error)),
+            },
+            Call::VolumeDelete { volume } => self.delete_volume(&volume),
+            Call::DeviceAdd { device } => self.new_device(&device)?,
+            Call::DeviceSet(change) => self.set_device(&change),
+            Call::DeviceRemove { device } => self.remove_device(&device),
+            Call::NetworkAdd { network } => self.change_networks(|networks| networks.insert(network)),
+            Call::NetworkRemove { network } => self.change_networks(|networks| networks.remove(&network)),
+            Call::NetworkEndpoints(change) => self.change_networks(|networks| networks.change_endpoints(&change)),
+            Call::NetworksChange(change) => self.change_networks(|networks| networks.change(&change)),
+            Call::NetworkMember(change) => self.change_networks(|networks| networks.change_member(&change)),
+            Call::NetworkLoad { name, is_kept } => match self.networks.load(id, name, is_kept, fds) {
+                Ok(()) => return Ok(None),
+                Err(refusal) => Err(refusal),
+            },
+            Call::FunctionAdd { function } => self.functions.insert(&function, &self.engine),
+            Call::FunctionSet(change) => self.functions.set(&change, &self.engine),
+            Call::FunctionRemove { function } => self.functions.remove(&function),
+            Call::NetworkSteer(change) => self.change_steering(&change),
+            Call::TenantAdd { tenant } => self.add_tenant(&tenant),
+            Call::TenantSet(change) => self.set_tenant(&change),
+            Call::TenantRemove { tenant } => self.remove_tenant(&tenant),
+            Call::QueueMove(to) => self.move_queue(to),
+            Call::TracePacket { trace, greeting } => self.trace_packet(&trace, greeting, fds),
+            Call::TraceExplain(question) => return Ok(Some(self.trace_explain(&question))),
+            Call::TraceReplay { port, id } => self.trace_replay(&port, id, fds),
+        };
+        let made = made.map(|()| done());
+        Ok(Some(made.map(|result| self.warned(result))))
+    }
+
+    /// What is to be said of the last change, which is made.
+    fn warning(&mut self) -> Option<&'static str> {
+        let (networks, functions) = (self.networks.warning(), self.functions.warning());
+        networks.or(functions)
+    }
+
+    /// The answer to a change, with what else is to be said of it.
+    pub(super) fn warned(&mut self, mut result: Value) -> Value {
+        if let (Some(warning), Some(members)) = (self.warning(), result.as_object_mut()) {
+            members.insert("warning".to_owned(), warning.into());
+        }
+        result
+    }
+
+    fn delete_volume(&mut self, volume: &str) -> Result<(), Refusal> {
+        if let Some(user) = self.devices.values().find(|device| device.config.volume() == Some(volume)) {
+            return Err(refusal("busy", format!("device '{}' uses volume '{volume}'", user.name)));
+        }
+        if let Some(closed) = self.volumes.remove(volume) {
+            self.engine.detach(&closed);
+        }
+        Ok(())
+    }
+
+    /// One on a volume that is being opened is fine; it is better to hear now of one that cannot be.
+    fn new_device(&mut self, device: &config::Device) -> Result<Result<(), Refusal>, LinkError> {
+        self.add_device(device)?;
+        let reason = match self.devices.get(&device.name).map(|added| &added.backing) {
+            Some(Backing::Failing(reason)) => reason.clone(),
+            Some(_) => return Ok(Ok(())),
+            None => return Ok(Err(refusal("not-found", format!("there is no tenant '{}'", device.tenant)))),
+        };
+        self.devices.remove(&device.name);
+        Ok(Err(refusal("failed", reason)))
+    }
+
+    /// An interface is in other groups, passes another meter, or has other functions, from now on; it stays as it was where the cores cannot
+    /// go on with that.
+    fn set_device(&mut self, change: &config::DeviceChange) -> Result<(), Refusal> {
+        let name = &change.name;
+        let DataPlane { networks, functions, engine, .. } = self;
+        let port = networks.port(name).map(|port| (port.id, port.settings.clone()));
+        let (id, before) =
+            port.ok_or_else(|| refusal("not-found", format!("there is no interface '{name}' in a network")))?;
+        let vni = networks.vni(&before.network);
+        if let Some(names) = &change.functions {
+            functions.attach(engine, id, vni, names).map_err(|error| refusal("refused", error))?;
+        }
+        networks.set_device(change);
+        if change.is_about_tables()
+            && let Err(error) = networks.publish(engine)
+        {
+            // They were there a moment ago.
+            let _ = functions.attach(engine, id, vni, &before.functions);
+            networks.put_back(name, before);
+            return Err(refusal("failed", error));
+        }
+        if let Some(port) = self.devices.get_mut(name).and_then(|device| device.config.port_mut()) {
+            change.apply(port);
+        }
+        Ok(())
+    }
+
+    fn remove_device(&mut self, device: &str) -> Result<(), Refusal> {
+        if self.devices.get(device).is_some_and(|known| !known.is_idle()) {
+            return Err(refusal("busy", format!("a front end is connected to device '{device}'")));
+        }
+        if let Some(gone) = self.devices.remove(device) {
+            gone.forget_records(&self.wire);
+            // A volume's counters count up, whoever comes and goes.
+            if let Some(volume) = gone.config.volume() {
+                gone.counters.iter().for_each(|queue| self.volumes.keep(volume, &request_counts(queue)));
+            }
+            if let Some(port) = self.networks.detach(device, &mut self.engine) {
+                self.functions.detach(&self.engine, port);
+            }
+            tap::close(device, &self.wire);
+        }
+        self.placements.retain(|(name, _), _| name != device);
+        Ok(())
+    }
+
+    /// The cores forward by what `change` made of the networks; by what was there before, where it is refused.
+    fn change_networks(&mut self, change: impl FnOnce(&mut Networks) -> Result<(), Refusal>) -> Result<(), Refusal> {
+        let before = self.networks.configured();
+        let made = change(&mut self.networks).and_then(|()| self.networks.has_room(&before));
+        let made = made.and_then(|()| self.networks.publish(&self.engine).map_err(|error| refusal("failed", error)));
+        made.inspect_err(|_| self.networks.configure(before))
+    }
+
+    /// Packets from tunnels are worked on elsewhere; where they were before, if that cannot be.
+    fn change_steering(&mut self, change: &config::SteeringChange) -> Result<(), Refusal> {
+        let mut steering = self.steering.clone();
+        change.apply(&mut steering);
+        self.steer(&steering).map_err(|error| refusal("failed", error))?;
+        self.steering = steering;
+        Ok(())
+    }
+
+    fn move_queue(&mut self, to: Placement) -> Result<(), Refusal> {
+        let device = self
+            .devices
+            .get(&to.device)
+            .ok_or_else(|| refusal("not-found", format!("there is no device '{}'", to.device)))?;
+        let core = *self.cores.get(&to.core).ok_or_else(|| {
+            let mut cpus: Vec<_> = self.cores.keys().collect();
+            cpus.sort_unstable();
+            refusal("not-found", format!("CPU {} is no data-plane core; there are {cpus:?}", to.core))
+        })?;
+        if usize::from(to.queue) >= device.counters.len() {
+            let text = match device.counters.len() {
+                0 => format!("device '{}' has no queues: its core reads it by itself", to.device),
+                1 => format!("device '{}' has queue 0 alone", to.device),
+                count => format!("device '{}' has queues 0 to {}", to.device, count - 1),
+            };
+            return Err(refusal("not-found", text));
+        }
+        if let Some(key) = device.queue(to.queue) {
+            self.engine.move_queue(key, core).map_err(|error| refusal("failed", error.to_string()))?;
+        }
+        self.placements.insert((to.device, to.queue), to.core);
+        Ok(())
+    }
+}
