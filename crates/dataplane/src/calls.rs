@@ -8,8 +8,9 @@ use serde_json::Value;
 
 use super::DataPlane;
 use super::device::Backing;
+use super::explain::explain;
 use super::networks::Networks;
-use super::report::request_counts;
+use super::report::{report, request_counts};
 use super::tap;
 use softdpu_link::{Call, LinkError, Placement};
 use softdpu_site as config;
@@ -30,7 +31,7 @@ impl DataPlane {
         // What was said of an earlier change is not of this one.
         self.warning();
         let made = match call {
-            Call::Status => return Ok(Some(self.report())),
+            Call::Status => return Ok(Some(report(self))),
             Call::VolumeCreate { volume } => {
                 self.volumes.add(volume, Some(id), Instant::now());
                 return Ok(None);
@@ -55,14 +56,16 @@ impl DataPlane {
             Call::FunctionAdd { function } => self.functions.insert(&function, &self.engine),
             Call::FunctionSet(change) => self.functions.set(&change, &self.engine),
             Call::FunctionRemove { function } => self.functions.remove(&function),
-            Call::NetworkSteer(change) => self.change_steering(&change),
-            Call::TenantAdd { tenant } => self.add_tenant(&tenant),
-            Call::TenantSet(change) => self.set_tenant(&change),
+            Call::NetworkSteer(change) => self.steering.change(&change, &self.placements, &mut self.engine),
+            Call::TenantAdd { tenant } => self.tenants.add(&tenant, &mut self.networks, &mut self.engine),
+            Call::TenantSet(change) => self.tenants.change(&change, &mut self.networks, &mut self.engine),
             Call::TenantRemove { tenant } => self.remove_tenant(&tenant),
             Call::QueueMove(to) => self.move_queue(to),
-            Call::TracePacket { trace, greeting } => self.trace_packet(&trace, greeting, fds),
-            Call::TraceExplain(question) => return Ok(Some(self.trace_explain(&question))),
-            Call::TraceReplay { port, id } => self.trace_replay(&port, id, fds),
+            Call::TracePacket { trace, greeting } => {
+                self.traces.show(&trace, greeting, fds, &self.networks, &mut self.engine)
+            }
+            Call::TraceExplain(question) => return Ok(Some(explain(&question, &self.networks, &self.engine))),
+            Call::TraceReplay { port, id } => self.traces.replay(&port, id, fds, &self.networks, &mut self.engine),
         };
         let made = made.map(|()| done());
         Ok(Some(made.map(|result| self.warned(result))))
@@ -83,7 +86,7 @@ impl DataPlane {
     }
 
     fn delete_volume(&mut self, volume: &str) -> Result<(), ApiError> {
-        if let Some(user) = self.devices.values().find(|device| device.config.volume() == Some(volume)) {
+        if let Some(user) = self.devices.users(volume).next() {
             return Err(ApiError::new(ErrorCode::Busy, format!("device '{}' uses volume '{volume}'", user.name)));
         }
         if let Some(closed) = self.volumes.remove(volume) {
@@ -149,7 +152,7 @@ impl DataPlane {
             }
             tap::close(device, &self.wire);
         }
-        self.placements.retain(|(name, _), _| name != device);
+        self.placements.forget(device);
         Ok(())
     }
 
@@ -163,13 +166,12 @@ impl DataPlane {
         made.inspect_err(|_| self.networks.configure(before))
     }
 
-    /// Packets from tunnels are worked on elsewhere; where they were before, if that cannot be.
-    fn change_steering(&mut self, change: &config::SteeringChange) -> Result<(), ApiError> {
-        let mut steering = self.steering.clone();
-        change.apply(&mut steering);
-        self.steer(&steering).map_err(|error| ApiError::new(ErrorCode::Failed, error))?;
-        self.steering = steering;
-        Ok(())
+    fn remove_tenant(&mut self, name: &str) -> Result<(), ApiError> {
+        if let Some(user) = self.devices.iter().find(|device| device.config.tenant == name) {
+            let message = format!("device '{}' is of tenant '{name}'", user.config.name);
+            return Err(ApiError::new(ErrorCode::Busy, message));
+        }
+        self.tenants.take_away(name, &mut self.networks, &mut self.engine)
     }
 
     fn move_queue(&mut self, to: Placement) -> Result<(), ApiError> {
@@ -177,8 +179,8 @@ impl DataPlane {
             .devices
             .get(&to.device)
             .ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("there is no device '{}'", to.device)))?;
-        let core = *self.cores.get(&to.core).ok_or_else(|| {
-            let mut cpus: Vec<_> = self.cores.keys().collect();
+        let core = self.placements.core(to.core).ok_or_else(|| {
+            let mut cpus = self.placements.cpus().to_vec();
             cpus.sort_unstable();
             ApiError::new(ErrorCode::NotFound, format!("CPU {} is no data-plane core; there are {cpus:?}", to.core))
         })?;
@@ -193,7 +195,7 @@ impl DataPlane {
         if let Some(key) = device.queue(to.queue) {
             self.engine.move_queue(key, core).map_err(|error| ApiError::new(ErrorCode::Failed, error.to_string()))?;
         }
-        self.placements.insert((to.device, to.queue), to.core);
+        self.placements.record(to);
         Ok(())
     }
 }
