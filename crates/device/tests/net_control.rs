@@ -16,8 +16,8 @@ fn net(change: impl FnOnce(&mut NetConfig)) -> Net {
     Net::new(config).unwrap()
 }
 
-/// What QEMU's vhost-user netdev masks with the back end's bits (hw/net/vhost_net.c, `user_feature_bits`) and this device
-/// wants its driver to have. QEMU 7.2 knows neither segmentation of UDP nor IN_ORDER.
+/// What QEMU's vhost-user netdev masks with the back end's bits (hw/net/vhost_net.c, `user_feature_bits`) and this
+/// device wants its driver to have. QEMU 7.2 knows neither segmentation of UDP nor IN_ORDER.
 const SEEN_THROUGH_QEMU: [u32; 16] = [0, 1, 3, 7, 8, 9, 11, 12, 13, 15, 21, 22, 28, 29, 32, 34];
 const SEEN_THROUGH_LATER_QEMU: [u32; 4] = [35, 54, 55, 56];
 /// MAC, STATUS, CTRL_VQ and what depends on it: the front end's own.

@@ -1,5 +1,5 @@
-//! What a request costs in the ring: nanoseconds per request for pop and complete (and dropping the chain), in batches of
-//! 32, driver and device on one core, the driver's part not counted.
+//! What a request costs in the ring: nanoseconds per request for pop and complete (and dropping the chain), in batches
+//! of 32, driver and device on one core, the driver's part not counted.
 //!
 //! Then with the driver on another core, which means something only where two cores are idle.
 //!
@@ -116,8 +116,8 @@ fn measure(format: Format, shape: Shape, kept: Kept, recycled: bool, rounds: u32
     least
 }
 
-/// Wall-clock nanoseconds per request with the driver on another core, 32 requests in flight: the slower side's cost, with
-/// the cache misses of a real ring.
+/// Wall-clock nanoseconds per request with the driver on another core, 32 requests in flight: the slower side's cost,
+/// with the cache misses of a real ring.
 fn measure_across(format: Format, shape: Shape, requests: u64) -> f64 {
     let mapping = Mapping::heap(MEMORY as usize);
     let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), MEMORY, mapping, 0)]).expect("one region");

@@ -22,18 +22,19 @@ impl Area {
     /// The word at byte `offset`.
     ///
     /// # Safety
-    /// The whole word is inside the window, and `offset` is a multiple of its size; the window is aligned to at least that.
+    /// The whole word is inside the window, and `offset` is a multiple of its size; the window is aligned to at least
+    /// that.
     #[inline(always)]
     unsafe fn word<W: Word>(&self, offset: usize) -> &W {
         debug_assert!(offset + size_of::<W>() <= self.0.len() && offset.is_multiple_of(size_of::<W>()));
-        // SAFETY: inside the window (the caller), which keeps the memory mapped for as long as `self` lives; the type is an
-        // atomic, valid for any bytes, and all of this process uses atomics on it.
+        // SAFETY: inside the window (the caller), which keeps the memory mapped for as long as `self` lives; the type
+        // is an atomic, valid for any bytes, and all of this process uses atomics on it.
         unsafe { &*self.0.base().add(offset).cast::<W>() }
     }
 }
 
-/// Reports `count` entries that were written, of `each` bytes, from entry `from` of `size` on and around the end, to the dirty log.
-/// The first entry of the ring lies at `ring` there.
+/// Reports `count` entries that were written, of `each` bytes, from entry `from` of `size` on and around the end, to
+/// the dirty log. The first entry of the ring lies at `ring` there.
 #[inline]
 pub(crate) fn log_entries(view: &View, ring: Option<GuestAddress>, each: usize, size: u16, from: u16, count: u16) {
     let Some(GuestAddress(ring)) = ring.filter(|_| view.is_tracked()) else { return };
@@ -68,7 +69,8 @@ impl Descriptors {
     #[inline(always)]
     pub fn words(&self, index: u16) -> (&AtomicU64, &AtomicU64) {
         let offset = self.offset(index);
-        // SAFETY: `offset` is that of one of `size` descriptors, which the area was made for, aligned to 16: both halves of it.
+        // SAFETY: `offset` is that of one of `size` descriptors, which the area was made for, aligned to 16: both
+        // halves of it.
         unsafe { (self.area.word(offset), self.area.word(offset + 8)) }
     }
 
@@ -230,8 +232,8 @@ impl UsedRing {
     }
 }
 
-/// An event suppression structure of a packed ring (virtio 1.3 §2.8.14): `off_wrap` and `flags`, read and written as one
-/// word.
+/// An event suppression structure of a packed ring (virtio 1.3 §2.8.14): `off_wrap` and `flags`, read and written as
+/// one word.
 pub(crate) struct Event(Area);
 
 impl Event {

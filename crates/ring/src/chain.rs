@@ -23,8 +23,8 @@ const TABLE_ENTRIES: u32 = 1 << 16;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Fetches the table that a descriptor some requests ahead may point to. Nothing is believed: it is a hint to the processor,
-/// and the descriptor is read anew when its turn comes.
+/// Fetches the table that a descriptor some requests ahead may point to. Nothing is believed: it is a hint to the
+/// processor, and the descriptor is read anew when its turn comes.
 #[inline(always)]
 pub(crate) fn prefetch_table(view: &View, addr: u64, flags: u16) {
     if flags & INDIRECT != 0
@@ -34,8 +34,8 @@ pub(crate) fn prefetch_table(view: &View, addr: u64, flags: u16) {
     }
 }
 
-/// Appends the chain of one descriptor whose memory is in one piece: most of those of networks. False, and nothing has happened,
-/// for any other, and for what is wrong: [`Walk`] tells what.
+/// Appends the chain of one descriptor whose memory is in one piece: most of those of networks. False, and nothing has
+/// happened, for any other, and for what is wrong: [`Walk`] tells what.
 #[inline(always)]
 pub(crate) fn single(view: &Arc<View>, id: u16, descriptor: Descriptor, flags: u16, out: &mut impl Sink) -> bool {
     if flags & (INDIRECT | NEXT) != 0 {
@@ -48,8 +48,8 @@ pub(crate) fn single(view: &Arc<View>, id: u16, descriptor: Descriptor, flags: u
     };
     let is_writable = flags & WRITE != 0;
     (chain.id, chain.descriptors, chain.readable) = (id, 1, usize::from(!is_writable));
-    // Nothing is read of memory that can be written, as a chain of one has no other part. A small frame behind its header
-    // reaches into the second line.
+    // Nothing is read of memory that can be written, as a chain of one has no other part. A small frame behind its
+    // header reaches into the second line.
     let second = base.wrapping_add(LINE);
     if is_writable {
         prefetch::write(base);
@@ -61,8 +61,8 @@ pub(crate) fn single(view: &Arc<View>, id: u16, descriptor: Descriptor, flags: u
     true
 }
 
-/// What a device does first is to read the header, which lies in the first piece, still in the driver's cache. What it does last
-/// is to write behind the last byte asked for: a status, a header's count.
+/// What a device does first is to read the header, which lies in the first piece, still in the driver's cache. What it
+/// does last is to write behind the last byte asked for: a status, a header's count.
 #[inline(always)]
 fn fetch(buffer: &GuestBuffer, is_writable: bool) {
     if let [first, ..] = buffer.iovecs() {
@@ -234,9 +234,9 @@ impl<'a> Table<'a> {
         match self.base {
             Some(base) if base.cast::<AtomicU64>().is_aligned() && entry < self.entries => {
                 let words = base.wrapping_add(offset).cast::<AtomicU64>();
-                // SAFETY: entry `entry` is inside the `entries * 16` bytes that `contiguous` found, aligned (just checked,
-                // and 16 is a multiple of 8), mapped for as long as the view is borrowed; shared memory is accessed as
-                // atomics.
+                // SAFETY: entry `entry` is inside the `entries * 16` bytes that `contiguous` found, aligned (just
+                // checked, and 16 is a multiple of 8), mapped for as long as the view is borrowed; shared memory is
+                // accessed as atomics.
                 let (addr, meta) = unsafe { ((*words).load(Relaxed), (*words.add(1)).load(Relaxed)) };
                 Some(Descriptor::from_words(addr, meta))
             }

@@ -156,9 +156,9 @@ impl PackedQueue {
         Ok(this)
     }
 
-    /// A batch is published by its first descriptor, so a kill before that leaves used flags on the others. The driver has
-    /// not seen them; it would, once it gets that far, so they become available descriptors again. Their contents do not
-    /// matter: what is in flight is in the records.
+    /// A batch is published by its first descriptor, so a kill before that leaves used flags on the others. The driver
+    /// has not seen them; it would, once it gets that far, so they become available descriptors again. Their contents
+    /// do not matter: what is in flight is in the records.
     fn take_back_unpublished(&self) {
         let mut at = self.used;
         for _ in 0..self.slots {
@@ -308,8 +308,9 @@ impl PackedQueue {
         Ok(())
     }
 
-    /// Takes chains of one descriptor in one piece from `at` on, at the most `most` and to the end of the lap, for as long as there are
-    /// such; returns how many. Not where there is a record of what is in flight, which wants more of each.
+    /// Takes chains of one descriptor in one piece from `at` on, at the most `most` and to the end of the lap, for as
+    /// long as there are such; returns how many. Not where there is a record of what is in flight, which wants more of
+    /// each.
     // On its own: a loop that has the processor's registers for itself.
     #[inline(never)]
     fn take_singles(&mut self, at: PackedIndex, most: usize, out: &mut impl Sink) -> u16 {
@@ -344,8 +345,9 @@ impl PackedQueue {
         index - at.index
     }
 
-    /// Fetches the slots that are about to be taken, for writing, as used descriptors will replace what is in them. How many
-    /// are available nobody knows before they are read: mostly as many as the last time, and a wrong guess costs a few fetches.
+    /// Fetches the slots that are about to be taken, for writing, as used descriptors will replace what is in them. How
+    /// many are available nobody knows before they are read: mostly as many as the last time, and a wrong guess costs a
+    /// few fetches.
     #[inline]
     fn fetch_ahead(&self) {
         let size = self.common.config.size;
@@ -354,8 +356,8 @@ impl PackedQueue {
         }
     }
 
-    /// Appends the chain that starts at `at` with `first`, also where it turns out to be bad; returns its buffer id and slots,
-    /// of which it may have `free`.
+    /// Appends the chain that starts at `at` with `first`, also where it turns out to be bad; returns its buffer id and
+    /// slots, of which it may have `free`.
     #[inline(always)]
     fn walk(
         &mut self,
@@ -421,9 +423,9 @@ impl PackedQueue {
         if let Some(in_order) = &self.common.in_order {
             in_order.completing(old.to_bits(), new.to_bits());
         }
-        // All but the first, and then the first: the driver, which goes by the ring's order, sees all or nothing. A driver that
-        // polls reads the line with the first again and again, and takes it away from this core each time: those that share
-        // it are written last, in a row with it, so that it comes back once.
+        // All but the first, and then the first: the driver, which goes by the ring's order, sees all or nothing. A
+        // driver that polls reads the line with the first again and again, and takes it away from this core each time:
+        // those that share it are written last, in a row with it, so that it comes back once.
         let behind = old.advance(first.descriptors, size);
         let (mut at, mut near) = (behind, 0);
         while near < rest.len() && same_line(at, old) {
@@ -460,8 +462,8 @@ impl PackedQueue {
         }
     }
 
-    /// Takes `done` off what is in flight, if all of it is, and if that is what was taken first where the order counts. Returns
-    /// their slots and where the next used descriptor goes after them.
+    /// Takes `done` off what is in flight, if all of it is, and if that is what was taken first where the order counts.
+    /// Returns their slots and where the next used descriptor goes after them.
     #[inline(never)]
     fn check(&mut self, done: &[Used]) -> Result<(u16, PackedIndex), QueueError> {
         let size = self.common.config.size;
@@ -550,7 +552,8 @@ fn same_line(one: PackedIndex, other: PackedIndex) -> bool {
     usize::from(one.index) / SLOTS_A_LINE == usize::from(other.index) / SLOTS_A_LINE && one.wrap == other.wrap
 }
 
-/// The second word of a used descriptor of a lap with these `flags` (virtio 1.3 §2.8.5): WRITE says that `len` means something.
+/// The second word of a used descriptor of a lap with these `flags` (virtio 1.3 §2.8.5): WRITE says that `len` means
+/// something.
 #[inline(always)]
 fn used_meta(used: &Used, flags: u16) -> u64 {
     let flags = flags | if used.written > 0 { WRITE } else { 0 };

@@ -11,8 +11,8 @@ use crate::{Format, InflightRecords, Position, Positions, QueueConfig, QueueErro
 
 /// The device side of a virtqueue. One core owns it.
 ///
-/// After an error the queue is inert: every further call returns [`QueueError::Broken`] and nothing of the guest's memory
-/// is written.
+/// After an error the queue is inert: every further call returns [`QueueError::Broken`] and nothing of the guest's
+/// memory is written.
 pub enum Queue {
     /// Split format.
     Split(SplitQueue),
@@ -50,11 +50,11 @@ impl Queue {
         }
     }
 
-    /// A queue that completes in the order it takes, which `positions` remembers beyond a kill; it needs no record of what is
-    /// in flight, as that is available again to the next process.
+    /// A queue that completes in the order it takes, which `positions` remembers beyond a kill; it needs no record of
+    /// what is in flight, as that is available again to the next process.
     ///
-    /// Where [`QueueConfig::resumed`] is set, `positions` knows better than `position` where the queue stood. Otherwise it
-    /// starts at `position`, less what somebody else took before it and did not complete.
+    /// Where [`QueueConfig::resumed`] is set, `positions` knows better than `position` where the queue stood. Otherwise
+    /// it starts at `position`, less what somebody else took before it and did not complete.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -71,8 +71,9 @@ impl Queue {
         }
     }
 
-    /// A queue that completes in order takes back what was [taken](Self::pop) and not completed: [`pop`](Self::pop) hands it
-    /// out anew, found in the memory as it is then. Chains that are still held are void; completing one breaks the queue.
+    /// A queue that completes in order takes back what was [taken](Self::pop) and not completed: [`pop`](Self::pop)
+    /// hands it out anew, found in the memory as it is then. Chains that are still held are void; completing one breaks
+    /// the queue.
     ///
     /// # Errors
     /// [`QueueError::NotInOrder`] for any other queue.
@@ -80,7 +81,8 @@ impl Queue {
         each!(self, queue => queue.rewind())
     }
 
-    /// Goes on with other memory, or another dirty log. Chains that were handed out stay pinned to what they were found in.
+    /// Goes on with other memory, or another dirty log. Chains that were handed out stay pinned to what they were found
+    /// in.
     ///
     /// # Errors
     /// [`QueueError::Unmapped`] where a part of the ring is not in the new memory; the queue is then broken.
@@ -98,8 +100,8 @@ impl Queue {
         each!(self, queue => queue.resubmit(out))
     }
 
-    /// Appends up to `max` chains the driver made available, in its order; returns how many. They are recorded as in flight
-    /// when it returns.
+    /// Appends up to `max` chains the driver made available, in its order; returns how many. They are recorded as in
+    /// flight when it returns.
     ///
     /// # Errors
     /// What the driver did wrong. Nothing is then appended, and the queue is broken.
@@ -111,14 +113,15 @@ impl Queue {
     /// Gives requests back to the driver, in this order; returns whether the driver wants to be notified.
     ///
     /// # Errors
-    /// [`QueueError::NotInFlight`] where one is not in flight, [`QueueError::OutOfOrder`] where it is not its turn; the queue
-    /// is then broken.
+    /// [`QueueError::NotInFlight`] where one is not in flight, [`QueueError::OutOfOrder`] where it is not its turn; the
+    /// queue is then broken.
     #[inline]
     pub fn complete(&mut self, done: &[Used]) -> Result<bool, QueueError> {
         each!(self, queue => queue.complete(done))
     }
 
-    /// Asks the driver for notifications and looks once more: true where something slipped in that it may not notify us of.
+    /// Asks the driver for notifications and looks once more: true where something slipped in that it may not notify us
+    /// of.
     ///
     /// # Errors
     /// [`QueueError::Broken`].

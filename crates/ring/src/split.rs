@@ -172,9 +172,9 @@ impl SplitQueue {
         Ok(out.len() - before)
     }
 
-    /// Fetches what a single request will touch all at once, instead of one line after the other as each names the next. A
-    /// driver with one request at a time uses the same descriptors and buffers over and over; a wrong guess costs a few
-    /// fetches. What completions will write is fetched for writing.
+    /// Fetches what a single request will touch all at once, instead of one line after the other as each names the
+    /// next. A driver with one request at a time uses the same descriptors and buffers over and over; a wrong guess
+    /// costs a few fetches. What completions will write is fetched for writing.
     #[inline]
     fn fetch_ahead(&self, ready: u16) {
         if ready == 1 {

@@ -1,13 +1,13 @@
 //! The two hand-shakes between driver and device, over any atomics: the rings use the processor's, the loom tests use
 //! loom's.
 //!
-//! *Publish and consume:* whoever fills entries stores them, then [`publish`]es the index (or the flags) that hands them
-//! over; the other side [`observe`]s it and may then read the entries.
+//! *Publish and consume:* whoever fills entries stores them, then [`publish`]es the index (or the flags) that hands
+//! them over; the other side [`observe`]s it and may then read the entries.
 //!
-//! *Sleep and wake:* one side says "wake me from here on" and looks once more whether something came; the other publishes
-//! something and looks whether somebody wants to be woken. Both are [`publish_then_look`]: with a full barrier between the
-//! store and the load on both sides, at least one of them sees the other's store, so no wake-up is lost
-//! (virtio 1.3 §2.7.13.4.1, §2.8.21.4).
+//! *Sleep and wake:* one side says "wake me from here on" and looks once more whether something came; the other
+//! publishes something and looks whether somebody wants to be woken. Both are [`publish_then_look`]: with a full
+//! barrier between the store and the load on both sides, at least one of them sees the other's store, so no wake-up is
+//! lost (virtio 1.3 §2.7.13.4.1, §2.8.21.4).
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 

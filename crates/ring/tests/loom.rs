@@ -77,7 +77,8 @@ fn a_slot_is_used_again_only_after_it_was_read() {
     });
 }
 
-/// The consumer asks to be woken and goes to sleep unless something came; the producer publishes and wakes it if it asked.
+/// The consumer asks to be woken and goes to sleep unless something came; the producer publishes and wakes it if it
+/// asked.
 fn sleep_and_wake(sleep: fn(&Shared, u16, &Shared) -> u16, wake: fn(&Shared, u16, &Shared) -> u16) {
     loom::model(move || {
         let index = Arc::new(Shared::new(0));

@@ -1,6 +1,7 @@
 //! Requests per second of one core through `IoContext`, per kind of volume and depth, 4 KiB at random offsets.
 //!
-//! `cargo run --release -p softdpu-storage --example rates [FOLDER]`: files are made in FOLDER (default: the current one).
+//! `cargo run --release -p softdpu-storage --example rates [FOLDER]`: files are made in FOLDER (default: the current
+//! one).
 
 use std::time::{Duration, Instant};
 

@@ -13,8 +13,9 @@ use crate::{KeySource, Kind, VolumeSpec};
 pub trait Broker: Send + Sync {
     /// Opens the file or device behind a volume.
     ///
-    /// Each call returns a **fresh open file description**, of which the broker keeps no copy: the fence is a lock on the
-    /// description that carries the I/O, and has to end when this process and its I/O have ended, not before and not after.
+    /// Each call returns a **fresh open file description**, of which the broker keeps no copy: the fence is a lock on
+    /// the description that carries the I/O, and has to end when this process and its I/O have ended, not before and
+    /// not after.
     ///
     /// # Errors
     /// What the operating system says.

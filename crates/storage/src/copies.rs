@@ -1,7 +1,7 @@
 //! One core's work on `memory` volumes: copies that the core itself makes.
 //!
-//! A request may be almost 2 GiB long (virtio 1.3 §5.2.6 bounds its segments, not their sum) and a core has other tenants, so
-//! a core copies [`STEP`] bytes at most at a time, in turn for all requests that are under way.
+//! A request may be almost 2 GiB long (virtio 1.3 §5.2.6 bounds its segments, not their sum) and a core has other
+//! tenants, so a core copies [`STEP`] bytes at most at a time, in turn for all requests that are under way.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;

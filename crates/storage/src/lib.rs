@@ -7,12 +7,12 @@
 //!                   submit(&mut Vec<Request>) ─▶ … ─▶ poll(&mut Vec<Done>)
 //! ```
 //!
-//! Between an encrypted volume and its back end stands [`cipher`]: the back end has requests for private memory with what is
-//! encrypted, whatever kind it is.
+//! Between an encrypted volume and its back end stands [`cipher`]: the back end has requests for private memory with
+//! what is encrypted, whatever kind it is.
 //!
-//! A volume is `opened` first: it can be looked at, and several processes may hold it so (the target of a migration, the
-//! next release during an upgrade). [`Volume::activate`] takes the **fence**, after which no write of a process before us
-//! can land any more; only then are queues started and in-flight requests replayed.
+//! A volume is `opened` first: it can be looked at, and several processes may hold it so (the target of a migration,
+//! the next release during an upgrade). [`Volume::activate`] takes the **fence**, after which no write of a process
+//! before us can land any more; only then are queues started and in-flight requests replayed.
 //!
 //! ```text
 //!           activate: Busy (retry)
@@ -20,8 +20,8 @@
 //!   open ─▶ opened ─┴─▶ active ◀───────────────────▶ recovering ◀────────▶ failed (somebody has to look at it)
 //! ```
 //!
-//! Buffers travel with their requests: a [`Request`] owns its [`GuestBuffer`](softdpu_memory::GuestBuffer), so guest memory
-//! stays mapped for as long as anything may touch it, and comes back with the [`Done`].
+//! Buffers travel with their requests: a [`Request`] owns its [`GuestBuffer`](softdpu_memory::GuestBuffer), so guest
+//! memory stays mapped for as long as anything may touch it, and comes back with the [`Done`].
 
 #![forbid(unsafe_code)]
 

@@ -22,12 +22,12 @@ pub struct VolumeSpec {
     /// Every write is on stable storage before it completes.
     #[serde(default)]
     pub write_through: bool,
-    /// Several processes may write it at once (a cluster file system in the guests); the fence then keeps out only those
-    /// who want it alone.
+    /// Several processes may write it at once (a cluster file system in the guests); the fence then keeps out only
+    /// those who want it alone.
     #[serde(default)]
     pub shared: bool,
-    /// Requests that its back end is to have at once from a core, of all tenants whose volumes are there; at least 1. None: what is
-    /// usual for that back end. It bounds nothing here: whoever schedules requests keeps to it.
+    /// Requests that its back end is to have at once from a core, of all tenants whose volumes are there; at least 1.
+    /// None: what is usual for that back end. It bounds nothing here: whoever schedules requests keeps to it.
     #[serde(default)]
     pub depth: Option<u32>,
     /// Encrypt what the back end gets.
@@ -35,7 +35,8 @@ pub struct VolumeSpec {
     pub encryption: Option<Encryption>,
 }
 
-/// How a volume is encrypted: AES-XTS over sectors, numbered as dm-crypt's `plain64` numbers them. Never has the key itself.
+/// How a volume is encrypted: AES-XTS over sectors, numbered as dm-crypt's `plain64` numbers them. Never has the key
+/// itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Encryption {
     /// Where the key is: 32 bytes (AES-128) or 64 (AES-256).

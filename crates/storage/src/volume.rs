@@ -81,8 +81,8 @@ pub struct ErrorCounts {
     pub disconnects: u64,
     /// Requests that were sent a second time after a connection was lost.
     pub replayed: u64,
-    /// Connections to the back end that were lost when writes that it had answered were not flushed: if it lost its cache, those
-    /// writes are lost, and their driver is not told.
+    /// Connections to the back end that were lost when writes that it had answered were not flushed: if it lost its
+    /// cache, those writes are lost, and their driver is not told.
     #[serde(default)]
     pub unflushed: u64,
     /// Requests given up while in flight, because their queue was stopped.
@@ -142,9 +142,10 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Opens what the specification names. Nothing is locked yet and nothing is written, except that a file that is to be
-    /// created is created, and an NBD server is connected to (for up to ten seconds after its name is resolved, and only if no
-    /// process before us has learned what there is to know). So it may block: not for a thread that others wait for.
+    /// Opens what the specification names. Nothing is locked yet and nothing is written, except that a file that is to
+    /// be created is created, and an NBD server is connected to (for up to ten seconds after its name is resolved, and
+    /// only if no process before us has learned what there is to know). So it may block: not for a thread that others
+    /// wait for.
     ///
     /// # Errors
     /// [`VolumeError`] with what was wrong.
@@ -204,8 +205,8 @@ impl Volume {
     /// harmless. Does not wait: on `Busy` the caller tries again after a few milliseconds.
     ///
     /// # Errors
-    /// When the fence cannot even be asked for; the state is [`State::Failed`] then. Trying again is worth it where the cause
-    /// may go away.
+    /// When the fence cannot even be asked for; the state is [`State::Failed`] then. Trying again is worth it where the
+    /// cause may go away.
     pub fn activate(&self) -> Result<Activation, VolumeError> {
         if self.is_active() {
             return Ok(Activation::Active);
@@ -272,9 +273,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Has the broker forget all it keeps of the volume of that name: for a volume that was deleted, after the last user of
-    /// it is gone. Otherwise the next volume of that name would begin with the bytes of this one, which may have been another
-    /// tenant's.
+    /// Has the broker forget all it keeps of the volume of that name: for a volume that was deleted, after the last
+    /// user of it is gone. Otherwise the next volume of that name would begin with the bytes of this one, which may
+    /// have been another tenant's.
     ///
     /// A keeper that cannot be asked is logged, and the rest is still tried: the volume is gone either way.
     pub fn forget_kept(name: &str, broker: &dyn Broker) {
@@ -290,8 +291,8 @@ impl Volume {
         }
     }
 
-    /// Whether `key` is one under which a broker keeps something of the volume `name`: what [`forget_kept`](Self::forget_kept) would
-    /// have forgotten.
+    /// Whether `key` is one under which a broker keeps something of the volume `name`: what
+    /// [`forget_kept`](Self::forget_kept) would have forgotten.
     pub fn is_kept_of(name: &str, key: &str) -> bool {
         kept_keys(name).iter().any(|kept| kept == key) || key.starts_with(&nbd::sockets_prefix(name))
     }

@@ -40,7 +40,8 @@ fn holds(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-/// Decrypts a file's first `len` bytes with an implementation that has nothing to do with ours; none where there is none.
+/// Decrypts a file's first `len` bytes with an implementation that has nothing to do with ours; none where there is
+/// none.
 fn decrypted_by_openssl(place: &Place, sector: u32, len: usize) -> Option<Vec<u8>> {
     const SCRIPT: &str = "
 import sys

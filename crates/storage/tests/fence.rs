@@ -1,8 +1,8 @@
-//! A process is killed with a write in flight. The write lands long after its death; the fence keeps its successor waiting
-//! until then.
+//! A process is killed with a write in flight. The write lands long after its death; the fence keeps its successor
+//! waiting until then.
 //!
-//! The disk is made slow by a limit on a cgroup that only the child is in, which needs root, and a disk under the folder of
-//! the tests' files.
+//! The disk is made slow by a limit on a cgroup that only the child is in, which needs root, and a disk under the
+//! folder of the tests' files.
 
 mod common;
 

@@ -160,8 +160,8 @@ fn a_silent_server_does_not_hold_its_caller_for_ever() {
     assert!(before.elapsed() < Duration::from_secs(15));
 }
 
-/// On its first connection the server answers the first request with `nonsense` and `hangs_up`, or waits for us to; on all
-/// others it serves reads of 0x77.
+/// On its first connection the server answers the first request with `nonsense` and `hangs_up`, or waits for us to; on
+/// all others it serves reads of 0x77.
 fn after(nonsense: impl Fn(&[u8; 28]) -> Vec<u8> + Send + Sync + 'static, hangs_up: bool, detail: &str) {
     let (_folder, socket) = serve(move |mut stream, number| {
         handshake(&mut stream);
@@ -389,7 +389,8 @@ fn a_look_at_an_old_connection_reads_a_bounded_number_of_times() {
         handshake(&mut stream);
         let _ = std::io::copy(&mut stream, &mut std::io::sink());
     });
-    // Of these sockets a read gets one message, however short: as from a server that is always just ahead of its reader.
+    // Of these sockets a read gets one message, however short: as from a server that is always just ahead of its
+    // reader.
     let (old, server) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     let broker = PathBroker::new();
     broker.keep("nbd/h/0", std::os::fd::AsFd::as_fd(&old)).unwrap();
@@ -404,7 +405,8 @@ fn a_look_at_an_old_connection_reads_a_bounded_number_of_times() {
 
 #[test]
 fn a_write_that_was_answered_but_not_flushed_is_written_again_on_the_next_connection() {
-    // Without NBD_FLAG_SEND_FUA a durable write is a write and a flush; the server dies between the two, and its cache with it.
+    // Without NBD_FLAG_SEND_FUA a durable write is a write and a flush; the server dies between the two, and its cache
+    // with it.
     let (said, heard) = std::sync::mpsc::channel();
     let (_folder, socket) = serve(move |mut stream, number| {
         handshake_with(&mut stream, HAS_FLAGS | SEND_FLUSH);
@@ -552,7 +554,8 @@ fn an_answer_that_has_come_does_not_outlive_its_attachment() {
 
 #[test]
 fn what_was_given_up_may_not_land_on_what_is_written_later() {
-    // Keeps the first write for itself until its client has said that nothing more comes, as a server that reorders might.
+    // Keeps the first write for itself until its client has said that nothing more comes, as a server that reorders
+    // might.
     let (said, heard) = std::sync::mpsc::channel();
     let (_folder, socket) = serve(move |mut stream, number| {
         handshake_with(&mut stream, HAS_FLAGS | SEND_FLUSH);

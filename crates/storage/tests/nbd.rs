@@ -313,8 +313,8 @@ fn abandoned_requests_are_given_up_at_once_though_the_server_hangs() {
     let mut core = Core::new(spec(&socket));
     core.write(0, &[9; 4096]).unwrap();
     server.signal(rustix::process::Signal::STOP);
-    // Large enough that the socket's buffer holds only a part: one of the writes is abandoned in the middle. Half of it is
-    // never written.
+    // Large enough that the socket's buffer holds only a part: one of the writes is abandoned in the middle. Half of it
+    // is never written.
     let mut requests = vec![core.request(BlockOp::Read, 0, 4096)];
     requests.extend((0..4).map(|_| core.request(BlockOp::Write, MIB, MIB)));
     let mut done = Vec::new();
@@ -388,8 +388,8 @@ fn what_is_not_there_says_so() {
 #[test]
 fn a_successor_waits_until_the_server_has_ended_what_its_predecessor_sent() {
     let (_folder, socket) = folder();
-    // A server that finishes what it has begun, slowly: the first write lands when it is let. (nbdkit's own delay filter ends
-    // its sleep, and the request, when its client goes.)
+    // A server that finishes what it has begun, slowly: the first write lands when it is let. (nbdkit's own delay
+    // filter ends its sleep, and the request, when its client goes.)
     let image = socket.with_file_name("disk.img");
     std::fs::write(&image, vec![0; 8 * MIB as usize]).unwrap();
     let file = image.display();

@@ -125,8 +125,8 @@ fn where_a_ring_stood_is_known_after_the_status_became_0() {
     }
 }
 
-/// libblkio and the `virtio-driver` crate: features before protocol features, every message acknowledged, memory by slots,
-/// call after kick, and a base of 0 even for packed rings.
+/// libblkio and the `virtio-driver` crate: features before protocol features, every message acknowledged, memory by
+/// slots, call after kick, and a base of 0 even for packed rings.
 #[test]
 fn libblkio_runs_a_packed_queue() {
     let mut link = Link::new();

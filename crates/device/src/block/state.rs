@@ -9,8 +9,8 @@ use super::{Block, BlockConfig, BlockConfigError};
 
 /// The state of a device, to be restored on the other side of an upgrade or a migration.
 ///
-/// Readers ignore fields they do not know and take fields that are missing as their defaults, so a release reads the state
-/// of the one before and of the one after. Version 1.
+/// Readers ignore fields they do not know and take fields that are missing as their defaults, so a release reads the
+/// state of the one before and of the one after. Version 1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Version of the format.

@@ -7,8 +7,8 @@ use super::Net;
 
 /// The state of a device, to be restored on the other side of an upgrade or a migration.
 ///
-/// Readers ignore fields they do not know and take fields that are missing as their defaults, so a release reads the state
-/// of the one before and of the one after. Version 1.
+/// Readers ignore fields they do not know and take fields that are missing as their defaults, so a release reads the
+/// state of the one before and of the one after. Version 1.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// Version of the format.
@@ -40,8 +40,8 @@ impl Net {
         }
     }
 
-    /// Whether it can go on as the device that a driver was using. Nothing of it changes while it runs, so there is nothing
-    /// to take over.
+    /// Whether it can go on as the device that a driver was using. Nothing of it changes while it runs, so there is
+    /// nothing to take over.
     ///
     /// # Errors
     /// Where this device cannot keep what the driver was promised.

@@ -168,8 +168,8 @@ impl Connections {
         Ok(())
     }
 
-    /// Decides about a packet of a connection: it was allowed once, perhaps by other rules. One that is not allowed any more stays
-    /// known until it is over: forgotten, the next packet of it might open it from its other end.
+    /// Decides about a packet of a connection: it was allowed once, perhaps by other rules. One that is not allowed any
+    /// more stays known until it is over: forgotten, the next packet of it might open it from its other end.
     fn known(&mut self, rules: &Rules, tracked: &Tracked) -> (Action, Mark) {
         const PASSES: (Action, Mark) = (Action::Allow, Mark::ESTABLISHED);
         if !self.is_changed {

@@ -161,27 +161,28 @@ impl Driver {
         })
     }
 
-    /// Writes a request into the ring, one descriptor a piece; the device sees it after [`publish`](Self::publish). None
-    /// where there is no room, or nothing in it.
+    /// Writes a request into the ring, one descriptor a piece; the device sees it after [`publish`](Self::publish).
+    /// None where there is no room, or nothing in it.
     #[inline]
     pub fn add(&mut self, pieces: &[Piece]) -> Option<u16> {
         each!(self, driver => driver.add(pieces))
     }
 
-    /// As [`add`](Self::add), through an indirect table at `table`, which has 16 bytes a piece and stays untouched until
-    /// the request is back.
+    /// As [`add`](Self::add), through an indirect table at `table`, which has 16 bytes a piece and stays untouched
+    /// until the request is back.
     pub fn add_indirect(&mut self, table: GuestAddress, pieces: &[Piece]) -> Option<u16> {
         each!(self, driver => driver.add_indirect(table, pieces))
     }
 
-    /// Writes a request that is made available as often as wanted with [`repeat`](Self::repeat): for load generators, whose
-    /// requests differ in nothing but what their memory holds. It keeps its descriptors (split) or its buffer id (packed)
-    /// for good.
+    /// Writes a request that is made available as often as wanted with [`repeat`](Self::repeat): for load generators,
+    /// whose requests differ in nothing but what their memory holds. It keeps its descriptors (split) or its buffer id
+    /// (packed) for good.
     pub fn prepare(&mut self, pieces: &[Piece]) -> Option<u16> {
         each!(self, driver => driver.prepare(pieces))
     }
 
-    /// Adds the [prepared](Self::prepare) request `id`, which is not in flight. Whether there was such a request, and room.
+    /// Adds the [prepared](Self::prepare) request `id`, which is not in flight. Whether there was such a request, and
+    /// room.
     #[inline]
     pub fn repeat(&mut self, id: u16) -> bool {
         each!(self, driver => driver.repeat(id))

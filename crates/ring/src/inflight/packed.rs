@@ -1,12 +1,12 @@
 //! `QueueRegionPacked` and `DescStatePacked`.
 //!
-//! Entries that are not in flight form a list from `free_head`. A chain takes its entries from the front of it; a batch of
-//! completions puts its chains back there. `old_free_head`, `old_used_idx` and `old_used_wrap_counter` are what was last
-//! committed: a chain that is being recorded commits by moving `old_free_head`, a batch by the one store that hands its
-//! first used descriptor to the driver.
+//! Entries that are not in flight form a list from `free_head`. A chain takes its entries from the front of it; a batch
+//! of completions puts its chains back there. `old_free_head`, `old_used_idx` and `old_used_wrap_counter` are what was
+//! last committed: a chain that is being recorded commits by moving `old_free_head`, a batch by the one store that
+//! hands its first used descriptor to the driver.
 //!
-//! The index and the wrap counter of a position, old and new, share one 64-bit word and are stored as one: as two stores a
-//! kill in between would leave a position of the wrong lap.
+//! The index and the wrap counter of a position, old and new, share one 64-bit word and are stored as one: as two
+//! stores a kill in between would leave a position of the wrong lap.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -51,8 +51,8 @@ fn used_positions(word: u64) -> (PackedIndex, PackedIndex) {
     (new, old)
 }
 
-/// The position of a queue that was stopped with requests in flight; none where nothing was, or where it was not stopped
-/// but killed in the middle of a batch.
+/// The position of a queue that was stopped with requests in flight; none where nothing was, or where it was not
+/// stopped but killed in the middle of a batch.
 pub(super) fn left_at(window: &Window, size: u16) -> Option<Position> {
     let (used, old) = used_positions(window.u64(USED_AT).load(Relaxed));
     let heads = (0..size).filter(|head| window.u8(entry(*head) + INFLIGHT).load(Relaxed) != 0);
@@ -97,8 +97,8 @@ impl PackedRecords {
     }
 
     /// Takes over the region; starts it at `used` if it was not in use. `is_used` tells of a slot that the committed
-    /// position points to whether the driver has it back, which is the case when its flags are not those of an available
-    /// descriptor of that lap.
+    /// position points to whether the driver has it back, which is the case when its flags are not those of an
+    /// available descriptor of that lap.
     pub fn open(
         records: InflightRecords,
         size: u16,

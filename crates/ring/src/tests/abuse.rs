@@ -11,8 +11,8 @@ const SIZE: u16 = 8;
 /// Address, length, flags.
 type Laid = (u64, u32, u16);
 
-/// Writes descriptors into slots from 0 on, linked one to the next (split), with flags of the first lap and the buffer id
-/// 0 (packed), and makes them available.
+/// Writes descriptors into slots from 0 on, linked one to the next (split), with flags of the first lap and the buffer
+/// id 0 (packed), and makes them available.
 fn lay(rig: &Rig, descriptors: &[Laid]) {
     for (at, laid) in descriptors.iter().enumerate() {
         put(rig, at as u16, *laid, at as u16 + 1);
@@ -177,7 +177,8 @@ fn a_chain_longer_than_the_device_takes_is_refused() {
 #[test]
 fn a_chain_of_more_pieces_than_the_device_takes_is_refused_however_few_its_descriptors() {
     for format in FORMATS {
-        // As a front end's regions of a byte each, one behind the other: a descriptor is as many pieces as it has bytes.
+        // As a front end's regions of a byte each, one behind the other: a descriptor is as many pieces as it has
+        // bytes.
         let rig = Rig::crumbled(QueueConfig { max_pieces: 8, ..Rig::new(format, SIZE).config }, 64);
         lay(&rig, &[(DATA, 4, NEXT), (DATA, 4, 0)]);
         assert_eq!(pop(&mut rig.queue())[0].buffer.pieces(), 8);

@@ -1,8 +1,9 @@
 //! Keys of volumes: read once, kept by the broker for the processes after us, never shown.
 //!
-//! The broker keeps the key for as long as the daemon runs, in a memfd that nobody has mapped and so no core dump has: a data
-//! plane that was killed goes on with the key its volume was opened with, also where the key file is on a medium that was taken
-//! out, or has changed. The key of a volume that could not be opened is not kept: the next attempt reads it again.
+//! The broker keeps the key for as long as the daemon runs, in a memfd that nobody has mapped and so no core dump has:
+//! a data plane that was killed goes on with the key its volume was opened with, also where the key file is on a medium
+//! that was taken out, or has changed. The key of a volume that could not be opened is not kept: the next attempt reads
+//! it again.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -13,8 +13,8 @@ const SIZES: [u64; 3] = [4 << 10, 16 << 10, PIECE];
 /// Of each size so much is kept for the next, bytes.
 const KEPT: u64 = 2 << 20;
 
-/// Lends pieces of private memory. An attachment may have as much as there is left for others, so that a back end that hangs
-/// leaves memory for the rest.
+/// Lends pieces of private memory. An attachment may have as much as there is left for others, so that a back end that
+/// hangs leaves memory for the rest.
 #[derive(Default)]
 pub(super) struct Lender {
     free: [Vec<Arc<View>>; SIZES.len()],

@@ -8,8 +8,8 @@
 //!
 //! Each step is one operation of the ring; what comes back short goes again for the rest.
 //!
-//! The ring is shared by all files of a core, and a file whose disk or server hangs gives nothing back: a file may have as
-//! many operations in it as there is room left. So there always is some for others, however many hang.
+//! The ring is shared by all files of a core, and a file whose disk or server hangs gives nothing back: a file may have
+//! as many operations in it as there is room left. So there always is some for others, however many hang.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -32,8 +32,8 @@ use crate::{BlockOp, Done, IoError, Request, Volume, VolumeError};
 const FILES: u32 = 1024;
 /// The most bytes that go through one bounce buffer at a time: a hostile request costs us no more memory than this.
 const BOUNCE: usize = 1 << 20;
-/// The most bytes of one read or write: where they are in the page cache the kernel copies them within the system call that
-/// submits, and a core has other tenants.
+/// The most bytes of one read or write: where they are in the page cache the kernel copies them within the system call
+/// that submits, and a core has other tenants.
 const MOST: usize = 1 << 20;
 /// The most zeroes written at a time.
 const ZEROES: usize = 256 << 10;
@@ -90,8 +90,8 @@ pub(crate) struct OpenFile {
     luck: Luck,
 }
 
-/// Whether it is worth a system call to look for a read's pages in the cache: after each miss in a row twice as many reads go
-/// to the ring at once.
+/// Whether it is worth a system call to look for a read's pages in the cache: after each miss in a row twice as many
+/// reads go to the ring at once.
 ///
 /// One thread's; atomic only so that the file may go to another thread with its context.
 #[derive(Debug, Default)]
@@ -414,8 +414,8 @@ impl Engine {
         Some(Instant::now() + pause)
     }
 
-    /// Tries again what the kernel could not begin. Lets go of what was abandoned and has ended since: nobody polls for it, and it keeps its file open, and so locked, and
-    /// its guest's memory mapped.
+    /// Tries again what the kernel could not begin. Lets go of what was abandoned and has ended since: nobody polls for
+    /// it, and it keeps its file open, and so locked, and its guest's memory mapped.
     pub(crate) fn sweep(&mut self) {
         if !self.refused.is_empty() {
             for (memory, flight) in std::mem::take(&mut self.refused) {
@@ -647,7 +647,8 @@ fn is_aligned(direct: Direct, flight: &Flight, buffer: &GuestBuffer) -> bool {
     if !(flight.offset | flight.len).is_multiple_of(direct.offset) {
         return false;
     }
-    // Where it goes in several operations, each but the first starts within a piece, at a multiple of MOST from the data's start.
+    // Where it goes in several operations, each but the first starts within a piece, at a multiple of MOST from the
+    // data's start.
     let unit = if flight.len > MOST as u64 { direct.offset.max(direct.memory as u64) } else { direct.offset };
     let (mut at, end) = (0, flight.skip + flight.len);
     buffer.iovecs().iter().all(|piece| {

@@ -1,9 +1,9 @@
 //! Writes that were given up and that the kernel is still in the middle of.
 //!
-//! Nothing takes them back, and nothing orders what is written after them behind them: the block layer and io_uring's workers
-//! may let a newer write to the same block pass. Nobody waits for them any more, but what touches the same bytes has to: a
-//! driver that was told that its device is reset must not find its new data overwritten by what it wrote before. All cores of
-//! a process share one list per file; between processes the file's lock does the same.
+//! Nothing takes them back, and nothing orders what is written after them behind them: the block layer and io_uring's
+//! workers may let a newer write to the same block pass. Nobody waits for them any more, but what touches the same
+//! bytes has to: a driver that was told that its device is reset must not find its new data overwritten by what it
+//! wrote before. All cores of a process share one list per file; between processes the file's lock does the same.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -37,8 +37,8 @@ enum Fence {
     Exclusive,
     /// The whole file, with others who do not write.
     Readers,
-    /// The content, with others who share it; and this byte, alone: it stands for this volume of this daemon, so that our own
-    /// dead processes are kept out, and other hosts and daemons are not.
+    /// The content, with others who share it; and this byte, alone: it stands for this volume of this daemon, so that
+    /// our own dead processes are kept out, and other hosts and daemons are not.
     Shared { byte: u64 },
 }
 
@@ -150,8 +150,9 @@ impl FileBacking {
         Ok((backing, size, limits))
     }
 
-    /// Takes the lock, on the very description that carries the I/O of this process. A process before us that was killed has
-    /// one on its own description, which lives until the kernel is done with the last write it had in flight.
+    /// Takes the lock, on the very description that carries the I/O of this process. A process before us that was
+    /// killed has one on its own description, which lives until the kernel is done with the last write it had in
+    /// flight.
     pub(crate) fn fence(&self, name: &str) -> Result<Activation, VolumeError> {
         let file = self.file.as_fd();
         let locked = match self.fence {
@@ -243,8 +244,8 @@ fn length(file: BorrowedFd<'_>, device: bool) -> std::io::Result<u64> {
     Ok(u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0))
 }
 
-/// What direct I/O on this file needs: statx tells from Linux 6.1 on; before, a disk's logical block size, and a page for
-/// files, which is enough everywhere.
+/// What direct I/O on this file needs: statx tells from Linux 6.1 on; before, a disk's logical block size, and a page
+/// for files, which is enough everywhere.
 fn alignment(file: BorrowedFd<'_>, device: bool) -> Direct {
     if let Ok(stat) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         && stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0

@@ -110,9 +110,9 @@ impl Flight {
         Flight { owner: Arc::clone(&of.owner), late: true, memory: None, guest: None, ..*of }
     }
 
-    /// Whether the next command is one that the server does not know, and has nothing to do for: a flush where it has not
-    /// offered flushes (it has no cache that outlives an answer), a discard, which is a hint, where it has not offered trims.
-    /// A server may refuse a command it has not offered, or hang up.
+    /// Whether the next command is one that the server does not know, and has nothing to do for: a flush where it has
+    /// not offered flushes (it has no cache that outlives an answer), a discard, which is a hint, where it has not
+    /// offered trims. A server may refuse a command it has not offered, or hang up.
     pub(super) fn is_moot(&self, export: &Export) -> bool {
         match (self.stage, self.op) {
             (Stage::Flush, _) => !export.can(wire::SEND_FLUSH),
@@ -194,9 +194,9 @@ impl Flight {
         Next::End(Ok(()))
     }
 
-    /// Its connection is lost: all of it is to be done again on the next. What the server has answered may be lost as well, with
-    /// the cache of a server that died, so a write that was to be made durable by a flush is written again before that.
-    /// Whether any of it had been sent.
+    /// Its connection is lost: all of it is to be done again on the next. What the server has answered may be lost as
+    /// well, with the cache of a server that died, so a write that was to be made durable by a flush is written again
+    /// before that. Whether any of it had been sent.
     pub(super) fn rewind(&mut self) -> bool {
         let begun = self.sent || self.done > 0 || self.stage != first_stage(self.op);
         (self.sent, self.done, self.part, self.stage) = (false, 0, 0, first_stage(self.op));

@@ -9,9 +9,9 @@
 //!                             comes is still taken
 //! ```
 //!
-//! A connection that is given up is shut down for writing and read until the server closes it: only then is all that the
-//! server had received done, and only then may the requests go again on another connection. Otherwise an old write could
-//! land after newer ones.
+//! A connection that is given up is shut down for writing and read until the server closes it: only then is all that
+//! the server had received done, and only then may the requests go again on another connection. Otherwise an old write
+//! could land after newer ones.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -30,7 +30,8 @@ use crate::volume::Backing;
 use crate::{Request, State, Volume};
 use softdpu_nbd::wire::{self, Export};
 
-/// The first pause before a reconnection; it doubles up to the volume's limit, and is the first again when a command is answered.
+/// The first pause before a reconnection; it doubles up to the volume's limit, and is the first again when a command is
+/// answered.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 pub(crate) struct Link {
@@ -208,7 +209,8 @@ impl Link {
                 self.close(connection, &reason, now + patience);
             }
             Outcome::Leaving => {
-                // It has said so itself: it gets the time that an answer has, not all that a volume's requests may wait.
+                // It has said so itself: it gets the time that an answer has, not all that a volume's requests may
+                // wait.
                 let patience = backing(&self.volume).map_or(FIRST_PAUSE, |it| it.answer().min(it.timeout()));
                 self.close(connection, "the server says that it is about to go", now + patience);
             }
@@ -250,8 +252,8 @@ impl Link {
 
     pub(crate) fn abandon(&self, me: &Arc<Mailbox>, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
         let inner = &mut *self.lock();
-        // What the server may still write, however late: no newer write may be on the same connection, as servers need not keep
-        // an order.
+        // What the server may still write, however late: no newer write may be on the same connection, as servers need
+        // not keep an order.
         let mut may_land = false;
         for index in 0..inner.slots.len() as u32 {
             let slot = &mut inner.slots[index as usize];

@@ -74,8 +74,8 @@ impl Mailbox {
         done.extend(ended.drain(..).map(|(_, done)| done));
     }
 
-    /// Throws away answers whose token `matches`, and adds their tokens to `given_up`. Links abandon first: what one of them
-    /// answers until then is in here, and what comes later it does not answer any more.
+    /// Throws away answers whose token `matches`, and adds their tokens to `given_up`. Links abandon first: what one of
+    /// them answers until then is in here, and what comes later it does not answer any more.
     pub(crate) fn abandon(&self, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
         self.discard(|_, token| matches(token), given_up);
     }

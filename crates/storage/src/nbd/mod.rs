@@ -6,13 +6,13 @@
 //!      Flight (per request) ── which command is next
 //! ```
 //!
-//! Connecting may block (names, handshakes), so a short-lived thread does it; cores only ever use connected, non-blocking
-//! sockets.
+//! Connecting may block (names, handshakes), so a short-lived thread does it; cores only ever use connected,
+//! non-blocking sockets.
 //!
-//! **The fence.** NBD has none, so it is made of what there is: each socket is kept by the broker under `nbd/VOLUME/N`, so it
-//! outlives a killed process; whoever activates the volume next shuts each kept socket down for writing and reads until the
-//! server closes it, which servers do when all they had received is done. What this cannot give: a server that closes
-//! earlier, or not within the volume's timeout, or that is reached by another host.
+//! **The fence.** NBD has none, so it is made of what there is: each socket is kept by the broker under `nbd/VOLUME/N`,
+//! so it outlives a killed process; whoever activates the volume next shuts each kept socket down for writing and reads
+//! until the server closes it, which servers do when all they had received is done. What this cannot give: a server
+//! that closes earlier, or not within the volume's timeout, or that is reached by another host.
 
 mod flight;
 mod handshake;
@@ -62,8 +62,8 @@ pub(crate) struct NbdBacking {
     longest_pause: Duration,
     export: Export,
     broker: Arc<dyn Broker>,
-    /// The connection over which the export was first looked at. Kept, as some servers serve one client only, or end with
-    /// their last.
+    /// The connection over which the export was first looked at. Kept, as some servers serve one client only, or end
+    /// with their last.
     first: Mutex<Option<(OwnedFd, Export)>>,
     /// Sockets of the process before us, until their server has closed them; none before the first look.
     old: Mutex<Option<Vec<Old>>>,
@@ -118,8 +118,8 @@ struct Old {
     until: Instant,
 }
 
-/// What outlives a process about an export: with it a volume opens though its server is away, or serves one client only and
-/// still has the old one.
+/// What outlives a process about an export: with it a volume opens though its server is away, or serves one client only
+/// and still has the old one.
 #[derive(Serialize, Deserialize)]
 struct Memo {
     uri: NbdUri,
@@ -280,7 +280,8 @@ impl NbdBacking {
         self.down.fetch_sub(1, Ordering::Relaxed) == 1
     }
 
-    /// Connects in a thread of its own, which leaves what it got in `arrival` and wakes the owners. Whether there is one.
+    /// Connects in a thread of its own, which leaves what it got in `arrival` and wakes the owners. Whether there is
+    /// one.
     fn start_connecting(&self, id: u32, arrival: &Arrival, owners: &[Arc<Mailbox>]) -> bool {
         let (uri, broker, key) = (self.uri.clone(), Arc::clone(&self.broker), self.key(id));
         let (known, read_only, limit) = (self.export, self.read_only, self.timeout.min(FIRST_CONNECT));
@@ -293,7 +294,8 @@ impl NbdBacking {
                 same_export(&known, &export, read_only).map_err(|reason| refused(reason, true))?;
                 if known.can(wire::CAN_MULTI_CONN) && !export.can(wire::CAN_MULTI_CONN) {
                     let one = Export { flags: known.flags & !wire::CAN_MULTI_CONN, ..known };
-                    // For the next data plane, which begins with one connection; without it that one is refused like us.
+                    // For the next data plane, which begins with one connection; without it that one is refused like
+                    // us.
                     let _ = remember(&name, &uri, one, &*broker);
                     lock(&parallel).become_one().map_err(|reason| refused(reason, true))?;
                 }

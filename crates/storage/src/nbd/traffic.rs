@@ -1,4 +1,5 @@
-//! What goes over a [`Link`](super::link::Link)'s connection: commands out, answers in, and what they mean for the requests.
+//! What goes over a [`Link`](super::link::Link)'s connection: commands out, answers in, and what they mean for the
+//! requests.
 //!
 //! Nothing the server says is trusted: a magic, a cookie or an order that cannot be ends the connection.
 
@@ -346,7 +347,8 @@ impl Inner {
                 continue;
             }
             hung = true;
-            // The slot stays taken until the answer comes or the connection ends, so that its cookie means nothing else.
+            // The slot stays taken until the answer comes or the connection ends, so that its cookie means nothing
+            // else.
             let mut rest = Flight::placeholder(flight);
             std::mem::swap(flight, &mut rest);
             volume.count(IoError::Timeout);

@@ -77,8 +77,8 @@ impl ProtocolFeatures {
 
     /// What a network device wants. The front end owns a NIC's configuration space.
     ///
-    /// Not CONFIGURE_MEM_SLOTS: QEMU has a vhost device for each queue pair, all on one connection, and 7.2 sends ADD_MEM_REG
-    /// for each of them, so the second pair's would be refused; SET_MEM_TABLE it sends once.
+    /// Not CONFIGURE_MEM_SLOTS: QEMU has a vhost device for each queue pair, all on one connection, and 7.2 sends
+    /// ADD_MEM_REG for each of them, so the second pair's would be refused; SET_MEM_TABLE it sends once.
     pub const NET: ProtocolFeatures = ProtocolFeatures::COMMON
         .without(ProtocolFeatures::CONFIGURE_MEM_SLOTS)
         .with(ProtocolFeatures::RARP)

@@ -9,8 +9,9 @@ use crate::vhost_user::layout::{RingFormat, VringBase};
 use crate::vhost_user::messages::RegionDescription;
 
 /// Regions need no alignment of their own (a region of libblkio ends where its queues end), but the two ways to reach a
-/// byte, through the front end's address and through the file, must agree within a page: otherwise a ring that is aligned
-/// there would not be aligned here. Both are results of mmap, so every honest front end does this without trying.
+/// byte, through the front end's address and through the file, must agree within a page: otherwise a ring that is
+/// aligned there would not be aligned here. Both are results of mmap, so every honest front end does this without
+/// trying.
 const PAGE: u64 = 4096;
 
 impl State {
@@ -40,7 +41,8 @@ impl State {
     pub(super) fn rem_mem_reg(&mut self, region: RegionDescription) -> Result<Step, Fault> {
         self.require(ProtocolFeatures::CONFIGURE_MEM_SLOTS)?;
         let RegionDescription { guest_address, size, user_address, mmap_offset: _ } = region;
-        // vhost-user, REM_MEM_REG: "identified by its guest address, user address and size. The mmap offset is ignored."
+        // vhost-user, REM_MEM_REG: "identified by its guest address, user address and size. The mmap offset is
+        // ignored."
         let found = self.regions.iter().position(|have| {
             have.guest_address == guest_address && have.user_address == user_address && have.size == size
         });

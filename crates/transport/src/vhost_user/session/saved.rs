@@ -26,8 +26,8 @@ pub struct SavedSession {
 pub struct Restored {
     /// The session, ready for the next message.
     pub session: Session,
-    /// To be carried out in this order before the next message: memory, dirty log, MTU, status, queues. If one fails, close
-    /// the connection.
+    /// To be carried out in this order before the next message: memory, dirty log, MTU, status, queues. If one fails,
+    /// close the connection.
     pub commands: Vec<Command>,
 }
 

@@ -114,8 +114,8 @@ impl State {
         match slot.run {
             Run::Running => Ok(update(index, QueueChange::Kick(fd))),
             Run::Broken => Err(Fault::Broken { queue: index }),
-            // The specification lets a ring start with the first kick; libvhost-user and DPDK start it with this message,
-            // and so a kick that came before, while nobody looked, is not lost.
+            // The specification lets a ring start with the first kick; libvhost-user and DPDK start it with this
+            // message, and so a kick that came before, while nobody looked, is not lost.
             Run::Stopped => {
                 slot.run = Run::Running;
                 slot.left_at = None;
