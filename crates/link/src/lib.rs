@@ -43,7 +43,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use softdpu_api::{EndpointChange, Id, PacketTrace, PathQuestion};
+use softdpu_api::{ApiError, EndpointChange, Id, PacketTrace, PathQuestion};
 use softdpu_site::{
     Device, DeviceChange, Function, FunctionChange, MemberChange, Network, NetworksChange, Site, SteeringChange,
     Tenant, TenantChange, Volume,
@@ -314,15 +314,6 @@ pub enum Call {
     },
 }
 
-/// Why the data plane did not do what was asked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refusal {
-    /// A word for programs, from the management protocol's list of error codes.
-    pub code: String,
-    /// A sentence for people.
-    pub message: String,
-}
-
 /// How to open a volume's backing file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
@@ -388,7 +379,7 @@ pub enum Up {
         /// The call's id.
         id: u64,
         /// [`Call::Status`] answers with the status document; the others with an object of what they have to tell.
-        result: Result<serde_json::Value, Refusal>,
+        result: Result<serde_json::Value, ApiError>,
     },
     /// Open a volume's backing file; wants [`Down::Opened`]. Each is a fresh open file description of which the supervisor
     /// keeps no copy: a lock on it ends when the data plane and its I/O have ended.

@@ -29,7 +29,7 @@ use softdpu_api::{
     encode_response,
 };
 use softdpu_link::Outbox;
-use softdpu_link::{Call, Placement, Refusal, SharedFd};
+use softdpu_link::{Call, Placement, SharedFd};
 use softdpu_site::{Device, Function, Network, Volume};
 
 /// The most clients at once; more wait in the backlog.
@@ -120,11 +120,6 @@ impl Client {
     fn flush(&mut self) -> Result<(), Errno> {
         self.out.flush(&self.socket)
     }
-}
-
-/// The data plane's refusal, to a client.
-pub(super) fn refused(Refusal { code, message }: Refusal) -> ApiError {
-    ApiError::new(serde_json::from_value(Value::String(code)).unwrap_or(ErrorCode::Failed), message)
 }
 
 impl Supervisor {
@@ -347,11 +342,11 @@ impl Supervisor {
     }
 
     /// The data plane has answered.
-    pub(super) fn answered(&mut self, id: u64, result: Result<Value, Refusal>) {
+    pub(super) fn answered(&mut self, id: u64, result: Result<Value, ApiError>) {
         match self.calls.remove(&id) {
             Some(Purpose::Change) => self.change_is_done(result),
             Some(Purpose::Stream(ticket)) => self.stream_began(ticket, result),
-            Some(Purpose::Answer(ticket)) => self.answer_late(ticket, result.map_err(refused)),
+            Some(Purpose::Answer(ticket)) => self.answer_late(ticket, result),
             Some(purpose) => {
                 let status = result
                     .map_err(|refusal| refusal.message)
@@ -438,7 +433,7 @@ impl Supervisor {
         }
     }
 
-    fn change_is_done(&mut self, result: Result<Value, Refusal>) {
+    fn change_is_done(&mut self, result: Result<Value, ApiError>) {
         let refusal = match result {
             Ok(told) => {
                 self.load_found(&told);
@@ -447,7 +442,7 @@ impl Supervisor {
             }
             Err(refusal) => refusal,
         };
-        self.change_is_refused(refused(refusal));
+        self.change_is_refused(refusal);
         self.next_change();
     }
 

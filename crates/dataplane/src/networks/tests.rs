@@ -1,3 +1,4 @@
+use softdpu_api::ErrorCode;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -99,7 +100,7 @@ fn hosts_have_room_beside_those_of_loaded_entries() {
     networks.change(&route("192.0.2.4")).unwrap();
     let refusal = networks.has_room(&before).unwrap_err();
     let full = "network \"acme\", route[0], 192.0.2.4: the table of hosts is full: it has room for 2, and 3 are wanted";
-    assert!(refusal.code == "refused" && refusal.message.starts_with(full), "{refusal:?}");
+    assert!(refusal.code == ErrorCode::Refused && refusal.message.starts_with(full), "{refusal:?}");
     // What is too many already does not grow, and may change.
     networks.capacity.hosts = 1;
     networks.has_room(&networks.configured()).unwrap();

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::super::state::Timing;
 use super::bed::{Bed, FakePlane};
 use softdpu_api::status::{DataPlaneState, DeviceState, FunctionStatus, NodeStatus, VolumeStatus};
-use softdpu_api::{ErrorCode, Request};
-use softdpu_link::{Call, Refusal, Up};
+use softdpu_api::{ApiError, ErrorCode, Request};
+use softdpu_link::{Call, Up};
 use softdpu_site::{
     Bytes, Device, Volume, device_from_json, function_change_from_json, function_from_json, volume_from_json,
 };
@@ -116,7 +116,7 @@ fn functions_are_there_for_the_next_data_plane_and_shown_while_there_is_none() {
     let change = function_change_from_json(&firewall(443)).unwrap();
     let asked = client.ask(&Request::FunctionSet(change.clone()));
     let (id, _) = plane.call();
-    let refusal = Refusal { code: "refused".into(), message: "no".into() };
+    let refusal = ApiError::new(ErrorCode::Refused, "no");
     plane.say(&Up::Answer { id, result: Err(refusal) }, vec![]);
     assert_eq!(client.answer(asked).unwrap_err().code, ErrorCode::Refused);
     let asked = client.ask(&Request::FunctionSet(change.clone()));
@@ -139,7 +139,7 @@ fn what_the_data_plane_refuses_is_not_recorded_and_leaves_no_socket() {
     let asked = client.ask(&Request::DeviceAdd(device(&bed, "c", "scratch")));
     let (id, _) = plane.call();
     assert!(bed.path("c.sock").exists());
-    let refusal = Refusal { code: "busy".into(), message: "the volume is fenced".into() };
+    let refusal = ApiError::new(ErrorCode::Busy, "the volume is fenced");
     plane.say(&Up::Answer { id, result: Err(refusal) }, vec![]);
     let error = client.answer(asked).unwrap_err();
     assert_eq!((error.code, error.message.as_str()), (ErrorCode::Busy, "the volume is fenced"));

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::super::state::Timing;
 use super::bed::{ApiStub, Bed, FakePlane, PATIENCE};
-use softdpu_api::{ErrorCode, LONGEST_REQUEST, LoadResult, NetworkEntries, Request, Unload};
-use softdpu_link::{Call, Down, LOADED, Refusal, Up};
+use softdpu_api::{ApiError, ErrorCode, LONGEST_REQUEST, LoadResult, NetworkEntries, Request, Unload};
+use softdpu_link::{Call, Down, LOADED, Up};
 use softdpu_site::{self as config, NetworkPart, NetworksChange, Site};
 
 /// A file for the daemon to load.
@@ -63,7 +63,7 @@ fn a_file_is_copied_before_it_is_loaded_and_the_copy_is_what_every_data_plane_ge
     fs::write(&path, "second").unwrap();
     let asking = client.ask(&Request::NetworkLoad { path });
     let (id, _) = asked(&mut plane);
-    let refusal = Refusal { code: "refused".into(), message: "guests.csv:1: no".into() };
+    let refusal = ApiError::new(ErrorCode::Refused, "guests.csv:1: no");
     plane.say(&Up::Answer { id, result: Err(refusal) }, vec![]);
     assert_eq!(client.answer(asking).unwrap_err().code, ErrorCode::Refused);
     assert_eq!(copies(&bed), ["loaded-1.csv"]);
@@ -170,7 +170,7 @@ fn a_load_that_is_refused_keeps_no_room_on_the_disk() {
         open.into_iter().any(|path| path.to_string_lossy().starts_with(&*copy.to_string_lossy()))
     };
     assert!(is_open());
-    let refusal = Refusal { code: "refused".into(), message: "guests.csv:1: no".into() };
+    let refusal = ApiError::new(ErrorCode::Refused, "guests.csv:1: no");
     plane.say(&Up::Answer { id, result: Err(refusal) }, vec![]);
     client.answer(asking).unwrap_err();
     becomes("the copy is closed", || !is_open());
@@ -181,7 +181,7 @@ fn the_copy_that_the_disk_names_is_there_although_changes_cannot_be_saved_any_mo
     let bed = Bed::new();
     let mut plane = bed.ready_plane();
     let mut client = bed.api();
-    let mut load = |text: &str, result: Result<LoadResult, Refusal>| {
+    let mut load = |text: &str, result: Result<LoadResult, ApiError>| {
         let asking = client.ask(&Request::NetworkLoad { path: file(&bed, "guests.csv", text) });
         let (id, _) = asked(&mut plane);
         plane.say(&Up::Answer { id, result: result.map(|found| json!(found)) }, vec![]);
@@ -191,7 +191,7 @@ fn the_copy_that_the_disk_names_is_there_although_changes_cannot_be_saved_any_mo
     // In the way of the file that is to become desired.json.
     fs::create_dir(bed.path("state").join("desired.new")).unwrap();
     load("", Ok(found(0))).unwrap();
-    load("third", Err(Refusal { code: "refused".into(), message: "no".into() })).unwrap_err();
+    load("third", Err(ApiError::new(ErrorCode::Refused, "no"))).unwrap_err();
     assert_eq!(fs::read_to_string(bed.path("state").join("loaded-1.csv")).unwrap(), "first");
 }
 

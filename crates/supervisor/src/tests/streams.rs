@@ -1,8 +1,8 @@
 use serde_json::json;
 
 use super::bed::Bed;
-use softdpu_api::{ErrorCode, PacketTrace, Request};
-use softdpu_link::{Call, Refusal, Up};
+use softdpu_api::{ApiError, ErrorCode, PacketTrace, Request};
+use softdpu_link::{Call, Up};
 
 fn trace(port: &str) -> Request {
     Request::TracePacket(PacketTrace { ports: vec![port.to_owned()], ..PacketTrace::default() })
@@ -28,7 +28,7 @@ fn a_client_whose_connection_was_not_taken_over_stays_a_client() {
     let (id, call) = plane.call();
     let Call::TracePacket { greeting, .. } = call else { panic!("{call:?}") };
     assert_eq!(greeting, format!("{}\n", json!({ "softdpu": 1, "id": asked.clone(), "result": {} })));
-    let refusal = Refusal { code: "busy".into(), message: "enough of them".into() };
+    let refusal = ApiError::new(ErrorCode::Busy, "enough of them");
     plane.say(&Up::Answer { id, result: Err(refusal) }, vec![]);
     assert_eq!(client.answer(asked).unwrap_err().code, ErrorCode::Busy);
     let asked = client.ask(&Request::DeviceArgs { name: "a".into() });
