@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use softdpu_storage::{Broker, Kind, VolumeSpec};
+use softdpu_storage::{Broker, VolumeKind, VolumeSpec};
 
 use softdpu_link::{DataPlaneLink, Down, Link, LinkError, Open, OpenFailure, SharedFd, Up};
 
@@ -123,8 +123,8 @@ fn lost(error: LinkError) -> io::Error {
 impl Broker for Wire {
     fn open_backing(&self, spec: &VolumeSpec) -> io::Result<OwnedFd> {
         let direct = match &spec.kind {
-            Kind::File { direct, .. } | Kind::Device { direct, .. } => *direct,
-            Kind::Null { .. } | Kind::Memory { .. } | Kind::Nbd { .. } => false,
+            VolumeKind::File { direct, .. } | VolumeKind::Device { direct, .. } => *direct,
+            VolumeKind::Null { .. } | VolumeKind::Memory { .. } | VolumeKind::Nbd { .. } => false,
         };
         self.ask(Open { volume: spec.name.clone(), read_only: spec.read_only, direct, key: false })
     }

@@ -5,7 +5,7 @@ use softdpu_device::block::{
     Block, BlockConfig, BlockConfigError, BlockState, Cache, DiscardLimits, Serial, SerialError, Topology,
     WriteZeroesLimits,
 };
-use softdpu_storage::{Limits, Volume};
+use softdpu_storage::{Volume, VolumeLimits};
 use softdpu_transport::vhost_user::{DeviceModel, ProtocolFeatures};
 use thiserror::Error;
 
@@ -28,7 +28,7 @@ pub(super) enum DiskError {
 pub(super) struct Geometry {
     /// Bytes.
     size: u64,
-    limits: Limits,
+    limits: VolumeLimits,
     read_only: bool,
     write_through: bool,
 }

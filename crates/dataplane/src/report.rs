@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use serde_json::Value;
 use softdpu_engine::{CoreCounters, CoreIndex, Engine, QueueCounters};
 use softdpu_sched::TenantId;
-use softdpu_storage::{ErrorCounts, State, VolumeStatus as StorageStatus};
+use softdpu_storage::{self as storage, ErrorCounts, VolumeStatus as StorageStatus};
 use softdpu_transport::vhost_user::{QueueIndex, RingFormat};
 
 mod forwarding;
@@ -196,10 +196,10 @@ fn opened_status(
         name: status.name,
         kind: status.kind,
         state: match status.state {
-            State::Opened => VolumeState::Opened,
-            State::Active => VolumeState::Active,
-            State::Recovering => VolumeState::Recovering,
-            State::Failed => VolumeState::Failed,
+            storage::VolumeState::Opened => VolumeState::Opened,
+            storage::VolumeState::Active => VolumeState::Active,
+            storage::VolumeState::Recovering => VolumeState::Recovering,
+            storage::VolumeState::Failed => VolumeState::Failed,
         },
         size: status.size,
         block_size,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use softdpu_storage::{Broker, Encryption, KeySource, Kind, Volume, VolumeError, VolumeSpec};
+use softdpu_storage::{Broker, Encryption, KeySource, Volume, VolumeError, VolumeKind, VolumeSpec};
 
 use self::attempts::Attempts;
 use super::opener::{Done, Opener, Outcome};
@@ -343,7 +343,8 @@ impl Volumes {
             let (spec, serial) = (spec(&slot.config), slot.serial);
             let broker = Arc::clone(&slot.broker) as Arc<dyn Broker>;
             // A key file is opened by the supervisor, whose answer this very thread passes on.
-            let asks_nobody = spec.encryption.is_none() && matches!(spec.kind, Kind::Null { .. } | Kind::Memory { .. });
+            let asks_nobody =
+                spec.encryption.is_none() && matches!(spec.kind, VolumeKind::Null { .. } | VolumeKind::Memory { .. });
             let task = move || {
                 let volume = spec.name.clone();
                 let opened = Volume::open(spec, &broker).map_err(|error| error.to_string());
@@ -365,17 +366,17 @@ impl Volumes {
 /// The storage crate's words for a configured volume.
 fn spec(volume: &config::Volume) -> VolumeSpec {
     let kind = match &volume.backend {
-        Backend::Null { size } => Kind::Null { size: size.0 },
-        Backend::Memory { size } => Kind::Memory { size: size.0 },
-        Backend::File(file) => Kind::File {
+        Backend::Null { size } => VolumeKind::Null { size: size.0 },
+        Backend::Memory { size } => VolumeKind::Memory { size: size.0 },
+        Backend::File(file) => VolumeKind::File {
             path: file.path.clone(),
             size: file.size.map(|size| size.0),
             create: file.create,
             direct: file.direct,
             discard: file.discard == Discard::Unmap,
         },
-        Backend::Device(device) => Kind::Device { path: device.path.clone(), direct: device.direct },
-        Backend::Nbd(nbd) => Kind::Nbd {
+        Backend::Device(device) => VolumeKind::Device { path: device.path.clone(), direct: device.direct },
+        Backend::Nbd(nbd) => VolumeKind::Nbd {
             uri: nbd.uri.clone(),
             answer: nbd.timeout.0,
             timeout: match nbd.reconnect {

@@ -25,7 +25,7 @@ use nic::{HEADER, Nic};
 use softdpu_engine::{ByHand, Engine};
 use softdpu_ring::Format;
 use softdpu_sched::{Policy, TenantId};
-use softdpu_storage::{Encryption, KeySource, Kind, PathBroker, Volume, VolumeSpec};
+use softdpu_storage::{Encryption, KeySource, PathBroker, Volume, VolumeKind, VolumeSpec};
 use softdpu_vpc::packet::Mac;
 use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, NetworkSpec, Place, Spec, SubnetSpec, UnderlaySpec, VXLAN_PORT};
 use softdpu_vpc::{Checksum, Head, Packet, PortId, Tables, Verdict, Vpc};
@@ -174,7 +174,7 @@ fn reads(fairness: Policy, tenants: u16, format: Format, batch: usize) {
     };
     rounds_of_requests(
         fairness,
-        VolumeSpec::new("null", Kind::Null { size: 1 << 20 }),
+        VolumeSpec::new("null", VolumeKind::Null { size: 1 << 20 }),
         tenants,
         format,
         batch,
@@ -190,7 +190,8 @@ fn encrypted(fairness: Policy, is_write: bool, format: Format, batch: usize) {
     let bytes: Vec<u8> = (0..64).collect();
     file.and_then(|mut file| file.write_all(&bytes)).expect("a key file");
     let encryption = Some(Encryption { key: KeySource::File(key), sector_size: 4096, discard: false });
-    let spec = VolumeSpec { block_size: 4096, encryption, ..VolumeSpec::new("memory", Kind::Memory { size: 1 << 20 }) };
+    let spec =
+        VolumeSpec { block_size: 4096, encryption, ..VolumeSpec::new("memory", VolumeKind::Memory { size: 1 << 20 }) };
     let requests = |guest: &mut Guest| {
         (0..batch).for_each(|block| assert!(guest.submit_long(is_write, 8 * block as u64, 4096), "a queue with room"));
     };

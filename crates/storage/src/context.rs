@@ -9,14 +9,15 @@ use softdpu_accel::QUANTUM;
 use softdpu_memory::GuestBuffer;
 
 use crate::cipher::{self, Stage};
-use crate::copies::{Copies, STEP};
-use crate::file::engine::{Engine, OpenFile};
-use crate::nbd::Link;
+use crate::copies::{MemoryCopies, STEP};
+use crate::file::engine::FileEngine;
+use crate::file::open_file::OpenFile;
+use crate::nbd::NbdLink;
 use crate::nbd::mailbox::Mailbox;
 use crate::volume::Backing;
-use crate::{BlockOp, Done, IoError, Kind, Request, Volume, VolumeError};
+use crate::{BlockOp, Done, IoError, Request, Volume, VolumeError, VolumeKind};
 
-/// How often requests are looked at that wait for private memory.
+/// How often requests that wait for private memory are tried again.
 const MEMORY_PAUSE: Duration = Duration::from_millis(5);
 
 /// A volume, as one [`IoContext`] knows it.
@@ -32,12 +33,12 @@ enum Backend {
     Null,
     Memory(Arc<GuestBuffer>),
     File(Arc<OpenFile>),
-    Nbd(Remote),
+    Nbd(NbdAttachment),
 }
 
 /// An NBD volume's connection, and what of it is in our epoll set.
-struct Remote {
-    link: Arc<Link>,
+struct NbdAttachment {
+    link: Arc<NbdLink>,
     timeout: Duration,
     epoch: u32,
     watched: Option<Arc<OwnedFd>>,
@@ -46,14 +47,14 @@ struct Remote {
 /// What a core owns of its volumes: its io_uring, its connections, what is outstanding. Used by one thread.
 pub struct IoContext {
     attached: Vec<Option<Attached>>,
-    copies: Copies,
+    copies: MemoryCopies,
     /// Requests of encrypted volumes.
     stage: Stage,
     /// Reused for what the stage asks of a back end, and what that answers at once.
     asked: Vec<Request>,
     answered: Vec<Done>,
     /// Made when the first file is attached.
-    files: Option<Engine>,
+    files: Option<FileEngine>,
     /// Made when the first NBD volume is attached.
     mailbox: Option<Arc<Mailbox>>,
     epoll: OwnedFd,
@@ -69,7 +70,7 @@ impl IoContext {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| VolumeError::Ring(e.into()))?;
         Ok(IoContext {
             attached: Vec::new(),
-            copies: Copies::default(),
+            copies: MemoryCopies::default(),
             stage: Stage::default(),
             asked: Vec::new(),
             answered: Vec::new(),
@@ -95,10 +96,10 @@ impl IoContext {
             Backing::Nbd(backing) => {
                 let mailbox = self.mailbox()?;
                 let link = backing.link(volume, &mailbox, Instant::now());
-                let Kind::Nbd { timeout, .. } = volume.spec().kind else {
+                let VolumeKind::Nbd { timeout, .. } = volume.spec().kind else {
                     return Err(VolumeError::NotActive { volume: volume.name().into() });
                 };
-                let mut remote = Remote { link, timeout, epoch: 0, watched: None };
+                let mut remote = NbdAttachment { link, timeout, epoch: 0, watched: None };
                 remote.watch(&self.epoll);
                 Backend::Nbd(remote)
             }
@@ -117,9 +118,9 @@ impl IoContext {
         Ok(Attachment(index as u32))
     }
 
-    fn files(&mut self) -> Result<&mut Engine, VolumeError> {
+    fn files(&mut self) -> Result<&mut FileEngine, VolumeError> {
         if self.files.is_none() {
-            let engine = Engine::new(self.entries)?;
+            let engine = FileEngine::new(self.entries)?;
             self.watch(engine.wait_fd())?;
             self.files = Some(engine);
         }
@@ -142,7 +143,7 @@ impl IoContext {
     }
 
     /// The links of all NBD attachments, for `each` to look at; then what epoll waits for is brought up to date.
-    fn for_links(&mut self, mut each: impl FnMut(&Link, &Arc<Mailbox>)) {
+    fn for_links(&mut self, mut each: impl FnMut(&NbdLink, &Arc<Mailbox>)) {
         let Some(mailbox) = &self.mailbox else { return };
         for attached in self.attached.iter_mut().flatten() {
             if let Backend::Nbd(remote) = &mut attached.backend {
@@ -299,7 +300,7 @@ impl IoContext {
     }
 
     /// Whether [`submit`](Self::submit) takes its time with each request and has its answer when it returns, as far as
-    /// can be told: who waits for one answer gains when requests are handed over one by one.
+    /// can be told: a driver that waits for one answer gains when requests are submitted one by one.
     #[inline]
     pub fn answers_singly(&self, to: Attachment) -> bool {
         match self.attached.get(to.0 as usize) {
@@ -404,7 +405,7 @@ impl IoContext {
     pub fn outstanding(&self) -> usize {
         self.copies.len()
             + self.stage.outstanding()
-            + self.files.as_ref().map_or(0, Engine::outstanding)
+            + self.files.as_ref().map_or(0, FileEngine::outstanding)
             + self.mailbox.as_ref().map_or(0, |mailbox| mailbox.outstanding())
     }
 
@@ -450,7 +451,7 @@ impl IoContext {
             Backend::Nbd(remote) => remote.link.next_deadline(),
             _ => None,
         });
-        remotes.chain(self.files.as_ref().and_then(Engine::next_deadline)).chain(memory).min()
+        remotes.chain(self.files.as_ref().and_then(FileEngine::next_deadline)).chain(memory).min()
     }
 
     /// Time-outs and reconnections, and letting go of what was abandoned. Call now and then (every few milliseconds
@@ -480,7 +481,7 @@ impl Drop for IoContext {
     }
 }
 
-impl Remote {
+impl NbdAttachment {
     /// Brings the epoll set up to date with the connection.
     #[inline]
     fn watch(&mut self, epoll: &OwnedFd) {

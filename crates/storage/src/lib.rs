@@ -17,7 +17,7 @@
 //! ```text
 //!           activate: Busy (retry)
 //!             ┌─────┐              connection lost               back end is there, but not what it was
-//!   open ─▶ opened ─┴─▶ active ◀───────────────────▶ recovering ◀────────▶ failed (somebody has to look at it)
+//!   open ─▶ opened ─┴─▶ active ◀───────────────────▶ recovering ◀────────▶ failed (needs an operator)
 //! ```
 //!
 //! Buffers travel with their requests: a [`Request`] owns its [`GuestBuffer`](softdpu_memory::GuestBuffer), so guest
@@ -43,5 +43,5 @@ pub use error::{IoError, VolumeError};
 pub use file::disk::Disk;
 pub use request::{Done, Request};
 pub use softdpu_virtio::BlockOp;
-pub use spec::{Encryption, KeySource, Kind, VolumeSpec};
-pub use volume::{Activation, ErrorCounts, Limits, RangeLimits, State, Volume, VolumeStatus};
+pub use spec::{Encryption, KeySource, VolumeKind, VolumeSpec};
+pub use volume::{Activation, ErrorCounts, RangeLimits, Volume, VolumeLimits, VolumeState, VolumeStatus};

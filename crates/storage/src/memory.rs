@@ -29,7 +29,7 @@ impl Memory {
                 let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
                 let file = rustix::fs::memfd_create(format!("softdpu {name}").as_str(), flags)
                     .map_err(|e| os("make its memory", e.into()))?;
-                // Nobody who gets hold of the descriptor can cut the memory short under us.
+                // Sealed: no holder of the descriptor can truncate the memory.
                 rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)
                     .and_then(|()| rustix::fs::ftruncate(&file, size))
                     .map_err(|e| os("size its memory", e.into()))?;

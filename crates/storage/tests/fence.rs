@@ -24,7 +24,7 @@ const OLD: u8 = 0xaa;
 const NEW: u8 = 0xbb;
 
 fn spec(path: &Path) -> VolumeSpec {
-    let kind = Kind::File { path: path.into(), size: Some(4 * MIB), create: true, direct: true, discard: true };
+    let kind = VolumeKind::File { path: path.into(), size: Some(4 * MIB), create: true, direct: true, discard: true };
     VolumeSpec::new("fenced", kind)
 }
 
@@ -125,11 +125,11 @@ fn a_writer_excludes_others_and_readers_share() {
     assert_eq!(writer.activate().unwrap(), Activation::Active, "asking again is harmless");
     let second = open(spec(&image));
     assert!(matches!(second.activate().unwrap(), Activation::Busy { .. }));
-    assert_eq!(second.status().state, State::Opened);
+    assert_eq!(second.status().state, VolumeState::Opened);
     assert!(second.status().detail.contains("locked"));
     drop(writer);
     let read_only = || {
-        let kind = Kind::File { path: image.clone(), size: None, create: false, direct: true, discard: true };
+        let kind = VolumeKind::File { path: image.clone(), size: None, create: false, direct: true, discard: true };
         open(VolumeSpec { read_only: true, ..VolumeSpec::new("r", kind) })
     };
     let readers = [read_only(), read_only()];

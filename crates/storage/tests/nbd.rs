@@ -83,7 +83,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn spec(socket: &Path) -> VolumeSpec {
-    let kind = Kind::Nbd {
+    let kind = VolumeKind::Nbd {
         uri: format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap(),
         answer: Duration::from_secs(20),
         timeout: Duration::from_secs(20),
@@ -94,7 +94,7 @@ fn spec(socket: &Path) -> VolumeSpec {
 
 fn impatient(socket: &Path, timeout: Duration) -> VolumeSpec {
     let mut spec = spec(socket);
-    if let Kind::Nbd { answer, timeout: limit, .. } = &mut spec.kind {
+    if let VolumeKind::Nbd { answer, timeout: limit, .. } = &mut spec.kind {
         (*answer, *limit) = (timeout, timeout);
     }
     spec
@@ -123,7 +123,7 @@ fn every_operation_works_at_nbdkit() {
     let durable = core.request(BlockOp::Write, 0, 4096);
     assert_eq!(core.run(Request { durable: true, ..durable }).result, Ok(()));
     assert_eq!(core.read(8 * MIB, 512), Err(IoError::OutOfRange));
-    assert_eq!(core.volume.status().state, State::Active);
+    assert_eq!(core.volume.status().state, VolumeState::Active);
     assert_eq!(core.context.outstanding(), 0);
 }
 
@@ -201,7 +201,7 @@ fn a_vanished_server_that_returns_gets_everything_again_in_order() {
     core.context.tick(Instant::now());
     core.context.poll(&mut done);
     assert!(done.is_empty());
-    assert_eq!(core.volume.status().state, State::Recovering);
+    assert_eq!(core.volume.status().state, VolumeState::Recovering);
     // One request at a time, so that the order at the disk is the order on the wire.
     let Some(_server) = Server::nbdkit(&socket, &["--filter=noparallel", "file", path, "serialize=requests"]) else {
         return;
@@ -214,7 +214,7 @@ fn a_vanished_server_that_returns_gets_everything_again_in_order() {
     assert_eq!(done.iter().map(|done| done.result).collect::<Vec<_>>(), vec![Ok(()); 8]);
     assert_eq!(core.read(0, 4096).unwrap(), vec![8; 4096]);
     let status = core.volume.status();
-    assert_eq!((status.state, status.errors.disconnects), (State::Active, 1));
+    assert_eq!((status.state, status.errors.disconnects), (VolumeState::Active, 1));
     assert!(status.errors.replayed >= 1);
 }
 
@@ -475,7 +475,7 @@ fn tcp_works_too() {
     let pid = socket.to_str().unwrap();
     let args = ["-f", "--exit-with-parent", "-P", pid, "-i", "127.0.0.1", "-p", &port, "memory", "8M"];
     let Some(_server) = Server::start(&socket, "nbdkit", &args) else { return };
-    let kind = Kind::Nbd {
+    let kind = VolumeKind::Nbd {
         uri: format!("nbd://127.0.0.1:{port}").parse().unwrap(),
         answer: Duration::from_secs(20),
         timeout: Duration::from_secs(20),

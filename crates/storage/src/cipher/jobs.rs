@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use softdpu_memory::{GuestBuffer, View};
 
-use super::lender::Lent;
+use super::lender::Loan;
 use super::{PIECE, STEP};
 use crate::{BlockOp, IoError, Request, Volume};
 
@@ -32,9 +32,9 @@ pub(super) enum Piece {
     /// It has none.
     Unlent,
     /// It is here: to be encrypted, or decrypted.
-    Here(Lent, GuestBuffer),
+    Here(Loan, GuestBuffer),
     /// A back end has it.
-    UnderWay(Lent, Arc<View>),
+    UnderWay(Loan, Arc<View>),
 }
 
 /// Which job.

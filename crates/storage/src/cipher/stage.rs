@@ -170,16 +170,16 @@ impl Stage {
         None
     }
 
-    /// Goes on with a channel, unless it has had `most` bytes: adds to `had` what it feeds into the ring. Call until it
+    /// Goes on with a channel, until `most` bytes are served: adds to `served` what it feeds into the ring. Call until it
     /// has nothing more to tell; the ring is empty then.
-    pub(crate) fn step(&mut self, channel: u32, most: u64, had: &mut u64) -> Option<Next> {
+    pub(crate) fn step(&mut self, channel: u32, most: u64, served: &mut u64) -> Option<Next> {
         loop {
-            let asks = self.feed(channel, most, had);
+            let asks = self.feed(channel, most, served);
             if asks.is_some() {
                 return asks;
             }
             let id = self.accelerator.take()?;
-            let next = self.run(id, had);
+            let next = self.run(id, served);
             if next.is_some() {
                 return next;
             }
@@ -187,23 +187,23 @@ impl Stage {
     }
 
     /// Fills the ring, up to a read, which goes to its back end as it is.
-    fn feed(&mut self, channel: u32, most: u64, had: &mut u64) -> Option<Next> {
-        while *had < most && self.accelerator.has_room() {
+    fn feed(&mut self, channel: u32, most: u64, served: &mut u64) -> Option<Next> {
+        while *served < most && self.accelerator.has_room() {
             match self.accelerator.dequeue(channel)? {
                 Waiting::Finish(id) => {
-                    *had += self.jobs.get(id).map_or(0, Job::next_len);
+                    *served += self.jobs.get(id).map_or(0, Job::next_len);
                     self.accelerator.post(id);
                 }
                 Waiting::Start(id) => {
                     if !self.lend(id) {
                         continue;
                     }
-                    *had += ASK;
+                    *served += ASK;
                     let job = self.jobs.get(id)?;
                     if job.request.op == BlockOp::Read {
                         return self.ask(id);
                     }
-                    *had += job.next_len();
+                    *served += job.next_len();
                     self.accelerator.post(id);
                 }
             }
@@ -245,7 +245,7 @@ impl Stage {
     }
 
     /// The engine: encrypts or decrypts the piece of a job that is here.
-    fn run(&mut self, id: JobId, had: &mut u64) -> Option<Next> {
+    fn run(&mut self, id: JobId, served: &mut u64) -> Option<Next> {
         if self.scratch.is_empty() {
             self.scratch.resize(SCRATCH, 0);
         }
@@ -266,11 +266,11 @@ impl Stage {
         if !self.lend(id) {
             return None;
         }
-        *had += ASK;
+        *served += ASK;
         self.ask(id)
     }
 
-    /// Ends a turn of a channel, in which it had so many bytes.
+    /// Ends a turn of a channel, in which so many bytes were served.
     pub(crate) fn end_turn(&mut self, channel: u32, bytes: u64) {
         self.accelerator.end_turn(channel, bytes);
     }
@@ -307,7 +307,7 @@ impl Stage {
         self.drop_where(|job| job.attachment == attachment, &mut Vec::new());
     }
 
-    /// Forgets a request of which a back end had a piece. The kernel may still use its memory.
+    /// Forgets a request of which a back end served a piece. The kernel may still use its memory.
     fn forget(&mut self, token: u64) {
         let Some(id) = self.under_way.remove(&token) else { return };
         if let Some(Job { piece: Piece::UnderWay(lent, view), .. }) = self.jobs.remove(id) {

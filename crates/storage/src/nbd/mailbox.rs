@@ -1,4 +1,4 @@
-//! Where one core finds what ended for it, whoever received the answer.
+//! Where one core finds its requests that ended, whichever core received the answer.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ pub(crate) struct Mailbox {
     /// Whether there is anything to look at, set before the bell is rung: a polling core looks here only.
     full: AtomicBool,
     bell: Doorbell,
-    /// The core's requests that nobody has answered.
+    /// The core's requests that are not answered.
     outstanding: AtomicUsize,
 }
 
@@ -59,7 +59,7 @@ impl Mailbox {
         self.bell.ring();
     }
 
-    /// Whether somebody else had something for us.
+    /// Whether another core left something here.
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }

@@ -27,7 +27,7 @@ enum Stage {
     Flush,
 }
 
-pub(super) struct Flight {
+pub(super) struct NbdRequest {
     pub token: u64,
     pub owner: Arc<Mailbox>,
     /// Order of submission: a lost connection's requests are sent again in it.
@@ -39,7 +39,7 @@ pub(super) struct Flight {
     pub asked: Option<Instant>,
     /// Writes that the server had answered then: what a flush covers.
     pub covers: u64,
-    /// Nobody waits for it any more; its answer has to be taken off the wire all the same.
+    /// It was given up; its answer has to be taken off the wire all the same.
     pub late: bool,
     op: BlockOp,
     offset: u64,
@@ -75,10 +75,10 @@ pub(super) enum Next {
     Again,
 }
 
-impl Flight {
-    pub(super) fn new(request: Request, owner: &Arc<Mailbox>, serial: u64, deadline: Instant) -> Flight {
+impl NbdRequest {
+    pub(super) fn new(request: Request, owner: &Arc<Mailbox>, serial: u64, deadline: Instant) -> NbdRequest {
         let Request { token, op, offset, len, buffer, data, durable } = request;
-        Flight {
+        NbdRequest {
             token,
             owner: Arc::clone(owner),
             serial,
@@ -106,8 +106,8 @@ impl Flight {
     }
 
     /// What stays in the place of a request that was sent and has timed out: it has no memory.
-    pub(super) fn placeholder(of: &Flight) -> Flight {
-        Flight { owner: Arc::clone(&of.owner), late: true, memory: None, guest: None, ..*of }
+    pub(super) fn placeholder(of: &NbdRequest) -> NbdRequest {
+        NbdRequest { owner: Arc::clone(&of.owner), late: true, memory: None, guest: None, ..*of }
     }
 
     /// Whether the next command is one that the server does not know, and has nothing to do for: a flush where it has
