@@ -213,8 +213,8 @@ impl IoContext {
 
     /// Encrypts and decrypts so many bytes of a channel, or a little more. Returns how many.
     fn work(&mut self, channel: u32, most: u64, done: &mut Vec<Done>) -> u64 {
-        let mut had = 0;
-        while let Some(next) = self.stage.step(channel, most, &mut had) {
+        let mut served = 0;
+        while let Some(next) = self.stage.step(channel, most, &mut served) {
             match next {
                 cipher::Next::Ask(to, request) => {
                     let (mut asked, mut answered) =
@@ -227,7 +227,7 @@ impl IoContext {
                 cipher::Next::Ended(ended) => done.push(ended),
             }
         }
-        had
+        served
     }
 
     #[inline]
@@ -334,11 +334,11 @@ impl IoContext {
 
     #[cold]
     fn take_turns(&mut self, done: &mut Vec<Done>) {
-        let mut had = 0;
-        while had < cipher::STEP {
+        let mut served = 0;
+        while served < cipher::STEP {
             let next = self.next_turns().next();
             let Some((channel, _)) = next else { break };
-            had += self.take_turn(channel, done).max(1);
+            served += self.take_turn(channel, done).max(1);
         }
         self.flush();
     }
@@ -370,9 +370,9 @@ impl IoContext {
     /// Gives one of those its turn: encrypts or decrypts 16 KiB, or a piece of one request, at most 128 KiB. Back ends
     /// are told with the next [`flush`](Self::flush). Returns how many bytes.
     pub fn take_turn(&mut self, channel: u32, done: &mut Vec<Done>) -> u64 {
-        let had = self.work(channel, QUANTUM, done);
-        self.stage.end_turn(channel, had);
-        had
+        let served = self.work(channel, QUANTUM, done);
+        self.stage.end_turn(channel, served);
+        served
     }
 
     #[inline]
