@@ -5,66 +5,79 @@ use std::time::Instant;
 
 use serde_json::Value;
 
+use super::DataPlane;
 use super::device::Backing;
-use super::networks::Networks;
+use super::networks::{KEPT, Networks};
 use super::report::request_counts;
 use super::tap;
-use super::{DataPlane, refusal};
-use softdpu_link::{Call, LinkError, Placement, Refusal};
+use softdpu_api::{ApiError, Change, ErrorCode, LoadFile, QueuePlacement};
+use softdpu_link::{Call, LinkError};
 use softdpu_site as config;
 
-/// What a change that was made is answered with.
-pub(super) fn done() -> Value {
+/// What a call is answered with.
+pub(super) type Answer = Result<Value, ApiError>;
+
+/// The answer to what is done and has nothing to tell.
+pub(super) fn nothing() -> Value {
     Value::Object(Default::default())
 }
 
+/// The answer to what could not be begun.
+fn unless_begun(begun: Result<(), ApiError>) -> Option<Answer> {
+    begun.err().map(Err)
+}
+
 impl DataPlane {
-    /// Does what is asked, or begins it. None: it is answered when a volume has opened or grown.
-    pub(super) fn call(
-        &mut self,
-        id: u64,
-        call: Call,
-        fds: Vec<OwnedFd>,
-    ) -> Result<Option<Result<Value, Refusal>>, LinkError> {
-        // What was said of an earlier change is not of this one.
-        self.warning();
-        let made = match call {
+    /// Does what is asked, or begins it. None: it is answered when it is done.
+    pub(super) fn call(&mut self, id: u64, call: Call, fds: Vec<OwnedFd>) -> Result<Option<Answer>, LinkError> {
+        let done = match call {
             Call::Status => return Ok(Some(self.report())),
-            Call::VolumeCreate { volume } => {
-                self.volumes.add(volume, Some(id), Instant::now());
-                return Ok(None);
-            }
-            Call::VolumeGrow { volume, size } => match self.volumes.grow(&volume, size, id, Instant::now()) {
-                Ok(()) => return Ok(None),
-                Err(error) => Err(refusal("failed", error)),
-            },
-            Call::VolumeDelete { volume } => self.delete_volume(&volume),
-            Call::DeviceAdd { device } => self.new_device(&device)?,
-            Call::DeviceSet(change) => self.set_device(&change),
-            Call::DeviceRemove { device } => self.remove_device(&device),
-            Call::NetworkAdd { network } => self.change_networks(|networks| networks.insert(network)),
-            Call::NetworkRemove { network } => self.change_networks(|networks| networks.remove(&network)),
-            Call::NetworkEndpoints(change) => self.change_networks(|networks| networks.change_endpoints(&change)),
-            Call::NetworksChange(change) => self.change_networks(|networks| networks.change(&change)),
-            Call::NetworkMember(change) => self.change_networks(|networks| networks.change_member(&change)),
-            Call::NetworkLoad { name, is_kept } => match self.networks.load(id, name, is_kept, fds) {
-                Ok(()) => return Ok(None),
-                Err(refusal) => Err(refusal),
-            },
-            Call::FunctionAdd { function } => self.functions.insert(&function, &self.engine),
-            Call::FunctionSet(change) => self.functions.set(&change, &self.engine),
-            Call::FunctionRemove { function } => self.functions.remove(&function),
-            Call::NetworkSteer(change) => self.change_steering(&change),
-            Call::TenantAdd { tenant } => self.add_tenant(&tenant),
-            Call::TenantSet(change) => self.set_tenant(&change),
-            Call::TenantRemove { tenant } => self.remove_tenant(&tenant),
-            Call::QueueMove(to) => self.move_queue(to),
+            Call::Change(change) => return self.change(id, change, fds),
             Call::TracePacket { trace, greeting } => self.trace_packet(&trace, greeting, fds),
             Call::TraceExplain(question) => return Ok(Some(self.trace_explain(&question))),
             Call::TraceReplay { port, id } => self.trace_replay(&port, id, fds),
         };
-        let made = made.map(|()| done());
-        Ok(Some(made.map(|result| self.warned(result))))
+        Ok(Some(done.map(|()| nothing())))
+    }
+
+    /// Makes a change, or begins it. None: it is answered when a volume has opened or grown, or a file is loaded.
+    fn change(&mut self, id: u64, change: Change, fds: Vec<OwnedFd>) -> Result<Option<Answer>, LinkError> {
+        // A warning about an earlier change is not about this one.
+        self.warning();
+        let made = match change {
+            Change::VolumeCreate(volume) => {
+                self.volumes.add(volume, Some(id), Instant::now());
+                return Ok(None);
+            }
+            Change::VolumeGrow { name, size } => {
+                let begun = self.volumes.grow(&name, size.0, id, Instant::now());
+                return Ok(unless_begun(begun.map_err(|error| ApiError::new(ErrorCode::Failed, error))));
+            }
+            Change::VolumeDelete { name } => self.delete_volume(&name),
+            Change::DeviceAdd(device) => self.new_device(&device)?,
+            Change::DeviceSet(change) => self.set_device(&change),
+            Change::DeviceRemove { name } => self.remove_device(&name),
+            Change::NetworkAdd(network) => self.change_networks(|networks| networks.insert(network)),
+            Change::NetworkRemove { name } => self.change_networks(|networks| networks.remove(&name)),
+            Change::NetworkEndpoints(change) => self.change_networks(|networks| networks.change_endpoints(&change)),
+            Change::NetworkPolicy(changes) => self.change_networks(|networks| networks.change(&changes)),
+            Change::NetworkRouting(changes) => self.change_networks(|networks| networks.change(&changes)),
+            Change::NetworkMember(change) => self.change_networks(|networks| networks.change_member(&change)),
+            Change::NetworkLoad(LoadFile { path }) => {
+                let name = path.display().to_string();
+                return Ok(unless_begun(self.networks.load(id, name, false, fds)));
+            }
+            Change::NetworkUnload(_) => return Ok(unless_begun(self.networks.load(id, KEPT.to_owned(), true, fds))),
+            Change::FunctionAdd(function) => self.functions.insert(&function, &self.engine),
+            Change::FunctionSet(change) => self.functions.set(&change, &self.engine),
+            Change::FunctionRemove { name } => self.functions.remove(&name),
+            Change::NetworkSteer(change) => self.change_steering(&change),
+            Change::TenantAdd(tenant) => self.add_tenant(&tenant),
+            Change::TenantSet(change) => self.set_tenant(&change),
+            Change::TenantRemove { name } => self.remove_tenant(&name),
+            Change::QueueMove(to) => self.move_queue(to),
+        };
+        Ok(Some(made.map(|()| self.warned(nothing()))))
     }
 
     /// What is to be said of the last change, which is made.
@@ -81,9 +94,9 @@ impl DataPlane {
         result
     }
 
-    fn delete_volume(&mut self, volume: &str) -> Result<(), Refusal> {
+    fn delete_volume(&mut self, volume: &str) -> Result<(), ApiError> {
         if let Some(user) = self.devices.values().find(|device| device.config.volume() == Some(volume)) {
-            return Err(refusal("busy", format!("device '{}' uses volume '{volume}'", user.name)));
+            return Err(ApiError::new(ErrorCode::Busy, format!("device '{}' uses volume '{volume}'", user.name)));
         }
         if let Some(closed) = self.volumes.remove(volume) {
             self.engine.detach(&closed);
@@ -92,28 +105,31 @@ impl DataPlane {
     }
 
     /// One on a volume that is being opened is fine; it is better to hear now of one that cannot be.
-    fn new_device(&mut self, device: &config::Device) -> Result<Result<(), Refusal>, LinkError> {
+    fn new_device(&mut self, device: &config::Device) -> Result<Result<(), ApiError>, LinkError> {
         self.add_device(device)?;
         let reason = match self.devices.get(&device.name).map(|added| &added.backing) {
             Some(Backing::Failing(reason)) => reason.clone(),
             Some(_) => return Ok(Ok(())),
-            None => return Ok(Err(refusal("not-found", format!("there is no tenant '{}'", device.tenant)))),
+            None => {
+                return Ok(Err(ApiError::new(ErrorCode::NotFound, format!("there is no tenant '{}'", device.tenant))));
+            }
         };
         self.devices.remove(&device.name);
-        Ok(Err(refusal("failed", reason)))
+        Ok(Err(ApiError::new(ErrorCode::Failed, reason)))
     }
 
     /// An interface is in other groups, passes another meter, or has other functions, from now on; it stays as it was where the cores cannot
     /// go on with that.
-    fn set_device(&mut self, change: &config::DeviceChange) -> Result<(), Refusal> {
+    fn set_device(&mut self, change: &config::DeviceChange) -> Result<(), ApiError> {
         let name = &change.name;
         let DataPlane { networks, functions, engine, .. } = self;
         let port = networks.port(name).map(|port| (port.id, port.settings.clone()));
-        let (id, before) =
-            port.ok_or_else(|| refusal("not-found", format!("there is no interface '{name}' in a network")))?;
+        let (id, before) = port.ok_or_else(|| {
+            ApiError::new(ErrorCode::NotFound, format!("there is no interface '{name}' in a network"))
+        })?;
         let vni = networks.vni(&before.network);
         if let Some(names) = &change.functions {
-            functions.attach(engine, id, vni, names).map_err(|error| refusal("refused", error))?;
+            functions.attach(engine, id, vni, names).map_err(|error| ApiError::new(ErrorCode::Refused, error))?;
         }
         networks.set_device(change);
         if change.is_about_tables()
@@ -122,7 +138,7 @@ impl DataPlane {
             // They were there a moment ago.
             let _ = functions.attach(engine, id, vni, &before.functions);
             networks.put_back(name, before);
-            return Err(refusal("failed", error));
+            return Err(ApiError::new(ErrorCode::Failed, error));
         }
         if let Some(port) = self.devices.get_mut(name).and_then(|device| device.config.port_mut()) {
             change.apply(port);
@@ -130,9 +146,9 @@ impl DataPlane {
         Ok(())
     }
 
-    fn remove_device(&mut self, device: &str) -> Result<(), Refusal> {
+    fn remove_device(&mut self, device: &str) -> Result<(), ApiError> {
         if self.devices.get(device).is_some_and(|known| !known.is_idle()) {
-            return Err(refusal("busy", format!("a front end is connected to device '{device}'")));
+            return Err(ApiError::new(ErrorCode::Busy, format!("a front end is connected to device '{device}'")));
         }
         if let Some(gone) = self.devices.remove(device) {
             gone.forget_records(&self.wire);
@@ -150,31 +166,33 @@ impl DataPlane {
     }
 
     /// The cores forward by what `change` made of the networks; by what was there before, where it is refused.
-    fn change_networks(&mut self, change: impl FnOnce(&mut Networks) -> Result<(), Refusal>) -> Result<(), Refusal> {
+    fn change_networks(&mut self, change: impl FnOnce(&mut Networks) -> Result<(), ApiError>) -> Result<(), ApiError> {
         let before = self.networks.configured();
         let made = change(&mut self.networks).and_then(|()| self.networks.has_room(&before));
-        let made = made.and_then(|()| self.networks.publish(&self.engine).map_err(|error| refusal("failed", error)));
+        let made = made.and_then(|()| {
+            self.networks.publish(&self.engine).map_err(|error| ApiError::new(ErrorCode::Failed, error))
+        });
         made.inspect_err(|_| self.networks.configure(before))
     }
 
     /// Packets from tunnels are worked on elsewhere; where they were before, if that cannot be.
-    fn change_steering(&mut self, change: &config::SteeringChange) -> Result<(), Refusal> {
+    fn change_steering(&mut self, change: &config::SteeringChange) -> Result<(), ApiError> {
         let mut steering = self.steering.clone();
         change.apply(&mut steering);
-        self.steer(&steering).map_err(|error| refusal("failed", error))?;
+        self.steer(&steering).map_err(|error| ApiError::new(ErrorCode::Failed, error))?;
         self.steering = steering;
         Ok(())
     }
 
-    fn move_queue(&mut self, to: Placement) -> Result<(), Refusal> {
+    fn move_queue(&mut self, to: QueuePlacement) -> Result<(), ApiError> {
         let device = self
             .devices
             .get(&to.device)
-            .ok_or_else(|| refusal("not-found", format!("there is no device '{}'", to.device)))?;
+            .ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("there is no device '{}'", to.device)))?;
         let core = *self.cores.get(&to.core).ok_or_else(|| {
             let mut cpus: Vec<_> = self.cores.keys().collect();
             cpus.sort_unstable();
-            refusal("not-found", format!("CPU {} is no data-plane core; there are {cpus:?}", to.core))
+            ApiError::new(ErrorCode::NotFound, format!("CPU {} is no data-plane core; there are {cpus:?}", to.core))
         })?;
         if usize::from(to.queue) >= device.counters.len() {
             let text = match device.counters.len() {
@@ -182,10 +200,10 @@ impl DataPlane {
                 1 => format!("device '{}' has queue 0 alone", to.device),
                 count => format!("device '{}' has queues 0 to {}", to.device, count - 1),
             };
-            return Err(refusal("not-found", text));
+            return Err(ApiError::new(ErrorCode::NotFound, text));
         }
         if let Some(key) = device.queue(to.queue) {
-            self.engine.move_queue(key, core).map_err(|error| refusal("failed", error.to_string()))?;
+            self.engine.move_queue(key, core).map_err(|error| ApiError::new(ErrorCode::Failed, error.to_string()))?;
         }
         self.placements.insert((to.device, to.queue), to.core);
         Ok(())

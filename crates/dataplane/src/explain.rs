@@ -7,10 +7,9 @@ use serde_json::{Value, json};
 use softdpu_vpc::trace::{Description, Subject};
 use softdpu_vpc::{Mac, PortId, Probe, Verdict, through_tunnel};
 
+use super::DataPlane;
 use super::networks::{Attached, Networks};
-use super::{DataPlane, refusal};
-use softdpu_api::{FUNCTIONS, PathAnswer, PathOutcome, PathQuestion, PathStep, UNDERLAY};
-use softdpu_link::Refusal;
+use softdpu_api::{ApiError, ErrorCode, FUNCTIONS, PathAnswer, PathOutcome, PathQuestion, PathStep, UNDERLAY};
 use softdpu_site as config;
 
 /// How long cores have to answer: a round of theirs is far shorter.
@@ -29,7 +28,7 @@ struct MadeUp<'a> {
 }
 
 impl DataPlane {
-    pub(super) fn trace_explain(&self, question: &PathQuestion) -> Result<Value, Refusal> {
+    pub(super) fn trace_explain(&self, question: &PathQuestion) -> Result<Value, ApiError> {
         let made_up = match question.host {
             Some(host) => from_host(&self.networks, question, host)?,
             None => from_device(&self.networks, question)?,
@@ -37,7 +36,7 @@ impl DataPlane {
         let MadeUp { port, name, sender, frame, vxlan } = made_up;
         let answer = self.engine.explain(port, name, &frame, PATIENCE);
         let (core, explained) = answer.ok_or_else(|| {
-            refusal("unavailable", "no core has answered: `softdpu status` says how they are".to_owned())
+            ApiError::new(ErrorCode::Unavailable, "no core has answered: `softdpu status` says how they are".to_owned())
         })?;
         let (outcome, reason) = PathOutcome::of(&explained.verdict);
         let to = match explained.verdict {
@@ -77,8 +76,8 @@ fn not_asked(ns: u64, tier: &str, device: &str, port: &Attached) -> Option<PathS
     })
 }
 
-fn invalid(message: String) -> Refusal {
-    refusal("invalid-params", message)
+fn invalid(message: String) -> ApiError {
+    ApiError::new(ErrorCode::InvalidParams, message)
 }
 
 /// The packet, between somebody and the gateway.
@@ -87,19 +86,19 @@ fn packet(
     source: IpAddr,
     from_mac: Mac,
     network: &config::Network,
-) -> Result<Vec<u8>, Refusal> {
+) -> Result<Vec<u8>, ApiError> {
     let probe = Probe {
         from_mac,
         to_mac: Mac(network.gateway_mac().0),
         addresses: (source, question.to),
-        service: question.service().map_err(|error| invalid(error.to_string()))?,
+        service: question.service()?,
         payload: question.payload.into(),
     };
     probe.frame().ok_or_else(|| invalid(format!("{source} and {} are of two families", question.to)))
 }
 
 /// What a device here sends.
-fn from_device<'a>(networks: &'a Networks, question: &PathQuestion) -> Result<MadeUp<'a>, Refusal> {
+fn from_device<'a>(networks: &'a Networks, question: &PathQuestion) -> Result<MadeUp<'a>, ApiError> {
     let (name, sender, source) = sender(networks, question)?;
     let Attached { id, settings, .. } = sender;
     let frame = packet(question, source, Mac(settings.mac.0), network(networks, &settings.network)?)?;
@@ -107,7 +106,7 @@ fn from_device<'a>(networks: &'a Networks, question: &PathQuestion) -> Result<Ma
 }
 
 /// What comes by the tunnel of another host.
-fn from_host<'a>(networks: &'a Networks, question: &PathQuestion, host: IpAddr) -> Result<MadeUp<'a>, Refusal> {
+fn from_host<'a>(networks: &'a Networks, question: &PathQuestion, host: IpAddr) -> Result<MadeUp<'a>, ApiError> {
     let source: IpAddr = question
         .from
         .parse()
@@ -115,9 +114,9 @@ fn from_host<'a>(networks: &'a Networks, question: &PathQuestion, host: IpAddr) 
     let port = networks
         .underlay_port()
         .ok_or_else(|| invalid("host: nothing comes from other hosts, as there is no node.underlay".to_owned()))?;
-    let underlay = networks
-        .underlay_spec()
-        .ok_or_else(|| refusal("unavailable", "the underlay was not open yet: `softdpu status` says why".to_owned()))?;
+    let underlay = networks.underlay_spec().ok_or_else(|| {
+        ApiError::new(ErrorCode::Unavailable, "the underlay was not open yet: `softdpu status` says why".to_owned())
+    })?;
     let of = network_of(networks, question, source)?;
     let mac = networks.tables().and_then(|tables| tables.elsewhere(&of.name, source)).map(|sender| sender.mac);
     let inner = packet(question, source, mac.unwrap_or(Mac(of.gateway_mac().0)), of)?;
@@ -126,9 +125,9 @@ fn from_host<'a>(networks: &'a Networks, question: &PathQuestion, host: IpAddr) 
     Ok(MadeUp { port, name: UNDERLAY, sender: None, frame, vxlan: underlay.udp_port })
 }
 
-fn network<'a>(networks: &'a Networks, name: &str) -> Result<&'a config::Network, Refusal> {
+fn network<'a>(networks: &'a Networks, name: &str) -> Result<&'a config::Network, ApiError> {
     let known = networks.iter().find(|network| network.name == name);
-    known.ok_or_else(|| refusal("not-found", format!("there is no network '{name}'")))
+    known.ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("there is no network '{name}'")))
 }
 
 /// The network of somebody on another host.
@@ -136,7 +135,7 @@ fn network_of<'a>(
     networks: &'a Networks,
     question: &PathQuestion,
     source: IpAddr,
-) -> Result<&'a config::Network, Refusal> {
+) -> Result<&'a config::Network, ApiError> {
     if let Some(name) = &question.network {
         return network(networks, name);
     }
@@ -153,7 +152,7 @@ fn network_of<'a>(
     }
 }
 
-fn several<'a>(address: IpAddr, networks: impl Iterator<Item = &'a str>) -> Refusal {
+fn several<'a>(address: IpAddr, networks: impl Iterator<Item = &'a str>) -> ApiError {
     let names: Vec<&str> = networks.collect();
     invalid(format!("{address} is in the networks {}: say which by `network`", names.join(", ")))
 }
@@ -167,14 +166,14 @@ fn elsewhere(networks: &Networks, network: &config::Network, address: IpAddr) ->
 }
 
 /// Who sends: the device, its port, and the source address.
-fn sender<'a>(networks: &'a Networks, question: &PathQuestion) -> Result<(&'a str, &'a Attached, IpAddr), Refusal> {
+fn sender<'a>(networks: &'a Networks, question: &PathQuestion) -> Result<(&'a str, &'a Attached, IpAddr), ApiError> {
     let PathQuestion { from, to, network, .. } = question;
     let in_network = |port: &Attached| network.as_ref().is_none_or(|network| port.settings.network == *network);
     let Ok(address) = from.parse::<IpAddr>() else {
         let (name, port) = networks
             .ports()
             .find(|(name, port)| name == from && in_network(port))
-            .ok_or_else(|| refusal("not-found", no_device(networks, question)))?;
+            .ok_or_else(|| ApiError::new(ErrorCode::NotFound, no_device(networks, question)))?;
         let own = port.settings.addresses.iter().find(|own| own.is_ipv4() == to.is_ipv4());
         let own = own.ok_or_else(|| invalid(format!("device '{from}' has no address of the family of {to}")))?;
         return Ok((name, port, *own));
@@ -183,7 +182,7 @@ fn sender<'a>(networks: &'a Networks, question: &PathQuestion) -> Result<(&'a st
         networks.ports().filter(|(_, port)| in_network(port) && port.settings.addresses.contains(&address)).collect();
     match those[..] {
         [(name, port)] => Ok((name, port, address)),
-        [] => Err(refusal("not-found", not_here(networks, question, address))),
+        [] => Err(ApiError::new(ErrorCode::NotFound, not_here(networks, question, address))),
         _ => Err(several(address, those.iter().map(|(_, port)| port.settings.network.as_str()))),
     }
 }

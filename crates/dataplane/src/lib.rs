@@ -50,7 +50,8 @@ use self::networks::Networks;
 use self::tenants::Tenants;
 use self::trace::Traces;
 use self::volumes::{News, Stand, Volumes};
-use softdpu_link::{BEAT, ConnectionId, Death, Down, LOADED, LinkError, Refusal, Up, monotonic_ns};
+use softdpu_api::{ApiError, ErrorCode};
+use softdpu_link::{BEAT, ConnectionId, Death, Down, LOADED, LinkError, Up, monotonic_ns};
 use softdpu_site::{self as config, IdleSleep, Site};
 
 /// How long the site's volumes have to open before this process says that it is ready without them: files open within
@@ -441,7 +442,7 @@ impl DataPlane {
                 }
             };
             if let Some(id) = asked {
-                let result = result.map(|()| calls::done()).map_err(|error| refusal("failed", error));
+                let result = result.map(|()| calls::nothing()).map_err(|error| ApiError::new(ErrorCode::Failed, error));
                 self.wire.send(&Up::Answer { id, result }, Vec::new())?;
             }
         }
@@ -539,8 +540,4 @@ impl DataPlane {
 /// The devices on the volume of that name.
 fn users<'a>(devices: &'a mut BTreeMap<String, Device>, volume: &str) -> impl Iterator<Item = &'a mut Device> {
     devices.values_mut().filter(move |device| device.config.volume() == Some(volume))
-}
-
-fn refusal(code: &str, message: String) -> Refusal {
-    Refusal { code: code.to_owned(), message }
 }

@@ -19,12 +19,11 @@ use softdpu_vpc::tables::{Loaded, MemberStatus};
 use softdpu_vpc::{PortId, Tables};
 
 use super::loader::Loader;
-use super::refusal;
 use super::underlay::Underlay;
-use softdpu_api::{EndpointChange, UNDERLAY};
-use softdpu_link::Refusal;
+use softdpu_api::{ApiError, EndpointChange, ErrorCode, UNDERLAY};
 use softdpu_site::{self as config, MeterSettings};
 
+pub(super) use loads::KEPT;
 pub(super) use ports::Attached;
 
 /// Everything of networks that is not on a core.
@@ -152,9 +151,9 @@ impl Networks {
     }
 
     /// One more network.
-    pub(super) fn insert(&mut self, network: config::Network) -> Result<(), Refusal> {
+    pub(super) fn insert(&mut self, network: config::Network) -> Result<(), ApiError> {
         if self.networks.iter().any(|known| known.name == network.name) {
-            return Err(refusal("exists", format!("there is a network '{}' already", network.name)));
+            return Err(ApiError::new(ErrorCode::Exists, format!("there is a network '{}' already", network.name)));
         }
         self.networks.push(network);
         self.find_hosts();
@@ -162,9 +161,9 @@ impl Networks {
     }
 
     /// Without the network `name`, which nothing here is attached to.
-    pub(super) fn remove(&mut self, name: &str) -> Result<(), Refusal> {
+    pub(super) fn remove(&mut self, name: &str) -> Result<(), ApiError> {
         if let Some((device, _)) = self.ports.iter().find(|(_, port)| port.settings.network == name) {
-            return Err(refusal("busy", format!("device '{device}' is attached to network '{name}'")));
+            return Err(ApiError::new(ErrorCode::Busy, format!("device '{device}' is attached to network '{name}'")));
         }
         self.networks.retain(|network| network.name != name);
         self.find_hosts();
@@ -172,30 +171,30 @@ impl Networks {
     }
 
     /// Other guests of a network on other hosts.
-    pub(super) fn change_endpoints(&mut self, change: &EndpointChange) -> Result<(), Refusal> {
+    pub(super) fn change_endpoints(&mut self, change: &EndpointChange) -> Result<(), ApiError> {
         let network = self.networks.iter_mut().find(|known| known.name == change.network);
-        let network =
-            network.ok_or_else(|| refusal("not-found", format!("there is no network '{}'", change.network)))?;
+        let network = network
+            .ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("there is no network '{}'", change.network)))?;
         network.change_endpoints(&change.add, &change.remove);
         self.find_hosts();
         Ok(())
     }
 
     /// Other groups and lists, or other routing, of networks.
-    pub(super) fn change(&mut self, change: &config::NetworksChange) -> Result<(), Refusal> {
-        for name in change.networks() {
+    pub(super) fn change<T: config::NetworkChange>(&mut self, changes: &[T]) -> Result<(), ApiError> {
+        for name in changes.iter().map(T::network) {
             if self.networks.iter().all(|known| known.name != name) {
-                return Err(refusal("not-found", format!("there is no network '{name}'")));
+                return Err(ApiError::new(ErrorCode::NotFound, format!("there is no network '{name}'")));
             }
         }
-        change.apply(&mut self.networks);
+        T::apply_all(changes, &mut self.networks);
         self.find_hosts();
         Ok(())
     }
 
     /// Whether there is room for the hosts that networks and loaded entries lead to, unless there were as many `before`. Entries that were in
     /// force before this process began and are still being read are not known yet: as at the start, they come in whatever there is then.
-    pub(super) fn has_room(&self, before: &[config::Network]) -> Result<(), Refusal> {
+    pub(super) fn has_room(&self, before: &[config::Network]) -> Result<(), ApiError> {
         let loaded = || self.loaded.iter().flat_map(|loaded| loaded.hosts()).copied();
         let all = |networks: &[config::Network]| config::hosts(networks).chain(loaded()).collect::<HashSet<_>>();
         let (capacity, wanted, before) = (self.capacity.hosts, all(&self.networks), all(before));
@@ -207,17 +206,17 @@ impl Networks {
         let place = config::first_beyond(&self.networks, known, capacity);
         let place = place.map(|place| format!("{place}: ")).unwrap_or_default();
         let message = config::full("hosts", capacity, wanted.len());
-        Err(refusal(
-            "refused",
+        Err(ApiError::new(
+            ErrorCode::Refused,
             format!("{place}{message}, those of loaded entries among them; set `hosts` in node.tables for more"),
         ))
     }
 
     /// Another state or weight of a member of an ECMP group.
-    pub(super) fn change_member(&mut self, change: &config::MemberChange) -> Result<(), Refusal> {
+    pub(super) fn change_member(&mut self, change: &config::MemberChange) -> Result<(), ApiError> {
         let network = self.networks.iter_mut().find(|known| known.name == change.network);
         let is_changed = network.is_some_and(|network| network.change_member(change));
-        is_changed.then_some(()).ok_or_else(|| refusal("not-found", "there is no such member".to_owned()))
+        is_changed.then_some(()).ok_or_else(|| ApiError::new(ErrorCode::NotFound, "there is no such member".to_owned()))
     }
 
     /// The ECMP groups of a network, member by member as the cores take them.

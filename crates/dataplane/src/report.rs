@@ -12,16 +12,16 @@ mod forwarding;
 mod network;
 mod policy;
 
+use super::DataPlane;
 use super::connection::Run;
 use super::device::{Backing, Device};
 use super::networks::Networks;
 use super::volumes::Stand;
-use super::{DataPlane, refusal};
 use softdpu_api::status::{
     CoreState, CoreStatus, DeviceState, DeviceStatus, FrameCounts, NodeStatus, QueueFormat, QueueStatus, RequestCounts,
     TenantOnCore, TenantStatus, VolumeErrors, VolumeState, VolumeStatus,
 };
-use softdpu_link::Refusal;
+use softdpu_api::{ApiError, ErrorCode};
 use softdpu_site as config;
 
 /// Names of ring feature bits (virtio 1.3 §6), as the specification has them.
@@ -77,7 +77,7 @@ fn frame_counts(counters: &CoreCounters) -> FrameCounts {
 
 impl DataPlane {
     /// The state of everything this process knows of.
-    pub(super) fn report(&self) -> Result<Value, Refusal> {
+    pub(super) fn report(&self) -> Result<Value, ApiError> {
         let status = NodeStatus {
             cores: self.core_status(),
             devices: self
@@ -97,7 +97,7 @@ impl DataPlane {
             steering: self.steering_status(),
             ..NodeStatus::default()
         };
-        serde_json::to_value(status).map_err(|error| refusal("internal", error.to_string()))
+        serde_json::to_value(status).map_err(|error| ApiError::new(ErrorCode::Failed, error.to_string()))
     }
 
     fn core_status(&self) -> Vec<CoreStatus> {

@@ -7,8 +7,8 @@ use std::collections::HashMap;
 
 use softdpu_sched::{LatencyClass, Limits, Rate, Share, TenantId};
 
-use super::{DataPlane, refusal};
-use softdpu_link::Refusal;
+use super::DataPlane;
+use softdpu_api::{ApiError, ErrorCode};
 use softdpu_site as config;
 
 /// So many numbers there are: the one behind them is nobody's.
@@ -104,28 +104,29 @@ impl DataPlane {
         }
     }
 
-    pub(super) fn add_tenant(&mut self, tenant: &config::Tenant) -> Result<(), Refusal> {
+    pub(super) fn add_tenant(&mut self, tenant: &config::Tenant) -> Result<(), ApiError> {
         if self.put_tenant(tenant).is_none() {
             let message = format!(
                 "{MOST} tenants have been here since the data plane started, which is all it can tell apart: restart softdpu"
             );
-            return Err(refusal("failed", message));
+            return Err(ApiError::new(ErrorCode::Failed, message));
         }
         self.meter_tenant(&tenant.name, tenant.meter).inspect_err(|_| self.forget_tenant(&tenant.name))
     }
 
-    pub(super) fn remove_tenant(&mut self, name: &str) -> Result<(), Refusal> {
+    pub(super) fn remove_tenant(&mut self, name: &str) -> Result<(), ApiError> {
         if let Some(user) = self.devices.values().find(|device| device.config.tenant == name) {
-            return Err(refusal("busy", format!("device '{}' is of tenant '{name}'", user.config.name)));
+            return Err(ApiError::new(ErrorCode::Busy, format!("device '{}' is of tenant '{name}'", user.config.name)));
         }
         self.meter_tenant(name, None)?;
         self.forget_tenant(name);
         Ok(())
     }
 
-    pub(super) fn set_tenant(&mut self, change: &config::TenantChange) -> Result<(), Refusal> {
+    pub(super) fn set_tenant(&mut self, change: &config::TenantChange) -> Result<(), ApiError> {
         let known = self.tenants.get(&change.name).map(|(_, tenant)| tenant.clone());
-        let mut tenant = known.ok_or_else(|| refusal("not-found", format!("there is no tenant '{}'", change.name)))?;
+        let mut tenant =
+            known.ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("there is no tenant '{}'", change.name)))?;
         if let Some(meter) = change.meter {
             self.meter_tenant(&change.name, meter)?;
         }
@@ -135,14 +136,14 @@ impl DataPlane {
     }
 
     /// All that the tenant's interfaces send passes `meter` from now on; what it passed before, where the cores cannot go on with that.
-    fn meter_tenant(&mut self, name: &str, meter: Option<config::MeterSettings>) -> Result<(), Refusal> {
+    fn meter_tenant(&mut self, name: &str, meter: Option<config::MeterSettings>) -> Result<(), ApiError> {
         let before = self.networks.set_tenant_meter(name, meter);
         if before == meter {
             return Ok(());
         }
         self.networks.publish(&self.engine).map_err(|error| {
             self.networks.set_tenant_meter(name, before);
-            refusal("failed", error)
+            ApiError::new(ErrorCode::Failed, error)
         })
     }
 

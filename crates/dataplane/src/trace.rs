@@ -13,10 +13,9 @@ use softdpu_engine::{CaptureSpec, CaptureTally};
 
 use self::replay::Replay;
 use self::show::Show;
-use super::{DataPlane, refusal};
+use super::DataPlane;
 use softdpu_api::status::TraceStatus;
-use softdpu_api::{Directions, Id, PacketTrace};
-use softdpu_link::Refusal;
+use softdpu_api::{ApiError, Directions, ErrorCode, Id, PacketTrace};
 
 /// The most of them at once. Each costs every frame that passes a look.
 const MOST_TRACES: usize = 16;
@@ -86,9 +85,9 @@ impl DataPlane {
         trace: &PacketTrace,
         greeting: String,
         fds: Vec<OwnedFd>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ApiError> {
         let (socket, running) = self.begin_trace(fds)?;
-        let filter = trace.check().map_err(|error| refusal("invalid-params", error.to_string()))?;
+        let filter = trace.check()?;
         let capture = self.engine.capture(CaptureSpec {
             ports: trace.ports.clone(),
             filter,
@@ -99,7 +98,8 @@ impl DataPlane {
             snaplen: trace.snaplen,
             buffer: usize::try_from(trace.buffer.0).unwrap_or(usize::MAX),
         });
-        let capture = capture.map_err(|error| refusal("failed", format!("nothing can be captured: {error}")))?;
+        let capture =
+            capture.map_err(|error| ApiError::new(ErrorCode::Failed, format!("nothing can be captured: {error}")))?;
         tracing::info!(ports = ?trace.ports, filter = trace.filter, "a packet trace begins");
         let wanted = |name: &str| trace.ports.is_empty() || trace.ports.iter().any(|port| port == name);
         let ports = self.networks.descriptions().filter(|(name, _)| wanted(name));
@@ -112,12 +112,15 @@ impl DataPlane {
         })
     }
 
-    pub(super) fn trace_replay(&mut self, port: &str, id: Id, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+    pub(super) fn trace_replay(&mut self, port: &str, id: Id, fds: Vec<OwnedFd>) -> Result<(), ApiError> {
         let (socket, running) = self.begin_trace(fds)?;
-        let missing = || refusal("unavailable", format!("port '{port}' is not served now: `softdpu status` says why"));
+        let missing = || {
+            ApiError::new(ErrorCode::Unavailable, format!("port '{port}' is not served now: `softdpu status` says why"))
+        };
         let number = self.networks.port_id(port).ok_or_else(missing)?;
         let injector = self.engine.injector(number, port);
-        let injector = injector.map_err(|error| refusal("failed", format!("no frame can be brought in: {error}")))?;
+        let injector = injector
+            .map_err(|error| ApiError::new(ErrorCode::Failed, format!("no frame can be brought in: {error}")))?;
         tracing::info!(port, "a replay begins");
         let (replay, name) = (Replay::new(socket, injector, id), port.to_owned());
         spawn("replay", running, move || {
@@ -127,24 +130,25 @@ impl DataPlane {
     }
 
     /// The client's connection, if there may be one more of them.
-    fn begin_trace(&self, fds: Vec<OwnedFd>) -> Result<(OwnedFd, Arc<()>), Refusal> {
+    fn begin_trace(&self, fds: Vec<OwnedFd>) -> Result<(OwnedFd, Arc<()>), ApiError> {
         if Arc::strong_count(&self.traces.running) > MOST_TRACES {
-            return Err(refusal(
-                "busy",
+            return Err(ApiError::new(
+                ErrorCode::Busy,
                 format!("there are {MOST_TRACES} traces and replays already: end one of them"),
             ));
         }
         let socket = fds.into_iter().next();
-        let socket = socket.ok_or_else(|| refusal("failed", "no connection came with the request".to_owned()))?;
+        let socket =
+            socket.ok_or_else(|| ApiError::new(ErrorCode::Failed, "no connection came with the request".to_owned()))?;
         Ok((socket, Arc::clone(&self.traces.running)))
     }
 }
 
 /// Runs `work` on a thread that holds `running` meanwhile.
-fn spawn(name: &str, running: Arc<()>, work: impl FnOnce() + Send + 'static) -> Result<(), Refusal> {
+fn spawn(name: &str, running: Arc<()>, work: impl FnOnce() + Send + 'static) -> Result<(), ApiError> {
     let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
         let _running = running;
         work();
     });
-    spawned.map(drop).map_err(|error| refusal("failed", format!("no thread can be started: {error}")))
+    spawned.map(drop).map_err(|error| ApiError::new(ErrorCode::Failed, format!("no thread can be started: {error}")))
 }

@@ -2,10 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::api::{Purpose, Ticket, refused};
+use super::api::{Purpose, Ticket};
 use super::state::Supervisor;
 use softdpu_api::{ApiError, ErrorCode, PacketTrace, PathQuestion, Response, UNDERLAY, encode_response};
-use softdpu_link::{Call, Refusal};
+use softdpu_link::Call;
 use softdpu_site::{Device, alternatives, nearest};
 
 impl Supervisor {
@@ -69,10 +69,10 @@ impl Supervisor {
     }
 
     /// The data plane has taken the connection over, or will not.
-    pub(super) fn stream_began(&mut self, ticket: Ticket, result: Result<Value, Refusal>) {
+    pub(super) fn stream_began(&mut self, ticket: Ticket, result: Result<Value, ApiError>) {
         match result {
             Ok(_) => self.drop_client(ticket.client),
-            Err(refusal) => self.answer_late(ticket, Err(refused(refusal))),
+            Err(error) => self.answer_late(ticket, Err(error)),
         }
     }
 }

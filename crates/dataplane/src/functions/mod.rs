@@ -27,9 +27,8 @@ use softdpu_functions::FunctionSpec;
 use softdpu_vpc::PortId;
 
 use self::state::{Kind, State, prepare};
-use super::refusal;
 use softdpu_api::status::FunctionStatus;
-use softdpu_link::Refusal;
+use softdpu_api::{ApiError, ErrorCode};
 use softdpu_site as config;
 
 /// How long the thread waits for cores, at most: then it looks whether it is to end.
@@ -94,8 +93,8 @@ impl Functions {
     pub fn start(configs: &[config::Function], engine: &Engine) -> Functions {
         let mut functions = Functions::default();
         for config in configs {
-            if let Err(refusal) = functions.insert(config, engine) {
-                let (function, error) = (&config.name, refusal.message);
+            if let Err(error) = functions.insert(config, engine) {
+                let (function, error) = (&config.name, error.message);
                 tracing::error!(function, error, "interfaces with this function are not served");
             }
         }
@@ -103,13 +102,13 @@ impl Functions {
     }
 
     /// One more, which no interface has yet.
-    pub fn insert(&mut self, config: &config::Function, engine: &Engine) -> Result<(), Refusal> {
+    pub fn insert(&mut self, config: &config::Function, engine: &Engine) -> Result<(), ApiError> {
         let name = &config.name;
         if self.known.iter().any(|known| known.config.name == *name) {
-            return Err(refusal("exists", format!("there is a function '{name}' already")));
+            return Err(ApiError::new(ErrorCode::Exists, format!("there is a function '{name}' already")));
         }
         let (spec, kind) = prepare(config, None).map_err(|error| wrong(name, &error))?;
-        self.open(engine).map_err(|error| refusal("failed", format!("function '{name}': {error}")))?;
+        self.open(engine).map_err(|error| ApiError::new(ErrorCode::Failed, format!("function '{name}': {error}")))?;
         let (number, lost) = (self.next, Arc::default());
         self.next += 1;
         lock(&self.states).insert(number, State::new(config, kind, Arc::clone(&lost)));
@@ -137,11 +136,11 @@ impl Functions {
     }
 
     /// Without the function called `name`, which no interface has.
-    pub fn remove(&mut self, name: &str) -> Result<(), Refusal> {
+    pub fn remove(&mut self, name: &str) -> Result<(), ApiError> {
         let at = self.find(name)?;
         let number = self.known[at].number;
         if self.ports.values().any(|port| port.functions.contains(&number)) {
-            return Err(refusal("busy", format!("interfaces have function '{name}'")));
+            return Err(ApiError::new(ErrorCode::Busy, format!("interfaces have function '{name}'")));
         }
         self.known.remove(at);
         lock(&self.states).remove(&number);
@@ -149,13 +148,16 @@ impl Functions {
     }
 
     /// Other settings of a function, by which all cores go when this returns.
-    pub fn set(&mut self, change: &config::FunctionChange, engine: &Engine) -> Result<(), Refusal> {
+    pub fn set(&mut self, change: &config::FunctionChange, engine: &Engine) -> Result<(), ApiError> {
         let at = self.find(&change.name)?;
         let known = &mut self.known[at];
         let config = config::Function { kind: change.kind.clone(), ..known.config.clone() };
         if config.kind.name() != known.config.kind.name() {
             let (is, other) = (known.config.kind.name(), config.kind.name());
-            return Err(refusal("refused", format!("function '{}' is of kind {is}, not {other}", change.name)));
+            return Err(ApiError::new(
+                ErrorCode::Refused,
+                format!("function '{}' is of kind {is}, not {other}", change.name),
+            ));
         }
         {
             let mut states = lock(&self.states);
@@ -252,9 +254,9 @@ impl Functions {
         }
     }
 
-    fn find(&self, name: &str) -> Result<usize, Refusal> {
+    fn find(&self, name: &str) -> Result<usize, ApiError> {
         let at = self.known.iter().position(|known| known.config.name == name);
-        at.ok_or_else(|| refusal("not-found", format!("there is no function '{name}'")))
+        at.ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("there is no function '{name}'")))
     }
 
     /// For `status`; `users` tells the devices that have a function.
@@ -277,8 +279,8 @@ impl Functions {
     }
 }
 
-fn wrong(name: &str, error: &str) -> Refusal {
-    refusal("refused", format!("function '{name}': {error}"))
+fn wrong(name: &str, error: &str) -> ApiError {
+    ApiError::new(ErrorCode::Refused, format!("function '{name}': {error}"))
 }
 
 fn lock(states: &Mutex<States>) -> MutexGuard<'_, States> {

@@ -60,7 +60,7 @@ fn cores_have_a_function_while_a_port_has_it() {
     functions.attach(&engine, PortId(3), 1, &names(&["b"])).unwrap();
     functions.attach(&engine, PortId(4), 1, &names(&["b", "a"])).unwrap();
     assert_eq!(slots(&functions), [Some(1), Some(0)]);
-    assert_eq!(functions.remove("a").unwrap_err().code, "busy");
+    assert_eq!(functions.remove("a").unwrap_err().code, ErrorCode::Busy);
     functions.detach(&engine, PortId(4));
     assert_eq!(slots(&functions), [None, Some(0)]);
     functions.remove("a").unwrap();
@@ -79,9 +79,9 @@ fn cores_have_a_function_while_a_port_has_it() {
 fn a_function_keeps_its_name_and_kind() {
     let (engine, collector) = (engine(), UdpSocket::bind("127.0.0.1:0").unwrap());
     let mut functions = Functions::start(&[monitor("guard", &collector)], &engine);
-    assert_eq!(functions.insert(&firewall(&[]), &engine).unwrap_err().code, "exists");
-    assert_eq!(functions.set(&change(firewall(&[])), &engine).unwrap_err().code, "refused");
-    assert_eq!(functions.set(&change(monitor("other", &collector)), &engine).unwrap_err().code, "not-found");
+    assert_eq!(functions.insert(&firewall(&[]), &engine).unwrap_err().code, ErrorCode::Exists);
+    assert_eq!(functions.set(&change(firewall(&[])), &engine).unwrap_err().code, ErrorCode::Refused);
+    assert_eq!(functions.set(&change(monitor("other", &collector)), &engine).unwrap_err().code, ErrorCode::NotFound);
     drop(engine);
     functions.finish();
 }

@@ -9,14 +9,17 @@ use softdpu_vpc::spec::TableCapacity;
 use softdpu_vpc::tables::{LoadCounts, Loaded};
 
 use super::super::loader::Ground;
-use super::super::{refusal, underlay::Underlay};
+use super::super::underlay::Underlay;
 use super::Networks;
-use softdpu_api::{LoadResult, NetworkEntries};
-use softdpu_link::{Refusal, SharedFd};
+use softdpu_api::{ApiError, ErrorCode, LoadResult, NetworkEntries};
+use softdpu_link::SharedFd;
 use softdpu_site as config;
 
 /// Room for whatever there is.
 const UNBOUNDED: TableCapacity = TableCapacity { endpoints: usize::MAX, routes: usize::MAX, hosts: usize::MAX };
+
+/// What messages call the file of entries that are in force, or were.
+pub(crate) const KEPT: &str = "the loaded entries";
 
 /// Why nothing can be loaded now.
 const NO_THREAD: &str = "there is no thread to load them";
@@ -27,7 +30,7 @@ impl Networks {
         let begun = file.try_clone().map_err(|error| error.to_string()).and_then(|file| {
             // There was room for all when they were loaded; what came since is no reason to go without them.
             let ground = Ground { capacity: UNBOUNDED, is_kept: true, ..self.ground()? };
-            let begun = self.loader.start(None, file, "the loaded entries".to_owned(), ground);
+            let begun = self.loader.start(None, file, KEPT.to_owned(), ground);
             begun.then_some(()).ok_or_else(|| NO_THREAD.to_owned())
         });
         match begun {
@@ -47,19 +50,22 @@ impl Networks {
     }
 
     /// Begins to load a file, or, where it `is_kept`, what is left of the one in force; [`loaded`](Self::loaded) tells what came of it.
-    pub(crate) fn load(&mut self, id: u64, name: String, is_kept: bool, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
-        let file = fds.into_iter().next().ok_or_else(|| refusal("failed", "no file came with the call".to_owned()))?;
-        let mut ground = Ground { is_kept, ..self.ground().map_err(|error| refusal("failed", error))? };
+    pub(crate) fn load(&mut self, id: u64, name: String, is_kept: bool, fds: Vec<OwnedFd>) -> Result<(), ApiError> {
+        let file = fds
+            .into_iter()
+            .next()
+            .ok_or_else(|| ApiError::new(ErrorCode::Failed, "no file came with the call".to_owned()))?;
+        let mut ground = Ground { is_kept, ..self.ground().map_err(|error| ApiError::new(ErrorCode::Failed, error))? };
         if is_kept {
             // They are fewer than those in force: what is too much gets no less by being refused.
             ground.capacity = UNBOUNDED;
         }
         if self.end_points.is_none() {
             let message = "entries lead to other hosts, and this node has no node.underlay".to_owned();
-            return Err(refusal("refused", message));
+            return Err(ApiError::new(ErrorCode::Refused, message));
         }
         let begun = self.loader.start(Some(id), file, name, ground);
-        begun.then_some(()).ok_or_else(|| refusal("failed", NO_THREAD.to_owned()))
+        begun.then_some(()).ok_or_else(|| ApiError::new(ErrorCode::Failed, NO_THREAD.to_owned()))
     }
 
     fn ground(&self) -> Result<Ground, String> {
@@ -82,25 +88,25 @@ impl Networks {
     }
 
     /// Goes on with entries that were loaded: the call to answer, if one asked, and how.
-    pub(crate) fn loaded(&mut self, engine: &Engine) -> Option<(Option<u64>, Result<serde_json::Value, Refusal>)> {
+    pub(crate) fn loaded(&mut self, engine: &Engine) -> Option<(Option<u64>, Result<serde_json::Value, ApiError>)> {
         let outcome = self.loader.outcome()?;
         if outcome.asked.is_none() && !std::mem::replace(&mut self.is_loading, false) {
             // Others were loaded meanwhile.
             return Some((None, Ok(serde_json::Value::Null)));
         }
-        let result = outcome.result.map_err(|error| refusal("refused", error)).and_then(|loaded| {
+        let result = outcome.result.map_err(|error| ApiError::new(ErrorCode::Refused, error)).and_then(|loaded| {
             let began = Instant::now();
             let published = self.go_on_with(Arc::clone(&loaded), |networks| networks.publish(engine));
-            published.map_err(|error| refusal("failed", error))?;
+            published.map_err(|error| ApiError::new(ErrorCode::Failed, error))?;
             self.find_hosts();
             let (read, published) = (outcome.took, began.elapsed());
             tracing::info!(counts = ?loaded.counts(), ?read, ?published, "entries are loaded");
             Ok(load_result(&loaded, outcome.took + began.elapsed()))
         });
         if outcome.asked.is_none()
-            && let Err(refusal) = &result
+            && let Err(error) = &result
         {
-            self.not_loaded(refusal.message.clone());
+            self.not_loaded(error.message.clone());
             if let Err(error) = self.publish(engine) {
                 tracing::error!(error, "networks without loaded entries");
             }

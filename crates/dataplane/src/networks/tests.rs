@@ -92,14 +92,14 @@ fn hosts_have_room_beside_those_of_loaded_entries() {
     let before = networks.configured();
     let route = |host: &str| {
         let change = json!({"network": "acme", "route": [{"prefix": "172.16.0.0/12", "host": host}]});
-        config::networks_change_from_json(config::NetworkPart::Routing, &change).unwrap()
+        config::routings_from_json(&change).unwrap()
     };
     networks.change(&route("192.0.2.3")).unwrap();
     networks.has_room(&before).unwrap();
     networks.change(&route("192.0.2.4")).unwrap();
-    let refusal = networks.has_room(&before).unwrap_err();
+    let error = networks.has_room(&before).unwrap_err();
     let full = "network \"acme\", route[0], 192.0.2.4: the table of hosts is full: it has room for 2, and 3 are wanted";
-    assert!(refusal.code == "refused" && refusal.message.starts_with(full), "{refusal:?}");
+    assert!(error.code == softdpu_api::ErrorCode::Refused && error.message.starts_with(full), "{error:?}");
     // What is too many already does not grow, and may change.
     networks.capacity.hosts = 1;
     networks.has_room(&networks.configured()).unwrap();
