@@ -7,8 +7,9 @@ use serde_json::Value;
 
 use super::DataPlane;
 use super::device::Backing;
+use super::explain::explain;
 use super::networks::{KEPT, Networks};
-use super::report::request_counts;
+use super::report::{report, request_counts};
 use super::tap;
 use softdpu_api::{ApiError, Change, ErrorCode, LoadFile, QueuePlacement};
 use softdpu_link::{Call, LinkError};
@@ -31,11 +32,13 @@ impl DataPlane {
     /// Does what is asked, or begins it. None: it is answered when it is done.
     pub(super) fn call(&mut self, id: u64, call: Call, fds: Vec<OwnedFd>) -> Result<Option<Answer>, LinkError> {
         let done = match call {
-            Call::Status => return Ok(Some(self.report())),
+            Call::Status => return Ok(Some(report(self))),
             Call::Change(change) => return self.change(id, change, fds),
-            Call::TracePacket { trace, greeting } => self.trace_packet(&trace, greeting, fds),
-            Call::TraceExplain(question) => return Ok(Some(self.trace_explain(&question))),
-            Call::TraceReplay { port, id } => self.trace_replay(&port, id, fds),
+            Call::TracePacket { trace, greeting } => {
+                self.traces.show(&trace, greeting, fds, &self.networks, &mut self.engine)
+            }
+            Call::TraceExplain(question) => return Ok(Some(explain(&question, &self.networks, &self.engine))),
+            Call::TraceReplay { port, id } => self.traces.replay(&port, id, fds, &self.networks, &mut self.engine),
         };
         Ok(Some(done.map(|()| nothing())))
     }
@@ -71,9 +74,9 @@ impl DataPlane {
             Change::FunctionAdd(function) => self.functions.insert(&function, &self.engine),
             Change::FunctionSet(change) => self.functions.set(&change, &self.engine),
             Change::FunctionRemove { name } => self.functions.remove(&name),
-            Change::NetworkSteer(change) => self.change_steering(&change),
-            Change::TenantAdd(tenant) => self.add_tenant(&tenant),
-            Change::TenantSet(change) => self.set_tenant(&change),
+            Change::NetworkSteer(change) => self.steering.change(&change, &self.placements, &mut self.engine),
+            Change::TenantAdd(tenant) => self.tenants.add(&tenant, &mut self.networks, &mut self.engine),
+            Change::TenantSet(change) => self.tenants.change(&change, &mut self.networks, &mut self.engine),
             Change::TenantRemove { name } => self.remove_tenant(&name),
             Change::QueueMove(to) => self.move_queue(to),
         };
@@ -95,7 +98,7 @@ impl DataPlane {
     }
 
     fn delete_volume(&mut self, volume: &str) -> Result<(), ApiError> {
-        if let Some(user) = self.devices.values().find(|device| device.config.volume() == Some(volume)) {
+        if let Some(user) = self.devices.users(volume).next() {
             return Err(ApiError::new(ErrorCode::Busy, format!("device '{}' uses volume '{volume}'", user.name)));
         }
         if let Some(closed) = self.volumes.remove(volume) {
@@ -161,7 +164,7 @@ impl DataPlane {
             }
             tap::close(device, &self.wire);
         }
-        self.placements.retain(|(name, _), _| name != device);
+        self.placements.forget(device);
         Ok(())
     }
 
@@ -175,13 +178,12 @@ impl DataPlane {
         made.inspect_err(|_| self.networks.configure(before))
     }
 
-    /// Packets from tunnels are worked on elsewhere; where they were before, if that cannot be.
-    fn change_steering(&mut self, change: &config::SteeringChange) -> Result<(), ApiError> {
-        let mut steering = self.steering.clone();
-        change.apply(&mut steering);
-        self.steer(&steering).map_err(|error| ApiError::new(ErrorCode::Failed, error))?;
-        self.steering = steering;
-        Ok(())
+    fn remove_tenant(&mut self, name: &str) -> Result<(), ApiError> {
+        if let Some(user) = self.devices.iter().find(|device| device.config.tenant == name) {
+            let message = format!("device '{}' is of tenant '{name}'", user.config.name);
+            return Err(ApiError::new(ErrorCode::Busy, message));
+        }
+        self.tenants.take_away(name, &mut self.networks, &mut self.engine)
     }
 
     fn move_queue(&mut self, to: QueuePlacement) -> Result<(), ApiError> {
@@ -189,8 +191,8 @@ impl DataPlane {
             .devices
             .get(&to.device)
             .ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("there is no device '{}'", to.device)))?;
-        let core = *self.cores.get(&to.core).ok_or_else(|| {
-            let mut cpus: Vec<_> = self.cores.keys().collect();
+        let core = self.placements.core(to.core).ok_or_else(|| {
+            let mut cpus = self.placements.cpus().to_vec();
             cpus.sort_unstable();
             ApiError::new(ErrorCode::NotFound, format!("CPU {} is no data-plane core; there are {cpus:?}", to.core))
         })?;
@@ -205,7 +207,7 @@ impl DataPlane {
         if let Some(key) = device.queue(to.queue) {
             self.engine.move_queue(key, core).map_err(|error| ApiError::new(ErrorCode::Failed, error.to_string()))?;
         }
-        self.placements.insert((to.device, to.queue), to.core);
+        self.placements.record(to);
         Ok(())
     }
 }

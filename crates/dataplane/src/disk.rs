@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 use softdpu_device::block::{
-    Block, BlockConfig, BlockConfigError, Cache, DiscardLimits, Serial, SerialError, State, Topology, WriteZeroesLimits,
+    Block, BlockConfig, BlockConfigError, BlockState, Cache, DiscardLimits, Serial, SerialError, Topology,
+    WriteZeroesLimits,
 };
 use softdpu_storage::{Limits, Volume};
 use softdpu_transport::vhost_user::{DeviceModel, ProtocolFeatures};
@@ -95,7 +96,7 @@ impl Disk {
     }
 
     /// Goes on as the device that a driver was using.
-    pub(super) fn restore(&self, state: &State) -> Result<(), String> {
+    pub(super) fn restore(&self, state: &BlockState) -> Result<(), String> {
         self.block.restore(state).map_err(|error| error.to_string())
     }
 }

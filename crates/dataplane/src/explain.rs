@@ -4,10 +4,10 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use softdpu_engine::Engine;
 use softdpu_vpc::trace::{Description, Subject};
 use softdpu_vpc::{Mac, PortId, Probe, Verdict, through_tunnel};
 
-use super::DataPlane;
 use super::networks::{Attached, Networks};
 use softdpu_api::{ApiError, ErrorCode, FUNCTIONS, PathAnswer, PathOutcome, PathQuestion, PathStep, UNDERLAY};
 use softdpu_site as config;
@@ -27,39 +27,38 @@ struct MadeUp<'a> {
     vxlan: u16,
 }
 
-impl DataPlane {
-    pub(super) fn trace_explain(&self, question: &PathQuestion) -> Result<Value, ApiError> {
-        let made_up = match question.host {
-            Some(host) => from_host(&self.networks, question, host)?,
-            None => from_device(&self.networks, question)?,
-        };
-        let MadeUp { port, name, sender, frame, vxlan } = made_up;
-        let answer = self.engine.explain(port, name, &frame, PATIENCE);
-        let (core, explained) = answer.ok_or_else(|| {
-            ApiError::new(ErrorCode::Unavailable, "no core has answered: `softdpu status` says how they are".to_owned())
-        })?;
-        let (outcome, reason) = PathOutcome::of(&explained.verdict);
-        let to = match explained.verdict {
-            Verdict::Local { port, .. } | Verdict::Underlay { port, .. } => self.networks.port_name(port),
-            Verdict::Software | Verdict::Consumed | Verdict::Drop(_) => None,
-        };
-        let mut steps: Vec<PathStep> = explained.steps.iter().map(Into::into).collect();
-        let receiver = to.and_then(|name| Some((name, self.networks.port(name)?)));
-        // As frames meet them.
-        let end = steps.last().map_or(0, |last| last.ns);
-        steps.splice(0..0, sender.and_then(|sender| not_asked(0, "switch-before", name, sender)));
-        steps.extend(receiver.and_then(|(name, port)| not_asked(end, "switch-after", name, port)));
-        Ok(json!(PathAnswer {
-            port: name.to_owned(),
-            packet: Description(Subject::on_wire(&frame, frame.len(), vxlan)).to_string(),
-            core: core.0,
-            flow: explained.is_flow,
-            outcome,
-            to: to.map(str::to_owned),
-            reason,
-            steps,
-        }))
-    }
+/// What would become of the packet that `question` is about.
+pub(super) fn explain(question: &PathQuestion, networks: &Networks, engine: &Engine) -> Result<Value, ApiError> {
+    let made_up = match question.host {
+        Some(host) => from_host(networks, question, host)?,
+        None => from_device(networks, question)?,
+    };
+    let MadeUp { port, name, sender, frame, vxlan } = made_up;
+    let answer = engine.explain(port, name, &frame, PATIENCE);
+    let (core, explained) = answer.ok_or_else(|| {
+        ApiError::new(ErrorCode::Unavailable, "no core has answered: `softdpu status` says how they are".to_owned())
+    })?;
+    let (outcome, reason) = PathOutcome::of(&explained.verdict);
+    let to = match explained.verdict {
+        Verdict::Local { port, .. } | Verdict::Underlay { port, .. } => networks.port_name(port),
+        Verdict::Software | Verdict::Consumed | Verdict::Drop(_) => None,
+    };
+    let mut steps: Vec<PathStep> = explained.steps.iter().map(Into::into).collect();
+    let receiver = to.and_then(|name| Some((name, networks.port(name)?)));
+    // As frames meet them.
+    let end = steps.last().map_or(0, |last| last.ns);
+    steps.splice(0..0, sender.and_then(|sender| not_asked(0, "switch-before", name, sender)));
+    steps.extend(receiver.and_then(|(name, port)| not_asked(end, "switch-after", name, port)));
+    Ok(json!(PathAnswer {
+        port: name.to_owned(),
+        packet: Description(Subject::on_wire(&frame, frame.len(), vxlan)).to_string(),
+        core: core.0,
+        flow: explained.is_flow,
+        outcome,
+        to: to.map(str::to_owned),
+        reason,
+        steps,
+    }))
 }
 
 /// That the functions of an interface, if it has some, are not asked: what they say may depend on what they saw.

@@ -9,6 +9,7 @@ mod broker;
 mod calls;
 mod connection;
 mod device;
+mod devices;
 mod disk;
 mod explain;
 mod functions;
@@ -17,6 +18,7 @@ mod model;
 mod networks;
 mod nic;
 mod opener;
+mod placements;
 mod policy;
 mod report;
 mod rings;
@@ -28,30 +30,30 @@ mod trace;
 mod underlay;
 mod volumes;
 
-use std::collections::{BTreeMap, HashMap};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use softdpu_engine::{CoreIndex, Engine, EngineConfig, EngineError, FromCore};
-use softdpu_memory::Domain;
+use softdpu_engine::{Engine, EngineConfig, EngineError, FromCore};
 use softdpu_sched::Nanos;
 use softdpu_storage::Broker;
 use softdpu_sys::{affinity, clock};
-use softdpu_vpc::PortId;
 use thiserror::Error;
 
 use self::broker::Wire;
-use self::device::{Backing, Device, Event, Host};
+use self::device::{Device, Event, Host};
+use self::devices::Devices;
 use self::functions::Functions;
 use self::networks::Networks;
+use self::placements::Placements;
+use self::steering::Steering;
 use self::tenants::Tenants;
 use self::trace::Traces;
-use self::volumes::{News, Stand, Volumes};
+use self::volumes::{News, Volumes};
 use softdpu_api::{ApiError, ErrorCode};
-use softdpu_link::{BEAT, ConnectionId, Death, Down, LOADED, LinkError, Up, monotonic_ns};
+use softdpu_link::{BEAT, Death, Down, LOADED, LinkError, Up, monotonic_ns};
 use softdpu_site::{self as config, IdleSleep, Site};
 
 /// How long the site's volumes have to open before this process says that it is ready without them: files open within
@@ -87,27 +89,16 @@ pub enum DataPlaneError {
 struct DataPlane {
     wire: Arc<Wire>,
     engine: Engine,
+    placements: Placements,
+    tenants: Tenants,
     volumes: Volumes,
     networks: Networks,
     functions: Functions,
-    domains: HashMap<String, Arc<Domain>>,
-    tenants: Tenants,
-    devices: BTreeMap<String, Device>,
-    connections: HashMap<ConnectionId, String>,
-    /// CPU → core.
-    cores: HashMap<u32, CoreIndex>,
-    /// Core → CPU.
-    cpus: Vec<u32>,
-    placements: HashMap<(String, u16), u32>,
-    /// On which cores packets from tunnels are worked on, as it was asked for.
-    steering: config::Steering,
-    death: Option<Death>,
-    first_completion: bool,
+    devices: Devices,
+    steering: Steering,
     traces: Traces,
-    /// Devices whose interface is not there.
-    lost_taps: BTreeMap<String, tap::Lost>,
-    /// Connections follow whose queues start together with those that are here.
-    awaits_more: bool,
+    /// What the data plane before this one died of, until the first completion has told how long that took.
+    death: Option<Death>,
     /// [`Up::Ready`] was said.
     ready: bool,
     stopping: bool,
@@ -144,27 +135,19 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         recordings: recordings(site.node.record.as_deref(), site.node.dataplane.cores.len(), incarnation),
         flows: site.node.tables.flows as usize,
     })?;
-    let cores = site.node.dataplane.cores.iter().enumerate().map(|(index, cpu)| (*cpu, CoreIndex(index))).collect();
     let functions = Functions::start(&site.functions, &engine);
     let mut plane = DataPlane {
         volumes: Volumes::new(Arc::clone(&wire) as Arc<dyn Broker>).map_err(std::io::Error::from)?,
         wire,
         engine,
+        placements: Placements::new(&site.node.dataplane.cores, placements),
+        tenants: Tenants::default(),
         networks: Networks::new(&site.networks, &site.tenants, &site.node).map_err(std::io::Error::from)?,
         functions,
-        domains: HashMap::new(),
-        tenants: Tenants::default(),
-        devices: BTreeMap::new(),
-        connections: HashMap::new(),
-        cores,
-        cpus: site.node.dataplane.cores.clone(),
-        placements: placements.into_iter().map(|p| ((p.device, p.queue), p.core)).collect(),
-        steering: site.node.steering.clone(),
-        death,
-        first_completion: false,
+        devices: Devices::default(),
+        steering: Steering::default(),
         traces: Traces::default(),
-        lost_taps: BTreeMap::new(),
-        awaits_more: false,
+        death,
         ready: false,
         stopping: false,
     };
@@ -204,7 +187,7 @@ fn abort_on_panic() {
 impl DataPlane {
     fn set_up(&mut self, site: &Site, loaded: Vec<String>) -> Result<(), LinkError> {
         for tenant in &site.tenants {
-            if self.put_tenant(tenant).is_none() {
+            if self.tenants.set(tenant, &mut self.engine).is_none() {
                 tracing::error!(tenant = tenant.name, "there are too many tenants: it is left out");
             }
         }
@@ -212,7 +195,7 @@ impl DataPlane {
         for volume in &site.volumes {
             self.volumes.add(volume.clone(), None, now);
         }
-        // Before the first tables: nobody is to be told meanwhile that somebody is not there.
+        // Before the first tables: no address is to be unknown that a loaded entry has.
         if let Some(file) = self.wire.kept_fd(LOADED) {
             self.networks.load_kept(&file, loaded);
         }
@@ -221,35 +204,23 @@ impl DataPlane {
         {
             tracing::error!(error, "networks end at this host: its underlay has no port");
         }
-        if let Err(error) = self.steer(&site.node.steering) {
+        if let Err(error) = self.steering.set(site.node.steering.clone(), &self.placements, &mut self.engine) {
             tracing::error!(error, "packets from tunnels are worked on where they are read");
         }
         self.networks.wait();
         for device in &site.devices {
             self.add_device(device)?;
         }
-        for (name, error) in self.networks.publish_all(&mut self.functions, &mut self.engine) {
-            self.cannot_be_served(&name, error)?;
+        let DataPlane { networks, functions, engine, devices, wire, placements, .. } = self;
+        for (name, error) in networks.publish_all(functions, engine) {
+            devices.cannot_be_served(&name, error, &mut Host { engine, wire, placements })?;
         }
         Ok(())
     }
 
-    /// A device cannot be attached to its network, or is lost.
-    fn cannot_be_served(&mut self, name: &str, error: String) -> Result<(), LinkError> {
-        tracing::error!(device = name, error, "device cannot be served");
-        let DataPlane { engine, wire, cores, placements, devices, .. } = self;
-        match devices.get_mut(name) {
-            Some(device) => {
-                // Nobody is behind an interface without a port.
-                device.model = None;
-                device.failing(error, &mut Host { engine, wire, cores, placements })
-            }
-            None => Ok(()),
-        }
-    }
-
     fn add_device(&mut self, device: &config::Device) -> Result<(), LinkError> {
-        let Some(tenant) = self.tenant_of(device) else {
+        let DataPlane { tenants, volumes, networks, functions, engine, wire, placements, devices, .. } = self;
+        let Some(tenant) = tenants.of(device, engine) else {
             tracing::error!(
                 device = device.name,
                 tenant = device.tenant,
@@ -257,86 +228,23 @@ impl DataPlane {
             );
             return Ok(());
         };
-        let domain = self.domains.entry(device.domain.clone()).or_insert_with(|| Domain::new(device.domain.as_str()));
-        let domain = Arc::clone(domain);
-        let DataPlane { volumes, networks, functions, engine, wire, cores, placements, lost_taps, .. } = self;
-        if let Some(port) = device.port() {
-            let attached = networks.add(device, port, functions, wire, engine);
-            let (nic, failure) = match attached {
-                Ok(nic) => (nic, None),
-                Err(error) => (None, Some(error)),
-            };
-            let mut made = Device::new(device.clone(), tenant, domain, nic);
-            if let Some(error) = failure {
-                tracing::error!(device = device.name, error, "device cannot be served");
-                made.failing(error, &mut Host { engine, wire, cores, placements })?;
-                if networks.port_id(&device.name).is_some() {
-                    lost_taps.insert(device.name.clone(), tap::Lost::new(Instant::now()));
-                }
-            }
-            self.devices.insert(device.name.clone(), made);
-            return Ok(());
-        }
-        let mut made = Device::new(device.clone(), tenant, domain, None);
-        let host = &mut Host { engine, wire, cores, placements };
-        match device.volume().and_then(|name| volumes.stand(name)) {
-            Some(Stand::Open(volume)) => made.opened(Arc::clone(volume), host)?,
-            Some(Stand::Failing(reason)) => made.failing(reason.to_owned(), host)?,
-            Some(Stand::Opening) => {}
-            None => made.failing("there is no such volume".to_owned(), host)?,
-        }
-        self.devices.insert(device.name.clone(), made);
-        Ok(())
+        devices.add(device, tenant, (volumes, networks, functions), &mut Host { engine, wire, placements })
     }
 
-    /// The interface of a TAP is gone: it is made again.
-    fn socket_lost(&mut self, port: PortId, reason: &str) -> Result<(), LinkError> {
-        self.engine.set_sockets(port, Vec::new());
-        let Some(name) = self.networks.port_name(port).map(str::to_owned) else { return Ok(()) };
-        tap::close(&name, &self.wire);
-        self.cannot_be_served(&name, format!("{reason}: its interface was deleted; it is made again"))?;
-        self.lost_taps.insert(name, tap::Lost::new(Instant::now()));
-        Ok(())
-    }
-
-    /// Makes interfaces that were deleted, or could not be made at the start; when to try those again that could not be made.
-    fn open_taps(&mut self, now: Instant) -> Option<Instant> {
-        let DataPlane { lost_taps, devices, networks, wire, engine, .. } = self;
-        lost_taps.retain(|name, lost| {
-            let Some(device) = devices.get_mut(name) else { return false };
-            let (config::DeviceKind::Tap(settings), Some(port)) = (&device.config.kind, networks.port_id(name)) else {
-                return false;
-            };
-            if lost.next > now {
-                return true;
-            }
-            let mtu = networks.mtu(&settings.port.network).unwrap_or(config::DEFAULT_MTU);
-            match tap::open(name, settings, mtu, wire) {
-                Ok(socket) => {
-                    tracing::info!(device = name, interface = settings.interface, "the interface was made");
-                    engine.set_sockets(port, vec![socket]);
-                    device.backing = Backing::Nothing;
-                    false
-                }
-                Err(reason) => {
-                    device.backing = Backing::Failing(format!("{reason}; it is tried again"));
-                    lost.put_off(now);
-                    true
-                }
-            }
-        });
-        lost_taps.values().map(|lost| lost.next).min()
-    }
-
-    /// Moves queues to where there is room, but those that the site or an operator has put somewhere.
+    /// Moves queues to where there is room, but those that the site or an operator has put somewhere, and flows from tunnels.
     fn balance(&mut self) {
-        let DataPlane { engine, devices, placements, .. } = self;
+        let DataPlane { engine, devices, placements, networks, .. } = self;
         let stays = |device: &str, queue: u16| {
             let has_cores = |device: &Device| device.config.cores.as_ref().is_some_and(|cores| !cores.is_empty());
-            devices.get(device).is_none_or(has_cores) || placements.contains_key(&(device.to_owned(), queue))
+            devices.get(device).is_none_or(has_cores) || placements.moved(device, queue).is_some()
         };
-        for (key, core) in engine.balance(Nanos(clock::now()), stays) {
+        let now = Nanos(clock::now());
+        for (key, core) in engine.balance(now, stays) {
             tracing::debug!(queue = key.number, core = core.0, "a queue was moved to even out the load");
+        }
+        let moved = engine.balance_tunnels(now, networks.underlay_port());
+        if moved > 0 {
+            tracing::debug!(moved, "flows from tunnels were moved to even out the load");
         }
     }
 
@@ -364,11 +272,10 @@ impl DataPlane {
                 self.core_event(&event)?;
             }
             let now = Instant::now();
-            let fences = self.start_waiting(now);
+            let fences = self.with_host(|devices, host| devices.start_waiting(now, host));
             if now >= beat {
                 beat = now + BEAT;
                 self.balance();
-                self.balance_tunnels();
                 // No beat for a core that is stuck: the supervisor's watchdog then starts a new data plane.
                 if self.engine.cores_advance() {
                     self.wire.send(&Up::Alive, Vec::new())?;
@@ -385,7 +292,7 @@ impl DataPlane {
                 continue;
             }
             let settled = (!self.ready).then_some(settled);
-            let taps = self.open_taps(now);
+            let taps = self.devices.open_taps(now, &self.networks, &self.wire, &mut self.engine);
             let due = [Some(beat), fences, settled, self.volumes.next_deadline(), self.networks.next_deadline(), taps];
             let due = due.into_iter().flatten().min();
             let pause = due.unwrap_or(beat).saturating_duration_since(now);
@@ -417,28 +324,27 @@ impl DataPlane {
         Ok(())
     }
 
+    /// The devices, with what they need of their surroundings.
+    fn with_host<T>(&mut self, act: impl FnOnce(&mut Devices, &mut Host<'_>) -> T) -> T {
+        let DataPlane { devices, engine, wire, placements, .. } = self;
+        act(devices, &mut Host { engine, wire, placements })
+    }
+
     /// Tells devices and callers what became of volumes.
     fn turn_volumes(&mut self) -> Result<(), LinkError> {
         for news in self.volumes.turn(Instant::now()) {
-            let DataPlane { devices, engine, wire, cores, placements, .. } = self;
-            let host = &mut Host { engine, wire, cores, placements };
             let (asked, result) = match news {
                 News::Opened { volume, asked } => {
-                    for device in users(devices, volume.name()) {
-                        device.opened(Arc::clone(&volume), host)?;
-                    }
+                    self.with_host(|devices, host| devices.volume_opened(&volume, host))?;
                     (asked, Ok(()))
                 }
                 News::Failing { name, reason } => {
-                    for device in users(devices, &name) {
-                        device.failing(reason.clone(), host)?;
-                    }
+                    self.with_host(|devices, host| devices.volume_failing(&name, &reason, host))?;
                     continue;
                 }
                 News::NotCreated { reason, asked } => (Some(asked), Err(reason)),
                 News::Grown { name, size, result, asked } => {
-                    let told = result.and_then(|()| users(devices, &name).try_for_each(|device| device.grow(size)));
-                    (asked, told)
+                    (asked, result.and_then(|()| self.devices.volume_grown(&name, size)))
                 }
             };
             if let Some(id) = asked {
@@ -449,43 +355,18 @@ impl DataPlane {
         Ok(())
     }
 
-    /// Starts queues whose volumes are fenced by now; when to ask again for those that are not.
-    fn start_waiting(&mut self, now: Instant) -> Option<Instant> {
-        if self.awaits_more {
-            // A message follows, which is what is waited for.
-            return None;
-        }
-        let DataPlane { devices, engine, wire, cores, placements, .. } = self;
-        let host = &mut Host { engine, wire, cores, placements };
-        let is_due = |device: &&mut Device| device.fence_due().is_some_and(|at| at <= now);
-        // After a kill they all wait: what the first ones send is to find its receivers.
-        devices.values_mut().filter(is_due).for_each(|device| device.start_receivers(host));
-        devices.values_mut().filter(is_due).for_each(|device| device.start_waiting(now, host));
-        devices.values().filter_map(Device::fence_due).min()
-    }
-
     fn handle(&mut self, message: Down, fds: Vec<OwnedFd>) -> Result<(), DataPlaneError> {
         match message {
             Down::Attach { device, connection, session, fds: ids, more } => {
-                self.awaits_more = more;
-                if !self.devices.contains_key(&device) {
-                    let reason = format!("there is no device '{device}'");
-                    self.wire.send(&Up::Close { connection, reason }, Vec::new())?;
-                    return Ok(());
-                }
-                self.connections.insert(connection, device.clone());
                 let fds = ids.into_iter().zip(fds.into_iter().map(Arc::new)).collect();
-                self.device_event(connection, Event::Attach { connection, session, fds })
+                Ok(self.with_host(|devices, host| devices.attach(device, connection, session, fds, more, host))?)
             }
             Down::Message { connection, header, payload, fds: ids } => {
                 let fds = ids.into_iter().zip(fds).collect();
-                self.device_event(connection, Event::Message { connection, header, payload, fds })
+                let message = Event::Message { connection, header, payload, fds };
+                Ok(self.with_host(|devices, host| devices.event(connection, message, host))?)
             }
-            Down::Closed { connection } => {
-                let outcome = self.device_event(connection, Event::Closed { connection });
-                self.connections.remove(&connection);
-                outcome
-            }
+            Down::Closed { connection } => Ok(self.with_host(|devices, host| devices.closed(connection, host))?),
             Down::Call { id, call } => {
                 if let Some(result) = self.call(id, call, fds)? {
                     self.wire.send(&Up::Answer { id, result }, Vec::new())?;
@@ -507,37 +388,23 @@ impl DataPlane {
         }
     }
 
-    fn device_event(&mut self, connection: ConnectionId, event: Event) -> Result<(), DataPlaneError> {
-        let DataPlane { devices, engine, wire, cores, placements, connections, .. } = self;
-        if let Some(device) = connections.get(&connection).and_then(|name| devices.get_mut(name)) {
-            device.event(event, &mut Host { engine, wire, cores, placements })?;
-        }
-        Ok(())
-    }
-
-    fn core_event(&mut self, event: &FromCore) -> Result<(), DataPlaneError> {
+    fn core_event(&mut self, event: &FromCore) -> Result<(), LinkError> {
         let key = match event {
             FromCore::Stopped { key, .. } | FromCore::Updated { key, .. } | FromCore::Broken { key, .. } => *key,
-            FromCore::SocketLost { port, reason } => return Ok(self.socket_lost(*port, reason)?),
+            FromCore::SocketLost { port, reason } => {
+                let DataPlane { devices, engine, wire, placements, networks, .. } = self;
+                return devices.socket_lost(*port, reason, networks, &mut Host { engine, wire, placements });
+            }
             FromCore::FirstCompletion { .. } => {
-                if !std::mem::replace(&mut self.first_completion, true)
-                    && let Some(death) = &self.death
-                {
-                    let ns = monotonic_ns().saturating_sub(death.at_ns);
-                    self.wire.send(&Up::FirstCompletion { ns }, Vec::new())?;
-                }
-                return Ok(());
+                return match self.death.take() {
+                    Some(death) => {
+                        let ns = monotonic_ns().saturating_sub(death.at_ns);
+                        self.wire.send(&Up::FirstCompletion { ns }, Vec::new())
+                    }
+                    None => Ok(()),
+                };
             }
         };
-        let DataPlane { devices, engine, wire, cores, placements, .. } = self;
-        if let Some(device) = devices.values_mut().find(|device| device.owns(key)) {
-            device.core_event(event, &mut Host { engine, wire, cores, placements })?;
-        }
-        Ok(())
+        self.with_host(|devices, host| devices.core_event(key, event, host))
     }
-}
-
-/// The devices on the volume of that name.
-fn users<'a>(devices: &'a mut BTreeMap<String, Device>, volume: &str) -> impl Iterator<Item = &'a mut Device> {
-    devices.values_mut().filter(move |device| device.config.volume() == Some(volume))
 }

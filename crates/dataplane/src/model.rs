@@ -17,8 +17,8 @@ pub(super) enum Model {
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 pub(super) enum State {
-    Block(block::State),
-    Net(net::State),
+    Block(block::BlockState),
+    Net(net::NetState),
 }
 
 macro_rules! each {

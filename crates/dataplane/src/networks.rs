@@ -226,8 +226,25 @@ impl Networks {
         own.map(|(_, name, members)| (name.to_owned(), members)).collect()
     }
 
+    /// All that the tenant's interfaces send passes `meter` from now on; what it passed before, where the cores cannot go on with that.
+    pub(super) fn meter_tenant(
+        &mut self,
+        name: &str,
+        meter: Option<MeterSettings>,
+        engine: &Engine,
+    ) -> Result<(), ApiError> {
+        let before = self.set_tenant_meter(name, meter);
+        if before == meter {
+            return Ok(());
+        }
+        self.publish(engine).map_err(|error| {
+            self.set_tenant_meter(name, before);
+            ApiError::new(ErrorCode::Failed, error)
+        })
+    }
+
     /// What all that a tenant's interfaces send passes from now on; what it was before.
-    pub(super) fn set_tenant_meter(&mut self, tenant: &str, meter: Option<MeterSettings>) -> Option<MeterSettings> {
+    fn set_tenant_meter(&mut self, tenant: &str, meter: Option<MeterSettings>) -> Option<MeterSettings> {
         match meter {
             Some(meter) => self.tenant_meters.insert(tenant.to_owned(), meter),
             None => self.tenant_meters.remove(tenant),

@@ -1,7 +1,7 @@
 //! A virtio-net device as configured: its model, its port, and what vhost-user has to know of it.
 
 use softdpu_device::net::abi::config::SIZE as CONFIG_SIZE;
-use softdpu_device::net::{Net, NetConfig, NetConfigError, QueueRole, State};
+use softdpu_device::net::{Net, NetConfig, NetConfigError, NetState, QueueRole};
 use softdpu_engine::{RateLimit, Receive, Role, Transmit};
 use softdpu_sched::{Nanos, TokenBucket};
 use softdpu_sys::clock;
@@ -40,7 +40,7 @@ impl Nic {
     }
 
     /// Goes on as the device that a driver was using.
-    pub(super) fn restore(&self, state: &State) -> Result<(), String> {
+    pub(super) fn restore(&self, state: &NetState) -> Result<(), String> {
         self.net.restore(state).map_err(|error| error.to_string())
     }
 }

@@ -75,111 +75,110 @@ fn frame_counts(counters: &CoreCounters) -> FrameCounts {
     FrameCounts { flow, software, switch: counters.frames.get().saturating_sub(flow + software) }
 }
 
-impl DataPlane {
-    /// The state of everything this process knows of.
-    pub(super) fn report(&self) -> Result<Value, ApiError> {
-        let status = NodeStatus {
-            cores: self.core_status(),
-            devices: self
-                .devices
-                .values()
-                .map(|device| device_status(device, &self.engine, &self.cpus, &self.networks))
-                .collect(),
-            volumes: self.volume_status(),
-            tenants: self.tenant_status(),
-            networks: network::statuses(&self.networks),
-            underlay: network::underlay(&self.networks),
-            load_error: self.networks.load_error().map(str::to_owned),
-            functions: self.functions.statuses(|name| self.networks.users_of(name)),
-            traces: self.traces.statuses(),
-            meters: policy::meters(&self.networks),
-            connections: policy::connections(&self.networks),
-            steering: self.steering_status(),
-            ..NodeStatus::default()
-        };
-        serde_json::to_value(status).map_err(|error| ApiError::new(ErrorCode::Failed, error.to_string()))
-    }
+/// The state of everything this process knows of.
+pub(super) fn report(plane: &DataPlane) -> Result<Value, ApiError> {
+    let status = NodeStatus {
+        cores: core_status(plane),
+        devices: plane
+            .devices
+            .iter()
+            .map(|device| device_status(device, &plane.engine, plane.placements.cpus(), &plane.networks))
+            .collect(),
+        volumes: volume_status(plane),
+        tenants: tenant_status(plane),
+        networks: network::statuses(&plane.networks),
+        underlay: network::underlay(&plane.networks),
+        load_error: plane.networks.load_error().map(str::to_owned),
+        functions: plane.functions.statuses(|name| plane.networks.users_of(name)),
+        traces: plane.traces.statuses(),
+        meters: policy::meters(&plane.networks),
+        connections: policy::connections(&plane.networks),
+        steering: plane.steering.status(&plane.placements, &plane.engine),
+        ..NodeStatus::default()
+    };
+    serde_json::to_value(status).map_err(|error| ApiError::new(ErrorCode::Failed, error.to_string()))
+}
 
-    fn core_status(&self) -> Vec<CoreStatus> {
-        self.engine
-            .cores()
-            .map(|(cpu, counters)| CoreStatus {
-                cpu: cpu as u32,
-                state: if counters.asleep.load(Relaxed) { CoreState::Sleeping } else { CoreState::Spinning },
-                busy_ns: counters.busy_ns.get(),
-                idle_ns: counters.idle_ns.get(),
-                loops: counters.rounds.get(),
-                grants: counters.grants.get(),
-                wakeups: counters.sleeps.get(),
-                queues: counters.queues.get() as u32,
-                travelled: counters.travelled.get(),
-                frames: frame_counts(counters),
-                paths: forwarding::paths(&counters.forwarding),
-                flows: forwarding::flows(&counters.forwarding),
-                heavy_flows: forwarding::heavy(&counters.forwarding, &self.networks),
-            })
-            .collect()
-    }
+fn core_status(plane: &DataPlane) -> Vec<CoreStatus> {
+    plane
+        .engine
+        .cores()
+        .map(|(cpu, counters)| CoreStatus {
+            cpu: cpu as u32,
+            state: if counters.asleep.load(Relaxed) { CoreState::Sleeping } else { CoreState::Spinning },
+            busy_ns: counters.busy_ns.get(),
+            idle_ns: counters.idle_ns.get(),
+            loops: counters.rounds.get(),
+            grants: counters.grants.get(),
+            wakeups: counters.sleeps.get(),
+            queues: counters.queues.get() as u32,
+            travelled: counters.travelled.get(),
+            frames: frame_counts(counters),
+            paths: forwarding::paths(&counters.forwarding),
+            flows: forwarding::flows(&counters.forwarding),
+            heavy_flows: forwarding::heavy(&counters.forwarding, &plane.networks),
+        })
+        .collect()
+}
 
-    fn volume_status(&self) -> Vec<VolumeStatus> {
-        let one = |(config, stand): (&config::Volume, Stand<'_>)| {
-            let name = config.name.as_str();
-            let users: Vec<_> = self.devices.values().filter(|device| device.config.volume() == Some(name)).collect();
-            let count = users.len() as u32;
-            match stand {
-                Stand::Open(volume) => {
-                    let mut requests = self.volumes.by_removed(name);
-                    for queue in users.iter().flat_map(|device| &device.counters) {
-                        requests.add(&request_counts(queue));
-                    }
-                    let spec = volume.spec();
-                    opened_status(volume.status(), volume.block_size(), spec.shared, count, requests)
+fn volume_status(plane: &DataPlane) -> Vec<VolumeStatus> {
+    let one = |(config, stand): (&config::Volume, Stand<'_>)| {
+        let name = config.name.as_str();
+        let users: Vec<_> = plane.devices.users(name).collect();
+        let count = users.len() as u32;
+        match stand {
+            Stand::Open(volume) => {
+                let mut requests = plane.volumes.by_removed(name);
+                for queue in users.iter().flat_map(|device| &device.counters) {
+                    requests.add(&request_counts(queue));
                 }
-                Stand::Opening => waiting_status(config, VolumeState::Opening, count, None),
-                Stand::Failing(reason) => waiting_status(config, VolumeState::Failed, count, Some(reason)),
+                let spec = volume.spec();
+                opened_status(volume.status(), volume.block_size(), spec.shared, count, requests)
             }
-        };
-        self.volumes.iter().map(one).collect()
-    }
+            Stand::Opening => waiting_status(config, VolumeState::Opening, count, None),
+            Stand::Failing(reason) => waiting_status(config, VolumeState::Failed, count, Some(reason)),
+        }
+    };
+    plane.volumes.iter().map(one).collect()
+}
 
-    fn tenant_status(&self) -> Vec<TenantStatus> {
-        let used = |core: usize| -> u64 {
-            let of = |tenant: TenantId| self.engine.tenant(tenant).get(core).map_or(0, |it| it.core_ns.get());
-            self.tenants.ids().map(of).sum()
-        };
-        let used: Vec<u64> = (0..self.cpus.len()).map(used).collect();
-        let one = |(id, tenant): (TenantId, &config::Tenant)| {
-            let mut status = TenantStatus::declared(tenant);
-            for (core, counters) in self.engine.tenant(id).iter().enumerate() {
-                let Some(&cpu) = self.cpus.get(core) else { continue };
-                let time = counters.core_ns.get();
-                let limits = self.engine.share_on(id, CoreIndex(core)).map(|share| share.limits);
-                let on_core = TenantOnCore {
-                    cpu,
-                    queued: counters.waiting.get(),
-                    served: counters.served.get(),
-                    bytes: counters.bytes.get(),
-                    core_time_ns: time,
-                    // Read one after the other, while the core goes on.
-                    share: (u128::from(time) * 1_000 / u128::from(used[core].max(1))).min(1_000) as u16,
-                    waited_ns: counters.waited_ns.get(),
-                    limited_ns: counters.limited_ns.get(),
-                    iops_limit: limits.and_then(|limits| limits.requests).map(|rate| rate.rate),
-                };
-                status.queued += on_core.queued;
-                status.served += on_core.served;
-                status.bytes += on_core.bytes;
-                status.core_time_ns += on_core.core_time_ns;
-                status.waited_ns += on_core.waited_ns;
-                status.limited_ns += on_core.limited_ns;
-                if on_core.served > 0 || on_core.queued > 0 {
-                    status.cores.push(on_core);
-                }
+fn tenant_status(plane: &DataPlane) -> Vec<TenantStatus> {
+    let used = |core: usize| -> u64 {
+        let of = |tenant: TenantId| plane.engine.tenant(tenant).get(core).map_or(0, |it| it.core_ns.get());
+        plane.tenants.ids().map(of).sum()
+    };
+    let used: Vec<u64> = (0..plane.placements.cpus().len()).map(used).collect();
+    let one = |(id, tenant): (TenantId, &config::Tenant)| {
+        let mut status = TenantStatus::declared(tenant);
+        for (core, counters) in plane.engine.tenant(id).iter().enumerate() {
+            let Some(&cpu) = plane.placements.cpus().get(core) else { continue };
+            let time = counters.core_ns.get();
+            let limits = plane.engine.share_on(id, CoreIndex(core)).map(|share| share.limits);
+            let on_core = TenantOnCore {
+                cpu,
+                queued: counters.waiting.get(),
+                served: counters.served.get(),
+                bytes: counters.bytes.get(),
+                core_time_ns: time,
+                // Read one after the other, while the core goes on.
+                share: (u128::from(time) * 1_000 / u128::from(used[core].max(1))).min(1_000) as u16,
+                waited_ns: counters.waited_ns.get(),
+                limited_ns: counters.limited_ns.get(),
+                iops_limit: limits.and_then(|limits| limits.requests).map(|rate| rate.rate),
+            };
+            status.queued += on_core.queued;
+            status.served += on_core.served;
+            status.bytes += on_core.bytes;
+            status.core_time_ns += on_core.core_time_ns;
+            status.waited_ns += on_core.waited_ns;
+            status.limited_ns += on_core.limited_ns;
+            if on_core.served > 0 || on_core.queued > 0 {
+                status.cores.push(on_core);
             }
-            status
-        };
-        self.tenants.iter().map(one).collect()
-    }
+        }
+        status
+    };
+    plane.tenants.iter().map(one).collect()
 }
 
 fn opened_status(

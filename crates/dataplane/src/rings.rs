@@ -9,14 +9,10 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use softdpu_memory::{GuestAddress, Mapping, UserAddress, View, Window};
 use softdpu_ring::{Format, InflightRecords, PackedIndex, Position, Positions, Queue, QueueConfig, RingAddresses};
 use softdpu_transport::vhost_user::{FdId, InflightRef, QueueIndex, QueueStart, RingFormat, VringBase};
+use softdpu_virtio::feature;
 
 use super::broker::Wire;
 use softdpu_link::SharedFd;
-
-/// VIRTIO_F_INDIRECT_DESC (virtio 1.3 §6).
-const F_INDIRECT_DESC: u64 = 1 << 28;
-/// VIRTIO_F_EVENT_IDX (virtio 1.3 §6).
-const F_EVENT_IDX: u64 = 1 << 29;
 
 /// Most descriptors of one chain: more than any request that the model accepts has, so that an oversized one gets an error
 /// status instead of breaking the queue, and few enough to bound what one chain can cost.
@@ -55,8 +51,8 @@ pub(super) fn make(
     let config = QueueConfig {
         size: start.size,
         format,
-        event_idx: start.features & F_EVENT_IDX != 0,
-        indirect: start.features & F_INDIRECT_DESC != 0,
+        event_idx: start.features & feature::RING_EVENT_IDX != 0,
+        indirect: start.features & feature::RING_INDIRECT_DESC != 0,
         max_pieces: MAX_PIECES,
         log_used: start.log.map(GuestAddress),
         resumed: start.resumed,

@@ -1,10 +1,9 @@
 //! On which cores packets from tunnels are worked on: what the site says, as the engine takes it, and what the engine says.
 
-use softdpu_engine::{CoreIndex, SteeringMode, SteeringSpec};
-use softdpu_sched::Nanos;
-use softdpu_sys::clock;
+use softdpu_api::{ApiError, ErrorCode};
+use softdpu_engine::{CoreIndex, Engine, SteeringMode, SteeringSpec};
 
-use super::DataPlane;
+use super::placements::Placements;
 use softdpu_api::status::{SteeringRuleStatus, SteeringShare, SteeringStatus};
 use softdpu_site as config;
 
@@ -16,11 +15,22 @@ fn mode(mode: config::SteeringMode) -> SteeringMode {
     }
 }
 
-impl DataPlane {
+/// On which cores packets from tunnels are worked on, as it was asked for.
+#[derive(Default)]
+pub(super) struct Steering {
+    asked: config::Steering,
+}
+
+impl Steering {
     /// Has the cores work on packets from tunnels where `steering` says.
-    pub(super) fn steer(&mut self, steering: &config::Steering) -> Result<(), String> {
+    pub(super) fn set(
+        &mut self,
+        steering: config::Steering,
+        placements: &Placements,
+        engine: &mut Engine,
+    ) -> Result<(), String> {
         let core = |cpu: &u32| -> Result<CoreIndex, String> {
-            self.cores.get(cpu).copied().ok_or_else(|| format!("CPU {cpu} is no data-plane core"))
+            placements.core(*cpu).ok_or_else(|| format!("CPU {cpu} is no data-plane core"))
         };
         let rule = |rule: &config::SteerRule| {
             let what = rule.what().ok_or_else(|| "a rule takes no packets".to_owned())?;
@@ -31,24 +41,30 @@ impl DataPlane {
             spread: steering.cores.iter().map(core).collect::<Result<_, String>>()?,
             rules: steering.rules.iter().map(rule).collect::<Result<_, String>>()?,
         };
-        self.engine.set_steering(spec).map_err(|error| error.to_string())
+        engine.set_steering(spec).map_err(|error| error.to_string())?;
+        self.asked = steering;
+        Ok(())
     }
 
-    /// Moves flows from tunnels to where there is room, if that is for the data plane to decide.
-    pub(super) fn balance_tunnels(&mut self) {
-        let moved = self.engine.balance_tunnels(Nanos(clock::now()), self.networks.underlay_port());
-        if moved > 0 {
-            tracing::debug!(moved, "flows from tunnels were moved to even out the load");
-        }
+    /// Packets from tunnels are worked on elsewhere; where they were before, if that cannot be.
+    pub(super) fn change(
+        &mut self,
+        change: &config::SteeringChange,
+        placements: &Placements,
+        engine: &mut Engine,
+    ) -> Result<(), ApiError> {
+        let mut steering = self.asked.clone();
+        change.apply(&mut steering);
+        self.set(steering, placements, engine).map_err(|error| ApiError::new(ErrorCode::Failed, error))
     }
 
     /// For `status`; None: nothing was asked for, and nothing is done.
-    pub(super) fn steering_status(&self) -> Option<SteeringStatus> {
-        if self.steering == config::Steering::default() {
+    pub(super) fn status(&self, placements: &Placements, engine: &Engine) -> Option<SteeringStatus> {
+        if self.asked == config::Steering::default() {
             return None;
         }
-        let report = self.engine.steering();
-        let cpu = |core: CoreIndex| self.cpus.get(core.0).copied().unwrap_or_default();
+        let report = engine.steering();
+        let cpu = |core: CoreIndex| placements.cpus().get(core.0).copied().unwrap_or_default();
         let share = |(core, counters): (usize, &softdpu_engine::SteeringCounters)| SteeringShare {
             cpu: cpu(CoreIndex(core)),
             buckets: report.buckets.get(core).copied().unwrap_or_default() as u32,
@@ -56,8 +72,8 @@ impl DataPlane {
             taken: counters.taken.get(),
         };
         Some(SteeringStatus {
-            mode: self.steering.mode.word().to_owned(),
-            cores: self.engine.cores().map(|(_, counters)| &counters.steering).enumerate().map(share).collect(),
+            mode: self.asked.mode.word().to_owned(),
+            cores: engine.cores().map(|(_, counters)| &counters.steering).enumerate().map(share).collect(),
             staying: report.staying as u32,
             rules: report
                 .rules

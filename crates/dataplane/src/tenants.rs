@@ -7,8 +7,10 @@ use std::collections::HashMap;
 
 use softdpu_sched::{LatencyClass, Limits, Rate, Share, TenantId};
 
-use super::DataPlane;
 use softdpu_api::{ApiError, ErrorCode};
+use softdpu_engine::Engine;
+
+use super::networks::Networks;
 use softdpu_site as config;
 
 /// So many numbers there are: the one behind them is nobody's.
@@ -87,70 +89,73 @@ fn share(tenant: &config::Tenant) -> Share {
     }
 }
 
-impl DataPlane {
+impl Tenants {
     /// `tenant` is here, and cores give it its share. None: there is no number left for it.
-    pub(super) fn put_tenant(&mut self, tenant: &config::Tenant) -> Option<TenantId> {
-        let id = self.tenants.put(tenant)?;
-        self.engine.configure_tenant(id, share(tenant));
+    pub(super) fn set(&mut self, tenant: &config::Tenant, engine: &mut Engine) -> Option<TenantId> {
+        let id = self.put(tenant)?;
+        engine.configure_tenant(id, share(tenant));
         Some(id)
     }
 
-    /// Whose `device` is; the default tenant comes with its first device.
-    pub(super) fn tenant_of(&mut self, device: &config::Device) -> Option<TenantId> {
-        match self.tenants.get(&device.tenant) {
+    /// The tenant of a device; the default tenant comes with its first device.
+    pub(super) fn of(&mut self, device: &config::Device, engine: &mut Engine) -> Option<TenantId> {
+        match self.get(&device.tenant) {
             Some((id, _)) => Some(id),
-            None if device.tenant == config::DEFAULT_TENANT => self.put_tenant(&config::Tenant::called(&device.tenant)),
+            None if device.tenant == config::DEFAULT_TENANT => {
+                self.set(&config::Tenant::called(&device.tenant), engine)
+            }
             None => None,
         }
     }
 
-    pub(super) fn add_tenant(&mut self, tenant: &config::Tenant) -> Result<(), ApiError> {
-        if self.put_tenant(tenant).is_none() {
+    pub(super) fn add(
+        &mut self,
+        tenant: &config::Tenant,
+        networks: &mut Networks,
+        engine: &mut Engine,
+    ) -> Result<(), ApiError> {
+        if self.set(tenant, engine).is_none() {
             let message = format!(
                 "{MOST} tenants have been here since the data plane started, which is all it can tell apart: restart softdpu"
             );
             return Err(ApiError::new(ErrorCode::Failed, message));
         }
-        self.meter_tenant(&tenant.name, tenant.meter).inspect_err(|_| self.forget_tenant(&tenant.name))
+        networks.meter_tenant(&tenant.name, tenant.meter, engine).inspect_err(|_| self.forget(&tenant.name, engine))
     }
 
-    pub(super) fn remove_tenant(&mut self, name: &str) -> Result<(), ApiError> {
-        if let Some(user) = self.devices.values().find(|device| device.config.tenant == name) {
-            return Err(ApiError::new(ErrorCode::Busy, format!("device '{}' is of tenant '{name}'", user.config.name)));
-        }
-        self.meter_tenant(name, None)?;
-        self.forget_tenant(name);
+    /// Takes a tenant away that has no device.
+    pub(super) fn take_away(
+        &mut self,
+        name: &str,
+        networks: &mut Networks,
+        engine: &mut Engine,
+    ) -> Result<(), ApiError> {
+        networks.meter_tenant(name, None, engine)?;
+        self.forget(name, engine);
         Ok(())
     }
 
-    pub(super) fn set_tenant(&mut self, change: &config::TenantChange) -> Result<(), ApiError> {
-        let known = self.tenants.get(&change.name).map(|(_, tenant)| tenant.clone());
-        let mut tenant =
-            known.ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("there is no tenant '{}'", change.name)))?;
+    pub(super) fn change(
+        &mut self,
+        change: &config::TenantChange,
+        networks: &mut Networks,
+        engine: &mut Engine,
+    ) -> Result<(), ApiError> {
+        let known = self.get(&change.name).map(|(_, tenant)| tenant.clone());
+        let unknown = || ApiError::new(ErrorCode::NotFound, format!("there is no tenant '{}'", change.name));
+        let mut tenant = known.ok_or_else(unknown)?;
         if let Some(meter) = change.meter {
-            self.meter_tenant(&change.name, meter)?;
+            networks.meter_tenant(&change.name, meter, engine)?;
         }
         tenant.change(change);
-        self.put_tenant(&tenant);
+        self.set(&tenant, engine);
         Ok(())
     }
 
-    /// All that the tenant's interfaces send passes `meter` from now on; what it passed before, where the cores cannot go on with that.
-    fn meter_tenant(&mut self, name: &str, meter: Option<config::MeterSettings>) -> Result<(), ApiError> {
-        let before = self.networks.set_tenant_meter(name, meter);
-        if before == meter {
-            return Ok(());
-        }
-        self.networks.publish(&self.engine).map_err(|error| {
-            self.networks.set_tenant_meter(name, before);
-            ApiError::new(ErrorCode::Failed, error)
-        })
-    }
-
-    /// It has no claim any more.
-    fn forget_tenant(&mut self, name: &str) {
-        if let Some(id) = self.tenants.remove(name) {
-            self.engine.configure_tenant(id, share(&config::Tenant::called(name)));
+    /// The tenant has no claim any more.
+    fn forget(&mut self, name: &str, engine: &mut Engine) {
+        if let Some(id) = self.remove(name) {
+            engine.configure_tenant(id, share(&config::Tenant::called(name)));
         }
     }
 }

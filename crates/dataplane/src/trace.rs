@@ -9,11 +9,11 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use softdpu_engine::{CaptureSpec, CaptureTally};
+use softdpu_engine::{CaptureSpec, CaptureTally, Engine};
 
 use self::replay::Replay;
 use self::show::Show;
-use super::DataPlane;
+use super::networks::Networks;
 use softdpu_api::status::TraceStatus;
 use softdpu_api::{ApiError, Directions, ErrorCode, Id, PacketTrace};
 
@@ -79,16 +79,19 @@ fn lock<T>(shown: &Mutex<T>) -> MutexGuard<'_, T> {
     shown.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl DataPlane {
-    pub(super) fn trace_packet(
+impl Traces {
+    /// Shows frames to a client.
+    pub(super) fn show(
         &mut self,
         trace: &PacketTrace,
         greeting: String,
         fds: Vec<OwnedFd>,
+        networks: &Networks,
+        engine: &mut Engine,
     ) -> Result<(), ApiError> {
-        let (socket, running) = self.begin_trace(fds)?;
+        let (socket, running) = self.begin(fds)?;
         let filter = trace.check()?;
-        let capture = self.engine.capture(CaptureSpec {
+        let capture = engine.capture(CaptureSpec {
             ports: trace.ports.clone(),
             filter,
             inward: trace.direction != Directions::Out,
@@ -102,8 +105,8 @@ impl DataPlane {
             capture.map_err(|error| ApiError::new(ErrorCode::Failed, format!("nothing can be captured: {error}")))?;
         tracing::info!(ports = ?trace.ports, filter = trace.filter, "a packet trace begins");
         let wanted = |name: &str| trace.ports.is_empty() || trace.ports.iter().any(|port| port == name);
-        let ports = self.networks.descriptions().filter(|(name, _)| wanted(name));
-        let listed = self.traces.list(trace, capture.tally());
+        let ports = networks.descriptions().filter(|(name, _)| wanted(name));
+        let listed = self.list(trace, capture.tally());
         let show = Show::new(socket, capture, trace, greeting, ports);
         spawn("trace", running, move || {
             let counts = show.run();
@@ -112,13 +115,21 @@ impl DataPlane {
         })
     }
 
-    pub(super) fn trace_replay(&mut self, port: &str, id: Id, fds: Vec<OwnedFd>) -> Result<(), ApiError> {
-        let (socket, running) = self.begin_trace(fds)?;
+    /// Takes frames from a client.
+    pub(super) fn replay(
+        &mut self,
+        port: &str,
+        id: Id,
+        fds: Vec<OwnedFd>,
+        networks: &Networks,
+        engine: &mut Engine,
+    ) -> Result<(), ApiError> {
+        let (socket, running) = self.begin(fds)?;
         let missing = || {
             ApiError::new(ErrorCode::Unavailable, format!("port '{port}' is not served now: `softdpu status` says why"))
         };
-        let number = self.networks.port_id(port).ok_or_else(missing)?;
-        let injector = self.engine.injector(number, port);
+        let number = networks.port_id(port).ok_or_else(missing)?;
+        let injector = engine.injector(number, port);
         let injector = injector
             .map_err(|error| ApiError::new(ErrorCode::Failed, format!("no frame can be brought in: {error}")))?;
         tracing::info!(port, "a replay begins");
@@ -130,8 +141,8 @@ impl DataPlane {
     }
 
     /// The client's connection, if there may be one more of them.
-    fn begin_trace(&self, fds: Vec<OwnedFd>) -> Result<(OwnedFd, Arc<()>), ApiError> {
-        if Arc::strong_count(&self.traces.running) > MOST_TRACES {
+    fn begin(&self, fds: Vec<OwnedFd>) -> Result<(OwnedFd, Arc<()>), ApiError> {
+        if Arc::strong_count(&self.running) > MOST_TRACES {
             return Err(ApiError::new(
                 ErrorCode::Busy,
                 format!("there are {MOST_TRACES} traces and replays already: end one of them"),
@@ -140,7 +151,7 @@ impl DataPlane {
         let socket = fds.into_iter().next();
         let socket =
             socket.ok_or_else(|| ApiError::new(ErrorCode::Failed, "no connection came with the request".to_owned()))?;
-        Ok((socket, Arc::clone(&self.traces.running)))
+        Ok((socket, Arc::clone(&self.running)))
     }
 }
 

@@ -17,3 +17,6 @@ pub mod block;
 #[cfg(any(test, fuzzing, feature = "fuzz"))]
 pub mod fuzz;
 pub mod net;
+mod saved;
+
+pub use saved::RestoreError;

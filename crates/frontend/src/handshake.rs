@@ -6,11 +6,9 @@ use softdpu_ring::{Position, RingAddresses};
 use softdpu_transport::vhost_user::{
     F_PROTOCOL_FEATURES, FdPresence, Message, ProtocolFeatures, VringAddress, VringState,
 };
+use softdpu_virtio::feature::VERSION_1;
 
 use super::{Connection, FrontEndError};
-
-/// VIRTIO_F_VERSION_1 (virtio 1.3 §6.1).
-const VERSION_1: u64 = 1 << 32;
 
 /// The outcome of feature negotiation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

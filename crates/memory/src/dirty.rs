@@ -32,7 +32,7 @@ impl DirtyBitmap {
     }
 
     /// Marks the pages of `len` bytes from `start`, which were stored to before the call. Pages beyond the bitmap have
-    /// no bit and are passed over; whoever takes a bitmap from a peer checks [`covers`](Self::covers) first.
+    /// no bit and are passed over; a bitmap from a peer is checked with [`covers`](Self::covers) first.
     pub fn mark(&self, start: GuestAddress, len: u64) {
         if len == 0 {
             return;

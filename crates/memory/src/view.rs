@@ -118,7 +118,7 @@ impl Region {
     }
 }
 
-/// An immutable set of regions. A change of memory, or of who wants to know about dirty pages, is a new view.
+/// An immutable set of regions. A change of memory, or of the consumers of dirty pages, is a new view.
 #[derive(Debug, Default)]
 pub struct View {
     /// Ascending by guest address, no overlaps.
@@ -224,7 +224,7 @@ impl View {
     }
 
     /// Where `len` bytes at `address` lie in this process, if in one piece: for something that is read at once, while
-    /// the view is held. Who keeps it, pins it with a [`buffer`](Self::buffer).
+    /// the view is held. A [`buffer`](Self::buffer) pins it for longer.
     #[inline(always)]
     pub fn contiguous(&self, address: GuestAddress, len: u64) -> Option<*const u8> {
         let region = self.find(address.0)?;
@@ -287,7 +287,7 @@ impl View {
         Some(Window::new(Arc::clone(self), base, len, GuestAddress(region.guest + offset)))
     }
 
-    /// Whether anybody wants to know about writes. One look per batch saves the marks when nobody does.
+    /// Whether writes are tracked. Checked once a batch, it saves the marks where they are not.
     #[inline]
     pub fn is_tracked(&self) -> bool {
         !self.dirty.is_empty()

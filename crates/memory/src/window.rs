@@ -71,7 +71,7 @@ impl Window {
     }
 
     /// Its first byte in this process: for ring code that has proved an offset to be inside and cannot afford to have
-    /// it checked again. Whoever goes through it uses atomics, stays inside [`len`](Self::len) and keeps the window.
+    /// it checked again. Code that uses it goes through atomics, stays inside [`len`](Self::len) and keeps the window.
     #[inline(always)]
     pub fn base(&self) -> *mut u8 {
         self.base

@@ -3,9 +3,9 @@
 //! A network queue has no request that must not be lost with its process: a frame that was taken and not completed is
 //! simply available again. What the next process has to know is how far the queue was completed, and the one hard
 //! moment is a kill around the store that makes a batch visible to the driver. So before that store both positions, the
-//! one before and the one after the batch, are committed with one 64-bit store; whoever opens the record looks at the
-//! ring: is the batch visible, the queue stands at the new one, otherwise at the old one. A driver that lies there has
-//! the choice between these two and no other.
+//! one before and the one after the batch, are committed with one 64-bit store; the process that opens the record looks
+//! at the ring: if the batch is visible, the queue is at the new one, otherwise at the old one. A driver that lies
+//! there can choose between these two only.
 //!
 //! ```text
 //!   position (old, new) ──▶ used entries ──▶ used index, or first used descriptor ──▶ position (new, newer) ──▶ …
@@ -26,7 +26,7 @@ use softdpu_memory::{Window, Words};
 use crate::sync::publish;
 use crate::{Format, QueueError};
 
-/// The version of the layout; zero is memory nobody has used.
+/// The version of the layout; zero is memory that was never used.
 const VERSION: u16 = 1;
 
 /// `version`, `format`, `size`, 16 bits of zero; as one word.
@@ -58,8 +58,8 @@ impl Positions {
         }
     }
 
-    /// Makes it memory nobody has used: what to do before a queue starts at a position of the front end's, or else a
-    /// process that is killed before it opened the record leaves the position of the queue's former life to the next.
+    /// Makes it memory that was never used: what to do before a queue starts at a position of the front end's, or else
+    /// a process that is killed before it opened the record leaves the position of the queue's former life to the next.
     pub fn clear(&self) {
         publish(self.0.u64(HEAD_AT), 0);
     }

@@ -261,67 +261,54 @@ pub(super) fn attached(reader: &Reader<'_>) -> Vec<String> {
     reader.one_or_more("functions", WHAT_FUNCTION, named).unwrap_or_default()
 }
 
-impl Site {
-    /// The function called `name`.
-    pub fn function(&self, name: &str) -> Option<&Function> {
-        self.functions.iter().find(|function| function.name == name)
+pub(super) fn check_functions(site: &Site, problems: &mut Vec<Problem>) {
+    if site.functions.len() > MOST_FUNCTIONS {
+        let problem = Problem::error("function", "too many functions").found(site.functions.len().to_string());
+        problems.push(problem.expected(format!("at most {MOST_FUNCTIONS}")));
     }
-
-    /// The devices whose frames pass the function called `name`.
-    pub fn users_of_function(&self, name: &str) -> impl Iterator<Item = &Device> {
-        let uses = move |port: &NetworkPort| port.functions.iter().any(|used| used == name);
-        self.devices.iter().filter(move |device| device.port().is_some_and(uses))
-    }
-
-    pub(super) fn check_functions(&self, problems: &mut Vec<Problem>) {
-        if self.functions.len() > MOST_FUNCTIONS {
-            let problem = Problem::error("function", "too many functions").found(self.functions.len().to_string());
-            problems.push(problem.expected(format!("at most {MOST_FUNCTIONS}")));
+    for (at, function) in site.functions.iter().enumerate() {
+        if let Some(tenant) =
+            function.tenant.as_ref().filter(|tenant| site.tenant(tenant).is_none() && **tenant != DEFAULT_TENANT)
+        {
+            let names = site.tenants.iter().map(|tenant| tenant.name.as_str());
+            problems.push(dangling(format!("function[{at}].tenant"), "tenant", tenant, names));
         }
-        for (at, function) in self.functions.iter().enumerate() {
-            if let Some(tenant) =
-                function.tenant.as_ref().filter(|tenant| self.tenant(tenant).is_none() && **tenant != DEFAULT_TENANT)
-            {
-                let names = self.tenants.iter().map(|tenant| tenant.name.as_str());
-                problems.push(dangling(format!("function[{at}].tenant"), "tenant", tenant, names));
-            }
-            if let FunctionKind::Firewall(firewall) = &function.kind {
-                super::network::check_firewall(&format!("function[{at}].firewall"), &firewall.rules, problems);
-            }
-        }
-        for (at, device) in self.devices.iter().enumerate() {
-            if let Some(port) = device.port() {
-                self.check_chain(&format!("device[{at}].{}.functions", device.kind.name()), device, port, problems);
-            }
+        if let FunctionKind::Firewall(firewall) = &function.kind {
+            super::network::check_firewall(&format!("function[{at}].firewall"), &firewall.rules, problems);
         }
     }
+    for (at, device) in site.devices.iter().enumerate() {
+        if let Some(port) = device.port() {
+            check_chain(site, &format!("device[{at}].{}.functions", device.kind.name()), device, port, problems);
+        }
+    }
+}
 
-    fn check_chain(&self, place: &str, device: &Device, port: &NetworkPort, problems: &mut Vec<Problem>) {
-        if port.functions.len() > MOST_CHAINED {
-            let problem = Problem::error(place, "an interface with too many functions");
-            let problem = problem.found(port.functions.len().to_string());
-            problems.push(problem.expected(format!("at most {MOST_CHAINED}")));
+fn check_chain(site: &Site, place: &str, device: &Device, port: &NetworkPort, problems: &mut Vec<Problem>) {
+    if port.functions.len() > MOST_CHAINED {
+        let problem = Problem::error(place, "an interface with too many functions");
+        let problem = problem.found(port.functions.len().to_string());
+        problems.push(problem.expected(format!("at most {MOST_CHAINED}")));
+    }
+    for (at, name) in port.functions.iter().enumerate() {
+        if port.functions[..at].contains(name) {
+            let problem = Problem::error(place, format!("function `{name}` is named twice"));
+            problems.push(problem.help("a frame passes a function once: name it once"));
         }
-        for (at, name) in port.functions.iter().enumerate() {
-            if port.functions[..at].contains(name) {
-                let problem = Problem::error(place, format!("function `{name}` is named twice"));
-                problems.push(problem.help("a frame passes a function once: name it once"));
+    }
+    let functions: HashMap<&str, &Function> = site.functions.iter().map(|it| (it.name.as_str(), it)).collect();
+    for name in &port.functions {
+        match functions.get(name.as_str()) {
+            None => {
+                let names = site.functions.iter().map(|function| function.name.as_str());
+                problems.push(dangling(place.to_owned(), "function", name, names));
             }
-        }
-        let functions: HashMap<&str, &Function> = self.functions.iter().map(|it| (it.name.as_str(), it)).collect();
-        for name in &port.functions {
-            match functions.get(name.as_str()) {
-                None => {
-                    let names = self.functions.iter().map(|function| function.name.as_str());
-                    problems.push(dangling(place.to_owned(), "function", name, names));
-                }
-                Some(Function { tenant: Some(tenant), .. }) if *tenant != device.tenant => problems.push(
-                    Problem::error(place, format!("function `{name}` is only for tenant `{tenant}`"))
-                        .found(format!("a device of tenant `{}`", device.tenant))
-                        .expected(format!("one of tenant `{tenant}`")),
-                ),
-                Some(_) => {}
-            }
+            Some(Function { tenant: Some(tenant), .. }) if *tenant != device.tenant => problems.push(
+                Problem::error(place, format!("function `{name}` is only for tenant `{tenant}`"))
+                    .found(format!("a device of tenant `{}`", device.tenant))
+                    .expected(format!("one of tenant `{tenant}`")),
+            ),
+            Some(_) => {}
         }
     }
 }

@@ -15,6 +15,7 @@
 pub mod accounts;
 mod diagnostic;
 mod function;
+mod lookup;
 mod machine;
 mod network;
 mod read;

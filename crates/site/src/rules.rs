@@ -30,11 +30,11 @@ impl Site {
         for (index, volume) in self.volumes.iter().enumerate() {
             volume.check(&format!("volume[{index}]"), &mut problems);
         }
-        self.check_guarantees(&mut problems);
+        super::tenant::check_guarantees(self, &mut problems);
         self.check_files(&mut problems);
-        self.check_networks(&mut problems);
-        self.check_functions(&mut problems);
-        self.check_steering(&mut problems);
+        super::network::rules::check_networks(self, &mut problems);
+        super::function::check_functions(self, &mut problems);
+        super::steering::check_steering(self, &mut problems);
         for (index, device) in self.devices.iter().enumerate() {
             self.check_device(&format!("device[{index}]"), device, &mut problems);
         }

@@ -43,38 +43,6 @@ pub struct Site {
     pub devices: Vec<Device>,
 }
 
-impl Site {
-    /// The volume called `name`.
-    pub fn volume(&self, name: &str) -> Option<&Volume> {
-        self.volumes.iter().find(|volume| volume.name == name)
-    }
-
-    /// The device called `name`.
-    pub fn device(&self, name: &str) -> Option<&Device> {
-        self.devices.iter().find(|device| device.name == name)
-    }
-
-    /// The tenant called `name`.
-    pub fn tenant(&self, name: &str) -> Option<&Tenant> {
-        self.tenants.iter().find(|tenant| tenant.name == name)
-    }
-
-    /// What belongs to the tenant called `name`: devices, networks, functions, each with what it is.
-    pub fn users_of_tenant(&self, name: &str) -> Vec<String> {
-        let devices = self.devices.iter().filter(|device| device.tenant == name).map(|it| ("device", &it.name));
-        let is_its = |tenant: &Option<String>| tenant.as_deref() == Some(name);
-        let networks = self.networks.iter().filter(|network| is_its(&network.tenant)).map(|it| ("network", &it.name));
-        let functions =
-            self.functions.iter().filter(|function| is_its(&function.tenant)).map(|it| ("function", &it.name));
-        devices.chain(networks).chain(functions).map(|(kind, name)| format!("{kind} {name:?}")).collect()
-    }
-
-    /// The devices that use the volume called `name`.
-    pub fn users<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Device> {
-        self.devices.iter().filter(move |device| device.volume() == Some(name))
-    }
-}
-
 /// `[node]`: the daemon itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]

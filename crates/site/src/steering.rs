@@ -216,39 +216,37 @@ fn rule(reader: &Reader<'_>, needs_core: bool) -> SteerRule {
     SteerRule { vni, protocol, source, destination, core: core.unwrap_or_default() }
 }
 
-impl Site {
-    pub(super) fn check_steering(&self, problems: &mut Vec<Problem>) {
-        let Steering { cores, rules, .. } = &self.node.steering;
-        let known = &self.node.dataplane.cores;
-        let named = cores.iter().map(|core| ("node.steering.cores".to_owned(), *core));
-        let ruled = rules.iter().enumerate().map(|(at, rule)| (format!("node.steering.rule[{at}].core"), rule.core));
-        for (place, core) in named.chain(ruled).filter(|(_, core)| !known.contains(core)) {
+pub(super) fn check_steering(site: &Site, problems: &mut Vec<Problem>) {
+    let Steering { cores, rules, .. } = &site.node.steering;
+    let known = &site.node.dataplane.cores;
+    let named = cores.iter().map(|core| ("node.steering.cores".to_owned(), *core));
+    let ruled = rules.iter().enumerate().map(|(at, rule)| (format!("node.steering.rule[{at}].core"), rule.core));
+    for (place, core) in named.chain(ruled).filter(|(_, core)| !known.contains(core)) {
+        problems.push(
+            Problem::error(place, format!("CPU {core} is not one of the data plane's"))
+                .expected(format!("only CPUs of node.dataplane.cores = {known:?}")),
+        );
+    }
+    for (at, rule) in rules.iter().enumerate() {
+        if let Some(first) = rules[..at].iter().position(|other| other.is_for_the_same(rule)) {
             problems.push(
-                Problem::error(place, format!("CPU {core} is not one of the data plane's"))
-                    .expected(format!("only CPUs of node.dataplane.cores = {known:?}")),
+                Problem::error(format!("node.steering.rule[{at}]"), format!("two rules are for {rule}"))
+                    .help(format!("remove it, or rule[{first}]")),
             );
         }
-        for (at, rule) in rules.iter().enumerate() {
-            if let Some(first) = rules[..at].iter().position(|other| other.is_for_the_same(rule)) {
-                problems.push(
-                    Problem::error(format!("node.steering.rule[{at}]"), format!("two rules are for {rule}"))
-                        .help(format!("remove it, or rule[{first}]")),
-                );
-            }
-        }
-        if rules.len() > RULES {
-            problems.push(
-                Problem::error("node.steering.rule", "too many rules")
-                    .found(format!("{} rules", rules.len()))
-                    .expected(format!("at most {RULES}")),
-            );
-        }
-        if self.node.underlay.is_none() && self.node.steering != Steering::default() {
-            problems.push(
-                Problem::warning("node.steering", "it is for what comes by tunnels, and this node has none")
-                    .help("add [node.underlay]"),
-            );
-        }
+    }
+    if rules.len() > RULES {
+        problems.push(
+            Problem::error("node.steering.rule", "too many rules")
+                .found(format!("{} rules", rules.len()))
+                .expected(format!("at most {RULES}")),
+        );
+    }
+    if site.node.underlay.is_none() && site.node.steering != Steering::default() {
+        problems.push(
+            Problem::warning("node.steering", "it is for what comes by tunnels, and this node has none")
+                .help("add [node.underlay]"),
+        );
     }
 }
 

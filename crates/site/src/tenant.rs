@@ -6,7 +6,7 @@ use super::diagnostic::Problem;
 use super::network::{MeterSettings, given, meter};
 use super::read::name;
 use super::reader::{Reader, join};
-use super::site::{DEFAULT_TENANT, Site};
+use super::site::Site;
 use super::units::{Bytes, BytesPerSecond, Percent};
 
 /// The largest weight: far beyond any useful ratio, small enough that sums of weights never overflow.
@@ -145,29 +145,19 @@ impl TenantLimits {
     }
 }
 
-impl Site {
-    /// Adds [`DEFAULT_TENANT`] where a device belongs to it and the site does not declare it.
-    pub fn declare_default_tenant(&mut self) {
-        let needed = self.devices.iter().any(|device| device.tenant == DEFAULT_TENANT);
-        if needed && self.tenant(DEFAULT_TENANT).is_none() {
-            self.tenants.push(Tenant::called(DEFAULT_TENANT));
-        }
-    }
-
-    /// Guarantees that leave nothing to be shared by weight.
-    pub(super) fn check_guarantees(&self, problems: &mut Vec<Problem>) {
-        let mut sum = 0_u32;
-        for (index, tenant) in self.tenants.iter().enumerate() {
-            let before = sum;
-            sum += u32::from(tenant.guarantee.0);
-            if before <= MOST_GUARANTEED.0.into() && sum > MOST_GUARANTEED.0.into() {
-                let all = u16::try_from(sum).unwrap_or(u16::MAX);
-                problems.push(
-                    Problem::error(format!("tenant[{index}].guarantee"), "tenants are guaranteed more than there is")
-                        .found(format!("{} for this tenant and those before it", Percent(all)))
-                        .expected(format!("{MOST_GUARANTEED} at the most, so that weights have something to share")),
-                );
-            }
+/// Guarantees that leave nothing to be shared by weight.
+pub(super) fn check_guarantees(site: &Site, problems: &mut Vec<Problem>) {
+    let mut sum = 0_u32;
+    for (index, tenant) in site.tenants.iter().enumerate() {
+        let before = sum;
+        sum += u32::from(tenant.guarantee.0);
+        if before <= MOST_GUARANTEED.0.into() && sum > MOST_GUARANTEED.0.into() {
+            let all = u16::try_from(sum).unwrap_or(u16::MAX);
+            problems.push(
+                Problem::error(format!("tenant[{index}].guarantee"), "tenants are guaranteed more than there is")
+                    .found(format!("{} for this tenant and those before it", Percent(all)))
+                    .expected(format!("{MOST_GUARANTEED} at the most, so that weights have something to share")),
+            );
         }
     }
 }

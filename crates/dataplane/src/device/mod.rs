@@ -12,13 +12,13 @@ mod commands;
 mod messages;
 mod queues;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use softdpu_engine::{CoreIndex, Engine, QueueCounters};
+use softdpu_engine::{Engine, QueueCounters};
 use softdpu_memory::Domain;
 use softdpu_sched::TenantId;
 use softdpu_storage::{Broker, Volume};
@@ -29,6 +29,7 @@ use super::connection::{Connection, command_name};
 use super::disk::{Disk, Geometry};
 use super::model::{Model, State};
 use super::nic::Nic;
+use super::placements::Placements;
 use super::rings;
 use softdpu_link::{ConnectionId, FdId as LinkFd, HEADER_SIZE, LinkError, Up};
 use softdpu_site as config;
@@ -37,10 +38,7 @@ use softdpu_site as config;
 pub(super) struct Host<'a> {
     pub engine: &'a mut Engine,
     pub wire: &'a Wire,
-    /// CPU → core.
-    pub cores: &'a HashMap<u32, CoreIndex>,
-    /// (device, queue) → CPU, for queues that were moved.
-    pub placements: &'a HashMap<(String, u16), u32>,
+    pub placements: &'a Placements,
 }
 
 /// What the supervisor says about a device's connections, in its order.

@@ -175,10 +175,10 @@ impl Device {
 
     /// Where a queue goes: where it was moved to, or in turn over the device's own cores, or wherever there is least.
     fn core_for(&self, index: QueueIndex, host: &Host<'_>) -> Option<CoreIndex> {
-        let moved = host.placements.get(&(self.name.to_string(), index.0));
+        let moved = host.placements.moved(&self.name, index.0);
         let own = self.config.cores.as_deref().filter(|cores| !cores.is_empty());
-        let cpu = moved.or_else(|| own.map(|cores| &cores[usize::from(index.0) % cores.len()]))?;
-        host.cores.get(cpu).copied()
+        let cpu = moved.or_else(|| own.map(|cores| cores[usize::from(index.0) % cores.len()]))?;
+        host.placements.core(cpu)
     }
 
     /// The queues that a new memory table left without their rings are broken, and everybody who looks is told.

@@ -93,8 +93,8 @@ impl Functions {
     pub fn start(configs: &[config::Function], engine: &Engine) -> Functions {
         let mut functions = Functions::default();
         for config in configs {
-            if let Err(error) = functions.insert(config, engine) {
-                let (function, error) = (&config.name, error.message);
+            if let Err(refusal) = functions.insert(config, engine) {
+                let (function, error) = (&config.name, refusal.message);
                 tracing::error!(function, error, "interfaces with this function are not served");
             }
         }

@@ -1,5 +1,6 @@
 //! What is known of a function while it changes.
 
+use softdpu_api::ErrorCode;
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::time::Duration;

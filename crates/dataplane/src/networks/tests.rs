@@ -1,3 +1,4 @@
+use softdpu_api::ErrorCode;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -97,9 +98,9 @@ fn hosts_have_room_beside_those_of_loaded_entries() {
     networks.change(&route("192.0.2.3")).unwrap();
     networks.has_room(&before).unwrap();
     networks.change(&route("192.0.2.4")).unwrap();
-    let error = networks.has_room(&before).unwrap_err();
+    let refusal = networks.has_room(&before).unwrap_err();
     let full = "network \"acme\", route[0], 192.0.2.4: the table of hosts is full: it has room for 2, and 3 are wanted";
-    assert!(error.code == softdpu_api::ErrorCode::Refused && error.message.starts_with(full), "{error:?}");
+    assert!(refusal.code == ErrorCode::Refused && refusal.message.starts_with(full), "{refusal:?}");
     // What is too many already does not grow, and may change.
     networks.capacity.hosts = 1;
     networks.has_room(&networks.configured()).unwrap();

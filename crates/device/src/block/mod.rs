@@ -16,4 +16,4 @@ pub use config::{
 pub use device::{Block, ConfigSpaceError, GrowError};
 pub use request::{BlockError, DATA_OFFSET, Io, Parsed, Requests, Status, finish, mark_dirty};
 pub use softdpu_virtio::BlockOp;
-pub use state::{RestoreError, State};
+pub use state::BlockState;

@@ -17,5 +17,6 @@ pub use device::{ConfigSpaceError, FeatureError, MtuError, Net, QueueRole};
 pub use header::{Lacking, RxHeader, TxDrop, TxHeader};
 pub use receive::{Fit, Misfit, Part, Receive, RxError};
 pub use softdpu_virtio::{Checksum, Segmentation, SegmentationKind};
-pub use state::{RestoreError, State};
+pub use state::NetState;
+
 pub use transmit::{FRAME_OFFSET, Transmit, TxError, TxFrame};

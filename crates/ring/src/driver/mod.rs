@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use softdpu_memory::{GuestAddress, UserAddress, View};
 
-use crate::layout::{DESCRIPTOR, Descriptor, EVENT, NEXT, WRITE};
+use crate::layout::{DESCRIPTOR, Descriptor, EVENT, NEXT, PackedDescriptor, SplitDescriptor, WRITE};
 use crate::{Format, Position, QueueError, RingAddresses};
 
 use packed::PackedDriver;
@@ -156,8 +156,8 @@ impl Driver {
         };
         config.check()?;
         Ok(match format {
-            Format::Split => Driver::Split(SplitDriver::new(view, size, event_idx, &addresses)?),
-            Format::Packed => Driver::Packed(PackedDriver::new(view, size, event_idx, &addresses)?),
+            Format::Split => Driver::Split(SplitDriver::new(view, &config, &addresses)?),
+            Format::Packed => Driver::Packed(PackedDriver::new(view, &config, &addresses)?),
         })
     }
 
@@ -226,15 +226,18 @@ fn write_table(view: &Arc<View>, table: GuestAddress, pieces: &[Piece], format: 
     let buffer = view.buffer(table, (DESCRIPTOR * pieces.len()) as u64).ok()?;
     for (at, piece) in pieces.iter().enumerate() {
         let last = at + 1 == pieces.len();
-        let (at12, at14) = match format {
-            Format::Split => (piece.flags(last), if last { 0 } else { at as u16 + 1 }),
+        let (addr, len) = (piece.address.0, piece.len);
+        let meta = match format {
+            Format::Split => {
+                let next = if last { 0 } else { at as u16 + 1 };
+                SplitDescriptor { addr, len, flags: piece.flags(last), next }.meta()
+            }
             // Only WRITE counts in a packed table.
-            Format::Packed => (0, piece.flags(true)),
+            Format::Packed => PackedDescriptor { addr, len, id: 0, flags: piece.flags(true) }.meta(),
         };
-        let descriptor = Descriptor { addr: piece.address.0, len: piece.len, at12, at14 };
         let offset = (at * DESCRIPTOR) as u64;
-        buffer.write_at(offset, &descriptor.addr.to_le_bytes()).ok()?;
-        buffer.write_at(offset + 8, &descriptor.meta().to_le_bytes()).ok()?;
+        buffer.write_at(offset, &addr.to_le_bytes()).ok()?;
+        buffer.write_at(offset + 8, &meta.to_le_bytes()).ok()?;
     }
     Some(())
 }

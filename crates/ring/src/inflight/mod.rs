@@ -1,7 +1,7 @@
 //! In-flight records: which requests a queue has taken, in memory that outlives the process.
 //!
 //! The layout is that of vhost-user, "Inflight I/O tracking", so that a front end can keep the memory and hand it to
-//! whoever serves the device next. A record is written before its request is handed out and cleared after its
+//! the process that serves the device next. A record is written before its request is handed out and cleared after its
 //! completion is visible to the driver. A process that is killed between any two stores leaves a state from which the
 //! next one finds every request that the driver has not got back, each once, and the order they were taken in.
 //!
@@ -22,7 +22,7 @@ use softdpu_memory::{View, Window};
 use crate::area::UsedRing;
 use crate::{Format, Position, QueueError, RingAddresses};
 
-/// The version of the layout (vhost-user, `version`); zero is a region nobody has used.
+/// The version of the layout (vhost-user, `version`); zero is a region that was never used.
 pub(crate) const VERSION: u16 = 1;
 
 /// Regions of several queues lie one behind the other, each a multiple of this (INFLIGHT_ALIGNMENT of the back ends
@@ -48,7 +48,7 @@ impl InflightRecords {
         bytes.next_multiple_of(REGION_ALIGN)
     }
 
-    /// Makes it a region nobody has used: what to do when a driver resets the device, before its queues start anew.
+    /// Makes it a region that was never used: what to do when a driver resets the device, before its queues start anew.
     pub fn clear(&self) {
         crate::sync::publish(self.0.u16(VERSION_AT), 0);
     }
@@ -97,7 +97,7 @@ const VERSION_AT: usize = 8;
 const DESC_NUM_AT: usize = 10;
 
 /// Whether the region was in use, by a queue of this size. A queue that is `resumed` was, also where the process before
-/// this one retired its records and was killed before anybody knew.
+/// this one retired its records and was killed before it reported that.
 fn in_use(window: &Window, size: u16, resumed: bool) -> Result<bool, QueueError> {
     let version = window.u16(VERSION_AT).load(Relaxed);
     let found = window.u16(DESC_NUM_AT).load(Relaxed);

@@ -12,7 +12,7 @@ pub(super) mod meter;
 mod policy;
 pub(super) mod read;
 mod routing;
-mod rules;
+pub(crate) mod rules;
 mod tables;
 
 use std::collections::HashSet;
@@ -348,30 +348,9 @@ pub struct Tap {
     pub interface: String,
 }
 
-impl Site {
-    /// The network called `name`.
-    pub fn network(&self, name: &str) -> Option<&Network> {
-        self.networks.iter().find(|network| network.name == name)
-    }
-
-    /// The devices that attach to the network called `name`.
-    pub fn attached<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Device> {
-        self.devices.iter().filter(move |device| device.port().is_some_and(|port| port.network == name))
-    }
-
-    /// The MTU of `network`, where the site file settles it: not if it depends on the underlay's interface.
-    pub fn network_mtu(&self, network: &Network) -> Option<u16> {
-        match self.node.underlay_path() {
-            UnderlayPath::None => Some(network.mtu_over(None)),
-            UnderlayPath::Known { mtu, overhead } => Some(network.mtu_over(Some((mtu, overhead)))),
-            UnderlayPath::Unknown => network.mtu,
-        }
-    }
-}
-
 /// What a site file says of the way to other hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum UnderlayPath {
+pub(crate) enum UnderlayPath {
     /// There is none.
     None,
     /// Its MTU is written down.
@@ -381,7 +360,7 @@ enum UnderlayPath {
 }
 
 impl Node {
-    fn underlay_path(&self) -> UnderlayPath {
+    pub(crate) fn underlay_path(&self) -> UnderlayPath {
         match &self.underlay {
             None => UnderlayPath::None,
             // Without addresses in the site file these are the interface's, and may be IPv6 too.

@@ -15,6 +15,8 @@ use crate::read::name;
 use crate::reader::{Reader, is_name};
 use crate::rules::{MOST_PROBLEMS, dangling};
 
+use super::rules::check_host;
+
 /// The largest weight of a member.
 pub const LARGEST_MEMBER_WEIGHT: u16 = softdpu_vpc::policy::ecmp::WEIGHT;
 /// Most members of a group, and most groups of a site.
@@ -279,152 +281,141 @@ impl Network {
     }
 }
 
-impl Site {
-    pub(super) fn check_routing(&self, place: &str, network: &Network, problems: &mut Vec<Problem>) {
-        let beside = Beside::of(self, network);
-        let mut names = HashSet::new();
-        for (at, group) in network.ecmp.iter().enumerate() {
-            let place = format!("{place}.ecmp[{at}]");
-            second_name(&place, "ECMP group", &group.name, &mut names, problems);
-            self.check_group_members(&place, &beside, group, problems);
-        }
-        let (mut seen, mut names) = (HashSet::new(), HashSet::new());
-        self.check_routes(place, &beside, &network.routes, problems);
-        for (at, table) in network.route_tables.iter().enumerate() {
-            let place = format!("{place}.route-table[{at}]");
-            if problems.len() >= MOST_PROBLEMS {
-                return;
-            }
-            second_name(&place, "route table", &table.name, &mut names, problems);
-            for (number, source) in table.sources.iter().enumerate() {
-                if !seen.insert(*source) {
-                    let place = format!("{place}.source[{number}]");
-                    let message = format!("another route table of the network is for the source {source}");
-                    problems.push(Problem::error(place, message).help("of several prefixes the longest counts"));
-                }
-            }
-            self.check_routes(&place, &beside, &table.routes, problems);
-        }
-        self.check_peers(place, &beside, problems);
+pub(super) fn check_routing(site: &Site, place: &str, network: &Network, problems: &mut Vec<Problem>) {
+    let beside = Beside::of(site, network);
+    let mut names = HashSet::new();
+    for (at, group) in network.ecmp.iter().enumerate() {
+        let place = format!("{place}.ecmp[{at}]");
+        second_name(&place, "ECMP group", &group.name, &mut names, problems);
+        check_group_members(site, &place, &beside, group, problems);
     }
-
-    /// As far as the whole site is concerned.
-    pub(super) fn check_group_count(&self, problems: &mut Vec<Problem>) {
-        let groups: usize = self.networks.iter().map(|network| network.ecmp.len()).sum();
-        if groups > MOST_GROUPS {
-            let problem = Problem::error("network", "too many ECMP groups").found(groups.to_string());
-            problems.push(problem.expected(format!("at most {MOST_GROUPS} in all networks")));
-        }
-    }
-
-    fn check_group_members(&self, place: &str, beside: &Beside<'_>, group: &EcmpGroup, problems: &mut Vec<Problem>) {
-        if group.members.len() > MOST_MEMBERS {
-            let problem = Problem::error(format!("{place}.member"), "too many members");
-            problems.push(problem.found(group.members.len().to_string()).expected(format!("at most {MOST_MEMBERS}")));
+    let (mut seen, mut names) = (HashSet::new(), HashSet::new());
+    check_routes(site, place, &beside, &network.routes, problems);
+    for (at, table) in network.route_tables.iter().enumerate() {
+        let place = format!("{place}.route-table[{at}]");
+        if problems.len() >= MOST_PROBLEMS {
             return;
         }
-        let mut seen = HashSet::new();
-        for (number, member) in group.members.iter().enumerate() {
-            let place = format!("{place}.member[{number}]");
-            if problems.len() >= MOST_PROBLEMS {
-                return;
+        second_name(&place, "route table", &table.name, &mut names, problems);
+        for (number, source) in table.sources.iter().enumerate() {
+            if !seen.insert(*source) {
+                let place = format!("{place}.source[{number}]");
+                let message = format!("another route table of the network is for the source {source}");
+                problems.push(Problem::error(place, message).help("of several prefixes the longest counts"));
             }
-            self.check_way(&place, beside, member.host, member.address, problems);
-            let via = member.via();
-            if !via.is_unspecified() && !seen.insert(via) {
-                let message = format!("{via} is a member of the group already");
-                problems.push(Problem::error(place, message).help("give it a larger `weight` instead"));
-            }
+        }
+        check_routes(site, &place, &beside, &table.routes, problems);
+    }
+    check_peers(site, place, &beside, problems);
+}
+
+/// As far as the whole site is concerned.
+pub(super) fn check_group_count(site: &Site, problems: &mut Vec<Problem>) {
+    let groups: usize = site.networks.iter().map(|network| network.ecmp.len()).sum();
+    if groups > MOST_GROUPS {
+        let problem = Problem::error("network", "too many ECMP groups").found(groups.to_string());
+        problems.push(problem.expected(format!("at most {MOST_GROUPS} in all networks")));
+    }
+}
+
+fn check_group_members(site: &Site, place: &str, beside: &Beside<'_>, group: &EcmpGroup, problems: &mut Vec<Problem>) {
+    if group.members.len() > MOST_MEMBERS {
+        let problem = Problem::error(format!("{place}.member"), "too many members");
+        problems.push(problem.found(group.members.len().to_string()).expected(format!("at most {MOST_MEMBERS}")));
+        return;
+    }
+    let mut seen = HashSet::new();
+    for (number, member) in group.members.iter().enumerate() {
+        let place = format!("{place}.member[{number}]");
+        if problems.len() >= MOST_PROBLEMS {
+            return;
+        }
+        check_way(site, &place, beside, member.host, member.address, problems);
+        let via = member.via();
+        if !via.is_unspecified() && !seen.insert(via) {
+            let message = format!("{via} is a member of the group already");
+            problems.push(Problem::error(place, message).help("give it a larger `weight` instead"));
         }
     }
+}
 
-    fn check_routes(&self, place: &str, beside: &Beside<'_>, routes: &[Route], problems: &mut Vec<Problem>) {
-        let mut seen = HashSet::new();
-        let Beside { network, peers, groups, .. } = beside;
-        for (number, route) in routes.iter().enumerate() {
-            if problems.len() >= MOST_PROBLEMS {
-                return;
-            }
-            let place = format!("{place}.route[{number}]");
-            let prefix = route.prefix;
-            let taken = if network.cidr.contains(&prefix) {
-                Some("is a subnet of the network".to_owned())
-            } else if let Some(peer) = peers.iter().find(|peer| peer.cidr.contains(&prefix)) {
-                Some(format!("is a subnet of its peer `{}`", peer.name))
-            } else {
-                (!seen.insert(prefix)).then(|| "is routed already".to_owned())
-            };
-            if let Some(taken) = taken {
-                problems.push(Problem::error(format!("{place}.prefix"), format!("{prefix} {taken}")));
-            }
-            self.check_way(&place, beside, route.host, route.address, problems);
-            if let Some(name) = &route.ecmp
-                && !groups.contains(name.as_str())
-            {
-                let names = network.ecmp.iter().map(|group| group.name.as_str());
-                problems.push(dangling(format!("{place}.ecmp"), "network.ecmp", name, names));
-            }
+fn check_routes(site: &Site, place: &str, beside: &Beside<'_>, routes: &[Route], problems: &mut Vec<Problem>) {
+    let mut seen = HashSet::new();
+    let Beside { network, peers, groups, .. } = beside;
+    for (number, route) in routes.iter().enumerate() {
+        if problems.len() >= MOST_PROBLEMS {
+            return;
+        }
+        let place = format!("{place}.route[{number}]");
+        let prefix = route.prefix;
+        let taken = if network.cidr.contains(&prefix) {
+            Some("is a subnet of the network".to_owned())
+        } else if let Some(peer) = peers.iter().find(|peer| peer.cidr.contains(&prefix)) {
+            Some(format!("is a subnet of its peer `{}`", peer.name))
+        } else {
+            (!seen.insert(prefix)).then(|| "is routed already".to_owned())
+        };
+        if let Some(taken) = taken {
+            problems.push(Problem::error(format!("{place}.prefix"), format!("{prefix} {taken}")));
+        }
+        check_way(site, &place, beside, route.host, route.address, problems);
+        if let Some(name) = &route.ecmp
+            && !groups.contains(name.as_str())
+        {
+            let names = network.ecmp.iter().map(|group| group.name.as_str());
+            problems.push(dangling(format!("{place}.ecmp"), "network.ecmp", name, names));
         }
     }
+}
 
-    /// A next hop that is a host, or an address.
-    fn check_way(
-        &self,
-        place: &str,
-        beside: &Beside<'_>,
-        host: Option<IpAddr>,
-        address: Option<IpAddr>,
-        problems: &mut Vec<Problem>,
-    ) {
-        if let Some(host) = host {
-            self.check_host(&format!("{place}.host"), host, problems);
-        }
-        if let Some(address) = address.filter(|address| !beside.guests.contains(address)) {
-            let message = format!("nobody in network `{}` has the address {address}", beside.network.name);
-            let problem = Problem::error(format!("{place}.address"), message);
-            problems.push(problem.help("name a device's address, or one of a [[network.endpoint]]"));
-        }
+/// A next hop that is a host, or an address.
+fn check_way(
+    site: &Site,
+    place: &str,
+    beside: &Beside<'_>,
+    host: Option<IpAddr>,
+    address: Option<IpAddr>,
+    problems: &mut Vec<Problem>,
+) {
+    if let Some(host) = host {
+        check_host(site, &format!("{place}.host"), host, problems);
     }
-
-    /// Peers are there, and what one network reaches does not overlap.
-    fn check_peers(&self, place: &str, beside: &Beside<'_>, problems: &mut Vec<Problem>) {
-        let (network, mut seen) = (beside.network, HashSet::new());
-        let mut reached: Vec<(&str, IpNet)> =
-            network.cidr.iter().map(|prefix| (network.name.as_str(), *prefix)).collect();
-        for (number, name) in network.peers.iter().enumerate() {
-            if problems.len() >= MOST_PROBLEMS {
-                return;
-            }
-            let place = format!("{place}.peer[{number}]");
-            if *name == network.name || !seen.insert(name) {
-                let message = format!("network `{name}` is named here already, or is the network itself");
-                problems.push(Problem::error(place, message));
-                continue;
-            }
-            let Some(peer) = beside.networks.get(name.as_str()) else {
-                let names = self.networks.iter().map(|network| network.name.as_str());
-                problems.push(dangling(place, "network", name, names));
-                continue;
-            };
-            let overlaps = |far: &&IpNet| reached.iter().any(|(_, near)| overlap(near, far));
-            if let Some(far) = peer.cidr.iter().find(overlaps) {
-                let near = reached.iter().find(|(_, near)| overlap(near, far));
-                let (owner, near) = near.copied().unwrap_or(("", *far));
-                problems.push(
-                    Problem::error(place, format!("{far} of `{name}` overlaps {near} of `{owner}`"))
-                        .help("networks whose addresses overlap cannot be peers, nor can two peers of one network"),
-                );
-            }
-            reached.extend(peer.cidr.iter().map(|prefix| (name.as_str(), *prefix)));
-        }
+    if let Some(address) = address.filter(|address| !beside.guests.contains(address)) {
+        let message = format!("nobody in network `{}` has the address {address}", beside.network.name);
+        let problem = Problem::error(format!("{place}.address"), message);
+        problems.push(problem.help("name a device's address, or one of a [[network.endpoint]]"));
     }
+}
 
-    /// The pairs of networks that name each other as peers.
-    pub fn peerings(networks: &[Network]) -> impl Iterator<Item = (&str, &str)> {
-        networks.iter().enumerate().flat_map(move |(at, one)| {
-            let both = move |other: &&Network| one.peers.contains(&other.name) && other.peers.contains(&one.name);
-            networks[at + 1..].iter().filter(both).map(|other| (one.name.as_str(), other.name.as_str()))
-        })
+/// Peers are there, and what one network reaches does not overlap.
+fn check_peers(site: &Site, place: &str, beside: &Beside<'_>, problems: &mut Vec<Problem>) {
+    let (network, mut seen) = (beside.network, HashSet::new());
+    let mut reached: Vec<(&str, IpNet)> = network.cidr.iter().map(|prefix| (network.name.as_str(), *prefix)).collect();
+    for (number, name) in network.peers.iter().enumerate() {
+        if problems.len() >= MOST_PROBLEMS {
+            return;
+        }
+        let place = format!("{place}.peer[{number}]");
+        if *name == network.name || !seen.insert(name) {
+            let message = format!("network `{name}` is named here already, or is the network itself");
+            problems.push(Problem::error(place, message));
+            continue;
+        }
+        let Some(peer) = beside.networks.get(name.as_str()) else {
+            let names = site.networks.iter().map(|network| network.name.as_str());
+            problems.push(dangling(place, "network", name, names));
+            continue;
+        };
+        let overlaps = |far: &&IpNet| reached.iter().any(|(_, near)| overlap(near, far));
+        if let Some(far) = peer.cidr.iter().find(overlaps) {
+            let near = reached.iter().find(|(_, near)| overlap(near, far));
+            let (owner, near) = near.copied().unwrap_or(("", *far));
+            problems.push(
+                Problem::error(place, format!("{far} of `{name}` overlaps {near} of `{owner}`"))
+                    .help("networks whose addresses overlap cannot be peers, nor can two peers of one network"),
+            );
+        }
+        reached.extend(peer.cidr.iter().map(|prefix| (name.as_str(), *prefix)));
     }
 }
 

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 
 use super::policy::Policies;
 use super::read::{SMALLEST_MTU, SMALLEST_MTU_IPV6, STAND_IN_VNI};
+use super::routing::{check_group_count, check_routing};
 use super::*;
 use crate::diagnostic::Problem;
 use crate::rules::dangling;
@@ -26,229 +27,226 @@ const RESERVED: [(&str, &str); 7] = [
 /// A frame that still has to be cut into segments has up to 64 KiB: a smaller bucket would never let one pass.
 pub(super) const SMALLEST_BYTE_BURST: Bytes = Bytes(64 << 10);
 
-impl Site {
-    pub(crate) fn check_networks(&self, problems: &mut Vec<Problem>) {
-        if let Some(underlay) = &self.node.underlay {
-            underlay.check(problems);
-        }
-        self.check_vnis(problems);
-        for (index, network) in self.networks.iter().enumerate() {
-            let place = format!("network[{index}]");
-            network.check_subnets(&place, problems);
-            network.check_gateways(&place, problems);
-            self.check_network_tenant(&place, network, problems);
-            self.check_network_mtu(&place, network, problems);
-            network.check_policies(&place, problems);
-            self.check_routing(&place, network, problems);
-            self.check_members(index, network, problems);
-        }
-        let mut policies = HashMap::new();
-        for (index, device) in self.devices.iter().enumerate() {
-            if let Some(port) = device.port() {
-                let place = format!("device[{index}].{}", device.kind.name());
-                self.check_port(&place, device, port, &mut policies, problems);
-            }
-        }
-        self.check_interfaces(problems);
-        self.check_group_count(problems);
-        self.check_tables(TableUse::default(), problems);
+pub(crate) fn check_networks(site: &Site, problems: &mut Vec<Problem>) {
+    if let Some(underlay) = &site.node.underlay {
+        underlay.check(problems);
     }
-
-    fn check_vnis(&self, problems: &mut Vec<Problem>) {
-        let mut seen: HashMap<Vni, &str> = HashMap::new();
-        for (index, network) in self.networks.iter().enumerate().filter(|(_, network)| network.vni != STAND_IN_VNI) {
-            match seen.get(&network.vni) {
-                Some(other) if *other != network.name => problems.push(
-                    Problem::error(
-                        format!("network[{index}].vni"),
-                        format!("network `{other}` already has VNI {}", network.vni),
-                    )
-                    .help("give each [[network]] a VNI of its own: frames on the underlay are told apart by it"),
-                ),
-                Some(_) => {}
-                None => drop(seen.insert(network.vni, &network.name)),
-            }
+    check_vnis(site, problems);
+    for (index, network) in site.networks.iter().enumerate() {
+        let place = format!("network[{index}]");
+        network.check_subnets(&place, problems);
+        network.check_gateways(&place, problems);
+        check_network_tenant(site, &place, network, problems);
+        check_network_mtu(site, &place, network, problems);
+        network.check_policies(&place, problems);
+        check_routing(site, &place, network, problems);
+        check_members(site, index, network, problems);
+    }
+    let mut policies = HashMap::new();
+    for (index, device) in site.devices.iter().enumerate() {
+        if let Some(port) = device.port() {
+            let place = format!("device[{index}].{}", device.kind.name());
+            check_port(site, &place, device, port, &mut policies, problems);
         }
     }
+    check_interfaces(site, problems);
+    check_group_count(site, problems);
+    site.check_tables(TableUse::default(), problems);
+}
 
-    fn check_network_tenant(&self, place: &str, network: &Network, problems: &mut Vec<Problem>) {
-        if let Some(tenant) = &network.tenant
-            && self.tenant(tenant).is_none()
-            && tenant != crate::DEFAULT_TENANT
-        {
-            let names = self.tenants.iter().map(|tenant| tenant.name.as_str());
-            problems.push(dangling(format!("{place}.tenant"), "tenant", tenant, names));
-        }
-    }
-
-    fn check_network_mtu(&self, place: &str, network: &Network, problems: &mut Vec<Problem>) {
-        let smallest = if network.has_ipv6() { SMALLEST_MTU_IPV6 } else { SMALLEST_MTU };
-        // Where the underlay's addresses are its interface's, this is the least that tunnelling takes.
-        let room = self.node.underlay.as_ref().and_then(|underlay| {
-            let (mtu, overhead) = (underlay.mtu?, Underlay::overhead(&underlay.addresses));
-            Some((mtu.saturating_sub(overhead), mtu, overhead))
-        });
-        if let Some((room, mtu, overhead)) = room
-            && network.mtu.map_or(room < smallest, |wanted| wanted > room)
-        {
-            let (found, expected) = match network.mtu {
-                Some(wanted) => (
-                    format!("{wanted} bytes"),
-                    format!("at most {room}: the underlay's {mtu} less {overhead} for VXLAN"),
-                ),
-                None => (format!("{room} bytes"), format!("at least {smallest}")),
-            };
-            problems.push(
-                Problem::error(format!("{place}.mtu"), "the underlay has no room for the network's packets")
-                    .found(found)
-                    .expected(expected)
-                    .help("raise the MTU of the underlay's network and `mtu` in node.underlay"),
-            );
-        } else if let Some(wanted) = network.mtu
-            && wanted < smallest
-        {
-            problems.push(
-                Problem::error(format!("{place}.mtu"), "`mtu` in [[network]]")
-                    .found(format!("the integer {wanted}"))
-                    .expected(format!("at least {smallest}, which IPv6 needs (RFC 8200 §5)")),
-            );
-        }
-    }
-
-    /// Addresses and MAC addresses are unique within a network, over the devices here and the guests elsewhere.
-    fn check_members(&self, index: usize, network: &Network, problems: &mut Vec<Problem>) {
-        let mut owners = Owners::of(network);
-        let policies = Policies::of(network);
-        for (number, endpoint) in network.endpoints.iter().enumerate() {
-            let place = format!("network[{index}].endpoint[{number}]");
-            self.check_host(&format!("{place}.host"), endpoint.host, problems);
-            policies.check_membership(&place, &endpoint.security_groups, None, problems);
-            let owner = format!("the endpoint on {}", endpoint.host);
-            owners.admit(&place, &endpoint.addresses, endpoint.mac, &owner, problems);
-        }
-        // A second network of this name was reported, and no device is meant to be in both.
-        if network.name.is_empty() || !self.network(&network.name).is_some_and(|first| std::ptr::eq(first, network)) {
-            return;
-        }
-        for (number, device) in self.devices.iter().enumerate() {
-            let Some(port) = device.port().filter(|port| port.network == network.name) else { continue };
-            let place = format!("device[{number}].{}", device.kind.name());
-            owners.admit(&place, &port.addresses, port.mac, &format!("device `{}`", device.name), problems);
-        }
-    }
-
-    /// A tunnel end point is another host's, and reached.
-    pub(super) fn check_host(&self, place: &str, host: IpAddr, problems: &mut Vec<Problem>) {
-        let Some(underlay) = &self.node.underlay else {
-            problems.push(
-                Problem::error(place, "guests on other hosts cannot be reached without an underlay")
-                    .help("add `underlay = { interface = \"eth0\" }` to [node]"),
-            );
-            return;
-        };
-        let Underlay { addresses, .. } = underlay;
-        if host.is_unspecified() || addresses.is_empty() {
-            return;
-        }
-        if addresses.contains(&host) {
-            problems.push(
-                Problem::error(place, format!("{host} is this host's own tunnel end point"))
-                    .help("remove it: guests of this host are its [[device]]s"),
-            );
-        } else if !addresses.iter().any(|own| own.is_ipv4() == host.is_ipv4()) {
-            let family = if host.is_ipv4() { "IPv4" } else { "IPv6" };
-            problems.push(
-                Problem::error(place, format!("this host has no {family} tunnel end point"))
-                    .found(host.to_string())
-                    .help(format!("add an {family} address to `address` in node.underlay")),
-            );
-        }
-    }
-
-    fn check_port<'a>(
-        &'a self,
-        place: &str,
-        device: &Device,
-        port: &NetworkPort,
-        policies: &mut HashMap<&'a str, Policies<'a>>,
-        problems: &mut Vec<Problem>,
-    ) {
-        if let DeviceKind::VirtioNet(net) = &device.kind
-            && !net.queue_size.is_power_of_two()
-        {
-            problems.push(
-                Problem::error(format!("{place}.queue-size"), "`queue-size` in device.virtio-net")
-                    .found(format!("the integer {}", net.queue_size))
-                    .expected("a power of two")
-                    .help(format!("{} is the next", net.queue_size.next_power_of_two())),
-            );
-        }
-        if let Some(rate) = &port.rate {
-            rate.check(&format!("{place}.rate"), problems);
-        }
-        if port.network.is_empty() {
-            return;
-        }
-        let Some(network) = self.network(&port.network) else {
-            let names = self.networks.iter().map(|network| network.name.as_str());
-            problems.push(dangling(format!("{place}.network"), "network", &port.network, names));
-            return;
-        };
-        if let Some(tenant) = &network.tenant
-            && *tenant != device.tenant
-        {
-            problems.push(
+fn check_vnis(site: &Site, problems: &mut Vec<Problem>) {
+    let mut seen: HashMap<Vni, &str> = HashMap::new();
+    for (index, network) in site.networks.iter().enumerate().filter(|(_, network)| network.vni != STAND_IN_VNI) {
+        match seen.get(&network.vni) {
+            Some(other) if *other != network.name => problems.push(
                 Problem::error(
-                    format!("{place}.network"),
-                    format!("network `{}` is only for tenant `{tenant}`", network.name),
+                    format!("network[{index}].vni"),
+                    format!("network `{other}` already has VNI {}", network.vni),
                 )
-                .found(format!("a device of tenant `{}`", device.tenant))
-                .expected(format!("one of tenant `{tenant}`")),
-            );
+                .help("give each [[network]] a VNI of its own: frames on the underlay are told apart by it"),
+            ),
+            Some(_) => {}
+            None => drop(seen.insert(network.vni, &network.name)),
         }
-        let policies = policies.entry(&network.name).or_insert_with(|| Policies::of(network));
-        policies.check_membership(place, &port.security_groups, port.acl.as_deref(), problems);
-        self.check_port_mtu(place, port, network, problems);
     }
+}
 
-    fn check_port_mtu(&self, place: &str, port: &NetworkPort, network: &Network, problems: &mut Vec<Problem>) {
-        let Some(wanted) = port.mtu else { return };
-        let ipv6 = port.addresses.iter().any(IpAddr::is_ipv6);
-        let expected = match self.network_mtu(network) {
-            Some(most) if wanted > most => format!("at most {most}, the MTU of network `{}`", network.name),
-            _ if ipv6 && wanted < SMALLEST_MTU_IPV6 => {
-                format!("at least {SMALLEST_MTU_IPV6}, which IPv6 needs (RFC 8200 §5)")
+fn check_network_tenant(site: &Site, place: &str, network: &Network, problems: &mut Vec<Problem>) {
+    if let Some(tenant) = &network.tenant
+        && site.tenant(tenant).is_none()
+        && tenant != crate::DEFAULT_TENANT
+    {
+        let names = site.tenants.iter().map(|tenant| tenant.name.as_str());
+        problems.push(dangling(format!("{place}.tenant"), "tenant", tenant, names));
+    }
+}
+
+fn check_network_mtu(site: &Site, place: &str, network: &Network, problems: &mut Vec<Problem>) {
+    let smallest = if network.has_ipv6() { SMALLEST_MTU_IPV6 } else { SMALLEST_MTU };
+    // Where the underlay's addresses are its interface's, this is the least that tunnelling takes.
+    let room = site.node.underlay.as_ref().and_then(|underlay| {
+        let (mtu, overhead) = (underlay.mtu?, Underlay::overhead(&underlay.addresses));
+        Some((mtu.saturating_sub(overhead), mtu, overhead))
+    });
+    if let Some((room, mtu, overhead)) = room
+        && network.mtu.map_or(room < smallest, |wanted| wanted > room)
+    {
+        let (found, expected) = match network.mtu {
+            Some(wanted) => {
+                (format!("{wanted} bytes"), format!("at most {room}: the underlay's {mtu} less {overhead} for VXLAN"))
             }
-            _ => return,
+            None => (format!("{room} bytes"), format!("at least {smallest}")),
         };
         problems.push(
-            Problem::error(format!("{place}.mtu"), "the device's `mtu`")
+            Problem::error(format!("{place}.mtu"), "the underlay has no room for the network's packets")
+                .found(found)
+                .expected(expected)
+                .help("raise the MTU of the underlay's network and `mtu` in node.underlay"),
+        );
+    } else if let Some(wanted) = network.mtu
+        && wanted < smallest
+    {
+        problems.push(
+            Problem::error(format!("{place}.mtu"), "`mtu` in [[network]]")
                 .found(format!("the integer {wanted}"))
-                .expected(expected),
+                .expected(format!("at least {smallest}, which IPv6 needs (RFC 8200 §5)")),
         );
     }
+}
 
-    /// An interface of the host carries the underlay or is one TAP.
-    fn check_interfaces(&self, problems: &mut Vec<Problem>) {
-        let mut users: HashMap<&str, String> = HashMap::new();
-        if let Some(underlay) = &self.node.underlay {
-            users.insert(&underlay.interface, "the underlay".to_owned());
+/// Addresses and MAC addresses are unique within a network, over the devices here and the guests elsewhere.
+fn check_members(site: &Site, index: usize, network: &Network, problems: &mut Vec<Problem>) {
+    let mut owners = Owners::of(network);
+    let policies = Policies::of(network);
+    for (number, endpoint) in network.endpoints.iter().enumerate() {
+        let place = format!("network[{index}].endpoint[{number}]");
+        check_host(site, &format!("{place}.host"), endpoint.host, problems);
+        policies.check_membership(&place, &endpoint.security_groups, None, problems);
+        let owner = format!("the endpoint on {}", endpoint.host);
+        owners.admit(&place, &endpoint.addresses, endpoint.mac, &owner, problems);
+    }
+    // A second network of this name was reported, and no device is meant to be in both.
+    if network.name.is_empty() || !site.network(&network.name).is_some_and(|first| std::ptr::eq(first, network)) {
+        return;
+    }
+    for (number, device) in site.devices.iter().enumerate() {
+        let Some(port) = device.port().filter(|port| port.network == network.name) else { continue };
+        let place = format!("device[{number}].{}", device.kind.name());
+        owners.admit(&place, &port.addresses, port.mac, &format!("device `{}`", device.name), problems);
+    }
+}
+
+/// A tunnel end point is another host's, and reached.
+pub(super) fn check_host(site: &Site, place: &str, host: IpAddr, problems: &mut Vec<Problem>) {
+    let Some(underlay) = &site.node.underlay else {
+        problems.push(
+            Problem::error(place, "guests on other hosts cannot be reached without an underlay")
+                .help("add `underlay = { interface = \"eth0\" }` to [node]"),
+        );
+        return;
+    };
+    let Underlay { addresses, .. } = underlay;
+    if host.is_unspecified() || addresses.is_empty() {
+        return;
+    }
+    if addresses.contains(&host) {
+        problems.push(
+            Problem::error(place, format!("{host} is this host's own tunnel end point"))
+                .help("remove it: guests of this host are its [[device]]s"),
+        );
+    } else if !addresses.iter().any(|own| own.is_ipv4() == host.is_ipv4()) {
+        let family = if host.is_ipv4() { "IPv4" } else { "IPv6" };
+        problems.push(
+            Problem::error(place, format!("this host has no {family} tunnel end point"))
+                .found(host.to_string())
+                .help(format!("add an {family} address to `address` in node.underlay")),
+        );
+    }
+}
+
+fn check_port<'a>(
+    site: &'a Site,
+    place: &str,
+    device: &Device,
+    port: &NetworkPort,
+    policies: &mut HashMap<&'a str, Policies<'a>>,
+    problems: &mut Vec<Problem>,
+) {
+    if let DeviceKind::VirtioNet(net) = &device.kind
+        && !net.queue_size.is_power_of_two()
+    {
+        problems.push(
+            Problem::error(format!("{place}.queue-size"), "`queue-size` in device.virtio-net")
+                .found(format!("the integer {}", net.queue_size))
+                .expected("a power of two")
+                .help(format!("{} is the next", net.queue_size.next_power_of_two())),
+        );
+    }
+    if let Some(rate) = &port.rate {
+        rate.check(&format!("{place}.rate"), problems);
+    }
+    if port.network.is_empty() {
+        return;
+    }
+    let Some(network) = site.network(&port.network) else {
+        let names = site.networks.iter().map(|network| network.name.as_str());
+        problems.push(dangling(format!("{place}.network"), "network", &port.network, names));
+        return;
+    };
+    if let Some(tenant) = &network.tenant
+        && *tenant != device.tenant
+    {
+        problems.push(
+            Problem::error(
+                format!("{place}.network"),
+                format!("network `{}` is only for tenant `{tenant}`", network.name),
+            )
+            .found(format!("a device of tenant `{}`", device.tenant))
+            .expected(format!("one of tenant `{tenant}`")),
+        );
+    }
+    let policies = policies.entry(&network.name).or_insert_with(|| Policies::of(network));
+    policies.check_membership(place, &port.security_groups, port.acl.as_deref(), problems);
+    check_port_mtu(site, place, port, network, problems);
+}
+
+fn check_port_mtu(site: &Site, place: &str, port: &NetworkPort, network: &Network, problems: &mut Vec<Problem>) {
+    let Some(wanted) = port.mtu else { return };
+    let ipv6 = port.addresses.iter().any(IpAddr::is_ipv6);
+    let expected = match site.network_mtu(network) {
+        Some(most) if wanted > most => format!("at most {most}, the MTU of network `{}`", network.name),
+        _ if ipv6 && wanted < SMALLEST_MTU_IPV6 => {
+            format!("at least {SMALLEST_MTU_IPV6}, which IPv6 needs (RFC 8200 §5)")
         }
-        for (index, device) in self.devices.iter().enumerate() {
-            let DeviceKind::Tap(tap) = &device.kind else { continue };
-            if tap.interface.is_empty() {
-                continue;
-            }
-            match users.get(tap.interface.as_str()) {
-                Some(other) => problems.push(
-                    Problem::error(
-                        format!("device[{index}].tap.interface"),
-                        format!("{other} already has the interface {}", tap.interface),
-                    )
-                    .help("give each `tap` an interface of its own"),
-                ),
-                None => drop(users.insert(&tap.interface, format!("device `{}`", device.name))),
-            }
+        _ => return,
+    };
+    problems.push(
+        Problem::error(format!("{place}.mtu"), "the device's `mtu`")
+            .found(format!("the integer {wanted}"))
+            .expected(expected),
+    );
+}
+
+/// An interface of the host carries the underlay or is one TAP.
+fn check_interfaces(site: &Site, problems: &mut Vec<Problem>) {
+    let mut users: HashMap<&str, String> = HashMap::new();
+    if let Some(underlay) = &site.node.underlay {
+        users.insert(&underlay.interface, "the underlay".to_owned());
+    }
+    for (index, device) in site.devices.iter().enumerate() {
+        let DeviceKind::Tap(tap) = &device.kind else { continue };
+        if tap.interface.is_empty() {
+            continue;
+        }
+        match users.get(tap.interface.as_str()) {
+            Some(other) => problems.push(
+                Problem::error(
+                    format!("device[{index}].tap.interface"),
+                    format!("{other} already has the interface {}", tap.interface),
+                )
+                .help("give each `tap` an interface of its own"),
+            ),
+            None => drop(users.insert(&tap.interface, format!("device `{}`", device.name))),
         }
     }
 }

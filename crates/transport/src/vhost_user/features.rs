@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use softdpu_virtio::feature;
 
 /// `VHOST_F_LOG_ALL`: writes to guest memory are recorded in the dirty log (vhost-user: Migration).
 pub const F_LOG_ALL: u64 = 1 << 26;
@@ -10,9 +11,9 @@ pub const F_LOG_ALL: u64 = 1 << 26;
 /// Communication; Ring states).
 pub const F_PROTOCOL_FEATURES: u64 = 1 << 30;
 /// `VIRTIO_F_RING_PACKED` (virtio 1.3 §6).
-pub const F_RING_PACKED: u64 = 1 << 34;
+pub const F_RING_PACKED: u64 = feature::RING_PACKED;
 /// `VIRTIO_F_ACCESS_PLATFORM`, in which ring addresses are IOVAs and an IOTLB is needed; not offered (virtio 1.3 §6).
-pub(crate) const F_ACCESS_PLATFORM: u64 = 1 << 33;
+pub(crate) const F_ACCESS_PLATFORM: u64 = feature::ACCESS_PLATFORM;
 
 /// A set of protocol features (vhost-user: Protocol features).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! The memory table: SET_MEM_TABLE, ADD_MEM_REG, REM_MEM_REG.
 
 use super::command::{Command, FdId, MemoryRegion, QueueIndex};
-use super::state::{Run, State};
+use super::state::{State, VringRun};
 use super::{DeviceModel, Finish, Step};
 use crate::vhost_user::error::Fault;
 use crate::vhost_user::features::ProtocolFeatures;
@@ -63,7 +63,7 @@ impl State {
         self.regions = table;
         let format = RingFormat::of(self.features.unwrap_or(0));
         let mut broken = Vec::new();
-        for (index, ring) in self.vrings.iter().enumerate().filter(|(_, ring)| ring.run == Run::Running) {
+        for (index, ring) in self.vrings.iter().enumerate().filter(|(_, ring)| ring.run == VringRun::Running) {
             let index = index as u16;
             let mapped = match (ring.address, ring.size) {
                 (Some(address), Some(size)) => self.check_mapped(index, &address, format, size).is_ok(),
@@ -87,7 +87,7 @@ impl State {
             let ring = &mut self.vrings[usize::from(queue.0)];
             ring.base = Some(base.to_wire());
             ring.kick = None;
-            ring.run = Run::Broken;
+            ring.run = VringRun::Broken;
         }
         Ok(())
     }

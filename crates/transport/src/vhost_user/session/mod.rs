@@ -165,13 +165,13 @@ impl Session {
     /// The queues that run.
     pub fn running(&self) -> impl Iterator<Item = QueueIndex> + '_ {
         let rings = self.state.vrings.iter().enumerate();
-        rings.filter(|(_, ring)| ring.run == state::Run::Running).map(|(index, _)| QueueIndex(index as u16))
+        rings.filter(|(_, ring)| ring.run == state::VringRun::Running).map(|(index, _)| QueueIndex(index as u16))
     }
 
     /// The queues that a memory change left without their rings, and where they stand.
     pub fn broken(&self) -> impl Iterator<Item = (QueueIndex, VringBase)> + '_ {
         let format = RingFormat::of(self.state.features.unwrap_or(0));
-        let rings = self.state.vrings.iter().enumerate().filter(|(_, ring)| ring.run == state::Run::Broken);
+        let rings = self.state.vrings.iter().enumerate().filter(|(_, ring)| ring.run == state::VringRun::Broken);
         rings.map(move |(index, ring)| {
             let base = ring.base.map_or(format.initial_base(), |number| VringBase::from_wire(format, number));
             (QueueIndex(index as u16), base)
