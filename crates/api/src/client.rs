@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::message::encode_call;
-use super::{ApiError, Empty, Id, LONGEST_RESPONSE, LineBuffer, Request, decode_response};
+use super::{ApiError, Empty, Id, LONGEST_RESPONSE, LineBuffer, Query, Request, decode_response};
 use crate::status::NodeStatus;
 
 /// The environment variable that names the management socket.
@@ -125,11 +125,12 @@ impl Client {
 
     /// Asks for the status.
     pub fn status(&mut self) -> Result<NodeStatus, ClientError> {
-        self.call(&Request::Status)
+        self.call(Query::Status)
     }
 
     /// Sends `request` and waits for its result.
-    pub fn call<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T, ClientError> {
+    pub fn call<T: DeserializeOwned>(&mut self, request: impl Into<Request>) -> Result<T, ClientError> {
+        let request = request.into();
         self.call_method(request.method(), &request.parameters())
     }
 
@@ -166,8 +167,8 @@ impl Client {
 
     /// Sends `request`, whose good answer turns the connection into one for its bytes. Gives the connection, which blocks without
     /// limit, and those of the bytes that have come already.
-    pub fn stream(mut self, request: &Request) -> Result<(UnixStream, Vec<u8>), ClientError> {
-        self.call::<Empty>(request)?;
+    pub fn stream(mut self, request: &Query) -> Result<(UnixStream, Vec<u8>), ClientError> {
+        self.call::<Empty>(request.clone())?;
         let unlimited = self.stream.set_read_timeout(None).and_then(|()| self.stream.set_write_timeout(None));
         unlimited.map_err(|error| self.io_error(request.method(), error))?;
         Ok((self.stream, self.lines.into_rest()))

@@ -1,8 +1,17 @@
 //! What attaches a device: the result of `device.args`.
 
+use serde::{Deserialize, Serialize};
 use softdpu_site::{Device, Network, Site};
 
-use crate::DeviceArgs;
+/// The result of `device.args` and `device.add`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceArgs {
+    /// The device, and after it the other devices of its domain: what `softdpu device args` shows.
+    pub devices: Vec<Device>,
+    /// The networks they attach to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub networks: Vec<Network>,
+}
 
 /// What `softdpu device args` needs for the device called `name`: the device and after it the other devices of its domain, and the
 /// networks they attach to, with their MTU where the site settles it.

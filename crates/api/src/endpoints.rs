@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ApiError, ErrorCode};
-use softdpu_site::{self as config, Endpoint};
+use softdpu_site::{Endpoint, endpoint_from_json};
 
 /// Which guests of a network come, go and move. All of it or nothing: what is to go goes first, so one that moves to another host
 /// is in both lists.
@@ -40,7 +40,7 @@ impl EndpointChange {
         let mut wrong = Vec::new();
         let mut added = Vec::with_capacity(add.len());
         for (at, entry) in add.iter().enumerate() {
-            match config::endpoint_from_json(entry) {
+            match endpoint_from_json(entry) {
                 Ok(endpoint) => added.push(endpoint),
                 Err(problems) => wrong.extend(problems.iter().map(|problem| format!("add[{at}]: {problem}"))),
             }

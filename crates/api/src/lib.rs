@@ -15,26 +15,31 @@
 #[cfg(test)]
 extern crate self as softdpu_api;
 
+mod change;
 mod client;
 mod device_args;
 mod endpoints;
+mod error;
 mod explain;
 mod line;
 mod load;
 mod message;
+mod methods;
+mod request;
 pub mod status;
 mod trace;
 
+pub use change::{Change, LoadFile, QueuePlacement};
 pub use client::{Client, ClientError, SOCKET_VARIABLE, find_socket};
-pub use device_args::device_args;
+pub use device_args::{DeviceArgs, device_args};
 pub use endpoints::EndpointChange;
+pub use error::{ApiError, ErrorCode};
 pub use explain::{FUNCTIONS, PathAnswer, PathOutcome, PathQuestion, PathStep, PathVersion, Protocol};
 pub use line::{LineBuffer, LineTooLong};
 pub use load::{LoadResult, NetworkEntries, Unload};
-pub use message::{
-    ApiError, DeviceArgs, Empty, ErrorCode, Id, METHODS, Rejected, Request, Response, decode_request, decode_response,
-    encode_request, encode_response,
-};
+pub use message::{Id, Rejected, Response, decode_request, decode_response, encode_request, encode_response};
+pub use methods::Empty;
+pub use request::{Query, Request, methods};
 pub use trace::{Directions, IDENTIFIER, PacketTrace, Replayed, UNDERLAY};
 
 /// The version of the protocol, the value of the key `softdpu` in every message.

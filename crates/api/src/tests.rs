@@ -1,5 +1,6 @@
 //! The protocol from both ends.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ use serde_json::json;
 use super::*;
 use softdpu_site::{
     Bytes, DeviceChange, MemberChange, NetworkPart, device_from_json, endpoint_from_json, function_change_from_json,
-    function_from_json, network_from_json, networks_change_from_json, tenant_from_json, volume_from_json,
+    function_from_json, network_from_json, policies_from_json, routings_from_json, steering_change_from_json,
+    tenant_from_json, volume_from_json,
 };
 
 const RUN: &str = "/run/softdpu";
@@ -21,31 +23,43 @@ fn decode(line: &str) -> Result<(Id, Request), Rejected> {
     decode_request(line.as_bytes(), Path::new(RUN))
 }
 
-fn every_request() -> Vec<Request> {
+fn every_query() -> Vec<Query> {
     let name = || "a".to_owned();
     vec![
-        Request::Status,
-        Request::VolumeCreate(volume_from_json(&json!({"name": "v", "memory": {"size": "1 GiB"}})).unwrap()),
-        Request::VolumeGrow { name: name(), size: Bytes(2 << 30) },
-        Request::VolumeDelete { name: name() },
-        Request::VolumeList,
-        Request::DeviceAdd(
+        Query::Status,
+        Query::VolumeList,
+        Query::DeviceList,
+        Query::DeviceArgs { name: name() },
+        Query::NetworkList,
+        Query::FunctionList,
+        Query::TenantList,
+        Query::Shutdown,
+        Query::TracePacket(PacketTrace { ports: vec![name()], tiers: true, ..PacketTrace::default() }),
+        Query::TraceExplain(serde_json::from_value(json!({"from": "d", "to": "10.0.0.9"})).unwrap()),
+        Query::TraceReplay { port: name() },
+    ]
+}
+
+fn every_change() -> Vec<Change> {
+    let name = || "a".to_owned();
+    vec![
+        Change::VolumeCreate(volume_from_json(&json!({"name": "v", "memory": {"size": "1 GiB"}})).unwrap()),
+        Change::VolumeGrow { name: name(), size: Bytes(2 << 30) },
+        Change::VolumeDelete { name: name() },
+        Change::DeviceAdd(
             device_from_json(&json!({"name": "d", "virtio-blk": {"volume": "v"}}), Path::new(RUN)).unwrap(),
         ),
-        Request::DeviceSet(DeviceChange {
+        Change::DeviceSet(DeviceChange {
             name: name(),
             security_groups: Some(vec!["web".to_owned()]),
             acl: Some(None),
             meter: Some(None),
             functions: Some(vec!["guard".to_owned()]),
         }),
-        Request::DeviceRemove { name: name() },
-        Request::DeviceList,
-        Request::DeviceArgs { name: name() },
-        Request::NetworkAdd(network_from_json(&json!({"name": "n", "vni": 5, "cidr": "10.0.0.0/16"})).unwrap()),
-        Request::NetworkRemove { name: name() },
-        Request::NetworkList,
-        Request::NetworkEndpoints(EndpointChange {
+        Change::DeviceRemove { name: name() },
+        Change::NetworkAdd(network_from_json(&json!({"name": "n", "vni": 5, "cidr": "10.0.0.0/16"})).unwrap()),
+        Change::NetworkRemove { name: name() },
+        Change::NetworkEndpoints(EndpointChange {
             network: name(),
             add: vec![
                 endpoint_from_json(&json!({"address": "10.0.0.9", "mac": "02:5d:00:00:00:09", "host": "192.0.2.2"}))
@@ -53,14 +67,14 @@ fn every_request() -> Vec<Request> {
             ],
             remove: vec!["10.0.0.8".parse().unwrap()],
         }),
-        Request::NetworkLoad { path: "/srv/guests.csv".into() },
-        Request::NetworkUnload(Unload {
+        Change::NetworkLoad(LoadFile { path: "/srv/guests.csv".into() }),
+        Change::NetworkUnload(Unload {
             network: name(),
             addresses: vec!["10.0.0.9".parse().unwrap()],
             prefixes: vec!["10.9.0.0/16".parse().unwrap()],
         }),
-        Request::NetworksChange(
-            networks_change_from_json(NetworkPart::Policy, &json!({
+        Change::NetworkPolicy(
+            policies_from_json(&json!({
                 "network": "n",
                 "security-group": [{"name": "web", "rule": [
                     {"direction": "ingress", "protocol": "tcp", "ports": 443},
@@ -73,17 +87,14 @@ fn every_request() -> Vec<Request> {
             }))
             .unwrap(),
         ),
-        Request::NetworksFile { part: NetworkPart::Policy, path: "/srv/policy.toml".into() },
-        Request::NetworksFile { part: NetworkPart::Routing, path: "/srv/routing.toml".into() },
-        Request::NetworksChange(
-            networks_change_from_json(
-                NetworkPart::Routing,
+        Change::NetworkRouting(
+            routings_from_json(
                 &json!({"network": [{"name": "n", "peer": ["m"]}, {"name": "m", "peer": ["n"]}]}),
             )
             .unwrap(),
         ),
-        Request::NetworksChange(
-            networks_change_from_json(NetworkPart::Routing, &json!({
+        Change::NetworkRouting(
+            routings_from_json(&json!({
                 "network": "n",
                 "peer": ["m"],
                 "ecmp": [{"name": "far", "member": [
@@ -96,33 +107,37 @@ fn every_request() -> Vec<Request> {
             }))
             .unwrap(),
         ),
-        Request::NetworkMember(MemberChange {
+        Change::NetworkMember(MemberChange {
             network: name(),
             ecmp: "far".into(),
             member: "192.0.2.3".parse().unwrap(),
             down: Some(true),
             weight: Some(3),
         }),
-        Request::FunctionAdd(
+        Change::FunctionAdd(
             function_from_json(&json!({"name": "flows", "tenant": "t", "monitor": {"collector": "192.0.2.9:4739"}})).unwrap(),
         ),
-        Request::FunctionAdd(
+        Change::FunctionAdd(
             function_from_json(&json!({"name": "top", "analytics": {"filter": "tcp port 80", "by": "flow"}})).unwrap(),
         ),
-        Request::FunctionSet(
+        Change::FunctionSet(
             function_change_from_json(&json!({"name": "guard", "firewall": {"rule": [
                 {"direction": "ingress", "priority": 7, "action": "allow", "protocol": "udp", "ports": "1-9"},
             ]}}))
             .unwrap(),
         ),
-        Request::FunctionRemove { name: name() },
-        Request::FunctionList,
-        Request::TenantAdd(
+        Change::FunctionRemove { name: name() },
+        Change::NetworkSteer(
+            steering_change_from_json(
+                &json!({"mode": "manual", "add": [{"vni": 5, "core": 1}], "remove": [{"vni": 6}]}),
+            )
+            .unwrap(),
+        ),
+        Change::TenantAdd(
             tenant_from_json(&json!({"name": "t", "weight": 3, "class": "latency", "limits": {"packets": 9}})).unwrap(),
         ),
-        Request::TenantRemove { name: name() },
-        Request::TenantList,
-        Request::TenantSet(softdpu_site::TenantChange {
+        Change::TenantRemove { name: name() },
+        Change::TenantSet(softdpu_site::TenantChange {
             name: name(),
             weight: Some(2),
             class: None,
@@ -130,9 +145,37 @@ fn every_request() -> Vec<Request> {
             limits: None,
             meter: Some(None),
         }),
-        Request::QueueMove { device: name(), queue: 1, core: 2 },
-        Request::Shutdown,
+        Change::QueueMove(QueuePlacement { device: name(), queue: 1, core: 2 }),
     ]
+}
+
+fn every_request() -> Vec<Request> {
+    let files = vec![
+        Request::NetworksFile { part: NetworkPart::Policy, path: "/srv/policy.toml".into() },
+        Request::NetworksFile { part: NetworkPart::Routing, path: "/srv/routing.toml".into() },
+    ];
+    let (queries, changes) =
+        (every_query().into_iter().map(Request::from), every_change().into_iter().map(Request::from));
+    queries.chain(changes).chain(files).collect()
+}
+
+#[test]
+fn every_method_is_among_those_that_are_tried() {
+    let tried: BTreeSet<&str> = every_request().iter().map(Request::method).collect();
+    assert_eq!(tried, methods().collect());
+}
+
+#[test]
+fn what_the_processes_say_to_each_other_of_a_change_is_what_a_client_says() {
+    for change in every_change() {
+        let said = serde_json::to_value(&change).unwrap();
+        assert_eq!(said["method"], change.method());
+        // Networks are a list on the link; a client may name one alone.
+        if !matches!(change, Change::NetworkPolicy(_) | Change::NetworkRouting(_)) {
+            assert_eq!(said["params"], change.parameters());
+        }
+        assert_eq!(serde_json::from_value::<Change>(said).unwrap(), change);
+    }
 }
 
 #[test]
@@ -230,9 +273,9 @@ const LONG: Duration = Duration::from_secs(20);
 fn the_client_gives_the_result_of_its_own_request() {
     let (_folder, path, thread) = daemon(vec![answer(99, Ok(json!("late"))), answer(1, Ok(json!({})))], false);
     let mut client = Client::connect(&path, LONG).unwrap();
-    assert_eq!(client.call::<Empty>(&Request::Shutdown).unwrap(), Empty {});
+    assert_eq!(client.call::<Empty>(Query::Shutdown).unwrap(), Empty {});
     let request = thread.join().unwrap();
-    assert_eq!(decode(request.trim_end()), Ok((Id::Number(1), Request::Shutdown)));
+    assert_eq!(decode(request.trim_end()), Ok((Id::Number(1), Query::Shutdown.into())));
 }
 
 #[test]
@@ -240,7 +283,7 @@ fn a_refusal_reaches_the_user_with_its_hint() {
     let error = ApiError::new(ErrorCode::Refused, "a volume cannot shrink").hint("make a new one");
     let (_folder, path, thread) = daemon(vec![answer(1, Err(error))], false);
     let mut client = Client::connect(&path, LONG).unwrap();
-    let error = client.call::<Empty>(&Request::Shutdown).unwrap_err();
+    let error = client.call::<Empty>(Query::Shutdown).unwrap_err();
     assert_eq!(error.to_string(), "a volume cannot shrink (make a new one)");
     thread.join().unwrap();
 }

@@ -13,7 +13,7 @@ use softdpu_api::status::{
     PortCounts, PortStatus, QueueStatus, RouteLookup, SteeringRuleStatus, SteeringShare, SteeringStatus, TenantOnCore,
     TenantStatus, TraceStatus, UnderlayAbsence, UnderlayPath, UnderlayStatus, VolumeState, VolumeStatus,
 };
-use softdpu_api::{ErrorCode, METHODS, decode_request};
+use softdpu_api::{Change, ErrorCode, Query, decode_request, methods};
 use softdpu_site::{Bytes, BytesPerSecond, TenantLimits};
 
 fn reference() -> String {
@@ -32,7 +32,12 @@ fn every_method_is_documented_with_an_example_of_its_own() {
             (method, rest.split("```json\n").nth(1).unwrap().split('\n').next().unwrap())
         })
         .collect();
-    assert_eq!(sections.iter().map(|(method, _)| *method).collect::<Vec<_>>(), METHODS);
+    let documented: Vec<&str> = sections.iter().map(|(method, _)| *method).collect();
+    assert_eq!(documented.iter().copied().collect::<BTreeSet<_>>(), methods().collect());
+    for declared in [Query::METHODS, Change::METHODS] {
+        let of_these: Vec<&str> = documented.iter().copied().filter(|method| declared.contains(method)).collect();
+        assert_eq!(of_these, declared, "once each, and in the same order");
+    }
     for (method, example) in sections {
         let (_, request) = decode_request(example.as_bytes(), Path::new("/run/softdpu")).unwrap();
         assert_eq!(request.method(), method);

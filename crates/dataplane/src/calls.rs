@@ -1,6 +1,5 @@
 //! What the management API asks of the data plane.
 
-use softdpu_api::{ApiError, ErrorCode};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
@@ -9,66 +8,79 @@ use serde_json::Value;
 use super::DataPlane;
 use super::device::Backing;
 use super::explain::explain;
-use super::networks::Networks;
+use super::networks::{KEPT, Networks};
 use super::report::{report, request_counts};
 use super::tap;
-use softdpu_link::{Call, LinkError, Placement};
+use softdpu_api::{ApiError, Change, ErrorCode, LoadFile, QueuePlacement};
+use softdpu_link::{Call, LinkError};
 use softdpu_site as config;
 
-/// What a change that was made is answered with.
-pub(super) fn done() -> Value {
+/// What a call is answered with.
+pub(super) type Answer = Result<Value, ApiError>;
+
+/// The answer to what is done and has nothing to tell.
+pub(super) fn nothing() -> Value {
     Value::Object(Default::default())
 }
 
+/// The answer to what could not be begun.
+fn unless_begun(begun: Result<(), ApiError>) -> Option<Answer> {
+    begun.err().map(Err)
+}
+
 impl DataPlane {
-    /// Does what is asked, or begins it. None: it is answered when a volume has opened or grown.
-    pub(super) fn call(
-        &mut self,
-        id: u64,
-        call: Call,
-        fds: Vec<OwnedFd>,
-    ) -> Result<Option<Result<Value, ApiError>>, LinkError> {
-        // What was said of an earlier change is not of this one.
-        self.warning();
-        let made = match call {
+    /// Does what is asked, or begins it. None: it is answered when it is done.
+    pub(super) fn call(&mut self, id: u64, call: Call, fds: Vec<OwnedFd>) -> Result<Option<Answer>, LinkError> {
+        let done = match call {
             Call::Status => return Ok(Some(report(self))),
-            Call::VolumeCreate { volume } => {
-                self.volumes.add(volume, Some(id), Instant::now());
-                return Ok(None);
-            }
-            Call::VolumeGrow { volume, size } => match self.volumes.grow(&volume, size, id, Instant::now()) {
-                Ok(()) => return Ok(None),
-                Err(error) => Err(ApiError::new(ErrorCode::Failed, error)),
-            },
-            Call::VolumeDelete { volume } => self.delete_volume(&volume),
-            Call::DeviceAdd { device } => self.new_device(&device)?,
-            Call::DeviceSet(change) => self.set_device(&change),
-            Call::DeviceRemove { device } => self.remove_device(&device),
-            Call::NetworkAdd { network } => self.change_networks(|networks| networks.insert(network)),
-            Call::NetworkRemove { network } => self.change_networks(|networks| networks.remove(&network)),
-            Call::NetworkEndpoints(change) => self.change_networks(|networks| networks.change_endpoints(&change)),
-            Call::NetworksChange(change) => self.change_networks(|networks| networks.change(&change)),
-            Call::NetworkMember(change) => self.change_networks(|networks| networks.change_member(&change)),
-            Call::NetworkLoad { name, is_kept } => match self.networks.load(id, name, is_kept, fds) {
-                Ok(()) => return Ok(None),
-                Err(refusal) => Err(refusal),
-            },
-            Call::FunctionAdd { function } => self.functions.insert(&function, &self.engine),
-            Call::FunctionSet(change) => self.functions.set(&change, &self.engine),
-            Call::FunctionRemove { function } => self.functions.remove(&function),
-            Call::NetworkSteer(change) => self.steering.change(&change, &self.placements, &mut self.engine),
-            Call::TenantAdd { tenant } => self.tenants.add(&tenant, &mut self.networks, &mut self.engine),
-            Call::TenantSet(change) => self.tenants.change(&change, &mut self.networks, &mut self.engine),
-            Call::TenantRemove { tenant } => self.remove_tenant(&tenant),
-            Call::QueueMove(to) => self.move_queue(to),
+            Call::Change(change) => return self.change(id, change, fds),
             Call::TracePacket { trace, greeting } => {
                 self.traces.show(&trace, greeting, fds, &self.networks, &mut self.engine)
             }
             Call::TraceExplain(question) => return Ok(Some(explain(&question, &self.networks, &self.engine))),
             Call::TraceReplay { port, id } => self.traces.replay(&port, id, fds, &self.networks, &mut self.engine),
         };
-        let made = made.map(|()| done());
-        Ok(Some(made.map(|result| self.warned(result))))
+        Ok(Some(done.map(|()| nothing())))
+    }
+
+    /// Makes a change, or begins it. None: it is answered when a volume has opened or grown, or a file is loaded.
+    fn change(&mut self, id: u64, change: Change, fds: Vec<OwnedFd>) -> Result<Option<Answer>, LinkError> {
+        // A warning about an earlier change is not about this one.
+        self.warning();
+        let made = match change {
+            Change::VolumeCreate(volume) => {
+                self.volumes.add(volume, Some(id), Instant::now());
+                return Ok(None);
+            }
+            Change::VolumeGrow { name, size } => {
+                let begun = self.volumes.grow(&name, size.0, id, Instant::now());
+                return Ok(unless_begun(begun.map_err(|error| ApiError::new(ErrorCode::Failed, error))));
+            }
+            Change::VolumeDelete { name } => self.delete_volume(&name),
+            Change::DeviceAdd(device) => self.new_device(&device)?,
+            Change::DeviceSet(change) => self.set_device(&change),
+            Change::DeviceRemove { name } => self.remove_device(&name),
+            Change::NetworkAdd(network) => self.change_networks(|networks| networks.insert(network)),
+            Change::NetworkRemove { name } => self.change_networks(|networks| networks.remove(&name)),
+            Change::NetworkEndpoints(change) => self.change_networks(|networks| networks.change_endpoints(&change)),
+            Change::NetworkPolicy(changes) => self.change_networks(|networks| networks.change(&changes)),
+            Change::NetworkRouting(changes) => self.change_networks(|networks| networks.change(&changes)),
+            Change::NetworkMember(change) => self.change_networks(|networks| networks.change_member(&change)),
+            Change::NetworkLoad(LoadFile { path }) => {
+                let name = path.display().to_string();
+                return Ok(unless_begun(self.networks.load(id, name, false, fds)));
+            }
+            Change::NetworkUnload(_) => return Ok(unless_begun(self.networks.load(id, KEPT.to_owned(), true, fds))),
+            Change::FunctionAdd(function) => self.functions.insert(&function, &self.engine),
+            Change::FunctionSet(change) => self.functions.set(&change, &self.engine),
+            Change::FunctionRemove { name } => self.functions.remove(&name),
+            Change::NetworkSteer(change) => self.steering.change(&change, &self.placements, &mut self.engine),
+            Change::TenantAdd(tenant) => self.tenants.add(&tenant, &mut self.networks, &mut self.engine),
+            Change::TenantSet(change) => self.tenants.change(&change, &mut self.networks, &mut self.engine),
+            Change::TenantRemove { name } => self.remove_tenant(&name),
+            Change::QueueMove(to) => self.move_queue(to),
+        };
+        Ok(Some(made.map(|()| self.warned(nothing()))))
     }
 
     /// What is to be said of the last change, which is made.
@@ -174,7 +186,7 @@ impl DataPlane {
         self.tenants.take_away(name, &mut self.networks, &mut self.engine)
     }
 
-    fn move_queue(&mut self, to: Placement) -> Result<(), ApiError> {
+    fn move_queue(&mut self, to: QueuePlacement) -> Result<(), ApiError> {
         let device = self
             .devices
             .get(&to.device)

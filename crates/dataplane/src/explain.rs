@@ -90,7 +90,7 @@ fn packet(
         from_mac,
         to_mac: Mac(network.gateway_mac().0),
         addresses: (source, question.to),
-        service: question.service().map_err(|error| invalid(error.to_string()))?,
+        service: question.service()?,
         payload: question.payload.into(),
     };
     probe.frame().ok_or_else(|| invalid(format!("{source} and {} are of two families", question.to)))

@@ -30,7 +30,6 @@ mod trace;
 mod underlay;
 mod volumes;
 
-use softdpu_api::{ApiError, ErrorCode};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -53,6 +52,7 @@ use self::steering::Steering;
 use self::tenants::Tenants;
 use self::trace::Traces;
 use self::volumes::{News, Volumes};
+use softdpu_api::{ApiError, ErrorCode};
 use softdpu_link::{BEAT, Death, Down, LOADED, LinkError, Up, monotonic_ns};
 use softdpu_site::{self as config, IdleSleep, Site};
 
@@ -348,7 +348,7 @@ impl DataPlane {
                 }
             };
             if let Some(id) = asked {
-                let result = result.map(|()| calls::done()).map_err(|error| ApiError::new(ErrorCode::Failed, error));
+                let result = result.map(|()| calls::nothing()).map_err(|error| ApiError::new(ErrorCode::Failed, error));
                 self.wire.send(&Up::Answer { id, result }, Vec::new())?;
             }
         }

@@ -23,6 +23,7 @@ use super::underlay::Underlay;
 use softdpu_api::{ApiError, EndpointChange, ErrorCode, UNDERLAY};
 use softdpu_site::{self as config, MeterSettings};
 
+pub(super) use loads::KEPT;
 pub(super) use ports::Attached;
 
 /// Everything of networks that is not on a core.
@@ -180,13 +181,13 @@ impl Networks {
     }
 
     /// Other groups and lists, or other routing, of networks.
-    pub(super) fn change(&mut self, change: &config::NetworksChange) -> Result<(), ApiError> {
-        for name in change.networks() {
+    pub(super) fn change<T: config::NetworkChange>(&mut self, changes: &[T]) -> Result<(), ApiError> {
+        for name in changes.iter().map(T::network) {
             if self.networks.iter().all(|known| known.name != name) {
                 return Err(ApiError::new(ErrorCode::NotFound, format!("there is no network '{name}'")));
             }
         }
-        change.apply(&mut self.networks);
+        T::apply_all(changes, &mut self.networks);
         self.find_hosts();
         Ok(())
     }

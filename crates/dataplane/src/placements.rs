@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use softdpu_api::QueuePlacement;
 use softdpu_engine::CoreIndex;
-use softdpu_link::Placement;
 
 /// The data plane's CPUs, and which of them serves the queues that were moved.
 pub(super) struct Placements {
@@ -15,7 +15,7 @@ pub(super) struct Placements {
 
 impl Placements {
     /// Cores on `cpus`, in that order.
-    pub(super) fn new(cpus: &[u32], moved: Vec<Placement>) -> Placements {
+    pub(super) fn new(cpus: &[u32], moved: Vec<QueuePlacement>) -> Placements {
         let moved = moved.into_iter().map(|placement| ((placement.device, placement.queue), placement.core)).collect();
         Placements { cpus: cpus.to_vec(), moved }
     }
@@ -36,7 +36,7 @@ impl Placements {
     }
 
     /// A queue was moved to a CPU: it starts there from now on.
-    pub(super) fn record(&mut self, Placement { device, queue, core }: Placement) {
+    pub(super) fn record(&mut self, QueuePlacement { device, queue, core }: QueuePlacement) {
         self.moved.insert((device, queue), core);
     }
 
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn a_moved_queue_stays_where_it_was_moved_until_its_device_goes() {
-        let to = |queue, core| Placement { device: "a".to_owned(), queue, core };
+        let to = |queue, core| QueuePlacement { device: "a".to_owned(), queue, core };
         let mut placements = Placements::new(&[2, 5], vec![to(0, 5)]);
         placements.record(to(1, 2));
         assert_eq!((placements.core(5), placements.core(3)), (Some(CoreIndex(1)), None));

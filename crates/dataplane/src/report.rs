@@ -1,6 +1,5 @@
 //! What runs, for `status`: the data plane's part of it.
 
-use softdpu_api::{ApiError, ErrorCode};
 use std::sync::atomic::Ordering::Relaxed;
 
 use serde_json::Value;
@@ -22,6 +21,7 @@ use softdpu_api::status::{
     CoreState, CoreStatus, DeviceState, DeviceStatus, FrameCounts, NodeStatus, QueueFormat, QueueStatus, RequestCounts,
     TenantOnCore, TenantStatus, VolumeErrors, VolumeState, VolumeStatus,
 };
+use softdpu_api::{ApiError, ErrorCode};
 use softdpu_site as config;
 
 /// Names of ring feature bits (virtio 1.3 §6), as the specification has them.

@@ -3,11 +3,11 @@
 //! A number is its tenant's for as long as the data plane runs, also of one that was removed: what cores counted for it is not
 //! to be taken for another's. The same name gets the same number again.
 
-use softdpu_api::{ApiError, ErrorCode};
 use std::collections::HashMap;
 
 use softdpu_sched::{LatencyClass, Limits, Rate, Share, TenantId};
 
+use softdpu_api::{ApiError, ErrorCode};
 use softdpu_engine::Engine;
 
 use super::networks::Networks;

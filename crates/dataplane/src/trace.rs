@@ -90,7 +90,7 @@ impl Traces {
         engine: &mut Engine,
     ) -> Result<(), ApiError> {
         let (socket, running) = self.begin(fds)?;
-        let filter = trace.check().map_err(|error| ApiError::new(ErrorCode::InvalidParams, error.to_string()))?;
+        let filter = trace.check()?;
         let capture = engine.capture(CaptureSpec {
             ports: trace.ports.clone(),
             filter,

@@ -43,11 +43,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use softdpu_api::{ApiError, EndpointChange, Id, PacketTrace, PathQuestion};
-use softdpu_site::{
-    Device, DeviceChange, Function, FunctionChange, MemberChange, Network, NetworksChange, Site, SteeringChange,
-    Tenant, TenantChange, Volume,
-};
+use softdpu_api::{ApiError, Change, Id, PacketTrace, PathQuestion, QueuePlacement};
+use softdpu_site::Site;
 
 pub use error::LinkError;
 pub use frame::{Link, MAX_FRAME, MAX_FRAME_FDS, REFS_PAUSE};
@@ -107,17 +104,6 @@ pub struct Death {
     pub reason: String,
 }
 
-/// A queue that was moved away from the core it would be given by default.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Placement {
-    /// The device's name.
-    pub device: String,
-    /// The queue's index.
-    pub queue: u16,
-    /// The CPU, as in `node.dataplane.cores`.
-    pub core: u32,
-}
-
 /// From the supervisor to the data plane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -131,7 +117,7 @@ pub enum Down {
         /// Keys of the vault.
         kept: Vec<String>,
         /// Queues that were moved.
-        placements: Vec<Placement>,
+        placements: Vec<QueuePlacement>,
         /// The death that this data plane is to make good.
         death: Option<Death>,
         /// Networks that have loaded entries.
@@ -208,94 +194,15 @@ impl From<OpenFailure> for std::io::Error {
     }
 }
 
-/// What the management API asks of the data plane. The supervisor has checked the request against the desired state, and
-/// changes the desired state when the answer is good; the data plane changes what runs.
+/// What the management API asks of the data plane.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Call {
     /// The state of everything, with all counters.
     Status,
-    /// Open one more volume.
-    VolumeCreate {
-        /// It.
-        volume: Volume,
-    },
-    /// Let a volume grow.
-    VolumeGrow {
-        /// Which.
-        volume: String,
-        /// The new size, bytes.
-        size: u64,
-    },
-    /// Close a volume that no device uses. Its file stays where it is.
-    VolumeDelete {
-        /// Which.
-        volume: String,
-    },
-    /// Make one more device, on a volume that is there.
-    DeviceAdd {
-        /// It.
-        device: Device,
-    },
-    /// Put an interface into other security groups, under another list or meter, or give it other functions.
-    DeviceSet(DeviceChange),
-    /// Take a device away; refused while a front end is connected to it.
-    DeviceRemove {
-        /// Which.
-        device: String,
-    },
-    /// Make one more network.
-    NetworkAdd {
-        /// It.
-        network: Network,
-    },
-    /// Take a network away; refused while a device is attached to it.
-    NetworkRemove {
-        /// Which.
-        network: String,
-    },
-    /// Let guests of a network on other hosts come, go and move.
-    NetworkEndpoints(EndpointChange),
-    /// Go by other security groups and lists, or other routing, of networks.
-    NetworksChange(NetworksChange),
-    /// Another state or weight of a member of an ECMP group.
-    NetworkMember(MemberChange),
-    /// Put other loaded entries in the place of those there are. The file is attached.
-    NetworkLoad {
-        /// What messages call the file.
-        name: String,
-        /// It is what is left of the file in force.
-        #[serde(default)]
-        is_kept: bool,
-    },
-    /// Make one more function.
-    FunctionAdd {
-        /// It.
-        function: Function,
-    },
-    /// Give a function other settings.
-    FunctionSet(FunctionChange),
-    /// Take a function away; refused while an interface has it.
-    FunctionRemove {
-        /// Which.
-        function: String,
-    },
-    /// Work on packets from tunnels elsewhere.
-    NetworkSteer(SteeringChange),
-    /// There is one more tenant.
-    TenantAdd {
-        /// It.
-        tenant: Tenant,
-    },
-    /// Take a tenant away; refused while a device is its own.
-    TenantRemove {
-        /// Which.
-        tenant: String,
-    },
-    /// Give a tenant another share.
-    TenantSet(TenantChange),
-    /// Move a queue to another core.
-    QueueMove(Placement),
+    /// Change what runs. The supervisor has checked it against the desired state, and changes that when the answer is good.
+    /// With a change of loaded entries, all that are to be there come as a file, which is attached.
+    Change(Change),
     /// Show frames to a client, whose connection is attached. From a good answer on it is the data plane's.
     TracePacket {
         /// Which frames.
@@ -317,7 +224,7 @@ pub enum Call {
 /// How to open a volume's backing file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
-    /// The volume: of the desired state, or one that a [`Call::VolumeCreate`] in progress brings. Its path and whether it
+    /// The volume: of the desired state, or one that a [`Change::VolumeCreate`] in progress brings. Its path and whether it
     /// is created, and at which size, are in the site.
     pub volume: String,
     /// Open it for reading only.
@@ -418,10 +325,19 @@ impl Attached for Down {
             Down::Start { kept, .. } => kept.len(),
             Down::Attach { fds, .. } | Down::Message { fds, .. } => fds.len(),
             Down::Opened { result, .. } => usize::from(result.is_ok()),
-            Down::Call {
-                call: Call::TracePacket { .. } | Call::TraceReplay { .. } | Call::NetworkLoad { .. }, ..
-            } => 1,
-            Down::Closed { .. } | Down::Call { .. } | Down::Shutdown => 0,
+            Down::Call { call, .. } => call.attached(),
+            Down::Closed { .. } | Down::Shutdown => 0,
+        }
+    }
+}
+
+impl Attached for Call {
+    fn attached(&self) -> usize {
+        match self {
+            Call::TracePacket { .. }
+            | Call::TraceReplay { .. }
+            | Call::Change(Change::NetworkLoad(_) | Change::NetworkUnload(_)) => 1,
+            Call::Status | Call::Change(_) | Call::TraceExplain(_) => 0,
         }
     }
 }

@@ -100,7 +100,7 @@ impl Attached for Many {
 #[test]
 fn sending_never_blocks_and_what_is_queued_follows_when_the_peer_reads() {
     let (mut supervisor, mut data_plane) = ends();
-    let call = |id| Down::Call { id, call: Call::VolumeDelete { volume: "v".repeat(100_000) } };
+    let call = |id| Down::Call { id, call: Call::Change(Change::VolumeDelete { name: "v".repeat(100_000) }) };
     for id in 0..50 {
         supervisor.send(&call(id), vec![]).unwrap();
     }

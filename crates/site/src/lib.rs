@@ -42,8 +42,8 @@ pub use function::{
 pub use network::{
     Acl, AclAction, AclRule, ColourBy, DEFAULT_MTU, DeviceChange, Direction, EcmpGroup, EcmpMember, Endpoint,
     GroupRule, LARGEST_MEMBER_WEIGHT, LONGEST_LINE, LoadLine, LoadVia, MacAddress, MacError, MemberChange,
-    MeterSettings, Network, NetworkPart, NetworkPort, NetworksChange, Places, PolicyChange, PortRange, Protocol,
-    RateLimit, Route, RouteTable, RoutingChange, SecurityGroup, Subnet, TableSizes, TableUse, Tap, Underlay,
+    MeterSettings, Network, NetworkChange, NetworkChanges, NetworkPart, NetworkPort, Places, PolicyChange, PortRange,
+    Protocol, RateLimit, Route, RouteTable, RoutingChange, SecurityGroup, Subnet, TableSizes, TableUse, Tap, Underlay,
     UnderlayBackend, VXLAN_PORT, VirtioNet, Vni, first_beyond, full, hosts, load_line, networks_file,
 };
 pub use reader::is_name;
@@ -172,16 +172,19 @@ pub fn endpoint_from_json(parameters: &serde_json::Value) -> Result<Endpoint, Ve
     from_json(parameters, "[[network.endpoint]]", network::read::endpoint)
 }
 
-/// Reads what networks are to have from now on from the parameters of `network.policy` or `network.routing`.
-pub fn networks_change_from_json(
-    part: NetworkPart,
-    parameters: &serde_json::Value,
-) -> Result<NetworksChange, Vec<Problem>> {
-    network::file::from_json(part, parameters)
+/// Reads the security groups and lists that networks are to have from now on from the parameters of `network.policy`.
+pub fn policies_from_json(parameters: &serde_json::Value) -> Result<Vec<PolicyChange>, Vec<Problem>> {
+    network::file::from_json(NetworkPart::Policy, parameters, network::file::policies)
 }
 
-/// Reads the same from `text`, called `name` in messages: the parameters as TOML.
-pub fn networks_change_from_text(part: NetworkPart, text: &str, name: &str) -> Result<NetworksChange, Report> {
+/// Reads the routes, ECMP groups, route tables and peers that networks are to have from now on from the parameters of
+/// `network.routing`.
+pub fn routings_from_json(parameters: &serde_json::Value) -> Result<Vec<RoutingChange>, Vec<Problem>> {
+    network::file::from_json(NetworkPart::Routing, parameters, network::file::routings)
+}
+
+/// Reads the parameters of either from `text`, which is TOML and called `name` in messages.
+pub fn networks_change_from_text(part: NetworkPart, text: &str, name: &str) -> Result<NetworkChanges, Report> {
     network::file::from_text(part, text, name)
 }
 

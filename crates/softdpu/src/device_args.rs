@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::attach::{self, Accel, Format, Reconnect};
-use softdpu_api::{DeviceArgs as ArgsResult, Request};
+use softdpu_api::{DeviceArgs as ArgsResult, Query};
 use softdpu_site::{self as config, Severity, nearest};
 
 use crate::arguments::{AccelChoice, ArgsFormat, Connection, DeviceArgs};
@@ -31,8 +31,8 @@ pub fn print(connection: &Connection, options: &DeviceArgs) -> Result<(), String
     let args = match &options.site {
         Some(site) => from_site(site, &options.name)?,
         None => {
-            let request = Request::DeviceArgs { name: options.name.clone() };
-            daemon::connect(connection)?.call(&request).map_err(|error| error.to_string())?
+            let request = Query::DeviceArgs { name: options.name.clone() };
+            daemon::connect(connection)?.call(request).map_err(|error| error.to_string())?
         }
     };
     crate::output::print(&attach::render(&args, format, options.memory).map_err(|error| error.to_string())?)

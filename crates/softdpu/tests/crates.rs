@@ -72,15 +72,27 @@ fn reached(uses: &Uses, from: &str) -> BTreeSet<String> {
 #[test]
 fn each_crate_uses_what_the_table_says_and_nothing_else() {
     let (table, found) = (documented(), uses(&packages(), &Value::Null));
-    let names = |uses: &Uses| uses.keys().cloned().collect::<BTreeSet<_>>();
-    assert_eq!(names(&table), names(&found), "rows of docs/architecture.md, `## Crates`, and crates of the workspace");
+    let mut wrong = Vec::new();
     for (name, used) in &found {
-        assert_eq!(
-            &table[name], used,
-            "{name}: left what docs/architecture.md says that it may use, right what its Cargo.toml says. An arrow that is \
-             meant is added to its row; think first whether it points down."
-        );
+        let list = |names: &BTreeSet<String>| match names.len() {
+            0 => "-".to_owned(),
+            _ => names.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+        };
+        match table.get(name) {
+            Some(allowed) if allowed == used => {}
+            Some(allowed) => wrong.push(format!(
+                "`{name}`: the table has \"{}\", its Cargo.toml \"{}\"; if each new arrow points down, write the latter",
+                list(allowed),
+                list(used)
+            )),
+            None => {
+                wrong.push(format!("`{name}` has no row; add `| `{name}` | WHAT IT OWNS | {} |`", list(used)));
+            }
+        }
     }
+    let gone = table.keys().filter(|name| !found.contains_key(*name));
+    wrong.extend(gone.map(|name| format!("`{name}` has a row and is no crate; remove the row")));
+    assert!(wrong.is_empty(), "docs/architecture.md, the table in `## Crates`:\n{}", wrong.join("\n"));
 }
 
 #[test]
@@ -90,6 +102,8 @@ fn tests_use_no_more_than_their_crate_and_what_is_there_for_tests() {
     for (name, used) in tests.iter().filter(|(name, _)| *name != "tests") {
         let mut allowed = reached(&table, name);
         allowed.extend(TEST_SUPPORT.map(str::to_owned));
+        // A leaf draws nothing in.
+        allowed.extend(table.iter().filter(|(_, used)| used.is_empty()).map(|(leaf, _)| leaf.clone()));
         let more: Vec<&String> = used.difference(&allowed).collect();
         assert!(
             more.is_empty(),

@@ -6,7 +6,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Instant;
@@ -15,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use serde_json::{Value, json};
 
-use super::desired::{Change, Load};
+use super::changes::{Load, Task};
 use super::loads;
 use super::poller::{EventFlags, Token};
 use super::ports::Port;
@@ -25,11 +24,10 @@ use softdpu_api::status::{
     TenantStatus, VolumeStatus,
 };
 use softdpu_api::{
-    ApiError, ErrorCode, Id, LONGEST_REQUEST, LineBuffer, LoadResult, Request, Response, decode_request,
+    ApiError, Change, ErrorCode, Id, LONGEST_REQUEST, LineBuffer, Query, Request, Response, decode_request,
     encode_response,
 };
-use softdpu_link::Outbox;
-use softdpu_link::{Call, Placement, SharedFd};
+use softdpu_link::{Call, Outbox, SharedFd};
 use softdpu_site::{Device, Function, Network, Volume};
 
 /// The most clients at once; more wait in the backlog.
@@ -84,7 +82,7 @@ pub(super) enum Purpose {
 
 /// A change that the data plane is making.
 pub(super) struct InProgress {
-    pub(super) change: Change,
+    pub(super) task: Task,
     ticket: Ticket,
     /// The socket of a device that is being added.
     port: Option<Port>,
@@ -249,56 +247,36 @@ impl Supervisor {
     }
 
     fn request(&mut self, ticket: Ticket, request: Request) {
-        let change = match request {
-            Request::Status => return self.read(Purpose::Read(ticket, Part::Node)),
-            Request::VolumeList => return self.read(Purpose::Read(ticket, Part::Volumes)),
-            Request::DeviceList => return self.read(Purpose::Read(ticket, Part::Devices)),
-            Request::NetworkList => return self.read(Purpose::Read(ticket, Part::Networks)),
-            Request::FunctionList => return self.read(Purpose::Read(ticket, Part::Functions)),
-            Request::TenantList => return self.read(Purpose::Read(ticket, Part::Tenants)),
-            Request::DeviceArgs { name } => {
+        let task = match request {
+            Request::Query(query) => return self.query(ticket, query),
+            Request::Change(change) => Task::from(change),
+            Request::NetworksFile { part, path } => Task::NetworksFile { part, path },
+        };
+        self.changes.push_back((task, ticket));
+        self.next_change();
+    }
+
+    fn query(&mut self, ticket: Ticket, query: Query) {
+        match query {
+            Query::Status => self.read(Purpose::Read(ticket, Part::Node)),
+            Query::VolumeList => self.read(Purpose::Read(ticket, Part::Volumes)),
+            Query::DeviceList => self.read(Purpose::Read(ticket, Part::Devices)),
+            Query::NetworkList => self.read(Purpose::Read(ticket, Part::Networks)),
+            Query::FunctionList => self.read(Purpose::Read(ticket, Part::Functions)),
+            Query::TenantList => self.read(Purpose::Read(ticket, Part::Tenants)),
+            Query::DeviceArgs { name } => {
                 let outcome = self.device_args(&name);
-                return self.answer(ticket, outcome);
+                self.answer(ticket, outcome);
             }
-            Request::Shutdown => {
+            Query::TracePacket(trace) => self.trace_packet(ticket, trace),
+            Query::TraceExplain(question) => self.trace_explain(ticket, question),
+            Query::TraceReplay { port } => self.trace_replay(ticket, port),
+            Query::Shutdown => {
                 tracing::info!("stopping on request");
                 self.answer(ticket, Ok(json!({})));
-                return self.stop();
+                self.stop();
             }
-            Request::TracePacket(trace) => return self.trace_packet(ticket, trace),
-            Request::TraceExplain(question) => return self.trace_explain(ticket, question),
-            Request::TraceReplay { port } => return self.trace_replay(ticket, port),
-            Request::VolumeCreate(volume) => Change::VolumeCreate(volume),
-            Request::VolumeGrow { name, size } => Change::VolumeGrow { name, size },
-            Request::VolumeDelete { name } => Change::VolumeDelete { name },
-            Request::DeviceAdd(device) => Change::DeviceAdd(device),
-            Request::DeviceSet(change) => Change::DeviceSet(change),
-            Request::DeviceRemove { name } => Change::DeviceRemove { name },
-            Request::NetworkAdd(network) => Change::NetworkAdd(network),
-            Request::NetworkRemove { name } => Change::NetworkRemove { name },
-            Request::NetworkEndpoints(change) => Change::NetworkEndpoints(change),
-            Request::NetworksChange(change) => Change::Networks { change, places: None },
-            Request::NetworksFile { part, path } => Change::NetworksFile { part, path },
-            Request::NetworkMember(change) => Change::NetworkMember(change),
-            Request::NetworkLoad { path } => {
-                Change::NetworkLoad(Load { path, without: None, copy: None, found: LoadResult::default() })
-            }
-            Request::NetworkUnload(unload) => {
-                // Which file is in force is known when its turn comes.
-                let path = PathBuf::new();
-                Change::NetworkLoad(Load { path, without: Some(unload), copy: None, found: LoadResult::default() })
-            }
-            Request::FunctionAdd(function) => Change::FunctionAdd(function),
-            Request::FunctionSet(change) => Change::FunctionSet(change),
-            Request::FunctionRemove { name } => Change::FunctionRemove { name },
-            Request::NetworkSteer(change) => Change::NetworkSteer(change),
-            Request::TenantAdd(tenant) => Change::TenantAdd(tenant),
-            Request::TenantSet(change) => Change::TenantSet(change),
-            Request::TenantRemove { name } => Change::TenantRemove { name },
-            Request::QueueMove { device, queue, core } => Change::QueueMove(Placement { device, queue, core }),
-        };
-        self.changes.push_back((change, ticket));
-        self.next_change();
+        }
     }
 
     /// Asks the data plane for the status; while there is none that can answer, what the supervisor knows is the answer.
@@ -349,7 +327,7 @@ impl Supervisor {
             Some(Purpose::Answer(ticket)) => self.answer_late(ticket, result),
             Some(purpose) => {
                 let status = result
-                    .map_err(|refusal| refusal.message)
+                    .map_err(|error| error.message)
                     .and_then(|value| serde_json::from_value::<NodeStatus>(value).map_err(|error| error.to_string()));
                 if let Err(error) = &status {
                     tracing::error!(error, "the data plane's status cannot be read");
@@ -388,23 +366,23 @@ impl Supervisor {
 
     /// A volume that is being created.
     pub(super) fn volume_in_progress(&self, name: &str) -> Option<&Volume> {
-        match self.change.as_ref().map(|in_progress| &in_progress.change) {
-            Some(Change::VolumeCreate(volume)) if volume.name == name => Some(volume),
+        match self.change.as_ref().map(|in_progress| &in_progress.task) {
+            Some(Task::Change(Change::VolumeCreate(volume))) if volume.name == name => Some(volume),
             _ => None,
         }
     }
 
     pub(super) fn next_change(&mut self) {
         while self.change.is_none() {
-            let Some((mut change, ticket)) = self.changes.pop_front() else {
+            let Some((mut task, ticket)) = self.changes.pop_front() else {
                 return;
             };
-            match self.begin(&mut change) {
+            match self.begin(&mut task) {
                 Ok(port) => {
-                    let call = change.call();
-                    self.change = Some(InProgress { change, ticket, port });
-                    if let Some(call) = call {
-                        self.call(call, Purpose::Change);
+                    let change = task.change().filter(|_| !task.waits_for_file()).map(|(change, _)| change.clone());
+                    self.change = Some(InProgress { task, ticket, port });
+                    if let Some(change) = change {
+                        self.call(Call::Change(change), Purpose::Change);
                     }
                 }
                 Err(error) => self.answer_late(ticket, Err(error)),
@@ -413,47 +391,44 @@ impl Supervisor {
     }
 
     /// Checks a change, and opens what it needs here.
-    fn begin(&mut self, change: &mut Change) -> Result<Option<Port>, ApiError> {
-        self.desired.check(change)?;
+    fn begin(&mut self, task: &mut Task) -> Result<Option<Port>, ApiError> {
+        if let Some((change, places)) = task.change() {
+            self.desired.check(change, places)?;
+        }
         if !self.plane_is_ready() {
             let message = format!("the data plane is {}; nothing can be changed now", self.plane_state());
             return Err(ApiError::new(ErrorCode::Unavailable, message).hint("try again in a moment"));
         }
-        match change {
-            Change::DeviceAdd(device) => {
+        match task {
+            Task::Change(Change::DeviceAdd(device)) => {
                 let port = self.open_port(device);
                 port.map_err(|error| ApiError::new(ErrorCode::Failed, error.to_string()))
             }
-            Change::NetworkLoad(load) => self.copy(load).map(|()| None),
-            Change::NetworksFile { part, path } => {
-                let (part, path) = (*part, path.clone());
-                self.read_networks(part, &path).map(|()| None)
-            }
-            _ => Ok(None),
+            Task::Load(load) => self.copy(load).map(|()| None),
+            Task::NetworksFile { part, path } => self.read_networks(*part, path).map(|()| None),
+            Task::Change(_) | Task::FromFile { .. } => Ok(None),
         }
     }
 
     fn change_is_done(&mut self, result: Result<Value, ApiError>) {
-        let refusal = match result {
+        match result {
             Ok(told) => {
                 self.load_found(&told);
                 self.record_change(told.get("warning").and_then(Value::as_str));
-                return self.next_change();
             }
-            Err(refusal) => refusal,
-        };
-        self.change_is_refused(refusal);
+            Err(error) => self.change_is_refused(error),
+        }
         self.next_change();
     }
 
     pub(super) fn change_is_refused(&mut self, error: ApiError) {
-        if let Some(InProgress { ticket, port, change }) = self.change.take() {
-            if let Change::NetworkLoad(Load { copy: Some(copy), .. }) = &change {
+        if let Some(InProgress { ticket, port, task }) = self.change.take() {
+            if let Task::Load(Load { copy: Some(copy), .. }) = &task {
                 loads::remove(&self.desired.site().node.state_directory, copy);
             }
             // A file that is open takes room on the disk also without its name.
             self.copied_file = None;
-            if let Change::VolumeCreate(Volume { name, .. }) = &change {
+            if let Task::Change(Change::VolumeCreate(Volume { name, .. })) = &task {
                 // Also what a data plane kept that died over it: a later volume of that name begins with nothing.
                 self.vault.retain(|key, _| !softdpu_link::is_kept_of_volume(name, key));
                 self.desired.forget_image(name);
@@ -466,25 +441,31 @@ impl Supervisor {
 
     /// The change in progress is made. `late`: what the data plane has to say of it.
     fn record_change(&mut self, late: Option<&str>) {
-        let Some(InProgress { change, ticket, port }) = self.change.take() else {
+        let Some(InProgress { task, ticket, port }) = self.change.take() else {
             return;
         };
-        let (method, name, params) = change.describe();
+        let (method, name, params) = task.describe();
         tracing::info!(method, name, %params, "the site has changed");
-        let saved = self.desired.commit(&change);
-        // The placement of a queue is not kept.
-        let unsaved = if matches!(change, Change::QueueMove(_)) { None } else { self.saved(&saved) };
+        let (saved, is_kept) = match &task {
+            Task::Load(load) => (self.desired.commit_load(load.copy.as_deref().unwrap_or_default(), &load.found), true),
+            Task::Change(change) | Task::FromFile { change, .. } => {
+                // The placement of a queue is not kept.
+                (self.desired.commit(change), !matches!(change, Change::QueueMove(_)))
+            }
+            Task::NetworksFile { .. } => (Ok(()), false),
+        };
+        let unsaved = if is_kept { self.saved(&saved) } else { None };
         let warnings: Vec<String> = late.map(str::to_owned).into_iter().chain(unsaved).collect();
         if let Some(port) = port {
             self.add_port(port);
         }
-        let outcome = match &change {
-            Change::DeviceRemove { name } => {
+        let outcome = match &task {
+            Task::Change(Change::DeviceRemove { name }) => {
                 self.remove_port(name);
                 Ok(json!({}))
             }
-            Change::DeviceAdd(device) => self.device_args(&device.name),
-            Change::NetworkLoad(load) => {
+            Task::Change(Change::DeviceAdd(device)) => self.device_args(&device.name),
+            Task::Load(load) => {
                 self.load_is_recorded(saved.is_ok());
                 Ok(json!(load.found))
             }

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod api;
+mod changes;
 mod desired;
 mod front_end;
 mod hand_over;

@@ -22,14 +22,15 @@ use serde_json::Value;
 use softdpu_sys::wake::Doorbell;
 
 use super::api::{InProgress, Purpose};
-use super::desired::{Change, Load, StateError};
+use super::changes::{Load, Task};
+use super::desired::StateError;
 use super::run::RunError;
 use super::state::Supervisor;
 use super::unload;
-use softdpu_api::{ApiError, ErrorCode, Unload};
-use softdpu_link::LOADED;
+use softdpu_api::{ApiError, Change, ErrorCode, Unload};
+use softdpu_link::{Call, LOADED};
 use softdpu_site::{
-    self as config, Bytes, LARGEST_FILE, LONGEST_LINE, NetworkPart, NetworksChange, Places, TableSizes,
+    self as config, Bytes, LARGEST_FILE, LONGEST_LINE, NetworkChanges, NetworkPart, Places, TableSizes,
 };
 
 /// What the copies are called.
@@ -67,7 +68,7 @@ pub(super) enum Got {
     /// A copy of it.
     Copy(Copied),
     /// What networks are to have, and where it says so.
-    Change(NetworksChange, Arc<Places>),
+    Change(NetworkChanges, Arc<Places>),
 }
 
 /// How many bytes a thread has got from its file: more each time that it is looked at, or it hangs.
@@ -355,12 +356,16 @@ impl Supervisor {
     /// Begins to take a copy of a file, or of the one in force without some entries.
     pub(super) fn copy(&mut self, load: &mut Load) -> Result<(), ApiError> {
         let node = &self.desired.site().node;
-        if load.without.is_some() {
-            load.path = self.desired.loaded().map(|name| node.state_directory.join(name)).unwrap_or_default();
-        }
+        let without = match &load.change {
+            Change::NetworkUnload(unload) => {
+                load.from = self.desired.loaded().map(|name| node.state_directory.join(name)).unwrap_or_default();
+                Some(unload.clone())
+            }
+            _ => None,
+        };
         let due = Instant::now() + self.timing.copy;
-        let (from, folder) = (load.path.clone(), node.state_directory.clone());
-        let begun = self.copier.start(from, folder, node.tables, load.without.clone(), due);
+        let (from, folder) = (load.from.clone(), node.state_directory.clone());
+        let begun = self.copier.start(from, folder, node.tables, without, due);
         begun.map_err(|error| ApiError::new(ErrorCode::Failed, format!("there is no thread to copy it: {error}")))
     }
 
@@ -376,9 +381,9 @@ impl Supervisor {
         if !self.copier.is_stuck(now + patience) {
             return;
         }
-        let file = match self.change.as_ref().map(|in_progress| &in_progress.change) {
-            Some(Change::NetworkLoad(load)) => Some(("copied", load.path.display())),
-            Some(Change::NetworksFile { path, .. }) => Some(("read", path.display())),
+        let file = match self.change.as_ref().map(|in_progress| &in_progress.task) {
+            Some(Task::Load(load)) => Some(("copied", load.from.display())),
+            Some(Task::NetworksFile { path, .. }) => Some(("read", path.display())),
             _ => None,
         };
         if let Some((what, path)) = file {
@@ -405,36 +410,29 @@ impl Supervisor {
     }
 
     fn load_copy(&mut self, copied: Copied) -> Result<(), ApiError> {
-        let Some(InProgress { change: change @ Change::NetworkLoad(_), .. }) = &mut self.change else {
+        let Some(InProgress { task: Task::Load(load), .. }) = &mut self.change else {
             tracing::error!("a file was copied that nobody asked for");
             return Ok(());
         };
-        if let Change::NetworkLoad(load) = change {
-            load.copy = Some(copied.name);
-        }
-        let (call, file) = (change.call(), Arc::new(copied.file));
+        load.copy = Some(copied.name);
+        let (change, file) = (load.change.clone(), Arc::new(copied.file));
         self.copied_file = Some(Arc::clone(&file));
         self.must_be_ready()?;
-        if let Some(call) = call {
-            self.call_with(call, Purpose::Change, vec![file]);
-        }
+        self.call_with(Call::Change(change), Purpose::Change, vec![file]);
         Ok(())
     }
 
     /// The change in progress is what its file says.
-    fn change_as_read(&mut self, change: NetworksChange, places: Arc<Places>) -> Result<(), ApiError> {
-        let Some(in_progress) = self.change.as_mut().filter(|it| matches!(it.change, Change::NetworksFile { .. }))
-        else {
+    fn change_as_read(&mut self, changes: NetworkChanges, places: Arc<Places>) -> Result<(), ApiError> {
+        let Some(in_progress) = self.change.as_mut().filter(|it| matches!(it.task, Task::NetworksFile { .. })) else {
             tracing::error!("a file was read that nobody asked for");
             return Ok(());
         };
-        in_progress.change = Change::Networks { change, places: Some(places) };
-        self.desired.check(&in_progress.change)?;
-        let call = in_progress.change.call();
+        let change = Change::from(changes);
+        in_progress.task = Task::FromFile { change: change.clone(), places: Arc::clone(&places) };
+        self.desired.check(&change, Some(&places))?;
         self.must_be_ready()?;
-        if let Some(call) = call {
-            self.call_with(call, Purpose::Change, Vec::new());
-        }
+        self.call_with(Call::Change(change), Purpose::Change, Vec::new());
         Ok(())
     }
 
@@ -449,7 +447,7 @@ impl Supervisor {
 
     /// What the data plane has found in the file of the change in progress.
     pub(super) fn load_found(&mut self, told: &Value) {
-        if let Some(InProgress { change: Change::NetworkLoad(load), .. }) = &mut self.change {
+        if let Some(InProgress { task: Task::Load(load), .. }) = &mut self.change {
             match serde_json::from_value(told.clone()) {
                 Ok(found) => load.found = found,
                 Err(error) => tracing::error!(%error, "what is loaded cannot be read"),

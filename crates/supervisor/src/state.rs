@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use softdpu_sys::wake::Doorbell;
 
 use super::api::{Client, InProgress, Purpose, Ticket};
-use super::desired::{Change, Desired};
+use super::changes::Task;
+use super::desired::Desired;
 use super::front_end::FrontEnd;
 use super::loads::Copier;
 use super::notify::Notifier;
@@ -128,7 +129,7 @@ pub(super) struct Supervisor {
     pub(super) next_call: u64,
     pub(super) unsaved: Option<Unsaved>,
     pub(super) change: Option<InProgress>,
-    pub(super) changes: VecDeque<(Change, Ticket)>,
+    pub(super) changes: VecDeque<(Task, Ticket)>,
     /// The data plane does not keep up: nothing more is taken from front ends.
     pub(super) congested: bool,
     /// When to send again what the kernel had no room for.

@@ -72,7 +72,7 @@ impl Supervisor {
     pub(super) fn stream_began(&mut self, ticket: Ticket, result: Result<Value, ApiError>) {
         match result {
             Ok(_) => self.drop_client(ticket.client),
-            Err(refusal) => self.answer_late(ticket, Err(refusal)),
+            Err(error) => self.answer_late(ticket, Err(error)),
         }
     }
 }

@@ -15,7 +15,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use serde_json::json;
 use softdpu_api::status::NodeStatus;
-use softdpu_api::{Client, Request};
+use softdpu_api::{Client, Query};
 use softdpu_link::{BEAT, DataPlaneLink, Down, Link, LinkError, Up};
 use softdpu_supervisor::{RunOptions, SUBCOMMAND, run};
 
@@ -170,7 +170,7 @@ fn kills_lose_nothing(folder: &Path) {
     let status = client.status().unwrap();
     assert!(status.data_plane.restarts >= 10, "{:?}", status.data_plane);
     assert_eq!(status.data_plane.last_exit.as_deref(), Some("killed by SIGKILL"));
-    client.call::<serde_json::Value>(&Request::Shutdown).unwrap();
+    client.call::<serde_json::Value>(Query::Shutdown).unwrap();
     supervisor.join().unwrap().unwrap();
     assert!(!folder.join("a.sock").exists(), "nothing is left behind");
 }

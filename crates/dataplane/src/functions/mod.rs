@@ -14,7 +14,6 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use softdpu_api::{ApiError, ErrorCode};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -29,6 +28,7 @@ use softdpu_vpc::PortId;
 
 use self::state::{Kind, State, prepare};
 use softdpu_api::status::FunctionStatus;
+use softdpu_api::{ApiError, ErrorCode};
 use softdpu_site as config;
 
 /// How long the thread waits for cores, at most: then it looks whether it is to end.

@@ -18,6 +18,9 @@ use softdpu_site as config;
 /// Room for whatever there is.
 const UNBOUNDED: TableCapacity = TableCapacity { endpoints: usize::MAX, routes: usize::MAX, hosts: usize::MAX };
 
+/// What messages call the file of entries that are in force, or were.
+pub(crate) const KEPT: &str = "the loaded entries";
+
 /// Why nothing can be loaded now.
 const NO_THREAD: &str = "there is no thread to load them";
 
@@ -27,7 +30,7 @@ impl Networks {
         let begun = file.try_clone().map_err(|error| error.to_string()).and_then(|file| {
             // There was room for all when they were loaded; what came since is no reason to go without them.
             let ground = Ground { capacity: UNBOUNDED, is_kept: true, ..self.ground()? };
-            let begun = self.loader.start(None, file, "the loaded entries".to_owned(), ground);
+            let begun = self.loader.start(None, file, KEPT.to_owned(), ground);
             begun.then_some(()).ok_or_else(|| NO_THREAD.to_owned())
         });
         match begun {
@@ -101,9 +104,9 @@ impl Networks {
             Ok(load_result(&loaded, outcome.took + began.elapsed()))
         });
         if outcome.asked.is_none()
-            && let Err(refusal) = &result
+            && let Err(error) = &result
         {
-            self.not_loaded(refusal.message.clone());
+            self.not_loaded(error.message.clone());
             if let Err(error) = self.publish(engine) {
                 tracing::error!(error, "networks without loaded entries");
             }

@@ -93,7 +93,7 @@ fn hosts_have_room_beside_those_of_loaded_entries() {
     let before = networks.configured();
     let route = |host: &str| {
         let change = json!({"network": "acme", "route": [{"prefix": "172.16.0.0/12", "host": host}]});
-        config::networks_change_from_json(config::NetworkPart::Routing, &change).unwrap()
+        config::routings_from_json(&change).unwrap()
     };
     networks.change(&route("192.0.2.3")).unwrap();
     networks.has_room(&before).unwrap();

@@ -3,8 +3,6 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
-
 use super::{Network, PolicyChange, RoutingChange, policy, routing};
 use crate::diagnostic::{Diagnostic, Problem, Report, Spans, span_of};
 use crate::reader::{Context, MOST_PROBLEMS, Reader, join, keys_of};
@@ -36,59 +34,70 @@ impl NetworkPart {
             NetworkPart::Routing => "network.routing",
         }
     }
+
+    /// What the method of that name changes.
+    pub fn of_method(method: &str) -> Option<NetworkPart> {
+        [NetworkPart::Policy, NetworkPart::Routing].into_iter().find(|part| part.method() == method)
+    }
 }
 
 /// What networks are to have from now on, in the place of all that they have of it: made of all of them, or of none.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum NetworksChange {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NetworkChanges {
     /// Each network once.
     Policy(Vec<PolicyChange>),
     /// Each network once.
     Routing(Vec<RoutingChange>),
 }
 
-impl NetworksChange {
-    /// What of networks it changes.
-    pub fn part(&self) -> NetworkPart {
-        match self {
-            NetworksChange::Policy(_) => NetworkPart::Policy,
-            NetworksChange::Routing(_) => NetworkPart::Routing,
-        }
-    }
-
+impl NetworkChanges {
     /// The networks that it changes, by name.
     pub fn networks(&self) -> Vec<&str> {
         match self {
-            NetworksChange::Policy(changes) => changes.iter().map(|change| change.network.as_str()).collect(),
-            NetworksChange::Routing(changes) => changes.iter().map(|change| change.network.as_str()).collect(),
+            NetworkChanges::Policy(changes) => changes.iter().map(NetworkChange::network).collect(),
+            NetworkChanges::Routing(changes) => changes.iter().map(NetworkChange::network).collect(),
         }
     }
+}
 
-    /// Makes it. Networks that are not there are left out.
-    pub fn apply(&self, networks: &mut [Network]) {
+/// What a network is to have from now on, in the place of all that it has of it.
+pub trait NetworkChange {
+    /// The network's name.
+    fn network(&self) -> &str;
+
+    /// Makes the change of its network.
+    fn apply(&self, network: &mut Network);
+
+    /// Makes `changes`. Networks that are not there are left out.
+    fn apply_all(changes: &[Self], networks: &mut [Network])
+    where
+        Self: Sized,
+    {
         for network in networks {
-            match self {
-                NetworksChange::Policy(changes) => {
-                    if let Some(change) = changes.iter().find(|change| change.network == network.name) {
-                        network.change_policy(change);
-                    }
-                }
-                NetworksChange::Routing(changes) => {
-                    if let Some(change) = changes.iter().find(|change| change.network == network.name) {
-                        network.change_routing(change);
-                    }
-                }
+            if let Some(change) = changes.iter().find(|change| change.network() == network.name) {
+                change.apply(network);
             }
         }
     }
+}
 
-    /// As the parameters of its method.
-    pub fn to_json(&self) -> serde_json::Value {
-        match self {
-            NetworksChange::Policy(changes) => to_json(changes),
-            NetworksChange::Routing(changes) => to_json(changes),
-        }
+impl NetworkChange for PolicyChange {
+    fn network(&self) -> &str {
+        &self.network
+    }
+
+    fn apply(&self, network: &mut Network) {
+        network.change_policy(self);
+    }
+}
+
+impl NetworkChange for RoutingChange {
+    fn network(&self) -> &str {
+        &self.network
+    }
+
+    fn apply(&self, network: &mut Network) {
+        network.change_routing(self);
     }
 }
 
@@ -181,7 +190,7 @@ impl Places {
 ///
 /// # Errors
 /// What is wrong with it, a line for each problem.
-pub fn networks_file(part: NetworkPart, text: String, name: &str) -> Result<(NetworksChange, Places), String> {
+pub fn networks_file(part: NetworkPart, text: String, name: &str) -> Result<(NetworkChanges, Places), String> {
     let (file, problems, places) = read(part, text, name);
     match file {
         Some(file) if problems.is_empty() => Ok((file, places)),
@@ -193,7 +202,7 @@ pub fn networks_file(part: NetworkPart, text: String, name: &str) -> Result<(Net
 ///
 /// # Errors
 /// Everything that is wrong.
-pub(crate) fn from_text(part: NetworkPart, text: &str, name: &str) -> Result<NetworksChange, Report> {
+pub(crate) fn from_text(part: NetworkPart, text: &str, name: &str) -> Result<NetworkChanges, Report> {
     let (file, problems, places) = read(part, text.to_owned(), name);
     match file {
         Some(file) if problems.is_empty() => Ok(file),
@@ -201,8 +210,12 @@ pub(crate) fn from_text(part: NetworkPart, text: &str, name: &str) -> Result<Net
     }
 }
 
-/// The parameters of a method that has the shape of a file.
-pub(crate) fn from_json(part: NetworkPart, parameters: &serde_json::Value) -> Result<NetworksChange, Vec<Problem>> {
+/// The parameters of a method that has the shape of a file, as `changes` reads them.
+pub(crate) fn from_json<T>(
+    part: NetworkPart,
+    parameters: &serde_json::Value,
+    changes: fn(&Context<'_>, &Table) -> Vec<T>,
+) -> Result<Vec<T>, Vec<Problem>> {
     let value = value::from_json(parameters);
     let Data::Table(table) = &value.data else {
         let keys = alternatives(keys(part));
@@ -210,45 +223,20 @@ pub(crate) fn from_json(part: NetworkPart, parameters: &serde_json::Value) -> Re
         return Err(vec![problem.expected(format!("an object with {keys}"))]);
     };
     let context = Context::new(None);
-    let file = changes(part, &context, table);
+    let file = changes(&context, table);
     let problems = context.problems.into_inner();
     if problems.is_empty() { Ok(file) } else { Err(problems) }
-}
-
-/// The parameters of the method that makes `changes`.
-fn to_json<T: Serialize>(changes: &[T]) -> serde_json::Value {
-    if let [only] = changes {
-        return serde_json::json!(only);
-    }
-    let named = |change: &T| {
-        let mut change = serde_json::json!(change);
-        if let Some(members) = change.as_object_mut()
-            && let Some(name) = members.remove("network")
-        {
-            members.insert("name".to_owned(), name);
-        }
-        change
-    };
-    serde_json::json!({ "network": changes.iter().map(named).collect::<Vec<_>>() })
-}
-
-/// How messages call the parameters that are about one network.
-fn title(part: NetworkPart) -> &'static str {
-    match part {
-        NetworkPart::Policy => "network.policy",
-        NetworkPart::Routing => "network.routing",
-    }
 }
 
 /// What parameters that are about one network may have.
 fn keys(part: NetworkPart) -> Vec<&'static str> {
     match part {
-        NetworkPart::Policy => keys_of(title(part), |reader| policy::change(reader, "network")),
-        NetworkPart::Routing => keys_of(title(part), |reader| routing::change(reader, "network")),
+        NetworkPart::Policy => keys_of(part.method(), |reader| policy::change(reader, "network")),
+        NetworkPart::Routing => keys_of(part.method(), |reader| routing::change(reader, "network")),
     }
 }
 
-fn read(part: NetworkPart, text: String, name: &str) -> (Option<NetworksChange>, Vec<Problem>, Places) {
+fn read(part: NetworkPart, text: String, name: &str) -> (Option<NetworkChanges>, Vec<Problem>, Places) {
     let mut places =
         Places { part, name: name.to_owned(), text, spans: Spans::default(), networks: Vec::new(), are_several: false };
     let tables = places.text.bytes().filter(|byte| matches!(byte, b'{' | b'[')).count();
@@ -276,44 +264,40 @@ fn has_several(root: &Table) -> bool {
     root.iter().any(|(key, value)| key.name == "network" && matches!(value.data, Data::Array(_)))
 }
 
-fn changes(part: NetworkPart, context: &Context<'_>, root: &Table) -> NetworksChange {
+fn changes(part: NetworkPart, context: &Context<'_>, root: &Table) -> NetworkChanges {
     match part {
-        NetworkPart::Policy => {
-            let name = |change: &PolicyChange| change.network.clone();
-            NetworksChange::Policy(of_each(part, "[[network]] of network.policy", context, root, policy::change, name))
-        }
-        NetworkPart::Routing => {
-            let name = |change: &RoutingChange| change.network.clone();
-            NetworksChange::Routing(of_each(
-                part,
-                "[[network]] of network.routing",
-                context,
-                root,
-                routing::change,
-                name,
-            ))
-        }
+        NetworkPart::Policy => NetworkChanges::Policy(policies(context, root)),
+        NetworkPart::Routing => NetworkChanges::Routing(routings(context, root)),
     }
 }
 
-fn of_each<T>(
+/// What `network.policy` has.
+pub(crate) fn policies(context: &Context<'_>, root: &Table) -> Vec<PolicyChange> {
+    of_each(NetworkPart::Policy, "[[network]] of network.policy", context, root, policy::change)
+}
+
+/// What `network.routing` has.
+pub(crate) fn routings(context: &Context<'_>, root: &Table) -> Vec<RoutingChange> {
+    of_each(NetworkPart::Routing, "[[network]] of network.routing", context, root, routing::change)
+}
+
+fn of_each<T: NetworkChange>(
     part: NetworkPart,
     each: &'static str,
     context: &Context<'_>,
     root: &Table,
     read: fn(&Reader<'_>, &'static str) -> T,
-    name: fn(&T) -> String,
 ) -> Vec<T> {
     if !has_several(root) {
         let one = |reader: &Reader<'_>| read(reader, "network");
-        return vec![Reader::read(context, title(part), String::new(), 0..0, root, one)];
+        return vec![Reader::read(context, part.method(), String::new(), 0..0, root, one)];
     }
     let several = |reader: &Reader<'_>| reader.tables("network", each, |reader| read(reader, "name"));
     let changes = Reader::read(context, "a change of several networks", String::new(), 0..0, root, several);
     if changes.is_empty() {
         context.report(Problem::error("network", "there is no network in the list"));
     }
-    let names: Vec<String> = changes.iter().map(name).collect();
+    let names: Vec<&str> = changes.iter().map(NetworkChange::network).collect();
     let mut seen = std::collections::HashSet::new();
     for (at, name) in names.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
         if !seen.insert(name) {
@@ -330,7 +314,7 @@ fn of_each<T>(
 mod tests {
     use super::*;
 
-    fn file(part: NetworkPart, text: &str) -> Result<(NetworksChange, Places), String> {
+    fn file(part: NetworkPart, text: &str) -> Result<(NetworkChanges, Places), String> {
         networks_file(part, text.to_owned(), "/srv/f.toml")
     }
 

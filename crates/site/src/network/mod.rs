@@ -25,7 +25,7 @@ use serde::{Deserialize, Serialize};
 use super::site::{Device, DeviceKind, Node, Site, SocketAccess};
 use super::units::{BitsPerSecond, Bytes};
 
-pub use file::{NetworkPart, NetworksChange, Places, networks_file};
+pub use file::{NetworkChange, NetworkChanges, NetworkPart, Places, networks_file};
 pub use load::{LONGEST_LINE, LoadLine, LoadVia, load_line};
 pub use mac::{MacAddress, MacError};
 pub use membership::DeviceChange;

@@ -1,6 +1,6 @@
 //! `softdpu trace explain`: what would become of a packet, tier by tier.
 
-use softdpu_api::{FUNCTIONS, PathAnswer, PathOutcome, PathQuestion, PathStep, Request};
+use softdpu_api::{FUNCTIONS, PathAnswer, PathOutcome, PathQuestion, PathStep, Query};
 
 use super::{Explain, Protocol};
 use crate::arguments::Connection;
@@ -24,7 +24,7 @@ pub fn run(connection: &Connection, options: &Explain) -> Result<(), String> {
         payload: options.payload,
     };
     let answer: PathAnswer =
-        connect(connection)?.call(&Request::TraceExplain(question)).map_err(|error| error.to_string())?;
+        connect(connection)?.call(Query::TraceExplain(question)).map_err(|error| error.to_string())?;
     crate::output::print(&if options.json { json_line(&answer) } else { text(&answer) })
 }
 

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::{Change, EndpointChange, add_device, grow};
-use softdpu_api::NetworkEntries;
+use super::apply::{add_device, grow};
+use softdpu_api::{Change, EndpointChange, LoadResult, NetworkEntries};
 use softdpu_site::{
-    Bytes, Device, DeviceChange, Endpoint, Function, FunctionChange, FunctionKind, MemberChange, Network,
-    NetworksChange, PolicyChange, RoutingChange, Site, SteeringChange, TableUse, Tenant, TenantChange, Volume,
+    Bytes, Device, DeviceChange, Endpoint, Function, FunctionChange, FunctionKind, MemberChange, Network, PolicyChange,
+    RoutingChange, Site, SteeringChange, TableUse, Tenant, TenantChange, Volume,
 };
 
 /// The format. Members may be added that are left out where they are empty.
@@ -79,6 +79,15 @@ pub(super) struct LoadedFile {
     pub(super) endpoints: u64,
     /// By network, and which networks.
     networks: BTreeMap<String, NetworkEntries>,
+}
+
+impl LoadedFile {
+    /// What was `found` in the file of which `copy` is the copy; none without entries: that is what there is without a file.
+    pub(super) fn of(copy: &str, found: &LoadResult) -> Option<LoadedFile> {
+        let LoadResult { endpoints, networks, .. } = found;
+        let file = || LoadedFile { file: copy.to_owned(), endpoints: *endpoints, networks: networks.clone() };
+        (!networks.is_empty()).then(file)
+    }
 }
 
 /// What was changed of a network's guests on other hosts.
@@ -292,7 +301,7 @@ impl Overlay {
                     self.endpoints.remove(&network);
                 }
             }
-            Change::Networks { change: NetworksChange::Policy(changes), .. } => {
+            Change::NetworkPolicy(changes) => {
                 for change in changes {
                     match self.networks.get_mut(&change.network) {
                         Some(made) => made.change_policy(&change),
@@ -300,7 +309,7 @@ impl Overlay {
                     }
                 }
             }
-            Change::Networks { change: NetworksChange::Routing(changes), .. } => {
+            Change::NetworkRouting(changes) => {
                 for change in changes {
                     // It says all that there is to say of members.
                     self.members.retain(|member| member.network != change.network);
@@ -310,8 +319,6 @@ impl Overlay {
                     }
                 }
             }
-            // It becomes one of those.
-            Change::NetworksFile { .. } => {}
             Change::NetworkMember(change) => {
                 if let Some(made) = self.networks.get_mut(&change.network) {
                     made.change_member(&change);
@@ -321,12 +328,6 @@ impl Overlay {
                     Some(before) => before.then(&change),
                     None => self.members.push(change),
                 }
-            }
-            Change::NetworkLoad(load) => {
-                let (file, endpoints, networks) =
-                    (load.copy.unwrap_or_default(), load.found.endpoints, load.found.networks);
-                // Nothing is what there is without a file.
-                self.loaded = (!networks.is_empty()).then_some(LoadedFile { file, endpoints, networks });
             }
             Change::FunctionAdd(function) => {
                 self.functions.insert(function.name.clone(), function);
@@ -360,7 +361,8 @@ impl Overlay {
                     self.removed_tenants.insert(name);
                 }
             }
-            Change::QueueMove(_) => {}
+            // What is loaded is recorded with its file.
+            Change::QueueMove(_) | Change::NetworkLoad(_) | Change::NetworkUnload(_) => {}
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::super::state::Timing;
 use super::bed::{Bed, FakePlane};
 use softdpu_api::status::{DataPlaneState, DeviceState, FunctionStatus, NodeStatus, VolumeStatus};
-use softdpu_api::{ApiError, ErrorCode, Request};
+use softdpu_api::{ApiError, Change, ErrorCode, Query};
 use softdpu_link::{Call, Up};
 use softdpu_site::{
     Bytes, Device, Volume, device_from_json, function_change_from_json, function_from_json, volume_from_json,
@@ -23,9 +23,9 @@ fn device(bed: &Bed, name: &str, volume: &str) -> Device {
     device_from_json(&parameters, Path::new("/run/softdpu")).unwrap()
 }
 
-fn accept(plane: &mut FakePlane, expected: &Call) {
+fn accept(plane: &mut FakePlane, expected: Change) {
     let (id, call) = plane.call();
-    assert_eq!(&call, expected);
+    assert_eq!(call, Call::Change(expected));
     plane.say(&Up::Answer { id, result: Ok(json!({})) }, vec![]);
 }
 
@@ -34,7 +34,7 @@ fn status_joins_what_both_processes_know() {
     let bed = Bed::new();
     let mut plane = bed.ready_plane();
     let mut client = bed.api();
-    let asked = client.ask(&Request::Status);
+    let asked = client.ask(Query::Status);
     let (id, call) = plane.call();
     assert_eq!(call, Call::Status);
     let volumes = vec![VolumeStatus { name: "disk".into(), errors: 3, ..VolumeStatus::default() }];
@@ -56,7 +56,7 @@ fn status_is_answered_and_changes_are_refused_while_the_data_plane_restarts() {
     let mut starting = bed.plane();
     starting.start();
     let mut client = bed.api();
-    let asked = client.ask(&Request::Status);
+    let asked = client.ask(Query::Status);
     let status: NodeStatus = serde_json::from_value(client.answer(asked).unwrap()).unwrap();
     assert_eq!(status.data_plane.state, DataPlaneState::Restarting);
     assert_eq!((status.data_plane.restarts, status.data_plane.last_exit.as_deref()), (1, Some("killed by SIGKILL")));
@@ -64,7 +64,7 @@ fn status_is_answered_and_changes_are_refused_while_the_data_plane_restarts() {
     assert_eq!(status.devices[0].peer.map(|peer| peer.pid as u32), Some(std::process::id()));
     assert_eq!(status.devices[1].peer, None);
     assert_eq!(status.volumes.len(), 2);
-    let asked = client.ask(&Request::VolumeCreate(volume("new")));
+    let asked = client.ask(Change::VolumeCreate(volume("new")));
     let error = client.answer(asked).unwrap_err();
     assert_eq!(error.code, ErrorCode::Unavailable);
     assert!(error.message.contains("restarting"), "{error}");
@@ -76,21 +76,21 @@ fn what_was_changed_is_there_for_the_next_data_plane() {
     let mut plane = bed.ready_plane();
     let mut client = bed.api();
 
-    let asked = client.ask(&Request::VolumeCreate(volume("new")));
-    accept(&mut plane, &Call::VolumeCreate { volume: volume("new") });
+    let asked = client.ask(Change::VolumeCreate(volume("new")));
+    accept(&mut plane, Change::VolumeCreate(volume("new")));
     assert_eq!(client.answer(asked), Ok(json!({})));
 
     let added = device(&bed, "c", "new");
-    let asked = client.ask(&Request::DeviceAdd(added.clone()));
-    accept(&mut plane, &Call::DeviceAdd { device: added });
+    let asked = client.ask(Change::DeviceAdd(added.clone()));
+    accept(&mut plane, Change::DeviceAdd(added));
     let answer = client.answer(asked).unwrap();
     let names: Vec<&Value> = answer["devices"].as_array().unwrap().iter().map(|device| &device["name"]).collect();
     assert_eq!(names, ["c", "a", "b"]);
     let _front_end = bed.connect("c");
     plane.attach();
 
-    let asked = client.ask(&Request::VolumeGrow { name: "new".into(), size: Bytes(8 << 20) });
-    accept(&mut plane, &Call::VolumeGrow { volume: "new".into(), size: 8 << 20 });
+    let asked = client.ask(Change::VolumeGrow { name: "new".into(), size: Bytes(8 << 20) });
+    accept(&mut plane, Change::VolumeGrow { name: "new".into(), size: Bytes(8 << 20) });
     client.answer(asked).unwrap();
 
     plane.die("killed by SIGKILL");
@@ -109,24 +109,24 @@ fn functions_are_there_for_the_next_data_plane_and_shown_while_there_is_none() {
         json!({"name": "guard", "firewall": {"rule": [rule]}})
     };
     let function = function_from_json(&firewall(22)).unwrap();
-    let asked = client.ask(&Request::FunctionAdd(function.clone()));
-    accept(&mut plane, &Call::FunctionAdd { function: function.clone() });
+    let asked = client.ask(Change::FunctionAdd(function.clone()));
+    accept(&mut plane, Change::FunctionAdd(function.clone()));
     assert_eq!(client.answer(asked), Ok(json!({})));
     // What the data plane refuses, or dies of, is as it was.
     let change = function_change_from_json(&firewall(443)).unwrap();
-    let asked = client.ask(&Request::FunctionSet(change.clone()));
+    let asked = client.ask(Change::FunctionSet(change.clone()));
     let (id, _) = plane.call();
     let refusal = ApiError::new(ErrorCode::Refused, "no");
     plane.say(&Up::Answer { id, result: Err(refusal) }, vec![]);
     assert_eq!(client.answer(asked).unwrap_err().code, ErrorCode::Refused);
-    let asked = client.ask(&Request::FunctionSet(change.clone()));
+    let asked = client.ask(Change::FunctionSet(change.clone()));
     plane.call();
     plane.die("killed by SIGKILL");
     assert_eq!(client.answer(asked).unwrap_err().code, ErrorCode::Unavailable);
     let mut plane = bed.plane();
     let (site, ..) = plane.start();
     assert_eq!(site.function("guard"), Some(&function));
-    let asked = client.ask(&Request::FunctionList);
+    let asked = client.ask(Query::FunctionList);
     let functions: Vec<FunctionStatus> = serde_json::from_value(client.answer(asked).unwrap()).unwrap();
     assert_eq!(functions.iter().map(|it| (&*it.name, &*it.kind)).collect::<Vec<_>>(), [("guard", "firewall")]);
 }
@@ -136,7 +136,7 @@ fn what_the_data_plane_refuses_is_not_recorded_and_leaves_no_socket() {
     let bed = Bed::new();
     let mut plane = bed.ready_plane();
     let mut client = bed.api();
-    let asked = client.ask(&Request::DeviceAdd(device(&bed, "c", "scratch")));
+    let asked = client.ask(Change::DeviceAdd(device(&bed, "c", "scratch")));
     let (id, _) = plane.call();
     assert!(bed.path("c.sock").exists());
     let refusal = ApiError::new(ErrorCode::Busy, "the volume is fenced");
@@ -153,7 +153,7 @@ fn a_change_whose_data_plane_dies_is_answered_and_undone() {
     let bed = Bed::new();
     let mut plane = bed.ready_plane();
     let mut client = bed.api();
-    let asked = client.ask(&Request::VolumeCreate(volume("new")));
+    let asked = client.ask(Change::VolumeCreate(volume("new")));
     plane.call();
     plane.die("killed by SIGKILL");
     assert_eq!(client.answer(asked).unwrap_err().code, ErrorCode::Unavailable);
@@ -165,7 +165,7 @@ fn nothing_is_kept_of_a_volume_whose_data_plane_died_while_it_was_created() {
     let bed = Bed::new();
     let mut plane = bed.ready_plane();
     let mut client = bed.api();
-    let asked = client.ask(&Request::VolumeCreate(volume("new")));
+    let asked = client.ask(Change::VolumeCreate(volume("new")));
     plane.call();
     for key in ["key/new", "memory/new", "nbd-export/new", "nbd/new/0", "key/new2"] {
         let file = fs::File::open("/dev/null").unwrap();
@@ -184,8 +184,8 @@ fn a_removed_device_is_disconnected_and_its_socket_is_gone() {
     let mut front_end = bed.connect("a");
     plane.attach();
     let mut client = bed.api();
-    let asked = client.ask(&Request::DeviceRemove { name: "a".into() });
-    accept(&mut plane, &Call::DeviceRemove { device: "a".into() });
+    let asked = client.ask(Change::DeviceRemove { name: "a".into() });
+    accept(&mut plane, Change::DeviceRemove { name: "a".into() });
     client.answer(asked).unwrap();
     assert!(front_end.is_closed());
     assert!(!bed.path("a.sock").exists());
@@ -196,9 +196,9 @@ fn changes_are_made_one_after_the_other() {
     let bed = Bed::new();
     let mut plane = bed.ready_plane();
     let (mut first, mut second) = (bed.api(), bed.api());
-    let create = first.ask(&Request::VolumeCreate(volume("v")));
+    let create = first.ask(Change::VolumeCreate(volume("v")));
     let (id, _) = plane.call();
-    let again = second.ask(&Request::VolumeCreate(volume("v")));
+    let again = second.ask(Change::VolumeCreate(volume("v")));
     assert!(plane.hears_nothing());
     plane.say(&Up::Answer { id, result: Ok(json!({})) }, vec![]);
     first.answer(create).unwrap();
@@ -211,9 +211,9 @@ fn requests_sent_in_one_go_are_answered_in_order() {
     let mut plane = bed.ready_plane();
     let mut client = bed.api();
     client.send_raw(b"nonsense\n\n");
-    let asked: Vec<_> = (0..3).map(|_| client.ask(&Request::DeviceArgs { name: "a".into() })).collect();
-    let status = client.ask(&Request::VolumeList);
-    let args = client.ask(&Request::DeviceArgs { name: "nobody".into() });
+    let asked: Vec<_> = (0..3).map(|_| client.ask(Query::DeviceArgs { name: "a".into() })).collect();
+    let status = client.ask(Query::VolumeList);
+    let args = client.ask(Query::DeviceArgs { name: "nobody".into() });
     assert_eq!(client.response().outcome.unwrap_err().code, ErrorCode::BadRequest);
     for id in asked {
         client.answer(id).unwrap();
@@ -239,8 +239,8 @@ fn a_change_that_cannot_be_saved_says_so_and_is_saved_when_it_can() {
     let mut plane = bed.ready_plane();
     fs::write(bed.path("state"), "in its place").unwrap();
     let mut client = bed.api();
-    let asked = client.ask(&Request::VolumeCreate(volume("extra")));
-    accept(&mut plane, &Call::VolumeCreate { volume: volume("extra") });
+    let asked = client.ask(Change::VolumeCreate(volume("extra")));
+    accept(&mut plane, Change::VolumeCreate(volume("extra")));
     let answer = client.answer(asked).unwrap();
     let warning = answer["warning"].as_str().expect("the change is made, with a warning");
     assert!(warning.contains("cannot be saved in") && warning.contains("/state: "), "{warning}");

@@ -421,10 +421,10 @@ pub struct ApiStub {
 }
 
 impl ApiStub {
-    pub fn ask(&mut self, request: &Request) -> Id {
+    pub fn ask(&mut self, request: impl Into<Request>) -> Id {
         let id = Id::Number(self.next);
         self.next += 1;
-        self.stream.get_mut().write_all(encode_request(&id, request).as_bytes()).unwrap();
+        self.stream.get_mut().write_all(encode_request(&id, &request.into()).as_bytes()).unwrap();
         id
     }
 

@@ -8,9 +8,11 @@ use serde_json::json;
 
 use super::super::state::Timing;
 use super::bed::{ApiStub, Bed, FakePlane, PATIENCE};
-use softdpu_api::{ApiError, ErrorCode, LONGEST_REQUEST, LoadResult, NetworkEntries, Request, Unload};
+use softdpu_api::{
+    ApiError, Change, ErrorCode, LONGEST_REQUEST, LoadFile, LoadResult, NetworkEntries, Query, Request, Unload,
+};
 use softdpu_link::{Call, Down, LOADED, Up};
-use softdpu_site::{self as config, NetworkPart, NetworksChange, Site};
+use softdpu_site::{self as config, NetworkPart, Site};
 
 /// A file for the daemon to load.
 fn file(bed: &Bed, name: &str, text: &str) -> PathBuf {
@@ -22,7 +24,9 @@ fn file(bed: &Bed, name: &str, text: &str) -> PathBuf {
 /// The call to load a file, and what is in that.
 fn asked(plane: &mut FakePlane) -> (u64, String) {
     match plane.next() {
-        (Down::Call { id, call: Call::NetworkLoad { .. } }, fds) => (id, text(fds)),
+        (Down::Call { id, call: Call::Change(Change::NetworkLoad(_) | Change::NetworkUnload(_)) }, fds) => {
+            (id, text(fds))
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -51,7 +55,7 @@ fn a_file_is_copied_before_it_is_loaded_and_the_copy_is_what_every_data_plane_ge
     let mut plane = bed.ready_plane();
     let mut client = bed.api();
     let path = file(&bed, "guests.csv", "first");
-    let asking = client.ask(&Request::NetworkLoad { path: path.clone() });
+    let asking = client.ask(Change::NetworkLoad(LoadFile { path: path.clone() }));
     let (id, text_given) = asked(&mut plane);
     assert_eq!(text_given, "first");
     plane.say(&Up::Answer { id, result: Ok(json!(found(3))) }, vec![]);
@@ -61,7 +65,7 @@ fn a_file_is_copied_before_it_is_loaded_and_the_copy_is_what_every_data_plane_ge
 
     // What is refused leaves nothing behind, and the file itself may change.
     fs::write(&path, "second").unwrap();
-    let asking = client.ask(&Request::NetworkLoad { path });
+    let asking = client.ask(Change::NetworkLoad(LoadFile { path }));
     let (id, _) = asked(&mut plane);
     let refusal = ApiError::new(ErrorCode::Refused, "guests.csv:1: no");
     plane.say(&Up::Answer { id, result: Err(refusal) }, vec![]);
@@ -87,13 +91,13 @@ fn entries_are_unloaded_from_what_is_in_force_when_their_turn_comes() {
     let (mut loads, mut unloads, mut third) = (bed.api(), bed.api(), bed.api());
     let entry = |last: u8| format!("endpoint,acme,10.0.0.{last},,192.0.2.2\n");
     let path = file(&bed, "guests.csv", &(entry(3) + &entry(4)));
-    let loading = loads.ask(&Request::NetworkLoad { path });
+    let loading = loads.ask(Change::NetworkLoad(LoadFile { path }));
     let (id, _) = asked(&mut plane);
     let addresses = vec!["10.0.0.3".parse().unwrap()];
     let unload = Unload { network: "acme".into(), addresses, prefixes: Vec::new() };
-    let unloading = unloads.ask(&Request::NetworkUnload(unload));
+    let unloading = unloads.ask(Change::NetworkUnload(unload));
     // What is answered at once tells that the one before was read.
-    let asking = third.ask(&Request::DeviceArgs { name: "none".into() });
+    let asking = third.ask(Query::DeviceArgs { name: "none".into() });
     third.answer(asking).unwrap_err();
     plane.say(&Up::Answer { id, result: Ok(json!(found(2))) }, vec![]);
     loads.answer(loading).unwrap();
@@ -108,7 +112,7 @@ fn a_data_plane_that_dies_over_a_file_leaves_what_was_loaded_before() {
     let bed = Bed::new();
     let mut plane = bed.ready_plane();
     let mut client = bed.api();
-    let asking = client.ask(&Request::NetworkLoad { path: file(&bed, "guests.csv", "first") });
+    let asking = client.ask(Change::NetworkLoad(LoadFile { path: file(&bed, "guests.csv", "first") }));
     asked(&mut plane);
     plane.die("killed by SIGSEGV");
     assert_eq!(client.answer(asking).unwrap_err().code, ErrorCode::Unavailable);
@@ -124,7 +128,7 @@ fn what_is_no_file_is_refused_and_nobody_is_asked() {
     let mut plane = bed.ready_plane();
     let mut client = bed.api();
     for (path, why) in [(bed.path("none.csv"), "No such file"), ("/dev/null".into(), "it is no regular file")] {
-        let asking = client.ask(&Request::NetworkLoad { path });
+        let asking = client.ask(Change::NetworkLoad(LoadFile { path }));
         let error = client.answer(asking).unwrap_err();
         assert!(error.code == ErrorCode::Failed && error.message.contains(why), "{error}");
     }
@@ -146,12 +150,12 @@ fn a_file_that_gives_nothing_keeps_no_other_change_waiting() {
     let bed = Bed::with(Timing { copy: Duration::ZERO, ..Timing::default() }, false);
     let mut plane = bed.ready_plane();
     let mut client = bed.api();
-    let asking = client.ask(&Request::NetworkLoad { path: file(&bed, "guests.csv", "") });
+    let asking = client.ask(Change::NetworkLoad(LoadFile { path: file(&bed, "guests.csv", "") }));
     let error = client.answer(asking).unwrap_err();
     assert!(error.code == ErrorCode::Failed && error.message.contains("nothing came of it for 0 s"), "{error}");
-    let asking = client.ask(&Request::NetworkRemove { name: "none".into() });
+    let asking = client.ask(Change::NetworkRemove { name: "none".into() });
     assert_eq!(client.answer(asking).unwrap_err().code, ErrorCode::NotFound);
-    let asking = client.ask(&Request::VolumeDelete { name: "none".into() });
+    let asking = client.ask(Change::VolumeDelete { name: "none".into() });
     assert_eq!(client.answer(asking).unwrap_err().code, ErrorCode::NotFound);
     assert!(plane.hears_nothing());
     becomes("the late copy is removed", || copies(&bed).is_empty());
@@ -162,7 +166,7 @@ fn a_load_that_is_refused_keeps_no_room_on_the_disk() {
     let bed = Bed::new();
     let mut plane = bed.ready_plane();
     let mut client = bed.api();
-    let asking = client.ask(&Request::NetworkLoad { path: file(&bed, "guests.csv", "first") });
+    let asking = client.ask(Change::NetworkLoad(LoadFile { path: file(&bed, "guests.csv", "first") }));
     let (id, _) = asked(&mut plane);
     let copy = bed.path("state").join("loaded-1.csv");
     let is_open = || {
@@ -182,7 +186,7 @@ fn the_copy_that_the_disk_names_is_there_although_changes_cannot_be_saved_any_mo
     let mut plane = bed.ready_plane();
     let mut client = bed.api();
     let mut load = |text: &str, result: Result<LoadResult, ApiError>| {
-        let asking = client.ask(&Request::NetworkLoad { path: file(&bed, "guests.csv", text) });
+        let asking = client.ask(Change::NetworkLoad(LoadFile { path: file(&bed, "guests.csv", text) }));
         let (id, _) = asked(&mut plane);
         plane.say(&Up::Answer { id, result: result.map(|found| json!(found)) }, vec![]);
         client.answer(asking)
@@ -199,7 +203,7 @@ fn the_copy_that_the_disk_names_is_there_although_changes_cannot_be_saved_any_mo
 fn with_networks(plane: &mut FakePlane, client: &mut ApiStub) -> String {
     for (name, vni) in [("a", 1), ("b", 2)] {
         let network = json!({"name": name, "vni": vni, "cidr": [format!("10.{vni}.0.0/16")]});
-        let asking = client.ask(&Request::NetworkAdd(config::network_from_json(&network).unwrap()));
+        let asking = client.ask(Change::NetworkAdd(config::network_from_json(&network).unwrap()));
         let (id, _) = plane.call();
         plane.say(&Up::Answer { id, result: Ok(json!({})) }, vec![]);
         client.answer(asking).unwrap();
@@ -217,20 +221,20 @@ fn lists_come_by_file_whole_and_the_next_data_plane_is_told_of_them() {
     let text = with_networks(&mut plane, &mut client);
     let ask = |text: &str| Request::NetworksFile { part: NetworkPart::Policy, path: file(&bed, "policy.toml", text) };
     let wrong = text.replace("priority = 7000, action = \"deny\"", "priority = 7000, action = \"dney\"");
-    let asking = client.ask(&ask(&wrong));
+    let asking = client.ask(ask(&wrong));
     let error = client.answer(asking).unwrap_err();
     let place = format!("{}:7004:", bed.path("policy.toml").display());
     assert!(error.code == ErrorCode::InvalidParams && error.message.starts_with(&place), "{error}");
     // What only the site shows is told with its line as well: another has the name.
-    let asking = client.ask(&ask(&(text.clone() + "[[acl]]\nname = \"edge\"\n")));
+    let asking = client.ask(ask(&(text.clone() + "[[acl]]\nname = \"edge\"\n")));
     let error = client.answer(asking).unwrap_err();
     let place = format!("{}:10007:8: the network has a second ACL `edge`", bed.path("policy.toml").display());
     assert!(error.code == ErrorCode::Refused && error.message.starts_with(&place), "{error}");
     assert!(plane.hears_nothing());
 
-    let asking = client.ask(&ask(&text));
+    let asking = client.ask(ask(&text));
     let (id, call) = plane.call();
-    let Call::NetworksChange(NetworksChange::Policy(changes)) = call else { panic!("{call:?}") };
+    let Call::Change(Change::NetworkPolicy(changes)) = call else { panic!("{call:?}") };
     assert_eq!(changes[0].acls[0].rules.len(), 10_000);
     plane.say(&Up::Answer { id, result: Ok(json!({"warning": "a core is late"})) }, vec![]);
     assert_eq!(client.answer(asking).unwrap(), json!({"warning": "a core is late"}));
@@ -245,12 +249,12 @@ fn several_networks_change_by_one_file_all_or_none() {
     let (mut plane, mut client) = (bed.ready_plane(), bed.api());
     with_networks(&mut plane, &mut client);
     let ask = |text: &str| Request::NetworksFile { part: NetworkPart::Routing, path: file(&bed, "peers.toml", text) };
-    let asking = client.ask(&ask("[[network]]\nname = \"a\"\npeer = \"b\"\n[[network]]\nname = \"b\"\npeer = \"c\"\n"));
+    let asking = client.ask(ask("[[network]]\nname = \"a\"\npeer = \"b\"\n[[network]]\nname = \"b\"\npeer = \"c\"\n"));
     let error = client.answer(asking).unwrap_err();
     let place = format!("{}:6:", bed.path("peers.toml").display());
     assert!(error.message.starts_with(&place) && error.message.contains("there is no network `c`"), "{error}");
     assert!(plane.hears_nothing());
-    let asking = client.ask(&ask("[[network]]\nname = \"a\"\npeer = \"b\"\n[[network]]\nname = \"b\"\npeer = \"a\"\n"));
+    let asking = client.ask(ask("[[network]]\nname = \"a\"\npeer = \"b\"\n[[network]]\nname = \"b\"\npeer = \"a\"\n"));
     let (id, _) = plane.call();
     plane.say(&Up::Answer { id, result: Ok(json!({})) }, vec![]);
     client.answer(asking).unwrap();
