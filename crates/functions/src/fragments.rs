@@ -33,7 +33,7 @@ impl Datagram {
 #[derive(Debug)]
 pub(crate) struct Fragments {
     places: Box<[Option<(Datagram, u64)>]>,
-    /// Who sends fragments is not to know whose place they take.
+    /// A sender of fragments is not to know which place they take.
     seed: RandomState,
 }
 

@@ -44,7 +44,7 @@ const SESSION: &str = "/proc/self/autogroup";
 /// `EPERM` where the process leads a session already, or without CAP_SYS_NICE; `ENOENT` where the kernel has no such
 /// groups.
 pub fn highest_session() -> std::io::Result<()> {
-    // Who leads a group of processes may not begin a session (setsid(2)): back into its parent's group first.
+    // The leader of a process group may not begin a session (setsid(2)): back into its parent's group first.
     if rustix::process::getpgrp() == rustix::process::getpid()
         && let Some(parent) = rustix::process::getppid()
     {

@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// now; asking again for what one has is fine.
 ///
 /// # Errors
-/// What the kernel says, other than that somebody else has a lock in the way.
+/// What the kernel says, other than that a conflicting lock is held.
 pub fn try_lock(fd: BorrowedFd<'_>, exclusive: bool) -> io::Result<bool> {
     try_lock_part(fd, exclusive, 0, None)
 }

@@ -1,4 +1,4 @@
-//! Signals to event counters (eventfd) of somebody else, which never wait.
+//! Signals to event counters (eventfd) of other processes, which never wait.
 //!
 //! Whoever passes an eventfd keeps its open file description, and with it the flags and the counter: it can clear
 //! O_NONBLOCK and fill the counter whenever it likes, and a `write` then waits for as long as it likes. No check before
@@ -81,7 +81,7 @@ impl Notifier {
         if unsafe { (*notifier.ring()).magic } == RING_MAGIC { Ok(notifier) } else { Err(Errno::NOSYS) }
     }
 
-    /// Adds one to each counter, or leaves it full. Never waits for whoever else has it. One that is no event counter
+    /// Adds one to each counter, or leaves it full. Never waits for its other holders. One that is no event counter
     /// is skipped: what is there instead is its peer's loss.
     ///
     /// # Errors
@@ -141,7 +141,7 @@ impl Notifier {
         Ok(())
     }
 
-    /// Makes room in the ring of ended requests: nobody wants to hear of them.
+    /// Makes room in the ring of ended requests: their results are not used.
     fn forget_ended(&self) {
         // SAFETY: mapped until the context is destroyed. The kernel writes the tail, and reads the head that is written
         // here.

@@ -88,7 +88,7 @@ impl Connections {
         self.share();
     }
 
-    /// Deals the room out: nobody can take another's.
+    /// Deals the room out: no interface can take another's.
     fn share(&mut self) {
         let len = self.ports.iter().max().map_or(0, |most| *most as usize + 1);
         let each = self.capacity / self.ports.len().max(1) as u32;
@@ -155,7 +155,7 @@ impl Connections {
         }
     }
 
-    /// Makes a connection, in the room of somebody's who has more than their share, if need be.
+    /// Makes a connection, in the room of an interface that has more than its share, if need be.
     fn open(&mut self, rules: &Rules, way: Way, opening: &Opening, now: u64) -> Result<(), Refused> {
         let Connections { tracker, ended, .. } = self;
         let opened = match tracker.open(opening, now, ended) {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Every packet is in exactly one record. The table never grows over its capacity: a tenant that makes more flows has
-//! its longest unseen ones reported early, which is counted, and disturbs nobody else.
+//! its longest unseen ones reported early, which is counted, and disturbs no other.
 
 mod list;
 mod record;

@@ -115,8 +115,8 @@ impl PacketSocket {
             .map_err(|errno| PortError::at(name, "opening a packet socket", "CAP_NET_RAW", errno))
     }
 
-    /// Takes over a packet socket that somebody else opened (a supervisor) and that may have served another process on
-    /// the same interface before. Frames that came meanwhile are lost.
+    /// Takes over a packet socket that another process opened (a supervisor) and that may have served another process
+    /// on the same interface before. Frames that came meanwhile are lost.
     ///
     /// # Errors
     /// [`PortError::WrongDescriptor`] if it is no packet socket; as for [`open`](Self::open).

@@ -76,7 +76,7 @@ impl Tap {
         Self::adopt(fd, options.offloads)
     }
 
-    /// Takes over a queue of a TAP that was opened by somebody else (a supervisor). It becomes non-blocking, and has
+    /// Takes over a queue of a TAP that another process opened (a supervisor). It becomes non-blocking, and has
     /// `offloads` from now on as far as the kernel has them.
     ///
     /// # Errors
