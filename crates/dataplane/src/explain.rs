@@ -117,7 +117,7 @@ fn from_host<'a>(networks: &'a Networks, question: &PathQuestion, host: IpAddr) 
         ApiError::new(ErrorCode::Unavailable, "the underlay was not open yet: `softdpu status` says why".to_owned())
     })?;
     let of = network_of(networks, question, source)?;
-    let mac = networks.tables().and_then(|tables| tables.elsewhere(&of.name, source)).map(|sender| sender.mac);
+    let mac = networks.tables().and_then(|tables| tables.remote(&of.name, source)).map(|sender| sender.mac);
     let inner = packet(question, source, mac.unwrap_or(Mac(of.gateway_mac().0)), of)?;
     let frame = through_tunnel(&underlay, host, of.vni.get(), &inner)
         .ok_or_else(|| invalid(format!("host: this node's tunnel end point has no address of the family of {host}")))?;
@@ -160,7 +160,7 @@ fn several<'a>(address: IpAddr, networks: impl Iterator<Item = &'a str>) -> ApiE
 fn elsewhere(networks: &Networks, network: &config::Network, address: IpAddr) -> Option<IpAddr> {
     // The tables have them once the underlay was open.
     let configured = network.endpoints.iter().find(|endpoint| endpoint.addresses.contains(&address));
-    let known = || networks.tables()?.elsewhere(&network.name, address).map(|sender| sender.host);
+    let known = || networks.tables()?.remote(&network.name, address).map(|sender| sender.host);
     configured.map(|endpoint| endpoint.host).or_else(known)
 }
 

@@ -39,7 +39,7 @@ pub(super) fn statuses(networks: &Networks) -> Vec<NetworkStatus> {
 
 /// How a network's routes are looked up, those that are in force.
 fn lookups(networks: &Networks, network: &str) -> Vec<RouteLookup> {
-    let status = |lookup: tables::Lookup<'_>| {
+    let status = |lookup: tables::LookupMethod<'_>| {
         let (of, table) = match lookup.of {
             tables::RoutesOf::Network => (RoutesOf::Network, None),
             tables::RoutesOf::Loaded => (RoutesOf::Loaded, None),

@@ -4,7 +4,7 @@ use softdpu_vpc::Packet;
 use softdpu_vpc::packet::parse::protocol;
 use softdpu_vpc::policy::acl::Action;
 use softdpu_vpc::policy::conntrack::{
-    Config, Conntrack, Ended, Key, Look, Opening, Refused, Subject, Timeouts, Tracked,
+    Config, Conntrack, Ended, Key, Look, Opening, Refused, Subject, Timeouts, Tracked, Zone,
 };
 use softdpu_vpc::policy::{Transport, Tuple};
 
@@ -81,8 +81,8 @@ impl Connections {
 
     /// The interface with this number is another from now on, or none.
     pub(super) fn forget(&mut self, port: u32) {
-        if self.tracker.used(port) > 0 {
-            self.tracker.forget(port, &mut self.ended);
+        if self.tracker.used(Zone(port)) > 0 {
+            self.tracker.forget(Zone(port), &mut self.ended);
         }
         self.ports.retain(|known| *known != port);
         self.share();
@@ -126,7 +126,7 @@ impl Connections {
         let Some(ip) = sight.ip() else { return (Action::Allow, Mark::NOTHING) };
         self.admit(sight.port);
         let part = ip.fragment.map(|part| Datagram::of(sight.port, ip, part.id));
-        match Subject::of(sight.port, ip, packet.head.bytes()) {
+        match Subject::of(Zone(sight.port), ip, packet.head.bytes()) {
             Subject::Segment(segment) => match self.tracker.look(&segment, now, &mut self.ended) {
                 Ok(Look::Known(tracked)) => {
                     let decided = self.known(rules, &tracked);
@@ -159,10 +159,10 @@ impl Connections {
     fn open(&mut self, rules: &Rules, way: Way, opening: &Opening, now: u64) -> Result<(), Refused> {
         let Connections { tracker, ended, .. } = self;
         let opened = match tracker.open(opening, now, ended) {
-            Err(Refused::TableFull) if tracker.reclaim(opening.network(), ended) => tracker.open(opening, now, ended),
+            Err(Refused::TableFull) if tracker.reclaim(opening.zone(), ended) => tracker.open(opening, now, ended),
             opened => opened,
         };
-        if let Some(note) = self.notes.get_mut(opened?.handle.slot() as usize) {
+        if let Some(note) = self.notes.get_mut(opened?.connection.slot() as usize) {
             *note = Note { way, generation: rules.generation };
         }
         Ok(())
@@ -175,11 +175,11 @@ impl Connections {
         if !self.is_changed {
             return PASSES;
         }
-        let Some(note) = self.notes.get_mut(tracked.handle.slot() as usize) else { return PASSES };
+        let Some(note) = self.notes.get_mut(tracked.connection.slot() as usize) else { return PASSES };
         if note.generation == rules.generation {
             return PASSES;
         }
-        let Some(key) = self.tracker.original(tracked.handle) else { return PASSES };
+        let Some(key) = self.tracker.original(tracked.connection) else { return PASSES };
         match rules.ask(note.way, &tuple(&key)) {
             (Action::Allow, _) => {
                 note.generation = rules.generation;
