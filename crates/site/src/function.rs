@@ -177,8 +177,7 @@ pub(super) fn function(reader: &Reader<'_>) -> Function {
 
 /// The parameters of `function.set`.
 pub(super) fn function_change(reader: &Reader<'_>) -> FunctionChange {
-    let change = FunctionChange { name: name(reader, "acme-flows"), kind: kind(reader) };
-    change
+    FunctionChange { name: name(reader, "acme-flows"), kind: kind(reader) }
 }
 
 fn kind(reader: &Reader<'_>) -> FunctionKind {
@@ -202,14 +201,14 @@ fn monitor(reader: &Reader<'_>) -> MonitorSettings {
     if reader.value("collector").is_none() {
         reader.missing("collector", "collector = \"192.0.2.9:4739\"");
     }
-    let monitor = MonitorSettings {
+
+    MonitorSettings {
         collector: reader.parsed("collector", WHAT_COLLECTOR).unwrap_or(NO_COLLECTOR),
         domain: reader.integer("domain", 1..=u32::MAX),
         active_timeout: span(reader, "active-timeout", Span::from_secs(60)),
         idle_timeout: span(reader, "idle-timeout", Span::from_secs(15)),
         flows: reader.integer("flows", 1..=MOST_FLOWS).unwrap_or(DEFAULT_FLOWS),
-    };
-    monitor
+    }
 }
 
 fn analytics(reader: &Reader<'_>) -> AnalyticsSettings {
@@ -221,7 +220,8 @@ fn analytics(reader: &Reader<'_>) -> AnalyticsSettings {
         if is_known { Ok(text.to_owned()) } else { Err(String::new()) }
     };
     let ranks = [("bytes", Rank::Bytes), ("packets", Rank::Packets)];
-    let analytics = AnalyticsSettings {
+
+    AnalyticsSettings {
         filter,
         by: reader
             .one_or_more("by", WHAT_DIMENSION, dimension)
@@ -230,19 +230,18 @@ fn analytics(reader: &Reader<'_>) -> AnalyticsSettings {
         top: reader.integer("top", 1..=MOST_TOP).unwrap_or(DEFAULT_TOP),
         window: span(reader, "window", Span::from_secs(10)),
         entries: reader.integer("entries", 1..=MOST_ENTRIES).unwrap_or(DEFAULT_ENTRIES),
-    };
-    analytics
+    }
 }
 
 pub(super) fn firewall(reader: &Reader<'_>) -> FirewallSettings {
     let actions = [("allow", AclAction::Allow), ("deny", AclAction::Deny)];
-    let firewall = FirewallSettings {
+
+    FirewallSettings {
         default: reader.choice("default", &actions, &[]).unwrap_or(AclAction::Deny),
         stateful: reader.boolean("stateful").unwrap_or(true),
         connections: reader.integer("connections", 1..=MOST_CONNECTIONS).unwrap_or(DEFAULT_CONNECTIONS),
         rules: reader.tables("rule", "[[function.firewall.rule]]", firewall_rule),
-    };
-    firewall
+    }
 }
 
 /// A time of at least a second.

@@ -113,7 +113,8 @@ fn node(reader: &Reader<'_>, directories: &ServiceDirectories) -> Node {
 
 fn dataplane(reader: &Reader<'_>) -> Dataplane {
     let default = Dataplane::default();
-    let dataplane = Dataplane {
+
+    Dataplane {
         cores: reader.cores("cores").unwrap_or(default.cores),
         mode: reader
             .choice("mode", &[("performance", Mode::Performance)], &["zero-cost", "hybrid"])
@@ -123,8 +124,7 @@ fn dataplane(reader: &Reader<'_>) -> Dataplane {
                 IdleSleep::try_from(text.to_owned()).map_err(|error| error.to_string())
             })
             .unwrap_or(default.idle_sleep),
-    };
-    dataplane
+    }
 }
 
 fn log(reader: &Reader<'_>) -> Log {
@@ -187,7 +187,8 @@ pub(super) fn volume(reader: &Reader<'_>) -> Volume {
     let device = reader.table("device", "volume.device", block_device);
     let nbd = reader.table("nbd", "volume.nbd", nbd);
     reader.exactly_one(BACKENDS, "file = { path = \"disk.img\", size = \"20 GiB\" }");
-    let volume = Volume {
+
+    Volume {
         name,
         read_only,
         block_size,
@@ -204,8 +205,7 @@ pub(super) fn volume(reader: &Reader<'_>) -> Volume {
             .or(device)
             .or(nbd)
             .unwrap_or(Backend::Null { size: Bytes(u64::from(block_size)) }),
-    };
-    volume
+    }
 }
 
 fn encryption(reader: &Reader<'_>, block_size: u32) -> Encryption {
@@ -239,14 +239,14 @@ fn encryption(reader: &Reader<'_>, block_size: u32) -> Encryption {
         },
     };
     let discards = [("ignore", EncryptedDiscard::Ignore), ("pass", EncryptedDiscard::Pass)];
-    let encryption = Encryption {
+
+    Encryption {
         cipher: cipher.unwrap_or_default(),
         key_file: reader.path("key-file"),
         keyring,
         sector_size,
         discard: reader.choice("discard", &discards, &[]).unwrap_or_default(),
-    };
-    encryption
+    }
 }
 
 /// A size that is no size was reported already; 4096 is a multiple of either block size.
@@ -256,8 +256,8 @@ fn only_size(reader: &Reader<'_>) -> Bytes {
     if reader.value("size").is_none() {
         reader.missing("size", "size = \"20 GiB\"");
     }
-    let size = reader.parsed("size", WHAT_SIZE).unwrap_or(STAND_IN_SIZE);
-    size
+
+    reader.parsed("size", WHAT_SIZE).unwrap_or(STAND_IN_SIZE)
 }
 
 fn file(reader: &Reader<'_>, read_only: bool) -> Backend {
@@ -378,7 +378,8 @@ fn virtio_blk(reader: &Reader<'_>, device: &str, run_directory: &Path) -> Virtio
         let printable = text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
         if text.len() <= SERIAL_BYTES && printable { Ok(text.to_owned()) } else { Err(String::new()) }
     });
-    let blk = VirtioBlk {
+
+    VirtioBlk {
         volume: reader.name("volume").unwrap_or_default(),
         queues: reader.integer("queues", 1..=MOST_QUEUES).unwrap_or(default.queues),
         queue_size,
@@ -389,6 +390,5 @@ fn virtio_blk(reader: &Reader<'_>, device: &str, run_directory: &Path) -> Virtio
             .integer("seg-max", 1..=u32::from(LARGEST_QUEUE) - DESCRIPTORS_WITHOUT_DATA)
             .unwrap_or_else(|| u32::from(queue_size).saturating_sub(DESCRIPTORS_WITHOUT_DATA).max(1)),
         access: socket_access(reader, &default.access.socket),
-    };
-    blk
+    }
 }

@@ -171,7 +171,7 @@ pub(super) fn tenant(reader: &Reader<'_>) -> Tenant {
 
 /// What a `[[tenant]]` says, or the parameters of `tenant.set`.
 pub(super) fn change(reader: &Reader<'_>) -> TenantChange {
-    let change = TenantChange {
+    TenantChange {
         name: name(reader, "acme"),
         weight: reader.integer("weight", 1..=LARGEST_WEIGHT),
         class: reader.choice(
@@ -187,8 +187,7 @@ pub(super) fn change(reader: &Reader<'_>) -> TenantChange {
         limits: reader.table("limits", "tenant.limits", limits),
         // One that is wrong was reported.
         meter: reader.table_or_null("meter", "meter", meter).map(Option::flatten),
-    };
-    change
+    }
 }
 
 fn limits(reader: &Reader<'_>) -> TenantLimits {

@@ -209,12 +209,12 @@ pub(super) fn change(reader: &Reader<'_>, key: &'static str) -> PolicyChange {
     if reader.value(key).is_none() {
         reader.missing(key, &format!("{key} = \"acme-vpc\""));
     }
-    let change = PolicyChange {
+
+    PolicyChange {
         network: reader.name(key).unwrap_or_default(),
         security_groups: security_groups(reader),
         acls: acls(reader),
-    };
-    change
+    }
 }
 
 /// `[[network.security-group]]`
@@ -234,11 +234,10 @@ pub(super) fn memberships(reader: &Reader<'_>) -> Vec<String> {
 }
 
 fn security_group(reader: &Reader<'_>) -> SecurityGroup {
-    let group = SecurityGroup {
+    SecurityGroup {
         name: name(reader, "web"),
         rules: reader.tables("rule", "[[network.security-group.rule]]", group_rule),
-    };
-    group
+    }
 }
 
 fn group_rule(reader: &Reader<'_>) -> GroupRule {
@@ -251,35 +250,33 @@ fn group_rule(reader: &Reader<'_>) -> GroupRule {
         reader.report(problem.help("write two rules: what either allows is allowed"));
     }
     let protocol = reader.choice("protocol", PROTOCOLS, &[]);
-    let rule = GroupRule {
+
+    GroupRule {
         direction: reader.choice("direction", DIRECTIONS, &[]).unwrap_or(Direction::Ingress),
         protocol,
         ports: ports(reader, "ports", protocol),
         cidr: reader.converted("cidr", WHAT_PREFIX, prefix),
         group: reader.name("group"),
-    };
-    rule
+    }
 }
 
 fn acl(reader: &Reader<'_>) -> Acl {
-    let acl = Acl {
+    Acl {
         name: name(reader, "edge"),
         default: reader.choice("default", ACTIONS, &[]).unwrap_or(AclAction::Allow),
         rules: reader.tables("rule", "[[network.acl.rule]]", acl_rule),
-    };
-    acl
+    }
 }
 
 fn acl_rule(reader: &Reader<'_>) -> AclRule {
-    let rule = rule(reader);
-    rule
+    rule(reader)
 }
 
 /// `[[function.firewall.rule]]`
 pub(crate) fn firewall_rule(reader: &Reader<'_>) -> FirewallRule {
     let direction = reader.choice("direction", DIRECTIONS, &[]);
-    let rule = FirewallRule { direction, rule: rule(reader) };
-    rule
+
+    FirewallRule { direction, rule: rule(reader) }
 }
 
 /// What rules of lists and of firewalls have in common.

@@ -58,7 +58,7 @@ const WHAT_INTERFACE: &str = "the name of a network interface, 1 to 15 character
 
 /// `node.underlay`
 pub(crate) fn underlay(reader: &Reader<'_>) -> Underlay {
-    let underlay = Underlay {
+    Underlay {
         interface: interface(reader, "interface = \"eth0\""),
         addresses: addresses(reader, "address").unwrap_or_default(),
         port: reader.integer("port", 1..=u16::MAX).unwrap_or(VXLAN_PORT),
@@ -74,21 +74,20 @@ pub(crate) fn underlay(reader: &Reader<'_>) -> Underlay {
             )
             .unwrap_or_default(),
         mtu: reader.integer("mtu", SMALLEST_MTU + OVERHEAD_IPV4..=u16::MAX),
-    };
-    underlay
+    }
 }
 
 /// `node.tables`
 pub(crate) fn tables(reader: &Reader<'_>) -> TableSizes {
     let default = TableSizes::default();
-    let tables = TableSizes {
+
+    TableSizes {
         endpoints: reader.integer("endpoints", 1..=MOST_ENDPOINTS).unwrap_or(default.endpoints),
         routes: reader.integer("routes", 1..=MOST_ROUTES).unwrap_or(default.routes),
         hosts: reader.integer("hosts", 1..=MOST_HOSTS).unwrap_or(default.hosts),
         flows: reader.integer("flows", FEWEST_FLOWS..=MOST_FLOWS).unwrap_or(default.flows),
         connections: reader.integer("connections", 1..=MOST_CONNECTIONS).unwrap_or(default.connections),
-    };
-    tables
+    }
 }
 
 /// `[[network]]`
@@ -103,7 +102,8 @@ pub(crate) fn network(reader: &Reader<'_>) -> Network {
     let vni = reader.integer("vni", Vni::MIN..=Vni::MAX).and_then(Vni::new);
     let cidr = reader.one_or_more("cidr", WHAT_PREFIX, prefix).unwrap_or_default();
     let written = addresses(reader, "gateway").unwrap_or_default();
-    let network = Network {
+
+    Network {
         name,
         tenant: reader.name("tenant"),
         vni: vni.unwrap_or(STAND_IN_VNI),
@@ -119,8 +119,7 @@ pub(crate) fn network(reader: &Reader<'_>) -> Network {
         route_tables: routing::tables(reader),
         security_groups: policy::security_groups(reader),
         acls: policy::acls(reader),
-    };
-    network
+    }
 }
 
 pub(super) fn prefix(text: &str) -> Result<IpNet, String> {
@@ -164,30 +163,28 @@ pub(crate) fn endpoint(reader: &Reader<'_>) -> Endpoint {
             reader.missing(key, example);
         }
     }
-    let endpoint = Endpoint {
+
+    Endpoint {
         addresses: addresses(reader, "address").unwrap_or_default(),
         mac: mac(reader).unwrap_or_default(),
         host: reader.converted("host", WHAT_ADDRESS, unicast).unwrap_or(IpAddr::V4(0.into())),
         security_groups: policy::memberships(reader),
-    };
-    endpoint
+    }
 }
 
 /// `device.virtio-net`
 pub(crate) fn virtio_net(reader: &Reader<'_>, device: &str, run_directory: &Path) -> VirtioNet {
-    let net = VirtioNet {
+    VirtioNet {
         port: port(reader),
         queue_size: reader.integer("queue-size", SMALLEST_QUEUE..=LARGEST_QUEUE).unwrap_or(DEFAULT_QUEUE),
         packed: reader.boolean("packed").unwrap_or(true),
         access: socket_access(reader, &run_directory.join(format!("{device}.sock"))),
-    };
-    net
+    }
 }
 
 /// `device.tap`
 pub(crate) fn tap(reader: &Reader<'_>) -> Tap {
-    let tap = Tap { port: port(reader), interface: interface(reader, "interface = \"acme0\"") };
-    tap
+    Tap { port: port(reader), interface: interface(reader, "interface = \"acme0\"") }
 }
 
 fn port(reader: &Reader<'_>) -> NetworkPort {

@@ -163,14 +163,14 @@ pub(super) fn change(reader: &Reader<'_>, key: &'static str) -> RoutingChange {
     if reader.value(key).is_none() {
         reader.missing(key, &format!("{key} = \"acme-vpc\""));
     }
-    let change = RoutingChange {
+
+    RoutingChange {
         network: reader.name(key).unwrap_or_default(),
         peers: peers(reader),
         routes: routes(reader, "route"),
         ecmp: groups(reader),
         route_tables: tables(reader),
-    };
-    change
+    }
 }
 
 /// `peer`
@@ -186,12 +186,9 @@ pub(super) fn routes(reader: &Reader<'_>, key: &'static str) -> Vec<Route> {
 
 /// `[[network.ecmp]]`
 pub(super) fn groups(reader: &Reader<'_>) -> Vec<EcmpGroup> {
-    let group = |reader: &Reader<'_>| {
-        let group = EcmpGroup {
-            name: name(reader, "site-b"),
-            members: reader.tables("member", "[[network.ecmp.member]]", member),
-        };
-        group
+    let group = |reader: &Reader<'_>| EcmpGroup {
+        name: name(reader, "site-b"),
+        members: reader.tables("member", "[[network.ecmp.member]]", member),
     };
     reader.tables("ecmp", "[[network.ecmp]]", group)
 }
@@ -202,12 +199,12 @@ pub(super) fn tables(reader: &Reader<'_>) -> Vec<RouteTable> {
         if reader.value("source").is_none() {
             reader.missing("source", "source = \"10.0.1.0/24\"");
         }
-        let table = RouteTable {
+
+        RouteTable {
             name: name(reader, "audited"),
             sources: reader.one_or_more("source", WHAT_PREFIX, prefix).unwrap_or_default(),
             routes: routes(reader, "route"),
-        };
-        table
+        }
     };
     reader.tables("route-table", "[[network.route-table]]", table)
 }
