@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::LazyLock;
 
 use serde::Serialize;
-use softdpu_control::config::{self, LoadLine, LoadVia, MacAddress, Problem, Report, Severity, load_line, schema};
+use softdpu_site::{self as config, LoadLine, LoadVia, MacAddress, Problem, Report, Severity, load_line, schema};
 use softdpu_vpc::spec::{NetworkSpec, Prefix, Spec, SubnetSpec, TableCapacity};
 use softdpu_vpc::tables::Loading;
 use softdpu_vpc::{Mac, Tables};

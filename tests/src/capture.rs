@@ -1,4 +1,5 @@
-//! Frames as they are on a wire, captured in a network namespace and judged by tshark: lengths, headers, every checksum.
+//! Frames as they are on a wire, captured in a network namespace and judged by tshark: lengths, headers, every
+//! checksum.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -127,8 +128,8 @@ impl Recording {
         Ok(text.lines().map(str::to_owned).collect())
     }
 
-    /// The same with one byte changed, the last one of the longest frame from this MAC address: a judge who finds nothing
-    /// in it is none.
+    /// The same with one byte changed, the last one of the longest frame from this MAC address: a judge who finds
+    /// nothing in it is none.
     pub fn spoil(&self, sender: &str) -> Result<Recording, Failure> {
         /// Of a pcap file, and of a record in it, whose third word is the number of bytes that follow.
         const HEADER: usize = 24;

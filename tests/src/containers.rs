@@ -1,4 +1,5 @@
-//! Two containers, each behind a TAP of one softdpu: network namespaces `a` and `b` with the interfaces `sda` and `sdb`.
+//! Two containers, each behind a TAP of one softdpu: network namespaces `a` and `b` with the interfaces `sda` and
+//! `sdb`.
 
 use std::path::{Path, PathBuf};
 
@@ -18,8 +19,8 @@ pub struct Containers {
 }
 
 impl Containers {
-    /// A daemon with a site file that has TAPs `sda` and `sdb`, each of which is given its `address` (with a prefix length). Nothing goes
-    /// over them but what the test sends: they have no IPv6.
+    /// A daemon with a site file that has TAPs `sda` and `sdb`, each of which is given its `address` (with a prefix
+    /// length). Nothing goes over them but what the test sends: they have no IPv6.
     ///
     /// # Errors
     /// What a program said.

@@ -93,7 +93,8 @@ impl Daemon {
         .map_err(|error| Failure::new(format!("{error}{}", self.process.tail())))
     }
 
-    /// Stops both processes in an orderly way and starts them again with the same site file, as `systemctl restart` does.
+    /// Stops both processes in an orderly way and starts them again with the same site file, as `systemctl restart`
+    /// does.
     pub fn restart(&mut self) -> Result<(), Failure> {
         self.stop_both()?;
         self.process = Daemon::run(&self.binary, &self.folder, self.namespace.as_deref())?;
@@ -138,8 +139,8 @@ impl Daemon {
         self.process.lines()
     }
 
-    /// Waits until so many lines of the log are those that `pick` chooses. A line is written a moment after what it tells of, and read
-    /// here a moment after that.
+    /// Waits until so many lines of the log are those that `pick` chooses. A line is written a moment after what it
+    /// tells of, and read here a moment after that.
     pub fn wait_for_log(&self, what: &str, count: usize, pick: impl Fn(&str) -> bool) -> Result<(), Failure> {
         let lines = || self.log().iter().filter(|line| pick(line)).count();
         wait_until(&format!("{count} lines of the log: {what}"), READY_DEADLINE, || {
@@ -301,8 +302,8 @@ esac
         let folder = tempfile::tempdir().unwrap();
         let (source, binary) = (folder.path().join("stand-in"), folder.path().join("softdpu"));
         std::fs::write(&source, STAND_IN).unwrap();
-        // Written by a process of its own: what another test starts meanwhile would hold a file of ours open for writing for a moment,
-        // and such a file cannot be executed (ETXTBSY).
+        // Written by a process of its own: what another test starts meanwhile would hold a file of ours open for
+        // writing for a moment, and such a file cannot be executed (ETXTBSY).
         let installed = Command::new("install").args(["-m", "755"]).args([&source, &binary]).status().unwrap();
         assert!(installed.success());
         let daemon = Daemon::start_binary(binary, folder.path(), "", None).unwrap();

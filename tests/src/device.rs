@@ -46,9 +46,9 @@ impl GuestDevice {
 
     /// The arguments, one for each word.
     ///
-    /// Some versions of QEMU die without KVM when a vhost-user interface with MSI-X starts ([`Qemu::has_msix_without_kvm`]). There the
-    /// interface gets INTx, whatever number of vectors it asks for, and the arguments are softdpu's otherwise. An interface that QEMU
-    /// serves itself is left as it is.
+    /// Some versions of QEMU die without KVM when a vhost-user interface with MSI-X starts
+    /// ([`Qemu::has_msix_without_kvm`]). There the interface gets INTx, whatever number of vectors it asks for, and the
+    /// arguments are softdpu's otherwise. An interface that QEMU serves itself is left as it is.
     pub(crate) fn arguments(&self, accel: Accel, qemu: &Qemu) -> Vec<String> {
         let qemus_own =
             self.arguments.iter().any(|argument| argument.starts_with("stream,") || argument.starts_with("tap,"));

@@ -297,8 +297,8 @@ impl Guest {
         self.step(name, deadline)
     }
 
-    /// What an `iperf` step reports that moved at least so many megabits a second: the best of three, as a machine that is busy with
-    /// something else for two seconds moves next to nothing meanwhile.
+    /// What an `iperf` step reports that moved at least so many megabits a second: the best of three, as a machine that
+    /// is busy with something else for two seconds moves next to nothing meanwhile.
     pub fn moves(&mut self, iperf: &str, mbits: u64, deadline: Duration) -> Result<Report, Failure> {
         let mut tries = Vec::new();
         for _ in 0..3 {

@@ -1,4 +1,5 @@
-//! Hosts and the wire between them, on one machine: network namespaces, joined by a veth pair whose ends are called `wire`.
+//! Hosts and the wire between them, on one machine: network namespaces, joined by a veth pair whose ends are called
+//! `wire`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -79,8 +80,8 @@ impl Host {
     }
 }
 
-/// Datagrams of 1000 bytes from `interface` of the first host to `port` of the second one's TAP, as fast as `rate` says ("10M": bits a
-/// second), until what is returned is stopped, the first of it first.
+/// Datagrams of 1000 bytes from `interface` of the first host to `port` of the second one's TAP, as fast as `rate` says
+/// ("10M": bits a second), until what is returned is stopped, the first of it first.
 pub fn datagrams(
     lab: &Lab,
     [from, to]: [&Host; 2],
@@ -99,8 +100,8 @@ pub fn datagrams(
     Ok([client, server])
 }
 
-/// QEMU's arguments for the guest's end of a wire that is a TAP, `netdev=wire` for its interface. What the host sends is as on a
-/// wire: without a virtio header, which would say what of it is unfinished.
+/// QEMU's arguments for the guest's end of a wire that is a TAP, `netdev=wire` for its interface. What the host sends
+/// is as on a wire: without a virtio header, which would say what of it is unfinished.
 pub const TAP: [&str; 2] = ["-netdev", "tap,id=wire,ifname=wire,script=no,downscript=no,vnet_hdr=off"];
 
 /// What is between two hosts.
@@ -180,8 +181,8 @@ impl Wire {
         Ok(())
     }
 
-    /// A host's site file: a TAP `acme0` at 10.0.0.NUMBER in the network acme, and the other host's behind the underlay. `network` is what
-    /// else the network has, `port` what else the TAP has, with a comma before it.
+    /// A host's site file: a TAP `acme0` at 10.0.0.NUMBER in the network acme, and the other host's behind the
+    /// underlay. `network` is what else the network has, `port` what else the TAP has, with a comma before it.
     pub fn site(&self, host: &Host, network: &str, port: &str) -> String {
         let (number, other) = (host.number(), host.other());
         format!(
@@ -208,8 +209,8 @@ tap = {{ network = "acme", address = "10.0.0.{number}", mac = "02:5d:00:00:00:0{
         )
     }
 
-    /// A site's guest on the first or the second of [three hosts](Self::three_hosts): a kernel's VXLAN device in VNI 5001, to which the other site's
-    /// guest is behind the third host.
+    /// A site's guest on the first or the second of [three hosts](Self::three_hosts): a kernel's VXLAN device in VNI
+    /// 5001, to which the other site's guest is behind the third host.
     pub fn site_guest(&self, host: &Host) -> Result<(), Failure> {
         let (own, gateway) = (self.address(host.number()), self.address(3));
         let mac = |number| format!("02:5d:00:00:0{number}:02");

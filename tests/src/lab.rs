@@ -1,7 +1,6 @@
-//! What a scenario works in: a folder of its own, the machine to itself, and a way to say what it could not test.
+//! What a scenario works in: a folder of its own, and the machine to itself.
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -92,17 +91,4 @@ fn copy_sparse(from: &Path, to: &Path) -> Result<(), Failure> {
     let status =
         std::process::Command::new("cp").args(["--sparse=always", "--reflink=auto"]).arg(from).arg(to).status();
     if status.context(&what)?.success() { Ok(()) } else { Err(Failure::new(format!("{what} failed"))) }
-}
-
-/// Says loudly that something was not tested, and why. The line goes around the test runner's capture, and into the
-/// file that `SOFTDPU_SKIPS` names, which `make test` counts.
-pub fn skip(test: &str, reason: &str) {
-    let line = format!("SKIPPED {test}: {reason}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    if let Some(path) = std::env::var_os("SOFTDPU_SKIPS") {
-        let file = OpenOptions::new().create(true).append(true).open(&path);
-        let written = file.and_then(|mut file| file.write_all(line.as_bytes()));
-        // A skip that nobody counts would be a silent one.
-        written.unwrap_or_else(|error| panic!("{}: {error}", Path::new(&path).display()));
-    }
 }

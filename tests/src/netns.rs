@@ -10,8 +10,8 @@ use crate::{Context, Failure, skip};
 /// Whether this machine lets us make network namespaces. Says so loudly where not.
 pub fn possible(test: &str) -> bool {
     static PROBES: AtomicU32 = AtomicU32::new(0);
-    // Tests beside each other have one each. And where two processes make a machine's first ones at once, one of them may have to
-    // try again, as the folder that they have in common is not yet made.
+    // Tests beside each other have one each. And where two processes make a machine's first ones at once, one of them
+    // may have to try again, as the folder that they have in common is not yet made.
     let probe = (0..3).find_map(|turn| {
         std::thread::sleep(Duration::from_millis(100) * turn);
         let probe = format!("softdpu-probe-{}-{}", std::process::id(), PROBES.fetch_add(1, Relaxed));

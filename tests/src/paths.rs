@@ -19,7 +19,8 @@ pub(crate) fn guest_file(name: &str) -> Result<PathBuf, Failure> {
     existing(cache().join("guest").join(name), "run lab/setup.sh, which makes it")
 }
 
-/// A file of the newer kernel that `lab/setup.sh` fetches, `vmlinuz` or `initramfs.cpio`, or why there is none on this machine.
+/// A file of the newer kernel that `lab/setup.sh` fetches, `vmlinuz` or `initramfs.cpio`, or why there is none on this
+/// machine.
 pub(crate) fn newer_kernel_file(name: &str) -> Result<PathBuf, String> {
     fetched(&PathBuf::from("newer-kernel").join(name), "newer-kernel.missing")
 }

@@ -102,7 +102,8 @@ impl Process {
         self.child.id()
     }
 
-    /// The states of its threads, by their letters in proc_pid_stat(5): `R` for one that runs or waits for a CPU, `S` asleep, `T` stopped.
+    /// The states of its threads, by their letters in proc_pid_stat(5): `R` for one that runs or waits for a CPU, `S`
+    /// asleep, `T` stopped.
     pub fn thread_states(&self) -> Result<Vec<char>, Failure> {
         let tasks = format!("/proc/{}/task", self.pid());
         let threads = std::fs::read_dir(&tasks).context(format_args!("listing {tasks}"))?;
@@ -131,8 +132,8 @@ impl Process {
         self.output.lock().lines.clone()
     }
 
-    /// The first line, from line number `from` on, for which `pick` gives a value, with the number of the line after it.
-    /// Fails after `deadline`, and at once when the process ends without it.
+    /// The first line, from line number `from` on, for which `pick` gives a value, with the number of the line after
+    /// it. Fails after `deadline`, and at once when the process ends without it.
     pub fn wait_for_line<T>(
         &mut self,
         what: &str,

@@ -6,8 +6,8 @@ use std::sync::OnceLock;
 
 use crate::{Context, Failure, paths};
 
-/// The first major version in which a vhost-user interface with MSI-X starts without KVM. In 7.2 the notifiers of its vectors look
-/// into a table of KVM's that is not there; the versions between were not tried.
+/// The first major version in which a vhost-user interface with MSI-X starts without KVM. In 7.2 the notifiers of its
+/// vectors look into a table of KVM's that is not there; the versions between were not tried.
 const MSIX_WITHOUT_KVM: u32 = 10;
 
 /// A QEMU for guests.

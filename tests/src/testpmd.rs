@@ -1,4 +1,5 @@
-//! DPDK's testpmd as a driver: its virtio-user port is a client of a vhost-user-net socket, told what to do at its console.
+//! DPDK's testpmd as a driver: its virtio-user port is a client of a vhost-user-net socket, told what to do at its
+//! console.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -68,7 +69,8 @@ impl Testpmd {
     /// The number of the thread that polls: testpmd makes it part of the source addresses of `--txonly-multi-flow`.
     pub const LCORE: u8 = 1;
 
-    /// Starts it on the machine's last CPU; softdpu's data plane has the first one. It needs neither huge pages nor hardware.
+    /// Starts it on the machine's last CPU; softdpu's data plane has the first one. It needs neither huge pages nor
+    /// hardware.
     pub fn start(folder: &Path, name: &str, port: &TestpmdPort<'_>) -> Result<Testpmd, Failure> {
         let cpu = std::thread::available_parallelism().map_or(1, |cpus| cpus.get()) - 1;
         let TestpmdPort { socket, mac, queues, .. } = port;

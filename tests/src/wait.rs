@@ -7,7 +7,8 @@ use crate::Failure;
 /// How often a condition is looked at.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Looks at `condition` until it gives a value, and fails after `deadline` with a sentence that names `what` was awaited.
+/// Looks at `condition` until it gives a value, and fails after `deadline` with a sentence that names `what` was
+/// awaited.
 pub fn wait_until<T>(
     what: &str,
     deadline: Duration,
@@ -27,8 +28,8 @@ pub fn wait_until<T>(
     }
 }
 
-/// Waits until `value` has been the same for as long as `quiet`, and gives it: what was under way when something was told to end has
-/// arrived. A value that goes on changing is an error after `deadline`.
+/// Waits until `value` has been the same for as long as `quiet`, and gives it: what was under way when something was
+/// told to end has arrived. A value that goes on changing is an error after `deadline`.
 pub fn wait_until_still<T: PartialEq>(
     what: &str,
     quiet: Duration,

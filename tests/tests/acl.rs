@@ -1,4 +1,5 @@
-//! Access control lists beside DPDK's `rte_acl`: 10,000 random rule sets, and which rule decides about each of some packets.
+//! Access control lists beside DPDK's `rte_acl`: 10,000 random rule sets, and which rule decides about each of some
+//! packets.
 //!
 //! `dpdk-test-acl` has one list: each set is given source addresses of its own, so that many sets fit into one.
 

@@ -1,7 +1,7 @@
 //! Connections beside the kernel's: random streams through a firewall of `nft`, and which packets pass.
 //!
-//! Connections begin inside: a packet from outside passes only if it is of one that is known. So what passes tells what both hold for a
-//! connection.
+//! Connections begin inside: a packet from outside passes only if it is of one that is known. So what passes tells what
+//! both hold for a connection.
 
 #![allow(missing_docs)]
 
@@ -18,7 +18,7 @@ use intended::{Intended, Ours, Stream};
 use kernel::Kernel;
 use softdpu_tests::{Failure, Lab};
 use softdpu_vpc::packet::parse;
-use softdpu_vpc::policy::conntrack::{Config, Conntrack, Handle, Look, Subject, Timeouts};
+use softdpu_vpc::policy::conntrack::{Config, ConnectionId, Conntrack, Look, Subject, Timeouts, Zone};
 use streams::Packet;
 
 /// Streams of TCP, and as many of others.
@@ -37,14 +37,14 @@ impl Tracker {
     }
 
     /// `last`: the connection that the stream's last packet was of.
-    fn decide(&mut self, packet: &Packet, last: &mut Option<Handle>) -> Ours {
+    fn decide(&mut self, packet: &Packet, last: &mut Option<ConnectionId>) -> Ours {
         let parsed = parse(&packet.frame, packet.frame.len()).expect("a good frame");
         let ended = &mut Vec::new();
-        match Subject::of(0, parsed.ip().expect("an IP packet"), &packet.frame) {
+        match Subject::of(Zone(0), parsed.ip().expect("an IP packet"), &packet.frame) {
             Subject::Segment(segment) => match self.0.look(&segment, 0, ended) {
-                Ok(Look::Known(tracked)) => *last = Some(tracked.handle),
+                Ok(Look::Known(tracked)) => *last = Some(tracked.connection),
                 Ok(Look::New(opening)) if packet.from == 0 => match self.0.open(&opening, 0, ended) {
-                    Ok(tracked) => *last = Some(tracked.handle),
+                    Ok(tracked) => *last = Some(tracked.connection),
                     Err(refused) => return Ours::Refused(refused),
                 },
                 Ok(Look::New(_)) => return Ours::Denied,
@@ -60,7 +60,7 @@ impl Tracker {
 #[derive(Default)]
 struct Side {
     stream: Stream,
-    last: Option<Handle>,
+    last: Option<ConnectionId>,
     /// What both have said so far.
     said: Vec<(Ours, bool)>,
     /// Both may hold something else for the connection, as it is meant: nothing is compared any more.

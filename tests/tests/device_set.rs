@@ -1,5 +1,5 @@
-//! An interface is put into other groups and under other lists while traffic goes on; and no data plane, however the one before it
-//! ended, lets a packet pass by what was before.
+//! An interface is put into other groups and under other lists while traffic goes on; and no data plane, however the
+//! one before it ended, lets a packet pass by what was before.
 
 #![allow(missing_docs)]
 

@@ -1,5 +1,5 @@
-//! Two hosts of two sites, joined by two gateways that are an ECMP group: flows are spread by weight, and a gateway that is set down in the
-//! middle of transfers gets nothing from then on, while they go on through the other.
+//! Two hosts of two sites, joined by two gateways that are an ECMP group: flows are spread by weight, and a gateway
+//! that is set down in the middle of transfers gets nothing from then on, while they go on through the other.
 
 #![allow(missing_docs)]
 

@@ -1,4 +1,5 @@
-//! A guest on an encrypted disk: nothing it writes can be read in the file, and a kill of the data plane changes nothing.
+//! A guest on an encrypted disk: nothing it writes can be read in the file, and a kill of the data plane changes
+//! nothing.
 
 #![allow(missing_docs)]
 

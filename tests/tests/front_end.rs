@@ -4,14 +4,13 @@
 
 use std::time::Duration;
 
-use softdpu_bench::Format;
-use softdpu_bench::front_end::{FrontEnd, Options, Request};
+use softdpu_frontend::{BlockFrontEnd, BlockOptions, BlockRequest, Format};
 use softdpu_tests::{Context, Disk, Failure, Lab, Server, ServerKind};
 
 const WAIT: Duration = Duration::from_secs(30);
 
 /// Does one request and gives its tag.
-fn ask(front_end: &mut FrontEnd, request: Request<'_>) -> Result<u16, Failure> {
+fn ask(front_end: &mut BlockFrontEnd, request: BlockRequest<'_>) -> Result<u16, Failure> {
     let queue = front_end.queue_mut(0);
     let tag = queue.submit(request).context("adding a request")?;
     queue.publish();
@@ -20,55 +19,55 @@ fn ask(front_end: &mut FrontEnd, request: Request<'_>) -> Result<u16, Failure> {
     Ok(tag)
 }
 
-fn read(front_end: &mut FrontEnd, sector: u64, len: u32) -> Result<Vec<u8>, Failure> {
-    let tag = ask(front_end, Request::Read { sector, len })?;
+fn read(front_end: &mut BlockFrontEnd, sector: u64, len: u32) -> Result<Vec<u8>, Failure> {
+    let tag = ask(front_end, BlockRequest::Read { sector, len })?;
     let mut bytes = vec![0; len as usize];
     let data = front_end.queue_mut(0).data(tag, len).context("looking at the data")?;
     data.read_at(0, &mut bytes).context("copying the data")?;
     Ok(bytes)
 }
 
-fn with_disk(options: &Options, body: impl FnOnce(&mut FrontEnd) -> Result<(), Failure>) {
+fn with_disk(options: &BlockOptions, body: impl FnOnce(&mut BlockFrontEnd) -> Result<(), Failure>) {
     Lab::run("front-end", |lab| {
         let disk = Disk::new("data", lab.image("data.img", 16 << 20)?);
         let disk = if options.format == Format::Packed { disk.packed() } else { disk };
         let server = Server::start(ServerKind::from_environment()?, lab, &[disk])?;
         let mut front_end =
-            FrontEnd::connect(&server.guest_disk("data")?.socket, options).context("connecting the front end")?;
+            BlockFrontEnd::connect(&server.guest_disk("data")?.socket, options).context("connecting the front end")?;
         body(&mut front_end)?;
         drop(front_end);
         server.stop()
     });
 }
 
-fn every_request(options: &Options) {
+fn every_request(options: &BlockOptions) {
     with_disk(options, |front_end| {
         assert_eq!(front_end.capacity(), (16 << 20) / 512);
-        ask(front_end, Request::Write { sector: 8, data: &[0xa5; 8192] })?;
-        ask(front_end, Request::Flush)?;
+        ask(front_end, BlockRequest::Write { sector: 8, data: &[0xa5; 8192] })?;
+        ask(front_end, BlockRequest::Flush)?;
         assert!(read(front_end, 8, 8192)? == [0xa5; 8192]);
-        ask(front_end, Request::WriteZeroes { sector: 8, sectors: 8, unmap: false })?;
+        ask(front_end, BlockRequest::WriteZeroes { sector: 8, sectors: 8, unmap: false })?;
         assert!(read(front_end, 8, 4096)? == [0; 4096]);
         assert!(read(front_end, 16, 4096)? == [0xa5; 4096], "what was not zeroed is as it was");
-        ask(front_end, Request::Discard { sector: 16, sectors: 8 })?;
-        ask(front_end, Request::GetId)?;
+        ask(front_end, BlockRequest::Discard { sector: 16, sectors: 8 })?;
+        ask(front_end, BlockRequest::GetId)?;
         Ok(())
     });
 }
 
 #[test]
 fn every_kind_of_request_succeeds_on_a_split_ring() {
-    every_request(&Options::default());
+    every_request(&BlockOptions::default());
 }
 
 #[test]
 fn every_kind_of_request_succeeds_through_indirect_tables() {
-    every_request(&Options { indirect: true, ..Options::default() });
+    every_request(&BlockOptions { indirect: true, ..BlockOptions::default() });
 }
 
 #[test]
 fn every_kind_of_request_succeeds_without_event_index() {
-    every_request(&Options { event_idx: false, ..Options::default() });
+    every_request(&BlockOptions { event_idx: false, ..BlockOptions::default() });
 }
 
 #[test]
@@ -76,13 +75,13 @@ fn every_kind_of_request_succeeds_on_a_packed_ring() {
     if matches!(ServerKind::from_environment(), Ok(ServerKind::StorageDaemon)) {
         return softdpu_tests::skip("packed front end", "qemu-storage-daemon offers no packed rings");
     }
-    every_request(&Options { format: Format::Packed, ..Options::default() });
+    every_request(&BlockOptions { format: Format::Packed, ..BlockOptions::default() });
 }
 
 #[test]
 fn a_queue_that_was_stopped_goes_on_where_it_was() {
-    with_disk(&Options::default(), |front_end| {
-        ask(front_end, Request::Write { sector: 0, data: &[7; 512] })?;
+    with_disk(&BlockOptions::default(), |front_end| {
+        ask(front_end, BlockRequest::Write { sector: 0, data: &[7; 512] })?;
         let position = front_end.stop(0).context("stopping")?;
         assert_eq!(position, front_end.queue_mut(0).driver().returned());
         front_end.start(0, position).context("starting")?;
@@ -93,11 +92,11 @@ fn a_queue_that_was_stopped_goes_on_where_it_was() {
 
 #[test]
 fn a_front_end_that_left_in_the_middle_resumes_with_its_in_flight_region() {
-    with_disk(&Options { inflight: true, ..Options::default() }, |front_end| {
-        ask(front_end, Request::Write { sector: 0, data: &[9; 4096] })?;
+    with_disk(&BlockOptions { inflight: true, ..BlockOptions::default() }, |front_end| {
+        ask(front_end, BlockRequest::Write { sector: 0, data: &[9; 4096] })?;
         let queue = front_end.queue_mut(0);
         for sector in 0..64 {
-            queue.submit(Request::Read { sector: sector % 8, len: 512 }).context("adding a read")?;
+            queue.submit(BlockRequest::Read { sector: sector % 8, len: 512 }).context("adding a read")?;
         }
         queue.publish();
         front_end.reconnect().context("connecting again")?;

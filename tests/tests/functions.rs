@@ -1,5 +1,5 @@
-//! Functions in the path of interfaces' frames, with two containers for guests: flow records are read by nfdump's collector,
-//! nfcapd, and compared with what was sent, packet by packet and byte by byte.
+//! Functions in the path of interfaces' frames, with two containers for guests: flow records are read by nfdump's
+//! collector, nfcapd, and compared with what was sent, packet by packet and byte by byte.
 
 #![allow(missing_docs)]
 
@@ -366,7 +366,8 @@ fn rules(folder: &str, ports: &[u16]) -> Result<String, Failure> {
     Ok(folder.to_owned())
 }
 
-/// Bytes that have come in at `b` from a transfer, as the server there tells them every now and then: its last interval.
+/// Bytes that have come in at `b` from a transfer, as the server there tells them every now and then: its last
+/// interval.
 fn comes_in(server: &Process) -> Option<bool> {
     let last = server.lines().into_iter().rev().find(|line| line.contains("sec") && line.contains("bits/sec"))?;
     Some(!last.contains(" 0.00 bits/sec"))
@@ -424,7 +425,8 @@ fn connections_live_through_other_rules_that_allow_them_and_the_others_end() {
         containers.daemon.command(&["function", "set", "guard", "--firewall", &rules(&file, &TRANSFERS)?])?;
         moves(&servers, [true, true])?;
 
-        // A kill between the change and whatever comes next: the new data plane goes by the change, and knows no connection.
+        // A kill between the change and whatever comes next: the new data plane goes by the change, and knows no
+        // connection.
         containers.daemon.command(&["function", "set", "guard", "--firewall", &rules(&file, &TRANSFERS[..1])?])?;
         containers.daemon.kill_data_plane()?;
         let guard = function(&containers, "guard")?;

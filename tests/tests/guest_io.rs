@@ -12,7 +12,8 @@ const MIB: u64 = 1 << 20;
 const DEADLINE: Duration = Duration::from_secs(240);
 const ROUNDS: u32 = 2;
 
-/// Four jobs on four processors and four queues write and verify 16 MiB each, twice: what is left of the first time is stale in the second.
+/// Four jobs on four processors and four queues write and verify 16 MiB each, twice: what is left of the first time is
+/// stale in the second.
 fn verify(lab: &Lab, disk: Disk) -> Result<(), Failure> {
     let queues = disk.queues;
     let server = Server::start(ServerKind::from_environment()?, lab, &[disk])?;

@@ -1,9 +1,9 @@
 //! A hostile driver and a hostile front end against a running softdpu, beside a well-behaved one.
 //!
-//! Each abuse begins with a device that works. After it: only that device broke, or only that request failed, or only that
-//! connection was closed; `softdpu status` or the log says why; a broken ring signalled its error eventfd; a reset of the
-//! ring or the device, or a new connection, brings the device back. All the while another tenant's driver reads and writes
-//! and must not lose anything, and the data plane must be the same process.
+//! Each abuse begins with a device that works. After it: only that device broke, or only that request failed, or only
+//! that connection was closed; `softdpu status` or the log says why; a broken ring signalled its error eventfd; a reset
+//! of the ring or the device, or a new connection, brings the device back. All the while another tenant's driver reads
+//! and writes and must not lose anything, and the data plane must be the same process.
 
 #![allow(missing_docs)]
 
@@ -164,8 +164,8 @@ fn what_was_broken_before_a_kill_of_the_data_plane_is_broken_after_it() {
 fn a_front_end_whose_interrupts_would_block_holds_up_nobody() {
     /// How long it goes on.
     const TIME: Duration = Duration::from_secs(2);
-    /// The most that a round of the bystander on the same core may take: a scheduler's doing on a busy machine. A write that
-    /// blocks ends when somebody reads, if ever.
+    /// The most that a round of the bystander on the same core may take: a scheduler's doing on a busy machine. A write
+    /// that blocks ends when somebody reads, if ever.
     const WORST: Duration = Duration::from_millis(500);
     /// How often that is tried, before it has failed: a round may also take as long as the machine does something else.
     const TRIES: usize = 4;

@@ -1,9 +1,9 @@
 //! Hostile guests with interfaces against a running softdpu, beside two well-behaved ones in the same network.
 //!
-//! Each abuse begins with an interface that works. After it: frames were dropped and counted under their reason, or that queue
-//! broke, its error eventfd was signalled, and `softdpu status` says why; the interface works again, at once or with a new
-//! connection. All the while two other guests exchange frames, of which the receiver looks at every byte: none may be
-//! anybody else's or other than sent, and the data plane must be the same process.
+//! Each abuse begins with an interface that works. After it: frames were dropped and counted under their reason, or
+//! that queue broke, its error eventfd was signalled, and `softdpu status` says why; the interface works again, at once
+//! or with a new connection. All the while two other guests exchange frames, of which the receiver looks at every byte:
+//! none may be anybody else's or other than sent, and the data plane must be the same process.
 //!
 //! Floods are measured, see [`floods`].
 

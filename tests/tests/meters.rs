@@ -1,5 +1,5 @@
-//! Meters of an interface and of its tenant, between the kernels of two hosts: what passes is what they let pass, by their own counters, and
-//! they change while traffic goes on.
+//! Meters of an interface and of its tenant, between the kernels of two hosts: what passes is what they let pass, by
+//! their own counters, and they change while traffic goes on.
 
 #![allow(missing_docs)]
 
@@ -9,7 +9,8 @@ use serde_json::Value;
 use softdpu_tests::{Daemon, Failure, Host, Lab, Wire, datagrams, wait_until};
 
 const WAIT: Duration = Duration::from_secs(60);
-/// How often rates are measured, before they have failed to be what is asked: the machine may be busy with something else.
+/// How often rates are measured, before they have failed to be what is asked: the machine may be busy with something
+/// else.
 const TRIES: usize = 4;
 const WIRE: Wire = Wire { mtu: 1500, v6: false, backend: "auto" };
 /// What each sender tries, bits a second: far more than any meter here allows.
@@ -42,7 +43,8 @@ host = "192.0.2.1"
     WIRE.site(host, network, own) + site
 }
 
-/// What the daemon counts: packets and bytes by meter and colour, frames of each interface, and what it dropped of them as metered.
+/// What the daemon counts: packets and bytes by meter and colour, frames of each interface, and what it dropped of them
+/// as metered.
 struct Counts {
     at: Instant,
     status: Value,
@@ -92,8 +94,8 @@ fn rate([before, after]: &[Counts; 2], meter: &str, colours: &[&str]) -> f64 {
     grown as f64 * 8e-6 / after.at.duration_since(before.at).as_secs_f64()
 }
 
-/// Measures until what is green, and what passes, of a meter are about what is asked, megabits a second. The measurement's two ends are
-/// known to some milliseconds where nobody is held up.
+/// Measures until what is green, and what passes, of a meter are about what is asked, megabits a second. The
+/// measurement's two ends are known to some milliseconds where nobody is held up.
 fn passes(daemon: &Daemon, meter: &str, [green, all]: [f64; 2], what: &str) -> Result<[Counts; 2], Failure> {
     let about = |found: f64, asked: f64| (asked * 0.6..=asked * 1.4).contains(&found);
     let mut seen = Vec::new();
@@ -137,7 +139,8 @@ fn meters_of_an_interface_and_of_its_tenant_hold_and_change_while_traffic_goes_o
             Ok((Counts::now(&at_a)?.by_flow() > before.by_flow() + 1000).then_some(()))
         })?;
 
-        // Their tenant's, from the moment that the command returns, and for both together; it is the same after a crash.
+        // Their tenant's, from the moment that the command returns, and for both together; it is the same after a
+        // crash.
         let set = ["tenant", "set", "default", "--meter-committed", "1 Mbit/s", "--meter-committed-burst", "16 KiB"];
         at_a.command(&[&set[..], &["--meter-peak", "1500 kbit/s", "--meter-peak-burst", "64 KiB"]].concat())?;
         for what in ["the tenant's two interfaces", "the same with another data plane"] {

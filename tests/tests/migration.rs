@@ -1,5 +1,5 @@
-//! A guest moves from one host to another while it runs: QEMU's live migration over two softdpus, which log what they write into its
-//! memory, and an entry of the network that says where it is from then on. Its TCP connection goes on.
+//! A guest moves from one host to another while it runs: QEMU's live migration over two softdpus, which log what they
+//! write into its memory, and an entry of the network that says where it is from then on. Its TCP connection goes on.
 //!
 //! ```text
 //!   host a: port 10.0.0.1 ── softdpu ── guest 10.0.0.5        host b: softdpu ── (10.0.0.5)
@@ -155,8 +155,8 @@ fn moves(test: &str, format: &str) {
             if status.contains("status: failed") || Instant::now() > deadline {
                 return Err(Failure::new(format!("the guest has not moved: {status}")));
             }
-            // What softdpu writes into memory that was copied already is to be copied again. A line that is sent when the guest has just
-            // gone is sent again by TCP.
+            // What softdpu writes into memory that was copied already is to be copied again. A line that is sent when
+            // the guest has just gone is sent again by TCP.
             echo.offer()?;
             std::thread::sleep(Duration::from_millis(20));
             status = monitor(&from, "info migrate")?;

@@ -1,5 +1,5 @@
-//! Guests in tenants' networks: addresses, reachability, transfers in both directions, separation, and kills of the data
-//! plane under a TCP connection.
+//! Guests in tenants' networks: addresses, reachability, transfers in both directions, separation, and kills of the
+//! data plane under a TCP connection.
 //!
 //! Two guests are acme's; the third is globex's and has the addresses of acme's first.
 
@@ -12,8 +12,8 @@ use softdpu_tests::{Daemon, Failure, Guest, GuestSpec, Lab, Random, Root, wait_u
 /// A step takes seconds, without KVM and on a busy machine some tens of them.
 const DEADLINE: Duration = Duration::from_secs(180);
 
-/// Cores of the data plane: one that has all queues, or two that share them, receive queues of a guest on one, transmit queues on
-/// the other.
+/// Cores of the data plane: one that has all queues, or two that share them, receive queues of a guest on one, transmit
+/// queues on the other.
 const ONE: &str = "[0]";
 const TWO: &str = "[0, 1]";
 
@@ -140,7 +140,8 @@ fn transfer(lab: &Lab, packed: bool, queues: u16, cores: &str) -> Result<(), Fai
     daemon.stop()
 }
 
-/// A driver gives its second queue pair up and takes it again while frames come: none goes to a queue that is not enabled.
+/// A driver gives its second queue pair up and takes it again while frames come: none goes to a queue that is not
+/// enabled.
 fn fewer_pairs_and_more(daemon: &Daemon, first: &mut Guest, second: &mut Guest) -> Result<(), Failure> {
     // Receive queues of the first guest: 0 and 2.
     let frames = || {

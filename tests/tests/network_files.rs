@@ -32,8 +32,8 @@ fn change(lab: &Lab, daemon: &Daemon, command: &str, text: &str) -> Result<Strin
     answer
 }
 
-/// A list of `RULES` rules, one a line from the fifth on, of which the last one denies the first host's echo requests; the rule at
-/// `wrong` is another.
+/// A list of `RULES` rules, one a line from the fifth on, of which the last one denies the first host's echo requests;
+/// the rule at `wrong` is another.
 fn policy(wrong: Option<(u32, &str)>) -> String {
     let mut text = "network = \"acme\"\n[[acl]]\nname = \"edge\"\nrule = [\n".to_owned();
     for at in 1..=RULES {
@@ -67,7 +67,8 @@ fn a_list_of_ten_thousand_rules_is_changed_on_a_running_daemon_and_kept() {
         let (at_a, mut at_b) = WIRE.softdpus(lab, [&a, &b], site)?;
         wait_until("the first echo", WAIT, || Ok(reaches(&a).then_some(())))?;
 
-        // What is wrong is told with its line, and nothing is changed: what the file says by itself, and beside the site.
+        // What is wrong is told with its line, and nothing is changed: what the file says by itself, and beside the
+        // site.
         let at = lab.path().join("policy.toml").display().to_string();
         for (rule, why) in [
             ("{ priority = 7000, action = \"dney\" }", "did you mean `deny`?"),
@@ -155,7 +156,8 @@ fn a_hundred_thousand_routes_come_by_one_file_all_or_none() {
     });
 }
 
-/// Guests and routes of several networks, whose addresses are the same: (network, host of the guest, host of the route).
+/// Guests and routes of several networks, whose addresses are the same: (network, host of the guest, host of the
+/// route).
 fn entries(of: &[(&str, u8, u8)]) -> String {
     let guests = of.iter().map(|(network, guest, _)| {
         format!("endpoint,{network},10.0.0.22,02:5d:00:00:00:22,{}\n", WIRE.address(*guest))
@@ -191,7 +193,8 @@ tap = { network = "blue", address = "10.0.0.1", mac = "02:5d:00:00:00:01", inter
             fs::write(&file, text).context("the file")?;
             daemon.command(&["--timeout", "60 s", "network", "load", &file.display().to_string()])
         };
-        // What is in force: of each network the hosts of the guest and of the route, 0 where there is none, and the counts of `status`.
+        // What is in force: of each network the hosts of the guest and of the route, 0 where there is none, and the
+        // counts of `status`.
         let is_so = |daemon: &Daemon, expected: [(&str, &str, u8, u8); 2]| -> Result<(), Failure> {
             let status = daemon.status()?;
             for (network, port, guest, route) in expected {
@@ -218,7 +221,8 @@ tap = { network = "blue", address = "10.0.0.1", mac = "02:5d:00:00:00:01", inter
         let first = [("acme", "port", 2, 3), ("blue", "blue-port", 3, 2)];
         is_so(&at_a, first)?;
 
-        // One line of one network is wrong, the first, one in the middle or the last: nothing of the other one changes either.
+        // One line of one network is wrong, the first, one in the middle or the last: nothing of the other one changes
+        // either.
         let good = entries(&[("acme", 4, 5), ("blue", 5, 4)]);
         for (wrong, why) in [
             ("endpoint,blue,10.1.0.1,,192.0.2.4\n", "is in none of the network's subnets"),
@@ -238,7 +242,8 @@ tap = { network = "blue", address = "10.0.0.1", mac = "02:5d:00:00:00:01", inter
         }
         is_so(&at_a, first)?;
 
-        // The next one takes the place of both, in whatever order; the next data plane and the next supervisor go by it.
+        // The next one takes the place of both, in whatever order; the next data plane and the next supervisor go by
+        // it.
         load(&at_a, &entries(&[("blue", 5, 4), ("acme", 4, 5)]))?;
         let next = [("acme", "port", 4, 5), ("blue", "blue-port", 5, 4)];
         is_so(&at_a, next)?;

@@ -118,7 +118,8 @@ fn a_million_guests_are_loaded_while_traffic_goes_on_and_outlive_every_process()
 
         // A million come, twice, and what is not theirs loses nothing.
         for host in [&a, &b] {
-            // Room for what comes while a core is held up by others on this machine: the kernel drops what its TAP has none for.
+            // Room for what comes while a core is held up by others on this machine: the kernel drops what its TAP has
+            // none for.
             host.ip(&["link", "set", "acme0", "txqueuelen", "20000"])?;
         }
         // By the kernel's counts, which know of answers that come when who asked has gone.

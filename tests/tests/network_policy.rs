@@ -96,7 +96,8 @@ fn a_group_lets_in_what_it_allows_and_a_rule_that_goes_ends_what_it_let_in() {
         assert!(of(&connections, "capacity") == ROOM && of(&connections, "known") <= ROOM, "{connections}");
         moves(&at_b, "the connection to go on among many")?;
 
-        // Without its rule nothing of it passes, from the moment that the command has returned, and with it again, all does.
+        // Without its rule nothing of it passes, from the moment that the command has returned, and with it again, all
+        // does.
         policy(lab, &at_b, r#"{ direction = "ingress", protocol = "tcp", ports = 22 }"#)?;
         // What was decided before is on its way.
         let (returned, dropped) = counts(&at_b, "security-group")?;

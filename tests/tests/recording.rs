@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use softdpu_bench::front_end::Transfer;
-use softdpu_bench::tenants::load::{Client, Work, run};
+use softdpu_frontend::Transfer;
+use softdpu_frontend::load::tenants::{Client, Work, run};
 use softdpu_tests::{Context, Daemon, Failure, Lab, has_two_cpus, softdpu};
 
 /// The clients' CPU, and the core's.

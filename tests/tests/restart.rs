@@ -1,5 +1,5 @@
-//! softdpu stopped and started again under a guest's I/O, as an update of its package does: QEMU connects again, with the
-//! arguments that `softdpu device args` prints, and the guest goes on.
+//! softdpu stopped and started again under a guest's I/O, as an update of its package does: QEMU connects again, with
+//! the arguments that `softdpu device args` prints, and the guest goes on.
 
 #![allow(missing_docs)]
 

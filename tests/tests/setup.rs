@@ -37,7 +37,8 @@ fn an_old_or_missing_cargo_ends_the_setup_with_what_to_do() {
     let says = |version: &str| {
         let source = folder.path().join("source");
         std::fs::write(&source, format!("#!/bin/sh\necho '{version}'\n")).unwrap();
-        // By a process of its own: a file that this one has open for writing, or a process that it is about to start, cannot be executed.
+        // By a process of its own: a file that this one has open for writing, or a process that it is about to start,
+        // cannot be executed.
         let installed = Command::new("install").args(["-m", "755"]).args([&source, &cargo]).status().unwrap();
         assert!(installed.success());
         let output = bash("check_rust", &cargo);

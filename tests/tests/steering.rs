@@ -1,4 +1,5 @@
-//! On which core a gateway works on what comes by tunnels: rules and the hash, on the running daemon, over a kill and a restart.
+//! On which core a gateway works on what comes by tunnels: rules and the hash, on the running daemon, over a kill and a
+//! restart.
 
 #![allow(missing_docs)]
 

@@ -1,6 +1,6 @@
-//! Tenants that share one data-plane core, seen from their drivers: what a light one waits beside one that floods, and how equal
-//! tenants share. Every figure is a ratio within one run; medians of turns that alternate, and a bounded number of tries, as the
-//! machine may be busy with other things.
+//! Tenants that share one data-plane core, seen from their drivers: what a light one waits beside one that floods, and
+//! how equal tenants share. Every figure is a ratio within one run; medians of turns that alternate, and a bounded
+//! number of tries, as the machine may be busy with other things.
 
 #![allow(missing_docs)]
 
@@ -8,10 +8,9 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use softdpu_bench::front_end::Transfer;
-use softdpu_bench::net::Station;
-use softdpu_bench::tenants::load::{Client, Served, Work, run, run_as};
-use softdpu_bench::tenants::{fair1, frames, jain};
+use softdpu_frontend::load::tenants::{Client, Served, Work, run, run_as};
+use softdpu_frontend::load::{fair1, jain, talk};
+use softdpu_frontend::{Station, Transfer};
 use softdpu_tests::{Context, Daemon, Failure, Lab, Process, SlowDisk, has_two_cpus, skip, wait_until};
 
 /// The clients' CPU, and the core's.
@@ -66,8 +65,8 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// What the light tenant, the first, sees beside the others and alone: medians of p99 latencies, nanoseconds. Then what the flood
-/// got beside it, requests a second.
+/// What the light tenant, the first, sees beside the others and alone: medians of p99 latencies, nanoseconds. Then what
+/// the flood got beside it, requests a second.
 struct Seen {
     alone: f64,
     beside: f64,
@@ -137,8 +136,8 @@ fn see(lab: &Lab, fairness: &str, tenants: &[Tenant], load: &Load<'_>) -> Result
     Ok(seen)
 }
 
-/// Compares `weighted` with `fcfs` until the light tenant's p99 is at most `bound` times what it is alone, and with `fcfs` p99 and the mean are
-/// `worse` times as much as that.
+/// Compares `weighted` with `fcfs` until the light tenant's p99 is at most `bound` times what it is alone, and with
+/// `fcfs` p99 and the mean are `worse` times as much as that.
 fn protects(name: &str, see: impl Fn(&Lab, &str) -> Result<Seen, Failure>, bound: f64, worse: f64) {
     Lab::run(name, |lab| {
         let mut seen = Vec::new();
@@ -207,7 +206,8 @@ fn a_slow_server_that_one_tenant_floods_still_answers_another() {
                 || vec![Tenant { keys: "", volume: shared.clone() }, Tenant { keys: "", volume: String::new() }];
             let weighted = see(lab, "weighted", &tenants(), &load)?;
             let fcfs = see(lab, "fcfs", &tenants(), &load)?;
-            // Beside each other's, not over what each was alone: on a busy machine that is the server's wait for a CPU, and differs.
+            // Beside each other's, not over what each was alone: on a busy machine that is the server's wait for a CPU,
+            // and differs.
             if weighted.slowdown() <= 1.5 && fcfs.beside >= 2.0 * weighted.beside {
                 server.stop()?;
                 return Ok(());
@@ -251,8 +251,8 @@ fn a_slow_disk_that_one_tenant_floods_still_answers_another() {
         for _ in 0..TRIES {
             let weighted = see(lab, "weighted", &tenants()?, &load)?;
             let fcfs = see(lab, "fcfs", &tenants()?, &load)?;
-            // Eight at the disk instead of 128. By the mean: the kernel lets what it holds back go in slices of 100 ms, which is p99
-            // whoever is alone there.
+            // Eight at the disk instead of 128. By the mean: the kernel lets what it holds back go in slices of 100 ms,
+            // which is p99 whoever is alone there.
             if fcfs.mean >= 2.5 * weighted.mean {
                 return Ok(());
             }
@@ -312,9 +312,9 @@ fn parts_are_had(name: &str, sites: &[Vec<u32>]) {
             let tenants: Vec<Tenant> = keys.into_iter().map(Tenant::with_memory).collect();
             let (text, sockets) = site("weighted", &tenants, lab.path());
             let daemon = Daemon::start(lab.path(), &text)?;
-            // Large ones where parts differ: the core is to be what all wait for, and not the clients, or whoever has the largest
-            // part does not always have work.
-            // And many: whoever the core serves first has work all the same while the clients' CPU does something else for a moment.
+            // Large ones where parts differ: the core is to be what all wait for, and not the clients, or whoever has
+            // the largest part does not always have work. And many: whoever the core serves first has work all the same
+            // while the clients' CPU does something else for a moment.
             let (block_size, depth) =
                 if weights.iter().all(|weight| *weight == 1) { (4096, 64) } else { (65_536, 256) };
             let work = Work { transfer: Transfer::Read, block_size, depth };
@@ -480,7 +480,7 @@ const STATIONS: [[Station; 2]; 2] = {
     [[station(10), station(11)], [station(20), station(21)]]
 };
 
-/// Request and response of one tenant's guests beside a flood of the smallest frames between another's.
+/// BlockRequest and response of one tenant's guests beside a flood of the smallest frames between another's.
 fn see_frames(lab: &Lab, fairness: &str) -> Result<Seen, Failure> {
     let mut text = format!(
         "[node]\nfairness = \"{fairness}\"\ndataplane = {{ cores = [{}], idle-sleep = \"never\" }}\n\
@@ -509,15 +509,15 @@ fn see_frames(lab: &Lab, fairness: &str) -> Result<Seen, Failure> {
     }
     let daemon = Daemon::start(lab.path(), &text)?;
     let pair = |tenant: usize| {
-        frames::Pair::connect([&sockets[2 * tenant], &sockets[2 * tenant + 1]], STATIONS[tenant]).context("connecting")
+        talk::Pair::connect([&sockets[2 * tenant], &sockets[2 * tenant + 1]], STATIONS[tenant]).context("connecting")
     };
     let (mut talk, mut flood) = (pair(0)?, pair(1)?);
     let turn = Duration::from_millis(300);
     let (mut alone, mut beside, mut mean, mut rates) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for _ in 0..TURNS {
-        let seen = frames::run(&mut talk, None, CPUS.0, WARM_UP, turn).context("the talk alone")?;
+        let seen = talk::run(&mut talk, None, CPUS.0, WARM_UP, turn).context("the talk alone")?;
         alone.push(seen.latency.value_at_quantile(0.99) as f64);
-        let seen = frames::run(&mut talk, Some(&mut flood), CPUS.0, WARM_UP, turn).context("talk and flood")?;
+        let seen = talk::run(&mut talk, Some(&mut flood), CPUS.0, WARM_UP, turn).context("talk and flood")?;
         beside.push(seen.latency.value_at_quantile(0.99) as f64);
         mean.push(seen.latency.mean());
         rates.push(seen.flood);

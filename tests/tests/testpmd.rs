@@ -1,8 +1,9 @@
-//! DPDK's testpmd as the driver of softdpu's interfaces: another virtio driver than Linux', with split and packed queues, one
-//! and several pairs, that is killed and started again, and whose data plane is killed while packets flow.
+//! DPDK's testpmd as the driver of softdpu's interfaces: another virtio driver than Linux', with split and packed
+//! queues, one and several pairs, that is killed and started again, and whose data plane is killed while packets flow.
 //!
-//! Two of them throw packets back and forth (`5tswap`), so that one that is lost, doubled or changed shows in the counts of
-//! both and of softdpu. Their sources vary, which spreads them over all queue pairs; all of them are the interface's own.
+//! Two of them throw packets back and forth (`5tswap`), so that one that is lost, doubled or changed shows in the
+//! counts of both and of softdpu. Their sources vary, which spreads them over all queue pairs; all of them are the
+//! interface's own.
 
 #![allow(missing_docs)]
 
@@ -34,8 +35,8 @@ fn possible(test: &str) -> bool {
     Testpmd::is_installed()
 }
 
-/// Two interfaces with four queue pairs. The first has all addresses that testpmd sends from with `--txonly-multi-flow`: the
-/// destination's, with its third byte varied, plus the number of the thread.
+/// Two interfaces with four queue pairs. The first has all addresses that testpmd sends from with
+/// `--txonly-multi-flow`: the destination's, with its third byte varied, plus the number of the thread.
 fn site() -> String {
     site_with("")
 }
@@ -158,8 +159,8 @@ fn exchanges(test: &str, ways: &[Way]) {
 
 /// Transmit chains of three pieces; receive buffers that take three for a packet of 1,200 bytes.
 ///
-/// Not over packed queues: in those DPDK's driver calls the header of a chain of several pieces device-writable, which breaks
-/// the queue.
+/// Not over packed queues: in those DPDK's driver calls the header of a chain of several pieces device-writable, which
+/// breaks the queue.
 const PIECES: &[&str] = &["--txpkts=400,400,400", "--mbuf-size=640", "--enable-scatter", "--burst=8"];
 
 #[test]
@@ -279,8 +280,8 @@ fn drivers_of_packed_queues_are_killed_and_started_again() {
     reconnects("testpmd-again-packed", "packed_vq=1");
 }
 
-/// Packets go on after the data plane was killed under them, over the connections that the supervisor keeps: testpmd's port
-/// is a client that does not connect again.
+/// Packets go on after the data plane was killed under them, over the connections that the supervisor keeps: testpmd's
+/// port is a client that does not connect again.
 fn kills(test: &str, options: &'static str) {
     if !possible(test) {
         return;
@@ -336,8 +337,8 @@ fn packets_over_packed_queues_go_on_after_kills_of_the_data_plane() {
     kills("testpmd-kill-packed", "packed_vq=1");
 }
 
-/// What a guest sends is limited: over some seconds no more than the rate and the burst give has come in and arrived, and not much
-/// less. Any machine sends many times that.
+/// What a guest sends is limited: over some seconds no more than the rate and the burst give has come in and arrived,
+/// and not much less. Any machine sends many times that.
 fn limited(test: &str, rate: &str, way: Way, packets: std::ops::RangeInclusive<u64>) {
     const TIME: Duration = Duration::from_secs(3);
     if !possible(test) {

@@ -1,5 +1,6 @@
-//! Frames are seen as they pass ports, and brought in from capture files. Two containers stand for guests: network namespaces
-//! with a TAP each. What is captured is read by Wireshark's own programs, and what is brought in was written by them.
+//! Frames are seen as they pass ports, and brought in from capture files. Two containers stand for guests: network
+//! namespaces with a TAP each. What is captured is read by Wireshark's own programs, and what is brought in was written
+//! by them.
 
 #![allow(missing_docs)]
 
@@ -160,7 +161,8 @@ fn frames_are_seen_at_both_ports_and_a_filter_chooses_among_them() {
             ["b out    50  02:5d:00:00:00:02 > 02:5d:00:00:00:03, 10.0.0.2.12345 > 10.0.0.3.9: UDP, data 8"],
             "{lines:#?}"
         );
-        // By a guest's interface, whether its driver is there or not; as the guest's own, so that a forgery goes no further.
+        // By a guest's interface, whether its driver is there or not; as the guest's own, so that a forgery goes no
+        // further.
         let trace = follow(&containers.folder, &["--port", "b", "--direction", "out", "--filter", "udp port 9"])?;
         let guests = [datagram(4, GUEST, B, b"a guest's"), datagram(4, A, B, b"a forgery")];
         assert_eq!(containers.replay_by("guest", &guests, &[])?, "2 frames came in by guest\n");

@@ -1,18 +1,19 @@
-//! Networks that span hosts: network namespaces stand for hosts, a veth pair for the wire between them. The other end of the
-//! tunnel is another softdpu, or the kernel's own VXLAN device. What softdpu sends is captured, and judged by tshark.
+//! Networks that span hosts: network namespaces stand for hosts, a veth pair for the wire between them. The other end
+//! of the tunnel is another softdpu, or the kernel's own VXLAN device. What softdpu sends is captured, and judged by
+//! tshark.
 
 #![allow(missing_docs)]
 
 use std::time::{Duration, Instant};
 
-use softdpu_bench::Format;
-use softdpu_bench::net::port::{Options, Port};
+use softdpu_frontend::{Format, NetFrontEnd, NetOptions};
 use softdpu_tests::netns::run;
 use softdpu_tests::{Capture, Context, Daemon, Failure, Host, Lab, Process, Wire, skip, wait_until};
 use softdpu_transport::vhost_user::Message;
 
 const WAIT: Duration = Duration::from_secs(60);
-/// How often something is measured, before what it has to show has failed to: the machine may be busy with something else.
+/// How often something is measured, before what it has to show has failed to: the machine may be busy with something
+/// else.
 const TRIES: usize = 4;
 
 /// The tenant's network at a host, with a TAP in it, at 10.0.0.NUMBER.
@@ -111,7 +112,8 @@ fn iperf(lab: &Lab, from: &Host, to: &Host, address: &str, more: &[&str]) -> Res
     received.ok_or_else(|| Failure::new(format!("iperf3 reports nothing received: {report}")))
 }
 
-/// TCP for a second, there and back, until each has moved more than `least` bits per second. What the last ones did, in bits per second.
+/// TCP for a second, there and back, until each has moved more than `least` bits per second. What the last ones did, in
+/// bits per second.
 fn both_ways(lab: &Lab, a: &Host, b: &Host, least: f64) -> Result<(f64, f64), Failure> {
     let to = v4(b.number());
     let mut seen = Vec::new();
@@ -125,8 +127,8 @@ fn both_ways(lab: &Lab, a: &Host, b: &Host, least: f64) -> Result<(f64, f64), Fa
     Err(Failure::new(format!("bits per second, there and back, of which {least} were to be moved: {seen:?}")))
 }
 
-/// Some of everything between two hosts, while what each of the `senders` sends is captured where it arrives: a socket that
-/// goes around the queueing of its interface is not seen there.
+/// Some of everything between two hosts, while what each of the `senders` sends is captured where it arrives: a socket
+/// that goes around the queueing of its interface is not seen there.
 fn judged(lab: &Lab, wire: &Wire, a: &Host, b: &Host, senders: &[&Host]) -> Result<(), Failure> {
     if !Capture::is_possible() {
         skip(&format!("the frames of {} under tshark", a.name()), "tshark is not installed");
@@ -293,7 +295,8 @@ fn carrying(lab: &Lab, a: &Host, b: &Host, way: &[&str]) -> Result<usize, Failur
     Ok(streams.iter().filter(|stream| stream["receiver"]["bytes"].as_u64() > Some(0)).count())
 }
 
-/// The kernel at the other end spreads connections over the queues of the interface: `queues` of them, dealt out to `cores`.
+/// The kernel at the other end spreads connections over the queues of the interface: `queues` of them, dealt out to
+/// `cores`.
 fn all_queues_are_served(test: &str, queues: u32, cores: &str) {
     if !Host::is_possible(test) {
         return;
@@ -360,7 +363,8 @@ fn packets_that_may_be_cut_up_arrive_in_fragments() {
         // To the tunnel, which takes 1,450 bytes; from there what the port, which takes 1,280, does not.
         a.exec(&["ping", "-c", "5", "-i", "0.05", "-W", "5", "-M", "dont", "-s", "8000", "10.0.0.2"])?;
         b.exec(&["ping", "-c", "5", "-i", "0.05", "-W", "5", "-M", "dont", "-s", "1400", "10.0.0.1"])?;
-        // Datagrams with checksums, each in six fragments. Linux forbids that unless it is told not to look for path MTUs.
+        // Datagrams with checksums, each in six fragments. Linux forbids that unless it is told not to look for path
+        // MTUs.
         a.exec(&["sysctl", "-w", "net.ipv4.ip_no_pmtu_disc=1"])?;
         let rate = iperf(lab, &a, &b, "10.0.0.2", &["-u", "-b", "10M", "-n", "200K", "-l", "8000"])?;
         assert!(rate > 1e5, "{rate:.0} bit/s");
@@ -371,7 +375,8 @@ fn packets_that_may_be_cut_up_arrive_in_fragments() {
         let error =
             a.exec(&["ping", "-c", "2", "-W", "10", "-M", "do", "-s", "2000", "10.0.0.2"]).unwrap_err().to_string();
         assert!(error.contains("mtu = 1450") || error.contains("mtu=1450"), "{error}");
-        // Over IPv6 nobody on the way cuts packets up: the sender is told in any case (RFC 8201 §3), and does it from then on.
+        // Over IPv6 nobody on the way cuts packets up: the sender is told in any case (RFC 8201 §3), and does it from
+        // then on.
         let ping6 = ["ping", "-c", "2", "-W", "10", "-M", "do", "-s", "2000", "fd00:5d::2"];
         let error = a.exec(&ping6).unwrap_err().to_string();
         assert!(error.contains("mtu = 1450") || error.contains("mtu=1450"), "{error}");
@@ -472,8 +477,8 @@ fn a_trace_of_the_underlay_looks_into_the_tunnel() {
     });
 }
 
-/// A guest that has arrived here is announced when its front end asks for it: the other end, which learns where addresses are from
-/// the frames that it sees, moves its entry.
+/// A guest that has arrived here is announced when its front end asks for it: the other end, which learns where
+/// addresses are from the frames that it sees, moves its entry.
 #[test]
 fn a_kernels_vxlan_device_learns_where_an_announced_guest_is() {
     const MAC: [u8; 6] = [0x02, 0x5d, 0, 0, 0, 0x07];
@@ -497,7 +502,7 @@ fn a_kernels_vxlan_device_learns_where_an_announced_guest_is() {
             ["bridge", "fdb", "replace", "02:5d:00:00:00:07", "dev", "acme0", "dst", "192.0.2.99", "self", "dynamic"];
         b.exec(&old)?;
         assert!(entry()?.is_some_and(|line| line.contains("dst 192.0.2.99")));
-        let options = Options {
+        let options = NetOptions {
             queue_size: 64,
             format: Format::Split,
             required: Vec::new(),
@@ -505,12 +510,12 @@ fn a_kernels_vxlan_device_learns_where_an_announced_guest_is() {
             timeout: WAIT,
             status: false,
         };
-        let mut port =
-            Port::connect(&lab.path().join(a.name()).join("guest.sock"), &options).context("the guest's interface")?;
+        let mut port = NetFrontEnd::connect(&lab.path().join(a.name()).join("guest.sock"), &options)
+            .context("the guest's interface")?;
         let mut announce = |mac: [u8; 6]| {
             let [a, b, c, d, e, f] = mac;
             let message = Message::SendRarp(u64::from_ne_bytes([a, b, c, d, e, f, 0, 0]));
-            let control = port.control().ok_or_else(|| Failure::new("the interface has no connection"))?;
+            let control = port.connection().ok_or_else(|| Failure::new("the interface has no connection"))?;
             control.call(&message, &[]).context("SEND_RARP").map(drop)
         };
         // Not by another's address.
@@ -532,8 +537,8 @@ fn a_kernels_vxlan_device_learns_where_an_announced_guest_is() {
     });
 }
 
-/// Ends in two subnets of one network reach each other through the gateway, which each host has for itself. The kernel of one takes
-/// packets of 9,000 bytes for possible, and its TCP is told what the tunnel carries.
+/// Ends in two subnets of one network reach each other through the gateway, which each host has for itself. The kernel
+/// of one takes packets of 9,000 bytes for possible, and its TCP is told what the tunnel carries.
 #[test]
 fn two_subnets_meet_at_the_gateway_and_tcp_is_told_of_the_tunnel() {
     if !Host::is_possible("tunnel-subnets") {
@@ -581,8 +586,8 @@ fn two_subnets_meet_at_the_gateway_and_tcp_is_told_of_the_tunnel() {
     });
 }
 
-/// Datagrams that the kernel leaves whole for many (UDP_SEGMENT over a TAP with USO, Linux 6.2) leave for the other host in pieces,
-/// each with its checksum.
+/// Datagrams that the kernel leaves whole for many (UDP_SEGMENT over a TAP with USO, Linux 6.2) leave for the other
+/// host in pieces, each with its checksum.
 #[test]
 fn datagrams_that_stand_for_many_are_cut_up_for_the_tunnel() {
     const SEND: &str = "import socket\ns = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)\ns.setsockopt(17, 103, 1000)\nfor _ in range(5): s.sendto(bytes(30000), ('10.0.0.2', 9))";

@@ -1,5 +1,5 @@
-//! Two hosts, each with a softdpu and a guest of acme's with a disk and an interface; a wire with VXLAN between them. globex has
-//! a port on each host, in a network with the same addresses.
+//! Two hosts, each with a softdpu and a guest of acme's with a disk and an interface; a wire with VXLAN between them.
+//! globex has a port on each host, in a network with the same addresses.
 
 #![allow(missing_docs)]
 
@@ -133,7 +133,8 @@ fn tenants(lab: &Lab, (a, b): (&Host, &Host), (first, second): (&mut Guest, &mut
     server.stop().map(|_| ())
 }
 
-/// The data planes of both hosts are killed in turn in the middle of transfers from the first guest, each one TCP connection.
+/// The data planes of both hosts are killed in turn in the middle of transfers from the first guest, each one TCP
+/// connection.
 fn survive(daemons: [&mut Daemon; 2], second: &mut Guest) -> Result<(), Failure> {
     const KILLS: u64 = 4;
     let mut random = Random::from_environment();

@@ -19,8 +19,8 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 /// Memory the driver may use for data.
 ///
-/// The driver only ever computes with the addresses of `place`; the bytes are those of the file, which the server maps and
-/// this test reads and writes.
+/// The driver only ever computes with the addresses of `place`; the bytes are those of the file, which the server maps
+/// and this test reads and writes.
 struct Data {
     file: File,
     place: Vec<u8>,

@@ -1,5 +1,5 @@
-//! An underlay on AF_XDP without copies: softdpu in a guest whose interface's driver has it, the kernel's VXLAN device on the host behind a
-//! TAP. Network namespaces have only veth pairs, which copy.
+//! An underlay on AF_XDP without copies: softdpu in a guest whose interface's driver has it, the kernel's VXLAN device
+//! on the host behind a TAP. Network namespaces have only veth pairs, which copy.
 
 #![allow(missing_docs)]
 
@@ -14,7 +14,8 @@ use softdpu_tests::{
 /// For anything that a guest does without KVM on a busy machine.
 const WAIT: Duration = Duration::from_secs(120);
 
-/// Chunks of an AF_XDP socket in each direction (`XdpOptions::frames`): after that many frames every one was used, and given back.
+/// Chunks of an AF_XDP socket in each direction (`XdpOptions::frames`): after that many frames every one was used, and
+/// given back.
 const CHUNKS: u64 = 2048;
 
 /// Moved by each transfer: some 9,000 frames.

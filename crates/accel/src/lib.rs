@@ -1,25 +1,20 @@
-//! What a DPU has engines for, done by cores: encryption, compression, hashes, patterns.
+//! Encryption in software, shared as a DPU's accelerator is (MTDA §III-B).
 //!
 //! ```text
-//!   tenant's channel ─┐
-//!   tenant's channel ─┼─ TenantScheduler ─▶ ring ─▶ engine ─▶ Done       Service: one per kind and core
-//!   tenant's channel ─┘                   (bounded)
+//!   channel of a queue ─┐
+//!   channel of a queue ─┼─ the policy's order ─▶ ring ─▶ engine ([`Xts`])       [`Service`]: one for each core
+//!   channel of a queue ─┘                        (16)
 //! ```
 //!
-//! Two ways to use it. Who is already running a tenant's grant and needs the answer at once calls the operation itself, as
-//! encrypted volumes do with [`Xts`]: its cost is then in the grant's. Who hands work over and goes on with something else
-//! uses a [`Service`], before which each tenant has a bounded channel, and which takes from them as a policy says (MTDA
-//! §III-B: "the requests of each tenant are sequentially sent to the ring buffer", from which the accelerator takes them).
+//! Encrypted volumes use both: the storage crate's `cipher` module makes entries of the ring out of requests.
 //!
-//! Pure: no I/O, no clock, no thread. Requests own their bytes; guest memory never comes here, as a guest can change it while
-//! it is looked at.
+//! Pure: no I/O, no clock, no thread. The engine works on private bytes in place; guest memory never comes here, as a
+//! guest can change it meanwhile.
 
 #![forbid(unsafe_code)]
 
-mod operation;
 mod service;
 mod xts;
 
-pub use operation::{Algorithm, Digest, Failure, Found, Kind, Operation, Output, Patterns};
-pub use service::{CHANNEL, Done, RING, Refused, Request, Service};
+pub use service::{LONGEST, QUANTUM, RING, Service};
 pub use xts::{KeyError, SECTOR, Xts};

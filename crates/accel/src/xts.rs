@@ -5,9 +5,9 @@
 //!  block j:                      C = AES(key 1, P ⊕ T(j)) ⊕ T(j)
 //! ```
 //!
-//! Sectors are whole blocks here, so there is no ciphertext stealing. The block cipher is the `aes` crate's, which uses the
-//! processor's instructions (AES-NI and VAES, ARMv8) where it has them; the mode is done here, because it is fast only over
-//! runs of bytes: see `docs/decisions/010-xts-over-runs-of-bytes.md`.
+//! Sectors are whole blocks here, so there is no ciphertext stealing. The block cipher is the `aes` crate's, which uses
+//! the processor's instructions (AES-NI and VAES, ARMv8) where it has them; the mode is done here, because it is fast
+//! only over runs of bytes: see `docs/decisions/010-xts-over-runs-of-bytes.md`.
 
 use aes::cipher::consts::U16;
 use aes::cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};

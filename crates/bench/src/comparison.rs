@@ -4,14 +4,14 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Duration;
 
-use softdpu_ring::Format;
+use softdpu_frontend::load::Waiting;
+use softdpu_frontend::load::requests::{self, Load, LoadError, Outcome, Pattern};
+use softdpu_frontend::{BlockFrontEnd, BlockOptions, Format};
 
 use crate::SetupError;
-use crate::front_end::{FrontEnd, FrontEndError, Options, Transfer};
-use crate::load::{self, Load, LoadError, Outcome, Pattern, Waiting};
 use crate::report::{Case, Report};
 use crate::scratch::ScratchFile;
-use crate::side_by_side::{self, PROFILE, Progress, Terms, WARM_UP, on_cpu, patiently};
+use crate::side_by_side::{self, PROFILE, Progress, Terms, WARM_UP, on_cpu};
 use crate::subject::{Service, Subject, Volume};
 use crate::turns::Turn;
 
@@ -81,16 +81,16 @@ impl Plan {
         cases
     }
 
-    fn options(&self) -> Options {
+    fn options(&self) -> BlockOptions {
         let deepest = self.depths.iter().copied().max().unwrap_or(1).clamp(1, 8192);
         // Three descriptors a request; a power of two suits both formats.
         let queue_size = (deepest * 3).next_power_of_two().max(256) as u16;
-        Options {
+        BlockOptions {
             queues: self.queues,
             queue_size,
             format: self.format,
             max_transfer: self.block_size,
-            ..Options::default()
+            ..BlockOptions::default()
         }
     }
 
@@ -150,7 +150,7 @@ fn measure(
     plan: &Plan,
     subject: &Subject,
     service: &Service,
-    options: &Options,
+    options: &BlockOptions,
     case: &Case,
     turn: Turn,
 ) -> Result<Outcome, SetupError> {
@@ -160,7 +160,8 @@ fn measure(
         source: Box::new(source),
     };
     let running = subject.start(service)?;
-    let mut front_end = connect(running.socket(), options).map_err(|error| failed(error.into()))?;
+    let mut front_end =
+        BlockFrontEnd::connect_when_listening(running.socket(), options).map_err(|error| failed(error.into()))?;
     let load = Load {
         pattern: plan.pattern,
         block_size: plan.block_size,
@@ -173,12 +174,7 @@ fn measure(
         seed: (turn.round as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
         profile: turn.profile,
     };
-    on_cpu(plan.client_cpu, LoadError::Load, || load::run(front_end.queues_mut(), &load)).map_err(failed)
-}
-
-/// Connects to a server that may have bound its socket and not listened yet.
-pub fn connect(path: &Path, options: &Options) -> Result<FrontEnd, FrontEndError> {
-    patiently(|| FrontEnd::connect(path, options))
+    on_cpu(plan.client_cpu, LoadError::Load, || requests::run(front_end.queues_mut(), &load)).map_err(failed)
 }
 
 /// A file of [`STORED_SIZE`] bytes without holes, in the page cache because it was just written.
@@ -193,16 +189,4 @@ fn filled_file(folder: &Path) -> Result<ScratchFile, SetupError> {
     // Written back now rather than in the middle of a measurement.
     file.as_file().sync_all().map_err(failed)?;
     Ok(file)
-}
-
-impl Pattern {
-    /// As fio calls it.
-    pub fn name(self) -> &'static str {
-        match (self.transfer, self.random) {
-            (Transfer::Read, true) => "randread",
-            (Transfer::Read, false) => "read",
-            (Transfer::Write, true) => "randwrite",
-            (Transfer::Write, false) => "write",
-        }
-    }
 }

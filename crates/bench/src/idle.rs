@@ -4,9 +4,9 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
+use softdpu_frontend::{BlockFrontEnd, BlockOptions, BlockRequest, FrontEndError};
+
 use crate::SetupError;
-use crate::comparison::connect;
-use crate::front_end::{Options, Request};
 use crate::side_by_side::Figure;
 use crate::subject::{Service, Subject, Volume};
 
@@ -38,16 +38,16 @@ pub struct Figures {
 pub fn measure(subject: &Subject, devices: usize, cpu: usize, duration: Duration) -> Result<Figures, SetupError> {
     let service = Service { volume: Volume::Null, size: 1 << 30, queues: 1, queue_size: 256, cpu, devices };
     let running = subject.start(&service)?;
-    let failed = |source: crate::front_end::FrontEndError| SetupError::Load {
+    let failed = |source: FrontEndError| SetupError::Load {
         subject: subject.name().to_owned(),
         case: format!("idle with {devices} disks"),
         source: Box::new(source),
     };
     let mut front_ends = Vec::new();
     for socket in running.sockets() {
-        let mut front_end = connect(socket, &Options::default()).map_err(failed)?;
+        let mut front_end = BlockFrontEnd::connect_when_listening(socket, &BlockOptions::default()).map_err(failed)?;
         let queue = front_end.queue_mut(0);
-        queue.submit(Request::Read { sector: 0, len: 4096 }).map_err(failed)?;
+        queue.submit(BlockRequest::Read { sector: 0, len: 4096 }).map_err(failed)?;
         queue.publish();
         queue.wait(Duration::from_secs(5)).map_err(failed)?;
         front_ends.push(front_end);

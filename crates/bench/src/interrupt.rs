@@ -16,13 +16,14 @@ use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags};
+use softdpu_frontend::load::Waiting;
+use softdpu_frontend::load::requests::LoadError;
+use softdpu_frontend::sleep_until;
 use softdpu_sys::clock;
 use softdpu_sys::wake::Doorbell;
 
 use crate::SetupError;
 use crate::comparison::{self, Plan};
-use crate::front_end::sleep_until;
-use crate::load::{LoadError, Waiting};
 use crate::report::Measurement;
 use crate::side_by_side::{Figure, Progress, on_cpu};
 
@@ -66,8 +67,8 @@ fn bell() -> Result<Doorbell, LoadError> {
     Doorbell::new().map_err(|error| LoadError::Load(format!("an event counter: {error}")))
 }
 
-/// Signals from a thread on CPU `from` to one that sleeps on CPU `to`: how long each took to wake it, and the mean of what
-/// they took the writer.
+/// Signals from a thread on CPU `from` to one that sleeps on CPU `to`: how long each took to wake it, and the mean of
+/// what they took the writer.
 fn signals(from: usize, to: usize, duration: Duration) -> Result<(Histogram<u64>, f64), LoadError> {
     let bell = bell()?;
     let (sent_at, heard, over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
@@ -132,7 +133,8 @@ fn unheard() -> Result<f64, LoadError> {
 }
 
 impl Figures {
-    /// By case of a driver that sleeps: that, and by how many nanoseconds its median latency is above that of one which polls.
+    /// By case of a driver that sleeps: that, and by how many nanoseconds its median latency is above that of one which
+    /// polls.
     fn costs(&self) -> impl Iterator<Item = (&Measurement, f64)> {
         let median = |measurement: &Measurement| measurement.work.latency_at(0.5) as f64;
         let asleep = self.served.iter().filter(|measurement| measurement.case.client == Waiting::Blocking);
@@ -209,7 +211,7 @@ mod tests {
         let (from, to) = (allowed[0], *allowed.get(1).unwrap_or(&allowed[0]));
         if from == to {
             // The writer would wait for a sleeper that it keeps from running.
-            return softdpu_tests::skip("signals between CPUs", "they need two");
+            return softdpu_testing::skip("signals between CPUs", "they need two");
         }
         let (latency, cost) = signals(from, to, Duration::from_millis(50)).unwrap();
         assert!(latency.len() > 1 && latency.min() > 0 && cost > 0.0, "{} signals", latency.len());

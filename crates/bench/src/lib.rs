@@ -1,16 +1,14 @@
-//! The driver's side: a vhost-user-blk front end, the load it makes, and comparisons of servers under that load.
+//! Comparisons of servers under load, and measurements of softdpu's parts.
 //!
 //! ```text
-//!  FrontEnd ── Control: messages over the socket            ┐
-//!     │                                                      ├─ any vhost-user-blk server: a Subject
-//!     └────── Queue ×N: requests over shared memory         ┘
-//!  load::run ── keeps queues at a depth, polling or blocking ──▶ Outcome
+//!  Subject: softdpu or a peer, started for a measurement and ended after it
+//!     ▲
+//!  softdpu_frontend ── a closed loop of requests or frames ──▶ Outcome
 //!  side_by_side ── Subjects × cases × interleaved rounds ──▶ Report: table, JSON lines, plots
 //! ```
 //!
-//! [`net`] is the same for vhost-user-net: frames from guest to guest. [`vpc`] measures the gateway's tables in memory.
-//!
-//! [`front_end`] is also what tests use to be a driver, a restless one or a hostile one.
+//! [`comparison`] measures disks, [`net`] frames from guest to guest, [`tenants`] how a core is shared, [`vpc`] the
+//! gateway's tables in memory.
 
 #![forbid(unsafe_code)]
 
@@ -18,13 +16,10 @@ pub mod accel;
 pub mod calibration;
 pub mod comparison;
 mod error;
-pub mod front_end;
 pub mod gateway;
 pub mod idle;
 pub mod interrupt;
-pub mod load;
 pub mod net;
-mod pace;
 pub mod plot;
 pub mod process;
 pub mod report;
@@ -36,4 +31,3 @@ mod turns;
 pub mod vpc;
 
 pub use error::SetupError;
-pub use softdpu_ring::Format;

@@ -29,8 +29,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `program` in `folder`, on `cpu` alone where one is given, at nice −20 where this process may; output goes to
-    /// `folder/NAME.log`.
+    /// Starts `program` in `folder`, on `cpu` alone where one is given, at nice −20 where this process may; output goes
+    /// to `folder/NAME.log`.
     ///
     /// # Errors
     /// [`SetupError`] where it cannot be started.
@@ -135,7 +135,8 @@ impl Server {
     }
 }
 
-/// Starts `command` from a thread of its own: what a child inherits is the thread's. The thread lives as long as the sender.
+/// Starts `command` from a thread of its own: what a child inherits is the thread's. The thread lives as long as the
+/// sender.
 fn spawn_from_a_thread(mut command: Command, cpu: Option<usize>) -> Result<(Child, Sender<()>), String> {
     let (lives, ended) = channel();
     let (result, started) = channel();

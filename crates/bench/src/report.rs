@@ -3,10 +3,11 @@
 use std::fmt;
 
 use hdrhistogram::Histogram;
-use softdpu_ring::Format;
+use softdpu_frontend::Format;
+use softdpu_frontend::load::Waiting;
+use softdpu_frontend::load::requests::{Outcome, Pattern};
 
 use crate::comparison::VolumeKind;
-use crate::load::{Outcome, Pattern, Waiting};
 use crate::side_by_side::{self, Work, rate};
 
 /// What is held equal between subjects.
@@ -48,15 +49,6 @@ impl fmt::Display for VolumeKind {
             VolumeKind::Null => "null",
             VolumeKind::Memory => "memory",
             VolumeKind::File => "file",
-        })
-    }
-}
-
-impl fmt::Display for Waiting {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Waiting::Polling => "polling",
-            Waiting::Blocking => "blocking",
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Folders and files of a measurement, which go with it.
 //!
-//! Whoever uses one holds a lock on it (flock(2)), which ends with its process however that ends. So what nobody holds was
-//! left by a measurement that was killed, and the next one removes it.
+//! Whoever uses one holds a lock on it (flock(2)), which ends with its process however that ends. So what nobody holds
+//! was left by a measurement that was killed, and the next one removes it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

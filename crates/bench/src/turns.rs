@@ -100,8 +100,8 @@ impl Turns {
     }
 }
 
-/// Whether nothing moved under a round: virtual CPUs wander, and two that no longer share a cache are several times as far
-/// from each other.
+/// Whether nothing moved under a round: virtual CPUs wander, and two that no longer share a cache are several times as
+/// far from each other.
 fn steady(hops: &[f64]) -> bool {
     let (least, most) = hops.iter().fold((f64::MAX, 0.0f64), |(least, most), hop| (least.min(*hop), most.max(*hop)));
     most <= least * STEADY

@@ -4,13 +4,12 @@
 
 use std::time::Duration;
 
-use softdpu_bench::Format;
-use softdpu_bench::load::Waiting;
-use softdpu_bench::net::comparison::connect;
-use softdpu_bench::net::load::{Load, run};
+use softdpu_bench::net::comparison::{Plan, connect};
 use softdpu_bench::net::report::Route;
-use softdpu_bench::net::subject::{A, B, NetService, NetSubject, TESTPMD};
-use softdpu_bench::net::{Frames, comparison::Plan};
+use softdpu_bench::net::subject::{NetService, NetSubject, TESTPMD};
+use softdpu_frontend::load::Waiting;
+use softdpu_frontend::load::frames::{Load, run};
+use softdpu_frontend::{Format, Frames, Station};
 
 /// Long enough for some thousand frames on a busy machine.
 const DURATION: Duration = Duration::from_millis(100);
@@ -19,14 +18,24 @@ const TRIES: usize = 4;
 
 fn load(frames: Frames, waiting: Waiting) -> Load {
     let warm_up = Duration::from_millis(50);
-    Load { frames, flows: 8, from: A, to: B, queue_size: 256, waiting, warm_up, duration: DURATION, profile: false }
+    Load {
+        frames,
+        flows: 8,
+        from: Station::A,
+        to: Station::B,
+        queue_size: 256,
+        waiting,
+        warm_up,
+        duration: DURATION,
+        profile: false,
+    }
 }
 
 /// testpmd, or a line that says that it is missing.
 fn testpmd() -> Option<NetSubject> {
     let subject = NetSubject::testpmd();
     if subject.is_none() {
-        softdpu_tests::skip("frames beside testpmd", &format!("{TESTPMD} is not installed"));
+        softdpu_testing::skip("frames beside testpmd", &format!("{TESTPMD} is not installed"));
     }
     subject
 }
@@ -45,7 +54,8 @@ fn frames_of_all_lengths_pass_over_both_formats_with_both_clients() {
             let (mut a, mut b) = connect(running.sockets(), &load, format).unwrap();
             run(&mut a, &mut b, &load)
         };
-        // What is sent before testpmd has taken up both of its ports, it drops; and a tenth of a second may be none on a busy machine.
+        // What is sent before testpmd has taken up both of its ports, it drops; and a tenth of a second may be none on
+        // a busy machine.
         let mut tries = Vec::new();
         let outcome = loop {
             match measure() {
@@ -63,7 +73,7 @@ fn frames_of_all_lengths_pass_over_both_formats_with_both_clients() {
 fn a_comparison_measures_tabulates_and_draws() {
     let Some(testpmd) = testpmd() else { return };
     if std::thread::available_parallelism().map_or(1, |cpus| cpus.get()) < 2 {
-        return softdpu_tests::skip("a comparison of frames", "it needs two CPUs");
+        return softdpu_testing::skip("a comparison of frames", "it needs two CPUs");
     }
     let folder = tempfile::tempdir().unwrap();
     let plan = Plan {

@@ -1,5 +1,5 @@
-//! What the fuzzer and the property tests call: arbitrary bytes become a device, a driver's choices and a descriptor chain,
-//! and what the parser makes of it is checked against what must always hold.
+//! What the fuzzer and the property tests call: arbitrary bytes become a device, a driver's choices and a descriptor
+//! chain, and what the parser makes of it is checked against what must always hold.
 
 use std::sync::Arc;
 
@@ -15,8 +15,8 @@ const REGION: u64 = 0x4000;
 /// Bytes of the fuzzed disk.
 const CAPACITY: u64 = 1 << 20;
 
-/// One virtio-blk request from arbitrary bytes: device configuration, negotiated features, up to 15 descriptors anywhere in
-/// guest memory (overlapping, too), then the bytes the driver writes into the chain.
+/// One virtio-blk request from arbitrary bytes: device configuration, negotiated features, up to 15 descriptors
+/// anywhere in guest memory (overlapping, too), then the bytes the driver writes into the chain.
 ///
 /// # Panics
 /// Where the parser breaks a promise: that is a finding.

@@ -3,10 +3,11 @@
 mod rig;
 
 use rig::{Request, Seen, run};
+use softdpu_device::RestoreError;
 use softdpu_device::block::abi::{config, feature, request};
 use softdpu_device::block::{
-    Block, BlockConfig, BlockConfigError, BlockOp, ConfigSpaceError, DiscardLimits, GrowError, RestoreError, Serial,
-    SerialError, State, Status, Topology, WriteZeroesLimits,
+    Block, BlockConfig, BlockConfigError, BlockOp, BlockState, ConfigSpaceError, DiscardLimits, GrowError, Serial,
+    SerialError, Status, Topology, WriteZeroesLimits,
 };
 
 /// A change to a configuration, and what is expected of it.
@@ -250,7 +251,7 @@ fn other_side(change: impl FnOnce(&mut BlockConfig)) -> Block {
 
 #[test]
 fn a_restored_device_is_as_its_driver_knows_it() {
-    let state: State = serde_json::from_str(GOLDEN).unwrap();
+    let state: BlockState = serde_json::from_str(GOLDEN).unwrap();
     let block = other_side(|_| {});
     block.restore(&state).unwrap();
     assert_eq!(space(&block), space(&golden()));
@@ -263,17 +264,17 @@ fn the_state_of_the_next_release_is_read_and_of_the_one_after_refused() {
     let mut json: serde_json::Value = serde_json::from_str(GOLDEN).unwrap();
     json["version"] = 2.into();
     json["something_new"] = "unknown here".into();
-    let next: State = serde_json::from_value(json.clone()).unwrap();
+    let next: BlockState = serde_json::from_value(json.clone()).unwrap();
     assert_eq!(other_side(|_| {}).restore(&next), Ok(()));
     json["version"] = 3.into();
-    let after: State = serde_json::from_value(json).unwrap();
-    assert_eq!(other_side(|_| {}).restore(&after), Err(RestoreError::Version(3)));
+    let after: BlockState = serde_json::from_value(json).unwrap();
+    assert_eq!(other_side(|_| {}).restore(&after), Err(RestoreError::Version { found: 3, newest: 2 }));
 }
 
 #[test]
 fn a_device_that_cannot_keep_the_promises_is_left_as_it_was() {
     use RestoreError as E;
-    let state: State = serde_json::from_str(GOLDEN).unwrap();
+    let state: BlockState = serde_json::from_str(GOLDEN).unwrap();
     let cases: [Case<E>; 6] = [
         (E::Features(feature::RING_PACKED), |c| c.packed = false),
         (E::Features(feature::DISCARD), |c| c.discard = None),

@@ -1,9 +1,8 @@
 //! virtio-net as the control side and the transport see it: features, configuration space, saved state.
 
+use softdpu_device::RestoreError;
 use softdpu_device::net::abi::feature;
-use softdpu_device::net::{
-    ConfigSpaceError, Mac, MtuError, Net, NetConfig, NetConfigError, QueueRole, RestoreError, State,
-};
+use softdpu_device::net::{ConfigSpaceError, Mac, MtuError, Net, NetConfig, NetConfigError, NetState, QueueRole};
 
 /// What is made of a configuration.
 type Change = fn(&mut NetConfig);
@@ -16,8 +15,8 @@ fn net(change: impl FnOnce(&mut NetConfig)) -> Net {
     Net::new(config).unwrap()
 }
 
-/// What QEMU's vhost-user netdev masks with the back end's bits (hw/net/vhost_net.c, `user_feature_bits`) and this device
-/// wants its driver to have. QEMU 7.2 knows neither segmentation of UDP nor IN_ORDER.
+/// What QEMU's vhost-user netdev masks with the back end's bits (hw/net/vhost_net.c, `user_feature_bits`) and this
+/// device wants its driver to have. QEMU 7.2 knows neither segmentation of UDP nor IN_ORDER.
 const SEEN_THROUGH_QEMU: [u32; 16] = [0, 1, 3, 7, 8, 9, 11, 12, 13, 15, 21, 22, 28, 29, 32, 34];
 const SEEN_THROUGH_LATER_QEMU: [u32; 4] = [35, 54, 55, 56];
 /// MAC, STATUS, CTRL_VQ and what depends on it: the front end's own.
@@ -150,14 +149,14 @@ fn saved() -> Net {
 
 #[test]
 fn the_saved_form_is_that_of_the_golden_file() {
-    let golden: State = serde_json::from_str(include_str!("golden/net-state-v1.json")).unwrap();
+    let golden: NetState = serde_json::from_str(include_str!("golden/net-state-v1.json")).unwrap();
     assert_eq!(saved().save(), golden);
     assert_eq!(saved().restore(&golden), Ok(()));
     let text = serde_json::to_string_pretty(&golden).unwrap();
     assert_eq!(text, include_str!("golden/net-state-v1.json").trim_end());
     let newer =
         include_str!("golden/net-state-v1.json").replace("\"version\": 1", "\"version\": 2, \"colour\": \"red\"");
-    let newer: State = serde_json::from_str(&newer).unwrap();
+    let newer: NetState = serde_json::from_str(&newer).unwrap();
     assert_eq!(saved().restore(&newer), Ok(()), "the release after ours");
 }
 
@@ -165,7 +164,10 @@ fn the_saved_form_is_that_of_the_golden_file() {
 fn a_device_that_cannot_keep_a_promise_does_not_take_over() {
     let state = saved().save();
     for version in [0, 3] {
-        assert_eq!(saved().restore(&State { version, ..state.clone() }), Err(RestoreError::Version(version)));
+        assert_eq!(
+            saved().restore(&NetState { version, ..state.clone() }),
+            Err(RestoreError::Version { found: version, newest: 2 })
+        );
     }
     let like_before = |change: Change| {
         net(|c| {
@@ -180,7 +182,7 @@ fn a_device_that_cannot_keep_a_promise_does_not_take_over() {
         ("mtu", 8950, 1500, |c| c.mtu = 1500),
     ];
     for (field, saved, configured, change) in cases {
-        let error = RestoreError::Promise { field, saved, configured };
+        let error = RestoreError::Promise { field, saved: saved.into(), configured: configured.into() };
         assert_eq!(like_before(change).restore(&state), Err(error));
     }
     assert_eq!(like_before(|c| (c.queue_pairs, c.mtu) = (8, 9000)).restore(&state), Ok(()), "more is no harm");

@@ -66,7 +66,7 @@ fn an_ordinary_frame_is_found_however_its_driver_cut_it() {
         chain.write_at(0, &header(0, 0, 0, 0xffff, 0xffff)).unwrap();
         chain.write_at(12, &data).unwrap();
         let found = net().transmit(u64::MAX).parse(&chain, chain.pieces()).unwrap();
-        // Without NEEDS_CSUM nobody looks at where a checksum would be.
+        // Without NEEDS_CSUM `csum_start` and `csum_offset` are ignored.
         let plain = TxHeader { checksum: Checksum::Complete, segmentation: None };
         assert_eq!(found, TxFrame { header: plain, len: 300 });
         let mut head = [0; 192];

@@ -13,7 +13,10 @@ mod disk;
 #[path = "../tests/common/nic.rs"]
 mod nic;
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -22,7 +25,7 @@ use nic::{HEADER, Nic};
 use softdpu_engine::{ByHand, Engine};
 use softdpu_ring::Format;
 use softdpu_sched::{Policy, TenantId};
-use softdpu_storage::{Kind, PathBroker, Volume, VolumeSpec};
+use softdpu_storage::{Encryption, KeySource, PathBroker, Volume, VolumeKind, VolumeSpec};
 use softdpu_vpc::packet::Mac;
 use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, NetworkSpec, Place, Spec, SubnetSpec, UnderlaySpec, VXLAN_PORT};
 use softdpu_vpc::{Checksum, Head, Packet, PortId, Tables, Verdict, Vpc};
@@ -41,12 +44,14 @@ enum Work {
     Segments,
     /// Reads of a sector from a volume with nothing behind it, by so many tenants.
     Reads(u16),
+    /// Reads or writes of 4 KiB from an encrypted volume in memory: AES-256-XTS, in sectors of 4 KiB.
+    Encrypted { is_write: bool },
     /// Frames of 64 bytes from a tunnel, in the tiers alone: into another, or to a guest here; by flows or without them.
     Tunnelled { is_transit: bool, without_flows: bool },
 }
 
 /// Name, work, ring layout, frames or requests in a round.
-const CASES: [(&str, Work, Format, usize); 18] = [
+const CASES: [(&str, Work, Format, usize); 20] = [
     ("net-64-split", Work::Frames(60, 1), Format::Split, 32),
     ("net-64-packed", Work::Frames(60, 1), Format::Packed, 32),
     ("net-64-split-single", Work::Frames(60, 1), Format::Split, 1),
@@ -62,6 +67,8 @@ const CASES: [(&str, Work, Format, usize); 18] = [
     // As many as are taken from a ring at once: what backlogged tenants have.
     ("block-read-split-backlog", Work::Reads(1), Format::Split, 64),
     ("block-read-split-4-backlogs", Work::Reads(4), Format::Split, 256),
+    ("block-read-encrypted", Work::Encrypted { is_write: false }, Format::Split, 16),
+    ("block-write-encrypted", Work::Encrypted { is_write: true }, Format::Split, 16),
     ("tunnel-in", Work::Tunnelled { is_transit: false, without_flows: false }, Format::Split, 32),
     ("tunnel-in-no-flows", Work::Tunnelled { is_transit: false, without_flows: true }, Format::Split, 32),
     ("transit", Work::Tunnelled { is_transit: true, without_flows: false }, Format::Split, 32),
@@ -102,6 +109,7 @@ fn main() -> ExitCode {
         Some(&(_, work, format, batch)) => {
             match work {
                 Work::Reads(tenants) => reads(fairness, tenants, format, batch),
+                Work::Encrypted { is_write } => encrypted(fairness, is_write, format, batch),
                 Work::Tunnelled { is_transit, without_flows } => tunnelled(is_transit, without_flows, batch),
                 frames => send(fairness, frames, format, batch),
             }
@@ -121,7 +129,7 @@ fn send(fairness: Policy, work: Work, format: Format, batch: usize) {
     let (header, len, protocol, tenants) = match work {
         Work::Segments => ([1, 1, 54, 0, 0xb4, 5, 34, 0, 16, 0, 0, 0], 54 + 44 * 1460, 6, 1),
         Work::Frames(len, tenants) => ([0; HEADER], len, 17, tenants),
-        Work::Reads(_) | Work::Tunnelled { .. } => return,
+        Work::Reads(_) | Work::Encrypted { .. } | Work::Tunnelled { .. } => return,
     };
     let (mut engine, mut core) = Engine::by_hand_with(64, fairness).expect("a core");
     engine.set_tables(&Arc::new(Tables::build(&spec(2 * u32::from(tenants)), None).expect("a good spec")));
@@ -160,9 +168,47 @@ fn send(fairness: Policy, work: Work, format: Format, batch: usize) {
 
 /// Reads `batch` sectors in each round, tenants as many each.
 fn reads(fairness: Policy, tenants: u16, format: Format, batch: usize) {
+    let requests = |guest: &mut Guest| {
+        (0..batch / usize::from(tenants))
+            .for_each(|sector| assert!(guest.submit(None, sector as u64), "a queue with room"));
+    };
+    rounds_of_requests(
+        fairness,
+        VolumeSpec::new("null", VolumeKind::Null { size: 1 << 20 }),
+        tenants,
+        format,
+        batch,
+        requests,
+    );
+}
+
+/// Reads or writes `batch` blocks of 4 KiB in each round.
+fn encrypted(fairness: Policy, is_write: bool, format: Format, batch: usize) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = folder.path().join("key");
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&key);
+    let bytes: Vec<u8> = (0..64).collect();
+    file.and_then(|mut file| file.write_all(&bytes)).expect("a key file");
+    let encryption = Some(Encryption { key: KeySource::File(key), sector_size: 4096, discard: false });
+    let spec =
+        VolumeSpec { block_size: 4096, encryption, ..VolumeSpec::new("memory", VolumeKind::Memory { size: 1 << 20 }) };
+    let requests = |guest: &mut Guest| {
+        (0..batch).for_each(|block| assert!(guest.submit_long(is_write, 8 * block as u64, 4096), "a queue with room"));
+    };
+    rounds_of_requests(fairness, spec, 1, format, batch, requests);
+}
+
+/// `requests` has a guest hand over its part of `batch`.
+fn rounds_of_requests(
+    fairness: Policy,
+    spec: VolumeSpec,
+    tenants: u16,
+    format: Format,
+    batch: usize,
+    requests: impl Fn(&mut Guest),
+) {
     let (mut engine, mut core) = Engine::by_hand_with(64, fairness).expect("a core");
-    let volume = Volume::open(VolumeSpec::new("null", Kind::Null { size: 1 << 20 }), &PathBroker::new());
-    let volume = volume.expect("a null volume");
+    let volume = Volume::open(spec, &PathBroker::new()).expect("a volume");
     volume.activate().expect("nobody else has it");
     let mut guests: Vec<Guest> = (0..tenants).map(|_| Guest::new(format)).collect();
     for (tenant, guest) in guests.iter().enumerate() {
@@ -171,9 +217,7 @@ fn reads(fairness: Policy, tenants: u16, format: Format, batch: usize) {
     core.round();
     for round in 0..WARM_UP + ROUNDS {
         for guest in &mut guests {
-            for sector in 0..batch / usize::from(tenants) {
-                assert!(guest.submit(None, sector as u64), "a queue with room");
-            }
+            requests(guest);
             guest.publish();
         }
         let busy = if round < WARM_UP { core.round() } else { measured_round(&mut core) };

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 
 use softdpu_sched::BackEnd;
-use softdpu_storage::{Kind, Volume};
+use softdpu_storage::{Volume, VolumeKind};
 
 /// What servers work on at once for one connection: qemu-nbd and nbdkit 16 each, as they are shipped. More would wait there,
 /// where nobody tells tenants apart.
@@ -47,14 +47,14 @@ impl BackEnds {
         let spec = volume.spec();
         let (place, depth) = match spec.kind {
             // Answered at once.
-            Kind::Null { .. } | Kind::Memory { .. } => return None,
-            Kind::File { .. } | Kind::Device { .. } => {
+            VolumeKind::Null { .. } | VolumeKind::Memory { .. } => return None,
+            VolumeKind::File { .. } | VolumeKind::Device { .. } => {
                 let disk = volume.disk()?;
                 (Place::Disk(disk.number), spec.depth.or(disk.depth).unwrap_or(DISK_DEPTH).min(most))
             }
             // Another device's requests come only where it is shared.
-            Kind::Nbd { .. } if !spec.shared && spec.depth.is_none() => return None,
-            Kind::Nbd { .. } => (Place::Server(spec.name.clone()), spec.depth.unwrap_or(NBD_DEPTH)),
+            VolumeKind::Nbd { .. } if !spec.shared && spec.depth.is_none() => return None,
+            VolumeKind::Nbd { .. } => (Place::Server(spec.name.clone()), spec.depth.unwrap_or(NBD_DEPTH)),
         };
         Some((place.clone(), self.number(place, depth.max(1))))
     }

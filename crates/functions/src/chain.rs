@@ -74,8 +74,8 @@ impl Function {
         }
     }
 
-    /// Decides which of the frames may go on, at this `place` of the chain. A frame and what is seen of it have the same place
-    /// in `packets` and `sights`.
+    /// Decides which of the frames may go on, at this `place` of the chain. A frame and what is seen of it have the
+    /// same place in `packets` and `sights`.
     #[inline]
     pub fn judge(&mut self, now: u64, packets: &[Packet], sights: &mut [Sight], place: usize) {
         match self {
@@ -102,8 +102,8 @@ impl Function {
         }
     }
 
-    /// Does what is due at `now`, and appends what there is to say to `out`, but for counts. To be called every second or more
-    /// often.
+    /// Does what is due at `now`, and appends what there is to say to `out`, but for counts. To be called every second
+    /// or more often.
     pub fn turn(&mut self, now: u64, out: &mut Vec<Output>) {
         match self {
             Function::Monitor(monitor) => {

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use softdpu_vpc::packet::Ip;
 
-/// For how long after the first fragment others pass, nanoseconds: what a path may reorder, and little for who guesses numbers.
+/// For how long after the first fragment others pass, nanoseconds: what a path may reorder, and little for who guesses
+/// numbers.
 const TIME: u64 = 1_000_000_000;
 /// Datagrams that are remembered; the newest in each place.
 const PLACES: usize = 256;
@@ -32,7 +33,7 @@ impl Datagram {
 #[derive(Debug)]
 pub(crate) struct Fragments {
     places: Box<[Option<(Datagram, u64)>]>,
-    /// Who sends fragments is not to know whose place they take.
+    /// A sender of fragments is not to know which place they take.
     seed: RandomState,
 }
 

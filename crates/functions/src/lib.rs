@@ -10,8 +10,8 @@
 //! ```
 //!
 //! An instance belongs to one core, as the tables of the network's tiers do; what several cores say of one function is
-//! put together by whoever reads their outputs. No clock and no I/O: time comes in as an argument, and what is to be sent
-//! goes out as values. So the same code runs behind a port, in a simulation and in a test with a literal sequence.
+//! put together by the reader of their outputs. No clock and no I/O: time comes in as an argument, and what is to be
+//! sent goes out as values. So the same code runs behind a port, in a simulation and in a test with a literal sequence.
 //!
 //! A frame may be judged more than once: one that finds no room at its receiver comes again. It is noted once.
 

@@ -35,13 +35,13 @@ impl GuestBuffer {
         unsafe { self.pieces.set_len(0) };
     }
 
-    /// Makes it `len` bytes at `address`, where those are in one piece, and returns where that begins, for the prefetcher. None
-    /// where they are not, and it may then have any pieces.
+    /// Makes it `len` bytes at `address`, where those are in one piece, and returns where that begins, for the
+    /// prefetcher. None where they are not, and it may then have any pieces.
     #[inline(always)]
     pub fn set(&mut self, address: GuestAddress, len: u64) -> Option<*const u8> {
         let base = self.view.contiguous(address, len).filter(|_| len != 0)?;
-        // SAFETY: room for one piece is always there, in the list itself, and it is written before anything reads it. Pieces have
-        // nothing to drop.
+        // SAFETY: room for one piece is always there, in the list itself, and it is written before anything reads it.
+        // Pieces have nothing to drop.
         unsafe {
             self.pieces.as_mut_ptr().write(IoVec::new(base.cast_mut(), len as usize));
             self.pieces.set_len(1);
@@ -58,8 +58,8 @@ impl GuestBuffer {
         self.append_at_most(address, len, usize::MAX).map(|_| ())
     }
 
-    /// As [`append`](Self::append), as long as the list then has at most `most` pieces. Otherwise false, and the list is as it
-    /// was: a front end chooses its regions, and how many pieces a few bytes are in.
+    /// As [`append`](Self::append), as long as the list then has at most `most` pieces. Otherwise false, and the list
+    /// is as it was: a front end chooses its regions, and how many pieces a few bytes are in.
     ///
     /// # Errors
     /// [`AccessError`] where a byte that was looked at is outside the view; the list is then as it was.
@@ -149,9 +149,9 @@ impl GuestBuffer {
     pub fn read_at(&self, offset: u64, to: &mut [u8]) -> Result<(), AccessError> {
         let mut done = 0;
         self.each(offset, to.len(), |base, len| {
-            // SAFETY: `each` yields ranges inside pinned pieces whose lengths sum to at most `to.len()`, so the target is
-            // inside `to`; guest memory and `to` cannot overlap, as `to` is an exclusive borrow of other memory. Guest
-            // memory is only ever accessed through raw copies and atomics.
+            // SAFETY: `each` yields ranges inside pinned pieces whose lengths sum to at most `to.len()`, so the target
+            // is inside `to`; guest memory and `to` cannot overlap, as `to` is an exclusive borrow of other memory.
+            // Guest memory is only ever accessed through raw copies and atomics.
             unsafe { std::ptr::copy_nonoverlapping(base.cast_const(), to.as_mut_ptr().add(done), len) };
             done += len;
         })
@@ -172,10 +172,11 @@ impl GuestBuffer {
         })
     }
 
-    /// Copies `len` bytes at `from_offset` of `from` to `offset` here: one copy, from guest to guest, or within one guest.
+    /// Copies `len` bytes at `from_offset` of `from` to `offset` here: one copy, from guest to guest, or within one
+    /// guest.
     ///
-    /// What overlaps is copied as if through a buffer in between, piece by piece; a guest that wants the bytes of a frame in
-    /// several places at once gets some of them.
+    /// What overlaps is copied as if through a buffer in between, piece by piece; a guest that wants the bytes of a
+    /// frame in several places at once gets some of them.
     ///
     /// # Errors
     /// [`AccessError`] where one of the two is too short; guest memory may then be partly written.
@@ -191,10 +192,10 @@ impl GuestBuffer {
             }
             let mut done = 0;
             found = from.each(at, room, |base, part| {
-                // SAFETY: `each` yields ranges inside pieces that are pinned, the source's by `from`, the target's by `self`;
-                // the parts of one target range sum to at most `room`, so `to + done` and the `part` bytes from there are
-                // inside it. The two may overlap, which `copy` allows; guest memory is only ever accessed through raw copies
-                // and atomics, never through references.
+                // SAFETY: `each` yields ranges inside pieces that are pinned, the source's by `from`, the target's by
+                // `self`; the parts of one target range sum to at most `room`, so `to + done` and the `part` bytes from
+                // there are inside it. The two may overlap, which `copy` allows; guest memory is only ever accessed
+                // through raw copies and atomics, never through references.
                 unsafe { std::ptr::copy(base.cast_const(), to.add(done), part) };
                 done += part;
             });
@@ -238,8 +239,8 @@ impl GuestBuffer {
         if left == 0 { Ok(()) } else { Err(AccessError { address: offset, len: len as u64 }) }
     }
 
-    /// Reports `len` written bytes from `offset` to the bitmaps of `current`, which may be a newer view of the same guest
-    /// than the one this buffer is pinned to.
+    /// Reports `len` written bytes from `offset` to the bitmaps of `current`, which may be a newer view of the same
+    /// guest than the one this buffer is pinned to.
     pub fn mark_dirty_in(&self, current: &View, offset: u64, len: u64) {
         let Ok(len) = usize::try_from(len) else { return };
         let _ = self.each(offset, len, |base, len| {
@@ -255,8 +256,8 @@ impl GuestBuffer {
     }
 }
 
-// SAFETY: the pieces lie inside mappings that the view, and so this value, keeps alive; they are addresses, so moving the
-// value changes nothing; guest memory is never behind a Rust reference.
+// SAFETY: the pieces lie inside mappings that the view, and so this value, keeps alive; they are addresses, so moving
+// the value changes nothing; guest memory is never behind a Rust reference.
 unsafe impl IoMemory for GuestBuffer {
     #[inline]
     fn iovecs(&self) -> &[IoVec] {

@@ -31,8 +31,8 @@ impl DirtyBitmap {
         self.len as u64 * 8 * PAGE
     }
 
-    /// Marks the pages of `len` bytes from `start`, which were stored to before the call. Pages beyond the bitmap have no bit and are passed over; whoever takes
-    /// a bitmap from a peer checks [`covers`](Self::covers) first.
+    /// Marks the pages of `len` bytes from `start`, which were stored to before the call. Pages beyond the bitmap have
+    /// no bit and are passed over; a bitmap from a peer is checked with [`covers`](Self::covers) first.
     pub fn mark(&self, start: GuestAddress, len: u64) {
         if len == 0 {
             return;
@@ -51,8 +51,8 @@ impl DirtyBitmap {
 
     fn byte(&self, index: u64) -> Option<&AtomicU8> {
         let index = usize::try_from(index).ok().filter(|index| *index < self.len)?;
-        // SAFETY: inside the mapping (checked in `new` and above), which lives as long as `self`; a byte is always aligned
-        // and shared memory may be accessed atomically by anyone.
+        // SAFETY: inside the mapping (checked in `new` and above), which lives as long as `self`; a byte is always
+        // aligned and shared memory may be accessed atomically by anyone.
         Some(unsafe { &*self.mapping.base().add(self.offset + index).cast::<AtomicU8>() })
     }
 }

@@ -8,8 +8,8 @@ use thiserror::Error;
 
 use crate::{MapError, Mapping, MappingKey};
 
-/// The most mappings of a domain at once: twice what a vhost-user front end may share (509 regions), for its next table while
-/// requests still hold on to the one before. One in 32 of what the process can watch.
+/// The most mappings of a domain at once: twice what a vhost-user front end may share (509 regions), for its next table
+/// while requests still hold on to the one before. One in 32 of what the process can watch.
 pub const MAX_MAPPINGS: usize = 1024;
 const _: () = assert!(MAX_MAPPINGS * 32 <= crate::fault::SLOTS);
 
@@ -92,8 +92,8 @@ pub struct Member {
 }
 
 impl Member {
-    /// Maps file ranges (descriptor, offset, length), in place of what this connection mapped before: what another device
-    /// of the domain already mapped is shared, the rest is new. All or nothing.
+    /// Maps file ranges (descriptor, offset, length), in place of what this connection mapped before: what another
+    /// device of the domain already mapped is shared, the rest is new. All or nothing.
     ///
     /// Where other connections of the domain hold memory, at least one of the ranges has to be of a file they hold: one
     /// guest's memory files are known to all its devices, another guest's to none.

@@ -1,15 +1,15 @@
 //! Surviving a front end that shrinks the file behind its memory.
 //!
 //! Touching a page beyond the end of a mapped file raises SIGBUS. The handler looks the address up in a fixed table (no
-//! lock, no allocation: it runs in signal context), maps zeroes over the whole mapping, marks it faulted and returns; the
-//! access that failed then succeeds. The engine looks at the mark once per round and breaks the devices concerned.
+//! lock, no allocation: it runs in signal context), maps zeroes over the whole mapping, marks it faulted and returns;
+//! the access that failed then succeeds. The engine looks at the mark once per round and breaks the devices concerned.
 //! A SIGBUS anywhere else takes its default course.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 
-/// Mappings that can be watched at once; no more are made. Half of what the kernel lets a process map (vm.max_map_count), and 32
-/// for each of 1,024 tenants.
+/// Mappings that can be watched at once; no more are made. Half of what the kernel lets a process map
+/// (vm.max_map_count), and 32 for each of 1,024 tenants.
 pub(crate) const SLOTS: usize = 32768;
 
 struct Entry {

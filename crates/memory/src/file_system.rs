@@ -1,9 +1,9 @@
 //! Which file systems memory may come from.
 //!
 //! A touch of a mapped page that is not there waits for the file system, and a core waits with it. Who serves it is
-//! therefore who decides how long that takes: a program of the front end's (FUSE), a server somewhere (NFS, CIFS, 9p, Ceph),
-//! or the kernel with this machine's memory and disks. Only the last are taken. What is stacked on another (overlayfs) is
-//! refused with the rest, as it says nothing about what is below.
+//! therefore who decides how long that takes: a program of the front end's (FUSE), a server somewhere (NFS, CIFS, 9p,
+//! Ceph), or the kernel with this machine's memory and disks. Only the last are taken. What is stacked on another
+//! (overlayfs) is refused with the rest, as it says nothing about what is below.
 
 use std::os::fd::BorrowedFd;
 

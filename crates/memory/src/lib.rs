@@ -10,13 +10,13 @@
 //!
 //! Two rules hold the crate together:
 //!
-//! - *Pinned:* whoever can reach guest bytes holds an `Arc` of the view they came from. Replacing a view never unmaps
-//!   memory under somebody; the last pin does.
-//! - *Never a reference:* a guest writes its memory whenever it likes, so there is no `&[u8]` over it. Bytes are copied in
-//!   and out, words are atomics, and the kernel gets an iovec.
+//! - *Pinned:* what can reach guest bytes holds an `Arc` of the view they came from. Replacing a view unmaps nothing;
+//!   dropping the last pin does.
+//! - *Never a reference:* a guest writes its memory whenever it likes, so there is no `&[u8]` over it. Bytes are copied
+//!   in and out, words are atomics, and the kernel gets an iovec.
 //!
-//! A front end may shrink the file behind a mapping. The bus error that would follow is caught, the mapping is replaced by
-//! zeroes and marked [faulted](Mapping::is_faulted); see [`catch_bus_errors`].
+//! A front end may shrink the file behind a mapping. The bus error that would follow is caught, the mapping is replaced
+//! by zeroes and marked [faulted](Mapping::is_faulted); see [`catch_bus_errors`].
 
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -191,7 +191,7 @@ impl Mapping {
         }
     }
 
-    /// Whether the file behind it was cut short under us: what is mapped now is zeroes that nobody else sees.
+    /// Whether the file behind it was cut short under us: what is mapped now is private zeroes.
     pub fn is_faulted(&self) -> bool {
         self.faulted.load(Ordering::Relaxed)
     }

@@ -6,8 +6,8 @@ use softdpu_sys::IoMemory;
 
 use crate::GuestBuffer;
 
-/// The bytes of a [`GuestBuffer`] that lie in one piece: what a small frame or request is nearly always in. Copies in and out
-/// cost a comparison and, for lengths up to a header's, no call.
+/// The bytes of a [`GuestBuffer`] that lie in one piece: what a small frame or request is nearly always in. Copies in
+/// and out cost a comparison and, for lengths up to a header's, no call.
 ///
 /// The guest may change the bytes at any time, as with the buffer itself.
 #[derive(Clone, Copy)]
@@ -52,13 +52,14 @@ impl Span<'_> {
     #[inline]
     pub fn read(&self, offset: usize, to: &mut [u8]) -> Option<()> {
         let from = self.part(offset, to.len())?;
-        // SAFETY: `part` found `to.len()` bytes inside the piece, which the borrowed buffer keeps mapped; `to` is an exclusive
-        // borrow of as many other bytes. Guest memory is only ever accessed through raw copies and atomics.
+        // SAFETY: `part` found `to.len()` bytes inside the piece, which the borrowed buffer keeps mapped; `to` is an
+        // exclusive borrow of as many other bytes. Guest memory is only ever accessed through raw copies and atomics.
         unsafe { copy(from, to.as_mut_ptr(), to.len()) };
         Some(())
     }
 
-    /// Copies `from` in at `offset`. None, and nothing is copied, where it does not fit. Dirty tracking is the caller's.
+    /// Copies `from` in at `offset`. None, and nothing is copied, where it does not fit. Dirty tracking is the
+    /// caller's.
     #[inline]
     pub fn write(&self, offset: usize, from: &[u8]) -> Option<()> {
         let to = self.part(offset, from.len())?;
@@ -67,20 +68,20 @@ impl Span<'_> {
         Some(())
     }
 
-    /// Copies `len` bytes at `from_offset` of `from` to `offset` here; they may overlap. None, and nothing is copied, where one
-    /// of the two ends before.
+    /// Copies `len` bytes at `from_offset` of `from` to `offset` here; they may overlap. None, and nothing is copied,
+    /// where one of the two ends before.
     #[inline]
     pub fn copy_from(&self, offset: usize, from: &Span<'_>, from_offset: usize, len: usize) -> Option<()> {
         let (to, from) = (self.part(offset, len)?, from.part(from_offset, len)?);
-        // SAFETY: `part` found `len` bytes inside both pieces, which the borrowed buffers keep mapped; `copy` allows that they
-        // overlap. Guest memory is only ever accessed through raw copies and atomics.
+        // SAFETY: `part` found `len` bytes inside both pieces, which the borrowed buffers keep mapped; `copy` allows
+        // that they overlap. Guest memory is only ever accessed through raw copies and atomics.
         unsafe { copy(from, to, len) };
         Some(())
     }
 }
 
-/// Copies `len` bytes that may overlap. A short range is copied as its first and its last bytes, which overlap in the middle: each
-/// is read before any is written.
+/// Copies `len` bytes that may overlap. A short range is copied as its first and its last bytes, which overlap in the
+/// middle: each is read before any is written.
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of `len` bytes, as raw memory that others may write meanwhile.

@@ -72,7 +72,8 @@ pub struct Region {
 #[derive(Clone, Copy, Debug)]
 struct HostAddress(*mut u8);
 
-// SAFETY: an address; the region that has it keeps what it points to mapped, and access goes through copies and atomics.
+// SAFETY: an address; the region that has it keeps what it points to mapped, and access goes through copies and
+// atomics.
 unsafe impl Send for HostAddress {}
 // SAFETY: as above.
 unsafe impl Sync for HostAddress {}
@@ -117,7 +118,7 @@ impl Region {
     }
 }
 
-/// An immutable set of regions. A change of memory, or of who wants to know about dirty pages, is a new view.
+/// An immutable set of regions. A change of memory, or of the consumers of dirty pages, is a new view.
 #[derive(Debug, Default)]
 pub struct View {
     /// Ascending by guest address, no overlaps.
@@ -191,8 +192,8 @@ impl View {
         (guest - region.guest < region.len).then_some(region)
     }
 
-    /// Appends the pieces of `len` bytes at `address` to `pieces`, which may become `most`. They may cross from one region into
-    /// the next. False where there are more; `pieces` may then have grown.
+    /// Appends the pieces of `len` bytes at `address` to `pieces`, which may become `most`. They may cross from one
+    /// region into the next. False where there are more; `pieces` may then have grown.
     ///
     /// # Errors
     /// [`AccessError`] where any byte is outside; `pieces` may then have grown.
@@ -222,8 +223,8 @@ impl View {
         Ok(true)
     }
 
-    /// Where `len` bytes at `address` lie in this process, if in one piece: for something that is read at once, while the
-    /// view is held. Who keeps it, pins it with a [`buffer`](Self::buffer).
+    /// Where `len` bytes at `address` lie in this process, if in one piece: for something that is read at once, while
+    /// the view is held. A [`buffer`](Self::buffer) pins it for longer.
     #[inline(always)]
     pub fn contiguous(&self, address: GuestAddress, len: u64) -> Option<*const u8> {
         let region = self.find(address.0)?;
@@ -247,8 +248,8 @@ impl View {
         Ok(buffer)
     }
 
-    /// A pinned window of `len` contiguous bytes at front-end address `address`, aligned to `align` here and there: a ring
-    /// part.
+    /// A pinned window of `len` contiguous bytes at front-end address `address`, aligned to `align` here and there: a
+    /// ring part.
     ///
     /// # Errors
     /// [`AccessError`] where it is not inside one region or not aligned.
@@ -286,7 +287,7 @@ impl View {
         Some(Window::new(Arc::clone(self), base, len, GuestAddress(region.guest + offset)))
     }
 
-    /// Whether anybody wants to know about writes. One look per batch saves the marks when nobody does.
+    /// Whether writes are tracked. Checked once a batch, it saves the marks where they are not.
     #[inline]
     pub fn is_tracked(&self) -> bool {
         !self.dirty.is_empty()

@@ -70,8 +70,8 @@ impl Window {
         &self.view
     }
 
-    /// Its first byte in this process: for ring code that has proved an offset to be inside and cannot afford to have it
-    /// checked again. Whoever goes through it uses atomics, stays inside [`len`](Self::len) and keeps the window.
+    /// Its first byte in this process: for ring code that has proved an offset to be inside and cannot afford to have
+    /// it checked again. Code that uses it goes through atomics, stays inside [`len`](Self::len) and keeps the window.
     #[inline(always)]
     pub fn base(&self) -> *mut u8 {
         self.base
@@ -146,8 +146,8 @@ impl Words {
     /// The words.
     #[inline(always)]
     pub fn all(&self) -> &[AtomicU64] {
-        // SAFETY: the window has these bytes, and `new` found them aligned; the view keeps them mapped for the life of `self`;
-        // everyone in this process uses atomics on them, and the other side is another process.
+        // SAFETY: the window has these bytes, and `new` found them aligned; the view keeps them mapped for the life of
+        // `self`; everyone in this process uses atomics on them, and the other side is another process.
         unsafe { std::slice::from_raw_parts(self.0.base.cast(), self.0.len / size_of::<u64>()) }
     }
 }

@@ -1,5 +1,5 @@
-//! What a request costs in the ring: nanoseconds per request for pop and complete (and dropping the chain), in batches of
-//! 32, driver and device on one core, the driver's part not counted.
+//! What a request costs in the ring: nanoseconds per request for pop and complete (and dropping the chain), in batches
+//! of 32, driver and device on one core, the driver's part not counted.
 //!
 //! Then with the driver on another core, which means something only where two cores are idle.
 //!
@@ -64,11 +64,11 @@ struct Cost {
     round: f64,
 }
 
-fn measure(format: Format, shape: Shape, kept: Kept, recycled: bool, rounds: u32) -> Cost {
+/// Memory with a ring in it, and its driver.
+fn ring(format: Format) -> (Arc<View>, QueueConfig, RingAddresses, Driver) {
     let mapping = Mapping::heap(MEMORY as usize);
     let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), MEMORY, mapping, 0)]).expect("one region");
     let addresses = Layout::new(format, SIZE).addresses(UserAddress(0x1000));
-    let mut driver = Driver::new(&view, format, SIZE, true, addresses).expect("inside");
     let config = QueueConfig {
         size: SIZE,
         format,
@@ -78,6 +78,12 @@ fn measure(format: Format, shape: Shape, kept: Kept, recycled: bool, rounds: u32
         log_used: None,
         resumed: false,
     };
+    let driver = Driver::new(&view, format, SIZE, true, addresses).expect("inside");
+    (view, config, addresses, driver)
+}
+
+fn measure(format: Format, shape: Shape, kept: Kept, recycled: bool, rounds: u32) -> Cost {
+    let (view, config, addresses, mut driver) = ring(format);
     let mut queue = kept.queue(&view, config, addresses);
     let (mut chains, mut again) = (Vec::with_capacity(SIZE.into()), Chains::new());
     let mut done = Vec::with_capacity(SIZE.into());
@@ -116,23 +122,11 @@ fn measure(format: Format, shape: Shape, kept: Kept, recycled: bool, rounds: u32
     least
 }
 
-/// Wall-clock nanoseconds per request with the driver on another core, 32 requests in flight: the slower side's cost, with
-/// the cache misses of a real ring.
+/// Wall-clock nanoseconds per request with the driver on another core, 32 requests in flight: the slower side's cost,
+/// with the cache misses of a real ring.
 fn measure_across(format: Format, shape: Shape, requests: u64) -> f64 {
-    let mapping = Mapping::heap(MEMORY as usize);
-    let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), MEMORY, mapping, 0)]).expect("one region");
-    let addresses = Layout::new(format, SIZE).addresses(UserAddress(0x1000));
-    let config = QueueConfig {
-        size: SIZE,
-        format,
-        event_idx: true,
-        indirect: true,
-        max_pieces: 130,
-        log_used: None,
-        resumed: false,
-    };
+    let (view, config, addresses, mut driver) = ring(format);
     let mut queue = Queue::new(&view, config, addresses, Position::start(format), None).expect("inside");
-    let mut driver = Driver::new(&view, format, SIZE, true, addresses).expect("inside");
     let start = Instant::now();
     std::thread::scope(|scope| {
         scope.spawn(move || {

@@ -7,7 +7,7 @@ use softdpu_memory::{GuestAddress, UserAddress, View, Window};
 use softdpu_sys::prefetch;
 
 use crate::error::Part;
-use crate::layout::{DESCRIPTOR, Descriptor, EVENT};
+use crate::layout::{DESCRIPTOR, Descriptor, EVENT, PackedDescriptor};
 use crate::sync::Word;
 use crate::{QueueError, RingAddresses};
 
@@ -22,18 +22,19 @@ impl Area {
     /// The word at byte `offset`.
     ///
     /// # Safety
-    /// The whole word is inside the window, and `offset` is a multiple of its size; the window is aligned to at least that.
+    /// The whole word is inside the window, and `offset` is a multiple of its size; the window is aligned to at least
+    /// that.
     #[inline(always)]
     unsafe fn word<W: Word>(&self, offset: usize) -> &W {
         debug_assert!(offset + size_of::<W>() <= self.0.len() && offset.is_multiple_of(size_of::<W>()));
-        // SAFETY: inside the window (the caller), which keeps the memory mapped for as long as `self` lives; the type is an
-        // atomic, valid for any bytes, and all of this process uses atomics on it.
+        // SAFETY: inside the window (the caller), which keeps the memory mapped for as long as `self` lives; the type
+        // is an atomic, valid for any bytes, and all of this process uses atomics on it.
         unsafe { &*self.0.base().add(offset).cast::<W>() }
     }
 }
 
-/// Reports `count` entries that were written, of `each` bytes, from entry `from` of `size` on and around the end, to the dirty log.
-/// The first entry of the ring lies at `ring` there.
+/// Reports `count` entries that were written, of `each` bytes, from entry `from` of `size` on and around the end, to
+/// the dirty log. The first entry of the ring lies at `ring` there.
 #[inline]
 pub(crate) fn log_entries(view: &View, ring: Option<GuestAddress>, each: usize, size: u16, from: u16, count: u16) {
     let Some(GuestAddress(ring)) = ring.filter(|_| view.is_tracked()) else { return };
@@ -68,7 +69,8 @@ impl Descriptors {
     #[inline(always)]
     pub fn words(&self, index: u16) -> (&AtomicU64, &AtomicU64) {
         let offset = self.offset(index);
-        // SAFETY: `offset` is that of one of `size` descriptors, which the area was made for, aligned to 16: both halves of it.
+        // SAFETY: `offset` is that of one of `size` descriptors, which the area was made for, aligned to 16: both
+        // halves of it.
         unsafe { (self.area.word(offset), self.area.word(offset + 8)) }
     }
 
@@ -91,15 +93,21 @@ impl Descriptors {
         unsafe { self.area.word(self.offset(index) + 8) }
     }
 
+    /// The flags of a packed descriptor.
+    #[inline(always)]
+    pub fn flags(&self, index: u16) -> u16 {
+        PackedDescriptor::from_words(0, self.meta(index).get(Relaxed)).flags
+    }
+
     /// All of it, each word once.
     #[inline(always)]
-    pub fn read(&self, index: u16) -> Descriptor {
-        Descriptor::from_words(self.addr(index).get(Relaxed), self.meta(index).get(Relaxed))
+    pub fn read<D: Descriptor>(&self, index: u16) -> D {
+        D::from_words(self.addr(index).get(Relaxed), self.meta(index).get(Relaxed))
     }
 
     /// Writes all of it (the driver's side).
-    pub fn write(&self, index: u16, descriptor: Descriptor) {
-        self.addr(index).set(descriptor.addr, Relaxed);
+    pub fn write(&self, index: u16, descriptor: impl Descriptor) {
+        self.addr(index).set(descriptor.addr(), Relaxed);
         self.meta(index).set(descriptor.meta(), Relaxed);
     }
 
@@ -114,59 +122,81 @@ impl Descriptors {
     }
 }
 
-/// The available ring (virtio 1.3 §2.7.6): `flags`, `idx`, `ring[size]`, `used_event`.
-pub(crate) struct Available {
+/// What both rings of a split queue have: `flags`, `idx`, entries, and behind them `used_event` or `avail_event`.
+pub(crate) struct SplitRing<const ENTRY: usize> {
     area: Area,
     mask: u16,
 }
 
-impl Available {
-    pub fn new(view: &Arc<View>, addresses: &RingAddresses, size: u16, event_idx: bool) -> Result<Self, QueueError> {
-        // The trailing word exists for a driver that negotiated it.
-        let len = 4 + 2 * usize::from(size) + if event_idx { 2 } else { 0 };
-        Ok(Available { area: Area::new(view, Part::Driver, addresses.driver, len, 2)?, mask: size - 1 })
+/// The available ring (virtio 1.3 §2.7.6): its entries are heads.
+pub(crate) type AvailableRing = SplitRing<2>;
+
+/// The used ring (virtio 1.3 §2.7.8): its entries have `id` and `len`.
+pub(crate) type UsedRing = SplitRing<8>;
+
+impl<const ENTRY: usize> SplitRing<ENTRY> {
+    /// Bytes of one entry.
+    pub const ENTRY: usize = ENTRY;
+    /// Offset of the first entry.
+    pub const RING: usize = 4;
+
+    fn at(view: &Arc<View>, part: Part, address: UserAddress, size: u16, event_idx: bool) -> Result<Self, QueueError> {
+        // The trailing word is there with VIRTIO_F_EVENT_IDX.
+        let len = Self::RING + ENTRY * usize::from(size) + if event_idx { 2 } else { 0 };
+        Ok(SplitRing { area: Area::new(view, part, address, len, ENTRY.min(4))?, mask: size - 1 })
     }
 
     #[inline(always)]
     pub fn flags(&self) -> &AtomicU16 {
-        // SAFETY: the first word of an area of at least 6 bytes, aligned to 2.
+        // SAFETY: the first word of an area of at least 6 bytes, aligned to at least 2.
         unsafe { self.area.word(0) }
     }
 
     #[inline(always)]
     pub fn idx(&self) -> &AtomicU16 {
-        // SAFETY: the second word of an area of at least 6 bytes, aligned to 2.
+        // SAFETY: the second word of an area of at least 6 bytes, aligned to at least 2.
         unsafe { self.area.word(2) }
+    }
+
+    /// Offset of the entry of a free-running index: one of `size` entries, which the area was made for.
+    #[inline(always)]
+    fn entry_offset(&self, index: u16) -> usize {
+        Self::RING + ENTRY * usize::from(index & self.mask)
+    }
+
+    /// `used_event` or `avail_event`, with VIRTIO_F_EVENT_IDX; part of the last entry otherwise.
+    #[inline(always)]
+    pub fn event(&self) -> &AtomicU16 {
+        // SAFETY: the last two bytes of the area, whose length is even.
+        unsafe { self.area.word(self.area.0.len() - 2) }
+    }
+
+    /// Offset of [`event`](Self::event), with VIRTIO_F_EVENT_IDX.
+    pub fn event_offset(&self) -> usize {
+        Self::RING + ENTRY * (usize::from(self.mask) + 1)
+    }
+}
+
+impl AvailableRing {
+    pub fn new(view: &Arc<View>, addresses: &RingAddresses, size: u16, event_idx: bool) -> Result<Self, QueueError> {
+        Self::at(view, Part::Driver, addresses.driver, size, event_idx)
     }
 
     /// The entry of a free-running index.
     #[inline(always)]
     pub fn entry(&self, index: u16) -> &AtomicU16 {
-        // SAFETY: masked to one of `size` entries behind the two words, which the area was made for.
-        unsafe { self.area.word(4 + 2 * usize::from(index & self.mask)) }
+        // SAFETY: one of `size` entries of 2 bytes behind the two words, which the area was made for.
+        unsafe { self.area.word(self.entry_offset(index)) }
     }
-
-    /// Only with VIRTIO_F_EVENT_IDX; the last entry of the ring otherwise.
-    #[inline(always)]
-    pub fn used_event(&self) -> &AtomicU16 {
-        // SAFETY: the last word of the area: behind the entries with EVENT_IDX, the last entry without.
-        unsafe { self.area.word(self.area.0.len() - 2) }
-    }
-}
-
-/// The used ring (virtio 1.3 §2.7.8): `flags`, `idx`, `ring[size]` of `id` and `len`, `avail_event`.
-pub(crate) struct UsedRing {
-    area: Area,
-    mask: u16,
 }
 
 impl UsedRing {
-    /// Bytes of one entry.
-    pub const ENTRY: usize = 8;
-    /// Offset of the first entry.
-    pub const RING: usize = 4;
     /// Entries in a cache line of 64 bytes.
     pub const ENTRIES_A_LINE: usize = 64 / Self::ENTRY;
+
+    pub fn new(view: &Arc<View>, addresses: &RingAddresses, size: u16, event_idx: bool) -> Result<Self, QueueError> {
+        Self::at(view, Part::Device, addresses.device, size, event_idx)
+    }
 
     /// Fetches the line with `idx` for writing.
     #[inline(always)]
@@ -180,33 +210,10 @@ impl UsedRing {
         prefetch::write(self.area.0.base().wrapping_add(self.entry_offset(index)));
     }
 
-    pub fn new(view: &Arc<View>, addresses: &RingAddresses, size: u16, event_idx: bool) -> Result<Self, QueueError> {
-        let len = Self::RING + Self::ENTRY * usize::from(size) + if event_idx { 2 } else { 0 };
-        Ok(UsedRing { area: Area::new(view, Part::Device, addresses.device, len, 4)?, mask: size - 1 })
-    }
-
-    #[inline(always)]
-    pub fn flags(&self) -> &AtomicU16 {
-        // SAFETY: the first word of an area of at least 12 bytes, aligned to 4.
-        unsafe { self.area.word(0) }
-    }
-
-    #[inline(always)]
-    pub fn idx(&self) -> &AtomicU16 {
-        // SAFETY: the second word of an area of at least 12 bytes, aligned to 4.
-        unsafe { self.area.word(2) }
-    }
-
-    /// Offset of the entry of a free-running index.
-    #[inline(always)]
-    pub fn entry_offset(&self, index: u16) -> usize {
-        Self::RING + Self::ENTRY * usize::from(index & self.mask)
-    }
-
     /// `id` of the entry of a free-running index.
     #[inline(always)]
     pub fn id(&self, index: u16) -> &AtomicU32 {
-        // SAFETY: masked to one of `size` entries, which the area was made for, aligned to 4.
+        // SAFETY: one of `size` entries of 8 bytes, which the area was made for, aligned to 4.
         unsafe { self.area.word(self.entry_offset(index)) }
     }
 
@@ -216,22 +223,10 @@ impl UsedRing {
         // SAFETY: as in `id`, its second half.
         unsafe { self.area.word(self.entry_offset(index) + 4) }
     }
-
-    /// Offset of `avail_event`.
-    pub fn avail_event_offset(&self) -> usize {
-        Self::RING + Self::ENTRY * (usize::from(self.mask) + 1)
-    }
-
-    /// Only with VIRTIO_F_EVENT_IDX; part of the last entry otherwise.
-    #[inline(always)]
-    pub fn avail_event(&self) -> &AtomicU16 {
-        // SAFETY: the last two bytes of the area, whose length is even.
-        unsafe { self.area.word(self.area.0.len() - 2) }
-    }
 }
 
-/// An event suppression structure of a packed ring (virtio 1.3 §2.8.14): `off_wrap` and `flags`, read and written as one
-/// word.
+/// An event suppression structure of a packed ring (virtio 1.3 §2.8.14): `off_wrap` and `flags`, read and written as
+/// one word.
 pub(crate) struct Event(Area);
 
 impl Event {

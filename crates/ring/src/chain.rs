@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use softdpu_memory::{AccessError, GuestAddress, GuestBuffer, View};
 use softdpu_sys::{IoMemory, prefetch};
 
-use crate::layout::{DESCRIPTOR, Descriptor, INDIRECT, NEXT, WRITE};
+use crate::layout::{DESCRIPTOR, Descriptor, INDIRECT, NEXT, PackedDescriptor, SplitDescriptor, WRITE};
 use crate::{Chain, Format, QueueError, Sink};
 
 /// What chains of a queue may be.
@@ -23,8 +23,8 @@ const TABLE_ENTRIES: u32 = 1 << 16;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// Fetches the table that a descriptor some requests ahead may point to. Nothing is believed: it is a hint to the processor,
-/// and the descriptor is read anew when its turn comes.
+/// Fetches the table that a descriptor some requests ahead may point to. Nothing is believed: it is a hint to the
+/// processor, and the descriptor is read anew when its turn comes.
 #[inline(always)]
 pub(crate) fn prefetch_table(view: &View, addr: u64, flags: u16) {
     if flags & INDIRECT != 0
@@ -34,22 +34,22 @@ pub(crate) fn prefetch_table(view: &View, addr: u64, flags: u16) {
     }
 }
 
-/// Appends the chain of one descriptor whose memory is in one piece: most of those of networks. False, and nothing has happened,
-/// for any other, and for what is wrong: [`Walk`] tells what.
+/// Appends the chain of one descriptor whose memory is in one piece: most of those of networks. False, and nothing has
+/// happened, for any other, and for what is wrong: [`Walk`] tells what.
 #[inline(always)]
-pub(crate) fn single(view: &Arc<View>, id: u16, descriptor: Descriptor, flags: u16, out: &mut impl Sink) -> bool {
+pub(crate) fn single(view: &Arc<View>, id: u16, addr: u64, len: u32, flags: u16, out: &mut impl Sink) -> bool {
     if flags & (INDIRECT | NEXT) != 0 {
         return false;
     }
     let chain = out.add(view);
-    let Some(base) = chain.buffer.set(GuestAddress(descriptor.addr), descriptor.len.into()) else {
+    let Some(base) = chain.buffer.set(GuestAddress(addr), len.into()) else {
         out.cut_last();
         return false;
     };
     let is_writable = flags & WRITE != 0;
     (chain.id, chain.descriptors, chain.readable) = (id, 1, usize::from(!is_writable));
-    // Nothing is read of memory that can be written, as a chain of one has no other part. A small frame behind its header
-    // reaches into the second line.
+    // Nothing is read of memory that can be written, as a chain of one has no other part. A small frame behind its
+    // header reaches into the second line.
     let second = base.wrapping_add(LINE);
     if is_writable {
         prefetch::write(base);
@@ -61,8 +61,8 @@ pub(crate) fn single(view: &Arc<View>, id: u16, descriptor: Descriptor, flags: u
     true
 }
 
-/// What a device does first is to read the header, which lies in the first piece, still in the driver's cache. What it does last
-/// is to write behind the last byte asked for: a status, a header's count.
+/// What a device does first is to read the header, which lies in the first piece, still in the driver's cache. What it
+/// does last is to write behind the last byte asked for: a status, a header's count.
 #[inline(always)]
 fn fetch(buffer: &GuestBuffer, is_writable: bool) {
     if let [first, ..] = buffer.iovecs() {
@@ -153,11 +153,11 @@ impl<'a> Walk<'a> {
                     return Err(QueueError::TooLong { head, limit: self.limits.max_pieces });
                 }
                 for entry in 0..entries {
-                    let descriptor = table.read(entry).ok_or(refused)?;
-                    if descriptor.at14 & INDIRECT != 0 {
+                    let descriptor: PackedDescriptor = table.read(entry).ok_or(refused)?;
+                    if descriptor.flags & INDIRECT != 0 {
                         return Err(QueueError::IndirectInIndirect { head, entry: entry as u16 });
                     }
-                    self.add(descriptor.addr, descriptor.len, descriptor.at14)?;
+                    self.add(descriptor.addr, descriptor.len, descriptor.flags)?;
                 }
                 Ok(())
             }
@@ -170,11 +170,11 @@ impl<'a> Walk<'a> {
         let mut entry = 0u32;
         let mut seen = 0u32;
         loop {
-            let descriptor = table.read(entry).ok_or(QueueError::Address {
+            let descriptor: SplitDescriptor = table.read(entry).ok_or(QueueError::Address {
                 head,
                 source: AccessError { address: table.address.0, len: u64::from(entries) * DESCRIPTOR as u64 },
             })?;
-            let flags = descriptor.at12;
+            let flags = descriptor.flags;
             if flags & INDIRECT != 0 {
                 return Err(QueueError::IndirectInIndirect { head, entry: entry as u16 });
             }
@@ -186,9 +186,9 @@ impl<'a> Walk<'a> {
             if seen >= entries {
                 return Err(QueueError::Loop { head, size: entries });
             }
-            entry = u32::from(descriptor.at14);
+            entry = u32::from(descriptor.next);
             if entry >= entries {
-                return Err(QueueError::NextOutOfRange { head, next: descriptor.at14, size: entries });
+                return Err(QueueError::NextOutOfRange { head, next: descriptor.next, size: entries });
             }
         }
     }
@@ -228,17 +228,17 @@ impl<'a> Table<'a> {
 
     /// Entry `entry`, each byte read once. None where it is outside the view.
     #[inline(always)]
-    fn read(&self, entry: u32) -> Option<Descriptor> {
+    fn read<D: Descriptor>(&self, entry: u32) -> Option<D> {
         debug_assert!(entry < self.entries);
         let offset = entry as usize * DESCRIPTOR;
         match self.base {
             Some(base) if base.cast::<AtomicU64>().is_aligned() && entry < self.entries => {
                 let words = base.wrapping_add(offset).cast::<AtomicU64>();
-                // SAFETY: entry `entry` is inside the `entries * 16` bytes that `contiguous` found, aligned (just checked,
-                // and 16 is a multiple of 8), mapped for as long as the view is borrowed; shared memory is accessed as
-                // atomics.
+                // SAFETY: entry `entry` is inside the `entries * 16` bytes that `contiguous` found, aligned (just
+                // checked, and 16 is a multiple of 8), mapped for as long as the view is borrowed; shared memory is
+                // accessed as atomics.
                 let (addr, meta) = unsafe { ((*words).load(Relaxed), (*words.add(1)).load(Relaxed)) };
-                Some(Descriptor::from_words(addr, meta))
+                Some(D::from_words(addr, meta))
             }
             _ => self.read_bytes(offset as u64),
         }
@@ -246,7 +246,7 @@ impl<'a> Table<'a> {
 
     /// Across regions, or not aligned (the specification asks for no alignment of these tables).
     #[cold]
-    fn read_bytes(&self, offset: u64) -> Option<Descriptor> {
+    fn read_bytes<D: Descriptor>(&self, offset: u64) -> Option<D> {
         let mut bytes = [0u8; DESCRIPTOR];
         for (at, byte) in bytes.iter_mut().enumerate() {
             let address = self.address.0.checked_add(offset + at as u64)?;
@@ -255,9 +255,6 @@ impl<'a> Table<'a> {
             *byte = unsafe { (*pointer.cast::<AtomicU8>()).load(Relaxed) };
         }
         let (addr, meta) = bytes.split_at(8);
-        Some(Descriptor::from_words(
-            u64::from_le_bytes(addr.try_into().ok()?),
-            u64::from_le_bytes(meta.try_into().ok()?),
-        ))
+        Some(D::from_words(u64::from_le_bytes(addr.try_into().ok()?), u64::from_le_bytes(meta.try_into().ok()?)))
     }
 }

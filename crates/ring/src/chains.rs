@@ -13,8 +13,8 @@ mod sealed {
     impl Sealed for super::Chains {}
 }
 
-/// What [`Queue::pop`](crate::Queue::pop) appends to: a `Vec<Chain>`, whose chains can be taken out of it one by one, or
-/// [`Chains`], which uses theirs again.
+/// What [`Queue::pop`](crate::Queue::pop) appends to: a `Vec<Chain>`, whose chains can be taken out of it one by one,
+/// or [`Chains`], which uses theirs again.
 pub trait Sink: sealed::Sealed + Deref<Target = [Chain]> {
     /// One more chain, pinned to `view`, with whatever was in it before.
     #[doc(hidden)]
@@ -55,9 +55,9 @@ impl Sink for Vec<Chain> {
 /// Chains that are here are moved to the front where at least so many times as many are done with.
 const MOVED: usize = 2;
 
-/// Chains in the order they were taken. One that is done with stays pinned to the memory it was found in, and is used again by
-/// a later [`pop`](crate::Queue::pop) from the same memory: that saves two atomic operations on a count that all chains of
-/// a queue share, and moves no chain about. [`release`](Self::release) gives up those pins.
+/// Chains in the order they were taken. One that is done with stays pinned to the memory it was found in, and is used
+/// again by a later [`pop`](crate::Queue::pop) from the same memory: that saves two atomic operations on a count that
+/// all chains of a queue share, and moves no chain about. [`release`](Self::release) gives up those pins.
 #[derive(Debug, Default)]
 pub struct Chains {
     /// Done with, then those that are here, then done with.
@@ -98,8 +98,8 @@ impl Chains {
         (self.first, self.end) = (0, 0);
     }
 
-    /// Takes the first `count` (or all there are) out, pins and all. What stays behind is pinned as well, and used again; nothing is moved
-    /// up, however many wait.
+    /// Takes the first `count` (or all there are) out, pins and all. What stays behind is pinned as well, and used
+    /// again; nothing is moved up, however many wait.
     pub fn drain(&mut self, count: usize) -> impl ExactSizeIterator<Item = Chain> + '_ {
         let taken = self.done_with(count);
         self.slots[taken].iter_mut().map(|slot| {

@@ -6,7 +6,16 @@ use softdpu_memory::View;
 
 use crate::chain::Limits;
 use crate::positions::InOrder;
-use crate::{QueueConfig, QueueError, RingAddresses, Sink, Used};
+use crate::{Position, QueueConfig, QueueError, RingAddresses, Sink, Used};
+
+/// How a queue starts.
+#[derive(Clone, Copy)]
+pub(crate) struct Start<'a> {
+    pub view: &'a Arc<View>,
+    pub config: QueueConfig,
+    pub addresses: RingAddresses,
+    pub position: Position,
+}
 
 /// The part of a queue that does not depend on where its driver keeps what.
 pub(crate) struct Common {

@@ -27,16 +27,16 @@ pub struct QueueConfig {
     pub event_idx: bool,
     /// VIRTIO_F_INDIRECT_DESC (virtio 1.3 §6).
     pub indirect: bool,
-    /// Chains with more descriptors than this (those of an indirect table included), or whose descriptors lie in more pieces of
-    /// memory (one that crosses from a region into the next is two), break the queue. At least 1.
+    /// Chains with more descriptors than this (those of an indirect table included), or whose descriptors lie in more
+    /// pieces of memory (one that crosses from a region into the next is two), break the queue. At least 1.
     pub max_pieces: usize,
     /// Where writes to the used ring are reported to the dirty log: `log_guest_addr` of SET_VRING_ADDR where
-    /// VHOST_VRING_F_LOG is set. For the packed format only whether there is one counts: QEMU gives the address of the device area there, and
-    /// what is written is reported where it lies.
+    /// VHOST_VRING_F_LOG is set. For the packed format only whether there is one counts: QEMU gives the address of the
+    /// device area there, and what is written is reported where it lies.
     pub log_used: Option<GuestAddress>,
-    /// The queue ran in a process before this one, which may have been killed between [retiring](crate::Queue::retire) its
-    /// records and telling anybody: they are believed though they say that they are not in use. A queue that completes in
-    /// order believes its record where this is set, and only there.
+    /// The queue ran in a process before this one, which may have been killed between [retiring](crate::Queue::retire)
+    /// its records and reporting that: they are believed though they say that they are not in use. A queue that
+    /// completes in order believes its record where this is set, and only there.
     pub resumed: bool,
 }
 
@@ -51,7 +51,7 @@ pub struct RingAddresses {
     pub device: UserAddress,
 }
 
-/// An index into a packed ring and the wrap counter of the lap it belongs to (virtio 1.3 §2.8.1).
+/// An index into a packed ring and the wrap counter there (virtio 1.3 §2.8.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedIndex {
     /// Below the queue size.
@@ -72,7 +72,7 @@ impl PackedIndex {
         self
     }
 
-    /// Moves on as [`advance`](Self::advance) does; whether that begins another lap.
+    /// Moves on as [`advance`](Self::advance) does; whether that wraps.
     #[inline(always)]
     pub(crate) fn step(&mut self, slots: u16, size: u16) -> bool {
         // Indexes are below 32,768 and so many slots the most: it fits.
@@ -98,7 +98,7 @@ impl PackedIndex {
     }
 }
 
-/// The wrap counter of the lap after: out of line, so that the compiler knows it for what happens once a lap.
+/// The wrap counter after a wrap: out of line, so that the compiler takes it for what happens once around the ring.
 #[cold]
 #[inline(never)]
 fn next_lap(wrap: bool) -> bool {

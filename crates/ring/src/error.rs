@@ -28,8 +28,8 @@ impl std::fmt::Display for Part {
 
 /// Why a queue cannot start, or stopped for good.
 ///
-/// A queue that returned one of these is inert: it hands out nothing and writes nothing any more. Its driver gets it back
-/// by resetting the device.
+/// A queue that returned one of these is inert: it hands out nothing and writes nothing any more. Its driver gets it
+/// back by resetting the device.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum QueueError {
     /// It broke earlier.

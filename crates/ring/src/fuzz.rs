@@ -1,8 +1,8 @@
 //! Hostile drivers from a string of bytes: what a fuzzer, and a property test, feed in.
 //!
-//! The bytes are read as a program of mostly valid driver actions, device actions, restarts, and corruptions of the ring.
-//! Whatever they are, nothing panics, a chain that comes out lies inside guest memory, and after the first error not a byte
-//! of shared memory changes any more.
+//! The bytes are read as a program of mostly valid driver actions, device actions, restarts, and corruptions of the
+//! ring. Whatever they are, nothing panics, a chain that comes out lies inside guest memory, and after the first error
+//! not a byte of shared memory changes any more.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -28,36 +28,62 @@ pub(crate) const EVENT_DESC: u16 = 2;
 /// Bytes of an event suppression structure (virtio 1.3 §2.8.14).
 pub(crate) const EVENT: usize = 4;
 
-/// Whether somebody who wants to hear about `event` has to be told, now that an index went from `old` to `new`
-/// (virtio 1.3 §2.7.10.1, `vring_need_event`).
+/// Whether a side that asked for a notification at `event` is to be notified, now that an index went from `old` to
+/// `new` (virtio 1.3 §2.7.10.1, `vring_need_event`).
 #[inline]
 pub(crate) fn need_event(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
 }
 
-/// A descriptor, read once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Descriptor {
-    pub addr: u64,
-    pub len: u32,
-    /// `flags` at byte 12 in a split descriptor, `id` in a packed one.
-    pub at12: u16,
-    /// `next` at byte 14 in a split descriptor, `flags` in a packed one.
-    pub at14: u16,
+/// A descriptor of a ring or an indirect table, read once as two 64-bit words: its address, and everything else.
+pub(crate) trait Descriptor: Copy {
+    fn from_words(addr: u64, meta: u64) -> Self;
+
+    /// Its first word.
+    fn addr(self) -> u64;
+
+    /// Its second word.
+    fn meta(self) -> u64;
 }
 
-impl Descriptor {
-    /// From its two 64-bit words.
-    #[inline(always)]
-    pub fn from_words(addr: u64, meta: u64) -> Self {
-        Descriptor { addr, len: meta as u32, at12: (meta >> 32) as u16, at14: (meta >> 48) as u16 }
-    }
+macro_rules! descriptor {
+    ($(#[$doc:meta])* $name:ident: $at12:ident, $at14:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub(crate) struct $name {
+            pub addr: u64,
+            pub len: u32,
+            pub $at12: u16,
+            pub $at14: u16,
+        }
 
-    /// Its second 64-bit word.
-    #[inline(always)]
-    pub fn meta(self) -> u64 {
-        u64::from(self.len) | u64::from(self.at12) << 32 | u64::from(self.at14) << 48
-    }
+        impl Descriptor for $name {
+            #[inline(always)]
+            fn from_words(addr: u64, meta: u64) -> Self {
+                $name { addr, len: meta as u32, $at12: (meta >> 32) as u16, $at14: (meta >> 48) as u16 }
+            }
+
+            #[inline(always)]
+            fn addr(self) -> u64 {
+                self.addr
+            }
+
+            #[inline(always)]
+            fn meta(self) -> u64 {
+                u64::from(self.len) | u64::from(self.$at12) << 32 | u64::from(self.$at14) << 48
+            }
+        }
+    };
+}
+
+descriptor! {
+    /// `struct virtq_desc` (virtio 1.3 §2.7.5).
+    SplitDescriptor: flags, next
+}
+
+descriptor! {
+    /// `struct pvirtq_desc` (virtio 1.3 §2.8.13), available or used.
+    PackedDescriptor: id, flags
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@
 //!   take back      ◀── │ used        │ ◀── complete ◀── Used                ◀── device
 //! ```
 //!
-//! A block queue records what is in flight and completes in any order ([`Queue::new`]); a network queue completes in order and
-//! keeps its [`Positions`] ([`Queue::in_order`]).
+//! A block queue records what is in flight and completes in any order ([`Queue::new`]); a network queue completes in
+//! order and keeps its [`Positions`] ([`Queue::in_order`]).
 //!
 //! Trust ends here: every index, length and address of the driver is read once and checked once. What is wrong is a
 //! [`QueueError`] with all the facts, and breaks this queue alone.
@@ -16,15 +16,16 @@
 //! # Checks beyond `cargo test -p softdpu-ring`
 //!
 //! - hand-shakes, every interleaving: `RUSTFLAGS="--cfg loom" cargo test --release -p softdpu-ring --test loom`
-//! - unsafe code: `MIRIFLAGS=-Zmiri-disable-weak-memory-emulation cargo +nightly miri test -p softdpu-ring -p softdpu-memory`
-//!   (rings are accessed in words of several sizes, which Miri's emulation of weak memory does not support)
+//! - unsafe code: `MIRIFLAGS=-Zmiri-disable-weak-memory-emulation cargo +nightly miri test -p softdpu-ring -p
+//!   softdpu-memory` (rings are accessed in words of several sizes, which Miri's emulation of weak memory does not
+//!   support)
 //! - hostile drivers: [`fuzz::split`] and [`fuzz::packed`] are entry points for a fuzzer
 //! - what a request costs: `cargo run --release -p softdpu-ring --example ring_cost`
 //!
 //! # Cost
 //!
-//! Per request there is no allocation and no lock; per batch there is one acquire load of what the driver made available
-//! and one release store of what is used.
+//! Per request there is no allocation and no lock; per batch there is one acquire load of what the driver made
+//! available and one release store of what is used.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 

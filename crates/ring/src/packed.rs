@@ -9,14 +9,15 @@ use softdpu_memory::View;
 
 use crate::area::{Descriptors, Event, log_entries};
 use crate::chain::{Walk, prefetch_table, single};
-use crate::common::Common;
+use crate::common::{Common, Start};
 use crate::error::Part;
 use crate::inflight::{PackedRecords, Recovered};
 use crate::layout::{
-    AVAIL, DESCRIPTOR, Descriptor, EVENT, EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, INDIRECT, NEXT, USED, WRITE,
+    AVAIL, DESCRIPTOR, Descriptor, EVENT, EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, INDIRECT, NEXT, PackedDescriptor,
+    USED, WRITE,
 };
-use crate::sync::{observe, publish, publish_then_look};
-use crate::{Format, InflightRecords, PackedIndex, Position, QueueConfig, QueueError, RingAddresses, Sink, Used};
+use crate::sync::{observe, publish, publish_then_read};
+use crate::{Format, InflightRecords, PackedIndex, Position, QueueError, RingAddresses, Sink, Used};
 
 /// Slots that are fetched at the most before the first of them is looked at.
 const AHEAD: u16 = 64;
@@ -27,39 +28,40 @@ const SLOTS_A_LINE: usize = 64 / DESCRIPTOR;
 /// Slots whose indirect tables are fetched ahead.
 const TABLES_AHEAD: u16 = 4;
 
-/// The flags that tell laps, and sides, apart: those of the next lap are the inverse.
-const LAP: u16 = AVAIL | USED;
+/// The flags that say, with the wrap counter, whether a descriptor is available or used: both change with it (virtio
+/// 1.3 §2.8.1).
+pub(crate) const AVAIL_USED: u16 = AVAIL | USED;
 
-/// Flags of an available descriptor of a lap (virtio 1.3 §2.8.1): AVAIL as the wrap counter, USED the inverse.
+/// Flags of an available descriptor (virtio 1.3 §2.8.1): AVAIL as the wrap counter, USED the inverse.
 #[inline(always)]
 pub(crate) fn available_flags(wrap: bool) -> u16 {
     if wrap { AVAIL } else { USED }
 }
 
-/// Flags of a used descriptor of a lap: both as the wrap counter.
+/// Flags of a used descriptor: both as the wrap counter.
 #[inline(always)]
 pub(crate) fn used_flags(wrap: bool) -> u16 {
-    if wrap { AVAIL | USED } else { 0 }
+    if wrap { AVAIL_USED } else { 0 }
 }
 
 #[inline(always)]
 pub(crate) fn is_available(flags: u16, wrap: bool) -> bool {
-    flags & LAP == available_flags(wrap)
+    flags & AVAIL_USED == available_flags(wrap)
 }
 
-/// Whether the slot a driver waits for, as its event structure has it, is among those that were used from `old` up to
-/// `new` (virtio 1.3 §2.8.10).
-pub(crate) fn wants_to_know(event: u32, old: PackedIndex, new: PackedIndex, size: u16, event_idx: bool) -> bool {
+/// Whether the other side is to be notified, by its event suppression structure: the descriptor that it asked for is
+/// among those from `old` up to `new` (virtio 1.3 §2.8.10).
+pub(crate) fn need_event(event: u32, old: PackedIndex, new: PackedIndex, size: u16, event_idx: bool) -> bool {
     let flags = (event >> 16) as u16 & 3;
     match flags {
         EVENT_DISABLE => false,
         EVENT_DESC if event_idx => {
             let wanted = PackedIndex::from_bits(event as u16);
-            let lap = i32::from(size);
+            let wrapped = i32::from(size);
             let start = i32::from(old.index);
-            let new_lap = if new.wrap == old.wrap { 0 } else { lap };
-            let end = i32::from(new.index) + new_lap;
-            let at = i32::from(wanted.index) + new_lap - if wanted.wrap == new.wrap { 0 } else { lap };
+            let new_at = if new.wrap == old.wrap { 0 } else { wrapped };
+            let end = i32::from(new.index) + new_at;
+            let at = i32::from(wanted.index) + new_at - if wanted.wrap == new.wrap { 0 } else { wrapped };
             start <= at && at < end
         }
         _ => true,
@@ -93,22 +95,17 @@ pub struct PackedQueue {
     slots: u16,
     /// In flight since before a restart and not handed out again yet, in the order they were taken.
     recovered: Vec<Recovered>,
-    records: Option<PackedRecords>,
+    pub(crate) records: Option<PackedRecords>,
     /// Descriptors of the batch that is being taken, for the records.
-    raw: Vec<Descriptor>,
+    raw: Vec<PackedDescriptor>,
     /// Slots that were taken the last time, [`AHEAD`] at the most.
     expected: u16,
 }
 
 impl PackedQueue {
-    pub(crate) fn new(
-        view: &Arc<View>,
-        config: QueueConfig,
-        addresses: RingAddresses,
-        position: Position,
-        records: Option<InflightRecords>,
-    ) -> Result<Self, QueueError> {
-        let mut common = Common::new(view, config, addresses)?;
+    pub(crate) fn new(start: Start<'_>, records: Option<InflightRecords>) -> Result<Self, QueueError> {
+        let Start { config, addresses, position, .. } = start;
+        let mut common = Common::new(start.view, config, addresses)?;
         let (view, size) = (&common.view, config.size);
         let (mut avail, mut used) = match position {
             Position::Packed { avail, used } if avail.index < size && used.index < size => (avail, used),
@@ -122,7 +119,7 @@ impl PackedQueue {
             None => None,
             Some(records) => {
                 let (records, left) = PackedRecords::open(records, size, config.resumed, used, |at| {
-                    !is_available(parts.ring.read(at.index).at14, at.wrap)
+                    !is_available(parts.ring.flags(at.index), at.wrap)
                 })?;
                 if let Some(left) = left {
                     let total: usize = left.flight.iter().map(|chain| chain.descriptors.len()).sum();
@@ -156,16 +153,16 @@ impl PackedQueue {
         Ok(this)
     }
 
-    /// A batch is published by its first descriptor, so a kill before that leaves used flags on the others. The driver has
-    /// not seen them; it would, once it gets that far, so they become available descriptors again. Their contents do not
-    /// matter: what is in flight is in the records.
+    /// A batch is published by its first descriptor, so a kill before that leaves used flags on the others. The driver
+    /// has not seen them; it would, once it gets that far, so they become available descriptors again. Their contents
+    /// do not matter: what is in flight is in the records.
     fn take_back_unpublished(&self) {
         let mut at = self.used;
         for _ in 0..self.slots {
-            let descriptor = self.parts.ring.read(at.index);
-            if descriptor.at14 & (AVAIL | USED) == used_flags(at.wrap) {
-                let flags = descriptor.at14 & !(AVAIL | USED) | available_flags(at.wrap);
-                publish(self.parts.ring.meta(at.index), Descriptor { at14: flags, ..descriptor }.meta());
+            let descriptor: PackedDescriptor = self.parts.ring.read(at.index);
+            if descriptor.flags & AVAIL_USED == used_flags(at.wrap) {
+                let flags = descriptor.flags & !AVAIL_USED | available_flags(at.wrap);
+                publish(self.parts.ring.meta(at.index), PackedDescriptor { flags, ..descriptor }.meta());
                 self.log_slots(at.index, 1);
             }
             at = at.advance(1, self.common.config.size);
@@ -204,7 +201,7 @@ impl PackedQueue {
     fn rewalk(&self, recovered: &Recovered, out: &mut impl Sink) -> Result<(), QueueError> {
         let mut walk = Walk::new(&self.common.view, self.common.limits, recovered.id, out);
         for descriptor in &recovered.descriptors {
-            walk.ring_descriptor(descriptor.addr, descriptor.len, descriptor.at14)?;
+            walk.ring_descriptor(descriptor.addr, descriptor.len, descriptor.flags)?;
         }
         walk.finish(recovered.id, recovered.descriptors.len() as u16)
     }
@@ -255,7 +252,7 @@ impl PackedQueue {
                 let singles = self.take_singles(at, left, out);
                 (slots, left) = (slots + singles, left - usize::from(singles));
                 if at.step(singles, size) {
-                    available ^= LAP;
+                    available ^= AVAIL_USED;
                 }
                 if left == 0 {
                     break;
@@ -264,23 +261,23 @@ impl PackedQueue {
             let (addr, meta) = self.parts.ring.words(at.index);
             // What follows the flags in program order was stored before them by the driver.
             let meta = observe(meta);
-            let first = Descriptor::from_words(0, meta);
-            if first.at14 & LAP != available {
+            let first = PackedDescriptor::from_words(0, meta);
+            if first.flags & AVAIL_USED != available {
                 break;
             }
             if self.common.has_tables {
                 let soon = at.advance(TABLES_AHEAD.min(size), size);
-                let descriptor = self.parts.ring.read(soon.index);
-                prefetch_table(&self.common.view, descriptor.addr, descriptor.at14);
+                let descriptor: PackedDescriptor = self.parts.ring.read(soon.index);
+                prefetch_table(&self.common.view, descriptor.addr, descriptor.flags);
             }
-            let first = Descriptor { addr: addr.load(Relaxed), ..first };
-            let (id, taken) = match self.common.flight.get_mut(usize::from(first.at12)) {
-                Some(flight @ 0) if single(&self.common.view, first.at12, first, first.at14, out) => {
+            let first = PackedDescriptor { addr: addr.load(Relaxed), ..first };
+            let (id, taken) = match self.common.flight.get_mut(usize::from(first.id)) {
+                Some(flight @ 0) if single(&self.common.view, first.id, first.addr, first.len, first.flags, out) => {
                     *flight = 1;
                     if self.records.is_some() {
                         self.raw.push(first);
                     }
-                    (first.at12, 1)
+                    (first.id, 1)
                 }
                 _ => match self.walk(at, size - slots, first, out) {
                     Ok((id, taken)) => {
@@ -300,7 +297,7 @@ impl PackedQueue {
             slots += taken;
             left -= 1;
             if at.step(taken, size) {
-                available ^= LAP;
+                available ^= AVAIL_USED;
             }
         }
         self.expected = (slots - self.slots).min(AHEAD);
@@ -308,8 +305,9 @@ impl PackedQueue {
         Ok(())
     }
 
-    /// Takes chains of one descriptor in one piece from `at` on, at the most `most` and to the end of the lap, for as long as there are
-    /// such; returns how many. Not where there is a record of what is in flight, which wants more of each.
+    /// Takes chains of one descriptor in one piece from `at` on, at the most `most` and to the end of the ring, for as
+    /// long as there are such; returns how many. Not where there is a record of what is in flight, which wants more of
+    /// each.
     // On its own: a loop that has the processor's registers for itself.
     #[inline(never)]
     fn take_singles(&mut self, at: PackedIndex, most: usize, out: &mut impl Sink) -> u16 {
@@ -324,14 +322,13 @@ impl PackedQueue {
             let (addr, meta) = self.parts.ring.words(index);
             // What follows the flags in program order was stored before them by the driver.
             let meta = observe(meta);
-            let descriptor = Descriptor::from_words(0, meta);
-            if descriptor.at14 & (LAP | INDIRECT | NEXT) != wanted {
+            let descriptor = PackedDescriptor::from_words(0, meta);
+            if descriptor.flags & (AVAIL_USED | INDIRECT | NEXT) != wanted {
                 break;
             }
-            let id = descriptor.at12;
+            let id = descriptor.id;
             let Some(slots @ 0) = flight.get_mut(usize::from(id)) else { break };
-            let descriptor = Descriptor { addr: addr.load(Relaxed), ..descriptor };
-            if !single(view, id, descriptor, descriptor.at14, out) {
+            if !single(view, id, addr.load(Relaxed), descriptor.len, descriptor.flags, out) {
                 break;
             }
             *slots = 1;
@@ -344,8 +341,9 @@ impl PackedQueue {
         index - at.index
     }
 
-    /// Fetches the slots that are about to be taken, for writing, as used descriptors will replace what is in them. How many
-    /// are available nobody knows before they are read: mostly as many as the last time, and a wrong guess costs a few fetches.
+    /// Fetches the slots that are about to be taken, for writing, as used descriptors will replace what is in them. How
+    /// many are available is not known before they are read: mostly as many as the last time, and a wrong guess costs a
+    /// few fetches.
     #[inline]
     fn fetch_ahead(&self) {
         let size = self.common.config.size;
@@ -354,14 +352,14 @@ impl PackedQueue {
         }
     }
 
-    /// Appends the chain that starts at `at` with `first`, also where it turns out to be bad; returns its buffer id and slots,
-    /// of which it may have `free`.
+    /// Appends the chain that starts at `at` with `first`, also where it turns out to be bad; returns its buffer id and
+    /// slots, of which it may have `free`.
     #[inline(always)]
     fn walk(
         &mut self,
         mut at: PackedIndex,
         free: u16,
-        first: Descriptor,
+        first: PackedDescriptor,
         out: &mut impl Sink,
     ) -> Result<(u16, u16), QueueError> {
         let size = self.common.config.size;
@@ -374,7 +372,7 @@ impl PackedQueue {
                 return Err(QueueError::Overrun { head, free });
             }
             slots += 1;
-            let flags = descriptor.at14;
+            let flags = descriptor.flags;
             self.common.has_tables |= flags & INDIRECT != 0;
             walk.ring_descriptor(descriptor.addr, descriptor.len, flags)?;
             if self.records.is_some() {
@@ -385,16 +383,16 @@ impl PackedQueue {
             }
             at = at.advance(1, size);
             descriptor = self.parts.ring.read(at.index);
-            if !is_available(descriptor.at14, at.wrap) {
+            if !is_available(descriptor.flags, at.wrap) {
                 // At the end of what the driver owns that is what the slots in flight look like.
                 if slots == free {
                     return Err(QueueError::Overrun { head, free });
                 }
-                return Err(QueueError::NotAvailable { head, slot: at.index, flags: descriptor.at14 });
+                return Err(QueueError::NotAvailable { head, slot: at.index, flags: descriptor.flags });
             }
         }
         // The last descriptor of a chain carries its buffer id (virtio 1.3 §2.8.6).
-        let id = descriptor.at12;
+        let id = descriptor.id;
         if id >= size {
             return Err(QueueError::IdOutOfRange { slot: at.index, id, size });
         }
@@ -421,9 +419,9 @@ impl PackedQueue {
         if let Some(in_order) = &self.common.in_order {
             in_order.completing(old.to_bits(), new.to_bits());
         }
-        // All but the first, and then the first: the driver, which goes by the ring's order, sees all or nothing. A driver that
-        // polls reads the line with the first again and again, and takes it away from this core each time: those that share
-        // it are written last, in a row with it, so that it comes back once.
+        // All but the first, and then the first: the driver, which goes by the ring's order, sees all or nothing. A
+        // driver that polls reads the line with the first again and again, and takes it away from this core each time:
+        // those that share it are written last, in a row with it, so that it comes back once.
         let behind = old.advance(first.descriptors, size);
         let (mut at, mut near) = (behind, 0);
         while near < rest.len() && same_line(at, old) {
@@ -433,9 +431,10 @@ impl PackedQueue {
         let (near, far) = rest.split_at(near);
         self.write_used(at, far);
         self.write_used(behind, near);
-        // The wish is read after that is visible, or a driver that goes to sleep in between is never woken.
+        // The driver's event suppression is read after that is visible, or a driver that goes to sleep in between is
+        // never woken.
         let meta = self.parts.ring.meta(old.index);
-        let wish = publish_then_look(meta, used_meta(first, used_flags(old.wrap)), self.parts.driver.word());
+        let event = publish_then_read(meta, used_meta(first, used_flags(old.wrap)), self.parts.driver.word());
         self.log_slots(old.index, slots);
         if let Some(records) = &mut self.records {
             records.completed(done, new);
@@ -443,7 +442,7 @@ impl PackedQueue {
         self.used = new;
         self.slots -= slots;
         self.common.in_flight -= done.len() as u16;
-        let notify = wants_to_know(wish, old, new, size, self.common.config.event_idx);
+        let notify = need_event(event, old, new, size, self.common.config.event_idx);
         Ok(std::mem::take(&mut self.common.notify_anyway) || notify)
     }
 
@@ -455,13 +454,13 @@ impl PackedQueue {
         for used in done {
             publish(self.parts.ring.meta(at.index), used_meta(used, flags));
             if at.step(used.descriptors, size) {
-                flags ^= LAP;
+                flags ^= AVAIL_USED;
             }
         }
     }
 
-    /// Takes `done` off what is in flight, if all of it is, and if that is what was taken first where the order counts. Returns
-    /// their slots and where the next used descriptor goes after them.
+    /// Takes `done` off what is in flight, if all of it is, and if that is what was taken first where the order counts.
+    /// Returns their slots and where the next used descriptor goes after them.
     #[inline(never)]
     fn check(&mut self, done: &[Used]) -> Result<(u16, PackedIndex), QueueError> {
         let size = self.common.config.size;
@@ -495,11 +494,11 @@ impl PackedQueue {
         } else {
             u32::from(EVENT_ENABLE) << 16
         };
-        let meta = publish_then_look(self.parts.device.word(), event, self.parts.ring.meta(self.avail.index));
+        let meta = publish_then_read(self.parts.device.word(), event, self.parts.ring.meta(self.avail.index));
         self.log_event();
-        let slipped =
-            self.slots < self.common.config.size && is_available(Descriptor::from_words(0, meta).at14, self.avail.wrap);
-        Ok(slipped || !self.recovered.is_empty())
+        let pending = self.slots < self.common.config.size
+            && is_available(PackedDescriptor::from_words(0, meta).flags, self.avail.wrap);
+        Ok(pending || !self.recovered.is_empty())
     }
 
     pub(crate) fn disarm(&mut self) {
@@ -518,43 +517,26 @@ impl PackedQueue {
     #[inline(always)]
     fn is_available(&self) -> bool {
         let meta = self.parts.ring.meta(self.avail.index).load(Relaxed);
-        self.slots < self.common.config.size && is_available(Descriptor::from_words(0, meta).at14, self.avail.wrap)
-    }
-
-    pub(crate) fn retire(&mut self) -> Position {
-        if let Some(records) = &self.records
-            && self.common.in_flight == 0
-        {
-            records.retire();
-        }
-        if self.common.in_order.is_some() {
-            // Cannot fail: it completes in order.
-            let _ = self.rewind();
-        }
-        self.common.broken = true;
-        self.position()
+        self.slots < self.common.config.size
+            && is_available(PackedDescriptor::from_words(0, meta).flags, self.avail.wrap)
     }
 
     pub(crate) fn position(&self) -> Position {
         Position::Packed { avail: self.avail, used: self.used }
     }
-
-    pub(crate) fn records_are_cut_short(&self) -> bool {
-        self.records.as_ref().is_some_and(|records| records.is_faulted())
-    }
 }
 
-/// Whether two slots of one lap lie in the same cache line, in a ring that begins with one.
+/// Whether two slots lie in the same cache line, in a ring that begins with one, with one wrap counter.
 #[inline(always)]
 fn same_line(one: PackedIndex, other: PackedIndex) -> bool {
     usize::from(one.index) / SLOTS_A_LINE == usize::from(other.index) / SLOTS_A_LINE && one.wrap == other.wrap
 }
 
-/// The second word of a used descriptor of a lap with these `flags` (virtio 1.3 §2.8.5): WRITE says that `len` means something.
+/// The second word of a used descriptor with these `flags` (virtio 1.3 §2.8.5): WRITE says that `len` means something.
 #[inline(always)]
 fn used_meta(used: &Used, flags: u16) -> u64 {
     let flags = flags | if used.written > 0 { WRITE } else { 0 };
-    Descriptor { addr: 0, len: used.written, at12: used.id, at14: flags }.meta()
+    PackedDescriptor { addr: 0, len: used.written, id: used.id, flags }.meta()
 }
 
 #[cfg(test)]
@@ -565,7 +547,7 @@ mod tests {
     fn a_driver_is_told_when_the_slot_it_waits_for_is_used_also_across_the_wrap() {
         let at = |index, wrap| PackedIndex { index, wrap };
         let wants = |event: PackedIndex, old, new| {
-            wants_to_know(u32::from(event.to_bits()) | u32::from(EVENT_DESC) << 16, old, new, 8, true)
+            need_event(u32::from(event.to_bits()) | u32::from(EVENT_DESC) << 16, old, new, 8, true)
         };
         assert!(wants(at(3, true), at(3, true), at(4, true)));
         assert!(!wants(at(4, true), at(3, true), at(4, true)));
@@ -573,9 +555,9 @@ mod tests {
         assert!(wants(at(7, true), at(6, true), at(1, false)));
         assert!(wants(at(0, false), at(6, true), at(1, false)));
         assert!(!wants(at(1, false), at(6, true), at(1, false)));
-        assert!(wants(at(5, false), at(4, false), at(4, true)), "a whole lap");
-        assert!(wants_to_know(u32::from(EVENT_DESC) << 16, at(3, true), at(4, true), 8, false), "not negotiated");
-        assert!(!wants_to_know(u32::from(EVENT_DISABLE) << 16, at(3, true), at(4, true), 8, true));
-        assert!(wants_to_know(0, at(3, true), at(4, true), 8, true));
+        assert!(wants(at(5, false), at(4, false), at(4, true)), "once around the ring");
+        assert!(need_event(u32::from(EVENT_DESC) << 16, at(3, true), at(4, true), 8, false), "not negotiated");
+        assert!(!need_event(u32::from(EVENT_DISABLE) << 16, at(3, true), at(4, true), 8, true));
+        assert!(need_event(0, at(3, true), at(4, true), 8, true));
     }
 }

@@ -1,23 +1,23 @@
 //! Positions of queues that complete in order, in memory that outlives the process.
 //!
 //! A network queue has no request that must not be lost with its process: a frame that was taken and not completed is
-//! simply available again. What the next process has to know is how far the queue was completed, and the one hard moment is
-//! a kill around the store that makes a batch visible to the driver. So before that store both positions, the one before
-//! and the one after the batch, are committed with one 64-bit store; whoever opens the record looks at the ring: is the
-//! batch visible, the queue stands at the new one, otherwise at the old one. A driver that lies there has the choice between
-//! these two and no other.
+//! simply available again. What the next process has to know is how far the queue was completed, and the one hard
+//! moment is a kill around the store that makes a batch visible to the driver. So before that store both positions, the
+//! one before and the one after the batch, are committed with one 64-bit store; the process that opens the record looks
+//! at the ring: if the batch is visible, the queue is at the new one, otherwise at the old one. A driver that lies
+//! there can choose between these two only.
 //!
 //! ```text
 //!   position (old, new) ──▶ used entries ──▶ used index, or first used descriptor ──▶ position (new, newer) ──▶ …
 //!                      ▲ kill: old                                              ▲ kill: new
 //! ```
 //!
-//! A used descriptor of a packed ring takes the place of the available one. Those of a batch that is not visible yet become
-//! available again after a kill, so what will be overwritten is kept here, by slot, when a chain is taken: the one time it is
-//! read.
+//! A used descriptor of a packed ring takes the place of the available one. Those of a batch that is not visible yet
+//! become available again after a kill, so what will be overwritten is kept here, by slot, when a chain is taken: the
+//! one time it is read.
 //!
-//! The order of the stores is the whole trick, as it is for [in-flight records](crate::InflightRecords). Of a split ring nothing
-//! is written when a chain is taken.
+//! The order of the stores is the whole trick, as it is for [in-flight records](crate::InflightRecords). Of a split
+//! ring nothing is written when a chain is taken.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -26,13 +26,13 @@ use softdpu_memory::{Window, Words};
 use crate::sync::publish;
 use crate::{Format, QueueError};
 
-/// The version of the layout; zero is memory nobody has used.
+/// The version of the layout; zero is memory that was never used.
 const VERSION: u16 = 1;
 
 /// `version`, `format`, `size`, 16 bits of zero; as one word.
 const HEAD_AT: usize = 0;
-/// The position before the last batch and the one after it, 16 bits each, then 32 bits of zero; as one word. Split: used
-/// index. Packed: index and wrap counter, as in `off_wrap` (virtio 1.3 §2.8.14).
+/// The position before the last batch and the one after it, 16 bits each, then 32 bits of zero; as one word. Split:
+/// used index. Packed: index and wrap counter, as in `off_wrap` (virtio 1.3 §2.8.14).
 const POSITION_AT: usize = 8;
 /// Packed only: by slot, the second word of the available descriptor that a used one replaced.
 const REPLACED_AT: usize = LINE;
@@ -58,8 +58,8 @@ impl Positions {
         }
     }
 
-    /// Makes it memory nobody has used: what to do before a queue starts at a position of the front end's, or else a
-    /// process that is killed before it opened the record leaves the position of the queue's former life to the next.
+    /// Makes it memory that was never used: what to do before a queue starts at a position of the front end's, or else
+    /// a process that is killed before it opened the record leaves the position of the queue's former life to the next.
     pub fn clear(&self) {
         publish(self.0.u64(HEAD_AT), 0);
     }
@@ -76,7 +76,8 @@ pub(crate) struct Committed {
 pub(crate) struct InOrder {
     window: Window,
     replaced: Option<Words>,
-    /// Ids of the chains that were taken. By slot of the available ring (split) or of a chain's first descriptor (packed).
+    /// Ids of the chains that were taken. By slot of the available ring (split) or of a chain's first descriptor
+    /// (packed).
     order: Box<[u16]>,
 }
 
@@ -89,8 +90,8 @@ fn head(format: Format, size: u16) -> u64 {
 }
 
 impl InOrder {
-    /// Opens the record. What it has is believed where the queue is `resumed`, and otherwise of no interest, as the front end
-    /// says where a queue starts.
+    /// Opens the record. What it has is believed where the queue is `resumed`, and otherwise of no interest, as the
+    /// front end says where a queue starts.
     pub fn open(
         positions: Positions,
         format: Format,
@@ -129,9 +130,9 @@ impl InOrder {
         publish(self.window.u64(HEAD_AT), head(format, self.order.len() as u16));
     }
 
-    /// A chain was taken from `slot`, which is below the queue size. Packed: `meta` is what a used descriptor will replace there
-    /// before its batch is visible. What was kept for that slot is of no use any more: it is available again, so the batch that
-    /// it was in is visible.
+    /// A chain was taken from `slot`, which is below the queue size. Packed: `meta` is what a used descriptor will
+    /// replace there before its batch is visible. What was kept for that slot is of no use any more: it is available
+    /// again, so the batch that it was in is visible.
     #[inline(always)]
     pub fn taken(&mut self, slot: u16, id: u16, meta: Option<u64>) {
         if let Some(entry) = self.order.get_mut(usize::from(slot)) {
@@ -150,7 +151,8 @@ impl InOrder {
         (self.order.get_mut(slot..).unwrap_or_default(), replaced.get(slot..).unwrap_or_default())
     }
 
-    /// Chains were taken from `slot`, which is below the queue size, and those behind it and around the end. Split rings only.
+    /// Chains were taken from `slot`, which is below the queue size, and those behind it and around the end. Split
+    /// rings only.
     #[inline(always)]
     pub fn taken_in_a_row(&mut self, slot: u16, ids: &[u16]) {
         let (start, behind) = self.order.split_at_mut(usize::from(slot).min(self.order.len()));

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use softdpu_memory::{GuestAddress, View};
 
-use crate::common::Common;
+use crate::common::{Common, Start};
 use crate::packed::PackedQueue;
 use crate::split::SplitQueue;
 use crate::{Format, InflightRecords, Position, Positions, QueueConfig, QueueError, RingAddresses, Sink, Used};
 
 /// The device side of a virtqueue. One core owns it.
 ///
-/// After an error the queue is inert: every further call returns [`QueueError::Broken`] and nothing of the guest's memory
-/// is written.
+/// After an error the queue is inert: every further call returns [`QueueError::Broken`] and nothing of the guest's
+/// memory is written.
 pub enum Queue {
     /// Split format.
     Split(SplitQueue),
@@ -44,17 +44,18 @@ impl Queue {
         position: Position,
         records: Option<InflightRecords>,
     ) -> Result<Queue, QueueError> {
+        let start = Start { view, config, addresses, position };
         match config.format {
-            Format::Split => SplitQueue::new(view, config, addresses, position, records).map(Queue::Split),
-            Format::Packed => PackedQueue::new(view, config, addresses, position, records).map(Queue::Packed),
+            Format::Split => SplitQueue::new(start, records).map(Queue::Split),
+            Format::Packed => PackedQueue::new(start, records).map(Queue::Packed),
         }
     }
 
-    /// A queue that completes in the order it takes, which `positions` remembers beyond a kill; it needs no record of what is
-    /// in flight, as that is available again to the next process.
+    /// A queue that completes in the order it takes, which `positions` remembers beyond a kill; it needs no record of
+    /// what is in flight, as that is available again to the next process.
     ///
-    /// Where [`QueueConfig::resumed`] is set, `positions` knows better than `position` where the queue stood. Otherwise it
-    /// starts at `position`, less what somebody else took before it and did not complete.
+    /// Where [`QueueConfig::resumed`] is set, `positions` knows better than `position` where the queue stood. Otherwise
+    /// it starts at `position`, less what another back end took before it and did not complete.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -65,14 +66,16 @@ impl Queue {
         position: Position,
         positions: Positions,
     ) -> Result<Queue, QueueError> {
+        let start = Start { view, config, addresses, position };
         match config.format {
-            Format::Split => SplitQueue::in_order(view, config, addresses, position, positions).map(Queue::Split),
-            Format::Packed => PackedQueue::in_order(view, config, addresses, position, positions).map(Queue::Packed),
+            Format::Split => SplitQueue::in_order(start, positions).map(Queue::Split),
+            Format::Packed => PackedQueue::in_order(start, positions).map(Queue::Packed),
         }
     }
 
-    /// A queue that completes in order takes back what was [taken](Self::pop) and not completed: [`pop`](Self::pop) hands it
-    /// out anew, found in the memory as it is then. Chains that are still held are void; completing one breaks the queue.
+    /// A queue that completes in order takes back what was [taken](Self::pop) and not completed: [`pop`](Self::pop)
+    /// hands it out anew, found in the memory as it is then. Chains that are still held are void; completing one breaks
+    /// the queue.
     ///
     /// # Errors
     /// [`QueueError::NotInOrder`] for any other queue.
@@ -80,7 +83,8 @@ impl Queue {
         each!(self, queue => queue.rewind())
     }
 
-    /// Goes on with other memory, or another dirty log. Chains that were handed out stay pinned to what they were found in.
+    /// Continues with another view of memory, or another dirty log. Chains that were handed out stay pinned to what
+    /// they were found in.
     ///
     /// # Errors
     /// [`QueueError::Unmapped`] where a part of the ring is not in the new memory; the queue is then broken.
@@ -98,8 +102,8 @@ impl Queue {
         each!(self, queue => queue.resubmit(out))
     }
 
-    /// Appends up to `max` chains the driver made available, in its order; returns how many. They are recorded as in flight
-    /// when it returns.
+    /// Appends up to `max` chains the driver made available, in its order; returns how many. They are recorded as in
+    /// flight when it returns.
     ///
     /// # Errors
     /// What the driver did wrong. Nothing is then appended, and the queue is broken.
@@ -111,14 +115,15 @@ impl Queue {
     /// Gives requests back to the driver, in this order; returns whether the driver wants to be notified.
     ///
     /// # Errors
-    /// [`QueueError::NotInFlight`] where one is not in flight, [`QueueError::OutOfOrder`] where it is not its turn; the queue
-    /// is then broken.
+    /// [`QueueError::NotInFlight`] where one is not in flight, [`QueueError::OutOfOrder`] where it is not its turn; the
+    /// queue is then broken.
     #[inline]
     pub fn complete(&mut self, done: &[Used]) -> Result<bool, QueueError> {
         each!(self, queue => queue.complete(done))
     }
 
-    /// Asks the driver for notifications and looks once more: true where something slipped in that it may not notify us of.
+    /// Asks the driver for notifications and checks once more: true where a chain came meanwhile that it may not notify
+    /// us of.
     ///
     /// # Errors
     /// [`QueueError::Broken`].
@@ -126,22 +131,34 @@ impl Queue {
         each!(self, queue => queue.arm())
     }
 
-    /// Tells the driver that notifications are not needed: we look by ourselves. A hint; some may still come.
+    /// Tells the driver that the queue is polled and needs no notifications. A hint; some may still come.
     pub fn disarm(&mut self) {
         each!(self, queue => queue.disarm());
     }
 
-    /// Whether something is available. A look at one word, cheap enough for every round.
+    /// Whether something is available. One load, cheap enough for every round.
     #[inline]
     pub fn has_work(&self) -> bool {
         each!(self, queue => queue.has_work())
     }
 
-    /// Stops for good and hands the position to whoever restarts the queue: the front end, with GET_VRING_BASE. With
+    /// Stops for good and returns the position to restart from, for GET_VRING_BASE. With
     /// nothing in flight the records are given up, as the position says it all; otherwise they stay, and the next start
     /// resubmits what is in them. A queue that completes in order is [rewound](Self::rewind) before.
     pub fn retire(&mut self) -> Position {
-        each!(self, queue => queue.retire())
+        if self.in_flight() == 0 {
+            each!(self, queue => {
+                if let Some(records) = &queue.records {
+                    records.retire();
+                }
+            });
+        }
+        if self.common().in_order.is_some() {
+            // Cannot fail: it completes in order.
+            let _ = self.rewind();
+        }
+        self.common_mut().broken = true;
+        self.position()
     }
 
     /// Reports writes to the used ring to the dirty log under this address from now on, or not at all.
@@ -164,9 +181,9 @@ impl Queue {
         self.common().broken
     }
 
-    /// Whether the front end cut the file of the in-flight records short under us.
-    pub fn records_are_cut_short(&self) -> bool {
-        each!(self, queue => queue.records_are_cut_short())
+    /// Whether the front end truncated the file of the in-flight records: they no longer outlive this process.
+    pub fn records_are_faulted(&self) -> bool {
+        each!(self, queue => queue.records.as_ref().is_some_and(|records| records.is_faulted()))
     }
 
     /// Makes it inert: what the device does when a request shows that its driver cannot be trusted with the queue.

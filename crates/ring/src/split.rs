@@ -8,13 +8,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use softdpu_memory::{GuestAddress, View};
 use softdpu_sys::{IoMemory, prefetch};
 
-use crate::area::{Available, Descriptors, UsedRing, log_entries};
+use crate::area::{AvailableRing, Descriptors, UsedRing, log_entries};
 use crate::chain::{Walk, prefetch_table, single};
-use crate::common::Common;
+use crate::common::{Common, Start};
 use crate::inflight::SplitRecords;
-use crate::layout::{INDIRECT, NEXT, NO_INTERRUPT, NO_NOTIFY, need_event};
-use crate::sync::{observe, publish, publish_then_look};
-use crate::{Chain, Format, InflightRecords, Position, QueueConfig, QueueError, RingAddresses, Sink, Used};
+use crate::layout::{INDIRECT, NEXT, NO_INTERRUPT, NO_NOTIFY, SplitDescriptor, need_event};
+use crate::sync::{observe, publish, publish_then_read};
+use crate::{Chain, Format, InflightRecords, Position, QueueError, Sink, Used};
 
 /// Heads that are read, and whose descriptors are fetched, before the first of them is looked into.
 const AHEAD: usize = 16;
@@ -37,31 +37,26 @@ struct Guess {
 pub struct SplitQueue {
     pub(crate) common: Common,
     descriptors: Descriptors,
-    available: Available,
+    available: AvailableRing,
     used: UsedRing,
     last_avail: u16,
     used_idx: u16,
     /// In flight since before a restart and not handed out again yet, in the order they were taken.
     recovered: Vec<u16>,
-    records: Option<SplitRecords>,
+    pub(crate) records: Option<SplitRecords>,
     guess: Guess,
 }
 
 impl SplitQueue {
-    pub(crate) fn new(
-        view: &Arc<View>,
-        config: QueueConfig,
-        addresses: RingAddresses,
-        position: Position,
-        records: Option<InflightRecords>,
-    ) -> Result<Self, QueueError> {
-        let mut common = Common::new(view, config, addresses)?;
+    pub(crate) fn new(start: Start<'_>, records: Option<InflightRecords>) -> Result<Self, QueueError> {
+        let Start { config, addresses, position, .. } = start;
+        let mut common = Common::new(start.view, config, addresses)?;
         let (view, size) = (&common.view, config.size);
         let Position::Split { mut last_avail } = position else {
             return Err(QueueError::Position { position, format: Format::Split, size });
         };
         let descriptors = Descriptors::new(view, &addresses, size)?;
-        let available = Available::new(view, &addresses, size, config.event_idx)?;
+        let available = AvailableRing::new(view, &addresses, size, config.event_idx)?;
         let used = UsedRing::new(view, &addresses, size, config.event_idx)?;
         let used_idx = used.idx().load(Relaxed);
         let mut recovered = Vec::new();
@@ -99,7 +94,7 @@ impl SplitQueue {
         let view = view.replica();
         let size = self.common.config.size;
         let parts = Descriptors::new(&view, &self.common.addresses, size).and_then(|descriptors| {
-            let available = Available::new(&view, &self.common.addresses, size, self.common.config.event_idx)?;
+            let available = AvailableRing::new(&view, &self.common.addresses, size, self.common.config.event_idx)?;
             let used = UsedRing::new(&view, &self.common.addresses, size, self.common.config.event_idx)?;
             Ok((descriptors, available, used))
         });
@@ -172,9 +167,9 @@ impl SplitQueue {
         Ok(out.len() - before)
     }
 
-    /// Fetches what a single request will touch all at once, instead of one line after the other as each names the next. A
-    /// driver with one request at a time uses the same descriptors and buffers over and over; a wrong guess costs a few
-    /// fetches. What completions will write is fetched for writing.
+    /// Fetches what a single request will touch all at once, instead of one line after the other as each names the
+    /// next. A driver with one request at a time uses the same descriptors and buffers over and over; a wrong guess
+    /// costs a few fetches. What completions will write is fetched for writing.
     #[inline]
     fn fetch_ahead(&self, ready: u16) {
         if ready == 1 {
@@ -240,9 +235,9 @@ impl SplitQueue {
             if *slots != 0 {
                 return Err(QueueError::InFlight { id: *head });
             }
-            let descriptor = self.descriptors.read(*head);
+            let descriptor: SplitDescriptor = self.descriptors.read(*head);
             // Nothing is kept of what this has read if it is another: that is read anew.
-            if !single(view, *head, descriptor, descriptor.at12, out) {
+            if !single(view, *head, descriptor.addr, descriptor.len, descriptor.flags, out) {
                 return Ok(at);
             }
             *slots = 1;
@@ -256,8 +251,8 @@ impl SplitQueue {
             if self.common.has_tables
                 && let Some(soon) = heads.get(at + TABLES_AHEAD)
             {
-                let descriptor = self.descriptors.read(*soon);
-                prefetch_table(&self.common.view, descriptor.addr, descriptor.at12);
+                let descriptor: SplitDescriptor = self.descriptors.read(*soon);
+                prefetch_table(&self.common.view, descriptor.addr, descriptor.flags);
             }
             if self.common.flight[usize::from(*head)] != 0 {
                 return Err(QueueError::InFlight { id: *head });
@@ -277,17 +272,17 @@ impl SplitQueue {
     #[inline(always)]
     fn walk(&mut self, head: u16, out: &mut impl Sink) -> Result<u16, QueueError> {
         let size = self.common.config.size;
-        let first = self.descriptors.read(head);
+        let first: SplitDescriptor = self.descriptors.read(head);
         // Nothing is kept of what this has read if it is another: that is read anew.
-        if single(&self.common.view, head, first, first.at12, out) {
+        if single(&self.common.view, head, first.addr, first.len, first.flags, out) {
             return Ok(1);
         }
         let mut walk = Walk::new(&self.common.view, self.common.limits, head, out);
         let mut index = head;
         let mut slots = 0u16;
         loop {
-            let descriptor = self.descriptors.read(index);
-            let flags = descriptor.at12;
+            let descriptor: SplitDescriptor = self.descriptors.read(index);
+            let flags = descriptor.flags;
             self.common.has_tables |= flags & INDIRECT != 0;
             slots += 1;
             walk.ring_descriptor(descriptor.addr, descriptor.len, flags)?;
@@ -298,7 +293,7 @@ impl SplitQueue {
             if slots == size {
                 return Err(QueueError::Loop { head, size: size.into() });
             }
-            index = descriptor.at14;
+            index = descriptor.next;
             if index >= size {
                 return Err(QueueError::NextOutOfRange { head, next: index, size: size.into() });
             }
@@ -329,14 +324,16 @@ impl SplitQueue {
         self.log_entries(old, done.len());
         self.used_idx = new;
         self.common.in_flight -= done.len() as u16;
-        // The wish is read after the index is visible, or a driver that goes to sleep in between is never woken.
-        let wish = if self.common.config.event_idx { self.available.used_event() } else { self.available.flags() };
-        let wish = publish_then_look(self.used.idx(), new, wish);
+        // Whether the driver wants a notification is read after the index is visible, or one that goes to sleep in
+        // between is never woken.
+        let event_idx = self.common.config.event_idx;
+        let asked = if event_idx { self.available.event() } else { self.available.flags() };
+        let asked = publish_then_read(self.used.idx(), new, asked);
         self.log(2, 2);
         if let Some(records) = &self.records {
             records.completed(done, new);
         }
-        let notify = if self.common.config.event_idx { need_event(wish, new, old) } else { wish & NO_INTERRUPT == 0 };
+        let notify = if event_idx { need_event(asked, new, old) } else { asked & NO_INTERRUPT == 0 };
         Ok(std::mem::take(&mut self.common.notify_anyway) || notify)
     }
 
@@ -373,11 +370,11 @@ impl SplitQueue {
     pub(crate) fn arm(&mut self) -> Result<bool, QueueError> {
         self.common.usable()?;
         let found = if self.common.config.event_idx {
-            let found = publish_then_look(self.used.avail_event(), self.last_avail, self.available.idx());
-            self.log(self.used.avail_event_offset(), 2);
+            let found = publish_then_read(self.used.event(), self.last_avail, self.available.idx());
+            self.log(self.used.event_offset(), 2);
             found
         } else {
-            let found = publish_then_look(self.used.flags(), 0, self.available.idx());
+            let found = publish_then_read(self.used.flags(), 0, self.available.idx());
             self.log(0, 2);
             found
         };
@@ -397,25 +394,7 @@ impl SplitQueue {
         !self.common.broken && (self.available.idx().load(Relaxed) != self.last_avail || !self.recovered.is_empty())
     }
 
-    pub(crate) fn retire(&mut self) -> Position {
-        if let Some(records) = &self.records
-            && self.common.in_flight == 0
-        {
-            records.retire();
-        }
-        if self.common.in_order.is_some() {
-            // Cannot fail: it completes in order.
-            let _ = self.rewind();
-        }
-        self.common.broken = true;
-        self.position()
-    }
-
     pub(crate) fn position(&self) -> Position {
         Position::Split { last_avail: self.last_avail }
-    }
-
-    pub(crate) fn records_are_cut_short(&self) -> bool {
-        self.records.as_ref().is_some_and(|records| records.is_faulted())
     }
 }

@@ -1,13 +1,13 @@
 //! The two hand-shakes between driver and device, over any atomics: the rings use the processor's, the loom tests use
 //! loom's.
 //!
-//! *Publish and consume:* whoever fills entries stores them, then [`publish`]es the index (or the flags) that hands them
-//! over; the other side [`observe`]s it and may then read the entries.
+//! *Publish and consume:* one side stores entries, then [`publish`]es the index (or the flags) that hands them over;
+//! the other side [`observe`]s it and may then read the entries.
 //!
-//! *Sleep and wake:* one side says "wake me from here on" and looks once more whether something came; the other publishes
-//! something and looks whether somebody wants to be woken. Both are [`publish_then_look`]: with a full barrier between the
-//! store and the load on both sides, at least one of them sees the other's store, so no wake-up is lost
-//! (virtio 1.3 §2.7.13.4.1, §2.8.21.4).
+//! *Sleep and wake:* one side asks to be woken and checks once more whether something came; the other publishes
+//! something and checks whether it is to wake the first. Both are [`publish_then_read`]: with a full barrier between
+//! the store and the load on both sides, at least one of them sees the other's store, so no wake-up is lost (virtio 1.3
+//! §2.7.13.4.1, §2.8.21.4).
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -52,16 +52,16 @@ pub fn publish<W: Word>(word: &W, value: W::Value) {
     word.set(value, Ordering::Release);
 }
 
-/// Takes over everything that was stored before the value it returns was published.
+/// Acquires everything that was stored before the value it returns was published.
 #[inline(always)]
 pub fn observe<W: Word>(word: &W) -> W::Value {
     word.get(Ordering::Acquire)
 }
 
-/// Publishes `value` and then looks at what the other side published: when both sides do this on the same two words,
+/// Publishes `value` and then reads what the other side published: when both sides do this on the same two words,
 /// at least one of them sees the other's value.
 #[inline(always)]
-pub fn publish_then_look<S: Word, L: Word>(word: &S, value: S::Value, other: &L) -> L::Value {
+pub fn publish_then_read<S: Word, L: Word>(word: &S, value: S::Value, other: &L) -> L::Value {
     publish(word, value);
     S::barrier();
     observe(other)

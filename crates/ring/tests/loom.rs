@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU16, fence};
 use loom::thread;
-use softdpu_ring::sync::{Word, observe, publish, publish_then_look};
+use softdpu_ring::sync::{Word, observe, publish, publish_then_read};
 
 /// A word of shared memory.
 struct Shared(AtomicU16);
@@ -77,7 +77,8 @@ fn a_slot_is_used_again_only_after_it_was_read() {
     });
 }
 
-/// The consumer asks to be woken and goes to sleep unless something came; the producer publishes and wakes it if it asked.
+/// The consumer asks to be woken and goes to sleep unless something came; the producer publishes and wakes it if it
+/// asked.
 fn sleep_and_wake(sleep: fn(&Shared, u16, &Shared) -> u16, wake: fn(&Shared, u16, &Shared) -> u16) {
     loom::model(move || {
         let index = Arc::new(Shared::new(0));
@@ -100,7 +101,7 @@ fn sleep_and_wake(sleep: fn(&Shared, u16, &Shared) -> u16, wake: fn(&Shared, u16
 
 #[test]
 fn a_side_that_goes_to_sleep_is_woken_or_sees_the_work() {
-    sleep_and_wake(publish_then_look, publish_then_look);
+    sleep_and_wake(publish_then_read, publish_then_read);
 }
 
 #[test]
@@ -110,5 +111,5 @@ fn without_the_barrier_it_would_sleep_for_ever() {
         publish(word, value);
         observe(other)
     }
-    sleep_and_wake(publish_then_look, no_barrier);
+    sleep_and_wake(publish_then_read, no_barrier);
 }

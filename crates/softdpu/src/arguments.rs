@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use softdpu_control::config::{Bytes, Span};
+use softdpu_site::{Bytes, Span};
+
+use crate::attach::DEFAULT_MEMORY;
 
 /// A software DPU: cloud disks for the guests of an ordinary server
 #[derive(Debug, Parser)]
@@ -369,7 +371,7 @@ pub struct DeviceArgs {
     #[arg(long, value_name = "VERSION")]
     pub qemu_version: Option<String>,
     /// The guest's memory
-    #[arg(long, default_value = "1 GiB", value_name = "SIZE")]
+    #[arg(long, default_value_t = DEFAULT_MEMORY, value_name = "SIZE")]
     pub memory: Bytes,
     /// Read the device from a site file instead of asking a running daemon
     #[arg(long, value_name = "FILE")]

@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use softdpu_bench::comparison::{self, Plan, VolumeKind};
-use softdpu_bench::front_end::Transfer;
-use softdpu_bench::load::{Pattern, Waiting};
-use softdpu_bench::net::Frames;
 use softdpu_bench::side_by_side::Progress;
 use softdpu_bench::subject::Subject;
-use softdpu_bench::{Format, SetupError, idle, interrupt, plot};
+use softdpu_bench::{SetupError, idle, interrupt, plot};
+use softdpu_frontend::load::Waiting;
+use softdpu_frontend::load::requests::Pattern;
+use softdpu_frontend::{Format, Frames, Transfer};
 
 use crate::output::print;
 

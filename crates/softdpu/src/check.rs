@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use softdpu_control::config::{self, Severity};
-use softdpu_control::supervisor;
+use softdpu_site::{self as config, Severity};
+use softdpu_supervisor as supervisor;
 
 /// Checks `site` and says so on standard output (the summary, or JSON) or standard error (diagnostics).
 pub fn check(site: &Path, json: bool) -> ExitCode {

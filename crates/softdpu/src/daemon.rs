@@ -4,9 +4,11 @@ use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use softdpu_control::api::{Client, ClientError, DeviceArgs, Empty, LoadResult, Request, find_socket};
-use softdpu_control::config::{self, DeviceChange, Problem};
-use softdpu_control::status::{self, DeviceStatus, FunctionStatus, NetworkStatus, TenantStatus, VolumeStatus};
+use softdpu_api::status::{DeviceStatus, FunctionStatus, NetworkStatus, TenantStatus, VolumeStatus};
+use softdpu_api::{
+    Change, Client, ClientError, DeviceArgs, Empty, LoadResult, Query, QueuePlacement, Request, find_socket,
+};
+use softdpu_site::{self as config, DeviceChange, Problem};
 
 use crate::arguments::{
     Command, Connection, DeviceAdd, DeviceCommand, DeviceSet, MeterOptions, QueueCommand, ShareOptions, TenantAdd,
@@ -15,6 +17,7 @@ use crate::arguments::{
 use crate::function::{self, FunctionCommand};
 use crate::network::{self, NetworkCommand, SteerCommand};
 use crate::output::print;
+use crate::status;
 
 /// Connects to the daemon.
 pub fn connect(connection: &Connection) -> Result<Client, String> {
@@ -31,23 +34,23 @@ fn text(error: ClientError) -> String {
 
 /// Asks the daemon for what `command` says and prints what came of it.
 pub fn execute(connection: &Connection, command: Command) -> Result<(), String> {
-    let request = match command {
+    let request: Request = match command {
         Command::Status { json } => {
             let status = connect(connection)?.status().map_err(text)?;
             return print(&if json { json_line(&status) } else { status::table(&status) });
         }
         Command::Top => return top(connection),
         Command::Volume(VolumeCommand::List { json }) => {
-            let volumes: Vec<VolumeStatus> = connect(connection)?.call(&Request::VolumeList).map_err(text)?;
+            let volumes: Vec<VolumeStatus> = connect(connection)?.call(Query::VolumeList).map_err(text)?;
             return print(&if json { json_line(&volumes) } else { status::volume_table(&volumes) });
         }
         Command::Device(DeviceCommand::List { json }) => {
-            let devices: Vec<DeviceStatus> = connect(connection)?.call(&Request::DeviceList).map_err(text)?;
+            let devices: Vec<DeviceStatus> = connect(connection)?.call(Query::DeviceList).map_err(text)?;
             return print(&if json { json_line(&devices) } else { status::device_table(&devices) });
         }
         Command::Device(DeviceCommand::Add(options)) => return add_device(connection, &options),
         Command::Network(NetworkCommand::List { json }) => {
-            let networks: Vec<NetworkStatus> = connect(connection)?.call(&Request::NetworkList).map_err(text)?;
+            let networks: Vec<NetworkStatus> = connect(connection)?.call(Query::NetworkList).map_err(text)?;
             let table = || {
                 let more = [status::ecmp_table(&networks), status::lookup_table(&networks)];
                 let more = more.into_iter().filter(|table| !table.is_empty()).map(|table| format!("\n{table}"));
@@ -56,11 +59,11 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
             return print(&if json { json_line(&networks) } else { table() });
         }
         Command::Network(ref command @ (NetworkCommand::Load { json, .. } | NetworkCommand::Unload { json, .. })) => {
-            let loaded: LoadResult = connect(connection)?.call(&network::request(command.clone())?).map_err(text)?;
+            let loaded: LoadResult = connect(connection)?.call(network::request(command.clone())?).map_err(text)?;
             return print(&if json { json_line(&loaded) } else { network::loaded(&loaded) });
         }
         Command::Function(FunctionCommand::List { json }) => {
-            let functions: Vec<FunctionStatus> = connect(connection)?.call(&Request::FunctionList).map_err(text)?;
+            let functions: Vec<FunctionStatus> = connect(connection)?.call(Query::FunctionList).map_err(text)?;
             return print(&if json { json_line(&functions) } else { status::function_table(&functions) });
         }
         Command::Function(command) => function::request(&command)?,
@@ -77,20 +80,22 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
             return network::change_by_file(&mut connect(connection)?, &request);
         }
         Command::Network(command) => network::request(command)?,
-        Command::Volume(VolumeCommand::Create(options)) => create_volume(&options)?,
-        Command::Volume(VolumeCommand::Grow { name, size }) => Request::VolumeGrow { name, size },
-        Command::Volume(VolumeCommand::Delete { name }) => Request::VolumeDelete { name },
-        Command::Device(DeviceCommand::Set(options)) => set_device(*options)?,
-        Command::Device(DeviceCommand::Remove { name }) => Request::DeviceRemove { name },
+        Command::Volume(VolumeCommand::Create(options)) => create_volume(&options)?.into(),
+        Command::Volume(VolumeCommand::Grow { name, size }) => Change::VolumeGrow { name, size }.into(),
+        Command::Volume(VolumeCommand::Delete { name }) => Change::VolumeDelete { name }.into(),
+        Command::Device(DeviceCommand::Set(options)) => set_device(*options)?.into(),
+        Command::Device(DeviceCommand::Remove { name }) => Change::DeviceRemove { name }.into(),
         Command::Tenant(TenantCommand::List { json }) => {
-            let tenants: Vec<TenantStatus> = connect(connection)?.call(&Request::TenantList).map_err(text)?;
+            let tenants: Vec<TenantStatus> = connect(connection)?.call(Query::TenantList).map_err(text)?;
             return print(&if json { json_line(&tenants) } else { status::tenant_table(&tenants) });
         }
-        Command::Tenant(TenantCommand::Add(options)) => add_tenant(&options)?,
-        Command::Tenant(TenantCommand::Set(options)) => set_tenant(connection, &options)?,
-        Command::Tenant(TenantCommand::Remove { name }) => Request::TenantRemove { name },
-        Command::Queue(QueueCommand::Move { device, queue, core }) => Request::QueueMove { device, queue, core },
-        Command::Shutdown => Request::Shutdown,
+        Command::Tenant(TenantCommand::Add(options)) => add_tenant(&options)?.into(),
+        Command::Tenant(TenantCommand::Set(options)) => set_tenant(connection, &options)?.into(),
+        Command::Tenant(TenantCommand::Remove { name }) => Change::TenantRemove { name }.into(),
+        Command::Queue(QueueCommand::Move { device, queue, core }) => {
+            Change::QueueMove(QueuePlacement { device, queue, core }).into()
+        }
+        Command::Shutdown => Query::Shutdown.into(),
         Command::Check { .. }
         | Command::Bench(_)
         | Command::Twin(_)
@@ -102,7 +107,7 @@ pub fn execute(connection: &Connection, command: Command) -> Result<(), String> 
             return Err("this command does not ask a daemon".to_owned());
         }
     };
-    connect(connection)?.call::<Empty>(&request).map(|Empty {}| ()).map_err(text)
+    connect(connection)?.call::<Empty>(request).map(|Empty {}| ()).map_err(text)
 }
 
 pub fn json_line(value: &impl serde::Serialize) -> String {
@@ -164,11 +169,11 @@ pub fn meter(options: &MeterOptions) -> Option<Value> {
     committed.is_some().then(meter)
 }
 
-fn set_device(options: DeviceSet) -> Result<Request, String> {
+fn set_device(options: DeviceSet) -> Result<Change, String> {
     let meter = meter(&options.meter).or(options.no_meter.then_some(Value::Null));
     let meter = meter.map(serde_json::from_value).transpose().map_err(|error| error.to_string())?;
     let DeviceSet { name, security_group, no_security_group, acl, no_acl, functions, no_functions, .. } = options;
-    Ok(Request::DeviceSet(DeviceChange {
+    Ok(Change::DeviceSet(DeviceChange {
         name,
         security_groups: security_group.or(no_security_group.then(Vec::new)),
         acl: acl.map(Some).or(no_acl.then_some(None)),
@@ -201,12 +206,12 @@ fn tenant(name: &str, options: &ShareOptions, limits: Value, meter: Value) -> Va
     ])
 }
 
-fn add_tenant(TenantAdd { name, share }: &TenantAdd) -> Result<Request, String> {
+fn add_tenant(TenantAdd { name, share }: &TenantAdd) -> Result<Change, String> {
     let tenant = tenant(name, share, limits(share), json!(meter(&share.meter)));
-    config::tenant_from_json(&tenant).map(Request::TenantAdd).map_err(problems)
+    config::tenant_from_json(&tenant).map(Change::TenantAdd).map_err(problems)
 }
 
-fn set_tenant(connection: &Connection, options: &TenantSet) -> Result<Request, String> {
+fn set_tenant(connection: &Connection, options: &TenantSet) -> Result<Change, String> {
     let mut limits = limits(&options.share);
     let is_limited = limits.as_object().is_some_and(|limits| !limits.is_empty()) || options.no_limits;
     if is_limited && !options.no_limits {
@@ -221,7 +226,7 @@ fn set_tenant(connection: &Connection, options: &TenantSet) -> Result<Request, S
     if options.no_meter {
         change["meter"] = Value::Null;
     }
-    config::tenant_change_from_json(&change).map(Request::TenantSet).map_err(problems)
+    config::tenant_change_from_json(&change).map(Change::TenantSet).map_err(problems)
 }
 
 /// Adds those of the limits `before` whose rate is not among `limits`.
@@ -232,7 +237,7 @@ fn keep_limits(limits: &mut Value, before: Option<&serde_json::Map<String, Value
     limits.extend(before.iter().filter(|(key, _)| !is_given(key)).map(|(key, value)| (key.clone(), value.clone())));
 }
 
-fn create_volume(options: &VolumeCreate) -> Result<Request, String> {
+fn create_volume(options: &VolumeCreate) -> Result<Change, String> {
     let VolumeCreate { size, direct, discard, .. } = options;
     let (kind, backend) = if let Some(path) = &options.file {
         (
@@ -274,7 +279,7 @@ fn create_volume(options: &VolumeCreate) -> Result<Request, String> {
         ("depth", json!(options.depth)),
         (kind, backend),
     ]);
-    config::volume_from_json(&volume).map(Request::VolumeCreate).map_err(problems)
+    config::volume_from_json(&volume).map(Change::VolumeCreate).map_err(problems)
 }
 
 fn add_device(connection: &Connection, options: &DeviceAdd) -> Result<(), String> {

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use softdpu_control::api::{DeviceArgs as ArgsResult, Request};
-use softdpu_control::attach::{self, Accel, Format, Reconnect};
-use softdpu_control::config::{self, Severity, nearest};
+use crate::attach::{self, Accel, Format, Reconnect};
+use softdpu_api::{DeviceArgs as ArgsResult, Query};
+use softdpu_site::{self as config, Severity, nearest};
 
 use crate::arguments::{AccelChoice, ArgsFormat, Connection, DeviceArgs};
 use crate::daemon;
@@ -31,8 +31,8 @@ pub fn print(connection: &Connection, options: &DeviceArgs) -> Result<(), String
     let args = match &options.site {
         Some(site) => from_site(site, &options.name)?,
         None => {
-            let request = Request::DeviceArgs { name: options.name.clone() };
-            daemon::connect(connection)?.call(&request).map_err(|error| error.to_string())?
+            let request = Query::DeviceArgs { name: options.name.clone() };
+            daemon::connect(connection)?.call(request).map_err(|error| error.to_string())?
         }
     };
     crate::output::print(&attach::render(&args, format, options.memory).map_err(|error| error.to_string())?)
@@ -55,7 +55,7 @@ fn from_site(site: &Path, name: &str) -> Result<ArgsResult, String> {
         eprint!("{}", loaded.report);
         return Err(format!("{} is not valid", site.display()));
     };
-    let Some(args) = attach::device_args(&valid, name) else {
+    let Some(args) = softdpu_api::device_args(&valid, name) else {
         let names: Vec<&str> = valid.devices.iter().map(|device| device.name.as_str()).collect();
         let hint = match nearest(name, names.iter().copied()) {
             Some(near) => format!("did you mean `{near}`?"),

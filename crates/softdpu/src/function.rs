@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use softdpu_control::api::Request;
-use softdpu_control::config;
+use softdpu_api::{Change, Query, Request};
+use softdpu_site as config;
 
 use crate::daemon::{object, problems};
 
@@ -132,14 +132,16 @@ pub fn request(command: &FunctionCommand) -> Result<Request, String> {
         FunctionCommand::Add(options) => {
             let FunctionAdd { name, tenant, settings } = &**options;
             let function = object([("name", json!(name)), ("tenant", json!(tenant)), settings.kind()?]);
-            config::function_from_json(&function).map(Request::FunctionAdd).map_err(problems)
+            config::function_from_json(&function).map(|function| Change::FunctionAdd(function).into()).map_err(problems)
         }
         FunctionCommand::Set(options) => {
             let FunctionSet { name, settings } = &**options;
             let change = object([("name", json!(name)), settings.kind()?]);
-            config::function_change_from_json(&change).map(Request::FunctionSet).map_err(problems)
+            config::function_change_from_json(&change)
+                .map(|change| Change::FunctionSet(change).into())
+                .map_err(problems)
         }
-        FunctionCommand::Remove { name } => Ok(Request::FunctionRemove { name: name.clone() }),
-        FunctionCommand::List { .. } => Ok(Request::FunctionList),
+        FunctionCommand::Remove { name } => Ok(Change::FunctionRemove { name: name.clone() }.into()),
+        FunctionCommand::List { .. } => Ok(Query::FunctionList.into()),
     }
 }

@@ -1,6 +1,6 @@
 //! The log: standard error, for people or for machines.
 
-use softdpu_control::config::{Log, LogFormat, LogLevel};
+use softdpu_site::{Log, LogFormat, LogLevel};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::EnvFilter;
 

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod attach;
 mod bench;
 mod check;
 mod daemon;
@@ -12,6 +13,7 @@ mod logging;
 mod network;
 mod output;
 mod run;
+mod status;
 mod trace;
 mod twin;
 

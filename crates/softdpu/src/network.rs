@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use softdpu_control::api::{
-    Client, ClientError, Empty, EndpointChange, ErrorCode, Id, LONGEST_REQUEST, LoadResult, Request, Unload,
-    encode_request,
+use softdpu_api::{
+    Change, Client, ClientError, Empty, EndpointChange, ErrorCode, Id, LONGEST_REQUEST, LoadFile, LoadResult, Query,
+    Request, Unload, encode_request,
 };
-use softdpu_control::config::{self, MemberChange, NetworkPart};
+use softdpu_site::{self as config, MemberChange, NetworkPart};
 
 use crate::arguments::DeviceAdd;
 use crate::daemon::{absolute, meter, object, problems};
@@ -237,11 +237,11 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
                 ("transit", json!(options.transit.then_some(true))),
                 ("peer", json!(options.peer)),
             ]);
-            config::network_from_json(&network).map(Request::NetworkAdd).map_err(problems)
+            config::network_from_json(&network).map(|network| Change::NetworkAdd(network).into()).map_err(problems)
         }
-        NetworkCommand::Remove { name } => Ok(Request::NetworkRemove { name }),
-        NetworkCommand::List { .. } => Ok(Request::NetworkList),
-        NetworkCommand::Load { file, .. } => Ok(Request::NetworkLoad { path: absolute(&file)? }),
+        NetworkCommand::Remove { name } => Ok(Change::NetworkRemove { name }.into()),
+        NetworkCommand::List { .. } => Ok(Query::NetworkList.into()),
+        NetworkCommand::Load { file, .. } => Ok(Change::NetworkLoad(LoadFile { path: absolute(&file)? }).into()),
         NetworkCommand::Unload { network, entry, .. } => {
             let mut unload = Unload { network, addresses: Vec::new(), prefixes: Vec::new() };
             for text in entry {
@@ -251,15 +251,15 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
                     _ => return Err(format!("{text:?} is neither an address nor a prefix")),
                 }
             }
-            Ok(Request::NetworkUnload(unload))
+            Ok(Change::NetworkUnload(unload).into())
         }
         NetworkCommand::Policy { file } => networks_file(NetworkPart::Policy, &file),
         NetworkCommand::Routing { file } => networks_file(NetworkPart::Routing, &file),
         NetworkCommand::Member(MemberSet { network, ecmp, member, down, up, weight }) => {
             let down = (down || up).then_some(down);
-            Ok(Request::NetworkMember(MemberChange { network, ecmp, member, down, weight }))
+            Ok(Change::NetworkMember(MemberChange { network, ecmp, member, down, weight }).into())
         }
-        NetworkCommand::Steer(SteerCommand::List { .. }) => Ok(Request::Status),
+        NetworkCommand::Steer(SteerCommand::List { .. }) => Ok(Query::Status.into()),
         NetworkCommand::Steer(command) => {
             let change = match command {
                 SteerCommand::Add { what, core } => json!({ "add": [what.rule(Some(core))] }),
@@ -270,16 +270,18 @@ pub fn request(command: NetworkCommand) -> Result<Request, String> {
                 }
                 SteerCommand::List { .. } => json!({}),
             };
-            config::steering_change_from_json(&change).map(Request::NetworkSteer).map_err(problems)
+            config::steering_change_from_json(&change)
+                .map(|change| Change::NetworkSteer(change).into())
+                .map_err(problems)
         }
         NetworkCommand::Endpoint(EndpointCommand::Add { network, address, mac, host, replace }) => {
             let endpoint = json!({ "address": address, "mac": mac, "host": host });
             let endpoint = config::endpoint_from_json(&endpoint).map_err(problems)?;
             let remove = endpoint.addresses.first().filter(|_| replace).copied().into_iter().collect();
-            Ok(Request::NetworkEndpoints(EndpointChange { network, add: vec![endpoint], remove }))
+            Ok(Change::NetworkEndpoints(EndpointChange { network, add: vec![endpoint], remove }).into())
         }
         NetworkCommand::Endpoint(EndpointCommand::Remove { network, address }) => {
-            Ok(Request::NetworkEndpoints(EndpointChange { network, add: Vec::new(), remove: address }))
+            Ok(Change::NetworkEndpoints(EndpointChange { network, add: Vec::new(), remove: address }).into())
         }
     }
 }
@@ -291,7 +293,7 @@ fn networks_file(part: NetworkPart, file: &Path) -> Result<Request, String> {
 /// Asks the daemon to read a file. One that it cannot read, as what a shell's `<(…)` names, is sent where it fits into a request.
 pub fn change_by_file(client: &mut Client, request: &Request) -> Result<(), String> {
     let Request::NetworksFile { part, path } = request else { return Err("no file is named".to_owned()) };
-    let asked = for_daemon(path).map(|path| client.call::<Empty>(&Request::NetworksFile { part: *part, path }));
+    let asked = for_daemon(path).map(|path| client.call::<Empty>(Request::NetworksFile { part: *part, path }));
     // A daemon that knows no `path` says that the parameters are wrong, as one does that has found the file wrong.
     let (unread, is_wrong) = match asked {
         None => (
@@ -315,11 +317,11 @@ pub fn change_by_file(client: &mut Client, request: &Request) -> Result<(), Stri
         Err(_) if is_wrong => return Err(unread),
         Err(report) => return Err(report.to_string()),
     };
-    let request = Request::NetworksChange(change);
+    let request = Request::from(Change::from(change));
     if encode_request(&Id::Number(u64::MAX), &request).len() > LONGEST_REQUEST {
         return Err(unread);
     }
-    client.call::<Empty>(&request).map(|Empty {}| ()).map_err(|error| error.to_string())
+    client.call::<Empty>(request).map(|Empty {}| ()).map_err(|error| error.to_string())
 }
 
 /// What the daemon is to open for `path`; None for what only this process can read: its standard input, a pipe, a FIFO. Opening

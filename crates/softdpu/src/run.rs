@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use softdpu_control::config::{self, Severity};
-use softdpu_control::dataplane;
-use softdpu_control::supervisor::{self, RunOptions};
+use softdpu_dataplane as dataplane;
+use softdpu_site::{self as config, Severity};
+use softdpu_supervisor::{self as supervisor, RunOptions};
 
 use crate::logging;
 

@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
-use softdpu_control::api::Directions;
-use softdpu_control::config::{Bytes, Span};
+use softdpu_api::Directions;
+use softdpu_site::{Bytes, Span};
 use softdpu_vpc::trace::HELP;
 
 use crate::arguments::Connection;

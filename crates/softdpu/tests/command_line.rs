@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
 
-use softdpu_control::api::{Empty, Request, Response, decode_request, encode_response};
-use softdpu_control::config::{Backend, Discard, Reconnect};
-use softdpu_control::status::NodeStatus;
+use softdpu_api::status::NodeStatus;
+use softdpu_api::{Change, Empty, Query, QueuePlacement, Request, Response, decode_request, encode_response};
+use softdpu_site::{Backend, Discard, Reconnect};
 
 const SITE: &str = "
 [[volume]]
@@ -56,7 +56,7 @@ fn check_fails_with_the_place_as_text_and_as_json() {
     let output = softdpu(folder.path(), &["check", "site.toml"]);
     assert_eq!(output.status.code(), Some(1));
     let shown = stderr(&output);
-    assert!(shown.starts_with("error: unknown key in [[volume]]: found `memroy`"), "{shown}");
+    assert!(shown.contains("\nerror: unknown key in [[volume]]: found `memroy`"), "{shown}");
     assert!(shown.contains("\n --> site.toml:4:1\n"), "{shown}");
 
     let output = softdpu(folder.path(), &["check", "--json", "site.toml"]);
@@ -112,39 +112,40 @@ fn asked(arguments: &[&str], result: serde_json::Value) -> (Request, Output) {
 fn commands_become_requests() {
     let empty = serde_json::json!(Empty {});
     let (request, _) = asked(&["volume", "create", "v", "--file", "/x/v.img", "--size", "1 GiB"], empty.clone());
-    let Request::VolumeCreate(volume) = request else { panic!("{request:?}") };
+    let Request::Change(Change::VolumeCreate(volume)) = request else { panic!("{request:?}") };
     let Backend::File(file) = &volume.backend else { panic!("{volume:?}") };
     assert!(file.create && !file.direct && file.path == Path::new("/x/v.img"));
 
     let file =
         ["volume", "create", "v", "--file", "/x/v.img", "--size", "1 GiB", "--discard", "ignore", "--depth", "8"];
     let (request, _) = asked(&file, empty.clone());
-    let Request::VolumeCreate(volume) = request else { panic!("{request:?}") };
+    let Request::Change(Change::VolumeCreate(volume)) = request else { panic!("{request:?}") };
     assert!(matches!(&volume.backend, Backend::File(file) if file.discard == Discard::Ignore), "{volume:?}");
     assert_eq!(volume.depth, Some(8));
     let nbd = ["volume", "create", "v", "--nbd", "nbd://h/e", "--nbd-timeout", "5 s", "--nbd-reconnect", "never"];
     let (request, _) = asked(&nbd, empty.clone());
-    let Request::VolumeCreate(volume) = request else { panic!("{request:?}") };
+    let Request::Change(Change::VolumeCreate(volume)) = request else { panic!("{request:?}") };
     let Backend::Nbd(nbd) = &volume.backend else { panic!("{volume:?}") };
     assert_eq!((nbd.timeout.0.as_secs(), nbd.reconnect), (5, Reconnect::Never));
 
     let (request, _) = asked(&["queue", "move", "disk", "1", "3"], empty.clone());
-    assert_eq!(request, Request::QueueMove { device: "disk".into(), queue: 1, core: 3 });
+    let placement = QueuePlacement { device: "disk".into(), queue: 1, core: 3 };
+    assert_eq!(request, Change::QueueMove(placement).into());
     let (request, _) = asked(&["volume", "grow", "v", "2GiB"], empty);
-    assert!(matches!(request, Request::VolumeGrow { size, .. } if size.0 == 2 << 30));
+    assert!(matches!(request, Request::Change(Change::VolumeGrow { size, .. }) if size.0 == 2 << 30));
 
     let (request, _) = asked(&["device", "add", "d", "--volume", "v"], serde_json::json!({ "devices": [] }));
-    let Request::DeviceAdd(device) = request else { panic!("{request:?}") };
+    let Request::Change(Change::DeviceAdd(device)) = request else { panic!("{request:?}") };
     assert_eq!(device.access().unwrap().socket, Path::new("/run/softdpu/d.sock"), "the daemon's choice");
 
     let ring = ["device", "add", "d", "--volume", "v", "--packed", "false", "--seg-max", "62"];
     let (request, _) = asked(&ring, serde_json::json!({ "devices": [] }));
-    let Request::DeviceAdd(device) = request else { panic!("{request:?}") };
+    let Request::Change(Change::DeviceAdd(device)) = request else { panic!("{request:?}") };
     let disk = device.disk().unwrap();
     assert_eq!((disk.packed, disk.seg_max), (false, 62));
 
     let (request, output) = asked(&["status"], serde_json::json!(NodeStatus::default()));
-    assert_eq!(request, Request::Status);
+    assert_eq!(request, Query::Status.into());
     assert!(stdout(&output).starts_with("PROBLEMS\n  ! the data plane is starting\n"), "{}", stdout(&output));
 }
 

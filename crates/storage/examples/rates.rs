@@ -1,6 +1,7 @@
 //! Requests per second of one core through `IoContext`, per kind of volume and depth, 4 KiB at random offsets.
 //!
-//! `cargo run --release -p softdpu-storage --example rates [FOLDER]`: files are made in FOLDER (default: the current one).
+//! `cargo run --release -p softdpu-storage --example rates [FOLDER]`: files are made in FOLDER (default: the current
+//! one).
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +14,10 @@ const RUN: Duration = Duration::from_millis(700);
 fn main() -> Result<(), VolumeError> {
     let folder = std::env::args().nth(1).unwrap_or_else(|| ".".into());
     let path = std::path::PathBuf::from(folder).join("softdpu-rates.img");
-    let file = |direct| Kind::File { path: path.clone(), size: Some(SIZE), create: true, direct, discard: true };
+    let file = |direct| VolumeKind::File { path: path.clone(), size: Some(SIZE), create: true, direct, discard: true };
     let kinds = [
-        ("null", Kind::Null { size: SIZE }),
-        ("memory", Kind::Memory { size: SIZE }),
+        ("null", VolumeKind::Null { size: SIZE }),
+        ("memory", VolumeKind::Memory { size: SIZE }),
         ("file, page cache", file(false)),
         ("file, direct", file(true)),
     ];

@@ -1,4 +1,4 @@
-//! Who opens backing files, and who keeps descriptors when this process dies.
+//! The broker: it opens backing files, and keeps descriptors when this process dies.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -6,15 +6,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 
-use crate::{KeySource, Kind, VolumeSpec};
+use crate::{KeySource, VolumeKind, VolumeSpec};
 
 /// The way to what outlives this process or needs privilege. The control crate implements it towards the supervisor;
 /// [`PathBroker`] is the plain one.
 pub trait Broker: Send + Sync {
     /// Opens the file or device behind a volume.
     ///
-    /// Each call returns a **fresh open file description**, of which the broker keeps no copy: the fence is a lock on the
-    /// description that carries the I/O, and has to end when this process and its I/O have ended, not before and not after.
+    /// Each call returns a **fresh open file description**, of which the broker keeps no copy: the fence is a lock on
+    /// the description that carries the I/O, and has to end when this process and its I/O have ended, not before and
+    /// not after.
     ///
     /// # Errors
     /// What the operating system says.
@@ -97,9 +98,9 @@ impl Broker for PathBroker {
 /// What the operating system says; `InvalidInput` for kinds that have no path.
 pub fn open_path(spec: &VolumeSpec) -> io::Result<OwnedFd> {
     let (path, direct, create) = match &spec.kind {
-        Kind::File { path, direct, create, .. } => (path, *direct, *create),
-        Kind::Device { path, direct } => (path, *direct, false),
-        Kind::Null { .. } | Kind::Memory { .. } | Kind::Nbd { .. } => {
+        VolumeKind::File { path, direct, create, .. } => (path, *direct, *create),
+        VolumeKind::Device { path, direct } => (path, *direct, false),
+        VolumeKind::Null { .. } | VolumeKind::Memory { .. } | VolumeKind::Nbd { .. } => {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "this kind of volume has no backing path"));
         }
     };
@@ -126,7 +127,7 @@ pub fn open_key_file(spec: &VolumeSpec) -> io::Result<OwnedFd> {
     let Some(KeySource::File(path)) = spec.encryption.as_ref().map(|encryption| &encryption.key) else {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "this volume has no key file"));
     };
-    // NONBLOCK: as above; what is no file is refused by whoever reads it.
+    // NONBLOCK: as above; what is no file is refused where it is read.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }

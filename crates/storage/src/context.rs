@@ -5,17 +5,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
+use softdpu_accel::QUANTUM;
 use softdpu_memory::GuestBuffer;
 
 use crate::cipher::{self, Stage};
-use crate::copies::{Copies, STEP};
-use crate::file::engine::{Engine, OpenFile};
-use crate::nbd::Link;
+use crate::copies::{MemoryCopies, STEP};
+use crate::file::engine::FileEngine;
+use crate::file::open_file::OpenFile;
+use crate::nbd::NbdLink;
 use crate::nbd::mailbox::Mailbox;
 use crate::volume::Backing;
-use crate::{BlockOp, Done, IoError, Kind, Request, Volume, VolumeError};
+use crate::{BlockOp, Done, IoError, Request, Volume, VolumeError, VolumeKind};
 
-/// How often requests are looked at that wait for private memory.
+/// How often requests that wait for private memory are tried again.
 const MEMORY_PAUSE: Duration = Duration::from_millis(5);
 
 /// A volume, as one [`IoContext`] knows it.
@@ -31,12 +33,12 @@ enum Backend {
     Null,
     Memory(Arc<GuestBuffer>),
     File(Arc<OpenFile>),
-    Nbd(Remote),
+    Nbd(NbdAttachment),
 }
 
 /// An NBD volume's connection, and what of it is in our epoll set.
-struct Remote {
-    link: Arc<Link>,
+struct NbdAttachment {
+    link: Arc<NbdLink>,
     timeout: Duration,
     epoch: u32,
     watched: Option<Arc<OwnedFd>>,
@@ -45,14 +47,14 @@ struct Remote {
 /// What a core owns of its volumes: its io_uring, its connections, what is outstanding. Used by one thread.
 pub struct IoContext {
     attached: Vec<Option<Attached>>,
-    copies: Copies,
+    copies: MemoryCopies,
     /// Requests of encrypted volumes.
     stage: Stage,
     /// Reused for what the stage asks of a back end, and what that answers at once.
     asked: Vec<Request>,
     answered: Vec<Done>,
     /// Made when the first file is attached.
-    files: Option<Engine>,
+    files: Option<FileEngine>,
     /// Made when the first NBD volume is attached.
     mailbox: Option<Arc<Mailbox>>,
     epoll: OwnedFd,
@@ -68,7 +70,7 @@ impl IoContext {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| VolumeError::Ring(e.into()))?;
         Ok(IoContext {
             attached: Vec::new(),
-            copies: Copies::default(),
+            copies: MemoryCopies::default(),
             stage: Stage::default(),
             asked: Vec::new(),
             answered: Vec::new(),
@@ -94,10 +96,10 @@ impl IoContext {
             Backing::Nbd(backing) => {
                 let mailbox = self.mailbox()?;
                 let link = backing.link(volume, &mailbox, Instant::now());
-                let Kind::Nbd { timeout, .. } = volume.spec().kind else {
+                let VolumeKind::Nbd { timeout, .. } = volume.spec().kind else {
                     return Err(VolumeError::NotActive { volume: volume.name().into() });
                 };
-                let mut remote = Remote { link, timeout, epoch: 0, watched: None };
+                let mut remote = NbdAttachment { link, timeout, epoch: 0, watched: None };
                 remote.watch(&self.epoll);
                 Backend::Nbd(remote)
             }
@@ -116,9 +118,9 @@ impl IoContext {
         Ok(Attachment(index as u32))
     }
 
-    fn files(&mut self) -> Result<&mut Engine, VolumeError> {
+    fn files(&mut self) -> Result<&mut FileEngine, VolumeError> {
         if self.files.is_none() {
-            let engine = Engine::new(self.entries)?;
+            let engine = FileEngine::new(self.entries)?;
             self.watch(engine.wait_fd())?;
             self.files = Some(engine);
         }
@@ -141,7 +143,7 @@ impl IoContext {
     }
 
     /// The links of all NBD attachments, for `each` to look at; then what epoll waits for is brought up to date.
-    fn for_links(&mut self, mut each: impl FnMut(&Link, &Arc<Mailbox>)) {
+    fn for_links(&mut self, mut each: impl FnMut(&NbdLink, &Arc<Mailbox>)) {
         let Some(mailbox) = &self.mailbox else { return };
         for attached in self.attached.iter_mut().flatten() {
             if let Backend::Nbd(remote) = &mut attached.backend {
@@ -151,8 +153,8 @@ impl IoContext {
         }
     }
 
-    /// Ends an attachment. What is outstanding on it is given up, as by [`abandon`](Self::abandon). Its index may be used
-    /// again by the next [`attach`](Self::attach).
+    /// Ends an attachment. What is outstanding on it is given up, as by [`abandon`](Self::abandon). Its index may be
+    /// used again by the next [`attach`](Self::attach).
     pub fn detach(&mut self, attachment: Attachment) {
         let Some(attached) = self.attached.get_mut(attachment.0 as usize).and_then(Option::take) else { return };
         self.copies.abandon(|other, _| other == attachment.0, &mut Vec::new());
@@ -168,8 +170,8 @@ impl IoContext {
         self.stage.detach(attachment.0);
     }
 
-    /// Takes all of `requests`. Those that end at once are added to `done`; the others are with [`poll`](Self::poll), after
-    /// [`flush`](Self::flush) has sent them on their way.
+    /// Takes all of `requests`. Those that end at once are added to `done`; the others are with [`poll`](Self::poll),
+    /// after [`flush`](Self::flush) has sent them on their way.
     ///
     /// A failed request is an answer in `done`, never a failure of the call. After `detach`, all fail as `Gone`.
     #[inline]
@@ -177,26 +179,26 @@ impl IoContext {
         self.submit_from(to.0, to, requests, done);
     }
 
-    /// The same of one of several that share this core, each with a number of its own, dense from 0: what is to be encrypted and decrypted of them
-    /// later goes in turns ([`next_turns`](Self::next_turns)).
+    /// As [`submit`](Self::submit), through a channel of the accelerator: one for each queue of the core, numbered
+    /// densely from 0. What is to be encrypted and decrypted later waits there for its [turn](Self::next_turns).
     #[inline]
-    pub fn submit_from(&mut self, line: u32, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
+    pub fn submit_from(&mut self, channel: u32, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
         match self.attached.get(to.0 as usize) {
             Some(Some(attached)) if attached.volume.cipher().is_some() => {
-                self.submit_encrypted(line, to, requests, done)
+                self.submit_encrypted(channel, to, requests, done)
             }
             _ => self.submit_plain(to, requests, done),
         }
     }
 
-    fn submit_encrypted(&mut self, line: u32, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
+    fn submit_encrypted(&mut self, channel: u32, to: Attachment, requests: &mut Vec<Request>, done: &mut Vec<Done>) {
         let Some(Some(Attached { volume, .. })) = self.attached.get(to.0 as usize) else { return };
         let Some(xts) = volume.cipher() else { return };
-        // What was here before has its turns: what this call ends is of this call.
-        let quiet = self.stage.is_quiet(line);
+        // What waits in the channel has turns of its own: what this call ends is of this call.
+        let is_empty = self.stage.is_empty(channel);
         let mut pass = std::mem::take(&mut self.asked);
         for request in requests.drain(..) {
-            match self.stage.admit(line, to.0, volume, xts, request) {
+            match self.stage.admit(channel, to.0, volume, xts, request) {
                 cipher::Admitted::Pass(request) => pass.push(request),
                 cipher::Admitted::Ended(ended) => done.push(ended),
                 cipher::Admitted::Taken => {}
@@ -204,15 +206,15 @@ impl IoContext {
         }
         self.submit_plain(to, &mut pass, done);
         self.asked = pass;
-        if quiet {
-            self.work(line, cipher::STEP, done);
+        if is_empty {
+            self.work(channel, cipher::STEP, done);
         }
     }
 
-    /// Encrypts and decrypts so many bytes of a line, or a little more. Returns how many.
-    fn work(&mut self, line: u32, most: u64, done: &mut Vec<Done>) -> u64 {
-        let mut had = 0;
-        while let Some(next) = self.stage.turn(line, most, &mut had) {
+    /// Encrypts and decrypts so many bytes of a channel, or a little more. Returns how many.
+    fn work(&mut self, channel: u32, most: u64, done: &mut Vec<Done>) -> u64 {
+        let mut served = 0;
+        while let Some(next) = self.stage.step(channel, most, &mut served) {
             match next {
                 cipher::Next::Ask(to, request) => {
                     let (mut asked, mut answered) =
@@ -223,10 +225,9 @@ impl IoContext {
                     (self.asked, self.answered) = (asked, answered);
                 }
                 cipher::Next::Ended(ended) => done.push(ended),
-                cipher::Next::Waits => {}
             }
         }
-        had
+        served
     }
 
     #[inline]
@@ -298,8 +299,8 @@ impl IoContext {
         }
     }
 
-    /// Whether [`submit`](Self::submit) takes its time with each request and has its answer when it returns, as far as can be
-    /// told: who waits for one answer gains when requests are handed over one by one.
+    /// Whether [`submit`](Self::submit) takes its time with each request and has its answer when it returns, as far as
+    /// can be told: a driver that waits for one answer gains when requests are submitted one by one.
     #[inline]
     pub fn answers_singly(&self, to: Attachment) -> bool {
         match self.attached.get(to.0 as usize) {
@@ -321,7 +322,8 @@ impl IoContext {
         }
     }
 
-    /// Collects what has ended, and encrypts and decrypts for a while, everybody in turn. No system call where nothing is outstanding.
+    /// Collects what has ended, and encrypts and decrypts for a while, channels in turn. No system call where nothing
+    /// is outstanding.
     #[inline]
     pub fn poll(&mut self, done: &mut Vec<Done>) {
         self.collect(done);
@@ -332,16 +334,16 @@ impl IoContext {
 
     #[cold]
     fn take_turns(&mut self, done: &mut Vec<Done>) {
-        let mut had = 0;
-        while had < cipher::STEP {
+        let mut served = 0;
+        while served < cipher::STEP {
             let next = self.next_turns().next();
-            let Some((line, _)) = next else { break };
-            had += self.take_turn(line, done).max(1);
+            let Some((channel, _)) = next else { break };
+            served += self.take_turn(channel, done).max(1);
         }
         self.flush();
     }
 
-    /// Collects what has ended, and leaves [turns](Self::take_turn) to whoever calls: half of a [`poll`](Self::poll).
+    /// Collects what has ended, and leaves [turns](Self::take_turn) to the caller: half of a [`poll`](Self::poll).
     #[inline]
     pub fn collect(&mut self, done: &mut Vec<Done>) {
         if self.stage.is_idle() {
@@ -353,24 +355,24 @@ impl IoContext {
         self.answered = answered;
     }
 
-    /// Whether something is to be encrypted or decrypted.
+    /// Whether a channel has something to encrypt or decrypt.
     #[inline]
     pub fn has_turns(&self) -> bool {
         self.stage.has_turns()
     }
 
-    /// Of whom something is to be encrypted or decrypted, by the numbers of [`submit_from`](Self::submit_from), who has waited longest first; each
-    /// with the token of the request that is next.
+    /// Channels with something to encrypt or decrypt, in the order of their turns, each with the token of its next
+    /// request.
     pub fn next_turns(&mut self) -> impl Iterator<Item = (u32, u64)> {
         self.stage.in_order()
     }
 
-    /// Encrypts or decrypts 16 KiB of one of those, or a piece of one request, at most 128 KiB. Back ends are told with the next
-    /// [`flush`](Self::flush). Returns how many bytes.
-    pub fn take_turn(&mut self, line: u32, done: &mut Vec<Done>) -> u64 {
-        let had = self.work(line, cipher::QUANTUM, done);
-        self.stage.had(line, had);
-        had
+    /// Gives one of those its turn: encrypts or decrypts 16 KiB, or a piece of one request, at most 128 KiB. Back ends
+    /// are told with the next [`flush`](Self::flush). Returns how many bytes.
+    pub fn take_turn(&mut self, channel: u32, done: &mut Vec<Done>) -> u64 {
+        let served = self.work(channel, QUANTUM, done);
+        self.stage.end_turn(channel, served);
+        served
     }
 
     #[inline]
@@ -403,15 +405,15 @@ impl IoContext {
     pub fn outstanding(&self) -> usize {
         self.copies.len()
             + self.stage.outstanding()
-            + self.files.as_ref().map_or(0, Engine::outstanding)
+            + self.files.as_ref().map_or(0, FileEngine::outstanding)
             + self.mailbox.as_ref().map_or(0, |mailbox| mailbox.outstanding())
     }
 
-    /// Gives up outstanding requests whose token `matches`, and adds their tokens to `given_up`: they will not be in any
-    /// `done`, and no late answer touches their guest's memory through us. Returns at once.
+    /// Gives up outstanding requests whose token `matches`, and adds their tokens to `given_up`: they will not be in
+    /// any `done`, and no late answer touches their guest's memory through us. Returns at once.
     ///
-    /// What cannot be called back (an operation the kernel is in the middle of) keeps its buffer, and so the mapping of its
-    /// guest's memory, until the kernel is done with it: the kernel may still write there, as a disk's DMA might.
+    /// What cannot be called back (an operation the kernel is in the middle of) keeps its buffer, and so the mapping of
+    /// its guest's memory, until the kernel is done with it: the kernel may still write there, as a disk's DMA might.
     pub fn abandon(&mut self, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
         let before = given_up.len();
         self.copies.abandon(|_, token| matches(token), given_up);
@@ -419,15 +421,16 @@ impl IoContext {
             engine.abandon(matches, given_up);
         }
         self.for_links(|link, mailbox| link.abandon(mailbox, matches, given_up));
-        // Another core may have received an answer that we have not looked at yet; its token is about to mean something else.
+        // Another core may have received an answer that we have not looked at yet; its token is about to mean something
+        // else.
         if let Some(mailbox) = &self.mailbox {
             mailbox.abandon(matches, given_up);
         }
         self.stage.abandon(matches, given_up, before);
     }
 
-    /// A descriptor that is readable when [`poll`](Self::poll) has something to do, for the core's own epoll set: add it
-    /// once. It stays the same for the life of the context, whatever is attached.
+    /// A descriptor that is readable when [`poll`](Self::poll) has something to do, for the core's own epoll set: add
+    /// it once. It stays the same for the life of the context, whatever is attached.
     ///
     /// Before it sleeps, a core calls `flush`, then `poll` once more, and sleeps no longer than
     /// [`next_deadline`](Self::next_deadline). The sleep may end early with EINTR when a completion arrives; that is a
@@ -436,8 +439,8 @@ impl IoContext {
         self.epoll.as_fd()
     }
 
-    /// When [`tick`](Self::tick) or [`poll`](Self::poll) has something to do without an event; none where nothing is waiting
-    /// for time to pass. A time that is past where there is something to copy, or to encrypt.
+    /// When [`tick`](Self::tick) or [`poll`](Self::poll) has something to do without an event; none where nothing is
+    /// waiting for time to pass. A time that is past where there is something to copy, or to encrypt.
     pub fn next_deadline(&self) -> Option<Instant> {
         if !self.copies.is_empty() || self.stage.has_turns() {
             return Some(Instant::now());
@@ -448,12 +451,12 @@ impl IoContext {
             Backend::Nbd(remote) => remote.link.next_deadline(),
             _ => None,
         });
-        remotes.chain(self.files.as_ref().and_then(Engine::next_deadline)).chain(memory).min()
+        remotes.chain(self.files.as_ref().and_then(FileEngine::next_deadline)).chain(memory).min()
     }
 
-    /// Time-outs and reconnections, and letting go of what was abandoned. Call now and then (every few milliseconds while
-    /// something is outstanding is plenty), after each sleep, and at [`next_deadline`](Self::next_deadline). What it ends is
-    /// with the next [`poll`](Self::poll).
+    /// Time-outs and reconnections, and letting go of what was abandoned. Call now and then (every few milliseconds
+    /// while something is outstanding is plenty), after each sleep, and at [`next_deadline`](Self::next_deadline). What
+    /// it ends is with the next [`poll`](Self::poll).
     pub fn tick(&mut self, now: Instant) {
         self.stage.tick();
         if let Some(engine) = &mut self.files {
@@ -478,7 +481,7 @@ impl Drop for IoContext {
     }
 }
 
-impl Remote {
+impl NbdAttachment {
     /// Brings the epoll set up to date with the connection.
     #[inline]
     fn watch(&mut self, epoll: &OwnedFd) {

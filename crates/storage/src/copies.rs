@@ -1,7 +1,7 @@
 //! One core's work on `memory` volumes: copies that the core itself makes.
 //!
-//! A request may be almost 2 GiB long (virtio 1.3 §5.2.6 bounds its segments, not their sum) and a core has other tenants, so
-//! a core copies [`STEP`] bytes at most at a time, in turn for all requests that are under way.
+//! A request may be almost 2 GiB long (virtio 1.3 §5.2.6 bounds its segments, not their sum) and a core has other
+//! tenants, so a core copies [`STEP`] bytes at most at a time, in turn for all requests that are under way.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
@@ -15,7 +15,7 @@ use crate::{Done, IoError, Request, Volume};
 /// The most bytes a core copies before it looks at anything else: some 50 µs, page faults included.
 pub(crate) const STEP: u64 = 256 << 10;
 
-struct Copy {
+struct MemoryCopy {
     /// Which of the context's attachments it belongs to.
     attachment: u32,
     volume: Arc<Volume>,
@@ -27,11 +27,11 @@ struct Copy {
 
 /// Requests that were too long to be done at once.
 #[derive(Default)]
-pub(crate) struct Copies {
-    under_way: VecDeque<Copy>,
+pub(crate) struct MemoryCopies {
+    under_way: VecDeque<MemoryCopy>,
 }
 
-impl Copies {
+impl MemoryCopies {
     pub(crate) fn len(&self) -> usize {
         self.under_way.len()
     }
@@ -43,10 +43,10 @@ impl Copies {
     /// Takes a request that was admitted, to be done by and by.
     pub(crate) fn push(&mut self, attachment: u32, volume: &Arc<Volume>, whole: &Arc<GuestBuffer>, request: Request) {
         let (volume, whole) = (Arc::clone(volume), Arc::clone(whole));
-        self.under_way.push_back(Copy { attachment, volume, whole, request, done: 0 });
+        self.under_way.push_back(MemoryCopy { attachment, volume, whole, request, done: 0 });
     }
 
-    /// Copies [`STEP`] bytes at most.
+    /// MemoryCopies [`STEP`] bytes at most.
     pub(crate) fn step(&mut self, done: &mut Vec<Done>) {
         let mut room = STEP;
         while room > 0 {
@@ -73,7 +73,7 @@ impl Copies {
     }
 }
 
-impl Copy {
+impl MemoryCopy {
     fn step(&mut self, room: &mut u64) -> ControlFlow<Result<(), IoError>> {
         let Backing::Memory(memory) = &self.volume.backing else { return ControlFlow::Break(Err(IoError::Gone)) };
         let part = (self.request.len - self.done).min(*room);

@@ -29,7 +29,7 @@ impl Memory {
                 let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
                 let file = rustix::fs::memfd_create(format!("softdpu {name}").as_str(), flags)
                     .map_err(|e| os("make its memory", e.into()))?;
-                // Nobody who gets hold of the descriptor can cut the memory short under us.
+                // Sealed: no holder of the descriptor can truncate the memory.
                 rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK)
                     .and_then(|()| rustix::fs::ftruncate(&file, size))
                     .map_err(|e| os("size its memory", e.into()))?;
@@ -58,8 +58,8 @@ impl Memory {
         Arc::clone(&self.whole.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Does `len` bytes of a request whose range was checked against the volume's size, from `done` bytes into it on. `whole`
-    /// is the caller's copy, made anew where the volume has grown beyond it.
+    /// Does `len` bytes of a request whose range was checked against the volume's size, from `done` bytes into it on.
+    /// `whole` is the caller's copy, made anew where the volume has grown beyond it.
     #[inline]
     pub(crate) fn run(
         &self,

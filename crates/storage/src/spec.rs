@@ -12,7 +12,7 @@ pub struct VolumeSpec {
     /// Unique on a node.
     pub name: String,
     /// Where its bytes are.
-    pub kind: Kind,
+    pub kind: VolumeKind,
     /// Refuse everything that would change it.
     #[serde(default)]
     pub read_only: bool,
@@ -22,12 +22,12 @@ pub struct VolumeSpec {
     /// Every write is on stable storage before it completes.
     #[serde(default)]
     pub write_through: bool,
-    /// Several processes may write it at once (a cluster file system in the guests); the fence then keeps out only those
-    /// who want it alone.
+    /// Several processes may write it at once (a cluster file system in the guests); the fence then keeps out only
+    /// those that want it alone.
     #[serde(default)]
     pub shared: bool,
-    /// Requests that its back end is to have at once from a core, of all tenants whose volumes are there; at least 1. None: what is
-    /// usual for that back end. It bounds nothing here: whoever schedules requests keeps to it.
+    /// Requests that its back end is to have at once from a core, of all tenants whose volumes are there; at least 1.
+    /// None: what is usual for that back end. It bounds nothing here: the scheduler keeps to it.
     #[serde(default)]
     pub depth: Option<u32>,
     /// Encrypt what the back end gets.
@@ -35,7 +35,8 @@ pub struct VolumeSpec {
     pub encryption: Option<Encryption>,
 }
 
-/// How a volume is encrypted: AES-XTS over sectors, numbered as dm-crypt's `plain64` numbers them. Never has the key itself.
+/// How a volume is encrypted: AES-XTS over sectors, numbered as dm-crypt's `plain64` numbers them. Never has the key
+/// itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Encryption {
     /// Where the key is: 32 bytes (AES-128) or 64 (AES-256).
@@ -69,7 +70,7 @@ fn default_block_size() -> u32 {
 /// Where a volume's bytes are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum VolumeKind {
     /// Nowhere: writes succeed, reads leave the guest's buffer as it is. For measurements.
     Null {
         /// Size, bytes.
@@ -133,22 +134,22 @@ fn nbd_reconnect() -> Duration {
     Duration::from_secs(2)
 }
 
-impl Kind {
+impl VolumeKind {
     /// The word for it in configuration and status.
     pub fn word(&self) -> &'static str {
         match self {
-            Kind::Null { .. } => "null",
-            Kind::Memory { .. } => "memory",
-            Kind::File { .. } => "file",
-            Kind::Device { .. } => "device",
-            Kind::Nbd { .. } => "nbd",
+            VolumeKind::Null { .. } => "null",
+            VolumeKind::Memory { .. } => "memory",
+            VolumeKind::File { .. } => "file",
+            VolumeKind::Device { .. } => "device",
+            VolumeKind::Nbd { .. } => "nbd",
         }
     }
 }
 
 impl VolumeSpec {
     /// A volume of that kind with every other setting at its default.
-    pub fn new(name: impl Into<String>, kind: Kind) -> Self {
+    pub fn new(name: impl Into<String>, kind: VolumeKind) -> Self {
         VolumeSpec {
             name: name.into(),
             kind,
@@ -174,8 +175,8 @@ impl VolumeSpec {
             return Some(problem);
         }
         let size = match &self.kind {
-            Kind::Null { size } | Kind::Memory { size } => Some(*size),
-            Kind::File { size, create, .. } => {
+            VolumeKind::Null { size } | VolumeKind::Memory { size } => Some(*size),
+            VolumeKind::File { size, create, .. } => {
                 if *create && size.is_none() {
                     return Some("a file that is to be created needs a size".into());
                 }
@@ -184,7 +185,7 @@ impl VolumeSpec {
                 }
                 *size
             }
-            Kind::Device { .. } | Kind::Nbd { .. } => None,
+            VolumeKind::Device { .. } | VolumeKind::Nbd { .. } => None,
         };
         size.and_then(|size| self.size_problem(size))
     }
@@ -200,7 +201,8 @@ impl VolumeSpec {
                  a sector; make the block size {sector} or the sectors {block}"
             ));
         }
-        matches!(self.kind, Kind::Null { .. }).then(|| "a null volume keeps nothing that could be encrypted".into())
+        matches!(self.kind, VolumeKind::Null { .. })
+            .then(|| "a null volume keeps nothing that could be encrypted".into())
     }
 
     pub(crate) fn size_problem(&self, size: u64) -> Option<String> {
@@ -219,11 +221,11 @@ mod tests {
     #[test]
     fn a_specification_survives_json() {
         let kinds = [
-            Kind::Null { size: 4096 },
-            Kind::Memory { size: 4096 },
-            Kind::File { path: "a.img".into(), size: Some(4096), create: true, direct: false, discard: true },
-            Kind::Device { path: "/dev/sdz".into(), direct: true },
-            Kind::Nbd {
+            VolumeKind::Null { size: 4096 },
+            VolumeKind::Memory { size: 4096 },
+            VolumeKind::File { path: "a.img".into(), size: Some(4096), create: true, direct: false, discard: true },
+            VolumeKind::Device { path: "/dev/sdz".into(), direct: true },
+            VolumeKind::Nbd {
                 uri: "nbd://h/e".parse().unwrap(),
                 answer: nbd_timeout(),
                 timeout: nbd_timeout(),
@@ -239,12 +241,12 @@ mod tests {
 
     #[test]
     fn what_cannot_be_is_named() {
-        let null = |size| VolumeSpec::new("v", Kind::Null { size });
+        let null = |size| VolumeSpec::new("v", VolumeKind::Null { size });
         assert!(null(0).problem().unwrap().contains("multiple"));
         assert!(null(513).problem().unwrap().contains("multiple"));
         assert!(VolumeSpec { block_size: 520, ..null(5200) }.problem().unwrap().contains("power of two"));
         assert!(VolumeSpec { name: "a/b".into(), ..null(512) }.problem().unwrap().contains("name"));
-        let file = Kind::File { path: "x".into(), size: None, create: true, direct: false, discard: true };
+        let file = VolumeKind::File { path: "x".into(), size: None, create: true, direct: false, discard: true };
         assert!(VolumeSpec::new("v", file).problem().unwrap().contains("needs a size"));
         assert_eq!(null(512).problem(), None);
     }
@@ -253,13 +255,13 @@ mod tests {
     fn encryption_that_cannot_be_is_named() {
         let encryption =
             |sector_size| Some(Encryption { key: KeySource::Keyring("softdpu:v".into()), sector_size, discard: false });
-        let memory = VolumeSpec::new("v", Kind::Memory { size: 8192 });
+        let memory = VolumeSpec::new("v", VolumeKind::Memory { size: 8192 });
         let of = |sector_size| VolumeSpec { encryption: encryption(sector_size), ..memory.clone() };
         assert!(of(1024).problem().unwrap().contains("512 and 4096"));
         assert!(of(4096).problem().unwrap().contains("make the block size 4096 or the sectors 512"));
         assert_eq!(VolumeSpec { block_size: 4096, ..of(4096) }.problem(), None);
         assert_eq!(VolumeSpec { block_size: 4096, ..of(512) }.problem(), None);
-        let null = VolumeSpec { kind: Kind::Null { size: 8192 }, ..of(512) };
+        let null = VolumeSpec { kind: VolumeKind::Null { size: 8192 }, ..of(512) };
         assert!(null.problem().unwrap().contains("keeps nothing"));
     }
 }

@@ -13,19 +13,19 @@ use crate::file::disk::Disk;
 use crate::file::{self, FileBacking};
 use crate::memory::{self, Memory};
 use crate::nbd::{self, NbdBacking};
-use crate::{BlockOp, Broker, Encryption, IoError, Kind, Request, VolumeError, VolumeSpec};
+use crate::{BlockOp, Broker, Encryption, IoError, Request, VolumeError, VolumeKind, VolumeSpec};
 
 /// Where a volume is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
-    /// Looked at; not fenced, no requests.
+pub enum VolumeState {
+    /// Opened for reading its size; not fenced, no requests.
     Opened,
     /// Fenced, takes requests.
     Active,
     /// Active, but its back end is away; requests wait.
     Recovering,
-    /// Its back end is there, but cannot be used as it is (an export that has shrunk, say): somebody has to look at it.
+    /// Its back end is there, but cannot be used as it is (an export that has shrunk, say): it needs an operator.
     /// Requests fail when their time is up. Should the back end become what it was, so does the volume.
     Failed,
 }
@@ -35,9 +35,9 @@ pub enum State {
 pub enum Activation {
     /// The fence is ours.
     Active,
-    /// Somebody else still has it: a dead process whose I/O is in flight, or a living one. Try again soon.
+    /// Another process still has it: a dead one with I/O in flight, or a living one. Try again soon.
     Busy {
-        /// Who, as far as is known.
+        /// The holder, as far as is known.
         why: String,
     },
 }
@@ -53,7 +53,7 @@ pub struct RangeLimits {
 
 /// What a device tells its driver about a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Limits {
+pub struct VolumeLimits {
     /// Every range starts and ends at multiples of this many bytes.
     pub block_size: u32,
     /// The size of I/O the back end is best at, bytes; at least the block size.
@@ -81,8 +81,8 @@ pub struct ErrorCounts {
     pub disconnects: u64,
     /// Requests that were sent a second time after a connection was lost.
     pub replayed: u64,
-    /// Connections to the back end that were lost when writes that it had answered were not flushed: if it lost its cache, those
-    /// writes are lost, and their driver is not told.
+    /// Connections to the back end that were lost when writes that it had answered were not flushed: if it lost its
+    /// cache, those writes are lost, and their driver is not told.
     #[serde(default)]
     pub unflushed: u64,
     /// Requests given up while in flight, because their queue was stopped.
@@ -97,7 +97,7 @@ pub struct VolumeStatus {
     /// `null`, `memory`, `file`, `device` or `nbd`.
     pub kind: String,
     /// Where it is in its life.
-    pub state: State,
+    pub state: VolumeState,
     /// What it waits for or why it failed; empty when all is well.
     pub detail: String,
     /// Bytes.
@@ -121,7 +121,7 @@ pub(crate) enum Backing {
 
 #[derive(Debug)]
 struct Condition {
-    state: State,
+    state: VolumeState,
     detail: String,
     last_error: Option<String>,
     errors: ErrorCounts,
@@ -131,7 +131,7 @@ struct Condition {
 pub struct Volume {
     spec: VolumeSpec,
     size: AtomicU64,
-    limits: Limits,
+    limits: VolumeLimits,
     active: AtomicBool,
     condition: Mutex<Condition>,
     /// One grows or activates at a time.
@@ -142,9 +142,10 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Opens what the specification names. Nothing is locked yet and nothing is written, except that a file that is to be
-    /// created is created, and an NBD server is connected to (for up to ten seconds after its name is resolved, and only if no
-    /// process before us has learned what there is to know). So it may block: not for a thread that others wait for.
+    /// Opens what the specification names. Nothing is locked yet and nothing is written, except that a file that is to
+    /// be created is created, and an NBD server is connected to (for up to ten seconds after its name is resolved, and
+    /// only if no process before us has learned what there is to know). So it may block: not for a thread that others
+    /// wait for.
     ///
     /// # Errors
     /// [`VolumeError`] with what was wrong.
@@ -156,24 +157,24 @@ impl Volume {
             spec.encryption.as_ref().map(|encryption| cipher::key::load(&spec, encryption, &**broker)).transpose()?;
         let (cipher, new_key) = loaded.map_or((None, None), |(cipher, new)| (Some(cipher), new));
         let anything = RangeLimits { alignment: spec.block_size, max_bytes: 1 << 30 };
-        let mut limits = Limits {
+        let mut limits = VolumeLimits {
             block_size: spec.block_size,
             preferred_block: spec.block_size.max(4096),
             discard: Some(anything),
             write_zeroes: anything,
         };
         let (backing, size) = match &spec.kind {
-            Kind::Null { size } => (Backing::Null, *size),
-            Kind::Memory { size } => {
+            VolumeKind::Null { size } => (Backing::Null, *size),
+            VolumeKind::Memory { size } => {
                 let (memory, size) = Memory::open(&spec.name, *size, &**broker)?;
                 (Backing::Memory(memory), size)
             }
-            Kind::File { .. } | Kind::Device { .. } => {
+            VolumeKind::File { .. } | VolumeKind::Device { .. } => {
                 let (file, size, file_limits) = FileBacking::open(&spec, &**broker)?;
                 limits = file_limits;
                 (Backing::File(file), size)
             }
-            Kind::Nbd { .. } => {
+            VolumeKind::Nbd { .. } => {
                 let (nbd, size, nbd_limits) = NbdBacking::open(&spec, broker)?;
                 limits = nbd_limits;
                 (Backing::Nbd(Box::new(nbd)), size)
@@ -186,8 +187,12 @@ impl Volume {
         if let Some(key) = new_key {
             key.keep(&spec.name, &**broker)?;
         }
-        let condition =
-            Condition { state: State::Opened, detail: String::new(), last_error: None, errors: ErrorCounts::default() };
+        let condition = Condition {
+            state: VolumeState::Opened,
+            detail: String::new(),
+            last_error: None,
+            errors: ErrorCounts::default(),
+        };
         Ok(Arc::new(Volume {
             spec,
             size: AtomicU64::new(size),
@@ -204,8 +209,8 @@ impl Volume {
     /// harmless. Does not wait: on `Busy` the caller tries again after a few milliseconds.
     ///
     /// # Errors
-    /// When the fence cannot even be asked for; the state is [`State::Failed`] then. Trying again is worth it where the cause
-    /// may go away.
+    /// When the fence cannot even be asked for; the state is [`VolumeState::Failed`] then. Trying again is worth it
+    /// where the cause may go away.
     pub fn activate(&self) -> Result<Activation, VolumeError> {
         if self.is_active() {
             return Ok(Activation::Active);
@@ -217,18 +222,18 @@ impl Volume {
             Err(TryLockError::WouldBlock) => return Ok(Activation::Busy { why: "it is being grown".into() }),
         };
         let activation = match &self.backing {
-            // Bytes of ours alone, changed by nobody but running code: what ended before us cannot write any more.
+            // Bytes of ours alone, changed only by running code: what ended before us cannot write any more.
             Backing::Null | Backing::Memory(_) => Ok(Activation::Active),
             Backing::File(file) => file.fence(&self.spec.name),
             Backing::Nbd(nbd) => nbd.fence(),
         };
         match &activation {
             Ok(Activation::Active) => {
-                self.enter(State::Active, "");
+                self.enter(VolumeState::Active, "");
                 self.active.store(true, Ordering::Release);
             }
-            Ok(Activation::Busy { why }) => self.enter(State::Opened, why),
-            Err(error) => self.enter(State::Failed, &error.to_string()),
+            Ok(Activation::Busy { why }) => self.enter(VolumeState::Opened, why),
+            Err(error) => self.enter(VolumeState::Failed, &error.to_string()),
         }
         activation
     }
@@ -272,9 +277,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Has the broker forget all it keeps of the volume of that name: for a volume that was deleted, after the last user of
-    /// it is gone. Otherwise the next volume of that name would begin with the bytes of this one, which may have been another
-    /// tenant's.
+    /// Has the broker forget all it keeps of the volume of that name: for a volume that was deleted, after the last
+    /// user of it is gone. Otherwise the next volume of that name would begin with the bytes of this one, which may
+    /// have been another tenant's.
     ///
     /// A keeper that cannot be asked is logged, and the rest is still tried: the volume is gone either way.
     pub fn forget_kept(name: &str, broker: &dyn Broker) {
@@ -290,8 +295,8 @@ impl Volume {
         }
     }
 
-    /// Whether `key` is one under which a broker keeps something of the volume `name`: what [`forget_kept`](Self::forget_kept) would
-    /// have forgotten.
+    /// Whether `key` is one under which a broker keeps something of the volume `name`: what
+    /// [`forget_kept`](Self::forget_kept) would have forgotten.
     pub fn is_kept_of(name: &str, key: &str) -> bool {
         kept_keys(name).iter().any(|kept| kept == key) || key.starts_with(&nbd::sockets_prefix(name))
     }
@@ -338,7 +343,7 @@ impl Volume {
     }
 
     /// What a device tells its driver.
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &VolumeLimits {
         &self.limits
     }
 
@@ -346,7 +351,7 @@ impl Volume {
     pub fn status(&self) -> VolumeStatus {
         let condition = self.condition();
         let remark = match &self.backing {
-            Backing::File(file) if condition.state == State::Active => file.remark(),
+            Backing::File(file) if condition.state == VolumeState::Active => file.remark(),
             Backing::Null | Backing::Memory(_) | Backing::File(_) | Backing::Nbd(_) => None,
         };
         VolumeStatus {
@@ -367,15 +372,17 @@ impl Volume {
     }
 
     /// Changes state; logs where that is news.
-    pub(crate) fn enter(&self, state: State, detail: &str) {
+    pub(crate) fn enter(&self, state: VolumeState, detail: &str) {
         let mut condition = self.condition();
         if condition.state == state && condition.detail == detail {
             return;
         }
         match state {
-            State::Failed => tracing::error!(volume = self.spec.name, detail, "volume failed"),
-            State::Recovering => tracing::warn!(volume = self.spec.name, detail, "volume recovering"),
-            State::Opened | State::Active => tracing::info!(volume = self.spec.name, ?state, detail, "volume"),
+            VolumeState::Failed => tracing::error!(volume = self.spec.name, detail, "volume failed"),
+            VolumeState::Recovering => tracing::warn!(volume = self.spec.name, detail, "volume recovering"),
+            VolumeState::Opened | VolumeState::Active => {
+                tracing::info!(volume = self.spec.name, ?state, detail, "volume")
+            }
         }
         condition.state = state;
         condition.detail = detail.into();

@@ -26,7 +26,7 @@ fn place() -> Place {
 
 fn spec(place: &Place, sector_size: u32) -> VolumeSpec {
     let path = place.image.clone();
-    let kind = Kind::File { path, size: Some(4 * MIB), create: true, direct: false, discard: true };
+    let kind = VolumeKind::File { path, size: Some(4 * MIB), create: true, direct: false, discard: true };
     let key = KeySource::File(place.key.clone());
     let encryption = Some(Encryption { key, sector_size, discard: false });
     VolumeSpec { block_size: 4096, encryption, ..VolumeSpec::new("v", kind) }
@@ -40,7 +40,8 @@ fn holds(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
 
-/// Decrypts a file's first `len` bytes with an implementation that has nothing to do with ours; none where there is none.
+/// Decrypts a file's first `len` bytes with an implementation that has nothing to do with ours; none where there is
+/// none.
 fn decrypted_by_openssl(place: &Place, sector: u32, len: usize) -> Option<Vec<u8>> {
     const SCRIPT: &str = "
 import sys
@@ -79,7 +80,7 @@ fn what_is_on_disk_is_what_another_implementation_encrypts() {
         let file = std::fs::read(&place.image).unwrap();
         assert!(!holds(&file, b"nobody else") && !holds(&file[..MIB as usize], &[0; 64]), "plaintext on disk");
         let Some(plain) = decrypted_by_openssl(&place, sector, data.len()) else {
-            return softdpu_tests::skip(
+            return softdpu_testing::skip(
                 "encryption against another implementation",
                 "python3-cryptography is not installed",
             );
@@ -149,7 +150,7 @@ fn the_key_of_a_volume_that_could_not_be_opened_is_not_kept() {
     let place = place();
     let broker = PathBroker::new();
     let missing = place.image.with_file_name("missing").join("image");
-    let kind = Kind::File { path: missing, size: Some(4 * MIB), create: true, direct: false, discard: true };
+    let kind = VolumeKind::File { path: missing, size: Some(4 * MIB), create: true, direct: false, discard: true };
     Volume::open(VolumeSpec { kind, ..spec(&place, 512) }, &broker).unwrap_err();
     assert!(broker.kept("key/").unwrap().is_empty());
     // The next attempt has the key that is in the file now.
@@ -234,9 +235,9 @@ fn half_a_sector_is_refused() {
     assert_eq!(core.read(0, 1024).unwrap_err(), IoError::Device { errno });
     assert_eq!(core.write(4 * MIB, &[1; 4096]), Err(IoError::OutOfRange));
     let read_only = VolumeSpec { read_only: true, ..spec(&place, 4096) };
-    let Kind::File { path, .. } = read_only.kind.clone() else { panic!("a file") };
+    let VolumeKind::File { path, .. } = read_only.kind.clone() else { panic!("a file") };
     drop(core);
-    let kind = Kind::File { path, size: None, create: false, direct: false, discard: true };
+    let kind = VolumeKind::File { path, size: None, create: false, direct: false, discard: true };
     let mut core = Core::with(open_free(VolumeSpec { kind, ..read_only }));
     assert_eq!(core.write(0, &[1; 4096]), Err(IoError::ReadOnly));
 }
@@ -244,7 +245,7 @@ fn half_a_sector_is_refused() {
 #[test]
 fn a_call_ends_what_it_was_given_and_nothing_of_a_call_before() {
     let place = place();
-    let memory = VolumeSpec { kind: Kind::Memory { size: 4 * MIB }, ..spec(&place, 512) };
+    let memory = VolumeSpec { kind: VolumeKind::Memory { size: 4 * MIB }, ..spec(&place, 512) };
     let mut core = Core::new(memory);
     let long = core.request(BlockOp::Write, 0, 2 * MIB);
     let long_token = long.token;
@@ -296,14 +297,19 @@ fn more_requests_than_private_memory_all_end_and_what_was_given_up_does_not() {
     assert!(core.read(0, MIB as usize).unwrap().iter().all(|byte| *byte == 0x5a));
 }
 
+/// A core with two encrypted volumes in memory, and the attachment of the second.
+fn two_encrypted() -> (Core, Attachment) {
+    let (first, second) = (place(), place());
+    let memory = |place: &Place| VolumeSpec { kind: VolumeKind::Memory { size: 4 * MIB }, ..spec(place, 4096) };
+    let mut core = Core::new(memory(&first));
+    let volume = open_free(memory(&second));
+    let to = core.context.attach(&volume).unwrap();
+    (core, to)
+}
+
 #[test]
-fn whoever_floods_one_volume_delays_anothers_request_by_a_turn_for_each_of_its_pieces() {
-    let (place, other) = (place(), place());
-    let memory = |place: &Place| VolumeSpec { kind: Kind::Memory { size: 4 * MIB }, ..spec(place, 4096) };
-    let mut core = Core::new(memory(&place));
-    let quiet = open_free(memory(&other));
-    common::activate(&quiet);
-    let to = core.context.attach(&quiet).unwrap();
+fn a_flood_of_one_volume_delays_a_request_of_another_by_a_turn_for_each_of_its_pieces() {
+    let (mut core, to) = two_encrypted();
     let mut done = Vec::new();
     let mut flood: Vec<Request> = (0..16).map(|_| core.request(BlockOp::Write, 0, 3 * MIB)).collect();
     core.context.submit_from(0, core.to, &mut flood, &mut done);
@@ -323,12 +329,7 @@ fn whoever_floods_one_volume_delays_anothers_request_by_a_turn_for_each_of_its_p
 
 #[test]
 fn small_requests_and_large_ones_have_the_same_turns_in_bytes() {
-    let (place, other) = (place(), place());
-    let memory = |place: &Place| VolumeSpec { kind: Kind::Memory { size: 4 * MIB }, ..spec(place, 4096) };
-    let mut core = Core::new(memory(&place));
-    let quiet = open_free(memory(&other));
-    common::activate(&quiet);
-    let to = core.context.attach(&quiet).unwrap();
+    let (mut core, to) = two_encrypted();
     let mut done = Vec::new();
     let mut large: Vec<Request> = (0..8).map(|_| core.request(BlockOp::Write, 0, 3 * MIB)).collect();
     let mut small: Vec<Request> = (0..512).map(|at| core.request(BlockOp::Write, at % 256 * 4096, 4096)).collect();

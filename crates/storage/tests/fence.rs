@@ -1,8 +1,8 @@
-//! A process is killed with a write in flight. The write lands long after its death; the fence keeps its successor waiting
-//! until then.
+//! A process is killed with a write in flight. The write lands long after its death; the fence keeps its successor
+//! waiting until then.
 //!
-//! The disk is made slow by a limit on a cgroup that only the child is in, which needs root, and a disk under the folder of
-//! the tests' files.
+//! The disk is made slow by a limit on a cgroup that only the child is in, which needs root, and a disk under the
+//! folder of the tests' files.
 
 mod common;
 
@@ -17,14 +17,14 @@ use common::{Core, MIB};
 use softdpu_storage::*;
 use softdpu_sys::AlignedBuffer;
 use softdpu_sys::uring::{Operation, Ring};
-use softdpu_tests::{SlowDisk, skip};
+use softdpu_testing::{SlowDisk, skip};
 
 const IMAGE: &str = "SOFTDPU_TEST_FENCE_IMAGE";
 const OLD: u8 = 0xaa;
 const NEW: u8 = 0xbb;
 
 fn spec(path: &Path) -> VolumeSpec {
-    let kind = Kind::File { path: path.into(), size: Some(4 * MIB), create: true, direct: true, discard: true };
+    let kind = VolumeKind::File { path: path.into(), size: Some(4 * MIB), create: true, direct: true, discard: true };
     VolumeSpec::new("fenced", kind)
 }
 
@@ -125,11 +125,11 @@ fn a_writer_excludes_others_and_readers_share() {
     assert_eq!(writer.activate().unwrap(), Activation::Active, "asking again is harmless");
     let second = open(spec(&image));
     assert!(matches!(second.activate().unwrap(), Activation::Busy { .. }));
-    assert_eq!(second.status().state, State::Opened);
+    assert_eq!(second.status().state, VolumeState::Opened);
     assert!(second.status().detail.contains("locked"));
     drop(writer);
     let read_only = || {
-        let kind = Kind::File { path: image.clone(), size: None, create: false, direct: true, discard: true };
+        let kind = VolumeKind::File { path: image.clone(), size: None, create: false, direct: true, discard: true };
         open(VolumeSpec { read_only: true, ..VolumeSpec::new("r", kind) })
     };
     let readers = [read_only(), read_only()];

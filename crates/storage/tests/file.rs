@@ -10,7 +10,7 @@ use common::{Core, MIB};
 use softdpu_storage::*;
 
 fn spec(path: &Path, direct: bool) -> VolumeSpec {
-    let kind = Kind::File { path: path.into(), size: Some(4 * MIB), create: true, direct, discard: true };
+    let kind = VolumeKind::File { path: path.into(), size: Some(4 * MIB), create: true, direct, discard: true };
     VolumeSpec::new("f", kind)
 }
 
@@ -88,7 +88,7 @@ fn reads_of_cached_pages_are_answered_at_once_and_others_when_the_disk_has() {
         Some(done) => check(done, 4096),
         None => {
             let reason = "the file system here cannot say what is in the page cache (RWF_NOWAIT)";
-            return softdpu_tests::skip("reads of cached pages", reason);
+            return softdpu_testing::skip("reads of cached pages", reason);
         }
     }
     // Pages that were written to the disk and thrown out of the cache, which the kernel does where nothing holds them
@@ -125,7 +125,7 @@ fn reads_of_cached_pages_are_answered_at_once_and_others_when_the_disk_has() {
         };
         assert!(places().all(in_cache), "nothing had to be read from the disk, though pages are not in memory");
         let reason = "the file system of the build folder keeps its pages in memory (POSIX_FADV_DONTNEED)";
-        return softdpu_tests::skip("reads of pages that are not cached", reason);
+        return softdpu_testing::skip("reads of pages that are not cached", reason);
     }
     // Those read now are in the cache again, which is noticed after a while.
     let mut at_once = 0;
@@ -212,7 +212,8 @@ fn discards_punch_holes_and_zeroed_ranges_read_as_zeroes() {
 fn without_discard_the_file_keeps_its_space() {
     let folder = folder();
     let path = image(&folder);
-    let kind = Kind::File { path: path.clone(), size: Some(4 * MIB), create: true, direct: false, discard: false };
+    let kind =
+        VolumeKind::File { path: path.clone(), size: Some(4 * MIB), create: true, direct: false, discard: false };
     let mut core = Core::new(VolumeSpec::new("f", kind));
     assert_eq!(core.volume.limits().discard, None);
     core.write(0, &vec![7; MIB as usize]).unwrap();
@@ -239,7 +240,7 @@ fn durable_and_write_through_requests_succeed() {
 fn a_read_only_file_is_opened_so_and_refuses_writes() {
     let folder = folder();
     std::fs::write(image(&folder), vec![9; 8192]).unwrap();
-    let kind = Kind::File { path: image(&folder), size: None, create: false, direct: false, discard: true };
+    let kind = VolumeKind::File { path: image(&folder), size: None, create: false, direct: false, discard: true };
     let mut core = Core::new(VolumeSpec { read_only: true, ..VolumeSpec::new("r", kind) });
     assert_eq!(core.read(4096, 4096).unwrap(), vec![9; 4096]);
     assert_eq!(core.write(0, &[0; 512]), Err(IoError::ReadOnly));
@@ -265,7 +266,7 @@ fn bytes_that_make_no_whole_block_are_not_served_and_said_to_be_so() {
     let folder = folder();
     let path = folder.path().join("odd.img");
     std::fs::write(&path, [7; 1000]).unwrap();
-    let kind = Kind::File { path, size: None, create: false, direct: false, discard: true };
+    let kind = VolumeKind::File { path, size: None, create: false, direct: false, discard: true };
     let core = Core::new(VolumeSpec::new("f", kind));
     assert_eq!(core.volume.size(), 512);
     assert_eq!(core.volume.status().detail, "the last 488 bytes are not served: they make no whole block");
@@ -287,7 +288,7 @@ fn a_file_cut_behind_our_back_is_an_error_not_old_data() {
 fn what_cannot_be_opened_says_why() {
     let folder = folder();
     let open = |spec| Volume::open(spec, &PathBroker::new()).unwrap_err().to_string();
-    let file = |path: PathBuf, size| Kind::File { path, size, create: false, direct: false, discard: true };
+    let file = |path: PathBuf, size| VolumeKind::File { path, size, create: false, direct: false, discard: true };
     let missing = open(VolumeSpec::new("v", file(image(&folder), None)));
     assert!(missing.contains("disk.img") && missing.contains("No such file"), "{missing}");
     std::fs::write(image(&folder), vec![0; 8192]).unwrap();
@@ -295,7 +296,7 @@ fn what_cannot_be_opened_says_why() {
     assert!(short.contains("has 8192 bytes, less than the 1048576"), "{short}");
     let folder_itself = open(VolumeSpec { read_only: true, ..VolumeSpec::new("v", file(folder.path().into(), None)) });
     assert!(folder_itself.contains("neither file nor disk"), "{folder_itself}");
-    let device = open(VolumeSpec::new("v", Kind::Device { path: image(&folder), direct: false }));
+    let device = open(VolumeSpec::new("v", VolumeKind::Device { path: image(&folder), direct: false }));
     assert!(device.contains("say file"), "{device}");
     std::fs::write(image(&folder), vec![0; 100]).unwrap();
     let tiny = open(VolumeSpec::new("v", file(image(&folder), None)));
@@ -381,7 +382,7 @@ impl Drop for SmallDisk {
 fn a_full_disk_fails_writes_with_no_space_and_recovers() {
     let folder = folder();
     let Some(disk) = SmallDisk::new(folder.path()) else {
-        return softdpu_tests::skip(
+        return softdpu_testing::skip(
             "a_full_disk_fails_writes_with_no_space_and_recovers",
             "mounting a tmpfs needs root",
         );

@@ -49,7 +49,7 @@ fn byte_of(volume: &Arc<Volume>, write: Option<u8>) -> u8 {
 #[test]
 fn the_next_volume_of_a_deleted_ones_name_begins_with_zeroes() {
     let broker = PathBroker::new();
-    let open = |name: &str| Volume::open(VolumeSpec::new(name, Kind::Memory { size: 4096 }), &broker).unwrap();
+    let open = |name: &str| Volume::open(VolumeSpec::new(name, VolumeKind::Memory { size: 4096 }), &broker).unwrap();
     byte_of(&open("m"), Some(0x5a));
     byte_of(&open("m2"), Some(0x77));
     assert_eq!(byte_of(&open("m"), None), 0x5a, "until it is deleted its bytes are kept");
@@ -73,7 +73,7 @@ fn of_a_deleted_volume_all_that_was_kept_is_forgotten() {
 
 #[test]
 fn requests_need_an_active_volume() {
-    let volume = Volume::open(VolumeSpec::new("n", Kind::Null { size: 4096 }), &PathBroker::new()).unwrap();
+    let volume = Volume::open(VolumeSpec::new("n", VolumeKind::Null { size: 4096 }), &PathBroker::new()).unwrap();
     let mut context = IoContext::new(8).unwrap();
     assert!(matches!(context.attach(&volume), Err(VolumeError::NotActive { .. })));
     assert_eq!(volume.activate().unwrap(), Activation::Active);
@@ -84,7 +84,7 @@ fn requests_need_an_active_volume() {
 
 #[test]
 fn null_checks_ranges_and_nothing_else() {
-    let volume = Volume::open(VolumeSpec::new("n", Kind::Null { size: 8192 }), &PathBroker::new()).unwrap();
+    let volume = Volume::open(VolumeSpec::new("n", VolumeKind::Null { size: 8192 }), &PathBroker::new()).unwrap();
     volume.activate().unwrap();
     let mut context = IoContext::new(8).unwrap();
     let to = context.attach(&volume).unwrap();
@@ -101,7 +101,7 @@ fn null_checks_ranges_and_nothing_else() {
 #[test]
 fn memory_holds_what_was_written_and_outlives_its_volume() {
     let broker = PathBroker::new();
-    let spec = VolumeSpec::new("m", Kind::Memory { size: 1 << 20 });
+    let spec = VolumeSpec::new("m", VolumeKind::Memory { size: 1 << 20 });
     let view = guest();
     let data: Vec<u8> = (0..4096u32).map(|i| (i * 7) as u8).collect();
     for life in 0..2 {
@@ -127,7 +127,7 @@ fn memory_holds_what_was_written_and_outlives_its_volume() {
 
 #[test]
 fn a_read_only_volume_refuses_what_would_change_it() {
-    let spec = VolumeSpec { read_only: true, ..VolumeSpec::new("m", Kind::Memory { size: 1 << 20 }) };
+    let spec = VolumeSpec { read_only: true, ..VolumeSpec::new("m", VolumeKind::Memory { size: 1 << 20 }) };
     let volume = Volume::open(spec, &PathBroker::new()).unwrap();
     volume.activate().unwrap();
     assert_eq!(volume.limits().discard, None);

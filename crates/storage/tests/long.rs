@@ -11,7 +11,7 @@ use softdpu_storage::*;
 const STEP: usize = 256 << 10;
 
 fn core() -> Core {
-    Core::new(VolumeSpec::new("long", Kind::Memory { size: 64 * MIB }))
+    Core::new(VolumeSpec::new("long", VolumeKind::Memory { size: 64 * MIB }))
 }
 
 #[test]

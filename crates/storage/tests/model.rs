@@ -71,7 +71,7 @@ impl Drop for Volumes {
 
 fn volumes() -> Volumes {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let file = |name: &str, direct| Kind::File {
+    let file = |name: &str, direct| VolumeKind::File {
         path: folder.path().join(name),
         size: Some(SIZE),
         create: true,
@@ -79,7 +79,7 @@ fn volumes() -> Volumes {
         discard: true,
     };
     let mut kinds = vec![
-        ("memory", Kind::Memory { size: SIZE }),
+        ("memory", VolumeKind::Memory { size: SIZE }),
         ("buffered file", file("buffered.img", false)),
         ("direct file", file("direct.img", true)),
     ];
@@ -93,13 +93,13 @@ fn volumes() -> Volumes {
         Ok(_) => {
             let uri = format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap();
             let (timeout, reconnect) = (Duration::from_secs(10), Duration::from_millis(100));
-            kinds.push(("nbd", Kind::Nbd { uri, answer: timeout, timeout, reconnect }));
+            kinds.push(("nbd", VolumeKind::Nbd { uri, answer: timeout, timeout, reconnect }));
         }
-        Err(_) => softdpu_tests::skip("nbd in the property test", "nbdkit is not installed"),
+        Err(_) => softdpu_testing::skip("nbd in the property test", "nbdkit is not installed"),
     }
     let key = folder.path().join("key");
     common::write_key(&key, 1..65);
-    let open = |kind: &Kind, encrypted: Option<(u32, u32)>| {
+    let open = |kind: &VolumeKind, encrypted: Option<(u32, u32)>| {
         let deadline = Instant::now() + Duration::from_secs(60);
         let mut spec = VolumeSpec::new("v", kind.clone());
         if let Some((sector_size, block_size)) = encrypted {
@@ -118,7 +118,7 @@ fn volumes() -> Volumes {
     };
     let mut cores: Vec<_> = kinds.iter().map(|(name, kind)| ((*name).to_owned(), open(kind, None))).collect();
     let encrypted = [
-        ("memory, encrypted", Kind::Memory { size: SIZE }, 512, 512),
+        ("memory, encrypted", VolumeKind::Memory { size: SIZE }, 512, 512),
         ("buffered file, encrypted", file("encrypted.img", false), 512, 4096),
         ("direct file, encrypted", file("encrypted-direct.img", true), 4096, 4096),
     ];
@@ -134,7 +134,7 @@ fn volumes() -> Volumes {
             .unwrap();
         let uri = format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap();
         let (timeout, reconnect) = (Duration::from_secs(10), Duration::from_millis(100));
-        let kind = Kind::Nbd { uri, answer: timeout, timeout, reconnect };
+        let kind = VolumeKind::Nbd { uri, answer: timeout, timeout, reconnect };
         cores.push(("nbd, encrypted".to_owned(), open(&kind, Some((512, 512)))));
         server
     });

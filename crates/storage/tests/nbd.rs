@@ -17,7 +17,7 @@ impl Server {
         let _ = std::fs::remove_file(socket);
         let child = Command::new(program).args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         let Ok(child) = child else {
-            softdpu_tests::skip("a volume at an NBD server", &format!("{program} is not installed"));
+            softdpu_testing::skip("a volume at an NBD server", &format!("{program} is not installed"));
             return None;
         };
         let server = Server(child);
@@ -83,7 +83,7 @@ fn folder() -> (tempfile::TempDir, PathBuf) {
 }
 
 fn spec(socket: &Path) -> VolumeSpec {
-    let kind = Kind::Nbd {
+    let kind = VolumeKind::Nbd {
         uri: format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap(),
         answer: Duration::from_secs(20),
         timeout: Duration::from_secs(20),
@@ -94,7 +94,7 @@ fn spec(socket: &Path) -> VolumeSpec {
 
 fn impatient(socket: &Path, timeout: Duration) -> VolumeSpec {
     let mut spec = spec(socket);
-    if let Kind::Nbd { answer, timeout: limit, .. } = &mut spec.kind {
+    if let VolumeKind::Nbd { answer, timeout: limit, .. } = &mut spec.kind {
         (*answer, *limit) = (timeout, timeout);
     }
     spec
@@ -123,7 +123,7 @@ fn every_operation_works_at_nbdkit() {
     let durable = core.request(BlockOp::Write, 0, 4096);
     assert_eq!(core.run(Request { durable: true, ..durable }).result, Ok(()));
     assert_eq!(core.read(8 * MIB, 512), Err(IoError::OutOfRange));
-    assert_eq!(core.volume.status().state, State::Active);
+    assert_eq!(core.volume.status().state, VolumeState::Active);
     assert_eq!(core.context.outstanding(), 0);
 }
 
@@ -201,7 +201,7 @@ fn a_vanished_server_that_returns_gets_everything_again_in_order() {
     core.context.tick(Instant::now());
     core.context.poll(&mut done);
     assert!(done.is_empty());
-    assert_eq!(core.volume.status().state, State::Recovering);
+    assert_eq!(core.volume.status().state, VolumeState::Recovering);
     // One request at a time, so that the order at the disk is the order on the wire.
     let Some(_server) = Server::nbdkit(&socket, &["--filter=noparallel", "file", path, "serialize=requests"]) else {
         return;
@@ -214,7 +214,7 @@ fn a_vanished_server_that_returns_gets_everything_again_in_order() {
     assert_eq!(done.iter().map(|done| done.result).collect::<Vec<_>>(), vec![Ok(()); 8]);
     assert_eq!(core.read(0, 4096).unwrap(), vec![8; 4096]);
     let status = core.volume.status();
-    assert_eq!((status.state, status.errors.disconnects), (State::Active, 1));
+    assert_eq!((status.state, status.errors.disconnects), (VolumeState::Active, 1));
     assert!(status.errors.replayed >= 1);
 }
 
@@ -313,8 +313,8 @@ fn abandoned_requests_are_given_up_at_once_though_the_server_hangs() {
     let mut core = Core::new(spec(&socket));
     core.write(0, &[9; 4096]).unwrap();
     server.signal(rustix::process::Signal::STOP);
-    // Large enough that the socket's buffer holds only a part: one of the writes is abandoned in the middle. Half of it is
-    // never written.
+    // Large enough that the socket's buffer holds only a part: one of the writes is abandoned in the middle. Half of it
+    // is never written.
     let mut requests = vec![core.request(BlockOp::Read, 0, 4096)];
     requests.extend((0..4).map(|_| core.request(BlockOp::Write, MIB, MIB)));
     let mut done = Vec::new();
@@ -388,8 +388,8 @@ fn what_is_not_there_says_so() {
 #[test]
 fn a_successor_waits_until_the_server_has_ended_what_its_predecessor_sent() {
     let (_folder, socket) = folder();
-    // A server that finishes what it has begun, slowly: the first write lands when it is let. (nbdkit's own delay filter ends
-    // its sleep, and the request, when its client goes.)
+    // A server that finishes what it has begun, slowly: the first write lands when it is let. (nbdkit's own delay
+    // filter ends its sleep, and the request, when its client goes.)
     let image = socket.with_file_name("disk.img");
     std::fs::write(&image, vec![0; 8 * MIB as usize]).unwrap();
     let file = image.display();
@@ -438,7 +438,7 @@ fn qcow2_with_snapshot_and_clone_through_qemu_nbd() {
     let image = |args: &[&str]| Command::new("qemu-img").args(args).stdout(Stdio::null()).status().map(|s| s.success());
     let (base, clone) = (at("base.qcow2"), at("clone.qcow2"));
     if image(&["create", "-q", "-f", "qcow2", &base, "64M"]).ok() != Some(true) {
-        return softdpu_tests::skip("qcow2_with_snapshot_and_clone_through_qemu_nbd", "qemu-img is not installed");
+        return softdpu_testing::skip("qcow2_with_snapshot_and_clone_through_qemu_nbd", "qemu-img is not installed");
     }
     let serve = |path: &str| {
         Server::start(
@@ -475,7 +475,7 @@ fn tcp_works_too() {
     let pid = socket.to_str().unwrap();
     let args = ["-f", "--exit-with-parent", "-P", pid, "-i", "127.0.0.1", "-p", &port, "memory", "8M"];
     let Some(_server) = Server::start(&socket, "nbdkit", &args) else { return };
-    let kind = Kind::Nbd {
+    let kind = VolumeKind::Nbd {
         uri: format!("nbd://127.0.0.1:{port}").parse().unwrap(),
         answer: Duration::from_secs(20),
         timeout: Duration::from_secs(20),

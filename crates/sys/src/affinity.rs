@@ -41,9 +41,10 @@ const SESSION: &str = "/proc/self/autogroup";
 /// (`sched_autogroup_enabled`), a thread's own nice value counts only among those of its session.
 ///
 /// # Errors
-/// `EPERM` where the process leads a session already, or without CAP_SYS_NICE; `ENOENT` where the kernel has no such groups.
+/// `EPERM` where the process leads a session already, or without CAP_SYS_NICE; `ENOENT` where the kernel has no such
+/// groups.
 pub fn highest_session() -> std::io::Result<()> {
-    // Who leads a group of processes may not begin a session (setsid(2)): back into its parent's group first.
+    // The leader of a process group may not begin a session (setsid(2)): back into its parent's group first.
     if rustix::process::getpgrp() == rustix::process::getpid()
         && let Some(parent) = rustix::process::getppid()
     {
@@ -53,8 +54,8 @@ pub fn highest_session() -> std::io::Result<()> {
     std::fs::write(SESSION, "-20")
 }
 
-/// The calling process's session has nice −20 until this is dropped, where the process may do that and the kernel has such a thing.
-/// Of several at once, the last that is dropped decides what it then has.
+/// The calling process's session has nice −20 until this is dropped, where the process may do that and the kernel has
+/// such a thing. Of several at once, the last that is dropped decides what it then has.
 #[derive(Debug)]
 pub struct SessionFirst {
     before: Option<i32>,

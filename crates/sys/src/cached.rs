@@ -7,11 +7,11 @@ use rustix::io::Errno;
 use crate::uring::gather;
 use crate::{IoMemory, IoVec};
 
-/// Reads up to `len` bytes at `at` of a file into `memory`, from the `skip`th byte of its pieces on, where they are in the page
-/// cache: preadv2(2) with `RWF_NOWAIT`. Never waits for a disk. `vecs` is room for the pieces.
+/// Reads up to `len` bytes at `at` of a file into `memory`, from the `skip`th byte of its pieces on, where they are in
+/// the page cache: preadv2(2) with `RWF_NOWAIT`. Never waits for a disk. `vecs` is room for the pieces.
 ///
-/// Returns the bytes read, which may be fewer: the rest is not in the cache, or beyond the end of the file, or in more pieces
-/// than one call takes.
+/// Returns the bytes read, which may be fewer: the rest is not in the cache, or beyond the end of the file, or in more
+/// pieces than one call takes.
 ///
 /// # Errors
 /// `AGAIN` where the first byte is not in the cache, `OPNOTSUPP` where the file system cannot tell, others as preadv2.
@@ -33,8 +33,8 @@ pub fn read<M: IoMemory>(
         }
         None => &vecs[..],
     };
-    // SAFETY: IoVec is laid out as iovec; the pieces are mapped and writable while `memory` lives, which is borrowed until the
-    // call has returned, and nobody holds a reference to their bytes (IoMemory).
+    // SAFETY: IoVec is laid out as iovec; the pieces are mapped and writable while `memory` lives, which is borrowed
+    // until the call has returned, and nobody holds a reference to their bytes (IoMemory).
     let got = unsafe {
         libc::preadv2(file.as_raw_fd(), pieces.as_ptr().cast(), pieces.len() as libc::c_int, at, libc::RWF_NOWAIT)
     };

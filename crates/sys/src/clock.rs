@@ -17,8 +17,8 @@ pub fn now() -> u64 {
     }
 }
 
-/// How often the time-stamp counter ticks in a nanosecond: what people call cycles when they compare. None: the clock is not
-/// made of one.
+/// How often the time-stamp counter ticks in a nanosecond: what people call cycles when they compare. None: the clock
+/// is not made of one.
 pub fn ticks_per_nanosecond() -> Option<f64> {
     let mult = scale().mult;
     (mult != 0).then(|| (1u64 << 32) as f64 / mult as f64)
@@ -73,8 +73,8 @@ fn calibrate() -> Scale {
     Scale { origin, base, mult }
 }
 
-/// One moment on both clocks: of several tries the one in which the least time passed between the readings, as the thread
-/// may lose its processor there.
+/// One moment on both clocks: of several tries the one in which the least time passed between the readings, as the
+/// thread may lose its processor there.
 fn both_clocks() -> (Instant, u64) {
     let read = || {
         let before = ticks();

@@ -9,8 +9,8 @@ pub trait Work {
     fn run(self) -> Self::Output;
 }
 
-/// Runs `work` as compiled for a processor that counts bits in one instruction (POPCNT, LZCNT, BMI) where this is one; else as
-/// compiled for any.
+/// Runs `work` as compiled for a processor that counts bits in one instruction (POPCNT, LZCNT, BMI) where this is one;
+/// else as compiled for any.
 #[inline]
 pub fn counting_bits<W: Work>(work: W) -> W::Output {
     #[cfg(target_arch = "x86_64")]

@@ -2,9 +2,9 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Lets this process, and those that it starts, have as many files open as it may let itself have: the soft limit becomes the
-/// hard one (setrlimit(2), RLIMIT_NOFILE). Shells and systemd set the soft one to 1,024 for programs that use select(2), which
-/// nothing here does. How many that is; none: without a limit.
+/// Lets this process, and those that it starts, have as many files open as it may let itself have: the soft limit
+/// becomes the hard one (setrlimit(2), RLIMIT_NOFILE). Shells and systemd set the soft one to 1,024 for programs that
+/// use select(2), which nothing here does. How many that is; none: without a limit.
 pub fn raise_limit() -> Option<u64> {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     // It is never refused: the hard limit is there to be used. If it were, the soft one is what there is.

@@ -42,16 +42,16 @@ impl std::fmt::Debug for IoVec {
 ///
 /// # Safety
 ///
-/// Every piece that [`iovecs`](IoMemory::iovecs) returns stays mapped, readable and writable for as long as the
-/// value lives, also when the value is moved to another place or thread; nobody in this process holds a Rust reference to
+/// Every piece that [`iovecs`](IoMemory::iovecs) returns stays mapped, readable and writable for as long as the value
+/// lives, also when the value is moved to another place or thread; nobody in this process holds a Rust reference to
 /// those bytes.
 pub unsafe trait IoMemory: Send {
     /// The pieces, in the order of the data.
     fn iovecs(&self) -> &[IoVec];
 }
 
-/// Copies `len` bytes from `from_offset` of one memory to `to_offset` of another, offsets counted across pieces. Whether
-/// both were long enough; if not, some bytes may have been copied.
+/// Copies `len` bytes from `from_offset` of one memory to `to_offset` of another, offsets counted across pieces.
+/// Whether both were long enough; if not, some bytes may have been copied.
 #[inline]
 pub fn copy(from: &impl IoMemory, from_offset: u64, to: &impl IoMemory, to_offset: u64, len: usize) -> bool {
     let (mut source, mut target) = (Cursor::new(from.iovecs(), from_offset), Cursor::new(to.iovecs(), to_offset));

@@ -5,17 +5,18 @@ use std::io;
 
 use zeroize::Zeroizing;
 
-/// The payload of the key of type `user` that is called `name`, from the keyrings of this thread, process, session and user
-/// (request_key(2)); at most `most` bytes of it.
+/// The payload of the key of type `user` that is called `name`, from the keyrings of this thread, process, session and
+/// user (request_key(2)); at most `most` bytes of it.
 ///
 /// # Errors
-/// `ENOKEY` where there is none of that name, `EKEYEXPIRED`, `EKEYREVOKED`, `EACCES` where it cannot be read by us, `ENOSYS`
-/// or `EPERM` where this system does without keyrings; `InvalidInput` for a name with a NUL in it; `EFBIG` where it is longer.
+/// `ENOKEY` where there is none of that name, `EKEYEXPIRED`, `EKEYREVOKED`, `EACCES` where it cannot be read by us,
+/// `ENOSYS` or `EPERM` where this system does without keyrings; `InvalidInput` for a name with a NUL in it; `EFBIG`
+/// where it is longer.
 pub fn read_user_key(name: &str, most: usize) -> io::Result<Zeroizing<Vec<u8>>> {
     let name = CString::new(name)?;
     let none: *const libc::c_char = std::ptr::null();
-    // SAFETY: two strings that end with a NUL; no call-out information (so nothing is started to make the key) and no keyring
-    // to link it to.
+    // SAFETY: two strings that end with a NUL; no call-out information (so nothing is started to make the key) and no
+    // keyring to link it to.
     let serial = unsafe { libc::syscall(libc::SYS_request_key, c"user".as_ptr(), name.as_ptr(), none, 0) };
     if serial < 0 {
         return Err(io::Error::last_os_error());
@@ -52,7 +53,7 @@ mod tests {
     #[test]
     fn a_key_is_found_by_its_name_and_what_is_none_is_said() {
         if let Err(error) = add("softdpu:test of the keyring", b"some bytes") {
-            return softdpu_tests::skip("the kernel's keyring", &format!("no key can be added: {error}"));
+            return softdpu_testing::skip("the kernel's keyring", &format!("no key can be added: {error}"));
         }
         assert_eq!(read_user_key("softdpu:test of the keyring", 64).unwrap().as_slice(), b"some bytes");
         let long = read_user_key("softdpu:test of the keyring", 4).unwrap_err();

@@ -57,8 +57,9 @@ impl Halves {
 
 /// A huge page, bytes.
 const HUGE: usize = 2 << 20;
-/// Mappings from this size on are advised to be in huge pages, bytes: a look-up at random then costs no walk through page tables
-/// (at 4 M flows that is a third of it, at 64 k flows, 4 MiB, two thirds). Smaller ones would take 2 MiB for their first line.
+/// Mappings from this size on are advised to be in huge pages, bytes: a look-up at random then costs no walk through
+/// page tables (at 4 M flows that is a third of it, at 64 k flows, 4 MiB, two thirds). Smaller ones would take 2 MiB
+/// for their first line.
 const HUGE_FROM: usize = 4 << 20;
 
 /// A mapping of this process's own.
@@ -75,8 +76,8 @@ unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: made by mmap with this length; whoever had lines in it is gone. An error would mean that it was not mapped, which
-        // leaves nothing to do.
+        // SAFETY: made by mmap with this length; whoever had lines in it is gone. An error would mean that it was not
+        // mapped, which leaves nothing to do.
         let _ = unsafe { munmap(self.mapped.as_ptr().cast(), self.len) };
     }
 }
@@ -96,7 +97,8 @@ impl Mapping {
         // SAFETY: `skip` is less than HUGE, by which the mapping is longer than its bytes.
         let base = unsafe { mapping.mapped.add(skip) };
         if is_huge {
-            // SAFETY: inside the mapping, whose contents the advice does not change. A kernel without it leaves small pages.
+            // SAFETY: inside the mapping, whose contents the advice does not change. A kernel without it leaves small
+            // pages.
             let _ = unsafe { madvise(base.as_ptr().cast(), bytes.next_multiple_of(HUGE), Advice::LinuxHugepage) };
         }
         Ok((mapping, base))
@@ -125,8 +127,8 @@ impl<L: CacheLine> Lines<L> {
         Ok(Lines::<L>::pair::<L>(count, 0)?.0)
     }
 
-    /// `count` lines of zeroes and `beside` others right behind them: a small table that is looked up together with a large one is in its
-    /// huge pages, and takes none for itself.
+    /// `count` lines of zeroes and `beside` others right behind them: a small table that is looked up together with a
+    /// large one is in its huge pages, and takes none for itself.
     ///
     /// # Errors
     /// As of [`zeroed`](Self::zeroed).
@@ -135,7 +137,8 @@ impl<L: CacheLine> Lines<L> {
         let (first, second) = (bytes(count)?, bytes(beside)?);
         let (mapping, base) = Mapping::zeroed(first.checked_add(second).ok_or(Errno::NOMEM)?)?;
         let mapping = Arc::new(mapping);
-        // SAFETY: the mapping is at least as long as both together; a page is aligned as a line is, and so is what is whole lines behind.
+        // SAFETY: the mapping is at least as long as both together; a page is aligned as a line is, and so is what is
+        // whole lines behind.
         let behind = unsafe { base.add(first) };
         let lines = Lines { base: base.cast(), count, _mapping: Arc::clone(&mapping) };
         Ok((lines, Lines { base: behind.cast(), count: beside, _mapping: mapping }))
@@ -147,7 +150,8 @@ impl<L: CacheLine> Deref for Lines<L> {
 
     #[inline(always)]
     fn deref(&self) -> &[L] {
-        // SAFETY: `count` lines of the mapping that are nobody else's, zeroed by the kernel (any bits are a line); borrowed as `self` is.
+        // SAFETY: `count` lines of the mapping that are nobody else's, zeroed by the kernel (any bits are a line);
+        // borrowed as `self` is.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
 }

@@ -1,18 +1,18 @@
 //! Locks on open file descriptions (fcntl(2), "Open file description locks").
 //!
-//! Such a lock belongs to the description, not to the process: it ends when the last reference to the description does, and
-//! the kernel holds one for every I/O in flight. So a lock on the description that carries a process's I/O outlives even a
-//! killed process until its last write has landed.
+//! Such a lock belongs to the description, not to the process: it ends when the last reference to the description does,
+//! and the kernel holds one for every I/O in flight. So a lock on the description that carries a process's I/O outlives
+//! even a killed process until its last write has landed.
 
 use std::io;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Tries to lock the whole file behind `fd`, for itself alone or shared with other shared locks. Whether it is locked now;
-/// asking again for what one has is fine.
+/// Tries to lock the whole file behind `fd`, for itself alone or shared with other shared locks. Whether it is locked
+/// now; asking again for what one has is fine.
 ///
 /// # Errors
-/// What the kernel says, other than that somebody else has a lock in the way.
+/// What the kernel says, other than that a conflicting lock is held.
 pub fn try_lock(fd: BorrowedFd<'_>, exclusive: bool) -> io::Result<bool> {
     try_lock_part(fd, exclusive, 0, None)
 }

@@ -1,7 +1,7 @@
 //! Running something in another network namespace.
 //!
-//! A socket or TAP belongs for ever to the namespace of the thread that made it, so that the rest of the process need not
-//! move: a thread of its own enters the namespace, does the work, and ends.
+//! A socket or TAP belongs for ever to the namespace of the thread that made it, so that the rest of the process need
+//! not move: a thread of its own enters the namespace, does the work, and ends.
 
 use std::fs::File;
 use std::io;

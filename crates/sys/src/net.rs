@@ -59,14 +59,14 @@ pub fn send<M: IoMemory>(fd: BorrowedFd<'_>, head: &[u8], memory: Option<(&M, u6
         message.push_memory(memory.iovecs(), skip, len);
     }
     let header = message.header();
-    // SAFETY: the header points to `message`, its vectors to `head` and to pieces of `memory`, all borrowed for the call,
-    // and sendmsg only reads them.
+    // SAFETY: the header points to `message`, its vectors to `head` and to pieces of `memory`, all borrowed for the
+    // call, and sendmsg only reads them.
     let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-/// Receives up to `len` bytes into `memory` from `skip` on. How many came; 0 where the peer has closed (or nothing was asked
-/// for).
+/// Receives up to `len` bytes into `memory` from `skip` on. How many came; 0 where the peer has closed (or nothing was
+/// asked for).
 ///
 /// # Errors
 /// `WouldBlock` where nothing is there; what else the kernel says.
@@ -74,8 +74,8 @@ pub fn receive<M: IoMemory>(fd: BorrowedFd<'_>, memory: &M, skip: u64, len: usiz
     let mut message = Message::new();
     message.push_memory(memory.iovecs(), skip, len);
     let mut header = message.header();
-    // SAFETY: the header points to `message`, its vectors to pieces of `memory`, which is borrowed for the call and whose
-    // bytes nobody has a Rust reference to (IoMemory).
+    // SAFETY: the header points to `message`, its vectors to pieces of `memory`, which is borrowed for the call and
+    // whose bytes nobody has a Rust reference to (IoMemory).
     let received = unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) };
     usize::try_from(received).map_err(|_| io::Error::last_os_error())
 }

@@ -1,13 +1,13 @@
-//! Signals to event counters (eventfd) of somebody else, which never wait.
+//! Signals to event counters (eventfd) of other processes, which never wait.
 //!
-//! Whoever passes an eventfd keeps its open file description, and with it the flags and the counter: it can clear O_NONBLOCK
-//! and fill the counter whenever it likes, and a `write` then waits for as long as it likes. No check before the write
-//! changes that, nor does io_uring's, which looks at the same flag and then calls the same function.
+//! Whoever passes an eventfd keeps its open file description, and with it the flags and the counter: it can clear
+//! O_NONBLOCK and fill the counter whenever it likes, and a `write` then waits for as long as it likes. No check before
+//! the write changes that, nor does io_uring's, which looks at the same flag and then calls the same function.
 //!
-//! The kernel's own way of signalling an eventfd does not wait: it leaves a full counter as it is and looks at no flag. It is
-//! what happens when an asynchronous request ends that names an eventfd (io_submit(2), IOCB_FLAG_RESFD). So a signal is such
-//! a request: to read nothing from an empty file of this process, which ends within the call. One call signals many, and the
-//! kernel looks at each descriptor itself: one that is no eventfd is refused.
+//! The kernel's own way of signalling an eventfd does not wait: it leaves a full counter as it is and looks at no flag.
+//! It is what happens when an asynchronous request ends that names an eventfd (io_submit(2), IOCB_FLAG_RESFD). So a
+//! signal is such a request: to read nothing from an empty file of this process, which ends within the call. One call
+//! signals many, and the kernel looks at each descriptor itself: one that is no eventfd is refused.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -81,8 +81,8 @@ impl Notifier {
         if unsafe { (*notifier.ring()).magic } == RING_MAGIC { Ok(notifier) } else { Err(Errno::NOSYS) }
     }
 
-    /// Adds one to each counter, or leaves it full. Never waits for whoever else has it. One that is no event counter is
-    /// skipped: what is there instead is its peer's loss.
+    /// Adds one to each counter, or leaves it full. Never waits for its other holders. One that is no event counter
+    /// is skipped: what is there instead is its peer's loss.
     ///
     /// # Errors
     /// The kernel's, where it has no memory: some were not signalled.
@@ -123,8 +123,8 @@ impl Notifier {
         }
         let (mut done, mut attempts) = (0, 0);
         while done < count {
-            // SAFETY: the pointers are to requests that live through the call. They carry no memory of ours, read nothing,
-            // and have ended when it returns; they name descriptors that their borrowers keep open meanwhile.
+            // SAFETY: the pointers are to requests that live through the call. They carry no memory of ours, read
+            // nothing, and have ended when it returns; they name descriptors that their borrowers keep open meanwhile.
             let sent = result(unsafe {
                 libc::syscall(libc::SYS_io_submit, self.context, count - done, pointers[done..].as_mut_ptr())
             });
@@ -141,9 +141,10 @@ impl Notifier {
         Ok(())
     }
 
-    /// Makes room in the ring of ended requests: nobody wants to hear of them.
+    /// Makes room in the ring of ended requests: their results are not used.
     fn forget_ended(&self) {
-        // SAFETY: mapped until the context is destroyed. The kernel writes the tail, and reads the head that is written here.
+        // SAFETY: mapped until the context is destroyed. The kernel writes the tail, and reads the head that is written
+        // here.
         let ring = unsafe { &*self.ring() };
         ring.head.store(ring.tail.load(Ordering::Acquire), Ordering::Release);
     }

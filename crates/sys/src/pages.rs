@@ -2,8 +2,9 @@
 
 use std::mem;
 
-/// Of the memory that `room` has reserved, asks the kernel to use large pages for what is not in use yet (`MADV_HUGEPAGE`; they
-/// must be allowed: `/sys/kernel/mm/transparent_hugepage/enabled`). A hint: where it can't be followed, nothing changes.
+/// Of the memory that `room` has reserved, asks the kernel to use large pages for what is not in use yet
+/// (`MADV_HUGEPAGE`; they must be allowed: `/sys/kernel/mm/transparent_hugepage/enabled`). A hint: where it can't be
+/// followed, nothing changes.
 pub fn prefer_large<T>(room: &mut Vec<T>) {
     /// Of a large page where it is smallest.
     const LARGE: usize = 2 << 20;

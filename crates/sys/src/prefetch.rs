@@ -13,11 +13,11 @@ pub fn read<T>(address: *const T) {
     let _ = address;
 }
 
-/// Starts fetching the line at `address` for writing: the other core's copy goes while this one does something else. A hint:
-/// any address is allowed, mapped or not.
+/// Starts fetching the line at `address` for writing: the other core's copy goes while this one does something else. A
+/// hint: any address is allowed, mapped or not.
 ///
-/// By its instruction: built for any x86-64, the intrinsic is compiled to a fetch for reading, after which the first write has to
-/// ask the other core once more. Processors that do not know the instruction pass over it.
+/// By its instruction: built for any x86-64, the intrinsic is compiled to a fetch for reading, after which the first
+/// write has to ask the other core once more. Processors that do not know the instruction pass over it.
 #[inline(always)]
 #[allow(
     clippy::pointers_in_nomem_asm_block,

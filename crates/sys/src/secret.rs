@@ -9,8 +9,8 @@ use zeroize::Zeroize;
 
 /// A value in pages of its own that no core dump has (MADV_DONTDUMP) and that are overwritten when it is dropped.
 ///
-/// They are locked into memory (mlock) where the process may lock that much; where it may not, a host with swap space may
-/// write them there.
+/// They are locked into memory (mlock) where the process may lock that much; where it may not, a host with swap space
+/// may write them there.
 pub struct Secret<T> {
     at: NonNull<T>,
     /// Bytes mapped.
@@ -64,8 +64,9 @@ impl<T> Secret<T> {
     /// # Safety
     /// It is the last use of the value.
     unsafe fn wipe(&mut self) {
-        // SAFETY: the value was written in `new` and is dropped once, here, as the caller promises. Its bytes are then ours alone, as
-        // the mapping is; they are written before they are bytes, as a value may have some that never were.
+        // SAFETY: the value was written in `new` and is dropped once, here, as the caller promises. Its bytes are then
+        // ours alone, as the mapping is; they are written before they are bytes, as a value may have some that never
+        // were.
         unsafe {
             self.at.drop_in_place();
             let base = self.at.as_ptr().cast::<u8>();
@@ -95,7 +96,8 @@ impl<T> std::fmt::Debug for Secret<T> {
 mod tests {
     use super::*;
 
-    /// The flags of the mapping that has this address (proc_pid_smaps(5), VmFlags), and `None` where there is no such mapping.
+    /// The flags of the mapping that has this address (proc_pid_smaps(5), VmFlags), and `None` where there is no such
+    /// mapping.
     fn flags(address: usize) -> Option<String> {
         let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
         let mut inside = false;

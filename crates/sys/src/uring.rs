@@ -1,15 +1,16 @@
 //! io_uring with owned buffers.
 //!
-//! An operation takes the memory it works on, keeps it at a fixed place while the kernel may touch it, and gives it back
-//! with the completion. Safe code therefore cannot free or reuse memory under the kernel.
+//! An operation takes the memory it works on, keeps it at a fixed place while the kernel may touch it, and gives it
+//! back with the completion. Safe code therefore cannot free or reuse memory under the kernel.
 //!
 //! ```text
 //!  push ─▶ slot (memory, payload, iovecs) ─ submit: one io_uring_enter for all ─▶ kernel ─▶ reap: from the ring, no
 //!                                                                                        system call
 //! ```
 //!
-//! All slots are made at the start, so nothing is allocated per operation in steady state. Dropping the ring cancels what
-//! is in flight and waits a moment; memory of operations that the kernel does not give back is leaked rather than freed.
+//! All slots are made at the start, so nothing is allocated per operation in steady state. Dropping the ring cancels
+//! what is in flight and waits a moment; memory of operations that the kernel does not give back is leaked rather than
+//! freed.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -138,9 +139,9 @@ impl<M: IoMemory, T> Ring<M, T> {
             .setup_cqsize(entries * 2)
             .build(entries)?;
         ring.submitter().register_files_sparse(files)?;
-        // Operations that cannot be begun without blocking each take one of the kernel's workers for as long as they block. By
-        // default these are a few per CPU for all regular files: one file system that hangs would have them all. An older
-        // kernel (before 5.15) keeps its default.
+        // Operations that cannot be begun without blocking each take one of the kernel's workers for as long as they
+        // block. By default these are a few per CPU for all regular files: one file system that hangs would have them
+        // all. An older kernel (before 5.15) keeps its default.
         let _ = ring.submitter().register_iowq_max_workers(&mut [entries, 0]);
         let slot = || Slot { held: None, file: FileIndex(0), generation: 0, vecs: Vec::new() };
         Ok(Ring {
@@ -152,11 +153,12 @@ impl<M: IoMemory, T> Ring<M, T> {
         })
     }
 
-    /// Registers a file; the ring refers to its open file description until [`remove_file`](Self::remove_file) and the end of
-    /// what is in flight on it.
+    /// Registers a file; the ring refers to its open file description until [`remove_file`](Self::remove_file) and the
+    /// end of what is in flight on it.
     ///
     /// # Errors
-    /// `ENFILE` where all places are taken, by files or by what is still in flight on removed ones; what else the kernel says.
+    /// `ENFILE` where all places are taken, by files or by what is still in flight on removed ones; what else the
+    /// kernel says.
     pub fn add_file(&mut self, file: BorrowedFd<'_>) -> io::Result<FileIndex> {
         let free = self
             .files
@@ -168,8 +170,8 @@ impl<M: IoMemory, T> Ring<M, T> {
         Ok(FileIndex(free as u32))
     }
 
-    /// Gives a file's place back. What is in flight on it goes on, and keeps the place until its end: the kernel looks a file
-    /// up when it starts an operation, which may be later than this, and must not find another one there.
+    /// Gives a file's place back. What is in flight on it goes on, and keeps the place until its end: the kernel looks
+    /// a file up when it starts an operation, which may be later than this, and must not find another one there.
     pub fn remove_file(&mut self, file: FileIndex) {
         let Some(place) = self.files.get_mut(file.0 as usize).filter(|place| place.taken) else { return };
         place.leaving = true;
@@ -203,8 +205,8 @@ impl<M: IoMemory, T> Ring<M, T> {
         self.files.get(file.0 as usize).map_or(0, |place| place.in_flight as usize)
     }
 
-    /// Prepares an operation; [`submit`](Self::submit) sends it. Of a memory shorter than the operation, or of one in too
-    /// many pieces, what can be is transferred.
+    /// Prepares an operation; [`submit`](Self::submit) sends it. Of a memory shorter than the operation, or of one in
+    /// too many pieces, what can be is transferred.
     ///
     /// # Errors
     /// The memory and payload, where the ring is full.
@@ -231,8 +233,8 @@ impl<M: IoMemory, T> Ring<M, T> {
         Ok(Ticket(ticket))
     }
 
-    /// Sends what was pushed, with one system call; none where there is nothing to send. What the kernel cannot take now goes
-    /// with the next call.
+    /// Sends what was pushed, with one system call; none where there is nothing to send. What the kernel cannot take
+    /// now goes with the next call.
     #[inline]
     pub fn submit(&mut self) {
         if self.ring.submission().is_empty() {
@@ -294,12 +296,12 @@ impl<M: IoMemory, T> Ring<M, T> {
         let _ = unsafe { self.ring.submitter().enter::<()>(0, 0, EnterFlags::GETEVENTS.bits(), None) };
     }
 
-    /// Asks the kernel to end an operation early. It completes in any case: as it would have, or with ECANCELED or EINTR. An
-    /// operation that a disk or a worker is in the middle of is not ended.
+    /// Asks the kernel to end an operation early. It completes in any case: as it would have, or with ECANCELED or
+    /// EINTR. An operation that a disk or a worker is in the middle of is not ended.
     pub fn cancel(&mut self, ticket: Ticket) {
         let entry = opcode::AsyncCancel::new(ticket.0).build().user_data(CANCELLATION);
-        // A cancellation that finds no room is not made: it is an optimisation only. The CQ has room for as many as there
-        // are slots.
+        // A cancellation that finds no room is not made: it is an optimisation only. The CQ has room for as many as
+        // there are slots.
         if self.cancellations >= self.slots.len() {
             return;
         }

@@ -18,7 +18,7 @@ impl Doorbell {
         Ok(Doorbell(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?))
     }
 
-    /// Wakes whoever waits.
+    /// Wakes the waiting thread.
     pub fn ring(&self) {
         // Ours and non-blocking: a full counter is as good as any.
         let _ = write(&self.0, &1u64.to_ne_bytes());

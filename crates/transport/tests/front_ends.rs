@@ -115,7 +115,7 @@ fn where_a_ring_stood_is_known_after_the_status_became_0() {
     assert_eq!(stopped.commands, [], "it does not run any more");
     assert_eq!(stopped.replies[0].0, [0u32.to_ne_bytes(), 1222u32.to_ne_bytes()].concat());
 
-    // Whoever starts it anew without saying where starts at its beginning, and what was before is forgotten.
+    // A ring that is started anew without a base starts at its beginning.
     link.ok(Message::SetFeatures(RING | F_PROTOCOL_FEATURES));
     let started = link.start(0);
     assert_eq!(started.start().base, VringBase::Split { next_available: 0 });
@@ -125,8 +125,8 @@ fn where_a_ring_stood_is_known_after_the_status_became_0() {
     }
 }
 
-/// libblkio and the `virtio-driver` crate: features before protocol features, every message acknowledged, memory by slots,
-/// call after kick, and a base of 0 even for packed rings.
+/// libblkio and the `virtio-driver` crate: features before protocol features, every message acknowledged, memory by
+/// slots, call after kick, and a base of 0 even for packed rings.
 #[test]
 fn libblkio_runs_a_packed_queue() {
     let mut link = Link::new();

@@ -33,8 +33,8 @@ fn full() -> Link {
 /// Every format this release reads.
 const GOLDEN: [&str; 1] = [include_str!("golden/session-1.json")];
 
-/// If this fails because the format was changed on purpose: can the release before this one read the new file, and this one
-/// the old? Keep the old file beside the new one, and add it to `GOLDEN`.
+/// If this fails because the format was changed on purpose: can the release before this one read the new file, and this
+/// one the old? Keep the old file beside the new one, and add it to `GOLDEN`.
 #[test]
 fn the_format_has_not_changed() {
     let link = full();
@@ -73,8 +73,8 @@ fn a_restored_session_continues_where_it_was() {
     assert_eq!(twin.ok(stop(1)).replies, link.ok(stop(1)).replies);
 }
 
-/// The holder of the connection keeps a message until it has the reply: so the message comes again, and must find what it
-/// found the first time.
+/// The holder of the connection keeps a message until it has the reply: so the message comes again, and must find what
+/// it found the first time.
 #[test]
 fn a_session_saved_before_the_acknowledgement_is_the_one_before_the_message() {
     let mut link = Link::ready();

@@ -1,5 +1,5 @@
-//! The `vhost` crate's front end, over a real socket: an encoder and decoder nobody here wrote. Every message it has goes
-//! through, and so does what it thinks of the answers.
+//! The `vhost` crate's front end, over a real socket: an encoder and decoder of others. Every message it has
+//! goes through, and so does what it thinks of the answers.
 
 mod common;
 

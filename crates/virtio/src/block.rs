@@ -9,7 +9,8 @@ pub enum BlockOp {
     Write,
     /// All writes that completed before this was submitted are on stable storage when it completes. It has no range.
     Flush,
-    /// The content of the range is no longer needed. What is read from it afterwards is either the old content or zeroes.
+    /// The content of the range is no longer needed. What is read from it afterwards is either the old content or
+    /// zeroes.
     Discard,
     /// The range reads as zeroes afterwards.
     WriteZeroes {

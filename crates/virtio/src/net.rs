@@ -9,8 +9,8 @@ pub enum Checksum {
     /// It is in the frame and right, or the frame never was on a wire that could have damaged it
     /// (VIRTIO_NET_HDR_F_DATA_VALID).
     Valid,
-    /// The field holds the pseudo header's sum only (VIRTIO_NET_HDR_F_NEEDS_CSUM): the sum from `start` to the end of the
-    /// frame is still to be added and stored `offset` bytes behind `start`.
+    /// The field holds the pseudo header's sum only (VIRTIO_NET_HDR_F_NEEDS_CSUM): the sum from `start` to the end of
+    /// the frame is still to be added and stored `offset` bytes behind `start`.
     Partial {
         /// First byte to sum, from the start of the (inner) frame.
         start: u16,

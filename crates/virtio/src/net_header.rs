@@ -1,5 +1,5 @@
-//! `struct virtio_net_hdr_v1` (virtio 1.3 §5.1.6), which precedes every frame on a ring and, in the machine's byte order, at
-//! the kernel's TAP and AF_PACKET sockets.
+//! `struct virtio_net_hdr_v1` (virtio 1.3 §5.1.6), which precedes every frame on a ring and, in the machine's byte
+//! order, at the kernel's TAP and AF_PACKET sockets.
 
 /// Bytes of it. It is 10 only for legacy drivers without MRG_RXBUF (§5.1.6.1), which are refused.
 pub const SIZE: usize = 12;

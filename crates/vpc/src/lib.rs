@@ -70,6 +70,6 @@ pub use packet::{Checksum, HEAD, HEADROOM, Head, Mac, Packet, Segmentation, Segm
 pub use paths::{Datapath, Destination, Paths};
 pub use service::{Probe, ProbeService, through_tunnel};
 pub use stats::Stats;
-pub use tables::{Elsewhere, Entry, Problem, SpecError, Tables};
+pub use tables::{Entry, Problem, RemoteEndpoint, SpecError, Tables};
 pub use verdict::{DropReason, Reply, Verdict};
 pub use vpc::{Asked, Explanation, FLOWS, Part, Vpc};

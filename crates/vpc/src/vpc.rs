@@ -322,7 +322,7 @@ impl Vpc {
                 Found::Fresh(entry) => {
                     let action = self.flows.action(entry);
                     let mut colours = Colours::default();
-                    let admit = |meter, bytes| admit::<W>(tables, meter, now, bytes, &mut colours);
+                    let admit = |metered, bytes| admit::<W>(tables, metered, now, bytes, &mut colours);
                     let before = W::LOOKS.then(|| packet.clone());
                     let (flows, id) = (&mut self.flows, &mut self.id);
                     let mut follower = Follower { tables, flows, id, shard: self.shard, now };
@@ -334,9 +334,9 @@ impl Vpc {
                     };
                     if is_decided {
                         witness.see(at, |names| {
-                            let mut steps = narrate::hop(tables, action.hop, Ok(()), names);
+                            let mut steps = narrate::hop(tables, Some(action.hop), Ok(()), names);
                             let before = before.as_ref().unwrap_or(packet);
-                            steps.extend(narrate::metered(tables, action.meter, &colours));
+                            steps.extend(narrate::metered(tables, action.origin.metered(), &colours));
                             if *decided != Verdict::Drop(DropReason::Metered) {
                                 steps.push(narrate::leaves(before, outer.into(), packet, decided, names));
                             }
@@ -349,11 +349,11 @@ impl Vpc {
                 }
                 Found::Stale(entry) => {
                     let network = match tables.attachment(packet.port) {
-                        Attachment::Endpoint(number) => tables.endpoint(number).map(|endpoint| endpoint.network),
+                        Attachment::Endpoint(id) => tables.endpoint(id).map(|endpoint| endpoint.network),
                         Attachment::Underlay => came.map(|came| came.network),
                         Attachment::Nothing => None,
                     };
-                    self.stale.push(Stale::new(at as u32, entry, network.unwrap_or(u32::MAX)));
+                    self.stale.push(Stale::new(at as u32, entry, network));
                     *decided = Verdict::Drop(DropReason::Recomputing);
                     return;
                 }
@@ -409,7 +409,7 @@ impl Vpc {
         for (at, stage) in &mut self.stages {
             let at = *at as usize;
             let packet = &packets[at];
-            let classified = before::classify(tables, packet, witness.identifier(at));
+            let classified = before::classify(tables, packet);
             witness.see(at, |names| {
                 let result = classified.as_ref().map(|(frame, metadata, _)| (frame, metadata));
                 narrate::classified(tables, packet, result, names)
@@ -420,13 +420,15 @@ impl Vpc {
             };
         }
         for (at, stage) in &mut self.stages {
-            if let Stage::Classified((frame, mut metadata, sought)) = *stage {
+            if let Stage::Classified((frame, mut metadata, destination)) = *stage {
                 self.stats.flow += 1;
-                let found = before::find(tables, &frame, &mut metadata, &sought);
+                let found = before::find(tables, &frame, &mut metadata, &destination);
                 witness.see(*at as usize, |_| narrate::found(tables, &frame, &metadata, found.as_ref()));
                 *stage = match found {
                     Ok(()) => {
-                        tables.prefetch_hop(metadata.hop);
+                        if let Some(hop) = metadata.hop {
+                            tables.prefetch_hop(hop);
+                        }
                         Stage::Found(frame, metadata)
                     }
                     Err(stop) => Stage::Stopped(stop),
@@ -519,10 +521,8 @@ impl Vpc {
         let tables = &*self.tables;
         let checked = after::check(tables, packet, frame, metadata);
         witness.see(at, |names| narrate::hop(tables, metadata.hop, checked.as_ref().map(|_| ()), names));
-        if let Some(number) = metadata.endpoint() {
-            let is_metered = tables.endpoint(number).is_some_and(|endpoint| !endpoint.meters.is_empty());
-            metadata.meter = if is_metered { number } else { flow::NONE };
-        }
+        let is_metered = |id| tables.endpoint(id).is_some_and(|endpoint| !endpoint.meters.is_empty());
+        metadata.metered = metadata.endpoint().filter(|id| is_metered(*id));
         let departure = match checked {
             Ok(departure) => departure,
             Err(stop @ Stop::Ask(Ask::Fragment(_))) => {
@@ -534,13 +534,13 @@ impl Vpc {
             Err(stop) => return Err(stop),
         };
         if let Some(Sought { seen, home, .. }) = &self.seen[at]
-            && let Some(link) = passage.link()
-            && !metadata.is_alone()
+            && passage.keeps_flow()
+            && !metadata.is_uncacheable
             && metadata.tunnel().is_some() == seen.key.tunnelled().is_some()
         {
-            metadata.set_link(link);
+            metadata.connection = passage.connection();
             let action = departure.action(metadata);
-            let connection = (link.generation, tables.connections());
+            let connection = (metadata.connection, tables.connections());
             let kept = self.flows.install(*home, &seen.key, &action, &metadata.sources, connection);
             self.stats.unkept += u64::from(kept.is_err());
             witness.see(at, |_| [narrate::kept(tables, metadata, kept.is_ok())]);
@@ -562,13 +562,13 @@ impl Vpc {
     fn passes<W: Witness>(&self, at: usize, metadata: &Metadata, now: u64, bytes: u32, witness: &mut W) -> bool {
         let tables = &*self.tables;
         let mut colours = Colours::default();
-        let passes = admit::<W>(tables, metadata.meter, now, bytes, &mut colours);
-        witness.see(at, |_| narrate::metered(tables, metadata.meter, &colours));
+        let passes = admit::<W>(tables, metadata.metered, now, bytes, &mut colours);
+        witness.see(at, |_| narrate::metered(tables, metadata.metered, &colours));
         if !passes {
             return false;
         }
-        if metadata.is_to_member() && !W::REHEARSES {
-            tables.count_member(metadata.hop, || metadata.sources, self.shard, bytes.into());
+        if let Some(hop) = metadata.hop.filter(|_| metadata.is_ecmp_member && !W::REHEARSES) {
+            tables.count_member(hop, || metadata.sources, self.shard, bytes.into());
         }
         true
     }
@@ -588,7 +588,7 @@ impl Vpc {
             Found::None => return narrate::no_flow(&self.tables, packet, Some(seen), names),
         };
         let (sources, hop) = (self.flows.sources(entry), self.flows.action(entry).hop);
-        narrate::flow(&self.tables, packet, &narrate::Known { sources, hop, is_stale, is_compared }, names)
+        narrate::flow(&self.tables, packet, &narrate::KnownFlow { sources, hop, is_stale, is_compared }, names)
     }
 
     /// Somebody else is behind a port from now on: what it is told of its router begins anew.

@@ -7,7 +7,9 @@ use common::*;
 use proptest::prelude::*;
 use softdpu_vpc::spec::{ConnectionLimit, Measure, MeterAlgorithm, MeterSpec, Rate};
 use softdpu_vpc::trace::{Outcome, Step as Told, Table, Tier, Watch};
-use softdpu_vpc::{Asked, DropReason, Elsewhere, Explanation, Packet, PortId, Reply, Verdict, Vpc, through_tunnel};
+use softdpu_vpc::{
+    Asked, DropReason, Explanation, Packet, PortId, RemoteEndpoint, Reply, Verdict, Vpc, through_tunnel,
+};
 
 /// Watches one packet.
 #[derive(Default)]
@@ -264,10 +266,10 @@ fn what_comes_from_another_node_is_explained_as_what_that_one_sends() {
         let other = if family == Family::V4 { ip("2001:db8::1") } else { ip("192.0.2.1") };
         assert_eq!(through_tunnel(&underlay, other, RED_VNI, inner), None);
         // Who is where is told of those on other nodes alone.
-        let there = Elsewhere { host: vtep(family, 2), mac: mac(4) };
-        assert_eq!(near.tables().elsewhere("red", ip("10.0.0.5")), Some(there));
-        assert_eq!(near.tables().elsewhere("blue", ip("10.0.0.5")).map(|there| there.mac), Some(mac(2)));
-        assert_eq!(near.tables().elsewhere("red", ip("10.0.0.2")), None);
-        assert_eq!(near.tables().elsewhere("nobody's", ip("10.0.0.5")), None);
+        let there = RemoteEndpoint { host: vtep(family, 2), mac: mac(4) };
+        assert_eq!(near.tables().remote("red", ip("10.0.0.5")), Some(there));
+        assert_eq!(near.tables().remote("blue", ip("10.0.0.5")).map(|there| there.mac), Some(mac(2)));
+        assert_eq!(near.tables().remote("red", ip("10.0.0.2")), None);
+        assert_eq!(near.tables().remote("nobody's", ip("10.0.0.5")), None);
     }
 }

@@ -41,7 +41,7 @@ fn loaded_guests_and_routes_are_reached_and_what_the_spec_says_wins() {
     assert_eq!(to(&mut node, "10.0.0.77").1, Some(vtep(Family::V4, 2)));
     assert_eq!(to(&mut node, "10.0.0.78").1, Some(ip(THIRD)));
     assert_eq!(to(&mut node, "203.0.113.9").1, Some(vtep(Family::V4, 2)));
-    let elsewhere = |address| node.tables().elsewhere("red", ip(address)).map(|there| (there.host, there.mac));
+    let elsewhere = |address| node.tables().remote("red", ip(address)).map(|there| (there.host, there.mac));
     assert_eq!(elsewhere("10.0.0.78"), Some((ip(THIRD), mac(78))));
     assert_eq!(elsewhere("203.0.113.9"), Some((vtep(Family::V4, 2), GATEWAY)));
     assert_eq!(to(&mut node, "10.0.0.79").0, Verdict::Software, "nobody's");

@@ -1,4 +1,5 @@
-//! Where softdpu means to judge otherwise than Linux: docs/policy.md, "Beside Linux". Each case is as narrow as it can be told.
+//! Where softdpu means to judge otherwise than Linux: docs/policy.md, "Beside Linux". Each case is as narrow as it can
+//! be told.
 
 use softdpu_vpc::policy::conntrack::{Refused, TcpState};
 
@@ -83,8 +84,8 @@ impl Intended {
 }
 
 impl Stream {
-    /// Whether `packet`, which met a connection that was in a state `before` and is in another `after` it, is a case where both may differ: by
-    /// what they say about it, or from now on.
+    /// Whether `packet`, which met a connection that was in a state `before` and is in another `after` it, is a case
+    /// where both may differ: by what they say about it, or from now on.
     pub fn intended(
         &mut self,
         packet: &Packet,
@@ -99,7 +100,8 @@ impl Stream {
         let is_over = matches!(before, Some(TcpState::TimeWait | TcpState::Closed));
         let asks_back = flags == SYN && packet.from == 1 && (is_open || before == Some(TcpState::SynReceived))
             || flags == SYN | ACK && packet.from == 0 && (is_open || is_over);
-        // One that closes nothing here closes in Linux, unless it holds the connection for open (`nf_conntrack_tcp_established`).
+        // One that closes nothing here closes in Linux, unless it holds the connection for open
+        // (`nf_conntrack_tcp_established`).
         let is_reset = before == Some(TcpState::Closed) || self.reset;
         let intended = match (ours, theirs) {
             (Ours::Refused(Refused::Reset), true) => Some(Intended::Reset),

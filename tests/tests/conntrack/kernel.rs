@@ -1,4 +1,5 @@
-//! The other side of the comparison: a kernel that forwards between two TAPs, `inside` and `outside`, with a firewall in between.
+//! The other side of the comparison: a kernel that forwards between two TAPs, `inside` and `outside`, with a firewall
+//! in between.
 
 use std::collections::HashSet;
 use std::fs;

@@ -1,4 +1,5 @@
-//! Random streams of packets: most as honest ends send them, some in the wrong place, each stream between ports of its own.
+//! Random streams of packets: most as honest ends send them, some in the wrong place, each stream between ports of its
+//! own.
 
 use std::net::Ipv6Addr;
 
@@ -122,7 +123,8 @@ impl Tcp {
         let from = random.below(2) as usize;
         let (side, other) = (self.sides[from], self.sides[1 - from]);
         if random.is_one_in(50) {
-            // What the other sends is answered by a reset in the window, and followed by the other's reset, which was sent before it.
+            // What the other sends is answered by a reset in the window, and followed by the other's reset, which was
+            // sent before it.
             self.send(1 - from, ACK | PSH, other.next, other.expects, 1);
             self.send(from, RST | ACK, side.next.wrapping_add(1), other.next.wrapping_add(1), 0);
             return self.honest(1 - from, RST, 0);

@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 
-use softdpu_bench::front_end::{Options, Request};
+use softdpu_frontend::{BlockOptions, BlockRequest};
 use softdpu_tests::{Context, Daemon, Failure, Lab, skip, wait_until};
 
 use crate::common::*;
@@ -37,14 +37,15 @@ fn scenario(lab: &Lab, image: &Path, device: &Loop) -> Result<(), Failure> {
     let backend = format!("device = {{ path = \"{}\" }}", device.path().display());
     let mut daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &backend, 2)))?;
     assert_eq!(volume(&daemon, "data")?["kind"], "device");
-    let options = Options { queues: 2, inflight: true, ..Options::default() };
+    let options = BlockOptions { queues: 2, inflight: true, ..BlockOptions::default() };
     let mut front_end = connect(&daemon, "data", &options)?;
     assert_eq!(front_end.capacity() * 512, 16 * MIB);
 
-    // What is flushed is on the device, and through it in the file. Flushed by us as well: the loop driver has a cache of its own.
+    // What is flushed is on the device, and through it in the file. Flushed by us as well: the loop driver has a cache
+    // of its own.
     let at = 8 * MIB / 512;
     (0..u64::from(HOLE) / 0x1_0000).try_for_each(|part| write(&mut front_end, at + part * 128, &[0x5a; 0x1_0000]))?;
-    assert_eq!(ask(&mut front_end, Request::Flush)?.1, OK);
+    assert_eq!(ask(&mut front_end, BlockRequest::Flush)?.1, OK);
     assert!(read(&mut front_end, at, 4096)? == [0x5a; 4096]);
     let content = std::fs::read(image).context("reading the image")?;
     let hole = (8 * MIB) as usize..(8 * MIB) as usize + HOLE as usize;
@@ -52,9 +53,9 @@ fn scenario(lab: &Lab, image: &Path, device: &Loop) -> Result<(), Failure> {
 
     let blocks = || Ok::<_, Failure>(std::fs::metadata(image).context("looking at the image")?.blocks());
     let before = blocks()?;
-    let discard = Request::Discard { sector: at, sectors: HOLE / 512 };
+    let discard = BlockRequest::Discard { sector: at, sectors: HOLE / 512 };
     assert_eq!(ask(&mut front_end, discard)?.1, OK);
-    assert_eq!(ask(&mut front_end, Request::Flush)?.1, OK);
+    assert_eq!(ask(&mut front_end, BlockRequest::Flush)?.1, OK);
     assert!(read(&mut front_end, at, 4096)? == [0; 4096], "what was discarded is still there");
     wait_until("the discarded range to be a hole in the file", WAIT, || Ok((blocks()? < before).then_some(())))?;
 

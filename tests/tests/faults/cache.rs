@@ -2,20 +2,20 @@
 
 use std::path::Path;
 
-use softdpu_bench::front_end::{FrontEnd, Options};
 use softdpu_device::block::abi::{config, feature};
+use softdpu_frontend::{BlockFrontEnd, BlockOptions};
 use softdpu_tests::{Context, Daemon, Failure, Lab};
 use softdpu_transport::vhost_user::{ConfigSpace, Message};
 
 use crate::common::*;
 
-fn writeback(front_end: &mut FrontEnd) -> Result<u8, Failure> {
+fn writeback(front_end: &mut BlockFrontEnd) -> Result<u8, Failure> {
     Ok(front_end.read_config().context("reading the configuration space")?[config::WRITEBACK])
 }
 
-fn set_writeback(front_end: &mut FrontEnd, value: u8) -> Result<(), Failure> {
+fn set_writeback(front_end: &mut BlockFrontEnd, value: u8) -> Result<(), Failure> {
     let space = ConfigSpace { offset: config::WRITEBACK as u32, flags: 0, bytes: vec![value] };
-    front_end.control().call(&Message::SetConfig(space), &[]).context("SET_CONFIG").map(|_| ())
+    front_end.connection().call(&Message::SetConfig(space), &[]).context("SET_CONFIG").map(|_| ())
 }
 
 /// How many writes the server was asked for, and how many of them with FUA, by its log.
@@ -35,7 +35,7 @@ fn the_cache_mode_that_a_driver_chose_survives_a_kill() {
         let logfile = format!("logfile={}", log.display());
         let server = NbdServer::nbdkit(lab, "nbdkit", &["--filter=log", "memory", "1M", &logfile])?;
         let mut daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &server.backend(""), 1)))?;
-        let options = Options { inflight: true, features: feature::CONFIG_WCE, ..Options::default() };
+        let options = BlockOptions { inflight: true, features: feature::CONFIG_WCE, ..BlockOptions::default() };
         let mut front_end = connect(&daemon, "data", &options)?;
         assert_ne!(front_end.negotiated().features & feature::CONFIG_WCE, 0, "CONFIG_WCE is not offered");
         assert_eq!(writeback(&mut front_end)?, 1);

@@ -1,7 +1,7 @@
 //! Volumes and devices that come and go on a running daemon.
 
 use serde_json::Value;
-use softdpu_bench::front_end::Options;
+use softdpu_frontend::BlockOptions;
 use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
 
 use crate::common::*;
@@ -22,7 +22,7 @@ fn what_was_made_at_run_time_survives_a_kill_and_a_restart() {
         daemon.command(&["volume", "create", "extra", "--file", text(&image)?, "--size", "8 MiB"])?;
         let add = ["device", "add", "extra-disk", "--volume", "extra", "--device-socket", text(&socket)?];
         daemon.command(&add)?;
-        let mut front_end = connect(&daemon, "extra", &Options { inflight: true, ..Options::default() })?;
+        let mut front_end = connect(&daemon, "extra", &BlockOptions { inflight: true, ..BlockOptions::default() })?;
         write(&mut front_end, 0, &[1; 4096])?;
 
         daemon.kill_data_plane()?;
@@ -39,7 +39,7 @@ fn what_was_made_at_run_time_survives_a_kill_and_a_restart() {
         daemon.stop()?;
 
         let mut daemon = Daemon::start(lab.path(), &site)?;
-        let mut front_end = connect(&daemon, "extra", &Options::default())?;
+        let mut front_end = connect(&daemon, "extra", &BlockOptions::default())?;
         assert_eq!(front_end.capacity(), 8 * MIB / 512);
         assert!(read(&mut front_end, 0, 4096)? == [1; 4096]);
         let words = refused(&daemon, &["device", "remove", "extra-disk"]);
@@ -84,7 +84,7 @@ fn tenants_come_work_and_go_and_one_that_has_something_stays() {
 
         daemon.command(&["tenant", "add", "initech", "--weight", "3", "--iops", "100000"])?;
         daemon.command(&add)?;
-        let mut front_end = connect(&daemon, "more", &Options { inflight: true, ..Options::default() })?;
+        let mut front_end = connect(&daemon, "more", &BlockOptions { inflight: true, ..BlockOptions::default() })?;
         write(&mut front_end, 0, &[7; 4096])?;
         let shown = |daemon: &Daemon| -> Result<Option<Value>, Failure> {
             let tenants: Value = serde_json::from_str(&daemon.command(&["tenant", "list", "--json"])?)

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use softdpu_bench::front_end::{FrontEnd, Options, Request};
+use softdpu_frontend::{BlockFrontEnd, BlockOptions, BlockRequest};
 use softdpu_tests::{Context, Daemon, Failure, Lab, Process, ServerKind, skip, wait_until};
 
 pub const MIB: u64 = 1 << 20;
@@ -18,7 +18,8 @@ pub const WAIT: Duration = Duration::from_secs(60);
 /// VIRTIO_BLK_S_OK and VIRTIO_BLK_S_IOERR (virtio 1.3 §5.2.6).
 pub const OK: u8 = 0;
 pub const IOERR: u8 = 1;
-/// A stop's patience is two seconds; the rest is a busy machine's. What it would wait for otherwise does not come by itself.
+/// A stop's patience is two seconds; the rest is a busy machine's. What it would wait for otherwise does not come by
+/// itself.
 pub const STOP: Duration = Duration::from_secs(10);
 
 /// Whether the scenario can run: softdpu is under test and `programs` are installed. Says so loudly where not.
@@ -87,8 +88,8 @@ impl NbdServer {
         Ok(NbdServer { process, socket: socket.to_owned() })
     }
 
-    /// Makes it hang, and waits until it does: one of its threads takes the signal and passes the stop on, until when the
-    /// others go on serving. What was connected is as it was, so SIGCONT undoes it.
+    /// Makes it hang, and waits until it does: one of its threads takes the signal and passes the stop on, until when
+    /// the others go on serving. What was connected is as it was, so SIGCONT undoes it.
     pub fn hang(&mut self) -> Result<(), Failure> {
         self.process.signal(Signal::STOP);
         wait_until("all threads of the server to be stopped", WAIT, || {
@@ -106,13 +107,13 @@ pub fn text(path: &Path) -> Result<&str, Failure> {
     path.to_str().ok_or_else(|| Failure::new(format!("{} is not UTF-8", path.display())))
 }
 
-pub fn connect(daemon: &Daemon, name: &str, options: &Options) -> Result<FrontEnd, Failure> {
-    let options = Options { timeout: options.timeout.max(WAIT), ..options.clone() };
-    FrontEnd::connect(&daemon.device_socket(name), &options).context(format_args!("connecting to {name}"))
+pub fn connect(daemon: &Daemon, name: &str, options: &BlockOptions) -> Result<BlockFrontEnd, Failure> {
+    let options = BlockOptions { timeout: options.timeout.max(WAIT), ..options.clone() };
+    BlockFrontEnd::connect(&daemon.device_socket(name), &options).context(format_args!("connecting to {name}"))
 }
 
 /// Does one request on queue 0 and gives its tag and status.
-pub fn ask(front_end: &mut FrontEnd, request: Request<'_>) -> Result<(u16, u8), Failure> {
+pub fn ask(front_end: &mut BlockFrontEnd, request: BlockRequest<'_>) -> Result<(u16, u8), Failure> {
     let queue = front_end.queue_mut(0);
     let tag = queue.submit(request).context("adding a request")?;
     queue.publish();
@@ -121,20 +122,20 @@ pub fn ask(front_end: &mut FrontEnd, request: Request<'_>) -> Result<(u16, u8), 
     Ok((tag, done.status))
 }
 
-pub fn write(front_end: &mut FrontEnd, sector: u64, data: &[u8]) -> Result<(), Failure> {
-    let (_, status) = ask(front_end, Request::Write { sector, data })?;
+pub fn write(front_end: &mut BlockFrontEnd, sector: u64, data: &[u8]) -> Result<(), Failure> {
+    let (_, status) = ask(front_end, BlockRequest::Write { sector, data })?;
     assert_eq!(status, OK, "writing at sector {sector}");
     Ok(())
 }
 
-pub fn read(front_end: &mut FrontEnd, sector: u64, len: u32) -> Result<Vec<u8>, Failure> {
-    let (tag, status) = ask(front_end, Request::Read { sector, len })?;
+pub fn read(front_end: &mut BlockFrontEnd, sector: u64, len: u32) -> Result<Vec<u8>, Failure> {
+    let (tag, status) = ask(front_end, BlockRequest::Read { sector, len })?;
     assert_eq!(status, OK, "reading at sector {sector}");
     data(front_end, tag, len)
 }
 
 /// What is in the buffer of a request.
-pub fn data(front_end: &mut FrontEnd, tag: u16, len: u32) -> Result<Vec<u8>, Failure> {
+pub fn data(front_end: &mut BlockFrontEnd, tag: u16, len: u32) -> Result<Vec<u8>, Failure> {
     let mut bytes = vec![0; len as usize];
     let buffer = front_end.queue_mut(0).data(tag, len).context("looking at data")?;
     buffer.read_at(0, &mut bytes).context("copying data")?;
@@ -145,8 +146,8 @@ pub fn data(front_end: &mut FrontEnd, tag: u16, len: u32) -> Result<Vec<u8>, Fai
 pub struct Bystander(Vec<Duration>);
 
 impl Bystander {
-    /// Asserts that nothing held them up: what is held up for as long as `act` takes is one request, and the one before it was not.
-    /// Bars for a machine that is busy with something else half of the time.
+    /// Asserts that nothing held them up: what is held up for as long as `act` takes is one request, and the one before
+    /// it was not. Bars for a machine that is busy with something else half of the time.
     pub fn are_undisturbed(&self) {
         let median = self.0[self.0.len() / 2];
         assert!(self.0.len() > 4 && median < Duration::from_millis(200), "{} requests, {median:?}", self.0.len());
@@ -154,7 +155,7 @@ impl Bystander {
 }
 
 /// Does `act` while another device writes and reads, which it does when `act` begins.
-pub fn beside<T>(other: &mut FrontEnd, act: impl FnOnce() -> T) -> (T, Result<Bystander, Failure>) {
+pub fn beside<T>(other: &mut BlockFrontEnd, act: impl FnOnce() -> T) -> (T, Result<Bystander, Failure>) {
     let (over, begun) = (AtomicBool::new(false), AtomicBool::new(false));
     let run = || {
         let mut latencies = Vec::new();

@@ -5,11 +5,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use rustix::fs::MemfdFlags;
-use softdpu_bench::Format;
-use softdpu_bench::front_end::{Control, FrontEnd, Options};
-use softdpu_bench::net::port::{self, Port, Ring};
-use softdpu_bench::net::{Frames, Station};
 use softdpu_device::block::abi::request;
+use softdpu_frontend::{
+    BlockFrontEnd, BlockOptions, Connection, Format, Frames, NetFrontEnd, NetOptions, Station, Virtqueue,
+};
 use softdpu_memory::GuestAddress;
 use softdpu_ring::driver::Piece;
 use softdpu_tests::{Context, Daemon, Failure, Lab, skip};
@@ -36,13 +35,13 @@ impl Log {
         Ok(Log { file, bytes })
     }
 
-    fn announce(&self, control: &mut Control) -> Result<(), Failure> {
+    fn announce(&self, control: &mut Connection) -> Result<(), Failure> {
         let message = Message::SetLogBase(LogDescription { size: self.bytes, offset: 0 });
         control.call(&message, &[self.file.as_fd()]).context("SET_LOG_BASE").map(|_| ())
     }
 
-    /// The pages that were written, and forgets them; all of `wanted` if they are marked soon: a page is marked a moment after the
-    /// driver sees what was written.
+    /// The pages that were written, and forgets them; all of `wanted` if they are marked soon: a page is marked a
+    /// moment after the driver sees what was written.
     fn written(&self, wanted: &[u64]) -> Result<BTreeSet<u64>, Failure> {
         let start = Instant::now();
         while start.elapsed() < MARKED {
@@ -80,12 +79,12 @@ struct Chain {
 }
 
 impl Chain {
-    fn new(front_end: &mut FrontEnd) -> Result<Chain, Failure> {
+    fn new(front_end: &mut BlockFrontEnd) -> Result<Chain, Failure> {
         let mut page = |count| front_end.memory().allocate(count * PAGE, PAGE).context("guest memory");
         Ok(Chain { header: page(1)?, data: page(2)?, status: page(1)? })
     }
 
-    fn run(&self, front_end: &mut FrontEnd, kind: u32) -> Result<(), Failure> {
+    fn run(&self, front_end: &mut BlockFrontEnd, kind: u32) -> Result<(), Failure> {
         let header = front_end.memory().window(self.header, request::HEADER).context("the header")?;
         header.buffer().write_at(0, &kind.to_le_bytes()).context("writing the header")?;
         let data = if kind == request::IN { Piece::writable } else { Piece::readable };
@@ -115,7 +114,8 @@ fn a_migration_log_has_the_pages_that_were_written_and_no_others() {
     }
     Lab::run("dirty-log", |lab| {
         let daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", "memory = { size = \"1 MiB\" }", 1)))?;
-        let options = Options { protocol: ProtocolFeatures::LOG_SHMFD, spare_memory: 16 * PAGE, ..Options::default() };
+        let options =
+            BlockOptions { protocol: ProtocolFeatures::LOG_SHMFD, spare_memory: 16 * PAGE, ..BlockOptions::default() };
         let mut front_end = connect(&daemon, "data", &options)?;
         let chain = Chain::new(&mut front_end)?;
         let region = front_end.memory().region();
@@ -124,7 +124,7 @@ fn a_migration_log_has_the_pages_that_were_written_and_no_others() {
         let ring = front_end.queue_mut(0).addresses();
         let used = ring.device.0 - region.user_address + region.guest_address;
         let used_page = used / PAGE;
-        let log_ring = |front_end: &mut FrontEnd, flags| {
+        let log_ring = |front_end: &mut BlockFrontEnd, flags| {
             let message = Message::SetVringAddr(VringAddress {
                 index: 0,
                 flags,
@@ -133,17 +133,17 @@ fn a_migration_log_has_the_pages_that_were_written_and_no_others() {
                 available: ring.driver.0,
                 log: used,
             });
-            front_end.control().call(&message, &[]).context("SET_VRING_ADDR").map(|_| ())
+            front_end.connection().call(&message, &[]).context("SET_VRING_ADDR").map(|_| ())
         };
         let features = front_end.negotiated().features;
-        let with_features = |front_end: &mut FrontEnd, bits| {
-            front_end.control().call(&Message::SetFeatures(bits), &[]).context("SET_FEATURES").map(|_| ())
+        let with_features = |front_end: &mut BlockFrontEnd, bits| {
+            front_end.connection().call(&Message::SetFeatures(bits), &[]).context("SET_FEATURES").map(|_| ())
         };
         chain.run(&mut front_end, request::IN)?;
 
         // As QEMU does it while the guest runs: log, feature, rings.
         let log = Log::new(pages.div_ceil(8).next_multiple_of(8))?;
-        log.announce(front_end.control())?;
+        log.announce(front_end.connection())?;
         with_features(&mut front_end, features | F_LOG_ALL)?;
         log_ring(&mut front_end, VRING_F_LOG)?;
         log.take()?;
@@ -179,17 +179,17 @@ fn a_log_that_does_not_cover_the_guests_memory_is_refused() {
     }
     Lab::run("small-log", |lab| {
         let daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", "memory = { size = \"1 MiB\" }", 1)))?;
-        let options = Options { protocol: ProtocolFeatures::LOG_SHMFD, ..Options::default() };
+        let options = BlockOptions { protocol: ProtocolFeatures::LOG_SHMFD, ..BlockOptions::default() };
         let mut front_end = connect(&daemon, "data", &options)?;
         let features = front_end.negotiated().features;
-        let asked = Log::new(8)?.announce(front_end.control()).and_then(|()| {
+        let asked = Log::new(8)?.announce(front_end.connection()).and_then(|()| {
             let message = Message::SetFeatures(features | F_LOG_ALL);
-            front_end.control().call(&message, &[]).context("SET_FEATURES").map(|_| ())
+            front_end.connection().call(&message, &[]).context("SET_FEATURES").map(|_| ())
         });
         assert!(asked.is_err(), "a log of 64 pages was taken for guest memory above 1 MiB");
         // Whether the connection survives is the daemon's choice; the next one has to work.
         drop(front_end);
-        let mut front_end = connect(&daemon, "data", &Options::default())?;
+        let mut front_end = connect(&daemon, "data", &BlockOptions::default())?;
         write(&mut front_end, 0, &[1; 512])?;
         drop(front_end);
         daemon.stop()
@@ -212,7 +212,7 @@ const A: Station = Station { mac: [2, 0x5d, 0, 0, 0, 0xa], address: std::net::Ip
 const B: Station = Station { mac: [2, 0x5d, 0, 0, 0, 0xb], address: std::net::Ipv4Addr::new(10, 0, 0, 11) };
 
 /// Waits for the next chain that a ring's device gives back.
-fn given_back(ring: &mut Ring) -> Result<(), Failure> {
+fn given_back(ring: &mut Virtqueue) -> Result<(), Failure> {
     let start = Instant::now();
     while ring.driver.take().is_none() {
         if start.elapsed() > WAIT {
@@ -224,7 +224,7 @@ fn given_back(ring: &mut Ring) -> Result<(), Failure> {
 }
 
 /// Sends a frame, and waits until it has arrived.
-fn send(a: &mut Port, b: &mut Port, frames: Frames) -> Result<(), Failure> {
+fn send(a: &mut NetFrontEnd, b: &mut NetFrontEnd, frames: Frames) -> Result<(), Failure> {
     let bytes = frames.build(0, 1, A, B);
     let at = a.memory.allocate(PAGE, PAGE).context("a frame")?;
     let window = a.memory.window(at, bytes.len()).context("a frame")?;
@@ -238,14 +238,14 @@ fn send(a: &mut Port, b: &mut Port, frames: Frames) -> Result<(), Failure> {
 
 /// An interface under a log.
 struct Logged {
-    port: Port,
+    port: NetFrontEnd,
     log: Log,
     format: Format,
 }
 
 impl Logged {
     fn new(lab: &Lab, name: &str, format: Format) -> Result<Logged, Failure> {
-        let options = port::Options {
+        let options = NetOptions {
             queue_size: 16,
             format,
             required: Vec::new(),
@@ -253,7 +253,7 @@ impl Logged {
             timeout: WAIT,
             status: false,
         };
-        let port = Port::connect(&lab.path().join(format!("{name}.sock")), &options)
+        let port = NetFrontEnd::connect(&lab.path().join(format!("{name}.sock")), &options)
             .context(format_args!("connecting {name}"))?;
         let region = port.memory.region();
         let pages = (region.guest_address + region.size).div_ceil(PAGE);
@@ -266,7 +266,7 @@ impl Logged {
         let addresses = ring.addresses();
         let log = self.guest(self.written(index));
         let features = self.port.negotiated().features | F_LOG_ALL;
-        let control = self.port.control().ok_or_else(|| Failure::new("the interface has no connection"))?;
+        let control = self.port.connection().ok_or_else(|| Failure::new("the interface has no connection"))?;
         self.log.announce(control)?;
         control.call(&Message::SetFeatures(features), &[]).context("SET_FEATURES")?;
         let message = Message::SetVringAddr(VringAddress {
@@ -329,8 +329,8 @@ fn a_migration_log_has_the_pages_into_which_frames_were_written() {
             let (mut a, mut b) = (Logged::new(lab, "a", format)?, Logged::new(lab, "b", format)?);
             daemon.command(&["queue", "move", "a", "1", &sender.to_string()])?;
             daemon.command(&["queue", "move", "b", "0", "0"])?;
-            // Of 2,048 bytes each, over the end of a page: a frame of 1,514 bytes behind its header lies on two pages, one of 60
-            // bytes on one.
+            // Of 2,048 bytes each, over the end of a page: a frame of 1,514 bytes behind its header lies on two pages,
+            // one of 60 bytes on one.
             let buffers = b.port.memory.allocate(12 * PAGE, PAGE).context("receive buffers")?;
             let buffer = |number: u64| GuestAddress(buffers.0 + (2 * number + 1) * PAGE - 1000);
             for number in 0..4 {

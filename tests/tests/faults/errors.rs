@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use softdpu_bench::front_end::{Options, Request};
+use softdpu_frontend::{BlockOptions, BlockRequest};
 use softdpu_tests::{Context, Daemon, Failure, Lab, skip};
 
 use crate::common::*;
@@ -46,12 +46,12 @@ fn a_full_file_system_fails_writes_until_there_is_room_again() {
         let filler = folder.join("filler");
         let backend = format!("file = {{ path = '{}', size = \"16 MiB\" }}", folder.join("image").display());
         let daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &backend, 1)))?;
-        let mut front_end = connect(&daemon, "data", &Options::default())?;
+        let mut front_end = connect(&daemon, "data", &BlockOptions::default())?;
         write(&mut front_end, 0, &[1; 65536])?;
         // As much as there is room for, which fails in the end.
         let _ = std::fs::write(&filler, vec![0; 4 << 20]);
 
-        let (_, status) = ask(&mut front_end, Request::Write { sector: 8192, data: &[2; 65536] })?;
+        let (_, status) = ask(&mut front_end, BlockRequest::Write { sector: 8192, data: &[2; 65536] })?;
         assert_eq!(status, IOERR);
         let full = counted(&daemon, "data", 1)?;
         assert_eq!((&full["counters"]["no_space"], &full["errors"]), (&1.into(), &1.into()), "{full}");
@@ -85,12 +85,12 @@ fn failing_server(name: &str, error: &str, counter: &str) {
             &["--filter=error", "memory", "16M", &error, "error-pread-rate=100%", "error-pwrite-rate=100%", &file],
         )?;
         let daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &server.backend(""), 1)))?;
-        let mut front_end = connect(&daemon, "data", &Options::default())?;
+        let mut front_end = connect(&daemon, "data", &BlockOptions::default())?;
         write(&mut front_end, 0, &[1; 4096])?;
 
         std::fs::write(&trigger, "").context("making the server fail")?;
         let statuses: Result<Vec<u8>, Failure> =
-            [Request::Write { sector: 8, data: &[2; 4096] }, Request::Read { sector: 0, len: 4096 }]
+            [BlockRequest::Write { sector: 8, data: &[2; 4096] }, BlockRequest::Read { sector: 0, len: 4096 }]
                 .into_iter()
                 .map(|request| Ok(ask(&mut front_end, request)?.1))
                 .collect();

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use softdpu_bench::front_end::{Options, Request};
+use softdpu_frontend::{BlockOptions, BlockRequest};
 use softdpu_tests::{Context, Daemon, Failure, Lab, skip};
 
 use crate::common::*;
@@ -29,15 +29,15 @@ fn cut<T>(image: &Path, left: u64, act: impl FnOnce() -> Result<T, Failure>) -> 
 fn scenario(lab: &Lab, backend: &str, image: &Path, left: u64, kept: bool) -> Result<(), Failure> {
     let site = node(&[0]) + &disk("data", backend, 1) + &disk("local", "memory = { size = \"1 MiB\" }", 1);
     let daemon = Daemon::start(lab.path(), &site)?;
-    let mut front_end = connect(&daemon, "data", &Options::default())?;
-    let mut local = connect(&daemon, "local", &Options::default())?;
+    let mut front_end = connect(&daemon, "data", &BlockOptions::default())?;
+    let mut local = connect(&daemon, "local", &BlockOptions::default())?;
     write(&mut front_end, KEPT, &[1; LEN as usize])?;
-    assert_eq!(ask(&mut front_end, Request::Flush)?.1, OK);
+    assert_eq!(ask(&mut front_end, BlockRequest::Flush)?.1, OK);
     let pid = daemon.data_plane()?;
 
     cut(image, left, || {
         let (statuses, beside) = beside(&mut local, || {
-            let ask = |_| Ok(ask(&mut front_end, Request::Read { sector: LOST, len: LEN })?.1);
+            let ask = |_| Ok(ask(&mut front_end, BlockRequest::Read { sector: LOST, len: LEN })?.1);
             let statuses: Result<Vec<u8>, Failure> = (0..3).map(ask).collect();
             std::thread::sleep(std::time::Duration::from_millis(500));
             statuses

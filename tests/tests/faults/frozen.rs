@@ -1,9 +1,10 @@
-//! A file whose file system is held up (`fsfreeze`): what writes to it hangs in the kernel, where nothing takes it back.
+//! A file whose file system is held up (`fsfreeze`): what writes to it hangs in the kernel, where nothing takes it
+//! back.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use softdpu_bench::front_end::{FrontEnd, Options, Request, Tag};
+use softdpu_frontend::{BlockFrontEnd, BlockOptions, BlockRequest, Tag};
 use softdpu_ring::Format;
 use softdpu_tests::{Context, Daemon, Failure, Lab, skip, wait_until};
 use softdpu_transport::vhost_user::{Message, ProtocolFeatures};
@@ -11,8 +12,8 @@ use softdpu_transport::vhost_user::{Message, ProtocolFeatures};
 use crate::common::*;
 use crate::loops::Ext4;
 
-/// What the driver writes when the file system hangs, what it writes later, and what it does with memory that is its own
-/// again.
+/// What the driver writes when the file system hangs, what it writes later, and what it does with memory that is its
+/// own again.
 const OLD: u8 = 0xaa;
 const NEW: u8 = 0xbb;
 const POISON: u8 = 0xee;
@@ -39,10 +40,11 @@ fn file_system(lab: &Lab, name: &str) -> Result<(Ext4, PathBuf), Failure> {
     Ok((ext4, file))
 }
 
-/// Runs a scenario with three volumes at one core: `held` on a file system of its own, `local` on another, and `memory`.
+/// Runs a scenario with three volumes at one core: `held` on a file system of its own, `local` on another, and
+/// `memory`.
 ///
-/// `local` goes around the page cache: of those who write through it, the kernel gives one of 64 places to a file, by its
-/// address, and makes one wait for the other where two files have the same.
+/// `local` goes around the page cache: of those who write through it, the kernel gives one of 64 places to a file, by
+/// its address, and makes one wait for the other where two files have the same.
 fn run(test: &str, name: &str, direct: bool, scenario: impl FnOnce(&Lab, &Scene) -> Result<(), Failure>) {
     if !possible(test, &[]) {
         return;
@@ -66,9 +68,9 @@ fn run(test: &str, name: &str, direct: bool, scenario: impl FnOnce(&Lab, &Scene)
 }
 
 /// Submits [`WRITES`] writes of `OLD` to the first blocks, and waits until all are in flight.
-fn hang(daemon: &Daemon, held: &mut FrontEnd) -> Result<Vec<Tag>, Failure> {
+fn hang(daemon: &Daemon, held: &mut BlockFrontEnd) -> Result<Vec<Tag>, Failure> {
     let queue = held.queue_mut(0);
-    let write = |block| queue.submit(Request::Write { sector: block * SECTORS, data: &[OLD; LEN as usize] });
+    let write = |block| queue.submit(BlockRequest::Write { sector: block * SECTORS, data: &[OLD; LEN as usize] });
     let tags = (0..WRITES).map(write).collect::<Result<_, _>>().context("adding writes")?;
     queue.publish();
     in_flight(daemon, WRITES)?;
@@ -87,7 +89,7 @@ fn abandoned(daemon: &Daemon) -> Result<u64, Failure> {
 }
 
 /// Waits for `requests` completions without an error.
-fn finish(held: &mut FrontEnd, requests: u64) -> Result<(), Failure> {
+fn finish(held: &mut BlockFrontEnd, requests: u64) -> Result<(), Failure> {
     (0..requests).try_for_each(|_| {
         let done = held.queue_mut(0).wait(WAIT).context("waiting for a write that was held up")?;
         assert_eq!(done.status, OK);
@@ -96,7 +98,7 @@ fn finish(held: &mut FrontEnd, requests: u64) -> Result<(), Failure> {
 }
 
 /// Asserts that all blocks that were written are full of `byte`.
-fn holds(held: &mut FrontEnd, byte: u8) -> Result<(), Failure> {
+fn holds(held: &mut BlockFrontEnd, byte: u8) -> Result<(), Failure> {
     (0..WRITES).try_for_each(|block| {
         let content = read(held, block * SECTORS, LEN)?;
         assert!(content == [byte; LEN as usize], "block {block} holds {:#x}, not {byte:#x}", content[0]);
@@ -108,18 +110,18 @@ fn holds(held: &mut FrontEnd, byte: u8) -> Result<(), Failure> {
 fn a_hung_file_system_holds_up_neither_the_stop_of_a_ring_nor_other_devices_and_nothing_late_reaches_the_guest() {
     const TEST: &str = "stop on a hung file system";
     for (name, direct, options) in [
-        ("frozen", false, Options { inflight: true, ..Options::default() }),
-        ("frozen-direct", true, Options { inflight: true, ..Options::default() }),
-        ("frozen-packed", true, Options { format: Format::Packed, ..Options::default() }),
+        ("frozen", false, BlockOptions { inflight: true, ..BlockOptions::default() }),
+        ("frozen-direct", true, BlockOptions { inflight: true, ..BlockOptions::default() }),
+        ("frozen-packed", true, BlockOptions { format: Format::Packed, ..BlockOptions::default() }),
     ] {
         run(TEST, name, direct, |lab, scene| stopped(lab, scene, &options));
     }
 }
 
-fn stopped(lab: &Lab, scene: &Scene, options: &Options) -> Result<(), Failure> {
+fn stopped(lab: &Lab, scene: &Scene, options: &BlockOptions) -> Result<(), Failure> {
     let daemon = Daemon::start(lab.path(), &scene.site.replace("virtio-blk = { ", "virtio-blk = { packed = true, "))?;
     let mut held = connect(&daemon, "held", options)?;
-    let mut local = connect(&daemon, "local", &Options::default())?;
+    let mut local = connect(&daemon, "local", &BlockOptions::default())?;
     let frozen = scene.ext4.freeze()?;
     let tags = hang(&daemon, &mut held)?;
     let beyond = WRITES * SECTORS;
@@ -158,14 +160,14 @@ fn stopped(lab: &Lab, scene: &Scene, options: &Options) -> Result<(), Failure> {
 fn what_a_hung_file_system_did_not_write_before_a_reset_lands_before_anything_newer() {
     run("reset on a hung file system", "frozen-reset", true, |lab, scene| {
         let daemon = Daemon::start(lab.path(), &scene.site)?;
-        let mut local = connect(&daemon, "local", &Options::default())?;
+        let mut local = connect(&daemon, "local", &BlockOptions::default())?;
         let protocol = ProtocolFeatures::RESET_DEVICE;
-        let mut held = connect(&daemon, "held", &Options { protocol, timeout: WAIT, ..Options::default() })?;
+        let mut held = connect(&daemon, "held", &BlockOptions { protocol, timeout: WAIT, ..BlockOptions::default() })?;
         let frozen = scene.ext4.freeze()?;
         hang(&daemon, &mut held)?;
         let ((reset, took), latencies) = beside(&mut local, || {
             let start = Instant::now();
-            (held.control().call(&Message::ResetDevice, &[]).context("resetting"), start.elapsed())
+            (held.connection().call(&Message::ResetDevice, &[]).context("resetting"), start.elapsed())
         });
         reset?;
         assert!(took < STOP, "the reset took {took:?}");
@@ -183,10 +185,10 @@ fn what_a_hung_file_system_did_not_write_before_a_reset_lands_before_anything_ne
         daemon.command(&["device", "add", "held-disk", "--volume", "held", "--device-socket", text(&socket)?])?;
         let took = start.elapsed();
         assert!(took < STOP, "removing the device and adding it took {took:?}");
-        let mut held = connect(&daemon, "held", &Options::default())?;
+        let mut held = connect(&daemon, "held", &BlockOptions::default())?;
         let queue = held.queue_mut(0);
         for block in 0..WRITES {
-            let write = Request::Write { sector: block * SECTORS, data: &[NEW; LEN as usize] };
+            let write = BlockRequest::Write { sector: block * SECTORS, data: &[NEW; LEN as usize] };
             queue.submit(write).context("adding a write")?;
         }
         queue.publish();
@@ -211,7 +213,7 @@ fn a_volume_that_is_made_anew_waits_for_what_is_still_to_be_written_to_its_file(
             daemon.command(&["device", "add", "held-disk", "--volume", "held", "--device-socket", text(&socket)?])
         };
         add()?;
-        let mut held = connect(&daemon, "held", &Options::default())?;
+        let mut held = connect(&daemon, "held", &BlockOptions::default())?;
         let frozen = scene.ext4.freeze()?;
         hang(&daemon, &mut held)?;
         drop(held);
@@ -225,8 +227,10 @@ fn a_volume_that_is_made_anew_waits_for_what_is_still_to_be_written_to_its_file(
         let took = start.elapsed();
         assert!(took < STOP, "removing all and adding it took {took:?}");
 
-        let mut held = connect(&daemon, "held", &Options::default())?;
-        held.queue_mut(0).submit(Request::Write { sector: 0, data: &[NEW; LEN as usize] }).context("adding a write")?;
+        let mut held = connect(&daemon, "held", &BlockOptions::default())?;
+        held.queue_mut(0)
+            .submit(BlockRequest::Write { sector: 0, data: &[NEW; LEN as usize] })
+            .context("adding a write")?;
         held.queue_mut(0).publish();
         waits_for_its_fence(&daemon)?;
         frozen.thaw();
@@ -254,8 +258,8 @@ fn a_data_plane_that_is_killed_over_a_hung_file_system_is_replaced_and_its_write
     for direct in [false, true] {
         run("kill over a hung file system", "frozen-kill", direct, |lab, scene| {
             let mut daemon = Daemon::start(lab.path(), &scene.site)?;
-            let mut held = connect(&daemon, "held", &Options { inflight: true, ..Options::default() })?;
-            let mut local = connect(&daemon, "memory", &Options { inflight: true, ..Options::default() })?;
+            let mut held = connect(&daemon, "held", &BlockOptions { inflight: true, ..BlockOptions::default() })?;
+            let mut local = connect(&daemon, "memory", &BlockOptions { inflight: true, ..BlockOptions::default() })?;
             let frozen = scene.ext4.freeze()?;
             let tags = hang(&daemon, &mut held)?;
             let took = daemon.kill_data_plane()?;

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use softdpu_bench::front_end::{FrontEnd, Options};
+use softdpu_frontend::{BlockFrontEnd, BlockOptions};
 use softdpu_tests::{Context, Daemon, Failure, Lab};
 use softdpu_transport::vhost_user::client::backend_request::CONFIG_CHANGE_MSG;
 use softdpu_transport::vhost_user::{HEADER_SIZE, Header, Message, ProtocolFeatures};
@@ -20,7 +20,7 @@ fn expect_config_change(channel: &mut UnixStream) -> Result<(), Failure> {
     Ok(())
 }
 
-fn capacity(front_end: &mut FrontEnd) -> Result<u64, Failure> {
+fn capacity(front_end: &mut BlockFrontEnd) -> Result<u64, Failure> {
     front_end.read_config().context("reading the configuration space")?;
     Ok(front_end.capacity() * 512)
 }
@@ -34,16 +34,17 @@ fn a_volume_that_grows_is_larger_for_its_driver_at_once_and_after_a_kill() {
         let image = lab.image("image", 16 * MIB)?;
         let backend = format!("file = {{ path = '{}' }}", image.display());
         let mut daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &backend, 1)))?;
-        let options = Options { inflight: true, protocol: ProtocolFeatures::BACKEND_REQ, ..Options::default() };
+        let options =
+            BlockOptions { inflight: true, protocol: ProtocolFeatures::BACKEND_REQ, ..BlockOptions::default() };
         let mut front_end = connect(&daemon, "data", &options)?;
         let (mut channel, theirs) = UnixStream::pair().context("a socket pair")?;
         channel.set_read_timeout(Some(WAIT)).context("a timeout")?;
-        front_end.control().call(&Message::SetBackendReqFd, &[theirs.as_fd()]).context("SET_BACKEND_REQ_FD")?;
+        front_end.connection().call(&Message::SetBackendReqFd, &[theirs.as_fd()]).context("SET_BACKEND_REQ_FD")?;
         drop(theirs);
         assert_eq!(capacity(&mut front_end)?, 16 * MIB);
 
         let beyond = 16 * MIB / 512;
-        let request = softdpu_bench::front_end::Request::Read { sector: beyond, len: 4096 };
+        let request = softdpu_frontend::BlockRequest::Read { sector: beyond, len: 4096 };
         assert_eq!(ask(&mut front_end, request)?.1, IOERR, "reading behind the end");
         daemon.grow("data", "24 MiB")?;
         expect_config_change(&mut channel)?;

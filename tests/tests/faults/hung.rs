@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use softdpu_bench::front_end::{Options, Request};
+use softdpu_frontend::{BlockOptions, BlockRequest};
 use softdpu_ring::Format;
 use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
 use softdpu_transport::vhost_user::ProtocolFeatures;
@@ -33,25 +33,25 @@ fn a_hung_server_holds_up_neither_the_stop_of_its_ring_nor_other_devices_and_its
         return;
     }
     // With the front end's in-flight region, and with the records that softdpu keeps where there is none.
-    late_reply("hung", Options { inflight: true, ..Options::default() });
+    late_reply("hung", BlockOptions { inflight: true, ..BlockOptions::default() });
     // And where the front end says that it can take a ring with requests in flight.
     let protocol = ProtocolFeatures::GET_VRING_BASE_INFLIGHT;
-    late_reply("hung-suspended", Options { inflight: true, protocol, ..Options::default() });
-    late_reply("hung-own", Options::default());
-    late_reply("hung-own-packed", Options { format: Format::Packed, ..Options::default() });
+    late_reply("hung-suspended", BlockOptions { inflight: true, protocol, ..BlockOptions::default() });
+    late_reply("hung-own", BlockOptions::default());
+    late_reply("hung-own-packed", BlockOptions { format: Format::Packed, ..BlockOptions::default() });
 }
 
-fn late_reply(name: &str, options: Options) {
+fn late_reply(name: &str, options: BlockOptions) {
     Lab::run(name, |lab| {
         let (mut server, daemon) = start(lab, "")?;
         let mut remote = connect(&daemon, "remote", &options)?;
         assert!(remote.negotiated().protocol.contains(options.protocol));
-        let mut local = connect(&daemon, "local", &Options::default())?;
+        let mut local = connect(&daemon, "local", &BlockOptions::default())?;
         assert!(read(&mut remote, 0, LEN)? == [SERVED; LEN as usize]);
 
         server.hang()?;
         let queue = remote.queue_mut(0);
-        let tag = queue.submit(Request::Read { sector: 8, len: LEN }).context("adding a read")?;
+        let tag = queue.submit(BlockRequest::Read { sector: 8, len: LEN }).context("adding a read")?;
         queue.publish();
         wait_until("status to show the request in flight", WAIT, || {
             let status = daemon.status()?;
@@ -97,13 +97,13 @@ fn a_volume_whose_server_hangs_is_shown_as_recovering_with_the_reason_until_it_a
     }
     Lab::run("recovering", |lab| {
         let (mut server, daemon) = start(lab, ", timeout = \"500 ms\"")?;
-        let mut remote = connect(&daemon, "remote", &Options::default())?;
+        let mut remote = connect(&daemon, "remote", &BlockOptions::default())?;
         assert!(read(&mut remote, 0, LEN)? == [SERVED; LEN as usize]);
         assert_eq!(volume(&daemon, "remote")?["state"], "active");
 
         server.hang()?;
         let queue = remote.queue_mut(0);
-        let tag = queue.submit(Request::Read { sector: 8, len: LEN }).context("adding a read")?;
+        let tag = queue.submit(BlockRequest::Read { sector: 8, len: LEN }).context("adding a read")?;
         queue.publish();
         wait_until("status to show the volume recovering, with what it waits for", WAIT, || {
             let volume = volume(&daemon, "remote")?;

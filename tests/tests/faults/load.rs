@@ -1,14 +1,15 @@
 //! Reads and writes that know what they have to find.
 //!
-//! Each block of 4 KiB has a version, counted up by each write of it. A block has one request in flight at a time, so a read
-//! finds exactly the last version that was written; a write that is lost, or done once more after a newer one, is found by
-//! the next read of the block, and by the look at all blocks in the end. A request that completes twice is found by its tag.
+//! Each block of 4 KiB has a version, counted up by each write of it. A block has one request in flight at a time, so a
+//! read finds exactly the last version that was written; a write that is lost, or done once more after a newer one, is
+//! found by the next read of the block, and by the look at all blocks in the end. A request that completes twice is
+//! found by its tag.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use softdpu_bench::front_end::{FrontEnd, Request, Tag};
+use softdpu_frontend::{BlockFrontEnd, BlockRequest, Tag};
 use softdpu_tests::{Context, Failure};
 
 use crate::common::WAIT;
@@ -44,7 +45,7 @@ fn content(block: usize, version: u32) -> [u8; BLOCK] {
 
 impl Load {
     /// A load over the first `blocks` blocks, which are zero, with `depth` requests in flight on each queue.
-    pub fn new(front_end: &FrontEnd, blocks: usize, depth: usize) -> Load {
+    pub fn new(front_end: &BlockFrontEnd, blocks: usize, depth: usize) -> Load {
         let flights = (0..front_end.queue_count()).map(|_| HashMap::new()).collect();
         let (versions, busy) = (vec![0; blocks], vec![false; blocks]);
         Load { versions, busy, flights, depth, state: 1, completed: 0, slowest: Duration::ZERO }
@@ -60,7 +61,7 @@ impl Load {
         self.flights.iter().map(HashMap::len).sum()
     }
 
-    fn submit(&mut self, front_end: &mut FrontEnd) -> Result<(), Failure> {
+    fn submit(&mut self, front_end: &mut BlockFrontEnd) -> Result<(), Failure> {
         for queue in 0..self.flights.len() {
             while self.flights[queue].len() < self.depth {
                 let block = self.random() as usize % self.versions.len();
@@ -70,10 +71,10 @@ impl Load {
                 let version = (!self.random().is_multiple_of(4)).then(|| self.versions[block] + 1);
                 let sector = (block * BLOCK / 512) as u64;
                 let tag = match version {
-                    Some(version) => {
-                        front_end.queue_mut(queue).submit(Request::Write { sector, data: &content(block, version) })
-                    }
-                    None => front_end.queue_mut(queue).submit(Request::Read { sector, len: BLOCK as u32 }),
+                    Some(version) => front_end
+                        .queue_mut(queue)
+                        .submit(BlockRequest::Write { sector, data: &content(block, version) }),
+                    None => front_end.queue_mut(queue).submit(BlockRequest::Read { sector, len: BLOCK as u32 }),
                 };
                 let tag = tag.context("adding a request to the load")?;
                 self.flights[queue].insert(tag, Flight { block, version, since: Instant::now() });
@@ -83,7 +84,7 @@ impl Load {
         Ok(())
     }
 
-    fn collect(&mut self, front_end: &mut FrontEnd) -> Result<usize, Failure> {
+    fn collect(&mut self, front_end: &mut BlockFrontEnd) -> Result<usize, Failure> {
         let mut count = 0;
         for queue in 0..self.flights.len() {
             while let Some(done) = front_end.queue_mut(queue).poll() {
@@ -105,7 +106,7 @@ impl Load {
         Ok(count)
     }
 
-    fn check(&self, front_end: &mut FrontEnd, queue: usize, tag: Tag, block: usize) -> Result<(), Failure> {
+    fn check(&self, front_end: &mut BlockFrontEnd, queue: usize, tag: Tag, block: usize) -> Result<(), Failure> {
         let mut bytes = [0; BLOCK];
         let buffer = front_end.queue_mut(queue).data(tag, BLOCK as u32).context("looking at a read")?;
         buffer.read_at(0, &mut bytes).context("copying a read")?;
@@ -126,7 +127,7 @@ impl Load {
     /// `scenario` gets the number of completions so far.
     pub fn run(
         &mut self,
-        front_end: &mut FrontEnd,
+        front_end: &mut BlockFrontEnd,
         scenario: impl FnOnce(&AtomicU64) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let (over, completed) = (AtomicBool::new(false), AtomicU64::new(self.completed));
@@ -149,7 +150,7 @@ impl Load {
         })
     }
 
-    fn drain(&mut self, front_end: &mut FrontEnd) -> Result<(), Failure> {
+    fn drain(&mut self, front_end: &mut BlockFrontEnd) -> Result<(), Failure> {
         let start = Instant::now();
         while self.in_flight() > 0 {
             if self.collect(front_end)? == 0 {
@@ -164,11 +165,11 @@ impl Load {
     }
 
     /// Reads every block.
-    fn verify(&mut self, front_end: &mut FrontEnd) -> Result<(), Failure> {
+    fn verify(&mut self, front_end: &mut BlockFrontEnd) -> Result<(), Failure> {
         for block in 0..self.versions.len() {
             let queue = front_end.queue_mut(0);
             let sector = (block * BLOCK / 512) as u64;
-            let tag = queue.submit(Request::Read { sector, len: BLOCK as u32 }).context("adding a read")?;
+            let tag = queue.submit(BlockRequest::Read { sector, len: BLOCK as u32 }).context("adding a read")?;
             queue.publish();
             let done = queue.wait(WAIT).context("reading a block in the end")?;
             assert_eq!((done.tag, done.status), (tag, 0), "block {block}");

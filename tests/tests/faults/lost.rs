@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use softdpu_bench::front_end::Options;
+use softdpu_frontend::BlockOptions;
 use softdpu_tests::{Daemon, Failure, Lab, wait_until, wait_until_still};
 
 use crate::common::*;
@@ -37,12 +37,13 @@ fn an_nbd_server_that_vanishes_and_returns_loses_no_request() {
         let arguments = ["file", text(&image)?];
         let mut server = NbdServer::nbdkit(lab, "nbdkit", &arguments)?;
         let daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &server.backend(""), 2)))?;
-        let mut front_end = connect(&daemon, "data", &Options { queues: 2, inflight: true, ..Options::default() })?;
+        let mut front_end =
+            connect(&daemon, "data", &BlockOptions { queues: 2, inflight: true, ..BlockOptions::default() })?;
         let mut load = Load::new(&front_end, BLOCKS, 16);
         load.run(&mut front_end, |completed| {
             progress("before the server vanishes", completed, 100)?;
-            // It stops first, so that requests are with it, unanswered, when it vanishes: what it has answered has arrived when nothing
-            // more comes back and something is under way.
+            // It stops first, so that requests are with it, unanswered, when it vanishes: what it has answered has
+            // arrived when nothing more comes back and something is under way.
             server.hang()?;
             let (_, under_way) =
                 wait_until_still("nothing to come back from a server that stands still", STILL, WAIT, || {
@@ -77,7 +78,8 @@ fn a_data_plane_that_is_killed_loses_and_doubles_nothing_of_an_nbd_volume() {
     Lab::run("nbd-kill", |lab| {
         let server = NbdServer::nbdkit(lab, "nbdkit", &["memory", "16M"])?;
         let mut daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &server.backend(""), 2)))?;
-        let mut front_end = connect(&daemon, "data", &Options { queues: 2, inflight: true, ..Options::default() })?;
+        let mut front_end =
+            connect(&daemon, "data", &BlockOptions { queues: 2, inflight: true, ..BlockOptions::default() })?;
         let mut load = Load::new(&front_end, BLOCKS, 16);
         load.run(&mut front_end, |completed| {
             for _ in 0..KILLS {

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use softdpu_bench::front_end::{Options, Request};
+use softdpu_frontend::{BlockOptions, BlockRequest};
 use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
 
 use crate::common::*;
 
 /// How long those who ask a server that never answers wait for it.
 const DEAD: Duration = Duration::from_secs(8);
-/// What whoever need not wait for such a server takes at most, on a machine that is busy with something else for seconds.
+/// What whoever need not wait for such a server takes at most, on a machine that is busy with something else for
+/// seconds.
 const AT_ONCE: Duration = Duration::from_secs(6);
 
 /// A listener whose backlog is full, so that the kernel drops what else wants to connect: a host that is not there.
@@ -62,7 +63,7 @@ fn slow_server(lab: &Lab, open: Arc<AtomicBool>) -> Result<String, Failure> {
 
 fn serves_at_once(daemon: &Daemon, name: &str) -> Result<(), Failure> {
     let start = Instant::now();
-    let mut front_end = connect(daemon, name, &Options::default())?;
+    let mut front_end = connect(daemon, name, &BlockOptions::default())?;
     write(&mut front_end, 0, &[1; 4096])?;
     assert!(start.elapsed() < AT_ONCE, "{name} took {:?}", start.elapsed());
     Ok(())
@@ -151,7 +152,7 @@ fn a_front_end_that_comes_before_its_volume_is_open_is_served_when_it_is() {
                 std::thread::sleep(Duration::from_secs(1));
                 open.store(true, SeqCst);
             });
-            connect(&daemon, "slow", &Options::default())
+            connect(&daemon, "slow", &BlockOptions::default())
         })?;
         assert_eq!(front_end.capacity(), MIB / 512);
         assert!(read(&mut front_end, 0, 4096)? == [0; 4096]);
@@ -172,13 +173,13 @@ fn a_volume_that_cannot_be_opened_after_a_kill_costs_no_guest_its_disk() {
         let away = lab.path().join("away.img");
         let backend = format!("file = {{ path = \"{}\" }}", image.display());
         let mut daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &backend, 1)))?;
-        let mut front_end = connect(&daemon, "data", &Options { inflight: true, ..Options::default() })?;
+        let mut front_end = connect(&daemon, "data", &BlockOptions { inflight: true, ..BlockOptions::default() })?;
         write(&mut front_end, 0, &[0x42; 4096])?;
 
         std::fs::rename(&image, &away).context("taking the image away")?;
         daemon.kill_data_plane()?;
         let queue = front_end.queue_mut(0);
-        let tag = queue.submit(Request::Read { sector: 0, len: 4096 }).context("adding a read")?;
+        let tag = queue.submit(BlockRequest::Read { sector: 0, len: 4096 }).context("adding a read")?;
         queue.publish();
         wait_until("status to show that the image is gone", WAIT, || {
             let shown = device(&daemon, "data-disk")?;
@@ -235,7 +236,7 @@ fn an_image_that_is_not_there_at_the_start_costs_nobody_else_their_disk_and_is_s
         wait_until("the image to be served", WAIT, || {
             Ok((device(&daemon, "later-disk")?["state"] == "listening").then_some(()))
         })?;
-        let mut front_end = connect(&daemon, "later", &Options::default())?;
+        let mut front_end = connect(&daemon, "later", &BlockOptions::default())?;
         assert!(read(&mut front_end, 0, 4096)? == [0x42; 4096]);
         drop(front_end);
         daemon.stop()

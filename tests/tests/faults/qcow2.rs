@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use softdpu_bench::front_end::{FrontEnd, Options};
+use softdpu_frontend::{BlockFrontEnd, BlockOptions};
 use softdpu_tests::{Context, Daemon, Failure, Lab};
 
 use crate::common::*;
@@ -18,15 +18,15 @@ fn image(arguments: &[&str]) -> Result<(), Failure> {
 }
 
 /// Serves an image for as long as `body` takes.
-fn serve(lab: &Lab, file: &Path, body: impl FnOnce(&mut FrontEnd) -> Result<(), Failure>) -> Result<(), Failure> {
+fn serve(lab: &Lab, file: &Path, body: impl FnOnce(&mut BlockFrontEnd) -> Result<(), Failure>) -> Result<(), Failure> {
     let socket = lab.path().join("nbd.sock");
     let arguments = ["-t", "-f", "qcow2", "--discard=unmap", "-e", "2", "-k", text(&socket)?, text(file)?];
     let mut server = NbdServer::start(lab, "qemu-nbd", "qemu-nbd", &socket, &arguments)?;
     let daemon = Daemon::start(lab.path(), &(node(&[0]) + &disk("data", &server.backend(""), 1)))?;
-    let mut front_end = connect(&daemon, "data", &Options::default())?;
+    let mut front_end = connect(&daemon, "data", &BlockOptions::default())?;
     assert_eq!(front_end.capacity(), 64 * MIB / 512);
     body(&mut front_end)?;
-    let (_, status) = ask(&mut front_end, softdpu_bench::front_end::Request::Flush)?;
+    let (_, status) = ask(&mut front_end, softdpu_frontend::BlockRequest::Flush)?;
     assert_eq!(status, OK, "flushing");
     drop(front_end);
     daemon.stop()?;

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use serde_json::{Value, json};
-use softdpu_bench::front_end::Options;
+use softdpu_frontend::BlockOptions;
 use softdpu_tests::{Daemon, Failure, Lab, skip, wait_until};
 
 use crate::common::*;
@@ -42,7 +42,8 @@ fn a_thousand_moves_of_queues_under_load_lose_and_double_nothing() {
     if cpus() < 2 {
         return skip(TEST, "this machine has one CPU");
     }
-    // Requests of the first end within the round that takes them; those of the second are in flight while their queue moves.
+    // Requests of the first end within the round that takes them; those of the second are in flight while their queue
+    // moves.
     moves("moves", "memory = { size = \"16 MiB\" }", false);
     // Not in the lab's folder, which may be in memory.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a temporary folder");
@@ -58,13 +59,13 @@ fn a_thousand_moves_of_queues_under_load_lose_and_double_nothing() {
 fn moves(name: &str, backend: &str, ends_later: bool) {
     Lab::run(name, |lab| {
         let daemon = Daemon::start(lab.path(), &(node(&[0, 1]) + &disk("data", backend, QUEUES)))?;
-        let mut front_end = connect(&daemon, "data", &Options { queues: QUEUES, ..Options::default() })?;
+        let mut front_end = connect(&daemon, "data", &BlockOptions { queues: QUEUES, ..BlockOptions::default() })?;
         let mut api = Api::connect(lab)?;
         let mut put = |queue: u16, core: u64| {
             api.call("queue.move", &json!({ "device": "data-disk", "queue": queue, "core": core })).map(|_| ())
         };
-        // Fewer blocks than requests in flight: each block is written and read over and over, and what it has to hold is known
-        // at any time, so a write that is run late or out of order is read by the next.
+        // Fewer blocks than requests in flight: each block is written and read over and over, and what it has to hold
+        // is known at any time, so a write that is run late or out of order is read by the next.
         let mut load = Load::new(&front_end, 24, 8);
         load.run(&mut front_end, |completed| {
             for queue in 0..QUEUES {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use softdpu_bench::front_end::{Options, Request, Tag};
+use softdpu_frontend::{BlockOptions, BlockRequest, Tag};
 use softdpu_tests::{Context, Daemon, Failure, Lab, SlowDisk, skip, wait_until};
 use softdpu_transport::vhost_user::{Message, ProtocolFeatures};
 
@@ -23,7 +23,8 @@ const WRITE_AT: u64 = 2048;
 const SLOW: u64 = LEN as u64;
 /// A request takes sixteen: more than anybody waits for.
 const HANGING: u64 = SLOW / 16;
-/// How often a reset within a stop's patience is tried, before it has failed: a machine that is busy with something else may let it pass.
+/// How often a reset within a stop's patience is tried, before it has failed: a machine that is busy with something
+/// else may let it pass.
 const TRIES: usize = 4;
 
 struct Reset {
@@ -39,21 +40,21 @@ struct Reset {
 /// Resets the device with a read and a write under way; then lifts the limit.
 fn reset(daemon: &Daemon, slow: &SlowDisk, rate: u64, message: &Message) -> Result<Reset, Failure> {
     let protocol = ProtocolFeatures::RESET_DEVICE.with(ProtocolFeatures::STATUS);
-    let options = Options { max_transfer: LEN, protocol, timeout: WAIT, ..Options::default() };
+    let options = BlockOptions { max_transfer: LEN, protocol, timeout: WAIT, ..BlockOptions::default() };
     let mut front_end = connect(daemon, "slow", &options)?;
     let before = abandoned(daemon)?;
     // So slow that they are seen in flight, however late that is; then as slow as they are to be.
     slow.limit(Some(HANGING)).context("slowing the disk")?;
     let queue = front_end.queue_mut(0);
-    let tag: Tag = queue.submit(Request::Read { sector: READ_AT, len: LEN }).context("adding a read")?;
-    queue.submit(Request::Write { sector: WRITE_AT, data: &[OLD; LEN as usize] }).context("adding a write")?;
+    let tag: Tag = queue.submit(BlockRequest::Read { sector: READ_AT, len: LEN }).context("adding a read")?;
+    queue.submit(BlockRequest::Write { sector: WRITE_AT, data: &[OLD; LEN as usize] }).context("adding a write")?;
     queue.publish();
     in_flight(daemon, 2)?;
     if rate != HANGING {
         slow.limit(Some(rate)).context("slowing the disk less")?;
     }
     let start = Instant::now();
-    front_end.control().call(message, &[]).context("resetting")?;
+    front_end.connection().call(message, &[]).context("resetting")?;
     let took = start.elapsed();
     let read = data(&mut front_end, tag, LEN)?;
     let buffer = front_end.queue_mut(0).data(tag, LEN).context("the buffer")?;
@@ -117,7 +118,7 @@ fn scenario(lab: &Lab, folder: &Path, slow: &SlowDisk) -> Result<(), Failure> {
         assert!(reset.read == [SERVED; LEN as usize], "{message:?} was answered before the read had ended");
         assert!(reset.later == [POISON; LEN as usize], "the read ended after the answer to {message:?}");
         // The driver that comes next writes to the same blocks.
-        let mut next = connect(&daemon, "slow", &Options { max_transfer: LEN, ..Options::default() })?;
+        let mut next = connect(&daemon, "slow", &BlockOptions { max_transfer: LEN, ..BlockOptions::default() })?;
         assert!(read(&mut next, WRITE_AT, LEN)? == [OLD; LEN as usize], "the write had not ended");
         write(&mut next, WRITE_AT, &[NEW; LEN as usize])?;
         assert!(read(&mut next, WRITE_AT, LEN)? == [NEW; LEN as usize]);
@@ -126,7 +127,7 @@ fn scenario(lab: &Lab, folder: &Path, slow: &SlowDisk) -> Result<(), Failure> {
     let hung = reset(&daemon, slow, HANGING, &Message::ResetDevice)?;
     assert!(hung.took < STOP, "the reset took {:?}", hung.took);
     assert_eq!(hung.abandoned, 2, "what the disk had not done in time is given up");
-    let mut next = connect(&daemon, "slow", &Options { max_transfer: LEN, ..Options::default() })?;
+    let mut next = connect(&daemon, "slow", &BlockOptions { max_transfer: LEN, ..BlockOptions::default() })?;
     write(&mut next, WRITE_AT, &[NEW; LEN as usize])?;
     assert!(read(&mut next, WRITE_AT, LEN)? == [NEW; LEN as usize]);
     drop(next);
@@ -137,22 +138,22 @@ fn scenario(lab: &Lab, folder: &Path, slow: &SlowDisk) -> Result<(), Failure> {
 /// A write that was given up is held up by the kernel; what is written after it is not.
 fn overtaking(daemon: &Daemon, slow: &SlowDisk) -> Result<(), Failure> {
     let protocol = ProtocolFeatures::RESET_DEVICE;
-    let options = Options { max_transfer: LEN, protocol, timeout: WAIT, ..Options::default() };
+    let options = BlockOptions { max_transfer: LEN, protocol, timeout: WAIT, ..BlockOptions::default() };
     let mut front_end = connect(daemon, "slow", &options)?;
     slow.limit(Some(HANGING)).context("slowing the disk")?;
-    let old = Request::Write { sector: WRITE_AT, data: &[OLD; LEN as usize] };
+    let old = BlockRequest::Write { sector: WRITE_AT, data: &[OLD; LEN as usize] };
     front_end.queue_mut(0).submit(old).context("adding a write")?;
     front_end.queue_mut(0).publish();
     in_flight(daemon, 1)?;
-    front_end.control().call(&Message::ResetDevice, &[]).context("resetting")?;
+    front_end.connection().call(&Message::ResetDevice, &[]).context("resetting")?;
     drop(front_end);
     // The disk is slow for what has been begun, and as fast as ever for what is begun from here on.
     slow.release(daemon.data_plane()?.0).context("taking the data plane out of the cgroup")?;
 
-    let mut next = connect(daemon, "slow", &Options { max_transfer: LEN, ..Options::default() })?;
+    let mut next = connect(daemon, "slow", &BlockOptions { max_transfer: LEN, ..BlockOptions::default() })?;
     write(&mut next, WRITE_AT + 1024, &[NEW; 4096])?;
     let queue = next.queue_mut(0);
-    let new = Request::Write { sector: WRITE_AT, data: &[NEW; LEN as usize] };
+    let new = BlockRequest::Write { sector: WRITE_AT, data: &[NEW; LEN as usize] };
     queue.submit(new).context("adding a newer write")?;
     queue.publish();
     in_flight(daemon, 1)?;

@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use rustix::process::{Pid, Signal};
-use softdpu_bench::front_end::Options;
+use softdpu_frontend::BlockOptions;
 use softdpu_tests::{Context, Daemon, Failure, Lab, Process, softdpu, wait_until};
 
 use crate::common::*;
@@ -38,7 +38,7 @@ fn the_sockets_that_a_killed_daemon_left_are_replaced() {
         assert!(socket.exists(), "there is no stale socket to replace");
 
         let daemon = Daemon::start(lab.path(), &site())?;
-        let mut front_end = connect(&daemon, "data", &Options::default())?;
+        let mut front_end = connect(&daemon, "data", &BlockOptions::default())?;
         write(&mut front_end, 0, &[1; 512])?;
         drop(front_end);
         daemon.stop()?;
@@ -54,7 +54,7 @@ fn a_second_daemon_in_a_run_directory_is_refused_and_the_first_goes_on() {
     }
     Lab::run("second", |lab| {
         let daemon = Daemon::start(lab.path(), &site())?;
-        let mut front_end = connect(&daemon, "data", &Options::default())?;
+        let mut front_end = connect(&daemon, "data", &BlockOptions::default())?;
         let pid = daemon.status()?["supervisor_pid"].to_string();
         let mut second = Process::start("second", lab.path(), &softdpu()?, ["run", "site.toml"])?;
         let status = second.wait(WAIT)?;
@@ -65,7 +65,7 @@ fn a_second_daemon_in_a_run_directory_is_refused_and_the_first_goes_on() {
         assert!(daemon.command(&["volume", "list"])?.contains("data"));
         drop(front_end);
         // Not one that was connected before: the socket has to be the first daemon's still.
-        drop(connect(&daemon, "data", &Options::default())?);
+        drop(connect(&daemon, "data", &BlockOptions::default())?);
         daemon.stop()
     });
 }

@@ -160,7 +160,7 @@ fn packed() -> Vec<Abuse> {
         Abuse::new("packed: id out of range", "buffer id 16 of 16", Breaks("carries buffer id 16"), |f| {
             f.packed_chain(&[raw(GUEST + HEADERS, 16, NEXT, 16), data(16), Raw { last: 16, ..status() }])
         }),
-        Abuse::new("packed: wrap bits of the next lap", "flags say used, not available", Harmless, |f| {
+        Abuse::new("packed: flags of the next wrap counter", "flags say used, not available", Harmless, |f| {
             f.packed_raw(&[raw(GUEST + HEADERS, 16, USED, 0)])?;
             std::thread::sleep(Duration::from_millis(20));
             Ok(Seen::Nothing)

@@ -282,7 +282,8 @@ fn elsewhere(front: &mut FrontEnd, fd: impl AsFd) -> Result<Seen, Failure> {
     sends(front, &Message::SetMemTable(vec![memory.region(), part]), &[memory.fd.as_fd(), fd.as_fd()])
 }
 
-/// Connects and disconnects, in turn at once, in the middle of a message, with a running queue, with requests in flight.
+/// Connects and disconnects, in turn at once, in the middle of a message, with a running queue, with requests in
+/// flight.
 pub fn connect_and_go(path: &Path, times: u32) -> Result<(), Failure> {
     let memory = Arc::new(Memory::new(MEMORY)?);
     for round in 0..times {

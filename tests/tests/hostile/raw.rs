@@ -123,7 +123,7 @@ impl FrontEnd {
         Ok(Seen::Nothing)
     }
 
-    /// As [`packed_raw`](Self::packed_raw), every descriptor made available in the first lap.
+    /// As [`packed_raw`](Self::packed_raw), every descriptor made available with the first wrap counter.
     pub fn packed_chain(&mut self, descriptors: &[Raw]) -> Result<Seen, Failure> {
         self.header(0, crate::client::IN, 0);
         let available: Vec<Raw> =

@@ -264,8 +264,8 @@ impl Scene {
         })
     }
 
-    /// Open descriptors of supervisor and data plane while only the bystander is connected: no more than `wanted` says, or what
-    /// they settle at.
+    /// Open descriptors of supervisor and data plane while only the bystander is connected: no more than `wanted` says,
+    /// or what they settle at.
     pub fn descriptors_at_rest(&mut self, wanted: Option<(usize, usize)>) -> Result<(usize, usize), Failure> {
         let supervisor = self.daemon.status()?["supervisor_pid"].as_u64().unwrap_or(0);
         let data_plane = self.data_plane.0;

@@ -17,8 +17,8 @@ const FULL: u64 = u64::MAX - 1;
 /// Between two looks of a driver that polls: interrupts reach nobody here.
 const LOOK: Duration = Duration::from_micros(20);
 
-/// A front end that reads, one block after the other, while another of its threads makes its call eventfd a wall: full, and
-/// blocking, with a moment in between in which it is neither, so that no look at it says what it is a moment later.
+/// A front end that reads, one block after the other, while another of its threads makes its call eventfd a wall: full,
+/// and blocking, with a moment in between in which it is neither, so that no look at it says what it is a moment later.
 ///
 /// How many reads came back within `time`, and how often the wall was built.
 pub fn read_behind_a_wall(socket: &Path, time: Duration) -> Result<(u64, u64), Failure> {

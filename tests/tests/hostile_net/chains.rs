@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use softdpu_bench::Format;
 use softdpu_device::net::abi::MAX_FRAME;
 use softdpu_device::net::abi::header::SIZE as HEADER;
+use softdpu_frontend::Format;
 use softdpu_memory::GuestAddress;
 use softdpu_ring::driver::Piece;
 

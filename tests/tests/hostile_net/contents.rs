@@ -1,5 +1,5 @@
-//! Frames that contradict themselves, and frames in somebody else's name. What must not arrive is sent to a guest that looks
-//! at everything it gets.
+//! Frames that contradict themselves, and frames in somebody else's name. What must not arrive is sent to a guest that
+//! looks at everything it gets.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

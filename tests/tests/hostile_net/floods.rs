@@ -1,11 +1,11 @@
 //! Floods, and what two other guests on the same core lose to them.
 //!
-//! The pair is paced at an eighth of what it reaches alone: a guest that asks for less than its share is to get what it asks
-//! for, whatever others do. One core serves everybody and takes at most as many frames from one queue as from any other before
-//! it looks at the next, so a pair that wants more than that would rightly get less beside a flood. The flood is switched on
-//! and off in turn within one run, and the medians of the pair's delivered frames are compared: the machine is the same in
-//! both. Guests have CPUs of their own, and here they share what the core leaves: the pair's thread goes before others, the
-//! flooding one behind them, so that what is measured is the core.
+//! The pair is paced at an eighth of what it reaches alone: a guest that asks for less than its share is to get what it
+//! asks for, whatever others do. One core serves everybody and takes at most as many frames from one queue as from any
+//! other before it looks at the next, so a pair that wants more than that would rightly get less beside a flood. The
+//! flood is switched on and off in turn within one run, and the medians of the pair's delivered frames are compared:
+//! the machine is the same in both. Guests have CPUs of their own, and here they share what the core leaves: the pair's
+//! thread goes before others, the flooding one behind them, so that what is measured is the core.
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -41,8 +41,8 @@ const WIDE: Settings = Settings { size: 1024, ..Settings::PLAIN };
 const NICE: i32 = 10;
 /// Frames that a flood has to bring about to be one.
 const LEAST_FRAMES: u64 = 1_000;
-/// Kicks that a flood of nothing else has to have, some hundred a millisecond. A kick is a system call, of which one CPU makes some thousands a
-/// millisecond.
+/// Kicks that a flood of nothing else has to have, some hundred a millisecond. A kick is a system call, of which one
+/// CPU makes some thousands a millisecond.
 const LEAST_KICKS: u64 = 100_000;
 
 pub struct Flood {
@@ -228,7 +228,8 @@ fn storms() -> Vec<Storm> {
     ]
 }
 
-/// What the pair gets, frames a second, while `on` is off and while it is on, in turn. Off begins when all is `settled`.
+/// What the pair gets, frames a second, while `on` is off and while it is on, in turn. Off begins when all is
+/// `settled`.
 fn in_turn(pair: &Pair, on: &AtomicBool, settled: impl Fn() -> Result<(), Failure>) -> Result<(f64, f64), Failure> {
     let (mut quiet, mut flooded) = (Vec::new(), Vec::new());
     for _ in 0..PERIODS {
@@ -343,8 +344,8 @@ pub fn floods() -> Vec<Flood> {
         flood("fragments", None, || plain(vec![with(udp_to(SINK, &[0; 64]), AT_IP + 6, &[0x20, 0])])),
         flood("frames of 64 KiB", Some("too-long"), || plain(vec![vec![0xaa; 66_000]])),
         flood("frames of 64 KiB that want an answer", Some("path-mtu"), || plain(vec![uncut(udp_to(B, &[0; 65_000]))])),
-        // Its driver takes no large frames: the core cuts each into more than forty and sums them. One such frame is a turn, and
-        // takes as long as a thousand small ones; the pair has its 64 frames between two of them.
+        // Its driver takes no large frames: the core cuts each into more than forty and sums them. One such frame is a
+        // turn, and takes as long as a thousand small ones; the pair has its 64 frames between two of them.
         Flood {
             name: "frames of 64 KiB to be cut up",
             settings: Settings { features: OFFLOADS, ..WIDE },

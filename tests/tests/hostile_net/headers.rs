@@ -1,7 +1,7 @@
 //! Offload fields of the header before a frame (virtio 1.3 §5.1.6.2) that lie.
 
-use softdpu_bench::net::Station;
 use softdpu_device::net::abi::header::{F_DATA_VALID, F_NEEDS_CSUM, GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, SIZE};
+use softdpu_frontend::Station;
 
 use crate::nic::{Nic, OFFLOADS, Settings};
 use crate::packets::*;

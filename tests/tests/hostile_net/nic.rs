@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use softdpu_bench::Format;
-use softdpu_bench::net::port::{Options, Port, Ring};
 use softdpu_device::net::abi::{feature, header};
+use softdpu_frontend::{Format, NetFrontEnd, NetOptions, Virtqueue};
 use softdpu_memory::GuestAddress;
 use softdpu_ring::driver::Piece;
 use softdpu_tests::{Context, Failure};
@@ -69,7 +68,7 @@ pub enum Side {
 }
 
 pub struct Nic {
-    pub port: Port,
+    pub port: NetFrontEnd,
     format: Format,
     /// Memory to place things in, from which everything is taken in turn.
     area: GuestAddress,
@@ -80,7 +79,7 @@ pub struct Nic {
 
 impl Nic {
     pub fn connect(socket: &Path, settings: Settings) -> Result<Nic, Failure> {
-        let options = Options {
+        let options = NetOptions {
             queue_size: settings.size,
             format: settings.format,
             required: settings.features.to_vec(),
@@ -88,7 +87,7 @@ impl Nic {
             timeout: SOON,
             status: true,
         };
-        let mut port = Port::connect(socket, &options).context("connecting an interface")?;
+        let mut port = NetFrontEnd::connect(socket, &options).context("connecting an interface")?;
         let area = port.memory.allocate(MEMORY, 4096).context("memory")?;
         let mut nic = Nic { port, format: settings.format, area, at: 0, buffers: Vec::new() };
         if settings.receives {
@@ -219,7 +218,7 @@ impl Nic {
         self.send([0; header::SIZE], &arp(1, MALLORY.mac, MALLORY.address, GATEWAY))
     }
 
-    pub fn ring(&self, side: Side) -> &Ring {
+    pub fn ring(&self, side: Side) -> &Virtqueue {
         if side == Side::Receive { &self.port.receive } else { &self.port.transmit }
     }
 

@@ -2,8 +2,10 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use softdpu_bench::net::Station;
-pub use softdpu_bench::net::subject::{A, B};
+use softdpu_frontend::Station;
+
+pub const A: Station = Station::A;
+pub const B: Station = Station::B;
 
 /// The guest that misbehaves.
 pub const MALLORY: Station = Station { mac: [0x02, 0x5d, 0, 0, 0, 0x66], address: Ipv4Addr::new(10, 0, 0, 66) };

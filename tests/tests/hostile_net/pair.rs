@@ -5,11 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use softdpu_bench::Format;
-use softdpu_bench::net::Frames;
-use softdpu_bench::net::port::{Options, Port};
-use softdpu_bench::net::receiver::Receiver;
-use softdpu_bench::net::sender::Sender;
+use softdpu_frontend::net::{FrameReceiver, FrameSender};
+use softdpu_frontend::{Format, Frames, NetFrontEnd, NetOptions};
 use softdpu_tests::{Context, Failure, wait_until};
 
 use crate::SOON;
@@ -24,7 +21,8 @@ pub const GENTLE: u64 = 5_000;
 const LEN: u64 = 60;
 /// Frames taken before more are sent.
 const BATCH: usize = 64;
-/// Nice value: the data-plane core's own, or the kernel would divide what their session gets of a busy machine by these.
+/// Nice value: the data-plane core's own, or the kernel would divide what their session gets of a busy machine by
+/// these.
 const NICE: i32 = -20;
 /// How long it sleeps when there is nothing to do.
 const PAUSE: Duration = Duration::from_micros(100);
@@ -50,7 +48,7 @@ impl Pair {
     /// Starts at a pace, or at full speed.
     pub fn start(scene: &Scene, pace: Option<u64>) -> Result<Pair, Failure> {
         let connect = |name: &str, memory| {
-            let options = Options {
+            let options = NetOptions {
                 queue_size: SIZE,
                 format: Format::Split,
                 required: Vec::new(),
@@ -58,14 +56,14 @@ impl Pair {
                 timeout: SOON,
                 status: false,
             };
-            Port::connect(&scene.socket(name), &options).context(format_args!("connecting {name}"))
+            NetFrontEnd::connect(&scene.socket(name), &options).context(format_args!("connecting {name}"))
         };
         let frames = Frames::Smallest;
-        let mut a = connect("a", Sender::bytes(frames, SIZE))?;
-        let mut b = connect("b", Receiver::bytes(frames, SIZE) + 64)?;
-        let mut receiver = Receiver::new(&mut b, SIZE, frames).context("the receiver")?;
+        let mut a = connect("a", FrameSender::bytes(frames, SIZE))?;
+        let mut b = connect("b", FrameReceiver::bytes(frames, SIZE) + 64)?;
+        let mut receiver = FrameReceiver::new(&mut b, SIZE, frames).context("the receiver")?;
         receiver.look_at_all(A, B);
-        let sender = Sender::new(&mut a, SIZE, frames, 16, A, B).context("the sender")?;
+        let sender = FrameSender::new(&mut a, SIZE, frames, 16, A, B).context("the sender")?;
         let shared = Arc::new(Shared { pace: AtomicU64::new(pace.unwrap_or(0)), ..Shared::default() });
         let theirs = Arc::clone(&shared);
         let thread = std::thread::spawn(move || {
@@ -129,10 +127,10 @@ impl Pair {
 }
 
 struct Ends {
-    a: Port,
-    b: Port,
-    sender: Sender,
-    receiver: Receiver,
+    a: NetFrontEnd,
+    b: NetFrontEnd,
+    sender: FrameSender,
+    receiver: FrameReceiver,
 }
 
 fn work(mut ends: Ends, shared: &Shared) -> Result<(), Failure> {

@@ -1,6 +1,6 @@
 //! Receive buffers that are none. The answer to a question of the driver's own is what is to be put there.
 
-use softdpu_bench::Format;
+use softdpu_frontend::Format;
 use softdpu_memory::GuestAddress;
 use softdpu_ring::driver::Piece;
 use softdpu_tests::Failure;

@@ -229,7 +229,7 @@ impl Scene {
 
 /// The device status has DEVICE_NEEDS_RESET (virtio 1.3 §2.1), or not.
 fn needs_reset(nic: &mut Nic, expected: bool) -> Result<(), Failure> {
-    let control = nic.port.control().ok_or_else(|| Failure::new("the interface has no connection"))?;
+    let control = nic.port.connection().ok_or_else(|| Failure::new("the interface has no connection"))?;
     let status = control.number(&Message::GetStatus).context("GET_STATUS")?;
     if (status & 64 != 0) == expected {
         return Ok(());

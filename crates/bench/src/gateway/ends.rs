@@ -1,5 +1,5 @@
-//! The two ends of a conversation through a gateway, whatever they are: one that sends at a rate and takes the answers, and one that
-//! sends every frame back with the two halves of its five-tuple swapped.
+//! The two ends of a conversation through a gateway, whatever they are: one that sends at a rate and takes the answers,
+//! and one that sends every frame back with the two halves of its five-tuple swapped.
 
 use super::GatewayError;
 

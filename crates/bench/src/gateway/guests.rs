@@ -3,15 +3,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use softdpu_device::net::abi::{ETHERNET, header};
+use softdpu_frontend::{Frames, FrontEndError, NetFrontEnd, Station, Virtqueue};
 use softdpu_memory::{GuestAddress, Window};
 use softdpu_ring::driver::Piece;
 
 use super::GatewayError;
 use super::ends::Ends;
-use crate::front_end::FrontEndError;
-use crate::net::port::{Port, Ring};
-use crate::net::subject::{A, B};
-use crate::net::{Frames, Station};
 
 /// What is sent: frames that tax the gateway and not the memory.
 pub(super) const FRAMES: Frames = Frames::Smallest;
@@ -19,21 +16,19 @@ pub(super) const FRAMES: Frames = Frames::Smallest;
 const BUFFER: u32 = 2048;
 /// Bytes of a frame with its virtio-net header.
 const LEN: u32 = (header::SIZE + 60) as u32;
-/// Completions after which a notification that is not wanted is put off once more.
-const QUIET: usize = 1 << 14;
 
 /// Two guests of one network.
 pub(super) struct Guests {
-    a: Port,
-    b: Port,
+    a: NetFrontEnd,
+    b: NetFrontEnd,
     near: Near,
     far: Far,
 }
 
 impl Guests {
     /// Frames go from `a` to `b`, of so many flows, by queues of `size` descriptors.
-    pub(super) fn new(mut a: Port, mut b: Port, size: u16, flows: u16) -> Result<Guests, FrontEndError> {
-        let (near, far) = (Near::new(&mut a, size, flows, A, B)?, Far::new(&mut b, size)?);
+    pub(super) fn new(mut a: NetFrontEnd, mut b: NetFrontEnd, size: u16, flows: u16) -> Result<Guests, FrontEndError> {
+        let (near, far) = (Near::new(&mut a, size, flows, Station::A, Station::B)?, Far::new(&mut b, size)?);
         // The server may have looked at the empty queues already, and gone to sleep.
         for port in [&mut a, &mut b] {
             port.transmit.kick();
@@ -70,7 +65,7 @@ struct Buffers {
 }
 
 impl Buffers {
-    fn new(port: &mut Port, count: u16) -> Result<Buffers, FrontEndError> {
+    fn new(port: &mut NetFrontEnd, count: u16) -> Result<Buffers, FrontEndError> {
         let bytes = u64::from(count) * u64::from(BUFFER);
         let base = port.memory.allocate(bytes, u64::from(BUFFER))?;
         Ok(Buffers { memory: port.memory.window(base, bytes as usize)?, base: base.0 })
@@ -87,7 +82,7 @@ impl Buffers {
     /// A chain for each buffer that stays as it is; by what the ring calls it: the buffer.
     fn prepare(
         &self,
-        ring: &mut Ring,
+        ring: &mut Virtqueue,
         count: u16,
         piece: impl Fn(GuestAddress) -> Piece,
     ) -> Result<Chains, FrontEndError> {
@@ -117,22 +112,21 @@ pub(super) fn memory(size: u16) -> u64 {
 struct Inbox {
     buffers: Buffers,
     chains: Chains,
-    taken: usize,
 }
 
 impl Inbox {
-    fn new(port: &mut Port, size: u16) -> Result<Inbox, FrontEndError> {
+    fn new(port: &mut NetFrontEnd, size: u16) -> Result<Inbox, FrontEndError> {
         let buffers = Buffers::new(port, size)?;
         let chains = buffers.prepare(&mut port.receive, size, |at| Piece::writable(at, BUFFER))?;
         for id in &chains.id_of {
             port.receive.driver.repeat(*id);
         }
         port.receive.publish();
-        Ok(Inbox { buffers, chains, taken: 0 })
+        Ok(Inbox { buffers, chains })
     }
 
     /// Shows up to `most` frames that are there, and gives their buffers back; how many.
-    fn take(&mut self, ring: &mut Ring, most: usize, mut see: impl FnMut(&Window, usize, u32)) -> usize {
+    fn take(&mut self, ring: &mut Virtqueue, most: usize, mut see: impl FnMut(&Window, usize, u32)) -> usize {
         let mut count = 0;
         while count < most
             && let Some(done) = ring.driver.take()
@@ -143,11 +137,7 @@ impl Inbox {
             count += 1;
         }
         if count > 0 {
-            self.taken += count;
-            if self.taken >= QUIET {
-                self.taken = 0;
-                ring.driver.disarm();
-            }
+            ring.keep_quiet(count);
             ring.publish();
         }
         count
@@ -159,29 +149,26 @@ struct Outbox {
     buffers: Buffers,
     chains: Chains,
     free: Vec<u16>,
-    taken: usize,
 }
 
 impl Outbox {
-    fn new(port: &mut Port, size: u16) -> Result<Outbox, FrontEndError> {
+    fn new(port: &mut NetFrontEnd, size: u16) -> Result<Outbox, FrontEndError> {
         let buffers = Buffers::new(port, size)?;
         let chains = buffers.prepare(&mut port.transmit, size, |at| Piece::readable(at, LEN))?;
-        Ok(Outbox { buffers, chains, free: (0..size).rev().collect(), taken: 0 })
+        Ok(Outbox { buffers, chains, free: (0..size).rev().collect() })
     }
 
-    fn reap(&mut self, ring: &mut Ring) {
+    fn reap(&mut self, ring: &mut Virtqueue) {
+        let mut completed = 0;
         while let Some(done) = ring.driver.take() {
             self.free.extend(self.chains.buffer_of.get(usize::from(done.id)));
-            self.taken += 1;
+            completed += 1;
         }
-        if self.taken >= QUIET {
-            self.taken = 0;
-            ring.driver.disarm();
-        }
+        ring.keep_quiet(completed);
     }
 
     /// A buffer to be filled; None: the queue is full.
-    fn next(&mut self, ring: &mut Ring) -> Option<u16> {
+    fn next(&mut self, ring: &mut Virtqueue) -> Option<u16> {
         if self.free.is_empty() {
             self.reap(ring);
         }
@@ -196,7 +183,7 @@ struct Near {
 }
 
 impl Near {
-    fn new(port: &mut Port, size: u16, flows: u16, from: Station, to: Station) -> Result<Near, FrontEndError> {
+    fn new(port: &mut NetFrontEnd, size: u16, flows: u16, from: Station, to: Station) -> Result<Near, FrontEndError> {
         let (inbox, outbox) = (Inbox::new(port, size)?, Outbox::new(port, size)?);
         for index in 0..size {
             let frame = FRAMES.build(index.into(), flows, from, to);
@@ -207,14 +194,14 @@ impl Near {
     }
 
     /// Sends a frame with the number `sequence`; false: the queue is full.
-    fn send(&mut self, port: &mut Port, sequence: u64) -> bool {
+    fn send(&mut self, port: &mut NetFrontEnd, sequence: u64) -> bool {
         let Some(index) = self.outbox.next(&mut port.transmit) else { return false };
         FRAMES.number(&self.outbox.buffers.memory, Buffers::at(index), sequence);
         port.transmit.driver.repeat(self.outbox.chains.id_of[usize::from(index)])
     }
 
     /// Takes up to `most` answers; `see` is told their numbers, None of what is no answer.
-    fn take(&mut self, port: &mut Port, most: usize, see: &mut dyn FnMut(Option<u64>)) -> usize {
+    fn take(&mut self, port: &mut NetFrontEnd, most: usize, see: &mut dyn FnMut(Option<u64>)) -> usize {
         self.inbox.take(&mut port.receive, most, |memory, at, written| {
             see(if written == LEN { FRAMES.sequence(memory, at) } else { None });
         })
@@ -228,15 +215,15 @@ struct Far {
 }
 
 impl Far {
-    fn new(port: &mut Port, size: u16) -> Result<Far, FrontEndError> {
+    fn new(port: &mut NetFrontEnd, size: u16) -> Result<Far, FrontEndError> {
         Ok(Far { inbox: Inbox::new(port, size)?, outbox: Outbox::new(port, size)? })
     }
 
-    /// Sends up to `most` frames back, source and destination swapped: MAC addresses, IP addresses, ports. Those for which its own queue
-    /// has no room wait where they are.
-    fn answer(&mut self, port: &mut Port, most: usize) -> usize {
+    /// Sends up to `most` frames back, source and destination swapped: MAC addresses, IP addresses, ports. Those for
+    /// which its own queue has no room wait where they are.
+    fn answer(&mut self, port: &mut NetFrontEnd, most: usize) -> usize {
         let Far { inbox, outbox } = self;
-        let Port { receive, transmit, .. } = port;
+        let NetFrontEnd { receive, transmit, .. } = port;
         if outbox.free.len() < most {
             outbox.reap(transmit);
         }
@@ -255,8 +242,8 @@ impl Far {
     }
 }
 
-/// Copies a frame, with what says where it is from and what says where it goes exchanged. The virtio-net header becomes that of
-/// a frame without offloads.
+/// Copies a frame, with what says where it is from and what says where it goes exchanged. The virtio-net header becomes
+/// that of a frame without offloads.
 fn swap(from: &Window, at: usize, to: &Window, target: usize) {
     const IP: usize = header::SIZE + ETHERNET;
     for offset in (0..LEN as usize).step_by(2) {

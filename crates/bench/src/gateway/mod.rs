@@ -1,5 +1,5 @@
-//! Losses and round trips through softdpu as a gateway (Zephyrus §5.1, figure 7): an open loop at a rate, a far end that swaps
-//! the five-tuple, with the flow tier and without it.
+//! Losses and round trips through softdpu as a gateway (Zephyrus §5.1, figure 7): an open loop at a rate, a far end
+//! that swaps the five-tuple, with the flow tier and without it.
 //!
 //! ```text
 //!  Near ── numbered frames, at a rate ──▶ ┌─────────┐ ──▶ Far
@@ -7,9 +7,10 @@
 //!                                         └─────────┘
 //! ```
 //!
-//! Both ends are on one CPU: guests' drivers over vhost-user, or the hosts of two sites whose frames come and go by VXLAN, in a network
-//! namespace. A frame that finds the sender's queue full is lost, as is one
-//! whose answer does not come. A sender that was itself held up, by another process on its CPU, does not catch up: it would measure the burst.
+//! Both ends are on one CPU: guests' drivers over vhost-user, or the hosts of two sites whose frames come and go by
+//! VXLAN, in a network namespace. A frame that finds the sender's queue full is lost, as is one whose answer does not
+//! come. A sender that was itself held up, by another process on its CPU, does not catch up: it would measure the
+//! burst.
 
 mod ends;
 mod guests;
@@ -21,21 +22,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use softdpu_frontend::{Format, FrontEndError, NetFrontEnd, NetOptions, Station};
 use softdpu_sys::clock;
 use thiserror::Error;
 
 use self::ends::Ends;
 use self::guests::Guests;
 use self::sites::Sites;
-use crate::front_end::FrontEndError;
-use crate::net::port::{Options, Port};
-use crate::net::subject::{A, B};
+use crate::SetupError;
 use crate::net::wire::{FAR_ADDRESS, NEAR, NEAR_ADDRESS, OTHER_ADDRESS, Wire};
 use crate::process::Server;
 use crate::scratch::Folder;
-use crate::side_by_side::{on_cpu, patiently};
+use crate::side_by_side::on_cpu;
 use crate::subject::quoted;
-use crate::{Format, SetupError};
 
 pub use report::Report;
 
@@ -56,7 +55,8 @@ const LEAST: f64 = 500.0;
 const STEPS: u32 = 5;
 /// How long one takes at the most, seconds.
 const LONGEST_STEP: f64 = 10.0;
-/// For how long a rate has to be without losses in the end, seconds: queues on the way take what is too much for shorter. RFC 2544 §24 wants a minute.
+/// For how long a rate has to be without losses in the end, seconds: queues on the way take what is too much for
+/// shorter. RFC 2544 §24 wants a minute.
 const SUSTAINED: f64 = 60.0;
 /// What of a rate with losses is tried next, where that is long.
 const LESS: f64 = 0.9;
@@ -117,7 +117,8 @@ pub struct Outcome {
     pub lost: u64,
     /// Of these, the ones that found the sender's queue full: softdpu did not get to them in time, and lost none.
     pub refused: u64,
-    /// For how long the hypervisor gave the server's CPU to somebody else meanwhile (`steal` of `/proc/stat`, in ticks of 10 ms).
+    /// For how long the hypervisor gave the server's CPU to somebody else meanwhile (`steal` of `/proc/stat`, in ticks
+    /// of 10 ms).
     pub stolen: Duration,
     /// Round trips, nanoseconds.
     pub round_trips: Histogram<u64>,
@@ -226,7 +227,7 @@ impl Bench {
     }
 
     fn guests(sockets: &[PathBuf; 2], flows: u16) -> Result<Guests, FrontEndError> {
-        let options = Options {
+        let options = NetOptions {
             queue_size: QUEUE,
             format: Format::Split,
             required: Vec::new(),
@@ -234,7 +235,7 @@ impl Bench {
             timeout: Duration::from_secs(5),
             status: false,
         };
-        let connect = |at: usize| patiently(|| Port::connect(&sockets[at], &options));
+        let connect = |at: usize| NetFrontEnd::connect_when_listening(&sockets[at], &options);
         Guests::new(connect(0)?, connect(1)?, QUEUE, flows)
     }
 
@@ -248,8 +249,8 @@ impl Bench {
         Err(GatewayError::Setup(format!("none of {KNOCKS} frames that were sent one by one came back")))
     }
 
-    /// The highest rate at which all frames of a [measurement](Plan::packets) were answered, or those of [`SUSTAINED`]: what is the highest for those
-    /// of a [step](Plan::probe), and less until it holds, or was lowered [`TRIES`] times.
+    /// The highest rate at which all frames of a [measurement](Plan::packets) were answered, or those of [`SUSTAINED`]:
+    /// what is the highest for those of a [step](Plan::probe), and less until it holds, or was lowered [`TRIES`] times.
     fn highest(&mut self, plan: &Plan, progress: &mut impl FnMut(&str)) -> Result<f64, GatewayError> {
         let mut rate = self.search(plan.probe)?;
         for _ in 0..TRIES {
@@ -372,14 +373,14 @@ fn site(plan: &Plan, flow_tier: bool, sockets: &[PathBuf]) -> String {
     let _ = write!(site, "\n[[network]]\nname = \"bench\"\nvni = {vni}\ncidr = \"10.0.0.0/24\"\n");
     if plan.between == Between::Sites {
         site.push_str("transit = true\n");
-        for (station, host) in [(A, FAR_ADDRESS), (B, OTHER_ADDRESS)] {
+        for (station, host) in [(Station::A, FAR_ADDRESS), (Station::B, OTHER_ADDRESS)] {
             let (address, mac) = (station.address, station.mac_text());
             let _ =
                 write!(site, "\n[[network.endpoint]]\naddress = \"{address}\"\nmac = \"{mac}\"\nhost = \"{host}\"\n");
         }
         return site;
     }
-    for ((name, station), socket) in [("a", A), ("b", B)].iter().zip(sockets) {
+    for ((name, station), socket) in [("a", Station::A), ("b", Station::B)].iter().zip(sockets) {
         let (address, mac, socket) = (station.address, station.mac_text(), quoted(socket));
         let _ = write!(
             site,

@@ -1,15 +1,15 @@
-//! Ends that are guests of two sites, each behind a host of its own, and softdpu is the gateway between these: what one site sends the
-//! other comes to it and leaves it by VXLAN, over a veth pair in a network namespace. The other end of that pair is both sites' hosts.
+//! Ends that are guests of two sites, each behind a host of its own, and softdpu is the gateway between these: what one
+//! site sends the other comes to it and leaves it by VXLAN, over a veth pair in a network namespace. The other end of
+//! that pair is both sites' hosts.
 
 use softdpu_device::net::abi::{ETHERNET, header};
+use softdpu_frontend::net::frames::{checksum, put};
+use softdpu_frontend::{Frames, Station};
 use softdpu_sys::port::packet::{PacketOptions, PacketSocket};
 use softdpu_sys::port::{MAX_BATCH, VnetHeader};
 
 use super::GatewayError;
 use super::ends::Ends;
-use crate::net::Frames;
-use crate::net::frames::{checksum, put};
-use crate::net::subject::{A, B};
 use crate::net::wire::{FAR, FAR_ADDRESS, FAR_MAC, NEAR_ADDRESS, NEAR_MAC, OTHER_ADDRESS, Wire};
 
 /// What is sent: frames that tax the gateway and not the memory.
@@ -49,7 +49,7 @@ impl Sites {
         let socket = wire.within(open).map_err(|error| failed(error.to_string()))?.map_err(failed)?;
         let there = outer(FAR_ADDRESS)?;
         let frame = |index| {
-            let slot = FRAMES.build(index, flows, A, B);
+            let slot = FRAMES.build(index, flows, Station::A, Station::B);
             let mut bytes = [0; OUTER + INNER];
             bytes[..OUTER].copy_from_slice(&there);
             bytes[OUTER..].copy_from_slice(&slot[header::SIZE..]);
@@ -127,11 +127,11 @@ impl Ends for Sites {
     }
 }
 
-/// Exchanges what says where a frame is from with what says where it goes: IP addresses, ports, and MAC addresses, of which the gateway has
-/// put its own in the place of who sent it.
+/// Exchanges what says where a frame is from with what says where it goes: IP addresses, ports, and MAC addresses, of
+/// which the gateway has put its own in the place of who sent it.
 fn swap(frame: &mut [u8]) {
-    frame[..6].copy_from_slice(&A.mac);
-    frame[6..12].copy_from_slice(&B.mac);
+    frame[..6].copy_from_slice(&Station::A.mac);
+    frame[6..12].copy_from_slice(&Station::B.mac);
     let mut exchange = |at: usize, len: usize| {
         let (first, second) = frame[at..at + 2 * len].split_at_mut(len);
         first.swap_with_slice(second);
@@ -171,13 +171,13 @@ mod tests {
 
     #[test]
     fn an_answer_goes_to_who_asked_and_has_its_number() {
-        let mut frame = FRAMES.build(3, 8, A, B)[header::SIZE..].to_vec();
+        let mut frame = FRAMES.build(3, 8, Station::A, Station::B)[header::SIZE..].to_vec();
         FRAMES.number_in(&mut frame, 77);
         let asked = frame.clone();
         swap(&mut frame);
-        assert_eq!((&frame[..6], &frame[6..12]), (&A.mac[..], &B.mac[..]));
-        assert_eq!(frame[SOURCE..SOURCE + 4], B.address.octets());
-        assert_eq!(frame[DESTINATION..DESTINATION + 4], A.address.octets());
+        assert_eq!((&frame[..6], &frame[6..12]), (&Station::A.mac[..], &Station::B.mac[..]));
+        assert_eq!(frame[SOURCE..SOURCE + 4], Station::B.address.octets());
+        assert_eq!(frame[DESTINATION..DESTINATION + 4], Station::A.address.octets());
         assert_eq!((&frame[34..36], &frame[36..38]), (&asked[36..38], &asked[34..36]));
         assert_eq!(FRAMES.sequence_in(&frame), Some(77));
         assert_eq!(

@@ -3,19 +3,16 @@
 use std::path::Path;
 use std::time::Duration;
 
-use softdpu_ring::Format;
+use softdpu_frontend::load::Waiting;
+use softdpu_frontend::load::frames::{self, Load, LoadError, Outcome};
+use softdpu_frontend::{Format, Frames, FrontEndError, NetFrontEnd, NetOptions, Station};
 
-use super::frames::Frames;
-use super::load::{self, Load, LoadError, Outcome};
-use super::port::{Options, Port};
+use super::counter::Counter;
 use super::report::{Case, Report, Route};
-use super::sink::Counter;
-use super::subject::{A, B, NetService, NetSubject};
+use super::subject::{NetService, NetSubject};
 use super::wire::{FAR, Wire};
 use crate::SetupError;
-use crate::front_end::FrontEndError;
-use crate::load::Waiting;
-use crate::side_by_side::{self, PROFILE, Progress, Terms, WARM_UP, on_cpu, patiently};
+use crate::side_by_side::{self, PROFILE, Progress, Terms, WARM_UP, on_cpu};
 use crate::subject::Running;
 use crate::turns::Turn;
 
@@ -79,8 +76,8 @@ impl Plan {
     }
 }
 
-/// Measures all of `plan`, and tells `progress` before each measurement. Where a subject lacks a feature that the frames of
-/// a case need, the case is left out for it, which the report says.
+/// Measures all of `plan`, and tells `progress` before each measurement. Where a subject lacks a feature that the
+/// frames of a case need, the case is left out for it, which the report says.
 ///
 /// # Errors
 /// [`SetupError`] for the first other thing that goes wrong.
@@ -140,7 +137,7 @@ fn measure(plan: &Plan, subject: &NetSubject, case: &Case, turn: Turn) -> Result
         Route::Guest => {
             let running = start(plan, subject, case, None)?;
             let (mut a, mut b) = connect(running.sockets(), &load, case.format).map_err(wrong)?;
-            on_cpu(plan.client_cpu, LoadError::Load, || load::run(&mut a, &mut b, &load))
+            on_cpu(plan.client_cpu, LoadError::Load, || frames::run(&mut a, &mut b, &load))
         }
         Route::Underlay => {
             let wire = Wire::new()?;
@@ -148,7 +145,7 @@ fn measure(plan: &Plan, subject: &NetSubject, case: &Case, turn: Turn) -> Result
             let counter = wire.within(|| Counter::open(FAR, case.frames))?;
             let counter = counter.map_err(|why| failed(subject, case)(LoadError::Load(why)))?;
             let mut a = connect_sender(running.socket(), &load, case.format).map_err(wrong)?;
-            on_cpu(plan.client_cpu, LoadError::Load, || load::run_into(&mut a, counter, &load))
+            on_cpu(plan.client_cpu, LoadError::Load, || frames::run_into(&mut a, counter, &load))
         }
     };
     outcome.map_err(failed(subject, case))
@@ -163,8 +160,8 @@ fn load_of(plan: &Plan, case: &Case, profile: bool) -> Load {
     Load {
         frames: case.frames,
         flows: plan.flows,
-        from: A,
-        to: B,
+        from: Station::A,
+        to: Station::B,
         queue_size: plan.queue_size,
         waiting: case.client,
         warm_up: WARM_UP,
@@ -177,7 +174,11 @@ fn load_of(plan: &Plan, case: &Case, profile: bool) -> Load {
 ///
 /// # Errors
 /// [`FrontEndError`].
-pub fn connect(sockets: &[impl AsRef<Path>], load: &Load, format: Format) -> Result<(Port, Port), FrontEndError> {
+pub fn connect(
+    sockets: &[impl AsRef<Path>],
+    load: &Load,
+    format: Format,
+) -> Result<(NetFrontEnd, NetFrontEnd), FrontEndError> {
     let [a, b] = sockets else {
         return Err(FrontEndError::Options(format!("{} sockets; frames go from one to another", sockets.len())));
     };
@@ -189,7 +190,7 @@ pub fn connect(sockets: &[impl AsRef<Path>], load: &Load, format: Format) -> Res
 ///
 /// # Errors
 /// [`FrontEndError`].
-pub fn connect_sender(socket: &Path, load: &Load, format: Format) -> Result<Port, FrontEndError> {
+pub fn connect_sender(socket: &Path, load: &Load, format: Format) -> Result<NetFrontEnd, FrontEndError> {
     port(socket, load.frames.sender_features(), load.sender_memory(), load, format)
 }
 
@@ -199,8 +200,8 @@ fn port(
     memory: u64,
     load: &Load,
     format: Format,
-) -> Result<Port, FrontEndError> {
-    let options = Options {
+) -> Result<NetFrontEnd, FrontEndError> {
+    let options = NetOptions {
         queue_size: load.queue_size,
         format,
         required: required.to_vec(),
@@ -208,5 +209,5 @@ fn port(
         timeout: ANSWERS,
         status: false,
     };
-    patiently(|| Port::connect(path, &options))
+    NetFrontEnd::connect_when_listening(path, &options)
 }

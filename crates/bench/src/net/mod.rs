@@ -1,26 +1,15 @@
-//! From guest to guest, and from guest to underlay: vhost-user-net front ends, the frames that they send, and comparisons of
-//! the servers that carry them.
+//! From guest to guest, and from guest to underlay: comparisons of servers that carry frames.
 //!
 //! ```text
-//!  Sender ── transmitq of A ──▶ ┌────────┐ ──▶ receiveq of B ── Receiver
-//!     └ Frames, numbered        │ server │        lengths, numbers ┘
-//!                               └────────┘
-//!                                    └──▶ veth pair ── Counter, where frames go to another host
-//!  load::run ── a closed loop, both ends on one CPU ──▶ Outcome
+//!  FrameSender ── transmitq1 of A ──▶ ┌────────┐ ──▶ receiveq1 of B ── FrameReceiver
+//!                                     │ server │
+//!                                     └────────┘ ──▶ veth pair ── Counter, where frames go to another host
+//!  a closed loop, both ends on one CPU ──▶ Outcome
 //!  comparison ── NetSubjects × cases × interleaved rounds ──▶ Report: table, JSON lines, plot
 //! ```
 
 pub mod comparison;
-pub mod frames;
-pub mod load;
-pub mod port;
-pub mod receiver;
+pub mod counter;
 pub mod report;
-pub mod sender;
-pub mod sink;
 pub mod subject;
-#[cfg(test)]
-mod tests;
 pub mod wire;
-
-pub use frames::{Frames, Station};

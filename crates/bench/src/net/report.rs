@@ -3,13 +3,12 @@
 use std::fmt;
 use std::path::Path;
 
+use softdpu_frontend::load::Waiting;
+use softdpu_frontend::load::frames::Outcome;
+use softdpu_frontend::{Format, Frames};
 use softdpu_plot::{Lines, Panel, Scale};
-use softdpu_ring::Format;
 
-use super::frames::Frames;
-use super::load::Outcome;
 use crate::SetupError;
-use crate::load::Waiting;
 use crate::plot::draw_panels;
 use crate::side_by_side::{self, Work, rate, spread};
 

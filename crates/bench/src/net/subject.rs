@@ -1,20 +1,15 @@
 //! Servers of virtio-net interfaces: of two with a network between them, or of one with a way to the underlay.
 
-use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
-use super::frames::{Frames, Station};
+use softdpu_frontend::{Frames, Station};
+
 use super::report::Route;
 use super::wire::{FAR_ADDRESS, NEAR, NEAR_ADDRESS, Wire};
 use crate::SetupError;
 use crate::process::{Server, in_path};
 use crate::scratch::Folder;
 use crate::subject::{Running, quoted};
-
-/// The sending guest.
-pub const A: Station = Station { mac: [0x02, 0x5d, 0, 0, 0, 0x0a], address: Ipv4Addr::new(10, 0, 0, 10) };
-/// The receiving guest.
-pub const B: Station = Station { mac: [0x02, 0x5d, 0, 0, 0, 0x0b], address: Ipv4Addr::new(10, 0, 0, 11) };
 
 /// The program of DPDK's peer; Debian has it in `dpdk-dev`.
 pub const TESTPMD: &str = "dpdk-testpmd";
@@ -81,8 +76,8 @@ impl NetSubject {
         }
     }
 
-    /// Starts it, where `wire` is if frames go to the underlay; its sockets are the sender's and the receiver's, if a guest
-    /// receives.
+    /// Starts it, where `wire` is if frames go to the underlay; its sockets are the sender's and the receiver's, if a
+    /// guest receives.
     ///
     /// # Errors
     /// [`SetupError`], with the end of the server's output.
@@ -117,8 +112,8 @@ impl NetSubject {
     }
 }
 
-/// Both of testpmd's threads are on one CPU: its main one sleeps. Without huge pages, as front ends bring the memory that
-/// counts; with segmentation offload and what makes it survive from port to port, where that is what is measured.
+/// Both of testpmd's threads are on one CPU: its main one sleeps. Without huge pages, as front ends bring the memory
+/// that counts; with segmentation offload and what makes it survive from port to port, where that is what is measured.
 fn testpmd_arguments(service: &NetService) -> Vec<String> {
     let cpu = service.cpu;
     let offload = if service.frames == Frames::Tso { ",tso=1,legacy-ol-flags=1" } else { "" };
@@ -149,7 +144,7 @@ fn softdpu_site(service: &NetService, sockets: &[PathBuf]) -> String {
         let _ = writeln!(site, "underlay = {{ interface = \"{NEAR}\", address = \"{NEAR_ADDRESS}\" }}");
     }
     site.push_str("\n[[network]]\nname = \"bench\"\nvni = 5001\ncidr = \"10.0.0.0/24\"\nmtu = 1500\n");
-    for ((name, station), socket) in [("a", A), ("b", B)].iter().zip(sockets) {
+    for ((name, station), socket) in [("a", Station::A), ("b", Station::B)].iter().zip(sockets) {
         // Queues of less than 256 are a front end's choice, not a site's.
         let _ = write!(
             site,
@@ -162,7 +157,7 @@ fn softdpu_site(service: &NetService, sockets: &[PathBuf]) -> String {
         );
     }
     if service.route == Route::Underlay {
-        let (address, mac) = (B.address, B.mac_text());
+        let (address, mac) = (Station::B.address, Station::B.mac_text());
         let _ = write!(
             site,
             "\n[[network.endpoint]]\naddress = \"{address}\"\nmac = \"{mac}\"\nhost = \"{FAR_ADDRESS}\"\n"

@@ -1,7 +1,8 @@
-//! A wire to the underlay: a veth pair in a network namespace of its own. The server has the one end, a counter the other.
+//! A wire to the underlay: a veth pair in a network namespace of its own. The server has the one end, a counter the
+//! other.
 //!
-//! The namespace is that of a process which does nothing and ends with this one however that ends; the kernel then removes
-//! all that is in it. It has a /sys of its own, as that shows the interfaces of one namespace.
+//! The namespace is that of a process which does nothing and ends with this one however that ends; the kernel then
+//! removes all that is in it. It has a /sys of its own, as that shows the interfaces of one namespace.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -9,9 +10,9 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use softdpu_frontend::net::frames::mac_text;
 use softdpu_sys::namespace;
 
-use super::frames::mac_text;
 use crate::SetupError;
 use crate::process::{Server, in_path};
 use crate::scratch::Folder;

@@ -1,8 +1,8 @@
 //! Subjects side by side: the same client, the same cases, rounds that take turns.
 //!
 //! Every measurement starts its server afresh and ends it: no other server's polling thread competes for the CPU, and a
-//! figure does not depend on what was measured before it. Rounds go A B A B …, so that what changes on the machine in the
-//! meantime meets all alike.
+//! figure does not depend on what was measured before it. Rounds go A B A B …, so that what changes on the machine in
+//! the meantime meets all alike.
 
 mod report;
 
@@ -13,7 +13,6 @@ pub use report::{Measurement, Report, Work};
 
 use crate::SetupError;
 use crate::calibration::calibrate;
-use crate::front_end::FrontEndError;
 use crate::turns::{Taken, Turn, Turns};
 
 /// Before each measurement.
@@ -22,8 +21,6 @@ pub(crate) const WARM_UP: Duration = Duration::from_millis(200);
 pub(crate) const PROFILE: Duration = Duration::from_millis(300);
 /// Of the calibration before everything.
 const CALIBRATION: Duration = Duration::from_millis(200);
-/// Between a server's socket and its first accept.
-const ACCEPTS: Duration = Duration::from_secs(5);
 
 /// How far it is.
 #[derive(Clone, Debug)]
@@ -66,8 +63,8 @@ impl Terms {
 
 /// Measures every one of `subjects` (their names) in every case, and tells `progress` before each measurement.
 ///
-/// `lacks` tells why a subject cannot be measured in a case: it is left out then, which the report says. `measure` is told the
-/// subject's number.
+/// `lacks` tells why a subject cannot be measured in a case: it is left out then, which the report says. `measure` is
+/// told the subject's number.
 ///
 /// # Errors
 /// The first that `lacks` or `measure` gives, and [`SetupError::Cpu`].
@@ -127,17 +124,4 @@ pub(crate) fn on_cpu<T: Send, E: Send>(
         });
         client.join().unwrap_or_else(|_| Err(wrong("the client panicked".to_owned())))
     })
-}
-
-/// Calls `connect` until somebody listens.
-pub(crate) fn patiently<T>(mut connect: impl FnMut() -> Result<T, FrontEndError>) -> Result<T, FrontEndError> {
-    let deadline = std::time::Instant::now() + ACCEPTS;
-    loop {
-        match connect() {
-            Err(FrontEndError::Connect { .. }) if std::time::Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            result => return result,
-        }
-    }
 }

@@ -150,9 +150,10 @@ impl Figure<'_> {
 }
 
 impl<W: Work> Report<W> {
-    /// Median over the rounds of the rate of `measurement` over that of the last other subject of its case in the same round; none
-    /// where it is alone, or that other. Two that were measured one right after the other met the same machine; their medians by
-    /// themselves may be of two: virtual CPUs that move next to each other and apart make rates that differ twofold.
+    /// Median over the rounds of the rate of `measurement` over that of the last other subject of its case in the same
+    /// round; none where it is alone, or that other. Two that were measured one right after the other met the same
+    /// machine; their medians by themselves may be of two: virtual CPUs that move next to each other and apart make
+    /// rates that differ twofold.
     pub fn ratio(&self, measurement: &Measurement<W>) -> Option<f64> {
         let peer = self.measurements.iter().rev().find(|other| other.case == measurement.case)?;
         if peer.subject == measurement.subject {

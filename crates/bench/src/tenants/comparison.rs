@@ -1,7 +1,7 @@
 //! Every scheduler in turn, over the same tenants.
 //!
-//! Each round starts a daemon for each scheduler, connects a client for each tenant, lets one tenant of each kind work alone and
-//! then all together, then one in a burst beside the others, and ends it. Figures are medians of the rounds.
+//! Each round starts a daemon for each scheduler, connects a client for each tenant, lets one tenant of each kind work
+//! alone and then all together, then one in a burst beside the others, and ends it. Figures are medians of the rounds.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,16 +10,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use softdpu_frontend::Transfer;
+use softdpu_frontend::load::stream::Stream;
+use softdpu_frontend::load::tenants::{Client, Loop, Served, Span, Work, run_spans};
+use softdpu_frontend::load::{fair1, fair2, jain};
 use softdpu_sched::{Cost, Nanos, Weighted};
 
-use super::load::{Client, Loop, Served, Span, Work, run_spans};
 pub use super::report::{METRICS, Measurement, Report};
 use super::site::site;
 pub use super::site::{Doing, Load};
-use super::stream::Stream;
-use super::{fair1, fair2, jain};
 use crate::SetupError;
-use crate::front_end::Transfer;
 use crate::process::Server;
 use crate::scratch::Folder;
 use crate::side_by_side::Progress;
@@ -30,8 +30,9 @@ const WARM_UP: Duration = Duration::from_millis(50);
 const BLOCK: u32 = 4096;
 /// What tenants have in flight before a burst, of what they want.
 const LIGHT: usize = 8;
-/// Frames on their way of a tenant that shares a core with disks, for each request of those: a frame takes the core about a quarter of what a
-/// request does, and with as many as requests it would be the round trip to the client that says what frames get.
+/// Frames on their way of a tenant that shares a core with disks, for each request of those: a frame takes the core
+/// about a quarter of what a request does, and with as many as requests it would be the round trip to the client that
+/// says what frames get.
 const FRAMES_FOR_REQUEST: usize = 4;
 /// The most frames on their way that a stream can have.
 const MOST_FRAMES: usize = 768;
@@ -43,7 +44,8 @@ const PLAIN: &str = "fcfs";
 pub enum Rates {
     /// All alike.
     Balanced,
-    /// 4:1 for two tenants, 4:2:2:1 for four, 4×4, 2×2, 2 and 1 for eight, as in MTDA's experiments; requests in flight and weights.
+    /// 4:1 for two tenants, 4:2:2:1 for four, 4×4, 2×2, 2 and 1 for eight, as in MTDA's experiments; requests in flight
+    /// and weights.
     Unbalanced,
 }
 
@@ -105,8 +107,8 @@ pub struct Plan {
 
 /// What a process has open beside what tenants bring.
 const OWN_FILES: u64 = 128;
-/// What a tenant brings at the most, in the clients or either of the daemon's processes: two interfaces, each with a socket, a
-/// connection, memory, and two or three eventfds for each of two queues.
+/// What a tenant brings at the most, in the clients or either of the daemon's processes: two interfaces, each with a
+/// socket, a connection, memory, and two or three eventfds for each of two queues.
 const FILES_OF_A_TENANT: u64 = 20;
 
 /// Measures all of a plan, and tells `progress` before each measurement.
@@ -141,7 +143,8 @@ pub fn measure(plan: &Plan, mut progress: impl FnMut(Progress<'_, Case>)) -> Res
         }
         for round in 0..plan.rounds {
             let measurements = &mut report.measurements[first..];
-            // Back and forth: whose turn is always after whose, and what changes on the machine during a round, evens out.
+            // Back and forth: whose turn is always after whose, and what changes on the machine during a round, evens
+            // out.
             let count = measurements.len();
             for place in 0..count {
                 let at = if round % 2 == 0 { place } else { count - 1 - place };
@@ -265,8 +268,8 @@ fn depth(each: usize, load: Load, doing: Doing, want: u32) -> usize {
     }
 }
 
-/// How much longer requests of those take whose load does not change when the first tenant's does: of each the p99 in a burst over
-/// that before, the mean of them.
+/// How much longer requests of those take whose load does not change when the first tenant's does: of each the p99 in a
+/// burst over that before, the mean of them.
 fn burst(before: &[Served], during: &[Served]) -> f64 {
     let ratio = |(before, during): (&Served, &Served)| {
         during.latency_at(0.99) as f64 / (before.latency_at(0.99) as f64).max(f64::MIN_POSITIVE)
@@ -322,7 +325,7 @@ mod tests {
 
     #[test]
     fn frames_beside_disks_are_more() {
-        let frames = crate::net::Frames::Smallest;
+        let frames = softdpu_frontend::Frames::Smallest;
         let (mixed, frame) = (Load::Mixed(frames), Doing::Frames(frames));
         assert_eq!([depth(32, mixed, Doing::Disk, 2), depth(32, mixed, frame, 2)], [64, 256]);
         assert_eq!([depth(32, Load::Net(frames), frame, 2), depth(85, mixed, frame, 4)], [64, MOST_FRAMES]);

@@ -1,5 +1,5 @@
-//! What a scheduler takes: nanoseconds of a [`decide`](TenantScheduler::decide), and of a whole turn (decide, charge, ready), with 1, 4
-//! and 1,024 tenants that always have work, `weighted` beside `fcfs`.
+//! What a scheduler takes: nanoseconds of a [`decide`](TenantScheduler::decide), and of a whole turn (decide, charge,
+//! ready), with 1, 4 and 1,024 tenants that always have work, `weighted` beside `fcfs`.
 
 use std::fmt::Write as _;
 use std::hint::black_box;

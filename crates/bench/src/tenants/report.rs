@@ -66,8 +66,8 @@ impl Measurement {
         self.rounds.get(metric)?.last().copied()
     }
 
-    /// The median, least and largest, over the rounds, of a metric over that of another scheduler in the same round: what changes on the
-    /// machine between rounds is not in it.
+    /// The median, least and largest, over the rounds, of a metric over that of another scheduler in the same round:
+    /// what changes on the machine between rounds is not in it.
     fn times(&self, other: &Measurement, metric: &str) -> Option<(f64, f64, f64)> {
         let pairs = self.rounds.get(metric)?.iter().zip(other.rounds.get(metric)?);
         let times: Vec<f64> = pairs.map(|(ours, other)| ours / other.max(f64::MIN_POSITIVE)).collect();
@@ -149,8 +149,8 @@ impl Report {
         self.bars().iter().map(line).collect()
     }
 
-    /// Whether each bar is met, by the median of the rounds, and what it is, with the least and the largest of them: where the bar is between
-    /// those, few rounds say little.
+    /// Whether each bar is met, by the median of the rounds, and what it is, with the least and the largest of them:
+    /// where the bar is between those, few rounds say little.
     fn bars(&self) -> Vec<(bool, String)> {
         let mut bars = Vec::new();
         let mut judge = |met: bool, what: String| bars.push((met, what));
@@ -190,7 +190,8 @@ impl Report {
         bars
     }
 
-    /// An object a line, as all benches print them. Last are the bars: `bar` is 1 where what the case says is met, else 0.
+    /// An object a line, as all benches print them. Last are the bars: `bar` is 1 where what the case says is met, else
+    /// 0.
     ///
     /// # Errors
     /// The writer's.
@@ -210,8 +211,8 @@ impl Report {
         Ok(())
     }
 
-    /// Draws throughput, Fair1, that of cost, and p99 over the number of tenants to `path`, as SVG or PNG: panels for each load and rates,
-    /// in each a line for a scheduler.
+    /// Draws throughput, Fair1, that of cost, and p99 over the number of tenants to `path`, as SVG or PNG: panels for
+    /// each load and rates, in each a line for a scheduler.
     ///
     /// # Errors
     /// [`SetupError::Output`].
@@ -255,7 +256,7 @@ mod tests {
 
     #[test]
     fn bars_are_judged_by_what_is_alike_in_a_case() {
-        let frames = crate::net::Frames::Smallest;
+        let frames = softdpu_frontend::Frames::Smallest;
         let alike = Case { load: Load::Block, tenants: 2, rates: Rates::Balanced };
         let unlike = Case { load: Load::Mixed(frames), ..alike };
         let values = [("fair1", 0.3), ("fair1-cost", 0.01)];

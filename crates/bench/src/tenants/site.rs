@@ -4,8 +4,8 @@ use std::fmt::{self, Write as _};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
-use super::stream::Route;
-use crate::net::{Frames, Station};
+use softdpu_frontend::load::stream::Route;
+use softdpu_frontend::{Frames, Station};
 
 /// Bytes of each tenant's volume, in the daemon's memory.
 const VOLUME: u64 = 256 << 10;

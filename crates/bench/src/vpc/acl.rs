@@ -1,4 +1,5 @@
-//! Access control lists and security groups: what the decision about a flow's first packet costs, and what a change does.
+//! Access control lists and security groups: what the decision about a flow's first packet costs, and what a change
+//! does.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,7 +8,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 
 use softdpu_vpc::policy::acl::{Acl, AclSpec, Action, RuleSpec};
-use softdpu_vpc::policy::group::{EndpointGroups, GroupId, GroupRule, GroupSpec, Members, Peer as GroupPeer, Way};
+use softdpu_vpc::policy::group::{
+    EndpointGroups, GroupRule, GroupSpec, Members, Peer as GroupPeer, SecurityGroupId, Way,
+};
 use softdpu_vpc::policy::{Ports, Service, Transport, Tuple};
 use softdpu_vpc::spec::Prefix;
 
@@ -231,7 +234,7 @@ impl Case for Admit {
             let rule = |at| {
                 let ports = Ports::one(numbers.below(2_000) as u16);
                 let prefix = Prefix::new(address((NET | numbers.below(HOSTS)) & 0xffff_ff00, false), 24);
-                let member = GroupPeer::Group(GroupId(numbers.below(100)));
+                let member = GroupPeer::Group(SecurityGroupId(numbers.below(100)));
                 let peer = if at % 2 == 0 { member } else { prefix.map_or(GroupPeer::Any, GroupPeer::Prefix) };
                 GroupRule { peer, service: Service::tcp(ports) }
             };
@@ -240,8 +243,10 @@ impl Case for Admit {
         let specs: Vec<GroupSpec> = (0..5).map(|_| group()).collect();
         let groups = EndpointGroups::build(&specs.iter().collect::<Vec<_>>()).map_err(|wrong| wrong.to_string())?;
         let mut tuples = tuples(false, true);
-        let members: Vec<(u32, IpAddr, Vec<GroupId>)> = (0..10_000_u32)
-            .map(|host| (1, address(NET | host, false), (0..3).map(|at| GroupId((host + at * 37) % 100)).collect()))
+        let members: Vec<(u32, IpAddr, Vec<SecurityGroupId>)> = (0..10_000_u32)
+            .map(|host| {
+                (1, address(NET | host, false), (0..3).map(|at| SecurityGroupId((host + at * 37) % 100)).collect())
+            })
             .collect();
         for (at, tuple) in tuples.iter_mut().enumerate() {
             tuple.source = members[at % members.len()].1;

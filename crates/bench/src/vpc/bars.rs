@@ -46,7 +46,8 @@ const fn at_most(case: &'static str, metric: &'static str, most: f64, unit: (&'s
     Bar { case, metric, wanted: Wanted::AtMost(most), unit }
 }
 
-/// All of them. A packet's time in the tiers is what counts of flows, not what filling its head with a frame takes the bench.
+/// All of them. A packet's time in the tiers is what counts of flows, not what filling its head with a frame takes the
+/// bench.
 pub const BARS: &[Bar] = &[
     at_least("flow: hit, 64 k flows", "hit-rate", 40e6, MILLION),
     at_least("flow: hit and meter, 64 k flows", "hit-rate", 40e6, MILLION),
@@ -66,7 +67,8 @@ pub const BARS: &[Bar] = &[
     at_most("lpm: find, 10000 x 100 IPv4, a provider's, uniform", "memory", 512.0, ("MiB", 1.0)),
 ];
 
-/// Of a flow's case: how its packets' time compares with that of a loop that does nothing else, on the same machine at the same time.
+/// Of a flow's case: how its packets' time compares with that of a loop that does nothing else, on the same machine at
+/// the same time.
 const BESIDE: &str = "times the bare loop's";
 
 /// A figure of a case that was measured.

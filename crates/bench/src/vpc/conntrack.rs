@@ -3,7 +3,7 @@
 use std::hint::black_box;
 
 use softdpu_vpc::policy::conntrack::{
-    Config, Conntrack, Content, Direction, Handle, Key, Look, Segment, TcpHeader, Timeouts,
+    Config, ConnectionId, Conntrack, Content, Direction, Key, Look, Segment, TcpHeader, Timeouts, Zone,
 };
 
 use super::acl::Numbers;
@@ -31,7 +31,7 @@ pub(super) fn cases() -> Vec<Box<dyn Case>> {
 fn segment(number: u32, direction: Direction, flags: u8, sequence: u32, acknowledgement: u32) -> Segment {
     let host = |number: u32| std::net::Ipv4Addr::from_bits(0x0a00_0000 | number).into();
     let key = Key {
-        network: 0,
+        zone: Zone(0),
         source: host(1 + number / PORTS),
         destination: host(0xff),
         protocol: 6,
@@ -53,7 +53,7 @@ fn table(capacity: u32) -> Conntrack {
     })
 }
 
-fn open(table: &mut Conntrack, number: u32, now: u64) -> Result<Handle, String> {
+fn open(table: &mut Conntrack, number: u32, now: u64) -> Result<ConnectionId, String> {
     let mut ended = Vec::new();
     let wrong = |refused| format!("connection {number} was refused: {refused}");
     let Look::New(opening) =
@@ -61,10 +61,10 @@ fn open(table: &mut Conntrack, number: u32, now: u64) -> Result<Handle, String> 
     else {
         return Err(format!("connection {number} is there twice"));
     };
-    Ok(table.open(&opening, now, &mut ended).map_err(wrong)?.handle)
+    Ok(table.open(&opening, now, &mut ended).map_err(wrong)?.connection)
 }
 
-fn establish(table: &mut Conntrack, number: u32) -> Result<Handle, String> {
+fn establish(table: &mut Conntrack, number: u32) -> Result<ConnectionId, String> {
     let handle = open(table, number, 0)?;
     for answer in [segment(number, Direction::Reply, SYN | ACK, 0, 1), segment(number, Direction::Original, ACK, 1, 1)]
     {
@@ -105,7 +105,7 @@ impl Case for Known {
 
 struct Knowing {
     table: Conntrack,
-    handles: Vec<Handle>,
+    handles: Vec<ConnectionId>,
     what: What,
     numbers: Numbers,
     ended: Vec<softdpu_vpc::policy::conntrack::Ended>,

@@ -1,5 +1,6 @@
-//! DPDK's `dpdk-test` beside look-ups of single addresses: its own benchmark of `rte_hash`, where it is installed (Debian:
-//! `dpdk-dev`). Its keys and sizes are its own: 16 bytes are those of an IPv6 address, and of a flow over IPv4 with its padding.
+//! DPDK's `dpdk-test` beside look-ups of single addresses: its own benchmark of `rte_hash`, where it is installed
+//! (Debian: `dpdk-dev`). Its keys and sizes are its own: 16 bytes are those of an IPv6 address, and of a flow over IPv4
+//! with its padding.
 
 use std::time::Duration;
 

@@ -5,6 +5,8 @@ pub const SECTOR: u64 = 512;
 
 /// Feature bits of the block device (§5.2.3).
 pub mod feature {
+    pub use softdpu_virtio::feature::*;
+
     /// `size_max` is valid.
     pub const SIZE_MAX: u64 = 1 << 1;
     /// `seg_max` is valid.
@@ -25,15 +27,6 @@ pub mod feature {
     pub const DISCARD: u64 = 1 << 13;
     /// Write-zeroes requests are understood.
     pub const WRITE_ZEROES: u64 = 1 << 14;
-
-    /// Indirect descriptors (§6).
-    pub const RING_INDIRECT_DESC: u64 = 1 << 28;
-    /// Notification suppression by index (§6).
-    pub const RING_EVENT_IDX: u64 = 1 << 29;
-    /// Not a legacy device (§6.1).
-    pub const VERSION_1: u64 = 1 << 32;
-    /// Packed virtqueues (§6).
-    pub const RING_PACKED: u64 = 1 << 34;
 }
 
 /// Request types (§5.2.6).

@@ -89,8 +89,8 @@ impl Block {
         Ok(())
     }
 
-    /// Writes to the configuration space: 0 or 1 to `writeback`, for drivers that negotiated CONFIG_WCE. Requests parsed
-    /// from then on follow it.
+    /// Writes to the configuration space: 0 or 1 to `writeback`, for drivers that negotiated CONFIG_WCE. Requests
+    /// parsed from then on follow it.
     ///
     /// # Errors
     /// Any other field or value.

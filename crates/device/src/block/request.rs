@@ -50,7 +50,8 @@ pub struct Io {
     pub offset: u64,
     /// Bytes on the volume; 0 for a flush, never 0 otherwise.
     pub len: u64,
-    /// Pieces of the buffer with the data of a read or write, together `len` bytes from [`DATA_OFFSET`]; otherwise empty.
+    /// Pieces of the buffer with the data of a read or write, together `len` bytes from [`DATA_OFFSET`]; otherwise
+    /// empty.
     pub data: Range<usize>,
     /// Must be durable before it completes: a write (or discard, or write-zeroes) on a write-through device.
     pub durable: bool,
@@ -259,8 +260,8 @@ impl Requests {
         Ok(())
     }
 
-    /// The byte offset of `len` bytes from `sector`, if they are whole blocks inside the capacity. Nothing to do, inside
-    /// the capacity, is done: `Err(Status::Ok)`.
+    /// The byte offset of `len` bytes from `sector`, if they are whole blocks inside the capacity. Nothing to do,
+    /// inside the capacity, is done: `Err(Status::Ok)`.
     #[inline]
     fn range(&self, sector: u64, len: u64) -> Result<u64, Status> {
         // Acquire: pairs with `grow`, whose caller made the volume larger before.

@@ -4,6 +4,8 @@ pub use softdpu_virtio::net_header as header;
 
 /// Feature bits of the network device (§5.1.3).
 pub mod feature {
+    pub use softdpu_virtio::feature::*;
+
     /// The device finishes partial checksums.
     pub const CSUM: u64 = 1 << 0;
     /// The driver takes frames with partial checksums.
@@ -38,17 +40,6 @@ pub mod feature {
     pub const GUEST_USO6: u64 = 1 << 55;
     /// The device cuts up UDP.
     pub const HOST_USO: u64 = 1 << 56;
-
-    /// Indirect descriptors (§6).
-    pub const RING_INDIRECT_DESC: u64 = 1 << 28;
-    /// Notification suppression by index (§6).
-    pub const RING_EVENT_IDX: u64 = 1 << 29;
-    /// Not a legacy device (§6.1).
-    pub const VERSION_1: u64 = 1 << 32;
-    /// Packed virtqueues (§6).
-    pub const RING_PACKED: u64 = 1 << 34;
-    /// Buffers are used in the order they were made available (§6).
-    pub const IN_ORDER: u64 = 1 << 35;
 }
 
 /// Offsets in `struct virtio_net_config` (§5.1.4).

@@ -7,10 +7,10 @@ use super::{NetConfig, NetConfigError, Receive, Transmit};
 
 /// A virtio-net device: what it offers, what its configuration space says.
 ///
-/// It is made for front ends that own the control queue and the configuration space, as those of vhost-user do. They offer
-/// MAC, STATUS and CTRL_VQ with all that depends on it by themselves and never tell the back end what became of them, so
-/// they are not offered here: QEMU masks with the back end's bits only the offloads, MRG_RXBUF, MTU, MQ, GUEST_ANNOUNCE and
-/// those of the ring.
+/// It is made for front ends that own the control queue and the configuration space, as those of vhost-user do. They
+/// offer MAC, STATUS and CTRL_VQ with all that depends on it by themselves and never tell the back end what became of
+/// them, so they are not offered here: QEMU masks with the back end's bits only the offloads, MRG_RXBUF, MTU, MQ,
+/// GUEST_ANNOUNCE and those of the ring.
 #[derive(Debug)]
 pub struct Net {
     pub(super) config: NetConfig,

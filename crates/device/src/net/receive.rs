@@ -35,8 +35,8 @@ pub enum Fit {
     Buffers(u16),
     /// More buffers are needed than there are: drop the frame, or wait for the driver to add some.
     More,
-    /// No number of buffers helps: drop the frame. Only without MRG_RXBUF, where it has to fit into one, and the driver's are
-    /// too small; the buffer stays for the next frame.
+    /// No number of buffers helps: drop the frame. Only without MRG_RXBUF, where it has to fit into one, and the
+    /// driver's are too small; the buffer stays for the next frame.
     Never,
 }
 
@@ -94,8 +94,8 @@ impl Part<'_> {
     }
 }
 
-/// The frame was not delivered: the buffers given are smaller than [`Receive::fit`] was told, or a part of the frame is not
-/// where it was said to be.
+/// The frame was not delivered: the buffers given are smaller than [`Receive::fit`] was told, or a part of the frame is
+/// not where it was said to be.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("the frame and the receive buffers do not fit each other: a bug in softdpu")]
 pub struct Misfit;
@@ -155,9 +155,9 @@ impl Receive {
         header
     };
 
-    /// Writes `head`, a header and the first bytes of a frame behind it, and the frame's other bytes to one buffer, where that and
-    /// each of the two lie in one piece: what nearly all frames do. Returns the bytes written; None where it is not so, and
-    /// [`deliver`](Self::deliver) is to do it.
+    /// Writes `head`, a header and the first bytes of a frame behind it, and the frame's other bytes to one buffer,
+    /// where that and each of the two lie in one piece: what nearly all frames do. Returns the bytes written; None
+    /// where it is not so, and [`deliver`](Self::deliver) is to do it.
     #[inline(always)]
     pub fn deliver_whole(&self, head: &[u8], tail: Part<'_>, buffer: &GuestBuffer) -> Option<u32> {
         let span = buffer.span()?;
@@ -166,8 +166,8 @@ impl Receive {
         u32::try_from(head.len() + tail.len()).ok()
     }
 
-    /// Writes a header and a frame, given in `parts`, to the first `count` of `buffers`, as [`fit`](Self::fit) found; calls
-    /// `used` with the bytes written to each of them, in order.
+    /// Writes a header and a frame, given in `parts`, to the first `count` of `buffers`, as [`fit`](Self::fit) found;
+    /// calls `used` with the bytes written to each of them, in order.
     ///
     /// Dirty tracking is the caller's: the first so many bytes of each buffer.
     ///

@@ -6,8 +6,8 @@ use thiserror::Error;
 use super::abi::header;
 use super::{TxDrop, TxHeader};
 
-/// Where the frame begins in the buffer of a transmit chain: behind the header. How the driver cut its descriptors does not
-/// matter (virtio 1.3 §2.7.4).
+/// Where the frame begins in the buffer of a transmit chain: behind the header. How the driver cut its descriptors does
+/// not matter (virtio 1.3 §2.7.4).
 pub const FRAME_OFFSET: u64 = header::SIZE as u64;
 
 /// Takes frames from the driver of one transmit queue. Cheap to make and to copy; holds what was negotiated.
@@ -60,9 +60,9 @@ impl Transmit {
         Ok(TxFrame { header: TxHeader::parse(&bytes, len, self.negotiated)?, len })
     }
 
-    /// As [`parse`](Self::parse), of a chain that lies in one piece, as those of small frames do; copies the header and the first
-    /// bytes of the frame at once to the memory that `room` gives for so many of the frame, behind [`FRAME_OFFSET`] bytes for the
-    /// header. None, and `room` was not asked, for any other chain.
+    /// As [`parse`](Self::parse), of a chain that lies in one piece, as those of small frames do; copies the header and
+    /// the first bytes of the frame at once to the memory that `room` gives for so many of the frame, behind
+    /// [`FRAME_OFFSET`] bytes for the header. None, and `room` was not asked, for any other chain.
     ///
     /// # Errors
     /// [`TxDrop`]: the frame is dropped.

@@ -449,7 +449,7 @@ fn share(queues: &mut [Option<Box<RunningQueue>>], among: &mut Vec<(u32, u32)>, 
 fn cut_short(queue: &RunningQueue) -> Option<&'static str> {
     if queue.spec.view.is_faulted() {
         Some("the front end cut short the file that holds its guest's memory")
-    } else if queue.spec.ring.records_are_cut_short() {
+    } else if queue.spec.ring.records_are_faulted() {
         Some("the front end cut short the file that holds its in-flight region")
     } else {
         None

@@ -14,7 +14,7 @@ use softdpu_sched::{
     Cost, Decision, DeferredWork, Fcfs, Grant, LatencyClass, Nanos, Precedence, Preemption, QueueId, Share, TenantId,
     TenantScheduler, Work,
 };
-use softdpu_storage::{IoContext, Kind, PathBroker, Volume, VolumeSpec};
+use softdpu_storage::{IoContext, PathBroker, Volume, VolumeKind, VolumeSpec};
 use softdpu_sys::notify::Notifier;
 use softdpu_vpc::Tables;
 use softdpu_vpc::spec::Spec;
@@ -171,7 +171,7 @@ fn the_scheduler_is_told_what_a_back_end_did_for_a_grant_when_it_ended() {
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(1 << 20).unwrap();
     let path = file.path().to_owned();
-    let kind = Kind::File { path, size: None, create: false, direct: false, discard: true };
+    let kind = VolumeKind::File { path, size: None, create: false, direct: false, discard: true };
     let volume = Volume::open(VolumeSpec::new("disk", kind), &PathBroker::new()).unwrap();
     volume.activate().unwrap();
     // Writes: reads of what is in the page cache end within their grant.

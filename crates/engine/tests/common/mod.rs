@@ -11,7 +11,7 @@ use softdpu_memory::{GuestAddress, Mapping, Region, UserAddress, View};
 use softdpu_ring::driver::{Driver, Layout, Piece};
 use softdpu_ring::{Format, InflightRecords, Position, Queue, QueueConfig};
 use softdpu_sched::TenantId;
-use softdpu_storage::{Kind, PathBroker, Volume, VolumeSpec};
+use softdpu_storage::{PathBroker, Volume, VolumeKind, VolumeSpec};
 use softdpu_sys::wake::{self, Doorbell};
 
 pub const SIZE: u16 = 256;
@@ -34,7 +34,7 @@ pub struct Guest {
 }
 
 pub fn memory_volume(size: u64) -> Arc<Volume> {
-    let volume = Volume::open(VolumeSpec::new("disk", Kind::Memory { size }), &PathBroker::new()).unwrap();
+    let volume = Volume::open(VolumeSpec::new("disk", VolumeKind::Memory { size }), &PathBroker::new()).unwrap();
     volume.activate().unwrap();
     volume
 }

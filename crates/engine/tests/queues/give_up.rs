@@ -11,7 +11,7 @@ use crate::cores::{engine, event};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softdpu_engine::{CoreIndex, FromCore};
 use softdpu_ring::Format;
-use softdpu_storage::{Kind, PathBroker, Volume, VolumeSpec};
+use softdpu_storage::{PathBroker, Volume, VolumeKind, VolumeSpec};
 
 const SIZE: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -47,7 +47,7 @@ fn once_a_stop_is_told_no_core_that_the_queue_was_on_touches_its_guests_memory()
     let ((came, coming), (answer, answers)) = (channel(), channel());
     let server = std::thread::spawn(move || serve(&listener, &came, &answers));
     let uri = format!("nbd+unix:///?socket={}", socket.display()).parse().unwrap();
-    let kind = Kind::Nbd { uri, answer: PATIENCE, timeout: PATIENCE, reconnect: PATIENCE };
+    let kind = VolumeKind::Nbd { uri, answer: PATIENCE, timeout: PATIENCE, reconnect: PATIENCE };
     let volume: Arc<Volume> = Volume::open(VolumeSpec::new("disk", kind), &PathBroker::new()).unwrap();
     volume.activate().unwrap();
 

@@ -7,7 +7,7 @@ use crate::BOTH;
 use crate::common::Guest;
 use crate::cores::engine;
 use softdpu_engine::CoreIndex;
-use softdpu_storage::{Kind, PathBroker, Volume, VolumeSpec};
+use softdpu_storage::{PathBroker, Volume, VolumeKind, VolumeSpec};
 
 /// Fewer than there may be requests in flight: each is written and read over and over.
 const BLOCKS: u64 = 12;
@@ -73,8 +73,13 @@ fn a_queue_moves_a_thousand_times_while_a_disk_has_its_requests_and_nothing_is_l
         let path = folder.path().join(format!("{format:?}.img"));
         let size = BLOCKS * SECTOR as u64;
         let open = |direct| {
-            let kind =
-                Kind::File { path: path.clone(), size: Some(size.max(1 << 20)), create: true, direct, discard: false };
+            let kind = VolumeKind::File {
+                path: path.clone(),
+                size: Some(size.max(1 << 20)),
+                create: true,
+                direct,
+                discard: false,
+            };
             Volume::open(VolumeSpec::new("disk", kind), &PathBroker::new()).unwrap()
         };
         let mut volume = open(true);

@@ -5,8 +5,8 @@
 //!                         └─ time is over ─► WindowReport
 //! ```
 //!
-//! Windows lie end to end and begin at the same instants on all cores. What is heaviest is known with the error bound of
-//! [`SpaceSaving`]: with `entries` counters, less than the window's weight / `entries`.
+//! Windows lie end to end and begin at the same instants on all cores. What is heaviest is known with the error bound
+//! of [`SpaceSaving`]: with `entries` counters, less than the window's weight / `entries`.
 
 mod space_saving;
 
@@ -204,8 +204,8 @@ impl Analytics {
         self.counts
     }
 
-    /// Frames went, at `now`, nanoseconds on a clock that does not go backwards; those that reach this `place` of their chain
-    /// are counted.
+    /// Frames went, at `now`, nanoseconds on a clock that does not go backwards; those that reach this `place` of their
+    /// chain are counted.
     pub fn note(&mut self, now: u64, sights: &[Sight], place: usize) {
         self.turn(now);
         for sight in sights.iter().filter(|sight| sight.reaches(place)) {
@@ -250,7 +250,8 @@ impl Analytics {
         self.window = window;
     }
 
-    /// When there is something to do without another frame: a window in which there is something ends, or waits to be taken.
+    /// When there is something to do without another frame: a window in which there is something ends, or waits to be
+    /// taken.
     pub fn due(&self) -> Option<u64> {
         if !self.reports.is_empty() {
             return Some(0);

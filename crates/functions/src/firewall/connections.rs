@@ -4,7 +4,7 @@ use softdpu_vpc::Packet;
 use softdpu_vpc::packet::parse::protocol;
 use softdpu_vpc::policy::acl::Action;
 use softdpu_vpc::policy::conntrack::{
-    Config, Conntrack, Ended, Key, Look, Opening, Refused, Subject, Timeouts, Tracked,
+    Config, Conntrack, Ended, Key, Look, Opening, Refused, Subject, Timeouts, Tracked, Zone,
 };
 use softdpu_vpc::policy::{Transport, Tuple};
 
@@ -81,14 +81,14 @@ impl Connections {
 
     /// The interface with this number is another from now on, or none.
     pub(super) fn forget(&mut self, port: u32) {
-        if self.tracker.used(port) > 0 {
-            self.tracker.forget(port, &mut self.ended);
+        if self.tracker.used(Zone(port)) > 0 {
+            self.tracker.forget(Zone(port), &mut self.ended);
         }
         self.ports.retain(|known| *known != port);
         self.share();
     }
 
-    /// Deals the room out: nobody can take another's.
+    /// Deals the room out: no interface can take another's.
     fn share(&mut self) {
         let len = self.ports.iter().max().map_or(0, |most| *most as usize + 1);
         let each = self.capacity / self.ports.len().max(1) as u32;
@@ -126,7 +126,7 @@ impl Connections {
         let Some(ip) = sight.ip() else { return (Action::Allow, Mark::NOTHING) };
         self.admit(sight.port);
         let part = ip.fragment.map(|part| Datagram::of(sight.port, ip, part.id));
-        match Subject::of(sight.port, ip, packet.head.bytes()) {
+        match Subject::of(Zone(sight.port), ip, packet.head.bytes()) {
             Subject::Segment(segment) => match self.tracker.look(&segment, now, &mut self.ended) {
                 Ok(Look::Known(tracked)) => {
                     let decided = self.known(rules, &tracked);
@@ -155,31 +155,31 @@ impl Connections {
         }
     }
 
-    /// Makes a connection, in the room of somebody's who has more than their share, if need be.
+    /// Makes a connection, in the room of an interface that has more than its share, if need be.
     fn open(&mut self, rules: &Rules, way: Way, opening: &Opening, now: u64) -> Result<(), Refused> {
         let Connections { tracker, ended, .. } = self;
         let opened = match tracker.open(opening, now, ended) {
-            Err(Refused::TableFull) if tracker.reclaim(opening.network(), ended) => tracker.open(opening, now, ended),
+            Err(Refused::TableFull) if tracker.reclaim(opening.zone(), ended) => tracker.open(opening, now, ended),
             opened => opened,
         };
-        if let Some(note) = self.notes.get_mut(opened?.handle.slot() as usize) {
+        if let Some(note) = self.notes.get_mut(opened?.connection.slot() as usize) {
             *note = Note { way, generation: rules.generation };
         }
         Ok(())
     }
 
-    /// Decides about a packet of a connection: it was allowed once, perhaps by other rules. One that is not allowed any more stays
-    /// known until it is over: forgotten, the next packet of it might open it from its other end.
+    /// Decides about a packet of a connection: it was allowed once, perhaps by other rules. One that is not allowed any
+    /// more stays known until it is over: forgotten, the next packet of it might open it from its other end.
     fn known(&mut self, rules: &Rules, tracked: &Tracked) -> (Action, Mark) {
         const PASSES: (Action, Mark) = (Action::Allow, Mark::ESTABLISHED);
         if !self.is_changed {
             return PASSES;
         }
-        let Some(note) = self.notes.get_mut(tracked.handle.slot() as usize) else { return PASSES };
+        let Some(note) = self.notes.get_mut(tracked.connection.slot() as usize) else { return PASSES };
         if note.generation == rules.generation {
             return PASSES;
         }
-        let Some(key) = self.tracker.original(tracked.handle) else { return PASSES };
+        let Some(key) = self.tracker.original(tracked.connection) else { return PASSES };
         match rules.ask(note.way, &tuple(&key)) {
             (Action::Allow, _) => {
                 note.generation = rules.generation;

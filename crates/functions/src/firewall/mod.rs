@@ -1,4 +1,5 @@
-//! Firewall: rules by direction and priority, the first that matches decides; with connections, replies pass by themselves.
+//! Firewall: rules by direction and priority, the first that matches decides; with connections, replies pass by
+//! themselves.
 //!
 //! ```text
 //!   packet ─► of a connection of this interface? ─ yes ─► passes
@@ -8,11 +9,11 @@
 //!
 //! Rules are those of access control lists ([`acl`]), connections those of security groups
 //! ([`conntrack`](softdpu_vpc::policy::conntrack)), here for each interface by itself: what one interface opened opens
-//! nothing at another. The interfaces of a firewall share its room for connections equally: one that comes later takes what the others have
-//! beyond their shares as it needs it. Rules may be [replaced](Rules::succeed) while packets pass: what the new ones would not let be opened
-//! passes no more, whichever side sends it. A packet's later fragments, which have no
-//! ports, go the way of its first where that passed a moment ago. What is no IP passes, and on its way in so do neighbour
-//! discovery and questions to all DHCP servers: the network itself answers them, and forwards none.
+//! nothing at another. The interfaces of a firewall share its room for connections equally: one that comes later takes
+//! what the others have beyond their shares as it needs it. Rules may be [replaced](Rules::succeed) while packets pass:
+//! what the new ones would not let be opened passes no more, whichever side sends it. A packet's later fragments, which
+//! have no ports, go the way of its first where that passed a moment ago. What is no IP passes, and on its way in so do
+//! neighbour discovery and questions to all DHCP servers: the network itself answers them, and forwards none.
 
 mod connections;
 #[cfg(test)]
@@ -92,8 +93,9 @@ impl Rules {
         Ok(Rules { lists: lists(spec)?, count: spec.rules.len(), generation: 0, connections })
     }
 
-    /// Of a firewall as it is written, in the place of these. Where it has room for as many connections as this one, it has this one's:
-    /// each goes on for as long as the rules by which its packet is judged would let it be opened. Otherwise it begins with none.
+    /// Of a firewall as it is written, in the place of these. Where it has room for as many connections as this one, it
+    /// has this one's: each goes on for as long as the rules by which its packet is judged would let it be opened.
+    /// Otherwise it begins with none.
     ///
     /// # Errors
     /// [`AclError`] says which rule is wrong, and why.
@@ -107,7 +109,8 @@ impl Rules {
         Ok(rules)
     }
 
-    /// The interface with number `port` passes this firewall from now on: it has no connections yet, whoever had its number before.
+    /// The interface with number `port` passes this firewall from now on: it has no connections yet, whoever had its
+    /// number before.
     pub fn attach(&self, port: u32) {
         self.with_connections(|connections| {
             connections.forget(port);
@@ -255,8 +258,8 @@ impl Firewall {
     }
 }
 
-/// Neighbour and router discovery (RFC 4861 §4), and what asks all DHCP servers (RFC 2131 §4.1, RFC 8415 §7.1): a network
-/// answers these itself and forwards none of them.
+/// Neighbour and router discovery (RFC 4861 §4), and what asks all DHCP servers (RFC 2131 §4.1, RFC 8415 §7.1): a
+/// network answers these itself and forwards none of them.
 fn is_for_the_network(ip: &Ip) -> bool {
     match ip.layer4 {
         Layer4::Icmp { kind, .. } => ip.is_ipv6() && (133..=137).contains(&kind),

@@ -133,7 +133,8 @@ fn connections_go_on_that_other_rules_allow_and_others_pass_no_more_from_either_
     for (way, packet) in [(Way::In, &asked), (Way::Out, &answered), (Way::Out, &ssh), (Way::In, &ssh_answered)] {
         assert!(passes(&mut before, 1, way, 0, packet));
     }
-    // Nobody may come in any more. What the guest sends of its own is allowed: also what belongs to a connection that is not.
+    // Nobody may come in any more. What the guest sends of its own is allowed: also what belongs to a connection that
+    // is not.
     let out = || vec![rule(Some(Way::In), 10, Action::Allow, Service::Any)];
     let mut after = replaced(&before, out(), Some(16));
     let of_guest = tcp(GUEST, 1000, PEER, 80, ACK, 100);

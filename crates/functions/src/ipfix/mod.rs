@@ -4,9 +4,9 @@
 //!   message: header │ template set (now and then) │ data set of IPv4 flows │ data set of IPv6 flows
 //! ```
 //!
-//! Each VNI is an observation domain of its own unless the exporter is given one: it has its own sequence of records, and is
-//! told the templates at its first message and then again whenever [`TEMPLATES`] has passed, as UDP may lose them (RFC
-//! 7011 §8.1, §10.3.6).
+//! Each VNI is an observation domain of its own unless the exporter is given one: it has its own sequence of records,
+//! and is told the templates at its first message and then again whenever [`TEMPLATES`] has passed, as UDP may lose
+//! them (RFC 7011 §8.1, §10.3.6).
 
 mod template;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Numbers in the order in which they were put at the end: each once, from 0 up to a capacity.
 
-/// Nobody.
+/// The end of a list.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Debug)]

@@ -7,8 +7,8 @@
 //!                     └─ table is full: the longest unseen       ─► record, forgotten, for the new one
 //! ```
 //!
-//! Every packet is in exactly one record. The table never grows over its capacity: a tenant that makes more flows has its
-//! longest unseen ones reported early, which is counted, and disturbs nobody else.
+//! Every packet is in exactly one record. The table never grows over its capacity: a tenant that makes more flows has
+//! its longest unseen ones reported early, which is counted, and disturbs no other.
 
 mod list;
 mod record;
@@ -102,8 +102,8 @@ impl Monitor {
         MonitorCounts { flows: self.index.len() as u64, ..self.counts }
     }
 
-    /// Frames went, at `now`, nanoseconds on a clock that does not go backwards; those that reach this `place` of their chain
-    /// are counted.
+    /// Frames went, at `now`, nanoseconds on a clock that does not go backwards; those that reach this `place` of their
+    /// chain are counted.
     pub fn note(&mut self, now: u64, sights: &[Sight], place: usize) {
         for sight in sights.iter().filter(|sight| sight.reaches(place)) {
             match FlowKey::of(sight) {

@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use softdpu_memory::{GuestAddress, UserAddress, View};
 
-use crate::layout::{DESCRIPTOR, Descriptor, EVENT, NEXT, WRITE};
+use crate::layout::{DESCRIPTOR, Descriptor, EVENT, NEXT, PackedDescriptor, SplitDescriptor, WRITE};
 use crate::{Format, Position, QueueError, RingAddresses};
 
 use packed::PackedDriver;
@@ -156,32 +156,33 @@ impl Driver {
         };
         config.check()?;
         Ok(match format {
-            Format::Split => Driver::Split(SplitDriver::new(view, size, event_idx, &addresses)?),
-            Format::Packed => Driver::Packed(PackedDriver::new(view, size, event_idx, &addresses)?),
+            Format::Split => Driver::Split(SplitDriver::new(view, &config, &addresses)?),
+            Format::Packed => Driver::Packed(PackedDriver::new(view, &config, &addresses)?),
         })
     }
 
-    /// Writes a request into the ring, one descriptor a piece; the device sees it after [`publish`](Self::publish). None
-    /// where there is no room, or nothing in it.
+    /// Writes a request into the ring, one descriptor a piece; the device sees it after [`publish`](Self::publish).
+    /// None where there is no room, or nothing in it.
     #[inline]
     pub fn add(&mut self, pieces: &[Piece]) -> Option<u16> {
         each!(self, driver => driver.add(pieces))
     }
 
-    /// As [`add`](Self::add), through an indirect table at `table`, which has 16 bytes a piece and stays untouched until
-    /// the request is back.
+    /// As [`add`](Self::add), through an indirect table at `table`, which has 16 bytes a piece and stays untouched
+    /// until the request is back.
     pub fn add_indirect(&mut self, table: GuestAddress, pieces: &[Piece]) -> Option<u16> {
         each!(self, driver => driver.add_indirect(table, pieces))
     }
 
-    /// Writes a request that is made available as often as wanted with [`repeat`](Self::repeat): for load generators, whose
-    /// requests differ in nothing but what their memory holds. It keeps its descriptors (split) or its buffer id (packed)
-    /// for good.
+    /// Writes a request that is made available as often as wanted with [`repeat`](Self::repeat): for load generators,
+    /// whose requests differ in nothing but what their memory holds. It keeps its descriptors (split) or its buffer id
+    /// (packed) for good.
     pub fn prepare(&mut self, pieces: &[Piece]) -> Option<u16> {
         each!(self, driver => driver.prepare(pieces))
     }
 
-    /// Adds the [prepared](Self::prepare) request `id`, which is not in flight. Whether there was such a request, and room.
+    /// Adds the [prepared](Self::prepare) request `id`, which is not in flight. Whether there was such a request, and
+    /// room.
     #[inline]
     pub fn repeat(&mut self, id: u16) -> bool {
         each!(self, driver => driver.repeat(id))
@@ -225,15 +226,18 @@ fn write_table(view: &Arc<View>, table: GuestAddress, pieces: &[Piece], format: 
     let buffer = view.buffer(table, (DESCRIPTOR * pieces.len()) as u64).ok()?;
     for (at, piece) in pieces.iter().enumerate() {
         let last = at + 1 == pieces.len();
-        let (at12, at14) = match format {
-            Format::Split => (piece.flags(last), if last { 0 } else { at as u16 + 1 }),
+        let (addr, len) = (piece.address.0, piece.len);
+        let meta = match format {
+            Format::Split => {
+                let next = if last { 0 } else { at as u16 + 1 };
+                SplitDescriptor { addr, len, flags: piece.flags(last), next }.meta()
+            }
             // Only WRITE counts in a packed table.
-            Format::Packed => (0, piece.flags(true)),
+            Format::Packed => PackedDescriptor { addr, len, id: 0, flags: piece.flags(true) }.meta(),
         };
-        let descriptor = Descriptor { addr: piece.address.0, len: piece.len, at12, at14 };
         let offset = (at * DESCRIPTOR) as u64;
-        buffer.write_at(offset, &descriptor.addr.to_le_bytes()).ok()?;
-        buffer.write_at(offset + 8, &descriptor.meta().to_le_bytes()).ok()?;
+        buffer.write_at(offset, &addr.to_le_bytes()).ok()?;
+        buffer.write_at(offset + 8, &meta.to_le_bytes()).ok()?;
     }
     Some(())
 }

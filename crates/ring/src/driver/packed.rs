@@ -8,10 +8,10 @@ use softdpu_memory::{GuestAddress, View};
 use super::{Completion, Piece, write_table};
 use crate::area::{Descriptors, Event};
 use crate::error::Part;
-use crate::layout::{AVAIL, DESCRIPTOR, Descriptor, EVENT_DESC, EVENT_DISABLE, INDIRECT, USED};
-use crate::packed::{available_flags, used_flags, wants_to_know};
-use crate::sync::{Word, observe, publish, publish_then_look};
-use crate::{Format, PackedIndex, Position, QueueError, RingAddresses};
+use crate::layout::{DESCRIPTOR, Descriptor, EVENT_DESC, EVENT_DISABLE, INDIRECT, PackedDescriptor};
+use crate::packed::{AVAIL_USED, available_flags, need_event, used_flags};
+use crate::sync::{Word, observe, publish, publish_then_read};
+use crate::{Format, PackedIndex, Position, QueueConfig, QueueError, RingAddresses};
 
 /// The driver side of a packed ring.
 pub struct PackedDriver {
@@ -21,7 +21,7 @@ pub struct PackedDriver {
     ring: Descriptors,
     driver: Event,
     device: Event,
-    /// Buffer ids nobody uses.
+    /// Buffer ids that are not in use.
     ids: Vec<u16>,
     /// By buffer id: slots; 0: not outstanding.
     slots: Box<[u16]>,
@@ -35,12 +35,8 @@ pub struct PackedDriver {
 }
 
 impl PackedDriver {
-    pub(super) fn new(
-        view: &Arc<View>,
-        size: u16,
-        event_idx: bool,
-        addresses: &RingAddresses,
-    ) -> Result<Self, QueueError> {
+    pub(super) fn new(view: &Arc<View>, config: &QueueConfig, addresses: &RingAddresses) -> Result<Self, QueueError> {
+        let QueueConfig { size, event_idx, .. } = *config;
         Ok(PackedDriver {
             view: Arc::clone(view),
             size,
@@ -109,7 +105,7 @@ impl PackedDriver {
     #[inline]
     fn put(&mut self, addr: u64, len: u32, id: u16, flags: u16) {
         let at = self.avail;
-        let descriptor = Descriptor { addr, len, at12: id, at14: flags | available_flags(at.wrap) };
+        let descriptor = PackedDescriptor { addr, len, id, flags: flags | available_flags(at.wrap) };
         self.ring.addr(at.index).set(addr, Relaxed);
         if self.pending.is_none() {
             self.pending = Some((at, descriptor.meta()));
@@ -123,18 +119,18 @@ impl PackedDriver {
     #[inline]
     pub(super) fn publish(&mut self) -> bool {
         let Some((first, meta)) = self.pending.take() else { return false };
-        let event = publish_then_look(self.ring.meta(first.index), meta, self.device.word());
-        wants_to_know(event, first, self.avail, self.size, self.event_idx)
+        let event = publish_then_read(self.ring.meta(first.index), meta, self.device.word());
+        need_event(event, first, self.avail, self.size, self.event_idx)
     }
 
     #[inline]
     fn is_used(&self, meta: u64) -> bool {
-        Descriptor::from_words(0, meta).at14 & (AVAIL | USED) == used_flags(self.used.wrap)
+        PackedDescriptor::from_words(0, meta).flags & AVAIL_USED == used_flags(self.used.wrap)
     }
 
     #[inline]
     pub(super) fn take(&mut self) -> Option<Completion> {
-        // A slot that was never available looks used in the second lap's terms only.
+        // A slot that was never available looks used with the other wrap counter only.
         if self.free == self.size {
             return None;
         }
@@ -142,22 +138,22 @@ impl PackedDriver {
         if !self.is_used(meta) {
             return None;
         }
-        let used = Descriptor::from_words(0, meta);
-        let slots = std::mem::take(self.slots.get_mut(usize::from(used.at12))?);
+        let used = PackedDescriptor::from_words(0, meta);
+        let slots = std::mem::take(self.slots.get_mut(usize::from(used.id))?);
         if slots == 0 {
             return None;
         }
-        if self.prepared[usize::from(used.at12)].is_empty() {
-            self.ids.push(used.at12);
+        if self.prepared[usize::from(used.id)].is_empty() {
+            self.ids.push(used.id);
         }
         self.free += slots;
         self.used = self.used.advance(slots, self.size);
-        Some(Completion { id: used.at12, written: used.len })
+        Some(Completion { id: used.id, written: used.len })
     }
 
     pub(super) fn arm(&mut self) -> bool {
         let event = if self.event_idx { u32::from(self.used.to_bits()) | u32::from(EVENT_DESC) << 16 } else { 0 };
-        let meta = publish_then_look(self.driver.word(), event, self.ring.meta(self.used.index));
+        let meta = publish_then_read(self.driver.word(), event, self.ring.meta(self.used.index));
         self.free < self.size && self.is_used(meta)
     }
 

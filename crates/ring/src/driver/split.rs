@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering::Relaxed;
 use softdpu_memory::{GuestAddress, View};
 
 use super::{Completion, Piece, write_table};
-use crate::area::{Available, Descriptors, UsedRing};
-use crate::layout::{DESCRIPTOR, Descriptor, INDIRECT, NO_INTERRUPT, NO_NOTIFY, need_event};
-use crate::sync::{Word, observe, publish, publish_then_look};
-use crate::{Format, Position, QueueError, RingAddresses};
+use crate::area::{AvailableRing, Descriptors, UsedRing};
+use crate::layout::{DESCRIPTOR, INDIRECT, NO_INTERRUPT, NO_NOTIFY, SplitDescriptor, need_event};
+use crate::sync::{Word, observe, publish, publish_then_read};
+use crate::{Format, Position, QueueConfig, QueueError, RingAddresses};
 
-/// Stands in [`SplitDriver::chains`] for a chain that was prepared: nobody's index, as sizes end at 32,768.
+/// Stands in [`SplitDriver::chains`] for a chain that was prepared: no index is as large, as sizes end at 32,768.
 const PREPARED: (u16, u16) = (u16::MAX, 0);
 
 /// The driver side of a split ring.
@@ -19,9 +19,9 @@ pub struct SplitDriver {
     view: Arc<View>,
     event_idx: bool,
     descriptors: Descriptors,
-    available: Available,
+    available: AvailableRing,
     used: UsedRing,
-    /// Descriptors nobody uses, linked.
+    /// Descriptors that are not in use, linked.
     next_free: Box<[u16]>,
     free_head: u16,
     free: u16,
@@ -33,17 +33,13 @@ pub struct SplitDriver {
 }
 
 impl SplitDriver {
-    pub(super) fn new(
-        view: &Arc<View>,
-        size: u16,
-        event_idx: bool,
-        addresses: &RingAddresses,
-    ) -> Result<Self, QueueError> {
+    pub(super) fn new(view: &Arc<View>, config: &QueueConfig, addresses: &RingAddresses) -> Result<Self, QueueError> {
+        let QueueConfig { size, event_idx, .. } = *config;
         Ok(SplitDriver {
             view: Arc::clone(view),
             event_idx,
             descriptors: Descriptors::new(view, addresses, size)?,
-            available: Available::new(view, addresses, size, event_idx)?,
+            available: AvailableRing::new(view, addresses, size, event_idx)?,
             used: UsedRing::new(view, addresses, size, event_idx)?,
             next_free: (1..=size).collect(),
             free_head: 0,
@@ -93,7 +89,7 @@ impl SplitDriver {
             let next = self.next_free[usize::from(at)];
             let flags = piece.flags(index + 1 == pieces.len());
             // `next` of the last one may be the size, which the flags keep from being followed.
-            self.descriptors.write(at, Descriptor { addr: piece.address.0, len: piece.len, at12: flags, at14: next });
+            self.descriptors.write(at, SplitDescriptor { addr: piece.address.0, len: piece.len, flags, next });
             last = at;
             at = next;
         }
@@ -107,7 +103,7 @@ impl SplitDriver {
         write_table(&self.view, table, pieces, Format::Split)?;
         let head = self.free_head;
         let len = (DESCRIPTOR * pieces.len()) as u32;
-        self.descriptors.write(head, Descriptor { addr: table.0, len, at12: INDIRECT, at14: 0 });
+        self.descriptors.write(head, SplitDescriptor { addr: table.0, len, flags: INDIRECT, next: 0 });
         self.offer(head, head, 1);
         Some(head)
     }
@@ -129,9 +125,9 @@ impl SplitDriver {
         }
         self.published = new;
         if self.event_idx {
-            need_event(publish_then_look(self.available.idx(), new, self.used.avail_event()), new, old)
+            need_event(publish_then_read(self.available.idx(), new, self.used.event()), new, old)
         } else {
-            publish_then_look(self.available.idx(), new, self.used.flags()) & NO_NOTIFY == 0
+            publish_then_read(self.available.idx(), new, self.used.flags()) & NO_NOTIFY == 0
         }
     }
 
@@ -159,9 +155,9 @@ impl SplitDriver {
 
     pub(super) fn arm(&mut self) -> bool {
         let found = if self.event_idx {
-            publish_then_look(self.available.used_event(), self.last_used, self.used.idx())
+            publish_then_read(self.available.event(), self.last_used, self.used.idx())
         } else {
-            publish_then_look(self.available.flags(), 0, self.used.idx())
+            publish_then_read(self.available.flags(), 0, self.used.idx())
         };
         found != self.last_used
     }
@@ -169,7 +165,7 @@ impl SplitDriver {
     pub(super) fn disarm(&mut self) {
         if self.event_idx {
             // An event half the range behind is passed last of all.
-            publish(self.available.used_event(), self.last_used.wrapping_sub(1 << 15));
+            publish(self.available.event(), self.last_used.wrapping_sub(1 << 15));
         } else {
             publish(self.available.flags(), NO_INTERRUPT);
         }

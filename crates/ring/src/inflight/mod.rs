@@ -1,12 +1,12 @@
 //! In-flight records: which requests a queue has taken, in memory that outlives the process.
 //!
 //! The layout is that of vhost-user, "Inflight I/O tracking", so that a front end can keep the memory and hand it to
-//! whoever serves the device next. A record is written before its request is handed out and cleared after its completion
-//! is visible to the driver. A process that is killed between any two stores leaves a state from which the next one finds
-//! every request that the driver has not got back, each once, and the order they were taken in.
+//! the process that serves the device next. A record is written before its request is handed out and cleared after its
+//! completion is visible to the driver. A process that is killed between any two stores leaves a state from which the
+//! next one finds every request that the driver has not got back, each once, and the order they were taken in.
 //!
-//! The order of the stores is the whole trick. A kill stops a thread between two instructions, and what was stored before
-//! becomes visible; so the compiler has to keep the order, which release stores make it do.
+//! The order of the stores is the whole trick. A kill stops a thread between two instructions, and what was stored
+//! before becomes visible; so the compiler has to keep the order, which release stores make it do.
 
 mod packed;
 mod split;
@@ -22,11 +22,11 @@ use softdpu_memory::{View, Window};
 use crate::area::UsedRing;
 use crate::{Format, Position, QueueError, RingAddresses};
 
-/// The version of the layout (vhost-user, `version`); zero is a region nobody has used.
+/// The version of the layout (vhost-user, `version`); zero is a region that was never used.
 pub(crate) const VERSION: u16 = 1;
 
-/// Regions of several queues lie one behind the other, each a multiple of this (INFLIGHT_ALIGNMENT of the back ends that
-/// QEMU and DPDK bring).
+/// Regions of several queues lie one behind the other, each a multiple of this (INFLIGHT_ALIGNMENT of the back ends
+/// that QEMU and DPDK bring).
 const REGION_ALIGN: usize = 64;
 
 /// The in-flight region of one queue.
@@ -48,17 +48,17 @@ impl InflightRecords {
         bytes.next_multiple_of(REGION_ALIGN)
     }
 
-    /// Makes it a region nobody has used: what to do when a driver resets the device, before its queues start anew.
+    /// Makes it a region that was never used: what to do when a driver resets the device, before its queues start anew.
     pub fn clear(&self) {
         crate::sync::publish(self.0.u16(VERSION_AT), 0);
     }
 
-    /// Whether a queue was stopped at `position` with requests in flight and these records tell of them: what to ask where a
-    /// start does not say that it goes on where another left off.
+    /// Whether a queue was stopped at `position` with requests in flight and these records tell of them: what to ask
+    /// where a start does not say that it goes on where another left off.
     ///
-    /// A ring that its driver made anew, after a reset or because it is another driver, is at a position with nothing in
-    /// flight, which no such record has; so that its records are not used for it does not depend on having heard of the
-    /// reset.
+    /// A ring that its driver made anew, after a reset or because it is another driver, is at a position with nothing
+    /// in flight, which no such record has; so that its records are not used for it does not depend on having heard of
+    /// the reset.
     pub fn left_at(
         &self,
         view: &Arc<View>,
@@ -96,8 +96,8 @@ const FEATURES_AT: usize = 0;
 const VERSION_AT: usize = 8;
 const DESC_NUM_AT: usize = 10;
 
-/// Whether the region was in use, by a queue of this size. A queue that is `resumed` was, also where the process before this
-/// one retired its records and was killed before anybody knew.
+/// Whether the region was in use, by a queue of this size. A queue that is `resumed` was, also where the process before
+/// this one retired its records and was killed before it reported that.
 fn in_use(window: &Window, size: u16, resumed: bool) -> Result<bool, QueueError> {
     let version = window.u16(VERSION_AT).load(Relaxed);
     let found = window.u16(DESC_NUM_AT).load(Relaxed);

@@ -1,19 +1,19 @@
 //! `QueueRegionPacked` and `DescStatePacked`.
 //!
-//! Entries that are not in flight form a list from `free_head`. A chain takes its entries from the front of it; a batch of
-//! completions puts its chains back there. `old_free_head`, `old_used_idx` and `old_used_wrap_counter` are what was last
-//! committed: a chain that is being recorded commits by moving `old_free_head`, a batch by the one store that hands its
-//! first used descriptor to the driver.
+//! Entries that are not in flight form a list from `free_head`. A chain takes its entries from the front of it; a batch
+//! of completions puts its chains back there. `old_free_head`, `old_used_idx` and `old_used_wrap_counter` are what was
+//! last committed: a chain that is being recorded commits by moving `old_free_head`, a batch by the one store that
+//! hands its first used descriptor to the driver.
 //!
-//! The index and the wrap counter of a position, old and new, share one 64-bit word and are stored as one: as two stores a
-//! kill in between would leave a position of the wrong lap.
+//! The index and the wrap counter of a position, old and new, share one 64-bit word and are stored as one: as two
+//! stores a kill in between would leave a position with the wrong wrap counter.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use softdpu_memory::Window;
 
 use super::{DESC_NUM_AT, FEATURES_AT, InflightRecords, VERSION, VERSION_AT, in_use};
-use crate::layout::Descriptor;
+use crate::layout::{Descriptor, PackedDescriptor};
 use crate::sync::publish;
 use crate::{Format, PackedIndex, Position, QueueError, Used};
 
@@ -51,8 +51,8 @@ fn used_positions(word: u64) -> (PackedIndex, PackedIndex) {
     (new, old)
 }
 
-/// The position of a queue that was stopped with requests in flight; none where nothing was, or where it was not stopped
-/// but killed in the middle of a batch.
+/// The position of a queue that was stopped with requests in flight; none where nothing was, or where it was not
+/// stopped but killed in the middle of a batch.
 pub(super) fn left_at(window: &Window, size: u16) -> Option<Position> {
     let (used, old) = used_positions(window.u64(USED_AT).load(Relaxed));
     let heads = (0..size).filter(|head| window.u8(entry(*head) + INFLIGHT).load(Relaxed) != 0);
@@ -67,7 +67,7 @@ pub(crate) struct Recovered {
     counter: u64,
     pub id: u16,
     /// As they were in the ring.
-    pub descriptors: Vec<Descriptor>,
+    pub descriptors: Vec<PackedDescriptor>,
 }
 
 /// Where a region in use left off.
@@ -97,8 +97,8 @@ impl PackedRecords {
     }
 
     /// Takes over the region; starts it at `used` if it was not in use. `is_used` tells of a slot that the committed
-    /// position points to whether the driver has it back, which is the case when its flags are not those of an available
-    /// descriptor of that lap.
+    /// position points to whether the driver has it back, which is the case when its flags are not those of an
+    /// available descriptor with that wrap counter.
     pub fn open(
         records: InflightRecords,
         size: u16,
@@ -201,7 +201,7 @@ impl PackedRecords {
             if at >= size || std::mem::replace(&mut seen[usize::from(at)], true) {
                 return Err(QueueError::RecordsDamaged { field: "next", value: at.into(), size });
             }
-            descriptors.push(Descriptor::from_words(
+            descriptors.push(PackedDescriptor::from_words(
                 self.window.u64(entry(at) + ADDR).load(Relaxed),
                 self.window.u64(entry(at) + META).load(Relaxed).rotate_left(32),
             ));
@@ -210,7 +210,7 @@ impl PackedRecords {
             at = self.next[usize::from(at)];
         }
         // The id of a chain is that of its last descriptor (virtio 1.3 §2.8.6).
-        let id = descriptors.last().map_or(size, |descriptor| descriptor.at12);
+        let id = descriptors.last().map_or(size, |descriptor| descriptor.id);
         if id >= size {
             return Err(QueueError::RecordsDamaged { field: "id", value: id.into(), size });
         }
@@ -221,7 +221,7 @@ impl PackedRecords {
 
     /// Before the request is handed out: the descriptors of its chain as they are in the ring.
     #[inline]
-    pub fn taken(&mut self, id: u16, descriptors: &[Descriptor]) {
+    pub fn taken(&mut self, id: u16, descriptors: &[PackedDescriptor]) {
         let head = self.free;
         // A chain is never longer than the slots that are free, and the list has an entry for each of those.
         publish(self.window.u16(entry(head) + NUM), descriptors.len() as u16);

@@ -46,8 +46,8 @@ impl SplitRecords {
         self.window.is_faulted()
     }
 
-    /// Takes over the region. `ring` is the index of the used ring as it is now. Returns the heads that are in flight, in
-    /// the order they were taken; none if the region was not in use.
+    /// Takes over the region. `ring` is the index of the used ring as it is now. Returns the heads that are in flight,
+    /// in the order they were taken; none if the region was not in use.
     pub fn open(
         records: InflightRecords,
         size: u16,
@@ -69,8 +69,8 @@ impl SplitRecords {
         Ok((this, was_in_use.then_some(heads)))
     }
 
-    /// Without `used_idx` set to where the ring stands, the first recovery after a migration would take the distance from
-    /// zero for a batch and drop entry 0.
+    /// Without `used_idx` set to where the ring stands, the first recovery after a migration would take the distance
+    /// from zero for a batch and drop entry 0.
     fn start(&self, size: u16, ring: u16) {
         publish(self.window.u64(FEATURES_AT), 0);
         publish(self.window.u16(DESC_NUM_AT), size);

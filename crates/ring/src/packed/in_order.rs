@@ -1,25 +1,17 @@
 //! Packed queues that complete in order: where they start, and what they take back.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use softdpu_memory::View;
-
-use super::{PackedQueue, is_available, used_flags};
-use crate::layout::{AVAIL, USED};
+use super::{AVAIL_USED, PackedQueue, is_available, used_flags};
+use crate::common::Start;
 use crate::positions::InOrder;
 use crate::sync::publish;
-use crate::{Format, PackedIndex, Position, Positions, QueueConfig, QueueError, RingAddresses};
+use crate::{Format, PackedIndex, Position, Positions, QueueError};
 
 impl PackedQueue {
-    pub(crate) fn in_order(
-        view: &Arc<View>,
-        config: QueueConfig,
-        addresses: RingAddresses,
-        position: Position,
-        positions: Positions,
-    ) -> Result<Self, QueueError> {
-        let mut this = PackedQueue::new(view, config, addresses, position, None)?;
+    pub(crate) fn in_order(start: Start<'_>, positions: Positions) -> Result<Self, QueueError> {
+        let Start { config, .. } = start;
+        let mut this = PackedQueue::new(start, None)?;
         let size = config.size;
         let (in_order, committed) = InOrder::open(positions, Format::Packed, size, config.resumed)?;
         if let Some(committed) = committed {
@@ -29,7 +21,7 @@ impl PackedQueue {
                 return Err(QueueError::Position { position, format: Format::Packed, size });
             }
             // The flags are the driver's to write: it chooses between two, and it can say nothing else.
-            let visible = !is_available(this.parts.ring.read(old.index).at14, old.wrap);
+            let visible = !is_available(this.parts.ring.flags(old.index), old.wrap);
             this.used = if visible { new } else { old };
             if !visible {
                 this.put_back(&in_order, old, new);
@@ -45,7 +37,7 @@ impl PackedQueue {
     fn put_back(&self, in_order: &InOrder, old: PackedIndex, new: PackedIndex) {
         let mut at = old;
         while at != new {
-            if self.parts.ring.read(at.index).at14 & (AVAIL | USED) == used_flags(at.wrap)
+            if self.parts.ring.flags(at.index) & AVAIL_USED == used_flags(at.wrap)
                 && let Some(replaced) = in_order.replaced().get(usize::from(at.index))
             {
                 publish(self.parts.ring.meta(at.index), replaced.load(Relaxed));

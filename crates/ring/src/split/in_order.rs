@@ -1,22 +1,14 @@
 //! Split queues that complete in order: where they start, and what they take back.
 
-use std::sync::Arc;
-
-use softdpu_memory::View;
-
 use super::SplitQueue;
+use crate::common::Start;
 use crate::positions::InOrder;
-use crate::{Format, Position, Positions, QueueConfig, QueueError, RingAddresses};
+use crate::{Format, Positions, QueueError};
 
 impl SplitQueue {
-    pub(crate) fn in_order(
-        view: &Arc<View>,
-        config: QueueConfig,
-        addresses: RingAddresses,
-        position: Position,
-        positions: Positions,
-    ) -> Result<Self, QueueError> {
-        let mut this = SplitQueue::new(view, config, addresses, position, None)?;
+    pub(crate) fn in_order(start: Start<'_>, positions: Positions) -> Result<Self, QueueError> {
+        let Start { config, position, .. } = start;
+        let mut this = SplitQueue::new(start, None)?;
         let size = config.size;
         let (in_order, committed) = InOrder::open(positions, Format::Split, size, config.resumed)?;
         match committed {

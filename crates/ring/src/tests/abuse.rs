@@ -4,15 +4,15 @@ use softdpu_memory::AccessError;
 
 use super::*;
 use crate::error::Part;
-use crate::layout::{AVAIL, DESCRIPTOR, Descriptor, INDIRECT, NEXT, USED, WRITE};
+use crate::layout::{AVAIL, DESCRIPTOR, Descriptor, INDIRECT, NEXT, PackedDescriptor, SplitDescriptor, USED, WRITE};
 
 const SIZE: u16 = 8;
 
 /// Address, length, flags.
 type Laid = (u64, u32, u16);
 
-/// Writes descriptors into slots from 0 on, linked one to the next (split), with flags of the first lap and the buffer id
-/// 0 (packed), and makes them available.
+/// Writes descriptors into slots from 0 on, linked one to the next (split), with the first wrap counter and the buffer
+/// id 0 (packed), and makes them available.
 fn lay(rig: &Rig, descriptors: &[Laid]) {
     for (at, laid) in descriptors.iter().enumerate() {
         put(rig, at as u16, *laid, at as u16 + 1);
@@ -24,16 +24,15 @@ fn lay(rig: &Rig, descriptors: &[Laid]) {
 
 /// `other` is `next` (split) or ignored (packed).
 fn put(rig: &Rig, at: u16, (addr, len, flags): Laid, other: u16) {
-    let (at12, at14) = match rig.config.format {
-        Format::Split => (flags, other),
-        Format::Packed => (0, flags ^ AVAIL),
-    };
-    write(rig, at, Descriptor { addr, len, at12, at14 });
+    match rig.config.format {
+        Format::Split => write(rig, at, SplitDescriptor { addr, len, flags, next: other }),
+        Format::Packed => write(rig, at, PackedDescriptor { addr, len, id: 0, flags: flags ^ AVAIL }),
+    }
 }
 
-fn write(rig: &Rig, at: u16, descriptor: Descriptor) {
+fn write(rig: &Rig, at: u16, descriptor: impl Descriptor) {
     let offset = usize::from(at) * DESCRIPTOR;
-    rig.ring().u64(offset).store(descriptor.addr, std::sync::atomic::Ordering::Relaxed);
+    rig.ring().u64(offset).store(descriptor.addr(), std::sync::atomic::Ordering::Relaxed);
     rig.ring().u64(offset + 8).store(descriptor.meta(), std::sync::atomic::Ordering::Relaxed);
 }
 
@@ -49,14 +48,14 @@ fn offer(rig: &Rig, heads: &[u16], idx: u16) {
 /// Writes an indirect table of raw entries: address, length, flags, next.
 fn table(rig: &Rig, entries: &[(u64, u32, u16, u16)]) {
     for (at, (addr, len, flags, next)) in entries.iter().enumerate() {
-        let (at12, at14) = match rig.config.format {
-            Format::Split => (*flags, *next),
-            Format::Packed => (0, *flags),
+        let (addr, len, flags, next) = (*addr, *len, *flags, *next);
+        let meta = match rig.config.format {
+            Format::Split => SplitDescriptor { addr, len, flags, next }.meta(),
+            Format::Packed => PackedDescriptor { addr, len, id: 0, flags }.meta(),
         };
-        let descriptor = Descriptor { addr: *addr, len: *len, at12, at14 };
         let entry = rig.view.buffer(GuestAddress(TABLES + at as u64 * 16), 16).unwrap();
-        entry.write_at(0, &descriptor.addr.to_le_bytes()).unwrap();
-        entry.write_at(8, &descriptor.meta().to_le_bytes()).unwrap();
+        entry.write_at(0, &addr.to_le_bytes()).unwrap();
+        entry.write_at(8, &meta.to_le_bytes()).unwrap();
     }
 }
 
@@ -177,7 +176,8 @@ fn a_chain_longer_than_the_device_takes_is_refused() {
 #[test]
 fn a_chain_of_more_pieces_than_the_device_takes_is_refused_however_few_its_descriptors() {
     for format in FORMATS {
-        // As a front end's regions of a byte each, one behind the other: a descriptor is as many pieces as it has bytes.
+        // As a front end's regions of a byte each, one behind the other: a descriptor is as many pieces as it has
+        // bytes.
         let rig = Rig::crumbled(QueueConfig { max_pieces: 8, ..Rig::new(format, SIZE).config }, 64);
         lay(&rig, &[(DATA, 4, NEXT), (DATA, 4, 0)]);
         assert_eq!(pop(&mut rig.queue())[0].buffer.pieces(), 8);
@@ -212,7 +212,7 @@ fn a_good_chain_before_a_bad_one_is_not_handed_out_either() {
                 put(&rig, 2, (0, 1, 0), 0);
                 offer(&rig, &[0, 1, 2], 3);
             }
-            Format::Packed => write(&rig, 2, Descriptor { addr: 0, len: 1, at12: 2, at14: AVAIL }),
+            Format::Packed => write(&rig, 2, PackedDescriptor { addr: 0, len: 1, id: 2, flags: AVAIL }),
         }
         let source = AccessError { address: 0, len: 1 };
         refuses_in(&rig, &mut queue, QueueError::Address { head: 2, source });
@@ -266,14 +266,14 @@ fn a_head_that_is_still_in_flight_is_refused() {
     let id = rig.request(1).unwrap();
     rig.driver.publish();
     assert_eq!(pop(&mut queue).len(), 1);
-    write(&rig, 1, Descriptor { addr: DATA, len: 16, at12: id, at14: AVAIL });
+    write(&rig, 1, PackedDescriptor { addr: DATA, len: 16, id, flags: AVAIL });
     refuses_in(&rig, &mut queue, QueueError::InFlight { id });
 }
 
 #[test]
 fn a_packed_ring_that_is_not_one_is_refused() {
-    let descriptor = |at12, at14| Descriptor { addr: DATA, len: 16, at12, at14 };
-    let cases: &[(&[Descriptor], QueueError)] = &[
+    let descriptor = |id, flags| PackedDescriptor { addr: DATA, len: 16, id, flags };
+    let cases: &[(&[PackedDescriptor], QueueError)] = &[
         (&[descriptor(SIZE, AVAIL)], QueueError::IdOutOfRange { slot: 0, id: SIZE, size: SIZE }),
         (
             &[descriptor(0, AVAIL | NEXT), descriptor(0xffff, AVAIL)],
@@ -307,10 +307,10 @@ fn a_packed_chain_that_runs_into_what_is_in_flight_is_refused() {
     rig.driver.publish();
     assert_eq!(pop(&mut queue).len(), 1);
     for at in 5..SIZE {
-        write(&rig, at, Descriptor { addr: DATA, len: 16, at12: 1, at14: AVAIL | NEXT });
+        write(&rig, at, PackedDescriptor { addr: DATA, len: 16, id: 1, flags: AVAIL | NEXT });
     }
-    // The next lap's flags, in a slot that is still ours.
-    write(&rig, 0, Descriptor { addr: DATA, len: 16, at12: 1, at14: USED });
+    // The flags of the next time around, in a slot that is still ours.
+    write(&rig, 0, PackedDescriptor { addr: DATA, len: 16, id: 1, flags: USED });
     refuses_in(&rig, &mut queue, QueueError::Overrun { head: 5, free: 3 });
 }
 

@@ -91,9 +91,9 @@ fn finish(ledger: &mut Ledger, queue: &mut Queue) {
 }
 
 /// Brings a ring to where it has wrapped, unevenly.
-fn age(ledger: &mut Ledger, laps: usize) {
+fn age(ledger: &mut Ledger, wraps: usize) {
     let mut queue = ledger.start();
-    for _ in 0..laps {
+    for _ in 0..wraps {
         ledger.submit(3, 3);
         work(&mut queue, &[(usize::MAX, usize::MAX)]);
         ledger.reap();
@@ -101,10 +101,10 @@ fn age(ledger: &mut Ledger, laps: usize) {
 }
 
 /// Kills the device before each store of `rounds` in turn, then the one that comes after it before each of its stores.
-fn kill_everywhere(format: Format, size: u16, laps: usize, pieces: usize, rounds: &[(usize, usize)], busy: bool) {
+fn kill_everywhere(format: Format, size: u16, wraps: usize, pieces: usize, rounds: &[(usize, usize)], busy: bool) {
     for stores in 0.. {
         let mut ledger = Ledger::new(format, size);
-        age(&mut ledger, laps);
+        age(&mut ledger, wraps);
         ledger.submit(size.into(), pieces);
         let mut queue = ledger.resume();
         let finished = crash::after(stores, || work(&mut queue, rounds)).is_some();
@@ -139,9 +139,9 @@ fn kill_everywhere(format: Format, size: u16, laps: usize, pieces: usize, rounds
 fn a_device_killed_before_any_store_skips_and_repeats_nothing() {
     for format in FORMATS {
         for busy in [false, true] {
-            for laps in [0, 1, 2, 3, 5] {
-                kill_everywhere(format, 8, laps, 1, &[(3, 1), (8, 3), (8, 8)], busy);
-                kill_everywhere(format, 8, laps, 3, &[(2, 1), (8, 2), (8, 8)], busy);
+            for wraps in [0, 1, 2, 3, 5] {
+                kill_everywhere(format, 8, wraps, 1, &[(3, 1), (8, 3), (8, 8)], busy);
+                kill_everywhere(format, 8, wraps, 3, &[(2, 1), (8, 2), (8, 8)], busy);
             }
         }
     }
@@ -151,17 +151,12 @@ fn a_device_killed_before_any_store_skips_and_repeats_nothing() {
 #[cfg_attr(miri, ignore = "thousands of devices; the property below has some of them")]
 fn a_batch_that_fills_the_ring_is_no_exception() {
     // A packed position has the same index before and after it.
-    for format in FORMATS {
-        for laps in [0, 1, 4] {
-            kill_everywhere(format, 4, laps, 1, &[(4, 4)], laps == 1);
-        }
-    }
-    kill_everywhere(Format::Packed, 7, 3, 4, &[(7, 7)], true);
+    full_batches(kill_everywhere);
     kill_everywhere(Format::Packed, 5, 2, 1, &[(5, 5)], false);
 }
 
 #[test]
-#[cfg_attr(miri, ignore = "a lap of 65,536")]
+#[cfg_attr(miri, ignore = "65,536 requests")]
 fn a_split_position_crosses_the_end_of_its_16_bits() {
     let mut ledger = Ledger::new(Format::Split, 8);
     let mut queue = ledger.start();
@@ -281,7 +276,7 @@ fn a_driver_cannot_make_the_position_jump() {
         age(&mut ledger, 4);
         let ring = ledger.rig.ring();
         ring.u16(ledger.rig.layout.device + 2).store(forged, Relaxed);
-        // 12 were completed, 3 of them in the last batch, of which nobody but the ring tells that it became visible.
+        // 12 were completed, 3 of them in the last batch, of which only the ring says that it became visible.
         let position = ledger.resume().position();
         assert_eq!(position, Position::Split { last_avail: 9 }, "{forged:#x}");
     }

@@ -15,6 +15,17 @@ use crate::{Chain, Format, InflightRecords, Position, Queue, QueueConfig, QueueE
 
 pub(crate) const FORMATS: [Format; 2] = [Format::Split, Format::Packed];
 
+/// `kill_everywhere` with a batch that fills the ring, which has wrapped a few times: (format, size, wraps, most pieces
+/// of a request, what is taken and completed, whether the driver is busy).
+fn full_batches(kill_everywhere: impl Fn(Format, u16, usize, usize, &[(usize, usize)], bool)) {
+    for format in FORMATS {
+        for wraps in [0, 1, 4] {
+            kill_everywhere(format, 4, wraps, 1, &[(4, 4)], wraps == 1);
+        }
+    }
+    kill_everywhere(Format::Packed, 7, 3, 4, &[(7, 7)], true);
+}
+
 const MEMORY: u64 = 0x4_0000;
 const GUEST: u64 = 0x10_0000;
 const USER: u64 = 0x7f00_0000_0000;
@@ -154,7 +165,7 @@ fn a_resumed_queue_believes_records_that_were_retired_before_anybody_knew() {
         let stopped = queue.retire();
         drop(queue);
 
-        // Killed here: nobody has heard of `stopped`, and the session still has the position the queue began at.
+        // Killed here: `stopped` was not reported, and the session still has the position the queue began at.
         rig.config.resumed = true;
         assert_eq!(rig.recorded().unwrap().position(), stopped, "{format:?}");
 

@@ -1,7 +1,7 @@
-//! `softdpu bench accel`: what accelerators do on one core, and how tenants share one.
+//! `softdpu bench accel`: what the encryption of volumes does on one core.
 
 use clap::Args;
-use softdpu_bench::accel::{self, Plan, tenants};
+use softdpu_bench::accel::{self, Plan};
 
 use crate::output::print;
 
@@ -25,12 +25,6 @@ pub struct Accel {
     /// Leave openssl out
     #[arg(long)]
     no_peers: bool,
-    /// Instead: N tenants that share one engine, the first of which floods it, first come, first served and by weight
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(2..=1024), conflicts_with_all = ["case", "no_peers"])]
-    tenants: Option<u16>,
-    /// With --tenants: requests of each that does not flood, at a time
-    #[arg(long, value_name = "D", default_value_t = 1, requires = "tenants")]
-    depth: usize,
     /// Print one JSON object a line instead of a table
     #[arg(long)]
     json: bool,
@@ -39,12 +33,6 @@ pub struct Accel {
 /// Runs it; the error is a sentence for the user.
 pub fn execute(options: &Accel) -> Result<(), String> {
     let progress = |what: &str| eprintln!("softdpu bench: {what}");
-    if let Some(tenants) = options.tenants {
-        let (rounds, length) = (options.rounds, seconds(options.seconds)?);
-        let plan = tenants::Plan { tenants, depth: options.depth, rounds, length, cpu: options.cpu };
-        let report = tenants::run(&plan, progress)?;
-        return if options.json { print_json(|to| report.write_json(to)) } else { print(&report.table()) };
-    }
     let plan = Plan {
         case: options.case.clone(),
         rounds: options.rounds,

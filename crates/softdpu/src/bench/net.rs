@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use softdpu_bench::Format;
-use softdpu_bench::net::Frames;
 use softdpu_bench::net::comparison::{self, Plan};
 use softdpu_bench::net::report::{Report, Route};
 use softdpu_bench::net::subject::{NetSubject, TESTPMD};
+use softdpu_frontend::{Format, Frames};
 
 use crate::output::print;
 

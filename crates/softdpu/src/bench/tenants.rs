@@ -4,11 +4,10 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use softdpu_bench::front_end::Transfer;
-use softdpu_bench::net::Frames;
 use softdpu_bench::tenants::comparison::{Case, Load, Plan, Rates, measure};
 use softdpu_bench::tenants::decision;
-use softdpu_control::config::MacAddress;
+use softdpu_frontend::{Frames, Transfer};
+use softdpu_site::MacAddress;
 
 use crate::output::print;
 

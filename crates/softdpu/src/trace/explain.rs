@@ -1,6 +1,6 @@
 //! `softdpu trace explain`: what would become of a packet, tier by tier.
 
-use softdpu_control::api::{FUNCTIONS, PathAnswer, PathOutcome, PathQuestion, PathStep, Request};
+use softdpu_api::{FUNCTIONS, PathAnswer, PathOutcome, PathQuestion, PathStep, Query};
 
 use super::{Explain, Protocol};
 use crate::arguments::Connection;
@@ -14,9 +14,9 @@ pub fn run(connection: &Connection, options: &Explain) -> Result<(), String> {
         to: options.to,
         network: options.network.clone(),
         protocol: match options.protocol {
-            Protocol::Icmp => softdpu_control::api::Protocol::Icmp,
-            Protocol::Tcp => softdpu_control::api::Protocol::Tcp,
-            Protocol::Udp => softdpu_control::api::Protocol::Udp,
+            Protocol::Icmp => softdpu_api::Protocol::Icmp,
+            Protocol::Tcp => softdpu_api::Protocol::Tcp,
+            Protocol::Udp => softdpu_api::Protocol::Udp,
         },
         port: options.port,
         source_port: options.source_port,
@@ -24,7 +24,7 @@ pub fn run(connection: &Connection, options: &Explain) -> Result<(), String> {
         payload: options.payload,
     };
     let answer: PathAnswer =
-        connect(connection)?.call(&Request::TraceExplain(question)).map_err(|error| error.to_string())?;
+        connect(connection)?.call(Query::TraceExplain(question)).map_err(|error| error.to_string())?;
     crate::output::print(&if options.json { json_line(&answer) } else { text(&answer) })
 }
 
@@ -56,7 +56,7 @@ pub fn line(step: &PathStep) -> String {
         line += &format!("  {part}");
     }
     if !versions.is_empty() {
-        let version = |version: &softdpu_control::api::PathVersion| {
+        let version = |version: &softdpu_api::PathVersion| {
             let (stored, current) = (version.stored, version.current);
             let changed = if stored == current { String::new() } else { format!(", now {current}") };
             format!("{} {stored}{changed}", version.object)
@@ -69,7 +69,7 @@ pub fn line(step: &PathStep) -> String {
 
 #[cfg(test)]
 mod tests {
-    use softdpu_control::api::PathVersion;
+    use softdpu_api::PathVersion;
 
     use super::*;
 

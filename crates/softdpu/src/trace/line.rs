@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 
 use serde_json::{Value, json};
-use softdpu_control::api::{IDENTIFIER, PathStep};
+use softdpu_api::{IDENTIFIER, PathStep};
 use softdpu_pcapng::{Direction, EnhancedPacket};
 use softdpu_vpc::trace::{Description, Step, Subject};
 

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use softdpu_control::api::{ApiError, Client, ClientError, ErrorCode, PacketTrace, Request, UNDERLAY};
+use softdpu_api::{ApiError, Client, ClientError, ErrorCode, PacketTrace, Query, UNDERLAY};
 use softdpu_pcapng::{Block, Reader};
 use softdpu_vpc::trace::Filter;
 
@@ -48,7 +48,7 @@ pub fn run(connection: &Connection, options: &Packet) -> Result<(), String> {
         Duration::try_from_secs_f64(seconds).map_err(|_| format!("--seconds: {seconds} is no length of time"))
     });
     let deadline = seconds.transpose()?.map(|seconds| Instant::now() + seconds);
-    let request = Request::TracePacket(trace);
+    let request = Query::TracePacket(trace);
     let stream = open(connect(connection)?, &request)?;
     let sink = Sink::open(options).map_err(|error| format!("{}: {error}", place(options.write.as_deref())))?;
     let (signals, reader) = (Signals::new()?, Reader::new());
@@ -69,7 +69,7 @@ fn ports(names: &[String]) -> String {
     if names.is_empty() { "all ports".to_owned() } else { names.join(", ") }
 }
 
-fn open(client: Client, request: &Request) -> Result<(UnixStream, Vec<u8>), String> {
+fn open(client: Client, request: &Query) -> Result<(UnixStream, Vec<u8>), String> {
     client.stream(request).map_err(|error| error.to_string())
 }
 
@@ -147,12 +147,7 @@ enum End {
 
 impl Run<'_> {
     /// Reads stream after stream: each data plane has its own.
-    fn follow(
-        &mut self,
-        connection: &Connection,
-        request: &Request,
-        first: (UnixStream, Vec<u8>),
-    ) -> Result<(), String> {
+    fn follow(&mut self, connection: &Connection, request: &Query, first: (UnixStream, Vec<u8>)) -> Result<(), String> {
         let mut next = first;
         loop {
             match self.read(next.0, &next.1)? {
@@ -169,7 +164,7 @@ impl Run<'_> {
     }
 
     /// A stream of the data plane that comes next; none if the trace was ended meanwhile.
-    fn reopen(&self, connection: &Connection, request: &Request) -> Result<Option<(UnixStream, Vec<u8>)>, String> {
+    fn reopen(&self, connection: &Connection, request: &Query) -> Result<Option<(UnixStream, Vec<u8>)>, String> {
         let patience = Instant::now() + RETURN;
         // Readable only when a signal comes.
         let (nothing, _open) = UnixStream::pair().map_err(|error| error.to_string())?;

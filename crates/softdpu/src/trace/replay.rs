@@ -6,7 +6,7 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use softdpu_control::api::{Replayed, Request, decode_response};
+use softdpu_api::{Query, Replayed, decode_response};
 use softdpu_pcapng::{Block, Reader};
 
 use super::Replay;
@@ -18,7 +18,7 @@ pub fn run(connection: &Connection, options: &Replay) -> Result<(), String> {
     let name = options.file.display();
     let mut file = File::open(&options.file).map_err(|error| format!("{name}: {error}"))?;
     let mut pace = Pace::new(options)?;
-    let request = Request::TraceReplay { port: options.port.clone() };
+    let request = Query::TraceReplay { port: options.port.clone() };
     let client = connect(connection)?;
     let (mut stream, already) = client.stream(&request).map_err(|error| error.to_string())?;
     let mut reader = Reader::new();

@@ -1,8 +1,9 @@
 //! Keys of volumes: read once, kept by the broker for the processes after us, never shown.
 //!
-//! The broker keeps the key for as long as the daemon runs, in a memfd that nobody has mapped and so no core dump has: a data
-//! plane that was killed goes on with the key its volume was opened with, also where the key file is on a medium that was taken
-//! out, or has changed. The key of a volume that could not be opened is not kept: the next attempt reads it again.
+//! The broker keeps the key for as long as the daemon runs, in a memfd that is mapped nowhere and so in no core dump:
+//! a data plane that was killed goes on with the key its volume was opened with, also where the key file is on a medium
+//! that was taken out, or has changed. The key of a volume that could not be opened is not kept: the next attempt reads
+//! it again.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -24,11 +25,11 @@ pub(crate) fn kept_key(name: &str) -> String {
 }
 
 /// A key that no process before us has kept. It is to be [kept](Self::keep) once its volume is open.
-pub(crate) struct New {
+pub(crate) struct NewKey {
     key: Zeroizing<Vec<u8>>,
 }
 
-impl New {
+impl NewKey {
     /// Has the broker keep it for the processes after us.
     ///
     /// # Errors
@@ -46,7 +47,7 @@ pub(crate) fn load(
     spec: &VolumeSpec,
     encryption: &Encryption,
     broker: &dyn Broker,
-) -> Result<(Secret<Xts>, Option<New>), VolumeError> {
+) -> Result<(Secret<Xts>, Option<NewKey>), VolumeError> {
     let name = &spec.name;
     let os = |what: &str, e: io::Error| VolumeError::os(name, what, e);
     let place = kept_key(name);
@@ -66,7 +67,7 @@ pub(crate) fn load(
     };
     let xts = Xts::new(&key, encryption.sector_size).map_err(refused)?;
     let xts = Secret::new(xts).map_err(|e| os("get memory for its key", e))?;
-    Ok((xts, is_new.then_some(New { key })))
+    Ok((xts, is_new.then_some(NewKey { key })))
 }
 
 fn shown(source: &KeySource) -> String {

@@ -13,28 +13,29 @@ const SIZES: [u64; 3] = [4 << 10, 16 << 10, PIECE];
 /// Of each size so much is kept for the next, bytes.
 const KEPT: u64 = 2 << 20;
 
-/// Lends pieces of private memory. An attachment may have as much as there is left for others, so that a back end that hangs
-/// leaves memory for the rest.
+/// Lends pieces of private memory. An attachment may have as much as there is left for others, so that a back end that
+/// hangs leaves memory for the rest.
 #[derive(Default)]
 pub(super) struct Lender {
     free: [Vec<Arc<View>>; SIZES.len()],
     lent: u64,
     /// By attachment, bytes.
     by: Vec<u64>,
-    /// What was lent to requests that were given up: the kernel may still write there. Free when nobody else has it.
-    orphans: Vec<(Lent, Arc<View>)>,
+    /// What was lent to requests that were given up: the kernel may still write there. Free when there is no other
+    /// reference.
+    orphans: Vec<(Loan, Arc<View>)>,
 }
 
-/// What was lent to whom, to be given back.
+/// Private memory that was lent, to be given back.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lent {
+pub(super) struct Loan {
     attachment: u32,
     size: usize,
 }
 
 impl Lender {
     /// `len` bytes, at most [`PIECE`], for an attachment; none where it has to wait.
-    pub(super) fn lend(&mut self, attachment: u32, len: u64) -> Option<(Lent, GuestBuffer)> {
+    pub(super) fn lend(&mut self, attachment: u32, len: u64) -> Option<(Loan, GuestBuffer)> {
         if !self.orphans.is_empty() {
             self.take_orphans_back();
         }
@@ -53,20 +54,20 @@ impl Lender {
         let buffer = view.buffer(GuestAddress(0), len).ok()?;
         self.lent += SIZES[size];
         self.by[index] += SIZES[size];
-        Some((Lent { attachment, size }, buffer))
+        Some((Loan { attachment, size }, buffer))
     }
 
-    /// Takes back what nobody uses any more.
-    pub(super) fn take_back(&mut self, lent: Lent, buffer: &GuestBuffer) {
+    /// Takes back what is not in use any more.
+    pub(super) fn take_back(&mut self, lent: Loan, buffer: &GuestBuffer) {
         self.settle(lent, Arc::clone(buffer.view()));
     }
 
     /// Takes back what the kernel may still be using: the caller has given up the request that `view` was lent to.
-    pub(super) fn take_back_later(&mut self, lent: Lent, view: Arc<View>) {
+    pub(super) fn take_back_later(&mut self, lent: Loan, view: Arc<View>) {
         self.orphans.push((lent, view));
     }
 
-    fn settle(&mut self, lent: Lent, view: Arc<View>) {
+    fn settle(&mut self, lent: Loan, view: Arc<View>) {
         let bytes = SIZES[lent.size];
         self.lent = self.lent.saturating_sub(bytes);
         if let Some(by) = self.by.get_mut(lent.attachment as usize) {

@@ -1,54 +1,45 @@
 //! One core's requests of encrypted volumes.
 //!
 //! ```text
-//!            admit            turn: encrypt            ended                 turn: decrypt
-//!  Request ────────▶ line ──────────────────▶ under way ──────▶ (read) line ───────────────▶ next piece, or Done
-//!                    │ ▲                          │
-//!    no memory left  ▼ │ some was given back      └──────────▶ (write) line: next piece, or Done
-//!                    short
+//!            admit              feed                engine              back end
+//!  Request ────────▶ channel ─────────▶ ring (write) ──────▶ under way ────────▶ next piece, or Done
+//!                    │ ▲  ▲  └──────────────────(read)─────▶ under way ──┐
+//!    no memory left  ▼ │  └──────────── piece read ◀─────────────────────┘
+//!                  blocked              ring (read) ────────▶ next piece, or Done
 //! ```
 //!
-//! The caller carries what is [asked](Next::Ask) to the back ends and what those answer to [`Stage::ended`]. Whose turn it is, is the caller's to
-//! say, or that of the [lines](Lines).
+//! Channels and ring are the accelerator's [`Service`], the engine is [`Xts`]. The caller carries what is
+//! [asked](Next::Ask) to the back ends and what those answer to [`Stage::ended`]. It says whose turn it is, of those
+//! [in order](Stage::in_order).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rustix::io::Errno;
-use softdpu_accel::Xts;
-use softdpu_memory::{GuestBuffer, View};
+use softdpu_accel::{Service, Xts};
 use zeroize::Zeroizing;
 
-use super::lender::{Lender, Lent};
-use super::lines::{Lines, Turn};
-use super::{PIECE, STEP};
+use super::jobs::{Job, JobId, Jobs, Piece, SCRATCH, invalid};
+use super::lender::Lender;
 use crate::{BlockOp, Done, IoError, Request, Volume};
-
-/// Bytes that are copied and worked on at a time: they stay in the fastest cache between their two copies.
-const SCRATCH: usize = 8 << 10;
 
 /// What it takes to ask a back end for a piece, in bytes that are encrypted meanwhile, about.
 const ASK: u64 = 1 << 10;
 
-/// A read, a write or a write-zeroes.
-pub(super) struct Job {
-    /// Whose it is, by number.
-    pub(super) line: u32,
-    attachment: u32,
-    volume: Arc<Volume>,
-    /// As its guest asked for it.
-    pub(super) request: Request,
-    /// Where the data starts in the guest's buffer.
-    skip: u64,
-    /// Bytes behind us.
-    done: u64,
+/// What waits in a channel.
+#[derive(Clone, Copy)]
+enum Waiting {
+    /// The next piece of a job. It is to be asked of a back end, encrypted before that if it is to be written.
+    Start(JobId),
+    /// A piece that was read, and is still encrypted. It goes ahead, as that gives memory back.
+    Finish(JobId),
 }
 
-/// A job of which a back end has a piece.
-struct UnderWay {
-    job: Job,
-    lent: Lent,
-    view: Arc<View>,
+impl Waiting {
+    fn job(self) -> JobId {
+        match self {
+            Waiting::Start(id) | Waiting::Finish(id) => id,
+        }
+    }
 }
 
 /// What became of a request at first.
@@ -61,24 +52,24 @@ pub(crate) enum Admitted {
     Taken,
 }
 
-/// What a turn led to.
+/// What came of some work.
 pub(crate) enum Next {
     /// This is to be asked of the back end of that attachment.
     Ask(u32, Request),
     /// A request has ended.
     Ended(Done),
-    /// It waits for memory.
-    Waits,
 }
 
 /// What is between the devices and the back ends of encrypted volumes.
 #[derive(Default)]
 pub(crate) struct Stage {
-    lines: Lines,
-    /// By token.
-    under_way: HashMap<u64, UnderWay>,
-    /// Some of what waits for memory may go on.
-    given_back: bool,
+    /// An entry of its ring is a job whose piece is here. What is read is decrypted, anything else encrypted.
+    accelerator: Service<Waiting, JobId>,
+    jobs: Jobs,
+    /// Those of which a back end has a piece, by token.
+    under_way: HashMap<u64, JobId>,
+    /// Private memory came back while channels were blocked for it.
+    unblocks: bool,
     lender: Lender,
     /// Made when there is an encrypted volume.
     scratch: Zeroizing<Vec<u8>>,
@@ -94,42 +85,43 @@ impl Stage {
     /// Requests that no back end has.
     #[inline]
     pub(crate) fn outstanding(&self) -> usize {
-        self.lines.len()
+        self.accelerator.waiting()
     }
 
-    /// Whether a line has nothing here that no back end has.
-    pub(crate) fn is_quiet(&self, line: u32) -> bool {
-        self.lines.is_empty(line)
+    /// Whether nothing waits in a channel.
+    pub(crate) fn is_empty(&self, channel: u32) -> bool {
+        self.accelerator.is_empty(channel)
     }
 
     /// Whether there is something to do at once.
     #[inline]
     pub(crate) fn has_turns(&self) -> bool {
-        self.lines.can_run() || self.given_back && self.lines.are_short()
+        self.accelerator.can_run() || self.unblocks && self.accelerator.has_blocked()
     }
 
     /// Whether requests wait for memory.
     pub(crate) fn is_short(&self) -> bool {
-        self.lines.are_short()
+        self.accelerator.has_blocked()
     }
 
-    /// Has what waits looked at again: memory may have come back without a word.
+    /// Has blocked channels try again: memory may have come back without a word.
     pub(crate) fn tick(&mut self) {
-        self.given_back |= self.lines.are_short();
+        self.unblocks |= self.accelerator.has_blocked();
     }
 
-    /// Lines for which there is something to do, in the order of their turns, each with the token of the request that is next there.
+    /// Channels for which there is something to do, the next first, each with the token of its first request.
     pub(crate) fn in_order(&mut self) -> impl Iterator<Item = (u32, u64)> {
-        if std::mem::take(&mut self.given_back) {
-            self.lines.release();
+        if std::mem::take(&mut self.unblocks) {
+            self.accelerator.unblock();
         }
-        self.lines.in_order()
+        let Stage { accelerator, jobs, .. } = self;
+        accelerator.in_order().filter_map(|(channel, waiting)| Some((channel, jobs.get(waiting.job())?.request.token)))
     }
 
     /// Takes a request of an encrypted volume.
     pub(crate) fn admit(
         &mut self,
-        line: u32,
+        channel: u32,
         attachment: u32,
         volume: &Arc<Volume>,
         xts: &Xts,
@@ -151,175 +143,194 @@ impl Stage {
             return Admitted::Ended(request.end(Err(invalid())));
         }
         let skip = request.buffer.len_of(0..request.data.start);
-        self.lines.push(Job { line, attachment, volume: Arc::clone(volume), request, skip, done: 0 });
+        let volume = Arc::clone(volume);
+        let job = self.jobs.insert(Job { channel, attachment, volume, request, skip, done: 0, piece: Piece::Unlent });
+        self.accelerator.enqueue(channel, Waiting::Start(job));
         Admitted::Taken
     }
 
     /// A back end has answered: the end of a request, if it is one.
     pub(crate) fn ended(&mut self, done: Done) -> Option<Done> {
-        let Some(UnderWay { mut job, lent, view }) = self.under_way.remove(&done.token) else { return Some(done) };
-        drop(view);
-        if let Err(error) = done.result {
-            self.take_back(lent, &done.buffer);
-            return Some(job.request.end(Err(error)));
-        }
-        if job.request.op == BlockOp::Read {
-            self.lines.push_read(job, lent, done.buffer);
+        let Some(id) = self.under_way.remove(&done.token) else { return Some(done) };
+        let job = self.jobs.get_mut(id)?;
+        let Piece::UnderWay(lent, _) = job.piece else { return None };
+        if done.result.is_ok() && job.request.op == BlockOp::Read {
+            job.piece = Piece::Here(lent, done.buffer);
+            self.accelerator.enqueue_ahead(job.channel, Waiting::Finish(id));
             return None;
         }
         job.done += done.buffer.len();
-        self.take_back(lent, &done.buffer);
-        if job.done >= job.request.len {
-            return Some(job.request.end(Ok(())));
+        job.piece = Piece::Here(lent, done.buffer);
+        if done.result.is_err() || job.done >= job.request.len {
+            return self.end(id, done.result);
         }
-        self.lines.push(job);
+        let channel = job.channel;
+        self.take_back(id);
+        self.accelerator.enqueue(channel, Waiting::Start(id));
         None
     }
 
-    /// Does what is first in a line, unless it has [had](Self::had) `most` bytes. Call until it has nothing more to tell.
-    pub(crate) fn turn(&mut self, line: u32, most: u64, had: &mut u64) -> Option<Next> {
-        if *had >= most {
-            return None;
+    /// Goes on with a channel, until `most` bytes are served: adds to `served` what it feeds into the ring. Call until it
+    /// has nothing more to tell; the ring is empty then.
+    pub(crate) fn step(&mut self, channel: u32, most: u64, served: &mut u64) -> Option<Next> {
+        loop {
+            let asks = self.feed(channel, most, served);
+            if asks.is_some() {
+                return asks;
+            }
+            let id = self.accelerator.take()?;
+            let next = self.run(id, served);
+            if next.is_some() {
+                return next;
+            }
         }
-        if self.scratch.is_empty() {
-            self.scratch.resize(SCRATCH, 0);
-        }
-        let job = match self.lines.pop(line)? {
-            Turn::Begin(job) => job,
-            Turn::Open(mut job, lent, buffer) => {
-                *had += buffer.len();
-                let decrypted = job.decrypt(&buffer, &mut self.scratch);
-                job.done += buffer.len();
-                self.take_back(lent, &buffer);
-                if decrypted.is_err() || job.done >= job.request.len {
-                    return Some(Next::Ended(job.request.end(decrypted)));
+    }
+
+    /// Fills the ring, up to a read, which goes to its back end as it is.
+    fn feed(&mut self, channel: u32, most: u64, served: &mut u64) -> Option<Next> {
+        while *served < most && self.accelerator.has_room() {
+            match self.accelerator.dequeue(channel)? {
+                Waiting::Finish(id) => {
+                    *served += self.jobs.get(id).map_or(0, Job::next_len);
+                    self.accelerator.post(id);
                 }
-                job
-            }
-        };
-        let piece = (job.request.len - job.done).min(PIECE);
-        let attachment = job.attachment;
-        let Some((lent, buffer)) = self.lender.lend(attachment, piece) else {
-            self.lines.hold(job);
-            return Some(Next::Waits);
-        };
-        if job.request.op != BlockOp::Read {
-            *had += piece;
-            if let Err(error) = job.encrypt(&buffer, &mut self.scratch) {
-                self.take_back(lent, &buffer);
-                return Some(Next::Ended(job.request.end(Err(error))));
+                Waiting::Start(id) => {
+                    if !self.lend(id) {
+                        continue;
+                    }
+                    *served += ASK;
+                    let job = self.jobs.get(id)?;
+                    if job.request.op == BlockOp::Read {
+                        return self.ask(id);
+                    }
+                    *served += job.next_len();
+                    self.accelerator.post(id);
+                }
             }
         }
-        *had += ASK;
+        None
+    }
+
+    /// Lends private memory to the next piece of a job. Without any its channel is blocked.
+    fn lend(&mut self, id: JobId) -> bool {
+        let Some(job) = self.jobs.get_mut(id) else { return false };
+        match self.lender.lend(job.attachment, job.next_len()) {
+            Some((lent, buffer)) => {
+                job.piece = Piece::Here(lent, buffer);
+                true
+            }
+            None => {
+                self.accelerator.block(job.channel, Waiting::Start(id));
+                false
+            }
+        }
+    }
+
+    /// Asks a back end for the piece that is here.
+    fn ask(&mut self, id: JobId) -> Option<Next> {
+        let job = self.jobs.get_mut(id)?;
+        let Piece::Here(lent, buffer) = std::mem::replace(&mut job.piece, Piece::Unlent) else { return None };
+        job.piece = Piece::UnderWay(lent, Arc::clone(buffer.view()));
         let request = Request {
             token: job.request.token,
             op: if job.request.op == BlockOp::Read { BlockOp::Read } else { BlockOp::Write },
             offset: job.request.offset + job.done,
-            len: piece,
+            len: buffer.len(),
             data: 0..buffer.pieces(),
             durable: job.request.durable,
             buffer,
         };
-        let view = Arc::clone(request.buffer.view());
-        self.under_way.insert(request.token, UnderWay { job, lent, view });
-        Some(Next::Ask(attachment, request))
+        self.under_way.insert(request.token, id);
+        Some(Next::Ask(job.attachment, request))
     }
 
-    /// A turn of a line is over, in which it had so many bytes.
-    pub(crate) fn had(&mut self, line: u32, bytes: u64) {
-        self.lines.had(line, bytes);
+    /// The engine: encrypts or decrypts the piece of a job that is here.
+    fn run(&mut self, id: JobId, served: &mut u64) -> Option<Next> {
+        if self.scratch.is_empty() {
+            self.scratch.resize(SCRATCH, 0);
+        }
+        let job = self.jobs.get_mut(id)?;
+        let Piece::Here(_, buffer) = &job.piece else { return None };
+        if job.request.op != BlockOp::Read {
+            return match job.encrypt(buffer, &mut self.scratch) {
+                Ok(()) => self.ask(id),
+                Err(error) => self.end(id, Err(error)).map(Next::Ended),
+            };
+        }
+        let decrypted = job.decrypt(buffer, &mut self.scratch);
+        job.done += buffer.len();
+        if decrypted.is_err() || job.done >= job.request.len {
+            return self.end(id, decrypted).map(Next::Ended);
+        }
+        self.take_back(id);
+        if !self.lend(id) {
+            return None;
+        }
+        *served += ASK;
+        self.ask(id)
     }
 
-    fn take_back(&mut self, lent: Lent, buffer: &GuestBuffer) {
-        self.lender.take_back(lent, buffer);
-        self.given_back |= self.lines.are_short();
+    /// Ends a turn of a channel, in which so many bytes were served.
+    pub(crate) fn end_turn(&mut self, channel: u32, bytes: u64) {
+        self.accelerator.end_turn(channel, bytes);
+    }
+
+    fn end(&mut self, id: JobId, result: Result<(), IoError>) -> Option<Done> {
+        self.take_back(id);
+        Some(self.jobs.remove(id)?.request.end(result))
+    }
+
+    /// Takes back the memory of a piece that is here.
+    fn take_back(&mut self, id: JobId) {
+        let Some(job) = self.jobs.get_mut(id) else { return };
+        if let Piece::Here(lent, buffer) = std::mem::replace(&mut job.piece, Piece::Unlent) {
+            self.lender.take_back(lent, &buffer);
+            self.unblocks |= self.accelerator.has_blocked();
+        }
     }
 
     /// Forgets what back ends have given up since `from` of `given_up`, then gives up what matches and no back end has.
     pub(crate) fn abandon(&mut self, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>, from: usize) {
         for token in &given_up[from..] {
-            if let Some(UnderWay { lent, view, .. }) = self.under_way.remove(token) {
-                self.lender.take_back_later(lent, view);
-            }
+            self.forget(*token);
         }
         self.drop_where(|job| matches(job.request.token), given_up);
     }
 
     /// Ends what belongs to an attachment whose back end has let go of everything.
     pub(crate) fn detach(&mut self, attachment: u32) {
-        let tokens: Vec<u64> =
-            self.under_way.iter().filter(|(_, it)| it.job.attachment == attachment).map(|(token, _)| *token).collect();
+        let is_of = |id: &JobId| self.jobs.get(*id).is_some_and(|job| job.attachment == attachment);
+        let tokens: Vec<u64> = self.under_way.iter().filter(|(_, id)| is_of(id)).map(|(token, _)| *token).collect();
         for token in tokens {
-            if let Some(UnderWay { lent, view, .. }) = self.under_way.remove(&token) {
-                self.lender.take_back_later(lent, view);
-            }
+            self.forget(token);
         }
         self.drop_where(|job| job.attachment == attachment, &mut Vec::new());
     }
 
+    /// Forgets a request of which a back end served a piece. The kernel may still use its memory.
+    fn forget(&mut self, token: u64) {
+        let Some(id) = self.under_way.remove(&token) else { return };
+        if let Some(Job { piece: Piece::UnderWay(lent, view), .. }) = self.jobs.remove(id) {
+            self.lender.take_back_later(lent, view);
+        }
+    }
+
     fn drop_where(&mut self, mut gone: impl FnMut(&Job) -> bool, given_up: &mut Vec<u64>) {
-        let Stage { lines, lender, given_back, .. } = self;
-        let gone = |job: &Job| {
-            let gone = gone(job);
-            if gone {
+        let Stage { accelerator, jobs, lender, unblocks, .. } = self;
+        accelerator.retain(|waiting| {
+            let id = waiting.job();
+            if !jobs.get(id).is_some_and(&mut gone) {
+                return true;
+            }
+            if let Some(job) = jobs.remove(id) {
                 job.volume.count_abandoned();
                 given_up.push(job.request.token);
+                if let Piece::Here(lent, buffer) = &job.piece {
+                    lender.take_back(*lent, buffer);
+                    *unblocks = true;
+                }
             }
-            gone
-        };
-        lines.drop_where(gone, |lent, buffer| {
-            lender.take_back(lent, buffer);
-            *given_back = true;
+            false
         });
     }
 }
-
-impl Job {
-    /// Copies the next piece of what is to be written, or zeroes, into `to`, encrypted.
-    fn encrypt(&self, to: &GuestBuffer, scratch: &mut [u8]) -> Result<(), IoError> {
-        let Some(xts) = self.volume.cipher() else { return Err(IoError::Gone) };
-        self.steps(to.len(), scratch, |at, from_guest, offset, scratch| {
-            match self.request.op {
-                BlockOp::Write => self.request.buffer.read_at(from_guest, scratch).map_err(|_| invalid())?,
-                _ => scratch.fill(0),
-            }
-            xts.encrypt(offset, scratch);
-            to.write_at(at, scratch).map_err(|_| invalid())
-        })
-    }
-
-    /// Copies the next piece of what was read out of `from` to the guest, decrypted.
-    fn decrypt(&self, from: &GuestBuffer, scratch: &mut [u8]) -> Result<(), IoError> {
-        let Some(xts) = self.volume.cipher() else { return Err(IoError::Gone) };
-        self.steps(from.len(), scratch, |at, to_guest, offset, scratch| {
-            from.read_at(at, scratch).map_err(|_| invalid())?;
-            xts.decrypt(offset, scratch);
-            self.request.buffer.write_at(to_guest, scratch).map_err(|_| invalid())
-        })
-    }
-
-    /// Goes through a piece of `len` bytes: where in the piece, where in the guest's buffer, where on the volume, and the
-    /// scratch for it.
-    fn steps(
-        &self,
-        len: u64,
-        scratch: &mut [u8],
-        mut each: impl FnMut(u64, u64, u64, &mut [u8]) -> Result<(), IoError>,
-    ) -> Result<(), IoError> {
-        let mut at = 0;
-        while at < len {
-            let part = (len - at).min(scratch.len() as u64);
-            let offset = self.request.offset + self.done + at;
-            each(at, self.skip + self.done + at, offset, &mut scratch[..part as usize])?;
-            at += part;
-        }
-        Ok(())
-    }
-}
-
-fn invalid() -> IoError {
-    IoError::Device { errno: Errno::INVAL.raw_os_error() }
-}
-
-const _: () =
-    assert!(PIECE <= STEP && SCRATCH.is_multiple_of(4096), "pieces are worked on whole, and in whole sectors");

@@ -7,8 +7,8 @@ use rustix::fs::{Dev, major, minor};
 /// A disk of this machine. Volumes of the same one meet there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Disk {
-    /// The kernel's number of it, as stat(2) gives it: of the whole disk, for a partition. Of the file system, where that has no
-    /// disk of its own (tmpfs, NFS, btrfs).
+    /// The kernel's number of it, as stat(2) gives it: of the whole disk, for a partition. Of the file system, where
+    /// that has no disk of its own (tmpfs, NFS, btrfs).
     pub number: u64,
     /// Requests that the kernel has at the disk at once (`queue/nr_requests`); none where it does not say.
     pub depth: Option<u32>,

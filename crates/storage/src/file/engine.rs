@@ -1,193 +1,73 @@
 //! One core's I/O on all its files and block devices, through one io_uring.
 //!
-//! ```text
-//!  Request ─▶ Flight: Move (read, write) ───────────────────────────────▶ Done
-//!                      Range (discard, zero a range) ─┬─▶ Zeroes (written) ─┬─▶ Sync (durable, flush) ─▶ Done
-//!                                                     └────────────────────┘
-//! ```
-//!
-//! Each step is one operation of the ring; what comes back short goes again for the rest.
-//!
-//! The ring is shared by all files of a core, and a file whose disk or server hangs gives nothing back: a file may have as
-//! many operations in it as there is room left. So there always is some for others, however many hang.
+//! The ring is shared by all files of a core, and a file whose disk or server hangs gives nothing back: a file may have
+//! as many operations in it as there is room left. So there always is some for others, however many hang.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 use softdpu_memory::GuestBuffer;
-use softdpu_sys::uring::{Completion, FileIndex, Operation, Ring, Ticket};
-use softdpu_sys::{AlignedBuffer, IoMemory, IoVec, OneOf, cached, iovec};
+use softdpu_sys::uring::{Completion, Ring, Ticket};
+use softdpu_sys::{AlignedBuffer, IoVec, OneOf, cached};
 
-use super::landings::{self, Landing};
+use super::landings;
+use super::open_file::{CACHED, CachePredictor, OpenFile};
+use super::request::{FileRequest, FileStep, Memory};
 use super::{Direct, FileBacking};
-use crate::volume::Backing;
 use crate::{BlockOp, Done, IoError, Request, Volume, VolumeError};
 
 /// Files one core can have.
 const FILES: u32 = 1024;
 /// The most bytes that go through one bounce buffer at a time: a hostile request costs us no more memory than this.
 const BOUNCE: usize = 1 << 20;
-/// The most bytes of one read or write: where they are in the page cache the kernel copies them within the system call that
-/// submits, and a core has other tenants.
-const MOST: usize = 1 << 20;
 /// The most zeroes written at a time.
 const ZEROES: usize = 256 << 10;
 /// How long an operation that the kernel cannot begin (EAGAIN: it lacks memory, or a worker) is tried again.
 const REFUSED: Duration = Duration::from_secs(5);
 /// The pause before it is.
 const REFUSED_PAUSE: Duration = Duration::from_millis(1);
-/// How often requests are looked at that wait for [`Landings`](super::landings::Landings).
+/// How often requests that wait for [`Landings`](super::landings::Landings) are tried again.
 const HOLD_PAUSE: Duration = Duration::from_millis(5);
 /// Bounce buffers kept for the next request.
 const SPARE: usize = 8;
 
-type Memory = OneOf<GuestBuffer, AlignedBuffer>;
-
-/// What the ring does for a request at the moment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
-    Move,
-    Range { mode: FallocateFlags },
-    Zeroes,
-    Sync,
-}
-
-struct Flight {
-    token: u64,
-    op: BlockOp,
+/// Requests of one file that wait for room in the ring, in order.
+struct Backlog {
     file: Arc<OpenFile>,
-    offset: u64,
-    len: u64,
-    /// Bytes that are behind us.
-    done: u64,
-    /// Where the data starts in the guest's buffer.
-    skip: u64,
-    durable: bool,
-    step: Step,
-    /// The guest's buffer, where the ring works on one of ours.
-    guest: Option<GuestBuffer>,
-    /// Since when the kernel has begun nothing of it.
-    refused_since: Option<Instant>,
-    /// Nobody waits for it any more.
-    abandoned: bool,
-    /// What it may still change then.
-    landing: Option<Landing>,
+    waiting: VecDeque<(Memory, FileRequest)>,
 }
 
-/// The most bytes of a read that is looked for in the page cache before the ring is asked.
-const CACHED: u64 = 64 << 10;
-
-/// A volume's file in this core's ring.
-pub(crate) struct OpenFile {
-    index: FileIndex,
-    volume: Arc<Volume>,
-    /// How often its pages were in the cache lately.
-    luck: Luck,
-}
-
-/// Whether it is worth a system call to look for a read's pages in the cache: after each miss in a row twice as many reads go
-/// to the ring at once.
-///
-/// One thread's; atomic only so that the file may go to another thread with its context.
-#[derive(Debug, Default)]
-struct Luck {
-    misses: AtomicU32,
-    /// Reads that go to the ring before the next attempt.
-    pause: AtomicU32,
-}
-
-impl Luck {
-    /// Doublings: of two thousand reads from a disk one is looked for in the cache in vain.
-    const MOST: u32 = 11;
-
-    #[inline]
-    fn is_good(&self) -> bool {
-        self.misses.load(Ordering::Relaxed) == 0
-    }
-
-    #[inline]
-    fn tries(&self) -> bool {
-        let pause = self.pause.load(Ordering::Relaxed);
-        if pause > 0 {
-            self.pause.store(pause - 1, Ordering::Relaxed);
-        }
-        pause == 0
-    }
-
-    fn miss(&self) {
-        let misses = self.misses.load(Ordering::Relaxed);
-        self.pause.store((1 << misses) - 1, Ordering::Relaxed);
-        self.misses.store((misses + 1).min(Self::MOST), Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn hit(&self) {
-        if !self.is_good() {
-            self.misses.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
-impl OpenFile {
-    /// Whether reads are answered while they are submitted, one after the other, as far as can be told.
-    #[inline]
-    pub(crate) fn answers_singly(&self) -> bool {
-        self.luck.is_good() && self.backing().is_some_and(|backing| backing.direct.is_none())
-    }
-
-    fn backing(&self) -> Option<&FileBacking> {
-        match &self.volume.backing {
-            Backing::File(backing) => Some(backing),
-            _ => None,
-        }
-    }
-
-    /// Whether something that was given up may still change the request's bytes.
-    #[inline]
-    pub(crate) fn has_to_wait(&self, request: &Request) -> bool {
-        let landings = self.backing().map(|backing| &backing.landings).filter(|landings| landings.count() > 0);
-        landings.is_some_and(|landings| {
-            request.op != BlockOp::Flush && landings.touch(request.offset..request.offset.saturating_add(request.len))
-        })
-    }
-}
-
-/// What of a file found no room in the ring, in order.
-struct Line {
-    file: Arc<OpenFile>,
-    waiting: VecDeque<(Memory, Flight)>,
-}
-
-pub(crate) struct Engine {
-    ring: Ring<Memory, Flight>,
-    /// One line for each file that has something waiting.
-    backlog: Vec<Line>,
+/// One core's io_uring and what is outstanding there.
+pub(crate) struct FileEngine {
+    ring: Ring<Memory, FileRequest>,
+    /// One for each file with requests that wait.
+    backlogs: Vec<Backlog>,
     /// Requests whose bytes something that was given up may still change.
     held: Vec<(Arc<OpenFile>, Request)>,
-    /// What had [ended](landings::ended) when those were last looked at.
-    looked: u64,
-    /// What the kernel could not begin, to be tried again with the next [`sweep`](Engine::sweep).
-    refused: Vec<(Memory, Flight)>,
+    /// What had [ended](landings::ended) when those were last tried.
+    seen_ended: u64,
+    /// What the kernel could not begin, to be tried again with the next [`sweep`](FileEngine::sweep).
+    refused: Vec<(Memory, FileRequest)>,
     spare: Vec<AlignedBuffer>,
     /// Room for the pieces of one read.
     vecs: Vec<IoVec>,
-    /// Requests somebody waits for.
+    /// Requests that were taken and not answered.
     outstanding: usize,
 }
 
-impl Engine {
+impl FileEngine {
     pub(crate) fn new(entries: u32) -> Result<Self, VolumeError> {
         let ring = Ring::new(entries, FILES).map_err(VolumeError::Ring)?;
-        Ok(Engine {
+        Ok(FileEngine {
             ring,
-            backlog: Vec::new(),
+            backlogs: Vec::new(),
             held: Vec::new(),
-            looked: landings::ended(),
+            seen_ended: landings::ended(),
             refused: Vec::new(),
             spare: Vec::new(),
             vecs: Vec::new(),
@@ -202,7 +82,7 @@ impl Engine {
     pub(crate) fn attach(&mut self, volume: &Arc<Volume>, backing: &FileBacking) -> Result<Arc<OpenFile>, VolumeError> {
         let index = self.ring.add_file(backing.as_fd());
         let index = index.map_err(|e| VolumeError::os(volume.name(), "register its file with io_uring", e))?;
-        Ok(Arc::new(OpenFile { index, volume: Arc::clone(volume), luck: Luck::default() }))
+        Ok(Arc::new(OpenFile { index, volume: Arc::clone(volume), cache: CachePredictor::default() }))
     }
 
     pub(crate) fn detach(&mut self, file: &Arc<OpenFile>, given_up: &mut Vec<u64>) {
@@ -223,19 +103,19 @@ impl Engine {
             return Some(request.end(invalid));
         }
         let Request { token, op, offset, len, mut buffer, data, durable } = request;
-        if op == BlockOp::Read && len <= CACHED && backing.direct.is_none() && file.luck.tries() {
+        if op == BlockOp::Read && len <= CACHED && backing.direct.is_none() && file.cache.tries() {
             let skip = buffer.len_of(0..data.start);
             match cached::read(backing.as_fd(), offset, &mut buffer, skip, len as usize, &mut self.vecs) {
                 Ok(bytes) if bytes as u64 == len => {
-                    file.luck.hit();
+                    file.cache.hit();
                     return Some(Done { token, result: Ok(()), buffer });
                 }
                 // The ring waits for the disk, and says what is wrong where something is.
-                Ok(_) | Err(_) => file.luck.miss(),
+                Ok(_) | Err(_) => file.cache.miss(),
             }
         }
         let durable = durable || file.volume.spec().write_through;
-        let mut flight = Flight {
+        let mut pending = FileRequest {
             token,
             op,
             file: Arc::clone(file),
@@ -244,7 +124,7 @@ impl Engine {
             done: 0,
             skip: 0,
             durable,
-            step: Step::Move,
+            step: FileStep::Move,
             guest: None,
             refused_since: None,
             abandoned: false,
@@ -252,68 +132,68 @@ impl Engine {
         };
         let memory = match op {
             BlockOp::Read | BlockOp::Write => {
-                flight.skip = buffer.len_of(0..data.start);
+                pending.skip = buffer.len_of(0..data.start);
                 match backing.direct {
-                    Some(direct) if !is_aligned(direct, &flight, &buffer) => {
+                    Some(direct) if !pending.is_aligned(direct, &buffer) => {
                         let unaligned_range = !(offset | len).is_multiple_of(direct.offset);
                         if op == BlockOp::Write && unaligned_range {
                             // Its driver was told the block size; half blocks cannot be written around the page cache.
                             return Some(Done { token, result: invalid, buffer });
                         }
-                        let bounce = self.bounce(direct, &flight);
-                        flight.guest = Some(buffer);
+                        let bounce = self.bounce(direct, &pending);
+                        pending.guest = Some(buffer);
                         OneOf::B(bounce)
                     }
                     _ => OneOf::A(buffer),
                 }
             }
             BlockOp::Flush => {
-                flight.step = Step::Sync;
+                pending.step = FileStep::Sync;
                 OneOf::A(buffer)
             }
             BlockOp::Discard => {
                 if !backing.punch.load(Ordering::Relaxed) {
                     return Some(Done { token, result: Ok(()), buffer });
                 }
-                flight.step = Step::Range { mode: FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE };
+                pending.step = FileStep::Range { mode: FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE };
                 OneOf::A(buffer)
             }
             BlockOp::WriteZeroes { unmap } => {
-                flight.step = if unmap && backing.punch.load(Ordering::Relaxed) {
-                    Step::Range { mode: FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE }
+                pending.step = if unmap && backing.punch.load(Ordering::Relaxed) {
+                    FileStep::Range { mode: FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE }
                 } else {
-                    zero_step(backing)
+                    FileStep::zeroing(backing)
                 };
                 OneOf::A(buffer)
             }
         };
         if op != BlockOp::Flush && len == 0 {
-            return Some(Done { token, result: Ok(()), buffer: self.guest_buffer(memory, &mut flight)? });
+            return Some(Done { token, result: Ok(()), buffer: self.guest_buffer(memory, &mut pending)? });
         }
         self.outstanding += 1;
-        self.start(memory, flight);
+        self.start(memory, pending);
         None
     }
 
-    /// Hands the next operation of a flight to the ring, or to the backlog.
-    fn start(&mut self, memory: Memory, mut flight: Flight) {
-        let memory = if flight.step == Step::Zeroes && flight.guest.is_none() {
+    /// Hands the next operation of a pending to the ring, or to the backlog.
+    fn start(&mut self, memory: Memory, mut pending: FileRequest) {
+        let memory = if pending.step == FileStep::Zeroes && pending.guest.is_none() {
             // The ring works on zeroes of ours from here on.
-            let zeroes = AlignedBuffer::new(ZEROES.min(usize::try_from(flight.len).unwrap_or(ZEROES)));
+            let zeroes = AlignedBuffer::new(ZEROES.min(usize::try_from(pending.len).unwrap_or(ZEROES)));
             match memory {
-                OneOf::A(guest) => flight.guest = Some(guest),
+                OneOf::A(guest) => pending.guest = Some(guest),
                 OneOf::B(_) => {}
             }
             OneOf::B(zeroes)
         } else {
             memory
         };
-        match self.backlog.iter().position(|line| Arc::ptr_eq(&line.file, &flight.file)) {
-            Some(at) => self.backlog[at].waiting.push_back((memory, flight)),
-            None if self.has_room(&flight.file) => self.push(memory, flight),
+        match self.backlogs.iter().position(|backlog| Arc::ptr_eq(&backlog.file, &pending.file)) {
+            Some(at) => self.backlogs[at].waiting.push_back((memory, pending)),
+            None if self.has_room(&pending.file) => self.push(memory, pending),
             None => {
-                let file = Arc::clone(&flight.file);
-                self.backlog.push(Line { file, waiting: VecDeque::from([(memory, flight)]) });
+                let file = Arc::clone(&pending.file);
+                self.backlogs.push(Backlog { file, waiting: VecDeque::from([(memory, pending)]) });
             }
         }
     }
@@ -324,27 +204,27 @@ impl Engine {
         self.ring.room() > self.ring.in_flight_on(file.index)
     }
 
-    /// For a flight whose file [has room](Self::has_room).
-    fn push(&mut self, memory: Memory, flight: Flight) {
-        let operation = operation(&memory, &flight);
-        if let Err((memory, flight)) = self.ring.push(flight.file.index, operation, memory, flight) {
-            let file = Arc::clone(&flight.file);
-            self.backlog.push(Line { file, waiting: VecDeque::from([(memory, flight)]) });
+    /// For a pending whose file [has room](Self::has_room).
+    fn push(&mut self, memory: Memory, pending: FileRequest) {
+        let operation = pending.operation(&memory);
+        if let Err((memory, pending)) = self.ring.push(pending.file.index, operation, memory, pending) {
+            let file = Arc::clone(&pending.file);
+            self.backlogs.push(Backlog { file, waiting: VecDeque::from([(memory, pending)]) });
         }
     }
 
     /// Moves what waits into the ring, as far as there is room; whether something was.
     fn refill(&mut self) -> bool {
         let mut more = false;
-        for at in (0..self.backlog.len()).rev() {
-            while self.has_room(&self.backlog[at].file)
-                && let Some((memory, flight)) = self.backlog[at].waiting.pop_front()
+        for at in (0..self.backlogs.len()).rev() {
+            while self.has_room(&self.backlogs[at].file)
+                && let Some((memory, pending)) = self.backlogs[at].waiting.pop_front()
             {
-                self.push(memory, flight);
+                self.push(memory, pending);
                 more = true;
             }
-            if self.backlog[at].waiting.is_empty() {
-                self.backlog.swap_remove(at);
+            if self.backlogs[at].waiting.is_empty() {
+                self.backlogs.swap_remove(at);
             }
         }
         more
@@ -360,8 +240,8 @@ impl Engine {
     /// Begins what has to wait no longer.
     #[cold]
     fn release(&mut self, done: &mut Vec<Done>) {
-        // Before the look: what ends during it is a reason for another.
-        self.looked = landings::ended();
+        // Before they are tried: what ends meanwhile is a reason to try again.
+        self.seen_ended = landings::ended();
         for (file, request) in std::mem::take(&mut self.held) {
             if file.has_to_wait(&request) {
                 self.held.push((file, request));
@@ -382,7 +262,7 @@ impl Engine {
     /// Collects what has ended.
     #[inline]
     pub(crate) fn poll(&mut self, done: &mut Vec<Done>) {
-        if !self.held.is_empty() && self.looked != landings::ended() {
+        if !self.held.is_empty() && self.seen_ended != landings::ended() {
             self.release(done);
         }
         if self.ring.in_flight() == 0 {
@@ -396,7 +276,7 @@ impl Engine {
                 more = true;
             }
         }
-        if !self.backlog.is_empty() {
+        if !self.backlogs.is_empty() {
             more |= self.refill();
         }
         if more {
@@ -414,114 +294,78 @@ impl Engine {
         Some(Instant::now() + pause)
     }
 
-    /// Tries again what the kernel could not begin. Lets go of what was abandoned and has ended since: nobody polls for it, and it keeps its file open, and so locked, and
-    /// its guest's memory mapped.
+    /// Tries again what the kernel could not begin. Releases what was abandoned and has ended since: no poll collects
+    /// it, and it keeps its file open, and so locked, and its guest's memory mapped.
     pub(crate) fn sweep(&mut self) {
         if !self.refused.is_empty() {
-            for (memory, flight) in std::mem::take(&mut self.refused) {
-                self.start(memory, flight);
+            for (memory, pending) in std::mem::take(&mut self.refused) {
+                self.start(memory, pending);
             }
             self.ring.submit();
         }
         if self.outstanding == 0 && self.ring.in_flight() > 0 {
             let mut none = Vec::new();
             self.poll(&mut none);
-            debug_assert!(none.is_empty(), "an answer nobody waits for");
+            debug_assert!(none.is_empty(), "an answer to no request");
         }
     }
 
     /// One step has ended: the next one, or the end.
     #[inline]
-    fn advance(&mut self, completion: Completion<Memory, Flight>) -> Option<Done> {
-        let Completion { result, memory, payload: mut flight } = completion;
-        if flight.abandoned {
+    fn advance(&mut self, completion: Completion<Memory, FileRequest>) -> Option<Done> {
+        let Completion { result, memory, payload: mut pending } = completion;
+        if pending.abandoned {
             self.recycle(memory);
             return None;
         }
         let next = match result {
-            Ok(bytes) => self.moved(bytes, &memory, &mut flight),
+            Ok(bytes) => pending.moved(bytes, &memory),
             // Nothing happened; again.
             Err(Errno::INTR) => Ok(true),
             Err(Errno::AGAIN) => {
-                if flight.refused_since.get_or_insert_with(Instant::now).elapsed() < REFUSED {
-                    self.refused.push((memory, flight));
+                if pending.refused_since.get_or_insert_with(Instant::now).elapsed() < REFUSED {
+                    self.refused.push((memory, pending));
                     return None;
                 }
                 Err(IoError::Device { errno: Errno::AGAIN.raw_os_error() })
             }
-            Err(errno) => refused(errno, &mut flight),
+            Err(errno) => pending.refused(errno),
         };
         match next {
             Ok(true) => {
-                self.start(memory, flight);
+                self.start(memory, pending);
                 None
             }
-            Ok(false) => self.finish(memory, flight, Ok(())),
-            Err(error) => self.finish(memory, flight, Err(error)),
+            Ok(false) => self.finish(memory, pending, Ok(())),
+            Err(error) => self.finish(memory, pending, Err(error)),
         }
     }
 
-    /// A step went well: whether there is another.
-    fn moved(&mut self, bytes: usize, memory: &Memory, flight: &mut Flight) -> Result<bool, IoError> {
-        let bytes = bytes as u64;
-        flight.refused_since = None;
-        match flight.step {
-            Step::Move => {
-                let mut bytes = bytes;
-                if flight.op == BlockOp::Read
-                    && let (OneOf::B(bounce), Some(guest)) = (memory, &flight.guest)
-                {
-                    let lead = lead(flight);
-                    bytes = bytes.saturating_sub(lead).min(flight.len - flight.done);
-                    iovec::copy(bounce, lead, guest, flight.skip + flight.done, bytes as usize);
-                }
-                if bytes == 0 {
-                    // The end of a file that was cut behind our back; or a device that takes no more.
-                    return Err(IoError::Device { errno: Errno::IO.raw_os_error() });
-                }
-                flight.done += bytes;
-                Ok(flight.done < flight.len)
-            }
-            Step::Zeroes => {
-                if bytes == 0 {
-                    return Err(IoError::Device { errno: Errno::IO.raw_os_error() });
-                }
-                flight.done += bytes;
-                Ok(flight.done < flight.len)
-            }
-            Step::Range { .. } => {
-                flight.step = Step::Sync;
-                Ok(flight.durable)
-            }
-            Step::Sync => Ok(false),
-        }
-    }
-
-    fn finish(&mut self, memory: Memory, mut flight: Flight, result: Result<(), IoError>) -> Option<Done> {
+    fn finish(&mut self, memory: Memory, mut pending: FileRequest, result: Result<(), IoError>) -> Option<Done> {
         self.outstanding -= 1;
         if let Err(error) = result {
-            flight.file.volume.count(error);
+            pending.file.volume.count(error);
         }
-        let buffer = self.guest_buffer(memory, &mut flight)?;
-        Some(Done { token: flight.token, result, buffer })
+        let buffer = self.guest_buffer(memory, &mut pending)?;
+        Some(Done { token: pending.token, result, buffer })
     }
 
-    fn guest_buffer(&mut self, memory: Memory, flight: &mut Flight) -> Option<GuestBuffer> {
+    fn guest_buffer(&mut self, memory: Memory, pending: &mut FileRequest) -> Option<GuestBuffer> {
         match memory {
             OneOf::A(guest) => Some(guest),
             OneOf::B(bounce) => {
-                if flight.op != BlockOp::Flush {
+                if pending.op != BlockOp::Flush {
                     self.recycle(OneOf::B(bounce));
                 }
-                // A flight on a buffer of ours always has the guest's.
-                flight.guest.take()
+                // A pending on a buffer of ours always has the guest's.
+                pending.guest.take()
             }
         }
     }
 
-    fn bounce(&mut self, direct: Direct, flight: &Flight) -> AlignedBuffer {
+    fn bounce(&mut self, direct: Direct, pending: &FileRequest) -> AlignedBuffer {
         let mask = direct.offset - 1;
-        let whole = flight.len.saturating_add(2 * mask) & !mask;
+        let whole = pending.len.saturating_add(2 * mask) & !mask;
         let need = usize::try_from(whole).unwrap_or(BOUNCE).min(BOUNCE);
         match self.spare.iter().position(|spare| spare.capacity() >= need) {
             Some(index) => self.spare.swap_remove(index),
@@ -544,14 +388,14 @@ impl Engine {
     fn abandon_where(&mut self, mut matches: impl FnMut(&Arc<OpenFile>, u64) -> bool, given_up: &mut Vec<u64>) {
         let before = given_up.len();
         let mut cancel: Vec<Ticket> = Vec::new();
-        for (ticket, flight) in self.ring.payloads() {
-            if !flight.abandoned && matches(&flight.file, flight.token) {
-                flight.abandoned = true;
-                if let Some(backing) = flight.file.backing().filter(|_| flight.op.is_write()) {
-                    flight.landing = Some(backing.landings.add(flight.offset..flight.offset + flight.len));
+        for (ticket, pending) in self.ring.payloads() {
+            if !pending.abandoned && matches(&pending.file, pending.token) {
+                pending.abandoned = true;
+                if let Some(backing) = pending.file.backing().filter(|_| pending.op.is_write()) {
+                    pending.landing = Some(backing.landings.add(pending.offset..pending.offset + pending.len));
                 }
-                flight.file.volume.count_abandoned();
-                given_up.push(flight.token);
+                pending.file.volume.count_abandoned();
+                given_up.push(pending.token);
                 cancel.push(ticket);
             }
         }
@@ -566,98 +410,15 @@ impl Engine {
             }
             !gone
         };
-        self.backlog.retain_mut(|Line { file, waiting }| {
-            waiting.retain(|(_, flight)| stays(file, flight.token));
+        self.backlogs.retain_mut(|Backlog { file, waiting }| {
+            waiting.retain(|(_, pending)| stays(file, pending.token));
             !waiting.is_empty()
         });
-        self.refused.retain(|(_, flight)| stays(&flight.file, flight.token));
+        self.refused.retain(|(_, pending)| stays(&pending.file, pending.token));
         self.held.retain(|(file, request)| stays(file, request.token));
         self.outstanding -= given_up.len() - before;
         self.ring.submit();
     }
-}
-
-fn zero_step(backing: &FileBacking) -> Step {
-    if backing.zero_range.load(Ordering::Relaxed) {
-        Step::Range { mode: FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE }
-    } else {
-        Step::Zeroes
-    }
-}
-
-/// A step failed: whether there is another way.
-fn refused(errno: Errno, flight: &mut Flight) -> Result<bool, IoError> {
-    let Some(backing) = flight.file.backing() else { return Err(IoError::Gone) };
-    let Step::Range { mode } = flight.step else { return Err(IoError::from_errno(errno.raw_os_error())) };
-    let unsupported = matches!(errno, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV);
-    // Block devices answer EINVAL for ranges that are not whole logical blocks.
-    if !unsupported && errno != Errno::INVAL {
-        return Err(IoError::from_errno(errno.raw_os_error()));
-    }
-    let punching = mode.contains(FallocateFlags::PUNCH_HOLE);
-    if unsupported {
-        FileBacking::switch_off(if punching { &backing.punch } else { &backing.zero_range });
-    }
-    if flight.op == BlockOp::Discard {
-        // A discard is a hint.
-        return Ok(false);
-    }
-    flight.step = if punching { zero_step(backing) } else { Step::Zeroes };
-    Ok(true)
-}
-
-/// Bytes before the request in its first bounced block.
-fn lead(flight: &Flight) -> u64 {
-    let align = flight.file.backing().and_then(|backing| backing.direct).map_or(1, |direct| direct.offset);
-    (flight.offset + flight.done) % align
-}
-
-fn operation(memory: &Memory, flight: &Flight) -> Operation {
-    let Flight { offset, len, done, skip, durable, .. } = *flight;
-    let at = offset + done;
-    let left = usize::try_from(len - done).unwrap_or(MOST).min(MOST);
-    match (flight.step, memory) {
-        (Step::Move, OneOf::A(_)) if flight.op == BlockOp::Read => Operation::Read { at, skip: skip + done, len: left },
-        (Step::Move, OneOf::A(_)) => Operation::Write { at, skip: skip + done, len: left, durable },
-        (Step::Move, OneOf::B(bounce)) if flight.op == BlockOp::Read => {
-            let align = flight.file.backing().and_then(|backing| backing.direct).map_or(1, |d| d.offset as usize);
-            let lead = lead(flight);
-            let want = (lead as usize).saturating_add(left).min(bounce.capacity());
-            let whole = want.next_multiple_of(align).min(bounce.capacity());
-            Operation::Read { at: at - lead, skip: 0, len: whole }
-        }
-        (Step::Move, OneOf::B(bounce)) => {
-            let part = left.min(bounce.capacity());
-            if let Some(guest) = &flight.guest {
-                iovec::copy(guest, skip + done, bounce, 0, part);
-            }
-            Operation::Write { at, skip: 0, len: part, durable }
-        }
-        (Step::Zeroes, memory) => {
-            let have = memory.iovecs().first().map_or(0, |piece| piece.len());
-            Operation::Write { at, skip: 0, len: left.min(have), durable }
-        }
-        (Step::Range { mode }, _) => Operation::Allocate { mode: mode.bits(), at: offset, len },
-        (Step::Sync, _) => Operation::Sync,
-    }
-}
-
-/// Whether the kernel takes this request as it is around the page cache.
-fn is_aligned(direct: Direct, flight: &Flight, buffer: &GuestBuffer) -> bool {
-    if !(flight.offset | flight.len).is_multiple_of(direct.offset) {
-        return false;
-    }
-    // Where it goes in several operations, each but the first starts within a piece, at a multiple of MOST from the data's start.
-    let unit = if flight.len > MOST as u64 { direct.offset.max(direct.memory as u64) } else { direct.offset };
-    let (mut at, end) = (0, flight.skip + flight.len);
-    buffer.iovecs().iter().all(|piece| {
-        let start = at;
-        at += piece.len() as u64;
-        // Pieces before and after the data do not matter; those of the data are whole, as requests are split there.
-        at <= flight.skip
-            || start >= end
-            || (piece.base() as usize).is_multiple_of(direct.memory) && (piece.len() as u64).is_multiple_of(unit)
-    })
 }
 
 #[cfg(test)]
@@ -665,23 +426,24 @@ mod tests {
     use softdpu_memory::{GuestAddress, Mapping, Region, UserAddress, View};
 
     use super::*;
-    use crate::{Kind, PathBroker, VolumeSpec};
+    use crate::volume::Backing;
+    use crate::{PathBroker, VolumeKind, VolumeSpec};
 
     #[test]
     fn what_the_kernel_cannot_begin_is_tried_again_after_a_pause_and_not_for_ever() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk");
-        let kind = Kind::File { path, size: Some(4096), create: true, direct: false, discard: false };
+        let kind = VolumeKind::File { path, size: Some(4096), create: true, direct: false, discard: false };
         let volume = Volume::open(VolumeSpec::new("v", kind), &PathBroker::new()).unwrap();
         volume.activate().unwrap();
         let Backing::File(backing) = &volume.backing else { panic!("a file") };
-        let mut engine = Engine::new(8).unwrap();
+        let mut engine = FileEngine::new(8).unwrap();
         let file = engine.attach(&volume, backing).unwrap();
         let region = Region::new(GuestAddress(0), UserAddress(0), 4096, Mapping::heap(4096), 0);
         let view = View::new(vec![region]).unwrap();
         let refused = |token, refused_since| {
             let buffer = view.buffer(GuestAddress(0), 512).unwrap();
-            let flight = Flight {
+            let pending = FileRequest {
                 token,
                 op: BlockOp::Read,
                 file: Arc::clone(&file),
@@ -690,13 +452,13 @@ mod tests {
                 done: 0,
                 skip: 0,
                 durable: false,
-                step: Step::Move,
+                step: FileStep::Move,
                 guest: None,
                 refused_since,
                 abandoned: false,
                 landing: None,
             };
-            Completion { result: Err(Errno::AGAIN), memory: OneOf::A(buffer), payload: flight }
+            Completion { result: Err(Errno::AGAIN), memory: OneOf::A(buffer), payload: pending }
         };
         engine.outstanding = 2;
         assert!(engine.advance(refused(1, None)).is_none());

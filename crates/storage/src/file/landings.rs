@@ -1,9 +1,9 @@
 //! Writes that were given up and that the kernel is still in the middle of.
 //!
-//! Nothing takes them back, and nothing orders what is written after them behind them: the block layer and io_uring's workers
-//! may let a newer write to the same block pass. Nobody waits for them any more, but what touches the same bytes has to: a
-//! driver that was told that its device is reset must not find its new data overwritten by what it wrote before. All cores of
-//! a process share one list per file; between processes the file's lock does the same.
+//! Nothing takes them back, and nothing orders what is written after them behind them: the block layer and io_uring's
+//! workers may let a newer write to the same block pass. Their requests have ended, but what touches the same bytes has
+//! to wait for them: a driver that was told that its device is reset must not find its new data overwritten by what it
+//! wrote before. All cores of a process share one list per file; between processes the file's lock does the same.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,7 +21,7 @@ pub(crate) fn ended() -> u64 {
 /// The bytes of a file that may still change.
 #[derive(Debug, Default)]
 pub(crate) struct Landings {
-    /// How many, so that nobody takes the lock where there are none.
+    /// How many, so that the lock is not taken where there are none.
     count: AtomicUsize,
     ranges: Mutex<Vec<Range<u64>>>,
 }
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
     use crate::volume::Backing;
-    use crate::{BlockOp, IoContext, Kind, PathBroker, Request, Volume, VolumeSpec};
+    use crate::{BlockOp, IoContext, PathBroker, Request, Volume, VolumeKind, VolumeSpec};
 
     #[test]
     fn what_may_still_change_is_known_by_its_bytes_until_it_has() {
@@ -94,7 +94,7 @@ mod tests {
     fn requests_wait_for_what_may_still_change_their_bytes_and_no_others_do() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("disk");
-        let kind = Kind::File { path, size: Some(65536), create: true, direct: false, discard: true };
+        let kind = VolumeKind::File { path, size: Some(65536), create: true, direct: false, discard: true };
         let volume = Volume::open(VolumeSpec::new("v", kind), &PathBroker::new()).unwrap();
         volume.activate().unwrap();
         let Backing::File(backing) = &volume.backing else { panic!("a file") };

@@ -3,6 +3,8 @@
 pub(crate) mod disk;
 pub(crate) mod engine;
 mod landings;
+pub(crate) mod open_file;
+mod request;
 
 use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU64;
@@ -16,7 +18,7 @@ use softdpu_sys::lock;
 use disk::Disk;
 use landings::Landings;
 
-use crate::{Activation, Broker, Kind, Limits, RangeLimits, VolumeError, VolumeSpec};
+use crate::{Activation, Broker, RangeLimits, VolumeError, VolumeKind, VolumeLimits, VolumeSpec};
 
 /// What direct I/O asks of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,10 +37,10 @@ const USERS: u64 = 1 << 62;
 enum Fence {
     /// The whole file, alone.
     Exclusive,
-    /// The whole file, with others who do not write.
+    /// The whole file, with other readers.
     Readers,
-    /// The content, with others who share it; and this byte, alone: it stands for this volume of this daemon, so that our own
-    /// dead processes are kept out, and other hosts and daemons are not.
+    /// The content, with others that share it; and this byte, alone: it stands for this volume of this daemon, so that
+    /// our own dead processes are kept out, and other hosts and daemons are not.
     Shared { byte: u64 },
 }
 
@@ -67,12 +69,17 @@ pub(crate) struct FileBacking {
 
 impl FileBacking {
     /// Opens the file; its size and what it can do.
-    pub(crate) fn open(spec: &VolumeSpec, broker: &dyn Broker) -> Result<(FileBacking, u64, Limits), VolumeError> {
+    pub(crate) fn open(
+        spec: &VolumeSpec,
+        broker: &dyn Broker,
+    ) -> Result<(FileBacking, u64, VolumeLimits), VolumeError> {
         let name = &spec.name;
         let (path, direct, device, discard, asked, create) = match &spec.kind {
-            Kind::File { path, direct, discard, size, create } => (path, *direct, false, *discard, *size, *create),
-            Kind::Device { path, direct } => (path, *direct, true, true, None, false),
-            Kind::Null { .. } | Kind::Memory { .. } | Kind::Nbd { .. } => {
+            VolumeKind::File { path, direct, discard, size, create } => {
+                (path, *direct, false, *discard, *size, *create)
+            }
+            VolumeKind::Device { path, direct } => (path, *direct, true, true, None, false),
+            VolumeKind::Null { .. } | VolumeKind::Memory { .. } | VolumeKind::Nbd { .. } => {
                 return Err(VolumeError::spec(name, "this kind of volume has no file"));
             }
         };
@@ -126,7 +133,7 @@ impl FileBacking {
         let alignment = if device { block.max(4096) as u32 } else { preferred };
         // Bounded, so that one request cannot keep a kernel worker for ever.
         let range = RangeLimits { alignment, max_bytes: 1 << 30 };
-        let limits = Limits {
+        let limits = VolumeLimits {
             block_size: block as u32,
             preferred_block: preferred.max(block as u32),
             discard: discard.then_some(range),
@@ -150,8 +157,9 @@ impl FileBacking {
         Ok((backing, size, limits))
     }
 
-    /// Takes the lock, on the very description that carries the I/O of this process. A process before us that was killed has
-    /// one on its own description, which lives until the kernel is done with the last write it had in flight.
+    /// Takes the lock, on the very description that carries the I/O of this process. A process before us that was
+    /// killed has one on its own description, which lives until the kernel is done with the last write it had in
+    /// flight.
     pub(crate) fn fence(&self, name: &str) -> Result<Activation, VolumeError> {
         let file = self.file.as_fd();
         let locked = match self.fence {
@@ -224,7 +232,7 @@ fn user_byte(name: &str, broker: &dyn Broker) -> Result<u64, VolumeError> {
             return Ok(USERS + u64::from_le_bytes(bytes) % (USERS - 1));
         }
     }
-    // Keyed at random; nobody guards against a guess, only against an accident.
+    // Keyed at random: it guards against accidents, not against guesses.
     let number = RandomState::new().hash_one(name);
     let write = || {
         let file = rustix::fs::memfd_create("softdpu user", MemfdFlags::CLOEXEC)?;
@@ -237,14 +245,14 @@ fn user_byte(name: &str, broker: &dyn Broker) -> Result<u64, VolumeError> {
 
 fn length(file: BorrowedFd<'_>, device: bool) -> std::io::Result<u64> {
     if device {
-        // The description is ours alone and all I/O says its offset, so moving its position disturbs nobody.
+        // The description is ours alone and all I/O says its offset, so its position is free to move.
         return Ok(rustix::fs::seek(file, SeekFrom::End(0))?);
     }
     Ok(u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0))
 }
 
-/// What direct I/O on this file needs: statx tells from Linux 6.1 on; before, a disk's logical block size, and a page for
-/// files, which is enough everywhere.
+/// What direct I/O on this file needs: statx tells from Linux 6.1 on; before, a disk's logical block size, and a page
+/// for files, which is enough everywhere.
 fn alignment(file: BorrowedFd<'_>, device: bool) -> Direct {
     if let Ok(stat) = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         && stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0

@@ -9,9 +9,9 @@
 //!                             comes is still taken
 //! ```
 //!
-//! A connection that is given up is shut down for writing and read until the server closes it: only then is all that the
-//! server had received done, and only then may the requests go again on another connection. Otherwise an old write could
-//! land after newer ones.
+//! A connection that is given up is shut down for writing and read until the server closes it: only then is all that
+//! the server had received done, and only then may the requests go again on another connection. Otherwise an old write
+//! could land after newer ones.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,18 +22,19 @@ use std::time::{Duration, Instant};
 use rustix::net::{Shutdown, shutdown};
 use softdpu_sys::net;
 
-use super::flight::{Flight, Memory};
 use super::mailbox::{LinkId, Mailbox};
+use super::request::{Memory, NbdRequest};
 use super::traffic::{Connection, HEADER, Inner, Outcome, Rx, Slot};
-use super::{Arrival, NbdBacking, Refusal};
+use super::{ConnectError, ConnectResult, NbdBacking};
 use crate::volume::Backing;
-use crate::{Request, State, Volume};
+use crate::{Request, Volume, VolumeState};
 use softdpu_nbd::wire::{self, Export};
 
-/// The first pause before a reconnection; it doubles up to the volume's limit, and is the first again when a command is answered.
+/// The first pause before a reconnection; it doubles up to the volume's limit, and is the first again when a command is
+/// answered.
 pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-pub(crate) struct Link {
+pub(crate) struct NbdLink {
     volume: Arc<Volume>,
     /// Which of the volume's links.
     number: u32,
@@ -43,12 +44,12 @@ pub(crate) struct Link {
     epoch: AtomicU32,
 }
 
-impl Link {
-    pub(super) fn new(volume: &Arc<Volume>, number: u32, first: Option<(OwnedFd, Export)>) -> Arc<Link> {
-        let arrival = Arrival::default();
+impl NbdLink {
+    pub(super) fn new(volume: &Arc<Volume>, number: u32, first: Option<(OwnedFd, Export)>) -> Arc<NbdLink> {
+        let connected = ConnectResult::default();
         let connecting = first.is_some();
         if let Some(first) = first {
-            *arrival.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ok(first));
+            *connected.lock().unwrap_or_else(PoisonError::into_inner) = Some(Ok(first));
         }
         if let Some(backing) = backing(volume) {
             backing.goes_down();
@@ -63,12 +64,12 @@ impl Link {
             serial: 0,
             leaving: false,
             owners: Vec::new(),
-            arrival,
+            connected,
             connecting,
             retry_at: None,
             pause: FIRST_PAUSE,
         });
-        Arc::new(Link { volume: Arc::clone(volume), number, id, state, epoch: AtomicU32::new(1) })
+        Arc::new(NbdLink { volume: Arc::clone(volume), number, id, state, epoch: AtomicU32::new(1) })
     }
 
     pub(crate) fn id(&self) -> LinkId {
@@ -100,14 +101,14 @@ impl Link {
         let inner = &mut *self.lock();
         inner.serial += 1;
         me.expect();
-        let flight = Flight::new(request, me, inner.serial, deadline);
+        let request = NbdRequest::new(request, me, inner.serial, deadline);
         let index = inner.free.pop().unwrap_or_else(|| {
             inner.slots.push(Slot::default());
             inner.slots.len() as u32 - 1
         });
         let slot = &mut inner.slots[index as usize];
         slot.generation = slot.generation.wrapping_add(1);
-        slot.flight = Some(flight);
+        slot.request = Some(request);
         inner.queue.push_back(index);
     }
 
@@ -154,7 +155,7 @@ impl Link {
         }
         let Some(backing) = backing(&self.volume) else { return };
         if inner.connection.is_none() && !inner.connecting && inner.retry_at.is_none_or(|at| at <= now) {
-            inner.connecting = backing.start_connecting(self.number, &inner.arrival, &inner.owners);
+            inner.connecting = backing.start_connecting(self.number, &inner.connected, &inner.owners);
             inner.retry_at = Some(now + inner.pause);
         }
     }
@@ -164,7 +165,7 @@ impl Link {
         if !inner.connecting {
             return;
         }
-        let Some(arrived) = inner.arrival.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(arrived) = inner.connected.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         inner.connecting = false;
         match arrived {
             Ok((socket, export)) => {
@@ -174,12 +175,12 @@ impl Link {
                 inner.retry_at = None;
                 self.epoch.fetch_add(1, Ordering::Release);
                 if backing(&self.volume).is_some_and(NbdBacking::comes_up) {
-                    self.volume.enter(State::Active, "");
+                    self.volume.enter(VolumeState::Active, "");
                 }
             }
-            Err(Refusal { reason, lasting }) => {
+            Err(ConnectError { reason, lasting }) => {
                 self.back_off(inner, now);
-                self.volume.enter(if lasting { State::Failed } else { State::Recovering }, &reason);
+                self.volume.enter(if lasting { VolumeState::Failed } else { VolumeState::Recovering }, &reason);
             }
         }
     }
@@ -208,7 +209,8 @@ impl Link {
                 self.close(connection, &reason, now + patience);
             }
             Outcome::Leaving => {
-                // It has said so itself: it gets the time that an answer has, not all that a volume's requests may wait.
+                // It has said so itself: it gets the time that an answer has, not all that a volume's requests may
+                // wait.
                 let patience = backing(&self.volume).map_or(FIRST_PAUSE, |it| it.answer().min(it.timeout()));
                 self.close(connection, "the server says that it is about to go", now + patience);
             }
@@ -230,8 +232,8 @@ impl Link {
                         );
                     }
                 }
-                self.volume.enter(State::Recovering, &reason);
-                // Whoever sleeps on the socket has to look at the clock instead.
+                self.volume.enter(VolumeState::Recovering, &reason);
+                // A core that sleeps on the socket has to wake by the clock instead.
                 inner.wake_others(me);
             }
         }
@@ -243,30 +245,30 @@ impl Link {
             let _ = shutdown(&connection.socket, Shutdown::Write);
             connection.closing = Some(until);
             connection.tx = None;
-            self.volume.enter(State::Recovering, reason);
+            self.volume.enter(VolumeState::Recovering, reason);
             self.epoch.fetch_add(1, Ordering::Release);
         }
     }
 
     pub(crate) fn abandon(&self, me: &Arc<Mailbox>, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
         let inner = &mut *self.lock();
-        // What the server may still write, however late: no newer write may be on the same connection, as servers need not keep
-        // an order.
+        // What the server may still write, however late: no newer write may be on the same connection, as servers need
+        // not keep an order.
         let mut may_land = false;
         for index in 0..inner.slots.len() as u32 {
             let slot = &mut inner.slots[index as usize];
-            let Some(flight) = slot.flight.as_mut() else { continue };
-            if flight.late || !Arc::ptr_eq(&flight.owner, me) || !matches(flight.token) {
+            let Some(request) = slot.request.as_mut() else { continue };
+            if request.late || !Arc::ptr_eq(&request.owner, me) || !matches(request.token) {
                 continue;
             }
-            given_up.push(flight.token);
+            given_up.push(request.token);
             me.give_up();
             self.volume.count_abandoned();
-            if flight.sent {
-                may_land |= flight.writes();
-                flight.let_go();
+            if request.sent {
+                may_land |= request.writes();
+                request.let_go();
             } else {
-                slot.flight = None;
+                slot.request = None;
                 inner.free.push(index);
             }
         }
@@ -279,13 +281,13 @@ impl Link {
 
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let inner = self.lock();
-        let flights = || inner.slots.iter().filter_map(|slot| slot.flight.as_ref());
+        let requests = || inner.slots.iter().filter_map(|slot| slot.request.as_ref());
         // A connection that is being given up already is not waited for twice.
         let open = inner.connection.as_ref().is_some_and(|connection| connection.closing.is_none());
         let answer = backing(&self.volume).filter(|_| open).map(NbdBacking::answer);
         let answers =
-            answer.into_iter().flat_map(|answer| flights().filter_map(move |flight| flight.answer_by(answer)));
-        let deadlines = flights().filter(|flight| !flight.late).map(|flight| flight.deadline);
+            answer.into_iter().flat_map(|answer| requests().filter_map(move |request| request.answer_by(answer)));
+        let deadlines = requests().filter(|request| !request.late).map(|request| request.deadline);
         let closing = inner.connection.as_ref().and_then(|connection| connection.closing);
         let retry = if inner.connection.is_none() && !inner.connecting { inner.retry_at } else { None };
         deadlines.chain(answers).chain(closing).chain(retry).min()
@@ -301,10 +303,10 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for NbdLink {
     fn drop(&mut self) {
         let inner = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let idle = inner.slots.iter().all(|slot| slot.flight.is_none());
+        let idle = inner.slots.iter().all(|slot| slot.request.is_none());
         let Some(backing) = backing(&self.volume) else { return };
         backing.link_ends();
         match inner.connection.take() {
@@ -314,11 +316,11 @@ impl Drop for Link {
                     let _ = net::send::<Memory>(connection.socket.as_fd(), &bye, None);
                     backing.forget(self.number);
                 }
-                // Otherwise the copy that is kept lets the next to activate wait for the end of what is in flight.
+                // Otherwise the copy that is kept lets the next to activate wait for the end of what is in request.
             }
             None => {
                 backing.comes_up();
-                if let Ok(Some(Ok(_))) = inner.arrival.try_lock().as_deref() {
+                if let Ok(Some(Ok(_))) = inner.connected.try_lock().as_deref() {
                     backing.forget(self.number);
                 }
             }

@@ -1,4 +1,4 @@
-//! Where one core finds what ended for it, whoever received the answer.
+//! Where one core finds its requests that ended, whichever core received the answer.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ pub(crate) struct Mailbox {
     /// Whether there is anything to look at, set before the bell is rung: a polling core looks here only.
     full: AtomicBool,
     bell: Doorbell,
-    /// The core's requests that nobody has answered.
+    /// The core's requests that are not answered.
     outstanding: AtomicUsize,
 }
 
@@ -59,7 +59,7 @@ impl Mailbox {
         self.bell.ring();
     }
 
-    /// Whether somebody else had something for us.
+    /// Whether another core left something here.
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Acquire)
     }
@@ -74,8 +74,8 @@ impl Mailbox {
         done.extend(ended.drain(..).map(|(_, done)| done));
     }
 
-    /// Throws away answers whose token `matches`, and adds their tokens to `given_up`. Links abandon first: what one of them
-    /// answers until then is in here, and what comes later it does not answer any more.
+    /// Throws away answers whose token `matches`, and adds their tokens to `given_up`. Links abandon first: what one of
+    /// them answers until then is in here, and what comes later it does not answer any more.
     pub(crate) fn abandon(&self, matches: &mut dyn FnMut(u64) -> bool, given_up: &mut Vec<u64>) {
         self.discard(|_, token| matches(token), given_up);
     }

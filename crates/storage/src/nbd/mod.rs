@@ -1,23 +1,23 @@
 //! Volumes at NBD servers.
 //!
 //! ```text
-//!  NbdBacking (per volume) ── what the server said, sockets of a process before us, who connects
-//!    Link (per core; one for all where the server has no multi-conn) ── one connection and its requests
-//!      Flight (per request) ── which command is next
+//!  NbdBacking (per volume) ── what the server said, sockets of a process before us, the connecting thread
+//!    NbdLink (per core; one for all where the server has no multi-conn) ── one connection and its requests
+//!      NbdRequest (per request) ── which command is next
 //! ```
 //!
-//! Connecting may block (names, handshakes), so a short-lived thread does it; cores only ever use connected, non-blocking
-//! sockets.
+//! Connecting may block (names, handshakes), so a short-lived thread does it; cores only ever use connected,
+//! non-blocking sockets.
 //!
-//! **The fence.** NBD has none, so it is made of what there is: each socket is kept by the broker under `nbd/VOLUME/N`, so it
-//! outlives a killed process; whoever activates the volume next shuts each kept socket down for writing and reads until the
-//! server closes it, which servers do when all they had received is done. What this cannot give: a server that closes
-//! earlier, or not within the volume's timeout, or that is reached by another host.
+//! **The fence.** NBD has none, so it is made of what there is: each socket is kept by the broker under `nbd/VOLUME/N`,
+//! so it outlives a killed process; the next activation shuts each kept socket down for writing and reads
+//! until the server closes it, which servers do when all they had received is done. What this cannot give: a server
+//! that closes earlier, or not within the volume's timeout, or that is reached by another host.
 
-mod flight;
 mod handshake;
 mod link;
 pub(crate) mod mailbox;
+mod request;
 mod traffic;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -31,24 +31,24 @@ use serde::{Deserialize, Serialize};
 use softdpu_nbd::NbdUri;
 use softdpu_nbd::wire::{self, Export};
 
-pub(crate) use link::Link;
+pub(crate) use link::NbdLink;
 use mailbox::Mailbox;
 
-use crate::{Activation, Broker, Kind, Limits, RangeLimits, Volume, VolumeError, VolumeSpec};
+use crate::{Activation, Broker, RangeLimits, Volume, VolumeError, VolumeKind, VolumeLimits, VolumeSpec};
 
 /// The longest a first connection may take: its caller waits for it.
 const FIRST_CONNECT: Duration = Duration::from_secs(10);
 
-/// The most times an old connection is read from at a look: 4 MiB, after which others have their turn.
+/// The most times an old connection is read from at a time: 4 MiB, after which other work has its turn.
 const READS_PER_LOOK: usize = 64;
 
 /// What a connector thread brings.
-type Arrival = Arc<Mutex<Option<Result<(OwnedFd, Export), Refusal>>>>;
+type ConnectResult = Arc<Mutex<Option<Result<(OwnedFd, Export), ConnectError>>>>;
 
 /// Why there is no connection.
-struct Refusal {
+struct ConnectError {
     reason: String,
-    /// The server is there, but what it offers cannot be used: somebody has to look at it.
+    /// The server is there, but what it offers cannot be used: it needs an operator.
     lasting: bool,
 }
 
@@ -62,12 +62,12 @@ pub(crate) struct NbdBacking {
     longest_pause: Duration,
     export: Export,
     broker: Arc<dyn Broker>,
-    /// The connection over which the export was first looked at. Kept, as some servers serve one client only, or end with
-    /// their last.
+    /// The connection over which the export was opened first. Kept, as some servers serve one client only, or end
+    /// with their last.
     first: Mutex<Option<(OwnedFd, Export)>>,
     /// Sockets of the process before us, until their server has closed them; none before the first look.
-    old: Mutex<Option<Vec<Old>>>,
-    shared: Mutex<Weak<Link>>,
+    old: Mutex<Option<Vec<OldConnection>>>,
+    shared: Mutex<Weak<NbdLink>>,
     links: AtomicU32,
     parallel: Arc<Mutex<Parallel>>,
     /// Links without a connection.
@@ -112,23 +112,26 @@ struct Parallel {
     links: usize,
 }
 
-struct Old {
+struct OldConnection {
     key: String,
     socket: OwnedFd,
     until: Instant,
 }
 
-/// What outlives a process about an export: with it a volume opens though its server is away, or serves one client only and
-/// still has the old one.
+/// What outlives a process about an export: with it a volume opens though its server is away, or serves one client only
+/// and still has the old one.
 #[derive(Serialize, Deserialize)]
-struct Memo {
+struct ExportMemo {
     uri: NbdUri,
     export: Export,
 }
 
 impl NbdBacking {
-    pub(crate) fn open(spec: &VolumeSpec, broker: &Arc<dyn Broker>) -> Result<(NbdBacking, u64, Limits), VolumeError> {
-        let Kind::Nbd { uri, answer, timeout, reconnect } = &spec.kind else {
+    pub(crate) fn open(
+        spec: &VolumeSpec,
+        broker: &Arc<dyn Broker>,
+    ) -> Result<(NbdBacking, u64, VolumeLimits), VolumeError> {
+        let VolumeKind::Nbd { uri, answer, timeout, reconnect } = &spec.kind else {
             return Err(VolumeError::spec(&spec.name, "this kind of volume has no server"));
         };
         let known = recall(&spec.name, uri, &**broker);
@@ -151,7 +154,7 @@ impl NbdBacking {
             return Err(VolumeError::spec(&spec.name, format!("the export at {uri} is smaller than a block")));
         }
         let range = RangeLimits { alignment: export.preferred_block.max(block), max_bytes: 1 << 30 };
-        let limits = Limits {
+        let limits = VolumeLimits {
             block_size: block,
             preferred_block: export.preferred_block.max(block),
             discard: export.can(wire::SEND_TRIM).then_some(range),
@@ -177,7 +180,7 @@ impl NbdBacking {
         Ok((backing, size, limits))
     }
 
-    /// Waits, a look at a time, until the server has closed the connections of the process before us.
+    /// Waits, a step at a time, until the server has closed the connections of the process before us.
     pub(crate) fn fence(&self) -> Result<Activation, VolumeError> {
         let mut old = lock(&self.old);
         let os = |what: &str, e| VolumeError::os(&self.name, what, e);
@@ -190,7 +193,7 @@ impl NbdBacking {
                 let kept = kept.into_iter().map(|(key, socket)| {
                     // No more requests; the server ends what it has.
                     let _ = shutdown(&socket, Shutdown::Write);
-                    Old { key, socket, until }
+                    OldConnection { key, socket, until }
                 });
                 old.insert(kept.collect())
             }
@@ -211,7 +214,7 @@ impl NbdBacking {
         Ok(Activation::Busy { why })
     }
 
-    /// Looks at the export's size anew: NBD tells a client once.
+    /// Asks for the export's size on a new connection: NBD says it once on each.
     pub(crate) fn grow(&self, size: u64) -> Result<(), VolumeError> {
         let found = handshake::connect(&self.uri, FIRST_CONNECT.min(self.timeout));
         let (_, export) = found.map_err(|reason| server_error(&self.name, &self.uri, reason))?;
@@ -227,7 +230,7 @@ impl NbdBacking {
 
     /// A core's connection: its own where the server promises that a flush on one covers the writes of all
     /// (NBD_FLAG_CAN_MULTI_CONN), else the one all cores share.
-    pub(crate) fn link(&self, volume: &Arc<Volume>, me: &Arc<Mailbox>, now: Instant) -> Arc<Link> {
+    pub(crate) fn link(&self, volume: &Arc<Volume>, me: &Arc<Mailbox>, now: Instant) -> Arc<NbdLink> {
         let mut shared = lock(&self.shared);
         let mut parallel = lock(&self.parallel);
         let link = match shared.upgrade().filter(|_| !parallel.allowed) {
@@ -237,7 +240,7 @@ impl NbdBacking {
                 let id = self.links.fetch_add(1, Ordering::Relaxed);
                 let first = lock(&self.first).take();
                 let first = first.filter(|(socket, _)| self.broker.keep(&self.key(id), socket.as_fd()).is_ok());
-                let link = Link::new(volume, id, first);
+                let link = NbdLink::new(volume, id, first);
                 *shared = Arc::downgrade(&link);
                 link
             }
@@ -280,34 +283,37 @@ impl NbdBacking {
         self.down.fetch_sub(1, Ordering::Relaxed) == 1
     }
 
-    /// Connects in a thread of its own, which leaves what it got in `arrival` and wakes the owners. Whether there is one.
-    fn start_connecting(&self, id: u32, arrival: &Arrival, owners: &[Arc<Mailbox>]) -> bool {
+    /// Connects in a thread of its own, which leaves what it got in `slot` and wakes the owners. Whether there is
+    /// one.
+    fn start_connecting(&self, id: u32, slot: &ConnectResult, owners: &[Arc<Mailbox>]) -> bool {
         let (uri, broker, key) = (self.uri.clone(), Arc::clone(&self.broker), self.key(id));
         let (known, read_only, limit) = (self.export, self.read_only, self.timeout.min(FIRST_CONNECT));
-        let (arrival, owners) = (Arc::downgrade(arrival), owners.to_vec());
+        let (slot, owners) = (Arc::downgrade(slot), owners.to_vec());
         let (name, parallel) = (self.name.clone(), Arc::clone(&self.parallel));
         let attempt = move || {
-            let refused = |reason: String, lasting| Refusal { reason: format!("{}: {reason}", uri.server()), lasting };
+            let refused =
+                |reason: String, lasting| ConnectError { reason: format!("{}: {reason}", uri.server()), lasting };
             let connected = handshake::connect(&uri, limit).map_err(|reason| refused(reason, false));
             let result = connected.and_then(|(socket, export)| {
                 same_export(&known, &export, read_only).map_err(|reason| refused(reason, true))?;
                 if known.can(wire::CAN_MULTI_CONN) && !export.can(wire::CAN_MULTI_CONN) {
                     let one = Export { flags: known.flags & !wire::CAN_MULTI_CONN, ..known };
-                    // For the next data plane, which begins with one connection; without it that one is refused like us.
+                    // For the next data plane, which begins with one connection; without it that one is refused like
+                    // us.
                     let _ = remember(&name, &uri, one, &*broker);
                     lock(&parallel).become_one().map_err(|reason| refused(reason, true))?;
                 }
-                // Before the first request is on it: else a kill in between would leave nobody who knows of it.
+                // Before the first request is on it: else no successor would know of it after a kill in between.
                 let kept = broker.keep(&key, socket.as_fd());
                 kept.map_err(|e| refused(format!("cannot have its connection kept: {e}"), false))?;
                 Ok((socket, export))
             });
-            let Some(arrival) = arrival.upgrade() else {
+            let Some(slot) = slot.upgrade() else {
                 // The volume was detached in the meantime.
                 let _ = broker.forget(&key);
                 return;
             };
-            *lock(&arrival) = Some(result);
+            *lock(&slot) = Some(result);
             for owner in owners {
                 owner.wake();
             }
@@ -334,7 +340,7 @@ impl Parallel {
     }
 }
 
-impl Old {
+impl OldConnection {
     /// One look, which ends soon even if the server keeps sending. Whether there will be no other.
     fn is_over(&self, volume: &str) -> bool {
         let mut scratch = [0; 64 << 10];
@@ -385,7 +391,7 @@ pub(crate) fn memo_key(name: &str) -> String {
 
 fn remember(name: &str, uri: &NbdUri, export: Export, broker: &dyn Broker) -> Result<(), VolumeError> {
     let os = |e: std::io::Error| VolumeError::os(name, "have its export's size kept", e);
-    let memo = serde_json::to_vec(&Memo { uri: uri.clone(), export }).map_err(|e| os(e.into()))?;
+    let memo = serde_json::to_vec(&ExportMemo { uri: uri.clone(), export }).map_err(|e| os(e.into()))?;
     let file = rustix::fs::memfd_create("nbd export", MemfdFlags::CLOEXEC).map_err(|e| os(e.into()))?;
     rustix::io::pwrite(&file, &memo, 0).map_err(|e| os(e.into()))?;
     broker.keep(&memo_key(name), file.as_fd()).map_err(os)
@@ -396,7 +402,7 @@ fn recall(name: &str, uri: &NbdUri, broker: &dyn Broker) -> Option<Export> {
     let (_, file) = broker.kept(&key).ok()?.into_iter().find(|(other, _)| *other == key)?;
     let mut bytes = vec![0; 16 << 10];
     let len = rustix::io::pread(&file, &mut bytes[..], 0).ok()?;
-    let memo: Memo = serde_json::from_slice(&bytes[..len]).ok()?;
+    let memo: ExportMemo = serde_json::from_slice(&bytes[..len]).ok()?;
     (memo.uri == *uri).then_some(memo.export)
 }
 

@@ -1,4 +1,5 @@
-//! What goes over a [`Link`](super::link::Link)'s connection: commands out, answers in, and what they mean for the requests.
+//! What goes over a [`NbdLink`](super::link::NbdLink)'s connection: commands out, answers in, and what they mean for
+//! the requests.
 //!
 //! Nothing the server says is trusted: a magic, a cookie or an order that cannot be ends the connection.
 
@@ -12,10 +13,10 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv};
 use softdpu_sys::net;
 
-use super::Arrival;
-use super::flight::{Flight, Next};
+use super::ConnectResult;
 use super::link::{FIRST_PAUSE, backing};
 use super::mailbox::{LinkId, Mailbox};
+use super::request::{NbdRequest, Next};
 use crate::{Done, IoError, Volume};
 use softdpu_nbd::wire::{self, Export, Reply};
 
@@ -36,7 +37,7 @@ pub(super) struct Inner {
     /// The server has just said that it is about to go.
     pub leaving: bool,
     pub owners: Vec<Arc<Mailbox>>,
-    pub arrival: Arrival,
+    pub connected: ConnectResult,
     pub connecting: bool,
     pub retry_at: Option<Instant>,
     pub pause: Duration,
@@ -45,7 +46,7 @@ pub(super) struct Inner {
 #[derive(Default)]
 pub(super) struct Slot {
     pub generation: u32,
-    pub flight: Option<Flight>,
+    pub request: Option<NbdRequest>,
 }
 
 pub(super) struct Connection {
@@ -55,7 +56,7 @@ pub(super) struct Connection {
     pub rx: Rx,
     /// Until when the server has time to close.
     pub closing: Option<Instant>,
-    /// There is more to send, for which the socket's buffer had no room, or the look no time.
+    /// There is more to send, for which the socket's buffer had no room, or the poll no time.
     pub blocked: bool,
 }
 
@@ -87,7 +88,7 @@ pub(super) enum Rx {
 
 pub(super) const HEADER: Rx = Rx::Header { bytes: [0; wire::REPLY_LEN], have: 0 };
 
-/// How a look at a connection ended.
+/// How a poll of a connection ended.
 pub(super) enum Outcome {
     Fine,
     /// The server has closed, or the socket is broken: all it had received is done, as far as can be known.
@@ -113,26 +114,26 @@ impl Inner {
             if connection.tx.is_none() {
                 let Some(index) = self.queue.pop_front() else { return Outcome::Fine };
                 let slot = &mut self.slots[index as usize];
-                let Some(flight) = slot.flight.as_mut() else { continue };
-                if flight.is_moot(&connection.export) {
+                let Some(request) = slot.request.as_mut() else { continue };
+                if request.is_moot(&connection.export) {
                     self.end(index, Ok(()), volume, me);
                     continue;
                 }
                 let cookie = u64::from(slot.generation) << 32 | u64::from(index);
-                let (head, payload) = flight.command(cookie, &connection.export);
-                flight.sent = true;
-                flight.asked = Some(Instant::now());
-                flight.covers = backing(volume).map_or(0, |backing| backing.cache.answered());
+                let (head, payload) = request.command(cookie, &connection.export);
+                request.sent = true;
+                request.asked = Some(Instant::now());
+                request.covers = backing(volume).map_or(0, |backing| backing.cache.answered());
                 connection.tx = Some(Tx { index, head, gone: 0, payload });
             }
             let Some(tx) = &mut connection.tx else { continue };
-            let Some(flight) = self.slots[tx.index as usize].flight.as_mut() else {
+            let Some(request) = self.slots[tx.index as usize].request.as_mut() else {
                 connection.tx = None;
                 continue;
             };
             let head = tx.head.get(tx.gone as usize..).unwrap_or(&[]);
             let paid = tx.gone.saturating_sub(wire::REQUEST_LEN as u64);
-            let body = flight.memory().filter(|_| tx.payload > 0);
+            let body = request.memory().filter(|_| tx.payload > 0);
             let body = body.map(|(memory, start)| (memory, start + paid, ((tx.payload - paid) as usize).min(room)));
             match net::send(connection.socket.as_fd(), head, body) {
                 Ok(sent) => {
@@ -183,8 +184,8 @@ impl Inner {
                 }
                 Rx::Deaf => recv(&socket, &mut scratch, RecvFlags::DONTWAIT).map(|(n, _)| n),
                 Rx::Data { index, at, left } => {
-                    let flight = self.slots[*index as usize].flight.as_ref().filter(|flight| !flight.late);
-                    let Some((memory, start)) = flight.and_then(Flight::memory) else {
+                    let request = self.slots[*index as usize].request.as_ref().filter(|request| !request.late);
+                    let Some((memory, start)) = request.and_then(NbdRequest::memory) else {
                         // Given up while its data was arriving.
                         connection.rx = Rx::Skip { left: *left, then: Some((*index, IoError::Gone)) };
                         continue;
@@ -239,8 +240,8 @@ impl Inner {
                     let index = *index;
                     connection.rx = HEADER;
                     let export = connection.export;
-                    if let Some(flight) = self.slots[index as usize].flight.as_mut() {
-                        let next = flight.moved(&export);
+                    if let Some(request) = self.slots[index as usize].request.as_mut() {
+                        let next = request.moved(&export);
                         self.go_on(index, next, volume, me);
                     }
                 }
@@ -267,16 +268,17 @@ impl Inner {
         let Some(connection) = &mut self.connection else { return Ok(()) };
         let sending = connection.tx.as_ref().map(|tx| tx.index);
         let slot = self.slots.get_mut(index as usize).filter(|slot| slot.generation == generation);
-        let flight = slot.and_then(|slot| slot.flight.as_mut()).filter(|flight| flight.sent);
-        let flight = flight.ok_or_else(|| format!("the server answered a request {:#x} nobody made", reply.cookie))?;
+        let request = slot.and_then(|slot| slot.request.as_mut()).filter(|request| request.sent);
+        let request =
+            request.ok_or_else(|| format!("the server answered a request {:#x} that was not made", reply.cookie))?;
         if sending == Some(index) {
             // qemu-nbd and nbdkit read a whole request before they answer; one that does not leaves us out of step.
             return Err(format!("the server answered request {:#x} before it had all of it", reply.cookie));
         }
         self.pause = FIRST_PAUSE;
-        let next = flight.answered(reply.error, &connection.export);
+        let next = request.answered(reply.error, &connection.export);
         if let Next::Data(left) = next {
-            connection.rx = if flight.late {
+            connection.rx = if request.late {
                 Rx::Skip { left, then: Some((index, IoError::Gone)) }
             } else {
                 Rx::Data { index, at: 0, left }
@@ -289,13 +291,13 @@ impl Inner {
 
     fn go_on(&mut self, index: u32, next: Next, volume: &Volume, me: &Arc<Mailbox>) {
         let slot = &mut self.slots[index as usize];
-        let late = slot.flight.as_ref().is_none_or(|flight| flight.late);
+        let late = slot.request.as_ref().is_none_or(|request| request.late);
         match next {
             _ if late => self.end(index, Err(IoError::Gone), volume, me),
             Next::Send => {
-                if let Some(flight) = slot.flight.as_mut() {
-                    flight.sent = false;
-                    // A new command: a second answer to the old one is nobody's.
+                if let Some(request) = slot.request.as_mut() {
+                    request.sent = false;
+                    // A new command: a second answer to the old one matches none.
                     slot.generation = slot.generation.wrapping_add(1);
                     self.queue.push_back(index);
                 }
@@ -308,9 +310,9 @@ impl Inner {
     }
 
     fn end(&mut self, index: u32, result: Result<(), IoError>, volume: &Volume, me: &Arc<Mailbox>) {
-        let Some(flight) = self.slots[index as usize].flight.take() else { return };
+        let Some(request) = self.slots[index as usize].request.take() else { return };
         self.free.push(index);
-        if flight.late {
+        if request.late {
             return;
         }
         let export = self.connection.as_ref().map(|connection| connection.export);
@@ -318,15 +320,15 @@ impl Inner {
             (Err(error), _) => volume.count(error),
             // Without flushes there is no cache that outlives an answer.
             (Ok(()), Some(backing)) if export.is_some_and(|export| export.can(wire::SEND_FLUSH)) => {
-                if flight.is_flushed() {
-                    backing.cache.flush(flight.covers);
-                } else if flight.is_cached() {
+                if request.is_flushed() {
+                    backing.cache.flush(request.covers);
+                } else if request.is_cached() {
                     backing.cache.add();
                 }
             }
             (Ok(()), _) => {}
         }
-        if let Some((owner, done)) = flight.end(result) {
+        if let Some((owner, done)) = request.end(result) {
             answer(&owner, self.id, done, me);
         }
     }
@@ -334,21 +336,22 @@ impl Inner {
     /// Ends what has waited too long. Whether the server owes an answer to some of it, or has owed one for longer than
     /// `patience`.
     pub(super) fn expire(&mut self, volume: &Volume, me: &Arc<Mailbox>, now: Instant, patience: Duration) -> bool {
-        let flights = self.slots.iter().filter_map(|slot| slot.flight.as_ref());
-        let mut hung = flights.filter_map(|flight| flight.answer_by(patience)).any(|by| by <= now);
+        let requests = self.slots.iter().filter_map(|slot| slot.request.as_ref());
+        let mut hung = requests.filter_map(|request| request.answer_by(patience)).any(|by| by <= now);
         for index in 0..self.slots.len() as u32 {
             let slot = &mut self.slots[index as usize];
-            let Some(flight) = slot.flight.as_mut().filter(|flight| !flight.late && flight.deadline <= now) else {
+            let Some(request) = slot.request.as_mut().filter(|request| !request.late && request.deadline <= now) else {
                 continue;
             };
-            if !flight.sent {
+            if !request.sent {
                 self.end(index, Err(IoError::Timeout), volume, me);
                 continue;
             }
             hung = true;
-            // The slot stays taken until the answer comes or the connection ends, so that its cookie means nothing else.
-            let mut rest = Flight::placeholder(flight);
-            std::mem::swap(flight, &mut rest);
+            // The slot stays taken until the answer comes or the connection ends, so that its cookie means nothing
+            // else.
+            let mut rest = NbdRequest::placeholder(request);
+            std::mem::swap(request, &mut rest);
             volume.count(IoError::Timeout);
             if let Some((owner, done)) = rest.end(Err(IoError::Timeout)) {
                 answer(&owner, self.id, done, me);
@@ -360,7 +363,7 @@ impl Inner {
 
     /// Takes out of the queue what has ended before it was sent: once for all that have.
     pub(super) fn forget_unqueued(&mut self) {
-        self.queue.retain(|queued| self.slots[*queued as usize].flight.is_some());
+        self.queue.retain(|queued| self.slots[*queued as usize].request.is_some());
     }
 
     /// Everything unanswered is to be sent again, in the order in which it was submitted. How many were under way.
@@ -368,17 +371,17 @@ impl Inner {
         let mut waiting: Vec<(u64, u32)> = Vec::new();
         let mut replayed = 0;
         for (index, slot) in self.slots.iter_mut().enumerate() {
-            let Some(flight) = slot.flight.as_mut() else { continue };
-            if flight.late {
-                slot.flight = None;
+            let Some(request) = slot.request.as_mut() else { continue };
+            if request.late {
+                slot.request = None;
                 self.free.push(index as u32);
                 continue;
             }
-            if flight.rewind() {
+            if request.rewind() {
                 replayed += 1;
                 slot.generation = slot.generation.wrapping_add(1);
             }
-            waiting.push((flight.serial, index as u32));
+            waiting.push((request.serial, index as u32));
         }
         waiting.sort_unstable();
         self.queue.clear();

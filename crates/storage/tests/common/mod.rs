@@ -55,7 +55,8 @@ impl Core {
         Core { context, to, volume, view: guest(), next: 0 }
     }
 
-    /// Header, data pieces of these lengths, status: as a virtio-blk request lies in memory. `base` is where the data is.
+    /// Header, data pieces of these lengths, status: as a virtio-blk request lies in memory. `base` is where the data
+    /// is.
     pub fn request_at(&mut self, op: BlockOp, offset: u64, pieces: &[u64], base: u64) -> Request {
         let mut buffer = GuestBuffer::new(&self.view);
         buffer.append(GuestAddress(0), 16).unwrap();

@@ -1,7 +1,7 @@
 //! Questions to the kernel about interfaces, routes and neighbours (rtnetlink(7)), and word of their changes.
 //!
-//! A tunnel's underlay is the kernel's: it resolves neighbours and holds the routes, softdpu asks and follows. Not for the
-//! data path: every question is a system call or two.
+//! A tunnel's underlay is the kernel's: it resolves neighbours and holds the routes, softdpu asks and follows. Not for
+//! the data path: every question is a system call or two.
 
 mod exchange;
 mod monitor;
@@ -291,8 +291,8 @@ impl Netlink {
         }
     }
 
-    /// Lets the kernel find a neighbour's MAC address, or make sure of it, as if it had a packet for it. A [`Monitor`] tells
-    /// when it is known; it stays usable only while it is asked for again now and then.
+    /// Lets the kernel find a neighbour's MAC address, or make sure of it, as if it had a packet for it. A [`Monitor`]
+    /// tells when it is known; it stays usable only while it is asked for again now and then.
     ///
     /// # Errors
     /// [`NetlinkError::NotPermitted`], or what the kernel says.

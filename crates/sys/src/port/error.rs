@@ -92,7 +92,8 @@ pub enum PortError {
 }
 
 impl PortError {
-    /// Whether what the port is an end of is gone for good, as a TAP whose interface was deleted: no call on it does anything again.
+    /// Whether what the port is an end of is gone for good, as a TAP whose interface was deleted: no call on it does
+    /// anything again.
     pub fn is_final(&self) -> bool {
         matches!(self, PortError::Kernel { source, .. } if Errno::from_io_error(source) == Some(Errno::BADFD))
     }

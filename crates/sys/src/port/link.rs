@@ -177,8 +177,8 @@ pub(crate) fn ioctl(
     name: &str,
     doing: &'static str,
 ) -> Result<(), PortError> {
-    // SAFETY: all callers' numbers take a pointer to an ifreq, which is borrowed exclusively for the call; where it holds
-    // an address, it is of the caller's structure for that number.
+    // SAFETY: all callers' numbers take a pointer to an ifreq, which is borrowed exclusively for the call; where it
+    // holds an address, it is of the caller's structure for that number.
     let answer = unsafe { libc::ioctl(fd.as_raw_fd(), number as _, request as *mut libc::ifreq) };
     if answer < 0 {
         return Err(PortError::at(name, doing, "CAP_NET_ADMIN", std::io::Error::last_os_error()));

@@ -103,8 +103,8 @@ impl Scatter {
             message.msg_hdr.msg_iov = self.pieces[start..start + count].as_mut_ptr();
             message.msg_hdr.msg_iovlen = count as _;
         }
-        // SAFETY: `count` messages, their vectors in `self.pieces`, the pieces readable (caller); sendmmsg only reads the
-        // pieces and writes the lengths in `messages`.
+        // SAFETY: `count` messages, their vectors in `self.pieces`, the pieces readable (caller); sendmmsg only reads
+        // the pieces and writes the lengths in `messages`.
         let sent =
             unsafe { libc::sendmmsg(fd.as_raw_fd(), messages.as_mut_ptr(), count as libc::c_uint, libc::MSG_DONTWAIT) };
         usize::try_from(sent).map_err(|_| last_error())

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use softdpu_sys::namespace;
-pub use softdpu_tests::skip;
+pub use softdpu_testing::skip;
 
 /// Longer than anything here takes on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -99,8 +99,8 @@ pub fn readable(fd: std::os::fd::BorrowedFd<'_>) -> bool {
 /// What [`transfer`] carries: enough for the congestion window to let full-sized segments through.
 const TRANSFER: usize = 8 << 20;
 
-/// A TCP connection from namespace `from` to `address` in namespace `to`, `TRANSFER` bytes each way; done when the handle
-/// is finished.
+/// A TCP connection from namespace `from` to `address` in namespace `to`, `TRANSFER` bytes each way; done when the
+/// handle is finished.
 pub fn transfer(lab: &Lab, from: usize, to: usize, address: &str) -> JoinHandle<()> {
     let listener = lab.within(to, || TcpListener::bind((address, 7000)).unwrap());
     let address = listener.local_addr().unwrap();

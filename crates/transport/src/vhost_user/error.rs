@@ -25,7 +25,7 @@ pub enum FramingError {
         /// The unknown bits.
         found: u32,
     },
-    /// A payload nobody should read.
+    /// A payload that is not to be read.
     #[error("{}: payload size is {found} bytes, expected at most {MAX_PAYLOAD}", RequestId(*.request))]
     Size {
         /// The request id in the same header.

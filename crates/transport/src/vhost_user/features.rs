@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use softdpu_virtio::feature;
 
 /// `VHOST_F_LOG_ALL`: writes to guest memory are recorded in the dirty log (vhost-user: Migration).
 pub const F_LOG_ALL: u64 = 1 << 26;
@@ -10,9 +11,9 @@ pub const F_LOG_ALL: u64 = 1 << 26;
 /// Communication; Ring states).
 pub const F_PROTOCOL_FEATURES: u64 = 1 << 30;
 /// `VIRTIO_F_RING_PACKED` (virtio 1.3 §6).
-pub const F_RING_PACKED: u64 = 1 << 34;
+pub const F_RING_PACKED: u64 = feature::RING_PACKED;
 /// `VIRTIO_F_ACCESS_PLATFORM`, in which ring addresses are IOVAs and an IOTLB is needed; not offered (virtio 1.3 §6).
-pub(crate) const F_ACCESS_PLATFORM: u64 = 1 << 33;
+pub(crate) const F_ACCESS_PLATFORM: u64 = feature::ACCESS_PLATFORM;
 
 /// A set of protocol features (vhost-user: Protocol features).
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -77,8 +78,8 @@ impl ProtocolFeatures {
 
     /// What a network device wants. The front end owns a NIC's configuration space.
     ///
-    /// Not CONFIGURE_MEM_SLOTS: QEMU has a vhost device for each queue pair, all on one connection, and 7.2 sends ADD_MEM_REG
-    /// for each of them, so the second pair's would be refused; SET_MEM_TABLE it sends once.
+    /// Not CONFIGURE_MEM_SLOTS: QEMU has a vhost device for each queue pair, all on one connection, and 7.2 sends
+    /// ADD_MEM_REG for each of them, so the second pair's would be refused; SET_MEM_TABLE it sends once.
     pub const NET: ProtocolFeatures = ProtocolFeatures::COMMON
         .without(ProtocolFeatures::CONFIGURE_MEM_SLOTS)
         .with(ProtocolFeatures::RARP)

@@ -5,9 +5,9 @@ use super::error::FramingError;
 /// Bytes of a header: request, flags and payload size, 32 bits each, in native byte order.
 pub const HEADER_SIZE: usize = 12;
 
-/// The largest payload that is read. The largest message this back end understands is GET/SET_CONFIG with 12 + 256 bytes;
-/// the rest is room to read, and refuse in good order, messages of later protocol versions. The `vhost` crate stops at
-/// the same 4096.
+/// The largest payload that is read. The largest message this back end understands is GET/SET_CONFIG with 12 + 256
+/// bytes; the rest is room to read, and refuse in good order, messages of later protocol versions. The `vhost` crate
+/// stops at the same 4096.
 pub const MAX_PAYLOAD: u32 = 4096;
 
 /// The most file descriptors one message carries: one for each of the eight regions of SET_MEM_TABLE (vhost-user:

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
-/// Drives a session with messages made of `data`: raw ones, and mostly valid ones of a front end that knows the protocol
-/// and breaks its rules. A model of the caller checks every action: descriptors are released once and only when nothing
-/// refers to them, commands fit the state of the queues they name, and a restored session equals the saved one.
+/// Drives a session with messages made of `data`: raw ones, and mostly valid ones of a front end that knows the
+/// protocol and breaks its rules. A model of the caller checks every action: descriptors are released once and only
+/// when nothing refers to them, commands fit the state of the queues they name, and a restored session equals the saved
+/// one.
 pub fn session(data: &[u8]) {
     drive(data);
 }

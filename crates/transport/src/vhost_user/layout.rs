@@ -115,9 +115,9 @@ impl VringBase {
     }
 
     /// Whether this is the number 0 for a packed ring, which means one of two things: after one whole lap both wrap
-    /// counters are 0; but front ends that know only split rings (the `virtio-driver` crate and so libblkio) send 0 for a
-    /// fresh ring, too. The first descriptor tells them apart: its USED flag is 0 in a fresh ring, whether it was made
-    /// available or not, and 1 after a lap (virtio 1.3 §2.8.1).
+    /// counters are 0; but front ends that know only split rings (the `virtio-driver` crate and so libblkio) send 0 for
+    /// a fresh ring, too. The first descriptor tells them apart: its USED flag is 0 in a fresh ring, whether it was
+    /// made available or not, and 1 after a lap (virtio 1.3 §2.8.1).
     pub fn may_be_fresh(self) -> bool {
         self.format() == RingFormat::Packed && self.to_wire() == 0
     }
@@ -134,8 +134,8 @@ pub struct InflightLayout {
     pub bytes: u64,
 }
 
-/// Queue regions start at multiples of this. The specification leaves it open; libvhost-user and DPDK use 64 and compute
-/// the same sizes as [`inflight_layout`], so that a region made by one of them can be handed to this back end.
+/// Queue regions start at multiples of this. The specification leaves it open; libvhost-user and DPDK use 64 and
+/// compute the same sizes as [`inflight_layout`], so that a region made by one of them can be handed to this back end.
 pub const INFLIGHT_ALIGN: u64 = 64;
 
 /// The layout of one queue's in-flight region for rings of `queue_size` entries. At most 1 MiB + 64 bytes.

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Every message is applied to a *draft* of the session's state. The draft replaces the state when the command that the
-//! message gave rise to has been acknowledged, together with the reply; until then [`Session::save`] gives the state from
-//! before the message. A holder that keeps the message until it has stored `save()` and the reply can therefore lose the
-//! data plane at any instant: a new one restores the session and gets the message again.
+//! message gave rise to has been acknowledged, together with the reply; until then [`Session::save`] gives the state
+//! from before the message. A holder that keeps the message until it has stored `save()` and the reply can therefore
+//! lose the data plane at any instant: a new one restores the session and gets the message again.
 //!
 //! Sections cited as "vhost-user: …" are those of QEMU's `docs/interop/vhost-user.rst`.
 

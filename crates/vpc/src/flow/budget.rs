@@ -5,6 +5,9 @@
 //! packet whose flow is fresh, is held up for so many computations at most, and a tenant whose flows all went stale takes no
 //! other's turn.
 
+use super::table::FlowIndex;
+use crate::id::NetworkId;
+
 /// Stale flows that a batch computes anew. Half of an engine's burst; at 100 to 200 ns each, 2 to 3 µs.
 pub(crate) const RECOMPUTATIONS: usize = 16;
 
@@ -14,8 +17,9 @@ pub(crate) struct Stale {
     /// The packet, by its place in the batch.
     pub at: u32,
     /// Its flow.
-    pub entry: u32,
-    pub network: u32,
+    pub entry: FlowIndex,
+    /// The network whose budget the computation takes.
+    pub network: Option<NetworkId>,
     /// Whether it is the first of its flow in the batch.
     pub is_first: bool,
     /// Its flow's number among those of its network.
@@ -25,7 +29,7 @@ pub(crate) struct Stale {
 }
 
 impl Stale {
-    pub fn new(at: u32, entry: u32, network: u32) -> Stale {
+    pub fn new(at: u32, entry: FlowIndex, network: Option<NetworkId>) -> Stale {
         Stale { at, entry, network, is_first: false, rank: 0, is_chosen: false }
     }
 }
@@ -49,7 +53,7 @@ pub(crate) fn choose(stale: &mut [Stale], turn: &mut u32) {
     }
     let from = *turn;
     // The rank first; within one, networks from `from` on.
-    let order = |one: &Stale| (one.rank, one.network.wrapping_sub(from));
+    let order = |one: &Stale| (one.rank, one.network.map_or(u32::MAX, NetworkId::number).wrapping_sub(from));
     let mut firsts: Vec<(u32, u32)> = stale.iter().filter(|one| one.is_first).map(order).collect();
     firsts.sort_unstable();
     let last = firsts[RECOMPUTATIONS - 1];
@@ -70,10 +74,17 @@ mod tests {
     use super::*;
 
     fn chosen(flows: &[(u32, u32)], turn: &mut u32) -> Vec<(u32, u32)> {
-        let mut stale: Vec<Stale> =
-            flows.iter().enumerate().map(|(at, &(entry, network))| Stale::new(at as u32, entry, network)).collect();
+        let mut stale: Vec<Stale> = flows
+            .iter()
+            .enumerate()
+            .map(|(at, &(entry, network))| Stale::new(at as u32, FlowIndex::new(entry), Some(NetworkId::new(network))))
+            .collect();
         choose(&mut stale, turn);
-        stale.iter().filter(|one| one.is_chosen && one.is_first).map(|one| (one.entry, one.network)).collect()
+        stale
+            .iter()
+            .filter(|one| one.is_chosen && one.is_first)
+            .filter_map(|one| Some((one.entry.number(), one.network?.number())))
+            .collect()
     }
 
     #[test]
@@ -106,8 +117,11 @@ mod tests {
     #[test]
     fn packets_of_a_chosen_flow_go_with_it() {
         let flows: Vec<_> = (0..20).chain(0..20).map(|entry| (entry, 0)).collect();
-        let mut stale: Vec<Stale> =
-            flows.iter().enumerate().map(|(at, &(entry, network))| Stale::new(at as u32, entry, network)).collect();
+        let mut stale: Vec<Stale> = flows
+            .iter()
+            .enumerate()
+            .map(|(at, &(entry, network))| Stale::new(at as u32, FlowIndex::new(entry), Some(NetworkId::new(network))))
+            .collect();
         choose(&mut stale, &mut 0);
         assert_eq!(stale.iter().filter(|one| one.is_chosen).count(), 2 * RECOMPUTATIONS);
     }

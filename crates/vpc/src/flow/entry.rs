@@ -2,43 +2,87 @@
 //!
 //! ```text
 //!   hot    0 addresses │ 1 ports, port │ 2 source MAC, protocol │ 3 generation, last seen
-//!          4 packets   │ 5 bytes       │ 6 hash, hop, flags     │ 7 meter, connection
+//!          4 packets   │ 5 bytes       │ 6 hash, hop, flags     │ 7 origin, connection
 //!   cold   0 … 2 rest of IPv6 addresses │ 3 … 6 what it was computed from │ 7 generation of the connection
 //! ```
 
 use softdpu_sys::lines::Words;
 
 use super::key::Key;
+use crate::id::{EndpointId, HopId};
+use crate::policy::conntrack::ConnectionSlot;
 use crate::stamp::{SOURCES, Stamp};
 
-/// Bits of a next hop's number; above them are flags.
-const HOP_BITS: u32 = 24;
-const ROUTED: u32 = 1 << HOP_BITS;
-const MEMBER: u32 = 1 << (HOP_BITS + 1);
-const BESIDE: u32 = 1 << (HOP_BITS + 2);
-const HOP: u32 = (1 << HOP_BITS) - 1;
+const _: () = assert!(size_of::<Words>() == 64, "an entry is two cache lines");
 
-/// A meter or a connection that is none.
-pub(crate) const NONE: u32 = u32::MAX;
+/// Flags, above the bits of a next hop's number.
+const ROUTED: u32 = 1 << HopId::BITS;
+const MEMBER: u32 = 1 << (HopId::BITS + 1);
+const SAME_SUBNET: u32 = 1 << (HopId::BITS + 2);
+const HOP: u32 = (1 << HopId::BITS) - 1;
 
 /// What is done to a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Action {
-    /// Of the 5-tuple.
+    /// The hash of the 5-tuple.
     pub hash: u32,
-    /// Number of the next hop, which the tables in force resolve (Zephyrus §4.2).
-    pub hop: u32,
-    /// A router takes one off the hop limit, and is whom the packet comes from.
+    /// The next hop, which the tables in force resolve (Zephyrus §4.2).
+    pub hop: HopId,
+    /// This node routes the packet: it takes one off the hop limit and puts in the gateway's MAC address.
     pub is_routed: bool,
-    /// The next hop is a member of an ECMP group, and counted.
-    pub is_member: bool,
-    /// It comes by a tunnel and has the MAC address of who sent it, who is beside.
-    pub is_beside: bool,
-    /// Number of the endpoint whose meters its packets pass; of a flow from a tunnel, which passes none, of the next hop towards its
-    /// source. Or [`NONE`].
-    pub meter: u32,
-    /// The slot of the connection it belongs to, or [`NONE`].
-    pub connection: u32,
+    /// The next hop is a member of an ECMP group, whose packets are counted.
+    pub is_ecmp_member: bool,
+    /// The packet comes by a tunnel from the destination's own subnet, and leaves with its sender's MAC address.
+    pub is_same_subnet: bool,
+    pub origin: Origin,
+    /// The connection that the flow belongs to.
+    pub connection: Option<ConnectionSlot>,
+}
+
+/// Where a flow's packets come from: a port, with the endpoint whose meters they pass; or a tunnel, with the next hop towards their
+/// source, which has to be behind that very tunnel.
+///
+/// ```text
+///   from a tunnel, 1 bit │ 0, 7 bits │ number of the endpoint or of the next hop, or 0, 24 bits
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Origin(u32);
+
+/// Set in the origin of a flow from a tunnel.
+const TUNNEL: u32 = 1 << 31;
+
+impl Origin {
+    /// A port. `metered` is the endpoint at it, if that has meters.
+    pub fn port(metered: Option<EndpointId>) -> Origin {
+        Origin(metered.map_or(0, EndpointId::number))
+    }
+
+    /// A tunnel. `return_hop` leads to the source, unless that is the gateway, which each node has.
+    pub fn tunnel(return_hop: Option<HopId>) -> Origin {
+        Origin(TUNNEL | return_hop.map_or(0, HopId::number))
+    }
+
+    /// Of a flow from a port: the endpoint whose meters its packets pass.
+    #[inline(always)]
+    pub fn metered(self) -> Option<EndpointId> {
+        // One comparison: neither 0 nor from a tunnel.
+        (self.0.wrapping_sub(1) < TUNNEL - 1).then_some(EndpointId::new(self.0))
+    }
+
+    /// Of a flow from a tunnel: the next hop towards its source.
+    #[inline(always)]
+    pub fn return_hop(self) -> Option<HopId> {
+        (self.0 > TUNNEL).then_some(HopId::new(self.0 & !TUNNEL))
+    }
+}
+
+impl std::fmt::Debug for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 & TUNNEL {
+            0 => f.debug_struct("Port").field("metered", &self.metered()).finish(),
+            _ => f.debug_struct("Tunnel").field("return_hop", &self.return_hop()).finish(),
+        }
+    }
 }
 
 /// What a flow counted.
@@ -65,7 +109,7 @@ pub(super) trait Hot {
     fn write(&mut self, key: &Key, action: &Action);
     fn is(&self, key: &Key) -> bool;
     fn first(&self) -> [u64; 3];
-    /// 0: nothing is here.
+    /// 0: the entry is unused.
     fn generation(&self) -> u32;
     fn set_generation(&mut self, generation: u32);
     /// When it was last seen, on the table's clock.
@@ -75,7 +119,7 @@ pub(super) trait Hot {
     fn counters(&self) -> FlowCounters;
     fn reset_counters(&mut self);
     fn action(&self) -> Action;
-    /// Of an entry that nothing is in: the next such.
+    /// Of an unused entry: the next unused one.
     fn next_free(&self) -> u32;
     fn set_next_free(&mut self, next: u32);
 }
@@ -84,11 +128,12 @@ impl Hot for Words {
     fn write(&mut self, key: &Key, action: &Action) {
         let [a, b, c] = key.first;
         let routed = if action.is_routed { ROUTED } else { 0 };
-        let member = if action.is_member { MEMBER } else { 0 };
-        let beside = if action.is_beside { BESIDE } else { 0 };
-        let hop = action.hop & HOP | routed | member | beside;
+        let member = if action.is_ecmp_member { MEMBER } else { 0 };
+        let same_subnet = if action.is_same_subnet { SAME_SUBNET } else { 0 };
+        let hop = action.hop.number() & HOP | routed | member | same_subnet;
+        let ends = pair(action.origin.0, ConnectionSlot::to_bits(action.connection));
         let [_, _, _, times, packets, bytes, ..] = self.0;
-        self.0 = [a, b, c, times, packets, bytes, pair(action.hash, hop), pair(action.meter, action.connection)];
+        self.0 = [a, b, c, times, packets, bytes, pair(action.hash, hop), ends];
     }
 
     #[inline(always)]
@@ -138,9 +183,16 @@ impl Hot for Words {
 
     #[inline(always)]
     fn action(&self) -> Action {
-        let ((hash, hop), (meter, connection)) = (split(self.0[6]), split(self.0[7]));
-        let (is_routed, is_member, is_beside) = (hop & ROUTED != 0, hop & MEMBER != 0, hop & BESIDE != 0);
-        Action { hash, hop: hop & HOP, is_routed, is_member, is_beside, meter, connection }
+        let ((hash, hop), (origin, connection)) = (split(self.0[6]), split(self.0[7]));
+        Action {
+            hash,
+            hop: HopId::new(hop & HOP),
+            is_routed: hop & ROUTED != 0,
+            is_ecmp_member: hop & MEMBER != 0,
+            is_same_subnet: hop & SAME_SUBNET != 0,
+            origin: Origin(origin),
+            connection: ConnectionSlot::from_bits(connection),
+        }
     }
 
     fn next_free(&self) -> u32 {
@@ -186,5 +238,48 @@ impl Cold for Words {
 
     fn connection(&self) -> u32 {
         self.0[7] as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn origin() -> impl Strategy<Value = (Origin, Option<EndpointId>, Option<HopId>)> {
+        let number = || prop::option::of(1u32..1 << HopId::BITS);
+        prop_oneof![
+            number().prop_map(|number| {
+                let metered = number.map(EndpointId::new);
+                (Origin::port(metered), metered, None)
+            }),
+            number().prop_map(|number| {
+                let return_hop = number.map(HopId::new);
+                (Origin::tunnel(return_hop), None, return_hop)
+            }),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn an_action_comes_out_of_its_line_again(
+            hash in any::<u32>(),
+            hop in 0u32..1 << HopId::BITS,
+            flags in any::<[bool; 3]>(),
+            (origin, metered, return_hop) in origin(),
+            connection in prop::option::of(0u32..u32::MAX),
+            words in any::<[u64; 8]>(),
+        ) {
+            let [is_routed, is_ecmp_member, is_same_subnet] = flags;
+            let connection = connection.map(ConnectionSlot::new);
+            let hop = HopId::new(hop);
+            let action = Action { hash, hop, is_routed, is_ecmp_member, is_same_subnet, origin, connection };
+            let (mut line, key) = (Words(words), Key { first: [words[7], words[6], words[5]], more: [0; 3] });
+            line.write(&key, &action);
+            prop_assert_eq!(line.action(), action);
+            prop_assert_eq!((line.action().origin.metered(), line.action().origin.return_hop()), (metered, return_hop));
+            prop_assert!(line.is(&key) && line.0[3..6] == words[3..6], "the rest of the line");
+        }
     }
 }

@@ -12,7 +12,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::key::Key;
-use super::table::Flows;
+use super::table::{FlowIndex, Flows};
 use crate::id::PortId;
 use crate::tables::{Attachment, Tables};
 
@@ -74,7 +74,7 @@ pub(crate) struct Heavy {
 /// A flow that is held.
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    entry: u32,
+    entry: FlowIndex,
     key: Key,
     /// What it had counted when the window began, or when it was held.
     packets: u64,
@@ -113,7 +113,7 @@ impl Heavy {
 
     /// Looks at a packet of `bytes` bytes, and at its flow, if it is in one.
     #[cold]
-    pub fn look(&mut self, flows: &Flows, found: Option<(u32, &Key)>, bytes: u64) {
+    pub fn look(&mut self, flows: &Flows, found: Option<(FlowIndex, &Key)>, bytes: u64) {
         self.sampled += bytes;
         let Some((entry, key)) = found else { return };
         if let Some(known) = self.held.iter_mut().find(|held| held.entry == entry && held.key == *key) {
@@ -173,9 +173,9 @@ impl Heavy {
 
 /// The VNI of the network that packets with a key come in.
 fn vni(tables: &Tables, key: &Key) -> Option<u32> {
-    let network = match (key.tunnelled(), tables.attachment(PortId(key.port()))) {
+    let network = match (key.tunnelled(), tables.attachment(key.port())) {
         (Some(routes), _) => tables.network_with(routes)?,
-        (None, Attachment::Endpoint(number)) => tables.network(tables.endpoint(number)?.network)?,
+        (None, Attachment::Endpoint(endpoint)) => tables.network(tables.endpoint(endpoint)?.network)?,
         (None, Attachment::Underlay | Attachment::Nothing) => return None,
     };
     Some(network.vni)
@@ -200,7 +200,7 @@ fn describe(tables: &Tables, key: &Key) -> HeavyFlow {
     };
     let [a, b, c, d, ..] = bytes(ports);
     HeavyFlow {
-        port: PortId((ports >> 32) as u32),
+        port: key.port(),
         vni: vni(tables, key),
         source,
         destination,

@@ -4,7 +4,7 @@
 use std::num::NonZeroU16;
 
 use crate::hash::{MIX, folded_multiply};
-use crate::id::PortId;
+use crate::id::{ObjectId, PortId};
 use crate::packet::parse::{ETHERNET, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4, IPV6, UDP, protocol};
 use crate::packet::{Checksum, Packet};
 
@@ -56,8 +56,8 @@ impl Key {
 
     /// By which port its packets come.
     #[inline(always)]
-    pub fn port(&self) -> u32 {
-        (self.first[1] >> 32) as u32
+    pub fn port(&self) -> PortId {
+        PortId((self.first[1] >> 32) as u32)
     }
 
     fn protocol(&self) -> u8 {
@@ -66,8 +66,8 @@ impl Key {
 
     /// Of what came by a tunnel: the object that is the routes of its network.
     #[inline(always)]
-    pub fn tunnelled(&self) -> Option<u32> {
-        (self.first[2] & TUNNEL != 0).then_some(self.first[2] as u32)
+    pub fn tunnelled(&self) -> Option<ObjectId> {
+        (self.first[2] & TUNNEL != 0).then_some(ObjectId::new(self.first[2] as u32))
     }
 }
 
@@ -142,15 +142,15 @@ pub(crate) struct Bytes<'a> {
     pub checksum: &'a Checksum,
     /// By which port it came.
     pub port: PortId,
-    /// The object that is the routes of the network by whose tunnel it came; None: by none.
-    pub network: Option<u32>,
+    /// Of a frame from a tunnel: the object that is the routes of its network.
+    pub routes: Option<ObjectId>,
 }
 
 impl<'a> Bytes<'a> {
     #[inline(always)]
     fn of(packet: &'a Packet) -> Option<Bytes<'a>> {
         let Packet { head, checksum, port, .. } = packet;
-        let bytes = Bytes { head: head.bytes(), len: packet.len(), checksum, port: *port, network: None };
+        let bytes = Bytes { head: head.bytes(), len: packet.len(), checksum, port: *port, routes: None };
         packet.segmentation.is_none().then_some(bytes)
     }
 
@@ -164,9 +164,9 @@ impl<'a> Bytes<'a> {
     /// Who it is from, and the protocol.
     #[inline(always)]
     fn sender<const N: usize>(&self, first: &[u8; N], protocol: u8) -> u64 {
-        match self.network {
+        match self.routes {
             None => sender(first, protocol),
-            Some(network) => u64::from(network) | u64::from(protocol) << PROTOCOL | TUNNEL,
+            Some(routes) => u64::from(routes.number()) | u64::from(protocol) << PROTOCOL | TUNNEL,
         }
     }
 }

@@ -36,8 +36,8 @@ mod table;
 mod tests;
 
 pub use entry::FlowCounters;
-pub(crate) use entry::{Action, NONE};
+pub(crate) use entry::{Action, Origin};
 pub(crate) use heavy::Heavy;
 pub use heavy::HeavyFlow;
 pub(crate) use key::{Bytes, Key, Seen, may_end, see, see_bytes, see_ipv4, see_ipv6};
-pub(crate) use table::{Candidate, Flows, Found, Home};
+pub(crate) use table::{Candidate, FlowIndex, Flows, Found, Home};

@@ -16,9 +16,11 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use softdpu_sys::lines::{Halves, Lines, Words};
 use softdpu_sys::prefetch;
 
-use super::entry::{Action, Cold, FlowCounters, Hot, NONE};
+use super::entry::{Action, Cold, FlowCounters, Hot};
 use super::key::Key;
-use crate::policy::connections::{Connections, Link};
+use crate::id::ids;
+use crate::policy::connections::Connections;
+use crate::policy::conntrack::{ConnectionId, ConnectionSlot};
 use crate::stamp::{SOURCES, Stamp};
 use crate::tables::Tables;
 
@@ -39,6 +41,14 @@ const SWEEP: (u32, u32) = (32, 512);
 
 /// Flows of a [sample](Flows::sample).
 const SAMPLE: usize = 16;
+
+/// No unused entry.
+const NONE: u32 = u32::MAX;
+
+ids! {
+    /// A flow, by its entry in the table.
+    FlowIndex;
+}
 
 /// The flows that a core knows.
 #[derive(Debug)]
@@ -65,15 +75,14 @@ pub(crate) struct Flows {
 
 /// An entry whose tag is that of a hash, if there is one: to be compared with the key before the table changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Candidate(u32);
+pub(crate) struct Candidate(FlowIndex);
 
 impl Candidate {
-    /// There is none.
-    pub const NONE: Candidate = Candidate(NONE);
+    /// No entry has the tag.
+    pub const NONE: Candidate = Candidate(FlowIndex::new(u32::MAX));
 
-    /// Its number.
     #[inline(always)]
-    pub fn entry(self) -> u32 {
+    pub fn entry(self) -> FlowIndex {
         self.0
     }
 }
@@ -104,9 +113,9 @@ pub(crate) struct Full;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// Computed from what is in force.
-    Fresh(u32),
+    Fresh(FlowIndex),
     /// Computed from something that has changed.
-    Stale(u32),
+    Stale(FlowIndex),
     None,
 }
 
@@ -209,8 +218,8 @@ impl Flows {
     }
 
     #[inline(always)]
-    fn entry_at(&self, line: u32, slot: u32) -> u32 {
-        self.index[line as usize].0[slot as usize % 16] & !self.tag
+    fn entry_at(&self, line: u32, slot: u32) -> FlowIndex {
+        FlowIndex::new(self.index[line as usize].0[slot as usize % 16] & !self.tag)
     }
 
     /// The entry that is probably the one of `home`, on its way into the cache. To be called when its line of the index is there.
@@ -223,14 +232,14 @@ impl Flows {
             return Candidate::NONE;
         }
         let entry = self.entry_at(home.line, matching.trailing_zeros());
-        prefetch::write(self.hot.as_ptr().wrapping_add(entry as usize));
+        prefetch::write(self.hot.as_ptr().wrapping_add(entry.index()));
         Candidate(entry)
     }
 
     /// The flow of `key`, if it is `candidate` and was compared with the tables in force.
     #[inline(always)]
     pub fn hit(&self, Candidate(candidate): Candidate, key: &Key) -> Option<Hit<'_>> {
-        let hot = self.hot.get(candidate as usize)?;
+        let hot = self.hot.get(candidate.index())?;
         (hot.is(key) && hot.generation() == self.generation && self.rest_is(candidate, key)).then_some(Hit(hot))
     }
 
@@ -238,7 +247,7 @@ impl Flows {
     /// `revalidated` counts the comparisons that found nothing changed.
     pub fn find(&mut self, home: Home, key: &Key, tables: &Tables, revalidated: &mut u64) -> Found {
         let Some(entry) = self.lookup(home, key) else { return Found::None };
-        match self.hot[entry as usize].generation() {
+        match self.hot[entry.index()].generation() {
             generation if generation == self.generation => Found::Fresh(entry),
             0 => Found::None,
             _ => self.revalidate(entry, tables, revalidated),
@@ -246,13 +255,13 @@ impl Flows {
     }
 
     #[inline(always)]
-    fn rest_is(&self, entry: u32, key: &Key) -> bool {
-        !key.is_ipv6() || self.cold[entry as usize].has(key)
+    fn rest_is(&self, entry: FlowIndex, key: &Key) -> bool {
+        !key.is_ipv6() || self.cold[entry.index()].has(key)
     }
 
     #[cold]
-    fn revalidate(&mut self, entry: u32, tables: &Tables, revalidated: &mut u64) -> Found {
-        let sources = self.cold[entry as usize].sources();
+    fn revalidate(&mut self, entry: FlowIndex, tables: &Tables, revalidated: &mut u64) -> Found {
+        let sources = self.cold[entry.index()].sources();
         let is_current = sources.iter().all(|source| tables.is_current(*source));
         #[cfg(test)]
         let is_current = is_current || self.is_unchecked;
@@ -260,20 +269,20 @@ impl Flows {
             return Found::Stale(entry);
         }
         *revalidated += 1;
-        self.hot[entry as usize].set_generation(self.generation);
+        self.hot[entry.index()].set_generation(self.generation);
         Found::Fresh(entry)
     }
 
-    fn lookup(&self, home: Home, key: &Key) -> Option<u32> {
+    fn lookup(&self, home: Home, key: &Key) -> Option<FlowIndex> {
         self.lookup_in(home.line, home.tag, key).or_else(|| self.lookup_in(home.line ^ 1, home.tag, key))
     }
 
     #[inline(always)]
-    fn lookup_in(&self, line: u32, tag: u32, key: &Key) -> Option<u32> {
+    fn lookup_in(&self, line: u32, tag: u32, key: &Key) -> Option<FlowIndex> {
         let mut matching = self.matching(line, tag);
         while matching != 0 {
             let entry = self.entry_at(line, matching.trailing_zeros());
-            if self.hot[entry as usize].is(key) && self.rest_is(entry, key) {
+            if self.hot[entry.index()].is(key) && self.rest_is(entry, key) {
                 return Some(entry);
             }
             matching &= matching - 1;
@@ -283,25 +292,25 @@ impl Flows {
 
     /// What is done to an entry's packets.
     #[inline(always)]
-    pub fn action(&self, entry: u32) -> Action {
-        self.hot[entry as usize].action()
+    pub fn action(&self, entry: FlowIndex) -> Action {
+        self.hot[entry.index()].action()
     }
 
     /// Counts a packet of a flow.
     #[inline(always)]
-    pub fn count(&mut self, entry: u32, bytes: u64) {
+    pub fn count(&mut self, entry: FlowIndex, bytes: u64) {
         let clock = self.clock;
-        self.hot[entry as usize].count(clock, bytes);
+        self.hot[entry.index()].count(clock, bytes);
     }
 
-    /// The connection of a flow whose action has one.
-    pub fn link(&self, entry: u32, action: &Action) -> Link {
-        Link { slot: action.connection, generation: self.cold[entry as usize].connection() }
+    /// The connection of a flow whose action has one in `slot`.
+    pub fn connection(&self, entry: FlowIndex, slot: ConnectionSlot) -> ConnectionId {
+        ConnectionId::new(slot, self.cold[entry.index()].connection())
     }
 
     /// What a flow was computed from.
-    pub fn sources(&self, entry: u32) -> [Stamp; SOURCES] {
-        self.cold[entry as usize].sources()
+    pub fn sources(&self, entry: FlowIndex) -> [Stamp; SOURCES] {
+        self.cold[entry.index()].sources()
     }
 
     /// A small table as it is now, of which at most the flow of `key` is there: to see what would become of its packets.
@@ -312,8 +321,8 @@ impl Flows {
         if let Some((key, entry)) = found
             && let Ok(copy) = sample.insert(sample.home(key), None)
         {
-            sample.hot[copy as usize] = self.hot[entry as usize];
-            sample.cold[copy as usize] = self.cold[entry as usize];
+            sample.hot[copy.index()] = self.hot[entry.index()];
+            sample.cold[copy.index()] = self.cold[entry.index()];
         }
         #[cfg(test)]
         sample.check_versions(!self.is_unchecked);
@@ -321,14 +330,14 @@ impl Flows {
     }
 
     /// Whether a flow that was stale still is.
-    pub fn is_stale(&self, entry: u32) -> bool {
-        let generation = self.hot[entry as usize].generation();
+    pub fn is_stale(&self, entry: FlowIndex) -> bool {
+        let generation = self.hot[entry.index()].generation();
         generation != 0 && generation != self.generation
     }
 
-    /// Keeps a flow, or gives one that is there other contents; what it counted stays. `sources` were read before the action
-    /// was computed; `connection` is the generation of its connection, if it has one. In a full table it takes the place of one that was
-    /// not seen for a second, or whose connection is over by `connections`.
+    /// Keeps a flow, or gives a known one another action; what it counted stays. `sources` were read before the action was computed;
+    /// `connection` is the one that it belongs to. In a full table it replaces a flow that was not seen for a second, or whose connection
+    /// is over by `connections`.
     ///
     /// # Errors
     /// [`Full`]: there is no room.
@@ -338,23 +347,23 @@ impl Flows {
         key: &Key,
         action: &Action,
         sources: &[Stamp; SOURCES],
-        (connection, connections): (u32, Option<&Connections>),
+        (connection, connections): (Option<ConnectionId>, Option<&Connections>),
     ) -> Result<(), Full> {
         let entry = match self.lookup(home, key) {
             Some(entry) => entry,
             None => self.insert(home, connections)?,
         };
         let (generation, clock) = (self.generation, self.clock);
-        let hot = &mut self.hot[entry as usize];
+        let hot = &mut self.hot[entry.index()];
         hot.write(key, action);
         hot.set_generation(generation);
         hot.see(clock);
-        self.cold[entry as usize].keep(key, sources, connection);
+        self.cold[entry.index()].keep(key, sources, connection.map_or(0, ConnectionId::generation));
         Ok(())
     }
 
     /// An entry that the index leads to.
-    fn insert(&mut self, home: Home, connections: Option<&Connections>) -> Result<u32, Full> {
+    fn insert(&mut self, home: Home, connections: Option<&Connections>) -> Result<FlowIndex, Full> {
         if self.free == NONE && self.used as usize >= self.capacity() {
             self.sweep(LOOK_FULL, IDLE_FULL, connections);
         }
@@ -364,45 +373,45 @@ impl Flows {
         };
         let (line, slot) = empty(home.line).or_else(|| empty(home.line ^ 1)).ok_or(Full)?;
         let entry = if self.free != NONE {
-            let entry = self.free;
-            self.free = self.hot[entry as usize].next_free();
+            let entry = FlowIndex::new(self.free);
+            self.free = self.hot[entry.index()].next_free();
             entry
         } else if (self.used as usize) < self.capacity() {
             self.used += 1;
-            self.used - 1
+            FlowIndex::new(self.used - 1)
         } else {
             return Err(Full);
         };
-        self.index[line].0[slot] = home.tag | entry;
-        self.hot[entry as usize].reset_counters();
+        self.index[line].0[slot] = home.tag | entry.number();
+        self.hot[entry.index()].reset_counters();
         self.count += 1;
         Ok(entry)
     }
 
     /// Forgets the flow in `entry`.
-    pub fn remove(&mut self, entry: u32) {
-        if self.hot[entry as usize].generation() != 0 {
+    pub fn remove(&mut self, entry: FlowIndex) {
+        if self.hot[entry.index()].generation() != 0 {
             self.remove_from(self.home_of(entry), entry);
         }
     }
 
     /// Where the flow in `entry` is looked for: its line of the index is on its way into the cache.
-    fn home_of(&self, entry: u32) -> Home {
-        let mut key = Key { first: self.hot[entry as usize].first(), more: [0; 3] };
+    fn home_of(&self, entry: FlowIndex) -> Home {
+        let mut key = Key { first: self.hot[entry.index()].first(), more: [0; 3] };
         if key.is_ipv6() {
-            key.more = self.cold[entry as usize].more();
+            key.more = self.cold[entry.index()].more();
         }
         self.home(&key)
     }
 
-    fn remove_from(&mut self, Home { line, tag }: Home, entry: u32) {
-        let hot = &mut self.hot[entry as usize];
+    fn remove_from(&mut self, Home { line, tag }: Home, entry: FlowIndex) {
+        let hot = &mut self.hot[entry.index()];
         hot.set_generation(0);
         hot.set_next_free(self.free);
-        self.free = entry;
+        self.free = entry.number();
         self.count -= 1;
         for line in [line as usize, line as usize ^ 1] {
-            let found = self.index[line].find(!0, tag | entry);
+            let found = self.index[line].find(!0, tag | entry.number());
             if found != 0 {
                 self.index[line].0[found.trailing_zeros() as usize] = 0;
                 return;
@@ -423,9 +432,8 @@ impl Flows {
     }
 
     /// Whether the connection of a flow is over.
-    fn is_over(&self, entry: u32, connections: &Connections) -> bool {
-        let action = self.action(entry);
-        action.connection != NONE && connections.is_over(self.link(entry, &action))
+    fn is_over(&self, entry: FlowIndex, connections: &Connections) -> bool {
+        self.action(entry).connection.is_some_and(|slot| connections.is_over(self.connection(entry, slot)))
     }
 
     /// Forgets flows among the next `entries` that were not seen for `idle` ticks; with `connections`, those whose connections are over, too.
@@ -441,16 +449,16 @@ impl Flows {
                 if self.hand >= self.used {
                     self.hand = 0;
                 }
-                let entry = self.hand;
+                let entry = FlowIndex::new(self.hand);
                 self.hand += 1;
                 prefetch::read(self.hot.as_ptr().wrapping_add(self.hand as usize + LOOK_FULL as usize));
-                let hot = &self.hot[entry as usize];
+                let hot = &self.hot[entry.index()];
                 let is_idle = self.clock.wrapping_sub(hot.seen()) > idle;
                 let is_over = || connections.is_some_and(|connections| self.is_over(entry, connections));
                 if hot.generation() != 0 && (is_idle || is_over()) {
                     *old = Some((self.home_of(entry), entry));
                     // Whoever comes next is written there.
-                    prefetch::write(self.cold.as_ptr().wrapping_add(entry as usize));
+                    prefetch::write(self.cold.as_ptr().wrapping_add(entry.index()));
                 }
             }
             for (home, entry) in old.into_iter().flatten() {
@@ -460,18 +468,18 @@ impl Flows {
     }
 
     /// What an entry counted.
-    pub fn counters_of(&self, entry: u32) -> FlowCounters {
-        self.hot[entry as usize].counters()
+    pub fn counters_of(&self, entry: FlowIndex) -> FlowCounters {
+        self.hot[entry.index()].counters()
     }
 
     /// What the flow of `key` counted, if it is in `entry`.
-    pub fn counters_if(&self, entry: u32, key: &Key) -> Option<FlowCounters> {
-        let hot = self.hot.get(entry as usize)?;
+    pub fn counters_if(&self, entry: FlowIndex, key: &Key) -> Option<FlowCounters> {
+        let hot = self.hot.get(entry.index())?;
         (hot.is(key) && hot.generation() != 0 && self.rest_is(entry, key)).then(|| hot.counters())
     }
 
     /// What the flow of `key` counted.
     pub fn counters(&self, key: &Key) -> Option<FlowCounters> {
-        Some(self.hot[self.lookup(self.home(key), key)? as usize].counters())
+        Some(self.hot[self.lookup(self.home(key), key)?.index()].counters())
     }
 }

@@ -12,9 +12,11 @@ use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-use super::entry::{Action, NONE};
+use super::entry::{Action, Origin};
 use super::key::Key;
 use super::table::{Flows, Found};
+use crate::id::HopId;
+use crate::policy::conntrack::ConnectionSlot;
 use crate::spec;
 use crate::stamp::{SOURCES, Stamp};
 use crate::tables::Tables;
@@ -55,12 +57,12 @@ fn key(number: u64, is_ipv6: bool) -> Key {
 fn action(number: u64) -> Action {
     Action {
         hash: number as u32,
-        hop: number as u32 % 1000,
-        is_member: number.is_multiple_of(3),
+        hop: HopId::new(number as u32 % 1000),
+        is_ecmp_member: number.is_multiple_of(3),
         is_routed: number.is_multiple_of(2),
-        is_beside: number.is_multiple_of(5),
-        meter: NONE,
-        connection: 5,
+        is_same_subnet: number.is_multiple_of(5),
+        origin: Origin::port(None),
+        connection: Some(ConnectionSlot::new(5)),
     }
 }
 
@@ -95,7 +97,7 @@ proptest! {
                 }
                 _ => {
                     let action = action(number);
-                    if flows.install(home, &key, &action, &[Stamp::default(); SOURCES], (0, None)).is_ok() {
+                    if flows.install(home, &key, &action, &[Stamp::default(); SOURCES], (None, None)).is_ok() {
                         model.insert((number, is_ipv6), action);
                     } else {
                         prop_assert!(model.len() * 4 > capacity * 3, "full with {} of {}", model.len(), capacity);
@@ -115,7 +117,7 @@ fn nearly_all_of_a_large_table_can_be_used() {
     let kept = (0..count as u64).filter(|&number| {
         let key = key(number, number % 4 == 0);
         let home = flows.home(&key);
-        flows.install(home, &key, &action(number), &[Stamp::default(); SOURCES], (0, None)).is_ok()
+        flows.install(home, &key, &action(number), &[Stamp::default(); SOURCES], (None, None)).is_ok()
     });
     let kept = kept.count();
     assert!(kept as f64 > count as f64 * 0.999, "{kept} of {count}");
@@ -131,7 +133,7 @@ fn nearly_all_of_a_large_table_can_be_used() {
 fn a_generation_that_comes_again_finds_no_flows() {
     let (tables, mut flows) = (tables(), Flows::new(16));
     let home = flows.home(&key(1, false));
-    flows.install(home, &key(1, false), &action(1), &[Stamp::default(); SOURCES], (0, None)).expect("room");
+    flows.install(home, &key(1, false), &action(1), &[Stamp::default(); SOURCES], (None, None)).expect("room");
     flows.set_generation(u32::MAX);
     flows.tables_changed();
     let candidate = flows.approach(home);

@@ -21,9 +21,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::conntrack::{
-    Config, Conntrack, Content, Direction, Ended, Look, Peek, Refused, Stats, Subject, TcpState, Timeouts, Tracked,
+    Config, ConnectionId, ConnectionSlot, Conntrack, Content, Direction, Ended, Look, Peek, Refused, Stats, Subject,
+    TcpState, Timeouts, Tracked, Zone,
 };
-use super::group::{Admission, EndpointGroups, GroupId, Way};
+use super::group::{Admission, EndpointGroups, SecurityGroupId, Way};
 use super::tuple::Tuple;
 use crate::stamp::Stamp;
 use crate::verdict::DropReason;
@@ -51,8 +52,8 @@ struct Table {
     tracker: Conntrack,
     /// By slot: the versions of both ends, of the one that opened it first, when it was last admitted.
     admitted: Box<[[Stamp; 2]]>,
-    /// Numbers of networks in the tracker, by name.
-    networks: HashMap<String, u32>,
+    /// By name of the network.
+    zones: HashMap<String, Zone>,
     /// Empty between questions, kept for its room.
     ended: Vec<Ended>,
 }
@@ -63,7 +64,7 @@ pub(crate) struct End<'a> {
     /// Its own rules, where it is at a port of this node and in groups.
     pub rules: Option<&'a EndpointGroups>,
     /// The groups that its address is in.
-    pub member_of: &'a [GroupId],
+    pub member_of: &'a [SecurityGroupId],
     /// The version of all this.
     pub stamp: Stamp,
 }
@@ -92,38 +93,30 @@ pub(crate) enum Note {
     Group { of: Stamp, way: Way, admission: Admission },
 }
 
-/// A connection that flows may belong to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Link {
-    pub slot: u32,
-    pub generation: u32,
-}
-
-impl Link {
-    /// Of a flow that belongs to no connection.
-    pub const NONE: Link = Link { slot: u32::MAX, generation: 0 };
-}
-
 /// What the rules and the connections say about a packet that passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Passage {
-    /// Nothing: nobody has any about it.
+    /// No rule is about the packet's ends.
     Free,
-    /// So do all of its flow.
+    /// All packets of its flow pass.
     All,
-    /// So do those of its flow, as long as the connection's gate is open.
-    Linked(Link),
-    /// This one.
+    /// All packets of its flow pass, as long as the connection's gate is open.
+    Connected(ConnectionId),
+    /// This packet passes.
     Once,
 }
 
 impl Passage {
-    /// What a flow is kept with; None: none is kept.
-    pub fn link(self) -> Option<Link> {
+    /// Whether a flow is kept.
+    pub fn keeps_flow(self) -> bool {
+        self != Passage::Once
+    }
+
+    /// The connection that the flow belongs to.
+    pub fn connection(self) -> Option<ConnectionId> {
         match self {
-            Passage::Free | Passage::All => Some(Link::NONE),
-            Passage::Linked(link) => Some(link),
-            Passage::Once => None,
+            Passage::Connected(connection) => Some(connection),
+            Passage::Free | Passage::All | Passage::Once => None,
         }
     }
 }
@@ -181,8 +174,7 @@ impl Question<'_> {
             Subject::Error(quoted) => table.tracker.related(quoted, self.now),
             Subject::Segment(_) | Subject::Untracked => None,
         };
-        let is_admitted =
-            |known: Tracked| table.admitted[known.handle.slot() as usize].iter().all(|one| is_current(*one));
+        let is_admitted = |known: Tracked| table.admitted[known.connection.index()].iter().all(|one| is_current(*one));
         let is_related = known.is_some_and(is_admitted);
         note(Note::Untracked { is_related });
         if is_related { Ok(()) } else { self.begins(note) }.map(|()| Passage::Once)
@@ -196,10 +188,6 @@ fn goes_unasked(state: Option<TcpState>, tracked: &Tracked, content: Content) ->
         Content::Udp => true,
         Content::Echo { .. } | Content::Other => false,
     }
-}
-
-fn link(tracked: &Tracked) -> Link {
-    Link { slot: tracked.handle.slot(), generation: tracked.handle.generation() }
 }
 
 fn tick(now: u64) -> u32 {
@@ -222,7 +210,7 @@ impl Connections {
         let table = Table {
             tracker: Conntrack::new(config),
             admitted: vec![[Stamp::default(); 2]; capacity].into(),
-            networks: HashMap::new(),
+            zones: HashMap::new(),
             ended: Vec::new(),
         };
         Connections { gates: (0..capacity).map(|_| AtomicU64::new(0)).collect(), table: Mutex::new(table) }
@@ -233,34 +221,34 @@ impl Connections {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on these networks have connections, and an equal share of the table each. Their numbers, in their order.
-    pub fn set_networks(&self, names: &[&str]) -> Vec<u32> {
+    /// From now on these networks have connections, and an equal share of the table each. Returns their zones, in their order.
+    pub fn set_networks(&self, names: &[&str]) -> Vec<Zone> {
         let stay: HashSet<&str> = names.iter().copied().collect();
         self.forget(|name| !stay.contains(name));
         let mut table = self.table();
-        let Table { tracker, networks, .. } = &mut *table;
-        networks.retain(|name, _| stay.contains(name.as_str()));
-        let taken: HashSet<u32> = networks.values().copied().collect();
-        let mut free = (0..).filter(|number| !taken.contains(number));
+        let Table { tracker, zones: known, .. } = &mut *table;
+        known.retain(|name, _| stay.contains(name.as_str()));
+        let taken: HashSet<Zone> = known.values().copied().collect();
+        let mut free = (0..).map(Zone).filter(|zone| !taken.contains(zone));
         for name in names {
-            if !networks.contains_key(*name) {
-                networks.insert((*name).to_owned(), free.next().unwrap_or_default());
+            if !known.contains_key(*name) {
+                known.insert((*name).to_owned(), free.next().unwrap_or_default());
             }
         }
-        let numbers: Vec<u32> = names.iter().filter_map(|name| networks.get(*name).copied()).collect();
+        let zones: Vec<Zone> = names.iter().filter_map(|name| known.get(*name).copied()).collect();
         let share = (self.gates.len() / names.len().max(1)) as u32;
-        let mut shares = vec![0; numbers.iter().max().map_or(0, |most| *most as usize + 1)];
-        numbers.iter().for_each(|number| shares[*number as usize] = share);
+        let mut shares = vec![0; zones.iter().max().map_or(0, |most| most.index() + 1)];
+        zones.iter().for_each(|zone| shares[zone.index()] = share);
         tracker.set_shares(&shares);
-        numbers
+        zones
     }
 
     /// Forgets all connections of networks, by name. Packets are not kept waiting for all of the table to be looked at.
     fn forget(&self, is_over: impl Fn(&str) -> bool) {
         let mut table = self.table();
-        let Table { tracker, networks, .. } = &mut *table;
-        let over = networks.iter().filter(|(name, _)| is_over(name)).map(|(_, number)| *number);
-        let over: HashSet<u32> = over.inspect(|number| tracker.stop(*number)).collect();
+        let Table { tracker, zones, .. } = &mut *table;
+        let over = zones.iter().filter(|(name, _)| is_over(name)).map(|(_, zone)| *zone);
+        let over: HashSet<Zone> = over.inspect(|zone| tracker.stop(*zone)).collect();
         drop(table);
         if over.is_empty() {
             return;
@@ -268,7 +256,7 @@ impl Connections {
         for first in (0..self.gates.len()).step_by(PIECE) {
             let mut table = self.table();
             let Table { tracker, ended, .. } = &mut *table;
-            tracker.forget_in(first..first + PIECE, |number| over.contains(&number), ended);
+            tracker.forget_in(first..first + PIECE, |zone| over.contains(&zone), ended);
             self.close_ended(&mut table);
         }
     }
@@ -291,7 +279,7 @@ impl Connections {
                 tracker.age(now, AGING, ended);
                 let found = match tracker.look(segment, now, ended) {
                     Ok(Look::Known(tracked)) => {
-                        let slot = tracked.handle.slot() as usize;
+                        let slot = tracked.connection.index();
                         question.goes_on(&tracked, &admitted[slot], &mut note).map(|stamps| {
                             admitted[slot] = stamps;
                             tracked
@@ -301,7 +289,7 @@ impl Connections {
                         note(Note::New);
                         question.begins(&mut note).and_then(|()| {
                             let tracked = tracker.open(&opening, now, ended).map_err(refused)?;
-                            admitted[tracked.handle.slot() as usize] = [question.from.stamp, question.to.stamp];
+                            admitted[tracked.connection.index()] = [question.from.stamp, question.to.stamp];
                             Ok(tracked)
                         })
                     }
@@ -332,7 +320,7 @@ impl Connections {
         };
         let (tracked, state) = match table.tracker.peek(segment, question.now).map_err(refused)? {
             Peek::Known(tracked, state) => {
-                question.goes_on(&tracked, &table.admitted[tracked.handle.slot() as usize], &mut note)?;
+                question.goes_on(&tracked, &table.admitted[tracked.connection.index()], &mut note)?;
                 (tracked, state)
             }
             Peek::New(opening, room) => {
@@ -343,45 +331,45 @@ impl Connections {
             }
         };
         let goes_on = goes_unasked(state, &tracked, segment.content);
-        Ok(if goes_on { Passage::Linked(link(&tracked)) } else { Passage::Once })
+        Ok(if goes_on { Passage::Connected(tracked.connection) } else { Passage::Once })
     }
 
     /// Opens or closes the gate for flows of a connection.
     fn gate(&self, tracker: &Conntrack, tracked: Tracked, content: Content, now: u64) -> Passage {
-        let link = link(&tracked);
-        let goes_on = goes_unasked(tracker.tcp_state(tracked.handle), &tracked, content);
+        let connection = tracked.connection;
+        let goes_on = goes_unasked(tracker.tcp_state(connection), &tracked, content);
         let until = if goes_on { tick(now).wrapping_add(OPEN) } else { 0 };
-        let gate = if goes_on { u64::from(link.generation) << 32 | u64::from(until) } else { 0 };
-        self.gates[link.slot as usize].store(gate, Ordering::Relaxed);
-        if goes_on { Passage::Linked(link) } else { Passage::Once }
+        let gate = if goes_on { u64::from(connection.generation()) << 32 | u64::from(until) } else { 0 };
+        self.gates[connection.index()].store(gate, Ordering::Relaxed);
+        if goes_on { Passage::Connected(connection) } else { Passage::Once }
     }
 
     fn close_ended(&self, table: &mut Table) {
         for ended in table.ended.drain(..) {
-            self.gates[ended.handle.slot() as usize].store(0, Ordering::Relaxed);
+            self.gates[ended.connection.index()].store(0, Ordering::Relaxed);
         }
     }
 
     /// Whether packets of a flow go on at `now`, nanoseconds, without a question.
     #[inline]
-    pub fn is_open(&self, link: Link, now: u64) -> bool {
-        let Some(gate) = self.gates.get(link.slot as usize) else { return false };
+    pub fn is_open(&self, connection: ConnectionId, now: u64) -> bool {
+        let Some(gate) = self.gates.get(connection.index()) else { return false };
         let gate = gate.load(Ordering::Relaxed);
         let (generation, until) = ((gate >> 32) as u32, gate as u32);
-        generation == link.generation && (until.wrapping_sub(tick(now)) as i32) > 0
+        generation == connection.generation() && (until.wrapping_sub(tick(now)) as i32) > 0
     }
 
     /// Whether a flow is of a connection that has ended, or is about to: nobody goes on by it.
     #[inline]
-    pub fn is_over(&self, link: Link) -> bool {
+    pub fn is_over(&self, connection: ConnectionId) -> bool {
         self.gates
-            .get(link.slot as usize)
-            .is_none_or(|gate| (gate.load(Ordering::Relaxed) >> 32) as u32 != link.generation)
+            .get(connection.index())
+            .is_none_or(|gate| (gate.load(Ordering::Relaxed) >> 32) as u32 != connection.generation())
     }
 
     /// Flows of a connection ask, from now on: something was seen that may end it.
-    pub fn close(&self, slot: u32) {
-        if let Some(gate) = self.gates.get(slot as usize) {
+    pub fn close(&self, slot: ConnectionSlot) {
+        if let Some(gate) = self.gates.get(slot.index()) {
             gate.store(0, Ordering::Relaxed);
         }
     }

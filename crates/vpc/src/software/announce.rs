@@ -13,8 +13,8 @@ const MOST_HOSTS: usize = 1024;
 
 /// Announces the endpoint at `port`. `id` identifies the first outer IPv4 packet, those behind it have the next ones.
 pub(crate) fn announce(tables: &Tables, port: PortId, id: u16, out: &mut Vec<Reply>) {
-    let Attachment::Endpoint(number) = tables.attachment(port) else { return };
-    let Some(endpoint) = tables.endpoint(number) else { return };
+    let Attachment::Endpoint(endpoint) = tables.attachment(port) else { return };
+    let Some(endpoint) = tables.endpoint(endpoint) else { return };
     let Some(network) = tables.network(endpoint.network) else { return };
     let frame = rarp::announcement(endpoint.mac);
     let here = tables.ports_of(endpoint.network).filter(|other| *other != port);

@@ -46,8 +46,8 @@ enum Stopped {
 }
 
 fn stopped(tables: &Tables, packet: &Packet) -> Stopped {
-    let found = before::classify(tables, packet, 0).and_then(|(frame, mut metadata, sought)| {
-        before::find(tables, &frame, &mut metadata, &sought)?;
+    let found = before::classify(tables, packet).and_then(|(frame, mut metadata, destination)| {
+        before::find(tables, &frame, &mut metadata, &destination)?;
         Ok((frame, metadata))
     });
     match found {
@@ -65,7 +65,7 @@ fn stopped(tables: &Tables, packet: &Packet) -> Stopped {
 /// Answers the guest at the port that the frame came from.
 fn by_port(tables: &Tables, packet: &Packet, frame: &[u8], ask: Ask, out: &mut Vec<Reply>) -> Verdict {
     let endpoint = match tables.attachment(packet.port) {
-        Attachment::Endpoint(number) => tables.endpoint(number),
+        Attachment::Endpoint(id) => tables.endpoint(id),
         Attachment::Nothing | Attachment::Underlay => None,
     };
     let Some(endpoint) = endpoint else { return Verdict::Drop(DropReason::PortDown) };
@@ -87,16 +87,16 @@ fn through_tunnel(
     id: u16,
     out: &mut Vec<Reply>,
 ) -> Verdict {
-    let Some(number) = metadata.tunnel() else { return Verdict::Drop(DropReason::Unresolved) };
-    let sender = metadata.back().and_then(|back| tables.endpoint(back));
+    let Some(tunnel) = metadata.tunnel() else { return Verdict::Drop(DropReason::Unresolved) };
+    let sender = metadata.return_hop.and_then(|back| tables.endpoint_at(back)).map(|(_, sender)| sender);
     let Some((sender, inner)) = sender.zip(frame.get(parsed.outer.into()..)) else {
         return Verdict::Drop(dispatch::reason(ask).unwrap_or(DropReason::Unresolved));
     };
     let answer = ask_service(tables, sender, ask, &parsed.parsed, inner);
     let reply = |inner: Vec<u8>| {
-        // Which is a peer's where the packet came as this network's.
+        // A peer's VNI, where the packet came to this network from a peer.
         let vni = tables.network(sender.network)?.vni;
-        in_tunnel(tables.tunnel(number)?, vni, metadata.hash, &inner, id)
+        in_tunnel(tables.tunnel(tunnel)?, vni, metadata.hash, &inner, id)
     };
     answer.deliver(reply, out)
 }
@@ -141,8 +141,8 @@ fn ask_service(tables: &Tables, endpoint: &Endpoint, ask: Ask, parsed: &Parsed, 
 
 /// The advertisement of the router to the endpoint at a port, if there is one.
 pub(crate) fn advertisement(tables: &Tables, port: PortId) -> Option<Reply> {
-    let Attachment::Endpoint(number) = tables.attachment(port) else { return None };
-    let frame = with_context(tables, tables.endpoint(number)?, ra::unsolicited)??;
+    let Attachment::Endpoint(id) = tables.attachment(port) else { return None };
+    let frame = with_context(tables, tables.endpoint(id)?, ra::unsolicited)??;
     Some(Reply { port, frame })
 }
 
@@ -150,8 +150,7 @@ pub(crate) fn advertisement(tables: &Tables, port: PortId) -> Option<Reply> {
 fn with_context<T>(tables: &Tables, endpoint: &Endpoint, service: impl FnOnce(&ServiceContext<'_>) -> T) -> Option<T> {
     let network = tables.network(endpoint.network)?;
     let neighbor = |address: IpAddr| -> Option<Mac> {
-        let owner = tables.owner(endpoint.network, address)?;
-        match owner.hop() {
+        match tables.resolve(endpoint.network, address)?.hop() {
             Some(hop) => tables.hop(hop).map(|hop| hop.mac),
             None => Some(network.gateway_mac),
         }

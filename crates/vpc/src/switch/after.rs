@@ -1,21 +1,23 @@
 //! After the flow tier: next hop, path MTU, rewriting, encapsulation (Zephyrus §3.2, post-DPU).
 
-use super::{Ask, Frame, Metadata, Outer, Stop, encapsulate, offload, outer, rewrite};
-use crate::flow::{self, Action, Seen};
+use super::{Ask, Frame, Ingress, Metadata, Outer, Stop, encapsulate, offload, outer, rewrite};
+use crate::flow::{Action, Origin, Seen};
+use crate::id::{EndpointId, HopId};
 use crate::packet::parse::ETHERNET;
-use crate::packet::{Checksum, Ip, Packet};
-use crate::tables::{Hop, Tables, Tunnel, Way};
+use crate::packet::{Checksum, Ip, Mac, Packet};
+use crate::tables::{Egress, Hop, Tables, Tunnel};
 use crate::verdict::{DropReason, Verdict};
 
 /// A frame that may leave: everything about it was checked.
 #[derive(Clone, Copy)]
 pub(crate) struct Departure<'a> {
     ip: Ip,
+    hop_id: HopId,
     hop: Hop,
     tunnel: Option<&'a Tunnel>,
     vni: u32,
     /// The inner source MAC address, where it is to be another.
-    source: Option<crate::packet::Mac>,
+    source: Option<Mac>,
     /// What a SYN may announce, by its packets' size; None: what it likes.
     clamp: Option<u16>,
     ecn: Option<u8>,
@@ -23,12 +25,15 @@ pub(crate) struct Departure<'a> {
 }
 
 impl Departure<'_> {
-    /// What is done to the packets of a flow of which this is one.
+    /// What is done to the packets of the flow that this is the first of.
     pub fn action(&self, metadata: &Metadata) -> Action {
-        let Metadata { hash, hop, .. } = *metadata;
-        let (is_member, is_beside) = (metadata.is_to_member(), metadata.is_beside());
-        let meter = metadata.endpoint().map_or(metadata.back().unwrap_or(flow::NONE), |_| metadata.meter);
-        Action { hash, hop, is_routed: self.routed, is_member, is_beside, meter, connection: metadata.link().slot }
+        let Metadata { hash, is_ecmp_member, is_same_subnet, .. } = *metadata;
+        let origin = match metadata.ingress {
+            Ingress::Endpoint(_) => Origin::port(metadata.metered),
+            Ingress::Tunnel(_) => Origin::tunnel(metadata.return_hop),
+        };
+        let connection = metadata.connection.map(|connection| connection.into());
+        Action { hash, hop: self.hop_id, is_routed: self.routed, is_ecmp_member, is_same_subnet, origin, connection }
     }
 
     /// Bytes of the frame without padding.
@@ -37,9 +42,9 @@ impl Departure<'_> {
     }
 }
 
-/// Makes the head what leaves, as was decided for the packet's flow before, if `admit` (asked with the flow's meter and the
-/// packet's length in bytes) lets it pass, and writes to `verdict` what becomes of it. False, and nothing has happened to it, where
-/// this packet needs a decision of its own. `id` is the identification of the last outer packet.
+/// Makes the head what leaves, as was decided for the packet's flow before, if `admit` (asked with the flow's metered endpoint and the
+/// packet's length in bytes) lets it pass, and writes the verdict to `verdict`. False, and the packet is unchanged, where it needs a
+/// decision of its own. `id` is the identification of the last outer packet.
 #[inline(always)]
 pub(crate) fn follow(
     tables: &Tables,
@@ -47,24 +52,24 @@ pub(crate) fn follow(
     seen: &Seen,
     action: &Action,
     id: &mut u16,
-    admit: impl FnOnce(u32, u32) -> bool,
+    admit: impl FnOnce(Option<EndpointId>, u32) -> bool,
     verdict: &mut Verdict,
 ) -> bool {
     let mut room = None;
     let Some(hop) = hop_of(tables, seen, action, &mut room) else { return false };
-    // Each way writes its verdict itself: one put together on the stack is read back there before its parts have arrived, which waits
+    // Each branch writes its verdict itself: one put together on the stack is read back there before its parts have arrived, which waits
     // for all stores before them.
-    match hop.way {
-        Way::Port(port) => {
-            if admit(action.meter, seen.end.get().into()) {
+    match hop.egress {
+        Egress::Port(port) => {
+            if admit(action.origin.metered(), seen.end.get().into()) {
                 rewrite_inner(packet, seen, action.is_routed, hop);
                 *verdict = Verdict::Local { port, hash: action.hash };
                 return true;
             }
         }
-        Way::Tunnel(number) => {
-            let Some(tunnel) = tables.tunnel(number).filter(|tunnel| tunnel.resolved) else { return false };
-            if admit(action.meter, seen.end.get().into()) {
+        Egress::Tunnel(tunnel) => {
+            let Some(tunnel) = tables.tunnel(tunnel).filter(|tunnel| tunnel.resolved) else { return false };
+            if admit(action.origin.metered(), seen.end.get().into()) {
                 *id = id.wrapping_add(1);
                 rewrite_and_depart(packet, seen, (action.hash, action.is_routed), hop, tunnel, *id, verdict);
                 return true;
@@ -75,8 +80,8 @@ pub(crate) fn follow(
     true
 }
 
-/// What [`follow`] does to a packet that goes into a tunnel: away from the loop over those that do not. The action's parts come by
-/// value: whole, it would have to be put into memory for all packets.
+/// The part of [`follow`] for a packet that goes into a tunnel, outside of the loop over those that do not. The action's parts are passed by
+/// value: passed whole, it would be stored to memory for all packets.
 #[inline(never)]
 fn rewrite_and_depart(
     packet: &mut Packet,
@@ -91,11 +96,11 @@ fn rewrite_and_depart(
     *verdict = depart(packet, tunnel, hop.vni, hash, seen.traffic_class, id);
 }
 
-/// Whether [`follow`] would do something to a packet that `admit` lets pass.
+/// Whether [`follow`] would decide about a packet that `admit` lets pass.
 pub(crate) fn may_follow(tables: &Tables, seen: &Seen, action: &Action) -> bool {
-    hop_of(tables, seen, action, &mut None).is_some_and(|hop| match hop.way {
-        Way::Port(_) => true,
-        Way::Tunnel(number) => tables.tunnel(number).is_some_and(|tunnel| tunnel.resolved),
+    hop_of(tables, seen, action, &mut None).is_some_and(|hop| match hop.egress {
+        Egress::Port(_) => true,
+        Egress::Tunnel(tunnel) => tables.tunnel(tunnel).is_some_and(|tunnel| tunnel.resolved),
     })
 }
 
@@ -121,11 +126,11 @@ pub(crate) fn follow_tunnelled(
     let (mut room, mut room_back) = (None, None);
     let Some(hop) = hop_of(tables, seen, action, &mut room) else { return false };
     let mut source = hop.gateway_mac;
-    if action.meter != flow::NONE {
-        // Who is behind another tunnel now, or at a port, does not send by this one.
-        match tables.hop_in(action.meter, &mut room_back) {
-            Some(back) if back.way == Way::Tunnel(came.tunnel) => {
-                if action.is_beside && !action.is_routed {
+    if let Some(return_hop) = action.origin.return_hop() {
+        // A source that is behind another tunnel now, or at a port, does not send by this one.
+        match tables.hop_in(return_hop, &mut room_back) {
+            Some(back) if back.egress == Egress::Tunnel(came.tunnel) => {
+                if action.is_same_subnet && !action.is_routed {
                     source = back.mac;
                 }
             }
@@ -134,13 +139,13 @@ pub(crate) fn follow_tunnelled(
     }
     let inner = seen.traffic_class & 3;
     let Ok(ecn) = outer::decapsulated_ecn(inner, came.ecn) else { return false };
-    let tunnel = match hop.way {
-        Way::Port(_) if action.is_routed => return false,
-        Way::Port(_) => None,
-        Way::Tunnel(number) => {
+    let tunnel = match hop.egress {
+        Egress::Port(_) if action.is_routed => return false,
+        Egress::Port(_) => None,
+        Egress::Tunnel(id) => {
             let is_transit = tables.network(came.network).is_some_and(|network| network.transit);
-            let tunnel = tables.tunnel(number).filter(|tunnel| tunnel.resolved);
-            let Some(tunnel) = tunnel.filter(|_| is_transit && number != came.tunnel && action.is_routed) else {
+            let tunnel = tables.tunnel(id).filter(|tunnel| tunnel.resolved);
+            let Some(tunnel) = tunnel.filter(|_| is_transit && id != came.tunnel && action.is_routed) else {
                 return false;
             };
             Some(tunnel)
@@ -158,13 +163,13 @@ pub(crate) fn follow_tunnelled(
     if ecn != inner {
         rewrite::set_ecn(frame, ETHERNET, is_ipv6, ecn);
     }
-    *verdict = match (hop.way, tunnel) {
-        (Way::Port(port), _) => Verdict::Local { port, hash: action.hash },
-        (Way::Tunnel(_), Some(tunnel)) => {
+    *verdict = match (hop.egress, tunnel) {
+        (Egress::Port(port), _) => Verdict::Local { port, hash: action.hash },
+        (Egress::Tunnel(_), Some(tunnel)) => {
             *id = id.wrapping_add(1);
             depart(packet, tunnel, hop.vni, action.hash, seen.traffic_class & !3 | ecn, *id)
         }
-        (Way::Tunnel(_), None) => Verdict::Drop(DropReason::Unresolved),
+        (Egress::Tunnel(_), None) => Verdict::Drop(DropReason::Unresolved),
     };
     true
 }
@@ -211,39 +216,41 @@ pub(crate) fn check<'a>(
     metadata: &Metadata,
 ) -> Result<Departure<'a>, Stop> {
     let ip = *frame.parsed.ip().ok_or(DropReason::EtherType)?;
-    let hop = tables.hop(metadata.hop).ok_or(DropReason::Unresolved)?;
+    let hop_id = metadata.hop.ok_or(DropReason::Unresolved)?;
+    let hop = tables.hop(hop_id).ok_or(DropReason::Unresolved)?;
     let network = tables.network(hop.network).ok_or(DropReason::UnknownNetwork)?;
-    let routed = match metadata.endpoint() {
-        Some(_) => !metadata.is_beside(),
-        // From node to node: what they send in a circle ends.
-        None => matches!(hop.way, Way::Tunnel(_)),
+    let routed = match metadata.ingress {
+        Ingress::Endpoint(_) => !metadata.is_same_subnet,
+        // From node to node: the hop limit ends loops.
+        Ingress::Tunnel(_) => matches!(hop.egress, Egress::Tunnel(_)),
     };
     if routed && ip.hop_limit <= 1 {
         return Err(Stop::Ask(Ask::HopLimit));
     }
-    let tunnel = match hop.way {
-        Way::Port(_) => None,
-        Way::Tunnel(number) => {
-            Some(tables.tunnel(number).filter(|tunnel| tunnel.resolved).ok_or(DropReason::Unresolved)?)
+    let tunnel = match hop.egress {
+        Egress::Port(_) => None,
+        Egress::Tunnel(tunnel) => {
+            Some(tables.tunnel(tunnel).filter(|tunnel| tunnel.resolved).ok_or(DropReason::Unresolved)?)
         }
     };
     if offload::packet_len(&ip, packet.segmentation) > usize::from(hop.mtu) {
         let ask = if ip.dont_fragment { Ask::PathMtu(hop.mtu) } else { Ask::Fragment(hop.mtu) };
         return Err(Stop::Ask(ask));
     }
-    let back = metadata.back().and_then(|back| tables.hop(back));
-    let (source, clamp, ecn) = match metadata.tunnel() {
-        None => (routed.then_some(network.gateway_mac), tunnel.map(|_| hop.mtu), None),
-        Some(_) => {
+    let (source, clamp, ecn) = match metadata.ingress {
+        Ingress::Endpoint(_) => (routed.then_some(network.gateway_mac), tunnel.map(|_| hop.mtu), None),
+        Ingress::Tunnel(_) => {
             let inner = ip.traffic_class & 3;
             let ecn = outer::decapsulated_ecn(inner, frame.ecn)?;
-            // A MAC address from a tunnel is not believed: the source is the endpoint beside, or the router.
-            let source = back.filter(|_| metadata.is_beside() && !routed).map_or(network.gateway_mac, |back| back.mac);
+            let back = metadata.return_hop.and_then(|back| tables.hop(back));
+            // A MAC address from a tunnel is not trusted: the source is the endpoint in the same subnet, or the router.
+            let own = back.filter(|_| metadata.is_same_subnet && !routed);
+            let source = own.map_or(network.gateway_mac, |back| back.mac);
             let clamp = back.map_or(hop.mtu, |back| hop.mtu.min(back.mtu));
             (Some(source), Some(clamp), (ecn != inner).then_some(ecn))
         }
     };
-    Ok(Departure { ip, hop, tunnel, vni: network.vni, source, clamp, ecn, routed })
+    Ok(Departure { ip, hop_id, hop, tunnel, vni: network.vni, source, clamp, ecn, routed })
 }
 
 /// Makes the head what leaves.
@@ -276,9 +283,9 @@ pub(crate) fn send(
     if let Some(mtu) = departure.clamp {
         rewrite::clamp_mss(frame, ip, checksum, mtu);
     }
-    match (hop.way, departure.tunnel) {
-        (Way::Port(port), _) => Verdict::Local { port, hash: metadata.hash },
-        (Way::Tunnel(_), Some(tunnel)) => depart(packet, tunnel, departure.vni, metadata.hash, traffic_class, id),
-        (Way::Tunnel(_), None) => Verdict::Drop(DropReason::Unresolved),
+    match (hop.egress, departure.tunnel) {
+        (Egress::Port(port), _) => Verdict::Local { port, hash: metadata.hash },
+        (Egress::Tunnel(_), Some(tunnel)) => depart(packet, tunnel, departure.vni, metadata.hash, traffic_class, id),
+        (Egress::Tunnel(_), None) => Verdict::Drop(DropReason::Unresolved),
     }
 }

@@ -2,36 +2,37 @@
 
 use std::net::IpAddr;
 
-use super::route::{self, Reached};
-use super::{Frame, Metadata, Stop, offload, outer, spoof};
+use super::route::{self, Resolved};
+use super::{Ask, Frame, Ingress, Metadata, Stop, offload, outer, spoof};
 use crate::exact::{ExactKey, HomeSlot};
 use crate::hash::five_tuple_hash;
+use crate::id::EndpointId;
 use crate::packet::Checksum;
 use crate::packet::{Ip, Packet, Parsed, Payload, parse};
 use crate::spec::UnderlaySpec;
 use crate::stamp::Stamp;
-use crate::tables::{Attachment, Leads, Owner, Tables};
+use crate::tables::{Attachment, FibEntry, Tables, Target};
 use crate::verdict::DropReason;
 
-/// Where the look-up of a destination begins, on its way into the cache.
+/// The look-up of a destination's address, whose first slot is being fetched into the cache.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sought {
+pub(crate) struct DestinationLookup {
     key: ExactKey,
     home: HomeSlot,
-    /// Owner of the source, of a frame from an endpoint; None where that is not the endpoint's.
-    owner: Option<Owner>,
+    /// Of a frame from an endpoint: the entry of the source; None where that is not the endpoint's own address.
+    source: Option<FibEntry>,
 }
 
-/// A frame of which its network is known.
-pub(crate) type Classified = (Frame, Metadata, Sought);
+/// A frame whose network is known.
+pub(crate) type Classified = (Frame, Metadata, DestinationLookup);
 
-/// Parses and classifies a frame, and starts fetching what is looked up next. The frame stays as it is. `trace` is its identifier.
+/// Parses and classifies a frame, and starts fetching what is looked up next. The frame stays as it is.
 #[inline]
-pub(crate) fn classify(tables: &Tables, packet: &Packet, trace: u32) -> Result<Classified, Stop> {
+pub(crate) fn classify(tables: &Tables, packet: &Packet) -> Result<Classified, Stop> {
     match tables.attachment(packet.port) {
-        Attachment::Endpoint(number) => from_endpoint(tables, number, packet, trace),
+        Attachment::Endpoint(id) => from_endpoint(tables, id, packet),
         Attachment::Underlay => match tables.underlay() {
-            Some(underlay) => from_tunnel(tables, underlay, packet, trace),
+            Some(underlay) => from_tunnel(tables, underlay, packet),
             None => Err(DropReason::PortDown.into()),
         },
         Attachment::Nothing => Err(DropReason::PortDown.into()),
@@ -39,29 +40,29 @@ pub(crate) fn classify(tables: &Tables, packet: &Packet, trace: u32) -> Result<C
 }
 
 #[inline]
-fn from_endpoint(tables: &Tables, number: u32, packet: &Packet, trace: u32) -> Result<Classified, Stop> {
-    let endpoint = tables.endpoint(number).ok_or(DropReason::PortDown)?;
+fn from_endpoint(tables: &Tables, id: EndpointId, packet: &Packet) -> Result<Classified, Stop> {
+    let endpoint = tables.endpoint(id).ok_or(DropReason::PortDown)?;
     let parsed = parse(packet.head.bytes(), packet.len())?;
     if parsed.source.is_group() || (endpoint.spoof_check && parsed.source != endpoint.mac) {
         return Err(DropReason::SpoofedMac.into());
     }
     let ip = ip(packet, &parsed, packet.head.len(), packet.checksum, |arp| spoof::arp(endpoint, arp))?;
-    let owner = spoof::source(tables, endpoint, number, &parsed, &ip)?;
-    let metadata = Metadata::from_endpoint(trace, endpoint.network, number);
-    finish(tables, Frame { parsed, outer: 0, ecn: 0, checksum: packet.checksum }, &ip, metadata, owner)
+    let source = spoof::source(tables, endpoint, id, &parsed, &ip)?;
+    let metadata = Metadata::new(endpoint.network, Ingress::Endpoint(id));
+    finish(tables, Frame { parsed, outer: 0, ecn: 0, checksum: packet.checksum }, &ip, metadata, source)
 }
 
 #[inline]
-fn from_tunnel(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet, trace: u32) -> Result<Classified, Stop> {
+fn from_tunnel(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -> Result<Classified, Stop> {
     let outer = outer::outer(tables, underlay, packet)?;
     let head = packet.head.bytes();
     // The head may be longer than the outer packet: what follows that is padding.
     let inner = &head[usize::from(outer.len).min(head.len())..];
     let inner = &inner[..inner.len().min(outer.inner)];
     let parsed = parse(inner, outer.inner)?;
-    // Who asks through a tunnel asks everybody: neighbours are known to the control plane.
+    // ARP through a tunnel is a broadcast: neighbours are known by the tables.
     let ip = ip(packet, &parsed, inner.len(), outer.checksum, |_| DropReason::Multicast.into())?;
-    let metadata = Metadata::from_tunnel(trace, outer.network, outer.tunnel);
+    let metadata = Metadata::new(outer.network, Ingress::Tunnel(outer.tunnel));
     finish(tables, Frame { parsed, outer: outer.len, ecn: outer.ecn, checksum: outer.checksum }, &ip, metadata, None)
 }
 
@@ -96,139 +97,143 @@ fn finish(
     frame: Frame,
     ip: &Ip,
     mut metadata: Metadata,
-    owner: Option<Owner>,
+    source: Option<FibEntry>,
 ) -> Result<Classified, Stop> {
     let broadcast = matches!(ip.destination, IpAddr::V4(address) if address.is_broadcast());
     if frame.parsed.destination.is_group() || broadcast || ip.destination.is_multicast() {
         return Err(DropReason::Multicast.into());
     }
-    let key = ExactKey::address(metadata.network, ip.destination);
+    let key = ExactKey::address(metadata.network.number(), ip.destination);
     let home = tables.addresses().home(&key);
     tables.addresses().prefetch(home);
     metadata.hash = five_tuple_hash(ip);
-    Ok((frame, metadata, Sought { key, home, owner }))
+    Ok((frame, metadata, DestinationLookup { key, home, source }))
 }
 
-/// Finds where a frame goes, by its inner destination: the number of its next hop, and the versions of what says so.
+/// Finds where a frame goes, by its inner destination: the next hop, and the versions of what decided.
 #[inline]
-pub(crate) fn find(tables: &Tables, frame: &Frame, metadata: &mut Metadata, sought: &Sought) -> Result<(), Stop> {
+pub(crate) fn find(
+    tables: &Tables,
+    frame: &Frame,
+    metadata: &mut Metadata,
+    destination: &DestinationLookup,
+) -> Result<(), Stop> {
     let ip = frame.parsed.ip().ok_or(DropReason::EtherType)?;
-    let exact = tables.addresses().get_at(sought.home, &sought.key);
-    let exact = exact.or_else(|| tables.loaded_owner(metadata.network, ip.destination));
-    if exact.is_some_and(|owner| owner.hop().is_none()) {
-        return Err(match metadata.endpoint() {
-            Some(_) => spoof::gateway(ip),
-            // Every node has its own gateway.
-            None => DropReason::NoRoute.into(),
-        });
-    }
-    let reached = match exact {
-        Some(owner) => {
-            let said_by = tables.owner_stamp(metadata.network, ip.destination, owner.hop().unwrap_or_default());
-            Some(Reached { owner, said_by, also: Stamp::default(), is_member: false, is_owned: true })
+    let exact = tables.addresses().get_at(destination.home, &destination.key);
+    let exact = exact.or_else(|| tables.resolve_loaded(metadata.network, ip.destination));
+    let resolved = match exact.map(|entry| (entry, entry.hop())) {
+        Some((_, None)) => {
+            return Err(match metadata.ingress {
+                Ingress::Endpoint(_) => spoof::gateway(ip),
+                // Each node has its own gateway.
+                Ingress::Tunnel(_) => DropReason::NoRoute.into(),
+            });
         }
-        None => route::reach(tables, metadata.network, metadata.hash, ip)?,
+        Some((entry, Some(hop))) => {
+            let decided_by = tables.address_stamp(metadata.network, ip.destination, hop);
+            Some(Resolved { entry, decided_by, also: Stamp::default(), is_ecmp_member: false, is_owned: true })
+        }
+        None => route::resolve(tables, metadata.network, metadata.hash, ip)?,
     };
-    metadata.set_routed(reached.is_none_or(|reached| !reached.is_owned));
-    metadata.set_to_member(reached.is_some_and(|reached| reached.is_member));
-    let found = reached.and_then(|reached| Some((reached.owner, reached.owner.hop()?)));
-    let (hop, is_beside) = match metadata.endpoint() {
-        Some(number) => {
-            // Nobody is told that an address is nobody's while those who have it are being loaded.
-            let nobody =
-                || if tables.is_loading() { DropReason::Unresolved.into() } else { Stop::Ask(super::Ask::NoRoute) };
-            let (owner, hop) = found.ok_or_else(nobody)?;
-            if hop == number {
+    metadata.is_by_route = resolved.is_none_or(|resolved| !resolved.is_owned);
+    metadata.is_ecmp_member = resolved.is_some_and(|resolved| resolved.is_ecmp_member);
+    let found = resolved.and_then(|resolved| Some((resolved, resolved.entry.hop()?)));
+    let (resolved, hop, is_same_subnet) = match metadata.ingress {
+        Ingress::Endpoint(endpoint) => {
+            // While entries are being loaded, no sender is told that an address does not exist.
+            let unknown = || if tables.is_loading() { DropReason::Unresolved.into() } else { Stop::Ask(Ask::NoRoute) };
+            let (resolved, hop) = found.ok_or_else(unknown)?;
+            if hop == endpoint.into() {
                 // Nothing goes back to where it came from.
                 return Err(DropReason::NoRoute.into());
             }
-            metadata.decided_by([tables.stamp(number)]);
-            (hop, sought.owner.is_some_and(|source| source.is_beside(owner)))
+            metadata.decided_by([tables.stamp(endpoint)]);
+            (resolved, hop, destination.source.is_some_and(|source| source.is_same_subnet(resolved.entry)))
         }
-        None => {
-            let Behind { owner: source, is_owner, said_by } = tunnel_source(tables, metadata, ip)?;
-            let (owner, hop) = found.ok_or(DropReason::NoRoute)?;
-            metadata.set_back(source.hop(), is_owner);
-            match said_by {
-                Some(said_by) => metadata.decided_by(said_by),
-                None => metadata.set_alone(),
+        Ingress::Tunnel(_) => {
+            let TunnelSource { entry: source, is_owned, decided_by } = tunnel_source(tables, metadata, ip)?;
+            let (resolved, hop) = found.ok_or(DropReason::NoRoute)?;
+            (metadata.return_hop, metadata.is_source_owned) = (source.hop(), is_owned);
+            match decided_by {
+                Some(decided_by) => metadata.decided_by(decided_by),
+                None => metadata.is_uncacheable = true,
             }
-            (hop, source.is_beside(owner))
+            (resolved, hop, source.is_same_subnet(resolved.entry))
         }
     };
-    let is_here = tables.is_here(hop);
-    // Nothing turns round between nodes, unless this one is there for it: what is not here has moved.
-    if !is_here && let Some(from) = metadata.tunnel() {
+    let is_local = tables.is_local(hop);
+    // Only a gateway passes packets on from node to node. Elsewhere the destination has moved.
+    if !is_local && let Ingress::Tunnel(from) = metadata.ingress {
         let is_transit = tables.network(metadata.network).is_some_and(|network| network.transit);
         if !is_transit || tables.tunnel_of(hop).is_none_or(|to| to == from) {
             return Err(DropReason::Unresolved.into());
         }
     }
-    metadata.hop = hop;
-    metadata.set_beside(is_beside);
-    metadata.set_here(is_here);
-    if let Some(Reached { said_by, also, .. }) = reached {
-        // A bucket has another version when another way is in it.
-        let is_said = metadata.is_to_member() && tables.endpoint(hop).is_none();
-        let way = if is_said { Stamp::default() } else { tables.stamp(hop) };
-        metadata.decided_by([said_by, also, way]);
-    }
+    metadata.hop = Some(hop);
+    metadata.is_same_subnet = is_same_subnet;
+    metadata.is_local = is_local;
+    // The stamp of a bucket covers the next hop of its member, unless that is an endpoint.
+    let is_covered = metadata.is_ecmp_member && tables.endpoint_at(hop).is_none();
+    let of_hop = if is_covered { Stamp::default() } else { tables.hop_stamp(hop) };
+    metadata.decided_by([resolved.decided_by, resolved.also, of_hop]);
     Ok(())
 }
 
-/// Who is at the other end of a tunnel.
-struct Behind {
-    /// Of the source: an endpoint there, somebody behind a route there, or the gateway, which every node has.
-    owner: Owner,
-    /// The address is the owner's own.
-    is_owner: bool,
-    /// The objects that said so; None where more did than flows are compared with. That the owner is behind the very tunnel is none of
-    /// theirs: it is looked up for every packet.
-    said_by: Option<[Stamp; 2]>,
+/// The source of a packet from a tunnel.
+struct TunnelSource {
+    /// An endpoint at the other end of the tunnel, a route to there, or the gateway, which each node has.
+    entry: FibEntry,
+    /// The entry is that of the source's address.
+    is_owned: bool,
+    /// What decided so; None where more did than a flow is compared with. It does not cover that the entry leads to this very tunnel, which
+    /// is checked for each packet.
+    decided_by: Option<[Stamp; 2]>,
 }
 
-/// The owner of the source of a packet from a tunnel.
+/// Resolves the source of a packet from a tunnel.
 #[inline]
-fn tunnel_source(tables: &Tables, metadata: &Metadata, ip: &Ip) -> Result<Behind, DropReason> {
+fn tunnel_source(tables: &Tables, metadata: &Metadata, ip: &Ip) -> Result<TunnelSource, DropReason> {
     let network = metadata.network;
-    if let Some(owner) = tables.owner(network, ip.source) {
-        let by = |stamp| Ok(Behind { owner, is_owner: true, said_by: Some([stamp, Stamp::default()]) });
-        return match owner.hop().map(|hop| (hop, tables.tunnel_of(hop))) {
-            None => by(tables.network(network).map_or(Stamp::default(), |network| tables.stamp(network.routes))),
-            Some((hop, way)) if way.is_some() && way == metadata.tunnel() => {
-                by(tables.owner_stamp(network, ip.source, hop))
+    if let Some(entry) = tables.resolve(network, ip.source) {
+        let by = |stamp| Ok(TunnelSource { entry, is_owned: true, decided_by: Some([stamp, Stamp::default()]) });
+        return match entry.hop().map(|hop| (hop, tables.tunnel_of(hop))) {
+            None => by(tables.routes_stamp(network)),
+            Some((hop, tunnel)) if tunnel.is_some() && tunnel == metadata.tunnel() => {
+                by(tables.address_stamp(network, ip.source, hop))
             }
             Some(_) => Err(DropReason::SpoofedAddress),
         };
     }
-    // Where what the destination sends back would go, or anybody else in the network.
-    let back = tables.routing(network, ip.destination, ip.source);
-    // What is being loaded may say that it is somebody else's, behind another tunnel.
-    if tables.may_be_loaded(network, ip.source, back.is_by_table) {
+    // The route that the destination's answers take, or those of any other endpoint of the network.
+    let back = tables.route_from(network, ip.destination, ip.source);
+    // An entry that is being loaded may put the address behind another tunnel.
+    if tables.may_load(network, ip.source, back.is_policy_route) {
         return Err(DropReason::Unresolved);
     }
-    let is_awaited = tables.is_awaited(network);
-    let also = if back.is_by_table && !is_awaited { tables.route(network, ip.source) } else { None };
-    let ways = [back.owner, also];
-    for way in ways.into_iter().flatten() {
-        if let Some(owner) = tables.hop_behind(way, ip.source, metadata.tunnel()) {
-            let hop = owner.hop().unwrap_or_default();
-            let through = match way.leads() {
-                Leads::Ecmp(slot) => tables.group(slot).map_or(Stamp::default(), |group| tables.stamp(group.object)),
-                Leads::Peer(peer) => tables.owner_stamp(peer, ip.source, hop),
-                Leads::Hop(_) | Leads::Nobody | Leads::Nowhere => tables.stamp(hop),
+    let is_loading = tables.loads_network(network);
+    let also = if back.is_policy_route && !is_loading { tables.route(network, ip.source) } else { None };
+    let routes = [back.entry, also];
+    for route in routes.into_iter().flatten() {
+        if let Some(entry) = tables.hop_through(route, ip.source, metadata.tunnel()) {
+            let hop = entry.hop().unwrap_or_default();
+            let through = match route.target() {
+                Target::Ecmp(group) => {
+                    tables.ecmp_group(group).map_or(Stamp::default(), |group| tables.stamp(group.object))
+                }
+                Target::Peer(peer) => tables.address_stamp(peer, ip.source, hop),
+                Target::Hop(_) | Target::Connected | Target::Blackhole => tables.hop_stamp(hop),
             };
-            let is_peer = |way: Owner| matches!(way.leads(), Leads::Peer(_));
-            // Of two ways, which one it is depends on where others are, and matters where one leads to a peer.
-            let is_either = also.is_some() && ways.into_iter().flatten().any(is_peer);
-            let said_by = [tables.stamp(back.said_by), through];
-            return Ok(Behind { owner, is_owner: is_peer(way), said_by: (!is_either).then_some(said_by) });
+            let is_peer = |route: FibEntry| matches!(route.target(), Target::Peer(_));
+            // Which of two routes it is depends on where other endpoints are, and matters where one leads to a peer.
+            let is_either = also.is_some() && routes.into_iter().flatten().any(is_peer);
+            let decided_by = (!is_either).then_some([back.decided_by, through]);
+            return Ok(TunnelSource { entry, is_owned: is_peer(route), decided_by });
         }
     }
-    let may_be_loaded = |way: Owner| match way.leads() {
-        Leads::Peer(peer) => tables.is_awaited(peer) && tables.owner(peer, ip.source).is_none(),
-        Leads::Hop(_) | Leads::Ecmp(_) | Leads::Nobody | Leads::Nowhere => false,
+    let may_load = |route: FibEntry| match route.target() {
+        Target::Peer(peer) => tables.loads_network(peer) && tables.resolve(peer, ip.source).is_none(),
+        Target::Hop(_) | Target::Ecmp(_) | Target::Connected | Target::Blackhole => false,
     };
-    let is_unresolved = is_awaited || ways.into_iter().flatten().any(may_be_loaded);
+    let is_unresolved = is_loading || routes.into_iter().flatten().any(may_load);
     Err(if is_unresolved { DropReason::Unresolved } else { DropReason::SpoofedAddress })
 }

@@ -12,9 +12,9 @@ mod rewrite;
 mod route;
 mod spoof;
 
-pub(crate) use metadata::{Frame, Metadata};
+pub(crate) use metadata::{Frame, Ingress, Metadata};
 pub(crate) use outer::{Last, Outer, complete_udp6, encapsulate, outer, outer_plain};
-pub(crate) use route::{Walk, walk};
+pub(crate) use route::{RouteWalk, walk};
 
 use crate::verdict::DropReason;
 

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::id::{NetworkId, TunnelId};
 use crate::packet::checksum::Sum;
 use crate::packet::parse::{ETHERNET, ETHERTYPE_IPV4, IPV4, IPV6, UDP, protocol};
 use crate::packet::vxlan::{OVERHEAD_V6, VALID_VNI, VXLAN, vni};
@@ -22,8 +23,8 @@ const FRAGMENT: u16 = 0x3fff;
 /// What the outer headers of a frame say.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outer {
-    pub network: u32,
-    pub tunnel: u32,
+    pub network: NetworkId,
+    pub tunnel: TunnelId,
     /// Bytes of them.
     pub len: u16,
     /// Bytes of the inner frame.
@@ -64,10 +65,10 @@ pub(crate) fn outer(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -
 
 /// The network with a VNI, and the tunnel to the node with the end point `source`, which has something of it.
 #[inline]
-fn belongs(tables: &Tables, vni: u32, source: IpAddr) -> Result<(u32, u32), DropReason> {
+fn belongs(tables: &Tables, vni: u32, source: IpAddr) -> Result<(NetworkId, TunnelId), DropReason> {
     let network = tables.network_of(vni).ok_or(DropReason::UnknownNetwork)?;
     let unknown = || match tables.network(network) {
-        Some(network) if network.awaits_members => DropReason::Unresolved,
+        Some(network) if network.loads_members => DropReason::Unresolved,
         _ => DropReason::UnknownTunnel,
     };
     let tunnel = tables.member(network, source).ok_or_else(unknown)?;
@@ -98,7 +99,7 @@ pub(crate) struct Last {
     /// VNI and source.
     key: (u32, u32),
     /// Network and tunnel; None: there was no such frame.
-    found: Option<(u32, u32)>,
+    found: Option<(NetworkId, TunnelId)>,
 }
 
 /// As [`outer`], and quicker, for headers over IPv4 without options.

@@ -4,9 +4,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{Ask, Stop};
 use crate::exact::ExactKey;
+use crate::id::EndpointId;
 use crate::packet::parse::protocol;
 use crate::packet::{Arp, Ip, Layer4, Parsed};
-use crate::tables::{Endpoint, Owner, Tables};
+use crate::tables::{Endpoint, FibEntry, Tables};
 use crate::verdict::DropReason;
 
 /// All DHCPv6 relays and servers (RFC 8415 §7.1).
@@ -50,11 +51,11 @@ pub(super) fn arp(endpoint: &Endpoint, arp: &Arp) -> Stop {
 pub(super) fn source(
     tables: &Tables,
     endpoint: &Endpoint,
-    number: u32,
+    id: EndpointId,
     parsed: &Parsed,
     ip: &Ip,
-) -> Result<Option<Owner>, Stop> {
-    let owner = endpoint.owner(number, ip.source);
+) -> Result<Option<FibEntry>, Stop> {
+    let owner = endpoint.entry(id, ip.source);
     if ip.protocol == protocol::ICMPV6 && ip.is_ipv6() {
         neighbor_discovery(tables, endpoint, ip, owner)?;
     }
@@ -72,8 +73,8 @@ pub(super) fn source(
 
 /// A link-local source talks to the gateway, and to nobody else: nothing forwards it (RFC 4291 §2.5.6). What it says to groups,
 /// as every guest does, is no forgery.
-fn link_local(tables: &Tables, endpoint: &Endpoint, ip: &Ip) -> Result<Option<Owner>, Stop> {
-    let owns = |address| tables.addresses().get(&ExactKey::address(endpoint.network, address));
+fn link_local(tables: &Tables, endpoint: &Endpoint, ip: &Ip) -> Result<Option<FibEntry>, Stop> {
+    let owns = |address| tables.addresses().get(&ExactKey::address(endpoint.network.number(), address));
     match (owns(ip.source), owns(ip.destination)) {
         (None, Some(owner)) if owner.hop().is_none() => Ok(None),
         (None, _) if ip.destination.is_multicast() => Err(DropReason::Multicast.into()),
@@ -97,7 +98,7 @@ fn is_station(address: IpAddr) -> bool {
     !(address.is_unspecified() || address.is_multicast() || address.is_loopback() || broadcast)
 }
 
-fn neighbor_discovery(tables: &Tables, endpoint: &Endpoint, ip: &Ip, owner: Option<Owner>) -> Result<(), Stop> {
+fn neighbor_discovery(tables: &Tables, endpoint: &Endpoint, ip: &Ip, owner: Option<FibEntry>) -> Result<(), Stop> {
     let Layer4::Icmp { kind, .. } = ip.layer4 else { return Ok(()) };
     let ask = match kind {
         ROUTER_SOLICITATION => Ask::Router,
@@ -107,7 +108,7 @@ fn neighbor_discovery(tables: &Tables, endpoint: &Endpoint, ip: &Ip, owner: Opti
         ROUTER_ADVERTISEMENT | REDIRECT => return Err(DropReason::SpoofedNeighbor.into()),
         _ => return Ok(()),
     };
-    let gateway = ExactKey::address(endpoint.network, ip.source);
+    let gateway = ExactKey::address(endpoint.network.number(), ip.source);
     let own = owner.is_some()
         || ip.source.is_unspecified()
         || (is_link_local(ip.source) && tables.addresses().get(&gateway).is_none());
@@ -122,7 +123,7 @@ fn dhcp(
     endpoint: &Endpoint,
     parsed: &Parsed,
     ip: &Ip,
-    owner: Option<Owner>,
+    owner: Option<FibEntry>,
     (source, destination): (u16, u16),
 ) -> Result<(), Stop> {
     let (ask, nameless) = match ip.destination {

@@ -4,28 +4,27 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use super::check::{check_mtu, check_underlay, host, station};
+use super::ecmp::{EcmpBuilder, MemberHop};
 use super::error::{Entry, Problem, SpecError};
-use super::loaded::{self, Loaded, Routed};
-use super::objects::{Kind, Numbering};
-use super::policy::Building;
-use super::routing::Leads;
-use super::{Attachment, Endpoint, Hop, NONE, Network, Owner, Prefixes, Tables, Tunnel, Way, ecmp, routing};
+use super::fib::FibRoute;
+use super::loaded::{GuestVersions, Loaded, LoadedNetworkId};
+use super::objects::{Numbering, ObjectKind};
+use super::policy::PolicyBuilder;
+use super::prefixes::PrefixTableId;
+use super::routing::RoutingBuilder;
+use super::{Attachment, Egress, Endpoint, FibEntry, Hop, Network, Prefixes, Tables, Target, Tunnel};
 use crate::exact::{ExactKey, ExactTable};
-use crate::id::PortId;
+use crate::id::{EndpointId, HopId, NetworkId, ObjectId, PortId, SubnetId, TunnelId};
 use crate::packet::Mac;
 use crate::policy::meter::NodeMeter;
 use crate::spec::{
     EcmpSpec, EndpointSpec, METERS, MemberVia, MeterSpec, NetworkSpec, Place, Prefix, RouteSpec, Spec, SubnetSpec,
-    UnderlaySpec,
 };
 
-/// Port numbers are indices: nobody means to have more than these.
+/// Port numbers are indices: larger ones are mistakes.
 const MOST_PORTS: u32 = 65_535;
-/// Least MTU of IPv4 that hosts count on (RFC 791 §3.1: 576 bytes are always taken).
-const LEAST_MTU: u16 = 576;
-/// Least MTU of IPv6 (RFC 8200 §5).
-const LEAST_MTU_V6: u16 = 1280;
-
+const MOST_NETWORKS: usize = Prefixes::<FibRoute>::TABLES;
 impl Tables {
     /// The tables that `spec` describes, with the entries in `loaded`. Where both say something of an address or a prefix, `spec` wins.
     ///
@@ -78,6 +77,7 @@ impl Tables {
     }
 }
 
+/// Names the entry that a problem is with.
 fn at(entry: impl FnOnce() -> Entry) -> impl FnOnce(Problem) -> SpecError {
     |problem| SpecError { entry: entry(), problem }
 }
@@ -87,34 +87,34 @@ pub(super) struct Builder<'a> {
     loaded: Option<Arc<Loaded>>,
     /// MAC addresses of the underlay's next hops.
     neighbors: HashMap<IpAddr, Mac>,
-    names: HashMap<&'a str, u32>,
+    names: HashMap<&'a str, NetworkId>,
     pub(super) networks: Vec<Network>,
     pub(super) subnets: Vec<SubnetSpec>,
-    /// For each network, its subnets' place in `subnets`.
+    /// For each network, the places of its subnets in `subnets`.
     pub(super) ranges: Vec<std::ops::Range<usize>>,
-    vnis: HashMap<u32, u32>,
+    vnis: HashMap<u32, NetworkId>,
     previous: Option<&'a Tables>,
     pub(super) objects: Numbering<'a>,
-    policies: Building<'a>,
-    /// Networks with endpoints of this node in groups; their peers have connections, too.
-    tracked: BTreeSet<u32>,
-    /// Both by the numbers of their objects.
+    policies: PolicyBuilder<'a>,
+    /// Networks with endpoints of this node in groups. Their peers have connections, too.
+    tracked: BTreeSet<NetworkId>,
+    /// By the numbers of their objects, as next hops are.
     endpoints: Vec<Option<Endpoint>>,
     hops: Vec<Option<Hop>>,
     tunnels: Vec<Tunnel>,
-    hosts: HashMap<IpAddr, u32>,
+    hosts: HashMap<IpAddr, TunnelId>,
     unreached: Vec<IpAddr>,
     ports: Vec<Attachment>,
-    macs: HashSet<(u32, Mac)>,
-    pub(super) addresses: HashMap<(u32, IpAddr), Owner>,
-    pub(super) prefixes: HashMap<(u32, Prefix), Owner>,
-    pub(super) members: HashMap<(u32, IpAddr), u32>,
-    pub(super) ecmp: ecmp::Building<'a>,
-    pub(super) routing: routing::Building<'a>,
+    macs: HashSet<(NetworkId, Mac)>,
+    pub(super) addresses: HashMap<(NetworkId, IpAddr), FibEntry>,
+    pub(super) prefixes: HashMap<(NetworkId, Prefix), FibEntry>,
+    pub(super) members: HashMap<(NetworkId, IpAddr), TunnelId>,
+    pub(super) ecmp: EcmpBuilder<'a>,
+    pub(super) routing: RoutingBuilder<'a>,
     meters: BTreeMap<&'a str, Arc<NodeMeter>>,
-    loaded_tunnels: Vec<u32>,
-    loaded_networks: Vec<u32>,
-    loaded_groups: Vec<Owner>,
+    loaded_tunnels: Vec<Option<TunnelId>>,
+    loaded_networks: Vec<Option<NetworkId>>,
+    loaded_groups: Vec<Target>,
 }
 
 impl<'a> Builder<'a> {
@@ -141,9 +141,9 @@ impl<'a> Builder<'a> {
                 return Err(at(|| Entry::Services)(Problem::Rate(number)));
             }
         }
-        if let Some(first_too_many) = spec.networks.get(Prefixes::<Routed>::NETWORKS) {
+        if let Some(first_too_many) = spec.networks.get(MOST_NETWORKS) {
             let entry = || Entry::Network(first_too_many.name.clone());
-            return Err(at(entry)(Problem::TooMany(Prefixes::<Routed>::NETWORKS)));
+            return Err(at(entry)(Problem::TooMany(MOST_NETWORKS)));
         }
         Ok(Builder {
             spec,
@@ -156,7 +156,7 @@ impl<'a> Builder<'a> {
             vnis: HashMap::new(),
             previous,
             objects: Numbering::after(previous.map(|tables| &tables.objects)),
-            policies: Building::default(),
+            policies: PolicyBuilder::default(),
             tracked: BTreeSet::new(),
             endpoints: Vec::new(),
             hops: Vec::new(),
@@ -168,8 +168,8 @@ impl<'a> Builder<'a> {
             addresses: HashMap::new(),
             prefixes: HashMap::new(),
             members: HashMap::new(),
-            ecmp: ecmp::Building::after(previous.map(|tables| &tables.groups), &spec.ecmp),
-            routing: routing::Building::default(),
+            ecmp: EcmpBuilder::after(previous.map(|tables| &tables.ecmp_groups), &spec.ecmp),
+            routing: RoutingBuilder::default(),
             meters: BTreeMap::new(),
             loaded_tunnels: Vec::new(),
             loaded_networks: Vec::new(),
@@ -198,18 +198,18 @@ impl<'a> Builder<'a> {
     }
 
     fn network(&mut self, spec: &'a NetworkSpec) -> Result<(), Problem> {
-        let number = self.networks.len() as u32;
-        if self.names.insert(&spec.name, number).is_some() {
+        let id = NetworkId::new(self.networks.len() as u32);
+        if self.names.insert(&spec.name, id).is_some() {
             return Err(Problem::NameTaken);
         }
         if !(1..1 << 24).contains(&spec.vni) {
             return Err(Problem::Vni(spec.vni));
         }
-        if let Some(other) = self.vnis.insert(spec.vni, number) {
-            return Err(Problem::VniTaken { vni: spec.vni, other: self.networks[other as usize].name.clone() });
+        if let Some(other) = self.vnis.insert(spec.vni, id) {
+            return Err(Problem::VniTaken { vni: spec.vni, other: self.networks[other.index()].name.clone() });
         }
         station(spec.gateway_mac)?;
-        self.macs.insert((number, spec.gateway_mac));
+        self.macs.insert((id, spec.gateway_mac));
         check_mtu(spec.mtu, spec.subnets.iter().any(|subnet| subnet.gateway.is_ipv6()))?;
         let first = self.subnets.len();
         for (at, subnet) in spec.subnets.iter().enumerate() {
@@ -220,12 +220,12 @@ impl<'a> Builder<'a> {
             if let Some(other) = spec.subnets[..at].iter().find(|other| other.prefix.overlaps(subnet.prefix)) {
                 return Err(Problem::Overlap(other.prefix, subnet.prefix));
             }
-            let owner = Owner { hop: NONE, subnet: (first + at) as u32 };
-            self.addresses.insert((number, subnet.gateway), owner);
-            self.prefixes.insert((number, subnet.prefix), owner);
+            let entry = FibEntry::new(Target::Connected, Some(SubnetId::new((first + at) as u32)));
+            self.addresses.insert((id, subnet.gateway), entry);
+            self.prefixes.insert((id, subnet.prefix), entry);
         }
         let link_local = IpAddr::V6(spec.gateway_mac.link_local());
-        self.addresses.insert((number, link_local), Owner { hop: NONE, subnet: NONE });
+        self.addresses.insert((id, link_local), FibEntry::new(Target::Connected, None));
         self.subnets.extend(&spec.subnets);
         self.ranges.push(first..self.subnets.len());
         self.networks.push(Network {
@@ -235,23 +235,24 @@ impl<'a> Builder<'a> {
             mtu: spec.mtu,
             dns: spec.dns.as_slice().into(),
             transit: spec.transit,
-            is_awaited: self.spec.awaited.contains(&spec.name),
-            awaits_members: self.spec.awaited.contains(&spec.name),
-            routes: NONE,
-            tracker: NONE,
-            loaded: NONE,
-            first_subnet: first as u32,
+            is_loading: self.spec.awaited.contains(&spec.name),
+            loads_members: self.spec.awaited.contains(&spec.name),
+            // An object once all routes are known.
+            routes: ObjectId::default(),
+            zone: None,
+            loaded: None,
+            first_subnet: SubnetId::new(first as u32),
             subnets: spec.subnets.iter().map(|subnet| subnet.prefix).collect(),
         });
-        self.policies.network(number, spec, &mut self.objects)
+        self.policies.network(id, spec, &mut self.objects)
     }
 
-    pub(super) fn network_number(&self, name: &str) -> Result<u32, Problem> {
+    pub(super) fn network_id(&self, name: &str) -> Result<NetworkId, Problem> {
         self.names.get(name).copied().ok_or_else(|| Problem::NoNetwork(name.to_owned()))
     }
 
     fn endpoint(&mut self, spec: &'a EndpointSpec) -> Result<(), Problem> {
-        let network = self.network_number(&spec.network)?;
+        let network = self.network_id(&spec.network)?;
         station(spec.mac)?;
         if !self.macs.insert((network, spec.mac)) {
             return Err(Problem::MacTaken(spec.mac));
@@ -259,16 +260,16 @@ impl<'a> Builder<'a> {
         if spec.addresses.is_empty() {
             return Err(Problem::NoAddress);
         }
-        let mut numbers = Vec::new();
+        let mut subnet_ids = Vec::new();
         for &address in &spec.addresses {
             host(address)?;
-            let mut range = self.ranges[network as usize].clone();
+            let mut range = self.ranges[network.index()].clone();
             let subnet = range.find(|&subnet| self.subnets[subnet].prefix.contains(address));
-            numbers.push(subnet.ok_or(Problem::AddressOutside(address))? as u32);
+            subnet_ids.push(SubnetId::new(subnet.ok_or(Problem::AddressOutside(address))? as u32));
         }
-        let within: Vec<SubnetSpec> = numbers.iter().map(|&subnet| self.subnets[subnet as usize]).collect();
-        // What a flow from or to it looks at. Its next hop is looked up for each packet, so that one that moves between other
-        // nodes, or whose MTU changes, leaves flows as they are.
+        let within: Vec<SubnetSpec> = subnet_ids.iter().map(|subnet| self.subnets[subnet.index()]).collect();
+        // What a flow from or to it looks at. Its next hop is looked up for each packet: an endpoint that moves between other nodes, or
+        // whose MTU changes, leaves flows valid.
         let port = match spec.place {
             Place::Port(port) => Some(port.0),
             Place::Host(_) => None,
@@ -278,11 +279,13 @@ impl<'a> Builder<'a> {
             self.tracked.insert(network);
         }
         let meters = self.meters_of(spec)?;
-        // Which they are, and their rates, is looked up for each packet.
+        // The meters and their rates are looked up for each packet.
         let content = (spec.spoof_check, &spec.addresses, &within, port, &part.key, meters.is_empty());
-        let number = self.objects.object(Kind::Endpoint, &(&spec.network, spec.mac), &content)?;
-        for (&address, &subnet) in spec.addresses.iter().zip(&numbers) {
-            if self.addresses.insert((network, address), Owner { hop: number, subnet }).is_some() {
+        let object = self.objects.object(ObjectKind::Endpoint, &(&spec.network, spec.mac), &content)?;
+        let id = EndpointId::new(object.number());
+        for (&address, &subnet) in spec.addresses.iter().zip(&subnet_ids) {
+            let entry = FibEntry::new(Target::Hop(id.into()), Some(subnet));
+            if self.addresses.insert((network, address), entry).is_some() {
                 return Err(Problem::AddressTaken(address));
             }
         }
@@ -292,233 +295,234 @@ impl<'a> Builder<'a> {
                 subnets.push(subnet);
             }
         }
-        let mtu = spec.mtu.unwrap_or(self.networks[network as usize].mtu);
+        let mtu = spec.mtu.unwrap_or(self.networks[network.index()].mtu);
         check_mtu(mtu, spec.addresses.iter().any(IpAddr::is_ipv6))?;
-        let way = match spec.place {
+        let egress = match spec.place {
             Place::Port(port) => {
-                attach(&mut self.ports, port, Attachment::Endpoint(number))?;
-                Way::Port(port)
+                attach(&mut self.ports, port, Attachment::Endpoint(id))?;
+                Egress::Port(port)
             }
-            Place::Host(host) => Way::Tunnel(self.tunnel(network, host)?),
+            Place::Host(host) => Egress::Tunnel(self.tunnel(network, host)?),
         };
-        self.hop(number, network, mtu, spec.mac, way);
+        self.hop(id.into(), network, mtu, spec.mac, egress);
         let endpoint = Endpoint {
             network,
             mac: spec.mac,
             spoof_check: spec.spoof_check,
             mtu,
             addresses: spec.addresses.as_slice().into(),
-            numbers: numbers.into(),
+            subnet_ids: subnet_ids.into(),
             subnets: subnets.into(),
             groups: part.groups,
             acl: spec.policy.acl.as_deref().map(Into::into),
             policy: part.policy,
             meters,
         };
-        put(&mut self.endpoints, number, endpoint);
+        put(&mut self.endpoints, id.index(), endpoint);
         Ok(())
     }
 
-    fn hop(&mut self, number: u32, network: u32, mtu: u16, mac: Mac, way: Way) {
-        let Network { gateway_mac, vni, .. } = self.networks[network as usize];
-        let hop = Hop { network, mtu: self.path_mtu(mtu, way), mac, way, gateway_mac, vni };
-        put(&mut self.hops, number, hop);
+    fn hop(&mut self, id: HopId, network: NetworkId, mtu: u16, mac: Mac, egress: Egress) {
+        let Network { gateway_mac, vni, .. } = self.networks[network.index()];
+        let hop = Hop { network, mtu: self.path_mtu(mtu, egress), mac, egress, gateway_mac, vni };
+        put(&mut self.hops, id.index(), hop);
     }
 
     fn route(&mut self, spec: &'a RouteSpec) -> Result<(), Problem> {
-        let network = self.network_number(&spec.network)?;
-        let owner = self.via(network, &spec.network, &spec.via)?;
-        match self.prefixes.insert((network, spec.prefix), owner) {
+        let network = self.network_id(&spec.network)?;
+        let entry = self.via(network, &spec.network, &spec.via)?;
+        match self.prefixes.insert((network, spec.prefix), entry) {
             None => Ok(()),
             Some(_) => Err(Problem::RouteTaken(spec.prefix)),
         }
     }
 
-    /// The number of the way to `host` by which something of `network` is reached, an object of its own.
-    pub(super) fn way(
+    /// The next hop to `host`, an object of its own.
+    pub(super) fn host_hop(
         &mut self,
-        network: u32,
-        kind: Kind,
+        network: NetworkId,
+        kind: ObjectKind,
         identity: &impl std::hash::Hash,
         host: IpAddr,
-    ) -> Result<u32, Problem> {
-        let way = Way::Tunnel(self.tunnel(network, host)?);
-        let Network { mtu, gateway_mac, .. } = self.networks[network as usize];
-        let number = self.objects.object(kind, identity, &())?;
-        self.hop(number, network, mtu, gateway_mac, way);
-        Ok(number)
+    ) -> Result<HopId, Problem> {
+        let egress = Egress::Tunnel(self.tunnel(network, host)?);
+        let Network { mtu, gateway_mac, .. } = self.networks[network.index()];
+        let id = HopId::from(self.objects.object(kind, identity, &())?);
+        self.hop(id, network, mtu, gateway_mac, egress);
+        Ok(id)
     }
 
     fn ecmp_group(&mut self, spec: &'a EcmpSpec) -> Result<(), Problem> {
-        let network = self.network_number(&spec.network)?;
+        let network = self.network_id(&spec.network)?;
         let mut found = Vec::with_capacity(spec.members.len());
         for member in &spec.members {
             let hop = match member.via {
-                MemberVia::Endpoint(address) => self.addresses.get(&(network, address)).and_then(|owner| owner.hop()),
+                MemberVia::Endpoint(address) => self.addresses.get(&(network, address)).and_then(|entry| entry.hop()),
                 MemberVia::Host(_) if self.spec.underlay.is_none() => None,
                 MemberVia::Host(host) => {
-                    Some(self.way(network, Kind::Member, &(&spec.network, &spec.name, host), host)?)
+                    Some(self.host_hop(network, ObjectKind::MemberHop, &(&spec.network, &spec.name, host), host)?)
                 }
             };
-            // Who is not attached yet, and what an underlay will lead to, is not reached.
+            // An endpoint that is not attached yet, or a host where there is no underlay yet, is not reached.
             let absent = |objects: &mut Numbering<'_>| {
-                objects.object(Kind::Member, &(&spec.network, &spec.name, member.via, "absent"), &())
+                let identity = (&spec.network, &spec.name, member.via, "absent");
+                objects.object(ObjectKind::MemberHop, &identity, &()).map(HopId::from)
             };
             let hop = hop.map_or_else(|| absent(&mut self.objects), Ok)?;
-            let is_resolved = self.hops.get(hop as usize).and_then(Option::as_ref).is_some_and(|hop| match hop.way {
-                Way::Port(_) => true,
-                Way::Tunnel(tunnel) => self.tunnels[tunnel as usize].resolved,
+            let is_resolved = self.hops.get(hop.index()).and_then(Option::as_ref).is_some_and(|hop| match hop.egress {
+                Egress::Port(_) => true,
+                Egress::Tunnel(tunnel) => self.tunnels[tunnel.index()].resolved,
             });
-            found.push((member, ecmp::Found { hop, is_resolved }));
+            found.push((member, MemberHop { hop, is_resolved }));
         }
-        let vni = self.networks[network as usize].vni;
+        let vni = self.networks[network.index()].vni;
         let zone = self.spec.zone.as_deref();
         self.ecmp.group((&spec.network, network, vni), &spec.name, found.into_iter(), zone, &mut self.objects)
     }
 
-    /// The ways to the nodes of loaded entries, as far as there are any.
+    /// Resolves the networks, groups and nodes of loaded entries, as far as they are known.
     fn add_loaded(&mut self) {
         let Some(loaded) = self.loaded.clone() else { return };
-        for (number, (name, _)) in (0..).zip(loaded.networks()) {
-            let here = self.names.get(name).copied();
-            self.loaded_networks.push(here.unwrap_or(NONE));
-            if let Some(network) = here {
-                self.networks[network as usize].loaded = number;
+        for (number, (name, _)) in (0..).map(LoadedNetworkId::new).zip(loaded.networks()) {
+            let network = self.names.get(name).copied();
+            self.loaded_networks.push(network);
+            if let Some(network) = network {
+                self.networks[network.index()].loaded = Some(number);
             }
         }
         for (network, name) in loaded.groups() {
-            let slot = self.ecmp.slot(self.loaded_networks[network as usize], name);
-            // A group that has gone since leads nowhere.
-            self.loaded_groups.push(slot.map_or_else(Owner::nowhere, Owner::ecmp));
+            let group = self.loaded_networks[network.index()].and_then(|network| self.ecmp.id(network, name));
+            // A group that has gone since the load leads nowhere.
+            self.loaded_groups.push(group.map_or(Target::Blackhole, Target::Ecmp));
         }
         for &host in loaded.hosts() {
-            let number = self.host_tunnel(host);
-            self.loaded_tunnels.push(number.unwrap_or(NONE));
+            let tunnel = self.host_tunnel(host);
+            self.loaded_tunnels.push(tunnel);
         }
-        for &(network, at) in loaded.members() {
-            let (network, tunnel) = (self.loaded_networks[network as usize], self.loaded_tunnels[at as usize]);
-            if network != NONE && tunnel != NONE {
-                self.members.insert((network, loaded.hosts()[at as usize]), tunnel);
+        for &(network, host) in loaded.members() {
+            let network = self.loaded_networks[network.index()];
+            if let Some((network, tunnel)) = network.zip(self.loaded_tunnels[host.index()]) {
+                self.members.insert((network, loaded.hosts()[host.index()]), tunnel);
             }
         }
     }
 
-    /// The tunnel to a node that is reached.
-    fn host_tunnel(&mut self, to: IpAddr) -> Option<u32> {
+    /// The tunnel to a node, if the underlay reaches it.
+    fn host_tunnel(&mut self, to: IpAddr) -> Option<TunnelId> {
         let underlay = self.spec.underlay.as_ref().filter(|_| !self.unreached.contains(&to))?;
         if underlay.addresses.contains(&to) {
             return None;
         }
-        if let Some(number) = self.hosts.get(&to) {
-            return Some(*number);
+        if let Some(id) = self.hosts.get(&to) {
+            return Some(*id);
         }
-        self.tunnels.push(Tunnel::new(underlay, to, self.neighbors.get(&to).copied())?);
-        let number = self.tunnels.len() as u32 - 1;
-        self.hosts.insert(to, number);
-        Some(number)
+        let tunnel = Tunnel::new(underlay, to, self.neighbors.get(&to).copied())?;
+        Some(self.add_tunnel(tunnel))
     }
 
-    fn path_mtu(&self, mtu: u16, way: Way) -> u16 {
-        match (way, &self.spec.underlay) {
-            (Way::Tunnel(tunnel), Some(underlay)) => mtu.min(self.tunnels[tunnel as usize].mtu(underlay.mtu)),
-            (Way::Tunnel(_), None) | (Way::Port(_), _) => mtu,
+    fn add_tunnel(&mut self, tunnel: Tunnel) -> TunnelId {
+        let id = TunnelId::new(self.tunnels.len() as u32);
+        self.hosts.insert(tunnel.host, id);
+        self.tunnels.push(tunnel);
+        id
+    }
+
+    fn path_mtu(&self, mtu: u16, egress: Egress) -> u16 {
+        match (egress, &self.spec.underlay) {
+            (Egress::Tunnel(tunnel), Some(underlay)) => mtu.min(self.tunnels[tunnel.index()].mtu(underlay.mtu)),
+            (Egress::Tunnel(_), None) | (Egress::Port(_), _) => mtu,
         }
     }
 
     /// The tunnel to `to`, by which something of `network` is reached.
-    fn tunnel(&mut self, network: u32, to: IpAddr) -> Result<u32, Problem> {
+    fn tunnel(&mut self, network: NetworkId, to: IpAddr) -> Result<TunnelId, Problem> {
         host(to)?;
         let underlay = self.spec.underlay.as_ref().ok_or(Problem::NoUnderlay(to))?;
-        if let Some(number) = self.host_tunnel(to) {
-            self.members.insert((network, to), number);
-            return Ok(number);
+        if let Some(id) = self.host_tunnel(to) {
+            self.members.insert((network, to), id);
+            return Ok(id);
         }
         if !self.spec.allows_unreached {
             let is_own = underlay.addresses.contains(&to);
             return Err(if is_own { Problem::OwnHost(to) } else { Problem::NoUnderlay(to) });
         }
-        if let Some(number) = self.hosts.get(&to) {
-            return Ok(*number);
+        if let Some(id) = self.hosts.get(&to) {
+            return Ok(*id);
         }
         // Nothing comes from there either: it is no member.
-        self.tunnels.push(Tunnel::nowhere(underlay, to).ok_or(Problem::NoUnderlay(to))?);
-        let number = self.tunnels.len() as u32 - 1;
-        self.hosts.insert(to, number);
+        let tunnel = Tunnel::nowhere(underlay, to).ok_or(Problem::NoUnderlay(to))?;
         self.unreached.push(to);
-        Ok(number)
+        Ok(self.add_tunnel(tunnel))
     }
 
-    /// What decides over destinations in a network that are no endpoint's: its routes, its subnets and gateways, and those
-    /// endpoints' addresses that would be routed elsewhere if they were not there.
-    fn routes(&mut self, prefixes: &Prefixes<Routed>) -> Result<(), Problem> {
+    /// Makes objects of networks' routes: of all that decides about destinations that are no endpoint's. That is a network's routes, its
+    /// subnets and gateways, and those endpoints' addresses that would be routed elsewhere if the endpoints were not there.
+    fn routes(&mut self, prefixes: &Prefixes<FibRoute>) -> Result<(), Problem> {
         let loaded = self.loaded.clone();
         let mut contents = vec![(Vec::new(), Vec::new()); self.networks.len()];
-        for (&(network, prefix), owner) in &self.prefixes {
-            contents[network as usize].0.push((prefix, self.content(*owner)));
+        for (&(network, prefix), entry) in &self.prefixes {
+            contents[network.index()].0.push((prefix, self.content(*entry)));
         }
-        for (&(network, address), owner) in &self.addresses {
-            let is_routed =
-                prefixes.longest(network, address).is_some_and(|other| other.owner.leads() != Leads::Nobody);
-            let of_network = self.networks[network as usize].loaded;
-            // The longer prefix decides, and a subnet that is longer keeps the address from a loaded route.
-            let own = prefixes.longest(network, address).map(|own| own.length);
-            let is_loaded = loaded
-                .as_ref()
-                .and_then(|loaded| loaded.route(of_network, address))
-                .is_some_and(|route| own.is_none_or(|own| route.length > own));
-            let is_in_table = self
-                .tables_of(network)
-                .any(|row| prefixes.longest(row, address).is_some_and(|other| other.owner.leads() != Leads::Nobody));
-            if owner.hop().is_none() || is_routed || is_loaded || is_in_table {
-                contents[network as usize].1.push(address);
+        let routed = |table: PrefixTableId, address| {
+            prefixes.longest(table, address).is_some_and(|route| route.entry.target() != Target::Connected)
+        };
+        for (&(network, address), entry) in &self.addresses {
+            let loaded_route = || loaded.as_ref()?.route(self.networks[network.index()].loaded?, address);
+            // The longer prefix decides: a longer subnet wins over a loaded route.
+            let configured = prefixes.longest(network.into(), address).map(|route| route.length);
+            let is_loaded = loaded_route().is_some_and(|route| configured.is_none_or(|own| route.length > own));
+            let is_in_table = self.tables_of(network).any(|table| routed(table, address));
+            if entry.hop().is_none() || routed(network.into(), address) || is_loaded || is_in_table {
+                contents[network.index()].1.push(address);
             }
         }
-        for (number, mut content) in contents.into_iter().enumerate() {
+        for (id, mut content) in (0..).map(NetworkId::new).zip(contents) {
             content.0.sort_unstable();
             content.1.sort_unstable();
-            let policy = self.policy(number as u32);
-            let of_network = self.networks[number].loaded;
-            let is_pierced = self.is_pierced(number as u32);
-            let loaded = loaded.as_ref().map(|loaded| loaded.content(of_network, is_pierced)).unwrap_or_default();
-            let network = &mut self.networks[number];
-            let content = (content, loaded, policy);
-            network.routes = self.objects.object(Kind::Routes, &network.name, &content)?;
+            let policy = self.policy(id);
+            let has_route_in_subnet = self.has_route_in_subnet(id);
+            let of_loaded = self.networks[id.index()].loaded.zip(loaded.as_ref());
+            let of_loaded = of_loaded.map(|(network, loaded)| loaded.content(network, has_route_in_subnet));
+            let network = &mut self.networks[id.index()];
+            let content = (content, of_loaded.unwrap_or_default(), policy);
+            network.routes = self.objects.object(ObjectKind::Routes, &network.name, &content)?;
         }
         Ok(())
     }
 
-    /// Whether a route of a network is inside one of its subnets: whoever is loaded there takes addresses from it.
-    fn is_pierced(&self, network: u32) -> bool {
-        let subnets = &self.subnets[self.ranges[network as usize].clone()];
+    /// Whether a route of a network is within one of its subnets: loaded guests there take addresses from the route.
+    fn has_route_in_subnet(&self, network: NetworkId) -> bool {
+        let subnets = &self.subnets[self.ranges[network.index()].clone()];
         let is_inside = |route: &Prefix| subnets.iter().any(|subnet| subnet.prefix.has_inside(*route));
         self.prefixes.keys().any(|(of, prefix)| *of == network && is_inside(prefix))
             || self.table_prefixes(network).any(is_inside)
     }
 
     /// The versions of loaded guests.
-    fn guests(&self) -> Option<loaded::Versions> {
+    fn guests(&self) -> Option<GuestVersions> {
         let loaded = self.loaded.as_ref()?;
-        let mut ground = BTreeMap::new();
-        for ((name, _), &network) in loaded.networks().zip(&self.loaded_networks) {
-            let subnets = self.ranges.get(network as usize).map(|range| &self.subnets[range.clone()]);
-            ground.insert(name.into(), self.objects.digest_of(&subnets));
+        let mut digests = BTreeMap::new();
+        for ((name, _), network) in loaded.networks().zip(&self.loaded_networks) {
+            let range = network.and_then(|network| self.ranges.get(network.index()));
+            let subnets = range.map(|range| &self.subnets[range.clone()]);
+            digests.insert(name.into(), self.objects.digest_of(&subnets));
         }
-        let overruled = self.addresses.keys().filter_map(|&(network, address)| {
-            let number = self.networks.get(network as usize)?.loaded;
-            loaded.overruled(number, address)
-        });
+        let overruled = self
+            .addresses
+            .keys()
+            .filter_map(|&(network, address)| loaded.overruled(self.networks.get(network.index())?.loaded?, address));
         let previous = self.previous.and_then(|tables| tables.guests.as_ref());
-        Some(loaded::Versions::after(previous, loaded, ground, overruled.collect(), self.objects.build()))
+        Some(GuestVersions::after(previous, loaded, digests, overruled.collect(), self.objects.build()))
     }
 
     fn finish(mut self) -> Result<Tables, SpecError> {
         let addresses: Vec<_> = self
             .addresses
             .iter()
-            .map(|(&(network, address), &owner)| (ExactKey::address(network, address), owner))
+            .map(|(&(network, address), &entry)| (ExactKey::address(network.number(), address), entry))
             .collect();
-        let routed = |(&(network, prefix), &owner): (&(u32, Prefix), &Owner)| {
-            (network, prefix, Routed { owner, length: prefix.length() })
+        let routed = |(&(network, prefix), &entry): (&(NetworkId, Prefix), &FibEntry)| {
+            (PrefixTableId::from(network), prefix, FibRoute { entry, length: prefix.length() })
         };
         let prefixes: Vec<_> = self.prefixes.iter().map(routed).chain(self.table_rows()).collect();
         let full = |full| at(|| Entry::Routes)(Problem::Memory(full));
@@ -529,18 +533,21 @@ impl<'a> Builder<'a> {
         let route_tables = self.route_tables().map_err(at(|| Entry::Routes))?;
         self.peer_members();
         let guests = self.guests();
-        let members: Vec<_> =
-            self.members.iter().map(|(&(network, host), &tunnel)| (ExactKey::address(network, host), tunnel)).collect();
+        let members: Vec<_> = self
+            .members
+            .iter()
+            .map(|(&(network, host), &tunnel)| (ExactKey::address(network.number(), host), tunnel))
+            .collect();
         let vnis: Vec<_> = self.vnis.iter().map(|(&vni, &network)| (ExactKey::new(0, vni.into()), network)).collect();
-        // Which of two peers has the connections between them must not change when the other one gets some of its own.
+        // Which of two peers has the connections between them must not change when the other one gets connections of its own.
         let peers = self.routing.peers.iter().filter(|(of, _)| self.tracked.contains(of)).map(|(_, peer)| *peer);
-        let tracked: BTreeSet<u32> = self.tracked.iter().copied().chain(peers).collect();
-        let tracked: Vec<u32> = tracked.into_iter().collect();
+        let tracked: BTreeSet<NetworkId> = self.tracked.iter().copied().chain(peers).collect();
+        let tracked: Vec<NetworkId> = tracked.into_iter().collect();
         let names: Vec<&str> =
-            tracked.iter().map(|number| self.spec.networks[*number as usize].name.as_str()).collect();
-        let (policies, numbers) = self.policies.finish(&names, self.previous, self.spec.connections.0);
-        for (network, number) in tracked.iter().zip(numbers) {
-            self.networks[*network as usize].tracker = number;
+            tracked.iter().map(|network| self.spec.networks[network.index()].name.as_str()).collect();
+        let (policies, zones) = self.policies.finish(&names, self.previous, self.spec.connections.0);
+        for (network, zone) in tracked.iter().zip(zones) {
+            self.networks[network.index()].zone = Some(zone);
         }
         let has_policies = self.endpoints.iter().flatten().any(|endpoint| endpoint.policy.is_some());
         Ok(Tables {
@@ -548,7 +555,7 @@ impl<'a> Builder<'a> {
             has_policies,
             prefixes,
             route_tables,
-            groups: self.ecmp.finish(),
+            ecmp_groups: self.ecmp.finish(),
             objects: self.objects.finish(),
             networks: self.networks.into(),
             endpoints: self.endpoints.into(),
@@ -573,8 +580,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-fn put<T>(all: &mut Vec<Option<T>>, number: u32, one: T) {
-    let at = number as usize;
+fn put<T>(all: &mut Vec<Option<T>>, at: usize, one: T) {
     if all.len() <= at {
         all.resize_with(at + 1, || None);
     }
@@ -593,40 +599,4 @@ fn attach(ports: &mut Vec<Attachment>, port: PortId, what: Attachment) -> Result
         Attachment::Nothing => Ok(()),
         Attachment::Endpoint(_) | Attachment::Underlay => Err(Problem::PortTaken(port)),
     }
-}
-
-fn check_underlay(underlay: &UnderlaySpec) -> Result<(), Problem> {
-    station(underlay.mac)?;
-    check_mtu(underlay.mtu, underlay.addresses.iter().any(IpAddr::is_ipv6))?;
-    if underlay.addresses.is_empty() {
-        return Err(Problem::NoAddress);
-    }
-    for (at, address) in underlay.addresses.iter().enumerate() {
-        host(*address)?;
-        if underlay.addresses[..at].iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
-            return Err(Problem::SecondAddress(*address));
-        }
-    }
-    Ok(())
-}
-
-fn check_mtu(mtu: u16, ipv6: bool) -> Result<(), Problem> {
-    let least = if ipv6 { LEAST_MTU_V6 } else { LEAST_MTU };
-    if mtu < least { Err(Problem::Mtu { mtu, least }) } else { Ok(()) }
-}
-
-pub(super) fn station(mac: Mac) -> Result<(), Problem> {
-    if mac.is_station() { Ok(()) } else { Err(Problem::NotAStation(mac)) }
-}
-
-/// An address that one host can have: no group's, not unspecified, no loopback, none that only stands for an IPv4 one.
-pub(super) fn host(address: IpAddr) -> Result<(), Problem> {
-    let no_host = match address {
-        IpAddr::V4(address) => address.is_broadcast(),
-        IpAddr::V6(address) => address.to_ipv4_mapped().is_some() || address.is_unicast_link_local(),
-    };
-    if no_host || address.is_multicast() || address.is_unspecified() || address.is_loopback() {
-        return Err(Problem::NotAHost(address));
-    }
-    Ok(())
 }

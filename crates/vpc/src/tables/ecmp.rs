@@ -8,8 +8,6 @@
 //! A flow that took a member has the stamp of its **bucket**. A change of members, of their weights, zones or health gives those
 //! buckets another version that get another member, and no others: so their flows are computed anew, and flows of members that
 //! stay in their buckets go on as they are.
-//!
-//! Buckets have numbers of stamps from [`FIRST`] on, where numbers of next hops are loaded entries', which have no stamps.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -17,41 +15,39 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::Problem;
-use super::objects::{Kind, Numbering};
+use super::objects::{Numbering, ObjectKind};
 use crate::hash::splitmix64;
+use crate::id::{EcmpId, HopId, NetworkId, ObjectId};
 use crate::policy::ecmp::{BUCKETS, Ecmp, Member};
 use crate::spec::{EcmpMemberSpec, EcmpSpec, MemberVia};
-use crate::stamp::{SOURCES, Stamp};
+use crate::stamp::{MOST_BUCKETS, SOURCES, Stamp, StampSubject};
 
-/// The first number of a bucket's stamp.
-const FIRST: u32 = super::loaded::FIRST;
 /// Most groups of all networks: each takes 40 KiB.
 pub(super) const MOST: usize = 1024;
 
-const _: () = assert!(FIRST as usize + MOST * BUCKETS <= 1 << 24, "numbers of stamps have 24 bits");
+const _: () = assert!(MOST * BUCKETS <= MOST_BUCKETS, "each bucket has a stamp");
 
 /// Counts are kept in so many places, so that cores rarely write to the same.
 const SHARDS: usize = 8;
 
-/// A group.
+/// An ECMP group.
 #[derive(Debug)]
-pub(crate) struct Group {
+pub(crate) struct EcmpGroup {
     pub network: Box<str>,
     pub name: Box<str>,
     members: Box<[GroupMember]>,
-    /// The object that is who they are, whatever their health and weight.
-    pub object: u32,
+    /// The object that is the set of members, whatever their health and weight.
+    pub object: ObjectId,
     ecmp: Ecmp,
     /// By bucket.
     stamps: Box<[Stamp]>,
-    slot: u32,
+    id: EcmpId,
 }
 
 /// A member of a group.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupMember {
-    /// Number of its next hop.
-    pub hop: u32,
+    pub hop: HopId,
     pub via: MemberVia,
     pub weight: u16,
     pub zone: Option<Box<str>>,
@@ -60,22 +56,22 @@ pub(crate) struct GroupMember {
     is_up: bool,
     /// The way there is known.
     is_resolved: bool,
-    counters: Arc<Counters>,
+    counters: Arc<MemberCounters>,
 }
 
-/// What was sent to a member.
+/// Packets that were sent to a member, in shards.
 #[derive(Debug, Default)]
-struct Counters([Counter; SHARDS]);
+struct MemberCounters([CounterShard; SHARDS]);
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Counter {
+struct CounterShard {
     packets: AtomicU64,
     bytes: AtomicU64,
 }
 
-impl Counters {
-    fn sum(&self, of: impl Fn(&Counter) -> &AtomicU64) -> u64 {
+impl MemberCounters {
+    fn sum(&self, of: impl Fn(&CounterShard) -> &AtomicU64) -> u64 {
         self.0.iter().map(|counter| of(counter).load(Ordering::Relaxed)).sum()
     }
 }
@@ -88,12 +84,12 @@ impl GroupMember {
     }
 }
 
-/// What a flow takes.
+/// The bucket that a flow is in, and its member.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
+pub(crate) struct EcmpChoice {
     pub bucket: usize,
-    /// The place of the member, and its next hop; None: no member may have it.
-    pub member: Option<(usize, u32)>,
+    /// The place of the member, and its next hop; None: no member may have the bucket.
+    pub member: Option<(usize, HopId)>,
     pub stamp: Stamp,
 }
 
@@ -118,20 +114,20 @@ pub struct MemberStatus {
     pub bytes: u64,
 }
 
-impl Group {
-    /// The next hop that a flow takes whose 5-tuple has this hash.
+impl EcmpGroup {
+    /// The next hop of a flow whose 5-tuple has this hash.
     #[inline]
-    pub fn choose(&self, hash: u32) -> Choice {
+    pub fn choose(&self, hash: u32) -> EcmpChoice {
         let bucket = self.ecmp.bucket(hash);
         let member = self.ecmp.member(bucket).and_then(|at| Some((at, self.members.get(at)?.hop)));
-        Choice { bucket, member, stamp: self.stamps.get(bucket).copied().unwrap_or_default() }
+        EcmpChoice { bucket, member, stamp: self.stamps.get(bucket).copied().unwrap_or_default() }
     }
 
     pub fn members(&self) -> &[GroupMember] {
         &self.members
     }
 
-    /// Each member, as it is.
+    /// The status of each member.
     pub fn status(&self) -> Vec<MemberStatus> {
         let mut buckets = vec![0; self.members.len()];
         (0..BUCKETS).filter_map(|bucket| self.ecmp.member(bucket)).for_each(|at| buckets[at] += 1);
@@ -148,57 +144,56 @@ impl Group {
         self.members.iter().zip(buckets).map(status).collect()
     }
 
-    fn hop_of(&self, bucket: usize) -> Option<u32> {
+    fn hop_of(&self, bucket: usize) -> Option<HopId> {
         Some(self.members.get(self.ecmp.member(bucket)?)?.hop)
     }
 }
 
 /// The groups of tables.
 #[derive(Debug, Default)]
-pub(super) struct Groups {
-    /// By slot.
-    slots: Box<[Option<Arc<Group>>]>,
+pub(super) struct EcmpGroups {
+    /// By number; those of groups that have gone are empty.
+    groups: Box<[Option<Arc<EcmpGroup>>]>,
     /// By the number of a next hop that is a member's; empty without groups.
-    counters: Box<[Option<Counted>]>,
+    counters: Box<[Option<HopCounters>]>,
 }
 
 /// Where packets to a next hop are counted.
 #[derive(Clone, Debug)]
-enum Counted {
-    /// It is a member of one group.
-    One(Arc<Counters>),
-    /// A guest that is in several: by the group that the packet took.
+enum HopCounters {
+    /// The next hop is a member of one group.
+    OneGroup(Arc<MemberCounters>),
+    /// The next hop is a member of several: the bucket that the packet took tells of which.
     ByBucket,
 }
 
-impl Groups {
+impl EcmpGroups {
     #[inline]
-    pub fn get(&self, slot: u32) -> Option<&Arc<Group>> {
-        self.slots.get(slot as usize)?.as_ref()
+    pub fn get(&self, group: EcmpId) -> Option<&Arc<EcmpGroup>> {
+        self.groups.get(group.index())?.as_ref()
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = &Group> {
-        self.slots.iter().flatten().map(|group| &**group)
+    pub fn iter(&self) -> impl Iterator<Item = &EcmpGroup> {
+        self.groups.iter().flatten().map(|group| &**group)
     }
 
-    /// A stamp with the version that its bucket has now.
-    pub fn current(&self, stamp: Stamp) -> Option<Stamp> {
-        let at = stamp.number().checked_sub(FIRST as usize)?;
-        self.get((at / BUCKETS) as u32)?.stamps.get(at % BUCKETS).copied()
+    /// A group and one of its buckets, by the bucket's place among those of all groups.
+    pub fn bucket(&self, at: usize) -> Option<(&EcmpGroup, usize)> {
+        Some((self.get(EcmpId::new((at / BUCKETS) as u32))?, at % BUCKETS))
     }
 
-    /// The group and the bucket that a stamp is of.
-    pub fn bucket_of(&self, stamp: Stamp) -> Option<(&Group, usize)> {
-        let at = stamp.number().checked_sub(FIRST as usize)?;
-        Some((self.get((at / BUCKETS) as u32)?, at % BUCKETS))
+    /// The present stamp of a bucket.
+    pub fn bucket_stamp(&self, at: usize) -> Option<Stamp> {
+        let (group, bucket) = self.bucket(at)?;
+        group.stamps.get(bucket).copied()
     }
 
     /// Counts a packet that goes to a member by the next hop `hop`; the stamp of the bucket that led there is among its `sources`.
     #[inline]
-    pub fn count(&self, hop: u32, sources: impl FnOnce() -> [Stamp; SOURCES], shard: usize, bytes: u64) {
-        let counters = match self.counters.get(hop as usize) {
-            Some(Some(Counted::One(counters))) => Some(counters),
-            Some(Some(Counted::ByBucket)) => self.counters_of(hop, &sources()),
+    pub fn count(&self, hop: HopId, sources: impl FnOnce() -> [Stamp; SOURCES], shard: usize, bytes: u64) {
+        let counters = match self.counters.get(hop.index()) {
+            Some(Some(HopCounters::OneGroup(counters))) => Some(counters),
+            Some(Some(HopCounters::ByBucket)) => self.counters_of(hop, &sources()),
             Some(None) | None => None,
         };
         if let Some(counters) = counters {
@@ -210,9 +205,10 @@ impl Groups {
 
     /// The counters of the member with the next hop `hop` that has one of these buckets.
     #[cold]
-    fn counters_of(&self, hop: u32, sources: &[Stamp]) -> Option<&Arc<Counters>> {
+    fn counters_of(&self, hop: HopId, sources: &[Stamp]) -> Option<&Arc<MemberCounters>> {
         sources.iter().find_map(|stamp| {
-            let (group, bucket) = self.bucket_of(*stamp)?;
+            let StampSubject::Bucket(bucket) = stamp.subject() else { return None };
+            let (group, bucket) = self.bucket(bucket)?;
             let member = group.members.get(group.ecmp.member(bucket)?)?;
             (member.hop == hop).then_some(&member.counters)
         })
@@ -220,64 +216,63 @@ impl Groups {
 }
 
 /// Groups while tables are built.
-pub(super) struct Building<'a> {
-    previous: Option<&'a Groups>,
-    /// Slots of groups that there were and are to be, by network and name.
-    known: HashMap<(&'a str, &'a str), u32>,
-    /// Those slots.
-    taken: HashSet<u32>,
-    /// By network number and name.
-    names: HashMap<(u32, &'a str), u32>,
-    slots: Vec<Option<Arc<Group>>>,
-    /// The next slot to see whether it is free.
-    next: usize,
+pub(super) struct EcmpBuilder<'a> {
+    previous: Option<&'a EcmpGroups>,
+    /// The numbers of groups that stay, by network and name.
+    known: HashMap<(&'a str, &'a str), EcmpId>,
+    /// The same numbers.
+    taken: HashSet<EcmpId>,
+    names: HashMap<(NetworkId, &'a str), EcmpId>,
+    groups: Vec<Option<Arc<EcmpGroup>>>,
+    /// The next number to try.
+    next: u32,
 }
 
-/// The next hop of a member, as it is found in the tables under way.
-pub(super) struct Found {
-    pub hop: u32,
+/// The next hop of a member in the tables under way.
+pub(super) struct MemberHop {
+    pub hop: HopId,
     pub is_resolved: bool,
 }
 
-impl<'a> Building<'a> {
+impl<'a> EcmpBuilder<'a> {
     /// For the groups `specs`, in the place of those that there were.
-    pub fn after(previous: Option<&'a Groups>, specs: &'a [EcmpSpec]) -> Building<'a> {
+    pub fn after(previous: Option<&'a EcmpGroups>, specs: &'a [EcmpSpec]) -> EcmpBuilder<'a> {
         let stay: HashSet<(&str, &str)> = specs.iter().map(|spec| (&*spec.network, &*spec.name)).collect();
         let known: HashMap<_, _> = previous
             .into_iter()
-            .flat_map(Groups::iter)
-            .map(|group| ((&*group.network, &*group.name), group.slot))
+            .flat_map(EcmpGroups::iter)
+            .map(|group| ((&*group.network, &*group.name), group.id))
             .filter(|(name, _)| stay.contains(name))
             .collect();
         let taken = known.values().copied().collect();
-        Building { known, taken, previous, names: HashMap::new(), slots: Vec::new(), next: 0 }
+        EcmpBuilder { known, taken, previous, names: HashMap::new(), groups: Vec::new(), next: 0 }
     }
 
-    /// The slot of a group.
-    pub fn slot(&self, network: u32, name: &str) -> Option<u32> {
+    /// The number of a group.
+    pub fn id(&self, network: NetworkId, name: &str) -> Option<EcmpId> {
         self.names.get(&(network, name)).copied()
     }
 
-    /// Group `name` of the network `network`, which has a number and a VNI.
+    /// Adds group `name` of a network, of which the name, the number and the VNI are given.
     pub fn group(
         &mut self,
-        (network, number, vni): (&str, u32, u32),
+        (network, network_id, vni): (&str, NetworkId, u32),
         name: &'a str,
-        members: impl Iterator<Item = (&'a EcmpMemberSpec, Found)>,
+        members: impl Iterator<Item = (&'a EcmpMemberSpec, MemberHop)>,
         zone: Option<&str>,
         objects: &mut Numbering<'_>,
     ) -> Result<(), Problem> {
-        let slot = match self.known.get(&(network, name)) {
-            Some(slot) => *slot,
+        let id = match self.known.get(&(network, name)) {
+            Some(id) => *id,
             None => self.unused()?,
         };
-        if self.names.insert((number, name), slot).is_some() {
+        if self.names.insert((network_id, name), id).is_some() {
             return Err(Problem::EcmpTaken(name.to_owned()));
         }
         let before =
-            self.previous.and_then(|groups| groups.get(slot)).filter(|_| self.known.contains_key(&(network, name)));
+            self.previous.and_then(|groups| groups.get(id)).filter(|_| self.known.contains_key(&(network, name)));
         let was = |via: MemberVia| before?.members.iter().find(|member| member.via == via);
-        let member = |(spec, found): (&EcmpMemberSpec, Found)| GroupMember {
+        let member = |(spec, found): (&EcmpMemberSpec, MemberHop)| GroupMember {
             hop: found.hop,
             via: spec.via,
             weight: spec.weight,
@@ -288,62 +283,62 @@ impl<'a> Building<'a> {
             counters: was(spec.via).map(|was| Arc::clone(&was.counters)).unwrap_or_default(),
         };
         let members: Box<[GroupMember]> = members.map(member).collect();
-        let hops: Vec<u32> = members.iter().map(|member| member.hop).collect();
-        let object = objects.object(Kind::Members, &(network, name), &hops)?;
-        let is_same = |before: &&Arc<Group>| {
+        let hops: Vec<HopId> = members.iter().map(|member| member.hop).collect();
+        let object = objects.object(ObjectKind::EcmpMembers, &(network, name), &hops)?;
+        let is_same = |before: &&Arc<EcmpGroup>| {
             before.members.len() == members.len() && before.members.iter().zip(&members).all(|(a, b)| a.is_same(b))
         };
         let group = match before.filter(is_same) {
             Some(before) => Arc::clone(before),
-            None => Arc::new(Group::build(
+            None => Arc::new(EcmpGroup::build(
                 (network, vni),
-                (name, slot, object),
+                (name, id, object),
                 members,
                 before.map(|group| &**group),
                 objects,
             )?),
         };
-        let at = slot as usize;
-        if self.slots.len() <= at {
-            self.slots.resize(at + 1, None);
+        let at = id.index();
+        if self.groups.len() <= at {
+            self.groups.resize(at + 1, None);
         }
-        self.slots[at] = Some(group);
+        self.groups[at] = Some(group);
         Ok(())
     }
 
-    /// A slot that no group has. Where one had it that has gone, all of its buckets get other versions.
-    fn unused(&mut self) -> Result<u32, Problem> {
-        while self.taken.contains(&(self.next as u32)) {
+    /// A number that no group has. If it was that of a group that has gone, all buckets get other versions.
+    fn unused(&mut self) -> Result<EcmpId, Problem> {
+        while self.taken.contains(&EcmpId::new(self.next)) {
             self.next += 1;
         }
-        let slot = self.next;
+        let id = EcmpId::new(self.next);
         self.next += 1;
-        if slot < MOST { Ok(slot as u32) } else { Err(Problem::TooManyEcmp(MOST)) }
+        if id.index() < MOST { Ok(id) } else { Err(Problem::TooManyEcmp(MOST)) }
     }
 
-    pub fn finish(self) -> Groups {
-        let members = || self.slots.iter().flatten().flat_map(|group| &*group.members);
-        let most = members().map(|member| member.hop as usize + 1).max().unwrap_or(0);
-        let mut counters: Vec<Option<Counted>> = vec![None; most];
+    pub fn finish(self) -> EcmpGroups {
+        let members = || self.groups.iter().flatten().flat_map(|group| &*group.members);
+        let most = members().map(|member| member.hop.index() + 1).max().unwrap_or(0);
+        let mut counters: Vec<Option<HopCounters>> = vec![None; most];
         for member in members() {
-            let counted = &mut counters[member.hop as usize];
+            let counted = &mut counters[member.hop.index()];
             *counted = Some(match counted {
-                None => Counted::One(Arc::clone(&member.counters)),
-                Some(_) => Counted::ByBucket,
+                None => HopCounters::OneGroup(Arc::clone(&member.counters)),
+                Some(_) => HopCounters::ByBucket,
             });
         }
-        Groups { counters: counters.into(), slots: self.slots.into() }
+        EcmpGroups { counters: counters.into(), groups: self.groups.into() }
     }
 }
 
-impl Group {
+impl EcmpGroup {
     fn build(
         (network, vni): (&str, u32),
-        (name, slot, object): (&str, u32, u32),
+        (name, id, object): (&str, EcmpId, ObjectId),
         members: Box<[GroupMember]>,
-        before: Option<&Group>,
+        before: Option<&EcmpGroup>,
         objects: &Numbering<'_>,
-    ) -> Result<Group, Problem> {
+    ) -> Result<EcmpGroup, Problem> {
         let of = |member: &GroupMember| Member {
             id: identifier(member.via),
             weight: member.weight,
@@ -353,11 +348,11 @@ impl Group {
         let all: Vec<Member> = members.iter().map(of).collect();
         let ecmp = Ecmp::build(&all, Some(1), seed(vni, name)).map_err(Problem::Ecmp)?;
         let mut group =
-            Group { network: network.into(), name: name.into(), members, object, ecmp, stamps: Box::default(), slot };
-        let first = FIRST + slot * BUCKETS as u32;
+            EcmpGroup { network: network.into(), name: name.into(), members, object, ecmp, stamps: Box::default(), id };
+        let first = id.index() * BUCKETS;
         let stamp = |bucket: usize| match before {
             Some(before) if before.hop_of(bucket) == group.hop_of(bucket) => before.stamps[bucket],
-            _ => objects.changed(first + bucket as u32),
+            _ => objects.changed(StampSubject::Bucket(first + bucket)),
         };
         group.stamps = (0..BUCKETS).map(stamp).collect();
         Ok(group)

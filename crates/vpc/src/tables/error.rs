@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use softdpu_lpm::Full;
 use thiserror::Error;
 
 use crate::id::PortId;
@@ -11,7 +12,6 @@ use crate::policy::acl::AclError;
 use crate::policy::ecmp::EcmpError;
 use crate::policy::group::GroupError;
 use crate::spec::{EndpointSpec, METERS, Prefix, RouteSpec};
-use softdpu_lpm::Full;
 
 /// An entry of a spec.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,14 +1,14 @@
 //! Objects that flows are computed from, each with a number and a version (Zephyrus §4.3).
 //!
-//! A flow is computed from few things: the endpoint it comes from, the endpoint or the routes by which its destination was found,
-//! the endpoint that it goes to. Security groups and access control lists are objects, too; the version of an endpoint follows those
-//! of its own.
-//! Tables that are built after others give what is the same the same number and version, and what has changed another version;
-//! so a flow is known to be computed from what is in force by comparing a few words.
+//! A flow is computed from few objects: the endpoint that it comes from, the endpoint or the routes by which its destination was
+//! found, the endpoint that it goes to. Security groups and access control lists are objects, too; an endpoint's version changes with
+//! those of its own.
+//! A build gives an unchanged object the number and version that it had, and a changed one another version. So comparing a few words
+//! tells whether a flow was computed from the tables in force.
 //!
 //! ```text
-//!   version = number of the build in which the object got its present content. Builds are numbered through in the process:
-//!   no version comes twice, not for a number that was another object's before, and not in tables built after others.
+//!   version = number of the build in which the object got its present content. Builds are numbered within the process:
+//!   no version comes twice, neither for a number that was another object's before, nor in tables built after others.
 //! ```
 //!
 //! To add a kind: an identity (what stays when it is changed), a content (all that flows look at), one call of
@@ -19,36 +19,37 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::Problem;
-use crate::stamp::Stamp;
+use crate::id::{HopId, ObjectId};
+use crate::stamp::{Stamp, StampSubject};
 
 /// The number of the build under way. 40 bits of it are used: at a thousand a second they last 34 years.
 static BUILDS: AtomicU64 = AtomicU64::new(1);
 
-/// What kind of object it is: a part of its identity.
+/// The kind of an object, a part of its identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
+pub(super) enum ObjectKind {
     Endpoint,
-    /// The way of a network to another host, for its routes.
-    Way,
-    /// The way to another host as a member of an ECMP group.
-    Member,
-    /// Who is in an ECMP group.
-    Members,
-    /// Routes of some sources.
+    /// The next hop of a network's routes to another host.
+    RouteHop,
+    /// The next hop of a member of an ECMP group.
+    MemberHop,
+    /// The members of an ECMP group.
+    EcmpMembers,
+    /// A table of policy routes.
     RouteTable,
     /// All that finds destinations in a network which are no endpoint's.
     Routes,
     /// A security group, whatever its rules are.
-    GroupName,
-    /// Its rules.
-    Group,
+    SecurityGroup,
+    /// The rules of a security group.
+    SecurityRules,
     Acl,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
-    number: u32,
-    /// 128 bits of its content, by a hash whose seed nobody knows.
+struct KnownObject {
+    id: ObjectId,
+    /// 128 bits of a keyed hash of its content.
     content: u128,
 }
 
@@ -56,21 +57,21 @@ struct Known {
 #[derive(Debug)]
 pub(super) struct Objects {
     seeds: [RandomState; 2],
-    /// By 128 bits of kind and identity.
-    known: HashMap<u128, Known>,
+    /// By 128 bits of a keyed hash of kind and identity.
+    known: HashMap<u128, KnownObject>,
     /// By number; [`Stamp::default`] for numbers that no object has.
     stamps: Box<[Stamp]>,
 }
 
 impl Objects {
     #[inline]
-    pub fn stamp(&self, number: u32) -> Stamp {
-        self.stamps.get(number as usize).copied().unwrap_or_default()
+    pub fn stamp(&self, object: ObjectId) -> Stamp {
+        self.stamps.get(object.index()).copied().unwrap_or_default()
     }
 
     #[inline]
     pub fn is_current(&self, stamp: Stamp) -> bool {
-        self.stamps.get(stamp.number()) == Some(&stamp)
+        self.stamps.get(stamp.number() as usize) == Some(&stamp)
     }
 }
 
@@ -79,10 +80,10 @@ impl Objects {
 pub(super) struct Numbering<'a> {
     previous: Option<&'a Objects>,
     seeds: [RandomState; 2],
-    known: HashMap<u128, Known>,
+    known: HashMap<u128, KnownObject>,
     stamps: Vec<Stamp>,
-    /// The next number to see whether it is free.
-    next: usize,
+    /// The next number to try.
+    next: u32,
     build: u64,
 }
 
@@ -103,41 +104,41 @@ impl<'a> Numbering<'a> {
         u128::from(high.hash_one(of)) << 64 | u128::from(low.hash_one(of))
     }
 
-    /// The number of an object: the one it had before, or one that nothing had.
+    /// The number of an object: the one it had before, or an unused one.
     ///
     /// # Errors
     /// [`Problem::TooManyObjects`].
-    pub fn object(&mut self, kind: Kind, identity: &impl Hash, content: &impl Hash) -> Result<u32, Problem> {
+    pub fn object(&mut self, kind: ObjectKind, identity: &impl Hash, content: &impl Hash) -> Result<ObjectId, Problem> {
         let (identity, content) = (self.digest(&(kind, identity)), self.digest(content));
         if let Some(known) = self.known.get(&identity) {
-            return Ok(known.number);
+            return Ok(known.id);
         }
         let before = self.previous.and_then(|previous| Some((previous, previous.known.get(&identity)?)));
-        let (number, stamp) = match before {
-            Some((previous, known)) if known.content == content => (known.number, previous.stamp(known.number)),
-            Some((_, known)) => (known.number, self.fresh(known.number)),
+        let (id, stamp) = match before {
+            Some((previous, known)) if known.content == content => (known.id, previous.stamp(known.id)),
+            Some((_, known)) => (known.id, self.changed(StampSubject::Object(known.id))),
             None => {
-                let number = self.unused()?;
-                (number, self.fresh(number))
+                let id = self.unused()?;
+                (id, self.changed(StampSubject::Object(id)))
             }
         };
-        let at = number as usize;
+        let at = id.index();
         if self.stamps.len() <= at {
             self.stamps.resize(at + 1, Stamp::default());
         }
         self.stamps[at] = stamp;
-        self.known.insert(identity, Known { number, content });
-        Ok(number)
+        self.known.insert(identity, KnownObject { id, content });
+        Ok(id)
     }
 
-    /// Of an object that has its number.
-    pub fn stamp(&self, number: u32) -> Stamp {
-        self.stamps.get(number as usize).copied().unwrap_or_default()
+    /// The stamp of an object of the build under way.
+    pub fn stamp(&self, object: ObjectId) -> Stamp {
+        self.stamps.get(object.index()).copied().unwrap_or_default()
     }
 
-    /// The stamp of what has changed in the tables under way and is no object: `number` is above all objects'.
-    pub fn changed(&self, number: u32) -> Stamp {
-        self.fresh(number)
+    /// The stamp of a subject whose content changes with the build under way.
+    pub fn changed(&self, subject: StampSubject) -> Stamp {
+        Stamp::new(self.build, subject)
     }
 
     /// The number of the build under way.
@@ -150,21 +151,17 @@ impl<'a> Numbering<'a> {
         self.digest(of)
     }
 
-    fn fresh(&self, number: u32) -> Stamp {
-        Stamp::new(self.build, number)
-    }
-
     /// A number that no object has, nor had in the tables before.
-    fn unused(&mut self) -> Result<u32, Problem> {
-        let taken = |at: usize| self.previous.is_some_and(|previous| previous.stamp(at as u32) != Stamp::default());
-        while taken(self.next) {
+    fn unused(&mut self) -> Result<ObjectId, Problem> {
+        let is_taken = |id| self.previous.is_some_and(|previous| previous.stamp(id) != Stamp::default());
+        while is_taken(ObjectId::new(self.next)) {
             self.next += 1;
         }
         let number = self.next;
         self.next += 1;
-        // Those above are loaded entries' (their next hops'), which have no version of their own.
-        let most = super::loaded::FIRST as usize;
-        if number < most { Ok(number as u32) } else { Err(Problem::TooManyObjects(most)) }
+        // An object's number is its next hop's; those above are loaded entries', which have no version of their own.
+        let most = HopId::FIRST_LOADED;
+        if number < most { Ok(ObjectId::new(number)) } else { Err(Problem::TooManyObjects(most as usize)) }
     }
 
     pub fn finish(self) -> Objects {
@@ -178,10 +175,10 @@ mod tests {
 
     fn objects(previous: Option<&Objects>, all: &[(&str, u32)]) -> (Objects, Vec<Stamp>) {
         let mut numbering = Numbering::after(previous);
-        let number = |(name, content): &(&str, u32)| numbering.object(Kind::Endpoint, name, content).expect("few");
-        let numbers: Vec<u32> = all.iter().map(number).collect();
+        let id = |(name, content): &(&str, u32)| numbering.object(ObjectKind::Endpoint, name, content).expect("few");
+        let ids: Vec<ObjectId> = all.iter().map(id).collect();
         let objects = numbering.finish();
-        let stamps = numbers.iter().map(|&number| objects.stamp(number)).collect();
+        let stamps = ids.iter().map(|&id| objects.stamp(id)).collect();
         (objects, stamps)
     }
 

@@ -1,87 +1,99 @@
 //! Groups and access control lists of networks, and what they come to for each endpoint.
 //!
-//! A group and a list are objects with versions; an endpoint's version follows those of its own. What was compiled for tables
-//! before is taken over where its objects have the versions that they had.
+//! A group and a list are objects with versions; an endpoint's version changes with those of its own. What was compiled for the tables
+//! before is reused where its objects have the same versions.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Tables;
 use super::error::Problem;
-use super::objects::{Kind, Numbering};
+use super::objects::{Numbering, ObjectKind};
+use crate::id::NetworkId;
 use crate::policy::EndpointPolicy;
 use crate::policy::acl::{Acl, AclSpec};
 use crate::policy::connections::Connections;
-use crate::policy::group::{EndpointGroups, GroupId, GroupRule, GroupSpec, Peer};
+use crate::policy::conntrack::Zone;
+use crate::policy::group::{EndpointGroups, GroupRule, GroupSpec, Peer, SecurityGroupId};
 use crate::spec::{EndpointSpec, NetworkSpec, Place, RulePeer, SecurityGroupSpec, SecurityRule};
 use crate::stamp::Stamp;
 
-/// What was compiled, by the versions of what it was compiled from.
+/// Compiled policies, by the versions of what they were compiled from.
 #[derive(Debug, Default)]
 pub(super) struct Policies {
     acls: HashMap<Stamp, Arc<Acl>>,
-    /// By the list's version, or none, then the groups' in their order.
+    /// By the list's version, or nothing's, then those of the groups in their order.
     endpoints: HashMap<Box<[Stamp]>, Arc<EndpointPolicy>>,
     pub connections: Option<Arc<Connections>>,
-    /// Names of groups, for people.
-    names: HashMap<GroupId, Box<str>>,
+    /// Names of groups, for traces.
+    names: HashMap<SecurityGroupId, Box<str>>,
 }
 
 impl Policies {
     /// The name of a group.
-    pub fn group_name(&self, group: GroupId) -> Option<&str> {
+    pub fn group_name(&self, group: SecurityGroupId) -> Option<&str> {
         self.names.get(&group).map(|name| &**name)
     }
 }
 
-/// While tables are built.
+/// Policies while tables are built.
 #[derive(Debug, Default)]
-pub(super) struct Building<'a> {
-    /// By network and name.
-    groups: HashMap<(u32, &'a str), (GroupId, Stamp, GroupSpec)>,
-    lists: HashMap<(u32, &'a str), (Stamp, &'a AclSpec)>,
+pub(super) struct PolicyBuilder<'a> {
+    groups: HashMap<(NetworkId, &'a str), (SecurityGroupId, Stamp, GroupSpec)>,
+    lists: HashMap<(NetworkId, &'a str), (Stamp, &'a AclSpec)>,
     policies: Policies,
 }
 
-/// An endpoint's part in policies.
+/// What an endpoint's memberships resolve to.
 #[derive(Debug, Default)]
-pub(super) struct Part {
-    pub groups: Box<[GroupId]>,
-    /// Where it is at a port of this node.
+pub(super) struct Membership {
+    pub groups: Box<[SecurityGroupId]>,
+    /// The compiled policy of an endpoint at a port of this node.
     pub policy: Option<Arc<EndpointPolicy>>,
-    /// The versions of all that.
+    /// The list and the groups with their versions.
     pub key: Box<[Stamp]>,
 }
 
-impl<'a> Building<'a> {
-    /// The groups and lists of a network.
-    pub fn network(&mut self, number: u32, spec: &'a NetworkSpec, objects: &mut Numbering<'_>) -> Result<(), Problem> {
+impl<'a> PolicyBuilder<'a> {
+    /// Adds the groups and lists of a network.
+    pub fn network(
+        &mut self,
+        network: NetworkId,
+        spec: &'a NetworkSpec,
+        objects: &mut Numbering<'_>,
+    ) -> Result<(), Problem> {
         let mut ids = HashMap::with_capacity(spec.policy.groups.len());
         for group in &spec.policy.groups {
-            // Rules that name it know it by this, whatever its own rules are.
-            let id = objects.object(Kind::GroupName, &(&spec.name, &group.name), &())?;
-            if ids.insert(group.name.as_str(), GroupId(id)).is_some() {
+            // The number by which rules name it, whatever its own rules are.
+            let object = objects.object(ObjectKind::SecurityGroup, &(&spec.name, &group.name), &())?;
+            let id = SecurityGroupId(object.number());
+            if ids.insert(group.name.as_str(), id).is_some() {
                 return Err(Problem::GroupTaken(group.name.clone()));
             }
-            self.policies.names.insert(GroupId(id), group.name.as_str().into());
+            self.policies.names.insert(id, group.name.as_str().into());
         }
         for group in &spec.policy.groups {
             let resolved = resolve(group, &ids)?;
-            let object = objects.object(Kind::Group, &(&spec.name, &group.name), &resolved)?;
+            let object = objects.object(ObjectKind::SecurityRules, &(&spec.name, &group.name), &resolved)?;
             let id = ids.get(group.name.as_str()).copied().unwrap_or_default();
-            self.groups.insert((number, &group.name), (id, objects.stamp(object), resolved));
+            self.groups.insert((network, &group.name), (id, objects.stamp(object), resolved));
         }
         for list in &spec.policy.acls {
-            let object = objects.object(Kind::Acl, &(&spec.name, &list.name), &list.list)?;
-            if self.lists.insert((number, &list.name), (objects.stamp(object), &list.list)).is_some() {
+            let object = objects.object(ObjectKind::Acl, &(&spec.name, &list.name), &list.list)?;
+            if self.lists.insert((network, &list.name), (objects.stamp(object), &list.list)).is_some() {
                 return Err(Problem::AclTaken(list.name.clone()));
             }
         }
         Ok(())
     }
 
-    /// What an endpoint of a network is in.
-    pub fn endpoint(&mut self, network: u32, spec: &EndpointSpec, previous: Option<&Tables>) -> Result<Part, Problem> {
+    /// Resolves the groups and the list of an endpoint of a network.
+    pub fn endpoint(
+        &mut self,
+        network: NetworkId,
+        spec: &EndpointSpec,
+        previous: Option<&Tables>,
+    ) -> Result<Membership, Problem> {
         let mut groups = Vec::with_capacity(spec.policy.groups.len());
         for name in &spec.policy.groups {
             let group = self.groups.get(&(network, name.as_str()));
@@ -92,7 +104,7 @@ impl<'a> Building<'a> {
             None => None,
         };
         if groups.is_empty() && list.is_none() {
-            return Ok(Part::default());
+            return Ok(Membership::default());
         }
         let first = list.map_or(Stamp::default(), |(stamp, _)| stamp);
         let key: Box<[Stamp]> = std::iter::once(first).chain(groups.iter().map(|(_, stamp, _)| *stamp)).collect();
@@ -118,20 +130,19 @@ impl<'a> Building<'a> {
                 Some(policy)
             }
         };
-        Ok(Part { groups: ids, policy, key })
+        Ok(Membership { groups: ids, policy, key })
     }
 
-    /// All of it, and the numbers by which `networks` (by name, with their numbers), those whose endpoints are in groups, are known
-    /// to the connections.
-    pub fn finish(mut self, networks: &[&str], previous: Option<&Tables>, capacity: u32) -> (Policies, Vec<u32>) {
+    /// All policies, and the zones that `networks`, those with endpoints in groups, have for their connections.
+    pub fn finish(mut self, networks: &[&str], previous: Option<&Tables>, capacity: u32) -> (Policies, Vec<Zone>) {
         if networks.is_empty() {
             return (self.policies, Vec::new());
         }
         let before = previous.and_then(|tables| tables.policies.connections.clone());
         let connections = before.unwrap_or_else(|| Arc::new(Connections::new(capacity)));
-        let numbers = connections.set_networks(networks);
+        let zones = connections.set_networks(networks);
         self.policies.connections = Some(connections);
-        (self.policies, numbers)
+        (self.policies, zones)
     }
 }
 
@@ -148,8 +159,8 @@ fn acl(
     }
 }
 
-/// With numbers instead of groups' names.
-fn resolve(group: &SecurityGroupSpec, ids: &HashMap<&str, GroupId>) -> Result<GroupSpec, Problem> {
+/// Replaces groups' names in rules by numbers.
+fn resolve(group: &SecurityGroupSpec, ids: &HashMap<&str, SecurityGroupId>) -> Result<GroupSpec, Problem> {
     let rule = |rule: &SecurityRule| {
         let peer = match &rule.peer {
             RulePeer::Any => Peer::Any,

@@ -1,23 +1,53 @@
-//! Routes of all networks: where no two prefixes of a network overlap, by exact match; where they do, by longest prefix match
-//! (Zephyrus §4.3). Which it is, is found out before the tables are installed, and can be asked.
+//! Routes of all networks: by exact match where no two prefixes of a table overlap, by longest prefix match where they do (Zephyrus
+//! §4.3). That is found out when tables are built, and [`Prefixes::lookups`] tells it.
 
 use std::net::IpAddr;
 
-use crate::exact::{ExactKey, ExactTable};
 use softdpu_lpm::coalesce::{Conflict, Lengths, coalesce};
 use softdpu_lpm::{Capacity, Full, Lpm, Prefix, mask};
 
-/// A table from prefixes to values, for each network its own.
+use super::loaded::LoadedNetworkId;
+use crate::exact::{ExactKey, ExactTable};
+use crate::id::{NetworkId, RouteTableId, ids};
+
+ids! {
+    /// A table of prefixes: a network's, or a route table's, whose tables are behind those of all networks.
+    PrefixTableId;
+}
+
+impl From<NetworkId> for PrefixTableId {
+    #[inline(always)]
+    fn from(network: NetworkId) -> PrefixTableId {
+        PrefixTableId::new(network.number())
+    }
+}
+
+impl From<LoadedNetworkId> for PrefixTableId {
+    #[inline(always)]
+    fn from(network: LoadedNetworkId) -> PrefixTableId {
+        PrefixTableId::new(network.number())
+    }
+}
+
+impl PrefixTableId {
+    /// The table of prefixes of a route table, where there are so many networks.
+    #[inline(always)]
+    pub fn of_route_table(networks: usize, table: RouteTableId) -> PrefixTableId {
+        PrefixTableId::new(networks as u32 + table.number())
+    }
+}
+
+/// Tables from prefixes to values.
 #[derive(Clone, Debug)]
 pub struct Prefixes<V> {
-    /// By network number, IPv4 and IPv6.
+    /// By table, IPv4 and IPv6.
     forms: Box<[[Form<V>; 2]]>,
     exact: ExactTable<V>,
-    /// Of networks whose prefixes overlap.
+    /// The tables whose prefixes overlap.
     lpm: Lpm<V>,
 }
 
-/// How a network's prefixes of one family are looked up.
+/// How a table's prefixes of one family are looked up.
 #[derive(Clone, Copy, Debug)]
 enum Form<V> {
     /// By exact match; what matches nothing has the value of the default route.
@@ -26,27 +56,27 @@ enum Form<V> {
     Longest(Conflict),
 }
 
-/// The key's space is network, family and length: there are at most [`Prefixes::NETWORKS`] networks.
-fn key(network: u32, address: IpAddr, length: u8) -> ExactKey {
+/// The key's space is table, family and length.
+fn key(table: PrefixTableId, address: IpAddr, length: u8) -> ExactKey {
     let bits = match mask(address, length) {
         IpAddr::V4(address) => address.to_bits().into(),
         IpAddr::V6(address) => address.to_bits(),
     };
-    ExactKey::new(network << 9 | u32::from(address.is_ipv6()) << 8 | u32::from(length), bits)
+    ExactKey::new(table.number() << 9 | u32::from(address.is_ipv6()) << 8 | u32::from(length), bits)
 }
 
 impl<V: Copy + Default> Prefixes<V> {
-    /// Most networks there can be.
-    pub const NETWORKS: usize = 1 << 22;
+    /// Most tables there can be.
+    pub const TABLES: usize = 1 << 22;
 
-    /// A table for `networks` networks (at most [`NETWORKS`](Self::NETWORKS)) of entries whose (network, prefix) differ.
+    /// `tables` tables (at most [`TABLES`](Self::TABLES)) of entries whose (table, prefix) differ.
     ///
     /// # Errors
     /// [`Full`]: there is not enough memory.
-    pub fn build(networks: usize, entries: &[(u32, Prefix, V)]) -> Result<Prefixes<V>, Full> {
-        let mut sorted = vec![[Vec::new(), Vec::new()]; networks];
-        for (network, prefix, value) in entries {
-            if let Some(families) = sorted.get_mut(*network as usize) {
+    pub fn build(tables: usize, entries: &[(PrefixTableId, Prefix, V)]) -> Result<Prefixes<V>, Full> {
+        let mut sorted = vec![[Vec::new(), Vec::new()]; tables];
+        for (table, prefix, value) in entries {
+            if let Some(families) = sorted.get_mut(table.index()) {
                 families[usize::from(prefix.address().is_ipv6())].push((*prefix, *value));
             }
         }
@@ -59,48 +89,44 @@ impl<V: Copy + Default> Prefixes<V> {
         };
         let forms: Box<[_]> = sorted.iter().map(|families| families.each_ref().map(form)).collect();
         let (mut keyed, mut longest) = (Vec::new(), Vec::new());
-        for (network, families) in sorted.iter().enumerate() {
-            for (form, entries) in forms[network].iter().zip(families) {
+        for ((table, forms), families) in (0..).map(PrefixTableId::new).zip(&forms).zip(&sorted) {
+            for (form, entries) in forms.iter().zip(families) {
                 match form {
                     Form::Exact(..) => keyed.extend(
-                        entries
-                            .iter()
-                            .map(|(prefix, value)| (key(network as u32, prefix.address(), prefix.length()), *value)),
+                        entries.iter().map(|(prefix, value)| (key(table, prefix.address(), prefix.length()), *value)),
                     ),
-                    Form::Longest(_) => {
-                        longest.extend(entries.iter().map(|(prefix, value)| (network as u32, *prefix, *value)));
-                    }
+                    Form::Longest(_) => longest.extend(entries.iter().map(|(prefix, value)| (table, *prefix, *value))),
                 }
             }
         }
-        let mut lpm = Lpm::new(Capacity::worst_case(if longest.is_empty() { 0 } else { networks }, longest.len()))?;
-        for (network, prefix, value) in longest {
-            lpm.insert(network, prefix, value)?;
+        let mut lpm = Lpm::new(Capacity::worst_case(if longest.is_empty() { 0 } else { tables }, longest.len()))?;
+        for (table, prefix, value) in longest {
+            lpm.insert(table.number(), prefix, value)?;
         }
         lpm.settle();
         Ok(Prefixes { forms, exact: ExactTable::build(&keyed, 0), lpm })
     }
 
-    /// The value of the longest prefix of network number `network` that has `address`.
-    pub fn longest(&self, network: u32, address: IpAddr) -> Option<V> {
-        match &self.forms.get(network as usize)?[usize::from(address.is_ipv6())] {
+    /// The value of the longest prefix of `table` that contains `address`.
+    pub fn longest(&self, table: PrefixTableId, address: IpAddr) -> Option<V> {
+        match &self.forms.get(table.index())?[usize::from(address.is_ipv6())] {
             Form::Exact(lengths, default) => {
-                let found = lengths.iter().find_map(|length| self.exact.get(&key(network, address, length)));
+                let found = lengths.iter().find_map(|length| self.exact.get(&key(table, address, length)));
                 found.or(*default)
             }
-            Form::Longest(_) => self.lpm.lookup(network, address),
+            Form::Longest(_) => self.lpm.lookup(table.number(), address),
         }
     }
 
-    /// Whether prefixes of a network's families, IPv4 and IPv6, are looked up by exact match, or why by longest prefix match; None of a
+    /// Whether prefixes of a table's families, IPv4 and IPv6, are looked up by exact match, or why by longest prefix match; None of a
     /// family without any.
-    pub fn lookups(&self, network: u32) -> [Option<Result<(), Conflict>>; 2] {
+    pub fn lookups(&self, table: PrefixTableId) -> [Option<Result<(), Conflict>>; 2] {
         let lookup = |form: &Form<V>| match form {
             Form::Exact(lengths, None) if lengths.iter().next().is_none() => None,
             Form::Exact(..) => Some(Ok(())),
             Form::Longest(conflict) => Some(Err(*conflict)),
         };
-        self.forms.get(network as usize).map_or([None; 2], |families| families.each_ref().map(lookup))
+        self.forms.get(table.index()).map_or([None; 2], |families| families.each_ref().map(lookup))
     }
 }
 
@@ -129,7 +155,8 @@ mod tests {
 
     #[test]
     fn disjoint_prefixes_are_exact_and_others_say_why_not() {
-        let of = |network, prefix: &str, value: u16| (network, prefix.parse::<Prefix>().unwrap(), value);
+        let of =
+            |table, prefix: &str, value: u16| (PrefixTableId::new(table), prefix.parse::<Prefix>().unwrap(), value);
         let table = Prefixes::build(
             2,
             &[
@@ -142,11 +169,13 @@ mod tests {
             ],
         )
         .unwrap();
-        let told = |network| table.lookups(network).map(|family| family.map(|it| it.map_err(|why| why.to_string())));
+        let told = |number| {
+            table.lookups(PrefixTableId::new(number)).map(|family| family.map(|it| it.map_err(|why| why.to_string())))
+        };
         assert_eq!(told(0), [Some(Ok(())), None]);
         assert_eq!(told(1), [Some(Err("10.0.0.0/24 is inside 10.0.0.0/8".to_owned())), Some(Ok(()))]);
         assert_eq!(told(2), [None, None]);
-        let longest = |network, address: &str| table.longest(network, address.parse().unwrap());
+        let longest = |number, address: &str| table.longest(PrefixTableId::new(number), address.parse().unwrap());
         assert_eq!(
             [longest(0, "10.0.0.7"), longest(0, "10.0.1.7"), longest(0, "10.0.2.7")],
             [Some(2), Some(3), Some(1)]
@@ -164,14 +193,15 @@ mod tests {
             entries in prop::collection::hash_map((0u32..2, prefix()), any::<u16>(), 0..60),
             addresses in prop::collection::vec(address(), 1..60),
         ) {
-            let listed: Vec<_> = entries.iter().map(|(&(network, prefix), &value)| (network, prefix, value)).collect();
+            let listed: Vec<_> = entries.iter().map(|(&(table, prefix), &value)| (PrefixTableId::new(table), prefix, value)).collect();
             let table = Prefixes::build(2, &listed).unwrap();
-            for (network, address) in addresses.iter().flat_map(|address| [(0, *address), (1, *address)]) {
+            let both = |address: &IpAddr| [0, 1].map(|table| (PrefixTableId::new(table), *address));
+            for (number, address) in addresses.iter().flat_map(both) {
                 let naive = listed
                     .iter()
-                    .filter(|(n, prefix, _)| *n == network && prefix.contains(address))
+                    .filter(|(n, prefix, _)| *n == number && prefix.contains(address))
                     .max_by_key(|(_, prefix, _)| prefix.length());
-                prop_assert_eq!(table.longest(network, address), naive.map(|(_, _, value)| *value));
+                prop_assert_eq!(table.longest(number, address), naive.map(|(_, _, value)| *value));
             }
         }
 
@@ -180,7 +210,7 @@ mod tests {
             entries in prop::collection::hash_map(prefix(), any::<u16>(), 0..60),
             addresses in prop::collection::vec(address(), 1..60),
         ) {
-            let table = Prefixes::build(1, &entries.iter().map(|(&prefix, &value)| (0, prefix, value)).collect::<Vec<_>>()).unwrap();
+            let table = Prefixes::build(1, &entries.iter().map(|(&prefix, &value)| (PrefixTableId::new(0), prefix, value)).collect::<Vec<_>>()).unwrap();
             let mut four = prefix_trie::PrefixMap::<(u32, u8), u16>::new();
             let mut six = prefix_trie::PrefixMap::<(u128, u8), u16>::new();
             for (prefix, value) in &entries {
@@ -194,7 +224,7 @@ mod tests {
                     IpAddr::V4(address) => four.get_lpm(&(address.to_bits(), 32)).map(|(_, value)| *value),
                     IpAddr::V6(address) => six.get_lpm(&(address.to_bits(), 128)).map(|(_, value)| *value),
                 };
-                prop_assert_eq!(table.longest(0, address), oracle);
+                prop_assert_eq!(table.longest(PrefixTableId::new(0), address), oracle);
             }
         }
     }

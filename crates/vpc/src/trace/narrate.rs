@@ -6,43 +6,34 @@ use softdpu_sched::Colour;
 
 use super::path::{Names, Outcome, Step, Table, Tier, Version};
 use super::{Description, Subject};
-use crate::flow::{NONE, Seen};
+use crate::flow::Seen;
+use crate::id::{EcmpId, EndpointId, HopId};
 use crate::packet::{Packet, Parsed, parse};
 use crate::policy::acl::{Action, Decision};
 use crate::policy::connections::{Note, Passage};
 use crate::policy::group::{Admission, Way as Direction};
 use crate::policy::meter::{Colours, NodeMeter};
-use crate::software::policy::Found;
+use crate::software::policy::PolicyStep;
 use crate::stamp::{SOURCES, Stamp};
-use crate::switch::{Ask, Frame, Metadata, Stop, Walk, walk};
-use crate::tables::{Attachment, Choice, Hop, Leads, Tables, Way};
+use crate::switch::{Ask, Frame, Metadata, RouteWalk, Stop, walk};
+use crate::tables::{Attachment, EcmpChoice, Egress, Hop, Tables, Target};
 use crate::verdict::{DropReason, Reply, Verdict};
 
-/// What an object is called.
+/// What a stamp is of, in words.
 fn object(tables: &Tables, stamp: Stamp) -> String {
-    let number = stamp.number() as u32;
-    if let Some(endpoint) = tables.endpoint(number) {
-        let network = tables.network(endpoint.network).map_or("?", |network| &network.name);
-        let address = endpoint.addresses.first().map(ToString::to_string).unwrap_or_default();
-        return format!("endpoint {address} of {network}");
-    }
-    tables.stamp_name(stamp).unwrap_or_else(|| format!("object {number}, which is no more"))
+    tables.stamp_name(stamp).unwrap_or_else(|| format!("object {}, which is no more", stamp.number()))
 }
 
-/// What a next hop is called.
-fn next_hop(tables: &Tables, number: u32) -> String {
+/// A next hop in words.
+fn next_hop(tables: &Tables, hop: HopId) -> String {
     // What was loaded by file has no stamps of its own.
-    match tables.hop(number) {
-        Some(Hop { way: Way::Tunnel(tunnel), network: of, .. }) if Tables::is_loaded(number) => {
+    match tables.hop(hop) {
+        Some(Hop { egress: Egress::Tunnel(tunnel), network, .. }) if hop.is_loaded() => {
             let host = tables.tunnel(tunnel).map_or_else(|| "?".to_owned(), |tunnel| tunnel.host.to_string());
-            format!("loaded entry of {} on {host}", network(tables, of))
+            format!("loaded entry of {} on {host}", tables.network_name(network))
         }
-        _ => object(tables, tables.stamp(number)),
+        _ => object(tables, tables.hop_stamp(hop)),
     }
-}
-
-fn network(tables: &Tables, number: u32) -> &str {
-    tables.network(number).map_or("?", |network| &network.name)
 }
 
 /// What a stop of a packet comes to.
@@ -103,17 +94,17 @@ fn flow_key(tables: &Tables, packet: &Packet, names: Names<'_>) -> String {
 
 /// A flow that was found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownFlow {
     pub sources: [Stamp; SOURCES],
-    pub hop: u32,
+    pub hop: HopId,
     pub is_stale: bool,
     /// It was compared with tables that are new to it.
     pub is_compared: bool,
 }
 
 /// The look-up in the flow tier that found a flow.
-pub(crate) fn flow(tables: &Tables, packet: &Packet, known: &Known, names: Names<'_>) -> Step {
-    let Known { sources, hop, is_stale, is_compared } = known;
+pub(crate) fn flow(tables: &Tables, packet: &Packet, known: &KnownFlow, names: Names<'_>) -> Step {
+    let KnownFlow { sources, hop, is_stale, is_compared } = known;
     let (outcome, found) = match (is_stale, is_compared) {
         (true, _) => (Outcome::Stale, "computed from what has changed".to_owned()),
         (false, true) => {
@@ -158,7 +149,7 @@ pub(crate) fn classified(
     let at_port = match tables.attachment(packet.port) {
         Attachment::Nothing => (Outcome::Miss, "nothing is there".to_owned()),
         Attachment::Underlay => (Outcome::Hit, "the underlay".to_owned()),
-        Attachment::Endpoint(number) => (Outcome::Hit, object(tables, tables.stamp(number))),
+        Attachment::Endpoint(id) => (Outcome::Hit, object(tables, tables.stamp(id))),
     };
     let mut steps = vec![Step::new(Tier::Before, Table::Ports, at_port.0, names(packet.port), at_port.1)];
     let is_tunnel = matches!(tables.attachment(packet.port), Attachment::Underlay);
@@ -173,13 +164,13 @@ pub(crate) fn classified(
                 let subject = Subject::at(tables, packet.port, packet.head.bytes(), packet.len());
                 let host = tables.tunnel(tunnel).map(|tunnel| tunnel.host.to_string()).unwrap_or_default();
                 let key = format!("VNI {} from {host}", subject.vni.unwrap_or_default());
-                let found = format!("network {}, tunnel {tunnel}", network(tables, metadata.network));
+                let found = format!("network {}, tunnel {tunnel}", tables.network_name(metadata.network));
                 Step::new(Tier::Before, Table::Tunnels, Outcome::Hit, key, found)
             }
             None => {
                 let source = frame.parsed.ip().map(|ip| ip.source.to_string()).unwrap_or_default();
                 let key = format!("{source} {}", frame.parsed.source);
-                let found = format!("network {}, routing {}", network(tables, metadata.network), metadata.network);
+                let found = format!("network {}, routing {}", tables.network_name(metadata.network), metadata.network);
                 Step::new(Tier::Before, Table::Sources, Outcome::Pass, key, found)
             }
         },
@@ -191,9 +182,9 @@ pub(crate) fn classified(
 /// Where it goes was found, or not.
 pub(crate) fn found(tables: &Tables, frame: &Frame, metadata: &Metadata, result: Result<&(), &Stop>) -> Vec<Step> {
     let Some(ip) = frame.parsed.ip() else { return Vec::new() };
-    let key = format!("{} in {}", ip.destination, network(tables, metadata.network));
-    let exact = tables.owner(metadata.network, ip.destination);
-    let owner = |hop: Option<u32>| match hop {
+    let key = format!("{} in {}", ip.destination, tables.network_name(metadata.network));
+    let exact = tables.resolve(metadata.network, ip.destination);
+    let owner = |hop: Option<HopId>| match hop {
         Some(hop) => format!("{}, next hop {hop}", next_hop(tables, hop)),
         None => "the gateway".to_owned(),
     };
@@ -217,36 +208,36 @@ fn routed(
     frame: &Frame,
     metadata: &Metadata,
     key: String,
-    owner: impl Fn(Option<u32>) -> String,
+    owner: impl Fn(Option<HopId>) -> String,
 ) -> Vec<Step> {
     let Some(ip) = frame.parsed.ip() else { return Vec::new() };
-    let Walk { routing, leads, choice } = walk(tables, metadata.network, metadata.hash, ip);
+    let RouteWalk { lookup, target, choice } = walk(tables, metadata.network, metadata.hash, ip);
     let mut steps = Vec::new();
-    if let Some(table) = routing.table.and_then(|number| tables.route_table(number)) {
-        let (outcome, found) = if routing.is_by_table {
+    if let Some(table) = lookup.table.and_then(|table| tables.route_table(table)) {
+        let (outcome, found) = if lookup.is_policy_route {
             (Outcome::Hit, format!("route table {}", table.name))
         } else {
             (Outcome::Miss, format!("route table {} has no route: the network's decide", table.name))
         };
-        let source = format!("{} in {}", ip.source, network(tables, metadata.network));
+        let source = format!("{} in {}", ip.source, tables.network_name(metadata.network));
         steps.push(Step::new(Tier::Before, Table::PolicyRoutes, outcome, source, found));
     }
     let route = |outcome, found| Step::new(Tier::Before, Table::Routes, outcome, key.clone(), found);
-    match leads {
+    match target {
         None => steps.push(route(Outcome::Miss, String::new())),
-        Some(Leads::Nobody) => steps.push(route(Outcome::Miss, "a subnet, where nobody has it".to_owned())),
-        Some(Leads::Nowhere) => steps.push(route(Outcome::Miss, "not known how it is reached".to_owned())),
-        Some(Leads::Hop(hop)) => steps.push(route(Outcome::Hit, owner(Some(hop)))),
-        Some(Leads::Ecmp(slot)) => {
-            let name = tables.group(slot).map_or("?", |group| &group.name);
+        Some(Target::Connected) => steps.push(route(Outcome::Miss, "a subnet, where nobody has it".to_owned())),
+        Some(Target::Blackhole) => steps.push(route(Outcome::Miss, "not known how it is reached".to_owned())),
+        Some(Target::Hop(hop)) => steps.push(route(Outcome::Hit, owner(Some(hop)))),
+        Some(Target::Ecmp(group)) => {
+            let name = tables.ecmp_group(group).map_or("?", |group| &group.name);
             steps.push(route(Outcome::Hit, format!("ECMP group {name}")));
-            steps.extend(choice.map(|(_, choice)| chosen(tables, slot, name, choice)));
+            steps.extend(choice.map(|(_, choice)| chosen(tables, group, name, choice)));
         }
-        Some(Leads::Peer(peer)) => {
-            let name = network(tables, peer);
+        Some(Target::Peer(peer)) => {
+            let name = tables.network_name(peer);
             steps.push(route(Outcome::Hit, format!("peer {name}")));
             let key = format!("{} in {name}", ip.destination);
-            steps.push(match tables.owner(peer, ip.destination).and_then(|owner| owner.hop()) {
+            steps.push(match tables.resolve(peer, ip.destination).and_then(|entry| entry.hop()) {
                 Some(hop) => Step::new(Tier::Before, Table::Peerings, Outcome::Hit, key, owner(Some(hop))),
                 None => Step::new(Tier::Before, Table::Peerings, Outcome::Miss, key, "nobody has it"),
             });
@@ -255,8 +246,8 @@ fn routed(
     steps
 }
 
-fn chosen(tables: &Tables, slot: u32, name: &str, choice: Choice) -> Step {
-    let members = tables.group(slot).map(|group| group.members()).unwrap_or_default();
+fn chosen(tables: &Tables, group: EcmpId, name: &str, choice: EcmpChoice) -> Step {
+    let members = tables.ecmp_group(group).map(|group| group.members()).unwrap_or_default();
     let key = format!("{name}, bucket {}", choice.bucket);
     match choice.member.and_then(|(at, hop)| Some((members.get(at)?, hop))) {
         Some((member, hop)) => {
@@ -269,21 +260,21 @@ fn chosen(tables: &Tables, slot: u32, name: &str, choice: Choice) -> Step {
 }
 
 /// What policies found on the way to an answer.
-pub(crate) fn policy(tables: &Tables, found: &Found) -> Step {
+pub(crate) fn policy(tables: &Tables, found: &PolicyStep) -> Step {
     match *found {
-        Found::Acl { endpoint, decision } => acl(tables, endpoint, decision),
-        Found::Connection(Note::Group { of, way, admission }) => group(tables, of, way, admission),
-        Found::Connection(Note::Known { is_reply, is_admitted }) => {
+        PolicyStep::Acl { endpoint, decision } => acl(tables, endpoint, decision),
+        PolicyStep::Connection(Note::Group { of, way, admission }) => group(tables, of, way, admission),
+        PolicyStep::Connection(Note::Known { is_reply, is_admitted }) => {
             let direction = if is_reply { "a reply" } else { "of the side that opened it" };
             let rules = if is_admitted { "" } else { "; the rules have changed since it began" };
             let found = format!("{direction}{rules}");
             Step::new(Tier::Software, Table::Connections, Outcome::Hit, "", found)
         }
-        Found::Connection(Note::New) => {
+        PolicyStep::Connection(Note::New) => {
             let found = "the first packet of a connection";
             Step::new(Tier::Software, Table::Connections, Outcome::Miss, "", found)
         }
-        Found::Connection(Note::Untracked { is_related }) => {
+        PolicyStep::Connection(Note::Untracked { is_related }) => {
             let found = if is_related { "an error about a known connection" } else { "of no connection" };
             let outcome = if is_related { Outcome::Hit } else { Outcome::Miss };
             Step::new(Tier::Software, Table::Connections, outcome, "", found)
@@ -291,9 +282,9 @@ pub(crate) fn policy(tables: &Tables, found: &Found) -> Step {
     }
 }
 
-fn acl(tables: &Tables, number: u32, Decision { action, rule }: Decision) -> Step {
-    let name = tables.endpoint(number).and_then(|endpoint| endpoint.acl.as_deref()).unwrap_or("?");
-    let key = format!("{name} of {}", object(tables, tables.stamp(number)));
+fn acl(tables: &Tables, id: EndpointId, Decision { action, rule }: Decision) -> Step {
+    let name = tables.endpoint(id).and_then(|endpoint| endpoint.acl.as_deref()).unwrap_or("?");
+    let key = format!("{name} of {}", object(tables, tables.stamp(id)));
     let (outcome, verb) = match action {
         Action::Allow => (Outcome::Pass, "allows"),
         Action::Deny => (Outcome::Drop, "denies"),
@@ -306,8 +297,8 @@ fn acl(tables: &Tables, number: u32, Decision { action, rule }: Decision) -> Ste
 }
 
 fn group(tables: &Tables, of: Stamp, way: Direction, admission: Admission) -> Step {
-    let endpoint = tables.endpoint(of.number() as u32);
-    let groups = endpoint.map(|endpoint| &endpoint.groups[..]).unwrap_or_default();
+    let endpoint = of.object().and_then(|object| tables.endpoint_with(object));
+    let groups = endpoint.map(|(_, endpoint)| &endpoint.groups[..]).unwrap_or_default();
     let name = |group: u32| {
         let id = groups.get(group as usize).copied();
         id.and_then(|id| tables.group_name(id)).unwrap_or("?").to_owned()
@@ -338,20 +329,20 @@ pub(crate) fn asked_policies(result: Result<&Passage, &DropReason>) -> Option<St
 }
 
 /// The next hop, and whether the packet can go there.
-pub(crate) fn hop(tables: &Tables, number: u32, result: Result<(), &Stop>, names: Names<'_>) -> Vec<Step> {
-    let found = tables.hop(number).map(|hop| {
-        let way = match hop.way {
-            Way::Port(port) => names(port),
-            Way::Tunnel(tunnel) => match tables.tunnel(tunnel) {
+pub(crate) fn hop(tables: &Tables, id: Option<HopId>, result: Result<(), &Stop>, names: Names<'_>) -> Vec<Step> {
+    let found = id.and_then(|id| tables.hop(id)).map(|hop| {
+        let egress = match hop.egress {
+            Egress::Port(port) => names(port),
+            Egress::Tunnel(tunnel) => match tables.tunnel(tunnel) {
                 Some(tunnel) if tunnel.resolved => format!("VXLAN {} to {}", hop.vni, tunnel.host),
                 Some(tunnel) => format!("VXLAN {} to {}, whose MAC address is not known", hop.vni, tunnel.host),
                 None => "no tunnel".to_owned(),
             },
         };
-        format!("{way}, {}, MTU {}", hop.mac, hop.mtu)
+        format!("{egress}, {}, MTU {}", hop.mac, hop.mtu)
     });
     let outcome = if found.is_some() { Outcome::Hit } else { Outcome::Miss };
-    let mut steps = vec![Step::new(Tier::After, Table::Hops, outcome, number.to_string(), found.unwrap_or_default())];
+    let mut steps = vec![Step::new(Tier::After, Table::Hops, outcome, number(id), found.unwrap_or_default())];
     if let Err(stop) = result {
         let (outcome, found) = stopped(stop);
         steps.push(Step::new(Tier::After, Table::Hops, outcome, "", found));
@@ -359,20 +350,25 @@ pub(crate) fn hop(tables: &Tables, number: u32, result: Result<(), &Stop>, names
     steps
 }
 
+/// A next hop's number.
+fn number(hop: Option<HopId>) -> String {
+    hop.map(|hop| hop.to_string()).unwrap_or_default()
+}
+
 /// A flow was kept, or could not be.
 pub(crate) fn kept(tables: &Tables, metadata: &Metadata, is_kept: bool) -> Step {
-    let (outcome, found) = match (is_kept, metadata.link().slot) {
-        (true, NONE) => (Outcome::Kept, format!("next hop {}", metadata.hop)),
-        (true, _) => (Outcome::Kept, format!("next hop {}, as long as its connection lives", metadata.hop)),
+    let hop = number(metadata.hop);
+    let (outcome, found) = match (is_kept, metadata.connection) {
+        (true, None) => (Outcome::Kept, format!("next hop {hop}")),
+        (true, Some(_)) => (Outcome::Kept, format!("next hop {hop}, as long as its connection lives")),
         (false, _) => (Outcome::Miss, "the table is full".to_owned()),
     };
     Step::new(Tier::Flow, Table::Flows, outcome, "", found).with(versions(tables, &metadata.sources))
 }
 
-/// The colours that the meters of endpoint `number`, if it is one's, gave a packet, one after the other; it is dropped where it is red
-/// behind the last.
-pub(crate) fn metered(tables: &Tables, number: u32, colours: &Colours) -> Vec<Step> {
-    let meters = tables.meters_of(number);
+/// The colours that the meters of `endpoint` gave a packet, one after the other. It is dropped if it is red behind the last.
+pub(crate) fn metered(tables: &Tables, endpoint: Option<EndpointId>, colours: &Colours) -> Vec<Step> {
+    let meters = endpoint.map_or(&[][..], |endpoint| tables.meters_of(endpoint));
     let is_last = |at| at + 1 == meters.len();
     let step = |(at, (meter, colour)): (usize, (&Arc<NodeMeter>, &Colour))| {
         let (outcome, found) = match colour {

@@ -212,7 +212,6 @@ pub(crate) trait Witness {
     /// Nothing may change: it is only asked what would happen.
     const REHEARSES: bool;
 
-    fn identifier(&self, at: usize) -> u32;
     fn see<S: IntoIterator<Item = Step>>(&mut self, at: usize, steps: impl FnOnce(Names<'_>) -> S);
 }
 
@@ -224,11 +223,6 @@ impl Witness for Nobody {
     const REHEARSES: bool = false;
 
     #[inline(always)]
-    fn identifier(&self, _at: usize) -> u32 {
-        0
-    }
-
-    #[inline(always)]
     fn see<S: IntoIterator<Item = Step>>(&mut self, _at: usize, _steps: impl FnOnce(Names<'_>) -> S) {}
 }
 
@@ -238,10 +232,6 @@ pub(crate) struct Watcher<'a, const REHEARSES: bool>(pub &'a mut dyn Watch);
 impl<const REHEARSES: bool> Witness for Watcher<'_, REHEARSES> {
     const LOOKS: bool = true;
     const REHEARSES: bool = REHEARSES;
-
-    fn identifier(&self, at: usize) -> u32 {
-        self.0.identifier(at)
-    }
 
     fn see<S: IntoIterator<Item = Step>>(&mut self, at: usize, steps: impl FnOnce(Names<'_>) -> S) {
         if self.0.identifier(at) == 0 {

@@ -26,8 +26,8 @@ impl Subject {
             Attachment::Underlay => {
                 Subject::on_wire(head, len, tables.underlay().map_or(0, |underlay| underlay.udp_port))
             }
-            Attachment::Endpoint(number) => {
-                let network = tables.endpoint(number).and_then(|endpoint| tables.network(endpoint.network));
+            Attachment::Endpoint(id) => {
+                let network = tables.endpoint(id).and_then(|endpoint| tables.network(endpoint.network));
                 let packet = parse(head, len).ok();
                 Subject { len, packet, outer: None, vni: network.map(|network| network.vni) }
             }

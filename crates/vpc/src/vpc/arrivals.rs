@@ -32,10 +32,10 @@ pub(super) fn see(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet, las
         Some(outer) => outer,
         None => outer_of_any_shape(tables, underlay, packet)?,
     };
-    let network = Some(tables.network(outer.network)?.routes);
+    let routes = Some(tables.network(outer.network)?.routes);
     let head = packet.head.bytes().get(outer.len.into()..)?;
     let head = &head[..head.len().min(outer.inner)];
-    let inner = flow::Bytes { head, len: outer.inner, checksum: &outer.checksum, port: packet.port, network };
+    let inner = flow::Bytes { head, len: outer.inner, checksum: &outer.checksum, port: packet.port, routes };
     Some((outer, flow::see_bytes(&inner)?))
 }
 

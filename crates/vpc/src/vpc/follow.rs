@@ -1,24 +1,29 @@
 //! What a flow decides of one packet, wherever that came from; and the meters of many, asked at once.
 
 use super::{Sought, Vpc};
-use crate::flow::{self, Action, Candidate, Flows, Seen};
+use crate::flow::{self, Action, Candidate, FlowIndex, Flows, Seen};
+use crate::id::EndpointId;
 use crate::packet::Packet;
+use crate::policy::conntrack::ConnectionSlot;
 use crate::policy::meter::{AT_ONCE, Colours, MeterCount};
 use crate::switch::{Outer, after};
 use crate::tables::Tables;
 use crate::trace::Witness;
 use crate::verdict::Verdict;
 
-/// Whether a packet of `bytes` bytes passes the meters of the endpoint with the number `meter`, if it is one's; its colours behind each of
-/// them go into `colours`.
+/// Whether a packet of `bytes` bytes passes the meters of the endpoint `metered`; its colours behind each of them go into `colours`.
 #[inline(always)]
-pub(super) fn admit<W: Witness>(tables: &Tables, meter: u32, now: u64, bytes: u32, colours: &mut Colours) -> bool {
-    if meter == flow::NONE {
-        true
-    } else if W::REHEARSES {
-        tables.admit::<true>(meter, now, bytes, colours)
-    } else {
-        tables.admit::<false>(meter, now, bytes, colours)
+pub(super) fn admit<W: Witness>(
+    tables: &Tables,
+    metered: Option<EndpointId>,
+    now: u64,
+    bytes: u32,
+    colours: &mut Colours,
+) -> bool {
+    match metered {
+        None => true,
+        Some(endpoint) if W::REHEARSES => tables.admit::<true>(endpoint, now, bytes, colours),
+        Some(endpoint) => tables.admit::<false>(endpoint, now, bytes, colours),
     }
 }
 
@@ -31,18 +36,17 @@ fn goes_on<const REHEARSES: bool>(
     flows: &Flows,
     packet: &Packet,
     (seen, outer): (&Seen, u16),
-    entry: u32,
+    (entry, slot): (FlowIndex, ConnectionSlot),
     now: u64,
 ) -> bool {
     let Some(connections) = tables.connections() else { return false };
-    let link = flows.link(entry, &flows.action(entry));
     if flow::may_end(packet, seen, outer.into()) {
         if !REHEARSES {
-            connections.close(link.slot);
+            connections.close(slot);
         }
         return false;
     }
-    connections.is_open(link, now)
+    connections.is_open(flows.connection(entry, slot), now)
 }
 
 /// What packets of flows are decided with.
@@ -63,13 +67,15 @@ impl Follower<'_> {
         packet: &mut Packet,
         seen: &Seen,
         came: Option<&Outer>,
-        (entry, action): (u32, &Action),
-        admit: impl FnOnce(u32, u32) -> bool,
+        (entry, action): (FlowIndex, &Action),
+        admit: impl FnOnce(Option<EndpointId>, u32) -> bool,
         decided: &mut Verdict,
     ) -> bool {
         let Follower { tables, flows, id, shard, now } = self;
         let outer = came.map_or(0, |came| came.len);
-        if action.connection != flow::NONE && !goes_on::<REHEARSES>(tables, flows, packet, (seen, outer), entry, *now) {
+        if let Some(slot) = action.connection
+            && !goes_on::<REHEARSES>(tables, flows, packet, (seen, outer), (entry, slot), *now)
+        {
             return false;
         }
         let is_decided = match came {
@@ -80,7 +86,7 @@ impl Follower<'_> {
             return false;
         }
         flows.count(entry, seen.len() as u64);
-        if action.is_member && !REHEARSES && !matches!(decided, Verdict::Drop(_)) {
+        if action.is_ecmp_member && !REHEARSES && !matches!(decided, Verdict::Drop(_)) {
             tables.count_member(action.hop, || flows.sources(entry), *shard, seen.len() as u64);
         }
         true
@@ -99,27 +105,26 @@ pub(super) struct Marks {
     /// A bit for each; of what was taken at once all.
     pass: u64,
     /// The endpoint whose meters were asked.
-    meter: u32,
+    metered: EndpointId,
     /// What was taken at once.
     taken: Option<MeterCount>,
     /// The endpoint whose meters are to be asked about the packet behind the last that was decided.
-    pub wanted: Option<u32>,
+    pub wanted: Option<EndpointId>,
 }
 
 impl Marks {
-    /// Whether the packet at `at`, which passes the meters of the endpoint with the number `meter`, passes them; None where that was
-    /// not asked.
+    /// Whether the packet at `at` passes the meters of the endpoint `metered`; None where they were not asked.
     #[inline(always)]
-    pub fn of(&self, at: usize, meter: u32) -> Option<bool> {
+    pub fn of(&self, at: usize, metered: EndpointId) -> Option<bool> {
         let place = at.wrapping_sub(self.first);
-        (place < self.count && self.meter == meter).then_some(self.pass >> (place % AT_ONCE) & 1 == 1)
+        (place < self.count && self.metered == metered).then_some(self.pass >> (place % AT_ONCE) & 1 == 1)
     }
 
     /// Of what was taken at once, `used` was.
     #[inline(always)]
     pub fn settle(&mut self, tables: &Tables, used: MeterCount) {
         if let Some(taken) = self.taken.take() {
-            tables.settle(self.meter, taken, used);
+            tables.settle(self.metered, taken, used);
             self.count = 0;
         }
     }
@@ -130,23 +135,23 @@ impl Vpc {
     #[inline(always)]
     pub(super) fn mark(&mut self, now: u64, packets: &[Packet], all: &[Option<Sought>], at: usize) -> bool {
         match self.marks.wanted.take() {
-            Some(meter) => self.take(meter, now, all, at) || self.mark_all(now, packets, all, at),
+            Some(endpoint) => self.take(endpoint, now, all, at) || self.mark_all(now, packets, all, at),
             None => false,
         }
     }
 
-    /// Takes from the meters of the endpoint with the number `meter`, which sends the first packet, before anything is decided: nearly always
-    /// the first one's flow is there, and its packets pass these. While they are asked, entries come into the cache.
+    /// Takes from the meters of `endpoint`, which sends the first packet, before anything is decided: nearly always the first packet's flow
+    /// is known, and passes these. While they are asked, entries come into the cache.
     #[inline(always)]
-    pub(super) fn take_first(&mut self, meter: u32, now: u64, all: &[Option<Sought>]) {
+    pub(super) fn take_first(&mut self, endpoint: EndpointId, now: u64, all: &[Option<Sought>]) {
         if all.first().is_some_and(|first| first.as_ref().is_some_and(|first| first.candidate != Candidate::NONE)) {
-            self.take(meter, now, all, 0);
+            self.take(endpoint, now, all, 0);
         }
     }
 
-    /// Takes from the meters of the endpoint with the number `meter` what the packets from `at` on use if all of those that came by the
-    /// same port are decided by flows. Whether there was so much.
-    fn take(&mut self, meter: u32, now: u64, all: &[Option<Sought>], at: usize) -> bool {
+    /// Takes from the meters of `endpoint` what the packets from `at` on use if all of those that came by the same port are decided by
+    /// flows. Whether there was so much.
+    fn take(&mut self, endpoint: EndpointId, now: u64, all: &[Option<Sought>], at: usize) -> bool {
         let mut most = MeterCount::default();
         let mut port = None;
         for sought in all.iter().skip(at).take(AT_ONCE) {
@@ -156,10 +161,10 @@ impl Vpc {
             }
             most.add(seen.end.get().into());
         }
-        let is_taken = self.tables.take(meter, now, most);
+        let is_taken = self.tables.take(endpoint, now, most);
         if is_taken {
             let count = most.packets as usize;
-            self.marks = Marks { first: at, count, pass: u64::MAX, meter, taken: Some(most), wanted: None };
+            self.marks = Marks { first: at, count, pass: u64::MAX, metered: endpoint, taken: Some(most), wanted: None };
         }
         is_taken
     }
@@ -167,7 +172,7 @@ impl Vpc {
     #[inline(never)]
     fn mark_all(&mut self, now: u64, packets: &[Packet], all: &[Option<Sought>], at: usize) -> bool {
         let Vpc { tables, flows, marks, .. } = self;
-        let (mut bytes, mut count, mut meter) = ([0; AT_ONCE], 0, flow::NONE);
+        let (mut bytes, mut count, mut metered) = ([0; AT_ONCE], 0, None);
         let row = packets.iter().zip(all).skip(at);
         for ((packet, sought), bytes) in row.zip(&mut bytes) {
             let Some(Sought { seen, candidate, .. }) = sought else { break };
@@ -175,18 +180,19 @@ impl Vpc {
             let action = hit.action();
             // What a flow does not decide is metered by who decides it.
             let is_decided = after::may_follow(tables, seen, &action)
-                && (action.connection == flow::NONE
-                    || goes_on::<true>(tables, flows, packet, (seen, 0), candidate.entry(), now));
-            if !is_decided || action.meter == flow::NONE || (count > 0 && action.meter != meter) {
+                && action.connection.is_none_or(|slot| {
+                    goes_on::<true>(tables, flows, packet, (seen, 0), (candidate.entry(), slot), now)
+                });
+            let endpoint = action.origin.metered();
+            if !is_decided || endpoint.is_none() || (count > 0 && endpoint != metered) {
                 break;
             }
-            (*bytes, meter) = (seen.end.get().into(), action.meter);
+            (*bytes, metered) = (seen.end.get().into(), endpoint);
             count += 1;
         }
-        if count > 0 {
-            let pass = tables.admit_all(meter, now, &bytes[..count]);
-            *marks = Marks { first: at, count, pass, meter, taken: None, wanted: None };
-        }
-        count > 0
+        let Some(metered) = metered else { return false };
+        let pass = tables.admit_all(metered, now, &bytes[..count]);
+        *marks = Marks { first: at, count, pass, metered, taken: None, wanted: None };
+        true
     }
 }

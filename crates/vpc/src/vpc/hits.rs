@@ -6,6 +6,7 @@ use softdpu_sys::prefetch;
 use super::follow::Follower;
 use super::{Sought, Vpc};
 use crate::flow::{self, Candidate, Flows, Seen};
+use crate::id::EndpointId;
 use crate::packet::Packet;
 use crate::policy::meter::{MeterCount, NodeMeter};
 use crate::tables::Tables;
@@ -13,7 +14,12 @@ use crate::verdict::Verdict;
 
 /// What the packets' flows are known by, and where they probably are, on their way into the cache. Gives the endpoint that sends the
 /// first of them, where that has meters, which are on their way as well.
-pub(super) fn look(tables: &Tables, flows: &Flows, packets: &[Packet], all: &mut Vec<Option<Sought>>) -> Option<u32> {
+pub(super) fn look(
+    tables: &Tables,
+    flows: &Flows,
+    packets: &[Packet],
+    all: &mut Vec<Option<Sought>>,
+) -> Option<EndpointId> {
     all.resize(packets.len(), None);
     let sender = packets.first().and_then(|first| tables.prefetch_metered(first.port));
     match sender {
@@ -25,7 +31,13 @@ pub(super) fn look(tables: &Tables, flows: &Flows, packets: &[Packet], all: &mut
 }
 
 /// Reads keys, and goes from an endpoint to its meters meanwhile: each step leads to the next, and has some keys' time to come.
-fn read_keys_and_meters(tables: &Tables, sender: u32, flows: &Flows, packets: &[Packet], all: &mut [Option<Sought>]) {
+fn read_keys_and_meters(
+    tables: &Tables,
+    sender: EndpointId,
+    flows: &Flows,
+    packets: &[Packet],
+    all: &mut [Option<Sought>],
+) {
     let some = packets.len().div_ceil(4);
     let mut row = packets.chunks(some.max(1)).zip(all.chunks_mut(some.max(1)));
     let mut read = || row.next().map_or((), |(packets, all)| read_keys(flows, packets, all));
@@ -112,10 +124,14 @@ impl Vpc {
             let Some(Sought { seen, candidate, .. }) = sought else { break };
             let Some(hit) = follower.flows.hit(*candidate, &seen.key) else { break };
             let action = hit.action();
-            let is_metered = action.meter != flow::NONE;
-            let passes = if is_metered { marks.of(at + done, action.meter) } else { Some(true) };
+            let endpoint = action.origin.metered();
+            let is_metered = endpoint.is_some();
+            let passes = match endpoint {
+                Some(endpoint) => marks.of(at + done, endpoint),
+                None => Some(true),
+            };
             let Some(passes) = passes else {
-                marks.wanted = Some(action.meter);
+                marks.wanted = endpoint;
                 break;
             };
             let flow = (candidate.entry(), &action);

@@ -1,5 +1,6 @@
 //! `make demo`: a stock Debian guest lives on softdpu's disks, through a kill of the data plane, a growing disk and a
-//! second boot; then guests of two tenants live on its networks. Prints a table and ends with 0 only if every step held.
+//! second boot; then guests of two tenants live on its networks. Prints a table and ends with 0 only if every step
+//! held.
 
 #![forbid(unsafe_code)]
 

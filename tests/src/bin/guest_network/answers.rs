@@ -1,6 +1,7 @@
-//! What an interrupt costs until a guest's driver has acted on it, as the data plane sees it: from the moment at which a frame is in the
-//! guest's receive queue, and its interrupt on the way, to the moment at which the data plane has the guest's answer in hand. Linux answers
-//! an echo request in the softirq of the receive interrupt itself, without waking a process.
+//! What an interrupt costs until a guest's driver has acted on it, as the data plane sees it: from the moment at which
+//! a frame is in the guest's receive queue, and its interrupt on the way, to the moment at which the data plane has the
+//! guest's answer in hand. Linux answers an echo request in the softirq of the receive interrupt itself, without waking
+//! a process.
 
 use serde_json::Value;
 use softdpu_tests::{Context, Daemon, Failure, Guest};
@@ -8,8 +9,8 @@ use softdpu_tests::{Context, Daemon, Failure, Guest};
 use crate::DEADLINE;
 use crate::ways::Side;
 
-/// Nanoseconds from each of about `count` echo requests that a guest sends to the other one at `address`, as `softdpu trace packet` shows it
-/// to leave by that one's port, to its answer, as that comes in.
+/// Nanoseconds from each of about `count` echo requests that a guest sends to the other one at `address`, as `softdpu
+/// trace packet` shows it to leave by that one's port, to its answer, as that comes in.
 pub fn times(daemon: &Daemon, from: &mut Guest, address: &str, count: u32) -> Result<Vec<f64>, Failure> {
     let frames = (2 * count).to_string();
     let arguments = ["trace", "packet", "--port", Side::B.name(), "--filter", "icmp", "--json", "--count", &frames];

@@ -1,5 +1,5 @@
-//! Two guests joined in several ways at once, measured in turns: by softdpu's interfaces, by QEMU's `-netdev stream`, by
-//! TAPs on a bridge. TCP with iperf3, whose segments are as large as an interface takes them, and round trips.
+//! Two guests joined in several ways at once, measured in turns: by softdpu's interfaces, by QEMU's `-netdev stream`,
+//! by TAPs on a bridge. TCP with iperf3, whose segments are as large as an interface takes them, and round trips.
 //!
 //! ```text
 //!          ┌── virtio-net over vhost-user ── softdpu ───────┐
@@ -42,7 +42,8 @@ struct Options {
     /// CPU of softdpu's data plane
     #[arg(long, value_name = "CPU", default_value_t = 1)]
     server_cpu: usize,
-    /// Run the guests by the machine's own QEMU, though `lab/setup.sh --bench` fetched one that has MSI-X for every interface
+    /// Run the guests by the machine's own QEMU, though `lab/setup.sh --bench` fetched one that has MSI-X for every
+    /// interface
     #[arg(long)]
     own_qemu: bool,
     /// More keys of softdpu's interfaces in its site file, such as `queue-size = 256, packed = false`

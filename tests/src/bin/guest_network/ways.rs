@@ -32,8 +32,8 @@ impl Side {
     }
 }
 
-/// What joins them. `vectors`: MSI-X vectors of the interface; 0: a pin interrupt. Where a vhost-user interface cannot have MSI-X
-/// (QEMU 7.2 without KVM) the peers are measured with both, otherwise all have MSI-X.
+/// What joins them. `vectors`: MSI-X vectors of the interface; 0: a pin interrupt. Where a vhost-user interface cannot
+/// have MSI-X (QEMU 7.2 without KVM) the peers are measured with both, otherwise all have MSI-X.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     Softdpu,

@@ -1,9 +1,9 @@
-//! Runs the end-to-end test programs, several beside each other: most of their time they wait, for guests that boot and for
-//! transfers that have to last a while.
+//! Runs the end-to-end test programs, several beside each other: most of their time they wait, for guests that boot and
+//! for transfers that have to last a while.
 //!
-//! Some programs compare times, or keep both of a small machine's CPUs busy; they are named with `--alone` and run one by one. A
-//! test that fails, for which what ran beside it may be to blame, is run once more with nothing beside it, and that decides. Tests that
-//! needed it are listed at the end: they are tests to mend.
+//! Some programs compare times, or keep both of a small machine's CPUs busy; they are named with `--alone` and run one
+//! by one. A test that fails, for which what ran beside it may be to blame, is run once more with nothing beside it,
+//! and that decides. Tests that needed it are listed at the end: they are tests to mend.
 
 #![forbid(unsafe_code)]
 

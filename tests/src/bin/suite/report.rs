@@ -17,8 +17,8 @@ pub fn print_program(outcome: &Outcome) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Tries what failed again, with nothing beside it. Gives whether everything has passed by then. `again: PROGRAM TEST` stands for each
-/// test that needed it, where lab/test.sh counts them.
+/// Tries what failed again, with nothing beside it. Gives whether everything has passed by then. `again: PROGRAM TEST`
+/// stands for each test that needed it, where lab/test.sh counts them.
 pub fn print(outcomes: Vec<Outcome>, time: Duration) -> Result<bool, Failure> {
     let mut all = true;
     for outcome in outcomes.iter().filter(|outcome| !outcome.passed) {

@@ -1,9 +1,11 @@
-//! A bare loop over the same packets: what this machine can do at the moment with a look-up of the same size, and nothing else.
+//! A bare loop over the same packets: what this machine can do at the moment with a look-up of the same size, and
+//! nothing else.
 //!
-//! Bursts of 32 frames have their addresses, ports, port and MAC address read and hashed, are looked up in an index and an array of
-//! entries in three passes that fetch ahead, the version is compared with one number, packets and bytes are counted, both MAC addresses
-//! written and the hop limit is taken down with its checksum. There are no options, fragments, tunnels, meters, next hops, tables that
-//! change, nor anything that is not found. It is not something to run: it is what cycles are compared with.
+//! Bursts of 32 frames have their addresses, ports, port and MAC address read and hashed, are looked up in an index and
+//! an array of entries in three passes that fetch ahead, the version is compared with one number, packets and bytes are
+//! counted, both MAC addresses written and the hop limit is taken down with its checksum. There are no options,
+//! fragments, tunnels, meters, next hops, tables that change, nor anything that is not found. It is not something to
+//! run: it is what cycles are compared with.
 
 use softdpu_sys::lines::{Halves, Lines, Words};
 use softdpu_sys::prefetch;
@@ -91,8 +93,8 @@ impl Bare {
         (hash as usize & (self.index.len() - 1), tag)
     }
 
-    /// The entry of `key` where it is not the first that has its tag in the line: at 16 M flows a tag has 8 bits, and of every hundred keys
-    /// one or two have somebody before them.
+    /// The entry of `key` where it is not the first that has its tag in the line: at 16 M flows a tag has 8 bits, and
+    /// of every hundred keys one or two have somebody before them.
     #[cold]
     fn behind(entries: &[Words], line: &Halves, (key, tag, mask): (&Key, u32, u32)) -> Option<usize> {
         let mut found = line.find(mask, tag);

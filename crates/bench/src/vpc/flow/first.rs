@@ -1,5 +1,5 @@
-//! First packets of flows: through the switch tier, a list of rules, and into the table, where they take the places of flows that nobody
-//! has seen for a second.
+//! First packets of flows: through the switch tier, a list of rules, and into the table, where they take the places of
+//! flows that nobody has seen for a second.
 
 use softdpu_sys::clock;
 use softdpu_vpc::{Stats, Verdict};
@@ -10,7 +10,8 @@ use super::traffic::{Order, Site, Way};
 
 /// Flows that there is room for.
 const ROOM: u32 = 1 << 21;
-/// How fast time goes on: as at a million packets a second. When there is no room left, half of the flows are old enough to go.
+/// How fast time goes on: as at a million packets a second. When there is no room left, half of the flows are old
+/// enough to go.
 const PACE: u64 = BURST as u64 * 1_000;
 
 /// A case.

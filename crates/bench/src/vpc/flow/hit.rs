@@ -8,8 +8,8 @@ use super::bare;
 use super::core::{BURST, Chunks, Core};
 use super::traffic::{FEW, ORDER, Order, Site, Way};
 
-/// Where first packets count, how often so many packets as there are flows come before they do. By then flows that nobody has seen are one packet in
-/// 300 of Zipf's, as a table that has forgotten none of them would have it.
+/// Where first packets count, how often so many packets as there are flows come before they do. By then flows that
+/// nobody has seen are one packet in 300 of Zipf's, as a table that has forgotten none of them would have it.
 const LAPS_BEFORE: u64 = 32;
 
 /// A case.

@@ -1,6 +1,7 @@
-//! Packets through the tiers: 64-byte UDP frames over IPv4 from one endpoint to another, in bursts of 32, each with its key read, its flow
-//! found, its version, path MTU and hop limit checked, its meter passed, its headers rewritten and its flow's counters moved on. The
-//! bursts' time in the tiers is taken by itself: what remains is filling heads, which a device does by copying. It is the figure `hit`.
+//! Packets through the tiers: 64-byte UDP frames over IPv4 from one endpoint to another, in bursts of 32, each with its
+//! key read, its flow found, its version, path MTU and hop limit checked, its meter passed, its headers rewritten and
+//! its flow's counters moved on. The bursts' time in the tiers is taken by itself: what remains is filling heads, which
+//! a device does by copying. It is the figure `hit`.
 //!
 //! ```text
 //!   traffic  what comes, and the node that it comes to        hit     packets of known flows

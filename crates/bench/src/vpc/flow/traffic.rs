@@ -1,5 +1,5 @@
-//! What the cases send, and where: a network of endpoints of which some are behind tunnels, frames of numbered flows, and the order in
-//! which they come.
+//! What the cases send, and where: a network of endpoints of which some are behind tunnels, frames of numbered flows,
+//! and the order in which they come.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -94,7 +94,8 @@ pub(super) struct Site {
     pub way: Way,
     /// It keeps so many flows at most; 0: none.
     pub flows: u32,
-    /// Each endpoint that sends has a meter that lets everything pass, and a burst is of one of them, as the engine's are.
+    /// Each endpoint that sends has a meter that lets everything pass, and a burst is of one of them, as the engine's
+    /// are.
     pub has_meters: bool,
     /// A list of so many rules is asked about every flow's first packet; 0: none is.
     pub rules: u32,

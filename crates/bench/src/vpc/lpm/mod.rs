@@ -1,4 +1,5 @@
-//! Longest prefix match: look-ups in large tables and in many small ones, and changes of a table that is looked up meanwhile.
+//! Longest prefix match: look-ups in large tables and in many small ones, and changes of a table that is looked up
+//! meanwhile.
 
 mod peer;
 mod routes;

@@ -14,7 +14,8 @@ const PROGRAM: &str = "dpdk-test-fib";
 /// It takes seconds for the Internet's table, and most of a minute for one with many long prefixes.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// What it finds for the large IPv4 tables of this topic; for the IPv6 one it takes gigabytes. Each of its figures is cycles of the time-stamp counter.
+/// What it finds for the large IPv4 tables of this topic; for the IPv6 one it takes gigabytes. Each of its figures is
+/// cycles of the time-stamp counter.
 pub(in super::super) fn peers(cpu: usize) -> Result<Vec<Peer>, String> {
     let program = in_path(PROGRAM).ok_or_else(|| format!("{PROGRAM} is not installed"))?;
     [Mix::Internet, Mix::Vpc].into_iter().map(|mix| measure(&program, mix, cpu)).collect()

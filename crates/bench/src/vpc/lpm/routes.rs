@@ -1,5 +1,5 @@
-//! Routing tables to measure with: the lengths are those of real ones, the prefixes are scattered at random, which is harder on
-//! a cache than real ones are. The same seed gives the same table.
+//! Routing tables to measure with: the lengths are those of real ones, the prefixes are scattered at random, which is
+//! harder on a cache than real ones are. The same seed gives the same table.
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -16,7 +16,7 @@ fn encrypted_volume() -> Arc<Volume> {
     let mut file = options.write(true).create_new(true).mode(0o600).open(&key).unwrap();
     std::io::Write::write_all(&mut file, &std::array::from_fn::<u8, 64, _>(|at| at as u8)).unwrap();
     let encryption = Some(Encryption { key: KeySource::File(key), sector_size: 512, discard: false });
-    let spec = VolumeSpec { encryption, ..VolumeSpec::new("disk", Kind::Memory { size: 1 << 20 }) };
+    let spec = VolumeSpec { encryption, ..VolumeSpec::new("disk", VolumeKind::Memory { size: 1 << 20 }) };
     let volume = Volume::open(spec, &PathBroker::new()).unwrap();
     volume.activate().unwrap();
     volume

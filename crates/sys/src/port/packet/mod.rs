@@ -1,16 +1,16 @@
 //! AF_PACKET: a copy of an interface's traffic, with virtio-net's offloads.
 //!
-//! The fall-back underlay where AF_XDP does not go: any driver, any interface, and large frames and unfinished checksums
-//! pass whole, which makes it the faster of the two between namespaces of one host (veth).
+//! The fall-back underlay where AF_XDP does not go: any driver, any interface, and large frames and unfinished
+//! checksums pass whole, which makes it the faster of the two between namespaces of one host (veth).
 //!
-//! **The kernel keeps its share.** A socket gets copies: the host's own stack sees the same frames and acts on them. With a
-//! [filter](PacketOptions::udp_port) the copies are limited to one UDP port, and a [`PortSink`] keeps the host from answering
-//! those with ICMP port unreachable. ARP and neighbour discovery stay the kernel's. Frames of VLANs on top of the interface
-//! are left alone and counted; open the VLAN's interface for them.
+//! **The kernel keeps its share.** A socket gets copies: the host's own stack sees the same frames and acts on them.
+//! With a [filter](PacketOptions::udp_port) the copies are limited to one UDP port, and a [`PortSink`] keeps the host
+//! from answering those with ICMP port unreachable. ARP and neighbour discovery stay the kernel's. Frames of VLANs on
+//! top of the interface are left alone and counted; open the VLAN's interface for them.
 //!
 //! **How frames travel.** Received ones come through a TPACKET_V2 ring, without a system call. Sent ones go with
-//! sendmmsg, which copies: TPACKET's transmit ring would not, but the kernel reports a slot as free as soon as the frame
-//! leaves its socket's account, and on veth that is before the receiver has read it.
+//! sendmmsg, which copies: TPACKET's transmit ring would not, but the kernel reports a slot as free as soon as the
+//! frame leaves its socket's account, and on veth that is before the receiver has read it.
 
 mod filter;
 mod ring;
@@ -33,8 +33,8 @@ use crate::IoMemory;
 
 pub use self::sink::PortSink;
 
-/// Bytes of virtio-net's header before a frame: the short form. Linux 6.4 has the long one too (PACKET_VNET_HDR_SZ), with a
-/// zero at its end, but writes it to the ring where the short one would be.
+/// Bytes of virtio-net's header before a frame: the short form. Linux 6.4 has the long one too (PACKET_VNET_HDR_SZ),
+/// with a zero at its end, but writes it to the ring where the short one would be.
 const HEADER: usize = VnetHeader::LEGACY_SIZE;
 /// Memory for large frames of one batch: seven of the largest.
 const LARGE: usize = 512 * 1024;
@@ -103,7 +103,8 @@ impl PacketSocket {
         Self::adopt(Self::socket(name)?, name, options)
     }
 
-    /// A socket that receives nothing yet, for another process to [`adopt`](Self::adopt): only this part needs CAP_NET_RAW.
+    /// A socket that receives nothing yet, for another process to [`adopt`](Self::adopt): only this part needs
+    /// CAP_NET_RAW.
     ///
     /// # Errors
     /// [`PortError::NotPermitted`], [`PortError::BadName`].
@@ -114,8 +115,8 @@ impl PacketSocket {
             .map_err(|errno| PortError::at(name, "opening a packet socket", "CAP_NET_RAW", errno))
     }
 
-    /// Takes over a packet socket that somebody else opened (a supervisor) and that may have served another process on the
-    /// same interface before. Frames that came meanwhile are lost.
+    /// Takes over a packet socket that another process opened (a supervisor) and that may have served another process
+    /// on the same interface before. Frames that came meanwhile are lost.
     ///
     /// # Errors
     /// [`PortError::WrongDescriptor`] if it is no packet socket; as for [`open`](Self::open).
@@ -187,8 +188,8 @@ impl PacketSocket {
         Err(PortError::at(self.name(), "receiving", "CAP_NET_RAW", errno))
     }
 
-    /// Gives up to `max` frames (at most [`MAX_BATCH`]) that are there to `batch`, which is not called when there are none.
-    /// How many there were.
+    /// Gives up to `max` frames (at most [`MAX_BATCH`]) that are there to `batch`, which is not called when there are
+    /// none. How many there were.
     ///
     /// # Errors
     /// None: [`check`](Self::check) tells about the interface. Other ports have some.
@@ -199,8 +200,9 @@ impl PacketSocket {
             let Some((slot, tagged)) = self.ring.next() else { break };
             let frame = match slot {
                 Slot::Whole(base, len) => {
-                    // SAFETY: the slot is ours until `release` below, after `frames` is gone; the ring hands out each slot
-                    // once until then, and the header is the bytes before the frame, inside the slot (`Ring::next`).
+                    // SAFETY: the slot is ours until `release` below, after `frames` is gone; the ring hands out each
+                    // slot once until then, and the header is the bytes before the frame, inside the slot
+                    // (`Ring::next`).
                     unsafe {
                         let header = std::slice::from_raw_parts(base.sub(HEADER), HEADER);
                         let bytes = std::slice::from_raw_parts_mut(base, len);
@@ -234,8 +236,8 @@ impl PacketSocket {
         Ok(count)
     }
 
-    /// Space for a frame of `len` bytes; none while frames wait that fill the port's memory ([`flush`](Self::flush)). Every
-    /// byte has to be written: older frames are still in it.
+    /// Space for a frame of `len` bytes; none while frames wait that fill the port's memory ([`flush`](Self::flush)).
+    /// Every byte has to be written: older frames are still in it.
     pub fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.outbox.reserve(len)
     }
@@ -280,8 +282,8 @@ impl PacketSocket {
         Ok(gone)
     }
 
-    /// Hands frames to the kernel whose payload is elsewhere, after those that are queued. So many of the first are gone:
-    /// sent, or dropped and counted; the rest is to be tried again later.
+    /// Hands frames to the kernel whose payload is elsewhere, after those that are queued. So many of the first are
+    /// gone: sent, or dropped and counted; the rest is to be tried again later.
     ///
     /// # Errors
     /// [`PortError::Down`] and [`PortError::NoInterface`]; none of the rest was sent.

@@ -1,10 +1,11 @@
 //! The receive ring of an AF_PACKET socket: TPACKET_V2 (Documentation/networking/packet_mmap.rst).
 //!
 //! V2 rather than V3: V3 hands over blocks when they are full or after a timer of a millisecond or more, which would be
-//! the latency of a lone frame; V2 hands over each frame at once. Slots are sized for the interface's MTU, so that a ring
-//! of thousands of frames stays small; what receive offload has made larger comes through the socket's queue instead, in
-//! order, announced by TP_STATUS_COPY in the slot. Beside recvmmsg the ring saves a seventh of all it costs to send and
-//! receive a frame (veth, Linux 6.18, 60 and 1,400 bytes, batches of up to 64: 0.88 µs and 0.96 µs against 1.02 and 1.13).
+//! the latency of a lone frame; V2 hands over each frame at once. Slots are sized for the interface's MTU, so that a
+//! ring of thousands of frames stays small; what receive offload has made larger comes through the socket's queue
+//! instead, in order, announced by TP_STATUS_COPY in the slot. Beside recvmmsg the ring saves a seventh of all it costs
+//! to send and receive a frame (veth, Linux 6.18, 60 and 1,400 bytes, batches of up to 64: 0.88 µs and 0.96 µs against
+//! 1.02 and 1.13).
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -74,8 +75,8 @@ impl Ring {
     }
 
     fn status(&self, index: usize) -> &AtomicU32 {
-        // SAFETY: the status is the first field of the header, aligned, inside the mapping (`index` is below `count`), and
-        // only reached through atomics here.
+        // SAFETY: the status is the first field of the header, aligned, inside the mapping (`index` is below `count`),
+        // and only reached through atomics here.
         unsafe { AtomicU32::from_ptr((&raw mut (*self.header(index)).tp_status).cast()) }
     }
 

@@ -8,8 +8,9 @@ use super::filter;
 
 /// Keeps the host quiet about datagrams that an AF_PACKET socket takes a copy of.
 ///
-/// The kernel goes on with the original, and where nobody listens at that UDP port it answers each one with ICMP port
-/// unreachable. This socket listens, on all addresses of both IP versions, and drops everything before it is queued.
+/// The kernel goes on with the original, and where no socket listens at that UDP port it answers each one with ICMP
+/// port unreachable. This socket listens, on all addresses of both IP versions, and drops everything before it is
+/// queued.
 #[derive(Debug)]
 pub struct PortSink {
     socket: UdpSocket,
@@ -19,7 +20,7 @@ impl PortSink {
     /// Swallows UDP to `port` in the calling thread's network namespace.
     ///
     /// # Errors
-    /// `AddrInUse` where somebody listens already (a kernel VXLAN interface, say), and nothing needs to be swallowed.
+    /// `AddrInUse` where a socket listens already (a kernel VXLAN interface, say), and nothing needs to be swallowed.
     pub fn new(port: u16) -> io::Result<Self> {
         let any: SocketAddr = (Ipv6Addr::UNSPECIFIED, port).into();
         // A host without IPv6 has no IPv6 sockets either.

@@ -1,7 +1,7 @@
 //! TAP: an interface of the host whose other end is here, with virtio-net's offloads.
 //!
-//! A frame a read or write, as the kernel has no batch call for TAP; large frames (64 KiB with segmentation offload) make
-//! up for it.
+//! A frame a read or write, as the kernel has no batch call for TAP; large frames (64 KiB with segmentation offload)
+//! make up for it.
 
 mod offloads;
 
@@ -76,7 +76,7 @@ impl Tap {
         Self::adopt(fd, options.offloads)
     }
 
-    /// Takes over a queue of a TAP that was opened by somebody else (a supervisor). It becomes non-blocking, and has
+    /// Takes over a queue of a TAP that another process opened (a supervisor). It becomes non-blocking, and has
     /// `offloads` from now on as far as the kernel has them.
     ///
     /// # Errors
@@ -152,8 +152,8 @@ impl Tap {
         set(self.fd.as_fd(), libc::TUNSETPERSIST as _, i32::from(persistent), name, "making it persistent or not")
     }
 
-    /// Gives up to `max` frames (at most [`MAX_BATCH`]) that are there to `batch`, which is not called when there are none.
-    /// How many there were.
+    /// Gives up to `max` frames (at most [`MAX_BATCH`]) that are there to `batch`, which is not called when there are
+    /// none. How many there were.
     ///
     /// # Errors
     /// [`PortError::Kernel`] when the interface was removed.
@@ -189,8 +189,8 @@ impl Tap {
         outcome.map(|()| 0)
     }
 
-    /// Space for a frame of `len` bytes; none while frames wait that fill the port's memory ([`flush`](Self::flush)). Every
-    /// byte has to be written: older frames are still in it.
+    /// Space for a frame of `len` bytes; none while frames wait that fill the port's memory ([`flush`](Self::flush)).
+    /// Every byte has to be written: older frames are still in it.
     pub fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         self.outbox.reserve(len)
     }
@@ -230,8 +230,8 @@ impl Tap {
         outcome.map(|()| done).map_err(|errno| self.down(errno))
     }
 
-    /// Hands frames to the kernel whose payload is elsewhere, after those that are queued. So many of the first are gone:
-    /// sent, or dropped and counted; the rest is to be tried again later.
+    /// Hands frames to the kernel whose payload is elsewhere, after those that are queued. So many of the first are
+    /// gone: sent, or dropped and counted; the rest is to be tried again later.
     ///
     /// # Errors
     /// [`PortError::Down`]; none of the rest was sent.

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use super::at;
 use crate::port::PortError;
 
-/// What an interface may leave to whoever sends the frame on: unfinished checksums and large frames.
+/// What an interface may leave to the next sender of the frame: unfinished checksums and large frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
     /// Checksums of TCP and UDP.

@@ -1,16 +1,17 @@
 //! AF_XDP: frames of one queue of a NIC, without the kernel's network stack.
 //!
-//! An [`XdpProgram`] on the interface gives the frames to the sockets of its queues, each an [`XdpSocket`]; it leaves all
-//! that is not selected to the kernel, so that the host keeps using its NIC. Zero-copy where the driver has it (the NIC writes
-//! into the socket's memory), else with one copy.
+//! An [`XdpProgram`] on the interface gives the frames to the sockets of its queues, each an [`XdpSocket`]; it leaves
+//! all that is not selected to the kernel, so that the host keeps using its NIC. Zero-copy where the driver has it (the
+//! NIC writes into the socket's memory), else with one copy.
 //!
-//! **Queues.** A NIC spreads tunnels over all its receive queues by their outer UDP source ports: open a socket for each, or
-//! steer the port to one (`ethtool -N eth0 flow-type udp4 dst-port 4789 action 0`). What arrives at a queue without socket
-//! goes to the kernel.
+//! **Queues.** A NIC spreads tunnels over all its receive queues by their outer UDP source ports: open a socket for
+//! each, or steer the port to one (`ethtool -N eth0 flow-type udp4 dst-port 4789 action 0`). What arrives at a queue
+//! without socket goes to the kernel.
 //!
-//! **No offloads.** A frame is what the wire carries: at most [`MAX_LEN`] bytes, its checksum finished. That is also what a
-//! NIC delivers. *Not so veth:* its frames carry the sender's unfinished checksums, and nothing tells. Set `ethtool -K … tx
-//! off` on the far end, or use [`PacketSocket`](super::packet::PacketSocket), which is faster on veth anyway.
+//! **No offloads.** A frame is what the wire carries: at most [`MAX_LEN`] bytes, its checksum finished. That is also
+//! what a NIC delivers. *Not so veth:* its frames carry the sender's unfinished checksums, and nothing tells. Set
+//! `ethtool -K … tx off` on the far end, or use [`PacketSocket`](super::packet::PacketSocket), which is faster on veth
+//! anyway.
 
 mod bpf;
 mod instructions;
@@ -115,8 +116,8 @@ pub struct XdpSocket {
 
 impl XdpSocket {
     /// Opens a socket for `queue` of the interface `program` is on. The calling thread is in the interface's network
-    /// namespace (see [`namespace::within`](crate::namespace::within)). Waits up to half a second for an owner of the queue that
-    /// has just ended.
+    /// namespace (see [`namespace::within`](crate::namespace::within)). Waits up to half a second for an owner of the
+    /// queue that has just ended.
     ///
     /// # Errors
     /// [`PortError::NotPermitted`] without CAP_NET_RAW; [`PortError::Busy`] if the queue has a socket;
@@ -162,8 +163,8 @@ impl XdpSocket {
         )
     }
 
-    /// Gives up to `max` frames (at most [`MAX_BATCH`]) that are there to `batch`, which is not called when there are none.
-    /// How many there were.
+    /// Gives up to `max` frames (at most [`MAX_BATCH`]) that are there to `batch`, which is not called when there are
+    /// none. How many there were.
     ///
     /// # Errors
     /// [`PortError::Down`] and [`PortError::NoInterface`], noticed when the kernel has to be woken up.
@@ -263,8 +264,8 @@ impl XdpSocket {
         Ok(self.tx.consumed().wrapping_sub(before) as usize)
     }
 
-    /// Hands frames to the kernel whose payload is elsewhere, after those that are queued; they are copied. So many of the
-    /// first are gone: queued for the NIC, or dropped and counted; the rest is to be tried again later.
+    /// Hands frames to the kernel whose payload is elsewhere, after those that are queued; they are copied. So many of
+    /// the first are gone: queued for the NIC, or dropped and counted; the rest is to be tried again later.
     ///
     /// # Errors
     /// As for [`flush`](Self::flush).
@@ -331,8 +332,8 @@ fn gather<M: IoMemory>(frame: &Outgoing<'_, M>, space: &mut [u8]) -> bool {
         let Some(piece) = cursor.piece() else { return false };
         let part = piece.len().min(rest.len());
         let (now, later) = rest.split_at_mut(part);
-        // SAFETY: the piece is mapped while its owner lives (IoMemory), which is borrowed, and has `part` bytes; `now` is
-        // other memory, as nobody has a reference to the piece.
+        // SAFETY: the piece is mapped while its owner lives (IoMemory), which is borrowed, and has `part` bytes; `now`
+        // is other memory, as nobody has a reference to the piece.
         unsafe { std::ptr::copy_nonoverlapping(piece.base().cast_const(), now.as_mut_ptr(), part) };
         cursor.advance(part);
         rest = later;

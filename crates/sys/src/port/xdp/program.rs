@@ -9,8 +9,8 @@
 //!                  ▼
 //!            the queue's socket
 //! ```
-//! The host keeps using its NIC: ARP, neighbour discovery, ssh pass. A queue without socket passes everything, so that a
-//! crash of the data plane costs the tunnel and not the host.
+//! The host keeps using its NIC: ARP, neighbour discovery, ssh pass. A queue without socket passes everything, so that
+//! a crash of the data plane costs the tunnel and not the host.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -39,13 +39,13 @@ pub struct XdpProgram {
 }
 
 impl XdpProgram {
-    /// Puts the program on an interface of the calling thread's network namespace; `queues` is the number of its receive
-    /// queues ([`Links::rx_queues`]). In the driver if it can, else generic; only in `mode` if one is given. Some
-    /// drivers restart their link when they change to XDP.
+    /// Puts the program on an interface of the calling thread's network namespace; `queues` is the number of its
+    /// receive queues ([`Links::rx_queues`]). In the driver if it can, else generic; only in `mode` if one is given.
+    /// Some drivers restart their link when they change to XDP.
     ///
     /// # Errors
-    /// [`PortError::NotPermitted`] without CAP_BPF and CAP_NET_ADMIN, [`PortError::Busy`] where there is an XDP program,
-    /// [`PortError::Unsupported`] where the driver takes none with its current settings.
+    /// [`PortError::NotPermitted`] without CAP_BPF and CAP_NET_ADMIN, [`PortError::Busy`] where there is an XDP
+    /// program, [`PortError::Unsupported`] where the driver takes none with its current settings.
     pub fn attach(
         name: &str,
         queues: u32,

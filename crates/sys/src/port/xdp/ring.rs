@@ -78,8 +78,8 @@ impl<T: Entry> Ring<T> {
 
     /// The entry at a position this side owns.
     pub(super) fn read(&self, position: u32) -> T {
-        // SAFETY: inside the mapping by the mask, aligned as the kernel laid it out; the other side does not write entries
-        // this side owns, and any bytes are a T.
+        // SAFETY: inside the mapping by the mask, aligned as the kernel laid it out; the other side does not write
+        // entries this side owns, and any bytes are a T.
         unsafe { self.entry(position).read() }
     }
 

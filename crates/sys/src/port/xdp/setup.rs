@@ -95,8 +95,8 @@ fn prefer_busy_poll(fd: BorrowedFd<'_>, options: BusyPoll) -> Result<(), Errno> 
     set(fd, libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, &u32::from(options.budget))
 }
 
-/// How long a queue may stay busy: the kernel takes its memory from an owner that has ended a few milliseconds later, and a
-/// data plane that is started again is faster than that.
+/// How long a queue may stay busy: the kernel takes its memory from an owner that has ended a few milliseconds later,
+/// and a data plane that is started again is faster than that.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Tries again while the queue is busy.

@@ -50,8 +50,8 @@ impl Umem {
         if address >= self.mapping.len() || address % CHUNK + len > CHUNK {
             return None;
         }
-        // SAFETY: inside the mapping, which is a whole number of chunks; initialised (anonymous memory, and what the kernel
-        // wrote); exclusive by the caller's promise.
+        // SAFETY: inside the mapping, which is a whole number of chunks; initialised (anonymous memory, and what the
+        // kernel wrote); exclusive by the caller's promise.
         Some(unsafe { std::slice::from_raw_parts_mut(self.mapping.base().add(address), len) })
     }
 }

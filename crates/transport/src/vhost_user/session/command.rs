@@ -8,8 +8,8 @@ use crate::vhost_user::error::ProtocolError;
 use crate::vhost_user::features::ProtocolFeatures;
 use crate::vhost_user::layout::{RingFormat, VringBase};
 
-/// The caller's handle for a file descriptor. The caller assigns one to every descriptor it receives, unique among those
-/// not yet released, before it hands the message over.
+/// The caller's handle for a file descriptor. The caller assigns one to every descriptor it receives, unique among
+/// those not yet released, before it hands the message over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct FdId(pub u32);
@@ -32,8 +32,8 @@ pub struct CommandId(pub u64);
 /// What the caller has to do, in the order given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Carry out the command, then call [`Session::acknowledge`](super::Session::acknowledge). A message gives rise to one
-    /// command at most, and no message may follow before it has been acknowledged.
+    /// Carry out the command, then call [`Session::acknowledge`](super::Session::acknowledge). A message gives rise to
+    /// one command at most, and no message may follow before it has been acknowledged.
     Command {
         /// To be given back with the acknowledgement.
         id: CommandId,
@@ -51,8 +51,8 @@ pub enum Action {
     Backend(BackendMessage),
     /// Close this descriptor: the session needs it no longer. Replies before it in the list must have been sent.
     Release(FdId),
-    /// The message was refused, the front end has been told so by the reply before this, and the connection goes on. To be
-    /// logged and counted.
+    /// The message was refused, the front end has been told so by the reply before this, and the connection goes on. To
+    /// be logged and counted.
     Refused(Refused),
 }
 
@@ -71,10 +71,11 @@ pub struct BackendMessage {
 /// A change of the device. It takes effect as a whole or, with [`Ack::Failed`], not at all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// `regions` are all of the memory from now on. Answer with [`Ack::Done`], or [`Ack::Broken`] if `broken` names queues.
+    /// `regions` are all of the memory from now on. Answer with [`Ack::Done`], or [`Ack::Broken`] if `broken` names
+    /// queues.
     MemoryChange {
-        /// The whole new table. Guest addresses do not overlap; nothing is empty or wraps. That the files are as large as
-        /// the regions say is for the caller to check.
+        /// The whole new table. Guest addresses do not overlap; nothing is empty or wraps. That the files are as large
+        /// as the regions say is for the caller to check.
         regions: Vec<MemoryRegion>,
         /// Running queues whose rings are not in the new table: stop them with an error to the front end before the old
         /// memory goes.
@@ -141,7 +142,8 @@ pub struct MemoryRegion {
     pub size: u64,
     /// First address in the front end's address space.
     pub user_address: u64,
-    /// Where the region starts in the file. Not always a multiple of the page size; congruent to `user_address` modulo it.
+    /// Where the region starts in the file. Not always a multiple of the page size; congruent to `user_address` modulo
+    /// it.
     pub mmap_offset: u64,
     /// The file.
     pub fd: FdId,
@@ -245,7 +247,8 @@ pub enum Ack {
         /// Position for GET_VRING_BASE.
         base: VringBase,
     },
-    /// [`Command::MemoryChange`] with broken queues: changed, and those queues stopped where this says, in the same order.
+    /// [`Command::MemoryChange`] with broken queues: changed, and those queues stopped where this says, in the same
+    /// order.
     Broken(Vec<VringBase>),
     /// [`Command::Reset`] by the status: done, and queues that ran stood here. For [`Ack::Done`] none is known.
     Reset(Vec<(QueueIndex, VringBase)>),

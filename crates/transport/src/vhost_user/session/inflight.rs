@@ -17,7 +17,8 @@ pub(super) fn none(size: u32) -> Vec<u8> {
 }
 
 impl State {
-    /// The session does not keep the region: the front end sends it back with SET_INFLIGHT_FD when it means it to be used.
+    /// The session does not keep the region: the front end sends it back with SET_INFLIGHT_FD when it means it to be
+    /// used.
     pub(super) fn get_inflight_fd(
         &mut self,
         device: &dyn DeviceModel,

@@ -19,7 +19,8 @@ impl State {
         if offset.checked_add(size).is_none_or(|end| end > i64::MAX as u64) {
             return Err(Fault::Wraps { field: "log offset", start: offset, len: size });
         }
-        // vhost-user, Migration: the log "should be large enough to cover all known guest addresses". Regions do not wrap.
+        // vhost-user, Migration: the log "should be large enough to cover all known guest addresses". Regions do not
+        // wrap.
         let end = self.regions.iter().map(|region| region.guest_address + region.size).max().unwrap_or(0);
         let expected = end.div_ceil(COVERED_BY_BYTE).max(1);
         if size < expected {
@@ -31,8 +32,8 @@ impl State {
             return Err(Fault::Range { field: "log size", found: size, least: expected, most });
         }
         self.log = Some(LogMemory { fd, offset, size });
-        // The specification asks for a reply and does not say which. QEMU ignores its payload, the `vhost` crate expects the
-        // description back.
+        // The specification asks for a reply and does not say which. QEMU ignores its payload, the `vhost` crate
+        // expects the description back.
         let reply = Writer::new().u64(size).u64(offset).done();
         Ok(Step::Then(Command::DirtyLog(self.dirty_log()), Finish::Log(reply)))
     }

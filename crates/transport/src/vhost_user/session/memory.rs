@@ -1,7 +1,7 @@
 //! The memory table: SET_MEM_TABLE, ADD_MEM_REG, REM_MEM_REG.
 
 use super::command::{Command, FdId, MemoryRegion, QueueIndex};
-use super::state::{Run, State};
+use super::state::{State, VringRun};
 use super::{DeviceModel, Finish, Step};
 use crate::vhost_user::error::Fault;
 use crate::vhost_user::features::ProtocolFeatures;
@@ -9,8 +9,9 @@ use crate::vhost_user::layout::{RingFormat, VringBase};
 use crate::vhost_user::messages::RegionDescription;
 
 /// Regions need no alignment of their own (a region of libblkio ends where its queues end), but the two ways to reach a
-/// byte, through the front end's address and through the file, must agree within a page: otherwise a ring that is aligned
-/// there would not be aligned here. Both are results of mmap, so every honest front end does this without trying.
+/// byte, through the front end's address and through the file, must agree within a page: otherwise a ring that is
+/// aligned there would not be aligned here. Both are results of mmap, so every honest front end does this without
+/// trying.
 const PAGE: u64 = 4096;
 
 impl State {
@@ -40,7 +41,8 @@ impl State {
     pub(super) fn rem_mem_reg(&mut self, region: RegionDescription) -> Result<Step, Fault> {
         self.require(ProtocolFeatures::CONFIGURE_MEM_SLOTS)?;
         let RegionDescription { guest_address, size, user_address, mmap_offset: _ } = region;
-        // vhost-user, REM_MEM_REG: "identified by its guest address, user address and size. The mmap offset is ignored."
+        // vhost-user, REM_MEM_REG: "identified by its guest address, user address and size. The mmap offset is
+        // ignored."
         let found = self.regions.iter().position(|have| {
             have.guest_address == guest_address && have.user_address == user_address && have.size == size
         });
@@ -61,7 +63,7 @@ impl State {
         self.regions = table;
         let format = RingFormat::of(self.features.unwrap_or(0));
         let mut broken = Vec::new();
-        for (index, ring) in self.vrings.iter().enumerate().filter(|(_, ring)| ring.run == Run::Running) {
+        for (index, ring) in self.vrings.iter().enumerate().filter(|(_, ring)| ring.run == VringRun::Running) {
             let index = index as u16;
             let mapped = match (ring.address, ring.size) {
                 (Some(address), Some(size)) => self.check_mapped(index, &address, format, size).is_ok(),
@@ -85,7 +87,7 @@ impl State {
             let ring = &mut self.vrings[usize::from(queue.0)];
             ring.base = Some(base.to_wire());
             ring.kick = None;
-            ring.run = Run::Broken;
+            ring.run = VringRun::Broken;
         }
         Ok(())
     }

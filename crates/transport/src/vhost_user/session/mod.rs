@@ -165,13 +165,13 @@ impl Session {
     /// The queues that run.
     pub fn running(&self) -> impl Iterator<Item = QueueIndex> + '_ {
         let rings = self.state.vrings.iter().enumerate();
-        rings.filter(|(_, ring)| ring.run == state::Run::Running).map(|(index, _)| QueueIndex(index as u16))
+        rings.filter(|(_, ring)| ring.run == state::VringRun::Running).map(|(index, _)| QueueIndex(index as u16))
     }
 
     /// The queues that a memory change left without their rings, and where they stand.
     pub fn broken(&self) -> impl Iterator<Item = (QueueIndex, VringBase)> + '_ {
         let format = RingFormat::of(self.state.features.unwrap_or(0));
-        let rings = self.state.vrings.iter().enumerate().filter(|(_, ring)| ring.run == state::Run::Broken);
+        let rings = self.state.vrings.iter().enumerate().filter(|(_, ring)| ring.run == state::VringRun::Broken);
         rings.map(move |(index, ring)| {
             let base = ring.base.map_or(format.initial_base(), |number| VringBase::from_wire(format, number));
             (QueueIndex(index as u16), base)
@@ -192,10 +192,10 @@ impl Session {
     /// that came with it, in their order.
     ///
     /// # Errors
-    /// The connection must be closed with this reason logged: nobody waits for a status that could carry it. The session is
-    /// as it was before the message; what came with the message and [`Session::descriptors`] does not name is the caller's
-    /// to close. Go on with [`Session::disconnect`]. Messages whose
-    /// sender waits for a status are answered with a failure instead, and come back as [`Action::Refused`].
+    /// The connection must be closed with this reason logged: nobody waits for a status that could carry it. The
+    /// session is as it was before the message; what came with the message and [`Session::descriptors`] does not name
+    /// is the caller's to close. Go on with [`Session::disconnect`]. Messages whose sender waits for a status are
+    /// answered with a failure instead, and come back as [`Action::Refused`].
     pub fn message(
         &mut self,
         device: &dyn DeviceModel,
@@ -225,8 +225,8 @@ impl Session {
     /// Takes the outcome of a command.
     ///
     /// # Errors
-    /// As for [`Session::message`]. If the error is the caller's own ([`Fault::is_misuse`]), or the reset of a disconnect
-    /// failed, the command still waits.
+    /// As for [`Session::message`]. If the error is the caller's own ([`Fault::is_misuse`]), or the reset of a
+    /// disconnect failed, the command still waits.
     pub fn acknowledge(&mut self, id: CommandId, ack: Ack) -> Result<Vec<Action>, ProtocolError> {
         let Some(pending) = self.pending.take_if(|pending| pending.id == id) else {
             return Err(ProtocolError::new(0, Fault::NotWaiting(id.0)));
@@ -251,9 +251,9 @@ impl Session {
         }
     }
 
-    /// The connection is gone, or is to be closed. An unacknowledged command is abandoned; the reset that comes back must
-    /// end with its effects undone, too. After its acknowledgement every descriptor has been released and the session is
-    /// as new.
+    /// The connection is gone, or is to be closed. An unacknowledged command is abandoned; the reset that comes back
+    /// must end with its effects undone, too. After its acknowledgement every descriptor has been released and the
+    /// session is as new.
     pub fn disconnect(&mut self) -> Vec<Action> {
         let received = self.pending.take().map_or(Vec::new(), |pending| pending.received);
         let vrings = vec![state::Vring::default(); self.state.vrings.len()];
@@ -261,9 +261,9 @@ impl Session {
         self.suspend(None, received, draft, Command::Reset(ResetCause::Disconnect), Finish::Status)
     }
 
-    /// The device's configuration space changed. The message to be sent to the front end now; nothing if the front end did
-    /// not ask for such messages, or if no queue runs, in which case it is sent when one starts (vhost-user: Suspended
-    /// device state).
+    /// The device's configuration space changed. The message to be sent to the front end now; nothing if the front end
+    /// did not ask for such messages, or if no queue runs, in which case it is sent when one starts (vhost-user:
+    /// Suspended device state).
     pub fn config_changed(&mut self) -> Option<BackendMessage> {
         if self.state.running().is_some() {
             return self.state.config_change_message();
@@ -275,8 +275,9 @@ impl Session {
         None
     }
 
-    /// The device needs a reset from now on, which it has to tell "by sending a device configuration change notification"
-    /// (virtio 1.3 §2.1.2). As [`config_changed`](Self::config_changed), if the front end can read the device's status.
+    /// The device needs a reset from now on, which it has to tell "by sending a device configuration change
+    /// notification" (virtio 1.3 §2.1.2). As [`config_changed`](Self::config_changed), if the front end can read the
+    /// device's status.
     pub fn needs_reset(&mut self) -> Option<BackendMessage> {
         if self.state.has(ProtocolFeatures::STATUS) { self.config_changed() } else { None }
     }
@@ -337,8 +338,8 @@ impl Session {
     ) -> Result<Vec<Action>, ProtocolError> {
         let payload = match header.request {
             _ if error.fault == Fault::NotARequest => None,
-            // vhost-user, GET_CONFIG: "uses zero length of payload to indicate an error": of the contents, as the `vhost`
-            // crate's back end reads it. QEMU sees by the size of the message that it failed.
+            // vhost-user, GET_CONFIG: "uses zero length of payload to indicate an error": of the contents, as the
+            // `vhost` crate's back end reads it. QEMU sees by the size of the message that it failed.
             request::GET_CONFIG => Some(config::none()),
             // What libvhost-user does, and QEMU takes for "no in-flight region".
             request::GET_INFLIGHT_FD if matches!(error.fault, Fault::Device(_)) => Some(inflight::none(header.size)),
@@ -378,8 +379,8 @@ impl State {
                 self.owned = true;
                 Step::OK
             }
-            // vhost-user, RESET_OWNER: "It is recommended that back-ends either ignore this message, or use it to disable
-            // all rings." QEMU sends it only to back ends without RESET_DEVICE.
+            // vhost-user, RESET_OWNER: "It is recommended that back-ends either ignore this message, or use it to
+            // disable all rings." QEMU sends it only to back ends without RESET_DEVICE.
             Message::ResetOwner => Step::OK,
             Message::ResetDevice => {
                 self.require(ProtocolFeatures::RESET_DEVICE)?;

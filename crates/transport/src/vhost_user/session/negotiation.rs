@@ -93,8 +93,8 @@ impl State {
     }
 
     /// Back to before SET_FEATURES. Kept is what the front end believes to be kept and does not send again: the memory
-    /// table, of which QEMU sends only differences, protocol features, the back-end channel, logs, and the call and error
-    /// descriptors, which QEMU sends when it connects.
+    /// table, of which QEMU sends only differences, protocol features, the back-end channel, logs, and the call and
+    /// error descriptors, which QEMU sends when it connects.
     pub(super) fn reset(&mut self, cause: ResetCause) -> Step {
         for ring in &mut self.vrings {
             *ring = Vring { call: ring.call, err: ring.err, ..Vring::default() };

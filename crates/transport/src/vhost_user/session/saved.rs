@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::command::{Command, QueueStart};
-use super::state::{Run, State, Vring};
+use super::state::{State, Vring, VringRun};
 use super::{DeviceModel, Session, memory, negotiation, queue_limit};
 use crate::vhost_user::error::{ProtocolError, RestoreError};
 use crate::vhost_user::features::{F_LOG_ALL, F_PROTOCOL_FEATURES};
@@ -26,8 +26,8 @@ pub struct SavedSession {
 pub struct Restored {
     /// The session, ready for the next message.
     pub session: Session,
-    /// To be carried out in this order before the next message: memory, dirty log, MTU, status, queues. If one fails, close
-    /// the connection.
+    /// To be carried out in this order before the next message: memory, dirty log, MTU, status, queues. If one fails,
+    /// close the connection.
     pub commands: Vec<Command>,
 }
 
@@ -55,7 +55,7 @@ impl Session {
             return Err(RestoreError::ProtocolFeatures(protocol));
         }
         let limit = queue_limit(device);
-        let in_use = |ring: &Vring| ring.size.is_some() || ring.run != Run::Stopped;
+        let in_use = |ring: &Vring| ring.size.is_some() || ring.run != VringRun::Stopped;
         if let Some(queue) = state.vrings.iter().rposition(in_use).filter(|queue| *queue >= limit.into()) {
             return Err(RestoreError::Queues { queue: queue as u16, limit });
         }
@@ -88,7 +88,7 @@ impl State {
         if self.status != 0 {
             commands.push(Command::Status(self.status));
         }
-        for index in (0..).zip(&self.vrings).filter(|(_, ring)| ring.run == Run::Running).map(|(index, _)| index) {
+        for index in (0..).zip(&self.vrings).filter(|(_, ring)| ring.run == VringRun::Running).map(|(index, _)| index) {
             let start: Box<QueueStart> = self
                 .queue_start(device, index, true)
                 .map_err(|fault| ProtocolError::new(request::SET_VRING_KICK, fault))?;

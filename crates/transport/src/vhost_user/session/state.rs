@@ -58,7 +58,7 @@ pub(super) struct Vring {
     pub(super) call: Option<FdId>,
     pub(super) err: Option<FdId>,
     pub(super) enabled: bool,
-    pub(super) run: Run,
+    pub(super) run: VringRun,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ pub(super) struct RingAddress {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Run {
+pub(super) enum VringRun {
     #[default]
     Stopped,
     Running,
@@ -95,7 +95,7 @@ impl State {
     }
 
     pub(super) fn running(&self) -> Option<u16> {
-        self.vrings.iter().position(|ring| ring.run == Run::Running).map(|index| index as u16)
+        self.vrings.iter().position(|ring| ring.run == VringRun::Running).map(|index| index as u16)
     }
 
     /// Checks that no queue runs, so that `field` may change.

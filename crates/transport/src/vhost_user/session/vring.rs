@@ -1,7 +1,7 @@
 //! Rings: SET_VRING_*, GET_VRING_BASE.
 
 use super::command::{Command, FdId, QueueChange, QueueIndex};
-use super::state::{RingAddress, Run, State, Vring, check_base, check_size};
+use super::state::{RingAddress, State, Vring, VringRun, check_base, check_size};
 use super::{Answer, DeviceModel, Finish, Step};
 use crate::vhost_user::codec::Writer;
 use crate::vhost_user::error::Fault;
@@ -25,8 +25,8 @@ impl State {
     /// The ring a message names, which must not run because `field` may not change then.
     fn stopped_ring(&mut self, index: u32, field: &'static str) -> Result<&mut Vring, Fault> {
         match self.ring(index)? {
-            (_, ring) if ring.run == Run::Stopped => Ok(ring),
-            (queue, ring) if ring.run == Run::Broken => Err(Fault::Broken { queue }),
+            (_, ring) if ring.run == VringRun::Stopped => Ok(ring),
+            (queue, ring) if ring.run == VringRun::Broken => Err(Fault::Broken { queue }),
             (queue, _) => Err(Fault::Running { field, queue }),
         }
     }
@@ -52,17 +52,17 @@ impl State {
         address.check_alignment(format)?;
         let (index, slot) = self.ring(ring.index)?;
         match (slot.run, slot.address) {
-            (Run::Stopped, _) => {
+            (VringRun::Stopped, _) => {
                 slot.address = Some(address);
                 Step::OK
             }
-            (Run::Broken, _) => Err(Fault::Broken { queue: index }),
+            (VringRun::Broken, _) => Err(Fault::Broken { queue: index }),
             // vhost-user, Migration: logging of the used ring is switched by the same message while the ring runs.
-            (Run::Running, Some(before)) if before == (RingAddress { log: before.log, ..address }) => {
+            (VringRun::Running, Some(before)) if before == (RingAddress { log: before.log, ..address }) => {
                 slot.address = Some(address);
                 Ok(update(index, QueueChange::Log(log)))
             }
-            (Run::Running, _) => Err(Fault::Running { field: "ring addresses", queue: index }),
+            (VringRun::Running, _) => Err(Fault::Running { field: "ring addresses", queue: index }),
         }
     }
 
@@ -86,7 +86,7 @@ impl State {
         // The started ring's kick is what started it; the next start needs another SET_VRING_KICK.
         slot.kick = None;
         let run = std::mem::take(&mut slot.run);
-        if run == Run::Running {
+        if run == VringRun::Running {
             let index = QueueIndex(index);
             return Ok(Step::Then(Command::QueueStop(index), Finish::Base(index)));
         }
@@ -112,12 +112,12 @@ impl State {
         let (index, slot) = self.ring(ring.index.into())?;
         slot.kick = fd;
         match slot.run {
-            Run::Running => Ok(update(index, QueueChange::Kick(fd))),
-            Run::Broken => Err(Fault::Broken { queue: index }),
-            // The specification lets a ring start with the first kick; libvhost-user and DPDK start it with this message,
-            // and so a kick that came before, while nobody looked, is not lost.
-            Run::Stopped => {
-                slot.run = Run::Running;
+            VringRun::Running => Ok(update(index, QueueChange::Kick(fd))),
+            VringRun::Broken => Err(Fault::Broken { queue: index }),
+            // The specification lets a ring start with the first kick; libvhost-user and DPDK start it with this
+            // message, and so a kick that came before, while nobody looked, is not lost.
+            VringRun::Stopped => {
+                slot.run = VringRun::Running;
                 slot.left_at = None;
                 let start = self.queue_start(device, index, false)?;
                 Ok(Step::Then(Command::QueueStart(start), Finish::Started))
@@ -129,14 +129,14 @@ impl State {
     pub(super) fn set_vring_call(&mut self, ring: FdPresence, fd: Option<FdId>) -> Result<Step, Fault> {
         let (index, slot) = self.ring(ring.index.into())?;
         slot.call = fd;
-        if slot.run == Run::Running { Ok(update(index, QueueChange::Call(fd))) } else { Step::OK }
+        if slot.run == VringRun::Running { Ok(update(index, QueueChange::Call(fd))) } else { Step::OK }
     }
 
     /// Accepted before SET_FEATURES, as SET_VRING_CALL.
     pub(super) fn set_vring_err(&mut self, ring: FdPresence, fd: Option<FdId>) -> Result<Step, Fault> {
         let (index, slot) = self.ring(ring.index.into())?;
         slot.err = fd;
-        if slot.run == Run::Running { Ok(update(index, QueueChange::Err(fd))) } else { Step::OK }
+        if slot.run == VringRun::Running { Ok(update(index, QueueChange::Err(fd))) } else { Step::OK }
     }
 
     pub(super) fn set_vring_enable(&mut self, ring: VringState) -> Result<Step, Fault> {
@@ -152,7 +152,11 @@ impl State {
         };
         let (index, slot) = self.ring(ring.index)?;
         let changed = std::mem::replace(&mut slot.enabled, enabled) != enabled;
-        if changed && slot.run == Run::Running { Ok(update(index, QueueChange::Enabled(enabled))) } else { Step::OK }
+        if changed && slot.run == VringRun::Running {
+            Ok(update(index, QueueChange::Enabled(enabled)))
+        } else {
+            Step::OK
+        }
     }
 }
 

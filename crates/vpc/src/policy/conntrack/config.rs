@@ -1,6 +1,8 @@
 //! What goes into the tracker and comes out of it.
 
-use super::key::{Direction, Key};
+use std::num::NonZeroU32;
+
+use super::key::{Direction, Key, Zone};
 use super::reason::{End, Refused};
 use super::subject::Segment;
 use super::timeouts::Timeouts;
@@ -10,8 +12,8 @@ use super::timeouts::Timeouts;
 pub struct Config {
     /// Most connections, at least 1. Some 200 bytes each, taken at the start.
     pub capacity: usize,
-    /// Most connections of each network, by its number. 0: none at all. Where they are together no more than the capacity, no
-    /// network can take room from another.
+    /// Most connections of each zone, by its number. 0: none at all. If all shares together are no more than the capacity, no zone can
+    /// take room from another.
     pub shares: Vec<u32>,
     /// How long connections are kept.
     pub timeouts: Timeouts,
@@ -22,20 +24,58 @@ pub struct Config {
     pub any_reset: bool,
 }
 
-/// A connection, for as long as it is in the table: another one in the same place has another handle.
+/// A connection, as long as it is in the table: another one in the same slot has another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Handle {
+pub struct ConnectionId {
     pub(super) slot: u32,
     pub(super) generation: u32,
 }
 
-impl Handle {
+/// The slot of a connection. Packed with its absence into 32 bits, as an entry of the flow table has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnectionSlot(NonZeroU32);
+
+impl From<ConnectionId> for ConnectionSlot {
+    fn from(connection: ConnectionId) -> ConnectionSlot {
+        ConnectionSlot::new(connection.slot)
+    }
+}
+
+impl ConnectionSlot {
+    pub fn new(slot: u32) -> ConnectionSlot {
+        ConnectionSlot(NonZeroU32::MIN.saturating_add(slot))
+    }
+
+    pub fn index(self) -> usize {
+        self.0.get() as usize - 1
+    }
+
+    #[inline(always)]
+    pub fn to_bits(slot: Option<ConnectionSlot>) -> u32 {
+        slot.map_or(0, |slot| slot.0.get())
+    }
+
+    #[inline(always)]
+    pub fn from_bits(bits: u32) -> Option<ConnectionSlot> {
+        NonZeroU32::new(bits).map(ConnectionSlot)
+    }
+}
+
+impl ConnectionId {
+    pub(crate) fn new(slot: ConnectionSlot, generation: u32) -> ConnectionId {
+        ConnectionId { slot: slot.index() as u32, generation }
+    }
+
     /// Its place in the table, below its [capacity](super::Conntrack::capacity).
     pub fn slot(self) -> u32 {
         self.slot
     }
 
-    /// Which of those that were in this place, never 0.
+    pub(crate) fn index(self) -> usize {
+        self.slot as usize
+    }
+
+    /// Its number among the connections that were in the slot, never 0.
     pub(crate) fn generation(self) -> u32 {
         self.generation
     }
@@ -44,9 +84,9 @@ impl Handle {
 /// A packet's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tracked {
-    /// Which.
-    pub handle: Handle,
-    /// Which way the packet goes.
+    /// The connection.
+    pub connection: ConnectionId,
+    /// The packet's direction in it.
     pub direction: Direction,
     /// It is open on both sides and not over: flows of it may be kept, until it ends.
     pub is_lasting: bool,
@@ -70,18 +110,18 @@ pub struct Opening {
 }
 
 impl Opening {
-    /// Number of the network that is to have it.
-    pub fn network(&self) -> u32 {
-        self.segment.key.network
+    /// The zone that it is in.
+    pub fn zone(&self) -> Zone {
+        self.segment.key.zone
     }
 }
 
-/// A connection has ended. It is said once of each; flows of both directions are to be removed.
+/// A connection that has ended. Each is reported once; flows of both directions are to be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// Which.
-    pub handle: Handle,
-    /// Why.
+    /// The connection.
+    pub connection: ConnectionId,
+    /// Why it has ended.
     pub why: End,
     /// The packets of its original direction, and of the other.
     pub keys: [Key; 2],

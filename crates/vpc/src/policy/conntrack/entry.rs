@@ -24,7 +24,7 @@ pub struct Entry {
 // Three cache lines, of which a look-up that finds another connection reads one.
 const _: () = assert!(size_of::<Entry>() <= 192);
 
-/// Which of a network's lists an entry is in.
+/// Which of a zone's lists an entry is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     HalfOpen,

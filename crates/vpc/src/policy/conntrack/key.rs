@@ -4,11 +4,23 @@ use std::net::IpAddr;
 
 use crate::hash::folded_multiply;
 
+/// A space of addresses whose connections are its own, with a share of the table: a network's, or a port's (Linux: conntrack zone). A
+/// small index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Zone(pub u32);
+
+impl Zone {
+    /// The number as a place in a table.
+    pub(crate) const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// The packets of one direction of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// Number of the network, whose owner has a share of the table.
-    pub network: u32,
+    /// The zone of the addresses.
+    pub zone: Zone,
     /// Source address.
     pub source: IpAddr,
     /// Destination address. Of the same family.
@@ -50,7 +62,7 @@ pub struct Pair {
     high_port: u16,
     protocol: u8,
     is_ipv6: bool,
-    network: u32,
+    zone: Zone,
 }
 
 fn bits(address: IpAddr) -> u128 {
@@ -79,8 +91,8 @@ impl Key {
         let to = (bits(self.destination), self.destination_port);
         let ascends = from <= to;
         let ((low, low_port), (high, high_port)) = if ascends { (from, to) } else { (to, from) };
-        let (network, protocol, is_ipv6) = (self.network, self.protocol, self.source.is_ipv6());
-        (Pair { low, high, low_port, high_port, protocol, is_ipv6, network }, ascends)
+        let (zone, protocol, is_ipv6) = (self.zone, self.protocol, self.source.is_ipv6());
+        (Pair { low, high, low_port, high_port, protocol, is_ipv6, zone }, ascends)
     }
 }
 
@@ -93,7 +105,7 @@ impl Pair {
         let ports = u64::from(self.low_port) << 32 | u64::from(self.high_port) << 16 | u64::from(self.protocol);
         let addresses = folded_multiply(low ^ seed, high ^ ports)
             ^ folded_multiply(low_high ^ seed.rotate_left(32), high_high ^ !ports);
-        folded_multiply(addresses ^ u64::from(self.network) << 32, seed | 1)
+        folded_multiply(addresses ^ u64::from(self.zone.0) << 32, seed | 1)
     }
 
     /// Of the direction from the lower to the higher end, or of the other.
@@ -103,7 +115,7 @@ impl Pair {
             true => IpAddr::V6(bits.into()),
         };
         let key = Key {
-            network: self.network,
+            zone: self.zone,
             source: address(self.low),
             destination: address(self.high),
             protocol: self.protocol,
@@ -113,8 +125,8 @@ impl Pair {
         if ascends { key } else { key.reversed() }
     }
 
-    pub fn network(&self) -> u32 {
-        self.network
+    pub fn zone(&self) -> Zone {
+        self.zone
     }
 }
 
@@ -126,7 +138,7 @@ mod tests {
     fn both_directions_are_one_pair_and_come_out_again() {
         for (source, destination) in [("10.0.0.9", "10.0.0.1"), ("2001:db8::1", "2001:db8::9")] {
             let key = Key {
-                network: 7,
+                zone: Zone(7),
                 source: source.parse().unwrap(),
                 destination: destination.parse().unwrap(),
                 protocol: 6,
@@ -137,7 +149,7 @@ mod tests {
             assert_eq!((pair, ascends), (back, !descends));
             assert_eq!((pair.key(ascends), pair.key(!ascends)), (key, key.reversed()));
             assert_ne!(pair.mixed(1), pair.mixed(2));
-            assert_ne!(pair, Key { network: 8, ..key }.pair().0);
+            assert_ne!(pair, Key { zone: Zone(8), ..key }.pair().0);
         }
     }
 }

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! One table serves one core. All its memory is there from the beginning; a packet costs one look-up and no more work than
-//! that whatever is in the table. Each network has a share: it cannot have more connections, and one that needs room for a
+//! that whatever is in the table. Each zone has a share: it cannot have more connections, and one that needs room for a
 //! new one loses its own oldest half-open connection, or else its oldest that is over. If it has neither, the new one is
 //! refused. So a flood of SYNs displaces itself; with shares that together are no more than the capacity it takes nothing
 //! from anybody else.
@@ -36,9 +36,10 @@ mod wheel;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::Range;
 
-pub use config::{Config, Ended, Handle, Look, Opening, Stats, Tracked};
+pub(crate) use config::ConnectionSlot;
+pub use config::{Config, ConnectionId, Ended, Look, Opening, Stats, Tracked};
 use entry::{Entry, Life, Standing};
-pub use key::{Direction, Key};
+pub use key::{Direction, Key, Zone};
 use lists::Lists;
 pub use peek::Peek;
 pub use reason::{End, Refused};
@@ -55,9 +56,9 @@ pub struct Conntrack {
     free: Vec<u32>,
     /// Connections by their hash.
     index: Lists,
-    /// Of each network: those that are half open, and those that are over; the oldest first.
+    /// Of each zone: those that are half open, and those that are over; the oldest first.
     waiting: Lists,
-    /// Connections of each network.
+    /// Connections of each zone.
     used: Vec<u32>,
     wheel: Wheel,
     buckets: usize,
@@ -73,7 +74,7 @@ impl Conntrack {
         let capacity = config.capacity.clamp(1, u32::MAX as usize / 4);
         let (buckets, shares) = (capacity.next_power_of_two(), config.shares.len());
         let nobody = Key {
-            network: 0,
+            zone: Zone(0),
             source: [0; 4].into(),
             destination: [0; 4].into(),
             protocol: 0,
@@ -106,7 +107,7 @@ impl Conntrack {
         }
     }
 
-    /// Other shares, by network number. A network that has more connections than its share keeps them and gets no more.
+    /// Other shares, by zone number. A zone that has more connections than its share keeps them and gets no more.
     pub fn set_shares(&mut self, shares: &[u32]) {
         self.config.shares = shares.to_vec();
         self.used.resize(shares.len().max(self.used.len()), 0);
@@ -143,7 +144,7 @@ impl Conntrack {
             // Opened since it was looked for.
             return Ok(self.tracked(at, ascends));
         }
-        self.make_room(pair.network(), ended)?;
+        self.make_room(pair.zone(), ended)?;
         let Some(at) = self.free.pop() else { return Err(self.refuse(Refused::TableFull)) };
         let life = opening.life;
         let entry = &mut self.entries[at as usize];
@@ -162,7 +163,7 @@ impl Conntrack {
         entry.deadline = now.saturating_add(entry.timeout(&self.config.timeouts));
         self.wheel.insert(at, entry.deadline);
         self.index.push(opening.bucket as usize, at);
-        self.used[pair.network() as usize] += 1;
+        self.used[pair.zone().index()] += 1;
         self.stats.opened += 1;
         self.stand(at, Some(Standing::HalfOpen));
         Ok(self.tracked(at, ascends))
@@ -175,23 +176,23 @@ impl Conntrack {
     /// [`Refused`]: the packet is to be dropped.
     pub fn follow(
         &mut self,
-        handle: Handle,
+        connection: ConnectionId,
         segment: &Segment,
         now: u64,
         ended: &mut Vec<Ended>,
     ) -> Result<Option<Tracked>, Refused> {
         let (pair, ascends) = segment.key.pair();
-        match self.entry(handle, now) {
-            Some(entry) if entry.pair == pair => self.step(handle.slot, ascends, segment, now, ended),
+        match self.entry(connection, now) {
+            Some(entry) if entry.pair == pair => self.step(connection.slot, ascends, segment, now, ended),
             _ => Ok(None),
         }
     }
 
     /// Keeps a connection alive at `now`, nanoseconds; false where it is no more, or is over.
     #[inline]
-    pub fn touch(&mut self, handle: Handle, now: u64) -> bool {
+    pub fn touch(&mut self, connection: ConnectionId, now: u64) -> bool {
         let timeouts = self.config.timeouts;
-        let Some(entry) = self.entry(handle, now).filter(|entry| !entry.ended) else { return false };
+        let Some(entry) = self.entry(connection, now).filter(|entry| !entry.ended) else { return false };
         entry.deadline = now.saturating_add(entry.timeout(&timeouts));
         true
     }
@@ -221,23 +222,23 @@ impl Conntrack {
         true
     }
 
-    /// A network gets no more connections, until it has another [share](Self::set_shares).
-    pub fn stop(&mut self, network: u32) {
-        if let Some(share) = self.config.shares.get_mut(network as usize) {
+    /// A zone gets no more connections, until it has another [share](Self::set_shares).
+    pub fn stop(&mut self, zone: Zone) {
+        if let Some(share) = self.config.shares.get_mut(zone.index()) {
             *share = 0;
         }
     }
 
-    /// Forgets all connections of a network. Looks at the whole table.
-    pub fn forget(&mut self, network: u32, ended: &mut Vec<Ended>) {
-        self.forget_in(0..self.entries.len(), |of| of == network, ended);
+    /// Forgets all connections of a zone. Looks at the whole table.
+    pub fn forget(&mut self, zone: Zone, ended: &mut Vec<Ended>) {
+        self.forget_in(0..self.entries.len(), |of| of == zone, ended);
     }
 
-    /// Forgets all connections of some networks that are in `slots` of the table.
-    pub fn forget_in(&mut self, slots: Range<usize>, is_over: impl Fn(u32) -> bool, ended: &mut Vec<Ended>) {
+    /// Forgets all connections of some zones that are in `slots` of the table.
+    pub fn forget_in(&mut self, slots: Range<usize>, is_over: impl Fn(Zone) -> bool, ended: &mut Vec<Ended>) {
         for at in slots.start..slots.end.min(self.entries.len()) {
             let entry = &self.entries[at];
-            if entry.is_there() && is_over(entry.pair.network()) {
+            if entry.is_there() && is_over(entry.pair.zone()) {
                 self.end(at as u32, End::Forgotten, ended);
             }
         }
@@ -259,14 +260,15 @@ impl Conntrack {
     }
 
     /// The packets of the original direction of a connection that is there.
-    pub fn original(&self, handle: Handle) -> Option<Key> {
-        let entry = self.entries.get(handle.slot as usize).filter(|entry| entry.generation == handle.generation)?;
+    pub fn original(&self, connection: ConnectionId) -> Option<Key> {
+        let entry =
+            self.entries.get(connection.slot as usize).filter(|entry| entry.generation == connection.generation)?;
         Some(entry.pair.key(entry.ascends))
     }
 
-    /// How many connections a network has.
-    pub fn used(&self, network: u32) -> u32 {
-        self.used.get(network as usize).copied().unwrap_or(0)
+    /// How many connections a zone has.
+    pub fn used(&self, zone: Zone) -> u32 {
+        self.used.get(zone.index()).copied().unwrap_or(0)
     }
 
     /// What was counted.
@@ -275,8 +277,9 @@ impl Conntrack {
     }
 
     /// The TCP state of a connection that is there.
-    pub fn tcp_state(&self, handle: Handle) -> Option<TcpState> {
-        match self.entries.get(handle.slot as usize).filter(|entry| entry.generation == handle.generation)?.life {
+    pub fn tcp_state(&self, connection: ConnectionId) -> Option<TcpState> {
+        match self.entries.get(connection.slot as usize).filter(|entry| entry.generation == connection.generation)?.life
+        {
             Life::Tcp(tcp) => Some(tcp.state),
             Life::Udp | Life::Echo | Life::Other => None,
         }

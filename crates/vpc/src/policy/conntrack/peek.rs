@@ -1,9 +1,9 @@
 //! What a packet would be to the connections there are, without changing any.
 
 use super::Conntrack;
-use super::config::{Handle, Tracked};
+use super::config::{ConnectionId, Tracked};
 use super::entry::{Entry, Life, Standing};
-use super::key::Direction;
+use super::key::{Direction, Zone};
 use super::reason::Refused;
 use super::subject::{Content, Segment};
 use super::table::list;
@@ -43,9 +43,9 @@ impl Conntrack {
             }
         }
         let life = self.life(&segment.content)?;
-        let handle = Handle { slot: 0, generation: 0 };
-        let tracked = Tracked { handle, direction: Direction::Original, is_lasting: false };
-        Ok(Peek::New((tracked, state(&life)), self.room(pair.network(), found)))
+        let connection = ConnectionId { slot: 0, generation: 0 };
+        let tracked = Tracked { connection, direction: Direction::Original, is_lasting: false };
+        Ok(Peek::New((tracked, state(&life)), self.room(pair.zone(), found)))
     }
 
     /// The next packet of the connection in `entry`, a copy; None: it is over then, the packet begins another.
@@ -80,11 +80,11 @@ impl Conntrack {
         }
     }
 
-    /// Whether there is room for one more connection of `network`, once the one in `ends` is taken out.
-    fn room(&self, network: u32, ends: Option<u32>) -> Result<(), Refused> {
-        let share = self.config.shares.get(network as usize).copied().filter(|share| *share != 0);
+    /// Whether there is room for one more connection of `zone`, once the one in `ends` is taken out.
+    fn room(&self, zone: Zone, ends: Option<u32>) -> Result<(), Refused> {
+        let share = self.config.shares.get(zone.index()).copied().filter(|share| *share != 0);
         let share = share.ok_or(Refused::NoShare)?;
-        let used = self.used(network) - u32::from(ends.is_some());
+        let used = self.used(zone) - u32::from(ends.is_some());
         let full = if used >= share {
             Refused::ShareFull
         } else if self.free.is_empty() && ends.is_none() {
@@ -93,7 +93,7 @@ impl Conntrack {
             return Ok(());
         };
         let mut can_go = [Standing::HalfOpen, Standing::Over].into_iter().flat_map(|standing| {
-            std::iter::successors(self.waiting.first(list(network, standing)), |at| self.waiting.after(*at))
+            std::iter::successors(self.waiting.first(list(zone, standing)), |at| self.waiting.after(*at))
         });
         match can_go.find(|at| Some(*at) != ends) {
             // After its share was made smaller, one fewer is still too many.

@@ -13,11 +13,11 @@ reasons! {
     Handshake = "tcp-handshake",
     /// A reset out of place.
     Reset = "tcp-reset",
-    /// The network's share of the table is used up, and none of its connections is half open or over.
+    /// The zone's share of the table is used up, and none of its connections is half open or over.
     ShareFull = "connection-share-full",
     /// The table is full, likewise.
     TableFull = "connection-table-full",
-    /// The network has no share.
+    /// The zone has no share.
     NoShare = "no-connection-share",
 }
 
@@ -30,8 +30,8 @@ reasons! {
     Reset = "reset",
     /// No packet came for too long.
     Expired = "expired",
-    /// Its network needed the room.
+    /// Its zone needed the room.
     Evicted = "evicted",
-    /// Its network is gone.
+    /// Its zone is gone.
     Forgotten = "forgotten",
 }

@@ -1,9 +1,10 @@
-//! Room in a full table for a network that has fewer connections than its share: from those that have more than theirs, as they had it
+//! Room in a full table for a zone that has fewer connections than its share: from those that have more than theirs, as they had it
 //! before there were so many of them.
 
 use super::Conntrack;
 use super::config::Ended;
 use super::entry::Standing;
+use super::key::Zone;
 use super::reason::End;
 use super::table::list;
 
@@ -11,14 +12,14 @@ use super::table::list;
 const STEPS: usize = 256;
 
 impl Conntrack {
-    /// Makes room for one connection of `network` where the table is full and it has fewer than its share; whether there is some. The
-    /// connection that ends for it is of a network that has more than its share: one that is half open or over if there is any, otherwise
+    /// Makes room for one connection of `zone` where the table is full and it has fewer than its share; whether there is some. The
+    /// connection that ends for it is of a zone that has more than its share: one that is half open or over if there is any, otherwise
     /// whichever is found first.
-    pub fn reclaim(&mut self, network: u32, ended: &mut Vec<Ended>) -> bool {
+    pub fn reclaim(&mut self, zone: Zone, ended: &mut Vec<Ended>) -> bool {
         if !self.free.is_empty() {
             return true;
         }
-        if self.used(network) >= self.share(network) {
+        if self.used(zone) >= self.share(zone) {
             return false;
         }
         match self.dispensable().or_else(|| self.found()) {
@@ -30,29 +31,28 @@ impl Conntrack {
         }
     }
 
-    fn share(&self, network: u32) -> u32 {
-        self.config.shares.get(network as usize).copied().unwrap_or(0)
+    fn share(&self, zone: Zone) -> u32 {
+        self.config.shares.get(zone.index()).copied().unwrap_or(0)
     }
 
-    fn has_too_many(&self, network: u32) -> bool {
-        self.used(network) > self.share(network)
+    fn has_too_many(&self, zone: Zone) -> bool {
+        self.used(zone) > self.share(zone)
     }
 
-    /// A connection that is half open or over, of a network that has too many.
+    /// A connection that is half open or over, of a zone that has too many.
     fn dispensable(&self) -> Option<u32> {
-        let rich = (0..self.used.len() as u32).filter(|network| self.has_too_many(*network));
-        let lists =
-            rich.flat_map(|network| [Standing::HalfOpen, Standing::Over].map(|standing| list(network, standing)));
+        let rich = (0..self.used.len() as u32).map(Zone).filter(|zone| self.has_too_many(*zone));
+        let lists = rich.flat_map(|zone| [Standing::HalfOpen, Standing::Over].map(|standing| list(zone, standing)));
         lists.filter_map(|list| self.waiting.first(list)).next()
     }
 
-    /// Any connection of a network that has too many.
+    /// Any connection of a zone that has too many.
     fn found(&mut self) -> Option<u32> {
         for _ in 0..STEPS.min(self.entries.len()) {
             let at = self.hand;
             self.hand = if at + 1 < self.entries.len() { at + 1 } else { 0 };
             let entry = &self.entries[at];
-            if entry.is_there() && self.has_too_many(entry.pair.network()) {
+            if entry.is_there() && self.has_too_many(entry.pair.zone()) {
                 return Some(at as u32);
             }
         }

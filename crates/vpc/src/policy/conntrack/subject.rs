@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::key::Key;
+use super::key::{Key, Zone};
 use super::tcp::TcpHeader;
 use crate::packet::parse::{IPV4, IPV6, protocol};
 use crate::packet::{Ip, Layer4};
@@ -61,14 +61,14 @@ const WINDOW_SCALE: u8 = 3;
 const TCP: usize = 20;
 
 impl Subject {
-    /// Of the packet of network number `network` with headers `ip`, whose frame begins with `head`.
-    pub fn of(network: u32, ip: &Ip, head: &[u8]) -> Subject {
+    /// Of the packet of zone number `zone` with headers `ip`, whose frame begins with `head`.
+    pub fn of(zone: Zone, ip: &Ip, head: &[u8]) -> Subject {
         let Some(transport) = head.get(usize::from(ip.transport)..) else { return Subject::Untracked };
         if ip.fragment.is_some_and(|part| part.offset != 0) {
             return Subject::Untracked;
         }
         let key = |source_port, destination_port| Key {
-            network,
+            zone,
             source: ip.source,
             destination: ip.destination,
             protocol: ip.protocol,
@@ -83,7 +83,7 @@ impl Subject {
             Layer4::Udp { source, destination } => (key(source, destination), Content::Udp),
             Layer4::Icmp { kind, .. } => match echo(ip.is_ipv6(), kind, transport) {
                 Some((is_request, source, destination)) => (key(source, destination), Content::Echo { is_request }),
-                None => return error(network, ip, kind, transport),
+                None => return error(zone, ip, kind, transport),
             },
             Layer4::Other => (key(0, 0), Content::Other),
         };
@@ -135,16 +135,16 @@ fn echo(is_ipv6: bool, kind: u8, bytes: &[u8]) -> Option<(bool, u16, u16)> {
     }
 }
 
-fn error(network: u32, ip: &Ip, kind: u8, bytes: &[u8]) -> Subject {
+fn error(zone: Zone, ip: &Ip, kind: u8, bytes: &[u8]) -> Subject {
     let errors = if ip.is_ipv6() { ERRORS6 } else { ERRORS4 };
     let quoted = bytes.get(ICMP..).filter(|_| errors.contains(&kind));
     // Who is told is who sent the packet that the error is about.
-    let key = quoted.and_then(|quoted| quote(network, ip.is_ipv6(), quoted)).filter(|key| key.source == ip.destination);
+    let key = quoted.and_then(|quoted| quote(zone, ip.is_ipv6(), quoted)).filter(|key| key.source == ip.destination);
     key.map_or(Subject::Untracked, Subject::Error)
 }
 
 /// The key of the packet that an error is about: its IP header and at least 8 bytes more (RFC 792, RFC 4443 §3.1).
-fn quote(network: u32, is_ipv6: bool, quoted: &[u8]) -> Option<Key> {
+fn quote(zone: Zone, is_ipv6: bool, quoted: &[u8]) -> Option<Key> {
     let first = *quoted.first()?;
     let (source, destination, protocol, header): (IpAddr, IpAddr, u8, usize) = if is_ipv6 {
         let address = |at: usize| <[u8; 16]>::try_from(quoted.get(at..at + 16)?).ok().map(Ipv6Addr::from);
@@ -170,7 +170,7 @@ fn quote(network: u32, is_ipv6: bool, quoted: &[u8]) -> Option<Key> {
         }
         _ => (0, 0),
     };
-    Some(Key { network, source, destination, protocol, source_port, destination_port })
+    Some(Key { zone, source, destination, protocol, source_port, destination_port })
 }
 
 #[cfg(test)]
@@ -186,7 +186,7 @@ mod tests {
     const B: [u8; 4] = [10, 0, 0, 2];
 
     fn subject(frame: &[u8]) -> Subject {
-        Subject::of(3, parse(frame, frame.len()).unwrap().ip().unwrap(), frame)
+        Subject::of(Zone(3), parse(frame, frame.len()).unwrap().ip().unwrap(), frame)
     }
 
     #[test]
@@ -203,7 +203,7 @@ mod tests {
             .write(&mut frame, &[1, 2, 3])
             .unwrap();
         let Subject::Segment(Segment { key, content: Content::Tcp(header) }) = subject(&frame) else { panic!() };
-        assert_eq!((key.network, key.source_port, key.destination_port, key.protocol), (3, 4000, 80, 6));
+        assert_eq!((key.zone, key.source_port, key.destination_port, key.protocol), (Zone(3), 4000, 80, 6));
         let expected = TcpHeader {
             flags: SYN | ACK,
             sequence: 0xffff_fff0,
@@ -286,7 +286,7 @@ mod tests {
             frame.extend(&payload);
             if let Ok(parsed) = parse(&frame, frame.len()) {
                 let ip = parsed.ip().expect("an IP packet");
-                match Subject::of(3, ip, &frame[..cut.min(frame.len())]) {
+                match Subject::of(Zone(3), ip, &frame[..cut.min(frame.len())]) {
                     Subject::Segment(segment) => prop_assert_eq!(segment.key.source, ip.source),
                     Subject::Error(quoted) => prop_assert_eq!(quoted.source, ip.destination),
                     Subject::Untracked => {}

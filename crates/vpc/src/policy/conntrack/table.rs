@@ -1,9 +1,9 @@
 //! The table's entries: found, moved between its lists, taken out. Whatever is in the table is in the index and in the wheel.
 
 use super::Conntrack;
-use super::config::{Ended, Handle, Tracked};
+use super::config::{ConnectionId, Ended, Tracked};
 use super::entry::{Entry, Life, Standing};
-use super::key::{Direction, Pair};
+use super::key::{Direction, Pair, Zone};
 use super::reason::{End, Refused};
 use super::subject::{Content, Segment};
 use super::tcp::{Step, TcpState};
@@ -21,15 +21,15 @@ impl Conntrack {
         None
     }
 
-    pub(super) fn entry(&mut self, handle: Handle, now: u64) -> Option<&mut Entry> {
-        let entry = self.entries.get_mut(handle.slot as usize)?;
-        (entry.generation == handle.generation && entry.deadline > now).then_some(entry)
+    pub(super) fn entry(&mut self, connection: ConnectionId, now: u64) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(connection.slot as usize)?;
+        (entry.generation == connection.generation && entry.deadline > now).then_some(entry)
     }
 
     pub(super) fn tracked(&self, at: u32, ascends: bool) -> Tracked {
         let entry = &self.entries[at as usize];
         Tracked {
-            handle: Handle { slot: at, generation: entry.generation },
+            connection: ConnectionId { slot: at, generation: entry.generation },
             direction: if ascends == entry.ascends { Direction::Original } else { Direction::Reply },
             is_lasting: entry.standing.is_none(),
         }
@@ -73,12 +73,12 @@ impl Conntrack {
         Ok(Some(self.tracked(at, ascends)))
     }
 
-    /// Room for one more connection of `network`.
-    pub(super) fn make_room(&mut self, network: u32, ended: &mut Vec<Ended>) -> Result<(), Refused> {
-        let Some(share) = self.config.shares.get(network as usize).copied().filter(|share| *share != 0) else {
+    /// Room for one more connection of `zone`.
+    pub(super) fn make_room(&mut self, zone: Zone, ended: &mut Vec<Ended>) -> Result<(), Refused> {
+        let Some(share) = self.config.shares.get(zone.index()).copied().filter(|share| *share != 0) else {
             return Err(self.refuse(Refused::NoShare));
         };
-        let full = if self.used(network) >= share {
+        let full = if self.used(zone) >= share {
             Refused::ShareFull
         } else if self.free.is_empty() {
             Refused::TableFull
@@ -86,12 +86,12 @@ impl Conntrack {
             return Ok(());
         };
         let [half_open, over] =
-            [Standing::HalfOpen, Standing::Over].map(|standing| self.waiting.first(list(network, standing)));
+            [Standing::HalfOpen, Standing::Over].map(|standing| self.waiting.first(list(zone, standing)));
         match half_open.or(over) {
             Some(at) => {
                 self.end(at, End::Evicted, ended);
                 // After its share was made smaller, one fewer is still too many.
-                if self.used(network) >= share { Err(self.refuse(full)) } else { Ok(()) }
+                if self.used(zone) >= share { Err(self.refuse(full)) } else { Ok(()) }
             }
             None => Err(self.refuse(full)),
         }
@@ -99,12 +99,12 @@ impl Conntrack {
 
     pub(super) fn stand(&mut self, at: u32, standing: Option<Standing>) {
         let entry = &mut self.entries[at as usize];
-        let (network, before) = (entry.pair.network(), std::mem::replace(&mut entry.standing, standing));
+        let (zone, before) = (entry.pair.zone(), std::mem::replace(&mut entry.standing, standing));
         if let Some(before) = before {
-            self.waiting.remove(list(network, before), at);
+            self.waiting.remove(list(zone, before), at);
         }
         if let Some(standing) = standing {
-            self.waiting.push(list(network, standing), at);
+            self.waiting.push(list(zone, standing), at);
         }
     }
 
@@ -114,7 +114,7 @@ impl Conntrack {
         if !std::mem::replace(&mut entry.ended, true) {
             self.stats.ended[why as usize] += 1;
             ended.push(Ended {
-                handle: Handle { slot: at, generation: entry.generation },
+                connection: ConnectionId { slot: at, generation: entry.generation },
                 why,
                 keys: [entry.pair.key(entry.ascends), entry.pair.key(!entry.ascends)],
             });
@@ -127,10 +127,10 @@ impl Conntrack {
         self.stand(at, None);
         let entry = &mut self.entries[at as usize];
         entry.generation = entry.generation.wrapping_add(1);
-        let (network, bucket) = (entry.pair.network(), entry.bucket);
+        let (zone, bucket) = (entry.pair.zone(), entry.bucket);
         self.wheel.remove(at);
         self.index.remove(bucket as usize, at);
-        self.used[network as usize] -= 1;
+        self.used[zone.index()] -= 1;
         self.free.push(at);
     }
 
@@ -140,7 +140,7 @@ impl Conntrack {
     }
 }
 
-/// Of a network's connections.
-pub(super) fn list(network: u32, standing: Standing) -> usize {
-    network as usize * 2 + standing as usize
+/// Of a zone's connections.
+pub(super) fn list(zone: Zone, standing: Standing) -> usize {
+    zone.index() * 2 + standing as usize
 }

@@ -11,10 +11,10 @@ mod model;
 
 const SECOND: u64 = 1_000_000_000;
 
-fn key(network: u32, source: (u8, u16), destination: (u8, u16), protocol: u8) -> Key {
+fn key(zone: u32, source: (u8, u16), destination: (u8, u16), protocol: u8) -> Key {
     let address = |last: u8| IpAddr::from([10, 0, 0, last]);
     Key {
-        network,
+        zone: Zone(zone),
         source: address(source.0),
         destination: address(destination.0),
         protocol,
@@ -60,14 +60,14 @@ fn a_reset_has_to_be_where_its_receiver_takes_it() {
     for (sequence, expected) in [(100, Err(Refused::Reset)), (1102, Err(Refused::Reset)), (1101, Ok(()))] {
         let passed = table.look(&tcp(key, RST, sequence, 0), 0, &mut ended);
         assert_eq!(passed.map(drop), expected, "reset at {sequence}");
-        assert_eq!(table.tcp_state(tracked.handle), Some(TcpState::Established), "reset at {sequence}");
+        assert_eq!(table.tcp_state(tracked.connection), Some(TcpState::Established), "reset at {sequence}");
     }
     assert!(ended.is_empty());
     let Ok(Look::Known(last)) = table.look(&tcp(key, RST, 101, 0), 0, &mut ended) else { panic!() };
     assert!(!last.is_lasting, "no flow of a connection that is over");
     let keys = [key, key.reversed()];
-    assert_eq!(ended, [Ended { handle: tracked.handle, why: End::Reset, keys }]);
-    assert!(!table.touch(tracked.handle, 0), "a flow of it is stale");
+    assert_eq!(ended, [Ended { connection: tracked.connection, why: End::Reset, keys }]);
+    assert!(!table.touch(tracked.connection, 0), "a flow of it is stale");
     // A new one between the same ends.
     assert!(matches!(table.look(&tcp(key, SYN, 9, 0), 1, &mut ended), Ok(Look::New(_))));
     assert_eq!((ended.len(), table.len()), (1, 0), "it is said once");
@@ -83,9 +83,9 @@ fn a_flood_of_syns_displaces_itself() {
         let flood = tcp(key(0, (3, port), (2, 80), 6), SYN, 7, 0);
         pass(&mut table, &flood, 1, &mut ended).expect("one of its own makes room");
     }
-    assert_eq!((table.used(0), table.used(1)), (40, 1));
-    assert!(table.touch(good.handle, 2) && table.touch(other.handle, 2));
-    assert!(ended.iter().all(|ended| ended.why == End::Evicted && ended.keys[0].network == 0));
+    assert_eq!((table.used(Zone(0)), table.used(Zone(1))), (40, 1));
+    assert!(table.touch(good.connection, 2) && table.touch(other.connection, 2));
+    assert!(ended.iter().all(|ended| ended.why == End::Evicted && ended.keys[0].zone == Zone(0)));
     assert_eq!(ended.len(), 5_000 - 39);
 }
 
@@ -96,13 +96,12 @@ fn without_anything_to_displace_a_new_connection_is_refused() {
         established(&mut table, key(0, (1, port), (2, 80), 6), &mut ended);
     }
     established(&mut table, key(1, (1, 1), (2, 80), 6), &mut ended);
-    let refused =
-        |table: &mut Conntrack, network| pass(table, &udp(key(network, (5, 5), (6, 6), 17)), 0, &mut Vec::new());
+    let refused = |table: &mut Conntrack, zone| pass(table, &udp(key(zone, (5, 5), (6, 6), 17)), 0, &mut Vec::new());
     assert_eq!(refused(&mut table, 0), Err(Refused::ShareFull));
     assert_eq!(refused(&mut table, 1), Err(Refused::TableFull));
     assert_eq!(refused(&mut table, 2), Err(Refused::NoShare));
     assert_eq!(refused(&mut table, 3), Err(Refused::NoShare));
-    table.forget(0, &mut ended);
+    table.forget(Zone(0), &mut ended);
     assert_eq!((table.len(), ended.len(), ended[0].why), (1, 2, End::Forgotten));
     assert!(refused(&mut table, 1).is_ok());
 }
@@ -115,18 +114,21 @@ fn who_has_more_than_its_share_gives_room_to_who_has_less() {
     }
     let half_open = pass(&mut table, &udp(key(0, (1, 9), (2, 53), 17)), 0, &mut ended).unwrap();
     table.set_shares(&[2, 2]);
-    assert!(!table.reclaim(0, &mut ended), "it has more than its share itself");
-    assert!(!table.reclaim(2, &mut ended), "it has no share");
+    assert!(!table.reclaim(Zone(0), &mut ended), "it has more than its share itself");
+    assert!(!table.reclaim(Zone(2), &mut ended), "it has no share");
     let open =
         |table: &mut Conntrack, port| pass(table, &tcp(key(1, (1, port), (2, 80), 6), SYN, 7, 0), 1, &mut Vec::new());
     assert_eq!(open(&mut table, 1), Err(Refused::TableFull));
-    assert!(table.reclaim(1, &mut ended));
-    assert_eq!(ended.iter().map(|it| (it.handle, it.why)).collect::<Vec<_>>(), [(half_open.handle, End::Evicted)]);
+    assert!(table.reclaim(Zone(1), &mut ended));
+    assert_eq!(
+        ended.iter().map(|it| (it.connection, it.why)).collect::<Vec<_>>(),
+        [(half_open.connection, End::Evicted)]
+    );
     assert!(open(&mut table, 1).is_ok());
-    assert!(table.reclaim(1, &mut ended), "nobody of them is half open or over any more");
+    assert!(table.reclaim(Zone(1), &mut ended), "nobody of them is half open or over any more");
     assert!(open(&mut table, 2).is_ok());
-    assert_eq!((table.used(0), table.used(1), ended.len()), (2, 2, 2));
-    assert!(!table.reclaim(1, &mut ended), "both have their shares");
+    assert_eq!((table.used(Zone(0)), table.used(Zone(1)), ended.len()), (2, 2, 2));
+    assert!(!table.reclaim(Zone(1), &mut ended), "both have their shares");
 }
 
 #[test]
@@ -140,7 +142,7 @@ fn aging_is_bounded_and_forgets_only_what_is_over() {
     assert!(ended.len() <= 100);
     while table.age(32 * SECOND, 100, &mut ended) {}
     assert_eq!((table.len(), ended.len()), (1, 999));
-    assert!(table.touch(kept.handle, 32 * SECOND));
+    assert!(table.touch(kept.connection, 32 * SECOND));
     // After a long time without being asked.
     while table.age(1_000_000 * SECOND, 100, &mut ended) {}
     assert!(table.is_empty());
@@ -152,9 +154,9 @@ fn an_error_about_a_connection_goes_against_the_packet_it_quotes() {
     let key = key(0, (1, 4000), (2, 53), 17);
     let tracked = pass(&mut table, &udp(key), 0, &mut ended).unwrap();
     let found = table.related(&key, 1).unwrap();
-    assert_eq!((found.handle, found.direction), (tracked.handle, Direction::Reply));
+    assert_eq!((found.connection, found.direction), (tracked.connection, Direction::Reply));
     assert_eq!(table.related(&key.reversed(), 1).unwrap().direction, Direction::Original);
-    assert!(table.related(&Key { network: 1, ..key }, 1).is_none());
+    assert!(table.related(&Key { zone: Zone(1), ..key }, 1).is_none());
     assert!(table.related(&key, 30 * SECOND).is_none(), "it keeps nothing alive");
 }
 

@@ -31,7 +31,7 @@ pub const GROUPS: usize = 16;
 
 /// A group, by its number on this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct GroupId(pub u32);
+pub struct SecurityGroupId(pub u32);
 
 /// A group as it is written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -59,7 +59,7 @@ pub enum Peer {
     /// Whoever has one of these addresses.
     Prefix(Prefix),
     /// Any member of this group in the same network.
-    Group(GroupId),
+    Group(SecurityGroupId),
 }
 
 /// Which way a connection is opened, as its endpoint sees it.
@@ -121,7 +121,7 @@ pub struct EndpointGroups {
 struct Rules {
     classifier: Classifier,
     /// Groups that rules name, in order: the classifier knows them by their places here.
-    named: Box<[GroupId]>,
+    named: Box<[SecurityGroupId]>,
     /// Group and place of each rule.
     places: Box<[(u32, u32)]>,
 }
@@ -147,7 +147,7 @@ impl EndpointGroups {
 
     /// Whether a connection may begin with this packet, whose peer is in the groups `peer`.
     #[inline]
-    pub fn admit(&self, way: Way, tuple: &Tuple, peer: &[GroupId]) -> Admission {
+    pub fn admit(&self, way: Way, tuple: &Tuple, peer: &[SecurityGroupId]) -> Admission {
         match (way, &self.egress) {
             (Way::Ingress, _) => self.ingress.admit(tuple, peer),
             (Way::Egress, Some(rules)) => rules.admit(tuple, peer),
@@ -171,7 +171,7 @@ impl Rules {
         if count > RULES {
             return Err(GroupError::TooManyRules(count));
         }
-        let mut named: Vec<GroupId> = all()
+        let mut named: Vec<SecurityGroupId> = all()
             .filter_map(|(_, _, rule)| match rule.peer {
                 Peer::Group(group) => Some(group),
                 Peer::Any | Peer::Prefix(_) => None,
@@ -203,7 +203,7 @@ impl Rules {
     }
 
     #[inline]
-    fn admit(&self, tuple: &Tuple, peer: &[GroupId]) -> Admission {
+    fn admit(&self, tuple: &Tuple, peer: &[SecurityGroupId]) -> Admission {
         let (mut known, mut count) = ([0; GROUPS], 0);
         for at in peer.iter().take(GROUPS).filter_map(|group| self.named.binary_search(group).ok()) {
             known[count] = at as u32;
@@ -218,13 +218,13 @@ impl Rules {
 #[derive(Clone, Debug)]
 pub struct Members {
     addresses: ExactTable<[u32; 2]>,
-    groups: Box<[GroupId]>,
+    groups: Box<[SecurityGroupId]>,
 }
 
 impl Members {
     /// Of addresses by the number of their network, each once, with the groups that they are in. Of more than [`GROUPS`],
     /// the first count.
-    pub fn build(members: &[(u32, IpAddr, Vec<GroupId>)]) -> Members {
+    pub fn build(members: &[(u32, IpAddr, Vec<SecurityGroupId>)]) -> Members {
         let (mut addresses, mut all) = (Vec::with_capacity(members.len()), Vec::new());
         for (network, address, groups) in members {
             let start = all.len() as u32;
@@ -236,7 +236,7 @@ impl Members {
 
     /// The groups that an address of a network is in.
     #[inline]
-    pub fn of(&self, network: u32, address: IpAddr) -> &[GroupId] {
+    pub fn of(&self, network: u32, address: IpAddr) -> &[SecurityGroupId] {
         let found = self.addresses.get(&ExactKey::address(network, address));
         found.and_then(|[start, end]| self.groups.get(start as usize..end as usize)).unwrap_or_default()
     }

@@ -15,12 +15,12 @@ fn rule(peer: Peer, port: u16) -> GroupRule {
 
 #[test]
 fn a_web_tier_takes_anybody_and_a_database_only_the_web_tier() {
-    let (web, ssh) = (GroupId(7), GroupId(9));
+    let (web, ssh) = (SecurityGroupId(7), SecurityGroupId(9));
     let public = GroupSpec { ingress: vec![rule(Peer::Any, 443)], egress: None };
     let database = GroupSpec { ingress: vec![rule(Peer::Group(web), 5432)], egress: Some(Vec::new()) };
     let admin = GroupSpec { ingress: vec![rule(Peer::Prefix("192.0.2.0/24".parse().unwrap()), 22)], egress: None };
     let members = Members::build(&[
-        (1, "10.0.0.5".parse().unwrap(), vec![GroupId(3), web]),
+        (1, "10.0.0.5".parse().unwrap(), vec![SecurityGroupId(3), web]),
         (2, "10.0.0.6".parse().unwrap(), vec![web]),
         (1, "10.0.0.7".parse().unwrap(), vec![ssh]),
     ]);
@@ -59,7 +59,7 @@ fn a_wrong_rule_is_named() {
 fn group_rule(chance: &mut Chance) -> GroupRule {
     let is_ipv6 = chance.below(2) == 0;
     let peer = match chance.below(3) {
-        0 => Peer::Group(GroupId(chance.below(5) as u32 * 1000)),
+        0 => Peer::Group(SecurityGroupId(chance.below(5) as u32 * 1000)),
         _ => chance.prefix(is_ipv6).map_or(Peer::Any, Peer::Prefix),
     };
     GroupRule { peer, service: chance.service(is_ipv6) }
@@ -96,7 +96,7 @@ fn serves(service: Service, tuple: &Tuple) -> bool {
     }
 }
 
-fn naive(groups: &[&GroupSpec], way: Way, tuple: &Tuple, peer: &[GroupId]) -> Admission {
+fn naive(groups: &[&GroupSpec], way: Way, tuple: &Tuple, peer: &[SecurityGroupId]) -> Admission {
     if way == Way::Egress && groups.iter().all(|group| group.egress.is_none()) {
         return Admission::Unrestricted;
     }
@@ -130,7 +130,7 @@ proptest! {
         let endpoint = EndpointGroups::build(&groups).unwrap();
         for _ in 0..10 {
             let tuple = chance.tuple();
-            let peer: Vec<GroupId> = (0..chance.below(4)).map(|_| GroupId(chance.below(6) as u32 * 1000)).collect();
+            let peer: Vec<SecurityGroupId> = (0..chance.below(4)).map(|_| SecurityGroupId(chance.below(6) as u32 * 1000)).collect();
             for way in [Way::Ingress, Way::Egress] {
                 let admission = endpoint.admit(way, &tuple, &peer);
                 prop_assert_eq!(admission, naive(&groups, way, &tuple, &peer), "{:?} from {:?}: {:?}", tuple, peer, specs);

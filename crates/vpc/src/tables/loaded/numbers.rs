@@ -1,39 +1,39 @@
-//! Numbers of next hops: what stays from load to load keeps its own, so that flows that have it go on.
+//! Numbers of next hops: what stays from load to load keeps its own, so that flows that have it stay valid.
 
-use super::FIRST;
+use crate::id::HopId;
 
-/// Which numbers are given.
-pub(super) struct Numbers {
-    /// By number, from [`FIRST`] on.
-    taken: Vec<bool>,
-    /// The next to see whether it is free.
+/// Gives numbers to the next hops of a load.
+pub(super) struct HopNumbering {
+    /// By [index](HopId::loaded_index): numbers that are kept from the load before.
+    kept: Vec<bool>,
+    /// The next index to try.
     next: usize,
 }
 
-impl Numbers {
-    /// None is given yet of those that `before` had, nor of others.
-    pub fn new(before: usize) -> Numbers {
-        Numbers { taken: vec![false; before], next: 0 }
+impl HopNumbering {
+    /// After a load with so many numbers, of which none is kept yet.
+    pub fn after(previous: usize) -> HopNumbering {
+        HopNumbering { kept: vec![false; previous], next: 0 }
     }
 
-    /// Keeps a number that was given before. False where another has it.
-    pub fn keep(&mut self, number: u32) -> bool {
-        let slot = number.checked_sub(FIRST).and_then(|at| self.taken.get_mut(at as usize));
-        slot.is_some_and(|taken| !std::mem::replace(taken, true))
+    /// Keeps a number of the load before. False, if it is kept for another next hop already, or is none.
+    pub fn keep(&mut self, hop: HopId) -> bool {
+        let slot = hop.loaded_index().and_then(|at| self.kept.get_mut(at));
+        slot.is_some_and(|kept| !std::mem::replace(kept, true))
     }
 
-    pub fn is_kept(&self, number: u32) -> bool {
-        number.checked_sub(FIRST).and_then(|at| self.taken.get(at as usize)).is_some_and(|taken| *taken)
+    pub fn is_kept(&self, hop: HopId) -> bool {
+        hop.loaded_index().and_then(|at| self.kept.get(at)).is_some_and(|kept| *kept)
     }
 
-    /// The lowest that nobody has; to be asked when all are kept that stay. It may have been another's: whose flows know that by
-    /// their stamps.
-    pub fn unused(&mut self) -> u32 {
-        while self.taken.get(self.next) == Some(&true) {
+    /// The lowest unused number, once all that stay are kept. It may have been another next hop's: flows by that have a stamp that is
+    /// stale.
+    pub fn unused(&mut self) -> HopId {
+        while self.kept.get(self.next) == Some(&true) {
             self.next += 1;
         }
         self.next += 1;
-        FIRST + self.next as u32 - 1
+        HopId::loaded(self.next - 1)
     }
 }
 
@@ -42,12 +42,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_kept_is_given_first() {
-        let mut numbers = Numbers::new(4);
-        assert!(numbers.keep(FIRST + 1) && numbers.keep(FIRST + 2));
-        assert!(!numbers.keep(FIRST + 2), "it is another's");
-        assert!(!numbers.keep(FIRST + 4) && !numbers.keep(7), "it was never given");
-        let given: Vec<u32> = (0..4).map(|_| numbers.unused() - FIRST).collect();
-        assert_eq!(given, [0, 3, 4, 5]);
+    fn numbers_that_are_not_kept_are_given_first() {
+        let mut numbers = HopNumbering::after(4);
+        assert!(numbers.keep(HopId::loaded(1)) && numbers.keep(HopId::loaded(2)));
+        assert!(!numbers.keep(HopId::loaded(2)), "it is another's");
+        assert!(!numbers.keep(HopId::loaded(4)) && !numbers.keep(HopId::new(7)), "it was never given");
+        let given: Vec<HopId> = (0..4).map(|_| numbers.unused()).collect();
+        assert_eq!(given, [0, 3, 4, 5].map(HopId::loaded));
     }
 }

@@ -99,7 +99,7 @@ pub fn talk(chance: &mut Chance) -> Result<(), TestCaseError> {
         if fate != 0 {
             let passed = pass(&mut table, &Segment { key: way, content: Content::Tcp(header) }, 0, &mut ended);
             prop_assert!(passed.is_ok(), "{:?} of {:?} is refused: {:?}", header, ends, passed);
-            handle = passed.ok().map(|tracked| tracked.handle);
+            handle = passed.ok().map(|tracked| tracked.connection);
         }
         if fate > 1 {
             ends[1 - from].receive(&header);

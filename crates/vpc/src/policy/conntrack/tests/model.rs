@@ -104,9 +104,9 @@ impl Model {
             None if key.protocol != 1 || is_request => None,
             _ => return Err(Refused::NoConnection),
         };
-        let network = key.network as usize;
-        let used = self.all.iter().filter(|other| other.key.network == key.network).count();
-        let full = match self.shares[network] as usize {
+        let zone = key.zone.index();
+        let used = self.all.iter().filter(|other| other.key.zone == key.zone).count();
+        let full = match self.shares[zone] as usize {
             0 => return Err(Refused::NoShare),
             share if used >= share => Some(Refused::ShareFull),
             _ if self.all.len() >= self.capacity => Some(Refused::TableFull),
@@ -114,7 +114,7 @@ impl Model {
         };
         if let Some(refused) = full {
             let oldest = |stands| {
-                let own = |other: &(usize, &Connection)| other.1.key.network == key.network && other.1.stands == stands;
+                let own = |other: &(usize, &Connection)| other.1.key.zone == key.zone && other.1.stands == stands;
                 self.all.iter().enumerate().filter(own).min_by_key(|(_, other)| other.since).map(|(at, _)| at)
             };
             let at = oldest(Stands::Half).or_else(|| oldest(Stands::Over)).ok_or(refused)?;
@@ -326,27 +326,27 @@ pub fn compare(chance: &mut Chance) -> Result<(), TestCaseError> {
         if let (Ok(tracked), Some(known)) = (passed, known) {
             let direction = if known.key == from { Direction::Original } else { Direction::Reply };
             prop_assert_eq!(tracked.direction, direction);
-            prop_assert_eq!(table.tcp_state(tracked.handle), known.state, "after {:?} of {:?}", event, from);
+            prop_assert_eq!(table.tcp_state(tracked.connection), known.state, "after {:?} of {:?}", event, from);
             prop_assert_eq!(tracked.is_lasting, known.stands == Stands::Open);
             if chance.below(8) == 0 && !known.announced {
                 let at = model.all.iter().position(|other| other.key == known.key).expect("it is there");
-                prop_assert!(table.touch(tracked.handle, now));
+                prop_assert!(table.touch(tracked.connection, now));
                 model.all[at].deadline = now + model.all[at].timeout();
             }
         }
         let mut told: Vec<_> = ended.iter().map(|ended| (ended.keys[0], ended.why)).collect();
         prop_assert!(ended.iter().all(|ended| ended.keys[1] == ended.keys[0].reversed()));
         let order = |(key, why): &(Key, End)| {
-            (key.network, key.protocol, key.source, key.source_port, key.destination_port, *why as u8)
+            (key.zone, key.protocol, key.source, key.source_port, key.destination_port, *why as u8)
         };
         told.sort_by_key(order);
         model.ended.sort_by_key(order);
         prop_assert_eq!(&told, &model.ended);
         model.ended.clear();
         prop_assert_eq!(table.len(), model.all.len());
-        for network in 0..3 {
-            let used = model.all.iter().filter(|known| known.key.network == network).count();
-            prop_assert_eq!(table.used(network) as usize, used);
+        for zone in (0..3).map(Zone) {
+            let used = model.all.iter().filter(|known| known.key.zone == zone).count();
+            prop_assert_eq!(table.used(zone) as usize, used);
         }
     }
     Ok(())

@@ -1,0 +1,133 @@
+//! What a client may ask for: questions, changes, and connections that become streams.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use softdpu_site::{NetworkPart, alternatives, nearest};
+
+use crate::change::LoadFile;
+use crate::methods::{Parameters, Unread, methods, written};
+use crate::{ApiError, Change, ErrorCode, PacketTrace, PathQuestion};
+
+methods! {
+    /// What changes nothing of what is to run.
+    pub enum Query {
+        /// Everything about the node. Result: [`NodeStatus`](crate::status::NodeStatus).
+        "status" => Status,
+        /// Result: an array of [`VolumeStatus`](crate::status::VolumeStatus).
+        "volume.list" => VolumeList,
+        /// Result: an array of [`DeviceStatus`](crate::status::DeviceStatus).
+        "device.list" => DeviceList,
+        /// What is needed to attach a device. Result: [`DeviceArgs`](crate::DeviceArgs).
+        "device.args" => DeviceArgs {
+            /// The device.
+            name: String,
+        },
+        /// Result: an array of [`NetworkStatus`](crate::status::NetworkStatus).
+        "network.list" => NetworkList,
+        /// Result: an array of [`FunctionStatus`](crate::status::FunctionStatus).
+        "function.list" => FunctionList,
+        /// Result: an array of [`TenantStatus`](crate::status::TenantStatus).
+        "tenant.list" => TenantList,
+        /// Show frames that pass ports. Result: `{}`; from then on the connection carries pcapng until either side ends it.
+        "trace.packet" => TracePacket(PacketTrace),
+        /// What would become of a packet. Result: [`PathAnswer`](crate::PathAnswer).
+        "trace.explain" => TraceExplain(PathQuestion),
+        /// Frames come in by a port. Result: `{}`, and more: the client sends pcapng until it ends its direction, and is then
+        /// given [`Replayed`](crate::Replayed).
+        "trace.replay" => TraceReplay {
+            /// The device.
+            port: String,
+        },
+        /// Stop the daemon. Result: `{}`, before it stops.
+        "shutdown" => Shutdown,
+    }
+}
+
+impl Parameters for PacketTrace {
+    fn read(unread: &Unread<'_>) -> Result<PacketTrace, ApiError> {
+        let trace: PacketTrace = unread.typed()?;
+        trace.check().map(|_| trace)
+    }
+}
+
+impl Parameters for PathQuestion {
+    fn read(unread: &Unread<'_>) -> Result<PathQuestion, ApiError> {
+        let question: PathQuestion = unread.typed()?;
+        question.service().map(|_| question)
+    }
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// What changes nothing of what is to run.
+    Query(Query),
+    /// A change of what runs.
+    Change(Change),
+    /// [`Change::NetworkPolicy`] or [`Change::NetworkRouting`], with the changes in a file that the daemon reads.
+    NetworksFile {
+        /// Which of both.
+        part: NetworkPart,
+        /// The file, by a path that does not depend on a current folder.
+        path: PathBuf,
+    },
+}
+
+impl From<Query> for Request {
+    fn from(query: Query) -> Request {
+        Request::Query(query)
+    }
+}
+
+impl From<Change> for Request {
+    fn from(change: Change) -> Request {
+        Request::Change(change)
+    }
+}
+
+impl Request {
+    /// The method's name.
+    pub fn method(&self) -> &'static str {
+        match self {
+            Request::Query(query) => query.method(),
+            Request::Change(change) => change.method(),
+            Request::NetworksFile { part, .. } => part.method(),
+        }
+    }
+
+    /// What the method is called with.
+    pub fn parameters(&self) -> Value {
+        match self {
+            Request::Query(query) => query.parameters(),
+            Request::Change(change) => change.parameters(),
+            Request::NetworksFile { path, .. } => written(&LoadFile { path: path.clone() }),
+        }
+    }
+
+    /// Reads a request from its method and parameters. A device's socket that is not given is put into `run_directory`.
+    pub(crate) fn read(method: &str, parameters: &Value, run_directory: &Path) -> Result<Request, ApiError> {
+        let unread = Unread { method, parameters, run_directory };
+        if let Some(part) = NetworkPart::of_method(method)
+            && parameters.get("path").is_some()
+        {
+            return LoadFile::read(&unread).map(|LoadFile { path }| Request::NetworksFile { part, path });
+        }
+        let query = || Query::read(&unread).map(|query| query.map(Request::Query));
+        let change = Change::read(&unread).map(|change| change.map(Request::Change));
+        change.or_else(query).unwrap_or_else(|| Err(unknown(method)))
+    }
+}
+
+/// Every method's name.
+pub fn methods() -> impl Iterator<Item = &'static str> + Clone {
+    Query::METHODS.iter().chain(Change::METHODS).copied()
+}
+
+fn unknown(method: &str) -> ApiError {
+    let error = ApiError::new(ErrorCode::UnknownMethod, format!("there is no method {method:?}"));
+    match nearest(method, methods()) {
+        Some(near) => error.hint(format!("did you mean `{near}`?")),
+        None => error.hint(format!("the methods are {}", alternatives(methods()))),
+    }
+}

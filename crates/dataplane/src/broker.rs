@@ -1,0 +1,171 @@
+//! The data plane's way to the supervisor: the link, and over it the opening of files and the vault.
+//!
+//! The control thread alone takes messages off the link. Whoever opens a file does so on a thread of its own, and waits there
+//! for the control thread to pass the answer on.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use softdpu_storage::{Broker, VolumeKind, VolumeSpec};
+
+use softdpu_link::{DataPlaneLink, Down, Link, LinkError, Open, OpenFailure, SharedFd, Up};
+
+/// The link, shared by the control loop and by whoever opens volumes.
+pub(super) struct Wire {
+    /// The link's socket, to wait on without the lock.
+    fd: OwnedFd,
+    link: Mutex<DataPlaneLink>,
+    /// Who waits for a file to be opened, by call.
+    opens: Mutex<HashMap<u64, Sender<io::Result<OwnedFd>>>>,
+    vault: Mutex<BTreeMap<String, SharedFd>>,
+    calls: AtomicU64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Wire {
+    pub(super) fn new(socket: OwnedFd) -> io::Result<Arc<Wire>> {
+        let fd = socket.try_clone()?;
+        Ok(Arc::new(Wire {
+            fd,
+            link: Mutex::new(Link::new(socket)),
+            opens: Mutex::default(),
+            vault: Mutex::default(),
+            calls: AtomicU64::new(0),
+        }))
+    }
+
+    /// What was kept by the data planes before this one.
+    pub(super) fn remember(&self, keys: Vec<String>, fds: Vec<OwnedFd>) {
+        lock(&self.vault).extend(keys.into_iter().zip(fds.into_iter().map(Arc::new)));
+    }
+
+    /// Sends; blocks while the supervisor takes nothing, which it never does for long.
+    pub(super) fn send(&self, message: &Up, fds: Vec<SharedFd>) -> Result<(), LinkError> {
+        let mut link = lock(&self.link);
+        link.send(message, fds)?;
+        link.drain()
+    }
+
+    /// The next message that is here.
+    pub(super) fn next(&self) -> Result<Option<(Down, Vec<OwnedFd>)>, LinkError> {
+        lock(&self.link).receive()
+    }
+
+    /// Waits for the next message.
+    pub(super) fn wait(&self, timeout: Duration) -> Result<Option<(Down, Vec<OwnedFd>)>, LinkError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(message) = lock(&self.link).receive()? {
+                return Ok(Some(message));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            let pause = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            // EINTR is a wake-up like any other.
+            let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&pause));
+        }
+    }
+
+    /// Gives whoever asked for a file what became of it.
+    pub(super) fn opened(&self, call: u64, result: Result<(), OpenFailure>, fds: Vec<OwnedFd>) {
+        let Some(waiting) = lock(&self.opens).remove(&call) else {
+            tracing::warn!(call, "a file was opened that nobody asked for");
+            return;
+        };
+        let first = || fds.into_iter().next().ok_or_else(|| io::Error::other("no descriptor came with the answer"));
+        // Whoever asked waits for as long as there is an answer to come.
+        let _ = waiting.send(result.map_err(io::Error::from).and_then(|()| first()));
+    }
+
+    /// The link's descriptor, to poll.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// What the vault has under this very key.
+    pub(super) fn kept_fd(&self, key: &str) -> Option<SharedFd> {
+        lock(&self.vault).get(key).cloned()
+    }
+
+    /// Has the supervisor open a file, and waits for it.
+    fn ask(&self, open: Open) -> io::Result<OwnedFd> {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = channel();
+        lock(&self.opens).insert(call, sender);
+        self.send(&Up::Open { call, open }, Vec::new()).map_err(lost)?;
+        // A file system that hangs holds this thread and nobody else; the supervisor answers every call.
+        answer.recv().map_err(|_| io::Error::other("the answer got lost"))?
+    }
+
+    /// Keeps a descriptor across our death.
+    pub(super) fn keep_fd(&self, key: &str, fd: SharedFd) -> io::Result<()> {
+        self.send(&Up::Keep { key: key.to_owned() }, vec![Arc::clone(&fd)]).map_err(lost)?;
+        lock(&self.vault).insert(key.to_owned(), fd);
+        Ok(())
+    }
+}
+
+fn lost(error: LinkError) -> io::Error {
+    io::Error::other(format!("the supervisor cannot be asked: {error}"))
+}
+
+impl Broker for Wire {
+    fn open_backing(&self, spec: &VolumeSpec) -> io::Result<OwnedFd> {
+        let direct = match &spec.kind {
+            VolumeKind::File { direct, .. } | VolumeKind::Device { direct, .. } => *direct,
+            VolumeKind::Null { .. } | VolumeKind::Memory { .. } | VolumeKind::Nbd { .. } => false,
+        };
+        self.ask(Open { volume: spec.name.clone(), read_only: spec.read_only, direct, key: false })
+    }
+
+    fn open_key(&self, spec: &VolumeSpec) -> io::Result<OwnedFd> {
+        self.ask(Open { volume: spec.name.clone(), read_only: true, direct: false, key: true })
+    }
+
+    fn keep(&self, key: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.keep_fd(key, Arc::new(fd.try_clone_to_owned()?))
+    }
+
+    fn kept(&self, prefix: &str) -> io::Result<Vec<(String, OwnedFd)>> {
+        lock(&self.vault)
+            .iter()
+            .filter(|(key, _)| key.starts_with(prefix))
+            .map(|(key, fd)| Ok((key.clone(), fd.try_clone()?)))
+            .collect()
+    }
+
+    fn forget(&self, key: &str) -> io::Result<()> {
+        lock(&self.vault).remove(key);
+        self.send(&Up::Forget { key: key.to_owned() }, Vec::new()).map_err(lost)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use softdpu_storage::Volume;
+
+    /// The supervisor, which does not know volumes, forgets what was kept of one by the shape of the key.
+    #[test]
+    fn the_link_knows_what_volumes_keep() {
+        for kind in ["key", "memory", "user", "nbd-export", "nbd", "ring", "networks.loaded", "position"] {
+            for key in [kind.to_owned(), format!("{kind}/v"), format!("{kind}/vv"), format!("{kind}/v/0")] {
+                // Only sockets have a number.
+                let is_exact = !key.ends_with("/0") && key != "nbd/v" || kind == "nbd" && key.ends_with("/0");
+                if is_exact {
+                    assert_eq!(softdpu_link::is_kept_of_volume("v", &key), Volume::is_kept_of("v", &key), "{key}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! The networks of the site, their ports on this node, and the tables that the cores forward by.
+
+mod loads;
+mod ports;
+mod publish;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashSet};
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rustix::io::Errno;
+use softdpu_engine::{Engine, PortSpec};
+use softdpu_vpc::spec::{ConnectionLimit, TableCapacity, UnderlaySpec};
+use softdpu_vpc::tables::{Loaded, MemberStatus};
+use softdpu_vpc::{PortId, Tables};
+
+use super::loader::Loader;
+use super::underlay::Underlay;
+use softdpu_api::{ApiError, EndpointChange, ErrorCode, UNDERLAY};
+use softdpu_site::{self as config, MeterSettings};
+
+pub(super) use loads::KEPT;
+pub(super) use ports::Attached;
+
+/// Everything of networks that is not on a core.
+pub(super) struct Networks {
+    networks: Vec<config::Network>,
+    /// Of tenants that have one, by their names.
+    tenant_meters: BTreeMap<String, MeterSettings>,
+    /// By the name of their device.
+    ports: BTreeMap<String, Attached>,
+    underlay: Option<Underlay>,
+    /// Numbers of ports that are no more.
+    free: Vec<PortId>,
+    next: u32,
+    /// In force.
+    tables: Option<Arc<Tables>>,
+    capacity: TableCapacity,
+    connections: ConnectionLimit,
+    keeps_flows: bool,
+    /// This node's tunnel end points, as they are configured; None: it has no underlay.
+    end_points: Option<Vec<IpAddr>>,
+    /// Hosts that those of the underlay's interface do not reach.
+    unreached: Vec<IpAddr>,
+    loader: Loader,
+    /// What was loaded by file.
+    loaded: Option<Arc<Loaded>>,
+    /// What was in force before this process began is being loaded.
+    is_loading: bool,
+    /// Networks that have entries there.
+    awaited: Vec<String>,
+    zone: Option<String>,
+    /// Why that is not in force.
+    load_error: Option<String>,
+    /// What is attached waits for [`publish_all`](Self::publish_all).
+    waits: bool,
+    /// A core may still go by the tables before.
+    is_late: bool,
+}
+
+impl Networks {
+    pub(super) fn new(
+        networks: &[config::Network],
+        tenants: &[config::Tenant],
+        node: &config::Node,
+    ) -> Result<Networks, Errno> {
+        let meter = |tenant: &config::Tenant| Some((tenant.name.clone(), tenant.meter?));
+        let config::TableSizes { endpoints, routes, hosts, connections, .. } = node.tables;
+        Ok(Networks {
+            capacity: TableCapacity { endpoints: endpoints as usize, routes: routes as usize, hosts: hosts as usize },
+            connections: ConnectionLimit(connections),
+            keeps_flows: node.flow_tier,
+            end_points: node.underlay.as_ref().map(|underlay| underlay.addresses.clone()),
+            unreached: Vec::new(),
+            loader: Loader::new()?,
+            loaded: None,
+            is_loading: false,
+            awaited: Vec::new(),
+            zone: node.zone.clone(),
+            load_error: None,
+            waits: false,
+            is_late: false,
+            networks: networks.to_vec(),
+            tenant_meters: tenants.iter().filter_map(meter).collect(),
+            ports: BTreeMap::new(),
+            underlay: None,
+            free: Vec::new(),
+            next: 0,
+            tables: None,
+        })
+    }
+
+    /// Opens the way to other hosts, or begins to try to.
+    pub(super) fn add_underlay(
+        &mut self,
+        settings: &config::Underlay,
+        engine: &mut Engine,
+        now: Instant,
+    ) -> Result<(), String> {
+        let port = self.number();
+        let spec = PortSpec { name: UNDERLAY.into(), socket: None, limit: None };
+        let counters = engine.add_port(port, spec, None).map_err(|error| error.to_string())?;
+        self.underlay = Some(Underlay::new(settings, port, counters, now));
+        self.find_hosts();
+        self.open_underlay(engine, now);
+        Ok(())
+    }
+
+    /// The port by which tunnels come, where there is one.
+    pub(super) fn underlay_port(&self) -> Option<PortId> {
+        self.underlay.as_ref().map(|underlay| underlay.port)
+    }
+
+    /// This node's tunnel end point, once the way to other hosts was open.
+    pub(super) fn underlay_spec(&self) -> Option<UnderlaySpec> {
+        self.underlay.as_ref()?.spec()
+    }
+
+    /// Tries to open the way to other hosts.
+    fn open_underlay(&mut self, engine: &Engine, now: Instant) {
+        let Some(underlay) = &mut self.underlay else { return };
+        let (port, interface) = (underlay.port, underlay.interface().to_owned());
+        let (sockets, before) = match underlay.open(engine.cores().count()) {
+            Ok(opened) => underlay.take(opened),
+            Err(reason) => return underlay.failed(reason, now),
+        };
+        if let Err(reason) = self.publish(engine) {
+            if let Some(underlay) = &mut self.underlay {
+                underlay.put_back(before);
+                underlay.failed(reason, now);
+            }
+            return;
+        }
+        engine.set_sockets(port, sockets);
+        tracing::info!(interface, "the underlay is open");
+    }
+
+    /// The networks as they are configured.
+    pub(super) fn configured(&self) -> Vec<config::Network> {
+        self.networks.clone()
+    }
+
+    /// Goes on with `networks`, once they are [published](Self::publish).
+    pub(super) fn configure(&mut self, networks: Vec<config::Network>) {
+        self.networks = networks;
+        self.find_hosts();
+    }
+
+    /// One more network.
+    pub(super) fn insert(&mut self, network: config::Network) -> Result<(), ApiError> {
+        if self.networks.iter().any(|known| known.name == network.name) {
+            return Err(ApiError::new(ErrorCode::Exists, format!("there is a network '{}' already", network.name)));
+        }
+        self.networks.push(network);
+        self.find_hosts();
+        Ok(())
+    }
+
+    /// Without the network `name`, which nothing here is attached to.
+    pub(super) fn remove(&mut self, name: &str) -> Result<(), ApiError> {
+        if let Some((device, _)) = self.ports.iter().find(|(_, port)| port.settings.network == name) {
+            return Err(ApiError::new(ErrorCode::Busy, format!("device '{device}' is attached to network '{name}'")));
+        }
+        self.networks.retain(|network| network.name != name);
+        self.find_hosts();
+        Ok(())
+    }
+
+    /// Other guests of a network on other hosts.
+    pub(super) fn change_endpoints(&mut self, change: &EndpointChange) -> Result<(), ApiError> {
+        let network = self.networks.iter_mut().find(|known| known.name == change.network);
+        let network = network
+            .ok_or_else(|| ApiError::new(ErrorCode::NotFound, format!("there is no network '{}'", change.network)))?;
+        network.change_endpoints(&change.add, &change.remove);
+        self.find_hosts();
+        Ok(())
+    }
+
+    /// Other groups and lists, or other routing, of networks.
+    pub(super) fn change<T: config::NetworkChange>(&mut self, changes: &[T]) -> Result<(), ApiError> {
+        for name in changes.iter().map(T::network) {
+            if self.networks.iter().all(|known| known.name != name) {
+                return Err(ApiError::new(ErrorCode::NotFound, format!("there is no network '{name}'")));
+            }
+        }
+        T::apply_all(changes, &mut self.networks);
+        self.find_hosts();
+        Ok(())
+    }
+
+    /// Whether there is room for the hosts that networks and loaded entries lead to, unless there were as many `before`. Entries that were in
+    /// force before this process began and are still being read are not known yet: as at the start, they come in whatever there is then.
+    pub(super) fn has_room(&self, before: &[config::Network]) -> Result<(), ApiError> {
+        let loaded = || self.loaded.iter().flat_map(|loaded| loaded.hosts()).copied();
+        let all = |networks: &[config::Network]| config::hosts(networks).chain(loaded()).collect::<HashSet<_>>();
+        let (capacity, wanted, before) = (self.capacity.hosts, all(&self.networks), all(before));
+        if wanted.len() <= capacity || wanted.len() <= before.len() {
+            return Ok(());
+        }
+        // Whatever else there is, the entry to be told is one that came.
+        let known = before.intersection(&wanted).copied().collect();
+        let place = config::first_beyond(&self.networks, known, capacity);
+        let place = place.map(|place| format!("{place}: ")).unwrap_or_default();
+        let message = config::full("hosts", capacity, wanted.len());
+        Err(ApiError::new(
+            ErrorCode::Refused,
+            format!("{place}{message}, those of loaded entries among them; set `hosts` in node.tables for more"),
+        ))
+    }
+
+    /// Another state or weight of a member of an ECMP group.
+    pub(super) fn change_member(&mut self, change: &config::MemberChange) -> Result<(), ApiError> {
+        let network = self.networks.iter_mut().find(|known| known.name == change.network);
+        let is_changed = network.is_some_and(|network| network.change_member(change));
+        is_changed.then_some(()).ok_or_else(|| ApiError::new(ErrorCode::NotFound, "there is no such member".to_owned()))
+    }
+
+    /// The ECMP groups of a network, member by member as the cores take them.
+    pub(super) fn ecmp_groups(&self, network: &str) -> Vec<(String, Vec<MemberStatus>)> {
+        let groups = self.tables.iter().flat_map(|tables| tables.ecmp_groups());
+        let own = groups.filter(|(of, ..)| *of == network);
+        own.map(|(_, name, members)| (name.to_owned(), members)).collect()
+    }
+
+    /// All that the tenant's interfaces send passes `meter` from now on; what it passed before, where the cores cannot go on with that.
+    pub(super) fn meter_tenant(
+        &mut self,
+        name: &str,
+        meter: Option<MeterSettings>,
+        engine: &Engine,
+    ) -> Result<(), ApiError> {
+        let before = self.set_tenant_meter(name, meter);
+        if before == meter {
+            return Ok(());
+        }
+        self.publish(engine).map_err(|error| {
+            self.set_tenant_meter(name, before);
+            ApiError::new(ErrorCode::Failed, error)
+        })
+    }
+
+    /// What all that a tenant's interfaces send passes from now on; what it was before.
+    fn set_tenant_meter(&mut self, tenant: &str, meter: Option<MeterSettings>) -> Option<MeterSettings> {
+        match meter {
+            Some(meter) => self.tenant_meters.insert(tenant.to_owned(), meter),
+            None => self.tenant_meters.remove(tenant),
+        }
+    }
+
+    /// The VNI of a network; 0 of one that is not there.
+    pub(super) fn vni(&self, name: &str) -> u32 {
+        self.networks.iter().find(|network| network.name == name).map_or(0, |network| network.vni.get())
+    }
+
+    /// The ways to the hosts of all endpoints are looked for, and watched.
+    fn find_hosts(&mut self) {
+        if let Some(underlay) = &mut self.underlay {
+            let endpoints = self.networks.iter().flat_map(|network| &network.endpoints);
+            let loaded = self.loaded.iter().flat_map(|loaded| loaded.hosts());
+            let routed = self.networks.iter().flat_map(|network| network.route_hosts());
+            let plain = endpoints.map(|endpoint| &endpoint.host).chain(loaded).copied().chain(routed);
+            // Of several next hops one that is gone is not to be taken.
+            let members = self.networks.iter().flat_map(|network| network.member_hosts());
+            underlay.set_hosts(plain.map(|host| (host, false)).chain(members.map(|host| (host, true))).collect());
+        }
+    }
+
+    /// Readable when the way to another host changed.
+    pub(super) fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.underlay.as_ref().and_then(Underlay::bell)
+    }
+
+    /// When [`turn`](Self::turn) has something to do without the bell.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
+        Some(self.underlay.as_ref()?.absence()?.next)
+    }
+
+    /// Goes on with what is known of the ways to other hosts.
+    pub(super) fn turn(&mut self, engine: &Engine, now: Instant) {
+        let Some(underlay) = &mut self.underlay else { return };
+        match underlay.changed() {
+            Ok(false) => {}
+            Ok(true) => self.other_ways(engine),
+            Err(reason) => {
+                underlay.close(reason, engine, now);
+                // ECMP groups take members that are reached otherwise, or none.
+                self.other_ways(engine);
+            }
+        }
+        if self.next_deadline().is_some_and(|at| at <= now) {
+            self.open_underlay(engine, now);
+        }
+    }
+
+    fn other_ways(&mut self, engine: &Engine) {
+        if let Err(error) = self.publish(engine) {
+            tracing::error!(error, "networks with other ways to hosts");
+        }
+    }
+
+    /// The way to other hosts, if one is configured.
+    pub(super) fn underlay(&self) -> Option<&Underlay> {
+        self.underlay.as_ref()
+    }
+
+    /// The largest packet of a network.
+    pub(super) fn mtu(&self, network: &str) -> Option<u16> {
+        let network = self.networks.iter().find(|known| known.name == network)?;
+        Some(network.mtu_over(self.underlay.as_ref().map(|underlay| (underlay.room(), 0))))
+    }
+
+    /// The networks, with the devices that are attached to each.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &config::Network> {
+        self.networks.iter()
+    }
+}

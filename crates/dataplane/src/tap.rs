@@ -1,0 +1,76 @@
+//! TAP interfaces: a port for the host itself, or for a container.
+//!
+//! The supervisor keeps the descriptor: when the last one of an interface is closed, the kernel takes the interface away, and
+//! with it the addresses and routes that somebody gave it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use softdpu_engine::Socket;
+use softdpu_sys::port::InterfaceName;
+use softdpu_sys::port::link::Links;
+use softdpu_sys::port::tap::{Offloads, Tap, TapOptions};
+
+use super::broker::Wire;
+use softdpu_site as config;
+
+/// How soon an interface that is not there is made: whoever deleted it may be about to make another in its place.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// The longest pause between two attempts.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// An interface that is not there: it was deleted, or could not be made.
+pub(super) struct Lost {
+    /// When it is made again.
+    pub next: Instant,
+    pause: Duration,
+}
+
+impl Lost {
+    pub(super) fn new(now: Instant) -> Lost {
+        Lost { next: now + FIRST_PAUSE, pause: FIRST_PAUSE }
+    }
+
+    /// It could not be made.
+    pub(super) fn put_off(&mut self, now: Instant) {
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        self.next = now + self.pause;
+    }
+}
+
+fn key(device: &str) -> String {
+    format!("tap/{device}")
+}
+
+/// Makes the interface, or goes on with the one that the data plane before this one had.
+pub(super) fn open(device: &str, settings: &config::Tap, mtu: u16, wire: &Wire) -> Result<Socket, String> {
+    let text = |error: &dyn std::fmt::Display| format!("interface '{}': {error}", settings.interface);
+    if let Some(fd) = wire.kept_fd(&key(device)) {
+        let fd = fd.try_clone().map_err(|error| text(&error))?;
+        match Tap::adopt(fd, Offloads::ALL) {
+            Ok(tap) => return Ok(tap.into()),
+            // Its interface was deleted meanwhile, for one: it is of no use to whoever comes next either.
+            Err(error) => {
+                tracing::warn!(device, interface = settings.interface, %error, "the interface that was there is gone; it is made again");
+                close(device, wire);
+            }
+        }
+    }
+    let options = TapOptions::default();
+    let tap = Tap::open(&settings.interface, &options).map_err(|error| text(&error))?;
+    let fd = tap.fd().try_clone_to_owned().map_err(|error| text(&error))?;
+    let name = InterfaceName::new(&settings.interface).map_err(|error| text(&error))?;
+    let links = Links::new().map_err(|error| text(&error))?;
+    links.set_mac(&name, settings.port.mac.0).map_err(|error| text(&error))?;
+    links.set_mtu(&name, settings.port.mtu.unwrap_or(mtu).into()).map_err(|error| text(&error))?;
+    links.set_up(&name, true).map_err(|error| text(&error))?;
+    wire.keep_fd(&key(device), Arc::new(fd)).map_err(|error| text(&error))?;
+    Ok(tap.into())
+}
+
+/// The device is no more; its interface goes with the last descriptor.
+pub(super) fn close(device: &str, wire: &Wire) {
+    // It fails only with the link, which the control loop notices by itself.
+    let _ = softdpu_storage::Broker::forget(wire, &key(device));
+}

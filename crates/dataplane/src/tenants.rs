@@ -1,0 +1,191 @@
+//! Tenants as schedulers know them: by number.
+//!
+//! A number is its tenant's for as long as the data plane runs, also of one that was removed: what cores counted for it is not
+//! to be taken for another's. The same name gets the same number again.
+
+use std::collections::HashMap;
+
+use softdpu_sched::{LatencyClass, Limits, Rate, Share, TenantId};
+
+use softdpu_api::{ApiError, ErrorCode};
+use softdpu_engine::Engine;
+
+use super::networks::Networks;
+use softdpu_site as config;
+
+/// So many numbers there are: the one behind them is nobody's.
+const MOST: usize = u16::MAX as usize;
+
+/// The tenants that are here, and numbers of those that were.
+#[derive(Default)]
+pub(super) struct Tenants {
+    /// By their numbers.
+    known: Vec<Known>,
+    numbers: HashMap<String, u16>,
+}
+
+struct Known {
+    settings: config::Tenant,
+    /// It was not removed.
+    is_here: bool,
+}
+
+impl Tenants {
+    /// `tenant` is here, as it says. None: there is no number left for one more.
+    fn put(&mut self, tenant: &config::Tenant) -> Option<TenantId> {
+        let known = Known { settings: tenant.clone(), is_here: true };
+        if let Some(&number) = self.numbers.get(&tenant.name) {
+            self.known[usize::from(number)] = known;
+            return Some(TenantId(number));
+        }
+        let number = u16::try_from(self.known.len()).ok().filter(|number| usize::from(*number) < MOST)?;
+        self.known.push(known);
+        self.numbers.insert(tenant.name.clone(), number);
+        Some(TenantId(number))
+    }
+
+    fn get(&self, name: &str) -> Option<(TenantId, &config::Tenant)> {
+        let number = *self.numbers.get(name)?;
+        let known = &self.known[usize::from(number)];
+        known.is_here.then_some((TenantId(number), &known.settings))
+    }
+
+    fn remove(&mut self, name: &str) -> Option<TenantId> {
+        let (id, _) = self.get(name)?;
+        self.known[usize::from(id.0)].is_here = false;
+        Some(id)
+    }
+
+    /// Those that are here.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (TenantId, &config::Tenant)> {
+        let numbered = self.known.iter().enumerate().filter(|(_, known)| known.is_here);
+        numbered.map(|(index, known)| (TenantId(index as u16), &known.settings))
+    }
+
+    /// All numbers, also of those that were removed.
+    pub(super) fn ids(&self) -> impl Iterator<Item = TenantId> + use<> {
+        (0..self.known.len() as u16).map(TenantId)
+    }
+}
+
+/// What a tenant may claim of the node, and what it may not exceed, as schedulers know it.
+fn share(tenant: &config::Tenant) -> Share {
+    let config::TenantLimits { iops, iops_burst, bandwidth, bandwidth_burst, packets, packets_burst } = tenant.limits;
+    let rate = |rate: Option<u64>, burst: Option<u64>| Some(Rate { rate: rate?, burst: burst.or(rate)? });
+    Share {
+        weight: tenant.weight,
+        guarantee: tenant.guarantee.0,
+        class: match tenant.class {
+            config::LatencyClass::Latency => LatencyClass::Latency,
+            config::LatencyClass::Normal => LatencyClass::Normal,
+            config::LatencyClass::Background => LatencyClass::Background,
+        },
+        limits: Limits {
+            requests: rate(iops, iops_burst),
+            bytes: rate(bandwidth.map(|rate| rate.0), bandwidth_burst.map(|burst| burst.0)),
+            packets: rate(packets, packets_burst),
+        },
+        ..Share::default()
+    }
+}
+
+impl Tenants {
+    /// `tenant` is here, and cores give it its share. None: there is no number left for it.
+    pub(super) fn set(&mut self, tenant: &config::Tenant, engine: &mut Engine) -> Option<TenantId> {
+        let id = self.put(tenant)?;
+        engine.configure_tenant(id, share(tenant));
+        Some(id)
+    }
+
+    /// The tenant of a device; the default tenant comes with its first device.
+    pub(super) fn of(&mut self, device: &config::Device, engine: &mut Engine) -> Option<TenantId> {
+        match self.get(&device.tenant) {
+            Some((id, _)) => Some(id),
+            None if device.tenant == config::DEFAULT_TENANT => {
+                self.set(&config::Tenant::called(&device.tenant), engine)
+            }
+            None => None,
+        }
+    }
+
+    pub(super) fn add(
+        &mut self,
+        tenant: &config::Tenant,
+        networks: &mut Networks,
+        engine: &mut Engine,
+    ) -> Result<(), ApiError> {
+        if self.set(tenant, engine).is_none() {
+            let message = format!(
+                "{MOST} tenants have been here since the data plane started, which is all it can tell apart: restart softdpu"
+            );
+            return Err(ApiError::new(ErrorCode::Failed, message));
+        }
+        networks.meter_tenant(&tenant.name, tenant.meter, engine).inspect_err(|_| self.forget(&tenant.name, engine))
+    }
+
+    /// Takes a tenant away that has no device.
+    pub(super) fn take_away(
+        &mut self,
+        name: &str,
+        networks: &mut Networks,
+        engine: &mut Engine,
+    ) -> Result<(), ApiError> {
+        networks.meter_tenant(name, None, engine)?;
+        self.forget(name, engine);
+        Ok(())
+    }
+
+    pub(super) fn change(
+        &mut self,
+        change: &config::TenantChange,
+        networks: &mut Networks,
+        engine: &mut Engine,
+    ) -> Result<(), ApiError> {
+        let known = self.get(&change.name).map(|(_, tenant)| tenant.clone());
+        let unknown = || ApiError::new(ErrorCode::NotFound, format!("there is no tenant '{}'", change.name));
+        let mut tenant = known.ok_or_else(unknown)?;
+        if let Some(meter) = change.meter {
+            networks.meter_tenant(&change.name, meter, engine)?;
+        }
+        tenant.change(change);
+        self.set(&tenant, engine);
+        Ok(())
+    }
+
+    /// The tenant has no claim any more.
+    fn forget(&mut self, name: &str, engine: &mut Engine) {
+        if let Some(id) = self.remove(name) {
+            engine.configure_tenant(id, share(&config::Tenant::called(name)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_stays_its_tenants_though_that_is_removed_and_comes_again() {
+        let mut tenants = Tenants::default();
+        let put = |tenants: &mut Tenants, name: &str| tenants.put(&config::Tenant::called(name));
+        assert_eq!(put(&mut tenants, "a"), Some(TenantId(0)));
+        assert_eq!(put(&mut tenants, "b"), Some(TenantId(1)));
+        assert_eq!(tenants.remove("a"), Some(TenantId(0)));
+        assert_eq!((tenants.remove("a"), tenants.get("a")), (None, None));
+        assert_eq!(put(&mut tenants, "c"), Some(TenantId(2)));
+        let names = |tenants: &Tenants| tenants.iter().map(|(_, it)| it.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&tenants), ["b", "c"]);
+        assert_eq!(put(&mut tenants, "a"), Some(TenantId(0)));
+        assert_eq!(names(&tenants), ["a", "b", "c"]);
+        assert_eq!(tenants.ids().count(), 3);
+    }
+
+    #[test]
+    fn the_last_number_is_nobodys() {
+        let mut tenants = Tenants::default();
+        let last = (0..MOST).map(|it| tenants.put(&config::Tenant::called(it.to_string()))).last().flatten();
+        assert_eq!(last, Some(TenantId(u16::MAX - 1)));
+        assert_eq!(tenants.put(&config::Tenant::called("more")), None);
+        assert_eq!(tenants.put(&config::Tenant::called("7")), Some(TenantId(7)), "who is here stays");
+    }
+}

@@ -1,0 +1,370 @@
+//! `softdpu status` for people: what is broken first, then everything, in at most [`TABLE_WIDTH`] columns.
+
+mod forwarding;
+mod function;
+mod network;
+mod policy;
+mod steering;
+
+pub(super) use network::UNDERLAY;
+
+pub(super) use forwarding::heavy_rows;
+pub use function::function_table;
+pub(super) use function::top_rows;
+pub use network::{ecmp_table, lookup_table, network_table};
+pub use steering::steering_table;
+
+use softdpu_api::status::{DeviceStatus, NodeStatus, QueueStatus, TenantOnCore, TenantStatus, VolumeStatus, elapsed};
+use softdpu_site::Bytes;
+
+/// Columns the tables keep to: two thirds of a wide terminal, all of a narrow one.
+pub const TABLE_WIDTH: usize = 100;
+
+/// No column gets narrower than this while another is wider.
+const NARROWEST: usize = 6;
+
+/// The whole status.
+pub fn table(status: &NodeStatus) -> String {
+    let mut out = String::new();
+    let problems = status.problems();
+    if !problems.is_empty() {
+        out.push_str("PROBLEMS\n");
+        for problem in problems {
+            for (index, line) in wrap(&one_line(&problem), TABLE_WIDTH - 4).into_iter().enumerate() {
+                out.push_str(if index == 0 { "  ! " } else { "    " });
+                out.push_str(&line);
+                out.push('\n');
+            }
+        }
+        out.push('\n');
+    }
+    out.push_str(&node(status));
+    section(&mut out, cores(status));
+    section(&mut out, forwarding::paths(status));
+    section(&mut out, forwarding::flows(status));
+    section(&mut out, forwarding::heavy(status));
+    section(&mut out, steering_table(status));
+    section(&mut out, activity(&status.devices));
+    section(&mut out, queues(&status.devices));
+    section(&mut out, interface_queues(&status.devices));
+    section(&mut out, volume_table(&status.volumes));
+    section(&mut out, network_table(&status.networks));
+    section(&mut out, ecmp_table(&status.networks));
+    section(&mut out, lookup_table(&status.networks));
+    section(&mut out, network::underlay(status));
+    section(&mut out, network::ports(status));
+    section(&mut out, network::drops(status));
+    section(&mut out, policy::meters(status));
+    section(&mut out, policy::connections(status));
+    section(&mut out, function_table(&status.functions));
+    section(&mut out, function::rules(status));
+    section(&mut out, function::tops(status));
+    section(&mut out, network::traces(status));
+    section(&mut out, tenant_table(&status.tenants));
+    out
+}
+
+fn section(out: &mut String, table: String) {
+    if !table.is_empty() {
+        out.push('\n');
+        out.push_str(&table);
+    }
+}
+
+fn node(status: &NodeStatus) -> String {
+    let plane = &status.data_plane;
+    let pid = plane.pid.map_or_else(|| "no process".to_owned(), |pid| format!("pid {pid}"));
+    let mut lines = vec![
+        format!(
+            "softdpu {}, up {}, supervisor pid {}",
+            one_line(&status.version),
+            elapsed(status.uptime_s),
+            status.supervisor_pid
+        ),
+        format!("data plane {}, {pid}, {} restarts", plane.state, plane.restarts),
+    ];
+    let mut last = Vec::new();
+    if let Some(exit) = &plane.last_exit {
+        last.push(format!("last exit: {}", one_line(exit)));
+    }
+    if let Some(us) = plane.time_to_ready_us {
+        last.push(format!("ready after {}", millis(us)));
+    }
+    if let Some(us) = plane.first_completion_after_restart_us {
+        last.push(format!("first completion after {}", millis(us)));
+    }
+    if !last.is_empty() {
+        lines.push(format!("  {}", last.join(", ")));
+    }
+    lines.iter().flat_map(|line| wrap(line, TABLE_WIDTH)).map(|line| line + "\n").collect()
+}
+
+fn cores(status: &NodeStatus) -> String {
+    let rows = status.cores.iter().map(|core| {
+        vec![
+            core.cpu.to_string(),
+            core.state.to_string(),
+            percent(core.busy_ns, core.busy_ns.saturating_add(core.idle_ns)),
+            core.queues.to_string(),
+            short(core.loops),
+            short(core.wakeups),
+            short(core.frames.flow),
+            short(core.frames.switch),
+            short(core.frames.software),
+        ]
+    });
+    let columns = ["CORE", "STATE", "BUSY>", "QUEUES>", "LOOPS>", "WAKEUPS>", "BY FLOW>", "BY SWITCH>", "BY SOFTWARE>"];
+    layout(&columns, rows.collect())
+}
+
+/// What the devices are, a line each: `softdpu device list`.
+pub fn device_table(devices: &[DeviceStatus]) -> String {
+    let rows = devices.iter().map(|device| {
+        vec![
+            device.name.clone(),
+            device.state.to_string(),
+            device.kind.clone(),
+            device.volume.clone().unwrap_or_else(|| "-".to_owned()),
+            device.socket.display().to_string(),
+        ]
+    });
+    layout(&["DEVICE", "STATE", "KIND", "VOLUME", "SOCKET"], rows.collect())
+}
+
+/// What the devices are doing, a line each.
+fn activity(devices: &[DeviceStatus]) -> String {
+    let rows = devices.iter().map(|device| {
+        let sum = |counter: fn(&QueueStatus) -> u64| device.queues.iter().map(counter).fold(0, u64::saturating_add);
+        let running = device.queues.iter().filter(|queue| queue.running).count();
+        vec![
+            device.name.clone(),
+            device.state.to_string(),
+            device.tenant.clone(),
+            device.domain.clone(),
+            device.volume.clone().unwrap_or_else(|| "-".to_owned()),
+            format!("{running}/{}", device.queues.len()),
+            short(sum(|queue| queue.requests.total())),
+            short(sum(|queue| queue.errors)),
+            sum(|queue| u64::from(queue.inflight)).to_string(),
+            short(device.protocol_errors),
+        ]
+    });
+    let header =
+        ["DEVICE", "STATE", "TENANT", "DOMAIN", "VOLUME", "QUEUES>", "REQUESTS>", "ERRORS>", "INFLIGHT>", "REFUSED>"];
+    layout(&header, rows.collect())
+}
+
+/// Queues of disks.
+fn queues(devices: &[DeviceStatus]) -> String {
+    let counts = |queue: &QueueStatus| {
+        let QueueStatus { requests, read_bytes, written_bytes, .. } = queue;
+        [short(requests.reads), short(requests.writes), size(*read_bytes), size(*written_bytes)]
+    };
+    let disks = devices.iter().filter(|device| !is_interface(device));
+    queue_table(disks, ["READS>", "WRITES>", "READ>", "WRITTEN>"], counts)
+}
+
+/// Queues of interfaces: even ones take frames to the driver, odd ones bring its own.
+fn interface_queues(devices: &[DeviceStatus]) -> String {
+    let counts = |queue: &QueueStatus| {
+        let way = if queue.index.is_multiple_of(2) { "receive" } else { "transmit" };
+        [way.to_owned(), short(queue.frames), size(queue.frame_bytes), short(queue.dropped_frames)]
+    };
+    queue_table(devices.iter().filter(|device| is_interface(device)), ["WAY", "FRAMES>", "BYTES>", "DROPPED>"], counts)
+}
+
+fn is_interface(device: &DeviceStatus) -> bool {
+    device.port.is_some() && device.volume.is_none()
+}
+
+fn queue_table<'a>(
+    devices: impl Iterator<Item = &'a DeviceStatus>,
+    columns: [&str; 4],
+    counts: impl Fn(&QueueStatus) -> [String; 4],
+) -> String {
+    let row = |device: &DeviceStatus, queue: &QueueStatus| {
+        let state = match (&queue.broken_reason, queue.running) {
+            (Some(_), _) => "broken",
+            (None, true) => "running",
+            (None, false) => "stopped",
+        };
+        let begin = [
+            format!("{}.{}", device.name, queue.index),
+            queue.core.map_or_else(|| "-".to_owned(), |core| core.to_string()),
+            // One that never ran has no ring.
+            if queue.size == 0 { "-".to_owned() } else { format!("{} {}", queue.format, queue.size) },
+            state.to_owned(),
+        ];
+        let end = [queue.kicks, queue.interrupts_sent, queue.interrupts_suppressed].map(short);
+        begin.into_iter().chain(counts(queue)).chain(end).collect()
+    };
+    let rows = devices.flat_map(|device| device.queues.iter().map(|queue| row(device, queue)).collect::<Vec<_>>());
+    let [a, b, c, d] = columns;
+    layout(&["QUEUE", "CORE>", "RING", "STATE", a, b, c, d, "KICKS>", "IRQS>", "NO IRQ>"], rows.collect())
+}
+
+/// The volumes, a line each.
+pub fn volume_table(volumes: &[VolumeStatus]) -> String {
+    let rows = volumes.iter().map(|volume| {
+        let mut flags = Vec::new();
+        for (set, flag) in [(volume.read_only, "ro"), (volume.shared, "shared")] {
+            if set {
+                flags.push(flag);
+            }
+        }
+        let encryption = volume.encryption.as_ref().map(|cipher| format!("encrypted {cipher}"));
+        let detail = encryption.into_iter().chain((!volume.detail.is_empty()).then(|| volume.detail.clone()));
+        vec![
+            volume.name.clone(),
+            volume.state.to_string(),
+            volume.kind.clone(),
+            Bytes(volume.size).to_string(),
+            if flags.is_empty() { "-".to_owned() } else { flags.join(",") },
+            volume.users.to_string(),
+            short(volume.requests.reads),
+            short(volume.requests.writes),
+            short(volume.requests.flushes),
+            short(volume.errors),
+            detail.collect::<Vec<_>>().join("; "),
+        ]
+    });
+    let header =
+        ["VOLUME", "STATE", "KIND", "SIZE>", "FLAGS", "USERS>", "READS>", "WRITES>", "FLUSHES>", "ERRORS>", "DETAIL"];
+    layout(&header, rows.collect())
+}
+
+/// Tenants.
+pub fn tenant_table(tenants: &[TenantStatus]) -> String {
+    let rows = tenants.iter().map(|tenant| {
+        vec![
+            tenant.name.clone(),
+            tenant.weight.to_string(),
+            short(tenant.queued),
+            short(tenant.served),
+            size(tenant.bytes),
+            millis(tenant.core_time_ns / 1_000),
+            tenant.waited_ns.checked_div(tenant.served).map_or_else(String::new, nanos),
+            if tenant.limits.is_empty() { String::new() } else { millis(tenant.limited_ns / 1_000) },
+            on_cores(tenant),
+        ]
+    });
+    let header =
+        ["TENANT", "WEIGHT>", "QUEUED>", "SERVED>", "BYTES>", "CORE TIME>", "MEAN WAIT>", "LIMITED>", "OF CORES"];
+    layout(&header, rows.collect())
+}
+
+/// A time that is mostly some microseconds.
+fn nanos(time: u64) -> String {
+    match time {
+        0..10_000 => format!("{time} ns"),
+        10_000..10_000_000 => format!("{} us", time / 1_000),
+        _ => millis(time / 1_000),
+    }
+}
+
+/// Of what tenants used of each core, what this one did.
+fn on_cores(tenant: &TenantStatus) -> String {
+    let one = |core: &TenantOnCore| format!("{}: {}.{} %", core.cpu, core.share / 10, core.share % 10);
+    tenant.cores.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// Lines up `rows` under `header`, cutting the widest columns until everything fits. A header that ends in `>` is flush
+/// right. Empty if there are no rows.
+fn layout(header: &[&str], rows: Vec<Vec<String>>) -> String {
+    const GAP: usize = 2;
+    if rows.is_empty() {
+        return String::new();
+    }
+    let titles = header.iter().map(|title| title.trim_end_matches('>').to_owned()).collect();
+    let mut rows: Vec<Vec<String>> = std::iter::once(titles).chain(rows).collect();
+    for cell in rows.iter_mut().flatten() {
+        *cell = one_line(cell);
+    }
+    let mut widths: Vec<usize> =
+        (0..header.len()).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+    while widths.iter().sum::<usize>() + GAP * (widths.len() - 1) > TABLE_WIDTH {
+        match widths.iter_mut().filter(|width| **width > NARROWEST).max() {
+            Some(widest) => *widest -= 1,
+            None => break,
+        }
+    }
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for ((cell, width), title) in row.iter().zip(&widths).zip(header) {
+            let cell = cut(cell, *width);
+            if !line.is_empty() {
+                line.push_str("  ");
+            }
+            line.push_str(&if title.ends_with('>') { format!("{cell:>width$}") } else { format!("{cell:<width$}") });
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// `text` in at most `width` characters; what was cut is shown as `…`.
+fn cut(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// Without line breaks and terminal control sequences: an error text may hold what a guest or a server sent.
+pub(super) fn one_line(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+}
+
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let mut word = word.to_owned();
+        let last = lines.last().map_or(0, |line| line.chars().count());
+        if last > 0 && last + 1 + word.chars().count() > width {
+            lines.push(String::new());
+        }
+        while word.chars().count() > width {
+            let rest = word.chars().skip(width).collect();
+            let end = lines.len() - 1;
+            lines[end] = word.chars().take(width).collect();
+            lines.push(String::new());
+            word = rest;
+        }
+        let end = lines.len() - 1;
+        if !lines[end].is_empty() {
+            lines[end].push(' ');
+        }
+        lines[end].push_str(&word);
+    }
+    lines
+}
+
+/// `12.3 k`: four characters and a letter, whatever the count.
+pub(super) fn short(count: u64) -> String {
+    scaled(count as f64, &["", "k", "M", "G", "T", "P", "E"], 1000.0)
+}
+
+/// `12.3 GiB`, rounded.
+pub(super) fn size(bytes: u64) -> String {
+    scaled(bytes as f64, &["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"], 1024.0)
+}
+
+pub(super) fn scaled(value: f64, units: &[&str], step: f64) -> String {
+    let (mut value, mut unit) = (value, 0);
+    while value >= step && unit + 1 < units.len() {
+        value /= step;
+        unit += 1;
+    }
+    let number = if unit == 0 || value >= 100.0 { format!("{value:.0}") } else { format!("{value:.1}") };
+    if units[unit].is_empty() { number } else { format!("{number} {}", units[unit]) }
+}
+
+fn percent(part: u64, whole: u64) -> String {
+    if whole == 0 { "-".to_owned() } else { format!("{:.1}%", part as f64 * 100.0 / whole as f64) }
+}
+
+fn millis(us: u64) -> String {
+    if us < 10_000_000 { format!("{:.1} ms", us as f64 / 1e3) } else { format!("{:.1} s", us as f64 / 1e6) }
+}

@@ -1,0 +1,197 @@
+//! What is to run: the site file, and what was changed on the running daemon since.
+//!
+//! Changes are kept in `node.state-directory` as an overlay, which is laid over the site file at the next start: tenants,
+//! volumes, devices, networks and functions that were made, names that were removed, sizes that were grown to.
+
+mod apply;
+mod check;
+mod overlay;
+#[cfg(test)]
+mod tests;
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+
+use apply::apply;
+use check::{LARGEST_SITE, errors, length};
+use overlay::{FORMAT, LoadedFile, Overlay};
+use softdpu_api::{Change, LoadResult, QueuePlacement};
+use softdpu_site::{Backend, Site, Volume};
+
+/// The overlay's file in the state directory.
+const FILE: &str = "desired.json";
+
+/// Why the changes of an earlier run cannot be used.
+#[derive(Debug, Error)]
+pub enum StateError {
+    /// It cannot be read.
+    #[error(
+        "the changes of the last run cannot be read from {}: {reason}; restore it, or move it away to start as the site file says, \
+         without tenants, volumes, devices, networks and functions that were made since, grown sizes, and what was changed or loaded",
+        path.display()
+    )]
+    Unreadable {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// The site file and the changes contradict each other.
+    #[error(
+        "the site file contradicts the changes of the last run in {}: {problems}; change the site file, or remove that \
+         file to forget the changes",
+        path.display()
+    )]
+    Contradiction {
+        /// Where.
+        path: PathBuf,
+        /// How.
+        problems: String,
+    },
+    /// Together they are more than a data plane can be told.
+    #[error(
+        "the site file with the changes of the last run in {} is {found} bytes long as a data plane is told it, and {most} is the most; \
+         guests and routes by `softdpu network load` are not part of it",
+        path.display()
+    )]
+    TooLarge {
+        /// Where the changes are.
+        path: PathBuf,
+        /// How long it is, bytes.
+        found: usize,
+        /// How long it may be, bytes.
+        most: usize,
+    },
+}
+
+/// What is to run.
+#[derive(Debug)]
+pub(super) struct Desired {
+    site: Site,
+    placements: Vec<QueuePlacement>,
+    overlay: Overlay,
+    path: PathBuf,
+}
+
+/// Whether `site` can run with what was changed on the daemon that ran last and is kept in `node.state-directory`. Nobody but that daemon
+/// may be able to read it: then nothing is said.
+///
+/// # Errors
+/// What [`run`](super::run) would refuse it for.
+pub fn check_kept(site: Site) -> Result<(), StateError> {
+    match fs::File::open(site.node.state_directory.join(FILE)) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        _ => Desired::load(site).map(drop),
+    }
+}
+
+impl Desired {
+    /// The site file's content with the changes of earlier runs.
+    pub(super) fn load(mut site: Site) -> Result<Desired, StateError> {
+        let path = site.node.state_directory.join(FILE);
+        let unreadable = |reason: String| StateError::Unreadable { path: path.clone(), reason };
+        let overlay = match fs::read(&path) {
+            Ok(bytes) => {
+                let overlay: Overlay = serde_json::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))?;
+                if overlay.format != FORMAT {
+                    return Err(unreadable(format!("it has format {}, not {FORMAT}", overlay.format)));
+                }
+                overlay
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Overlay::default(),
+            Err(error) => return Err(unreadable(error.to_string())),
+        };
+        if overlay.changes_site() {
+            overlay.lay_over(&mut site);
+            let mut problems: Vec<String> = errors(&site).iter().map(ToString::to_string).collect();
+            problems.extend(overlay.loaded_without_network(&site));
+            if problems.is_empty() {
+                let mut full = Vec::new();
+                site.check_tables(overlay.loaded_use(), &mut full);
+                problems.extend(full.iter().map(ToString::to_string));
+            }
+            if !problems.is_empty() {
+                return Err(StateError::Contradiction { path, problems: problems.join("; ") });
+            }
+            tracing::info!(path = %path.display(), "the site file is used with the changes of the last run");
+        }
+        // As it is: one that an earlier release took starts.
+        let found = length(&site);
+        if found > LARGEST_SITE {
+            return Err(StateError::TooLarge { path, found, most: LARGEST_SITE });
+        }
+        Ok(Desired { site, placements: Vec::new(), overlay, path })
+    }
+
+    pub(super) fn site(&self) -> &Site {
+        &self.site
+    }
+
+    /// Queues that were moved, for as long as the supervisor runs.
+    pub(super) fn placements(&self) -> &[QueuePlacement] {
+        &self.placements
+    }
+
+    /// The copy of the entries that are loaded.
+    pub(super) fn loaded(&self) -> Option<&str> {
+        self.overlay.loaded.as_ref().map(|loaded| loaded.file.as_str())
+    }
+
+    /// The networks that have loaded entries.
+    pub(super) fn loaded_networks(&self) -> Vec<String> {
+        self.overlay.loaded_networks().map(str::to_owned).collect()
+    }
+
+    /// Makes `change`, which was checked and done. An error says that it will not survive the supervisor.
+    pub(super) fn commit(&mut self, change: &Change) -> io::Result<()> {
+        apply(&mut self.site, change);
+        match change {
+            Change::QueueMove(placement) => {
+                self.placements.retain(|old| (&old.device, old.queue) != (&placement.device, placement.queue));
+                self.placements.push(placement.clone());
+                return Ok(());
+            }
+            Change::DeviceRemove { name } => self.placements.retain(|placement| placement.device != *name),
+            _ => {}
+        }
+        self.overlay.record(change);
+        self.save()
+    }
+
+    /// Other entries are loaded, of which `copy` is the file in the state directory. An error says that it will not survive the
+    /// supervisor.
+    pub(super) fn commit_load(&mut self, copy: &str, found: &LoadResult) -> io::Result<()> {
+        self.overlay.loaded = LoadedFile::of(copy, found);
+        self.save()
+    }
+
+    /// Whether the image of `volume` may be made, if it is missing: it never was there.
+    pub(super) fn is_new(&self, volume: &Volume) -> bool {
+        matches!(&volume.backend, Backend::File(file) if self.overlay.is_new(&volume.name, &file.path))
+    }
+
+    /// Images are there, of volumes by their names. Whether that is to be saved.
+    pub(super) fn saw<'a>(&mut self, images: impl Iterator<Item = (&'a str, &'a Path)>) -> bool {
+        images.fold(false, |news, (volume, path)| self.overlay.saw(volume, path) || news)
+    }
+
+    /// There is no volume of that name.
+    pub(super) fn forget_image(&mut self, volume: &str) {
+        self.overlay.forget_image(volume);
+    }
+
+    /// Keeps all changes for the next start.
+    pub(super) fn save(&self) -> io::Result<()> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(folder)?;
+        let new = self.path.with_extension("new");
+        let mut file = fs::File::create(&new)?;
+        file.write_all(&serde_json::to_vec_pretty(&self.overlay)?)?;
+        file.sync_all()?;
+        fs::rename(&new, &self.path)?;
+        fs::File::open(folder)?.sync_all()
+    }
+}

@@ -1,0 +1,43 @@
+//! The supervisor: a small process that outlives the data plane and holds what must not die with it.
+//!
+//! ```text
+//!  front ends ══ sockets ══╗                        ╔══ link ══ data plane (killed at any instant, started again)
+//!  API clients ═ sockets ══╬══ one thread, epoll ═══╣
+//!  systemd, signals ═══════╝                        ╚══ opens backing files on threads of their own
+//!
+//!  holds: listening and connected sockets · each connection's fd table, session and unapplied message · the vault ·
+//!         desired state (site file and changes)
+//! ```
+//!
+//! The loop never waits for a peer: every socket is non-blocking and every reply buffered, and nothing more is read from a
+//! peer that does not take its replies. `docs/operations.md` is the operator's side of this.
+
+#![forbid(unsafe_code)]
+
+mod api;
+mod changes;
+mod desired;
+mod front_end;
+mod hand_over;
+mod loads;
+mod metrics_http;
+mod notify;
+mod opener;
+mod plane;
+mod poller;
+mod ports;
+mod process;
+mod restart;
+mod run;
+mod socket;
+mod state;
+mod streams;
+#[cfg(test)]
+mod tests;
+mod unload;
+
+pub use desired::{StateError, check_kept};
+pub use process::{Exit, Process, Program, SUBCOMMAND, Spawner};
+pub use run::{RunError, RunOptions, run};
+pub use socket::SocketError;
+pub use state::{Handle, Timing};

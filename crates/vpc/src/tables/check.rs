@@ -1,0 +1,48 @@
+//! Checks of single values of a spec.
+
+use std::net::IpAddr;
+
+use super::error::Problem;
+use crate::packet::Mac;
+use crate::spec::UnderlaySpec;
+
+/// Least MTU of IPv4 that hosts count on (RFC 791 §3.1: 576 bytes are always taken).
+const LEAST_MTU: u16 = 576;
+/// Least MTU of IPv6 (RFC 8200 §5).
+const LEAST_MTU_V6: u16 = 1280;
+
+pub(super) fn check_underlay(underlay: &UnderlaySpec) -> Result<(), Problem> {
+    station(underlay.mac)?;
+    check_mtu(underlay.mtu, underlay.addresses.iter().any(IpAddr::is_ipv6))?;
+    if underlay.addresses.is_empty() {
+        return Err(Problem::NoAddress);
+    }
+    for (at, address) in underlay.addresses.iter().enumerate() {
+        host(*address)?;
+        if underlay.addresses[..at].iter().any(|other| other.is_ipv4() == address.is_ipv4()) {
+            return Err(Problem::SecondAddress(*address));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn check_mtu(mtu: u16, ipv6: bool) -> Result<(), Problem> {
+    let least = if ipv6 { LEAST_MTU_V6 } else { LEAST_MTU };
+    if mtu < least { Err(Problem::Mtu { mtu, least }) } else { Ok(()) }
+}
+
+pub(super) fn station(mac: Mac) -> Result<(), Problem> {
+    if mac.is_station() { Ok(()) } else { Err(Problem::NotAStation(mac)) }
+}
+
+/// An address that one host can have: no group's, not unspecified, no loopback, none that only stands for an IPv4 one.
+pub(super) fn host(address: IpAddr) -> Result<(), Problem> {
+    let no_host = match address {
+        IpAddr::V4(address) => address.is_broadcast(),
+        IpAddr::V6(address) => address.to_ipv4_mapped().is_some() || address.is_unicast_link_local(),
+    };
+    if no_host || address.is_multicast() || address.is_unspecified() || address.is_loopback() {
+        return Err(Problem::NotAHost(address));
+    }
+    Ok(())
+}
