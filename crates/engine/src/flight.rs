@@ -2,7 +2,7 @@
 
 use softdpu_sched::{Cost, Grant, Nanos};
 
-use crate::message::QueueKey;
+use crate::ids::QueueKey;
 
 /// What is needed when a request comes back.
 pub(crate) struct Flight {

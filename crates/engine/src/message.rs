@@ -13,22 +13,9 @@ use softdpu_vpc::steer::Steering;
 use softdpu_vpc::{Explanation, PortId, Tables};
 
 use crate::counters::TenantCounters;
+use crate::ids::{CoreIndex, QueueKey};
 use crate::net::{CaptureStart, FunctionSwitch, Injection, Item, Parcel, Port, Receiver, Socket};
 use crate::queue::RunningQueue;
-
-/// One of the engine's cores, from 0 in the order of the configuration. Not a CPU number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CoreIndex(pub usize);
-
-/// A running queue. The number is used again after the queue has ended; the generation is not, so that a late message
-/// about the one cannot hit the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QueueKey {
-    /// Small and dense: an index into per-core tables.
-    pub number: u32,
-    /// Which use of that number.
-    pub generation: u32,
-}
 
 /// A change to a running queue.
 #[derive(Debug)]

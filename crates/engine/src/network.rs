@@ -8,8 +8,9 @@ use softdpu_sched::Patience;
 use softdpu_vpc::{Explanation, PortId, Tables};
 
 use crate::engine::{Engine, EngineError};
+use crate::ids::{CoreIndex, QueueKey};
 use crate::mailbox::mailbox;
-use crate::message::{CoreIndex, Question, QueueKey, ToCore};
+use crate::message::{Question, ToCore};
 use crate::net::{
     Capture, CaptureShared, CaptureSpec, CaptureStart, FunctionBox, FunctionChange, FunctionOutlet, Injector, Port,
     PortCounters, PortSpec, Receiver, Socket, Switched,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use softdpu_sched::{Limits, Rate, Share, TenantId};
 
 use crate::counters::TenantCounters;
-use crate::message::CoreIndex;
+use crate::ids::CoreIndex;
 
 /// What all guarantees of a core may come to, thousandths of its time ([`Share::guarantee`]).
 const MOST_GUARANTEED: u32 = 900;

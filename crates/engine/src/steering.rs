@@ -9,7 +9,8 @@ use softdpu_vpc::{HeavyFlow, PortId};
 use thiserror::Error;
 
 use crate::engine::Engine;
-use crate::message::{CoreIndex, ToCore};
+use crate::ids::CoreIndex;
+use crate::message::ToCore;
 
 /// Who decides where packets from tunnels are worked on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

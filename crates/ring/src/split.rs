@@ -192,6 +192,7 @@ impl SplitQueue {
         }
     }
 
+    #[inline(always)]
     fn take(&mut self, out: &mut impl Sink, count: usize) -> Result<(), QueueError> {
         let size = self.common.config.size;
         let mut index = self.last_avail;
@@ -246,6 +247,7 @@ impl SplitQueue {
     }
 
     /// Appends chains of any kind.
+    #[inline(always)]
     fn take_others(&mut self, heads: &[u16], out: &mut impl Sink) -> Result<(), QueueError> {
         for (at, head) in heads.iter().enumerate() {
             if self.common.has_tables

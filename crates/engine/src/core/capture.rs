@@ -14,7 +14,7 @@ use softdpu_vpc::trace::{Step, Subject, Watch, served};
 use softdpu_vpc::{Asked, Checksum, DropReason, Explanation, Head, Packet, PortId, Reply, Tables, Verdict};
 
 use super::send::as_it_is;
-use crate::message::CoreIndex;
+use crate::ids::CoreIndex;
 use crate::net::{CaptureStart, Net, Parcel, Passing, Path, Port, Source, Trace, Way};
 
 /// What became of a frame that did not just leave as it was.

@@ -7,11 +7,12 @@ use softdpu_sched::{Cost, Grant, Nanos, TenantScheduler};
 use softdpu_storage::{Attachment, Done, IoError, Request};
 use softdpu_sys::clock;
 
+use super::Core;
 use super::grants::Lookout;
-use super::{Core, here};
 use crate::flight::Flight;
-use crate::message::{Finished, QueueKey};
-use crate::queue::{Role, RunningQueue};
+use crate::ids::QueueKey;
+use crate::message::Finished;
+use crate::queue::{Role, RunningQueue, Unpublished};
 
 /// How often in a grant that may be ended for who comes the clock is looked at, about, where it is not known how long its requests take:
 /// at each request where they are few.
@@ -23,7 +24,7 @@ impl<S: TenantScheduler> Core<S> {
     /// Where a volume answers each request while it is submitted, one after the other, the driver sees each answer before the
     /// next request is run, so that it can go on meanwhile. Its interrupt comes once, with the last.
     pub(super) fn run_requests(&mut self, number: u32, grant: Grant, started: u64) -> Cost {
-        let Some(queue) = self.queues.get(number as usize).and_then(Option::as_deref) else { return Cost::default() };
+        let Some(queue) = self.queues.get(number) else { return Cost::default() };
         let Some(attachment) = queue.attachment else { return Cost::default() };
         let units = (grant.units as usize).min(queue.waiting.len());
         let singly = self.io.answers_singly(attachment);
@@ -50,8 +51,8 @@ impl<S: TenantScheduler> Core<S> {
             if may_look {
                 seen = 0;
                 let ended = clock::now();
-                if let Some(Some(queue)) = self.queues.get_mut(number as usize) {
-                    queue.each = Some(ended.saturating_sub(now) / piece as u64).filter(|_| !is_single);
+                if let Some(queue) = self.queues.get_mut(number) {
+                    queue.request_ns = Some(ended.saturating_sub(now) / piece as u64).filter(|_| !is_single);
                 }
                 now = ended;
             }
@@ -71,7 +72,7 @@ impl<S: TenantScheduler> Core<S> {
     /// How many requests of a queue are done until the next look, by what those took that were done last. None: that is not known.
     #[inline]
     pub(super) fn until_look(&self, number: u32, lookout: &Lookout, now: u64) -> Option<usize> {
-        let each = self.queues.get(number as usize)?.as_deref()?.each?;
+        let each = self.queues.get(number)?.request_ns?;
         let time = lookout.next.saturating_sub(now).max(1);
         usize::try_from(time.div_ceil(each.max(1))).ok()
     }
@@ -86,8 +87,7 @@ impl<S: TenantScheduler> Core<S> {
         started: u64,
         units: usize,
     ) -> (Option<u64>, u32) {
-        let queue = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut);
-        let Some(queue) = queue else { return (None, 0) };
+        let Some((queue, unpublished)) = self.queues.get_to_finish(number) else { return (None, 0) };
         if queue.waiting.len() < units {
             return (None, 0);
         }
@@ -130,21 +130,18 @@ impl<S: TenantScheduler> Core<S> {
                 Parsed::Finished { status, written } => {
                     queue.spec.counters.immediate.add(1);
                     let used = Used { id: chain.id, descriptors: chain.descriptors, written };
-                    finish_here(queue, used, &chain.buffer, written - 1, status != Status::Ok, &mut self.touched);
+                    finish_here(queue, used, &chain.buffer, written - 1, status != Status::Ok, unpublished);
                 }
                 Parsed::Broken(error) => {
                     // Neither this one nor those after it are at a back end.
-                    queue.taken = queue.taken.saturating_sub((units + 1 - run) as u32);
+                    queue.in_flight = queue.in_flight.saturating_sub((units + 1 - run) as u32);
                     broken = Some(error.to_string());
                     break;
                 }
             }
         }
         std::mem::swap(&mut self.batch, &mut queue.waiting);
-        if queue.outlived_its_view && queue.waiting.is_empty() {
-            queue.outlived_its_view = false;
-            queue.waiting.release();
-        }
+        queue.release_old_view();
         let submitted = self.requests.len();
         self.io.submit_from(number, attachment, &mut self.requests, &mut self.done);
         let whole = broken.is_none();
@@ -184,8 +181,8 @@ impl<S: TenantScheduler> Core<S> {
             let failed = status != Status::Ok;
             // Here, mostly: then nothing is put together of what is known. Put together from parts and read as a whole right away, it would
             // wait until the status before it is in memory, from a line that the driver had last.
-            match here(&mut self.queues, flight.key) {
-                Some(queue) => finish_here(queue, used, &buffer, flight.to_guest, failed, &mut self.touched),
+            match self.queues.find_to_finish(flight.key) {
+                Some((queue, unpublished)) => finish_here(queue, used, &buffer, flight.to_guest, failed, unpublished),
                 None => self.send_on(flight.key, Finished { used, buffer, to_guest: flight.to_guest, failed }),
             }
         }
@@ -211,7 +208,7 @@ pub(super) fn finish_here(
     buffer: &GuestBuffer,
     to_guest: u32,
     failed: bool,
-    touched: &mut Vec<u32>,
+    unpublished: &mut Unpublished,
 ) {
     if failed {
         queue.spec.counters.errors.add(1);
@@ -220,8 +217,5 @@ pub(super) fn finish_here(
         block::mark_dirty(buffer, &queue.spec.view, to_guest);
     }
     queue.finished.push(used);
-    if !queue.touched {
-        queue.touched = true;
-        touched.push(queue.key.number);
-    }
+    unpublished.add(queue);
 }

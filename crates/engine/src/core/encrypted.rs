@@ -6,8 +6,8 @@
 use softdpu_sched::{Nanos, Precedence, TenantId, TenantScheduler};
 use softdpu_sys::clock;
 
-use super::{Core, here, lap, share};
-use crate::message::QueueKey;
+use super::{Core, lap, share};
+use crate::ids::QueueKey;
 
 /// Queues that are compared for a turn: the others come up as those have had theirs.
 const COMPARED: usize = 64;
@@ -65,7 +65,7 @@ impl<S: TenantScheduler> Core<S> {
             self.finish_ended();
             let ended = clock::now();
             if self.turns_are_timed {
-                let took = lap(&mut self.robbed, now, ended);
+                let took = lap(&mut self.steal, now, ended);
                 self.charge_beside(key, tenant, ended, took);
             }
             now = ended;
@@ -78,16 +78,16 @@ impl<S: TenantScheduler> Core<S> {
         }
         let started = clock::now();
         self.io.flush();
-        share(&mut self.queues, &mut self.dues.submitted, lap(&mut self.robbed, started, clock::now()));
+        share(&mut self.queues, &mut self.dues.submitted, lap(&mut self.steal, started, clock::now()));
     }
 
     /// A tenant is charged with time that it had outside of its grants: at once, or where its policy does not know that, with the queue's next grants.
     fn charge_beside(&mut self, key: QueueKey, tenant: TenantId, now: u64, took: u64) {
         let is_charged = self.scheduler.charge_deferred(Nanos(now), tenant, Nanos(took));
-        let queue = here(&mut self.queues, key);
+        let queue = self.queues.find(key);
         if !is_charged {
             if let Some(queue) = queue {
-                queue.owes += took;
+                queue.uncharged += took;
             }
             return;
         }

@@ -4,7 +4,7 @@ use softdpu_sched::{Cost, Decision, Grant, Nanos, TenantId, TenantScheduler, Wor
 use softdpu_sys::clock;
 
 use super::{Core, Intake, LONGEST_TURN_NS, WORK_PER_LOOK, lap};
-use crate::queue::Role;
+use crate::queue::{Role, RunningQueue};
 
 /// What a unit is charged where nothing is to depend on time, nanoseconds.
 const NOMINAL: u64 = 100;
@@ -92,7 +92,7 @@ impl<S: TenantScheduler> Core<S> {
     /// Runs what the scheduler granted at `started` and tells it the cost. The time now.
     fn run_grant(&mut self, grant: Grant, started: u64) -> u64 {
         let number = grant.queue.index;
-        let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return started };
+        let Some(queue) = self.queues.get_mut(number) else { return started };
         self.channels.look(grant.queue.tenant, Nanos(started));
         if !matches!(queue.spec.role, Role::Block { .. }) {
             let (units, bytes) = self.transmit(number, grant.units as usize);
@@ -100,7 +100,7 @@ impl<S: TenantScheduler> Core<S> {
             let ended = self.charge(grant, started, Cost { units: units as u32, bytes, ..Cost::default() });
             self.give_rest_back(grant, units as u32, ended);
             if self.turns_are_timed
-                && let Some(Some(queue)) = self.queues.get_mut(number as usize)
+                && let Some(queue) = self.queues.get_mut(number)
                 && let Role::Transmit(transmit) = &mut queue.spec.role
             {
                 transmit.ran(units, Nanos(ended.saturating_sub(started)));
@@ -124,7 +124,7 @@ impl<S: TenantScheduler> Core<S> {
         if self.cut == Cut::Whole || ran >= grant.units {
             return;
         }
-        let Some(Some(queue)) = self.queues.get(grant.queue.index as usize) else { return };
+        let Some(queue) = self.queues.get(grant.queue.index) else { return };
         let rest = &queue.waiting[..queue.waiting.len().min((grant.units - ran) as usize)];
         let bytes = rest.iter().map(|chain| chain.buffer.len()).sum();
         self.scheduler.ready(Nanos(now), grant.queue, Work { units: rest.len() as u32, bytes });
@@ -135,14 +135,14 @@ impl<S: TenantScheduler> Core<S> {
     fn charge(&mut self, grant: Grant, started: u64, did: Cost) -> u64 {
         let ended = clock::now();
         let mut took = match self.turns_are_timed {
-            true => lap(&mut self.robbed, started, ended),
+            true => lap(&mut self.steal, started, ended),
             false => NOMINAL * u64::from(did.units),
         };
-        let number = grant.queue.index as usize;
+        let number = grant.queue.index;
         if self.turns_are_timed
-            && let Some(Some(queue)) = self.queues.get_mut(number)
+            && let Some(queue) = self.queues.get_mut(number)
         {
-            took += queue.pay(did.units);
+            took += queue.take_instalment(did.units);
         }
         let cost = Cost { time: Nanos(took), ..did };
         self.scheduler.charge(Nanos(ended), grant, cost);
@@ -151,7 +151,7 @@ impl<S: TenantScheduler> Core<S> {
             tenant.bytes.add(cost.bytes);
             tenant.core_ns.add(cost.time.0);
         }
-        if let Some(Some(queue)) = self.queues.get(number) {
+        if let Some(queue) = self.queues.get(number) {
             queue.spec.counters.core_ns.add(cost.time.0);
         }
         ended
@@ -162,13 +162,13 @@ impl<S: TenantScheduler> Core<S> {
     pub(super) fn is_called(&mut self, running: TenantId) -> bool {
         let Core { urgent, queues, scheduler, .. } = self;
         let is_called = urgent.iter().any(|&number| {
-            queues.get(number as usize).and_then(Option::as_deref).is_some_and(|queue| {
+            queues.get(number).is_some_and(|queue| {
                 queue.spec.tenant != running
-                    && queue.takes_work()
+                    && queue.is_active()
                     && queue.spec.ring.has_work()
                     && scheduler.wakeup_preempt(queue.spec.tenant)
-                    && !queue.is_held()
-                    && !queue.is_limited(Nanos(clock::now()))
+                    && !queue.is_backpressured()
+                    && !queue.is_rate_limited(Nanos(clock::now()))
             })
         });
         if is_called {
@@ -190,21 +190,19 @@ impl<S: TenantScheduler> Core<S> {
         if !lookout.is_needed() || now < lookout.next {
             return false;
         }
-        let Core { here, queues, scheduler, .. } = self;
+        let Core { queues, scheduler, .. } = self;
         let is_round_due = self.io.outstanding() > 0
             || !self.net.sockets.is_empty()
             || self.inbox.posted()
             || self.interrupts.iter().any(|other| *other != number);
         let is_awaited = is_round_due
-            || here.iter().any(|&number| {
-                queues.get(number as usize).and_then(Option::as_deref).is_some_and(|queue| {
-                    queue.spec.tenant != running
-                        && scheduler.tick_preempt(queue.spec.tenant)
-                        && queue.brings_work()
-                        && queue.spec.ring.has_work()
-                        && !queue.is_held()
-                        && !queue.is_limited(Nanos(now))
-                })
+            || queues.iter().any(|queue| {
+                queue.spec.tenant != running
+                    && scheduler.tick_preempt(queue.spec.tenant)
+                    && queue.is_polled()
+                    && queue.spec.ring.has_work()
+                    && !queue.is_backpressured()
+                    && !queue.is_rate_limited(Nanos(now))
             });
         if is_awaited {
             self.cut = Cut::Awaited;
@@ -218,16 +216,15 @@ impl<S: TenantScheduler> Core<S> {
 
     /// Another share of a tenant, or another queue: which are urgent is found anew.
     pub(super) fn find_urgent(&mut self) {
-        let Core { urgent, here, queues, is_urgent, scheduler, .. } = self;
+        let Core { urgent, queues, is_urgent, scheduler, .. } = self;
         urgent.clear();
         if !scheduler.can_preempt() {
             return;
         }
-        urgent.extend(here.iter().copied().filter(|number| {
-            queues.get(*number as usize).and_then(Option::as_deref).is_some_and(|queue| {
-                let is_urgent = is_urgent.get(usize::from(queue.spec.tenant.0)).is_some_and(|is| *is);
-                is_urgent && !matches!(queue.spec.role, Role::Receive(_))
-            })
-        }));
+        let is_urgent = |queue: &&RunningQueue| {
+            let is_urgent = is_urgent.get(usize::from(queue.spec.tenant.0)).is_some_and(|is| *is);
+            is_urgent && !matches!(queue.spec.role, Role::Receive(_))
+        };
+        urgent.extend(queues.iter().filter(is_urgent).map(|queue| queue.key.number));
     }
 }

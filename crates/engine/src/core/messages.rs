@@ -9,10 +9,11 @@ use softdpu_sched::{LatencyClass, Nanos, TenantScheduler, Work};
 use softdpu_storage::{Attachment, Volume, VolumeError};
 use softdpu_sys::clock;
 
+use super::Core;
 use super::disk::finish_here;
-use super::{Core, here};
-use crate::message::{CoreIndex, Ending, Finished, FromCore, QueueKey, QueueUpdate, ToCore};
-use crate::queue::{Role, RunningQueue, State};
+use crate::ids::{CoreIndex, QueueKey};
+use crate::message::{Ending, Finished, FromCore, QueueUpdate, ToCore};
+use crate::queue::{Role, RunningQueue};
 
 impl<S: TenantScheduler> Core<S> {
     pub(super) fn handle(&mut self, message: ToCore) {
@@ -25,11 +26,11 @@ impl<S: TenantScheduler> Core<S> {
                 }
             }
             ToCore::Adopt(queue) => self.adopt(queue),
-            ToCore::Update { key, update, token } => match here(&mut self.queues, key) {
+            ToCore::Update { key, update, token } => match self.queues.find(key) {
                 Some(_) => self.update(key, update, token),
                 None => self.elsewhere(key, ToCore::Update { key, update, token }),
             },
-            ToCore::Stop { key, patience } => match here(&mut self.queues, key) {
+            ToCore::Stop { key, patience } => match self.queues.find(key) {
                 Some(queue) => {
                     queue.stop(patience);
                     if queue.can_rewind() {
@@ -37,23 +38,23 @@ impl<S: TenantScheduler> Core<S> {
                     }
                     // What a broken network queue has lent may not come back to it.
                     let is_over = |queue: &mut RunningQueue| {
-                        queue.is_settled() || patience.is_zero() || (queue.is_broken() && queue.can_rewind())
+                        queue.is_quiescent() || patience.is_zero() || (queue.is_broken() && queue.can_rewind())
                     };
-                    if here(&mut self.queues, key).is_some_and(is_over) {
+                    if self.queues.find(key).is_some_and(is_over) {
                         self.end_queue(key.number);
                     }
                 }
                 None => self.elsewhere(key, ToCore::Stop { key, patience }),
             },
-            ToCore::Move { key, to } => match here(&mut self.queues, key) {
+            ToCore::Move { key, to } => match self.queues.find(key) {
                 Some(_) => self.send_away(key, to),
                 None => self.elsewhere(key, ToCore::Move { key, to }),
             },
-            ToCore::Completed { key, done } => match here(&mut self.queues, key) {
-                Some(queue) => {
+            ToCore::Completed { key, done } => match self.queues.find_to_finish(key) {
+                Some((queue, unpublished)) => {
                     for finished in done {
                         let Finished { used, buffer, to_guest, failed } = finished;
-                        finish_here(queue, used, &buffer, to_guest, failed, &mut self.touched);
+                        finish_here(queue, used, &buffer, to_guest, failed, unpublished);
                     }
                 }
                 None => self.elsewhere(key, ToCore::Completed { key, done }),
@@ -113,16 +114,13 @@ impl<S: TenantScheduler> Core<S> {
             ToCore::Steering(table) => self.set_steering(&table),
             ToCore::Handed { from, items } => self.net.steer.put(from, items),
             ToCore::Passed { reader, number } => self.net.steer.passed(reader, number),
-            ToCore::Returned { key, numbers } => match here(&mut self.queues, key) {
-                Some(queue) => {
+            ToCore::Returned { key, numbers } => match self.queues.find_to_finish(key) {
+                Some((queue, unpublished)) => {
                     if let Role::Transmit(transmit) = &mut queue.spec.role {
                         numbers.into_iter().for_each(|number| transmit.loans.take_back(number, &mut queue.finished));
                     }
                     // Also where nothing is finished: it may be the last that a stop waits for.
-                    if !queue.touched {
-                        queue.touched = true;
-                        self.touched.push(key.number);
-                    }
+                    unpublished.add(queue);
                 }
                 None => self.elsewhere(key, ToCore::Returned { key, numbers }),
             },
@@ -170,18 +168,10 @@ impl<S: TenantScheduler> Core<S> {
         let (id, tenant) = (queue.id(), queue.spec.tenant);
         let waiting = queue.waiting.len() as u32;
         let bytes = queue.waiting.iter().map(|chain| chain.buffer.len()).sum();
-        queue.touched = !queue.finished.is_empty();
-        if queue.touched {
-            self.touched.push(number);
-        }
-        if self.queues.len() <= number as usize {
-            self.queues.resize_with(number as usize + 1, || None);
-        }
-        self.queues[number as usize] = Some(queue);
-        self.here.push(number);
+        self.queues.insert(queue);
         self.find_urgent();
-        self.counters.queues.set(self.here.len() as u64);
-        if let Some(Some(placement)) = self.queues[number as usize].as_deref().map(|queue| queue.placement) {
+        self.counters.queues.set(self.queues.len() as u64);
+        if let Some(Some(placement)) = self.queues.get(number).map(|queue| queue.placement) {
             self.scheduler.place(id, placement);
         }
         if waiting > 0 {
@@ -221,7 +211,7 @@ impl<S: TenantScheduler> Core<S> {
             // What was delivered and is not published yet would be wound back with the rest.
             self.publish();
         }
-        let Some(queue) = here(&mut self.queues, key) else { return };
+        let Some(queue) = self.queues.find(key) else { return };
         let mut problem = None;
         match update {
             QueueUpdate::View(view) => {
@@ -232,7 +222,7 @@ impl<S: TenantScheduler> Core<S> {
                         let _ = queue.spec.ring.rewind();
                     }
                     queue.waiting.release();
-                    queue.outlived_its_view = !queue.waiting.is_empty();
+                    queue.waits_in_old_view = !queue.waiting.is_empty();
                     problem = queue.spec.ring.remap(&view).err().map(|error: QueueError| error.to_string());
                 }
                 queue.spec.view = view;
@@ -272,8 +262,8 @@ impl<S: TenantScheduler> Core<S> {
         // Before anything that its next core has to say to theirs.
         self.hand_over_parcels();
         let Some(mut queue) = self.take_out(key.number) else { return };
-        if self.flights.any_of(key) && !queue.former.contains(&self.index) {
-            queue.former.push(self.index);
+        if self.flights.any_of(key) && !queue.former_cores.contains(&self.index) {
+            queue.former_cores.push(self.index);
         }
         self.moved.insert(key, to);
         self.peers[to.0].send(ToCore::Adopt(queue));
@@ -281,12 +271,9 @@ impl<S: TenantScheduler> Core<S> {
 
     /// Removes a queue from this core's tables.
     fn take_out(&mut self, number: u32) -> Option<Box<RunningQueue>> {
-        let mut queue = self.queues.get_mut(number as usize)?.take()?;
-        self.here.retain(|other| *other != number);
+        let mut queue = self.queues.remove(number)?;
         self.find_urgent();
-        self.touched.retain(|other| *other != number);
-        queue.touched = false;
-        self.counters.queues.set(self.here.len() as u64);
+        self.counters.queues.set(self.queues.len() as u64);
         if let Some(kick) = &queue.spec.kick {
             self.sleep.forget(kick.as_fd());
         }
@@ -295,7 +282,7 @@ impl<S: TenantScheduler> Core<S> {
         self.channels.leave(queue.spec.tenant, queue.waiting.len() as u32);
         queue.attachment = None;
         if let Role::Transmit(transmit) = &mut queue.spec.role {
-            transmit.held = None;
+            transmit.backpressure = None;
         }
         Some(queue)
     }
@@ -306,16 +293,16 @@ impl<S: TenantScheduler> Core<S> {
         let Some(mut queue) = self.take_out(number) else { return };
         let key = queue.key;
         self.abandon(key);
-        let is_lent = queue.can_rewind() && !queue.is_settled();
+        let is_lent = queue.can_rewind() && !queue.is_quiescent();
         if is_lent {
             // A core that answers is done with the parcels that it was sent before it was asked.
             self.hand_over_parcels();
-            queue.former = (0..self.peers.len()).map(CoreIndex).collect();
+            queue.former_cores = (0..self.peers.len()).map(CoreIndex).collect();
         }
         if queue.can_rewind() {
-            queue.taken = 0;
+            queue.in_flight = 0;
         }
-        let abandoned = u16::try_from(queue.taken).unwrap_or(u16::MAX);
+        let abandoned = u16::try_from(queue.in_flight).unwrap_or(u16::MAX);
         if abandoned > 0 {
             tracing::warn!(
                 device = %queue.spec.device, queue = queue.spec.index, abandoned,
@@ -324,13 +311,13 @@ impl<S: TenantScheduler> Core<S> {
         }
         queue.spec.counters.in_flight.set(0);
         let position = queue.spec.ring.retire();
-        queue.former.retain(|core| *core != self.index);
-        if queue.former.is_empty() || (abandoned == 0 && !is_lent) {
+        queue.former_cores.retain(|core| *core != self.index);
+        if queue.former_cores.is_empty() || (abandoned == 0 && !is_lent) {
             self.control.send(FromCore::Stopped { key, position, abandoned });
             return;
         }
-        self.endings.push(Ending { key, position, abandoned, unanswered: queue.former.len() });
-        for core in queue.former {
+        self.endings.push(Ending { key, position, abandoned, unanswered: queue.former_cores.len() });
+        for core in queue.former_cores {
             self.peers[core.0].send(ToCore::GiveUp { key, by: self.index });
         }
     }
@@ -353,24 +340,23 @@ impl<S: TenantScheduler> Core<S> {
     }
 
     pub(super) fn break_queue(&mut self, number: u32, reason: String) {
-        let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return };
-        if queue.is_broken() {
+        let Some(queue) = self.queues.get_mut(number) else { return };
+        if !queue.set_broken() {
             return;
         }
         // Zeroes where the ring was make no sense; this is why they are there.
-        let reason = super::cut_short(queue).map_or(reason, str::to_owned);
+        let reason = queue.truncated_file().map_or(reason, str::to_owned);
         tracing::warn!(device = %queue.spec.device, queue = queue.spec.index, reason, "queue broken by its driver");
         let deadline = queue.stop_deadline();
-        queue.state = State::Broken { deadline };
         // What is left is at back ends, which still read and write the guest's memory.
-        queue.taken = queue.taken.saturating_sub((queue.finished.len() + queue.waiting.len()) as u32);
+        queue.in_flight = queue.in_flight.saturating_sub((queue.finished.len() + queue.waiting.len()) as u32);
         queue.finished.clear();
         self.scheduler.cancel(Nanos(clock::now()), queue.id());
         self.resume = 0;
         self.channels.leave(queue.spec.tenant, queue.waiting.len() as u32);
         queue.waiting.clear();
         queue.waiting.release();
-        let settled = queue.taken == 0 || queue.can_rewind();
+        let settled = queue.in_flight == 0 || queue.can_rewind();
         if let Err(error) = self.notifier.signal(queue.spec.error.as_ref().map(AsFd::as_fd)) {
             tracing::error!(%error, "a front end could not be told that its queue is broken");
         }

@@ -36,12 +36,13 @@ use softdpu_vpc::Tables;
 use crate::channel::Channels;
 use crate::counters::{CoreCounters, TenantCounters};
 use crate::flight::Flights;
+use crate::ids::{CoreIndex, QueueKey};
 use crate::mailbox::{Inbox, Mailbox};
-use crate::message::{CoreIndex, Ending, Finished, FromCore, QueueKey, ToCore};
+use crate::message::{Ending, Finished, FromCore, ToCore};
 use crate::net::{Net, Room};
-use crate::queue::{Role, RunningQueue};
-use crate::robbed::{Robbed, SUSPICIOUS_NS};
+use crate::queue::{QueueTable, Role};
 use crate::sleep::Sleep;
+use crate::steal::{SUSPICIOUS_NS, StealTime};
 
 /// Chains taken from one ring before the next is looked at.
 const INTAKE: usize = 64;
@@ -71,19 +72,14 @@ pub(crate) struct Core<S> {
     /// Turns of frames end by time as well as by number: not where what happens is not to depend on time.
     pub(crate) turns_are_timed: bool,
 
-    /// By queue number.
-    queues: Vec<Option<Box<RunningQueue>>>,
-    /// Numbers of the queues here, in the order of arrival.
-    here: Vec<u32>,
-    /// Which of them is looked at first: each in turn, as the first may fill its tenant's channel.
-    first: usize,
+    queues: QueueTable,
     /// Numbers of queues here that bring work of tenants of class [`LatencyClass::Latency`], where the policy ends grants for them.
     urgent: Vec<u32>,
     /// By tenant, whether it is of that class.
     is_urgent: Vec<bool>,
     /// Why the grant that runs, or ran last, is no longer.
     cut: Cut,
-    robbed: Robbed,
+    steal: StealTime,
     /// What a core does for queues beside their grants, to be charged with their next.
     dues: Dues,
     /// Since when what is to be encrypted or decrypted next is put off for grants.
@@ -102,8 +98,6 @@ pub(crate) struct Core<S> {
     tenants: Vec<Option<Arc<TenantCounters>>>,
     flights: Flights,
     attached: Vec<(Arc<Volume>, Attachment)>,
-    /// Numbers of queues with something to publish.
-    touched: Vec<u32>,
     notifier: Notifier,
     /// Finished requests of queues that moved.
     travelling: Vec<(QueueKey, CoreIndex, Vec<Finished>)>,
@@ -179,13 +173,11 @@ impl<S: TenantScheduler> Core<S> {
             sleep,
             idle_after_ns: parts.idle_after_ns,
             turns_are_timed: true,
-            queues: Vec::new(),
-            here: Vec::new(),
-            first: 0,
+            queues: QueueTable::default(),
             urgent: Vec::new(),
             is_urgent: Vec::new(),
             cut: Cut::Whole,
-            robbed: Robbed::default(),
+            steal: StealTime::default(),
             dues: Dues::default(),
             put_off: None,
             resume: 0,
@@ -197,7 +189,6 @@ impl<S: TenantScheduler> Core<S> {
             tenants: Vec::new(),
             flights: Flights::default(),
             attached: Vec::new(),
-            touched: Vec::new(),
             notifier: parts.notifier,
             travelling: Vec::new(),
             announced: false,
@@ -267,14 +258,14 @@ impl<S: TenantScheduler> Core<S> {
             self.io.flush();
             if !self.dues.submitted.is_empty() {
                 let flushed = clock::now();
-                share(&mut self.queues, &mut self.dues.submitted, lap(&mut self.robbed, started, flushed));
+                share(&mut self.queues, &mut self.dues.submitted, lap(&mut self.steal, started, flushed));
                 started = flushed;
             }
             self.io.collect(&mut self.done);
             if !self.done.is_empty() {
                 busy = true;
                 self.finish_ended();
-                self.dues.finishing = lap(&mut self.robbed, started, clock::now());
+                self.dues.finishing = lap(&mut self.steal, started, clock::now());
             }
             if self.io.has_turns() {
                 busy = true;
@@ -316,11 +307,9 @@ impl<S: TenantScheduler> Core<S> {
         // When the last request was taken in, if nothing else was looked at since.
         let mut last = begins.then_some(now);
         let now = Nanos(now);
-        let count = self.here.len();
-        self.first = if self.first + 1 < count { self.first + 1 } else { 0 };
-        for step in 0..count {
-            let at = self.first + step;
-            let number = self.here[if at < count { at } else { at - count }];
+        self.queues.rotate();
+        for step in 0..self.queues.len() {
+            let Some(number) = self.queues.polled_at(step) else { break };
             if let Some(took) = self.take_in(number, now, &mut last) {
                 any = true;
                 charged += took;
@@ -332,21 +321,21 @@ impl<S: TenantScheduler> Core<S> {
     /// Takes new requests from a queue's ring. None: there was nothing; otherwise what of the time is charged to it, nanoseconds. `last`: when
     /// the last request was taken in, if nothing else was looked at since.
     fn take_in(&mut self, number: u32, now: Nanos, last: &mut Option<u64>) -> Option<u64> {
-        let queue = self.queues.get_mut(number as usize)?.as_deref_mut()?;
-        if !queue.takes_work() {
+        let queue = self.queues.get_mut(number)?;
+        if !queue.is_active() {
             return None;
         }
         // One that fills its tenant's channel would keep the others of the tenant out of it.
         let own = INTAKE.saturating_sub(queue.waiting.len());
-        let mut room = (self.channels.room(queue.spec.tenant) as usize).min(own).min(queue.pace.most());
+        let mut room = (self.channels.room(queue.spec.tenant) as usize).min(own).min(queue.poll_budget.chains());
         match &queue.spec.role {
             Role::Block { .. } => {}
-            Role::Transmit(transmit) if transmit.held.is_some() => {
+            Role::Transmit(transmit) if transmit.backpressure.is_some() => {
                 *last = None;
                 self.release_held(number, now);
                 return Some(0);
             }
-            Role::Transmit(transmit) => room = room.min(transmit.room(now)),
+            Role::Transmit(transmit) => room = room.min(transmit.budget(now)),
             Role::Receive(_) => return None,
         }
         if room == 0 {
@@ -370,15 +359,15 @@ impl<S: TenantScheduler> Core<S> {
         };
         let bytes = queue.waiting[before..].iter().map(|chain| chain.buffer.len()).sum();
         let taken = taken as u32;
-        queue.taken += taken;
-        queue.spec.counters.in_flight.set(u64::from(queue.taken));
+        queue.in_flight += taken;
+        queue.spec.counters.in_flight.set(u64::from(queue.in_flight));
         self.channels.enter(queue.spec.tenant, taken, now);
         self.scheduler.ready(now, queue.id(), Work { units: taken, bytes });
         let ended = clock::now();
-        let took = lap(&mut self.robbed, started, ended);
-        queue.owes += took;
+        let took = lap(&mut self.steal, started, ended);
+        queue.uncharged += took;
         if self.turns_are_timed {
-            queue.pace.took(taken as usize, took);
+            queue.poll_budget.polled(taken as usize, took);
         }
         *last = Some(ended);
         Some(took)
@@ -395,7 +384,7 @@ impl<S: TenantScheduler> Core<S> {
         }
         self.counters.waiting.set(u64::from(self.channels.total()));
         let seen = clock::now();
-        self.robbed.begin(seen, clock::thread_time());
+        self.steal.restart(seen, clock::thread_time());
         for (index, tenant) in self.tenants.iter().enumerate() {
             if let Some(tenant) = tenant {
                 let id = TenantId(index as u16);
@@ -413,13 +402,13 @@ impl<S: TenantScheduler> Core<S> {
         self.counters.by_software.set(frames.software);
         self.counters.forwarding.take(&mut self.net.vpc, Nanos(seen), &mut self.net.windows);
         let now = seen;
-        for at in (0..self.here.len()).rev() {
-            let number = self.here[at];
-            let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
+        for place in (0..self.queues.len()).rev() {
+            let Some(number) = self.queues.number_at(place) else { continue };
+            let Some(queue) = self.queues.get_mut(number) else { continue };
             if queue.stop_deadline().is_some_and(|deadline| now >= deadline) {
                 self.end_queue(number);
             } else if !queue.is_broken()
-                && let Some(reason) = cut_short(queue)
+                && let Some(reason) = queue.truncated_file()
             {
                 self.break_queue(number, reason.to_owned());
             }
@@ -430,32 +419,17 @@ impl<S: TenantScheduler> Core<S> {
 /// What of the time between two readings of the clock is somebody's to pay: the kernel is asked where the thread may have been kept from
 /// running.
 #[inline]
-fn lap(robbed: &mut Robbed, started: u64, ended: u64) -> u64 {
+fn lap(steal: &mut StealTime, started: u64, ended: u64) -> u64 {
     let took = ended.saturating_sub(started);
-    if took > SUSPICIOUS_NS { robbed.left(took, ended, clock::thread_time()) } else { took }
+    if took > SUSPICIOUS_NS { steal.subtract(took, ended, clock::thread_time()) } else { took }
 }
 
 /// `took` nanoseconds are owed by those of a list, each by its number there. The list is emptied.
-fn share(queues: &mut [Option<Box<RunningQueue>>], among: &mut Vec<(u32, u32)>, took: u64) {
+fn share(queues: &mut QueueTable, among: &mut Vec<(u32, u32)>, took: u64) {
     let all: u64 = among.iter().map(|(_, count)| u64::from(*count)).sum();
     for (number, count) in among.drain(..) {
-        if let Some(Some(queue)) = queues.get_mut(number as usize) {
-            queue.owes += took * u64::from(count) / all.max(1);
+        if let Some(queue) = queues.get_mut(number) {
+            queue.uncharged += took * u64::from(count) / all.max(1);
         }
     }
-}
-
-/// Why a queue has nothing left to stand on, if a file was cut short under it.
-fn cut_short(queue: &RunningQueue) -> Option<&'static str> {
-    if queue.spec.view.is_faulted() {
-        Some("the front end cut short the file that holds its guest's memory")
-    } else if queue.spec.ring.records_are_faulted() {
-        Some("the front end cut short the file that holds its in-flight region")
-    } else {
-        None
-    }
-}
-
-fn here(queues: &mut [Option<Box<RunningQueue>>], key: QueueKey) -> Option<&mut RunningQueue> {
-    queues.get_mut(key.number as usize)?.as_deref_mut().filter(|queue| queue.key == key)
 }

@@ -7,7 +7,7 @@ use softdpu_sched::{Nanos, TenantScheduler};
 use softdpu_sys::clock;
 
 use super::{Core, INTAKE};
-use crate::queue::Role;
+use crate::queue::{Role, RunningQueue};
 use crate::sleep::Waker;
 
 /// The longest sleep, so that time-outs of back ends are noticed.
@@ -24,17 +24,17 @@ impl<S: TenantScheduler> Core<S> {
         let mut slipped = !self.net.parcels.is_empty()
             || !self.net.arrived.is_empty()
             || self.net.steer.is_ready()
-            || !self.touched.is_empty()
+            || self.queues.is_any_unpublished()
             || !self.interrupts.is_empty();
         let mut armed = 0;
         let mut broken = Vec::new();
-        while armed < self.here.len() && !slipped {
-            let number = self.here[armed];
+        while armed < self.queues.len() && !slipped {
+            let Some(number) = self.queues.number_at(armed) else { break };
             armed += 1;
-            let Some(queue) = self.queues[number as usize].as_deref_mut() else { continue };
+            let Some(queue) = self.queues.get_mut(number) else { continue };
             // What its tenant's channel has no room for stays in the ring, until a time or a back end makes some.
             let is_full = self.channels.room(queue.spec.tenant) == 0 || queue.waiting.len() >= INTAKE;
-            if !queue.brings_work() || queue.is_limited(now) || is_full {
+            if !queue.is_polled() || queue.is_rate_limited(now) || is_full {
                 continue;
             }
             if queue.spec.kick.is_none() {
@@ -55,7 +55,7 @@ impl<S: TenantScheduler> Core<S> {
             let queues = &self.queues;
             self.sleep.wait(Some(limit), |waker| {
                 if let Waker::Queue(number) = waker
-                    && let Some(Some(queue)) = queues.get(number as usize)
+                    && let Some(queue) = queues.get(number)
                 {
                     queue.spec.counters.kicks.add(1);
                 }
@@ -63,9 +63,10 @@ impl<S: TenantScheduler> Core<S> {
             self.counters.asleep.store(false, Relaxed);
             self.inbox.wake_up();
         }
-        for &number in &self.here[..armed] {
-            if let Some(queue) = self.queues[number as usize].as_deref_mut()
-                && queue.brings_work()
+        for place in 0..armed {
+            if let Some(number) = self.queues.number_at(place)
+                && let Some(queue) = self.queues.get_mut(number)
+                && queue.is_polled()
             {
                 queue.spec.ring.disarm();
             }
@@ -77,14 +78,11 @@ impl<S: TenantScheduler> Core<S> {
     }
 
     fn sleep_limit(&self, now: u64) -> u64 {
-        let limits = self.here.iter().filter_map(|number| {
-            let queue = self.queues[*number as usize].as_deref()?;
-            match &queue.spec.role {
-                Role::Transmit(transmit) if queue.is_limited(Nanos(now)) => Some(transmit.next(Nanos(now)).0),
-                _ => None,
-            }
+        let limits = self.queues.iter().filter_map(|queue| match &queue.spec.role {
+            Role::Transmit(transmit) if queue.is_rate_limited(Nanos(now)) => Some(transmit.next(Nanos(now)).0),
+            _ => None,
         });
-        let stops = self.here.iter().filter_map(|number| self.queues[*number as usize].as_deref()?.stop_deadline());
+        let stops = self.queues.iter().filter_map(RunningQueue::stop_deadline);
         let backend = self.io.next_deadline().map(|at| at.saturating_duration_since(Instant::now()).as_nanos() as u64);
         let grants = (self.channels.total() > 0).then_some(self.resume);
         // Nothing tells that a full socket takes frames again.

@@ -9,11 +9,9 @@ use softdpu_vpc::{DropReason, Packet, PortId, Verdict};
 
 use super::capture::Fate;
 use super::send::{NoRoom, Target, gather};
-use super::{Core, Cut, here};
-use crate::net::{
-    BURST, Held, Loan, NoFrame, Port, Receiver, Run, Source, Transmit, deliver_run, prefetch, tail_offset,
-};
-use crate::queue::{Role, RunningQueue};
+use super::{Core, Cut};
+use crate::net::{Port, Receiver, Run, Source, deliver_run};
+use crate::queue::{BURST, Backpressure, Loan, NoFrame, Role, RunningQueue, Transmit, prefetch, tail_offset};
 
 /// A burst of frames that was read.
 #[derive(Default)]
@@ -79,8 +77,8 @@ impl Read {
 impl<S: TenantScheduler> Core<S> {
     /// Sends up to `units` frames that wait in a transmit queue's channel. Returns how many went, and their bytes.
     pub(super) fn transmit(&mut self, number: u32, units: usize) -> (usize, u64) {
-        let Some(queue) = self.queues[number as usize].as_deref_mut() else { return (0, 0) };
-        if let Role::Transmit(Transmit { held: Some(held), .. }) = &mut queue.spec.role {
+        let Some(queue) = self.queues.get_mut(number) else { return (0, 0) };
+        if let Role::Transmit(Transmit { backpressure: Some(held), .. }) = &mut queue.spec.role {
             // By a grant before this one: what this one is for waits with the rest.
             held.units += units as u32;
             return (0, 0);
@@ -94,7 +92,7 @@ impl<S: TenantScheduler> Core<S> {
         let key = queue.key;
         let (mut done, mut bytes, mut frames) = (0, 0, 0);
         let mut held = None;
-        let is_broken = |core: &Self| core.queues[number as usize].as_deref().is_none_or(RunningQueue::is_broken);
+        let is_broken = |core: &Self| core.queues.get(number).is_none_or(RunningQueue::is_broken);
         let full = if self.urgent.is_empty() { BURST } else { SMALL_BURST };
         let mut most = transmit.burst.min(full);
         let started = clock::now();
@@ -120,8 +118,8 @@ impl<S: TenantScheduler> Core<S> {
             held = no_room;
         }
         self.batch = batch;
-        let queue = self.queues[number as usize].as_deref_mut().filter(|queue| !queue.is_broken());
-        let Some(queue) = queue else {
+        let queue = self.queues.get_to_finish(number).filter(|(queue, _)| !queue.is_broken());
+        let Some((queue, unpublished)) = queue else {
             // Whoever broke it saw an empty queue: everything that waited is here.
             self.channels.leave(tenant, self.batch.len() as u32);
             self.batch.clear();
@@ -136,19 +134,15 @@ impl<S: TenantScheduler> Core<S> {
             }
             _ => queue.finished.extend(used),
         }
-        if !queue.touched && !queue.finished.is_empty() {
-            queue.touched = true;
-            self.touched.push(number);
+        if !queue.finished.is_empty() {
+            unpublished.add(queue);
         }
         std::mem::swap(&mut self.batch, &mut queue.waiting);
-        if queue.outlived_its_view && queue.waiting.is_empty() {
-            queue.outlived_its_view = false;
-            queue.waiting.release();
-        }
+        queue.release_old_view();
         if let Role::Transmit(transmit) = &mut queue.spec.role {
-            transmit.held = held.map(|by| Held { by, units: (units - done) as u32 });
+            transmit.backpressure = held.map(|port| Backpressure { port, units: (units - done) as u32 });
             transmit.burst = most;
-            transmit.took(frames, bytes);
+            transmit.sent(frames, bytes);
         }
         (done, bytes)
     }
@@ -160,7 +154,7 @@ impl<S: TenantScheduler> Core<S> {
         let mut verdicts = std::mem::take(&mut self.net.verdicts);
         let mut read = Read::default();
         let mut sender = None;
-        if let Some(queue) = self.queues[number as usize].as_deref()
+        if let Some(queue) = self.queues.get(number)
             && let Role::Transmit(transmit) = &queue.spec.role
         {
             sender = Some(transmit.port);
@@ -206,7 +200,7 @@ impl<S: TenantScheduler> Core<S> {
             port.counters.frames_in.add(went);
             port.counters.bytes_in.add(bytes);
         }
-        if let Some(queue) = self.queues[number as usize].as_deref() {
+        if let Some(queue) = self.queues.get(number) {
             let refused = refused.iter().filter(|(index, _)| usize::from(*index) < done).count();
             queue.spec.counters.count_frames(went, bytes);
             queue.spec.counters.dropped.add(refused as u64);
@@ -246,7 +240,8 @@ impl<S: TenantScheduler> Core<S> {
             },
             _ => return 0,
         };
-        let Some(queue) = here(&mut self.queues, key).filter(|queue| queue.takes_work()) else { return 0 };
+        let found = self.queues.find_to_finish(key).filter(|(queue, _)| queue.is_active());
+        let Some((queue, unpublished)) = found else { return 0 };
         let same = |verdict: &&Verdict| matches!(verdict, Verdict::Local { port: to, .. } if *to == port);
         let together = verdicts.iter().take_while(same).count();
         let run = match deliver_run(queue, packets.get_mut(..together).unwrap_or_default(), source) {
@@ -258,10 +253,7 @@ impl<S: TenantScheduler> Core<S> {
         };
         if run.frames > 0 {
             queue.spec.counters.count_frames(run.frames as u64, run.bytes);
-            if !queue.touched {
-                queue.touched = true;
-                self.touched.push(key.number);
-            }
+            unpublished.add(queue);
             self.delivered(port, run);
         }
         run.frames
@@ -389,22 +381,22 @@ impl<S: TenantScheduler> Core<S> {
 
     /// Lets a transmit queue go on that was held for a receiver's room, if there is room or patience is over.
     pub(super) fn release_held(&mut self, number: u32, now: Nanos) {
-        let Some(queue) = self.queues[number as usize].as_deref_mut() else { return };
+        let Some(queue) = self.queues.get_mut(number) else { return };
         let id = queue.id();
         let Role::Transmit(transmit) = &mut queue.spec.role else { return };
-        let Some(Held { by, units }) = transmit.held else { return };
-        let receivers = self.net.port(by).map(|port| Arc::clone(&port.receivers)).unwrap_or_default();
+        let Some(Backpressure { port, units }) = transmit.backpressure else { return };
+        let receivers = self.net.port(port).map(|port| Arc::clone(&port.receivers)).unwrap_or_default();
         let room = receivers.is_empty()
             || receivers.iter().any(|receiver| {
-                here(&mut self.queues, receiver.key).is_none_or(|queue| !queue.takes_work() || queue.has_room())
+                self.queues.find(receiver.key).is_none_or(|queue| !queue.is_active() || queue.has_buffer())
             });
-        if !room && self.net.port(by).is_some_and(|port| port.patience.hold(now)) {
+        if !room && self.net.port(port).is_some_and(|port| port.patience.hold(now)) {
             return;
         }
-        if let Some(queue) = self.queues[number as usize].as_deref_mut()
+        if let Some(queue) = self.queues.get_mut(number)
             && let Role::Transmit(transmit) = &mut queue.spec.role
         {
-            transmit.held = None;
+            transmit.backpressure = None;
             self.scheduler.ready(now, id, Work { units, bytes: 0 });
         }
     }

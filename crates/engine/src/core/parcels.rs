@@ -4,10 +4,11 @@ use softdpu_sched::TenantScheduler;
 use softdpu_sys::clock;
 use softdpu_vpc::{DropReason, Packet, Tail};
 
+use super::Core;
 use super::capture::Fate;
 use super::send::Target;
-use super::{Core, here};
-use crate::message::{CoreIndex, QueueKey, ToCore};
+use crate::ids::{CoreIndex, QueueKey};
+use crate::message::ToCore;
 use crate::net::{Lent, Parcel, ParcelTail, Source, Whose};
 use crate::queue::Role;
 
@@ -52,7 +53,7 @@ impl<S: TenantScheduler> Core<S> {
         if packet.tail == 0 || core == self.index {
             return None;
         }
-        let Role::Transmit(transmit) = &mut here(&mut self.queues, loan.key)?.spec.role else { return None };
+        let Role::Transmit(transmit) = &mut self.queues.find(loan.key)?.spec.role else { return None };
         transmit.loans.lend(loan.number);
         Some(ParcelTail::Lent(Lent { loan, buffer: buffer.clone(), offset }))
     }

@@ -4,7 +4,7 @@ use softdpu_sched::TenantScheduler;
 use softdpu_vpc::PortId;
 
 use super::Core;
-use crate::message::CoreIndex;
+use crate::ids::CoreIndex;
 use crate::net::{Port, Socket};
 
 impl<S: TenantScheduler> Core<S> {

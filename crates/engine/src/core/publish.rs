@@ -16,14 +16,14 @@ impl<S: TenantScheduler> Core<S> {
             self.counters.travelled.add(done.len() as u64);
             self.peers[core.0].send(ToCore::Completed { key, done });
         }
-        if self.touched.is_empty() && self.interrupts.is_empty() {
+        if !self.queues.is_any_unpublished() && self.interrupts.is_empty() {
             return;
         }
         let started = clock::now();
-        let mut touched = std::mem::take(&mut self.touched);
-        for &number in &touched {
-            if let Some(queue) = self.queues[number as usize].as_deref_mut() {
-                queue.touched = false;
+        let numbers = self.queues.take_unpublished();
+        for &number in &numbers {
+            if let Some(queue) = self.queues.get_mut(number) {
+                queue.is_unpublished = false;
                 let count = self.complete(number);
                 if count > 0 {
                     self.dues.published.push((number, count));
@@ -31,7 +31,7 @@ impl<S: TenantScheduler> Core<S> {
             }
         }
         if !self.dues.published.is_empty() {
-            let took = lap(&mut self.robbed, started, clock::now()) + std::mem::take(&mut self.dues.finishing);
+            let took = lap(&mut self.steal, started, clock::now()) + std::mem::take(&mut self.dues.finishing);
             share(&mut self.queues, &mut self.dues.published, took);
         }
         if !self.interrupts.is_empty() {
@@ -39,36 +39,36 @@ impl<S: TenantScheduler> Core<S> {
             let mut interrupts = std::mem::take(&mut self.interrupts);
             self.interrupt(&interrupts);
             self.dues.published.extend(interrupts.iter().map(|number| (*number, 1)));
-            share(&mut self.queues, &mut self.dues.published, lap(&mut self.robbed, started, clock::now()));
+            share(&mut self.queues, &mut self.dues.published, lap(&mut self.steal, started, clock::now()));
             if self.interrupts.is_empty() {
                 interrupts.clear();
                 self.interrupts = interrupts;
             }
         }
-        for number in touched.drain(..) {
-            let queue = self.queues[number as usize].as_deref();
-            if queue.is_some_and(|queue| queue.is_settled() && queue.stop_deadline().is_some()) {
+        for &number in &numbers {
+            let queue = self.queues.get(number);
+            if queue.is_some_and(|queue| queue.is_quiescent() && queue.stop_deadline().is_some()) {
                 self.end_queue(number);
             }
         }
-        self.touched = touched;
+        self.queues.return_unpublished(numbers);
     }
 
     /// Makes visible what a grant has finished, of whatever queue.
     pub(super) fn complete_touched(&mut self) {
-        let (mut at, mut kept) = (0, 0);
-        while let Some(&number) = self.touched.get(at) {
-            at += 1;
+        let (mut place, mut kept) = (0, 0);
+        while let Some(number) = self.queues.unpublished_at(place) {
+            place += 1;
             self.complete(number);
-            let Some(Some(queue)) = self.queues.get_mut(number as usize) else { continue };
+            let Some(queue) = self.queues.get_mut(number) else { continue };
             // One that is to end is looked at again when its driver was told.
-            queue.touched = queue.stop_deadline().is_some();
-            if queue.touched {
-                self.touched[kept] = number;
+            queue.is_unpublished = queue.stop_deadline().is_some();
+            if queue.is_unpublished {
+                self.queues.keep_unpublished(kept, number);
                 kept += 1;
             }
         }
-        self.touched.truncate(kept);
+        self.queues.truncate_unpublished(kept);
     }
 
     /// Makes visible to a queue's driver what was finished of it. That it wants to know is noted, behind those who could not
@@ -76,15 +76,15 @@ impl<S: TenantScheduler> Core<S> {
     /// Returns how many those were.
     #[inline]
     pub(super) fn complete(&mut self, number: u32) -> u32 {
-        let Some(queue) = self.queues.get_mut(number as usize).and_then(Option::as_deref_mut) else { return 0 };
+        let Some(queue) = self.queues.get_mut(number) else { return 0 };
         let count = queue.finished.len() as u32;
         if count == 0 {
             return 0;
         }
         let counters = &queue.spec.counters;
         if queue.is_broken() {
-            queue.taken = queue.taken.saturating_sub(count);
-            counters.in_flight.set(u64::from(queue.taken));
+            queue.in_flight = queue.in_flight.saturating_sub(count);
+            counters.in_flight.set(u64::from(queue.in_flight));
             queue.finished.clear();
             return 0;
         }
@@ -97,9 +97,9 @@ impl<S: TenantScheduler> Core<S> {
                     counters.interrupts.add(1);
                 }
                 queue.finished.clear();
-                queue.taken = queue.taken.saturating_sub(count);
+                queue.in_flight = queue.in_flight.saturating_sub(count);
                 counters.completed.add(u64::from(count));
-                counters.in_flight.set(u64::from(queue.taken));
+                counters.in_flight.set(u64::from(queue.in_flight));
                 self.counters.completed.add(u64::from(count));
                 if !self.announced {
                     self.announced = true;
@@ -117,7 +117,7 @@ impl<S: TenantScheduler> Core<S> {
     /// Sends the interrupts of these queues, with one system call.
     #[inline]
     pub(super) fn interrupt(&mut self, numbers: &[u32]) {
-        let queues = numbers.iter().filter_map(|&number| self.queues.get(number as usize)?.as_deref());
+        let queues = numbers.iter().filter_map(|&number| self.queues.get(number));
         let calls = queues.filter_map(|queue| Some(queue.spec.call.as_ref()?.as_fd()));
         let sent = self.notifier.signal(calls);
         self.interrupted(numbers, sent);

@@ -6,9 +6,9 @@ use softdpu_sys::port::{MAX_FRAME, VnetHeader};
 use softdpu_vpc::packet::segment::{Segmenter, WriteError};
 use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId, Reply, Tail};
 
+use super::Core;
 use super::capture::Fate;
-use super::{Core, here};
-use crate::message::QueueKey;
+use crate::ids::QueueKey;
 use crate::net::{Port, Refused, Run, Source, deliver, socket_header};
 
 /// Where a frame goes.
@@ -67,7 +67,8 @@ impl<S: TenantScheduler> Core<S> {
         source: Source<'_>,
         may_hold: bool,
     ) -> Result<(), NoRoom> {
-        let Some(queue) = here(&mut self.queues, key).filter(|queue| queue.takes_work()) else {
+        let found = self.queues.find_to_finish(key).filter(|(queue, _)| queue.is_active());
+        let Some((queue, unpublished)) = found else {
             self.drop_out(to, packet, DropReason::PortDown);
             return Ok(());
         };
@@ -75,10 +76,7 @@ impl<S: TenantScheduler> Core<S> {
         match deliver(queue, packet, source) {
             Ok(()) => {
                 queue.spec.counters.count_frames(1, bytes);
-                if !queue.touched {
-                    queue.touched = true;
-                    self.touched.push(key.number);
-                }
+                unpublished.add(queue);
                 self.delivered(to, Run { frames: 1, bytes, tails: packet.tail.into() });
                 Ok(())
             }
@@ -92,7 +90,7 @@ impl<S: TenantScheduler> Core<S> {
                     port.counters.held.add(1);
                     return Err(NoRoom(to));
                 }
-                if let Some(queue) = here(&mut self.queues, key) {
+                if let Some(queue) = self.queues.find(key) {
                     queue.spec.counters.dropped.add(1);
                 }
                 self.drop_out(to, packet, DropReason::NoBuffer);
@@ -119,7 +117,7 @@ impl<S: TenantScheduler> Core<S> {
         self.net.note(packet, Fate::CutUp);
         let mut segment = std::mem::take(&mut self.net.segment);
         for index in 0..segmenter.segments() {
-            let has_room = here(&mut self.queues, key).is_some_and(|queue| queue.takes_work() && queue.has_room());
+            let has_room = self.queues.find(key).is_some_and(|queue| queue.is_active() && queue.has_buffer());
             if !has_room {
                 // Nor is there for those behind it: nothing is given back meanwhile.
                 self.drop_out(to, packet, DropReason::NoBuffer);

@@ -7,7 +7,8 @@ use softdpu_vpc::{DropReason, PortId};
 
 use super::Core;
 use crate::message::FromCore;
-use crate::net::{BURST, Injection, Port, Source, left_to_do};
+use crate::net::{Injection, Port, Source, left_to_do};
+use crate::queue::BURST;
 
 impl<S: TenantScheduler> Core<S> {
     /// Reads the sockets that this core owns. Whether there was anything.
@@ -64,7 +65,7 @@ impl<S: TenantScheduler> Core<S> {
         let limit = self.net.port(id).and_then(|port| port.limit.clone());
         for frame in frames.iter().take(BURST) {
             if let Some(limit) = &limit {
-                if limit.room(Nanos(clock::now())) == 0 {
+                if limit.available(Nanos(clock::now())) == 0 {
                     self.net.refuse(id, DropReason::Policed, Source::Bytes(frame.bytes), frame.bytes.len());
                     continue;
                 }

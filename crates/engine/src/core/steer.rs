@@ -10,8 +10,10 @@ use softdpu_vpc::{DropReason, Packet, PortId};
 
 use super::Core;
 use super::parcels::ARRIVED_NS;
-use crate::message::{CoreIndex, ToCore};
-use crate::net::{BURST, HANDED, Handed, Item, Next, Source};
+use crate::ids::CoreIndex;
+use crate::message::ToCore;
+use crate::net::{HANDED, Handed, Item, Next, Source};
+use crate::queue::BURST;
 
 /// Rounds of handing over what came of frames before it is left to the next: each gives rise to parcels only where a queue or a socket
 /// has moved meanwhile.

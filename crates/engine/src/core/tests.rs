@@ -23,8 +23,9 @@ use super::grants::Lookout;
 use super::{Core, CoreParts};
 use crate::common::{Guest, memory_volume};
 use crate::counters::{CoreCounters, TenantCounters};
+use crate::ids::{CoreIndex, QueueKey};
 use crate::mailbox::{Inbox, mailbox};
-use crate::message::{CoreIndex, FromCore, QueueKey, ToCore};
+use crate::message::{FromCore, ToCore};
 use crate::queue::RunningQueue;
 
 const KEY: QueueKey = QueueKey { number: 0, generation: 1 };
@@ -206,7 +207,7 @@ fn a_full_channel_takes_nothing_more_and_what_moves_in_with_a_queue_is_beyond_it
     for _ in 0..10 {
         core.round(softdpu_sys::clock::now());
     }
-    let each: Vec<usize> = core.queues.iter().flatten().map(|queue| queue.waiting.len()).collect();
+    let each: Vec<usize> = core.queues.iter().map(|queue| queue.waiting.len()).collect();
     assert_eq!((waiting(&core), each.iter().sum()), (1_024, 1_024), "{each:?}");
     assert!(each.iter().all(|waiting| *waiting <= 64), "{each:?}");
 
@@ -302,11 +303,11 @@ fn requests_of_a_grant_are_run_together_until_the_next_look() {
     (0..10).for_each(|sector| assert!(flood.submit(None, sector)));
     flood.publish();
     core.round(softdpu_sys::clock::now());
-    let each = core.queues[0].as_ref().and_then(|queue| queue.each);
+    let each = core.queues.get(0).and_then(|queue| queue.request_ns);
     assert!(each.is_some_and(|each| each > 0), "what those took that ran: {each:?}");
     for (each, now, fits) in [(500, 1_000, 16), (500, 8_900, 1), (500, 9_500, 1), (20_000, 1_000, 1), (0, 1_000, 8_000)]
     {
-        core.queues[0].as_mut().expect("a queue").each = Some(each);
+        core.queues.get_mut(0).expect("a queue").request_ns = Some(each);
         assert_eq!(core.until_look(0, &lookout, now), Some(fits), "{each} ns each, at {now}");
     }
 }

@@ -4,8 +4,8 @@ use softdpu_device::net::{self, Lacking, Part};
 use softdpu_ring::{QueueError, Used};
 use softdpu_vpc::{Checksum, DropReason, Packet};
 
-use super::{Receive, Source, offload};
-use crate::queue::{Role, RunningQueue};
+use super::{Source, offload};
+use crate::queue::{Receive, Role, RunningQueue};
 
 /// Why a frame is not in the queue.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ pub(crate) fn deliver(queue: &mut RunningQueue, packet: &Packet, source: Source<
             finished.push(Used { id: chain.id, descriptors: chain.descriptors, written });
         }
     });
-    queue.taken += u32::from(buffers);
+    queue.in_flight += u32::from(buffers);
     written.map_err(|error| Refused::Broken(error.to_string()))
 }
 
@@ -93,7 +93,7 @@ pub(crate) fn deliver_run<'a>(
         run.tails += tail as u64;
     }
     receive.fill(run.frames);
-    queue.taken += run.frames as u32;
+    queue.in_flight += run.frames as u32;
     Ok(run)
 }
 

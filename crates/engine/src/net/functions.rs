@@ -27,8 +27,8 @@ use softdpu_sys::clock;
 use softdpu_vpc::{DropReason, Packet, PortId, Verdict};
 
 use super::{Net, Room, Whose};
+use crate::ids::CoreIndex;
 use crate::mailbox::{Inbox, Mailbox};
-use crate::message::CoreIndex;
 
 /// How often functions turn, nanoseconds.
 const TURN: u64 = 100_000_000;

@@ -12,51 +12,43 @@
 //! checksum is completed here, and one of a socket for another core, is copied once more; each copy is counted.
 
 mod capture;
+mod credits;
 mod deliver;
 mod functions;
 mod inject;
-mod loan;
 mod offload;
 mod port;
-mod receive;
-mod room;
 mod socket;
 mod source;
 mod steer;
-mod transmit;
 mod xdp_queues;
 
 pub use capture::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Path, Way};
 pub use functions::{FunctionBox, FunctionChange, FunctionId, FunctionOutlet, FunctionReport, NewFunction, Switched};
 pub use inject::Injector;
 pub use port::{PortCounters, PortSpec};
-pub use receive::Receive;
 pub use socket::Socket;
-pub use transmit::{RateLimit, Transmit};
 pub use xdp_queues::XdpQueues;
 
 pub(crate) use capture::{CaptureStart, Passing, Shared as CaptureShared, Trace};
+pub(crate) use credits::{Room, Whose};
 pub(crate) use deliver::{Refused, Run, deliver, deliver_run};
 pub(crate) use functions::{Functions, Switch as FunctionSwitch};
 pub(crate) use inject::Injection;
-pub(crate) use loan::{Lent, Loan, Loans};
 pub(crate) use port::{Port, Receiver};
-pub(crate) use room::{Room, Whose};
 pub(crate) use socket::{header as socket_header, left_to_do};
 pub(crate) use source::Source;
 pub(crate) use steer::{HANDED, Handed, Item, Next, Steer};
-pub(crate) use transmit::{Held, NoFrame, prefetch, tail_offset};
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use softdpu_memory::GuestBuffer;
 use softdpu_vpc::{Checksum, Head, Packet, PortId, Reply, Tables, Verdict, Vpc};
 
 use crate::core::Captures;
-use crate::message::CoreIndex;
-
-/// Frames that go through the VPC together.
-pub(crate) const BURST: usize = 32;
+use crate::ids::CoreIndex;
+use crate::queue::{BURST, Loan};
 
 /// Frames from other cores that may wait for a core.
 pub(crate) const PARCELS: usize = 4096;
@@ -71,6 +63,15 @@ pub(crate) struct Parcel {
     pub whose: Whose,
     pub packet: Packet,
     pub tail: ParcelTail,
+}
+
+/// The bytes of a frame behind its head, in the chain they were sent in.
+pub(crate) struct Lent {
+    pub loan: Loan,
+    /// Pinned, wherever the queue's memory is by now.
+    pub buffer: GuestBuffer,
+    /// Where they begin in it.
+    pub offset: u64,
 }
 
 /// The bytes of a parcel behind its head.

@@ -6,9 +6,9 @@ use softdpu_sched::Patience;
 use softdpu_vpc::DropReason;
 
 use super::socket::Socket;
-use super::transmit::RateLimit;
 use crate::counters::Counter;
-use crate::message::{CoreIndex, QueueKey};
+use crate::ids::{CoreIndex, QueueKey};
+use crate::queue::RateLimit;
 
 /// What passed through a port on one core. `in`: from the port into the node; `out`: by the port out of it.
 #[derive(Debug)]

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use softdpu_vpc::Packet;
 use softdpu_vpc::steer::{Sight, Steering};
 
-use super::BURST;
-use crate::message::CoreIndex;
+use crate::ids::CoreIndex;
+use crate::queue::BURST;
 
 /// Packets that may wait on a core for it to work on them; beyond that they are dropped where they were read.
 pub(crate) const HANDED: usize = 1024;

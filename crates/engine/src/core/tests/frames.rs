@@ -179,7 +179,7 @@ fn memory_is_let_go_of_when_the_frames_that_waited_in_it_are_gone() {
 }
 
 #[test]
-fn a_frame_refused_behind_one_that_is_held_is_counted_once() {
+fn a_frame_refused_behind_one_that_is_backpressured_is_counted_once() {
     for format in BOTH {
         let mut two = Two::new(format);
         let refused = |two: &Two| two.ports[0].dropped_in[DropReason::Truncated as usize].get();

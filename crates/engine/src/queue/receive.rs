@@ -52,7 +52,7 @@ impl Receive {
 
     /// Whether there is a buffer to fill.
     #[inline]
-    pub(crate) fn has_room(&self, ring: &Queue) -> bool {
+    pub(crate) fn has_buffer(&self, ring: &Queue) -> bool {
         !self.ahead.is_empty() || ring.has_work()
     }
 }

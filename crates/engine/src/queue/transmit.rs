@@ -8,33 +8,35 @@ use softdpu_sched::{Nanos, TokenBucket};
 use softdpu_sys::IoMemory;
 use softdpu_vpc::{Checksum, DropReason, HEAD, Packet, PortId};
 
-use super::{BURST, Loans};
+use super::Loans;
+
+/// Frames that go through the VPC together.
+pub(crate) const BURST: usize = 32;
 
 /// What a transmit queue is for.
 pub struct Transmit {
-    /// The port whose frames it brings.
+    /// The port that its frames come in by.
     pub port: PortId,
     /// How frames lie in its chains.
     pub(crate) model: net::Transmit,
     /// What the port may send, on all its queues together.
     limit: Option<RateLimit>,
-    /// Frames that wait for a receiver's room.
-    pub(crate) held: Option<Held>,
+    /// Set while its next frame finds no buffer at its receiver.
+    pub(crate) backpressure: Option<Backpressure>,
     /// Chains that other cores still read.
     pub(crate) loans: Loans,
-    /// Frames that go through the network together: few after one found no room, as those behind it come again, and were looked at for
-    /// nothing.
+    /// Frames that go through the network together. Few after one found no buffer: those behind it come again, so their first pass was wasted.
     pub(crate) burst: usize,
     /// How much is taken from its ring at once.
-    turn: Turn,
+    poll_budget: FrameBudget,
 }
 
-/// A queue whose next frame found no room.
+/// A receiver without buffers keeps a queue from sending.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
-    /// The port that has none.
-    pub by: PortId,
-    /// Work that the scheduler is to be told of when it goes on.
+pub(crate) struct Backpressure {
+    /// The receiver's port.
+    pub port: PortId,
+    /// Work that the scheduler is to be told of when the queue goes on.
     pub units: u32,
 }
 
@@ -47,29 +49,37 @@ pub(crate) enum NoFrame {
 impl Transmit {
     /// A queue that may send up to `limit`.
     pub fn new(port: PortId, model: net::Transmit, limit: Option<RateLimit>) -> Transmit {
-        Transmit { port, model, limit, held: None, loans: Loans::default(), burst: BURST, turn: Turn::default() }
+        Transmit {
+            port,
+            model,
+            limit,
+            backpressure: None,
+            loans: Loans::default(),
+            burst: BURST,
+            poll_budget: FrameBudget::default(),
+        }
     }
 
-    /// How many frames may be taken now, before another queue has its turn.
+    /// How many frames a poll may take now: by its rate limit and its budget.
     #[inline]
-    pub(crate) fn room(&self, now: Nanos) -> usize {
-        self.limit.as_ref().map_or(usize::MAX, |limit| limit.room(now)).min(self.turn.frames)
+    pub(crate) fn budget(&self, now: Nanos) -> usize {
+        self.limit.as_ref().map_or(usize::MAX, |limit| limit.available(now)).min(self.poll_budget.frames)
     }
 
     /// So many frames took the core so long.
     #[inline]
     pub(crate) fn ran(&mut self, frames: usize, time: Nanos) {
-        self.turn.ran(frames, time);
+        self.poll_budget.ran(frames, time);
     }
 
-    /// When a queue without [`room`](Self::room) may go on.
+    /// When a queue without [`budget`](Self::budget) may go on.
     pub(crate) fn next(&self, now: Nanos) -> Nanos {
         self.limit.as_ref().map_or(now, |limit| limit.next(now))
     }
 
-    /// Frames and their bytes went.
+    /// Counts frames and bytes that were sent against the rate limit.
     #[inline]
-    pub(crate) fn took(&self, frames: u64, bytes: u64) {
+    pub(crate) fn sent(&self, frames: u64, bytes: u64) {
         if let Some(limit) = &self.limit {
             limit.take(frames, bytes);
         }
@@ -92,7 +102,7 @@ impl Transmit {
         packet.port = self.port;
         if frame.header == TxHeader::FINISHED {
             (packet.checksum, packet.segmentation) = (Checksum::Complete, None);
-            // Ahead of who delivers it, for whom there is nothing left to write there.
+            // Here, so that its delivery need not write a header.
             packet.head.behind(&net::Receive::FINISHED);
         } else {
             packet.checksum = frame.header.checksum;
@@ -101,7 +111,7 @@ impl Transmit {
         Ok(())
     }
 
-    /// As [`read`](Self::read) for a chain however it is cut; what is behind the head is left to do.
+    /// As [`read`](Self::read), for a chain of any layout. The caller sets what is not the head.
     #[inline(never)]
     fn read_pieces(&self, chain: &Chain, packet: &mut Packet) -> Result<TxFrame, NoFrame> {
         let frame = match self.model.parse(&chain.buffer, chain.readable) {
@@ -145,21 +155,21 @@ fn reason(why: TxDrop) -> DropReason {
     }
 }
 
-/// How many frames are taken from a ring before another has its turn.
+/// How many frames one poll takes from a ring at the most (NAPI's budget).
 ///
-/// What a frame costs differs a thousandfold: one of 64 KiB that the core has to cut up and sum takes as long as hundreds of
-/// small ones. Counted in frames alone, one guest's turn could be as long as a hundred of another's. What the next frames cost
-/// is not known before they are taken, so a turn that was too long is followed by shorter ones, and those grow again in steps:
-/// frames that are costly now and then gain little.
+/// What a frame costs differs a thousandfold: one of 64 KiB that the core has to segment and sum takes as long as hundreds of
+/// small ones. Counted in frames alone, one guest's poll could take as long as a hundred of another's. What the next frames cost
+/// is not known before they are taken, so a poll that took too long is followed by shorter ones, which grow again in steps:
+/// a guest gains little by frames that are costly now and then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Turn {
+struct FrameBudget {
     frames: usize,
 }
 
-impl Turn {
-    /// The most a turn is meant to take: many times what looking at all rings costs, and little to wait for.
+impl FrameBudget {
+    /// The most that the frames of a poll are meant to take: many times what polling all rings costs, and little to wait for.
     const TIME: u64 = 50_000;
-    /// Frames of a turn that takes less.
+    /// The largest budget, frames.
     const FRAMES: usize = 64;
 
     #[inline]
@@ -173,9 +183,9 @@ impl Turn {
     }
 }
 
-impl Default for Turn {
-    fn default() -> Turn {
-        Turn { frames: Turn::FRAMES }
+impl Default for FrameBudget {
+    fn default() -> FrameBudget {
+        FrameBudget { frames: FrameBudget::FRAMES }
     }
 }
 
@@ -203,7 +213,7 @@ impl RateLimit {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    pub(crate) fn room(&self, now: Nanos) -> usize {
+    pub(crate) fn available(&self, now: Nanos) -> usize {
         self.with(|buckets| {
             let packets = buckets.packets.as_mut().map_or(u64::MAX, |bucket| bucket.available(now));
             let bytes = buckets.bytes.as_mut().map_or(u64::MAX, |bucket| bucket.available(now));
@@ -239,37 +249,37 @@ mod tests {
     const LARGE: u64 = 40_000;
     const SMALL: u64 = 60;
 
-    /// Runs a turn of frames that cost so much each; what it took.
-    fn run(turn: &mut Turn, each: u64) -> u64 {
-        let time = turn.frames as u64 * each;
-        turn.ran(turn.frames, Nanos(time));
+    /// Polls frames that cost so much each; what it took.
+    fn poll(budget: &mut FrameBudget, each: u64) -> u64 {
+        let time = budget.frames as u64 * each;
+        budget.ran(budget.frames, Nanos(time));
         time
     }
 
     #[test]
-    fn cheap_frames_come_in_whole_turns_and_costly_ones_a_few_at_a_time() {
-        let mut turn = Turn::default();
-        (0..10).for_each(|_| assert!(run(&mut turn, SMALL) < Turn::TIME));
-        assert_eq!(turn.frames, Turn::FRAMES);
-        run(&mut turn, LARGE);
-        (0..10).for_each(|_| assert!(run(&mut turn, LARGE) <= Turn::TIME));
-        run(&mut turn, u64::from(u32::MAX));
-        assert_eq!(turn.frames, 1, "there is always a turn");
-        (0..6).for_each(|_| assert!(run(&mut turn, SMALL) < Turn::TIME));
-        assert_eq!(turn.frames, Turn::FRAMES);
+    fn cheap_frames_come_in_whole_polls_and_costly_ones_a_few_at_a_time() {
+        let mut budget = FrameBudget::default();
+        (0..10).for_each(|_| assert!(poll(&mut budget, SMALL) < FrameBudget::TIME));
+        assert_eq!(budget.frames, FrameBudget::FRAMES);
+        poll(&mut budget, LARGE);
+        (0..10).for_each(|_| assert!(poll(&mut budget, LARGE) <= FrameBudget::TIME));
+        poll(&mut budget, u64::from(u32::MAX));
+        assert_eq!(budget.frames, 1, "there is always a budget");
+        (0..6).for_each(|_| assert!(poll(&mut budget, SMALL) < FrameBudget::TIME));
+        assert_eq!(budget.frames, FrameBudget::FRAMES);
     }
 
     #[test]
     fn a_guest_that_times_its_costly_frames_gains_little() {
-        let mut turn = Turn::default();
-        let turns = 1000;
-        let costly = |turn: &Turn| if turn.frames == Turn::FRAMES { LARGE } else { SMALL };
-        let time: u64 = (0..turns)
+        let mut budget = FrameBudget::default();
+        let polls = 1000;
+        let costly = |budget: &FrameBudget| if budget.frames == FrameBudget::FRAMES { LARGE } else { SMALL };
+        let time: u64 = (0..polls)
             .map(|_| {
-                let each = costly(&turn);
-                run(&mut turn, each)
+                let each = costly(&budget);
+                poll(&mut budget, each)
             })
             .sum();
-        assert!(time / turns < Turn::FRAMES as u64 * LARGE / 6, "{} ns a turn", time / turns);
+        assert!(time / polls < FrameBudget::FRAMES as u64 * LARGE / 6, "{} ns a poll", time / polls);
     }
 }

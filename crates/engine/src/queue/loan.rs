@@ -12,10 +12,9 @@
 
 use std::collections::VecDeque;
 
-use softdpu_memory::GuestBuffer;
 use softdpu_ring::Used;
 
-use crate::message::{CoreIndex, QueueKey};
+use crate::ids::{CoreIndex, QueueKey};
 
 /// Which chain is lent, and where that is to be told when it is no longer needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,15 +23,6 @@ pub(crate) struct Loan {
     pub core: CoreIndex,
     pub key: QueueKey,
     pub number: u64,
-}
-
-/// The bytes of a frame behind its head, in the chain they were sent in.
-pub(crate) struct Lent {
-    pub loan: Loan,
-    /// Pinned, wherever the queue's memory is by now.
-    pub buffer: GuestBuffer,
-    /// Where they begin in it.
-    pub offset: u64,
 }
 
 /// What a transmit queue has lent, and what waits behind that.
