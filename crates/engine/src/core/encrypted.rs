@@ -6,7 +6,7 @@
 use softdpu_sched::{Nanos, Precedence, TenantId, TenantScheduler};
 use softdpu_sys::clock;
 
-use super::{Core, lap, share};
+use super::Core;
 use crate::ids::QueueKey;
 
 /// Queues that are compared for a turn: the others come up as those have had theirs.
@@ -61,11 +61,11 @@ impl<S: TenantScheduler> Core<S> {
             }
             self.put_off = None;
             self.io.take_turn(line, &mut self.done);
-            self.dues.submitted.push((key.number, 1));
+            self.accounting.submitted(key.number, 1);
             self.finish_ended();
             let ended = clock::now();
             if self.turns_are_timed {
-                let took = lap(&mut self.steal, now, ended);
+                let took = self.accounting.cpu_time(now, ended);
                 self.charge_beside(key, tenant, ended, took);
             }
             now = ended;
@@ -73,12 +73,12 @@ impl<S: TenantScheduler> Core<S> {
                 break;
             }
         }
-        if self.dues.submitted.is_empty() {
+        if !self.accounting.has_submitted() {
             return;
         }
         let started = clock::now();
         self.io.flush();
-        share(&mut self.queues, &mut self.dues.submitted, lap(&mut self.steal, started, clock::now()));
+        self.accounting.charge_submitted(&mut self.queues, started, clock::now());
     }
 
     /// A tenant is charged with time that it had outside of its grants: at once, or where its policy does not know that, with the queue's next grants.
@@ -94,7 +94,7 @@ impl<S: TenantScheduler> Core<S> {
         if let Some(queue) = queue {
             queue.spec.counters.core_ns.add(took);
         }
-        if let Some(Some(tenant)) = self.tenants.get(usize::from(tenant.0)) {
+        if let Some(tenant) = self.accounting.tenant(tenant) {
             tenant.core_ns.add(took);
         }
     }

@@ -3,7 +3,7 @@
 use softdpu_sched::{Cost, Decision, Grant, Nanos, TenantId, TenantScheduler, Work};
 use softdpu_sys::clock;
 
-use super::{Core, Intake, LONGEST_TURN_NS, WORK_PER_LOOK, lap};
+use super::{Core, Intake, LONGEST_TURN_NS, WORK_PER_LOOK};
 use crate::queue::{Role, RunningQueue};
 
 /// What a unit is charged where nothing is to depend on time, nanoseconds.
@@ -49,7 +49,7 @@ impl<S: TenantScheduler> Core<S> {
             match self.scheduler.decide(Nanos(now)) {
                 Decision::Run(grant) => {
                     now = self.run_grant(grant, now);
-                    self.counters.grants.add(1);
+                    self.accounting.counters.grants.add(1);
                     any = true;
                     match std::mem::take(&mut self.cut) {
                         Cut::Called => {
@@ -111,7 +111,7 @@ impl<S: TenantScheduler> Core<S> {
         // Whoever waits for it does not wait for other tenants' grants.
         self.complete_touched();
         if did.pending > 0 {
-            self.dues.submitted.push((number, did.pending));
+            self.accounting.submitted(number, did.pending);
         }
         let ended = self.charge(grant, started, did);
         self.give_rest_back(grant, did.units, ended);
@@ -135,7 +135,7 @@ impl<S: TenantScheduler> Core<S> {
     fn charge(&mut self, grant: Grant, started: u64, did: Cost) -> u64 {
         let ended = clock::now();
         let mut took = match self.turns_are_timed {
-            true => lap(&mut self.steal, started, ended),
+            true => self.accounting.cpu_time(started, ended),
             false => NOMINAL * u64::from(did.units),
         };
         let number = grant.queue.index;
@@ -146,7 +146,7 @@ impl<S: TenantScheduler> Core<S> {
         }
         let cost = Cost { time: Nanos(took), ..did };
         self.scheduler.charge(Nanos(ended), grant, cost);
-        if let Some(Some(tenant)) = self.tenants.get(usize::from(grant.queue.tenant.0)) {
+        if let Some(tenant) = self.accounting.tenant(grant.queue.tenant) {
             tenant.served.add(u64::from(cost.units));
             tenant.bytes.add(cost.bytes);
             tenant.core_ns.add(cost.time.0);

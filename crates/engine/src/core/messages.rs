@@ -85,10 +85,7 @@ impl<S: TenantScheduler> Core<S> {
             ToCore::Tenant(tenant, share, counters) => {
                 self.scheduler.configure(tenant, share);
                 let index = usize::from(tenant.0);
-                if self.tenants.len() <= index {
-                    self.tenants.resize_with(index + 1, || None);
-                }
-                self.tenants[index] = Some(counters);
+                self.accounting.set_tenant(tenant, counters);
                 if self.is_urgent.len() <= index {
                     self.is_urgent.resize(index + 1, false);
                 }
@@ -170,7 +167,7 @@ impl<S: TenantScheduler> Core<S> {
         let bytes = queue.waiting.iter().map(|chain| chain.buffer.len()).sum();
         self.queues.insert(queue);
         self.find_urgent();
-        self.counters.queues.set(self.queues.len() as u64);
+        self.accounting.counters.queues.set(self.queues.len() as u64);
         if let Some(Some(placement)) = self.queues.get(number).map(|queue| queue.placement) {
             self.scheduler.place(id, placement);
         }
@@ -273,7 +270,7 @@ impl<S: TenantScheduler> Core<S> {
     fn take_out(&mut self, number: u32) -> Option<Box<RunningQueue>> {
         let mut queue = self.queues.remove(number)?;
         self.find_urgent();
-        self.counters.queues.set(self.queues.len() as u64);
+        self.accounting.counters.queues.set(self.queues.len() as u64);
         if let Some(kick) = &queue.spec.kick {
             self.sleep.forget(kick.as_fd());
         }

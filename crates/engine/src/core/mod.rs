@@ -1,5 +1,6 @@
 //! A data-plane core: intake → decide → run → charge → complete → poll back ends, again and again.
 
+mod accounting;
 mod capture;
 mod disk;
 mod encrypted;
@@ -16,6 +17,7 @@ mod steer;
 #[cfg(test)]
 mod tests;
 
+use accounting::Accounting;
 pub(crate) use capture::Captures;
 use grants::Cut;
 
@@ -27,14 +29,14 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use softdpu_ring::{Chains, Sink};
-use softdpu_sched::{Nanos, TenantId, TenantScheduler, Work};
+use softdpu_sched::{Nanos, TenantScheduler, Work};
 use softdpu_storage::{Attachment, Done, IoContext, Request, Volume};
 use softdpu_sys::clock;
 use softdpu_sys::notify::Notifier;
 use softdpu_vpc::Tables;
 
 use crate::channel::Channels;
-use crate::counters::{CoreCounters, TenantCounters};
+use crate::counters::CoreCounters;
 use crate::flight::Flights;
 use crate::ids::{CoreIndex, QueueKey};
 use crate::mailbox::{Inbox, Mailbox};
@@ -42,7 +44,6 @@ use crate::message::{Ending, Finished, FromCore, ToCore};
 use crate::net::{Net, Room};
 use crate::queue::{QueueTable, Role};
 use crate::sleep::Sleep;
-use crate::steal::{SUSPICIOUS_NS, StealTime};
 
 /// Chains taken from one ring before the next is looked at.
 const INTAKE: usize = 64;
@@ -65,7 +66,6 @@ pub(crate) struct Core<S> {
     inbox: Inbox<ToCore>,
     peers: Vec<Mailbox<ToCore>>,
     control: Mailbox<FromCore>,
-    counters: Arc<CoreCounters>,
     sleep: Sleep,
     /// Spinning time without work before the core sleeps; none: never.
     idle_after_ns: Option<u64>,
@@ -79,9 +79,7 @@ pub(crate) struct Core<S> {
     is_urgent: Vec<bool>,
     /// Why the grant that runs, or ran last, is no longer.
     cut: Cut,
-    steal: StealTime,
-    /// What a core does for queues beside their grants, to be charged with their next.
-    dues: Dues,
+    accounting: Accounting,
     /// Since when what is to be encrypted or decrypted next is put off for grants.
     put_off: Option<u64>,
     /// Until when the scheduler has nothing to run, if nothing happens meanwhile: 0: it may have.
@@ -95,7 +93,6 @@ pub(crate) struct Core<S> {
     /// By queue number: the last generation of which nothing more is to be heard. Generations only grow.
     forgotten: Vec<u32>,
     channels: Channels,
-    tenants: Vec<Option<Arc<TenantCounters>>>,
     flights: Flights,
     attached: Vec<(Arc<Volume>, Attachment)>,
     notifier: Notifier,
@@ -118,17 +115,6 @@ pub(crate) struct Core<S> {
     rooms: Arc<[Room]>,
     /// Packets from tunnels that wait for each core to work on them.
     handed: Arc<[AtomicUsize]>,
-}
-
-/// What a core does for queues beside their grants: whose it was, until it is charged with the next grant of each.
-#[derive(Default)]
-struct Dues {
-    /// Requests that were handed to back ends since the kernel was last told, by queue.
-    submitted: Vec<(u32, u32)>,
-    /// Completions that were published, by queue.
-    published: Vec<(u32, u32)>,
-    /// What it took to look at back ends and to take what they ended, nanoseconds.
-    finishing: u64,
 }
 
 /// What looking at the rings came to.
@@ -169,7 +155,6 @@ impl<S: TenantScheduler> Core<S> {
             inbox: parts.inbox,
             peers: parts.peers,
             control: parts.control,
-            counters: parts.counters,
             sleep,
             idle_after_ns: parts.idle_after_ns,
             turns_are_timed: true,
@@ -177,8 +162,7 @@ impl<S: TenantScheduler> Core<S> {
             urgent: Vec::new(),
             is_urgent: Vec::new(),
             cut: Cut::Whole,
-            steal: StealTime::default(),
-            dues: Dues::default(),
+            accounting: Accounting::new(parts.counters),
             put_off: None,
             resume: 0,
             moved: HashMap::new(),
@@ -186,7 +170,6 @@ impl<S: TenantScheduler> Core<S> {
             endings: Vec::new(),
             forgotten: Vec::new(),
             channels: Channels::default(),
-            tenants: Vec::new(),
             flights: Flights::default(),
             attached: Vec::new(),
             notifier: parts.notifier,
@@ -220,19 +203,19 @@ impl<S: TenantScheduler> Core<S> {
             let now = clock::now();
             let passed = now.saturating_sub(last);
             last = now;
-            self.counters.rounds.add(1);
+            self.accounting.counters.rounds.add(1);
             if busy {
-                self.counters.busy_ns.add(passed);
+                self.accounting.counters.busy_ns.add(passed);
                 idle_since = now;
                 continue;
             }
-            self.counters.idle_ns.add(passed);
+            self.accounting.counters.idle_ns.add(passed);
             std::hint::spin_loop();
             if self.idle_after_ns.is_some_and(|limit| now.saturating_sub(idle_since) >= limit) {
                 self.nap();
                 let now = clock::now();
                 self.advertise(now);
-                self.counters.idle_ns.add(now.saturating_sub(last));
+                self.accounting.counters.idle_ns.add(now.saturating_sub(last));
                 last = now;
                 idle_since = now;
             }
@@ -256,16 +239,16 @@ impl<S: TenantScheduler> Core<S> {
         if self.io.outstanding() > 0 {
             let mut started = clock::now();
             self.io.flush();
-            if !self.dues.submitted.is_empty() {
+            if self.accounting.has_submitted() {
                 let flushed = clock::now();
-                share(&mut self.queues, &mut self.dues.submitted, lap(&mut self.steal, started, flushed));
+                self.accounting.charge_submitted(&mut self.queues, started, flushed);
                 started = flushed;
             }
             self.io.collect(&mut self.done);
             if !self.done.is_empty() {
                 busy = true;
                 self.finish_ended();
-                self.dues.finishing = lap(&mut self.steal, started, clock::now());
+                self.accounting.polled_back_ends(started);
             }
             if self.io.has_turns() {
                 busy = true;
@@ -364,7 +347,7 @@ impl<S: TenantScheduler> Core<S> {
         self.channels.enter(queue.spec.tenant, taken, now);
         self.scheduler.ready(now, queue.id(), Work { units: taken, bytes });
         let ended = clock::now();
-        let took = lap(&mut self.steal, started, ended);
+        let took = self.accounting.cpu_time(started, ended);
         queue.uncharged += took;
         if self.turns_are_timed {
             queue.poll_budget.polled(taken as usize, took);
@@ -382,25 +365,22 @@ impl<S: TenantScheduler> Core<S> {
             self.io.poll(&mut self.done);
             self.finish_ended();
         }
-        self.counters.waiting.set(u64::from(self.channels.total()));
+        self.accounting.counters.waiting.set(u64::from(self.channels.total()));
         let seen = clock::now();
-        self.steal.restart(seen, clock::thread_time());
-        for (index, tenant) in self.tenants.iter().enumerate() {
-            if let Some(tenant) = tenant {
-                let id = TenantId(index as u16);
-                self.channels.look(id, Nanos(seen));
-                tenant.waiting.set(u64::from(self.channels.waiting(id)));
-                tenant.waited_ns.set(self.channels.waited(id));
-                tenant.limited_ns.set(self.scheduler.account(Nanos(seen), id).limited.0);
-            }
+        self.accounting.restart_steal(seen);
+        for (id, tenant) in self.accounting.tenants() {
+            self.channels.look(id, Nanos(seen));
+            tenant.waiting.set(u64::from(self.channels.waiting(id)));
+            tenant.waited_ns.set(self.channels.waited(id));
+            tenant.limited_ns.set(self.scheduler.account(Nanos(seen), id).limited.0);
         }
-        self.counters.outstanding.set(self.io.outstanding() as u64);
+        self.accounting.counters.outstanding.set(self.io.outstanding() as u64);
         self.net.end_captures();
         let frames = self.net.vpc.stats();
-        self.counters.frames.set(frames.received);
-        self.counters.by_flow.set(frames.cached);
-        self.counters.by_software.set(frames.software);
-        self.counters.forwarding.take(&mut self.net.vpc, Nanos(seen), &mut self.net.windows);
+        self.accounting.counters.frames.set(frames.received);
+        self.accounting.counters.by_flow.set(frames.cached);
+        self.accounting.counters.by_software.set(frames.software);
+        self.accounting.counters.forwarding.take(&mut self.net.vpc, Nanos(seen), &mut self.net.windows);
         let now = seen;
         for place in (0..self.queues.len()).rev() {
             let Some(number) = self.queues.number_at(place) else { continue };
@@ -412,24 +392,6 @@ impl<S: TenantScheduler> Core<S> {
             {
                 self.break_queue(number, reason.to_owned());
             }
-        }
-    }
-}
-
-/// What of the time between two readings of the clock is somebody's to pay: the kernel is asked where the thread may have been kept from
-/// running.
-#[inline]
-fn lap(steal: &mut StealTime, started: u64, ended: u64) -> u64 {
-    let took = ended.saturating_sub(started);
-    if took > SUSPICIOUS_NS { steal.subtract(took, ended, clock::thread_time()) } else { took }
-}
-
-/// `took` nanoseconds are owed by those of a list, each by its number there. The list is emptied.
-fn share(queues: &mut QueueTable, among: &mut Vec<(u32, u32)>, took: u64) {
-    let all: u64 = among.iter().map(|(_, count)| u64::from(*count)).sum();
-    for (number, count) in among.drain(..) {
-        if let Some(queue) = queues.get_mut(number) {
-            queue.uncharged += took * u64::from(count) / all.max(1);
         }
     }
 }

@@ -48,8 +48,8 @@ impl<S: TenantScheduler> Core<S> {
         }
         let rests = self.channels.total() == 0 || self.resume > now.0;
         if !slipped && broken.is_empty() && rests && self.inbox.fall_asleep() {
-            self.counters.sleeps.add(1);
-            self.counters.asleep.store(true, Relaxed);
+            self.accounting.counters.sleeps.add(1);
+            self.accounting.counters.asleep.store(true, Relaxed);
             // By the time at which limits were looked at: a queue that was not armed for one is not forgotten.
             let limit = self.sleep_limit(now.0);
             let queues = &self.queues;
@@ -60,7 +60,7 @@ impl<S: TenantScheduler> Core<S> {
                     queue.spec.counters.kicks.add(1);
                 }
             });
-            self.counters.asleep.store(false, Relaxed);
+            self.accounting.counters.asleep.store(false, Relaxed);
             self.inbox.wake_up();
         }
         for place in 0..armed {

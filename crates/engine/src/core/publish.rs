@@ -6,14 +6,14 @@ use rustix::io::Errno;
 use softdpu_sched::TenantScheduler;
 use softdpu_sys::clock;
 
-use super::{Core, lap, share};
+use super::Core;
 use crate::message::{FromCore, ToCore};
 
 impl<S: TenantScheduler> Core<S> {
     /// Makes what was finished visible to the drivers, and tells those who want to know.
     pub(super) fn publish(&mut self) {
         for (key, core, done) in self.travelling.drain(..) {
-            self.counters.travelled.add(done.len() as u64);
+            self.accounting.counters.travelled.add(done.len() as u64);
             self.peers[core.0].send(ToCore::Completed { key, done });
         }
         if !self.queues.is_any_unpublished() && self.interrupts.is_empty() {
@@ -26,20 +26,16 @@ impl<S: TenantScheduler> Core<S> {
                 queue.is_unpublished = false;
                 let count = self.complete(number);
                 if count > 0 {
-                    self.dues.published.push((number, count));
+                    self.accounting.published(number, count);
                 }
             }
         }
-        if !self.dues.published.is_empty() {
-            let took = lap(&mut self.steal, started, clock::now()) + std::mem::take(&mut self.dues.finishing);
-            share(&mut self.queues, &mut self.dues.published, took);
-        }
+        self.accounting.charge_published(&mut self.queues, started);
         if !self.interrupts.is_empty() {
             let started = clock::now();
             let mut interrupts = std::mem::take(&mut self.interrupts);
             self.interrupt(&interrupts);
-            self.dues.published.extend(interrupts.iter().map(|number| (*number, 1)));
-            share(&mut self.queues, &mut self.dues.published, lap(&mut self.steal, started, clock::now()));
+            self.accounting.charge_interrupts(&mut self.queues, &interrupts, started);
             if self.interrupts.is_empty() {
                 interrupts.clear();
                 self.interrupts = interrupts;
@@ -100,7 +96,7 @@ impl<S: TenantScheduler> Core<S> {
                 queue.in_flight = queue.in_flight.saturating_sub(count);
                 counters.completed.add(u64::from(count));
                 counters.in_flight.set(u64::from(queue.in_flight));
-                self.counters.completed.add(u64::from(count));
+                self.accounting.counters.completed.add(u64::from(count));
                 if !self.announced {
                     self.announced = true;
                     self.control.send(FromCore::FirstCompletion { at_ns: clock::now() });

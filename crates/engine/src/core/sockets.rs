@@ -95,7 +95,7 @@ impl<S: TenantScheduler> Core<S> {
         count = self.hand_on(id, &mut packets, &mut rests, count);
         let began = clock::now();
         self.take_through(packets, count, &rests);
-        self.counters.steering.worked_ns.add(clock::now().saturating_sub(began));
+        self.accounting.counters.steering.worked_ns.add(clock::now().saturating_sub(began));
     }
 
     /// Hands everything that was written to sockets in this round to the kernel.

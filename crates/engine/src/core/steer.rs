@@ -52,7 +52,7 @@ impl<S: TenantScheduler> Core<S> {
         seen.clear();
         self.net.vpc.look_inside(&packets[..count], &mut seen);
         let must_wait = self.net.steer.waits_for_itself(self.index);
-        let counters = Arc::clone(&self.counters);
+        let counters = Arc::clone(&self.accounting.counters);
         let mut batches: Vec<(CoreIndex, Vec<Item>)> = Vec::new();
         let mut stay = 0;
         for at in 0..count {
@@ -113,7 +113,7 @@ impl<S: TenantScheduler> Core<S> {
             match next {
                 Next::Mark(to, number) => {
                     self.hand_out();
-                    self.counters.steering.marks.add(1);
+                    self.accounting.counters.steering.marks.add(1);
                     if to == self.index {
                         self.net.steer.passed(reader, number);
                     } else {
@@ -123,7 +123,7 @@ impl<S: TenantScheduler> Core<S> {
                 Next::Packets(packets) => {
                     self.handed[self.index.0].fetch_sub(packets.len(), Relaxed);
                     if reader != self.index {
-                        self.counters.steering.taken.add(packets.len() as u64);
+                        self.accounting.counters.steering.taken.add(packets.len() as u64);
                     }
                     self.handed_frames(packets);
                 }
@@ -154,7 +154,7 @@ impl<S: TenantScheduler> Core<S> {
         let rests: [&[u8]; BURST] = std::array::from_fn(|at| tails[at].as_slice());
         let began = clock::now();
         self.take_through(packets, count, &rests);
-        self.counters.steering.worked_ns.add(clock::now().saturating_sub(began));
+        self.accounting.counters.steering.worked_ns.add(clock::now().saturating_sub(began));
     }
 
     /// Hands everything over that came of what was worked on: to other cores, and to the kernel.
