@@ -1,21 +1,69 @@
-//! Requests that a back end holds.
+//! Requests in flight: taken from a ring and not completed yet.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use softdpu_memory::GuestBuffer;
+use softdpu_ring::{Chain, Used};
 use softdpu_sched::{Cost, Grant, Nanos};
 
 use crate::ids::QueueKey;
 
-/// What is needed when a request comes back.
+/// Requests of this process whose permits were dropped.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// The duty to complete a request that was taken from a ring. It ends when the request is [completed](Self::complete) or
+/// [abandoned](Self::abandon).
+///
+/// A permit that is dropped otherwise is a bug: the driver waits for the request for ever. Builds with debug assertions panic; others log it.
+#[derive(Debug)]
+#[must_use = "a request is completed or abandoned"]
+pub(crate) struct CompletionPermit {
+    id: u16,
+    descriptors: u16,
+}
+
+impl CompletionPermit {
+    /// For a chain that was just taken.
+    #[inline]
+    pub(crate) fn new(chain: &Chain) -> CompletionPermit {
+        CompletionPermit { id: chain.id, descriptors: chain.descriptors }
+    }
+
+    /// The request ended, with so many bytes written to its guest: what is to be published in the used ring.
+    #[inline]
+    pub(crate) fn complete(self, written: u32) -> Used {
+        let used = Used { id: self.id, descriptors: self.descriptors, written };
+        std::mem::forget(self);
+        used
+    }
+
+    /// The request is never completed by this process: its queue was stopped or broken. The in-flight record still has it.
+    #[inline]
+    pub(crate) fn abandon(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for CompletionPermit {
+    #[cold]
+    fn drop(&mut self) {
+        let lost = LOST.fetch_add(1, Relaxed) + 1;
+        tracing::error!(chain = self.id, lost, "a request was dropped: it was neither completed nor abandoned");
+        debug_assert!(std::thread::panicking(), "the request in chain {} was dropped", self.id);
+    }
+}
+
+/// A request that a back end holds, and what is needed when it comes back.
 pub(crate) struct Flight {
+    pub permit: CompletionPermit,
     pub key: QueueKey,
-    pub id: u16,
-    pub descriptors: u16,
     /// Bytes of data that success writes to the guest.
     pub to_guest: u32,
-    /// With what it was run.
+    /// The grant that it ran in.
     pub grant: Grant,
-    /// When.
+    /// When that grant began.
     pub since: Nanos,
-    /// Bytes it moves.
+    /// Bytes that it moves.
     pub bytes: u64,
 }
 
@@ -27,7 +75,17 @@ impl Flight {
     }
 }
 
-/// A slab of flights; a token is the index. Grows to the most that was ever outstanding, then allocates no more.
+/// A request whose status byte is written and whose used entry is not.
+pub(crate) struct CompletedRequest {
+    pub used: Used,
+    /// For the dirty log: what was written is logged where the queue's current view is known.
+    pub buffer: GuestBuffer,
+    /// Bytes of data that may have been written to the guest, beside the status.
+    pub to_guest: u32,
+    pub failed: bool,
+}
+
+/// A slab of flights; a token is the index. It grows to the most that was ever outstanding, then allocates no more.
 #[derive(Default)]
 pub(crate) struct Flights {
     slots: Vec<Option<Flight>>,
@@ -38,8 +96,8 @@ impl Flights {
     #[inline]
     pub(crate) fn insert(&mut self, flight: Flight) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| self.grow());
-        // In one place, so that it is written there and not first somewhere else.
-        self.slots[index as usize] = Some(flight);
+        // In one place, so that it is written there and not first somewhere else. A free slot has nothing to drop.
+        std::mem::forget(std::mem::replace(&mut self.slots[index as usize], Some(flight)));
         u64::from(index)
     }
 
@@ -62,7 +120,7 @@ impl Flights {
         Some(flight)
     }
 
-    /// Whether a queue has requests here.
+    /// Whether any request of a queue is here.
     pub(crate) fn any_of(&self, key: QueueKey) -> bool {
         self.slots.iter().flatten().any(|flight| flight.key == key)
     }
@@ -73,5 +131,56 @@ impl Flights {
             slot.as_ref().filter(|flight| flight.key == key).map(|_| index as u64)
         };
         self.slots.iter().enumerate().filter_map(of_queue).collect()
+    }
+}
+
+/// A core that ends abandons what back ends still hold.
+impl Drop for Flights {
+    fn drop(&mut self) {
+        self.slots.drain(..).flatten().for_each(|flight| flight.permit.abandon());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use softdpu_sched::{QueueId, TenantId};
+
+    use super::*;
+
+    const KEY: QueueKey = QueueKey { number: 1, generation: 1 };
+
+    fn permit(id: u16) -> CompletionPermit {
+        CompletionPermit { id, descriptors: 2 }
+    }
+
+    fn flight(id: u16, key: QueueKey) -> Flight {
+        let queue = QueueId { tenant: TenantId(0), index: key.number };
+        let grant = Grant { queue, units: 1 };
+        Flight { permit: permit(id), key, to_guest: 0, grant, since: Nanos(0), bytes: 0 }
+    }
+
+    #[test]
+    fn a_completed_request_is_published_as_its_chain() {
+        assert_eq!(permit(7).complete(513), Used { id: 7, descriptors: 2, written: 513 });
+    }
+
+    #[test]
+    #[cfg_attr(debug_assertions, should_panic(expected = "the request in chain 7 was dropped"))]
+    fn a_permit_that_is_dropped_is_a_bug() {
+        let before = LOST.load(Relaxed);
+        drop(permit(7));
+        assert!(LOST.load(Relaxed) > before);
+    }
+
+    #[test]
+    fn a_core_that_ends_abandons_what_is_in_flight() {
+        let other = QueueKey { number: 2, ..KEY };
+        let mut flights = Flights::default();
+        let tokens: Vec<u64> = [(1, KEY), (2, other), (3, KEY)].map(|(id, key)| flights.insert(flight(id, key))).into();
+        assert_eq!(flights.of(KEY), [tokens[0], tokens[2]]);
+        flights.remove(tokens[0]).expect("it is in flight").permit.abandon();
+        assert!(flights.remove(tokens[0]).is_none(), "once");
+        assert_eq!(flights.insert(flight(4, other)), tokens[0], "its slot is used again");
+        drop(flights);
     }
 }

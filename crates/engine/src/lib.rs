@@ -25,6 +25,7 @@ mod by_hand;
 mod channel;
 mod core;
 mod counters;
+mod disk;
 mod engine;
 mod flight;
 mod handshake;

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use softdpu_memory::{GuestAddress, GuestBuffer, View};
-use softdpu_ring::{Position, Used};
+use softdpu_memory::{GuestAddress, View};
+use softdpu_ring::Position;
 use softdpu_sched::{Share, TenantId};
 use softdpu_storage::Volume;
 use softdpu_vpc::steer::Steering;
 use softdpu_vpc::{Explanation, PortId, Tables};
 
 use crate::counters::TenantCounters;
+use crate::flight::CompletedRequest;
 use crate::ids::{CoreIndex, QueueKey};
 use crate::net::{CaptureStart, FunctionSwitch, Injection, Item, Parcel, Port, Receiver, Socket};
 use crate::queue::RunningQueue;
@@ -56,7 +57,7 @@ pub(crate) enum ToCore {
     /// Requests of a queue that was here when they were submitted elsewhere.
     Completed {
         key: QueueKey,
-        done: Vec<Finished>,
+        done: Vec<CompletedRequest>,
     },
     /// The queue moved on from here and ends on core `by`: give up what is still in flight for it, then say so.
     GiveUp {
@@ -123,16 +124,6 @@ pub(crate) struct Question {
     pub frame: Arc<[u8]>,
     /// None: the core has no such port.
     pub answer: Sender<(CoreIndex, Option<Explanation>)>,
-}
-
-/// A request whose status byte is written and whose used entry is not.
-pub(crate) struct Finished {
-    pub used: Used,
-    /// For the dirty log: what was written is known only where the current view is.
-    pub buffer: GuestBuffer,
-    /// Bytes of data that may have been written to the guest, beside the status.
-    pub to_guest: u32,
-    pub failed: bool,
 }
 
 /// A queue that has left its last core, while the cores before that one give up what they hold of it.

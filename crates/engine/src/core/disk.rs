@@ -1,18 +1,15 @@
-//! Requests of disks: from a queue's channel to its volume, and their ends back to the queue.
+//! Grants of disks' queues: in pieces, between which other work may preempt them.
 
-use softdpu_device::block::{self, BlockOp, Parsed, Status};
-use softdpu_memory::GuestBuffer;
-use softdpu_ring::Used;
+use std::collections::HashMap;
+
 use softdpu_sched::{Cost, Grant, Nanos, TenantScheduler};
-use softdpu_storage::{Attachment, Done, IoError, Request};
+use softdpu_storage::Attachment;
 use softdpu_sys::clock;
 
 use super::Core;
 use super::grants::Lookout;
-use crate::flight::Flight;
-use crate::ids::QueueKey;
-use crate::message::Finished;
-use crate::queue::{Role, RunningQueue, Unpublished};
+use crate::flight::CompletedRequest;
+use crate::ids::{CoreIndex, QueueKey};
 
 /// How often in a grant that may be ended for who comes the clock is looked at, about, where it is not known how long its requests take:
 /// at each request where they are few.
@@ -27,7 +24,7 @@ impl<S: TenantScheduler> Core<S> {
         let Some(queue) = self.queues.get(number) else { return Cost::default() };
         let Some(attachment) = queue.attachment else { return Cost::default() };
         let units = (grant.units as usize).min(queue.waiting.len());
-        let singly = self.io.answers_singly(attachment);
+        let singly = self.disk.answers_singly(attachment);
         let mut lookout = self.lookout(started);
         // Or somebody may come whose work does not wait for all of it.
         let between = (units / LOOKS).max(1);
@@ -77,8 +74,8 @@ impl<S: TenantScheduler> Core<S> {
         usize::try_from(time.div_ceil(each.max(1))).ok()
     }
 
-    /// Hands the first `units` waiting requests to the volume. Returns their bytes, none where the queue has ended or is
-    /// broken, and how many of them the back end still has.
+    /// Submits the first `units` waiting requests to the volume. Returns their bytes, none where the queue has ended or its driver has broken
+    /// it, and how many of them the back end still has.
     fn run_piece(
         &mut self,
         number: u32,
@@ -92,130 +89,53 @@ impl<S: TenantScheduler> Core<S> {
             return (None, 0);
         }
         self.channels.leave(queue.spec.tenant, units as u32);
-        let mut bytes = 0;
-        let (mut broken, mut run) = (None, 0);
-        std::mem::swap(&mut self.batch, &mut queue.waiting);
-        for mut chain in self.batch.drain(units) {
-            let Role::Block { requests, .. } = &queue.spec.role else { break };
-            run += 1;
-            match requests.parse(&mut chain.buffer, chain.readable) {
-                Parsed::Io(io) => {
-                    let counters = &queue.spec.counters;
-                    bytes += io.len;
-                    match io.op {
-                        BlockOp::Read => {
-                            counters.reads.add(1);
-                            counters.bytes_read.add(io.len);
-                        }
-                        BlockOp::Write => {
-                            counters.writes.add(1);
-                            counters.bytes_written.add(io.len);
-                        }
-                        BlockOp::Flush => counters.flushes.add(1),
-                        BlockOp::Discard => counters.discards.add(1),
-                        BlockOp::WriteZeroes { .. } => counters.write_zeroes.add(1),
-                    }
-                    let (op, offset, len, data, durable) = (io.op, io.offset, io.len, io.data.clone(), io.durable);
-                    let token = self.flights.insert(Flight {
-                        key: queue.key,
-                        id: chain.id,
-                        descriptors: chain.descriptors,
-                        to_guest: io.to_guest(),
-                        grant,
-                        since: Nanos(started),
-                        bytes: io.len,
-                    });
-                    self.requests.push(Request { token, op, offset, len, buffer: chain.buffer, data, durable });
-                }
-                Parsed::Finished { status, written } => {
-                    queue.spec.counters.immediate.add(1);
-                    let used = Used { id: chain.id, descriptors: chain.descriptors, written };
-                    finish_here(queue, used, &chain.buffer, written - 1, status != Status::Ok, unpublished);
-                }
-                Parsed::Broken(error) => {
-                    // Neither this one nor those after it are at a back end.
-                    queue.in_flight = queue.in_flight.saturating_sub((units + 1 - run) as u32);
-                    broken = Some(error.to_string());
-                    break;
-                }
+        let submitted = self.disk.submit(queue, unpublished, attachment, (grant, started), units);
+        let (bytes, pending) = match submitted {
+            Ok(submitted) => (Some(submitted.bytes), submitted.pending),
+            Err(error) => {
+                self.break_queue(number, error.to_string());
+                (None, 0)
             }
-        }
-        std::mem::swap(&mut self.batch, &mut queue.waiting);
-        queue.release_old_view();
-        let submitted = self.requests.len();
-        self.io.submit_from(number, attachment, &mut self.requests, &mut self.done);
-        let whole = broken.is_none();
-        // Those of a broken queue may be given up before the grant is charged, and would count for ever.
-        let pending = if whole { submitted.saturating_sub(self.done.len()) as u32 } else { 0 };
-        if let Some(reason) = broken {
-            self.break_queue(number, reason);
-        }
-        self.finish_done(None);
-        (whole.then_some(bytes), pending)
+        };
+        self.finish_completed(None);
+        (bytes, pending)
     }
 
-    /// Gives back what back ends have ended since they were last looked at, and tells the scheduler what that cost them.
+    /// Gives back what back ends have completed since they were last polled, and tells the policy what that cost them.
     pub(super) fn finish_ended(&mut self) {
-        if !self.done.is_empty() {
+        if self.disk.has_completed() {
             self.resume = 0;
-            self.finish_done(Some(Nanos(clock::now())));
+            self.finish_completed(Some(Nanos(clock::now())));
         }
     }
 
-    /// Gives finished requests back to their queues, wherever those are now. What ended by `back_ends` has a cost of its
-    /// own; the others ended within their grant, which is charged for them.
-    fn finish_done(&mut self, back_ends: Option<Nanos>) {
-        let mut done = std::mem::take(&mut self.done);
-        for Done { token, result, buffer } in done.drain(..) {
-            let Some(flight) = self.flights.remove(token) else { continue };
-            if let Some(now) = back_ends {
-                self.scheduler.complete(now, flight.grant, flight.cost(now));
-            }
-            let status = match result {
-                Ok(()) => Status::Ok,
-                Err(IoError::Unsupported) => Status::Unsupp,
-                Err(_) => Status::IoErr,
-            };
-            let written = block::finish(&buffer, flight.to_guest, status);
-            let used = Used { id: flight.id, descriptors: flight.descriptors, written };
-            let failed = status != Status::Ok;
-            // Here, mostly: then nothing is put together of what is known. Put together from parts and read as a whole right away, it would
-            // wait until the status before it is in memory, from a line that the driver had last.
-            match self.queues.find_to_finish(flight.key) {
-                Some((queue, unpublished)) => finish_here(queue, used, &buffer, flight.to_guest, failed, unpublished),
-                None => self.send_on(flight.key, Finished { used, buffer, to_guest: flight.to_guest, failed }),
-            }
-        }
-        self.done = done;
-    }
-
-    /// To the core that the queue is on now, if any.
-    #[cold]
-    fn send_on(&mut self, key: QueueKey, finished: Finished) {
-        // Otherwise the queue was stopped and gave this request up: nobody waits for it.
-        let Some(&core) = self.moved.get(&key) else { return };
-        match self.travelling.iter_mut().find(|(other, ..)| *other == key) {
-            Some((_, _, batch)) => batch.push(finished),
-            None => self.travelling.push((key, core, vec![finished])),
-        }
+    /// Gives completed requests back to their queues, on whichever core those are now. A request that a back end completed at `back_ends` has a
+    /// cost of its own; the others were completed within their grant, which is charged for them.
+    fn finish_completed(&mut self, back_ends: Option<Nanos>) {
+        let Core { disk, queues, scheduler, moved, travelling, .. } = self;
+        disk.give_back(
+            queues,
+            |flight| {
+                if let Some(now) = back_ends {
+                    scheduler.complete(now, flight.grant, flight.cost(now));
+                }
+            },
+            |key, completed| forward(moved, travelling, key, completed),
+        );
     }
 }
 
-#[inline]
-pub(super) fn finish_here(
-    queue: &mut RunningQueue,
-    used: Used,
-    buffer: &GuestBuffer,
-    to_guest: u32,
-    failed: bool,
-    unpublished: &mut Unpublished,
+/// Keeps a completed request for the core that its queue is on now, if any. Otherwise the queue has ended and abandoned the request.
+#[cold]
+fn forward(
+    moved: &HashMap<QueueKey, CoreIndex>,
+    travelling: &mut Vec<(QueueKey, CoreIndex, Vec<CompletedRequest>)>,
+    key: QueueKey,
+    completed: CompletedRequest,
 ) {
-    if failed {
-        queue.spec.counters.errors.add(1);
+    let Some(&core) = moved.get(&key) else { return };
+    match travelling.iter_mut().find(|(other, ..)| *other == key) {
+        Some((_, _, batch)) => batch.push(completed),
+        None => travelling.push((key, core, vec![completed])),
     }
-    if queue.spec.view.is_tracked() {
-        block::mark_dirty(buffer, &queue.spec.view, to_guest);
-    }
-    queue.finished.push(used);
-    unpublished.add(queue);
 }

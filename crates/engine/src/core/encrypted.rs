@@ -7,6 +7,7 @@ use softdpu_sched::{Nanos, Precedence, TenantId, TenantScheduler};
 use softdpu_sys::clock;
 
 use super::Core;
+use crate::disk::DeferredRequest;
 use crate::ids::QueueKey;
 
 /// Queues that are compared for a turn: the others come up as those have had theirs.
@@ -18,28 +19,17 @@ const TURNS: u32 = 16;
 /// For so long, nanoseconds, what is next is put off for grants at the most, whatever the policy says: nobody's requests wait for ever.
 const PUT_OFF: u64 = 1_000_000;
 
-/// Who has the next turn.
-struct Next {
-    line: u32,
-    tenant: TenantId,
-    key: QueueKey,
-}
-
 impl<S: TenantScheduler> Core<S> {
-    fn next_to_encrypt(&mut self) -> Option<Next> {
-        let Core { io, flights, scheduler, .. } = self;
-        let candidates = io.next_turns().take(COMPARED).filter_map(|(line, token)| {
-            let flight = flights.get(token)?;
-            let tenant = flight.grant.queue.tenant;
-            Some((scheduler.deferred_rank(tenant), Next { line, tenant, key: flight.key }))
-        });
-        candidates.min_by_key(|(rank, _)| *rank).map(|(_, next)| next)
+    fn next_to_encrypt(&mut self) -> Option<DeferredRequest> {
+        let Core { disk, scheduler, .. } = self;
+        let candidates = disk.deferred().take(COMPARED);
+        candidates.min_by_key(|next| scheduler.deferred_rank(next.tenant))
     }
 
     /// Whether something is to be encrypted or decrypted before anything is granted.
     #[inline]
     pub(super) fn is_encrypting_first(&mut self) -> bool {
-        self.io.has_turns()
+        self.disk.has_deferred()
             && self
                 .next_to_encrypt()
                 .is_some_and(|next| self.scheduler.deferred_precedence(next.tenant) == Precedence::First)
@@ -51,7 +41,7 @@ impl<S: TenantScheduler> Core<S> {
         let mut now = clock::now();
         let until = now.saturating_add(self.scheduler.turn(Nanos(now)).0);
         for _ in 0..TURNS {
-            let Some(Next { line, tenant, key }) = self.next_to_encrypt() else { break };
+            let Some(DeferredRequest { channel, tenant, key }) = self.next_to_encrypt() else { break };
             if are_others && self.channels.total() > 0 && self.scheduler.deferred_precedence(tenant) == Precedence::Last
             {
                 let since = *self.put_off.get_or_insert(now);
@@ -60,7 +50,7 @@ impl<S: TenantScheduler> Core<S> {
                 }
             }
             self.put_off = None;
-            self.io.take_turn(line, &mut self.done);
+            self.disk.run_deferred(channel);
             self.accounting.submitted(key.number, 1);
             self.finish_ended();
             let ended = clock::now();
@@ -77,7 +67,7 @@ impl<S: TenantScheduler> Core<S> {
             return;
         }
         let started = clock::now();
-        self.io.flush();
+        self.disk.flush();
         self.accounting.charge_submitted(&mut self.queues, started, clock::now());
     }
 

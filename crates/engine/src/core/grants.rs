@@ -191,7 +191,7 @@ impl<S: TenantScheduler> Core<S> {
             return false;
         }
         let Core { queues, scheduler, .. } = self;
-        let is_round_due = self.io.outstanding() > 0
+        let is_round_due = self.disk.outstanding() > 0
             || !self.net.sockets.is_empty()
             || self.inbox.posted()
             || self.interrupts.iter().any(|other| *other != number);

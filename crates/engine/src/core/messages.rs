@@ -1,18 +1,15 @@
 //! What a core does when it is told something: queues come, change, move on and stop.
 
-use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use softdpu_ring::QueueError;
 use softdpu_sched::{LatencyClass, Nanos, TenantScheduler, Work};
-use softdpu_storage::{Attachment, Volume, VolumeError};
 use softdpu_sys::clock;
 
 use super::Core;
-use super::disk::finish_here;
 use crate::ids::{CoreIndex, QueueKey};
-use crate::message::{Ending, Finished, FromCore, QueueUpdate, ToCore};
+use crate::message::{Ending, FromCore, QueueUpdate, ToCore};
 use crate::queue::{Role, RunningQueue};
 
 impl<S: TenantScheduler> Core<S> {
@@ -52,9 +49,8 @@ impl<S: TenantScheduler> Core<S> {
             },
             ToCore::Completed { key, done } => match self.queues.find_to_finish(key) {
                 Some((queue, unpublished)) => {
-                    for finished in done {
-                        let Finished { used, buffer, to_guest, failed } = finished;
-                        finish_here(queue, used, &buffer, to_guest, failed, unpublished);
+                    for completed in done {
+                        completed.finish(queue, unpublished);
                     }
                 }
                 None => self.elsewhere(key, ToCore::Completed { key, done }),
@@ -81,7 +77,7 @@ impl<S: TenantScheduler> Core<S> {
                 }
                 self.forgotten[number] = key.generation;
             }
-            ToCore::Detach(volume) => self.detach(&volume),
+            ToCore::Detach(volume) => self.disk.detach(&volume),
             ToCore::Tenant(tenant, share, counters) => {
                 self.scheduler.configure(tenant, share);
                 let index = usize::from(tenant.0);
@@ -147,7 +143,7 @@ impl<S: TenantScheduler> Core<S> {
         let (key, number) = (queue.key, queue.key.number);
         self.moved.remove(&key);
         let problem = match &queue.spec.role {
-            Role::Block { volume, .. } => match self.attach(volume) {
+            Role::Block { volume, .. } => match self.disk.attach(volume) {
                 Ok(attachment) => {
                     queue.attachment = Some(attachment);
                     None
@@ -184,22 +180,6 @@ impl<S: TenantScheduler> Core<S> {
         let now_here: Vec<_> = now_here;
         for message in now_here {
             self.handle(message);
-        }
-    }
-
-    /// This core's attachment to a volume, made on first use.
-    fn attach(&mut self, volume: &Arc<Volume>) -> Result<Attachment, VolumeError> {
-        if let Some((_, attachment)) = self.attached.iter().find(|(other, _)| Arc::ptr_eq(other, volume)) {
-            return Ok(*attachment);
-        }
-        let attachment = self.io.attach(volume)?;
-        self.attached.push((Arc::clone(volume), attachment));
-        Ok(attachment)
-    }
-
-    fn detach(&mut self, volume: &Arc<Volume>) {
-        if let Some(at) = self.attached.iter().position(|(other, _)| Arc::ptr_eq(other, volume)) {
-            self.io.detach(self.attached.swap_remove(at).1);
         }
     }
 
@@ -259,7 +239,7 @@ impl<S: TenantScheduler> Core<S> {
         // Before anything that its next core has to say to theirs.
         self.hand_over_parcels();
         let Some(mut queue) = self.take_out(key.number) else { return };
-        if self.flights.any_of(key) && !queue.former_cores.contains(&self.index) {
+        if self.disk.holds_any_of(key) && !queue.former_cores.contains(&self.index) {
             queue.former_cores.push(self.index);
         }
         self.moved.insert(key, to);
@@ -319,21 +299,11 @@ impl<S: TenantScheduler> Core<S> {
         }
     }
 
-    /// Gives up the requests of a queue that ended: their completions will reach nobody.
+    /// Abandons the requests of a queue that ended. To its tenant they are done.
     pub(super) fn abandon(&mut self, key: QueueKey) {
-        let tokens = self.flights.of(key);
-        if tokens.is_empty() {
-            return;
-        }
-        let given_up: HashSet<u64> = tokens.iter().copied().collect();
-        self.io.abandon(&mut |token| given_up.contains(&token), &mut Vec::new());
         let now = Nanos(clock::now());
-        for token in tokens {
-            // Nobody waits for it any more: to its tenant it is done.
-            if let Some(flight) = self.flights.remove(token) {
-                self.scheduler.complete(now, flight.grant, flight.cost(now));
-            }
-        }
+        let Core { disk, scheduler, .. } = self;
+        disk.abandon(key, |flight| scheduler.complete(now, flight.grant, flight.cost(now)));
     }
 
     pub(super) fn break_queue(&mut self, number: u32, reason: String) {

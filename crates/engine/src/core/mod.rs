@@ -30,17 +30,18 @@ use std::time::Instant;
 use rustix::io::Errno;
 use softdpu_ring::{Chains, Sink};
 use softdpu_sched::{Nanos, TenantScheduler, Work};
-use softdpu_storage::{Attachment, Done, IoContext, Request, Volume};
+use softdpu_storage::IoContext;
 use softdpu_sys::clock;
 use softdpu_sys::notify::Notifier;
 use softdpu_vpc::Tables;
 
 use crate::channel::Channels;
 use crate::counters::CoreCounters;
-use crate::flight::Flights;
+use crate::disk::DiskPath;
+use crate::flight::CompletedRequest;
 use crate::ids::{CoreIndex, QueueKey};
 use crate::mailbox::{Inbox, Mailbox};
-use crate::message::{Ending, Finished, FromCore, ToCore};
+use crate::message::{Ending, FromCore, ToCore};
 use crate::net::{Net, Room};
 use crate::queue::{QueueTable, Role};
 use crate::sleep::Sleep;
@@ -62,7 +63,7 @@ const LONGEST_TURN_NS: u64 = 200_000;
 pub(crate) struct Core<S> {
     index: CoreIndex,
     scheduler: S,
-    io: IoContext,
+    disk: DiskPath,
     inbox: Inbox<ToCore>,
     peers: Vec<Mailbox<ToCore>>,
     control: Mailbox<FromCore>,
@@ -93,17 +94,13 @@ pub(crate) struct Core<S> {
     /// By queue number: the last generation of which nothing more is to be heard. Generations only grow.
     forgotten: Vec<u32>,
     channels: Channels,
-    flights: Flights,
-    attached: Vec<(Arc<Volume>, Attachment)>,
     notifier: Notifier,
-    /// Finished requests of queues that moved.
-    travelling: Vec<(QueueKey, CoreIndex, Vec<Finished>)>,
+    /// Completed requests of queues that moved.
+    travelling: Vec<(QueueKey, CoreIndex, Vec<CompletedRequest>)>,
     announced: bool,
     stopping: bool,
 
     // Reused in every round.
-    requests: Vec<Request>,
-    done: Vec<Done>,
     batch: Chains,
     /// Numbers of queues whose drivers are to be interrupted.
     interrupts: Vec<u32>,
@@ -147,11 +144,12 @@ pub(crate) struct CoreParts<S> {
 
 impl<S: TenantScheduler> Core<S> {
     pub(crate) fn new(parts: CoreParts<S>) -> Result<Self, Errno> {
-        let sleep = Sleep::new(parts.inbox.bell().as_fd(), parts.io.wait_fd())?;
+        let disk = DiskPath::new(parts.io);
+        let sleep = Sleep::new(parts.inbox.bell().as_fd(), disk.wait_fd())?;
         Ok(Core {
             index: parts.index,
             scheduler: parts.scheduler,
-            io: parts.io,
+            disk,
             inbox: parts.inbox,
             peers: parts.peers,
             control: parts.control,
@@ -170,14 +168,10 @@ impl<S: TenantScheduler> Core<S> {
             endings: Vec::new(),
             forgotten: Vec::new(),
             channels: Channels::default(),
-            flights: Flights::default(),
-            attached: Vec::new(),
             notifier: parts.notifier,
             travelling: Vec::new(),
             announced: false,
             stopping: false,
-            requests: Vec::with_capacity(INTAKE),
-            done: Vec::with_capacity(INTAKE),
             batch: Chains::new(),
             interrupts: Vec::new(),
             interrupts_fail: false,
@@ -236,21 +230,20 @@ impl<S: TenantScheduler> Core<S> {
             are_others = self.is_encrypting_first() || self.run_grants(now, intake);
             busy |= are_others;
         }
-        if self.io.outstanding() > 0 {
+        if self.disk.outstanding() > 0 {
             let mut started = clock::now();
-            self.io.flush();
+            self.disk.flush();
             if self.accounting.has_submitted() {
                 let flushed = clock::now();
                 self.accounting.charge_submitted(&mut self.queues, started, flushed);
                 started = flushed;
             }
-            self.io.collect(&mut self.done);
-            if !self.done.is_empty() {
+            if self.disk.poll() {
                 busy = true;
                 self.finish_ended();
                 self.accounting.polled_back_ends(started);
             }
-            if self.io.has_turns() {
+            if self.disk.has_deferred() {
                 busy = true;
                 self.go_on_encrypting(are_others);
             }
@@ -358,13 +351,8 @@ impl<S: TenantScheduler> Core<S> {
 
     /// What changes slowly.
     fn look_around(&mut self) {
-        self.io.tick(Instant::now());
-        if self.io.outstanding() == 0 {
-            // Only what was given up can be there. It is to be taken all the same: its buffers pin guest memory, and its
-            // readable descriptor would keep the core awake.
-            self.io.poll(&mut self.done);
-            self.finish_ended();
-        }
+        self.disk.tick(Instant::now());
+        self.finish_ended();
         self.accounting.counters.waiting.set(u64::from(self.channels.total()));
         let seen = clock::now();
         self.accounting.restart_steal(seen);
@@ -374,7 +362,7 @@ impl<S: TenantScheduler> Core<S> {
             tenant.waited_ns.set(self.channels.waited(id));
             tenant.limited_ns.set(self.scheduler.account(Nanos(seen), id).limited.0);
         }
-        self.accounting.counters.outstanding.set(self.io.outstanding() as u64);
+        self.accounting.counters.outstanding.set(self.disk.outstanding() as u64);
         self.net.end_captures();
         let frames = self.net.vpc.stats();
         self.accounting.counters.frames.set(frames.received);

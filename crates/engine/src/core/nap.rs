@@ -83,7 +83,8 @@ impl<S: TenantScheduler> Core<S> {
             _ => None,
         });
         let stops = self.queues.iter().filter_map(RunningQueue::stop_deadline);
-        let backend = self.io.next_deadline().map(|at| at.saturating_duration_since(Instant::now()).as_nanos() as u64);
+        let backend =
+            self.disk.next_deadline().map(|at| at.saturating_duration_since(Instant::now()).as_nanos() as u64);
         let grants = (self.channels.total() > 0).then_some(self.resume);
         // Nothing tells that a full socket takes frames again.
         let sockets = self.net.is_backed_up().then_some(now + BACKED_UP_NS);
