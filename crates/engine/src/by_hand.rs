@@ -32,7 +32,7 @@ impl Engine {
         let config = EngineConfig { cpus, idle_sleep: None, io_depth, fairness, recordings, flows };
         let (engine, mut cores) = Engine::assemble(&config)?;
         let mut core = cores.pop().ok_or(EngineError::NoCores)?;
-        core.turns_are_timed = false;
+        core.set_timed(false);
         Ok((engine, ByHand(core)))
     }
 }

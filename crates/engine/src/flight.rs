@@ -97,7 +97,7 @@ impl Flights {
     pub(crate) fn insert(&mut self, flight: Flight) -> u64 {
         let index = self.free.pop().unwrap_or_else(|| self.grow());
         // In one place, so that it is written there and not first somewhere else. A free slot has nothing to drop.
-        std::mem::forget(std::mem::replace(&mut self.slots[index as usize], Some(flight)));
+        std::mem::forget(self.slots[index as usize].replace(flight));
         u64::from(index)
     }
 

@@ -2,17 +2,16 @@
 
 use std::collections::HashMap;
 
-use softdpu_sched::{Cost, Grant, Nanos, TenantScheduler};
+use softdpu_sched::{Cost, Grant, Nanos, PreemptionTick, TenantScheduler};
 use softdpu_storage::Attachment;
 use softdpu_sys::clock;
 
 use super::Core;
-use super::grants::Lookout;
 use crate::flight::CompletedRequest;
 use crate::ids::{CoreIndex, QueueKey};
 
-/// How often in a grant that may be ended for who comes the clock is looked at, about, where it is not known how long its requests take:
-/// at each request where they are few.
+/// How often in a grant with ticks the clock is read, about, where it is not known how long its requests take: after each request where they
+/// are few.
 const LOOKS: usize = 8;
 
 impl<S: TenantScheduler> Core<S> {
@@ -25,16 +24,15 @@ impl<S: TenantScheduler> Core<S> {
         let Some(attachment) = queue.attachment else { return Cost::default() };
         let units = (grant.units as usize).min(queue.waiting.len());
         let singly = self.disk.answers_singly(attachment);
-        let mut lookout = self.lookout(started);
-        // Or somebody may come whose work does not wait for all of it.
+        let mut tick = self.dispatcher.tick(Nanos(started));
         let between = (units / LOOKS).max(1);
         let is_single = singly || !self.urgent.is_empty();
         let (mut left, mut did, mut seen) = (units, Cost { units: units as u32, ..Cost::default() }, 0);
         let mut now = started;
         while left > 0 {
-            let piece = match (is_single, lookout.is_needed()) {
+            let piece = match (is_single, tick.is_on()) {
                 (true, _) => 1,
-                (false, true) => self.until_look(number, &lookout, now).unwrap_or(between),
+                (false, true) => self.requests_until(number, &tick, now).unwrap_or(between),
                 (false, false) => units,
             };
             let piece = piece.min(left);
@@ -44,7 +42,7 @@ impl<S: TenantScheduler> Core<S> {
             did.bytes += moved;
             left -= piece;
             seen += piece;
-            let may_look = lookout.is_needed() && (!is_single || left > 0 && seen >= between);
+            let may_look = tick.is_on() && (!is_single || left > 0 && seen >= between);
             if may_look {
                 seen = 0;
                 let ended = clock::now();
@@ -53,8 +51,8 @@ impl<S: TenantScheduler> Core<S> {
                 }
                 now = ended;
             }
-            if left > 0 && self.is_called(grant.queue.tenant)
-                || left > 0 && may_look && self.is_awaited(number, grant.queue.tenant, &mut lookout, now)
+            if left > 0 && self.preempt_at_wakeup()
+                || left > 0 && may_look && self.preempt_at_tick(number, &mut tick, now)
             {
                 did.units = (units - left) as u32;
                 break;
@@ -66,11 +64,11 @@ impl<S: TenantScheduler> Core<S> {
         did
     }
 
-    /// How many requests of a queue are done until the next look, by what those took that were done last. None: that is not known.
+    /// How many requests of a queue run until the next tick, by what the last ones took. None: that is not known.
     #[inline]
-    pub(super) fn until_look(&self, number: u32, lookout: &Lookout, now: u64) -> Option<usize> {
+    pub(super) fn requests_until(&self, number: u32, tick: &PreemptionTick, now: u64) -> Option<usize> {
         let each = self.queues.get(number)?.request_ns?;
-        let time = lookout.next.saturating_sub(now).max(1);
+        let time = tick.next().0.saturating_sub(now).max(1);
         usize::try_from(time.div_ceil(each.max(1))).ok()
     }
 
@@ -104,7 +102,7 @@ impl<S: TenantScheduler> Core<S> {
     /// Gives back what back ends have completed since they were last polled, and tells the policy what that cost them.
     pub(super) fn finish_ended(&mut self) {
         if self.disk.has_completed() {
-            self.resume = 0;
+            self.dispatcher.wake();
             self.finish_completed(Some(Nanos(clock::now())));
         }
     }
@@ -112,12 +110,12 @@ impl<S: TenantScheduler> Core<S> {
     /// Gives completed requests back to their queues, on whichever core those are now. A request that a back end completed at `back_ends` has a
     /// cost of its own; the others were completed within their grant, which is charged for them.
     fn finish_completed(&mut self, back_ends: Option<Nanos>) {
-        let Core { disk, queues, scheduler, moved, travelling, .. } = self;
+        let Core { disk, queues, dispatcher, moved, travelling, .. } = self;
         disk.give_back(
             queues,
             |flight| {
                 if let Some(now) = back_ends {
-                    scheduler.complete(now, flight.grant, flight.cost(now));
+                    dispatcher.complete(now, flight.grant, flight.cost(now));
                 }
             },
             |key, completed| forward(moved, travelling, key, completed),

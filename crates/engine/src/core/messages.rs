@@ -4,7 +4,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use softdpu_ring::QueueError;
-use softdpu_sched::{LatencyClass, Nanos, TenantScheduler, Work};
+use softdpu_sched::{Nanos, TenantScheduler, Work};
 use softdpu_sys::clock;
 
 use super::Core;
@@ -79,13 +79,8 @@ impl<S: TenantScheduler> Core<S> {
             }
             ToCore::Detach(volume) => self.disk.detach(&volume),
             ToCore::Tenant(tenant, share, counters) => {
-                self.scheduler.configure(tenant, share);
-                let index = usize::from(tenant.0);
+                self.dispatcher.configure(tenant, share);
                 self.accounting.set_tenant(tenant, counters);
-                if self.is_urgent.len() <= index {
-                    self.is_urgent.resize(index + 1, false);
-                }
-                self.is_urgent[index] = share.class == LatencyClass::Latency;
                 self.find_urgent();
             }
             ToCore::Tables(tables, replaced) => {
@@ -165,11 +160,11 @@ impl<S: TenantScheduler> Core<S> {
         self.find_urgent();
         self.accounting.counters.queues.set(self.queues.len() as u64);
         if let Some(Some(placement)) = self.queues.get(number).map(|queue| queue.placement) {
-            self.scheduler.place(id, placement);
+            self.dispatcher.place(id, placement);
         }
         if waiting > 0 {
             self.channels.enter(tenant, waiting, Nanos(clock::now()));
-            self.scheduler.ready(Nanos(clock::now()), id, Work { units: waiting, bytes });
+            self.dispatcher.ready(Nanos(clock::now()), id, Work { units: waiting, bytes });
         }
         if let Some(reason) = problem {
             self.break_queue(number, reason);
@@ -254,8 +249,7 @@ impl<S: TenantScheduler> Core<S> {
         if let Some(kick) = &queue.spec.kick {
             self.sleep.forget(kick.as_fd());
         }
-        self.scheduler.cancel(Nanos(clock::now()), queue.id());
-        self.resume = 0;
+        self.dispatcher.cancel(Nanos(clock::now()), queue.id());
         self.channels.leave(queue.spec.tenant, queue.waiting.len() as u32);
         queue.attachment = None;
         if let Role::Transmit(transmit) = &mut queue.spec.role {
@@ -302,8 +296,8 @@ impl<S: TenantScheduler> Core<S> {
     /// Abandons the requests of a queue that ended. To its tenant they are done.
     pub(super) fn abandon(&mut self, key: QueueKey) {
         let now = Nanos(clock::now());
-        let Core { disk, scheduler, .. } = self;
-        disk.abandon(key, |flight| scheduler.complete(now, flight.grant, flight.cost(now)));
+        let Core { disk, dispatcher, .. } = self;
+        disk.abandon(key, |flight| dispatcher.complete(now, flight.grant, flight.cost(now)));
     }
 
     pub(super) fn break_queue(&mut self, number: u32, reason: String) {
@@ -318,8 +312,7 @@ impl<S: TenantScheduler> Core<S> {
         // What is left is at back ends, which still read and write the guest's memory.
         queue.in_flight = queue.in_flight.saturating_sub((queue.finished.len() + queue.waiting.len()) as u32);
         queue.finished.clear();
-        self.scheduler.cancel(Nanos(clock::now()), queue.id());
-        self.resume = 0;
+        self.dispatcher.cancel(Nanos(clock::now()), queue.id());
         self.channels.leave(queue.spec.tenant, queue.waiting.len() as u32);
         queue.waiting.clear();
         queue.waiting.release();

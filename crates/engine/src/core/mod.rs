@@ -2,8 +2,8 @@
 
 mod accounting;
 mod capture;
+mod deferred;
 mod disk;
-mod encrypted;
 mod grants;
 mod messages;
 mod nap;
@@ -19,7 +19,6 @@ mod tests;
 
 use accounting::Accounting;
 pub(crate) use capture::Captures;
-use grants::Cut;
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -29,7 +28,7 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use softdpu_ring::{Chains, Sink};
-use softdpu_sched::{Nanos, TenantScheduler, Work};
+use softdpu_sched::{Dispatcher, Nanos, TenantScheduler, Work};
 use softdpu_storage::IoContext;
 use softdpu_sys::clock;
 use softdpu_sys::notify::Notifier;
@@ -52,17 +51,10 @@ const INTAKE: usize = 64;
 /// Rounds between two looks at what changes slowly: time-outs, stop deadlines, memory that was cut short.
 const SLOW_EVERY: u32 = 1024;
 
-/// Where looking at rings and messages took long, for so many times as long nothing else is looked at: a core of a thousand
-/// idle rings does not spend its time on them.
-const WORK_PER_LOOK: u64 = 4;
-
-/// But never longer than this, beside what [`turn`](softdpu_sched::Preemption::turn) says.
-const LONGEST_TURN_NS: u64 = 200_000;
-
 /// Everything a core owns. Lives on its thread.
 pub(crate) struct Core<S> {
     index: CoreIndex,
-    scheduler: S,
+    dispatcher: Dispatcher<S>,
     disk: DiskPath,
     inbox: Inbox<ToCore>,
     peers: Vec<Mailbox<ToCore>>,
@@ -70,21 +62,11 @@ pub(crate) struct Core<S> {
     sleep: Sleep,
     /// Spinning time without work before the core sleeps; none: never.
     idle_after_ns: Option<u64>,
-    /// Turns of frames end by time as well as by number: not where what happens is not to depend on time.
-    pub(crate) turns_are_timed: bool,
 
     queues: QueueTable,
     /// Numbers of queues here that bring work of tenants of class [`LatencyClass::Latency`], where the policy ends grants for them.
     urgent: Vec<u32>,
-    /// By tenant, whether it is of that class.
-    is_urgent: Vec<bool>,
-    /// Why the grant that runs, or ran last, is no longer.
-    cut: Cut,
     accounting: Accounting,
-    /// Since when what is to be encrypted or decrypted next is put off for grants.
-    put_off: Option<u64>,
-    /// Until when the scheduler has nothing to run, if nothing happens meanwhile: 0: it may have.
-    resume: u64,
     /// Queues that went to another core.
     moved: HashMap<QueueKey, CoreIndex>,
     /// Messages for queues that have not arrived yet.
@@ -148,21 +130,16 @@ impl<S: TenantScheduler> Core<S> {
         let sleep = Sleep::new(parts.inbox.bell().as_fd(), disk.wait_fd())?;
         Ok(Core {
             index: parts.index,
-            scheduler: parts.scheduler,
+            dispatcher: Dispatcher::new(parts.scheduler),
             disk,
             inbox: parts.inbox,
             peers: parts.peers,
             control: parts.control,
             sleep,
             idle_after_ns: parts.idle_after_ns,
-            turns_are_timed: true,
             queues: QueueTable::default(),
             urgent: Vec::new(),
-            is_urgent: Vec::new(),
-            cut: Cut::Whole,
             accounting: Accounting::new(parts.counters),
-            put_off: None,
-            resume: 0,
             moved: HashMap::new(),
             early: Vec::new(),
             endings: Vec::new(),
@@ -179,6 +156,11 @@ impl<S: TenantScheduler> Core<S> {
             rooms: parts.rooms,
             handed: parts.handed,
         })
+    }
+
+    /// Sets whether turns end by time, as they do at first: not where what happens is not to depend on time.
+    pub(crate) fn set_timed(&mut self, is_timed: bool) {
+        self.dispatcher.set_timed(is_timed);
     }
 
     /// Runs until told to shut down.
@@ -227,7 +209,7 @@ impl<S: TenantScheduler> Core<S> {
         busy |= intake.any;
         let mut are_others = false;
         if self.channels.total() > 0 {
-            are_others = self.is_encrypting_first() || self.run_grants(now, intake);
+            are_others = self.deferred_goes_first() || self.run_grants(now, intake);
             busy |= are_others;
         }
         if self.disk.outstanding() > 0 {
@@ -245,7 +227,7 @@ impl<S: TenantScheduler> Core<S> {
             }
             if self.disk.has_deferred() {
                 busy = true;
-                self.go_on_encrypting(are_others);
+                self.run_deferred(are_others);
             }
         }
         busy |= self.read_sockets();
@@ -338,11 +320,11 @@ impl<S: TenantScheduler> Core<S> {
         queue.in_flight += taken;
         queue.spec.counters.in_flight.set(u64::from(queue.in_flight));
         self.channels.enter(queue.spec.tenant, taken, now);
-        self.scheduler.ready(now, queue.id(), Work { units: taken, bytes });
+        self.dispatcher.ready(now, queue.id(), Work { units: taken, bytes });
         let ended = clock::now();
         let took = self.accounting.cpu_time(started, ended);
         queue.uncharged += took;
-        if self.turns_are_timed {
+        if self.dispatcher.is_timed() {
             queue.poll_budget.polled(taken as usize, took);
         }
         *last = Some(ended);
@@ -360,7 +342,7 @@ impl<S: TenantScheduler> Core<S> {
             self.channels.look(id, Nanos(seen));
             tenant.waiting.set(u64::from(self.channels.waiting(id)));
             tenant.waited_ns.set(self.channels.waited(id));
-            tenant.limited_ns.set(self.scheduler.account(Nanos(seen), id).limited.0);
+            tenant.limited_ns.set(self.dispatcher.account(Nanos(seen), id).limited.0);
         }
         self.accounting.counters.outstanding.set(self.disk.outstanding() as u64);
         self.net.end_captures();

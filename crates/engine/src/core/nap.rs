@@ -46,7 +46,7 @@ impl<S: TenantScheduler> Core<S> {
                 Err(error) => broken.push((number, error)),
             }
         }
-        let rests = self.channels.total() == 0 || self.resume > now.0;
+        let rests = self.channels.total() == 0 || self.dispatcher.idle_until().0 > now.0;
         if !slipped && broken.is_empty() && rests && self.inbox.fall_asleep() {
             self.accounting.counters.sleeps.add(1);
             self.accounting.counters.asleep.store(true, Relaxed);
@@ -85,7 +85,7 @@ impl<S: TenantScheduler> Core<S> {
         let stops = self.queues.iter().filter_map(RunningQueue::stop_deadline);
         let backend =
             self.disk.next_deadline().map(|at| at.saturating_duration_since(Instant::now()).as_nanos() as u64);
-        let grants = (self.channels.total() > 0).then_some(self.resume);
+        let grants = (self.channels.total() > 0).then_some(self.dispatcher.idle_until().0);
         // Nothing tells that a full socket takes frames again.
         let sockets = self.net.is_backed_up().then_some(now + BACKED_UP_NS);
         stops

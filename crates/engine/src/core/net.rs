@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use softdpu_sched::{Nanos, TenantScheduler, Work};
+use softdpu_sched::{Nanos, PreemptReason, TenantScheduler, Work};
 use softdpu_sys::clock;
 use softdpu_sys::port::MAX_FRAME;
 use softdpu_vpc::{DropReason, Packet, PortId, Verdict};
 
+use super::Core;
 use super::capture::Fate;
 use super::send::{NoRoom, Target, gather};
-use super::{Core, Cut};
 use crate::net::{Port, Receiver, Run, Source, deliver_run};
 use crate::queue::{BURST, Backpressure, Loan, NoFrame, Role, RunningQueue, Transmit, prefetch, tail_offset};
 
@@ -96,15 +96,15 @@ impl<S: TenantScheduler> Core<S> {
         let full = if self.urgent.is_empty() { BURST } else { SMALL_BURST };
         let mut most = transmit.burst.min(full);
         let started = clock::now();
-        let mut lookout = self.lookout(started);
+        let mut tick = self.dispatcher.tick(Nanos(started));
         while done < units && held.is_none() && !is_broken(self) {
             if done > 0 {
                 let now = clock::now();
-                if self.turns_are_timed && now.saturating_sub(started) > LONG_NS {
-                    self.cut = Cut::Late;
+                if self.dispatcher.is_timed() && now.saturating_sub(started) > LONG_NS {
+                    self.dispatcher.preempt(PreemptReason::Slice);
                     break;
                 }
-                if self.is_called(tenant) || self.is_awaited(number, tenant, &mut lookout, now) {
+                if self.preempt_at_wakeup() || self.preempt_at_tick(number, &mut tick, now) {
                     break;
                 }
             }
@@ -397,7 +397,7 @@ impl<S: TenantScheduler> Core<S> {
             && let Role::Transmit(transmit) = &mut queue.spec.role
         {
             transmit.backpressure = None;
-            self.scheduler.ready(now, id, Work { units, bytes: 0 });
+            self.dispatcher.ready(now, id, Work { units, bytes: 0 });
         }
     }
 }

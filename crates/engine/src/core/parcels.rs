@@ -117,7 +117,7 @@ impl<S: TenantScheduler> Core<S> {
                 rest = &rest[run..];
             }
             self.take_parcels(batch);
-            if self.turns_are_timed && clock::now().saturating_sub(now) > ARRIVED_NS {
+            if self.dispatcher.is_timed() && clock::now().saturating_sub(now) > ARRIVED_NS {
                 break;
             }
         }

@@ -128,7 +128,7 @@ impl<S: TenantScheduler> Core<S> {
                     self.handed_frames(packets);
                 }
             }
-            if self.turns_are_timed && clock::now().saturating_sub(now) > ARRIVED_NS {
+            if self.dispatcher.is_timed() && clock::now().saturating_sub(now) > ARRIVED_NS {
                 break;
             }
         }

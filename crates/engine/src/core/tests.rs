@@ -19,7 +19,6 @@ use softdpu_sys::notify::Notifier;
 use softdpu_vpc::Tables;
 use softdpu_vpc::spec::Spec;
 
-use super::grants::Lookout;
 use super::{Core, CoreParts};
 use crate::common::{Guest, memory_volume};
 use crate::counters::{CoreCounters, TenantCounters};
@@ -179,10 +178,10 @@ fn the_scheduler_is_told_what_a_back_end_did_for_a_grant_when_it_ended() {
     let core = move_three(&volume, Some(&[7; 512]));
     let queue = QueueId { tenant: TenantId(3), index: 0 };
     let completed: Vec<_> =
-        core.scheduler.completed.iter().map(|(grant, cost)| (grant.queue, cost.units, cost.bytes)).collect();
+        core.dispatcher.policy().completed.iter().map(|(grant, cost)| (grant.queue, cost.units, cost.bytes)).collect();
     assert_eq!(completed, [(queue, 1, 512); 3]);
-    assert!(core.scheduler.completed.iter().all(|(_, cost)| cost.time > Nanos(0)));
-    let pending: u32 = core.scheduler.charged.iter().map(|(_, cost)| cost.pending).sum();
+    assert!(core.dispatcher.policy().completed.iter().all(|(_, cost)| cost.time > Nanos(0)));
+    let pending: u32 = core.dispatcher.policy().charged.iter().map(|(_, cost)| cost.pending).sum();
     assert_eq!(pending, 3, "the grant left them at the back end");
 }
 
@@ -202,7 +201,7 @@ fn a_full_channel_takes_nothing_more_and_what_moves_in_with_a_queue_is_beyond_it
     let tables = || Arc::new(Tables::build(&Spec::default(), None).unwrap());
     let waiting = |core: &Core<Recorder>| core.channels.waiting(TenantId(3)) as usize;
     let (mut core, _events) = bare(tables());
-    core.scheduler.is_idle = true;
+    core.dispatcher.policy_mut().is_idle = true;
     let mut guests: Vec<Guest> = (0..17).map(|number| start_full(&mut core, number, &volume).0).collect();
     for _ in 0..10 {
         core.round(softdpu_sys::clock::now());
@@ -213,7 +212,7 @@ fn a_full_channel_takes_nothing_more_and_what_moves_in_with_a_queue_is_beyond_it
 
     // One of the same tenant's that has taken requests on another core.
     let (mut other, _events, inbox) = beside_another(tables());
-    other.scheduler.is_idle = true;
+    other.dispatcher.policy_mut().is_idle = true;
     let (guest, key) = start_full(&mut other, 17, &volume);
     guests.push(guest);
     for _ in 0..10 {
@@ -230,7 +229,7 @@ fn a_full_channel_takes_nothing_more_and_what_moves_in_with_a_queue_is_beyond_it
     }
     assert_eq!(waiting(&core), 1_024 + 64, "nothing more is taken");
 
-    core.scheduler.is_idle = false;
+    core.dispatcher.policy_mut().is_idle = false;
     let mut left = 18 * 70;
     for _ in 0..100_000 {
         core.round(softdpu_sys::clock::now());
@@ -244,9 +243,9 @@ fn a_full_channel_takes_nothing_more_and_what_moves_in_with_a_queue_is_beyond_it
 fn what_ends_within_its_grant_is_charged_once() {
     let core = move_three(&memory_volume(1 << 20), None);
     let charged: Vec<_> =
-        core.scheduler.charged.iter().map(|(_, cost)| (cost.units, cost.bytes, cost.pending)).collect();
+        core.dispatcher.policy().charged.iter().map(|(_, cost)| (cost.units, cost.bytes, cost.pending)).collect();
     assert_eq!(charged, [(3, 3 * 512, 0)]);
-    assert!(core.scheduler.completed.is_empty());
+    assert!(core.dispatcher.policy().completed.is_empty());
 }
 
 /// Units of each grant that ran, ten requests of one tenant and one of another, of class `class`, which comes as the first is decided.
@@ -255,7 +254,7 @@ fn beside(class: LatencyClass, ends: impl FnOnce(&mut Recorder)) -> Vec<(u16, u3
     let mut flood = Guest::new(Format::Split);
     let urgent = Rc::new(RefCell::new(Guest::new(Format::Split)));
     let mut core = core_with(&flood, &volume);
-    ends(&mut core.scheduler);
+    ends(core.dispatcher.policy_mut());
     let key = QueueKey { number: 1, generation: 1 };
     let queue = RunningQueue::new(key, urgent.borrow().spec(&volume, 5));
     core.handle(ToCore::Start(Box::new(queue)));
@@ -264,8 +263,8 @@ fn beside(class: LatencyClass, ends: impl FnOnce(&mut Recorder)) -> Vec<(u16, u3
     (0..10).for_each(|sector| assert!(flood.submit(None, sector)));
     flood.publish();
     let comes = Rc::clone(&urgent);
-    core.scheduler.first = Some(TenantId(5));
-    core.scheduler.meanwhile = Some(Box::new(move || {
+    core.dispatcher.policy_mut().first = Some(TenantId(5));
+    core.dispatcher.policy_mut().meanwhile = Some(Box::new(move || {
         assert!(comes.borrow_mut().submit(None, 0));
         comes.borrow_mut().publish();
     }));
@@ -274,7 +273,7 @@ fn beside(class: LatencyClass, ends: impl FnOnce(&mut Recorder)) -> Vec<(u16, u3
     }
     assert_eq!((0..10).filter(|_| flood.take().is_some_and(|(status, _)| status == 0)).count(), 10, "all of it runs");
     assert_eq!(urgent.borrow_mut().take().map(|(status, _)| status), Some(0));
-    core.scheduler.charged.iter().map(|(grant, cost)| (grant.queue.tenant.0, cost.units)).collect()
+    core.dispatcher.policy().charged.iter().map(|(grant, cost)| (grant.queue.tenant.0, cost.units)).collect()
 }
 
 #[test]
@@ -287,19 +286,20 @@ fn a_grant_ends_at_its_next_request_where_somebody_comes_who_goes_first() {
 }
 
 #[test]
-fn a_grant_ends_at_a_look_where_somebody_waits_who_goes_first() {
+fn work_that_goes_first_preempts_a_grant_at_a_tick() {
     let looks = |policy: &mut Recorder| policy.ticks = true;
     assert_eq!(beside(LatencyClass::Normal, looks), [(3, 1), (3, 9), (5, 1)]);
 }
 
 #[test]
-fn requests_of_a_grant_are_run_together_until_the_next_look() {
+fn requests_of_a_grant_run_together_until_the_next_tick() {
     let volume = memory_volume(1 << 20);
     let mut flood = Guest::new(Format::Split);
     let mut core = core_with(&flood, &volume);
-    core.scheduler.ticks = true;
-    let lookout = Lookout { every: 8_000, next: 9_000 };
-    assert_eq!(core.until_look(0, &lookout, 1_000), None, "how long they take is not known");
+    core.dispatcher.policy_mut().ticks = true;
+    let tick = core.dispatcher.tick(Nanos(8_999));
+    assert_eq!(tick.next(), Nanos(9_000));
+    assert_eq!(core.requests_until(0, &tick, 1_000), None, "how long they take is not known");
     (0..10).for_each(|sector| assert!(flood.submit(None, sector)));
     flood.publish();
     core.round(softdpu_sys::clock::now());
@@ -308,6 +308,6 @@ fn requests_of_a_grant_are_run_together_until_the_next_look() {
     for (each, now, fits) in [(500, 1_000, 16), (500, 8_900, 1), (500, 9_500, 1), (20_000, 1_000, 1), (0, 1_000, 8_000)]
     {
         core.queues.get_mut(0).expect("a queue").request_ns = Some(each);
-        assert_eq!(core.until_look(0, &lookout, now), Some(fits), "{each} ns each, at {now}");
+        assert_eq!(core.requests_until(0, &tick, now), Some(fits), "{each} ns each, at {now}");
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use softdpu_device::block::Requests;
 use softdpu_memory::View;
 use softdpu_ring::{Chains, Queue, Used};
-use softdpu_sched::{Nanos, Placement, QueueId, TenantId};
+use softdpu_sched::{Nanos, Placement, QueueId, TenantId, instalment};
 use softdpu_storage::{Attachment, Volume};
 use softdpu_sys::clock;
 
@@ -172,11 +172,7 @@ impl RunningQueue {
     /// still wait.
     #[inline]
     pub(crate) fn take_instalment(&mut self, units: u32) -> u64 {
-        let left = self.waiting.len() as u64;
-        let instalment = match left {
-            0 => self.uncharged,
-            _ => self.uncharged * u64::from(units) / (u64::from(units) + left),
-        };
+        let instalment = instalment(Nanos(self.uncharged), units, self.waiting.len() as u64).0;
         self.uncharged -= instalment;
         instalment
     }

@@ -109,10 +109,16 @@ impl<S: TenantScheduler> Dispatcher<S> {
         }
     }
 
-    /// From now on nothing ends by time: turns go on while there is work, and there are no ticks. For cores whose runs are to be the same
-    /// on every machine.
-    pub fn set_untimed(&mut self) {
-        self.is_timed = false;
+    /// Sets whether turns and ticks end by time, as they do at first. Otherwise turns go on while there is work, and there are no ticks: for
+    /// cores whose runs are to be the same on every machine.
+    pub fn set_timed(&mut self, is_timed: bool) {
+        self.is_timed = is_timed;
+    }
+
+    /// Whether turns and ticks end by time.
+    #[inline]
+    pub fn is_timed(&self) -> bool {
+        self.is_timed
     }
 
     /// The policy.

@@ -167,7 +167,7 @@ fn a_long_poll_makes_a_long_turn_but_not_beyond_a_bound() {
 fn without_time_a_turn_goes_on_while_there_is_work_and_has_no_ticks() {
     let mut dispatcher = flooded(0);
     dispatcher.policy_mut().tick = Some(10);
-    dispatcher.set_untimed();
+    dispatcher.set_timed(false);
     dispatcher.begin_turn(Nanos(0), Nanos(0));
     for now in 0..100 {
         assert_eq!(dispatcher.next(Nanos(now * MICRO), true), Dispatch::Run(grant(0, 8)));

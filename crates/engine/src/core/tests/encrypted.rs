@@ -50,10 +50,10 @@ fn rounds_until_done(core: &mut Core<Recorder>, guest: &mut Guest) -> usize {
 #[test]
 fn what_is_encrypted_beside_grants_is_charged_to_whose_it_is() {
     let (mut core, [mut three, mut five]) = two();
-    core.scheduler.spends = true;
+    core.dispatcher.policy_mut().spends = true;
     rounds_until_done(&mut core, &mut five);
     rounds_until_done(&mut core, &mut three);
-    let of = |tenant| core.scheduler.spent.iter().filter(move |(other, _)| other.0 == tenant);
+    let of = |tenant| core.dispatcher.policy().spent.iter().filter(move |(other, _)| other.0 == tenant);
     for tenant in [3, 5] {
         assert_eq!(of(tenant).count(), 5, "each piece but the first");
         assert!(of(tenant).all(|(_, time)| time.0 > 0));
@@ -68,7 +68,7 @@ fn a_policy_that_does_not_charge_it_has_it_in_the_next_grants_cost() {
     rounds_until_done(&mut core, &mut three);
     for (number, tenant) in [(0, 3), (1, 5)] {
         let spent: u64 =
-            core.scheduler.spent.iter().filter(|(other, _)| other.0 == tenant).map(|(_, time)| time.0).sum();
+            core.dispatcher.policy().spent.iter().filter(|(other, _)| other.0 == tenant).map(|(_, time)| time.0).sum();
         let owes = core.queues.get(number).unwrap().uncharged;
         assert!(owes >= spent && spent > 0, "{owes} of {spent}");
     }
@@ -77,17 +77,17 @@ fn a_policy_that_does_not_charge_it_has_it_in_the_next_grants_cost() {
 #[test]
 fn who_stands_first_is_done_first() {
     let (mut core, [mut three, mut five]) = two();
-    core.scheduler.spends = true;
+    core.dispatcher.policy_mut().spends = true;
     rounds_until_done(&mut core, &mut five);
     rounds_until_done(&mut core, &mut three);
-    let order: Vec<u16> = core.scheduler.spent.iter().map(|(tenant, _)| tenant.0).collect();
+    let order: Vec<u16> = core.dispatcher.policy().spent.iter().map(|(tenant, _)| tenant.0).collect();
     assert_eq!(order, [5, 5, 5, 5, 5, 3, 3, 3, 3, 3]);
 }
 
 #[test]
 fn who_is_not_to_go_on_does_where_nobody_else_has_work() {
     let (mut core, [mut three, mut five]) = two();
-    core.scheduler.held = Some(TenantId(3));
+    core.dispatcher.policy_mut().held = Some(TenantId(3));
     rounds_until_done(&mut core, &mut five);
     let left = rounds_until_done(&mut core, &mut three);
     assert!(left < 100, "{left} rounds");
@@ -97,8 +97,8 @@ fn who_is_not_to_go_on_does_where_nobody_else_has_work() {
 #[test]
 fn who_is_never_to_go_on_does_after_a_millisecond() {
     let (mut core, [mut three, mut five]) = two();
-    core.scheduler.held = Some(TenantId(5));
-    core.scheduler.grants_left = Some(1);
+    core.dispatcher.policy_mut().held = Some(TenantId(5));
+    core.dispatcher.policy_mut().grants_left = Some(1);
     let began = std::time::Instant::now();
     let waited = loop {
         core.round(softdpu_sys::clock::now());
@@ -107,7 +107,7 @@ fn who_is_never_to_go_on_does_after_a_millisecond() {
             assert_eq!(status, 0);
             break waited;
         }
-        assert!(waited.as_secs() < 10, "its pieces wait for ever: {:?}", core.scheduler.charged);
+        assert!(waited.as_secs() < 10, "its pieces wait for ever: {:?}", core.dispatcher.policy().charged);
     };
     assert!(three.take().is_none(), "somebody else waits all the while");
     // Five pieces, each of which was put off.

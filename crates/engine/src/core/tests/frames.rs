@@ -34,7 +34,7 @@ impl Two {
     pub fn with_receiver_at(format: Format, at: CoreIndex) -> Two {
         let (mut core, events, other) = beside_another(tables());
         let [a, b] = [0, 1].map(|port| Nic::new(port, format, u64::MAX));
-        core.turns_are_timed = false;
+        core.set_timed(false);
         let ports: [Arc<PortCounters>; 2] = Default::default();
         let mut number = 0;
         for (nic, counters) in [&a, &b].into_iter().zip(&ports) {
@@ -111,7 +111,7 @@ fn parcel(to: PortId, from: PortId, mark: u32) -> Parcel {
 fn frames_from_other_cores_have_a_part_of_a_round_and_messages_behind_them_wait() {
     let mut two = Two::new(Format::Split);
     two.b.give(40);
-    two.core.turns_are_timed = true;
+    two.core.set_timed(true);
     assert_eq!(two.core.rooms[0].take(Whose::of(two.a.port), 40), 40);
     let parcels = (0..40).map(|mark| parcel(two.b.port, two.a.port, mark)).collect();
     two.core.handle(ToCore::Parcels(parcels));
