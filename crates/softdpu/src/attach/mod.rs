@@ -83,18 +83,18 @@ pub const DEFAULT_MEMORY: Bytes = Bytes(1 << 30);
 pub enum AttachError {
     /// there is no device to attach
     #[error("there is no device to attach")]
-    NoDevice,
+    Empty,
     /// libblkio drives disks only
     #[error("libblkio drives disks, and `{0}` is none: use --format qemu, libvirt or env")]
-    NoDisk(String),
-    /// a TAP is no guest's
+    NotADisk(String),
+    /// a TAP is an interface of the host
     #[error("`{0}` is a TAP interface of the host, which no guest attaches to: leave --format out")]
-    NoGuest(String),
+    HostInterface(String),
 }
 
 /// How the first device of `args` is attached; a whole libvirt domain gets all of them. `memory` is the guest's.
 pub fn render(args: &DeviceArgs, format: Format, memory: Bytes) -> Result<String, AttachError> {
-    let device = args.devices.first().ok_or(AttachError::NoDevice)?;
+    let device = args.devices.first().ok_or(AttachError::Empty)?;
     match (format, &device.kind) {
         (Format::Env, _) => Ok(env(device)),
         (Format::Qemu(reconnect), DeviceKind::VirtioBlk(blk)) => Ok(qemu::disk(&device.name, blk, memory, reconnect)),
@@ -105,7 +105,7 @@ pub fn render(args: &DeviceArgs, format: Format, memory: Bytes) -> Result<String
             Ok(tap::commands(tap, network(args, &tap.port), mtu(args, &tap.port)))
         }
         (Format::Domain(_) | Format::Element | Format::Libblkio, DeviceKind::Tap(_)) => {
-            Err(AttachError::NoGuest(device.name.clone()))
+            Err(AttachError::HostInterface(device.name.clone()))
         }
         (Format::Element, _) => Ok(libvirt::element(args, device, 0, "")),
         (Format::Domain(accel), _) => Ok(libvirt::domain(args, accel, memory)),
@@ -113,7 +113,7 @@ pub fn render(args: &DeviceArgs, format: Format, memory: Bytes) -> Result<String
             let path = qemu_value(&blk.access.socket);
             Ok(format!("{}\n", shell_word(&format!("driver=virtio-blk-vhost-user,path={path},cache.direct=on"))))
         }
-        (Format::Libblkio, DeviceKind::VirtioNet(_)) => Err(AttachError::NoDisk(device.name.clone())),
+        (Format::Libblkio, DeviceKind::VirtioNet(_)) => Err(AttachError::NotADisk(device.name.clone())),
     }
 }
 

@@ -151,7 +151,7 @@ fn a_tap_is_configured_rather_than_attached() {
         ]
     );
     let error = render(&args, Format::Domain(Accel::Kvm), DEFAULT_MEMORY).unwrap_err();
-    assert_eq!(error, AttachError::NoGuest("port".into()));
+    assert_eq!(error, AttachError::HostInterface("port".into()));
     assert!(render(&args, Format::Env, DEFAULT_MEMORY).unwrap().contains("SOFTDPU_INTERFACE=acme0\n"));
 }
 
@@ -163,7 +163,7 @@ fn scripts_get_the_interfaces_addresses_and_libblkio_gets_none() {
         assert!(env.lines().any(|found| found == line), "{line}\n{env}");
     }
     let error = render(&args("nic"), Format::Libblkio, DEFAULT_MEMORY).unwrap_err();
-    assert_eq!(error, AttachError::NoDisk("nic".into()));
+    assert_eq!(error, AttachError::NotADisk("nic".into()));
 }
 
 #[test]
