@@ -18,6 +18,15 @@ pub use routing::{EcmpMemberSpec, EcmpSpec, MemberVia, PeeringSpec, RouteSpec, R
 
 /// UDP port of VXLAN (RFC 7348 §5).
 pub const VXLAN_PORT: u16 = 4789;
+/// Smallest MTU with IPv4 alone: every IPv4 host accepts datagrams of this size (RFC 791 §3.1).
+pub const MIN_MTU_IPV4: u16 = 576;
+/// Smallest MTU with IPv6 (RFC 8200 §5).
+pub const MIN_MTU_IPV6: u16 = 1280;
+
+/// Returns the smallest MTU of a network, a port or an underlay, with or without IPv6 addresses.
+pub const fn min_mtu(has_ipv6: bool) -> u16 {
+    if has_ipv6 { MIN_MTU_IPV6 } else { MIN_MTU_IPV4 }
+}
 
 /// Everything a node's tables are made of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use ipnet::IpNet;
+use softdpu_vpc::spec::MIN_MTU_IPV4;
 
 use super::*;
 use crate::diagnostic::Problem;
@@ -12,10 +13,6 @@ use crate::read::{name, socket_access};
 use crate::reader::Reader;
 use crate::tenant::burst_needs_rate;
 
-/// The smallest MTU: what every IPv4 host has to take (RFC 791 §3.1).
-pub(super) const SMALLEST_MTU: u16 = 576;
-/// The smallest MTU of a network with IPv6 (RFC 8200 §5).
-pub(super) const SMALLEST_MTU_IPV6: u16 = 1280;
 /// The largest MTU: jumbo frames, as switches commonly have them.
 const LARGEST_MTU: u16 = 9216;
 /// The largest number of queue pairs. virtio allows 32,768 (virtio 1.3 §5.1.5.5); a guest uses one per CPU at the most.
@@ -73,7 +70,7 @@ pub(crate) fn underlay(reader: &Reader<'_>) -> Underlay {
                 &[],
             )
             .unwrap_or_default(),
-        mtu: reader.integer("mtu", SMALLEST_MTU + OVERHEAD_IPV4..=u16::MAX),
+        mtu: reader.integer("mtu", MIN_MTU_IPV4 + OVERHEAD_IPV4..=u16::MAX),
     }
 }
 
@@ -109,7 +106,7 @@ pub(crate) fn network(reader: &Reader<'_>) -> Network {
         vni: vni.unwrap_or(STAND_IN_VNI),
         gateway: gateways(&cidr, written),
         cidr,
-        mtu: reader.integer("mtu", SMALLEST_MTU..=LARGEST_MTU),
+        mtu: reader.integer("mtu", MIN_MTU_IPV4..=LARGEST_MTU),
         transit: reader.boolean("transit").unwrap_or(false),
         dns: addresses(reader, "dns").unwrap_or_default(),
         endpoints: reader.tables("endpoint", "[[network.endpoint]]", endpoint),
@@ -202,7 +199,7 @@ fn port(reader: &Reader<'_>) -> NetworkPort {
         network,
         addresses,
         queues: reader.integer("queues", 1..=MOST_QUEUE_PAIRS).unwrap_or(1),
-        mtu: reader.integer("mtu", SMALLEST_MTU..=LARGEST_MTU),
+        mtu: reader.integer("mtu", MIN_MTU_IPV4..=LARGEST_MTU),
         spoof_check: reader.boolean("spoof-check").unwrap_or(true),
         rate: reader.table("rate", "rate", rate),
         meter: reader.table("meter", "meter", meter::meter).flatten(),

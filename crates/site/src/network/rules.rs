@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
+use softdpu_vpc::spec::{MIN_MTU_IPV6, min_mtu};
 
 use super::policy::Policies;
-use super::read::{SMALLEST_MTU, SMALLEST_MTU_IPV6, STAND_IN_VNI};
+use super::read::STAND_IN_VNI;
 use super::routing::{check_group_count, check_routing};
 use super::*;
 use crate::diagnostic::Problem;
@@ -82,7 +83,7 @@ fn check_network_tenant(site: &Site, place: &str, network: &Network, problems: &
 }
 
 fn check_network_mtu(site: &Site, place: &str, network: &Network, problems: &mut Vec<Problem>) {
-    let smallest = if network.has_ipv6() { SMALLEST_MTU_IPV6 } else { SMALLEST_MTU };
+    let smallest = min_mtu(network.has_ipv6());
     // Where the underlay's addresses are its interface's, this is the least that tunnelling takes.
     let room = site.node.underlay.as_ref().and_then(|underlay| {
         let (mtu, overhead) = (underlay.mtu?, Underlay::overhead(&underlay.addresses));
@@ -215,8 +216,8 @@ fn check_port_mtu(site: &Site, place: &str, port: &NetworkPort, network: &Networ
     let ipv6 = port.addresses.iter().any(IpAddr::is_ipv6);
     let expected = match site.network_mtu(network) {
         Some(most) if wanted > most => format!("at most {most}, the MTU of network `{}`", network.name),
-        _ if ipv6 && wanted < SMALLEST_MTU_IPV6 => {
-            format!("at least {SMALLEST_MTU_IPV6}, which IPv6 needs (RFC 8200 §5)")
+        _ if ipv6 && wanted < MIN_MTU_IPV6 => {
+            format!("at least {MIN_MTU_IPV6}, which IPv6 needs (RFC 8200 §5)")
         }
         _ => return,
     };

@@ -33,8 +33,8 @@ mod v6 {
     pub const ECHO_REPLY: u8 = 129;
     /// Redirect (RFC 4861 §4.5), about which there are no errors either (RFC 4443 §2.4 (e.2)).
     pub const REDIRECT: u8 = 137;
-    /// Most bytes of an error with its IP header (RFC 4443 §2.4 (c)).
-    pub const MOST: usize = 1280;
+    /// Most bytes of an error with its IP header: the smallest MTU of IPv6 (RFC 4443 §2.4 (c)).
+    pub const MOST: usize = crate::spec::MIN_MTU_IPV6 as usize;
 }
 
 /// Why a packet cannot be delivered.

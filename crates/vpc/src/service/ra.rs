@@ -7,6 +7,7 @@ use super::build::HOP_LIMIT;
 use super::nd::{message, option, way_back};
 use super::{Answer, ServiceContext};
 use crate::packet::{Parsed, Payload};
+use crate::spec::MIN_MTU_IPV6;
 
 /// Message types (RFC 4861 §4).
 mod kind {
@@ -26,8 +27,6 @@ const MANAGED_AND_OTHER: u8 = 0xc0;
 const ON_LINK: u8 = 0x80;
 /// How long the gateway is a router for, seconds: the default of RFC 4861 §6.2.1, three times its longest interval.
 pub(crate) const ROUTER_LIFETIME: u16 = 1800;
-/// Least MTU of an IPv6 link (RFC 8200 §5).
-const LEAST_MTU: u16 = 1280;
 /// Most name servers that are told: an option has at most 255 units of 8 bytes, and the message is to fit the least MTU.
 const MOST_SERVERS: usize = 16;
 /// Most prefixes that are told.
@@ -66,7 +65,7 @@ fn advertisement(context: &ServiceContext<'_>) -> Option<Vec<u8>> {
     reply.extend_from_slice(&[0; 8]);
     reply.extend_from_slice(&[option::SOURCE_LINK_LAYER_ADDRESS, 1]);
     reply.extend_from_slice(&context.gateway_mac.0);
-    if context.mtu >= LEAST_MTU {
+    if context.mtu >= MIN_MTU_IPV6 {
         reply.extend_from_slice(&[MTU, 1, 0, 0, 0, 0]);
         reply.extend_from_slice(&context.mtu.to_be_bytes());
     }

@@ -4,12 +4,7 @@ use std::net::IpAddr;
 
 use super::error::Problem;
 use crate::packet::Mac;
-use crate::spec::UnderlaySpec;
-
-/// Least MTU of IPv4 that hosts count on (RFC 791 §3.1: 576 bytes are always taken).
-const LEAST_MTU: u16 = 576;
-/// Least MTU of IPv6 (RFC 8200 §5).
-const LEAST_MTU_V6: u16 = 1280;
+use crate::spec::{UnderlaySpec, min_mtu};
 
 pub(super) fn check_underlay(underlay: &UnderlaySpec) -> Result<(), Problem> {
     station(underlay.mac)?;
@@ -27,7 +22,7 @@ pub(super) fn check_underlay(underlay: &UnderlaySpec) -> Result<(), Problem> {
 }
 
 pub(super) fn check_mtu(mtu: u16, ipv6: bool) -> Result<(), Problem> {
-    let least = if ipv6 { LEAST_MTU_V6 } else { LEAST_MTU };
+    let least = min_mtu(ipv6);
     if mtu < least { Err(Problem::Mtu { mtu, least }) } else { Ok(()) }
 }
 
