@@ -329,43 +329,42 @@ impl Network {
         self.security_groups.clone_from(&change.security_groups);
         self.acls.clone_from(&change.acls);
     }
+}
 
-    pub(super) fn check_policies(&self, place: &str, problems: &mut Vec<Problem>) {
-        let twice = |place: String, what: &str, name: &str| {
-            Problem::error(place, format!("the network has a second {what} `{name}`"))
-                .help("give each a name of its own")
-        };
-        let (named, mut seen) = (Policies::of(self), HashSet::new());
-        for (at, group) in self.security_groups.iter().enumerate() {
-            let place = format!("{place}.security-group[{at}]");
-            if !group.name.is_empty() && !seen.insert(&group.name) {
-                problems.push(twice(format!("{place}.name"), "security group", &group.name));
-            }
-            check_count(&place, group.rules.len(), problems);
-            for (number, rule) in group.rules.iter().enumerate() {
-                if problems.len() >= MOST_PROBLEMS {
-                    return;
-                }
-                let place = format!("{place}.rule[{number}]");
-                if let Some(group) = &rule.group {
-                    named.check_group(format!("{place}.group"), group, problems);
-                }
-                check_family(&place, "cidr", rule.protocol, rule.cidr, problems);
-            }
+pub(super) fn check_policies(place: &str, network: &Network, problems: &mut Vec<Problem>) {
+    let twice = |place: String, what: &str, name: &str| {
+        Problem::error(place, format!("the network has a second {what} `{name}`")).help("give each a name of its own")
+    };
+    let (named, mut seen) = (Policies::of(network), HashSet::new());
+    for (at, group) in network.security_groups.iter().enumerate() {
+        let place = format!("{place}.security-group[{at}]");
+        if !group.name.is_empty() && !seen.insert(&group.name) {
+            problems.push(twice(format!("{place}.name"), "security group", &group.name));
         }
-        seen.clear();
-        for (at, acl) in self.acls.iter().enumerate() {
-            let place = format!("{place}.acl[{at}]");
-            if !acl.name.is_empty() && !seen.insert(&acl.name) {
-                problems.push(twice(format!("{place}.name"), "ACL", &acl.name));
+        check_count(&place, group.rules.len(), problems);
+        for (number, rule) in group.rules.iter().enumerate() {
+            if problems.len() >= MOST_PROBLEMS {
+                return;
             }
-            check_count(&place, acl.rules.len(), problems);
-            for (number, rule) in acl.rules.iter().enumerate() {
-                if problems.len() >= MOST_PROBLEMS {
-                    return;
-                }
-                check_rule(&format!("{place}.rule[{number}]"), rule, problems);
+            let place = format!("{place}.rule[{number}]");
+            if let Some(group) = &rule.group {
+                named.check_group(format!("{place}.group"), group, problems);
             }
+            check_family(&place, "cidr", rule.protocol, rule.cidr, problems);
+        }
+    }
+    seen.clear();
+    for (at, acl) in network.acls.iter().enumerate() {
+        let place = format!("{place}.acl[{at}]");
+        if !acl.name.is_empty() && !seen.insert(&acl.name) {
+            problems.push(twice(format!("{place}.name"), "ACL", &acl.name));
+        }
+        check_count(&place, acl.rules.len(), problems);
+        for (number, rule) in acl.rules.iter().enumerate() {
+            if problems.len() >= MOST_PROBLEMS {
+                return;
+            }
+            check_rule(&format!("{place}.rule[{number}]"), rule, problems);
         }
     }
 }

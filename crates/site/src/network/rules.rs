@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 use softdpu_vpc::spec::{MIN_MTU_IPV6, min_mtu};
 
-use super::policy::Policies;
+use super::policy::{Policies, check_policies};
 use super::read::STAND_IN_VNI;
 use super::routing::{check_group_count, check_routing};
 use super::*;
@@ -35,11 +35,11 @@ pub(crate) fn check_networks(site: &Site, problems: &mut Vec<Problem>) {
     check_vnis(site, problems);
     for (index, network) in site.networks.iter().enumerate() {
         let place = format!("network[{index}]");
-        network.check_subnets(&place, problems);
-        network.check_gateways(&place, problems);
+        check_subnets(&place, network, problems);
+        check_gateways(&place, network, problems);
         check_network_tenant(site, &place, network, problems);
         check_network_mtu(site, &place, network, problems);
-        network.check_policies(&place, problems);
+        check_policies(&place, network, problems);
         check_routing(site, &place, network, problems);
         check_members(site, index, network, problems);
     }
@@ -272,75 +272,72 @@ impl Underlay {
     }
 }
 
-impl Network {
-    fn check_subnets(&self, place: &str, problems: &mut Vec<Problem>) {
-        for (index, prefix) in self.cidr.iter().enumerate() {
-            let place = format!("{place}.cidr[{index}]");
-            let longest = longest_prefix(prefix);
-            if let Some((reserved, why)) = reserved(prefix) {
-                problems.push(
-                    Problem::error(place, format!("{prefix} overlaps {reserved}, which is {why}"))
-                        .help("use private addresses, such as 10.0.0.0/16 or fd00:5d::/64"),
-                );
-            } else if prefix.prefix_len() > longest {
-                problems.push(
-                    Problem::error(place, "the subnet has no room for a gateway and a guest")
-                        .found(prefix.to_string())
-                        .expected(format!("a prefix length of at most {longest}")),
-                );
-            } else if let Some(other) = self.cidr[..index].iter().find(|other| overlap(other, prefix)) {
-                problems.push(
-                    Problem::error(place, format!("the subnets {other} and {prefix} overlap"))
-                        .help("networks may have the same addresses, subnets of one network may not"),
-                );
-            }
-        }
-    }
-
-    /// The reader puts a gateway for each subnet first, and what is too much after them.
-    fn check_gateways(&self, place: &str, problems: &mut Vec<Problem>) {
-        let place = format!("{place}.gateway");
-        // A subnet without room was reported; its default gateway means nothing.
-        for subnet in self.subnets().filter(|subnet| subnet.prefix.prefix_len() <= longest_prefix(&subnet.prefix)) {
-            if let Some(what) = special(&subnet.prefix, subnet.gateway) {
-                problems
-                    .push(Problem::error(place.clone(), format!("{} is {what} of {}", subnet.gateway, subnet.prefix)));
-            }
-        }
-        for extra in self.gateway.iter().skip(self.cidr.len()).filter(|_| !self.cidr.is_empty()) {
-            let message = match self.subnet_of(*extra) {
-                Some(subnet) => {
-                    format!("{extra} would be a second gateway of {}, beside {}", subnet.prefix, subnet.gateway)
-                }
-                None => format!("the gateway {extra} is in no subnet of the network"),
-            };
+fn check_subnets(place: &str, network: &Network, problems: &mut Vec<Problem>) {
+    for (index, prefix) in network.cidr.iter().enumerate() {
+        let place = format!("{place}.cidr[{index}]");
+        let longest = longest_prefix(prefix);
+        if let Some((reserved, why)) = reserved(prefix) {
             problems.push(
-                Problem::error(place.clone(), message).expected(format!("one address in each of {}", self.prefixes())),
+                Problem::error(place, format!("{prefix} overlaps {reserved}, which is {why}"))
+                    .help("use private addresses, such as 10.0.0.0/16 or fd00:5d::/64"),
+            );
+        } else if prefix.prefix_len() > longest {
+            problems.push(
+                Problem::error(place, "the subnet has no room for a gateway and a guest")
+                    .found(prefix.to_string())
+                    .expected(format!("a prefix length of at most {longest}")),
+            );
+        } else if let Some(other) = network.cidr[..index].iter().find(|other| overlap(other, prefix)) {
+            problems.push(
+                Problem::error(place, format!("the subnets {other} and {prefix} overlap"))
+                    .help("networks may have the same addresses, subnets of one network may not"),
             );
         }
     }
+}
 
-    fn prefixes(&self) -> String {
-        self.cidr.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+/// The reader puts a gateway for each subnet first, and what is too much after them.
+fn check_gateways(place: &str, network: &Network, problems: &mut Vec<Problem>) {
+    let place = format!("{place}.gateway");
+    // A subnet without room was reported; its default gateway means nothing.
+    for subnet in network.subnets().filter(|subnet| subnet.prefix.prefix_len() <= longest_prefix(&subnet.prefix)) {
+        if let Some(what) = special(&subnet.prefix, subnet.gateway) {
+            problems.push(Problem::error(place.clone(), format!("{} is {what} of {}", subnet.gateway, subnet.prefix)));
+        }
     }
+    for extra in network.gateway.iter().skip(network.cidr.len()).filter(|_| !network.cidr.is_empty()) {
+        let message = match network.subnet_of(*extra) {
+            Some(subnet) => {
+                format!("{extra} would be a second gateway of {}, beside {}", subnet.prefix, subnet.gateway)
+            }
+            None => format!("the gateway {extra} is in no subnet of the network"),
+        };
+        problems.push(
+            Problem::error(place.clone(), message).expected(format!("one address in each of {}", prefixes(network))),
+        );
+    }
+}
 
-    fn check_addresses(&self, place: &str, addresses: &[IpAddr], problems: &mut Vec<Problem>) {
-        // Without a valid subnet there is nothing to hold them against, and that was reported.
-        for (index, address) in addresses.iter().enumerate().filter(|_| !self.cidr.is_empty()) {
-            let problem = |message: String| Problem::error(format!("{place}.address[{index}]"), message);
-            match self.subnet_of(*address) {
-                None => problems.push(
-                    problem(format!("the address is outside network `{}`", self.name))
-                        .found(address.to_string())
-                        .expected(format!("an address in {}", self.prefixes())),
-                ),
-                Some(subnet) if subnet.gateway == *address => {
-                    problems.push(problem(format!("{address} is the gateway of {}", subnet.prefix)));
-                }
-                Some(subnet) => {
-                    if let Some(what) = special(&subnet.prefix, *address) {
-                        problems.push(problem(format!("{address} is {what} of {}", subnet.prefix)));
-                    }
+fn prefixes(network: &Network) -> String {
+    network.cidr.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+fn check_addresses(place: &str, network: &Network, addresses: &[IpAddr], problems: &mut Vec<Problem>) {
+    // Without a valid subnet there is nothing to hold them against, and that was reported.
+    for (index, address) in addresses.iter().enumerate().filter(|_| !network.cidr.is_empty()) {
+        let problem = |message: String| Problem::error(format!("{place}.address[{index}]"), message);
+        match network.subnet_of(*address) {
+            None => problems.push(
+                problem(format!("the address is outside network `{}`", network.name))
+                    .found(address.to_string())
+                    .expected(format!("an address in {}", prefixes(network))),
+            ),
+            Some(subnet) if subnet.gateway == *address => {
+                problems.push(problem(format!("{address} is the gateway of {}", subnet.prefix)));
+            }
+            Some(subnet) => {
+                if let Some(what) = special(&subnet.prefix, *address) {
+                    problems.push(problem(format!("{address} is {what} of {}", subnet.prefix)));
                 }
             }
         }
@@ -384,7 +381,7 @@ impl Owners<'_> {
     /// Gives `owner` its addresses, unless they are no guest's to have or somebody has them.
     fn admit(&mut self, place: &str, addresses: &[IpAddr], mac: MacAddress, owner: &str, problems: &mut Vec<Problem>) {
         let before = problems.len();
-        self.network.check_addresses(place, addresses, problems);
+        check_addresses(place, self.network, addresses, problems);
         for (index, address) in addresses.iter().enumerate() {
             match self.addresses.get(address) {
                 Some(other) => problems.push(
