@@ -84,15 +84,7 @@ extern "C" fn handler(_signal: libc::c_int, info: *mut libc::siginfo_t, _context
         // SAFETY: the range is a live mapping of ours: a thread is touching it right now and holds a pin. Replacing it
         // whole keeps huge page alignment. The flag outlives the entry (Slot holds an Arc of it).
         unsafe {
-            let replaced = libc::mmap(
-                base as *mut libc::c_void,
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
-                -1,
-                0,
-            );
-            if replaced == libc::MAP_FAILED {
+            if !map_zeroes(base, len) {
                 break;
             }
             let faulted = entry.faulted.load(Ordering::Relaxed);
@@ -109,11 +101,95 @@ extern "C" fn handler(_signal: libc::c_int, info: *mut libc::siginfo_t, _context
     }
 }
 
+/// Replaces a mapping by zeroes that no core dump has. In signal context.
+///
+/// # Safety
+/// The range is a mapping whose users copy, and bear that its bytes change.
+unsafe fn map_zeroes(base: usize, len: usize) -> bool {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // SAFETY: as the caller promises.
+    unsafe {
+        let mapped = libc::mmap(base as *mut libc::c_void, len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        let is_mapped = mapped != libc::MAP_FAILED || map_sparse_file(base, len);
+        libc::madvise(base as *mut libc::c_void, len, libc::MADV_DONTDUMP);
+        is_mapped
+    }
+}
+
+/// The same from a file without blocks: under strict overcommit (vm.overcommit_memory = 2) private memory counts in
+/// full, a shared file by the pages that are touched.
+///
+/// # Safety
+/// As for [`map_zeroes`].
+unsafe fn map_sparse_file(base: usize, len: usize) -> bool {
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    // SAFETY: as the caller promises; system calls alone, with a name that lives for ever.
+    unsafe {
+        let file = libc::memfd_create(c"zeroes".as_ptr(), libc::MFD_CLOEXEC);
+        if file < 0 {
+            return false;
+        }
+        let is_mapped = libc::ftruncate(file, len as libc::off_t) == 0
+            && libc::mmap(base as *mut libc::c_void, len, libc::PROT_READ | libc::PROT_WRITE, flags, file, 0)
+                != libc::MAP_FAILED;
+        libc::close(file);
+        is_mapped
+    }
+}
+
 #[cfg(all(test, not(miri)))]
 mod tests {
     use std::os::fd::AsFd;
 
     use crate::{GuestAddress, Mapping, Region, UserAddress, View};
+
+    /// The flags of the mapping that has this address (proc_pid_smaps(5), VmFlags).
+    fn vm_flags(address: usize) -> String {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut lines = maps.lines().skip_while(|line| {
+            let range = line.split_once(' ').and_then(|(range, _)| range.split_once('-'));
+            let bound = |text| usize::from_str_radix(text, 16).ok();
+            !range.is_some_and(|(from, to)| {
+                bound(from).zip(bound(to)).is_some_and(|(from, to)| (from..to).contains(&address))
+            })
+        });
+        lines.find_map(|line| line.strip_prefix("VmFlags:")).expect("it is mapped").to_owned()
+    }
+
+    #[test]
+    fn memory_of_others_is_in_no_core_dump_before_and_after_its_file_is_cut_short() {
+        super::catch_bus_errors();
+        let file = rustix::fs::memfd_create("shrink", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 0x4000).unwrap();
+        let mapping = Mapping::file(file.as_fd(), 0, 0x4000).unwrap();
+        let is_dumped = || !vm_flags(mapping.base() as usize).split_whitespace().any(|flag| flag == "dd");
+        assert!(!is_dumped());
+        rustix::fs::ftruncate(&file, 0).unwrap();
+        let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), 0x4000, mapping.clone(), 0)]).unwrap();
+        view.buffer(GuestAddress(0), 8).unwrap().write_at(0, &[7; 8]).unwrap();
+        assert!(mapping.is_faulted());
+        assert!(!is_dumped());
+    }
+
+    /// Strict overcommit itself is a setting of the whole machine.
+    #[test]
+    fn zeroes_come_from_a_sparse_file_where_private_memory_is_refused() {
+        let file = rustix::fs::memfd_create("shrink", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 0x4000).unwrap();
+        let mapping = Mapping::file(file.as_fd(), 0, 0x4000).unwrap();
+        let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), 0x4000, mapping.clone(), 0)]).unwrap();
+        let buffer = view.buffer(GuestAddress(0x3000), 8).unwrap();
+        buffer.write_at(0, &[7; 8]).unwrap();
+        // SAFETY: memory that is reached by copies.
+        assert!(unsafe { super::map_sparse_file(mapping.base() as usize, 0x4000) });
+        rustix::fs::ftruncate(&file, 0).unwrap();
+        for byte in [0, 9] {
+            let mut bytes = [1; 8];
+            buffer.read_at(0, &mut bytes).unwrap();
+            assert_eq!(bytes, [byte; 8]);
+            buffer.write_at(0, &[9; 8]).unwrap();
+        }
+    }
 
     #[test]
     fn a_shrunk_file_reads_as_zeroes_and_marks_its_mapping() {

@@ -6,7 +6,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+use softdpu_sys::reaper::reap;
 use thiserror::Error;
 
 use crate::{fault, file_system};
@@ -77,11 +78,28 @@ pub enum MapError {
 }
 
 enum Source {
-    File { key: MappingKey, whole: usize, slot: Option<fault::Slot> },
+    File { key: MappingKey, pages: Option<Pages>, slot: Option<fault::Slot> },
     Heap(Layout),
 }
 
-/// Shared memory mapped into this process, read and write. Unmapped when the last `Arc` is dropped.
+/// Mapped pages. Unmapped when it is dropped, which takes as long as it takes to free memory that nothing else has.
+struct Pages {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: an address range, to which it makes no reference.
+unsafe impl Send for Pages {}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: base and length are what mmap was given and returned, and the last user is gone.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// Shared memory mapped into this process, read and write. No core dump has it (MADV_DONTDUMP). When the last `Arc` is
+/// dropped the [reaper](softdpu_sys::reaper) unmaps it: the thread that dropped it, a core's perhaps, does not wait.
 pub struct Mapping {
     base: NonNull<u8>,
     len: usize,
@@ -112,13 +130,14 @@ impl Mapping {
         }
         .map_err(|source| MapError::Os { call: "mmap", source })?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(MapError::Range { offset, len })?;
+        let pages = Pages { base, len: whole };
+        // SAFETY: the mapping that was made; the advice changes what core dumps have, not its contents.
+        unsafe { madvise(base.as_ptr().cast(), whole, Advice::LinuxDontDump) }
+            .map_err(|source| MapError::Os { call: "madvise", source })?;
         let faulted = Arc::new(AtomicBool::new(false));
-        let slot = fault::register(base.as_ptr() as usize, whole, Arc::clone(&faulted));
-        let mapping = Mapping { base, len: bytes, source: Source::File { key, whole, slot }, faulted };
-        match &mapping.source {
-            Source::File { slot: None, .. } => Err(MapError::TooMany),
-            _ => Ok(Arc::new(mapping)),
-        }
+        let slot = fault::register(base.as_ptr() as usize, whole, Arc::clone(&faulted)).ok_or(MapError::TooMany)?;
+        let source = Source::File { key, pages: Some(pages), slot: Some(slot) };
+        Ok(Arc::new(Mapping { base, len: bytes, source, faulted }))
     }
 
     /// What [`Mapping::file`] would map, checked against the file, without mapping it.
@@ -211,11 +230,12 @@ fn is_dax(device: u64) -> bool {
 impl Drop for Mapping {
     fn drop(&mut self) {
         match &mut self.source {
-            Source::File { whole, slot, .. } => {
+            Source::File { pages, slot, .. } => {
                 // First out of the handler's table, so that it never replaces what comes to lie here later.
                 drop(slot.take());
-                // SAFETY: base and length are what mmap was given and returned, and the last user is gone.
-                let _ = unsafe { munmap(self.base.as_ptr().cast(), *whole) };
+                if let Some(pages) = pages.take() {
+                    reap(pages);
+                }
             }
             // SAFETY: allocated with this layout in `heap`, and the last user is gone.
             Source::Heap(layout) => unsafe { dealloc(self.base.as_ptr(), *layout) },

@@ -1,11 +1,13 @@
 //! Memory of our own that the kernel may use, and a choice between two kinds of such memory.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, handle_alloc_error};
 use std::ptr::NonNull;
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::{IoMemory, IoVec};
 
-/// A heap buffer aligned for direct I/O. Its bytes are reached by copies only ([`iovec::copy`](crate::iovec::copy),
+/// Pages of this process, aligned for direct I/O, that no core dump has: they hold guests' data. Its bytes are reached by copies only ([`iovec::copy`](crate::iovec::copy),
 /// [`read_at`](Self::read_at), [`write_at`](Self::write_at)), so that the kernel may have it at the same time.
 pub struct AlignedBuffer {
     base: NonNull<u8>,
@@ -27,9 +29,12 @@ impl AlignedBuffer {
     /// When `capacity` is more than half the address space.
     pub fn new(capacity: usize) -> Self {
         let layout = Layout::from_size_align(capacity.max(1), Self::ALIGN).expect("a sensible length").pad_to_align();
-        // SAFETY: the layout's size is not zero.
-        let base = unsafe { alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(base) else { std::alloc::handle_alloc_error(layout) };
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), layout.size(), protection, flags) };
+        let Some(base) = base.ok().and_then(|base| NonNull::new(base.cast::<u8>())) else { handle_alloc_error(layout) };
+        // SAFETY: the mapping that was made; the advice changes what core dumps have, not its contents.
+        let _ = unsafe { madvise(base.as_ptr().cast(), layout.size(), Advice::LinuxDontDump) };
         AlignedBuffer { base, layout, piece: IoVec::new(base.as_ptr(), layout.size()) }
     }
 
@@ -70,12 +75,12 @@ impl AlignedBuffer {
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout in `new`.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+        // SAFETY: mapped with this size in `new`.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.layout.size()) };
     }
 }
 
-// SAFETY: heap memory that does not move with the value and is freed only with it; no reference to it is ever made.
+// SAFETY: memory that does not move with the value and is freed only with it; no reference to it is ever made.
 unsafe impl IoMemory for AlignedBuffer {
     fn iovecs(&self) -> &[IoVec] {
         std::slice::from_ref(&self.piece)

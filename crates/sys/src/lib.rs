@@ -19,9 +19,11 @@ pub mod notify;
 pub mod pages;
 pub mod port;
 pub mod prefetch;
+pub mod reaper;
 pub mod secret;
 pub mod uring;
 pub mod wake;
 
 pub use buffer::{AlignedBuffer, OneOf};
 pub use iovec::{IoMemory, IoVec};
+pub use reaper::ReapedFd;

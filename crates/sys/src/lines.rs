@@ -93,6 +93,9 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choice.
         let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) }?;
         let mapping = Mapping { mapped: NonNull::new(base.cast::<u8>()).ok_or(Errno::NOMEM)?, len };
+        // The next data plane would wait until gigabytes of flows are written to a core dump.
+        // SAFETY: our mapping; the advice changes what core dumps have, not its contents.
+        let _ = unsafe { madvise(base, len, Advice::LinuxDontDump) };
         let skip = if is_huge { mapping.mapped.align_offset(HUGE) } else { 0 };
         // SAFETY: `skip` is less than HUGE, by which the mapping is longer than its bytes.
         let base = unsafe { mapping.mapped.add(skip) };

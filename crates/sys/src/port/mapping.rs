@@ -1,10 +1,10 @@
-//! Memory shared with the kernel that is unmapped with its owner.
+//! Memory shared with the kernel that is unmapped with its owner. It holds guests' frames: no core dump has it.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 /// A mapping of this process. It hands out its address only: who makes references answers for them.
 pub(crate) struct Mapping {
@@ -36,7 +36,10 @@ impl Mapping {
     }
 
     fn new(base: *mut u8, len: usize) -> Result<Self, Errno> {
-        NonNull::new(base).map(|base| Mapping { base, len }).ok_or(Errno::NOMEM)
+        let mapping = NonNull::new(base).map(|base| Mapping { base, len }).ok_or(Errno::NOMEM)?;
+        // SAFETY: our mapping; the advice changes what core dumps have, not its contents.
+        unsafe { madvise(base.cast(), len, Advice::LinuxDontDump) }?;
+        Ok(mapping)
     }
 
     pub(crate) fn base(&self) -> *mut u8 {
