@@ -15,6 +15,8 @@ mod bystander;
 mod descriptors;
 #[path = "hostile/fds.rs"]
 mod fds;
+#[path = "hostile/lingering.rs"]
+mod lingering;
 #[path = "hostile/messages.rs"]
 mod messages;
 #[path = "hostile/raw.rs"]
@@ -34,6 +36,7 @@ use std::time::{Duration, Instant};
 use softdpu_tests::{Context, Failure, Lab, wait_until};
 
 use bystander::Bystander;
+use lingering::Attacker;
 use scene::{Abuse, Scene};
 
 /// Distinct abuses there have to be.
@@ -194,6 +197,40 @@ fn a_front_end_whose_interrupts_would_block_holds_up_nobody() {
         })?;
         eprintln!("{reads} reads and {interrupts} interrupts behind {built} walls; {}", bystander.stop()?);
         scene.same_data_plane()?;
+        scene.stop()
+    });
+}
+
+#[test]
+fn a_descriptor_whose_close_waits_holds_up_neither_status_nor_the_next_data_plane() {
+    /// The most that either may take: much for a busy machine, little of the time that a close waits.
+    const MOST: Duration = Duration::from_secs(5);
+    const _: () = assert!(MOST.as_secs() * 4 < lingering::LINGER.as_secs());
+    Lab::run("lingering", |lab| {
+        let mut scene = Scene::start(lab, &SITE.replace("HOSTILE", MEMORY))?;
+        let bystander = Bystander::start(&scene.socket("bystander"))?;
+        let mut attacker =
+            Attacker { socket: scene.socket("hostile"), supervisor: scene.supervisor()?, peers: Vec::new() };
+        for way in lingering::ways() {
+            for kills in [false, true] {
+                bystander.take_worst();
+                (way.go)(&mut attacker).context(way.name)?;
+                let start = Instant::now();
+                if kills {
+                    scene.kill_data_plane().context(way.name)?;
+                } else {
+                    scene.same_data_plane().context(way.name)?;
+                }
+                let answered = start.elapsed();
+                let progress = bystander.progress()?;
+                bystander.goes_on(progress).context(way.name)?;
+                let worst = bystander.take_worst();
+                eprintln!("{:42} status after {answered:8.1?}, the bystander's slowest round {worst:.1?}", way.name);
+                assert!(answered < MOST, "{}: status was answered after {answered:?}", way.name);
+                assert!(worst < MOST, "{}: a round of the bystander took {worst:?}", way.name);
+            }
+        }
+        eprintln!("{} sockets; {}", attacker.peers.len(), bystander.stop()?);
         scene.stop()
     });
 }

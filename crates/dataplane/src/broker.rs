@@ -15,6 +15,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softdpu_storage::{Broker, VolumeKind, VolumeSpec};
 
 use softdpu_link::{DataPlaneLink, Down, Link, LinkError, Open, OpenFailure, SharedFd, Up};
+use softdpu_sys::ReapedFd;
 
 /// The link, shared by the control loop and by whoever opens volumes.
 pub(super) struct Wire {
@@ -44,7 +45,7 @@ impl Wire {
     }
 
     /// What was kept by the data planes before this one.
-    pub(super) fn remember(&self, keys: Vec<String>, fds: Vec<OwnedFd>) {
+    pub(super) fn remember(&self, keys: Vec<String>, fds: Vec<ReapedFd>) {
         lock(&self.vault).extend(keys.into_iter().zip(fds.into_iter().map(Arc::new)));
     }
 
@@ -56,12 +57,12 @@ impl Wire {
     }
 
     /// The next message that is here.
-    pub(super) fn next(&self) -> Result<Option<(Down, Vec<OwnedFd>)>, LinkError> {
+    pub(super) fn next(&self) -> Result<Option<(Down, Vec<ReapedFd>)>, LinkError> {
         lock(&self.link).receive()
     }
 
     /// Waits for the next message.
-    pub(super) fn wait(&self, timeout: Duration) -> Result<Option<(Down, Vec<OwnedFd>)>, LinkError> {
+    pub(super) fn wait(&self, timeout: Duration) -> Result<Option<(Down, Vec<ReapedFd>)>, LinkError> {
         let deadline = Instant::now() + timeout;
         loop {
             if let Some(message) = lock(&self.link).receive()? {
@@ -78,14 +79,14 @@ impl Wire {
     }
 
     /// Gives whoever asked for a file what became of it.
-    pub(super) fn opened(&self, call: u64, result: Result<(), OpenFailure>, fds: Vec<OwnedFd>) {
+    pub(super) fn opened(&self, call: u64, result: Result<(), OpenFailure>, fds: Vec<ReapedFd>) {
         let Some(waiting) = lock(&self.opens).remove(&call) else {
             tracing::warn!(call, "a file was opened that nobody asked for");
             return;
         };
         let first = || fds.into_iter().next().ok_or_else(|| io::Error::other("no descriptor came with the answer"));
         // Whoever asked waits for as long as there is an answer to come.
-        let _ = waiting.send(result.map_err(io::Error::from).and_then(|()| first()));
+        let _ = waiting.send(result.map_err(io::Error::from).and_then(|()| first().map(ReapedFd::into_owned)));
     }
 
     /// The link's descriptor, to poll.
@@ -134,14 +135,14 @@ impl Broker for Wire {
     }
 
     fn keep(&self, key: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.keep_fd(key, Arc::new(fd.try_clone_to_owned()?))
+        self.keep_fd(key, Arc::new(fd.try_clone_to_owned()?.into()))
     }
 
     fn kept(&self, prefix: &str) -> io::Result<Vec<(String, OwnedFd)>> {
         lock(&self.vault)
             .iter()
             .filter(|(key, _)| key.starts_with(prefix))
-            .map(|(key, fd)| Ok((key.clone(), fd.try_clone()?)))
+            .map(|(key, fd)| Ok((key.clone(), fd.as_fd().try_clone_to_owned()?)))
             .collect()
     }
 

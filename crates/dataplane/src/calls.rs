@@ -1,6 +1,5 @@
 //! What the management API asks of the data plane.
 
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use serde_json::Value;
@@ -14,6 +13,7 @@ use super::tap;
 use softdpu_api::{ApiError, Change, ErrorCode, LoadFile, QueuePlacement};
 use softdpu_link::{Call, LinkError};
 use softdpu_site as config;
+use softdpu_sys::ReapedFd;
 
 /// What a call is answered with.
 pub(super) type Answer = Result<Value, ApiError>;
@@ -30,7 +30,7 @@ fn unless_begun(begun: Result<(), ApiError>) -> Option<Answer> {
 
 impl DataPlane {
     /// Does what is asked, or begins it. None: it is answered when it is done.
-    pub(super) fn call(&mut self, id: u64, call: Call, fds: Vec<OwnedFd>) -> Result<Option<Answer>, LinkError> {
+    pub(super) fn call(&mut self, id: u64, call: Call, fds: Vec<ReapedFd>) -> Result<Option<Answer>, LinkError> {
         let done = match call {
             Call::Status => return Ok(Some(report(self))),
             Call::Change(change) => return self.change(id, change, fds),
@@ -44,7 +44,7 @@ impl DataPlane {
     }
 
     /// Makes a change, or begins it. None: it is answered when a volume has opened or grown, or a file is loaded.
-    fn change(&mut self, id: u64, change: Change, fds: Vec<OwnedFd>) -> Result<Option<Answer>, LinkError> {
+    fn change(&mut self, id: u64, change: Change, fds: Vec<ReapedFd>) -> Result<Option<Answer>, LinkError> {
         // A warning about an earlier change is not about this one.
         self.warning();
         let made = match change {

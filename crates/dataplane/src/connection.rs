@@ -169,7 +169,7 @@ impl Connection {
     /// Anything else is refused. Whether it blocks is the front end's business: it is neither read nor written, but watched
     /// for edges, or signalled by the kernel ([`notify`](softdpu_sys::notify)).
     pub(super) fn eventfd(&self, id: FdId) -> Result<OwnedFd, String> {
-        let fd = self.fd(id)?.try_clone().map_err(|error| format!("copying a descriptor: {error}"))?;
+        let fd = self.fd(id)?.as_fd().try_clone_to_owned().map_err(|error| format!("copying a descriptor: {error}"))?;
         if !is_eventfd(fd.as_fd()) {
             return Err("a kick, call or error descriptor is not an eventfd".to_owned());
         }
@@ -260,7 +260,7 @@ impl Connection {
         ftruncate(&fd, bytes).map_err(|error| format!("in-flight region of {bytes} bytes: {error}"))?;
         let id = self.next_fd;
         self.next_fd += 1;
-        self.fds.insert(id, Arc::new(fd));
+        self.fds.insert(id, Arc::new(fd.into()));
         self.kept.push(id);
         Ok(FdId(id))
     }

@@ -1,12 +1,11 @@
 //! The devices, the connections of their front ends, and what they share: guests' memory, interfaces that are made again.
 
 use std::collections::{BTreeMap, HashMap};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
 use softdpu_engine::{Engine, FromCore, QueueKey};
-use softdpu_link::{ConnectionId, LinkError, Up};
+use softdpu_link::{ConnectionId, LinkError, SharedFd, Up};
 use softdpu_memory::Domain;
 use softdpu_sched::TenantId;
 use softdpu_site as config;
@@ -199,7 +198,7 @@ impl Devices {
         device: String,
         connection: ConnectionId,
         session: Option<String>,
-        fds: BTreeMap<u32, Arc<OwnedFd>>,
+        fds: BTreeMap<u32, SharedFd>,
         more: bool,
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {

@@ -55,6 +55,7 @@ use self::volumes::{News, Volumes};
 use softdpu_api::{ApiError, ErrorCode};
 use softdpu_link::{BEAT, Death, Down, LOADED, LinkError, Up, monotonic_ns};
 use softdpu_site::{self as config, IdleSleep, Site};
+use softdpu_sys::ReapedFd;
 
 /// How long the site's volumes have to open before this process says that it is ready without them: files open within
 /// milliseconds, and a server that does not answer must keep nobody else waiting.
@@ -355,7 +356,7 @@ impl DataPlane {
         Ok(())
     }
 
-    fn handle(&mut self, message: Down, fds: Vec<OwnedFd>) -> Result<(), DataPlaneError> {
+    fn handle(&mut self, message: Down, fds: Vec<ReapedFd>) -> Result<(), DataPlaneError> {
         match message {
             Down::Attach { device, connection, session, fds: ids, more } => {
                 let fds = ids.into_iter().zip(fds.into_iter().map(Arc::new)).collect();

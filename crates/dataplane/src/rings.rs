@@ -155,7 +155,7 @@ fn text(what: &str, error: &dyn std::fmt::Display) -> String {
 fn keep_new(key: &str, bytes: u64, wire: &Wire) -> Result<Window, String> {
     let fd = memfd_create("softdpu-inflight", MemfdFlags::CLOEXEC).map_err(|e| text("memfd", &e))?;
     ftruncate(&fd, bytes).map_err(|e| text("size", &e))?;
-    let fd = Arc::new(fd);
+    let fd = Arc::new(fd.into());
     wire.keep_fd(key, Arc::clone(&fd)).map_err(|e| text("keeping them", &e))?;
     map(&fd, bytes)
 }

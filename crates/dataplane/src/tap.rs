@@ -3,6 +3,7 @@
 //! The supervisor keeps the descriptor: when the last one of an interface is closed, the kernel takes the interface away, and
 //! with it the addresses and routes that somebody gave it.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -47,7 +48,7 @@ fn key(device: &str) -> String {
 pub(super) fn open(device: &str, settings: &config::Tap, mtu: u16, wire: &Wire) -> Result<Socket, String> {
     let text = |error: &dyn std::fmt::Display| format!("interface '{}': {error}", settings.interface);
     if let Some(fd) = wire.kept_fd(&key(device)) {
-        let fd = fd.try_clone().map_err(|error| text(&error))?;
+        let fd = fd.as_fd().try_clone_to_owned().map_err(|error| text(&error))?;
         match Tap::adopt(fd, Offloads::ALL) {
             Ok(tap) => return Ok(tap.into()),
             // Its interface was deleted meanwhile, for one: it is of no use to whoever comes next either.
@@ -65,7 +66,7 @@ pub(super) fn open(device: &str, settings: &config::Tap, mtu: u16, wire: &Wire) 
     links.set_mac(&name, settings.port.mac.0).map_err(|error| text(&error))?;
     links.set_mtu(&name, settings.port.mtu.unwrap_or(mtu).into()).map_err(|error| text(&error))?;
     links.set_up(&name, true).map_err(|error| text(&error))?;
-    wire.keep_fd(&key(device), Arc::new(fd)).map_err(|error| text(&error))?;
+    wire.keep_fd(&key(device), Arc::new(fd.into())).map_err(|error| text(&error))?;
     Ok(tap.into())
 }
 

@@ -16,6 +16,7 @@ use self::show::Show;
 use super::networks::Networks;
 use softdpu_api::status::TraceStatus;
 use softdpu_api::{ApiError, Directions, ErrorCode, Id, PacketTrace};
+use softdpu_sys::ReapedFd;
 
 /// The most of them at once. Each costs every frame that passes a look.
 const MOST_TRACES: usize = 16;
@@ -85,7 +86,7 @@ impl Traces {
         &mut self,
         trace: &PacketTrace,
         greeting: String,
-        fds: Vec<OwnedFd>,
+        fds: Vec<ReapedFd>,
         networks: &Networks,
         engine: &mut Engine,
     ) -> Result<(), ApiError> {
@@ -120,7 +121,7 @@ impl Traces {
         &mut self,
         port: &str,
         id: Id,
-        fds: Vec<OwnedFd>,
+        fds: Vec<ReapedFd>,
         networks: &Networks,
         engine: &mut Engine,
     ) -> Result<(), ApiError> {
@@ -141,14 +142,14 @@ impl Traces {
     }
 
     /// The client's connection, if there may be one more of them.
-    fn begin(&self, fds: Vec<OwnedFd>) -> Result<(OwnedFd, Arc<()>), ApiError> {
+    fn begin(&self, fds: Vec<ReapedFd>) -> Result<(OwnedFd, Arc<()>), ApiError> {
         if Arc::strong_count(&self.running) > MOST_TRACES {
             return Err(ApiError::new(
                 ErrorCode::Busy,
                 format!("there are {MOST_TRACES} traces and replays already: end one of them"),
             ));
         }
-        let socket = fds.into_iter().next();
+        let socket = fds.into_iter().next().map(ReapedFd::into_owned);
         let socket =
             socket.ok_or_else(|| ApiError::new(ErrorCode::Failed, "no connection came with the request".to_owned()))?;
         Ok((socket, Arc::clone(&self.running)))

@@ -20,6 +20,8 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use softdpu_sys::ReapedFd;
+
 use super::{Attached, LinkError, SharedFd};
 
 /// The longest payload. A start with ten thousand devices is some 5 MiB.
@@ -49,7 +51,7 @@ pub struct Link<Out, In> {
     incoming: Vec<u8>,
     /// How much of `incoming` has been taken.
     taken: usize,
-    incoming_fds: VecDeque<OwnedFd>,
+    incoming_fds: VecDeque<ReapedFd>,
     /// What ended the stream; told once everything before it was taken.
     ended: Option<LinkError>,
     types: PhantomData<fn(Out) -> In>,
@@ -65,7 +67,7 @@ struct Outgoing {
 /// A whole frame, of which the payload is still in `incoming`.
 struct Frame {
     payload: std::ops::Range<usize>,
-    fds: Vec<OwnedFd>,
+    fds: Vec<ReapedFd>,
 }
 
 impl<Out, In> Link<Out, In> {
@@ -177,7 +179,7 @@ impl<Out, In> Link<Out, In> {
         let message = recvmsg(&self.socket, &mut into, &mut control, flags)?;
         for part in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = part {
-                self.incoming_fds.extend(fds);
+                self.incoming_fds.extend(fds.map(ReapedFd::from));
             }
         }
         if message.flags.contains(ReturnFlags::CTRUNC) {
@@ -250,7 +252,7 @@ impl<Out, In: DeserializeOwned + Attached> Link<Out, In> {
     ///
     /// # Errors
     /// When the link is of no more use. Messages that came before its end are returned first.
-    pub fn receive(&mut self) -> Result<Option<(In, Vec<OwnedFd>)>, LinkError> {
+    pub fn receive(&mut self) -> Result<Option<(In, Vec<ReapedFd>)>, LinkError> {
         loop {
             if let Some(Frame { payload, fds }) = self.take_frame()? {
                 let message: In = serde_json::from_slice(&self.incoming[payload])?;
@@ -276,7 +278,7 @@ impl<Out, In: DeserializeOwned + Attached> Link<Out, In> {
     ///
     /// # Errors
     /// When the link is of no more use.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<(In, Vec<OwnedFd>)>, LinkError> {
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<(In, Vec<ReapedFd>)>, LinkError> {
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         loop {
             if let Some(received) = self.receive()? {

@@ -37,7 +37,6 @@ mod outbox;
 mod tests;
 
 use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,6 +44,7 @@ use serde::{Deserialize, Serialize};
 
 use softdpu_api::{ApiError, Change, Id, PacketTrace, PathQuestion, QueuePlacement};
 use softdpu_site::Site;
+use softdpu_sys::ReapedFd;
 
 pub use error::LinkError;
 pub use frame::{Link, MAX_FRAME, MAX_FRAME_FDS, REFS_PAUSE};
@@ -57,7 +57,8 @@ pub type SupervisorLink = Link<Down, Up>;
 pub type DataPlaneLink = Link<Up, Down>;
 
 /// A file descriptor in a table or on its way: shared, because the one that waits to be sent is also the one that is kept.
-pub type SharedFd = Arc<OwnedFd>;
+/// It may be any file of a front end's, so its last close may block: the reaper closes it.
+pub type SharedFd = Arc<ReapedFd>;
 
 /// Bytes of a vhost-user message's header (vhost-user: Message Specification, Header).
 pub const HEADER_SIZE: usize = 12;

@@ -29,6 +29,7 @@ use softdpu_api::{
 };
 use softdpu_link::{Call, Outbox, SharedFd};
 use softdpu_site::{Device, Function, Network, Volume};
+use softdpu_sys::ReapedFd;
 
 /// The most clients at once; more wait in the backlog.
 const MAX_CLIENTS: usize = 64;
@@ -39,7 +40,7 @@ const READ_SIZE: usize = 16 << 10;
 /// A connected client.
 #[derive(Debug)]
 pub(super) struct Client {
-    socket: OwnedFd,
+    socket: ReapedFd,
     lines: LineBuffer,
     out: Outbox,
     /// An answer is owed; nothing more is read until it is sent.
@@ -91,12 +92,12 @@ pub(super) struct InProgress {
 impl Client {
     fn new(socket: OwnedFd) -> Client {
         let lines = LineBuffer::new(LONGEST_REQUEST);
-        Client { socket, lines, out: Outbox::default(), busy: false, ended: false }
+        Client { socket: socket.into(), lines, out: Outbox::default(), busy: false, ended: false }
     }
 
     /// One more descriptor of its connection.
     pub(super) fn connection(&self) -> std::io::Result<SharedFd> {
-        self.socket.try_clone().map(Arc::new)
+        Ok(Arc::new(self.socket.as_fd().try_clone_to_owned()?.into()))
     }
 
     fn is_done(&self) -> bool {
@@ -106,7 +107,7 @@ impl Client {
     /// Reads what is there; an error ends the client.
     fn read(&mut self) -> Result<(), Errno> {
         let mut bytes = [0; READ_SIZE];
-        match recv(&self.socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+        match recv(self.socket.as_fd(), &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((_, 0)) => self.ended = true,
             Ok((_, count)) => self.lines.push(&bytes[..count]),
             Err(Errno::AGAIN | Errno::INTR) => {}
@@ -116,7 +117,7 @@ impl Client {
     }
 
     fn flush(&mut self) -> Result<(), Errno> {
-        self.out.flush(&self.socket)
+        self.out.flush(self.socket.as_fd())
     }
 }
 

@@ -22,6 +22,7 @@ use thiserror::Error;
 
 use softdpu_api::status::Peer;
 use softdpu_link::{ConnectionId, Down, FIRST_KEPT_FD, FdId, HEADER_SIZE, SharedFd};
+use softdpu_sys::ReapedFd;
 
 /// The longest payload that is read: the largest message known has 12 + 256 bytes, the rest is room to read, and let the
 /// data plane refuse in good order, messages of later protocol versions.
@@ -106,7 +107,8 @@ struct Reply {
 pub(super) struct FrontEnd {
     pub(super) id: ConnectionId,
     pub(super) device: String,
-    socket: OwnedFd,
+    /// Its last close closes what the front end has sent and nothing has read.
+    socket: ReapedFd,
     peer: Option<Peer>,
     session: Option<String>,
     progress: Progress,
@@ -115,7 +117,7 @@ pub(super) struct FrontEnd {
     fds: BTreeMap<FdId, SharedFd>,
     next_fd: FdId,
     reading: Vec<u8>,
-    reading_fds: Vec<OwnedFd>,
+    reading_fds: Vec<ReapedFd>,
     pending: Option<Pending>,
     replies: VecDeque<Reply>,
     held_up: bool,
@@ -132,7 +134,7 @@ impl FrontEnd {
         FrontEnd {
             id,
             device,
-            socket,
+            socket: socket.into(),
             peer,
             session: None,
             progress: Progress::Waiting,
@@ -203,7 +205,7 @@ impl FrontEnd {
         let message = received.map_err(Hangup::Socket)?;
         for part in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = part {
-                self.reading_fds.extend(fds);
+                self.reading_fds.extend(fds.map(ReapedFd::from));
             }
         }
         if message.flags.contains(ReturnFlags::CTRUNC) {
@@ -223,7 +225,7 @@ impl FrontEnd {
         header.copy_from_slice(&self.reading[..HEADER_SIZE]);
         let payload = self.reading.split_off(HEADER_SIZE);
         self.reading.clear();
-        let fds: Vec<OwnedFd> = self.reading_fds.drain(..).collect();
+        let fds: Vec<ReapedFd> = self.reading_fds.drain(..).collect();
         let fds = fds.into_iter().map(|fd| (self.new_fd_id(), Arc::new(fd))).collect();
         self.pending = Some(Pending { header, payload, fds, given: None, deaths: 0 });
         Ok(())

@@ -415,7 +415,7 @@ impl Supervisor {
             return Ok(());
         };
         load.copy = Some(copied.name);
-        let (change, file) = (load.change.clone(), Arc::new(copied.file));
+        let (change, file) = (load.change.clone(), Arc::new(copied.file.into()));
         self.copied_file = Some(Arc::clone(&file));
         self.must_be_ready()?;
         self.call_with(Call::Change(change), Purpose::Change, vec![file]);
@@ -477,7 +477,7 @@ impl Supervisor {
                 RunError::State(StateError::Unreadable { path: folder.join(name), reason: error.to_string() })
             };
             let file = open(folder, name).map_err(unreadable)?;
-            self.vault.insert(LOADED.to_owned(), Arc::new(file));
+            self.vault.insert(LOADED.to_owned(), Arc::new(file.into()));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! The data plane's life: start, what it tells, its end, and the next one.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use softdpu_api::status::DataPlaneState;
 use softdpu_link::{
     BEAT, Death, Down, LinkError, Open, OpenFailure, REFS_PAUSE, SharedFd, SupervisorLink, Up, monotonic_ns,
 };
+use softdpu_sys::ReapedFd;
 
 /// Nothing more is taken from front ends while so many messages wait to be taken by the data plane. A front end that
 /// connects, sends and leaves again and again would otherwise fill memory and the table of descriptors with what nobody
@@ -217,7 +218,7 @@ impl Supervisor {
         }
     }
 
-    fn heard(&mut self, message: Up, fds: Vec<OwnedFd>) {
+    fn heard(&mut self, message: Up, fds: Vec<ReapedFd>) {
         let mut fds = fds.into_iter().map(Arc::new);
         match message {
             Up::Ready => self.plane_ready(),
@@ -293,7 +294,7 @@ impl Supervisor {
                 continue;
             }
             let (result, fds) = match result {
-                Ok(fd) => (Ok(()), vec![Arc::new(fd)]),
+                Ok(fd) => (Ok(()), vec![Arc::new(fd.into())]),
                 Err(failure) => (Err(failure), Vec::new()),
             };
             self.send(&Down::Opened { call, result }, fds);

@@ -16,6 +16,7 @@ use thiserror::Error;
 
 use softdpu_site::accounts;
 use softdpu_site::{FileMode, SocketAccess};
+use softdpu_sys::ReapedFd;
 
 /// How many connections may wait to be accepted.
 const BACKLOG: i32 = 16;
@@ -72,7 +73,8 @@ pub enum SocketError {
 /// A listening socket. Its file is removed when it is dropped, if it is still this one's.
 #[derive(Debug)]
 pub(super) struct Listener {
-    socket: OwnedFd,
+    /// Its last close closes what waits to be accepted, with all that was sent there.
+    socket: ReapedFd,
     path: PathBuf,
     /// Device and inode of the file.
     file: (u64, u64),
@@ -101,14 +103,14 @@ impl Listener {
         bind(&socket, &address).map_err(errno("bind a socket"))?;
         // Nobody can connect before `listen`, so there is no moment at which the wrong ones may.
         let file = grant(&path, owner, group, access.socket_mode)?;
-        let listener = Listener { socket, file, path: path.clone() };
-        listen(&listener.socket, BACKLOG).map_err(errno("listen"))?;
+        let listener = Listener { socket: socket.into(), file, path: path.clone() };
+        listen(listener.socket.as_fd(), BACKLOG).map_err(errno("listen"))?;
         Ok(listener)
     }
 
     /// The next connection, if one waits.
     pub(super) fn accept(&self) -> Result<Option<OwnedFd>, Errno> {
-        match accept_with(&self.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        match accept_with(self.socket.as_fd(), SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(socket) => Ok(Some(socket)),
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => Ok(None),
             Err(error) => Err(error),

@@ -10,6 +10,7 @@
 //! [`PATIENCE`] gets a signal, which ends the kernel's interruptible waits (a lingering socket's is one).
 
 use std::collections::VecDeque;
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
@@ -165,6 +166,12 @@ impl ReapedFd {
 impl From<OwnedFd> for ReapedFd {
     fn from(fd: OwnedFd) -> Self {
         ReapedFd(Some(fd))
+    }
+}
+
+impl From<File> for ReapedFd {
+    fn from(file: File) -> Self {
+        OwnedFd::from(file).into()
     }
 }
 

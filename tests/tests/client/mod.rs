@@ -9,7 +9,7 @@
 #![allow(dead_code, unused_imports, reason = "each test program uses a part of it")]
 
 mod io;
-mod wire;
+pub mod wire;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;

@@ -37,6 +37,21 @@ impl From<Refusal> for Failure {
     }
 }
 
+/// Sends bytes and descriptors on a socket.
+pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Refusal> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+        return Err(Refusal::Broken(format!("{} descriptors do not fit into a message", fds.len())));
+    }
+    match sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
+        Ok(sent) if sent == bytes.len() => Ok(()),
+        Ok(sent) => Err(Refusal::Broken(format!("only {sent} of {} bytes were taken", bytes.len()))),
+        Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Err(Refusal::Closed),
+        Err(error) => Err(Refusal::Broken(format!("sending: {error}"))),
+    }
+}
+
 impl FrontEnd {
     /// Sends a request and waits for its answer, if there is to be one.
     pub fn call(&mut self, message: &Message, fds: &[BorrowedFd<'_>]) -> Result<Answer, Failure> {
@@ -59,17 +74,7 @@ impl FrontEnd {
 
     /// Sends bytes as they are.
     pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Refusal> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-            return Err(Refusal::Broken(format!("{} descriptors do not fit into a message", fds.len())));
-        }
-        match sendmsg(self.socket.as_fd(), &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL) {
-            Ok(sent) if sent == bytes.len() => Ok(()),
-            Ok(sent) => Err(Refusal::Broken(format!("only {sent} of {} bytes were taken", bytes.len()))),
-            Err(rustix::io::Errno::PIPE | rustix::io::Errno::CONNRESET) => Err(Refusal::Closed),
-            Err(error) => Err(Refusal::Broken(format!("sending: {error}"))),
-        }
+        send(self.socket.as_fd(), bytes, fds)
     }
 
     /// Reads one answer.

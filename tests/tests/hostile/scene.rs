@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
 use serde_json::Value;
 use softdpu_tests::{Context, Daemon, Failure, Lab, wait_until};
 use softdpu_transport::vhost_user::Message;
@@ -182,8 +183,7 @@ impl Scene {
         let mut front = self.connect(abuse.settings)?;
         (abuse.act)(&mut front)?;
         self.broken(reason).context("before the kill")?;
-        self.daemon.kill_data_plane()?;
-        self.data_plane = self.daemon.data_plane()?;
+        self.kill_data_plane()?;
         let said = self.broken(reason).context("after the kill")?;
         self.recover(&mut front)?;
         self.no_longer_broken()?;
@@ -201,7 +201,20 @@ impl Scene {
         probe(front).context("after the reset")
     }
 
-    /// The data plane is the one that was started first.
+    pub fn supervisor(&self) -> Result<Pid, Failure> {
+        let pid = self.daemon.status()?["supervisor_pid"].as_i64();
+        let pid = pid.and_then(|pid| Pid::from_raw(pid as i32));
+        pid.ok_or_else(|| Failure::new("status has no number supervisor_pid"))
+    }
+
+    /// Kills the data plane and waits for the next one.
+    pub fn kill_data_plane(&mut self) -> Result<(), Failure> {
+        self.daemon.kill_data_plane()?;
+        self.data_plane = self.daemon.data_plane()?;
+        Ok(())
+    }
+
+    /// The data plane is the one that was started first, or after the last kill.
     pub fn same_data_plane(&self) -> Result<(), Failure> {
         let now = self.daemon.data_plane()?;
         if now == self.data_plane {
@@ -267,7 +280,7 @@ impl Scene {
     /// Open descriptors of supervisor and data plane while only the bystander is connected: no more than `wanted` says,
     /// or what they settle at.
     pub fn descriptors_at_rest(&mut self, wanted: Option<(usize, usize)>) -> Result<(usize, usize), Failure> {
-        let supervisor = self.daemon.status()?["supervisor_pid"].as_u64().unwrap_or(0);
+        let supervisor = self.supervisor()?.as_raw_nonzero();
         let data_plane = self.data_plane.0;
         let count = |pid: &dyn std::fmt::Display| {
             std::fs::read_dir(format!("/proc/{pid}/fd")).map(Iterator::count).context("counting descriptors")

@@ -1,7 +1,6 @@
 //! The messages of the front end: given to the session, and what it wants carried out.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use softdpu_transport::vhost_user::{Ack, Action, CommandId, Header};
@@ -11,13 +10,14 @@ use crate::broker::Wire;
 use crate::connection::Connection;
 use crate::model::{Model, Seen};
 use softdpu_link::{FdId as LinkFd, HEADER_SIZE, LinkError, Up};
+use softdpu_sys::ReapedFd;
 
 impl Device {
     pub(super) fn message(
         &mut self,
         header: [u8; HEADER_SIZE],
         payload: &[u8],
-        fds: Vec<(LinkFd, OwnedFd)>,
+        fds: Vec<(LinkFd, ReapedFd)>,
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {
         let (Some(connection), Some(model)) = (&mut self.connection, &self.model) else { return Ok(()) };

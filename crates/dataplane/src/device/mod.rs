@@ -13,7 +13,6 @@ mod messages;
 mod queues;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -31,8 +30,9 @@ use super::model::{Model, State};
 use super::nic::Nic;
 use super::placements::Placements;
 use super::rings;
-use softdpu_link::{ConnectionId, FdId as LinkFd, HEADER_SIZE, LinkError, Up};
+use softdpu_link::{ConnectionId, FdId as LinkFd, HEADER_SIZE, LinkError, SharedFd, Up};
 use softdpu_site as config;
+use softdpu_sys::ReapedFd;
 
 /// What a device needs of its surroundings while it handles something.
 pub(super) struct Host<'a> {
@@ -43,8 +43,8 @@ pub(super) struct Host<'a> {
 
 /// What the supervisor says about a device's connections, in its order.
 pub(super) enum Event {
-    Attach { connection: ConnectionId, session: Option<String>, fds: BTreeMap<u32, Arc<OwnedFd>> },
-    Message { connection: ConnectionId, header: [u8; HEADER_SIZE], payload: Vec<u8>, fds: Vec<(LinkFd, OwnedFd)> },
+    Attach { connection: ConnectionId, session: Option<String>, fds: BTreeMap<u32, SharedFd> },
+    Message { connection: ConnectionId, header: [u8; HEADER_SIZE], payload: Vec<u8>, fds: Vec<(LinkFd, ReapedFd)> },
     Closed { connection: ConnectionId },
 }
 
@@ -224,7 +224,7 @@ impl Device {
         &mut self,
         connection: ConnectionId,
         session: Option<String>,
-        fds: BTreeMap<u32, Arc<OwnedFd>>,
+        fds: BTreeMap<u32, SharedFd>,
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {
         match (&self.backing, &session) {
@@ -272,7 +272,7 @@ impl Device {
         &mut self,
         id: ConnectionId,
         saved: Option<String>,
-        fds: BTreeMap<u32, Arc<OwnedFd>>,
+        fds: BTreeMap<u32, SharedFd>,
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {
         let Some(model) = &self.model else { return self.turn_away(id, "its volume is not open", host) };

@@ -1,6 +1,6 @@
 //! Entries that are loaded by file.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,7 @@ use super::Networks;
 use softdpu_api::{ApiError, ErrorCode, LoadResult, NetworkEntries};
 use softdpu_link::SharedFd;
 use softdpu_site as config;
+use softdpu_sys::ReapedFd;
 
 /// Room for whatever there is.
 const UNBOUNDED: TableCapacity = TableCapacity { endpoints: usize::MAX, routes: usize::MAX, hosts: usize::MAX };
@@ -27,7 +28,7 @@ const NO_THREAD: &str = "there is no thread to load them";
 impl Networks {
     /// Loads the file that was in force before this process began, which has entries of the networks `of`.
     pub(crate) fn load_kept(&mut self, file: &SharedFd, of: Vec<String>) {
-        let begun = file.try_clone().map_err(|error| error.to_string()).and_then(|file| {
+        let begun = file.as_fd().try_clone_to_owned().map_err(|error| error.to_string()).and_then(|file| {
             // There was room for all when they were loaded; what came since is no reason to go without them.
             let ground = Ground { capacity: UNBOUNDED, is_kept: true, ..self.ground()? };
             let begun = self.loader.start(None, file, KEPT.to_owned(), ground);
@@ -50,10 +51,11 @@ impl Networks {
     }
 
     /// Begins to load a file, or, where it `is_kept`, what is left of the one in force; [`loaded`](Self::loaded) tells what came of it.
-    pub(crate) fn load(&mut self, id: u64, name: String, is_kept: bool, fds: Vec<OwnedFd>) -> Result<(), ApiError> {
+    pub(crate) fn load(&mut self, id: u64, name: String, is_kept: bool, fds: Vec<ReapedFd>) -> Result<(), ApiError> {
         let file = fds
             .into_iter()
             .next()
+            .map(ReapedFd::into_owned)
             .ok_or_else(|| ApiError::new(ErrorCode::Failed, "no file came with the call".to_owned()))?;
         let mut ground = Ground { is_kept, ..self.ground().map_err(|error| ApiError::new(ErrorCode::Failed, error))? };
         if is_kept {

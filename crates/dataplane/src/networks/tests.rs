@@ -1,5 +1,6 @@
 use softdpu_api::ErrorCode;
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -69,7 +70,7 @@ fn fewer_entries_than_are_in_force_have_room_though_the_table_is_too_small() {
     let mut networks = networks(2);
     networks.end_points = Some(Vec::new());
     let mut load = |is_kept| {
-        let file = file(GUEST).try_clone().unwrap();
+        let file = file(GUEST).as_fd().try_clone_to_owned().unwrap().into();
         networks.load(1, "guests.csv".to_owned(), is_kept, vec![file]).unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {

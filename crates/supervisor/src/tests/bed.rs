@@ -15,6 +15,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
     connect, sendmsg, socket_with,
 };
+use softdpu_sys::ReapedFd;
 use softdpu_sys::wake::Doorbell;
 
 use super::super::process::{Exit, Process, Spawner};
@@ -149,7 +150,7 @@ impl FakePlane {
         false
     }
 
-    pub fn next(&mut self) -> (Down, Vec<OwnedFd>) {
+    pub fn next(&mut self) -> (Down, Vec<ReapedFd>) {
         self.link.wait(Some(PATIENCE)).unwrap().expect("the supervisor says something in time")
     }
 
@@ -163,7 +164,7 @@ impl FakePlane {
         self.link.drain().unwrap();
     }
 
-    pub fn start(&mut self) -> (Site, u64, Vec<String>, Vec<OwnedFd>) {
+    pub fn start(&mut self) -> (Site, u64, Vec<String>, Vec<ReapedFd>) {
         match self.next() {
             (Down::Start { site, incarnation, kept, .. }, fds) => (*site, incarnation, kept, fds),
             other => panic!("expected Start, got {other:?}"),
@@ -171,7 +172,7 @@ impl FakePlane {
     }
 
     /// Takes up the session that is to come next.
-    pub fn attach(&mut self) -> (ConnectionId, Option<String>, Vec<FdId>, Vec<OwnedFd>) {
+    pub fn attach(&mut self) -> (ConnectionId, Option<String>, Vec<FdId>, Vec<ReapedFd>) {
         match self.next() {
             (Down::Attach { connection, session, fds, .. }, attached) => {
                 self.say(&Up::Attached { connection }, vec![]);
@@ -204,7 +205,7 @@ impl FakePlane {
         self.die("killed by SIGSEGV");
     }
 
-    pub fn message(&mut self) -> (ConnectionId, Vec<u8>, Vec<FdId>, Vec<OwnedFd>) {
+    pub fn message(&mut self) -> (ConnectionId, Vec<u8>, Vec<FdId>, Vec<ReapedFd>) {
         match self.next() {
             (Down::Message { connection, header, payload, fds }, attached) => {
                 (connection, [&header[..], &payload].concat(), fds, attached)

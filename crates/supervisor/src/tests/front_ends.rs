@@ -1,20 +1,21 @@
 use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::bed::{Bed, message};
 use softdpu_link::{Down, FIRST_KEPT_FD, Up};
+use softdpu_sys::ReapedFd;
 
-fn file_with(text: &str) -> OwnedFd {
+fn file_with(text: &str) -> ReapedFd {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(text.as_bytes()).unwrap();
     file.into()
 }
 
-fn texts(fds: &[OwnedFd]) -> Vec<String> {
-    let text = |fd: &OwnedFd| {
+fn texts(fds: &[ReapedFd]) -> Vec<String> {
+    let text = |fd: &ReapedFd| {
         let mut bytes = [0; 32];
-        let count = rustix::io::pread(fd, &mut bytes, 0).unwrap();
+        let count = rustix::io::pread(fd.as_fd(), &mut bytes, 0).unwrap();
         String::from_utf8(bytes[..count].to_vec()).unwrap()
     };
     fds.iter().map(text).collect()
@@ -151,10 +152,10 @@ fn a_reply_carries_its_descriptors() {
     let mut bytes = [0; 8];
     let mut into = [std::io::IoSliceMut::new(&mut bytes)];
     rustix::net::recvmsg(&front_end.0, &mut into, &mut control, rustix::net::RecvFlags::empty()).unwrap();
-    let fds: Vec<OwnedFd> = control
+    let fds: Vec<ReapedFd> = control
         .drain()
         .flat_map(|part| match part {
-            rustix::net::RecvAncillaryMessage::ScmRights(fds) => fds.collect(),
+            rustix::net::RecvAncillaryMessage::ScmRights(fds) => fds.map(ReapedFd::from).collect(),
             _ => vec![],
         })
         .collect();

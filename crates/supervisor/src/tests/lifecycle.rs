@@ -20,7 +20,7 @@ fn open(plane: &mut FakePlane, volume: &str) -> Result<OwnedFd, String> {
         vec![],
     );
     match plane.next() {
-        (Down::Opened { call: 9, result: Ok(()) }, mut fds) => Ok(fds.remove(0)),
+        (Down::Opened { call: 9, result: Ok(()) }, mut fds) => Ok(fds.remove(0).into_owned()),
         (Down::Opened { call: 9, result: Err(failure) }, _) => Err(failure.message),
         other => panic!("expected Opened, got {other:?}"),
     }

@@ -1,6 +1,5 @@
 use std::fs;
 use std::io::Read;
-use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use softdpu_api::{
 };
 use softdpu_link::{Call, Down, LOADED, Up};
 use softdpu_site::{self as config, NetworkPart, Site};
+use softdpu_sys::ReapedFd;
 
 /// A file for the daemon to load.
 fn file(bed: &Bed, name: &str, text: &str) -> PathBuf {
@@ -31,9 +31,9 @@ fn asked(plane: &mut FakePlane) -> (u64, String) {
     }
 }
 
-fn text(fds: Vec<OwnedFd>) -> String {
+fn text(fds: Vec<ReapedFd>) -> String {
     let mut text = String::new();
-    fs::File::from(fds.into_iter().next().unwrap()).read_to_string(&mut text).unwrap();
+    fs::File::from(fds.into_iter().next().unwrap().into_owned()).read_to_string(&mut text).unwrap();
     text
 }
 
@@ -77,7 +77,7 @@ fn a_file_is_copied_before_it_is_loaded_and_the_copy_is_what_every_data_plane_ge
     let (_, _, kept, fds) = next.start();
     assert_eq!(kept, [LOADED]);
     // The description is shared with the one before: whoever reads it begins at its beginning.
-    let mut kept = fs::File::from(fds.into_iter().next().unwrap());
+    let mut kept = fs::File::from(fds.into_iter().next().unwrap().into_owned());
     std::io::Seek::rewind(&mut kept).unwrap();
     let mut again = String::new();
     kept.read_to_string(&mut again).unwrap();
