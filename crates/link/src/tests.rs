@@ -1,5 +1,5 @@
 use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use rustix::fs::{FileType, fstat};
@@ -19,7 +19,7 @@ fn file_with(text: &str) -> SharedFd {
     Arc::new(file.into())
 }
 
-fn text_of(fd: &OwnedFd) -> String {
+fn text_of(fd: &ReapedFd) -> String {
     let mut bytes = vec![0; 64];
     let count = rustix::io::pread(fd, &mut bytes, 0).unwrap();
     String::from_utf8(bytes[..count].to_vec()).unwrap()
@@ -176,7 +176,7 @@ fn received_descriptors_do_not_leak_into_children() {
     supervisor.send(&Down::Opened { call: 1, result: Ok(()) }, vec![file_with("x")]).unwrap();
     let (_, fds) = data_plane.wait(SOON).unwrap().unwrap();
     let flags = rustix::io::fcntl_getfd(&fds[0]).unwrap();
-    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "fd {}", fds[0].as_raw_fd());
+    assert!(flags.contains(rustix::io::FdFlags::CLOEXEC), "fd {}", fds[0].as_fd().as_raw_fd());
 }
 
 #[test]
