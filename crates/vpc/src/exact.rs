@@ -47,10 +47,10 @@ impl ExactKey {
         self.space >> 1
     }
 
-    /// What it is in its space, mixed with `seed`.
+    /// What it is in its space, mixed with `seed`, which hides both factors: no tenant can make one of them zero.
     #[inline]
     pub(crate) fn mixed(&self, seed: u64) -> u64 {
-        folded_multiply(self.low ^ seed, self.high ^ MIX[1])
+        folded_multiply(self.low ^ seed, self.high ^ seed.rotate_left(32) ^ MIX[1])
     }
 }
 
@@ -191,6 +191,16 @@ mod tests {
         let table = ExactTable::build(&[(ExactKey::address(7, "10.0.0.2".parse().unwrap()), 1u32)], 0);
         assert_eq!(table.get(&ExactKey::address(7, mapped)), None);
         assert_eq!(table.get(&ExactKey::address(7, mapped.to_canonical())), Some(1));
+    }
+
+    #[test]
+    fn addresses_with_a_half_that_is_known_from_the_code_fit() {
+        for known in [0, u64::MAX, MIX[0], MIX[1], MIX[2]] {
+            let halves = |at: u32| [u128::from(known) << 64 | u128::from(at), u128::from(at) << 64 | u128::from(known)];
+            let entries: Vec<_> = (1..20_000).flat_map(halves).map(|bits| (ExactKey::new(1, bits), 7u32)).collect();
+            let table = ExactTable::build(&entries, 0);
+            assert!(table.slots.len() <= entries.len() * 8, "{} slots", table.slots.len());
+        }
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(crate) struct Key {
 }
 
 impl Key {
-    /// Its hash, different with each `seed`: tenants choose what is in keys.
+    /// Its hash, keyed by `seed`: tenants choose what is in keys, so every factor that they choose is hidden by a secret.
     #[inline(always)]
     pub fn hash(&self, seed: [u64; 2]) -> u64 {
         let [a, b, c] = self.first;
@@ -44,7 +44,8 @@ impl Key {
         // IPv4 has nothing there.
         let [d, e, f] = self.more;
         if self.is_ipv6() {
-            mixed ^= folded_multiply(d ^ seed[0], e ^ MIX[1]) ^ folded_multiply(f ^ seed[1], MIX[2]);
+            mixed ^= folded_multiply(d ^ seed[0].rotate_left(21), e ^ seed[1].rotate_left(42))
+                ^ folded_multiply(f ^ seed[1].rotate_left(13), MIX[2]);
         }
         folded_multiply(mixed ^ seed[0], MIX[2] ^ seed[1])
     }

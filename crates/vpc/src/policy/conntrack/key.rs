@@ -97,15 +97,17 @@ impl Key {
 }
 
 impl Pair {
-    /// Where it belongs, different with each `seed`: guests choose what is in it.
+    /// Its hash, keyed by `seed`: guests choose what is in it, so every factor that they choose is hidden by a secret.
+    /// With a factor that is known an attacker makes it zero, and the hash says nothing of the other.
     #[inline]
-    pub fn mixed(&self, seed: u64) -> u64 {
+    pub fn hash(&self, seed: [u64; 2]) -> u64 {
         let halves = |bits: u128| ((bits >> 64) as u64, bits as u64);
         let ((low_high, low), (high_high, high)) = (halves(self.low), halves(self.high));
         let ports = u64::from(self.low_port) << 32 | u64::from(self.high_port) << 16 | u64::from(self.protocol);
-        let addresses = folded_multiply(low ^ seed, high ^ ports)
-            ^ folded_multiply(low_high ^ seed.rotate_left(32), high_high ^ !ports);
-        folded_multiply(addresses ^ u64::from(self.zone.0) << 32, seed | 1)
+        let [first, second] = seed;
+        let addresses = folded_multiply(low ^ first, high ^ second)
+            ^ folded_multiply(low_high ^ first.rotate_left(21), high_high ^ second.rotate_left(42));
+        folded_multiply(addresses ^ ports, (second.rotate_left(13) ^ u64::from(self.zone.0) << 1) | 1)
     }
 
     /// Of the direction from the lower to the higher end, or of the other.
@@ -148,7 +150,7 @@ mod tests {
             let ((pair, ascends), (back, descends)) = (key.pair(), key.reversed().pair());
             assert_eq!((pair, ascends), (back, !descends));
             assert_eq!((pair.key(ascends), pair.key(!ascends)), (key, key.reversed()));
-            assert_ne!(pair.mixed(1), pair.mixed(2));
+            assert_ne!(pair.hash([1, 2]), pair.hash([2, 1]));
             assert_ne!(pair, Key { zone: Zone(8), ..key }.pair().0);
         }
     }

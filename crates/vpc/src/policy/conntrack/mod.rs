@@ -48,6 +48,10 @@ pub use tcp::{TcpHeader, TcpState};
 pub use timeouts::Timeouts;
 use wheel::{Turn, Wheel};
 
+/// Connections with one bucket at most: a look-up reads no more. With a keyed hash and a bucket for each connection that
+/// there is room for, the longest chain of 16 M connections has some ten.
+const MAX_CHAIN: usize = 32;
+
 /// The connections of a core.
 #[derive(Clone, Debug)]
 pub struct Conntrack {
@@ -62,7 +66,7 @@ pub struct Conntrack {
     used: Vec<u32>,
     wheel: Wheel,
     buckets: usize,
-    seed: u64,
+    seed: [u64; 2],
     /// Where the next look begins for a connection that is to give its room.
     hand: usize,
     stats: Stats,
@@ -100,7 +104,7 @@ impl Conntrack {
             used: vec![0; shares],
             wheel: Wheel::new(capacity),
             buckets,
-            seed: RandomState::new().build_hasher().finish(),
+            seed: [(); 2].map(|()| RandomState::new().build_hasher().finish()),
             hand: 0,
             stats: Stats::default(),
             config,
@@ -120,7 +124,7 @@ impl Conntrack {
     /// [`Refused`]: the packet is to be dropped.
     pub fn look(&mut self, segment: &Segment, now: u64, ended: &mut Vec<Ended>) -> Result<Look, Refused> {
         let (pair, ascends) = segment.key.pair();
-        let bucket = (pair.mixed(self.seed) as usize & (self.buckets - 1)) as u32;
+        let bucket = self.bucket(&pair);
         if let Some(at) = self.find(&pair, bucket) {
             if self.entries[at as usize].deadline <= now {
                 self.end(at, End::Expired, ended);
@@ -143,6 +147,9 @@ impl Conntrack {
         if let Some(at) = self.find(&pair, opening.bucket) {
             // Opened since it was looked for.
             return Ok(self.tracked(at, ascends));
+        }
+        if self.chain(opening.bucket).count() >= MAX_CHAIN {
+            return Err(self.refuse(Refused::TableFull));
         }
         self.make_room(pair.zone(), ended)?;
         let Some(at) = self.free.pop() else { return Err(self.refuse(Refused::TableFull)) };
@@ -201,8 +208,8 @@ impl Conntrack {
     /// quotes. None: it is to be dropped, or stateless rules decide. It keeps nothing alive.
     pub fn related(&self, quoted: &Key, now: u64) -> Option<Tracked> {
         let (pair, ascends) = quoted.pair();
-        let bucket = pair.mixed(self.seed) as usize & (self.buckets - 1);
-        let at = self.find(&pair, bucket as u32).filter(|at| self.entries[*at as usize].deadline > now)?;
+
+        let at = self.find(&pair, self.bucket(&pair)).filter(|at| self.entries[*at as usize].deadline > now)?;
         let tracked = self.tracked(at, ascends);
         Some(Tracked { direction: tracked.direction.other(), is_lasting: false, ..tracked })
     }

@@ -32,7 +32,7 @@ impl Conntrack {
     /// [`Refused`]: it would be dropped. It is not counted.
     pub fn peek(&self, segment: &Segment, now: u64) -> Result<Peek, Refused> {
         let (pair, ascends) = segment.key.pair();
-        let bucket = (pair.mixed(self.seed) as usize & (self.buckets - 1)) as u32;
+        let bucket = self.bucket(&pair);
         let found = self.find(&pair, bucket);
         if let Some(at) = found {
             let mut entry = self.entries[at as usize];

@@ -10,15 +10,19 @@ use super::tcp::{Step, TcpState};
 
 impl Conntrack {
     #[inline]
+    pub(super) fn bucket(&self, pair: &Pair) -> u32 {
+        (pair.hash(self.seed) as usize & (self.buckets - 1)) as u32
+    }
+
+    /// The connections of a bucket.
+    #[inline]
+    pub(super) fn chain(&self, bucket: u32) -> impl Iterator<Item = u32> {
+        std::iter::successors(self.index.first(bucket as usize), |at| self.index.after(*at))
+    }
+
+    #[inline]
     pub(super) fn find(&self, pair: &Pair, bucket: u32) -> Option<u32> {
-        let mut there = self.index.first(bucket as usize);
-        while let Some(at) = there {
-            if self.entries[at as usize].pair == *pair {
-                return Some(at);
-            }
-            there = self.index.after(at);
-        }
-        None
+        self.chain(bucket).find(|at| self.entries[*at as usize].pair == *pair)
     }
 
     pub(super) fn entry(&mut self, connection: ConnectionId, now: u64) -> Option<&mut Entry> {

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::super::acl::tests::Chance;
 use super::tcp::{ACK, FIN, RST, SYN};
 use super::*;
+use crate::hash::MIX;
 
 mod endpoints;
 mod model;
@@ -72,6 +73,64 @@ fn a_reset_has_to_be_where_its_receiver_takes_it() {
     assert!(matches!(table.look(&tcp(key, SYN, 9, 0), 1, &mut ended), Ok(Look::New(_))));
     assert_eq!((ended.len(), table.len()), (1, 0), "it is said once");
     assert_eq!(table.stats().refused[Refused::Reset as usize], 2);
+}
+
+/// Connections of an attacker with the code but not the seed: what it can choose of one factor of the hash is what is
+/// known of the other, or of its constants, so that the factor is zero where the seed does not hide it.
+fn crafted() -> Vec<Vec<Key>> {
+    const MANY: u32 = 20_000;
+    const PORT: u16 = 443;
+    let udp = |source: IpAddr, destination: IpAddr, ports: [u16; 2]| Key {
+        zone: Zone(0),
+        source,
+        destination,
+        protocol: 17,
+        source_port: ports[0],
+        destination_port: ports[1],
+    };
+    let ports = |low: u16, high: u16| u64::from(low) << 32 | u64::from(high) << 16 | 17;
+    let v6 = |high: u64, low: u64| IpAddr::from((u128::from(high) << 64 | u128::from(low)).to_be_bytes());
+    let mut sets = vec![
+        // The higher address is what the ports are: 1.187.0.17.
+        (0..MANY)
+            .map(|low| udp((low + 1).to_be_bytes().into(), (ports(0, PORT) as u32).to_be_bytes().into(), [0, PORT]))
+            .collect(),
+        (0..MANY).map(|at| udp([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), [at as u16, (at >> 16) as u16])).collect(),
+    ];
+    for known in [0, u64::MAX, MIX[0], MIX[1], MIX[2], ports(PORT, PORT), !ports(PORT, PORT)] {
+        let count = || 1..=u64::from(MANY);
+        sets.push(count().map(|at| udp(v6(0, at), v6(1 << 63, known), [PORT; 2])).collect());
+        sets.push(count().map(|at| udp(v6(at, 5), v6(known | 1 << 63, 5), [PORT; 2])).collect());
+        sets.push(count().map(|at| udp(v6(0, known), v6(1 << 63, at), [PORT; 2])).collect());
+        sets.push(count().map(|at| udp(v6(known >> 1, 5), v6(1 << 63 | at, 5), [PORT; 2])).collect());
+        sets.push(count().map(|at| udp(v6(at, at), v6(1 << 63 | at, at), [PORT; 2])).collect());
+    }
+    sets
+}
+
+#[test]
+fn crafted_connections_do_not_meet_in_one_bucket() {
+    for (set, keys) in crafted().into_iter().enumerate() {
+        let capacity = keys.len();
+        let (mut table, mut ended) = (Conntrack::new(config(capacity, &[capacity as u32])), Vec::new());
+        for key in &keys {
+            pass(&mut table, &udp(*key), 0, &mut ended).unwrap_or_else(|refused| panic!("set {set}: {refused:?}"));
+        }
+        let longest = (0..table.buckets as u32).map(|bucket| table.chain(bucket).count()).max();
+        assert!(longest < Some(MAX_CHAIN / 2), "set {set}: {longest:?} in one bucket");
+    }
+}
+
+#[test]
+fn a_chain_is_bounded_though_the_seed_is_known() {
+    let (mut table, mut ended) = (Conntrack::new(config(10_000, &[10_000])), Vec::new());
+    let every = (0..60_000).map(|port| key(0, (1, port), (2, 80), 17));
+    // A table with few buckets, as one with an attacker that finds the seed.
+    table.buckets = 4;
+    let outcomes: Vec<_> = every.map(|key| pass(&mut table, &udp(key), 0, &mut ended)).collect();
+    assert!(outcomes.iter().any(|outcome| *outcome == Err(Refused::TableFull)));
+    assert_eq!(table.len(), 4 * MAX_CHAIN);
+    assert!((0..table.buckets as u32).all(|bucket| table.chain(bucket).count() == MAX_CHAIN));
 }
 
 #[test]
