@@ -112,6 +112,7 @@ struct DataPlane {
 /// [`DataPlaneError`]; the supervisor logs it and starts another.
 pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), DataPlaneError> {
     softdpu_memory::catch_bus_errors();
+    softdpu_sys::files::ignore_size_signal();
     abort_on_panic();
     let wire = Wire::new(socket)?;
     let start = wire.wait(START_PATIENCE)?;

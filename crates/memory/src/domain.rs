@@ -51,9 +51,25 @@ pub struct Domain {
 #[derive(Debug, Default)]
 struct State {
     mappings: HashMap<MappingKey, Weak<Mapping>>,
+    /// Those whose file was cut short, and that are still held. They are zeroes: the file is mapped anew.
+    faulted: Vec<Weak<Mapping>>,
     /// The files (device, inode) that each member holds memory of.
     members: HashMap<u64, HashSet<(u64, u64)>>,
     joined: u64,
+}
+
+impl State {
+    fn put_faulted_aside(&mut self) {
+        let State { mappings, faulted, .. } = self;
+        mappings.retain(|_, weak| match weak.upgrade() {
+            Some(mapping) if mapping.is_faulted() => {
+                faulted.push(Weak::clone(weak));
+                false
+            }
+            held => held.is_some(),
+        });
+        faulted.retain(|mapping| mapping.strong_count() > 0);
+    }
 }
 
 impl Domain {
@@ -76,7 +92,9 @@ impl Domain {
 
     /// Bytes mapped right now.
     pub fn mapped(&self) -> u64 {
-        self.lock().mappings.values().filter_map(Weak::upgrade).map(|mapping| mapping.len() as u64).sum()
+        let state = self.lock();
+        let held = state.mappings.values().chain(&state.faulted).filter_map(Weak::upgrade);
+        held.map(|mapping| mapping.len() as u64).sum()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -109,12 +127,12 @@ impl Member {
         if !files.is_empty() && others.peek().is_some() && others.all(|(_, held)| held.is_disjoint(&files)) {
             return Err(DomainError::Foreign { domain: self.domain.name.clone() });
         }
-        state.mappings.retain(|_, mapping| mapping.strong_count() > 0);
+        state.put_faulted_aside();
         let mut mapped = Vec::with_capacity(keys.len());
         for (key, (fd, offset, len)) in keys.into_iter().zip(ranges) {
             let mapping = match state.mappings.get(&key).and_then(Weak::upgrade) {
                 Some(mapping) => mapping,
-                None if state.mappings.len() >= MAX_MAPPINGS => {
+                None if state.mappings.len() + state.faulted.len() >= MAX_MAPPINGS => {
                     return Err(DomainError::TooMany { domain: self.domain.name.clone(), limit: MAX_MAPPINGS });
                 }
                 None => {
@@ -190,6 +208,26 @@ mod tests {
         assert!(other.join().map(&ranges[..1]).is_ok());
         drop(held);
         assert!(member.map(&ranges[..1]).is_ok());
+    }
+
+    #[test]
+    fn a_mapping_that_was_cut_short_is_not_given_to_another_device() {
+        crate::catch_bus_errors();
+        let domain = Domain::new("vm1");
+        let file = memory(0x2000);
+        let (disk, nic) = (domain.join(), domain.join());
+        let held = disk.map(&[(file.as_fd(), 0, 0x2000)]).unwrap();
+        rustix::fs::ftruncate(&file, 0).unwrap();
+        let region = crate::Region::new(crate::GuestAddress(0), crate::UserAddress(0), 0x2000, Arc::clone(&held[0]), 0);
+        let view = crate::View::new(vec![region]).unwrap();
+        view.buffer(crate::GuestAddress(0), 8).unwrap().write_at(0, &[7; 8]).unwrap();
+        assert!(held[0].is_faulted());
+        rustix::fs::ftruncate(&file, 0x2000).unwrap();
+        let anew = nic.map(&[(file.as_fd(), 0, 0x2000)]).unwrap();
+        assert!(!anew[0].is_faulted() && !Arc::ptr_eq(&held[0], &anew[0]));
+        assert_eq!(domain.mapped(), 0x4000, "what is held is counted");
+        let again = disk.map(&[(file.as_fd(), 0, 0x2000)]).unwrap();
+        assert!(Arc::ptr_eq(&again[0], &anew[0]));
     }
 
     #[test]

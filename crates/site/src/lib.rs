@@ -30,6 +30,7 @@ mod tenant;
 mod units;
 mod value;
 
+use std::io::{self, Read};
 use std::path::Path;
 
 use reader::{Context, Reader, keys_of};
@@ -91,17 +92,34 @@ pub fn load(path: &Path, machine: Severity) -> Loaded {
 }
 
 fn read_text(path: &Path) -> Result<String, String> {
-    let metadata = std::fs::metadata(path).map_err(|error| format!("the site file cannot be read: {error}"))?;
-    if metadata.is_dir() {
-        return Err("the site file is a folder".to_owned());
-    }
-    if metadata.len() > LARGEST_FILE {
-        return Err(format!("the site file is larger than {}: is this the right file?", Bytes(LARGEST_FILE)));
-    }
-    let bytes = std::fs::read(path).map_err(|error| format!("the site file cannot be read: {error}"))?;
+    let bytes = read_file(path, LARGEST_FILE).map_err(|error| format!("the site file cannot be read: {error}"))?;
     String::from_utf8(bytes).map_err(|error| {
         format!("the site file is not UTF-8 text (byte {} is wrong)", error.utf8_error().valid_up_to())
     })
+}
+
+/// Reads a regular file of at most `most` bytes. A pipe, which would be waited for, and a device, which may never end, are
+/// errors.
+///
+/// # Errors
+/// What the operating system says, or what is wrong with the file.
+pub fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    // Opening a pipe waits for its other end, opening a device may do anything: what it is is looked at first, and again when
+    // it is open.
+    let check = |metadata: std::fs::Metadata| match metadata {
+        metadata if metadata.is_dir() => Err(io::Error::other("it is a folder")),
+        metadata if !metadata.is_file() => Err(io::Error::other("it is a pipe, socket or device, not a file")),
+        _ => Ok(()),
+    };
+    check(std::fs::metadata(path)?)?;
+    let file = std::fs::File::open(path)?;
+    check(file.metadata()?)?;
+    let mut bytes = Vec::new();
+    file.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > most {
+        return Err(io::Error::other(format!("it is larger than {}: is this the right file?", Bytes(most))));
+    }
+    Ok(bytes)
 }
 
 /// Checks `text`, called `name` in messages. Relative paths are relative to `base`, which is absolute. The machine is looked

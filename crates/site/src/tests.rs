@@ -581,6 +581,10 @@ fn a_file_that_is_no_site_file_is_reported_as_such() {
     let message = |path: &Path| load(path, Severity::Warning).report.diagnostics[0].message.clone();
     assert!(message(&folder.path().join("none.toml")).contains("No such file"));
     assert!(message(folder.path()).contains("is a folder"));
+    assert!(message(Path::new("/dev/zero")).contains("not a file"));
+    let pipe = folder.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    assert!(message(&pipe).contains("not a file"));
     let binary = folder.path().join("binary.toml");
     std::fs::write(&binary, [b'#', 0xff]).unwrap();
     assert!(message(&binary).contains("not UTF-8 text (byte 1 is wrong)"));

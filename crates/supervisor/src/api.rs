@@ -47,6 +47,8 @@ pub(super) struct Client {
     busy: bool,
     /// It will send nothing more.
     ended: bool,
+    /// When it sent something last.
+    heard: Instant,
 }
 
 /// Who is to be answered.
@@ -92,7 +94,14 @@ pub(super) struct InProgress {
 impl Client {
     fn new(socket: OwnedFd) -> Client {
         let lines = LineBuffer::new(LONGEST_REQUEST);
-        Client { socket: socket.into(), lines, out: Outbox::default(), busy: false, ended: false }
+        Client {
+            socket: socket.into(),
+            lines,
+            out: Outbox::default(),
+            busy: false,
+            ended: false,
+            heard: Instant::now(),
+        }
     }
 
     /// One more descriptor of its connection.
@@ -109,7 +118,10 @@ impl Client {
         let mut bytes = [0; READ_SIZE];
         match recv(self.socket.as_fd(), &mut bytes[..], RecvFlags::DONTWAIT) {
             Ok((_, 0)) => self.ended = true,
-            Ok((_, count)) => self.lines.push(&bytes[..count]),
+            Ok((_, count)) => {
+                self.heard = Instant::now();
+                self.lines.push(&bytes[..count]);
+            }
             Err(Errno::AGAIN | Errno::INTR) => {}
             Err(error) => return Err(error),
         }
@@ -122,8 +134,12 @@ impl Client {
 }
 
 impl Supervisor {
+    /// Waits for the next client. Where there are as many as may be, one that has been silent for long makes room for it.
     pub(super) fn watch_api(&mut self) {
-        let open = self.clients.len() < MAX_CLIENTS && self.accept_at.is_none();
+        let idle_at = self.longest_silent().map(|(_, heard)| heard + self.timing.idle_client);
+        let is_full = self.clients.len() >= MAX_CLIENTS && idle_at.is_none_or(|at| at > Instant::now());
+        self.client_idle_at = idle_at.filter(|_| is_full);
+        let open = !is_full && self.accept_at.is_none();
         let events = if open { EventFlags::IN } else { EventFlags::empty() };
         if let Err(error) = self.poller.watch(self.api.as_fd(), Token::Api, events) {
             tracing::error!(%error, "the management socket cannot be waited for");
@@ -133,6 +149,15 @@ impl Supervisor {
     pub(super) fn accept_clients(&mut self) {
         match self.api.accept() {
             Ok(Some(socket)) => {
+                if self.clients.len() >= MAX_CLIENTS
+                    && let Some((silent, _)) = self.longest_silent()
+                {
+                    tracing::warn!(
+                        clients = MAX_CLIENTS,
+                        "a management client that was silent for long makes room for another"
+                    );
+                    self.drop_client(silent);
+                }
                 let number = self.next_client;
                 self.next_client += 1;
                 self.clients.insert(number, Client::new(socket));
@@ -142,6 +167,12 @@ impl Supervisor {
             Ok(None) => {}
             Err(error) => self.pause_accepting(error),
         }
+    }
+
+    /// Of the clients to which no answer is owed, the one that has been silent for the longest, and since when.
+    fn longest_silent(&self) -> Option<(u64, Instant)> {
+        let silent = self.clients.iter().filter(|(_, client)| !client.busy && client.out.is_empty());
+        silent.map(|(number, client)| (*number, client.heard)).min_by_key(|(_, heard)| *heard)
     }
 
     fn watch_client(&mut self, number: u64) {

@@ -11,6 +11,7 @@ mod tests;
 
 use std::fs;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
@@ -19,10 +20,13 @@ use apply::apply;
 use check::{LARGEST_SITE, errors, length};
 use overlay::{FORMAT, LoadedFile, Overlay};
 use softdpu_api::{Change, LoadResult, QueuePlacement};
-use softdpu_site::{Backend, Site, Volume};
+use softdpu_site::{Backend, Site, Volume, is_name, read_file};
 
 /// The overlay's file in the state directory.
 const FILE: &str = "desired.json";
+
+/// The largest that is read, bytes: indented, the [largest site](LARGEST_SITE) is less than four times as long.
+const LARGEST_FILE: u64 = 4 * LARGEST_SITE as u64;
 
 /// Why the changes of an earlier run cannot be used.
 #[derive(Debug, Error)]
@@ -88,12 +92,21 @@ pub fn check_kept(site: Site) -> Result<(), StateError> {
     }
 }
 
+/// All names that become parts of paths.
+fn names(site: &Site) -> impl Iterator<Item = &str> {
+    let devices = site.devices.iter();
+    let domains = devices.clone().map(|device| &device.domain).filter(|domain| !domain.is_empty());
+    let items = site.tenants.iter().map(|it| &it.name).chain(site.volumes.iter().map(|it| &it.name));
+    let items = items.chain(site.networks.iter().map(|it| &it.name)).chain(site.functions.iter().map(|it| &it.name));
+    items.chain(devices.map(|it| &it.name)).chain(domains).map(String::as_str)
+}
+
 impl Desired {
     /// The site file's content with the changes of earlier runs.
     pub(super) fn load(mut site: Site) -> Result<Desired, StateError> {
         let path = site.node.state_directory.join(FILE);
         let unreadable = |reason: String| StateError::Unreadable { path: path.clone(), reason };
-        let overlay = match fs::read(&path) {
+        let overlay = match read_file(&path, LARGEST_FILE) {
             Ok(bytes) => {
                 let overlay: Overlay = serde_json::from_slice(&bytes).map_err(|error| unreadable(error.to_string()))?;
                 if overlay.format != FORMAT {
@@ -106,6 +119,12 @@ impl Desired {
         };
         if overlay.changes_site() {
             overlay.lay_over(&mut site);
+            let wrong = |name: &&str| !is_name(name);
+            if let Some(name) =
+                names(&site).find(wrong).or(overlay.loaded.iter().map(|it| it.file.as_str()).find(wrong))
+            {
+                return Err(unreadable(format!("{name:?} is no name: letters, digits, '.', '_' and '-', at most 63")));
+            }
             let mut problems: Vec<String> = errors(&site).iter().map(ToString::to_string).collect();
             problems.extend(overlay.loaded_without_network(&site));
             if problems.is_empty() {
@@ -188,7 +207,13 @@ impl Desired {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder)?;
         let new = self.path.with_extension("new");
-        let mut file = fs::File::create(&new)?;
+        // It may be there from a save that was interrupted, with other permissions.
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // It says where keys and images are.
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         file.write_all(&serde_json::to_vec_pretty(&self.overlay)?)?;
         file.sync_all()?;
         fs::rename(&new, &self.path)?;

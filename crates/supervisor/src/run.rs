@@ -99,6 +99,7 @@ pub fn run(site_path: &Path, options: RunOptions) -> Result<(), RunError> {
         site.node.record = Some(record);
     }
     let _lock = lock(&site.node.run_directory)?;
+    softdpu_sys::files::ignore_size_signal();
     if let Some(warning) = softdpu_sys::files::raise_limit().and_then(|most| too_few_files(&site, most)) {
         tracing::warn!("{warning}");
     }

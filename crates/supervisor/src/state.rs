@@ -51,6 +51,8 @@ pub struct Timing {
     pub startup: Duration,
     /// How long it may take to stop in good order.
     pub shutdown: Duration,
+    /// A management client that is silent for this long makes room for another, where there are as many as may be.
+    pub idle_client: Duration,
     /// A copy of a file of loaded entries that gets nothing for this long is given up.
     pub copy: Duration,
 }
@@ -61,6 +63,7 @@ impl Default for Timing {
             watchdog: Duration::from_secs(10),
             startup: Duration::from_secs(60),
             shutdown: Duration::from_secs(5),
+            idle_client: Duration::from_secs(30),
             copy: Duration::from_secs(20),
         }
     }
@@ -136,6 +139,8 @@ pub(super) struct Supervisor {
     pub(super) held_up_until: Option<Instant>,
     /// When to try to accept again.
     pub(super) accept_at: Option<Instant>,
+    /// When a silent management client makes room for another, while there is none.
+    pub(super) client_idle_at: Option<Instant>,
     /// When a device accepts again whose front end was closed for the data planes that died of it.
     pub(super) readmit_at: Option<Instant>,
     pub(super) notifier: Notifier,
@@ -193,6 +198,7 @@ impl Supervisor {
             congested: false,
             held_up_until: None,
             accept_at: None,
+            client_idle_at: None,
             readmit_at: None,
             notifier: Notifier::new(),
             started: Instant::now(),
@@ -279,7 +285,14 @@ impl Supervisor {
     fn next_deadline(&self) -> Option<Instant> {
         let trial = self.plane.running.as_ref().and_then(|running| running.hand_over.due());
         let plane = [self.plane.start_at, self.silence_ends(), self.look_due(), trial];
-        let others = [self.held_up_until, self.accept_at, self.readmit_at, self.stopping, self.notifier.due()];
+        let others = [
+            self.held_up_until,
+            self.accept_at,
+            self.client_idle_at,
+            self.readmit_at,
+            self.stopping,
+            self.notifier.due(),
+        ];
         let others = others.into_iter().chain([self.copier.due(), self.unsaved.as_ref().map(|unsaved| unsaved.again)]);
         plane.into_iter().chain(others).flatten().min()
     }
@@ -318,6 +331,9 @@ impl Supervisor {
         if due(self.accept_at) {
             self.accept_at = None;
             self.watch_listeners();
+        }
+        if due(self.client_idle_at) {
+            self.watch_api();
         }
         self.notifier.alive(now);
     }

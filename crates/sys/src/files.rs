@@ -1,4 +1,4 @@
-//! How many files this process may have open.
+//! Limits of this process's files: how many it may have open, how long they may become.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -12,6 +12,13 @@ pub fn raise_limit() -> Option<u64> {
         Ok(()) => maximum,
         Err(_) => current,
     }
+}
+
+/// A write beyond the limit of a file's size (RLIMIT_FSIZE) is an error (EFBIG) from now on. By default it is a signal,
+/// which ends the process with all that it serves.
+pub fn ignore_size_signal() {
+    // SAFETY: ignoring a signal runs no handler.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 #[cfg(test)]

@@ -38,6 +38,41 @@ fn device(name: &str, volume: &str) -> Device {
 }
 
 #[test]
+fn kept_changes_are_for_the_daemon_alone_and_have_names_that_are_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut desired = Desired::load(site(folder.path())).unwrap();
+    let path = folder.path().join("state").join(FILE);
+    fs::create_dir_all(folder.path().join("state")).unwrap();
+    // As an interrupted save leaves it.
+    fs::write(path.with_extension("new"), "{").unwrap();
+    desired.commit(&Change::VolumeCreate(volume("fresh"))).unwrap();
+    desired.commit(&Change::DeviceAdd(device("added", "fresh"))).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(&fs::metadata(&path).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let text = fs::read_to_string(&path).unwrap();
+    for (good, wrong) in [("added", "../added"), ("fresh", "a/b"), ("vm", "v m"), ("added", "-a")] {
+        let quoted = |name: &str| format!("\"{name}\"");
+        fs::write(&path, text.replace(&quoted(good), &quoted(wrong))).unwrap();
+        let error = Desired::load(site(folder.path())).unwrap_err().to_string();
+        assert!(error.contains(wrong) && error.contains("is no name"), "{error}");
+    }
+}
+
+#[test]
+fn kept_changes_that_are_no_file_are_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state").join(FILE);
+    fs::create_dir_all(folder.path().join("state")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    let error = Desired::load(site(folder.path())).unwrap_err().to_string();
+    assert!(error.contains("not a file"), "{error}");
+    fs::remove_file(&path).unwrap();
+    std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+    let error = Desired::load(site(folder.path())).unwrap_err().to_string();
+    assert!(error.contains("not a file"), "{error}");
+}
+
+#[test]
 fn changes_survive_the_supervisor_and_are_laid_over_the_site_file() {
     let folder = tempfile::tempdir().unwrap();
     let mut desired = Desired::load(site(folder.path())).unwrap();

@@ -1,6 +1,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -44,6 +45,24 @@ fn status_joins_what_both_processes_know() {
     assert_eq!(status.supervisor_pid, std::process::id());
     assert_eq!((status.data_plane.pid, status.data_plane.state), (Some(4242), DataPlaneState::Running));
     assert!(status.data_plane.time_to_ready_us.is_some());
+}
+
+#[test]
+fn silent_clients_make_room_for_others_and_busy_ones_do_not() {
+    let bed = Bed::with(Timing { idle_client: Duration::from_millis(50), ..Timing::default() }, false);
+    let mut plane = bed.ready_plane();
+    let mut busy = bed.api();
+    let asked = busy.ask(Query::Status);
+    let (call, _) = plane.call();
+    let _silent: Vec<_> = (0..200).map(|_| bed.api()).collect();
+    let mut last = bed.api();
+    let question = last.ask(Query::Status);
+    let (second, _) = plane.call();
+    for id in [call, second] {
+        plane.say(&Up::Answer { id, result: Ok(json!(NodeStatus::default())) }, vec![]);
+    }
+    busy.answer(asked).unwrap();
+    last.answer(question).unwrap();
 }
 
 #[test]
