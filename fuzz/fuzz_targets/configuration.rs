@@ -1,6 +1,7 @@
-//! What people write: site files, files of policy, of routing and of a firewall, lines of a file to load. Any text, or a sample with lines
-//! that are others, gone or twice. Nothing panics; what is wrong is said; what is right is understood in the same way when it comes as
-//! JSON, as clients send it; lines that are right are loaded, or refused with their number.
+//! What people write: site files, files of policy, of routing and of a firewall, lines of a file to load. Any text, or
+//! a sample with lines that are others, gone or twice. Nothing panics; what is wrong is said; what is right is
+//! understood in the same way when it comes as JSON, as clients send it; lines that are right are loaded, or refused
+//! with their number.
 #![no_main]
 
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! A capture file: any bytes, in pieces of any size. What is read must not depend on the pieces, must be all that was given,
-//! and must be the same when it is written and read again.
+//! A capture file: any bytes, in pieces of any size. What is read must not depend on the pieces, must be all that was
+//! given, and must be the same when it is written and read again.
 #![no_main]
 
 use softdpu_pcapng::{Block, ETHERNET, EnhancedPacket, Interface, ReadError, Reader, write};

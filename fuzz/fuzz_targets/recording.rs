@@ -1,4 +1,5 @@
-//! A recording: any bytes. What is read must be the same when it is written and read again, and a replay of it must end.
+//! A recording: any bytes. What is read must be the same when it is written and read again, and a replay of it must
+//! end.
 #![no_main]
 
 use softdpu_sched::record::{Decoder, Encoder, Event, Header};

@@ -1,5 +1,5 @@
-//! A trace's filter and a frame that it looks at: any text, or words of the language in any order; any bytes. A mistake is
-//! pointed at where it is; a filter and its opposite never agree.
+//! A trace's filter and a frame that it looks at: any text, or words of the language in any order; any bytes. A mistake
+//! is pointed at where it is; a filter and its opposite never agree.
 #![no_main]
 
 use softdpu_vpc::trace::{Description, Filter, Subject};

@@ -1,6 +1,7 @@
-//! A node's VPC: networks with policies, routes, ECMP groups and peers, which change underneath; frames from guests and from tunnels,
-//! of any bytes or mostly right, with whatever their senders say is left to do. Nothing panics, every packet gets a verdict, what
-//! leaves can be cut up, no network's frames come out in another's, and what is explained of a packet is what becomes of it.
+//! A node's VPC: networks with policies, routes, ECMP groups and peers, which change underneath; frames from guests and
+//! from tunnels, of any bytes or mostly right, with whatever their senders say is left to do. Nothing panics, every
+//! packet gets a verdict, what leaves can be cut up, no network's frames come out in another's, and what is explained
+//! of a packet is what becomes of it.
 #![no_main]
 
 #[allow(
@@ -58,7 +59,8 @@ const ADDRESSES: [&str; 24] = [
     "ff02::1",
 ];
 
-/// The networks without policies: what is built from them has connections and meters of its own, and does not build all else anew.
+/// The networks without policies: what is built from them has connections and meters of its own, and does not build all
+/// else anew.
 static PLAIN: LazyLock<[Tables; 2]> = LazyLock::new(|| {
     [Family::V4, Family::V6].map(|family| {
         let mut spec = site(family, 0);

@@ -8,7 +8,7 @@
 //!    │     ├── Daemon         `softdpu run site.toml`
 //!    │     └── StorageDaemon  `qemu-storage-daemon`, the peer that also proves the harness itself
 //!    ├── Testpmd ── DPDK's driver in a process of its own, on a vhost-user-net socket
-//!    ├── Host ── a network namespace at one end of a Wire, with a softdpu of its own; a Capture of what passes the wire
+//!    ├── Host ── a network namespace at one end of a Wire, with its own softdpu; a Capture of what passes the wire
 //!    └── Guest ── QEMU with a stock Debian kernel; a job from lab/guest/jobs reports over the serial console
 //! ```
 //!

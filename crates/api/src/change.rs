@@ -1,5 +1,5 @@
-//! Changes of what runs: each is declared here, once. The client asks for it, the supervisor checks and records it, the data
-//! plane makes it, and all of them have this type.
+//! Changes of what runs: each is declared here, once. The client asks for it, the supervisor checks and records it, the
+//! data plane makes it, and all of them have this type.
 
 use std::path::PathBuf;
 
@@ -32,8 +32,8 @@ methods! {
         },
         /// A device as a `[[device]]` would declare it. Result: [`DeviceArgs`](crate::DeviceArgs).
         "device.add" => DeviceAdd(Device),
-        /// Other security groups, another access control list or meter, or other functions, of an interface. Result: `{}`; no
-        /// packet passes by what was before from then on.
+        /// Other security groups, another access control list or meter, or other functions, of an interface. Result:
+        /// `{}`; no packet passes by what was before from then on.
         "device.set" => DeviceSet(DeviceChange),
         /// Stop a device and close its socket. Result: `{}`.
         "device.remove" => DeviceRemove {
@@ -55,19 +55,19 @@ methods! {
         /// Other routes, ECMP groups, route tables and peers in the place of all that networks have, each network once.
         /// Result: `{}`; no packet passes by those before from then on.
         "network.routing" => NetworkRouting(Vec<RoutingChange>),
-        /// Set a member of an ECMP group down or up, or give it another weight. Result: `{}`; no packet goes to a member that
-        /// is down from then on.
+        /// Set a member of an ECMP group down or up, or give it another weight. Result: `{}`; no packet goes to a
+        /// member that is down from then on.
         "network.member" => NetworkMember(MemberChange),
-        /// Other loaded entries in the place of all there are, from a file. Result: [`LoadResult`](crate::LoadResult); no
-        /// packet passes by the entries before from then on.
+        /// Other loaded entries in the place of all there are, from a file. Result: [`LoadResult`](crate::LoadResult);
+        /// no packet passes by the entries before from then on.
         "network.load" => NetworkLoad(LoadFile),
-        /// Some loaded entries of a network go. Result: [`LoadResult`](crate::LoadResult) with what is left; no packet passes
-        /// by them from then on.
+        /// Some loaded entries of a network go. Result: [`LoadResult`](crate::LoadResult) with what is left; no packet
+        /// passes by them from then on.
         "network.unload" => NetworkUnload(Unload),
         /// A function as a `[[function]]` would declare it; no interface has it yet. Result: `{}`.
         "function.add" => FunctionAdd(Function),
-        /// Other settings of a function in the place of all that it has. Result: `{}`; no packet passes by those before from
-        /// then on.
+        /// Other settings of a function in the place of all that it has. Result: `{}`; no packet passes by those before
+        /// from then on.
         "function.set" => FunctionSet(FunctionChange),
         /// Forget a function that no interface has. Result: `{}`.
         "function.remove" => FunctionRemove {

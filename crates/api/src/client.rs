@@ -116,7 +116,8 @@ impl Client {
         }
     }
 
-    /// Tells `on_warning` of every warning that comes with an answer: what was asked is done, and something else is wrong.
+    /// Tells `on_warning` of every warning that comes with an answer: what was asked is done, and something else is
+    /// wrong.
     #[must_use]
     pub fn warn(mut self, on_warning: fn(&str)) -> Client {
         self.on_warning = on_warning;
@@ -165,8 +166,8 @@ impl Client {
         }
     }
 
-    /// Sends `request`, whose good answer turns the connection into one for its bytes. Gives the connection, which blocks without
-    /// limit, and those of the bytes that have come already.
+    /// Sends `request`, whose good answer turns the connection into one for its bytes. Gives the connection, which
+    /// blocks without limit, and those of the bytes that have come already.
     pub fn stream(mut self, request: &Query) -> Result<(UnixStream, Vec<u8>), ClientError> {
         self.call::<Empty>(request.clone())?;
         let unlimited = self.stream.set_read_timeout(None).and_then(|()| self.stream.set_write_timeout(None));

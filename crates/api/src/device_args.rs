@@ -13,8 +13,8 @@ pub struct DeviceArgs {
     pub networks: Vec<Network>,
 }
 
-/// What `softdpu device args` needs for the device called `name`: the device and after it the other devices of its domain, and the
-/// networks they attach to, with their MTU where the site settles it.
+/// What `softdpu device args` needs for the device called `name`: the device and after it the other devices of its
+/// domain, and the networks they attach to, with their MTU where the site settles it.
 pub fn device_args(site: &Site, name: &str) -> Option<DeviceArgs> {
     let device = site.device(name)?;
     // A TAP has no domain: there is nothing it shares one with.

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::{ApiError, ErrorCode};
 use softdpu_site::{Endpoint, endpoint_from_json};
 
-/// Which guests of a network come, go and move. All of it or nothing: what is to go goes first, so one that moves to another host
-/// is in both lists.
+/// Which guests of a network come, go and move. All of it or nothing: what is to go goes first, so one that moves to
+/// another host is in both lists.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EndpointChange {

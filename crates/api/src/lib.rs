@@ -6,8 +6,8 @@
 //!    ◀── {"softdpu":1,"id":7,"result":{}}                          encode_response
 //! ```
 //!
-//! The daemon's side does no I/O here: it feeds what it read into a [`LineBuffer`], decodes whole lines, and writes what it
-//! encoded, from whatever loop it has. [`Client`] is the blocking other side, used by the command line.
+//! The daemon's side does no I/O here: it feeds what it read into a [`LineBuffer`], decodes whole lines, and writes
+//! what it encoded, from whatever loop it has. [`Client`] is the blocking other side, used by the command line.
 
 #![forbid(unsafe_code)]
 

@@ -61,10 +61,11 @@ pub(crate) fn written(parameters: &impl Serialize) -> Value {
     serde_json::to_value(parameters).unwrap_or_default()
 }
 
-/// Declares an enum of methods. A variant is a method: with the name in front of it, and with the parameters that it has as
-/// its fields, or that the type in its brackets reads and writes (`Parameters`).
+/// Declares an enum of methods. A variant is a method: with the name in front of it, and with the parameters that it
+/// has as its fields, or that the type in its brackets reads and writes (`Parameters`).
 ///
-/// Its `METHODS` are the names, `method` is the name of a value and `parameters` what it is called with; `read` makes a value of both.
+/// Its `METHODS` are the names, `method` is the name of a value and `parameters` what it is called with; `read` makes a
+/// value of both.
 macro_rules! methods {
     (
         $(#[$attribute:meta])*

@@ -29,12 +29,13 @@ methods! {
         "function.list" => FunctionList,
         /// Result: an array of [`TenantStatus`](crate::status::TenantStatus).
         "tenant.list" => TenantList,
-        /// Show frames that pass ports. Result: `{}`; from then on the connection carries pcapng until either side ends it.
+        /// Show frames that pass ports. Result: `{}`; from then on the connection carries pcapng until either side ends
+        /// it.
         "trace.packet" => TracePacket(PacketTrace),
         /// What would become of a packet. Result: [`PathAnswer`](crate::PathAnswer).
         "trace.explain" => TraceExplain(PathQuestion),
-        /// Frames come in by a port. Result: `{}`, and more: the client sends pcapng until it ends its direction, and is then
-        /// given [`Replayed`](crate::Replayed).
+        /// Frames come in by a port. Result: `{}`, and more: the client sends pcapng until it ends its direction, and
+        /// is then given [`Replayed`](crate::Replayed).
         "trace.replay" => TraceReplay {
             /// The device.
             port: String,

@@ -9,8 +9,8 @@ use softdpu_site::Bytes;
 /// The name of the underlay's port.
 pub const UNDERLAY: &str = "underlay";
 
-/// What the comment of a captured frame begins with that gives its identifier: the core's number, and its own. Its steps follow, a
-/// comment each: `+TIME ns | STEP`.
+/// What the comment of a captured frame begins with that gives its identifier: the core's number, and its own. Its
+/// steps follow, a comment each: `+TIME ns | STEP`.
 pub const IDENTIFIER: &str = "trace ";
 
 /// The most bytes of frames that a trace may keep waiting.

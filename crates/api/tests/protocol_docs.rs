@@ -56,7 +56,8 @@ fn every_documented_error_code_exists() {
     }
 }
 
-/// A status in which nothing is left out. Those members that may be are named, so that one more of them does not compile here.
+/// A status in which nothing is left out. Those members that may be are named, so that one more of them does not
+/// compile here.
 fn whole() -> NodeStatus {
     let queue = QueueStatus { broken_reason: Some("r".into()), ..QueueStatus::default() };
     let device = DeviceStatus {
@@ -162,7 +163,8 @@ fn function() -> FunctionStatus {
     }
 }
 
-/// The members of each object in `value`, by the object's place. Objects without members have names of their own choice.
+/// The members of each object in `value`, by the object's place. Objects without members have names of their own
+/// choice.
 fn members(place: &str, value: &Value, found: &mut BTreeMap<String, BTreeSet<String>>) {
     match value {
         Value::Object(object) if !object.is_empty() => {

@@ -1,7 +1,7 @@
 //! The data plane's way to the supervisor: the link, and over it the opening of files and the vault.
 //!
-//! The control thread alone takes messages off the link. Whoever opens a file does so on a thread of its own, and waits there
-//! for the control thread to pass the answer on.
+//! The control thread alone takes messages off the link. Whoever opens a file does so on a thread of its own, and waits
+//! there for the control thread to pass the answer on.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;

@@ -121,8 +121,8 @@ impl DataPlane {
         Ok(Err(ApiError::new(ErrorCode::Failed, reason)))
     }
 
-    /// An interface is in other groups, passes another meter, or has other functions, from now on; it stays as it was where the cores cannot
-    /// go on with that.
+    /// An interface is in other groups, passes another meter, or has other functions, from now on; it stays as it was
+    /// where the cores cannot go on with that.
     fn set_device(&mut self, change: &config::DeviceChange) -> Result<(), ApiError> {
         let name = &change.name;
         let DataPlane { networks, functions, engine, .. } = self;

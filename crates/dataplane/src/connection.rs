@@ -166,8 +166,8 @@ impl Connection {
 
     /// A copy of an eventfd of the front end.
     ///
-    /// Anything else is refused. Whether it blocks is the front end's business: it is neither read nor written, but watched
-    /// for edges, or signalled by the kernel ([`notify`](softdpu_sys::notify)).
+    /// Anything else is refused. Whether it blocks is the front end's business: it is neither read nor written, but
+    /// watched for edges, or signalled by the kernel ([`notify`](softdpu_sys::notify)).
     pub(super) fn eventfd(&self, id: FdId) -> Result<OwnedFd, String> {
         let fd = self.fd(id)?.as_fd().try_clone_to_owned().map_err(|error| format!("copying a descriptor: {error}"))?;
         if !is_eventfd(fd.as_fd()) {

@@ -1,4 +1,5 @@
-//! The devices, the connections of their front ends, and what they share: guests' memory, interfaces that are made again.
+//! The devices, the connections of their front ends, and what they share: guests' memory, interfaces that are made
+//! again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -59,7 +60,8 @@ impl Devices {
         self.by_name.remove(name)
     }
 
-    /// One more device, on the volume or in the network that it names: what keeps it from being served is in its `backing`.
+    /// One more device, on the volume or in the network that it names: what keeps it from being served is in its
+    /// `backing`.
     pub(super) fn add(
         &mut self,
         device: &config::Device,
@@ -129,7 +131,8 @@ impl Devices {
         Ok(())
     }
 
-    /// Makes interfaces that were deleted, or could not be made at the start. Returns when to try those again that could not be made.
+    /// Makes interfaces that were deleted, or could not be made at the start. Returns when to try those again that
+    /// could not be made.
     pub(super) fn open_taps(
         &mut self,
         now: Instant,

@@ -22,8 +22,8 @@ pub(super) enum DiskError {
     Serial(#[from] SerialError),
 }
 
-/// What a device has to know of its volume to answer its driver. Saved with the session, so that a device goes on before its
-/// volume is open again.
+/// What a device has to know of its volume to answer its driver. Saved with the session, so that a device goes on
+/// before its volume is open again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Geometry {
     /// Bytes.
@@ -90,7 +90,8 @@ impl Disk {
     /// Its volume has grown.
     pub(super) fn grow(&mut self, size: u64) -> Result<(), String> {
         self.block.grow(size).map_err(|error| error.to_string())?;
-        // The session that is saved next says the new capacity: what the device is made of then has to have room for it.
+        // The session that is saved next says the new capacity: what the device is made of then has to have room for
+        // it.
         self.geometry.size = size;
         Ok(())
     }

@@ -1,7 +1,8 @@
 //! The data plane: the process that does the work and may be killed at any instant.
 //!
-//! Its control thread, here, takes messages from the supervisor and events from the cores, one at a time, and never waits
-//! for a peer: what may block runs on a thread of its own ([`opener`]). Everything it must not lose is with the supervisor before anybody can rely on it: see [`softdpu_link`].
+//! Its control thread, here, takes messages from the supervisor and events from the cores, one at a time, and never
+//! waits for a peer: what may block runs on a thread of its own ([`opener`]). Everything it must not lose is with the
+//! supervisor before anybody can rely on it: see [`softdpu_link`].
 
 #![forbid(unsafe_code)]
 
@@ -162,8 +163,8 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
     Ok(())
 }
 
-/// The files in which so many cores are recorded. Each has its own, and a data plane that follows another does not write over
-/// what that has recorded: it is why it is looked at.
+/// The files in which so many cores are recorded. Each has its own, and a data plane that follows another does not
+/// write over what that has recorded: it is why it is looked at.
 fn recordings(file: Option<&Path>, cores: usize, incarnation: u64) -> Vec<PathBuf> {
     let Some(file) = file else { return Vec::new() };
     let again = if incarnation > 1 { format!(".{incarnation}") } else { String::new() };
@@ -176,8 +177,8 @@ fn recordings(file: Option<&Path>, cores: usize, incarnation: u64) -> Vec<PathBu
     (0..cores).map(of).collect()
 }
 
-/// A thread that panics takes the process with it: the supervisor starts another at once, which a half-dead process with a
-/// core less would keep it from.
+/// A thread that panics takes the process with it: the supervisor starts another at once, which a half-dead process
+/// with a core less would keep it from.
 fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -233,7 +234,8 @@ impl DataPlane {
         devices.add(device, tenant, (volumes, networks, functions), &mut Host { engine, wire, placements })
     }
 
-    /// Moves queues to where there is room, but those that the site or an operator has put somewhere, and flows from tunnels.
+    /// Moves queues to where there is room, but those that the site or an operator has put somewhere, and flows from
+    /// tunnels.
     fn balance(&mut self) {
         let DataPlane { engine, devices, placements, networks, .. } = self;
         let stays = |device: &str, queue: u16| {

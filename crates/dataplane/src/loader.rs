@@ -1,5 +1,5 @@
-//! Entries of networks that are loaded by file: read, checked and made into tables on a thread of their own, however many they
-//! are, while the control thread goes on.
+//! Entries of networks that are loaded by file: read, checked and made into tables on a thread of their own, however
+//! many they are, while the control thread goes on.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::File;

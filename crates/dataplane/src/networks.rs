@@ -192,8 +192,9 @@ impl Networks {
         Ok(())
     }
 
-    /// Whether there is room for the hosts that networks and loaded entries lead to, unless there were as many `before`. Entries that were in
-    /// force before this process began and are still being read are not known yet: as at the start, they come in whatever there is then.
+    /// Whether there is room for the hosts that networks and loaded entries lead to, unless there were as many
+    /// `before`. Entries that were in force before this process began and are still being read are not known yet: as at
+    /// the start, they come in whatever there is then.
     pub(super) fn has_room(&self, before: &[config::Network]) -> Result<(), ApiError> {
         let loaded = || self.loaded.iter().flat_map(|loaded| loaded.hosts()).copied();
         let all = |networks: &[config::Network]| config::hosts(networks).chain(loaded()).collect::<HashSet<_>>();
@@ -226,7 +227,8 @@ impl Networks {
         own.map(|(_, name, members)| (name.to_owned(), members)).collect()
     }
 
-    /// All that the tenant's interfaces send passes `meter` from now on; what it passed before, where the cores cannot go on with that.
+    /// All that the tenant's interfaces send passes `meter` from now on; what it passed before, where the cores cannot
+    /// go on with that.
     pub(super) fn meter_tenant(
         &mut self,
         name: &str,

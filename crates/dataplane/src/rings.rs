@@ -14,8 +14,8 @@ use softdpu_virtio::feature;
 use super::broker::Wire;
 use softdpu_link::SharedFd;
 
-/// Most descriptors of one chain: more than any request that the model accepts has, so that an oversized one gets an error
-/// status instead of breaking the queue, and few enough to bound what one chain can cost.
+/// Most descriptors of one chain: more than any request that the model accepts has, so that an oversized one gets an
+/// error status instead of breaking the queue, and few enough to bound what one chain can cost.
 const MAX_PIECES: usize = 2048;
 
 fn format(format: RingFormat) -> Format {
@@ -34,8 +34,8 @@ pub(super) fn base_of(position: Position) -> VringBase {
     VringBase::from_wire(format, position.to_base())
 }
 
-/// Puts the ring together. A queue that completes `in_order`, as those of an interface do, needs to remember how far it came
-/// and nothing else, in memory that the supervisor keeps.
+/// Puts the ring together. A queue that completes `in_order`, as those of an interface do, needs to remember how far it
+/// came and nothing else, in memory that the supervisor keeps.
 ///
 /// Otherwise: In-flight records are the front end's where it shared a region for them, and otherwise our own,
 /// which the supervisor keeps, so that a kill of this process loses nothing with either.
@@ -87,8 +87,8 @@ pub(super) fn make(
     Queue::new(view, config, addresses, position, Some(records)).map_err(|error| error.to_string())
 }
 
-/// Where a queue goes on of which nothing is in flight when it stops. DPDK's front end and back end know 16 bits of a packed
-/// ring's position, the available one, and leave those of the used one 0: they are the same then.
+/// Where a queue goes on of which nothing is in flight when it stops. DPDK's front end and back end know 16 bits of a
+/// packed ring's position, the available one, and leave those of the used one 0: they are the same then.
 fn drained(position: Position) -> Position {
     const UNKNOWN: PackedIndex = PackedIndex { index: 0, wrap: false };
     match position {
@@ -125,8 +125,8 @@ pub(super) fn records_key(device: &str, index: u16) -> String {
 
 /// A region of our own: what is kept if the queue goes on from it, and otherwise an empty one.
 ///
-/// A queue goes on where the process before this one left it, and where it was stopped with requests that its volume had
-/// not finished: those are nowhere but in the records, and the driver waits for them.
+/// A queue goes on where the process before this one left it, and where it was stopped with requests that its volume
+/// had not finished: those are nowhere but in the records, and the driver waits for them.
 fn own_records(
     device: &str,
     index: QueueIndex,

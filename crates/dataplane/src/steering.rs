@@ -1,4 +1,5 @@
-//! On which cores packets from tunnels are worked on: what the site says, as the engine takes it, and what the engine says.
+//! On which cores packets from tunnels are worked on: what the site says, as the engine takes it, and what the engine
+//! says.
 
 use softdpu_api::{ApiError, ErrorCode};
 use softdpu_engine::{CoreIndex, Engine, SteeringMode, SteeringSpec};

@@ -1,7 +1,7 @@
 //! Tenants as schedulers know them: by number.
 //!
-//! A number is its tenant's for as long as the data plane runs, also of one that was removed: what cores counted for it is not
-//! to be taken for another's. The same name gets the same number again.
+//! A number is its tenant's for as long as the data plane runs, also of one that was removed: what cores counted for it
+//! is not to be taken for another's. The same name gets the same number again.
 
 use std::collections::HashMap;
 

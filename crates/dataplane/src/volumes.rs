@@ -7,8 +7,8 @@
 //!     └── pause, doubling ────────┘ failed
 //! ```
 //!
-//! A volume that takes long or fails is shown with its reason and tried again for as long as it is configured: what keeps it
-//! away may be outside, and guests wait for it.
+//! A volume that takes long or fails is shown with its reason and tried again for as long as it is configured: what
+//! keeps it away may be outside, and guests wait for it.
 
 mod attempts;
 
@@ -31,8 +31,8 @@ const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 /// The longest pause between two attempts to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_secs(2);
 
-/// After this long an attempt counts as failed for everybody who waits. It is not given up: there is no other way to take
-/// back a thread, and a second attempt would hang where the first one does.
+/// After this long an attempt counts as failed for everybody who waits. It is not given up: there is no other way to
+/// take back a thread, and a second attempt would hang where the first one does.
 const OPEN_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The first pause before a volume that failed is tried again; it doubles with each failure.

@@ -1,5 +1,5 @@
-//! The data plane takes up a front end when its volume is open, and says what it does: the supervisor counts on that when it
-//! looks for the one that data planes die of.
+//! The data plane takes up a front end when its volume is open, and says what it does: the supervisor counts on that
+//! when it looks for the one that data planes die of.
 //!
 //! The data plane is the real one, on a thread; the supervisor is this test, which opens files when it likes.
 

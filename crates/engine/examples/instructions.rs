@@ -1,8 +1,8 @@
-//! One core driven by hand, so that what it does can be counted: frames from guest to guest, requests of a disk; and the tiers by
-//! themselves, for frames that come by a tunnel.
+//! One core driven by hand, so that what it does can be counted: frames from guest to guest, requests of a disk; and
+//! the tiers by themselves, for frames that come by a tunnel.
 //!
-//! `lab/instructions.sh` runs it under callgrind, which counts the instructions of `measured_round` and of all it calls; the
-//! drivers' side and what goes before are outside of it. By itself it only says what it did:
+//! `lab/instructions.sh` runs it under callgrind, which counts the instructions of `measured_round` and of all it
+//! calls; the drivers' side and what goes before are outside of it. By itself it only says what it did:
 //!
 //! `cargo run --release -p softdpu-engine --example instructions -- CASE` (without a case: the list of them)
 
@@ -46,7 +46,8 @@ enum Work {
     Reads(u16),
     /// Reads or writes of 4 KiB from an encrypted volume in memory: AES-256-XTS, in sectors of 4 KiB.
     Encrypted { is_write: bool },
-    /// Frames of 64 bytes from a tunnel, in the tiers alone: into another, or to a guest here; by flows or without them.
+    /// Frames of 64 bytes from a tunnel, in the tiers alone: into another, or to a guest here; by flows or without
+    /// them.
     Tunnelled { is_transit: bool, without_flows: bool },
 }
 
@@ -75,8 +76,8 @@ const CASES: [(&str, Work, Format, usize); 20] = [
     ("transit-no-flows", Work::Tunnelled { is_transit: true, without_flows: true }, Format::Split, 32),
 ];
 
-/// Those of them that are also counted with tenants that share by weight: the name with this behind it. Otherwise they are
-/// served as they come.
+/// Those of them that are also counted with tenants that share by weight: the name with this behind it. Otherwise they
+/// are served as they come.
 const WEIGHTED: &str = "-weighted";
 /// Which.
 const ALSO_WEIGHTED: [&str; 7] = [
@@ -230,7 +231,8 @@ fn rounds_of_requests(
     }
 }
 
-/// Takes `batch` frames of so many flows from node 2 through the tiers of node 1 in each round: to a guest there, or to node 3.
+/// Takes `batch` frames of so many flows from node 2 through the tiers of node 1 in each round: to a guest there, or to
+/// node 3.
 fn tunnelled(is_transit: bool, without_flows: bool, batch: usize) {
     let host = |node: u8| IpAddr::from([192, 0, 2, node]);
     let node = |number: u8| {

@@ -1,19 +1,19 @@
 //! Where requests of several tenants meet beyond the cores, numbered for the schedulers.
 //!
-//! A number is a back end's for as long as a queue goes on to it, and then another's: policies keep a place for each number, and
-//! recordings know only so many.
+//! A number is a back end's for as long as a queue goes on to it, and then another's: policies keep a place for each
+//! number, and recordings know only so many.
 
 use std::collections::HashMap;
 
 use softdpu_sched::BackEnd;
 use softdpu_storage::{Volume, VolumeKind};
 
-/// What servers work on at once for one connection: qemu-nbd and nbdkit 16 each, as they are shipped. More would wait there,
-/// where nobody tells tenants apart.
+/// What servers work on at once for one connection: qemu-nbd and nbdkit 16 each, as they are shipped. More would wait
+/// there, where nobody tells tenants apart.
 const NBD_DEPTH: u32 = 16;
 
-/// What is given at once to a disk that does not say how much it takes, or to a file system without one: what most of the kernel's
-/// own queues have (BLKDEV_DEFAULT_RQ).
+/// What is given at once to a disk that does not say how much it takes, or to a file system without one: what most of
+/// the kernel's own queues have (BLKDEV_DEFAULT_RQ).
 const DISK_DEPTH: u32 = 128;
 
 /// Which back end.
@@ -41,8 +41,8 @@ pub(crate) struct BackEnds {
 }
 
 impl BackEnds {
-    /// A queue of that volume begins. None: nobody is waited for there, or nobody else's requests come there. No more than `most` go
-    /// to a disk of this machine at once.
+    /// A queue of that volume begins. None: nobody is waited for there, or nobody else's requests come there. No more
+    /// than `most` go to a disk of this machine at once.
     pub(crate) fn enter(&mut self, volume: &Volume, most: u32) -> Option<(Place, BackEnd)> {
         let spec = volume.spec();
         let (place, depth) = match spec.kind {

@@ -13,8 +13,8 @@ use crate::engine::{Engine, EngineConfig, EngineError};
 pub struct ByHand(Core<Scheduler>);
 
 impl Engine {
-    /// An engine of one core which runs when its owner says so. `io_depth`: submission entries of its io_uring. What the
-    /// engine is told takes effect in the core's next round.
+    /// An engine of one core which runs when its owner says so. `io_depth`: submission entries of its io_uring. What
+    /// the engine is told takes effect in the core's next round.
     ///
     /// # Errors
     /// [`EngineError`] for kernel facilities that could not be set up.
@@ -22,7 +22,8 @@ impl Engine {
         Engine::by_hand_with(io_depth, Policy::Fcfs)
     }
 
-    /// The same with another policy. Grants cost so much a unit whatever they took, so that the policy decides alike in each run.
+    /// The same with another policy. Grants cost so much a unit whatever they took, so that the policy decides alike in
+    /// each run.
     ///
     /// # Errors
     /// As [`by_hand`](Self::by_hand).

@@ -64,7 +64,8 @@ pub struct QueueCounters {
     pub in_flight: Counter,
     /// Core time that its grants took, nanoseconds.
     pub core_ns: Counter,
-    /// Of an interface's queue: frames that went through it, to or from the driver; one that stands for several counts once.
+    /// Of an interface's queue: frames that went through it, to or from the driver; one that stands for several counts
+    /// once.
     pub frames: Counter,
     /// Their bytes.
     pub frame_bytes: Counter,

@@ -81,8 +81,8 @@ impl DiskPath {
         self.io.answers_singly(attachment)
     }
 
-    /// Submits the first `units` waiting requests of a queue to its volume, by a grant that began at `started`. Those that ended at once
-    /// are to be [given back](Self::give_back) next, also after an error.
+    /// Submits the first `units` waiting requests of a queue to its volume, by a grant that began at `started`. Those
+    /// that ended at once are to be [given back](Self::give_back) next, also after an error.
     ///
     /// # Errors
     /// The driver broke the queue. Only the requests before the bad one were submitted.
@@ -160,7 +160,8 @@ impl DiskPath {
         !self.done.is_empty()
     }
 
-    /// Gives completed requests back to their queues, and those of queues that are not here to `forward`. `ended` is told of each first.
+    /// Gives completed requests back to their queues, and those of queues that are not here to `forward`. `ended` is
+    /// told of each first.
     #[inline]
     pub(crate) fn give_back(
         &mut self,
@@ -179,8 +180,8 @@ impl DiskPath {
             let Flight { permit, key, to_guest, .. } = flight;
             let used = permit.complete(block::finish(&buffer, to_guest, status));
             let failed = status != Status::Ok;
-            // Mostly it is here, and then no `CompletedRequest` is made. Built from parts and read as a whole right away, it would
-            // wait until the status before it is in memory, in a line that the driver had last.
+            // Mostly it is here, and then no `CompletedRequest` is made. Built from parts and read as a whole right
+            // away, it would wait until the status before it is in memory, in a line that the driver had last.
             match queues.find_to_finish(key) {
                 Some((queue, unpublished)) => finish(queue, unpublished, used, &buffer, to_guest, failed),
                 None => forward(key, CompletedRequest { used, buffer, to_guest, failed }),
@@ -233,8 +234,8 @@ impl DiskPath {
         self.flights.any_of(key)
     }
 
-    /// Abandons the requests of a queue that ended: no back end touches its guest's memory any more, and their completions are dropped.
-    /// `ended` is told of each.
+    /// Abandons the requests of a queue that ended: no back end touches its guest's memory any more, and their
+    /// completions are dropped. `ended` is told of each.
     pub(crate) fn abandon(&mut self, key: QueueKey, mut ended: impl FnMut(&Flight)) {
         let tokens = self.flights.of(key);
         if tokens.is_empty() {

@@ -369,7 +369,8 @@ impl Engine {
             if let Some(placed) = self.placed.get_mut(&key) {
                 placed.core = to;
                 let (tenant, is_scheduled) = (placed.tenant, placed.is_scheduled);
-                // Told once: between the two a tenant with one queue would be nowhere, and every core would give it all of its limits.
+                // Told once: between the two a tenant with one queue would be nowhere, and every core would give it all
+                // of its limits.
                 if is_scheduled && self.shares.move_one(tenant, from, to) {
                     self.tell_shares();
                 }
@@ -381,9 +382,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves queues by what they had of the cores since the last call, now and then: each tenant that has work gets cores of its own
-    /// while there are enough, and busy cores give to idle ones otherwise. `stays` tells which queues, by device and
-    /// index, are where somebody wants them. What was moved where.
+    /// Moves queues by what they had of the cores since the last call, now and then: each tenant that has work gets
+    /// cores of its own while there are enough, and busy cores give to idle ones otherwise. `stays` tells which queues,
+    /// by device and index, are where somebody wants them. What was moved where.
     pub fn balance(&mut self, now: Nanos, stays: impl Fn(&str, u16) -> bool) -> Vec<(QueueKey, CoreIndex)> {
         let passed = now.since(std::mem::replace(&mut self.balanced, now)).0;
         if self.cores.len() < 2 || passed == 0 {
@@ -420,8 +421,8 @@ impl Engine {
         self.placed.get(&key).map(|placed| placed.core)
     }
 
-    /// Sets a tenant's share of the node: its limits and its guarantee, which here is in thousandths of all cores' time, are
-    /// divided over the cores that serve it.
+    /// Sets a tenant's share of the node: its limits and its guarantee, which here is in thousandths of all cores'
+    /// time, are divided over the cores that serve it.
     pub fn configure_tenant(&mut self, tenant: TenantId, share: Share) {
         self.shares.configure(tenant, share, self.cores.len());
         self.tell_shares();
@@ -456,7 +457,8 @@ impl Engine {
         }
     }
 
-    /// Whether every core has gone round its loop since the last call, or sleeps. A core that has not is stuck in a bug.
+    /// Whether every core has gone round its loop since the last call, or sleeps. A core that has not is stuck in a
+    /// bug.
     pub fn cores_advance(&mut self) -> bool {
         let mut advance = true;
         for core in &mut self.cores {

@@ -11,10 +11,11 @@ use crate::ids::QueueKey;
 /// Requests of this process whose permits were dropped.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// The duty to complete a request that was taken from a ring. It ends when the request is [completed](Self::complete) or
-/// [abandoned](Self::abandon).
+/// The duty to complete a request that was taken from a ring. It ends when the request is [completed](Self::complete)
+/// or [abandoned](Self::abandon).
 ///
-/// A permit that is dropped otherwise is a bug: the driver waits for the request for ever. Builds with debug assertions panic; others log it.
+/// A permit that is dropped otherwise is a bug: the driver waits for the request for ever. Builds with debug assertions
+/// panic; others log it.
 #[derive(Debug)]
 #[must_use = "a request is completed or abandoned"]
 pub(crate) struct CompletionPermit {
@@ -37,7 +38,8 @@ impl CompletionPermit {
         used
     }
 
-    /// The request is never completed by this process: its queue was stopped or broken. The in-flight record still has it.
+    /// The request is never completed by this process: its queue was stopped or broken. The in-flight record still has
+    /// it.
     #[inline]
     pub(crate) fn abandon(self) {
         std::mem::forget(self);

@@ -4,8 +4,8 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CoreIndex(pub usize);
 
-/// A running queue. The number is used again after the queue has ended; the generation is not, so that a late message for an ended queue
-/// does not reach its successor.
+/// A running queue. The number is used again after the queue has ended; the generation is not, so that a late message
+/// for an ended queue does not reach its successor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueKey {
     /// Small and dense: an index into per-core tables.

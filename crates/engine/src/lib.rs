@@ -15,8 +15,8 @@
 //!
 //! A queue belongs to one core, which alone reads its available ring and writes its used ring. Moving it is a message.
 //! Requests in flight stay with the core that submitted them; what they come to travels to the queue's new core as a
-//! message. On the path of a request a core allocates nothing and makes no system call that a batch does not share; it takes
-//! no lock but that of an NBD connection, which the cores that use the volume share.
+//! message. On the path of a request a core allocates nothing and makes no system call that a batch does not share; it
+//! takes no lock but that of an NBD connection, which the cores that use the volume share.
 
 #![forbid(unsafe_code)]
 

@@ -71,7 +71,8 @@ pub(crate) enum ToCore {
     /// Nothing uses the volume any more.
     Detach(Arc<Volume>),
     Tenant(TenantId, Share, Arc<TenantCounters>),
-    /// Another configuration of the networks; the one before it goes back to whom the core was told it by, to be freed there.
+    /// Another configuration of the networks; the one before it goes back to whom the core was told it by, to be freed
+    /// there.
     Tables(Arc<Tables>, Sender<Arc<Tables>>),
     /// A port is there, as this core has it, or is no more.
     Port(PortId, Option<Box<Port>>),
@@ -161,8 +162,8 @@ pub enum FromCore {
         /// What the driver did.
         reason: String,
     },
-    /// A port's socket is of no use any more: it was put away, and what is to leave by the port is dropped until it is given
-    /// [another](crate::Engine::set_sockets).
+    /// A port's socket is of no use any more: it was put away, and what is to leave by the port is dropped until it is
+    /// given [another](crate::Engine::set_sockets).
     SocketLost {
         /// Which port.
         port: PortId,

@@ -46,8 +46,8 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Waits until every core has them, `patience` at the most; false: some have not. The tables before them are freed here,
-    /// not on a core.
+    /// Waits until every core has them, `patience` at the most; false: some have not. The tables before them are freed
+    /// here, not on a core.
     pub fn wait(self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         (0..self.cores).all(|_| {
@@ -58,8 +58,8 @@ impl Replacement {
 }
 
 impl Engine {
-    /// Puts another configuration of the networks into force, on each core from its next round on. What is returned tells when
-    /// no core goes by the one before any more.
+    /// Puts another configuration of the networks into force, on each core from its next round on. What is returned
+    /// tells when no core goes by the one before any more.
     pub fn set_tables(&self, tables: &Arc<Tables>) -> Replacement {
         let (sender, replaced) = mpsc::channel();
         for core in &self.cores {
@@ -68,8 +68,8 @@ impl Engine {
         Replacement { replaced, cores: self.cores.len() }
     }
 
-    /// Adds a port, its socket (if it has one) on `core` or on the one with the fewest queues. Returns what it counts, core by
-    /// core.
+    /// Adds a port, its socket (if it has one) on `core` or on the one with the fewest queues. Returns what it counts,
+    /// core by core.
     ///
     /// # Errors
     /// [`EngineError::NoSuchCore`].
@@ -103,8 +103,8 @@ impl Engine {
         Ok(counters)
     }
 
-    /// Gives a port other sockets, each on a core of its own from that with the fewest queues on, at most as many as there are
-    /// cores; a core without one sends by another's. None: what is to leave by the port is dropped as
+    /// Gives a port other sockets, each on a core of its own from that with the fewest queues on, at most as many as
+    /// there are cores; a core without one sends by another's. None: what is to leave by the port is dropped as
     /// [`PortDown`](softdpu_vpc::DropReason::PortDown).
     pub fn set_sockets(&self, port: PortId, sockets: Vec<Socket>) {
         let cores = self.cores.len();
@@ -132,9 +132,9 @@ impl Engine {
         Ok(Capture { inbox, shared })
     }
 
-    /// What would become of `frame` if it came in by the port with this number, as long as it has this name: the answer of the
-    /// first core that has a flow of it, or else of the first core; within `patience`. None: no core has such a port, or none has
-    /// answered.
+    /// What would become of `frame` if it came in by the port with this number, as long as it has this name: the answer
+    /// of the first core that has a flow of it, or else of the first core; within `patience`. None: no core has such a
+    /// port, or none has answered.
     pub fn explain(
         &self,
         port: PortId,
@@ -163,7 +163,8 @@ impl Engine {
         FunctionOutlet::new()
     }
 
-    /// Ports have other functions, on each core from its next burst on. What is returned tells when no core goes by those before any more.
+    /// Ports have other functions, on each core from its next burst on. What is returned tells when no core goes by
+    /// those before any more.
     pub fn change_functions(&self, outlet: &FunctionOutlet, change: &FunctionChange) -> Switched {
         let (switches, switched) = change.switches(outlet, self.cores.len());
         for (core, switch) in self.cores.iter().zip(switches) {
@@ -181,8 +182,8 @@ impl Engine {
         Ok(Injector::new(port, name.into(), self.cores[core.0].mailbox.clone())?)
     }
 
-    /// Tells the network of a port that its endpoint is here, at most once a second: with an RARP announcement to its other ports and
-    /// to all other hosts of it, for switches and tunnel end points that learn where an address is.
+    /// Tells the network of a port that its endpoint is here, at most once a second: with an RARP announcement to its
+    /// other ports and to all other hosts of it, for switches and tunnel end points that learn where an address is.
     pub fn announce(&self, port: PortId) {
         // Always the same core: it counts.
         if let Some(core) = self.cores.first() {

@@ -1,7 +1,8 @@
 //! Records a core's policy while it works: `softdpu run --record`.
 //!
-//! The core encodes each call and each answer into a buffer of its own; a thread writes full buffers to the file and gives them
-//! back. The core never waits for the file: where buffers do not come back in time, the recording ends, and says so.
+//! The core encodes each call and each answer into a buffer of its own; a thread writes full buffers to the file and
+//! gives them back. The core never waits for the file: where buffers do not come back in time, the recording ends, and
+//! says so.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -14,7 +15,8 @@ use softdpu_sched::{Nanos, Policy, Scheduler};
 
 /// Bytes of a buffer.
 const BUFFER: usize = 1 << 20;
-/// Buffers that go round between a core and its file, beside the one that is written to: a busy core fills one in 20 ms.
+/// Buffers that go round between a core and its file, beside the one that is written to: a busy core fills one in 20
+/// ms.
 const SPARE: usize = 15;
 /// What is handed over as soon as there is a buffer for what follows, bytes.
 const PIECE: usize = 256 << 10;

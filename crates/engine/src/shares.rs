@@ -1,7 +1,7 @@
 //! What of a tenant's share each core gives it.
 //!
-//! Schedulers are fair each on its own core. What a tenant may claim or not exceed on the node as a whole is divided over the
-//! cores that serve it, in equal parts, and again whenever one of its queues comes, goes or moves.
+//! Schedulers are fair each on its own core. What a tenant may claim or not exceed on the node as a whole is divided
+//! over the cores that serve it, in equal parts, and again whenever one of its queues comes, goes or moves.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -120,8 +120,8 @@ impl Tenant {
         (u32::from(self.share.guarantee) * cores as u32 / self.cores()).min(MOST_GUARANTEED)
     }
 
-    /// Its part of the limits. A core that does not serve it while others do has next to nothing: otherwise it would save up a burst
-    /// beside theirs, for a queue that comes to it.
+    /// Its part of the limits. A core that does not serve it while others do has next to nothing: otherwise it would
+    /// save up a burst beside theirs, for a queue that comes to it.
     fn limits(&self, core: usize) -> Limits {
         let cores = u64::from(self.cores());
         let is_elsewhere = !self.is_on(core) && self.queues.iter().any(|queues| *queues > 0);

@@ -1,8 +1,8 @@
 //! What a core waits on when it has nothing to do.
 //!
 //! Drivers' notification eventfds are watched edge-triggered and never read: their descriptors belong to the front end,
-//! which could make a read block. Every write to an eventfd is an edge, so nothing is missed; one that came while the core
-//! was spinning costs a single needless wake-up.
+//! which could make a read block. Every write to an eventfd is an edge, so nothing is missed; one that came while the
+//! core was spinning costs a single needless wake-up.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 

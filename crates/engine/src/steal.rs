@@ -1,12 +1,14 @@
 //! Steal time: time in which the kernel kept a core's thread from running.
 //!
-//! A grant's cost is the time that passed on the clock. A thread that was preempted by the kernel, or whose interrupts took long, did not
-//! work for its tenant meanwhile. Asking the kernel costs a system call, so it is asked only after a suspiciously long grant.
+//! A grant's cost is the time that passed on the clock. A thread that was preempted by the kernel, or whose interrupts
+//! took long, did not work for its tenant meanwhile. Asking the kernel costs a system call, so it is asked only after a
+//! suspiciously long grant.
 
 /// A span of time beyond which the kernel is asked for steal time, nanoseconds.
 pub(crate) const SUSPICIOUS_NS: u64 = 100_000;
 
-/// A reading of the clock, and the thread's CPU time at that reading. What the clock is ahead of the CPU time by the next reading was stolen.
+/// A reading of the clock, and the thread's CPU time at that reading. What the clock is ahead of the CPU time by the
+/// next reading was stolen.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StealTime {
     clock: u64,

@@ -156,12 +156,13 @@ impl Default for Steerer {
     }
 }
 
-/// What a core has to be above before anybody counts what it does with packets from tunnels, in thousandths of its time.
+/// What a core has to be above before anybody counts what it does with packets from tunnels, in thousandths of its
+/// time.
 const WORTH_COUNTING: u32 = 500;
 
 impl Engine {
-    /// Packets from tunnels are worked on where `spec` says from now on, each flow's in order. What was moved automatically before is where
-    /// the spread puts it.
+    /// Packets from tunnels are worked on where `spec` says from now on, each flow's in order. What was moved
+    /// automatically before is where the spread puts it.
     ///
     /// # Errors
     /// [`SteeringError`]; nothing has changed then.
@@ -257,8 +258,8 @@ impl Engine {
         }
     }
 
-    /// Moves buckets and elephants by what cores had to do since the last call, where it is for the engine to decide: of what came by the
-    /// port `underlay`. How many were moved.
+    /// Moves buckets and elephants by what cores had to do since the last call, where it is for the engine to decide:
+    /// of what came by the port `underlay`. How many were moved.
     pub fn balance_tunnels(&mut self, now: Nanos, underlay: Option<PortId>) -> usize {
         let passed = now.since(std::mem::replace(&mut self.steerer.looked, now)).0;
         if self.steerer.spec.mode != SteeringMode::Auto || self.cores.len() < 2 || passed == 0 {

@@ -135,7 +135,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// Brings `frames` over and over for a while, always more than the core that reads has taken, and has the balancer look; counts them.
+    /// Brings `frames` over and over for a while, always more than the core that reads has taken, and has the balancer
+    /// look; counts them.
     fn flood_and_balance(&mut self, frames: &[Vec<u8>], injected: &mut u64) {
         let look = Instant::now() + Duration::from_millis(50);
         while Instant::now() < look {
@@ -318,7 +319,8 @@ fn flows_leave_a_busy_core_for_an_idle_one_by_themselves_and_only_where_they_may
         let mut looks = 0;
         while if moves { scene.taken()[1] < 1_000 } else { looks < 20 } {
             assert!(Instant::now() < deadline, "nothing moves: {:?}", scene.engine.steering());
-            // There is always more for the core that reads. The guest takes nothing: what finds no room there is dropped.
+            // There is always more for the core that reads. The guest takes nothing: what finds no room there is
+            // dropped.
             scene.flood_and_balance(&frames, &mut injected);
             looks += 1;
         }
@@ -334,8 +336,8 @@ fn flows_leave_a_busy_core_for_an_idle_one_by_themselves_and_only_where_they_may
 fn an_elephant_gets_a_place_of_its_own_and_another_networks_flow_stays_where_a_rule_has_it() {
     let mut scene = Scene::new(Some(Duration::from_micros(50)));
     let elephant = Match::Flow(Some(VNI), five_tuple(0));
-    // It is one of several flows of its bucket, and the other core has work that stays there: all of another network, in which there is a
-    // flow with the elephant's addresses. So the bucket is too much to be moved as it is.
+    // It is one of several flows of its bucket, and the other core has work that stays there: all of another network,
+    // in which there is a flow with the elephant's addresses. So the bucket is too much to be moved as it is.
     let is_beside = |flow: &u16| five_tuple(*flow).bucket() == five_tuple(0).bucket();
     let beside: Vec<u16> = (1..50_000).filter(is_beside).take(6).collect();
     let frames: Vec<Vec<u8>> = (0..1_000)

@@ -3,7 +3,7 @@
 //! ```text
 //!   guest ─► frames of a burst ─► Sight of each, parsed once
 //!                                   │
-//!                                   ├─► judge: every function of the chain in turn; what one drops, the next do not see
+//!                                   ├─► judge: every function of the chain in turn; the next do not see what one drops
 //!                                   │      … the network does its work …
 //!                                   └─► note: frames that went are counted
 //!   now and then ─► turn ─► Output: flow records, windows, counts ─► whoever exports and shows them

@@ -1,8 +1,9 @@
 //! Frames: `{len u32, fds u32}` in little-endian, then `len` bytes of JSON, with `fds` descriptors beside them.
 //!
-//! One `sendmsg` carries at most 253 descriptors (SCM_MAX_FD), so a frame with more is sent in pieces, each but the last one
-//! byte long; a payload shorter than the pieces needed is padded with blanks, which JSON ignores. Descriptors arrive in
-//! order and never later than the bytes they were sent with, so the receiver queues both and gives each frame its number.
+//! One `sendmsg` carries at most 253 descriptors (SCM_MAX_FD), so a frame with more is sent in pieces, each but the
+//! last one byte long; a payload shorter than the pieces needed is padded with blanks, which JSON ignores. Descriptors
+//! arrive in order and never later than the bytes they were sent with, so the receiver queues both and gives each frame
+//! its number.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -38,8 +39,9 @@ const HEADER: usize = 8;
 /// How many bytes are asked of the socket at once.
 const READ_SIZE: usize = 64 << 10;
 
-/// How long a sender waits when too many of its user's descriptors are in flight (ETOOMANYREFS; unix(7)). The kernel counts
-/// them over all sockets and lets nobody wait for that, so it is tried again; the socket itself is writable all the time.
+/// How long a sender waits when too many of its user's descriptors are in flight (ETOOMANYREFS; unix(7)). The kernel
+/// counts them over all sockets and lets nobody wait for that, so it is tried again; the socket itself is writable all
+/// the time.
 pub const REFS_PAUSE: Duration = Duration::from_millis(5);
 
 /// One end of the link: sends `Out`, receives `In`. Nothing but [`Link::wait`] and [`Link::drain`] blocks.

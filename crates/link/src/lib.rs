@@ -1,8 +1,8 @@
 //! The protocol between the supervisor and the data plane.
 //!
 //! The supervisor holds what must not die, the data plane does the work and may be killed at any instant. One stream
-//! socket pair joins them; the data plane finds its end on its standard input. Both ends are [`Link`]s: frames of JSON with
-//! file descriptors beside them.
+//! socket pair joins them; the data plane finds its end on its standard input. Both ends are [`Link`]s: frames of JSON
+//! with file descriptors beside them.
 //!
 //! ```text
 //!  front end ── message ──▶ supervisor ── Message ──▶ data plane
@@ -10,14 +10,14 @@
 //!  front end ◀── reply ──── drops it   ◀── Handled ── {reply, session, changes to the fd table}
 //! ```
 //!
-//! The invariant: **a message that was read from a front end is applied, or still there, after the data plane is killed.**
-//! The supervisor reads one message of a connection, keeps it, and reads the next one only after [`Up::Handled`] has
-//! brought the session that contains it. A data plane that follows another gets [`Down::Start`] with everything in the
-//! vault; when it is [`Up::Ready`], [`Down::Attach`] for each connection with its stored session and its fd table, each
-//! followed by the [`Down::Message`] that the one before it has not answered.
+//! The invariant: **a message that was read from a front end is applied, or still there, after the data plane is
+//! killed.** The supervisor reads one message of a connection, keeps it, and reads the next one only after
+//! [`Up::Handled`] has brought the session that contains it. A data plane that follows another gets [`Down::Start`]
+//! with everything in the vault; when it is [`Up::Ready`], [`Down::Attach`] for each connection with its stored session
+//! and its fd table, each followed by the [`Down::Message`] that the one before it has not answered.
 //!
-//! What was given and not answered is what a data plane may have died of: [`Up::Attached`] and [`Up::Handled`] say what it
-//! has survived.
+//! What was given and not answered is what a data plane may have died of: [`Up::Attached`] and [`Up::Handled`] say what
+//! it has survived.
 //!
 //! What the data plane has to keep to:
 //!
@@ -56,8 +56,8 @@ pub type SupervisorLink = Link<Down, Up>;
 /// The data plane's end.
 pub type DataPlaneLink = Link<Up, Down>;
 
-/// A file descriptor in a table or on its way: shared, because the one that waits to be sent is also the one that is kept.
-/// It may be any file of a front end's, so its last close may block: the reaper closes it.
+/// A file descriptor in a table or on its way: shared, because the one that waits to be sent is also the one that is
+/// kept. It may be any file of a front end's, so its last close may block: the reaper closes it.
 pub type SharedFd = Arc<ReapedFd>;
 
 /// Bytes of a vhost-user message's header (vhost-user: Message Specification, Header).
@@ -72,10 +72,11 @@ pub const FIRST_KEPT_FD: u32 = 1 << 31;
 /// What the vault calls the file of loaded entries that is in force.
 pub const LOADED: &str = "networks.loaded";
 
-/// Whether `key` is one under which a data plane keeps something of the volume `volume` in the vault: `KIND/VOLUME`, and
-/// what is below it.
+/// Whether `key` is one under which a data plane keeps something of the volume `volume` in the vault: `KIND/VOLUME`,
+/// and what is below it.
 pub fn is_kept_of_volume(volume: &str, key: &str) -> bool {
-    /// What a data plane keeps of volumes: the encryption key, the memory, the byte that stands for a shared file's user, the NBD export, the NBD sockets.
+    /// What a data plane keeps of volumes: the encryption key, the memory, the byte that stands for a shared file's
+    /// user, the NBD export, the NBD sockets.
     const KINDS: [&str; 5] = ["key", "memory", "user", "nbd-export", "nbd"];
     let mut parts = key.split('/');
     parts.next().is_some_and(|kind| KINDS.contains(&kind)) && parts.next() == Some(volume)
@@ -136,12 +137,13 @@ pub enum Down {
         session: Option<String>,
         /// Its fd table.
         fds: Vec<FdId>,
-        /// Others follow at once: their queues are to start together, those that take frames before those that send some.
+        /// Others follow at once: their queues are to start together, those that take frames before those that send
+        /// some.
         #[serde(default)]
         more: bool,
     },
-    /// One whole message of a front end; wants [`Up::Handled`]. One descriptor is attached for each of `fds`, in the order
-    /// in which the front end passed them; they are in the connection's table until `released`.
+    /// One whole message of a front end; wants [`Up::Handled`]. One descriptor is attached for each of `fds`, in the
+    /// order in which the front end passed them; they are in the connection's table until `released`.
     Message {
         /// Whose.
         connection: ConnectionId,
@@ -158,8 +160,8 @@ pub enum Down {
         /// Which.
         connection: ConnectionId,
     },
-    /// A request of the management API; wants [`Up::Answer`] with the same `id`. The client's connection is attached where the call
-    /// takes it over.
+    /// A request of the management API; wants [`Up::Answer`] with the same `id`. The client's connection is attached
+    /// where the call takes it over.
     Call {
         /// Chosen by the supervisor.
         id: u64,
@@ -201,8 +203,8 @@ impl From<OpenFailure> for std::io::Error {
 pub enum Call {
     /// The state of everything, with all counters.
     Status,
-    /// Change what runs. The supervisor has checked it against the desired state, and changes that when the answer is good.
-    /// With a change of loaded entries, all that are to be there come as a file, which is attached.
+    /// Change what runs. The supervisor has checked it against the desired state, and changes that when the answer is
+    /// good. With a change of loaded entries, all that are to be there come as a file, which is attached.
     Change(Change),
     /// Show frames to a client, whose connection is attached. From a good answer on it is the data plane's.
     TracePacket {
@@ -225,8 +227,8 @@ pub enum Call {
 /// How to open a volume's backing file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Open {
-    /// The volume: of the desired state, or one that a [`Change::VolumeCreate`] in progress brings. Its path and whether it
-    /// is created, and at which size, are in the site.
+    /// The volume: of the desired state, or one that a [`Change::VolumeCreate`] in progress brings. Its path and
+    /// whether it is created, and at which size, are in the site.
     pub volume: String,
     /// Open it for reading only.
     pub read_only: bool,
@@ -241,8 +243,8 @@ pub struct Open {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Up {
-    /// The site is up: devices can be attached, and volumes are open but for those that fail or take long. No connection is
-    /// given to it before.
+    /// The site is up: devices can be attached, and volumes are open but for those that fail or take long. No
+    /// connection is given to it before.
     Ready,
     /// The watchdog's beat.
     Alive,
@@ -251,14 +253,14 @@ pub enum Up {
         /// Which.
         connection: ConnectionId,
     },
-    /// A connection has to wait, for instance for its volume: nothing of it is looked at. [`Up::Attached`] or [`Up::Close`]
-    /// follows, unless [`Down::Closed`] takes it back.
+    /// A connection has to wait, for instance for its volume: nothing of it is looked at. [`Up::Attached`] or
+    /// [`Up::Close`] follows, unless [`Down::Closed`] takes it back.
     Held {
         /// Which.
         connection: ConnectionId,
     },
-    /// The answer to [`Down::Message`]. Attached: the `reply_fds` descriptors that go with the reply, then one for each of
-    /// `kept`.
+    /// The answer to [`Down::Message`]. Attached: the `reply_fds` descriptors that go with the reply, then one for each
+    /// of `kept`.
     Handled {
         /// Whose message it was.
         connection: ConnectionId,
@@ -289,8 +291,8 @@ pub enum Up {
         /// [`Call::Status`] answers with the status document; the others with an object of what they have to tell.
         result: Result<serde_json::Value, ApiError>,
     },
-    /// Open a volume's backing file; wants [`Down::Opened`]. Each is a fresh open file description of which the supervisor
-    /// keeps no copy: a lock on it ends when the data plane and its I/O have ended.
+    /// Open a volume's backing file; wants [`Down::Opened`]. Each is a fresh open file description of which the
+    /// supervisor keeps no copy: a lock on it ends when the data plane and its I/O have ended.
     Open {
         /// Chosen by the data plane.
         call: u64,

@@ -1,13 +1,14 @@
-//! Exact match instead of longest prefix match (Zephyrus §4.3, hash-table coalescing): where no two prefixes of a table overlap,
-//! at most one contains an address, and a hash table finds it with one probe for each length that occurs. Asked before a
-//! table's routes are installed; what does not qualify is told what is in the way and stays a trie.
+//! Exact match instead of longest prefix match (Zephyrus §4.3, hash-table coalescing): where no two prefixes of a table
+//! overlap, at most one contains an address, and a hash table finds it with one probe for each length that occurs.
+//! Asked before a table's routes are installed; what does not qualify is told what is in the way and stays a trie.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use crate::prefix::Prefix;
 
-/// Lengths that an exact match may have: a probe costs about as much as a step through the trie, which has up to six for IPv4.
+/// Lengths that an exact match may have: a probe costs about as much as a step through the trie, which has up to six
+/// for IPv4.
 pub const MOST_LENGTHS: usize = 3;
 
 /// The exact-match form of one table and family: the lengths that a look-up probes.
@@ -52,9 +53,9 @@ fn order(prefix: &Prefix) -> (IpAddr, u8) {
     (prefix.address(), prefix.length())
 }
 
-/// Whether `prefixes`, of one table, each once and in any order, can be looked up by exact match. The two families do not meet,
-/// and are asked for one at a time. Default routes are left aside: a default is what is left where nothing else matches, and
-/// needs no probe.
+/// Whether `prefixes`, of one table, each once and in any order, can be looked up by exact match. The two families do
+/// not meet, and are asked for one at a time. Default routes are left aside: a default is what is left where nothing
+/// else matches, and needs no probe.
 ///
 /// # Errors
 /// [`Conflict`]: the first pair that overlaps, in the order of addresses, or else that there are too many lengths.

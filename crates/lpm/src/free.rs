@@ -1,5 +1,5 @@
-//! A set of small numbers that gives its least one in a few steps: words of bits, and above them words that say which words
-//! below are not empty.
+//! A set of small numbers that gives its least one in a few steps: words of bits, and above them words that say which
+//! words below are not empty.
 
 /// Numbers below a bound.
 #[derive(Clone, Debug)]

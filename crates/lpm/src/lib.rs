@@ -16,7 +16,8 @@
 //! - [`lookup`]: one address, or a batch of them in passes, each step's memory fetched a pass ahead
 //! - [`coalesce`](mod@coalesce): the tables that need no longest prefix match, because no two of their prefixes overlap
 //!
-//! One owner changes it, readers share what is not changed: how changes reach cores that forward meanwhile is decision 006.
+//! One owner changes it, readers share what is not changed: how changes reach cores that forward meanwhile is decision
+//! 006.
 
 #![forbid(unsafe_code)]
 
@@ -174,8 +175,8 @@ impl<V: Copy + Default> Lpm<V> {
         }
     }
 
-    /// Makes all arrays of large tables whole at once, which changes would do part by part: to be called after many changes
-    /// that nobody waited for. Takes some 0.1 s for a table of a million routes.
+    /// Makes all arrays of large tables whole at once, which changes would do part by part: to be called after many
+    /// changes that nobody waited for. Takes some 0.1 s for a table of a million routes.
     pub fn settle(&mut self) {
         for [four, six] in &mut self.tables {
             while four.next.as_ref().is_some_and(|next| !next.is_full()) {

@@ -13,8 +13,8 @@ use crate::{Lpm, Root};
 
 /// Look-ups that are taken through passes together.
 const BATCH: usize = 64;
-/// How far ahead slots are fetched that look-ups begin with. About as many lines as a core waits for at once: fetching more before the
-/// first look-up would only wait, while nothing is looked up.
+/// How far ahead slots are fetched that look-ups begin with. About as many lines as a core waits for at once: fetching
+/// more before the first look-up would only wait, while nothing is looked up.
 const AHEAD: usize = 24;
 
 impl<V: Copy + Default> Lpm<V> {
@@ -27,8 +27,8 @@ impl<V: Copy + Default> Lpm<V> {
         }
     }
 
-    /// Of each table and address, the value of the longest prefix that contains it: into `found`, in their order. What one list
-    /// has more than the other is left alone.
+    /// Of each table and address, the value of the longest prefix that contains it: into `found`, in their order. What
+    /// one list has more than the other is left alone.
     #[inline]
     pub fn lookup_batch<A: Address>(&self, keys: &[(u32, A)], found: &mut [Option<V>]) {
         counting_bits(Batches { lpm: self, keys, found });
@@ -164,8 +164,8 @@ fn shorter<B: Bits, V: Copy + Default>(root: &Root<V>, top: &Top<V>, bits: B) ->
     top.shorter(bits).or(root.default)
 }
 
-/// At most [`BATCH`] of them: every pass takes all of them one step further and has fetched what their next step reads. The
-/// first step reads what was fetched before, and fetches for those that are `ahead`.
+/// At most [`BATCH`] of them: every pass takes all of them one step further and has fetched what their next step reads.
+/// The first step reads what was fetched before, and fetches for those that are `ahead`.
 #[inline(always)]
 fn batch<A: Address, V: Copy + Default>(
     lpm: &Lpm<V>,

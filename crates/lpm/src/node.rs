@@ -7,8 +7,8 @@
 //!   values, children: the lists, in the order of the bits
 //! ```
 //!
-//! A value or child is found by counting the bits before its own. Nothing is copied into children or spread over slots: adding a
-//! prefix changes one node.
+//! A value or child is found by counting the bits before its own. Nothing is copied into children or spread over slots:
+//! adding a prefix changes one node.
 
 /// Bits of the address that a node decides.
 pub const STRIDE: u32 = 6;
@@ -147,8 +147,8 @@ impl Node {
         (1..=most.min(STRIDE)).rev().find(|length| self.has(bits, *length))
     }
 
-    /// Its prefixes in the order of their values, shorter ones first: the six bits, of which those behind the length are 0, the
-    /// length, and the value's unit.
+    /// Its prefixes in the order of their values, shorter ones first: the six bits, of which those behind the length
+    /// are 0, the length, and the value's unit.
     pub fn prefixes(&self) -> impl Iterator<Item = (u32, u32, u32)> + use<> {
         let short = ones(self.short).map(|bit| {
             let length = bit.ilog2();

@@ -1,5 +1,5 @@
-//! Where nodes and values lie: blocks of 1 to 256 units in one long array, by the buddy system. What is given back joins its
-//! neighbour again, and the lowest free block is taken first, so that memory that was used is used again.
+//! Where nodes and values lie: blocks of 1 to 256 units in one long array, by the buddy system. What is given back
+//! joins its neighbour again, and the lowest free block is taken first, so that memory that was used is used again.
 //!
 //! A block holds a list in order; it has the least power of two of units that the list needs.
 
@@ -30,8 +30,8 @@ fn order(len: usize) -> usize {
 }
 
 impl<T: Copy + Default> Pool<T> {
-    /// A pool of at most `most` units, fewer than [`MOST_UNITS`]. Memory is reserved for all and used as they are. None where
-    /// there is not that much.
+    /// A pool of at most `most` units, fewer than [`MOST_UNITS`]. Memory is reserved for all and used as they are. None
+    /// where there is not that much.
     pub fn new(most: usize) -> Option<Pool<T>> {
         let most = most.clamp(PAGE, MOST_UNITS).next_multiple_of(PAGE);
         let mut units = Vec::new();
@@ -74,8 +74,8 @@ impl<T: Copy + Default> Pool<T> {
         Some(block)
     }
 
-    /// Makes `item` number `at` of the list of `len` in `block`. The list's block from now on; None: the pool is full, and
-    /// everything as it was.
+    /// Makes `item` number `at` of the list of `len` in `block`. The list's block from now on; None: the pool is full,
+    /// and everything as it was.
     pub fn insert(&mut self, block: u32, len: usize, at: usize, item: T) -> Option<u32> {
         if len == 0 {
             return self.put(item);

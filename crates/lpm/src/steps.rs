@@ -1,13 +1,14 @@
-//! What follows the first 24 bits of an IPv4 address in a large table: the last eight in one step, as the runs of addresses that
-//! have the same longest prefix there (the idea of Degermark, Brodnik, Carlsson, Pink: "Small Forwarding Tables for Fast Routing
-//! Lookups", 1997; counted as in Asai, Ohara: "Poptrie", 2015).
+//! What follows the first 24 bits of an IPv4 address in a large table: the last eight in one step, as the runs of
+//! addresses that have the same longest prefix there (the idea of Degermark, Brodnik, Carlsson, Pink: "Small Forwarding
+//! Tables for Fast Routing Lookups", 1997; counted as in Asai, Ohara: "Poptrie", 2015).
 //!
 //! ```text
 //!   slot of 24 bits ─► one of 1, 2, 4 … 32 lines, by the next bits ─► where runs begin there, and the value of each
 //! ```
 //!
-//! A block has as many lines as it takes for each to hold the runs of its places, so that a look-up reads one, and where that is, is
-//! known before it has come. A prefix is in one block, which is drawn anew from the trie when one of its prefixes changes.
+//! A block has as many lines as it takes for each to hold the runs of its places, so that a look-up reads one, and
+//! where that is, is known before it has come. A prefix is in one block, which is drawn anew from the trie when one of
+//! its prefixes changes.
 
 use crate::bits::Bits;
 use crate::node::STRIDE;
@@ -24,7 +25,8 @@ const LEVEL: usize = (BEFORE / STRIDE) as usize;
 const END: u32 = 1 << BEFORE;
 /// Runs that a line has values for: with values of four bytes it is a cache line.
 const RUNS: usize = 13;
-/// Runs of a line whose places are more than a word has bits: one begins with the line, the others' places are bytes of the word.
+/// Runs of a line whose places are more than a word has bits: one begins with the line, the others' places are bytes of
+/// the word.
 const FEW: usize = 9;
 /// Lines of a block, as powers of two: at most 32, of 8 places each, whose runs always fit.
 const MOST: u32 = 5;
@@ -37,8 +39,8 @@ const MOST_LINES: usize = 1 << 24;
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(64))]
 struct Line<V> {
-    /// Of at most 64 places, a bit for each but the first where a run begins. Of more, a byte for each run but the first: the place
-    /// before its own, and 255 where there is none.
+    /// Of at most 64 places, a bit for each but the first where a run begins. Of more, a byte for each run but the
+    /// first: the place before its own, and 255 where there is none.
     begins: u64,
     /// By run: whether its longest prefix is one of more than 24 bits.
     is_there: u32,
@@ -155,7 +157,8 @@ impl<V: Copy + Default> Drawing<V> {
 impl<V: Copy + Default> Steps<V> {
     /// Steps of nothing yet, for a table among `routes` routes. None where there is not that much memory.
     pub fn new(routes: usize) -> Option<Steps<V>> {
-        // A prefix alone takes a line; of those that lie close together, a few take 32. Where that is all there is, there may be no room.
+        // A prefix alone takes a line; of those that lie close together, a few take 32. Where that is all there is,
+        // there may be no room.
         let mut lines = Pool::new(routes.saturating_mul(4).saturating_add(PLACES).min(MOST_LINES))?;
         lines.put(Line::default())?;
         Some(Steps { lines, filled: 0, is_full: false })
@@ -203,8 +206,8 @@ impl<V: Copy + Default> Steps<V> {
         if block == 0 { None } else { self.value(self.place(block, bits)) }
     }
 
-    /// Fills the next part: as many slots as a node of the trie leads on from, or one that leads on. Gives that slot, and the block
-    /// that it leads to from now on.
+    /// Fills the next part: as many slots as a node of the trie leads on from, or one that leads on. Gives that slot,
+    /// and the block that it leads to from now on.
     pub fn fill<B: Bits>(&mut self, trie: &Trie<V>, root: u32) -> Option<(usize, u32)> {
         const SLOTS: u32 = 1 << STRIDE;
         if self.filled >= END || self.is_full {
@@ -222,8 +225,8 @@ impl<V: Copy + Default> Steps<V> {
         Some((slot as usize, self.draw(trie, root, B::from_first(slot, BEFORE), 0)))
     }
 
-    /// A prefix of more than 24 bits has come, gone or got another value. `before` is the block that its slot leads to; gives the one
-    /// that it leads to from now on.
+    /// A prefix of more than 24 bits has come, gone or got another value. `before` is the block that its slot leads to;
+    /// gives the one that it leads to from now on.
     pub fn changed<B: Bits>(&mut self, trie: &Trie<V>, root: u32, bits: B, before: u32) -> u32 {
         let is_filled = bits.first(BEFORE) < self.filled && !self.is_full;
         if is_filled { self.draw(trie, root, bits, before) } else { before }
@@ -244,7 +247,8 @@ impl<V: Copy + Default> Steps<V> {
         self.keep(before, &drawing)
     }
 
-    /// Makes what was drawn the block `before`, or a new one. Its number and how many lines it has, 0 where there is none.
+    /// Makes what was drawn the block `before`, or a new one. Its number and how many lines it has, 0 where there is
+    /// none.
     fn keep(&mut self, before: u32, drawing: &Drawing<V>) -> u32 {
         if before != 0 {
             self.lines.give_list(before >> LINES_BITS, 1 << (before & ((1 << LINES_BITS) - 1)));

@@ -1,5 +1,5 @@
-//! The first 18 or 24 bits of a large table at once: an array that stands for the first levels of its trie, which stays what it
-//! is and answers for a table without one.
+//! The first 18 or 24 bits of a large table at once: an array that stands for the first levels of its trie, which stays
+//! what it is and answers for a table without one.
 //!
 //! ```text
 //!   bits   8                    18     longest prefix of   1 to 8    9 to 18               and the node that goes on
@@ -8,8 +8,8 @@
 //!
 //! Behind 24 bits of IPv4 it is not the trie that goes on, but [`steps`](super::steps).
 //!
-//! Several arrays, so that no prefix is spread over more than 512 slots. An array is filled a part with every change of its table
-//! and is used when it is whole: no single change pays for it.
+//! Several arrays, so that no prefix is spread over more than 512 slots. An array is filled a part with every change of
+//! its table and is used when it is whole: no single change pays for it.
 
 use softdpu_sys::{pages, prefetch};
 
@@ -266,7 +266,8 @@ impl<V: Copy + Default> Top<V> {
         }
     }
 
-    /// Slots that a prefix is spread over, as far as they are filled, and the least length that prefixes in their array have.
+    /// Slots that a prefix is spread over, as far as they are filled, and the least length that prefixes in their array
+    /// have.
     fn of<B: Bits>(&mut self, bits: B, length: u32) -> (u32, &mut [Slot<V>]) {
         let mut least = 1;
         for (slots, &tier) in self.short.iter_mut().chain([&mut self.slots]).zip(self.size.tiers()) {

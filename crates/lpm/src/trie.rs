@@ -1,5 +1,5 @@
-//! Nodes and values of all tables, and how a trie of them is walked and changed. A trie is known by the unit of its first node,
-//! 0 where it has none.
+//! Nodes and values of all tables, and how a trie of them is walked and changed. A trie is known by the unit of its
+//! first node, 0 where it has none.
 
 use crate::Full;
 use crate::bits::Bits;
@@ -35,7 +35,8 @@ impl<V: Copy + Default> Trie<V> {
         Some(Trie { nodes, values: Pool::new(values)? })
     }
 
-    /// The node of `level` on the way along `bits`, or the last one before it; its level. None: there is not even a first one.
+    /// The node of `level` on the way along `bits`, or the last one before it; its level. None: there is not even a
+    /// first one.
     fn reach<B: Bits>(&self, root: u32, bits: B, level: usize) -> Option<(usize, u32)> {
         let (mut at, mut node) = (0, root);
         while at < level {
@@ -75,8 +76,8 @@ impl<V: Copy + Default> Trie<V> {
         found
     }
 
-    /// Adds the prefix of the first `length` (at least 1) of `bits`, which is not there yet. Gives the level of the node that
-    /// has a child more now, if there is one.
+    /// Adds the prefix of the first `length` (at least 1) of `bits`, which is not there yet. Gives the level of the
+    /// node that has a child more now, if there is one.
     ///
     /// # Errors
     /// [`Full`]; everything is as it was.
@@ -111,7 +112,8 @@ impl<V: Copy + Default> Trie<V> {
         }
     }
 
-    /// Nodes for levels `first` to `level`, with nothing but a value behind the last. The first is given, and not in a block.
+    /// Nodes for levels `first` to `level`, with nothing but a value behind the last. The first is given, and not in a
+    /// block.
     fn branch<B: Bits>(&mut self, bits: B, first: usize, level: usize, local: u32, value: V) -> Result<Node, Full> {
         let unit = self.values.put(value).ok_or(Full::Values)?;
         let mut branch = Node::with_value(six(bits, level), local, unit);
@@ -135,8 +137,8 @@ impl<V: Copy + Default> Trie<V> {
         self.values.remove(branch.values(), 1, 0);
     }
 
-    /// Removes the prefix of the first `length` (at least 1) of `bits`, and nodes that have nothing any more. Gives its value
-    /// and the level of the node that has a child less now, if there is one. None: there was no such prefix.
+    /// Removes the prefix of the first `length` (at least 1) of `bits`, and nodes that have nothing any more. Gives its
+    /// value and the level of the node that has a child less now, if there is one. None: there was no such prefix.
     pub fn remove<B: Bits>(&mut self, root: &mut u32, bits: B, length: u32) -> Option<(V, Option<usize>)> {
         let (level, local) = end(length);
         let mut way = [0; LEVELS];

@@ -4,8 +4,8 @@
 //!   Section Header │ Interface Description … │ Enhanced Packet … │ Interface Statistics …
 //! ```
 //!
-//! Pure bytes in both directions: [`write`] appends blocks to a buffer, [`Reader`] takes bytes as they arrive and gives blocks
-//! as they are complete. Whoever wants a file or a socket reads and writes it.
+//! Pure bytes in both directions: [`write`] appends blocks to a buffer, [`Reader`] takes bytes as they arrive and gives
+//! blocks as they are complete. Whoever wants a file or a socket reads and writes it.
 
 #![forbid(unsafe_code)]
 

@@ -80,7 +80,8 @@ impl Panel {
     }
 }
 
-/// What text is drawn with: DejaVu Sans, a few glyphs of it (`font/LICENSE`), so that a plot looks alike on each machine.
+/// What text is drawn with: DejaVu Sans, a few glyphs of it (`font/LICENSE`), so that a plot looks alike on each
+/// machine.
 static FONT: &[u8] = include_bytes!("../font/dejavu-sans-ascii.ttf");
 
 /// What a plot is written as.

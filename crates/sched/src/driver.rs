@@ -1,4 +1,5 @@
-//! A core in a test: it runs what its dispatcher says, in simulated time, and logs what happened. It polls after each grant.
+//! A core in a test: it runs what its dispatcher says, in simulated time, and logs what happened. It polls after each
+//! grant.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};

@@ -1,4 +1,5 @@
-//! First come, first served: what a shared DPDK or SPDK core does (MTDA §II-C.1, §V). The baseline every other policy is compared with.
+//! First come, first served: what a shared DPDK or SPDK core does (MTDA §II-C.1, §V). The baseline every other policy
+//! is compared with.
 
 use crate::fifo::Fifo;
 use crate::{Cost, Decision, DeferredWork, Grant, Nanos, Preemption, QueueId, Share, TenantId, TenantScheduler, Work};
@@ -10,8 +11,8 @@ pub struct Fcfs {
 }
 
 impl Fcfs {
-    /// The most units one grant carries: long enough to amortise a decision, short enough that the core polls its queues
-    /// and back ends in between.
+    /// The most units one grant carries: long enough to amortise a decision, short enough that the core polls its
+    /// queues and back ends in between.
     pub const BATCH: u32 = 64;
 
     /// A scheduler without work.

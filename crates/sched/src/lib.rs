@@ -1,8 +1,8 @@
 //! Scheduling policies, and the dispatcher that drives them: everything that decides, and nothing that acts.
 //!
-//! A policy here is a deterministic state machine: time comes in as an argument, the answer goes out as a value. There is
-//! no clock, no thread and no I/O, so the engine drives a policy with real time, the simulator with simulated time, and a
-//! test with a literal sequence, and all three see the same decisions.
+//! A policy here is a deterministic state machine: time comes in as an argument, the answer goes out as a value. There
+//! is no clock, no thread and no I/O, so the engine drives a policy with real time, the simulator with simulated time,
+//! and a test with a literal sequence, and all three see the same decisions.
 //!
 //! | module | holds |
 //! |---|---|

@@ -26,8 +26,8 @@ pub(crate) const LINE: usize = 0;
 /// The kind of lists by time.
 pub(crate) const TIMER: usize = 1;
 
-/// A list of indices into a slice, which every call names anew. Whoever is in no list has the links of [`Link::default`], and so has the
-/// only one of a list: what comes and goes alone is not looked at.
+/// A list of indices into a slice, which every call names anew. Whoever is in no list has the links of
+/// [`Link::default`], and so has the only one of a list: what comes and goes alone is not looked at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List<const K: usize> {
     head: u32,

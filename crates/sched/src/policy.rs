@@ -21,7 +21,8 @@ pub enum Policy {
     Ipipe(Thresholds),
     /// [`FairNic`].
     FairNic,
-    /// The parts that a [`LogNic`] planned, in millionths of the core's time, by tenant. Empty: it [learns](LogNic::learning) them.
+    /// The parts that a [`LogNic`] planned, in millionths of the core's time, by tenant. Empty: it
+    /// [learns](LogNic::learning) them.
     LogNic(Vec<u64>),
 }
 

@@ -1,9 +1,9 @@
 //! Recordings: every call of a core's policy, and every answer.
 //!
-//! A policy is pure, so the same calls at the same times give the same decisions. [`Recording`] wraps a policy and writes each call
-//! and each answer to an [`EventSink`]. An [`Encoder`] is one: it writes into a buffer that the core's owner carries to a file. A
-//! [`Decoder`] reads it back. The same calls to a policy of the same parameters ([`Header`], [`Policy`](crate::Policy)) give the same
-//! decisions, or show the first that differs.
+//! A policy is pure, so the same calls at the same times give the same decisions. [`Recording`] wraps a policy and
+//! writes each call and each answer to an [`EventSink`]. An [`Encoder`] is one: it writes into a buffer that the core's
+//! owner carries to a file. A [`Decoder`] reads it back. The same calls to a policy of the same parameters ([`Header`],
+//! [`Policy`](crate::Policy)) give the same decisions, or show the first that differs.
 //!
 //! ```text
 //!  file    = magic (8 bytes) version (u16, little endian) core (varint)
@@ -98,8 +98,8 @@ pub enum Event {
         /// The answer.
         decision: Decision,
     },
-    /// The decision before was asked for again, and was the same, with nothing in between: what a core does that polls. Asking once, at
-    /// `now`, is as good.
+    /// The decision before was asked for again, and was the same, with nothing in between: what a core does that polls.
+    /// Asking once, at `now`, is as good.
     Again {
         /// When it was asked for the last time.
         now: Nanos,
@@ -158,8 +158,8 @@ pub struct Recording<S, W = Encoder> {
 }
 
 impl<S: TenantScheduler> Recording<S> {
-    /// Records `policy`, which was not called yet, in a buffer of `capacity` bytes. It is to be [taken](Self::take) before it is
-    /// full: a busy core writes some 30 bytes for each grant.
+    /// Records `policy`, which was not called yet, in a buffer of `capacity` bytes. It is to be [taken](Self::take)
+    /// before it is full: a busy core writes some 30 bytes for each grant.
     pub fn new(policy: S, header: &Header, capacity: usize) -> Recording<S> {
         Recording::with_sink(policy, Encoder::new(header, capacity))
     }
@@ -174,8 +174,8 @@ impl<S: TenantScheduler> Recording<S> {
         self.sink.is_stopped()
     }
 
-    /// What was written since the last time, to be appended to the file. `next` is emptied and written to from now on; to lose
-    /// nothing it needs as much room as the first had.
+    /// What was written since the last time, to be appended to the file. `next` is emptied and written to from now on;
+    /// to lose nothing it needs as much room as the first had.
     pub fn take(&mut self, next: Vec<u8>) -> Vec<u8> {
         self.sink.take(next)
     }
@@ -263,6 +263,6 @@ impl<S: TenantScheduler, W> Preemption for Recording<S, W> {
     }
 }
 
-/// A recording has no event for deferred work. It has the default answers, so that deferred work is charged with the next grants, whose
-/// cost is recorded: a replay then takes the same decisions.
+/// A recording has no event for deferred work. It has the default answers, so that deferred work is charged with the
+/// next grants, whose cost is recorded: a replay then takes the same decisions.
 impl<S, W> DeferredWork for Recording<S, W> {}

@@ -1,6 +1,7 @@
 //! Any of the policies, at work on a core.
 //!
-//! An enum rather than a trait object: each call is a comparison that always goes the same way, and what it leads to is inlined.
+//! An enum rather than a trait object: each call is a comparison that always goes the same way, and what it leads to is
+//! inlined.
 
 use std::fmt;
 

@@ -63,8 +63,8 @@ pub struct Work {
 pub struct Share {
     /// Relative weight, at least 1.
     pub weight: u32,
-    /// The least it gets of this core while it has work, whatever the weights say, in thousandths of the core's time. All
-    /// tenants' guarantees together are to leave something for the weights: at most 900.
+    /// The least it gets of this core while it has work, whatever the weights say, in thousandths of the core's time.
+    /// All tenants' guarantees together are to leave something for the weights: at most 900.
     pub guarantee: u16,
     /// Who goes first among tenants that are below their share.
     pub class: LatencyClass,
@@ -80,7 +80,8 @@ impl Default for Share {
     }
 }
 
-/// Who goes first among tenants that are below their share. A class gives no more work than the weight does, only earlier.
+/// Who goes first among tenants that are below their share. A class gives no more work than the weight does, only
+/// earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LatencyClass {
     /// Before the others.
@@ -167,7 +168,8 @@ pub enum Decision {
     Idle,
 }
 
-/// When work that is no grant's goes on, beside what is ready and may be granted ([`TenantScheduler::precedence`](crate::TenantScheduler::precedence)).
+/// When work that is no grant's goes on, beside what is ready and may be granted
+/// ([`TenantScheduler::precedence`](crate::TenantScheduler::precedence)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Precedence {
     /// Before all of that.

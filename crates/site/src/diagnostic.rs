@@ -1,8 +1,8 @@
 //! What is wrong with a configuration, and how that is shown.
 //!
-//! A [`Problem`] is found by the reader (which knows the exact place in the text) or by the rules over a whole site (which
-//! know only the path of the key, such as `volume[0].file.size`). A [`Report`] joins problems with the text and renders
-//! them as a compiler does: `error: …`, `--> site.toml:12:3`, the line, a mark under what is wrong, help.
+//! A [`Problem`] is found by the reader (which knows the exact place in the text) or by the rules over a whole site
+//! (which know only the path of the key, such as `volume[0].file.size`). A [`Report`] joins problems with the text and
+//! renders them as a compiler does: `error: …`, `--> site.toml:12:3`, the line, a mark under what is wrong, help.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -234,7 +234,8 @@ impl fmt::Display for Report {
 }
 
 impl Diagnostic {
-    /// As a compiler shows it: the message, the place in `file`, its line with a mark under what is wrong, and the help.
+    /// As a compiler shows it: the message, the place in `file`, its line with a mark under what is wrong, and the
+    /// help.
     fn annotated<'a>(&'a self, file: &'a str) -> Group<'a> {
         let level = match self.severity {
             Severity::Error => Level::ERROR,

@@ -6,9 +6,9 @@
 //!                        └──── problems ──┴────────────┴──▶ Report: file:line:column, found, expected, help
 //! ```
 //!
-//! `softdpu check` and `softdpu run` call [`load`]; the management API reads its parameters through [`volume_from_json`],
-//! [`network_from_json`] and [`device_from_json`], the same reader with the same defaults and messages, and applies [`Site::problems`] to the
-//! site as it would become.
+//! `softdpu check` and `softdpu run` call [`load`]; the management API reads its parameters through
+//! [`volume_from_json`], [`network_from_json`] and [`device_from_json`], the same reader with the same defaults and
+//! messages, and applies [`Site::problems`] to the site as it would become.
 
 #![forbid(unsafe_code)]
 
@@ -60,7 +60,8 @@ pub use summary::summary;
 pub use tenant::{LatencyClass, Tenant, TenantChange, TenantLimits};
 pub use units::{BitsPerSecond, Bytes, BytesPerSecond, Percent, Span, UnitError};
 
-/// The largest site file, and the largest file of `network.policy` or `network.routing`, that is read, bytes: thousands of devices fit, a wrong file name (an image) does not.
+/// The largest site file, and the largest file of `network.policy` or `network.routing`, that is read, bytes: thousands
+/// of devices fit, a wrong file name (an image) does not.
 pub const LARGEST_FILE: u64 = 16 << 20;
 
 /// What became of a site file.
@@ -72,8 +73,8 @@ pub struct Loaded {
     pub report: Report,
 }
 
-/// Reads and checks the site file at `path`. Relative paths in it are relative to its folder. What this machine lacks is
-/// reported with the severity `machine`. Directories that a service manager made for this process are its defaults.
+/// Reads and checks the site file at `path`. Relative paths in it are relative to its folder. What this machine lacks
+/// is reported with the severity `machine`. Directories that a service manager made for this process are its defaults.
 pub fn load(path: &Path, machine: Severity) -> Loaded {
     let name = path.display().to_string();
     let text = match read_text(path) {
@@ -98,14 +99,14 @@ fn read_text(path: &Path) -> Result<String, String> {
     })
 }
 
-/// Reads a regular file of at most `most` bytes. A pipe, which would be waited for, and a device, which may never end, are
-/// errors.
+/// Reads a regular file of at most `most` bytes. A pipe, which would be waited for, and a device, which may never end,
+/// are errors.
 ///
 /// # Errors
 /// What the operating system says, or what is wrong with the file.
 pub fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
-    // Opening a pipe waits for its other end, opening a device may do anything: what it is is looked at first, and again when
-    // it is open.
+    // Opening a pipe waits for its other end, opening a device may do anything: what it is is looked at first, and
+    // again when it is open.
     let check = |metadata: std::fs::Metadata| match metadata {
         metadata if metadata.is_dir() => Err(io::Error::other("it is a folder")),
         metadata if !metadata.is_file() => Err(io::Error::other("it is a pipe, socket or device, not a file")),
@@ -122,8 +123,8 @@ pub fn read_file(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Checks `text`, called `name` in messages. Relative paths are relative to `base`, which is absolute. The machine is looked
-/// at only where `machine` says with which severity.
+/// Checks `text`, called `name` in messages. Relative paths are relative to `base`, which is absolute. The machine is
+/// looked at only where `machine` says with which severity.
 pub fn parse(text: &str, name: &str, base: &Path, machine: Option<Severity>) -> Loaded {
     parse_as(text, name, base, machine, &ServiceDirectories::default())
 }
@@ -165,7 +166,8 @@ fn syntax_problem(error: &toml::de::Error) -> Problem {
     }
 }
 
-/// Reads a volume from the parameters of a management request, which have the shape of `[[volume]]`. Paths are absolute.
+/// Reads a volume from the parameters of a management request, which have the shape of `[[volume]]`. Paths are
+/// absolute.
 pub fn volume_from_json(parameters: &serde_json::Value) -> Result<Volume, Vec<Problem>> {
     from_json(parameters, "[[volume]]", read::volume)
 }
@@ -238,8 +240,8 @@ fn from_text<T>(text: &str, name: &str, title: &'static str, read: impl FnOnce(&
     if problems.is_empty() { Ok(change) } else { Err(Report::new(name, text, problems, &spans)) }
 }
 
-/// Reads a device from the parameters of a management request, which have the shape of `[[device]]`. A socket that is not
-/// given is put into `run_directory`.
+/// Reads a device from the parameters of a management request, which have the shape of `[[device]]`. A socket that is
+/// not given is put into `run_directory`.
 pub fn device_from_json(parameters: &serde_json::Value, run_directory: &Path) -> Result<Device, Vec<Problem>> {
     from_json(parameters, "[[device]]", |reader| read::device(reader, run_directory))
 }

@@ -1,6 +1,6 @@
 //! What the machine softdpu runs on has to have. A site file may be checked on another machine than it is for, so these
-//! are warnings in `softdpu check` and errors in `softdpu run`. What may come while it runs is a warning in both: an image that
-//! is not there yet, as its file system is not, keeps nobody else's volume from being served.
+//! are warnings in `softdpu check` and errors in `softdpu run`. What may come while it runs is a warning in both: an
+//! image that is not there yet, as its file system is not, keeps nobody else's volume from being served.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -18,7 +18,8 @@ use super::tenant;
 use super::units::{Bytes, Span};
 use super::value::Data;
 
-/// The largest number of request queues. virtio allows 65,535 (virtio 1.3 §5.2.4); a guest uses one per CPU at the most.
+/// The largest number of request queues. virtio allows 65,535 (virtio 1.3 §5.2.4); a guest uses one per CPU at the
+/// most.
 const MOST_QUEUES: u16 = 256;
 /// The smallest queue that carries a request: header, one data segment, status, rounded up to a power of two.
 const SMALLEST_QUEUE: u16 = 4;

@@ -1,12 +1,12 @@
-//! Reads one table: asks for keys by name, checks types and ranges, and reports everything that is wrong rather than the
-//! first thing.
+//! Reads one table: asks for keys by name, checks types and ranges, and reports everything that is wrong rather than
+//! the first thing.
 //!
 //! A key exists because a reading function asks for it, and nowhere else: a key that was not asked for by the time the
 //! function returns is unknown. So a reading function asks for all its keys whatever the values are. [`keys_of`] and
 //! [`schema`](super::schema) run the same functions over nothing to learn which keys there are.
 //!
-//! Every getter gives `None` both for a key that is absent and for one that is wrong; the wrong one has been reported, so
-//! the caller goes on with a default and finds the remaining mistakes too.
+//! Every getter gives `None` both for a key that is absent and for one that is wrong; the wrong one has been reported,
+//! so the caller goes on with a default and finds the remaining mistakes too.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

@@ -11,7 +11,8 @@ use super::read::{DESCRIPTORS_WITHOUT_DATA, stand_in_uri};
 use super::site::*;
 use super::units::{Bytes, Span};
 
-/// Where so many problems of networks are found no more are looked for: most have one cause, and who waits for them serves others.
+/// Where so many problems of networks are found no more are looked for: most have one cause, and who waits for them
+/// serves others.
 pub(super) const MOST_PROBLEMS: usize = 100;
 
 /// Of so many names one is looked for that is meant, and so many are listed.
@@ -44,8 +45,8 @@ impl Site {
         problems
     }
 
-    /// Two volumes in one file would overwrite each other. Names alone are compared, however they are spelled: the supervisor,
-    /// which must never wait for a file system, asks too. What links hide is found where
+    /// Two volumes in one file would overwrite each other. Names alone are compared, however they are spelled: the
+    /// supervisor, which must never wait for a file system, asks too. What links hide is found where
     /// [the machine](Self::machine_problems) is looked at.
     fn check_files(&self, problems: &mut Vec<Problem>) {
         for (index, volume) in self.volumes.iter().enumerate() {

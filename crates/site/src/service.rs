@@ -5,8 +5,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// What `RuntimeDirectory=` and `StateDirectory=` of a unit gave the process (systemd.exec(5), "Environment Variables Set
-/// or Propagated by the Service Manager").
+/// What `RuntimeDirectory=` and `StateDirectory=` of a unit gave the process (systemd.exec(5), "Environment Variables
+/// Set or Propagated by the Service Manager").
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceDirectories {
     /// For sockets; removed when the service stops.

@@ -11,7 +11,8 @@ use super::units::{Bytes, BytesPerSecond, Percent};
 
 /// The largest weight: far beyond any useful ratio, small enough that sums of weights never overflow.
 const LARGEST_WEIGHT: u32 = 10_000;
-/// The largest number of requests or packets a second: far beyond any device, small enough that no product of it overflows.
+/// The largest number of requests or packets a second: far beyond any device, small enough that no product of it
+/// overflows.
 const MOST_UNITS: u32 = 1_000_000_000;
 /// Bursts that are not written are what comes in a tenth of a second …
 const BURSTS_PER_SECOND: u64 = 10;

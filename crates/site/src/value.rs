@@ -1,4 +1,5 @@
-//! A configuration value with its place, from TOML (a site file) or JSON (the management API): the reader does not care.
+//! A configuration value with its place, from TOML (a site file) or JSON (the management API): the reader does not
+//! care.
 
 use std::ops::Range;
 

@@ -1,5 +1,5 @@
-//! `docs/configuration.md`, `docs/networks.md` and `lab/sites` are held to what the reader does: every key documented exists
-//! and the reverse, every example is a valid site.
+//! `docs/configuration.md`, `docs/networks.md` and `lab/sites` are held to what the reader does: every key documented
+//! exists and the reverse, every example is a valid site.
 
 use std::collections::BTreeMap;
 use std::path::Path;

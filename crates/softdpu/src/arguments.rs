@@ -189,7 +189,8 @@ pub struct VolumeCreate {
 pub enum DeviceCommand {
     /// Add a device: a disk (--volume), an interface (--network), or a TAP (--network and --interface)
     Add(Box<DeviceAdd>),
-    /// Put an interface into other security groups, under another access control list or meter, or give it other functions
+    /// Put an interface into other security groups, under another access control list or meter, or give it other
+    /// functions
     Set(Box<DeviceSet>),
     /// Stop a device and close its socket
     Remove {
@@ -366,8 +367,8 @@ pub struct DeviceArgs {
     /// With --format libvirt: how the domain runs
     #[arg(long, value_enum, default_value = "auto")]
     pub accel: AccelChoice,
-    /// With --format qemu: the QEMU it is for, such as 7.2, whose words for connecting again are used [default: that of this
-    /// machine's qemu-system-x86_64]
+    /// With --format qemu: the QEMU it is for, such as 7.2, whose words for connecting again are used
+    /// [default: that of this machine's qemu-system-x86_64]
     #[arg(long, value_name = "VERSION")]
     pub qemu_version: Option<String>,
     /// The guest's memory

@@ -69,8 +69,8 @@ impl From<Frame> for Frames {
 /// `softdpu bench block`
 #[derive(Debug, Args)]
 pub struct Block {
-    /// Who is measured: `softdpu`, `softdpu-encrypted` (AES-XTS, for `--volume memory` and `file`), `qsd`, or the path of any vhost-user-blk socket, also as NAME=PATH. Several: one option
-    /// each
+    /// Who is measured: `softdpu`, `softdpu-encrypted` (AES-XTS, for `--volume memory` and `file`), `qsd`, or the path
+    /// of any vhost-user-blk socket, also as NAME=PATH. Several: one option each
     #[arg(long, value_name = "SUBJECT", default_value = "softdpu")]
     subject: Vec<String>,
     /// Whom the subjects are compared with, named like a subject; `none`: nobody

@@ -38,7 +38,8 @@ pub fn print(connection: &Connection, options: &DeviceArgs) -> Result<(), String
     crate::output::print(&attach::render(&args, format, options.memory).map_err(|error| error.to_string())?)
 }
 
-/// How the QEMU that is going to run spells it: the version asked for, else this machine's QEMU, else the spelling of most.
+/// How the QEMU that is going to run spells it: the version asked for, else this machine's QEMU, else the spelling of
+/// most.
 fn reconnect(options: &DeviceArgs) -> Result<Reconnect, String> {
     if let Some(version) = &options.qemu_version {
         return Reconnect::of_version(version)

@@ -36,7 +36,8 @@ pub enum NetworkCommand {
     Endpoint(EndpointCommand),
     /// Put other loaded entries in the place of all there are: guests on other hosts and routes, millions at once
     Load {
-        /// A line for each: `endpoint,NETWORK,ADDRESS,MAC,HOST` or `route,NETWORK,PREFIX,HOST` (or `ecmp:GROUP`); an empty file unloads all
+        /// A line for each: `endpoint,NETWORK,ADDRESS,MAC,HOST` or `route,NETWORK,PREFIX,HOST` (or `ecmp:GROUP`); an
+        /// empty file unloads all
         file: PathBuf,
         /// Print what was loaded as a JSON object
         #[arg(long)]
@@ -55,14 +56,15 @@ pub enum NetworkCommand {
     },
     /// Put other security groups and access control lists in the place of all that a network has
     Policy {
-        /// A TOML file: `network`, and the keys `[[security-group]]` and `[[acl]]` as under `[[network]]` of a site file; or a
-        /// `[[network]]` with its `name` for each of several, of which all are changed or none
+        /// A TOML file: `network`, and the keys `[[security-group]]` and `[[acl]]` as under `[[network]]` of a site
+        /// file; or a `[[network]]` with its `name` for each of several, of which all are changed or none
         file: PathBuf,
     },
     /// Put other routes, ECMP groups, route tables and peers in the place of all that a network has
     Routing {
-        /// A TOML file: `network`, and the keys `peer`, `[[route]]`, `[[ecmp]]` and `[[route-table]]` as under `[[network]]` of a
-        /// site file; or a `[[network]]` with its `name` for each of several, of which all are changed or none
+        /// A TOML file: `network`, and the keys `peer`, `[[route]]`, `[[ecmp]]` and `[[route-table]]` as under
+        /// `[[network]]` of a site file; or a `[[network]]` with its `name` for each of several, of which all are
+        /// changed or none
         file: PathBuf,
     },
     /// Set a member of an ECMP group down or up, or give it another weight
@@ -290,7 +292,8 @@ fn networks_file(part: NetworkPart, file: &Path) -> Result<Request, String> {
     Ok(Request::NetworksFile { part, path: absolute(file)? })
 }
 
-/// Asks the daemon to read a file. One that it cannot read, as what a shell's `<(…)` names, is sent where it fits into a request.
+/// Asks the daemon to read a file. One that it cannot read, as what a shell's `<(…)` names, is sent where it fits into
+/// a request.
 pub fn change_by_file(client: &mut Client, request: &Request) -> Result<(), String> {
     let Request::NetworksFile { part, path } = request else { return Err("no file is named".to_owned()) };
     let asked = for_daemon(path).map(|path| client.call::<Empty>(Request::NetworksFile { part: *part, path }));
@@ -324,8 +327,8 @@ pub fn change_by_file(client: &mut Client, request: &Request) -> Result<(), Stri
     client.call::<Empty>(request).map(|Empty {}| ()).map_err(|error| error.to_string())
 }
 
-/// What the daemon is to open for `path`; None for what only this process can read: its standard input, a pipe, a FIFO. Opening
-/// a FIFO and closing it again would take its writer away.
+/// What the daemon is to open for `path`; None for what only this process can read: its standard input, a pipe, a FIFO.
+/// Opening a FIFO and closing it again would take its writer away.
 fn for_daemon(path: &Path) -> Option<PathBuf> {
     match std::fs::metadata(path) {
         Ok(told) if told.is_file() => {

@@ -2,7 +2,8 @@
 
 use std::io::{ErrorKind, Write};
 
-/// Prints `text` on standard output. A reader that has gone, as `head` does, has all it wanted: the command ends then, with success.
+/// Prints `text` on standard output. A reader that has gone, as `head` does, has all it wanted: the command ends then,
+/// with success.
 ///
 /// # Errors
 /// Why it cannot be printed, as where a disk is full.

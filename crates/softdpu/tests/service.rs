@@ -105,7 +105,8 @@ fn a_service_manager_hears_of_readiness_state_life_and_the_stop() {
     assert!(status.len() > "STATUS=".len(), "{status}");
     assert!(folder.path().join("runtime/api.sock").exists(), "the manager's directory is not used");
 
-    // Signs of life come at half the period: no more often, or they would cost for nothing; the deadline is for less often.
+    // Signs of life come at half the period: no more often, or they would cost for nothing; the deadline is for less
+    // often.
     let intervals = 3;
     let first = service.next("WATCHDOG=1");
     let mut last = first;

@@ -134,7 +134,8 @@ impl Client {
 }
 
 impl Supervisor {
-    /// Waits for the next client. Where there are as many as may be, one that has been silent for long makes room for it.
+    /// Waits for the next client. Where there are as many as may be, one that has been silent for long makes room for
+    /// it.
     pub(super) fn watch_api(&mut self) {
         let idle_at = self.longest_silent().map(|(_, heard)| heard + self.timing.idle_client);
         let is_full = self.clients.len() >= MAX_CLIENTS && idle_at.is_none_or(|at| at > Instant::now());
@@ -265,8 +266,8 @@ impl Supervisor {
         self.respond(ticket.client, Some(ticket.id), outcome);
     }
 
-    /// An answer that may come after the client's turn: lines that it has sent meanwhile are served when this event is done
-    /// with (and not from here, where one answer would be inside the other).
+    /// An answer that may come after the client's turn: lines that it has sent meanwhile are served when this event is
+    /// done with (and not from here, where one answer would be inside the other).
     pub(super) fn answer_late(&mut self, ticket: Ticket, outcome: Result<Value, ApiError>) {
         self.served_late.push(ticket.client);
         self.answer(ticket, outcome);
@@ -311,7 +312,8 @@ impl Supervisor {
         }
     }
 
-    /// Asks the data plane for the status; while there is none that can answer, what the supervisor knows is the answer.
+    /// Asks the data plane for the status; while there is none that can answer, what the supervisor knows is the
+    /// answer.
     pub(super) fn read(&mut self, purpose: Purpose) {
         if self.plane_is_ready() {
             self.call(Call::Status, purpose);

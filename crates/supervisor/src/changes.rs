@@ -1,5 +1,5 @@
-//! Changes that clients ask for, on their way to being made: what is known of each, and what the data plane and the log are
-//! told of it.
+//! Changes that clients ask for, on their way to being made: what is known of each, and what the data plane and the log
+//! are told of it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -65,7 +65,8 @@ impl Task {
         matches!(self, Task::NetworksFile { .. } | Task::Load(Load { copy: None, .. }))
     }
 
-    /// The method that asked for it, what it is about, and the method's parameters: what a program needs to follow the log.
+    /// The method that asked for it, what it is about, and the method's parameters: what a program needs to follow the
+    /// log.
     pub(super) fn describe(&self) -> (&'static str, &str, Value) {
         match self {
             Task::Change(change) => (change.method(), change.subject(), change.parameters()),

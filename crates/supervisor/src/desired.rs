@@ -1,7 +1,7 @@
 //! What is to run: the site file, and what was changed on the running daemon since.
 //!
-//! Changes are kept in `node.state-directory` as an overlay, which is laid over the site file at the next start: tenants,
-//! volumes, devices, networks and functions that were made, names that were removed, sizes that were grown to.
+//! Changes are kept in `node.state-directory` as an overlay, which is laid over the site file at the next start:
+//! tenants, volumes, devices, networks and functions that were made, names that were removed, sizes that were grown to.
 
 mod apply;
 mod check;
@@ -80,8 +80,8 @@ pub(super) struct Desired {
     path: PathBuf,
 }
 
-/// Whether `site` can run with what was changed on the daemon that ran last and is kept in `node.state-directory`. Nobody but that daemon
-/// may be able to read it: then nothing is said.
+/// Whether `site` can run with what was changed on the daemon that ran last and is kept in `node.state-directory`.
+/// Nobody but that daemon may be able to read it: then nothing is said.
 ///
 /// # Errors
 /// What [`run`](super::run) would refuse it for.
@@ -180,8 +180,8 @@ impl Desired {
         self.save()
     }
 
-    /// Other entries are loaded, of which `copy` is the file in the state directory. An error says that it will not survive the
-    /// supervisor.
+    /// Other entries are loaded, of which `copy` is the file in the state directory. An error says that it will not
+    /// survive the supervisor.
     pub(super) fn commit_load(&mut self, copy: &str, found: &LoadResult) -> io::Result<()> {
         self.overlay.loaded = LoadedFile::of(copy, found);
         self.save()

@@ -1,5 +1,5 @@
-//! One connected front end: its socket, its fd table, the session the data plane has last told, and the one message that is
-//! not yet applied.
+//! One connected front end: its socket, its fd table, the session the data plane has last told, and the one message
+//! that is not yet applied.
 //!
 //! ```text
 //!  Reading ── a whole message ──▶ Pending ── Handled ──▶ Replying ── reply sent ──▶ Reading
@@ -24,8 +24,8 @@ use softdpu_api::status::Peer;
 use softdpu_link::{ConnectionId, Down, FIRST_KEPT_FD, FdId, HEADER_SIZE, SharedFd};
 use softdpu_sys::ReapedFd;
 
-/// The longest payload that is read: the largest message known has 12 + 256 bytes, the rest is room to read, and let the
-/// data plane refuse in good order, messages of later protocol versions.
+/// The longest payload that is read: the largest message known has 12 + 256 bytes, the rest is room to read, and let
+/// the data plane refuse in good order, messages of later protocol versions.
 pub(super) const MAX_PAYLOAD: usize = 4096;
 
 /// The most descriptors with one message that are read. The protocol allows 8 (vhost-user: Multiple Memory regions

@@ -1,13 +1,13 @@
 //! What a data plane is given of each connection, and which of them it died of.
 //!
-//! A data plane that is ready is given each connection: its session, then the message that is not yet applied. It answers
-//! both, so when it dies the first that it was given and has not answered is what it died of, as far as can be told: what
-//! came before was survived, what came later was not yet looked at.
+//! A data plane that is ready is given each connection: its session, then the message that is not yet applied. It
+//! answers both, so when it dies the first that it was given and has not answered is what it died of, as far as can be
+//! told: what came before was survived, what came later was not yet looked at.
 //!
-//! An answer is not the end of it: queues that a session has started run on other threads, and a message may be answered
-//! out of turn. Therefore a connection that is suspected, and in a crash loop every connection, is put *on trial*: it is
-//! given alone, after everything before it was followed by a [`QUIET`] moment, and until such a moment has passed for it,
-//! too, it is what the data plane died of.
+//! An answer is not the end of it: queues that a session has started run on other threads, and a message may be
+//! answered out of turn. Therefore a connection that is suspected, and in a crash loop every connection, is put *on
+//! trial*: it is given alone, after everything before it was followed by a [`QUIET`] moment, and until such a moment
+//! has passed for it, too, it is what the data plane died of.
 //!
 //! ```text
 //!  ready ── those above suspicion ──▶ quiet ── the first suspect ──▶ attached, quiet ── the next ──▶ … ──▶ serving
@@ -151,8 +151,8 @@ impl Supervisor {
         self.set_quiet(id);
     }
 
-    /// The data plane lets a connection wait, and will take it up by itself: it cannot die of it before. One on trial must
-    /// not be taken up among others: it is taken back, and tried again after those that wait.
+    /// The data plane lets a connection wait, and will take it up by itself: it cannot die of it before. One on trial
+    /// must not be taken up among others: it is taken back, and tried again after those that wait.
     pub(super) fn held(&mut self, id: ConnectionId) {
         let Some(front_end) = self.front_ends.get_mut(&id) else {
             return;
@@ -168,7 +168,8 @@ impl Supervisor {
         }
     }
 
-    /// The one on trial was answered: a quiet moment more, and it is acquitted. What it sends meanwhile makes it no longer.
+    /// The one on trial was answered: a quiet moment more, and it is acquitted. What it sends meanwhile makes it no
+    /// longer.
     pub(super) fn set_quiet(&mut self, id: ConnectionId) {
         if let Some(running) = &mut self.plane.running
             && running.hand_over.on_trial == Some(id)
@@ -206,8 +207,8 @@ impl Supervisor {
         }
     }
 
-    /// A data plane is dead that was given this, and served for `served`. One that was killed `from_outside` died of nothing
-    /// that it was given.
+    /// A data plane is dead that was given this, and served for `served`. One that was killed `from_outside` died of
+    /// nothing that it was given.
     pub(super) fn blame(&mut self, hand_over: &HandOver, served: Duration, from_outside: bool) {
         let unanswered = || self.front_ends.values().filter_map(|it| Some((it.first_unanswered()?, it.id)));
         let new = unanswered().filter(|(number, _)| *number >= hand_over.survived).min();

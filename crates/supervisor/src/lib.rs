@@ -9,8 +9,8 @@
 //!         desired state (site file and changes)
 //! ```
 //!
-//! The loop never waits for a peer: every socket is non-blocking and every reply buffered, and nothing more is read from a
-//! peer that does not take its replies. `docs/operations.md` is the operator's side of this.
+//! The loop never waits for a peer: every socket is non-blocking and every reply buffered, and nothing more is read
+//! from a peer that does not take its replies. `docs/operations.md` is the operator's side of this.
 
 #![forbid(unsafe_code)]
 

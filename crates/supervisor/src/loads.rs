@@ -1,5 +1,5 @@
-//! Files of loaded entries: a copy of each is taken into the state directory, on a thread of its own, before the data plane
-//! reads it; the copy that is in force is in the vault and outlives data planes and supervisors.
+//! Files of loaded entries: a copy of each is taken into the state directory, on a thread of its own, before the data
+//! plane reads it; the copy that is in force is in the vault and outlives data planes and supervisors.
 //!
 //! ```text
 //!   FILE ──copy──▶ loaded-N.csv ──▶ data plane: right? ──▶ desired.json names it ──▶ the one before is removed
@@ -152,7 +152,8 @@ impl Copier {
         let copied = Arc::new(Progress::new(0));
         let so_far = Arc::clone(&copied);
         let run = move || {
-            // A change would wait for ever for a thread that says nothing. What the job has is its own, and goes with it.
+            // A change would wait for ever for a thread that says nothing. What the job has is its own, and goes with
+            // it.
             let outcome = catch_unwind(AssertUnwindSafe(|| job(&so_far))).unwrap_or_else(|_| {
                 let message =
                     "the thread that read the file ended early, which is a mistake of softdpu; nothing was changed";
@@ -187,7 +188,8 @@ impl Copier {
         self.under_way.as_ref().map(|it| it.due)
     }
 
-    /// Whether the copy under way has got nothing more since the last look, or has not made an end of what it read; it is given up then.
+    /// Whether the copy under way has got nothing more since the last look, or has not made an end of what it read; it
+    /// is given up then.
     pub(super) fn is_stuck(&mut self, next_look: Instant) -> bool {
         let Some(it) = &mut self.under_way else { return false };
         let copied = it.copied.load(Ordering::Relaxed);

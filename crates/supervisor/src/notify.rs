@@ -38,8 +38,9 @@ impl Notifier {
         }
     }
 
-    /// A sign of life of the supervisor, if it is due. That of the data plane is the supervisor's own business: if systemd
-    /// restarted the supervisor because a data plane cannot start, the guests would lose what it holds for them.
+    /// A sign of life of the supervisor, if it is due. That of the data plane is the supervisor's own business: if
+    /// systemd restarted the supervisor because a data plane cannot start, the guests would lose what it holds for
+    /// them.
     pub(super) fn alive(&mut self, now: Instant) {
         if let Some((interval, due)) = &mut self.watchdog
             && *due <= now

@@ -330,8 +330,8 @@ impl Supervisor {
         self.plane.running.as_ref().map(|running| running.look)
     }
 
-    /// Looks whether it is. A process whose operation hangs in the kernel has no end that could be waited for, and nobody
-    /// else's requests are to wait for it: what it may still write is the fences' to keep from what comes after.
+    /// Looks whether it is. A process whose operation hangs in the kernel has no end that could be waited for, and
+    /// nobody else's requests are to wait for it: what it may still write is the fences' to keep from what comes after.
     pub(super) fn look_after_plane(&mut self, now: Instant) {
         let Some(running) = &mut self.plane.running else { return };
         let overdue = running.beat + OVERDUE;

@@ -1,5 +1,5 @@
-//! Devices' listening sockets and the front ends connected to them: one at a time for each device, a second one waits in
-//! the socket's backlog until the first is gone.
+//! Devices' listening sockets and the front ends connected to them: one at a time for each device, a second one waits
+//! in the socket's backlog until the first is gone.
 
 use std::os::fd::AsFd;
 use std::time::Instant;

@@ -160,7 +160,8 @@ impl Stat {
     const PF_IO_WORKER: u32 = 0x10;
 
     fn parse(text: &str) -> Option<Stat> {
-        // The program's name is in brackets and may have any character; fields are counted from 1, and it is the second.
+        // The program's name is in brackets and may have any character; fields are counted from 1, and it is the
+        // second.
         let fields: Vec<&str> = text.get(text.rfind(')')? + 1..)?.split_whitespace().collect();
         let field = |number: usize| fields.get(number - 3).copied();
         Some(Stat {

@@ -22,7 +22,8 @@ pub(super) struct RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// A data plane died that had served for `served`: zero if it never did. How long to wait before the next is started.
+    /// A data plane died that had served for `served`: zero if it never did. How long to wait before the next is
+    /// started.
     pub(super) fn died(&mut self, served: Duration) -> Duration {
         self.young_deaths = if served < YOUNG { self.young_deaths.saturating_add(1) } else { 0 };
         match self.young_deaths.checked_sub(FREE) {

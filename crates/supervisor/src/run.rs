@@ -112,7 +112,8 @@ pub fn run(site_path: &Path, options: RunOptions) -> Result<(), RunError> {
 
 /// What either process has open beside what devices bring.
 const OWN_FILES: u64 = 128;
-/// What a device brings: its socket and connection, its guest's memory in several regions, where requests in flight are noted.
+/// What a device brings: its socket and connection, its guest's memory in several regions, where requests in flight are
+/// noted.
 const FILES_OF_A_DEVICE: u64 = 8;
 /// What a queue brings: the two or three eventfds that its guest and the device tell each other by.
 const FILES_OF_A_QUEUE: u64 = 3;

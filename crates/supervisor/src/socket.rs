@@ -133,8 +133,9 @@ impl Drop for Listener {
     }
 }
 
-/// Gives the socket at `path` its owner and mode; returns its device and inode. Whoever can write to the folder may have put
-/// a link there since it was bound: what is changed is the very file that was looked at, and a socket of this process' user.
+/// Gives the socket at `path` its owner and mode; returns its device and inode. Whoever can write to the folder may
+/// have put a link there since it was bound: what is changed is the very file that was looked at, and a socket of this
+/// process' user.
 fn grant(path: &Path, owner: Option<u32>, group: Option<u32>, mode: FileMode) -> Result<(u64, u64), SocketError> {
     let system = |what| move |source: io::Error| SocketError::System { path: path.to_owned(), what, source };
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -1,5 +1,5 @@
-//! The supervisor beside a data plane that the test plays itself, over the real link: what it gets, what becomes of what
-//! it says, and what its successor gets when it dies.
+//! The supervisor beside a data plane that the test plays itself, over the real link: what it gets, what becomes of
+//! what it says, and what its successor gets when it dies.
 
 mod api;
 mod bed;

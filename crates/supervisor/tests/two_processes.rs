@@ -1,7 +1,7 @@
 //! The supervisor with data planes that are real processes and are really killed.
 //!
-//! This program is its own data plane: the supervisor starts it with the subcommand, and it answers each message with its
-//! process id, the session before the message, and what it finds in the descriptors it was given.
+//! This program is its own data plane: the supervisor starts it with the subcommand, and it answers each message with
+//! its process id, the session before the message, and what it finds in the descriptors it was given.
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;

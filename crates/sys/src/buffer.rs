@@ -7,8 +7,9 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::{IoMemory, IoVec};
 
-/// Pages of this process, aligned for direct I/O, that no core dump has: they hold guests' data. Its bytes are reached by copies only ([`iovec::copy`](crate::iovec::copy),
-/// [`read_at`](Self::read_at), [`write_at`](Self::write_at)), so that the kernel may have it at the same time.
+/// Pages of this process, aligned for direct I/O, that no core dump has: they hold guests' data. Its bytes are reached
+/// by copies only ([`iovec::copy`](crate::iovec::copy), [`read_at`](Self::read_at), [`write_at`](Self::write_at)), so
+/// that the kernel may have it at the same time.
 pub struct AlignedBuffer {
     base: NonNull<u8>,
     layout: Layout,

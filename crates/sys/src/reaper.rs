@@ -15,8 +15,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Threads at most, one of which watches the others. With those blocked in uninterruptible waits (a dead NFS server, say)
-/// values wait.
+/// Threads at most, one of which watches the others. With those blocked in uninterruptible waits (a dead NFS server,
+/// say) values wait.
 pub const MAX_THREADS: usize = 16;
 
 /// How long a thread is blocked before it is signalled, and between two signals.
@@ -131,7 +131,8 @@ impl State {
         let now = Instant::now();
         for busy in self.busy.iter_mut().filter(|busy| now.duration_since(busy.since) >= PATIENCE) {
             busy.since = now;
-            // SAFETY: the thread is in the list, from which it removes itself, under the lock held here, before it ends.
+            // SAFETY: the thread is in the list, from which it removes itself, under the lock held here, before it
+            // ends.
             let _ = unsafe { libc::pthread_kill(busy.thread, SIGNAL) };
         }
     }

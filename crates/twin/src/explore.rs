@@ -1,8 +1,9 @@
-//! Sweeps over seeds with injected faults: a policy on a simulated node, and everything that it promises checked at every step.
+//! Sweeps over seeds with injected faults: a policy on a simulated node, and everything that it promises checked at
+//! every step.
 //!
 //! A seed makes a [scenario](scenario): cores, tenants of several kinds, back ends, and what goes wrong and when. An
-//! [examiner](examiner) looks on and compares what happens with [what the policy promises](Promises). The first thing that is not
-//! as promised ends the run; the same seed and policy show it again.
+//! [examiner](examiner) looks on and compares what happens with [what the policy promises](Promises). The first thing
+//! that is not as promised ends the run; the same seed and policy show it again.
 
 pub mod broken;
 mod examiner;

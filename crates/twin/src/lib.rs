@@ -1,8 +1,9 @@
 //! Simulated time: a node made of models, and the very policies that a daemon runs.
 //!
-//! [`node`] is the machine: sources, queues, cores, stations and links, driven by a discrete-event [`agenda`] in integer nanoseconds.
-//! On it stand the experiments of the MTDA paper ([`mtda`]), replays of recorded cores ([`replay`]), and sweeps with injected
-//! faults ([`explore`]). Everything is the same each time for the same seed, on every machine.
+//! [`node`] is the machine: sources, queues, cores, stations and links, driven by a discrete-event [`agenda`] in
+//! integer nanoseconds. On it stand the experiments of the MTDA paper ([`mtda`]), replays of recorded cores
+//! ([`replay`]), and sweeps with injected faults ([`explore`]). Everything is the same each time for the same seed, on
+//! every machine.
 
 #![forbid(unsafe_code)]
 

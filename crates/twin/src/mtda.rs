@@ -1,7 +1,7 @@
 //! The experiments of MTDA (Huang et al., IEEE TSC 17(6), 2024), §V, Figs. 4 to 14.
 //!
-//! What the paper says of its set-up is in [`setup`] with its section; what it does not say is an assumption, named as such
-//! and made once, before anything was compared. No value here was chosen by a result.
+//! What the paper says of its set-up is in [`setup`] with its section; what it does not say is an assumption, named as
+//! such and made once, before anything was compared. No value here was chosen by a result.
 
 mod compare;
 mod dynamics;

@@ -7,7 +7,8 @@
 //!                             dispatcher and policy, in simulated time
 //! ```
 //!
-//! A core does what the engine's does, as it drives the same [`Dispatcher`] and the same policies. Only time and work are models.
+//! A core does what the engine's does, as it drives the same [`Dispatcher`] and the same policies. Only time and work
+//! are models.
 
 mod core;
 mod watch;
@@ -47,7 +48,8 @@ pub struct QueuePlan {
     pub capacity: usize,
     /// The station that its work goes on to when a core ran it.
     pub station: Option<usize>,
-    /// What a unit takes the core when its station has ended it, outside of grants, as decryption does. None: it is done then.
+    /// What a unit takes the core when its station has ended it, outside of grants, as decryption does. None: it is
+    /// done then.
     pub deferred: Option<Service>,
 }
 
@@ -459,7 +461,8 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         }
     }
 
-    /// Moves a queue to another core, with what waits in it. What is at a station comes back to the core that submitted it.
+    /// Moves a queue to another core, with what waits in it. What is at a station comes back to the core that submitted
+    /// it.
     fn relocate(&mut self, index: usize, core: usize) {
         let told = self.told();
         let queue = &mut self.queues[index];

@@ -1,7 +1,7 @@
 //! Numbers that are the same everywhere for the same seed.
 //!
-//! xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64. Distributions use additions and comparisons only: a logarithm is not
-//! rounded the same way on every platform.
+//! xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64. Distributions use additions and comparisons only: a
+//! logarithm is not rounded the same way on every platform.
 
 /// A generator of pseudo-random numbers. Not for secrets.
 #[derive(Clone, Debug)]
@@ -63,7 +63,8 @@ impl Random {
         of[self.below(of.len() as u64) as usize]
     }
 
-    /// Exponentially distributed around `mean`, in the unit of `mean`: von Neumann's method (1951), by comparisons alone.
+    /// Exponentially distributed around `mean`, in the unit of `mean`: von Neumann's method (1951), by comparisons
+    /// alone.
     pub fn exponential(&mut self, mean: u64) -> u64 {
         let mut whole = 0_u64;
         loop {

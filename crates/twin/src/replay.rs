@@ -1,8 +1,8 @@
 //! Recorded cores: the same decisions again, and what another policy would have done.
 //!
-//! A recording has every call of a core's policy and every answer ([`softdpu_sched::record`]). [`verify`] makes the same calls to a
-//! policy of the same parameters and compares the answers. [`compare`] keeps when work came and what each unit cost, and lets
-//! a policy decide anew.
+//! A recording has every call of a core's policy and every answer ([`softdpu_sched::record`]). [`verify`] makes the
+//! same calls to a policy of the same parameters and compares the answers. [`compare`] keeps when work came and what
+//! each unit cost, and lets a policy decide anew.
 
 mod again;
 

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 /// A back end or an accelerator: so many servers behind one ring, first come, first served.
 ///
-/// An accelerator is one server whose ring is fed in the order in which cores ran the tenants' work (MTDA §III-B). A disk is
-/// several; how many of its tenants' requests it may hold is the policy's business ([`BackEnd::depth`](softdpu_sched::BackEnd)).
+/// An accelerator is one server whose ring is fed in the order in which cores ran the tenants' work (MTDA §III-B). A
+/// disk is several; how many of its tenants' requests it may hold is the policy's business
+/// ([`BackEnd::depth`](softdpu_sched::BackEnd)).
 #[derive(Clone, Debug)]
 pub struct Station {
     /// Requests it works on at once, at least 1.

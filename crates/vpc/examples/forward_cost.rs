@@ -1,6 +1,6 @@
-//! What forwarding costs: nanoseconds per packet for local delivery, into a tunnel and from tunnel to tunnel, each by flows and by the
-//! switch tier alone; in batches of 32 over 2, 1,024 and 65,536 endpoints, 64-byte UDP
-//! frames to endpoints at random. Filling the heads is not counted.
+//! What forwarding costs: nanoseconds per packet for local delivery, into a tunnel and from tunnel to tunnel, each by
+//! flows and by the switch tier alone; in batches of 32 over 2, 1,024 and 65,536 endpoints, 64-byte UDP frames to
+//! endpoints at random. Filling the heads is not counted.
 //!
 //! `cargo run --release -p softdpu-vpc --example forward_cost [-- ROUNDS]`
 
@@ -37,7 +37,8 @@ fn mac(number: u32) -> Mac {
     Mac([2, 0x5d, a, b, c, d])
 }
 
-/// The tables of `node`. Endpoint 0 is there, but for transit, where it is at the sender; the others are there, or behind a tunnel.
+/// The tables of `node`. Endpoint 0 is there, but for transit, where it is at the sender; the others are there, or
+/// behind a tunnel.
 fn tables(endpoints: u32, node: IpAddr, way: Way, without_flows: bool) -> Tables {
     let network = NetworkSpec {
         name: "bench".into(),

@@ -1,7 +1,8 @@
 //! Exact matches: open addressing, linear probing with Robin Hood order, never more than [`PROBES`] slots looked at.
 //!
-//! A table is built once and then only read, so nothing is ever deleted from it. Tenants choose addresses, so they could choose
-//! ones that meet in one place: every table has a random seed, and one in which too many meet is built anew with another.
+//! A table is built once and then only read, so nothing is ever deleted from it. Tenants choose addresses, so they
+//! could choose ones that meet in one place: every table has a random seed, and one in which too many meet is built
+//! anew with another.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
@@ -10,8 +11,8 @@ use softdpu_sys::prefetch;
 
 use crate::hash::{MIX, folded_multiply};
 
-/// Most slots that one look-up reads. At half load Robin Hood order needs fewer in practice; a table that would need more
-/// gets another seed, then more slots.
+/// Most slots that one look-up reads. At half load Robin Hood order needs fewer in practice; a table that would need
+/// more gets another seed, then more slots.
 const PROBES: usize = 16;
 /// Seeds that are tried before the table is doubled.
 const SEEDS: u32 = 4;

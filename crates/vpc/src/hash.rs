@@ -1,5 +1,5 @@
-//! Hashes: of a 5-tuple, which keeps a flow's packets in order (one queue, one outer source port) and spreads flows over both
-//! (RFC 7348 §4.1, RFC 6438); and the two mixing functions that the crate's tables use.
+//! Hashes: of a 5-tuple, which keeps a flow's packets in order (one queue, one outer source port) and spreads flows
+//! over both (RFC 7348 §4.1, RFC 6438); and the two mixing functions that the crate's tables use.
 
 use std::net::IpAddr;
 
@@ -30,8 +30,8 @@ fn words(address: IpAddr) -> (u64, u64) {
     }
 }
 
-/// The hash of a packet's 5-tuple. All fragments of a packet have the one of its addresses and protocol: only the first has
-/// ports (RFC 6438 §3).
+/// The hash of a packet's 5-tuple. All fragments of a packet have the one of its addresses and protocol: only the first
+/// has ports (RFC 6438 §3).
 #[inline]
 pub(crate) fn five_tuple_hash(ip: &Ip) -> u32 {
     let (from, to) = if ip.fragment.is_none() { ip.ports().unwrap_or_default() } else { (0, 0) };

@@ -59,10 +59,11 @@ pub struct Spec {
     pub without_flows: bool,
     /// Entries are being loaded: nobody is told that an address is nobody's before that has ended.
     pub is_loading: bool,
-    /// Networks of which there are entries among them, by name: until then their packets take no route, as another may be meant.
+    /// Networks of which there are entries among them, by name: until then their packets take no route, as another may
+    /// be meant.
     pub awaited: Vec<String>,
-    /// Hosts that the underlay's addresses do not reach are no error: what is for them is dropped. For addresses that were not known
-    /// when the rest was checked.
+    /// Hosts that the underlay's addresses do not reach are no error: what is for them is dropped. For addresses that
+    /// were not known when the rest was checked.
     pub allows_unreached: bool,
 }
 
@@ -141,8 +142,8 @@ pub struct NamedAcl {
 pub struct MembershipSpec {
     /// Security groups of its network; without one, everything passes.
     pub groups: Vec<String>,
-    /// The access control list that is asked about what it sends and what is sent to it. Of endpoints elsewhere it counts for
-    /// nothing here.
+    /// The access control list that is asked about what it sends and what is sent to it. Of endpoints elsewhere it
+    /// counts for nothing here.
     pub acl: Option<String>,
     /// The meters that what it sends passes, one after the other, each with the colour from the one before: at most
     /// [`METERS`].

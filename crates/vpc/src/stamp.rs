@@ -1,7 +1,7 @@
 //! What a flow was computed from, as a word: what it is, with its version (Zephyrus §4.3).
 //!
 //! ```text
-//!   version, 40 bits │ number, 24 bits: an object's │ 2^23 + a bucket of an ECMP group │ 2^23 + 2^22 + a hash of loaded guests
+//!   version, 40 bits │ number, 24 bits: an object's │ 2^23 + ECMP bucket │ 2^23 + 2^22 + hash of loaded guests
 //! ```
 
 use crate::id::ObjectId;

@@ -12,9 +12,9 @@ pub enum Verdict {
         /// Of its 5-tuple: frames of one flow have one, and stay in order.
         hash: u32,
     },
-    /// To the underlay. The head begins with the outer headers, whose lengths are those of the frame as a whole: who cuts it
-    /// up sets them anew. Over IPv6 the outer UDP checksum is 0 and to be completed by who sends (RFC 8200 §8.1).
-    /// The offload's offsets are those of the inner frame.
+    /// To the underlay. The head begins with the outer headers, whose lengths are those of the frame as a whole: who
+    /// cuts it up sets them anew. Over IPv6 the outer UDP checksum is 0 and to be completed by who sends (RFC 8200
+    /// §8.1). The offload's offsets are those of the inner frame.
     Underlay {
         /// The port.
         port: PortId,

@@ -46,8 +46,8 @@ pub struct Vpc {
     stats: Stats,
     flows: Flows,
     heavy: Heavy,
-    /// Between the passes over a batch; empty between batches, kept for their room. By packet: what its flow is known by, where
-    /// it is of a shape that flows are made of.
+    /// Between the passes over a batch; empty between batches, kept for their room. By packet: what its flow is known
+    /// by, where it is of a shape that flows are made of.
     seen: Vec<Option<Sought>>,
     /// By packet: what came by tunnels, of these.
     arrivals: Vec<Option<Arrival>>,
@@ -74,8 +74,8 @@ const LOOK: u64 = 1_000_000_000;
 /// What a guest says of where it is goes to a whole network: once a second.
 const ANNOUNCEMENTS: Limit = Limit::new(1, 1);
 
-/// Flows that a core can keep unless it is told otherwise. They take memory as they come, 130 bytes each, where there are huge pages in
-/// pieces of 2 MiB.
+/// Flows that a core can keep unless it is told otherwise. They take memory as they come, 130 bytes each, where there
+/// are huge pages in pieces of 2 MiB.
 pub const FLOWS: usize = 1 << 16;
 
 /// A packet's flow, as it is looked for.
@@ -105,8 +105,8 @@ impl Vpc {
         Vpc::with_flows(tables, FLOWS)
     }
 
-    /// A core's VPC over `tables`, which keeps at most `flows` flows, and never more than 16,777,216. Address space is reserved
-    /// for all of them, 136 bytes each; memory is taken as they come.
+    /// A core's VPC over `tables`, which keeps at most `flows` flows, and never more than 16,777,216. Address space is
+    /// reserved for all of them, 136 bytes each; memory is taken as they come.
     pub fn with_flows(tables: Arc<Tables>, flows: usize) -> Vpc {
         let services = tables.services();
         Vpc {
@@ -130,9 +130,9 @@ impl Vpc {
         }
     }
 
-    /// Goes on with other tables. Counts, and what services have spent, stay; so do flows that were computed from nothing that
-    /// differs, where `tables` were [rebuilt](Tables::rebuild) from those before. No packet is forwarded by the old ones from
-    /// here on.
+    /// Goes on with other tables. Counts, and what services have spent, stay; so do flows that were computed from
+    /// nothing that differs, where `tables` were [rebuilt](Tables::rebuild) from those before. No packet is forwarded
+    /// by the old ones from here on.
     pub fn replace(&mut self, tables: Arc<Tables>) {
         let services = tables.services();
         self.limit = Limit::new(services.rate, services.burst);
@@ -163,8 +163,8 @@ impl Vpc {
         self.flows.capacity()
     }
 
-    /// The flows that carried most in the last second that has ended by `now`, nanoseconds, the heaviest first; and how many
-    /// such seconds there were, by which it is known whether this is news.
+    /// The flows that carried most in the last second that has ended by `now`, nanoseconds, the heaviest first; and how
+    /// many such seconds there were, by which it is known whether this is news.
     pub fn heavy_flows(&mut self, now: u64) -> (u64, &[HeavyFlow]) {
         self.heavy.turn(&self.tables, &self.flows, now);
         self.heavy.told()
@@ -188,8 +188,8 @@ impl Vpc {
         self.flows.check_versions(checks);
     }
 
-    /// What there is to see of `packets` that came by the underlay's port, as they came, for who [steers](crate::steer) them: appended to `seen`,
-    /// one for each; None for those that stay where they were read in any case.
+    /// What there is to see of `packets` that came by the underlay's port, as they came, for who [steers](crate::steer)
+    /// them: appended to `seen`, one for each; None for those that stay where they were read in any case.
     pub fn look_inside(&self, packets: &[Packet], seen: &mut Vec<Option<Sight>>) {
         steer::look(&self.tables, packets, seen);
     }
@@ -199,8 +199,8 @@ impl Vpc {
         &self.stats
     }
 
-    /// Decides what becomes of `packets`, makes their heads what leaves, and appends a verdict for each to `verdicts`. The
-    /// time is `now`, nanoseconds on any clock that does not go backwards.
+    /// Decides what becomes of `packets`, makes their heads what leaves, and appends a verdict for each to `verdicts`.
+    /// The time is `now`, nanoseconds on any clock that does not go backwards.
     ///
     /// In passes, so that what one packet waits for is fetched while others are worked on.
     pub fn forward(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut Vec<Verdict>) {
@@ -558,7 +558,8 @@ impl Vpc {
         Ok(verdict)
     }
 
-    /// Whether a packet of so many bytes passes the meters of its sender; it is counted for the member of an ECMP group that it goes to.
+    /// Whether a packet of so many bytes passes the meters of its sender; it is counted for the member of an ECMP group
+    /// that it goes to.
     fn passes<W: Witness>(&self, at: usize, metadata: &Metadata, now: u64, bytes: u32, witness: &mut W) -> bool {
         let tables = &*self.tables;
         let mut colours = Colours::default();
@@ -598,9 +599,9 @@ impl Vpc {
         }
     }
 
-    /// Appends the router advertisements that are due at `now`, nanoseconds on the clock of [`forward`](Self::forward), to
-    /// `out`. `is_up` tells which ports have somebody listening and are this core's to advertise to. To be called at least
-    /// every few seconds; more often costs next to nothing.
+    /// Appends the router advertisements that are due at `now`, nanoseconds on the clock of [`forward`](Self::forward),
+    /// to `out`. `is_up` tells which ports have somebody listening and are this core's to advertise to. To be called at
+    /// least every few seconds; more often costs next to nothing.
     pub fn advertise(&mut self, now: u64, mut is_up: impl FnMut(PortId) -> bool, out: &mut Vec<Reply>) {
         if now < self.look {
             return;
@@ -619,8 +620,8 @@ impl Vpc {
         }
     }
 
-    /// Appends to `out` what tells everybody in its network who learns it that the endpoint at `port` is here, where that was not
-    /// told in the second before `now`, nanoseconds on the clock of [`forward`](Self::forward).
+    /// Appends to `out` what tells everybody in its network who learns it that the endpoint at `port` is here, where
+    /// that was not told in the second before `now`, nanoseconds on the clock of [`forward`](Self::forward).
     pub fn announce(&mut self, now: u64, port: PortId, out: &mut Vec<Reply>) {
         if self.announced.get_mut(port.0 as usize).is_some_and(|bucket| bucket.take(now, ANNOUNCEMENTS)) {
             let before = out.len();
@@ -630,9 +631,9 @@ impl Vpc {
         }
     }
 
-    /// Deals with a whole frame that [`forward`](Self::forward) handed to the software tier; appends what is to be sent to
-    /// `out`. The verdict is [`Consumed`](Verdict::Consumed), or why the frame was dropped, of which its sender may have been
-    /// told.
+    /// Deals with a whole frame that [`forward`](Self::forward) handed to the software tier; appends what is to be sent
+    /// to `out`. The verdict is [`Consumed`](Verdict::Consumed), or why the frame was dropped, of which its sender may
+    /// have been told.
     pub fn software(
         &mut self,
         port: PortId,

@@ -36,7 +36,8 @@ fn steps_of(answer: &Explanation) -> Vec<Told> {
     answer.steps.iter().map(|(_, step)| step.clone()).collect()
 }
 
-/// What becomes of a packet: the verdict, the frame as it leaves, what the software tier sends, and its steps in the tiers before.
+/// What becomes of a packet: the verdict, the frame as it leaves, what the software tier sends, and its steps in the
+/// tiers before.
 fn pass(
     vpc: &mut Vpc,
     now: u64,

@@ -250,7 +250,8 @@ fn with_third() -> Site {
     spec.into()
 }
 
-/// Packets from `port` to all of these, in one batch: how many go by their flows, are computed anew, and are dropped as `recomputing`.
+/// Packets from `port` to all of these, in one batch: how many go by their flows, are computed anew, and are dropped as
+/// `recomputing`.
 fn batch(vpc: &mut Vpc, port: PortId, destinations: &[String]) -> [u64; 3] {
     let before = vpc.stats().clone();
     let frame = |to: &String| packet(port, &udp(mac(1), GATEWAY, "10.0.0.2", to));
@@ -337,7 +338,8 @@ fn a_load_touches_few_flows_of_its_own_network() {
     };
     sum(&mut node, &all);
     to(&mut node, "203.0.113.9");
-    // The first is gone: of 399 others those are computed anew that have its version, about two; the route is as it was.
+    // The first is gone: of 399 others those are computed anew that have its version, about two; the route is as it
+    // was.
     let spec = loaded(&node, &all, &["203.0.113.0/24"], second);
     change(&mut node, &spec);
     let [cached, recomputed, refused] = sum(&mut node, &all);

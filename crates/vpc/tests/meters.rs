@@ -103,7 +103,8 @@ fn bursts_pass_as_their_packets_would_one_by_one(limit: MeterAlgorithm, plenty: 
         (meter.committed.burst, meter.second.burst) = (10 * plenty * FRAME, 10 * plenty * FRAME);
     }
     let spec = metered(meters, [&["own", "tenant"], &["tenant"]]);
-    // Runs of one guest's packets and the other's, in the middle of them some that are too long for their flow to decide.
+    // Runs of one guest's packets and the other's, in the middle of them some that are too long for their flow to
+    // decide.
     let short = udp_of(mac(1), GATEWAY, "10.0.0.2", "10.0.0.3", 64, &[0; 58]);
     let long = udp_of(mac(1), GATEWAY, "10.0.0.2", "10.0.0.3", 64, &[0; 1600]);
     let (one, two) = (one(), two());

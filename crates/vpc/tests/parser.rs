@@ -43,9 +43,9 @@ fn ours(frame: &[u8]) -> Option<Facts> {
     })
 }
 
-/// etherparse 0.19 takes the wrong two bits of an IPv6 fragment header for the reserved ones, those of the lowest values of
-/// the offset (RFC 8200 §4.5 has the offset in the upper 13 bits, then the two reserved, then M), so what it says of such a
-/// packet is not what it is.
+/// etherparse 0.19 takes the wrong two bits of an IPv6 fragment header for the reserved ones, those of the lowest
+/// values of the offset (RFC 8200 §4.5 has the offset in the upper 13 bits, then the two reserved, then M), so what it
+/// says of such a packet is not what it is.
 fn misread(extensions: &etherparse::Ipv6ExtensionsSlice<'_>) -> bool {
     extensions.clone().into_iter().any(|extension| match extension {
         Ipv6ExtensionSlice::Fragment(header) => {

@@ -53,8 +53,8 @@ fn datagram(flow: u16, payload: usize) -> Packet {
     packet(RED_1, &frame)
 }
 
-/// Batches for `seconds` from second `from` on, ten thousand packets a second each: half of them of flow 1, large ones, the others of
-/// many flows.
+/// Batches for `seconds` from second `from` on, ten thousand packets a second each: half of them of flow 1, large ones,
+/// the others of many flows.
 fn herd(vpc: &mut Vpc, from: u64, seconds: u64, is_there: bool) {
     let mut mouse = 1000_u16;
     for now in (from * SECOND..(from + seconds) * SECOND).step_by(SECOND as usize / 1000) {

@@ -238,7 +238,8 @@ fn a_connection_that_gave_its_room_to_another_stops_its_flow() {
     for (number, asked) in [(0, 1), (1, 1), (0, 0), (1, 0)] {
         assert_eq!(asks(&mut vpc, number, false), (Ok(RED_2), asked, 1 - asked));
     }
-    // A third takes the place of the first, in the same moment: the second goes on by its flow, the first does not, nor is it answered.
+    // A third takes the place of the first, in the same moment: the second goes on by its flow, the first does not, nor
+    // is it answered.
     assert_eq!(asks(&mut vpc, 2, false), (Ok(RED_2), 1, 0));
     assert_eq!(asks(&mut vpc, 1, false), (Ok(RED_2), 0, 1));
     assert_eq!(asks(&mut vpc, 0, true), (Err(DropReason::SecurityGroup), 1, 0));

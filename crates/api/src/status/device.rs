@@ -56,7 +56,8 @@ pub enum DeviceState {
     Connected,
     /// A driver uses it.
     Running,
-    /// Its volume is being opened, or is not fenced yet: a front end that connects waits, its queues start by themselves.
+    /// Its volume is being opened, or is not fenced yet: a front end that connects waits, its queues start by
+    /// themselves.
     Opening,
     /// Its driver broke the rules, and a reset brings it back; or its volume cannot be opened, which is tried again.
     Broken,
@@ -113,8 +114,8 @@ pub struct QueueStatus {
     pub interrupts_suppressed: u64,
     /// Requests that have started and not completed.
     pub inflight: u32,
-    /// Frames that went through it, of an interface: to its driver by a receive queue, from it by a transmit queue. One that stands
-    /// for several counts once.
+    /// Frames that went through it, of an interface: to its driver by a receive queue, from it by a transmit queue. One
+    /// that stands for several counts once.
     #[serde(default)]
     pub frames: u64,
     /// Their bytes.

@@ -19,7 +19,8 @@ pub struct VolumeStatus {
     pub block_size: u32,
     /// No device may write it.
     pub read_only: bool,
-    /// Cipher and bits of the key where it is encrypted, such as `aes-xts-plain64 512`. While it is not open, the cipher alone.
+    /// Cipher and bits of the key where it is encrypted, such as `aes-xts-plain64 512`. While it is not open, the
+    /// cipher alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub encryption: Option<String>,
     /// Several devices may write it.

@@ -1,5 +1,5 @@
-//! The session's commands, carried out with the engine. One whose effect has to reach cores first is [awaited](Awaited);
-//! until then the connection takes no further message, which the supervisor sees to.
+//! The session's commands, carried out with the engine. One whose effect has to reach cores first is
+//! [awaited](Awaited); until then the connection takes no further message, which the supervisor sees to.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::rings;
 use softdpu_link::LinkError;
 use softdpu_site::MacAddress;
 
-/// What a stopped queue's requests get to finish. QEMU waits for the answer with its big lock held, so a volume that hangs
-/// must not hold it up for long; what does not finish stays recorded as in flight.
+/// What a stopped queue's requests get to finish. QEMU waits for the answer with its big lock held, so a volume that
+/// hangs must not hold it up for long; what does not finish stays recorded as in flight.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
 impl Device {
@@ -82,10 +82,10 @@ impl Device {
                         model.reset();
                     }
                 }
-                // A driver that resets has given its requests up, and uses their memory and blocks anew once it is answered:
-                // what the kernel is in the middle of has to end first. A front end that went away may come back for them. A
-                // status of 0 may be the driver's, or the first thing that QEMU before 8.1 says when it pauses its guest or
-                // moves it: the requests and positions are wanted then.
+                // A driver that resets has given its requests up, and uses their memory and blocks anew once it is
+                // answered: what the kernel is in the middle of has to end first. A front end that went away may come
+                // back for them. A status of 0 may be the driver's, or the first thing that QEMU before 8.1 says when
+                // it pauses its guest or moves it: the requests and positions are wanted then.
                 let end = if cause == ResetCause::Status { End::Reset } else { End::Done };
                 let all = connection.queues.keys().copied().collect();
                 return self.stop_queues(id, all, STOP_PATIENCE, end, host);

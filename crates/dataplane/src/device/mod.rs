@@ -1,12 +1,12 @@
 //! A device and the front end that is connected to it.
 //!
-//! The session says what to do ([`Command`](softdpu_transport::vhost_user::Command)), `commands` does it with the engine
-//! and the queues, and acknowledges.
+//! The session says what to do ([`Command`](softdpu_transport::vhost_user::Command)), `commands` does it with the
+//! engine and the queues, and acknowledges.
 //!
-//! A device is there before its volume is. A front end that comes meanwhile is held: nothing it says is answered until the
-//! volume is open, and it is let go with the reason when the volume turns out to fail. One that was connected before this
-//! process began is kept whatever happens: its session says enough of the volume to go on with, and its queues start when the
-//! volume is open.
+//! A device is there before its volume is. A front end that comes meanwhile is held: nothing it says is answered until
+//! the volume is open, and it is let go with the reason when the volume turns out to fail. One that was connected
+//! before this process began is kept whatever happens: its session says enough of the volume to go on with, and its
+//! queues start when the volume is open.
 
 mod commands;
 mod messages;
@@ -90,8 +90,8 @@ pub(super) struct Device {
     later: VecDeque<Event>,
 }
 
-/// When to ask for a fence again. A dead process's I/O mostly ends at once; what does not, or cannot be asked for, is not
-/// worth a core.
+/// When to ask for a fence again. A dead process's I/O mostly ends at once; what does not, or cannot be asked for, is
+/// not worth a core.
 struct FenceRetry {
     at: Instant,
     pause: Duration,
@@ -219,7 +219,8 @@ impl Device {
         }
     }
 
-    /// A front end is here: served, where the volume is open or its session says enough of it; otherwise held or turned away.
+    /// A front end is here: served, where the volume is open or its session says enough of it; otherwise held or turned
+    /// away.
     fn arrive(
         &mut self,
         connection: ConnectionId,

@@ -25,8 +25,8 @@ impl Device {
         match rings::make(&self.name, &start, in_order, &connection.tracked(), &connection.fds, host.wire) {
             Ok(ring) => {
                 let waiting = WaitingQueue { start, ring };
-                // It starts when the supervisor has the session that says so: a queue that had served before could not be
-                // told from a fresh one after a kill.
+                // It starts when the supervisor has the session that says so: a queue that had served before could not
+                // be told from a fresh one after a kill.
                 connection.queues.insert(index, Run::Waiting(Box::new(waiting)));
                 self.fence = FenceRetry::now();
             }
@@ -41,8 +41,8 @@ impl Device {
         Ok(())
     }
 
-    /// When queues that wait for the volume's fence are to be [started](Self::start_waiting); none while there are none, or
-    /// the volume is not even open.
+    /// When queues that wait for the volume's fence are to be [started](Self::start_waiting); none while there are
+    /// none, or the volume is not even open.
     pub(crate) fn fence_due(&self) -> Option<Instant> {
         let ready = matches!(self.backing, Backing::Open(_) | Backing::Nothing);
         (ready && self.has_waiting()).then_some(self.fence.at)

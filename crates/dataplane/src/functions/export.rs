@@ -34,7 +34,8 @@ impl Export {
         (self.collector, self.domain) == (other.collector, other.domain)
     }
 
-    /// Sends records. What the kernel does not take at once is dropped, and counted: the collector sees it by the sequence.
+    /// Sends records. What the kernel does not take at once is dropped, and counted: the collector sees it by the
+    /// sequence.
     pub(super) fn send(&mut self, records: &[FlowRecord], sent: &mut Sent) {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = Instant { clock: clock::now(), unix_ms: unix.as_millis() as u64 };

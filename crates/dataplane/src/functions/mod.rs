@@ -6,8 +6,8 @@
 //!                     └── no interface has it ◀──────┘ what it has not said yet is said
 //! ```
 //!
-//! Cores have an instance of a function while an interface has it. A change is made when all cores go by it, and what those that went had to
-//! say was read: then the call is answered.
+//! Cores have an instance of a function while an interface has it. A change is made when all cores go by it, and what
+//! those that went had to say was read: then the call is answered.
 
 mod export;
 mod state;
@@ -175,8 +175,8 @@ impl Functions {
         Ok(())
     }
 
-    /// The frames of a port of the network with this VNI pass these functions from now on, in the place of those before, if any. All cores
-    /// go by that when this returns, where the port was there before.
+    /// The frames of a port of the network with this VNI pass these functions from now on, in the place of those
+    /// before, if any. All cores go by that when this returns, where the port was there before.
     ///
     /// # Errors
     /// A function is not there: its interface is not to be served without it. Nothing has changed.

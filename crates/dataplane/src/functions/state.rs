@@ -1,5 +1,5 @@
-//! What is known of a function beside the cores: what they have said of it, what it counted however often it changed, and where its records
-//! go.
+//! What is known of a function beside the cores: what they have said of it, what it counted however often it changed,
+//! and where its records go.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,8 +54,8 @@ struct Former {
 /// What cores said of the last windows of an analysis, by their numbers.
 type Windows = BTreeMap<u64, Vec<WindowReport>>;
 
-/// How long after the end of a window the last core has said what it saw: they do so ten times a second, also those that sleep; a busy one
-/// looks after it between a thousand rounds.
+/// How long after the end of a window the last core has said what it saw: they do so ten times a second, also those
+/// that sleep; a busy one looks after it between a thousand rounds.
 const LATE: u64 = 600_000_000;
 
 /// What cores do for a function, and what is kept of it here.
@@ -146,7 +146,8 @@ impl State {
         }
     }
 
-    /// It has other settings from this incarnation on. What was counted goes on, also by those of a firewall's rules that stay.
+    /// It has other settings from this incarnation on. What was counted goes on, also by those of a firewall's rules
+    /// that stay.
     pub(super) fn replace(&mut self, config: &config::Function, kind: Kind, since: u32) {
         let rules = texts(config);
         let place = |text: &String| rules.iter().position(|other| other == text);

@@ -50,7 +50,8 @@ impl Networks {
         self.load_error.as_deref()
     }
 
-    /// Begins to load a file, or, where it `is_kept`, what is left of the one in force; [`loaded`](Self::loaded) tells what came of it.
+    /// Begins to load a file, or, where it `is_kept`, what is left of the one in force; [`loaded`](Self::loaded) tells
+    /// what came of it.
     pub(crate) fn load(&mut self, id: u64, name: String, is_kept: bool, fds: Vec<ReapedFd>) -> Result<(), ApiError> {
         let file = fds
             .into_iter()
@@ -117,8 +118,8 @@ impl Networks {
         Some((outcome.asked, result))
     }
 
-    /// Has `publish` put loaded entries into force, with which nothing is being loaded any more; what there was before, where
-    /// it cannot.
+    /// Has `publish` put loaded entries into force, with which nothing is being loaded any more; what there was before,
+    /// where it cannot.
     pub(super) fn go_on_with(
         &mut self,
         loaded: Arc<Loaded>,

@@ -36,8 +36,8 @@ impl Networks {
         }
     }
 
-    /// Attaches a device; an interface's model, if it is one for a guest. A TAP whose interface cannot be made has a port all the same where
-    /// devices [wait](Self::wait) for the others: it is tried again.
+    /// Attaches a device; an interface's model, if it is one for a guest. A TAP whose interface cannot be made has a
+    /// port all the same where devices [wait](Self::wait) for the others: it is tried again.
     pub(crate) fn add(
         &mut self,
         device: &config::Device,
@@ -109,14 +109,14 @@ impl Networks {
         published.map(|()| id)
     }
 
-    /// What is attached from now on is put into force by [`publish_all`](Self::publish_all): all tables are built, and all cores
-    /// waited for, whenever something is.
+    /// What is attached from now on is put into force by [`publish_all`](Self::publish_all): all tables are built, and
+    /// all cores waited for, whenever something is.
     pub(crate) fn wait(&mut self) {
         self.waits = true;
     }
 
-    /// Puts all that was attached since [`wait`](Self::wait) into force, and does so with what follows at once. The devices
-    /// that cannot be, which are detached, with the reason.
+    /// Puts all that was attached since [`wait`](Self::wait) into force, and does so with what follows at once. The
+    /// devices that cannot be, which are detached, with the reason.
     pub(crate) fn publish_all(&mut self, functions: &mut Functions, engine: &mut Engine) -> Vec<(String, String)> {
         self.waits = false;
         if self.ports.is_empty() || self.publish(engine).is_ok() {

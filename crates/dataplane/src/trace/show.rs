@@ -1,7 +1,7 @@
 //! Captured frames on their way to a client, as pcapng.
 //!
-//! A client that is slow makes frames wait in the capture's buffer, and then lose; the cores go on. One that wants no more ends
-//! its direction of the connection: it is sent what was captured until then, and the counts.
+//! A client that is slow makes frames wait in the capture's buffer, and then lose; the cores go on. One that wants no
+//! more ends its direction of the connection: it is sent what was captured until then, and the counts.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -78,7 +78,8 @@ impl Connection {
         }
     }
 
-    /// Waits until there is something to read (if `reads`), room for what waits to go out, `bell` rings, or the time is over.
+    /// Waits until there is something to read (if `reads`), room for what waits to go out, `bell` rings, or the time is
+    /// over.
     pub(super) fn wait(&self, reads: bool, bell: Option<BorrowedFd<'_>>, timeout: Duration) {
         let mut events = if reads { PollFlags::IN } else { PollFlags::empty() };
         if self.waiting() > 0 {

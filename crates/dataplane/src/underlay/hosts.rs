@@ -19,8 +19,9 @@ use softdpu_vpc::spec::NeighborSpec;
 /// How often the interface, and the way to each host, are asked for.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// How long an interface may be without a carrier before it counts as lost: many are for some seconds when their speed is negotiated
-/// anew, and where that is done when a program is attached to them, to open it anew at once would never end.
+/// How long an interface may be without a carrier before it counts as lost: many are for some seconds when their speed
+/// is negotiated anew, and where that is done when a program is attached to them, to open it anew at once would never
+/// end.
 const DARK: Duration = Duration::from_secs(5);
 
 /// What is known of the ways out of an interface, for as long as that is there.
@@ -31,8 +32,8 @@ pub(super) struct Hosts {
     wanted: Sender<Wanted>,
 }
 
-/// Hosts whose ways are to be known, and whether the kernel is to make sure again and again that they are there: it does not by
-/// itself, as our frames do not pass its stack.
+/// Hosts whose ways are to be known, and whether the kernel is to make sure again and again that they are there: it
+/// does not by itself, as our frames do not pass its stack.
 pub(super) type Wanted = BTreeMap<IpAddr, bool>;
 
 #[derive(Default)]
@@ -148,9 +149,9 @@ impl Asker {
         }
     }
 
-    /// The MAC address to which frames for `host` go out of the interface. None: there is no such way, or it is not known yet,
-    /// and the kernel was asked to find out. With `is_watched` it is asked to make sure of a known one, too: who does not answer is
-    /// not known then, as fast as the neighbour parameters of the interface say.
+    /// The MAC address to which frames for `host` go out of the interface. None: there is no such way, or it is not
+    /// known yet, and the kernel was asked to find out. With `is_watched` it is asked to make sure of a known one, too:
+    /// who does not answer is not known then, as fast as the neighbour parameters of the interface say.
     fn next_hop(&mut self, host: IpAddr, is_watched: bool) -> Option<[u8; 6]> {
         let route = self.netlink.route(host).ok().filter(|route| route.interface == self.index && !route.local)?;
         let next = route.gateway.unwrap_or(host);

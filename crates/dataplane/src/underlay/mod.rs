@@ -7,8 +7,8 @@
 //!    └─┘
 //! ```
 //!
-//! While it is away, its port is there without a socket: guests keep their devices and their networks, and what they send to
-//! other hosts is dropped and counted.
+//! While it is away, its port is there without a socket: guests keep their devices and their networks, and what they
+//! send to other hosts is dropped and counted.
 
 mod absence;
 mod hosts;
@@ -72,7 +72,8 @@ impl Underlay {
         Underlay { settings: settings.clone(), port, counters, hosts: Wanted::new(), stage, facts: None, room: None }
     }
 
-    /// The hosts to which there are to be tunnels, and whether it is to be made sure again and again that they are there.
+    /// The hosts to which there are to be tunnels, and whether it is to be made sure again and again that they are
+    /// there.
     pub(super) fn set_hosts(&mut self, hosts: Wanted) {
         if self.hosts == hosts {
             return;

@@ -87,8 +87,8 @@ impl Interface {
     }
 }
 
-/// AF_XDP where the driver hands its frames over without a copy. Where it does not, AF_PACKET: it has offloads and takes every
-/// interface, and AF_XDP over a veth pair would bring frames whose checksums nobody has finished.
+/// AF_XDP where the driver hands its frames over without a copy. Where it does not, AF_PACKET: it has offloads and
+/// takes every interface, and AF_XDP over a veth pair would bring frames whose checksums nobody has finished.
 fn best(settings: &config::Underlay, mtu: u16, cores: usize) -> Result<(Way, Vec<Socket>), String> {
     let reason = match xdp(settings, mtu) {
         Ok(xdp) if xdp.is_zero_copy() => return Ok(xdp.sockets(cores)),
@@ -129,8 +129,8 @@ impl XdpUnderlay {
     }
 }
 
-/// The frames of the tunnels' UDP port go to the sockets, all others to the host as before. A NIC spreads tunnels over all its
-/// receive queues by their outer source ports, so each has a socket.
+/// The frames of the tunnels' UDP port go to the sockets, all others to the host as before. A NIC spreads tunnels over
+/// all its receive queues by their outer source ports, so each has a socket.
 fn xdp(settings: &config::Underlay, mtu: u16) -> Result<XdpUnderlay, String> {
     let text = |error: PortError| error.to_string();
     if usize::from(mtu) + ETHERNET_HEADER > MAX_LEN {

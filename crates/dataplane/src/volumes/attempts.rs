@@ -1,7 +1,7 @@
 //! The broker as the attempts to open one volume have it: once the volume was deleted, they keep nothing any more.
 //!
-//! An attempt may hang for as long as a file system or a server pleases, and go on when another volume has its volume's name:
-//! what it kept then would be taken for that one's, a key above all.
+//! An attempt may hang for as long as a file system or a server pleases, and go on when another volume has its volume's
+//! name: what it kept then would be taken for that one's, a key above all.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};

@@ -1,4 +1,5 @@
-//! Where a core's time goes: to grants, to work outside of grants that queues are charged with later, and to the kernel.
+//! Where a core's time goes: to grants, to work outside of grants that queues are charged with later, and to the
+//! kernel.
 
 use std::sync::Arc;
 
@@ -114,7 +115,8 @@ impl Accounting {
     }
 }
 
-/// Divides `took` nanoseconds among the queues of a list by their counts, to be charged with their next grants. The list is emptied.
+/// Divides `took` nanoseconds among the queues of a list by their counts, to be charged with their next grants. The
+/// list is emptied.
 fn divide(queues: &mut QueueTable, among: &mut Vec<(u32, u32)>, took: u64) {
     let all: u64 = among.iter().map(|(_, count)| u64::from(*count)).sum();
     for (number, count) in among.drain(..) {

@@ -1,9 +1,9 @@
 //! Frames of this core that are shown to somebody: where they are looked at, and what became of them.
 //!
-//! Nobody looks at a frame on its way. A burst is looked at twice: before it is forwarded ([`Captures::arrive`]), as its heads
-//! are rewritten then, and when it is done with ([`Captures::depart`]). What happens to single frames in between is
-//! [noted](Captures::note) where it happens, which is off the usual path: frames that are dropped, cut up, or sent on to
-//! another core, where they leave.
+//! Nobody looks at a frame on its way. A burst is looked at twice: before it is forwarded ([`Captures::arrive`]), as
+//! its heads are rewritten then, and when it is done with ([`Captures::depart`]). What happens to single frames in
+//! between is [noted](Captures::note) where it happens, which is off the usual path: frames that are dropped, cut up,
+//! or sent on to another core, where they leave.
 
 use std::sync::Arc;
 
@@ -154,8 +154,8 @@ impl Captures {
         }
     }
 
-    /// The frames of a burst have gone where their verdicts say. Frames of the burst that are not among `packets` will come
-    /// again.
+    /// The frames of a burst have gone where their verdicts say. Frames of the burst that are not among `packets` will
+    /// come again.
     pub(super) fn depart<'a>(
         &mut self,
         tables: &Tables,
@@ -269,8 +269,8 @@ impl Captures {
     }
 }
 
-/// Where frames pass. Nothing happens here while nobody captures, at the cost of a look at `captures`: twice a burst, and where
-/// something happens to a single frame.
+/// Where frames pass. Nothing happens here while nobody captures, at the cost of a look at `captures`: twice a burst,
+/// and where something happens to a single frame.
 impl Net {
     /// A burst of one port is about to be forwarded.
     #[inline]
@@ -280,7 +280,8 @@ impl Net {
         }
     }
 
-    /// Decides what becomes of a burst of one port; those of its frames are followed that somebody wants to know the way of.
+    /// Decides what becomes of a burst of one port; those of its frames are followed that somebody wants to know the
+    /// way of.
     #[inline]
     pub(crate) fn forward(&mut self, packets: &mut [Packet], verdicts: &mut Vec<Verdict>) {
         let now = clock::now();

@@ -1,7 +1,7 @@
 //! Deferred work: what is left to encrypt and decrypt of requests that were granted before.
 //!
-//! A grant encrypts the first piece of what it submits, so that is in its cost. The later pieces of long requests, and what back ends have
-//! read, have turns of their own beside the grants.
+//! A grant encrypts the first piece of what it submits, so that is in its cost. The later pieces of long requests, and
+//! what back ends have read, have turns of their own beside the grants.
 
 use softdpu_sched::{Nanos, TenantId, TenantScheduler};
 use softdpu_sys::clock;
@@ -17,7 +17,8 @@ impl<S: TenantScheduler> Core<S> {
         disk.has_deferred() && dispatcher.deferred_goes_first(disk.deferred().map(|next| next.tenant))
     }
 
-    /// Runs deferred work for a turn. `is_contended`: grants have run in this round or were put off, so there may be more that go first.
+    /// Runs deferred work for a turn. `is_contended`: grants have run in this round or were put off, so there may be
+    /// more that go first.
     pub(super) fn run_deferred(&mut self, is_contended: bool) {
         let mut now = clock::now();
         let mut turn = self.dispatcher.begin_deferred(Nanos(now), is_contended && self.channels.total() > 0);
@@ -43,7 +44,8 @@ impl<S: TenantScheduler> Core<S> {
         self.accounting.charge_submitted(&mut self.queues, started, clock::now());
     }
 
-    /// Charges a tenant with deferred work: at once, or where its policy does not charge it, with the queue's next grants.
+    /// Charges a tenant with deferred work: at once, or where its policy does not charge it, with the queue's next
+    /// grants.
     fn charge_deferred(&mut self, key: QueueKey, tenant: TenantId, now: u64, took: u64) {
         let is_charged = self.dispatcher.charge_deferred(Nanos(now), tenant, Nanos(took));
         let queue = self.queues.find(key);

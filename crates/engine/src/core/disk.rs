@@ -10,15 +10,15 @@ use super::Core;
 use crate::flight::CompletedRequest;
 use crate::ids::{CoreIndex, QueueKey};
 
-/// How often in a grant with ticks the clock is read, about, where it is not known how long its requests take: after each request where they
-/// are few.
+/// How often in a grant with ticks the clock is read, about, where it is not known how long its requests take: after
+/// each request where they are few.
 const LOOKS: usize = 8;
 
 impl<S: TenantScheduler> Core<S> {
     /// Runs the requests of a disk that the scheduler granted at `started`. Returns what it cost, but the time.
     ///
-    /// Where a volume answers each request while it is submitted, one after the other, the driver sees each answer before the
-    /// next request is run, so that it can go on meanwhile. Its interrupt comes once, with the last.
+    /// Where a volume answers each request while it is submitted, one after the other, the driver sees each answer
+    /// before the next request is run, so that it can go on meanwhile. Its interrupt comes once, with the last.
     pub(super) fn run_requests(&mut self, number: u32, grant: Grant, started: u64) -> Cost {
         let Some(queue) = self.queues.get(number) else { return Cost::default() };
         let Some(attachment) = queue.attachment else { return Cost::default() };
@@ -72,8 +72,8 @@ impl<S: TenantScheduler> Core<S> {
         usize::try_from(time.div_ceil(each.max(1))).ok()
     }
 
-    /// Submits the first `units` waiting requests to the volume. Returns their bytes, none where the queue has ended or its driver has broken
-    /// it, and how many of them the back end still has.
+    /// Submits the first `units` waiting requests to the volume. Returns their bytes, none where the queue has ended or
+    /// its driver has broken it, and how many of them the back end still has.
     fn run_piece(
         &mut self,
         number: u32,
@@ -107,8 +107,9 @@ impl<S: TenantScheduler> Core<S> {
         }
     }
 
-    /// Gives completed requests back to their queues, on whichever core those are now. A request that a back end completed at `back_ends` has a
-    /// cost of its own; the others were completed within their grant, which is charged for them.
+    /// Gives completed requests back to their queues, on whichever core those are now. A request that a back end
+    /// completed at `back_ends` has a cost of its own; the others were completed within their grant, which is charged
+    /// for them.
     fn finish_completed(&mut self, back_ends: Option<Nanos>) {
         let Core { disk, queues, dispatcher, moved, travelling, .. } = self;
         disk.give_back(
@@ -123,7 +124,8 @@ impl<S: TenantScheduler> Core<S> {
     }
 }
 
-/// Keeps a completed request for the core that its queue is on now, if any. Otherwise the queue has ended and abandoned the request.
+/// Keeps a completed request for the core that its queue is on now, if any. Otherwise the queue has ended and abandoned
+/// the request.
 #[cold]
 fn forward(
     moved: &HashMap<QueueKey, CoreIndex>,

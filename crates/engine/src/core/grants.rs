@@ -10,8 +10,8 @@ use crate::queue::{Role, RunningQueue};
 const NOMINAL: u64 = 100;
 
 impl<S: TenantScheduler> Core<S> {
-    /// Runs grants for a turn, as the [dispatcher](softdpu_sched::Dispatcher) says. `round`: when the round began. Returns whether there was
-    /// anything to run.
+    /// Runs grants for a turn, as the [dispatcher](softdpu_sched::Dispatcher) says. `round`: when the round began.
+    /// Returns whether there was anything to run.
     pub(super) fn run_grants(&mut self, round: u64, intake: Intake) -> bool {
         let started = intake.ended.unwrap_or_else(clock::now);
         // Polling queues that brought work is charged to them.
@@ -116,8 +116,9 @@ impl<S: TenantScheduler> Core<S> {
         preempts
     }
 
-    /// If a tick is due at `now`: preempts the running grant, of the queue `number`, if work has arrived that may, or if anything waits that
-    /// a core does once a round, which is interrupts of other queues, back ends, sockets and messages of other cores. Returns whether it did.
+    /// If a tick is due at `now`: preempts the running grant, of the queue `number`, if work has arrived that may, or
+    /// if anything waits that a core does once a round, which is interrupts of other queues, back ends, sockets and
+    /// messages of other cores. Returns whether it did.
     pub(super) fn preempt_at_tick(&mut self, number: u32, tick: &mut PreemptionTick, now: u64) -> bool {
         if !tick.is_due(Nanos(now)) {
             return false;

@@ -258,8 +258,8 @@ impl<S: TenantScheduler> Core<S> {
         Some(queue)
     }
 
-    /// A stopped queue leaves, with nothing in flight or with what a back end would not give back in time. Its stop is told
-    /// when no core has a request left whose completion would touch the guest's memory.
+    /// A stopped queue leaves, with nothing in flight or with what a back end would not give back in time. Its stop is
+    /// told when no core has a request left whose completion would touch the guest's memory.
     pub(super) fn end_queue(&mut self, number: u32) {
         let Some(mut queue) = self.take_out(number) else { return };
         let key = queue.key;

@@ -64,7 +64,8 @@ pub(crate) struct Core<S> {
     idle_after_ns: Option<u64>,
 
     queues: QueueTable,
-    /// Numbers of queues here that bring work of tenants of class [`LatencyClass::Latency`], where the policy ends grants for them.
+    /// Numbers of queues here that bring work of tenants of class [`LatencyClass::Latency`], where the policy ends
+    /// grants for them.
     urgent: Vec<u32>,
     accounting: Accounting,
     /// Queues that went to another core.
@@ -237,8 +238,8 @@ impl<S: TenantScheduler> Core<S> {
         busy
     }
 
-    /// Takes messages in the order in which they came, until there are no more, or frames from other cores have taken their part of the round:
-    /// nobody granted those, and others have work too. Whether there were any.
+    /// Takes messages in the order in which they came, until there are no more, or frames from other cores have taken
+    /// their part of the round: nobody granted those, and others have work too. Whether there were any.
     fn read_messages(&mut self, now: u64) -> bool {
         let mut any = false;
         if !self.net.arrived.is_empty() {
@@ -276,8 +277,8 @@ impl<S: TenantScheduler> Core<S> {
         Intake { any, charged, ended: last }
     }
 
-    /// Takes new requests from a queue's ring. None: there was nothing; otherwise what of the time is charged to it, nanoseconds. `last`: when
-    /// the last request was taken in, if nothing else was looked at since.
+    /// Takes new requests from a queue's ring. None: there was nothing; otherwise what of the time is charged to it,
+    /// nanoseconds. `last`: when the last request was taken in, if nothing else was looked at since.
     fn take_in(&mut self, number: u32, now: Nanos, last: &mut Option<u64>) -> Option<u64> {
         let queue = self.queues.get_mut(number)?;
         if !queue.is_active() {

@@ -147,8 +147,8 @@ impl<S: TenantScheduler> Core<S> {
         (done, bytes)
     }
 
-    /// Takes a burst through the VPC, each of whose chains may be lent, the first as `loan`. Returns how many chains are done with,
-    /// the bytes and frames they carried, and the port that has no room for the one after them.
+    /// Takes a burst through the VPC, each of whose chains may be lent, the first as `loan`. Returns how many chains
+    /// are done with, the bytes and frames they carried, and the port that has no room for the one after them.
     fn burst(&mut self, number: u32, chains: &[softdpu_ring::Chain], loan: Loan) -> (usize, u64, u64, Option<PortId>) {
         let mut packets = std::mem::take(&mut self.net.packets);
         let mut verdicts = std::mem::take(&mut self.net.verdicts);
@@ -223,8 +223,8 @@ impl<S: TenantScheduler> Core<S> {
         (done, bytes, frames, no_room)
     }
 
-    /// Delivers the first so many frames, returns how many, which go to the only receive queue of one port, on this core, and with
-    /// which nothing else is to be done than to deliver them.
+    /// Delivers the first so many frames, returns how many, which go to the only receive queue of one port, on this
+    /// core, and with which nothing else is to be done than to deliver them.
     #[inline]
     fn deliver_run<'a>(
         &mut self,
@@ -361,8 +361,8 @@ impl<S: TenantScheduler> Core<S> {
         self.net.send_captured();
     }
 
-    /// Takes the first `count` frames through the VPC, behind whose heads are `rests`. They are of one port, and nobody waits for what
-    /// has no room.
+    /// Takes the first `count` frames through the VPC, behind whose heads are `rests`. They are of one port, and nobody
+    /// waits for what has no room.
     #[inline]
     pub(super) fn take_through(&mut self, mut packets: Vec<Packet>, count: usize, rests: &[&[u8]; BURST]) {
         let mut verdicts = std::mem::take(&mut self.net.verdicts);

@@ -46,8 +46,8 @@ impl<S: TenantScheduler> Core<S> {
         self.net.send_parcel(core, Parcel { to, hash, overhead, whose, packet: packet.clone(), tail });
     }
 
-    /// The bytes behind a frame's head as they lie in the sender's memory, if its chain can be lent to `core`. A parcel to this core
-    /// itself cannot: whoever ends the queue asks other cores only.
+    /// The bytes behind a frame's head as they lie in the sender's memory, if its chain can be lent to `core`. A parcel
+    /// to this core itself cannot: whoever ends the queue asks other cores only.
     fn lend(&mut self, core: CoreIndex, packet: &Packet, source: Source<'_>) -> Option<ParcelTail> {
         let (Source::Guest(buffer, offset), Some(loan)) = (source, self.net.loan) else { return None };
         if packet.tail == 0 || core == self.index {
@@ -106,7 +106,8 @@ impl<S: TenantScheduler> Core<S> {
         self.give_back(left_out);
     }
 
-    /// Passes frames from other cores on, until there are no more or they have taken long since `now`. Whether there are no more.
+    /// Passes frames from other cores on, until there are no more or they have taken long since `now`. Whether there
+    /// are no more.
     pub(super) fn take_arrived(&mut self, now: u64) -> bool {
         while !self.net.arrived.is_empty() {
             let batch: Vec<_> = self.net.arrived.drain(..self.net.arrived.len().min(PIECE)).collect();

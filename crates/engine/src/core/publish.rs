@@ -67,9 +67,8 @@ impl<S: TenantScheduler> Core<S> {
         self.queues.truncate_unpublished(kept);
     }
 
-    /// Makes visible to a queue's driver what was finished of it. That it wants to know is noted, behind those who could not
-    /// be told before, for [`publish`](Self::publish).
-    /// Returns how many those were.
+    /// Makes visible to a queue's driver what was finished of it. That it wants to know is noted, behind those who
+    /// could not be told before, for [`publish`](Self::publish). Returns how many those were.
     #[inline]
     pub(super) fn complete(&mut self, number: u32) -> u32 {
         let Some(queue) = self.queues.get_mut(number) else { return 0 };

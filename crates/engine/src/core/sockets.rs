@@ -30,7 +30,8 @@ impl<S: TenantScheduler> Core<S> {
         any
     }
 
-    /// Takes frames that somebody brings as though the port had. A guest's are not held back: what has no room is dropped.
+    /// Takes frames that somebody brings as though the port had. A guest's are not held back: what has no room is
+    /// dropped.
     pub(super) fn inject(&mut self, injection: Injection) {
         let Injection { port, mut frames, shared } = injection;
         let is_there = self.net.port(port).is_some_and(|known| *known.name == *shared.name);

@@ -15,8 +15,8 @@ use crate::message::ToCore;
 use crate::net::{HANDED, Handed, Item, Next, Source};
 use crate::queue::BURST;
 
-/// Rounds of handing over what came of frames before it is left to the next: each gives rise to parcels only where a queue or a socket
-/// has moved meanwhile.
+/// Rounds of handing over what came of frames before it is left to the next: each gives rise to parcels only where a
+/// queue or a socket has moved meanwhile.
 const ROUNDS: usize = 4;
 
 impl<S: TenantScheduler> Core<S> {
@@ -37,8 +37,9 @@ impl<S: TenantScheduler> Core<S> {
         }
     }
 
-    /// Hands over those of the first `count` packets of the burst that another core is to work on, and those that have to wait for what waits
-    /// here. The others move to the front, and what is behind their heads, `rests`, with them; how many those are.
+    /// Hands over those of the first `count` packets of the burst that another core is to work on, and those that have
+    /// to wait for what waits here. The others move to the front, and what is behind their heads, `rests`, with them;
+    /// how many those are.
     #[inline(never)]
     pub(super) fn hand_on(
         &mut self,
@@ -103,8 +104,8 @@ impl<S: TenantScheduler> Core<S> {
         stay
     }
 
-    /// Works on what readers have handed over, until nothing is left that waits for nobody else, or it has taken long since `now`.
-    /// Whether there was anything.
+    /// Works on what readers have handed over, until nothing is left that waits for nobody else, or it has taken long
+    /// since `now`. Whether there was anything.
     #[inline(never)]
     pub(super) fn work_lines(&mut self, now: u64) -> bool {
         let mut any = false;

@@ -248,7 +248,8 @@ fn what_ends_within_its_grant_is_charged_once() {
     assert!(core.dispatcher.policy().completed.is_empty());
 }
 
-/// Units of each grant that ran, ten requests of one tenant and one of another, of class `class`, which comes as the first is decided.
+/// Units of each grant that ran, ten requests of one tenant and one of another, of class `class`, which comes as the
+/// first is decided.
 fn beside(class: LatencyClass, ends: impl FnOnce(&mut Recorder)) -> Vec<(u16, u32)> {
     let volume = memory_volume(1 << 20);
     let mut flood = Guest::new(Format::Split);

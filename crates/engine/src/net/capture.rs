@@ -87,7 +87,8 @@ pub struct Captured {
 /// A frame's way through the tiers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path {
-    /// Its identifier, given where it came in: the core's number, and the frame's among those that the core has watched.
+    /// Its identifier, given where it came in: the core's number, and the frame's among those that the core has
+    /// watched.
     pub identifier: (u8, u32),
     /// Nanoseconds since the first step, and the step.
     pub steps: Vec<(u64, Step)>,
@@ -150,7 +151,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Readable when there is something to [`take`](Self::take). Call [`prepare_wait`](Self::prepare_wait) before waiting.
+    /// Readable when there is something to [`take`](Self::take). Call [`prepare_wait`](Self::prepare_wait) before
+    /// waiting.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.inbox.bell().as_fd()
     }

@@ -1,5 +1,5 @@
-//! How much may wait for somebody who takes it, and how much of each who bring it: frames of a port for another core, flow records of a
-//! function.
+//! How much may wait for somebody who takes it, and how much of each who bring it: frames of a port for another core,
+//! flow records of a function.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering::Relaxed};
 
@@ -28,8 +28,8 @@ impl Whose {
 
 /// What waits.
 ///
-/// Each may have as much there as there is room left (dynamic thresholds, Choudhury and Hahne, IEEE/ACM ToN 1998, with α = 1): one that floods
-/// has half of the room, two have a third each in the long run, and who comes next finds some.
+/// Each may have as much there as there is room left (dynamic thresholds, Choudhury and Hahne, IEEE/ACM ToN 1998, with
+/// α = 1): one that floods has half of the room, two have a third each in the long run, and who comes next finds some.
 #[derive(Debug)]
 pub(crate) struct Room {
     capacity: usize,
@@ -49,8 +49,8 @@ impl Room {
         self.waiting.load(Relaxed)
     }
 
-    /// How much more of somebody's there is room for: so much that no less is left behind it. Cores that look at the same time may exceed
-    /// the room by what each has.
+    /// How much more of somebody's there is room for: so much that no less is left behind it. Cores that look at the
+    /// same time may exceed the room by what each has.
     pub(crate) fn left(&self, whose: Whose) -> usize {
         let left = self.capacity.saturating_sub(self.waiting());
         left.saturating_sub(self.of[usize::from(whose.0)].load(Relaxed) as usize).div_ceil(2)

@@ -59,8 +59,8 @@ pub(crate) fn deliver(queue: &mut RunningQueue, packet: &Packet, source: Source<
     written.map_err(|error| Refused::Broken(error.to_string()))
 }
 
-/// Writes finished frames, one after the other, into the next buffers of a receive queue, for as long as there are buffers, and each
-/// frame and its buffer lie in one piece and fit. [`deliver`] is to see to the next one.
+/// Writes finished frames, one after the other, into the next buffers of a receive queue, for as long as there are
+/// buffers, and each frame and its buffer lie in one piece and fit. [`deliver`] is to see to the next one.
 ///
 /// # Errors
 /// What the driver did wrong, which broke the queue.

@@ -6,12 +6,12 @@
 //!   ten times a second ─► outputs ─► FunctionBox (a thread of its own)
 //! ```
 //!
-//! A frame that finds no room at its receiver comes again, and is judged again then; it is counted when it has gone. A core
-//! never waits for who takes the outputs: what has no room is counted and forgotten.
+//! A frame that finds no room at its receiver comes again, and is judged again then; it is counted when it has gone. A
+//! core never waits for who takes the outputs: what has no room is counted and forgotten.
 //!
-//! Functions come and go by [`Engine::change_functions`](crate::Engine::change_functions): each core takes all of a change between two
-//! bursts. Instances are made by who asks for the change, and those that go are sent to who reads the box, with what they have not said yet: a
-//! core neither takes nor gives back their memory.
+//! Functions come and go by [`Engine::change_functions`](crate::Engine::change_functions): each core takes all of a
+//! change between two bursts. Instances are made by who asks for the change, and those that go are sent to who reads
+//! the box, with what they have not said yet: a core neither takes nor gives back their memory.
 
 #[cfg(test)]
 mod tests;
@@ -83,8 +83,8 @@ pub struct NewFunction {
 pub struct FunctionChange {
     /// Small numbers by which ports name functions, and which function has the number from now on.
     pub functions: Vec<(usize, Option<NewFunction>)>,
-    /// Ports, the VNIs of their networks, and the numbers of the functions that their frames pass from now on, in this order; at most [`CHAIN`],
-    /// or none.
+    /// Ports, the VNIs of their networks, and the numbers of the functions that their frames pass from now on, in this
+    /// order; at most [`CHAIN`], or none.
     pub ports: Vec<(PortId, u32, Vec<usize>)>,
 }
 
@@ -93,8 +93,8 @@ pub struct FunctionChange {
 pub struct Switched(Receiver<()>);
 
 impl Switched {
-    /// Waits until every core goes by it, and until what functions that went had to say was read, `patience` at the most; false: it took
-    /// longer.
+    /// Waits until every core goes by it, and until what functions that went had to say was read, `patience` at the
+    /// most; false: it took longer.
     pub fn wait(self, patience: Duration) -> bool {
         self.0.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
     }
@@ -134,7 +134,8 @@ impl FunctionOutlet {
 }
 
 impl FunctionBox {
-    /// Readable when there is something to [`take`](Self::take). Call [`prepare_wait`](Self::prepare_wait) before waiting.
+    /// Readable when there is something to [`take`](Self::take). Call [`prepare_wait`](Self::prepare_wait) before
+    /// waiting.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.inbox.bell().as_fd()
     }
@@ -293,8 +294,8 @@ impl Functions {
         self.outlet.mailbox.send(said);
     }
 
-    /// Takes a burst of one port through its functions, the network, which decides some or all of it by `forward`, told the
-    /// number of the first of them, and the functions of the ports by which it leaves.
+    /// Takes a burst of one port through its functions, the network, which decides some or all of it by `forward`, told
+    /// the number of the first of them, and the functions of the ports by which it leaves.
     #[inline(never)]
     pub(crate) fn forward(
         &mut self,

@@ -7,9 +7,10 @@
 //!                                                                                └──▶ TAP · underlay
 //! ```
 //!
-//! A frame's bytes are copied once, from guest memory to guest memory, but for the head that is looked at, which is copied out first: by
-//! the core that has the receiver, to which a chain for a port on another core is lent ([`loan`]). A frame that is cut up or whose
-//! checksum is completed here, and one of a socket for another core, is copied once more; each copy is counted.
+//! A frame's bytes are copied once, from guest memory to guest memory, but for the head that is looked at, which is
+//! copied out first: by the core that has the receiver, to which a chain for a port on another core is lent ([`loan`]).
+//! A frame that is cut up or whose checksum is completed here, and one of a socket for another core, is copied once
+//! more; each copy is counted.
 
 mod capture;
 mod credits;

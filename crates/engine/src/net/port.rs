@@ -29,8 +29,9 @@ pub struct PortCounters {
     pub dropped_out: [Counter; DropReason::ALL.len()],
     /// Bytes that were copied into a buffer on the way out of this port.
     pub copied: Counter,
-    /// Bytes of those frames' heads, the first [`HEAD`](softdpu_vpc::HEAD) of each at the most, that were copied before: out of the sender's
-    /// memory, where they could change while they are looked at, and once more for another core.
+    /// Bytes of those frames' heads, the first [`HEAD`](softdpu_vpc::HEAD) of each at the most, that were copied
+    /// before: out of the sender's memory, where they could change while they are looked at, and once more for another
+    /// core.
     pub copied_heads: Counter,
     /// Bytes behind heads that were copied a second time: to be cut up, summed, or handed to another core.
     pub copied_again: Counter,

@@ -74,8 +74,8 @@ impl Socket {
         each!(self, socket => socket.receive(max, batch))
     }
 
-    /// Space for a frame of `len` bytes, all of which are to be written before it is [committed](Self::commit). None: there is
-    /// no room.
+    /// Space for a frame of `len` bytes, all of which are to be written before it is [committed](Self::commit). None:
+    /// there is no room.
     pub(crate) fn reserve(&mut self, len: usize) -> Option<&mut [u8]> {
         // What waits is handed over to make room. What a failure drops is counted.
         if self.waiting() >= softdpu_sys::port::MAX_BATCH {

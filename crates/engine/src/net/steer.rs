@@ -1,20 +1,23 @@
 //! Packets from tunnels that another core is to work on than the one that read them.
 //!
 //! ```text
-//!   core that reads: table ─► packets, as they came ─┐          ┌─► line of that reader ─► VPC, like a burst of its own
+//!   core that reads: table ─► packets, as they came ─┐          ┌─► line of that reader ─► VPC, as its own burst
 //!                             mark, where flows go ──┴─ message ┴─► … ─► outputs handed over ─► "passed" ─┐
 //!   core they go to now:      fence, before the first of them ─────► line of that reader ─► waits for ◄──┘
 //! ```
 //!
-//! **Order within a flow.** Each core has a line for each core that reads; what a reader hands over is worked on in the order of its line. When
-//! the table changes, the reader puts a *mark* behind what it has handed to the core that flows leave, and a *fence* with the same number
-//! before what it hands to the core that they go to. The first core says that the mark has passed when all before it was worked on and
-//! what came of it was handed over; the second does not go on with that line before it has heard so. What it then sends comes behind
-//! what the first one sent, as messages that one causes the other do ([`mailbox`](crate::mailbox)).
+//! **Order within a flow.** Each core has a line for each core that reads; what a reader hands over is worked on in the
+//! order of its line. When the table changes, the reader puts a *mark* behind what it has handed to the core that flows
+//! leave, and a *fence* with the same number before what it hands to the core that they go to. The first core says that
+//! the mark has passed when all before it was worked on and what came of it was handed over; the second does not go on
+//! with that line before it has heard so. What it then sends comes behind what the first one sent, as messages that one
+//! causes the other do ([`mailbox`](crate::mailbox)).
 //!
-//! No two lines wait for each other for ever: the fence with the lowest number waits for a mark that has only lower fences, which are none, before it.
+//! No two lines wait for each other for ever: the fence with the lowest number waits for a mark that has only lower
+//! fences, which are none, before it.
 //!
-//! A reader's own packets go through a line of its own only while something waits there; else they are worked on at once.
+//! A reader's own packets go through a line of its own only while something waits there; else they are worked on at
+//! once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -115,7 +118,8 @@ impl Steer {
         self.lines.get(here.0).is_some_and(|line| !line.items.is_empty())
     }
 
-    /// Another table for what core `here` reads: the marks and fences that are to be put into lines, with the core whose line it is, in order.
+    /// Another table for what core `here` reads: the marks and fences that are to be put into lines, with the core
+    /// whose line it is, in order.
     pub(crate) fn change(&mut self, table: &Arc<Steering>, here: CoreIndex) -> Vec<(CoreIndex, Item)> {
         let moves = self.table.moves(table, here.0);
         let known = moves.into_iter().filter(|(from, to)| *from < self.lines.len() && *to < self.lines.len());

@@ -37,7 +37,8 @@ impl XdpQueues {
         std::iter::once(self.first.fd()).chain(self.others.iter().map(XdpSocket::fd))
     }
 
-    /// Gives frames of the next queue that has some to `batch`; how many there were. A queue that fails is as one without.
+    /// Gives frames of the next queue that has some to `batch`; how many there were. A queue that fails is as one
+    /// without.
     ///
     /// # Errors
     /// Why a queue failed, where no other had frames.

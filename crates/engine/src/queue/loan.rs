@@ -6,9 +6,9 @@
 //!   used ring ◀── those at the front ◀───────── its number comes back
 //! ```
 //!
-//! The queue completes in ring order, so what is done with behind a chain that is away waits for it: a queue never lends more
-//! than it has descriptors. Whoever ends the queue makes sure first that nothing is away ([`Loans::is_settled`]), or asks all
-//! other cores, which answer behind the parcels they were sent before.
+//! The queue completes in ring order, so what is done with behind a chain that is away waits for it: a queue never
+//! lends more than it has descriptors. Whoever ends the queue makes sure first that nothing is away
+//! ([`Loans::is_settled`]), or asks all other cores, which answer behind the parcels they were sent before.
 
 use std::collections::VecDeque;
 
@@ -54,7 +54,8 @@ impl Loans {
         self.fresh.push(number);
     }
 
-    /// The batch is done with, the first of its chains being [`next`](Self::next): those that nothing keeps are finished.
+    /// The batch is done with, the first of its chains being [`next`](Self::next): those that nothing keeps are
+    /// finished.
     pub(crate) fn settle(&mut self, batch: impl Iterator<Item = Used>, finished: &mut Vec<Used>) {
         let mut fresh = self.fresh.drain(..).peekable();
         for (number, used) in (self.first + self.chains.len() as u64..).zip(batch) {

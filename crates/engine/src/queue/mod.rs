@@ -75,14 +75,15 @@ pub(crate) enum State {
     Stopping {
         deadline: u64,
     },
-    /// The driver broke it. It is inert until it is stopped; from then on, back ends have until the deadline to give back what they hold.
+    /// The driver broke it. It is inert until it is stopped; from then on, back ends have until the deadline to give
+    /// back what they hold.
     Broken {
         deadline: Option<u64>,
     },
 }
 
-/// How many chains one poll takes from a ring at the most (NAPI's budget). A chain may have one descriptor or thousands, so a poll that took
-/// long is followed by shorter ones, which grow again in steps.
+/// How many chains one poll takes from a ring at the most (NAPI's budget). A chain may have one descriptor or
+/// thousands, so a poll that took long is followed by shorter ones, which grow again in steps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PollBudget(u8);
 
@@ -125,7 +126,8 @@ pub(crate) struct RunningQueue {
     pub waits_in_old_view: bool,
     /// Used entries that are not in the ring yet.
     pub finished: Vec<Used>,
-    /// Chains that were taken from the ring and are not completed, here or on cores it was on before; of a broken queue, those at back ends.
+    /// Chains that were taken from the ring and are not completed, here or on cores it was on before; of a broken
+    /// queue, those at back ends.
     pub in_flight: u32,
     /// Cores that it was on before and that had requests of it then. They may have completed them meanwhile.
     pub former_cores: Vec<CoreIndex>,
@@ -133,7 +135,8 @@ pub(crate) struct RunningQueue {
     pub attachment: Option<Attachment>,
     /// It is in its core's list of queues with used entries to publish.
     pub is_unpublished: bool,
-    /// Core time that was spent on it outside of grants and is not charged yet, nanoseconds: polling, submitting, publishing.
+    /// Core time that was spent on it outside of grants and is not charged yet, nanoseconds: polling, submitting,
+    /// publishing.
     pub uncharged: u64,
     /// How many chains the next poll takes at the most.
     pub poll_budget: PollBudget,
@@ -168,8 +171,8 @@ impl RunningQueue {
         QueueId { tenant: self.spec.tenant, index: self.key.number }
     }
 
-    /// The part of its uncharged time that a grant of which `units` ran, which no longer count as waiting, is charged with: by the requests that
-    /// still wait.
+    /// The part of its uncharged time that a grant of which `units` ran, which no longer count as waiting, is charged
+    /// with: by the requests that still wait.
     #[inline]
     pub(crate) fn take_instalment(&mut self, units: u32) -> u64 {
         let instalment = instalment(Nanos(self.uncharged), units, self.waiting.len() as u64).0;

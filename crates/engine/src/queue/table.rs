@@ -120,8 +120,8 @@ impl QueueTable {
         !self.unpublished.0.is_empty()
     }
 
-    /// Takes the numbers of the queues to publish. Some may have left. The caller clears `is_unpublished` of each that it publishes, and gives the
-    /// list [back](Self::return_unpublished).
+    /// Takes the numbers of the queues to publish. Some may have left. The caller clears `is_unpublished` of each that
+    /// it publishes, and gives the list [back](Self::return_unpublished).
     #[inline]
     pub(crate) fn take_unpublished(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.unpublished.0)

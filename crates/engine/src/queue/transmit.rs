@@ -25,7 +25,8 @@ pub struct Transmit {
     pub(crate) backpressure: Option<Backpressure>,
     /// Chains that other cores still read.
     pub(crate) loans: Loans,
-    /// Frames that go through the network together. Few after one found no buffer: those behind it come again, so their first pass was wasted.
+    /// Frames that go through the network together. Few after one found no buffer: those behind it come again, so their
+    /// first pass was wasted.
     pub(crate) burst: usize,
     /// How much is taken from its ring at once.
     poll_budget: FrameBudget,
@@ -133,7 +134,8 @@ pub(crate) fn tail_offset(head: usize) -> u64 {
     FRAME_OFFSET + head as u64
 }
 
-/// Fetches what [`Transmit::read`] looks at, and the ring has not fetched: the frame of a driver that keeps headers elsewhere.
+/// Fetches what [`Transmit::read`] looks at, and the ring has not fetched: the frame of a driver that keeps headers
+/// elsewhere.
 #[inline(always)]
 pub(crate) fn prefetch(chain: &Chain) {
     if chain.readable > 1
@@ -157,17 +159,18 @@ fn reason(why: TxDrop) -> DropReason {
 
 /// How many frames one poll takes from a ring at the most (NAPI's budget).
 ///
-/// What a frame costs differs a thousandfold: one of 64 KiB that the core has to segment and sum takes as long as hundreds of
-/// small ones. Counted in frames alone, one guest's poll could take as long as a hundred of another's. What the next frames cost
-/// is not known before they are taken, so a poll that took too long is followed by shorter ones, which grow again in steps:
-/// a guest gains little by frames that are costly now and then.
+/// What a frame costs differs a thousandfold: one of 64 KiB that the core has to segment and sum takes as long as
+/// hundreds of small ones. Counted in frames alone, one guest's poll could take as long as a hundred of another's. What
+/// the next frames cost is not known before they are taken, so a poll that took too long is followed by shorter ones,
+/// which grow again in steps: a guest gains little by frames that are costly now and then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FrameBudget {
     frames: usize,
 }
 
 impl FrameBudget {
-    /// The most that the frames of a poll are meant to take: many times what polling all rings costs, and little to wait for.
+    /// The most that the frames of a poll are meant to take: many times what polling all rings costs, and little to
+    /// wait for.
     const TIME: u64 = 50_000;
     /// The largest budget, frames.
     const FRAMES: usize = 64;
@@ -191,8 +194,8 @@ impl Default for FrameBudget {
 
 /// Limits on what a port sends. Frames above it stay in the ring, as before a slow wire.
 ///
-/// All transmit queues of a port share one, on whatever core they are, or the limit would be one per queue. The lock is taken
-/// once per batch, and only where there is a limit.
+/// All transmit queues of a port share one, on whatever core they are, or the limit would be one per queue. The lock is
+/// taken once per batch, and only where there is a limit.
 #[derive(Clone, Debug)]
 pub struct RateLimit(Arc<Mutex<Buckets>>);
 

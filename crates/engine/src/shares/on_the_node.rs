@@ -1,4 +1,5 @@
-//! What is divided over cores holds for the node: schedulers that are told what [`Shares`] says, and queues that move between them.
+//! What is divided over cores holds for the node: schedulers that are told what [`Shares`] says, and queues that move
+//! between them.
 
 use proptest::prelude::*;
 use softdpu_sched::{Cost, Decision, Nanos, Placement, QueueId, TenantScheduler, Weighted, Work};

@@ -13,7 +13,8 @@
 //! let addresses = layout.addresses(UserAddress(0x1000));
 //! let mut driver = Driver::new(&view, Format::Packed, 64, true, addresses).unwrap();
 //! let config = QueueConfig {
-//!     size: 64, format: Format::Packed, event_idx: true, indirect: true, max_pieces: 64, log_used: None, resumed: false,
+//!     size: 64, format: Format::Packed, event_idx: true, indirect: true,
+//!     max_pieces: 64, log_used: None, resumed: false,
 //! };
 //! let mut queue = Queue::new(&view, config, addresses, Position::start(Format::Packed), None).unwrap();
 //!

@@ -3,7 +3,8 @@
 use super::Dispatcher;
 use crate::{Nanos, Precedence, TenantId, TenantScheduler};
 
-/// For how long the next deferred work is put off for grants at the most, whatever the policy says: no request waits for ever.
+/// For how long the next deferred work is put off for grants at the most, whatever the policy says: no request waits
+/// for ever.
 pub const LONGEST_DEFERRAL: Nanos = Nanos(1_000_000);
 
 /// Candidates that are compared for a piece of deferred work. The others come up as those have had theirs.
@@ -30,15 +31,15 @@ impl<S: TenantScheduler> Dispatcher<S> {
         next.is_some_and(|(tenant, ())| self.policy.deferred_precedence(tenant) == Precedence::First)
     }
 
-    /// Begins a turn of deferred work at `now`, as long as one of grants. `is_contended`: grants have run in this round or were put
-    /// off for deferred work, and there are more.
+    /// Begins a turn of deferred work at `now`, as long as one of grants. `is_contended`: grants have run in this round
+    /// or were put off for deferred work, and there are more.
     #[inline]
     pub fn begin_deferred(&mut self, now: Nanos, is_contended: bool) -> DeferredTurn {
         DeferredTurn { began: now, length: self.policy.turn(now), pieces: 0, is_contended }
     }
 
-    /// The deferred work to run next at `now`, of one piece for each of these tenants' queues, in the order in which they take turns. None:
-    /// the turn is over, there is none, or it is put off for grants.
+    /// The deferred work to run next at `now`, of one piece for each of these tenants' queues, in the order in which
+    /// they take turns. None: the turn is over, there is none, or it is put off for grants.
     #[inline]
     pub fn next_deferred<T>(
         &mut self,
@@ -63,8 +64,8 @@ impl<S: TenantScheduler> Dispatcher<S> {
         Some((tenant, next))
     }
 
-    /// A piece of deferred work of `tenant` took `time` of the core. Whether the policy has charged it; otherwise it is to be in the cost
-    /// of the tenant's next grants.
+    /// A piece of deferred work of `tenant` took `time` of the core. Whether the policy has charged it; otherwise it is
+    /// to be in the cost of the tenant's next grants.
     #[inline]
     pub fn charge_deferred(&mut self, now: Nanos, tenant: TenantId, time: Nanos) -> bool {
         self.policy.charge_deferred(now, tenant, time)
@@ -77,8 +78,8 @@ impl<S: TenantScheduler> Dispatcher<S> {
     }
 }
 
-/// What a queue pays, with a grant of which `ran` units ran, of the core time that it `owed`: what was spent on it outside grants and not
-/// charged yet. Its part, by the units that are still `waiting`; all of it where none are.
+/// What a queue pays, with a grant of which `ran` units ran, of the core time that it `owed`: what was spent on it
+/// outside grants and not charged yet. Its part, by the units that are still `waiting`; all of it where none are.
 #[inline]
 pub fn instalment(owed: Nanos, ran: u32, waiting: u64) -> Nanos {
     match waiting {

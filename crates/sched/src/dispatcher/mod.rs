@@ -1,8 +1,9 @@
 //! The dispatcher: the contract between a core and its policy.
 //!
-//! A core works in rounds. In each it polls for new work, runs grants for a turn, and then deferred work for a turn. The dispatcher
-//! owns the policy and answers what comes next; the core does it, and says what it did and how long that took. The engine's cores, the
-//! twin's and those of the tests drive the same dispatcher, so they agree on turns, preemption, remainders and deferred work.
+//! A core works in rounds. In each it polls for new work, runs grants for a turn, and then deferred work for a turn.
+//! The dispatcher owns the policy and answers what comes next; the core does it, and says what it did and how long that
+//! took. The engine's cores, the twin's and those of the tests drive the same dispatcher, so they agree on turns,
+//! preemption, remainders and deferred work.
 //!
 //! ```text
 //!         poll: configure, place, ready, complete, cancel
@@ -19,14 +20,15 @@
 //!                                     next_deferred ── piece runs ── charge_deferred
 //! ```
 //!
-//! - **Turns.** Grants run until nothing may run or the turn is over ([`Preemption::turn`]). Work that arrives is not known to the
-//!   policy before the next poll. Where polling took long, the turn is longer, so that a core with a thousand idle rings does not
-//!   spend its time on them.
-//! - **Preemption.** Work that arrives for an urgent tenant ends the running grant after its current unit, and only the urgent
-//!   tenants' queues are polled before the next decision. Work of other tenants ends a long grant at a tick, and the turn with it.
+//! - **Turns.** Grants run until nothing may run or the turn is over ([`Preemption::turn`]). Work that arrives is not
+//!   known to the policy before the next poll. Where polling took long, the turn is longer, so that a core with a
+//!   thousand idle rings does not spend its time on them.
+//! - **Preemption.** Work that arrives for an urgent tenant ends the running grant after its current unit, and only the
+//!   urgent tenants' queues are polled before the next decision. Work of other tenants ends a long grant at a tick, and
+//!   the turn with it.
 //! - **Remainders.** What a preempted grant has not run is ready again after its charge.
-//! - **Deferred work** runs before, in turn with or after the grants, as the policy says, but is never put off for longer than
-//!   [`LONGEST_DEFERRAL`].
+//! - **Deferred work** runs before, in turn with or after the grants, as the policy says, but is never put off for
+//!   longer than [`LONGEST_DEFERRAL`].
 //!
 //! No clock, no allocation, and no dynamic dispatch: everything is inlined into the core's loop for its policy.
 
@@ -109,8 +111,8 @@ impl<S: TenantScheduler> Dispatcher<S> {
         }
     }
 
-    /// Sets whether turns and ticks end by time, as they do at first. Otherwise turns go on while there is work, and there are no ticks: for
-    /// cores whose runs are to be the same on every machine.
+    /// Sets whether turns and ticks end by time, as they do at first. Otherwise turns go on while there is work, and
+    /// there are no ticks: for cores whose runs are to be the same on every machine.
     pub fn set_timed(&mut self, is_timed: bool) {
         self.is_timed = is_timed;
     }
@@ -179,7 +181,8 @@ impl<S: TenantScheduler> Dispatcher<S> {
 
 /// Grants.
 impl<S: TenantScheduler> Dispatcher<S> {
-    /// Begins a turn of grants at `now`, after a poll that spent `polled` on queues that brought nothing. Returns the turn's length.
+    /// Begins a turn of grants at `now`, after a poll that spent `polled` on queues that brought nothing. Returns the
+    /// turn's length.
     #[inline]
     pub fn begin_turn(&mut self, now: Nanos, polled: Nanos) -> Nanos {
         let polled = Nanos(polled.0.saturating_mul(WORK_PER_POLL)).min(LONGEST_TURN);
@@ -190,8 +193,8 @@ impl<S: TenantScheduler> Dispatcher<S> {
         self.turn_length
     }
 
-    /// What to do next at `now`. `is_backlogged`: work is ready, of any queue on the core. Otherwise the policy is not asked, once a
-    /// grant has run.
+    /// What to do next at `now`. `is_backlogged`: work is ready, of any queue on the core. Otherwise the policy is not
+    /// asked, once a grant has run.
     #[inline]
     pub fn next(&mut self, now: Nanos, is_backlogged: bool) -> Dispatch {
         if self.has_run {
@@ -234,8 +237,9 @@ impl<S: TenantScheduler> Dispatcher<S> {
         Dispatch::EndTurn
     }
 
-    /// The running grant ran, and cost so much on this core: `cost.units` is what ran of it. If it was preempted, `remainder` is asked for
-    /// the work that is left of it, given how many units that is at the most, and that is ready again.
+    /// The running grant ran, and cost so much on this core: `cost.units` is what ran of it. If it was preempted,
+    /// `remainder` is asked for the work that is left of it, given how many units that is at the most, and that is
+    /// ready again.
     #[inline]
     pub fn charge(&mut self, now: Nanos, cost: Cost, remainder: impl FnOnce(u32) -> Work) {
         let Some(grant) = self.running.take() else { return };
@@ -248,8 +252,8 @@ impl<S: TenantScheduler> Dispatcher<S> {
         }
     }
 
-    /// Until when the policy has nothing to run, if nothing happens: the latest time where nothing is ready, and 0 where it may have
-    /// something.
+    /// Until when the policy has nothing to run, if nothing happens: the latest time where nothing is ready, and 0
+    /// where it may have something.
     #[inline]
     pub fn idle_until(&self) -> Nanos {
         self.idle_until
@@ -264,8 +268,8 @@ impl<S: TenantScheduler> Dispatcher<S> {
 
 /// Preemption.
 impl<S: TenantScheduler> Dispatcher<S> {
-    /// Whether work of a tenant may preempt the running grant at once, so that its queues are polled while a grant runs: its class is
-    /// [`LatencyClass::Latency`] and the policy preempts.
+    /// Whether work of a tenant may preempt the running grant at once, so that its queues are polled while a grant
+    /// runs: its class is [`LatencyClass::Latency`] and the policy preempts.
     #[inline]
     pub fn is_urgent(&self, tenant: TenantId) -> bool {
         self.is_latency.get(usize::from(tenant.0)).is_some_and(|is| *is) && self.policy.can_preempt()

@@ -348,8 +348,8 @@ fn deferred_work_of_a_policy_that_does_not_charge_it_is_for_the_next_grants() {
 enum Step {
     /// A turn begins, after a poll that took so long.
     Turn(u64),
-    /// The core asks what is next, and then does that: so many units of what is granted, each of so many nanoseconds, unless it is preempted before
-    /// that is over for some reason after so many.
+    /// The core asks what is next, and then does that: so many units of what is granted, each of so many nanoseconds,
+    /// unless it is preempted before that is over for some reason after so many.
     Next { is_backlogged: bool, unit: u64, preempted: Option<(u32, PreemptReason)> },
     /// A turn of deferred work, with a number of pieces of so many nanoseconds, of tenants from one on.
     Deferred { is_contended: bool, first: u16, pieces: usize, each: u64 },
@@ -498,8 +498,8 @@ proptest! {
     }
 }
 
-/// A core that polls `Weighted` now and then, with a flood and an urgent tenant: whatever the flood's grants are, the urgent one waits
-/// for a unit of them.
+/// A core that polls `Weighted` now and then, with a flood and an urgent tenant: whatever the flood's grants are, the
+/// urgent one waits for a unit of them.
 #[test]
 fn an_urgent_tenant_waits_for_one_unit_of_a_flood() {
     let mut dispatcher = Dispatcher::new(Weighted::default());

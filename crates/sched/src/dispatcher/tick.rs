@@ -36,8 +36,8 @@ impl PreemptionTick {
         self.is_on() && now >= self.next
     }
 
-    /// A tick from `began` to `ended` has preempted nothing. The next one is an interval later, or as many times as long as it took if that
-    /// is longer: a core with a thousand idle rings does not spend its time on ticks.
+    /// A tick from `began` to `ended` has preempted nothing. The next one is an interval later, or as many times as
+    /// long as it took if that is longer: a core with a thousand idle rings does not spend its time on ticks.
     #[inline]
     pub fn restart(&mut self, began: Nanos, ended: Nanos) {
         let pause = ended.since(began).0.saturating_mul(WORK_PER_POLL);

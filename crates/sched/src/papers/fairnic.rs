@@ -1,8 +1,8 @@
-//! FairNIC's static partition (Grant et al., SIGCOMM 2020), as MTDA describes and measures it (MTDA §I, §II-C, §V-B): strict parts of
-//! the cores and a rate limit before each accelerator, whatever the tenants need.
+//! FairNIC's static partition (Grant et al., SIGCOMM 2020), as MTDA describes and measures it (MTDA §I, §II-C, §V-B):
+//! strict parts of the cores and a rate limit before each accelerator, whatever the tenants need.
 //!
-//! With enough cores each tenant has its own, which the [`Balancer`](crate::Balancer) assigns. On a shared core, each tenant with queues
-//! there has a part of the core's time that no other tenant gets, even while its owner has no work.
+//! With enough cores each tenant has its own, which the [`Balancer`](crate::Balancer) assigns. On a shared core, each
+//! tenant with queues there has a part of the core's time that no other tenant gets, even while its owner has no work.
 
 use crate::attached::AttachedQueues;
 use crate::fifo::Fifo;
@@ -89,8 +89,8 @@ impl FairNic {
         }
     }
 
-    /// Parts by LogNIC's model, from what is observed of the tenants in the first tenth of a second, and again when a tenant is
-    /// configured later.
+    /// Parts by LogNIC's model, from what is observed of the tenants in the first tenth of a second, and again when a
+    /// tenant is configured later.
     pub(crate) fn learning() -> FairNic {
         FairNic { is_planned: true, is_learning: true, profiling: Some(Profiling::default()), ..FairNic::default() }
     }

@@ -1,8 +1,9 @@
-//! iPipe's hybrid scheduler (Liu et al., SIGCOMM 2019), as MTDA describes and measures it (MTDA §I, §V-C, §V-E): first come, first
-//! served, and deficit round robin for tenants whose tail latency is beyond a threshold, at the cost of moving them.
+//! iPipe's hybrid scheduler (Liu et al., SIGCOMM 2019), as MTDA describes and measures it (MTDA §I, §V-C, §V-E): first
+//! come, first served, and deficit round robin for tenants whose tail latency is beyond a threshold, at the cost of
+//! moving them.
 //!
-//! A tenant here is what an actor is in iPipe. iPipe has cores for each of the two groups; here a core serves both, by turns in
-//! proportion to the tenants of each group that have queues on it. No work moves to the host.
+//! A tenant here is what an actor is in iPipe. iPipe has cores for each of the two groups; here a core serves both, by
+//! turns in proportion to the tenants of each group that have queues on it. No work moves to the host.
 
 use std::collections::VecDeque;
 
@@ -144,7 +145,8 @@ impl Ipipe {
 
     /// The next grant of the deficit round robin.
     fn pop_round_robin(&mut self, now: Nanos) -> Option<(Grant, Nanos)> {
-        // A debt is paid at a quantum a turn, for four turns at the most. Then the first tenant is served whatever it owes.
+        // A debt is paid at a quantum a turn, for four turns at the most. Then the first tenant is served whatever it
+        // owes.
         for _ in 0..self.active.len() * 4 {
             let index = *self.active.front()?;
             let tenant = &mut self.tenants[index];

@@ -1,10 +1,10 @@
-//! LogNIC's offline model (Guo et al., MICRO 2023), as MTDA describes it (MTDA §I, §II-C, §V-B): applications are characterised
-//! before, a model says what throughput and queueing delay a partition of the cores would give them, and the partition that
-//! is best by the model is kept, whatever comes.
+//! LogNIC's offline model (Guo et al., MICRO 2023), as MTDA describes it (MTDA §I, §II-C, §V-B): applications are
+//! characterised before, a model says what throughput and queueing delay a partition of the cores would give them, and
+//! the partition that is best by the model is kept, whatever comes.
 //!
-//! The model here is one stage of that: each tenant's virtual instance is an M/M/1/N queue whose server is its part of the
-//! cores. MTDA's text names graphs of several stages and the cost of moving data between them; with one core and no accelerator there is
-//! one stage and nothing to move.
+//! The model here is one stage of that: each tenant's virtual instance is an M/M/1/N queue whose server is its part of
+//! the cores. MTDA's text names graphs of several stages and the cost of moving data between them; with one core and no
+//! accelerator there is one stage and nothing to move.
 
 use crate::FairNic;
 
@@ -61,8 +61,8 @@ impl Profile {
 }
 
 impl LogNic {
-    /// Finds the parts of one core that maximise the sum of the tenants' throughput, each relative to its offered load; among
-    /// equals, those with the least sum of delays. Greedy, in pieces: both are concave in the part.
+    /// Finds the parts of one core that maximise the sum of the tenants' throughput, each relative to its offered load;
+    /// among equals, those with the least sum of delays. Greedy, in pieces: both are concave in the part.
     pub fn plan(profiles: &[Profile]) -> LogNic {
         let mut pieces = vec![1_u64; profiles.len()];
         let left = PIECES.saturating_sub(profiles.len() as u64);
@@ -80,8 +80,8 @@ impl LogNic {
         LogNic { parts: pieces.into_iter().map(|pieces| pieces * 1_000_000 / PIECES).collect() }
     }
 
-    /// A scheduler that makes the plan itself, from the first tenth of a second of work: applications cannot be characterised before a
-    /// node starts.
+    /// A scheduler that makes the plan itself, from the first tenth of a second of work: applications cannot be
+    /// characterised before a node starts.
     pub fn learning() -> FairNic {
         FairNic::learning()
     }

@@ -7,8 +7,8 @@
 //! | [`FairNic`] | Grant et al., SIGCOMM 2020: static parts of the cores |
 //! | [`LogNic`] | Guo et al., MICRO 2023: static parts by a queueing model |
 //!
-//! None of them preempts a grant or orders deferred work: they have the default answers of [`Preemption`](crate::Preemption) and
-//! [`DeferredWork`](crate::DeferredWork).
+//! None of them preempts a grant or orders deferred work: they have the default answers of
+//! [`Preemption`](crate::Preemption) and [`DeferredWork`](crate::DeferredWork).
 
 mod fairnic;
 mod ipipe;

@@ -1,10 +1,10 @@
-//! MTDA's credits and its traffic-aware scheduler (Huang et al., IEEE TSC 17(6), 2024, §III-C and §III-D), to the letter and
-//! repaired.
+//! MTDA's credits and its traffic-aware scheduler (Huang et al., IEEE TSC 17(6), 2024, §III-C and §III-D), to the
+//! letter and repaired.
 //!
-//! Algorithm 2 visits tenants in order; each may dispatch a request per credit. When a tenant with requests has no credit left
-//! (EXHAUSTED), Algorithm 1 allocates credits anew; when the last tenant was visited (EXPIRED), it renews them as they were.
-//! [`Mtda::printed`] allocates by equation (7) and begins again with the first tenant, as printed. [`Mtda::repaired`] has four
-//! changes, R1 to R4 below, and no more.
+//! Algorithm 2 visits tenants in order; each may dispatch a request per credit. When a tenant with requests has no
+//! credit left (EXHAUSTED), Algorithm 1 allocates credits anew; when the last tenant was visited (EXPIRED), it renews
+//! them as they were. [`Mtda::printed`] allocates by equation (7) and begins again with the first tenant, as printed.
+//! [`Mtda::repaired`] has four changes, R1 to R4 below, and no more.
 
 use crate::fifo::Fifo;
 use crate::{Cost, Decision, DeferredWork, Grant, Nanos, Preemption, QueueId, Share, TenantId, TenantScheduler, Work};
@@ -59,32 +59,35 @@ pub struct Mtda {
     cursor: usize,
     waiting: u64,
     renewals: u64,
-    /// Tenants whose need is not met yet, in the repaired allocation. Kept between calls, so that no memory is allocated.
+    /// Tenants whose need is not met yet, in the repaired allocation. Kept between calls, so that no memory is
+    /// allocated.
     unmet: Vec<usize>,
 }
 
-/// When an allocation gave no tenant a credit, the printed algorithm allocates again for ever. It is asked again after this.
+/// When an allocation gave no tenant a credit, the printed algorithm allocates again for ever. It is asked again after
+/// this.
 const SPIN: Nanos = Nanos(10_000);
 
 impl Mtda {
     /// The algorithms as printed.
     ///
-    /// Its flaws are the paper's: an integer credit of equation (7) is 0 for a tenant with few requests, and a tenant that always
-    /// has requests and exhausts its credits is served for ever if it comes before the others.
+    /// Its flaws are the paper's: an integer credit of equation (7) is 0 for a tenant with few requests, and a tenant
+    /// that always has requests and exhausts its credits is served for ever if it comes before the others.
     pub fn printed(system: System) -> Mtda {
         Mtda { system, is_repaired: false, tenants: Vec::new(), cursor: 0, waiting: 0, renewals: 0, unmet: Vec::new() }
     }
 
     /// The algorithms with these changes:
     ///
-    /// - **R1, normalised.** Equation (7)'s numerators do not add up to its denominator, so most of CREDIT is given to no tenant. Here
-    ///   the credits of tenants that have requests add up to CREDIT, and each gets at least one.
-    /// - **R2, in proportion.** `e^CM_i` makes four cores worth twenty times as much as one, and overflows. A tenant's part is in
-    ///   proportion to its cores and accelerators, `CM_i + ΣACC_i`.
-    /// - **R3, requests are a need, not a bid.** `Req_i` is added to what a tenant gets, so a flood gets more. Here it is the most
-    ///   that a tenant gets; what that leaves is for the others ("considering the actual resource demands", §III-B).
-    /// - **R4, the next one is next.** Algorithm 2 returns at the first exhausted tenant and begins again with the first. Here it
-    ///   goes on with the tenant after it.
+    /// - **R1, normalised.** Equation (7)'s numerators do not add up to its denominator, so most of CREDIT is given to
+    ///   no tenant. Here the credits of tenants that have requests add up to CREDIT, and each gets at least one.
+    /// - **R2, in proportion.** `e^CM_i` makes four cores worth twenty times as much as one, and overflows. A tenant's
+    ///   part is in proportion to its cores and accelerators, `CM_i + ΣACC_i`.
+    /// - **R3, requests are a need, not a bid.** `Req_i` is added to what a tenant gets, so a flood gets more. Here it
+    ///   is the most that a tenant gets; what that leaves is for the others ("considering the actual resource demands",
+    ///   §III-B).
+    /// - **R4, the next one is next.** Algorithm 2 returns at the first exhausted tenant and begins again with the
+    ///   first. Here it goes on with the tenant after it.
     pub fn repaired(system: System) -> Mtda {
         Mtda { is_repaired: true, ..Mtda::printed(system) }
     }
@@ -143,7 +146,8 @@ impl Mtda {
         }
     }
 
-    /// R1 to R3: credits in proportion to what each tenant uses, up to its requests; what that leaves goes to the others.
+    /// R1 to R3: credits in proportion to what each tenant uses, up to its requests; what that leaves goes to the
+    /// others.
     fn allocate_by_need(&mut self) {
         self.unmet.clear();
         for (index, tenant) in self.tenants.iter_mut().enumerate() {
@@ -188,7 +192,8 @@ impl Preemption for Mtda {}
 impl DeferredWork for Mtda {}
 
 impl TenantScheduler for Mtda {
-    /// Weights are not MTDA's: a tenant's part comes from what it [occupies](Mtda::occupy), of which a share may say the cores.
+    /// Weights are not MTDA's: a tenant's part comes from what it [occupies](Mtda::occupy), of which a share may say
+    /// the cores.
     fn configure(&mut self, tenant: TenantId, share: Share) {
         let tenant = self.tenant(tenant);
         if share.cores > 0 {
@@ -205,7 +210,8 @@ impl TenantScheduler for Mtda {
         if self.waiting == 0 {
             return Decision::Idle;
         }
-        // Algorithm 2. Two passes over all tenants, with an allocation between, find a tenant that may run if there is one.
+        // Algorithm 2. Two passes over all tenants, with an allocation between, find a tenant that may run if there is
+        // one.
         for _ in 0..self.tenants.len() * 3 {
             let tenant = &mut self.tenants[self.cursor];
             if tenant.channel.waiting() == 0 {

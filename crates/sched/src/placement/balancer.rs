@@ -1,8 +1,8 @@
 //! Which core serves which queue: the slow path above the schedulers, for what spans cores.
 //!
-//! Each scheduler is fair on its own core; how much of a node a tenant gets is decided by where its queues are. MTDA §III-C:
-//! "if the available multicore processors can satisfy the tenant demands, we allocate certain amounts of cores to each tenant to avoid
-//! frequent context switching"; otherwise cores are shared by time.
+//! Each scheduler is fair on its own core; how much of a node a tenant gets is decided by where its queues are. MTDA
+//! §III-C: "if the available multicore processors can satisfy the tenant demands, we allocate certain amounts of cores
+//! to each tenant to avoid frequent context switching"; otherwise cores are shared by time.
 
 use std::collections::BTreeMap;
 
@@ -55,8 +55,8 @@ impl Balancer {
 
     /// Plans the moves at `now`, of all queues of a node with so many cores, given the tenants' weights.
     ///
-    /// While there is a core for each tenant that has work, and none of it is fixed, each tenant has cores of its own. Otherwise queues
-    /// move from the busiest core to the idlest, where that makes the larger of both loads smaller.
+    /// While there is a core for each tenant that has work, and none of it is fixed, each tenant has cores of its own.
+    /// Otherwise queues move from the busiest core to the idlest, where that makes the larger of both loads smaller.
     pub fn plan(
         &mut self,
         now: Nanos,
@@ -128,7 +128,8 @@ impl Balancer {
     }
 }
 
-/// Assigns each tenant cores by weight, one at least, first those that have most of its work, and spreads its queues over them.
+/// Assigns each tenant cores by weight, one at least, first those that have most of its work, and spreads its queues
+/// over them.
 fn assign(
     cores: usize,
     queues: &[QueueLoad],

@@ -1,9 +1,10 @@
 //! Which core works on which packets from tunnels: buckets of flows, and elephants beside them.
 //!
-//! The core that has the underlay's socket reads packets from tunnels; any core may work on them. Flows are hashed into buckets, and
-//! buckets move, as receive-flow-steering tables do (RSS indirection). Buckets are many and light, so many move at once. A bucket may
-//! hold an elephant, a flow heavier than what the bucket's other flows can be moved for. An elephant is pinned, first to the core where it
-//! is, so that *the others* of its bucket can move; it moves itself only when nothing else can.
+//! The core that has the underlay's socket reads packets from tunnels; any core may work on them. Flows are hashed into
+//! buckets, and buckets move, as receive-flow-steering tables do (RSS indirection). Buckets are many and light, so many
+//! move at once. A bucket may hold an elephant, a flow heavier than what the bucket's other flows can be moved for. An
+//! elephant is pinned, first to the core where it is, so that *the others* of its bucket can move; it moves itself only
+//! when nothing else can.
 
 use std::collections::BTreeMap;
 
@@ -87,7 +88,8 @@ impl Default for SpreadTuning {
     }
 }
 
-/// Puts buckets and elephants on cores, see the [module](self). Pure: it is asked now and then, and answers with orders.
+/// Puts buckets and elephants on cores, see the [module](self). Pure: it is asked now and then, and answers with
+/// orders.
 #[derive(Debug)]
 pub struct Spreader<F> {
     tuning: SpreadTuning,
@@ -110,8 +112,8 @@ impl<F: Ord + Copy> Spreader<F> {
         Spreader { tuning, moved: BTreeMap::new(), sightings: BTreeMap::new(), pinned: BTreeMap::new() }
     }
 
-    /// Plans the changes at `now`. `busy` is each core's load of every kind, in thousandths of its time; the loads of buckets and of
-    /// pinned flows are parts of it.
+    /// Plans the changes at `now`. `busy` is each core's load of every kind, in thousandths of its time; the loads of
+    /// buckets and of pinned flows are parts of it.
     pub fn plan(
         &mut self,
         now: Nanos,

@@ -39,12 +39,13 @@ impl Rate {
 
 const BILLION: u64 = 1_000_000_000;
 
-/// Colours packets by two rates: by RFC 2698, where the second is the peak of all, or by RFC 4115, where it is what may come in
-/// excess of the first. Exact: in billionths of a token, time adds whole numbers.
+/// Colours packets by two rates: by RFC 2698, where the second is the peak of all, or by RFC 4115, where it is what may
+/// come in excess of the first. Exact: in billionths of a token, time adds whole numbers.
 ///
-/// A packet comes with the colour that somebody gave it before, which a meter makes no better (colour-aware); [`Colour::Green`] for
-/// all is colour-blind. So a packet goes through a port's meter and then, with the colour it got there, through its tenant's.
-/// A packet may have as many bytes as there are tokens, in both (RFC 2698 §3; RFC 4115 §3 asks for one more).
+/// A packet comes with the colour that somebody gave it before, which a meter makes no better (colour-aware);
+/// [`Colour::Green`] for all is colour-blind. So a packet goes through a port's meter and then, with the colour it got
+/// there, through its tenant's. A packet may have as many bytes as there are tokens, in both (RFC 2698 §3; RFC 4115 §3
+/// asks for one more).
 #[derive(Clone, Debug)]
 pub struct Meter {
     algorithm: Algorithm,
@@ -89,13 +90,14 @@ impl Bucket {
 }
 
 impl Meter {
-    /// A Two Rate Three Color Marker (RFC 2698), its buckets full at `now`: green within `committed`, yellow within `peak`.
+    /// A Two Rate Three Color Marker (RFC 2698), its buckets full at `now`: green within `committed`, yellow within
+    /// `peak`.
     pub fn rfc2698(committed: Rate, peak: Rate, measure: Measure, now: Nanos) -> Meter {
         Meter::new(Algorithm::Rfc2698, committed, peak, measure, now)
     }
 
-    /// A Differentiated Service Two-Rate, Three-Color Marker (RFC 4115), its buckets full at `now`: green within `committed`,
-    /// yellow within `excess`. What is yellow before it comes takes nothing from the committed rate.
+    /// A Differentiated Service Two-Rate, Three-Color Marker (RFC 4115), its buckets full at `now`: green within
+    /// `committed`, yellow within `excess`. What is yellow before it comes takes nothing from the committed rate.
     pub fn rfc4115(committed: Rate, excess: Rate, measure: Measure, now: Nanos) -> Meter {
         Meter::new(Algorithm::Rfc4115, committed, excess, measure, now)
     }
@@ -105,8 +107,8 @@ impl Meter {
         Meter { algorithm, measure, committed, second, last: now }
     }
 
-    /// The colour of a packet of `bytes` bytes that comes at `now` with the colour `before`. A clock that goes back earns
-    /// nothing.
+    /// The colour of a packet of `bytes` bytes that comes at `now` with the colour `before`. A clock that goes back
+    /// earns nothing.
     #[inline]
     pub fn mark(&mut self, now: Nanos, bytes: u32, before: Colour) -> Colour {
         self.earn(now);
@@ -114,8 +116,9 @@ impl Meter {
         self.spend(cost, before)
     }
 
-    /// The same for packets of `bytes` bytes that come at once, one after the other: `colours` are those before, and then those after
-    /// it. True where all of them were, and are, green: then a look at the sum of them is all that it takes.
+    /// The same for packets of `bytes` bytes that come at once, one after the other: `colours` are those before, and
+    /// then those after it. True where all of them were, and are, green: then a look at the sum of them is all that it
+    /// takes.
     pub fn mark_all(&mut self, now: Nanos, bytes: &[u32], colours: &mut [Colour]) -> bool {
         let count = bytes.len().min(colours.len());
         let (bytes, colours) = (&bytes[..count], &mut colours[..count]);
@@ -132,8 +135,9 @@ impl Meter {
         false
     }
 
-    /// Takes what `packets` packets of `bytes` bytes in all cost, if that is green at `now`; otherwise nothing. Whether it was: then each of
-    /// them is green that comes at `now`, and what those cost that do not come is to be [given back](Self::give_back).
+    /// Takes what `packets` packets of `bytes` bytes in all cost, if that is green at `now`; otherwise nothing. Whether
+    /// it was: then each of them is green that comes at `now`, and what those cost that do not come is to be
+    /// [given back](Self::give_back).
     pub fn take(&mut self, now: Nanos, packets: u64, bytes: u64) -> bool {
         self.earn(now);
         let cost = self.cost(packets, bytes);
@@ -144,7 +148,8 @@ impl Meter {
         is_green
     }
 
-    /// Gives back what `packets` packets of `bytes` bytes in all have cost, which were green. What has been earned since may leave less room.
+    /// Gives back what `packets` packets of `bytes` bytes in all have cost, which were green. What has been earned
+    /// since may leave less room.
     pub fn give_back(&mut self, packets: u64, bytes: u64) {
         let cost = self.cost(packets, bytes);
         self.committed.add(cost);

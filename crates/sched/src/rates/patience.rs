@@ -11,9 +11,9 @@ const BUDGET: Nanos = Nanos(4 * Nanos::MILLI.0);
 /// Whether to hold a sender while its receiver has no room, as flow control between guests of one node, or to drop as a
 /// wire would.
 ///
-/// A receiver that is merely busy is waited for up to [`LONGEST`]. If it has no room then, frames for it are dropped until it takes one.
-/// Holding also delays what the sender has for other receivers, so a receiver that makes senders wait for more than a fifth of a window is
-/// not waited for until the window is over.
+/// A receiver that is merely busy is waited for up to [`LONGEST`]. If it has no room then, frames for it are dropped
+/// until it takes one. Holding also delays what the sender has for other receivers, so a receiver that makes senders
+/// wait for more than a fifth of a window is not waited for until the window is over.
 #[derive(Clone, Debug, Default)]
 pub struct Patience {
     window: Nanos,

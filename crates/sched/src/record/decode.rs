@@ -1,4 +1,5 @@
-//! Bytes to events. The bytes are a file from anywhere: each field is checked, and what is wrong is told with its place.
+//! Bytes to events. The bytes are a file from anywhere: each field is checked, and what is wrong is told with its
+//! place.
 
 use std::fmt;
 

@@ -16,13 +16,15 @@ pub struct Encoder {
     again: Option<(Nanos, u64)>,
 }
 
-/// What an event takes at the most: an opcode, and varints of up to ten bytes: a share has three and its rates six, a charge seven.
+/// What an event takes at the most: an opcode, and varints of up to ten bytes: a share has three and its rates six, a
+/// charge seven.
 const LARGEST: usize = 1 + 10 * 10;
 /// What one event may write: the repetitions before it, itself, and the stop mark.
 const RESERVE: usize = 2 * LARGEST + 1;
 
 impl Encoder {
-    /// A recording that begins with `header`, and takes up to `capacity` bytes between one [`take`](Self::take) and the next.
+    /// A recording that begins with `header`, and takes up to `capacity` bytes between one [`take`](Self::take) and the
+    /// next.
     pub fn new(header: &Header, capacity: usize) -> Encoder {
         let mut buffer = Vec::with_capacity(capacity);
         buffer.extend_from_slice(&MAGIC);

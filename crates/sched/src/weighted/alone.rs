@@ -1,9 +1,10 @@
 //! A queue that nobody stands beside: the short way through the policy.
 //!
-//! While for [`memory`](super::Tuning::memory) no other queue brought work, there is nothing to choose, and whose turn it is matters to nobody. What
-//! becomes ready is counted here then, and not in the [tree](super::tree); what grants cost is gathered and charged
-//! as if it had been one grant, at the latest when it is as much as a slot. The first sign of anybody else ends it: what is gathered is charged,
-//! what waits goes back to the tree, and all is as if it had never been elsewhere.
+//! While for [`memory`](super::Tuning::memory) no other queue brought work, there is nothing to choose, and whose turn
+//! it is matters to nobody. What becomes ready is counted here then, and not in the [tree](super::tree); what grants
+//! cost is gathered and charged as if it had been one grant, at the latest when it is as much as a slot. The first sign
+//! of anybody else ends it: what is gathered is charged, what waits goes back to the tree, and all is as if it had
+//! never been elsewhere.
 
 use super::tree::learned;
 use super::{SLOT, Weighted};

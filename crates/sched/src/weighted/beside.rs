@@ -1,7 +1,8 @@
-//! Work beside grants: what was granted before and goes on when a back end has answered, as where a core decrypts what was read.
+//! Work beside grants: what was granted before and goes on when a back end has answered, as where a core decrypts what
+//! was read.
 //!
-//! It has no place among what is ready. Its caller asks who goes on first, and whether that is before what is ready, and charges it; so it has the same
-//! share as if it had been granted.
+//! It has no place among what is ready. Its caller asks who goes on first, and whether that is before what is ready,
+//! and charges it; so it has the same share as if it had been granted.
 
 use super::Weighted;
 use super::alone::Alone;
@@ -13,7 +14,8 @@ use crate::{LatencyClass, Nanos, Precedence, TenantId};
 /// For how long after a turn beside grants a tenant is taken to have more of that.
 const LATELY: Nanos = Nanos::MILLI;
 
-/// What others' grants can move virtual time by, before one that has work all the while has its turn: a slot, and a grant that began at its end.
+/// What others' grants can move virtual time by, before one that has work all the while has its turn: a slot, and a
+/// grant that began at its end.
 const WAITED: u64 = 2 * SLOT * SCALE;
 
 /// By tenant, when it was last charged for work beside grants. Empty where none ever was.
@@ -62,8 +64,9 @@ impl Weighted {
         }
     }
 
-    /// Before what has its turn where it has had less than that, and in turn with who goes first where it does so itself. In turn with grants, too, where
-    /// those are its own as well: they move its tag on as virtual time goes on, which so may never get to it.
+    /// Before what has its turn where it has had less than that, and in turn with who goes first where it does so
+    /// itself. In turn with grants, too, where those are its own as well: they move its tag on as virtual time goes on,
+    /// which so may never get to it.
     pub(super) fn precedence_beside(&self, tenant: TenantId) -> Precedence {
         let Some(record) = self.tenants.get(usize::from(tenant.0)) else { return Precedence::InTurn };
         let tag = self.lifted(tenant, record);
@@ -159,7 +162,8 @@ mod tests {
     const UNIT: u64 = 2_000;
     const PIECE: u64 = 50_000;
 
-    /// A core on which tenants that always have something go on beside grants, others always have grants, and a light one comes now and then.
+    /// A core on which tenants that always have something go on beside grants, others always have grants, and a light
+    /// one comes now and then.
     struct Sim {
         policy: Weighted,
         now: u64,
@@ -207,7 +211,8 @@ mod tests {
             (next, self.policy.deferred_precedence(next))
         }
 
-        /// A round: grants, unless something is first, then what goes on, of these tenants, unless it is last. Who had grants, in order.
+        /// A round: grants, unless something is first, then what goes on, of these tenants, unless it is last. Who had
+        /// grants, in order.
         fn round(&mut self, tenants: &[u16]) -> Vec<u16> {
             let ran = if self.next(tenants).1 == Precedence::First { Vec::new() } else { self.grants() };
             let (next, order) = self.next(tenants);

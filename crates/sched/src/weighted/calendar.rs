@@ -15,8 +15,9 @@ const CLASSES: usize = 14;
 pub(super) const LARGEST_WEIGHT: u32 = (1 << CLASSES) - 1;
 /// The slots ahead of virtual time in which a tenant may be.
 pub(super) const AHEAD: u64 = 62;
-/// How far the clock may be ahead of virtual time: further than it comes to be where lanes have no more than their shares. Time that is charged to
-/// nobody counts for guarantees all the same, so that they can have more of what is charged than they have of the clock.
+/// How far the clock may be ahead of virtual time: further than it comes to be where lanes have no more than their
+/// shares. Time that is charged to nobody counts for guarantees all the same, so that they can have more of what is
+/// charged than they have of the clock.
 pub(super) const FURTHEST: u64 = 4 * SLOT * SCALE;
 /// The most thousandths of a core's time that can be guaranteed.
 const MOST_GUARANTEED: u32 = 990;
@@ -33,17 +34,18 @@ const MOST_GUARANTEED: u32 = 990;
 ///  class 2   |  [  ][e ][  ][  ]                                   weights 4 to 7
 /// ```
 ///
-/// Virtual time goes on by the work that is done in turns over the weights of all that have work, so that it does not stand still while tenants
-/// that are alone in a wide slot have their turns: who asks for less than its share does not get ahead of it then
-/// (`docs/scheduling.md` has why that matters). A slot may be served once it has begun; of those, the one that ends first is
-/// next (WF²Q+, Bennett and Zhang 1997, to the precision of slots).
+/// Virtual time goes on by the work that is done in turns over the weights of all that have work, so that it does not
+/// stand still while tenants that are alone in a wide slot have their turns: who asks for less than its share does not
+/// get ahead of it then (`docs/scheduling.md` has why that matters). A slot may be served once it has begun; of those,
+/// the one that ends first is next (WF²Q+, Bennett and Zhang 1997, to the precision of slots).
 ///
-/// Invariant: V is before the end of the first slot that has tenants, of every class, and none is more than 63 slots ahead of
-/// it. So a slot's number modulo 64 says which it is.
+/// Invariant: V is before the end of the first slot that has tenants, of every class, and none is more than 63 slots
+/// ahead of it. So a slot's number modulo 64 says which it is.
 ///
-/// The **clock** is what tenants are told to be behind or ahead of. It is V, but where V is held back by that invariant, or waits while lanes are served, it goes
-/// on all the same, at the pace at which all tenants that are here would be served if all had work. Whoever asks for
-/// less than its share of that falls behind it, whatever slots others are in (`docs/scheduling.md`, the bound).
+/// The **clock** is what tenants are told to be behind or ahead of. It is V, but where V is held back by that
+/// invariant, or waits while lanes are served, it goes on all the same, at the pace at which all tenants that are here
+/// would be served if all had work. Whoever asks for less than its share of that falls behind it, whatever slots others
+/// are in (`docs/scheduling.md`, the bound).
 #[derive(Debug)]
 pub(super) struct Calendar {
     now: u64,
@@ -137,9 +139,10 @@ impl Calendar {
         self.weights -= u64::from(weight);
     }
 
-    /// So much was done, nanoseconds of cost. `turn`: for a tenant whose turn it was, its tag and class, beyond whose slot virtual time does not go.
-    /// None for one that went first. Nobody's turn comes nearer by that, so virtual time waits: if it went on, those who go first would stay
-    /// behind it whatever they had, alone or beside what is guaranteed to others, and whoever is in a later lane would have nothing.
+    /// So much was done, nanoseconds of cost. `turn`: for a tenant whose turn it was, its tag and class, beyond whose
+    /// slot virtual time does not go. None for one that went first. Nobody's turn comes nearer by that, so virtual time
+    /// waits: if it went on, those who go first would stay behind it whatever they had, alone or beside what is
+    /// guaranteed to others, and whoever is in a later lane would have nothing.
     #[inline]
     pub(super) fn pass(&mut self, cost: u64, turn: Option<(u64, u8)>) {
         let Some((tag, class)) = turn else {
@@ -230,7 +233,8 @@ impl Calendar {
         let (mut soonest, mut open) = (u64::MAX, 0);
         let (mut earliest, mut class) = (u64::MAX, 0);
         let mut limit = u64::MAX;
-        // At most one step for each class; one, mostly. Which of them is chosen is as good as random to a processor, so nothing branches on it.
+        // At most one step for each class; one, mostly. Which of them is chosen is as good as random to a processor, so
+        // nothing branches on it.
         while left != 0 {
             let each = left.trailing_zeros() as usize;
             left &= left - 1;

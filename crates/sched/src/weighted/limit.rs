@@ -2,11 +2,11 @@
 
 use crate::{Kind, Limits, Nanos, Rate};
 
-/// Three rates with their bursts, each as the virtual scheduling algorithm of ITU-T I.371 (GCRA), which is a token bucket of
-/// which only one number changes: the time at which the bucket would be full again.
+/// Three rates with their bursts, each as the virtual scheduling algorithm of ITU-T I.371 (GCRA), which is a token
+/// bucket of which only one number changes: the time at which the bucket would be full again.
 ///
-/// Units are counted before they run: over any span of time `t` no more than `burst + rate·(t + 1 µs)`. Bytes are known when they
-/// went, so the last grant's come on top, and are waited for before the next.
+/// Units are counted before they run: over any span of time `t` no more than `burst + rate·(t + 1 µs)`. Bytes are known
+/// when they went, so the last grant's come on top, and are waited for before the next.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limiter {
     /// When each bucket is full again, nanoseconds.
@@ -33,8 +33,8 @@ impl Limiter {
         limiter
     }
 
-    /// Changes the rates at `now`. What is left of a bucket is what is left of it after that, if the new one is as deep: a larger burst
-    /// has to be saved up. A bucket that was not there is full.
+    /// Changes the rates at `now`. What is left of a bucket is what is left of it after that, if the new one is as
+    /// deep: a larger burst has to be saved up. A bucket that was not there is full.
     pub(super) fn set(&mut self, now: Nanos, limits: Limits) {
         let before = *self;
         self.active = 0;
@@ -113,7 +113,8 @@ impl Limiter {
         if one <= now || (other > now && other < one) { other } else { one }
     }
 
-    /// How many units of a kind may run now, of so many bytes each; at least one, for whoever asked [`opens`](Self::opens).
+    /// How many units of a kind may run now, of so many bytes each; at least one, for whoever asked
+    /// [`opens`](Self::opens).
     #[inline]
     pub(super) fn units(&self, now: Nanos, kind: Kind, bytes: u32, most: u32) -> u32 {
         let mut units = most;

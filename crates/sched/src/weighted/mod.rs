@@ -1,9 +1,10 @@
 //! Weighted fairness in measured cost: the default for tenants that share a core.
 //!
-//! What a grant cost is known when it ran, so nothing here depends on an estimate of it but how long a grant is. A tenant's tag
-//! grows by what its grants cost, over its weight; who has the least tag is next (start-time fair queueing, Goyal, Vin
-//! and Cheng 1996, which needs no cost in advance), to the precision of a slot (the classes and words of bits are those of
-//! QFQ, Checconi, Rizzo and Valente 2013). Below it, devices and queues take turns by surplus round robin.
+//! What a grant cost is known when it ran, so nothing here depends on an estimate of it but how long a grant is. A
+//! tenant's tag grows by what its grants cost, over its weight; who has the least tag is next (start-time fair
+//! queueing, Goyal, Vin and Cheng 1996, which needs no cost in advance), to the precision of a slot (the classes and
+//! words of bits are those of QFQ, Checconi, Rizzo and Valente 2013). Below it, devices and queues take turns by
+//! surplus round robin.
 //!
 //! ```text
 //!  ready ─► idle ──┬─ below its share, or owed its guarantee ─► lane ─────┐
@@ -39,8 +40,8 @@ use crate::{
 /// How finely [`Weighted`] shares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// What a grant is meant to cost while several tenants have work, nanoseconds, of one that goes first; and after how much of a longer
-    /// one the core looks for those. Less is a shorter wait, and more decisions.
+    /// What a grant is meant to cost while several tenants have work, nanoseconds, of one that goes first; and after
+    /// how much of a longer one the core looks for those. Less is a shorter wait, and more decisions.
     pub grant: Nanos,
     /// And while a tenant of [`LatencyClass::Latency`] has work now and then.
     pub urgent: Nanos,
@@ -59,7 +60,8 @@ impl Default for Tuning {
 }
 
 impl Tuning {
-    /// For how long whoever comes first may have to wait for a grant: where several have work, and where one of them is urgent.
+    /// For how long whoever comes first may have to wait for a grant: where several have work, and where one of them is
+    /// urgent.
     #[inline]
     fn patience(&self, is_contended: bool, is_urgent: bool) -> Nanos {
         match (is_contended, is_urgent) {
@@ -128,7 +130,8 @@ impl Weighted {
     pub const LARGEST_WEIGHT: u32 = calendar::LARGEST_WEIGHT;
     /// What a tenant that had no work may have saved up, nanoseconds of its cost.
     pub const CARRY: Nanos = Nanos(SLOT);
-    /// What a tenant may owe at the most, nanoseconds of its cost: a single grant that cost more than this is forgiven the rest.
+    /// What a tenant may owe at the most, nanoseconds of its cost: a single grant that cost more than this is forgiven
+    /// the rest.
     pub const DEBT: Nanos = Nanos(calendar::AHEAD * SLOT);
 
     /// A scheduler without tenants.
@@ -254,9 +257,10 @@ impl Weighted {
         is_behind
     }
 
-    /// Whether a tenant without work that has some at `now` goes first, if it is not owed anything. Who had its turn just now goes on with its turns, until it
-    /// has saved up `CARRY` or virtual time has passed the slot of its tag: it is where those are that always have work, and may be one of
-    /// them, with no more at once than a grant takes. And so does what is left of an ended grant.
+    /// Whether a tenant without work that has some at `now` goes first, if it is not owed anything. Who had its turn
+    /// just now goes on with its turns, until it has saved up `CARRY` or virtual time has passed the slot of its tag:
+    /// it is where those are that always have work, and may be one of them, with no more at once than a grant takes.
+    /// And so does what is left of an ended grant.
     #[inline]
     fn comes_behind(&self, now: Nanos, index: u32) -> bool {
         let tenant = &self.tenants[index as usize];
@@ -267,7 +271,8 @@ impl Weighted {
             && !Self::goes_on(&self.calendar, tenant, now, least)
     }
 
-    /// Whether it had its turn just now and is where those are that always have work. `least`: the tag at which it has saved up all it may.
+    /// Whether it had its turn just now and is where those are that always have work. `least`: the tag at which it has
+    /// saved up all it may.
     #[inline(always)]
     fn goes_on(calendar: &Calendar, tenant: &Tenant, now: Nanos, least: u64) -> bool {
         !tenant.was_in_lane
@@ -276,8 +281,8 @@ impl Weighted {
             && !calendar.has_passed(tenant.tag, tenant.class())
     }
 
-    /// Puts an idle tenant where it waits for its turn, if it has any work that could run, or for its time. `counts`: its
-    /// weight is among those of all that have work.
+    /// Puts an idle tenant where it waits for its turn, if it has any work that could run, or for its time. `counts`:
+    /// its weight is among those of all that have work.
     #[inline(never)]
     fn enqueue(&mut self, now: Nanos, index: u32, is_behind: bool, counts: bool) {
         if !self.tenants[index as usize].limited.is_empty() {
@@ -553,8 +558,8 @@ impl Weighted {
             }
             let is_urgent = now < self.urgent;
             let patience = self.tuning.patience(now < self.contended, is_urgent);
-            // Whoever goes first may have others behind it that do, so its grant is short. One that only had its turn can be long, as it is
-            // ended for those.
+            // Whoever goes first may have others behind it that do, so its grant is short. One that only had its turn
+            // can be long, as it is ended for those.
             let length = if self.runs_first || is_urgent { patience } else { self.tuning.alone };
             let queue = &self.tree.queues[chosen.queue as usize];
             let mut units = Self::fitting(length, queue.unit, chosen.most);

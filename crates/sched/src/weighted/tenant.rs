@@ -23,8 +23,8 @@ pub(super) enum State {
     Running,
 }
 
-/// One tenant on one core. What each decision and charge look at is in the first cache line, in this order; a limit is in the second, and not looked
-/// at where there is none.
+/// One tenant on one core. What each decision and charge look at is in the first cache line, in this order; a limit is
+/// in the second, and not looked at where there is none.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Tenant {
@@ -46,7 +46,8 @@ pub(super) struct Tenant {
     rest: u16,
     /// Its class of weights, above that its latency class, and above that whether it has limits.
     grade: u8,
-    /// Its slot of the calendar; [when](Tenant::moment) its last grant was, if it had that in its turn and is in no calendar.
+    /// Its slot of the calendar; [when](Tenant::moment) its last grant was, if it had that in its turn and is in no
+    /// calendar.
     pub(super) slot: u8,
     /// Its slot of the wheel where it has a timer.
     pub(super) timer_slot: u8,
@@ -69,7 +70,8 @@ const CLASS_BITS: u32 = 4;
 /// That of a tenant with limits.
 const LIMITED: u8 = 1 << 7;
 
-/// Who had a turn no longer ago than this, nanoseconds, and has work again may be one that always has: a guest's answer to a completion takes less.
+/// Who had a turn no longer ago than this, nanoseconds, and has work again may be one that always has: a guest's answer
+/// to a completion takes less.
 const JUST: u64 = 1 << 15;
 /// The bit of a [`slot`](Tenant::slot) that is a time.
 const MOMENT: u8 = 1 << 7;
@@ -135,7 +137,8 @@ impl Tenant {
         self.grade & LIMITED != 0
     }
 
-    /// Whether neither a limit, a guarantee nor a latency class sets it apart: most are plain. No time then changes where it stands.
+    /// Whether neither a limit, a guarantee nor a latency class sets it apart: most are plain. No time then changes
+    /// where it stands.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
         self.grade >> CLASS_BITS == LatencyClass::Normal as u8 && self.guarantee == 0
@@ -170,8 +173,8 @@ impl Tenant {
         self.slot = if is_turn { Self::moment(now) } else { 0 };
     }
 
-    /// Whether its last grant was [just](JUST) before `now`, and in its turn. Of one that is in no calendar. It looks so for a time like [`JUST`] of each
-    /// 2 ms later on, too: there are seven bits for that.
+    /// Whether its last grant was [just](JUST) before `now`, and in its turn. Of one that is in no calendar. It looks
+    /// so for a time like [`JUST`] of each 2 ms later on, too: there are seven bits for that.
     #[inline]
     pub(super) fn had_turn(&self, now: Nanos) -> bool {
         self.slot & MOMENT != 0 && Self::moment(now).wrapping_sub(self.slot) & !MOMENT <= 2

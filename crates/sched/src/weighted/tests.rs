@@ -38,8 +38,9 @@ fn longest_others(driver: &Driver<Weighted>, tenant: u16) -> u64 {
     others.map(each).max().unwrap_or(0)
 }
 
-/// A tenant that asks for `part` of its share beside floods waits for one grant of theirs at the most, and for one of its own, once it has caught up with
-/// what it could not have during their first grants: those are long, as nobody knows yet what their work costs.
+/// A tenant that asks for `part` of its share beside floods waits for one grant of theirs at the most, and for one of
+/// its own, once it has caught up with what it could not have during their first grants: those are long, as nobody
+/// knows yet what their work costs.
 fn hardly_waits(floods: &[(u32, u64)], weight: u32, cost: u64, part: f64) -> Result<(), TestCaseError> {
     let mut shares = vec![share(weight)];
     shares.extend(floods.iter().map(|(weight, _)| share(*weight)));
@@ -80,14 +81,15 @@ fn a_tenant_near_its_share_waits_for_a_grant_and_one_of_its_own() {
 
 #[test]
 fn a_tenant_next_to_its_share_waits_for_a_grant_and_one_of_its_own() {
-    // Of what it could not have during the first grant, 238 us, each of these still had some after 20 ms, and so had not come to its lane.
+    // Of what it could not have during the first grant, 238 us, each of these still had some after 20 ms, and so had
+    // not come to its lane.
     hardly_waits(&[(1, 14_868)], 15, 501, 0.98927).expect("the bound");
     hardly_waits(&[(1, 15_582)], 14, 1_781, 0.988_586_671_751_634_7).expect("the bound");
     hardly_waits(&[(1, 14_391)], 6, 552, 0.989_938_146_957_742_3).expect("the bound");
 }
 
-/// Who goes first stays there no longer than until it has had its share of what is not guaranteed, though others' guarantees keep it below
-/// its weight's part: whoever is owed something in the lane after it has that.
+/// Who goes first stays there no longer than until it has had its share of what is not guaranteed, though others'
+/// guarantees keep it below its weight's part: whoever is owed something in the lane after it has that.
 #[test]
 fn a_guarantee_is_had_beside_a_flood_of_a_class_before_it() {
     let guaranteed = |guarantee| Share { guarantee, ..share(1) };
@@ -230,8 +232,8 @@ proptest! {
         }
     }
 
-    /// Several that ask for nearly their shares: a request waits for the grant that runs, and for what its tenant and the other light
-    /// ones asked for before it. What floods have to do is not in it.
+    /// Several that ask for nearly their shares: a request waits for the grant that runs, and for what its tenant and
+    /// the other light ones asked for before it. What floods have to do is not in it.
     #[test]
     fn light_tenants_near_their_shares_wait_for_each_other_only(
         lights in proptest::collection::vec((1_u32..=16, 500_u64..4_000), 1..6),
@@ -296,8 +298,8 @@ proptest! {
         let clients = [Client::flood(0, 0, 2_000), Client::new(1, 1, cost, Arrivals::Open { units, every })];
         let mut driver = Driver::new(with(&[share(1), share(1)]), &clients);
         driver.run(60 * MS);
-        // Over any span in which it has work without a break it gets half, and what it had saved up, and a grant: of each it has the
-        // other does not.
+        // Over any span in which it has work without a break it gets half, and what it had saved up, and a grant: of
+        // each it has the other does not.
         let ran: Vec<_> = driver.of(1).copied().collect();
         let longest = driver.log.iter().map(|ran| ran.end - ran.start).max().unwrap_or(0);
         let slack = 2 * (Weighted::CARRY.0 + longest);
@@ -839,7 +841,8 @@ fn the_clock_is_not_far_ahead_of_turns_that_do_not_come() {
     let ahead = policy.calendar.now() - policy.calendar.virtual_time();
     assert_eq!(ahead, calendar::FURTHEST);
 }
-/// A flood that has no more at once than a grant takes has nothing while that runs: it comes back to its turns, not to a lane.
+/// A flood that has no more at once than a grant takes has nothing while that runs: it comes back to its turns, not to
+/// a lane.
 #[test]
 fn floods_without_more_than_a_grant_do_not_go_first() {
     let cost = 500;

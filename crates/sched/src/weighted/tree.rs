@@ -101,8 +101,8 @@ struct Pool {
 }
 
 impl Pool {
-    /// What is kept for tenants that have nothing here, where there are several: one that comes with a single request now and
-    /// then would otherwise wait for one of somebody else's to end, each time.
+    /// What is kept for tenants that have nothing here, where there are several: one that comes with a single request
+    /// now and then would otherwise wait for one of somebody else's to end, each time.
     #[inline]
     fn kept(&self) -> u32 {
         if self.seats > 1 { self.depth / 8 } else { 0 }
@@ -582,7 +582,8 @@ impl Tree {
         self.uncap(seat);
     }
 
-    /// A device of a tenant that has less than its own bound of a back end again waits behind those who found that full.
+    /// A device of a tenant that has less than its own bound of a back end again waits behind those who found that
+    /// full.
     fn uncap(&mut self, seat: u32) {
         if !self.seats[seat as usize].capped.is_empty()
             && self.room(seat) != Err(Stand::Capped)

@@ -9,8 +9,8 @@ const BITS: u32 = 14;
 const SLOTS: u64 = 256;
 const WORDS: usize = SLOTS as usize / 64;
 
-/// A timing wheel of one turn (Varghese and Lauck 1987, scheme 4). A time beyond the turn is kept in its last slot, and put in again
-/// from there. A time is never too early; it is late by up to 16 µs.
+/// A timing wheel of one turn (Varghese and Lauck 1987, scheme 4). A time beyond the turn is kept in its last slot, and
+/// put in again from there. A time is never too early; it is late by up to 16 µs.
 #[derive(Debug)]
 pub(super) struct Wheel {
     /// The slot of the last time that was asked about.

@@ -1,5 +1,5 @@
-//! Files with what networks are to have from now on: policies, or routing, of one network or of several (docs/networks.md, "While it
-//! runs"). The lines of what is wrong are told even where only the whole site shows it.
+//! Files with what networks are to have from now on: policies, or routing, of one network or of several
+//! (docs/networks.md, "While it runs"). The lines of what is wrong are told even where only the whole site shows it.
 
 use std::fmt;
 
@@ -13,8 +13,8 @@ use crate::{alternatives, syntax_problem};
 /// So many problems of a file are told.
 const MOST_TOLD: usize = 10;
 
-/// Most tables and lists of a file: what is read takes far more memory than the text, most where the tables are empty. Routes take 40 bytes
-/// each, so [`LARGEST_FILE`](crate::LARGEST_FILE) has room for fewer.
+/// Most tables and lists of a file: what is read takes far more memory than the text, most where the tables are empty.
+/// Routes take 40 bytes each, so [`LARGEST_FILE`](crate::LARGEST_FILE) has room for fewer.
 const MOST_TABLES: usize = 500_000;
 
 /// What a file is about.
@@ -126,8 +126,8 @@ impl Places {
         &self.name
     }
 
-    /// What is wrong with a site of which this is a part, one line for each problem: with file, line and column where it is about what
-    /// is written here, with its place in the site otherwise.
+    /// What is wrong with a site of which this is a part, one line for each problem: with file, line and column where
+    /// it is about what is written here, with its place in the site otherwise.
     pub fn tell(&self, site: &Site, problems: &[Problem]) -> String {
         let (mut here, mut elsewhere) = (Vec::new(), Vec::new());
         for problem in problems {

@@ -16,12 +16,12 @@ pub struct MacAddress(pub [u8; 6]);
 const DERIVED: [u8; 2] = [0x02, 0x5d];
 
 impl MacAddress {
-    /// The address of the interface that has `address` in the network called `network`: the same on every host and in every
-    /// release, since guests remember it.
+    /// The address of the interface that has `address` in the network called `network`: the same on every host and in
+    /// every release, since guests remember it.
     ///
-    /// The last four bytes are the IPv4 address mixed with the network's name by XOR: no two IPv4 addresses of a network
-    /// have the same, and the same address in two networks has two. IPv6 addresses are folded to four bytes first, where
-    /// two may meet: the rules over a site find that.
+    /// The last four bytes are the IPv4 address mixed with the network's name by XOR: no two IPv4 addresses of a
+    /// network have the same, and the same address in two networks has two. IPv6 addresses are folded to four bytes
+    /// first, where two may meet: the rules over a site find that.
     pub fn derived(network: &str, address: IpAddr) -> MacAddress {
         let address = match address {
             IpAddr::V4(address) => u32::from(address),

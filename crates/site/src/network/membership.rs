@@ -4,7 +4,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::{MeterSettings, NetworkPort};
 
-/// Other security groups, another access control list, another meter, or other functions, of a device. What is left out stays as it is.
+/// Other security groups, another access control list, another meter, or other functions, of a device. What is left out
+/// stays as it is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct DeviceChange {

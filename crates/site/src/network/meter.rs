@@ -11,13 +11,13 @@ use crate::units::{BitsPerSecond, Bytes};
 
 use super::rules::SMALLEST_BYTE_BURST;
 
-/// Bursts that are not written are what comes in a hundredth of a second, and no fewer bytes than two frames that still have to be
-/// cut into segments.
+/// Bursts that are not written are what comes in a hundredth of a second, and no fewer bytes than two frames that still
+/// have to be cut into segments.
 const BURSTS_PER_SECOND: u64 = 100;
 const DEFAULT_BURST: u64 = 128 << 10;
 
-/// `meter` of a port or a tenant: what is beyond both rates is dropped. As JSON it is read as in the site file, so that what is left
-/// out means the same, and what contradicts itself is refused.
+/// `meter` of a port or a tenant: what is beyond both rates is dropped. As JSON it is read as in the site file, so that
+/// what is left out means the same, and what contradicts itself is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", try_from = "Value")]
 pub struct MeterSettings {

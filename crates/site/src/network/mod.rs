@@ -1,8 +1,8 @@
 //! What a site file says about networks: `[node] underlay`, `[[network]]`, and the devices that attach to them.
 //!
-//! A [`Network`] is a set of routed subnets, told apart from all others by its VNI. A
-//! [`NetworkPort`] is where one of this node's devices attaches to it; an [`Endpoint`] is a guest of the same network on
-//! another host, behind the underlay.
+//! A [`Network`] is a set of routed subnets, told apart from all others by its VNI. A [`NetworkPort`] is where one of
+//! this node's devices attaches to it; an [`Endpoint`] is a guest of the same network on another host, behind the
+//! underlay.
 
 pub(super) mod file;
 mod load;
@@ -65,7 +65,8 @@ pub struct Underlay {
 }
 
 impl Underlay {
-    /// What tunnelling takes of the MTU between tunnel end points with `addresses`: as much as the largest of their headers.
+    /// What tunnelling takes of the MTU between tunnel end points with `addresses`: as much as the largest of their
+    /// headers.
     pub fn overhead<'a>(addresses: impl IntoIterator<Item = &'a IpAddr>) -> u16 {
         if addresses.into_iter().any(IpAddr::is_ipv6) { OVERHEAD_IPV6 } else { OVERHEAD_IPV4 }
     }
@@ -158,8 +159,8 @@ pub struct Network {
     pub tenant: Option<String>,
     /// What tells it from other networks on the underlay; unique among networks.
     pub vni: Vni,
-    /// The prefixes of its subnets, at least one; they do not overlap. [`subnets`](Network::subnets) has them with their
-    /// gateways.
+    /// The prefixes of its subnets, at least one; they do not overlap. [`subnets`](Network::subnets) has them with
+    /// their gateways.
     pub cidr: Vec<IpNet>,
     /// The subnets' gateways, in the order of `cidr`.
     pub gateway: Vec<IpAddr>,

@@ -17,10 +17,12 @@ use crate::tenant::burst_needs_rate;
 const LARGEST_MTU: u16 = 9216;
 /// The largest number of queue pairs. virtio allows 32,768 (virtio 1.3 §5.1.5.5); a guest uses one per CPU at the most.
 const MOST_QUEUE_PAIRS: u16 = 64;
-/// The smallest queue size: QEMU, the front end in use nearly everywhere, takes no smaller (VIRTIO_NET_RX_QUEUE_MIN_SIZE).
+/// The smallest queue size: QEMU, the front end in use nearly everywhere, takes no smaller
+/// (VIRTIO_NET_RX_QUEUE_MIN_SIZE).
 const SMALLEST_QUEUE: u16 = 256;
-/// The queue size where the site file says nothing: the most that QEMU takes, and what QEMU 10 gives a vhost-user interface's transmit
-/// queue unless it is told otherwise. A frame of 64 KiB takes up to 44 buffers of a receive queue, so 256 are few.
+/// The queue size where the site file says nothing: the most that QEMU takes, and what QEMU 10 gives a vhost-user
+/// interface's transmit queue unless it is told otherwise. A frame of 64 KiB takes up to 44 buffers of a receive queue,
+/// so 256 are few.
 const DEFAULT_QUEUE: u16 = 1024;
 /// The largest queue size (virtio 1.3 §2.6).
 const LARGEST_QUEUE: u16 = 32_768;
@@ -128,8 +130,8 @@ pub(super) fn prefix(text: &str) -> Result<IpNet, String> {
     if network == prefix { Ok(prefix) } else { Err(format!("write \"{network}\": an address inside is not its name")) }
 }
 
-/// One gateway per subnet, in the order of `subnets`: the one that was written, or the subnet's first host. What lies in
-/// no subnet, or is a subnet's second, comes last and is found by the rules.
+/// One gateway per subnet, in the order of `subnets`: the one that was written, or the subnet's first host. What lies
+/// in no subnet, or is a subnet's second, comes last and is found by the rules.
 fn gateways(subnets: &[IpNet], mut written: Vec<IpAddr>) -> Vec<IpAddr> {
     let mut gateways: Vec<IpAddr> = subnets
         .iter()
@@ -257,7 +259,8 @@ fn mac(reader: &Reader<'_>) -> Option<MacAddress> {
     })
 }
 
-/// The name of an interface, as the kernel takes it (`dev_valid_name`), without `%`, which it would replace by a number.
+/// The name of an interface, as the kernel takes it (`dev_valid_name`), without `%`, which it would replace by a
+/// number.
 fn interface(reader: &Reader<'_>, example: &str) -> String {
     if reader.value("interface").is_none() {
         reader.missing("interface", example);

@@ -1,4 +1,5 @@
-//! `[[network.route]]`, `[[network.ecmp]]`, `[[network.route-table]]` and `peer`: where packets go that are for nobody in the network.
+//! `[[network.route]]`, `[[network.ecmp]]`, `[[network.route-table]]` and `peer`: where packets go that are for nobody
+//! in the network.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -93,7 +94,8 @@ pub struct RouteTable {
     pub routes: Vec<Route>,
 }
 
-/// All routes, ECMP groups, route tables and peers of a network: what `network.routing` puts in the place of those before.
+/// All routes, ECMP groups, route tables and peers of a network: what `network.routing` puts in the place of those
+/// before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct RoutingChange {

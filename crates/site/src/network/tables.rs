@@ -34,8 +34,8 @@ pub fn hosts(networks: &[Network]) -> impl Iterator<Item = IpAddr> {
     })
 }
 
-/// The first entry of `networks` with whose host there are more than `capacity`, those that are `known` among them: its network, its place there,
-/// and the host.
+/// The first entry of `networks` with whose host there are more than `capacity`, those that are `known` among them: its
+/// network, its place there, and the host.
 pub fn first_beyond(networks: &[Network], mut known: HashSet<IpAddr>, capacity: usize) -> Option<String> {
     let mut is_beyond = |host: IpAddr| known.insert(host) && known.len() > capacity;
     networks.iter().find_map(|network| {
@@ -55,7 +55,8 @@ impl Network {
         self.routes.len() + self.route_tables.iter().map(|table| table.routes.len()).sum::<usize>()
     }
 
-    /// The first of its entries that leads to a host of which `is_it` says so, in the order of [`hosts`]: where it is, and the host.
+    /// The first of its entries that leads to a host of which `is_it` says so, in the order of [`hosts`]: where it is,
+    /// and the host.
     fn find_host(&self, mut is_it: impl FnMut(IpAddr) -> bool) -> Option<(String, IpAddr)> {
         if let Some((at, endpoint)) = self.endpoints.iter().enumerate().find(|(_, endpoint)| is_it(endpoint.host)) {
             return Some((format!("endpoint[{at}]"), endpoint.host));

@@ -100,8 +100,8 @@ fn interface(net: &VirtioNet, mtu: Option<u16>, indent: &str) -> String {
     )
 }
 
-/// The `<disk>` element (libvirt, formatdomain, "vhostuser"). libvirt takes neither a serial number nor a read-only flag
-/// here: the guest learns both from the device itself.
+/// The `<disk>` element (libvirt, formatdomain, "vhostuser"). libvirt takes neither a serial number nor a read-only
+/// flag here: the guest learns both from the device itself.
 fn disk(blk: &VirtioBlk, index: usize, indent: &str) -> String {
     let VirtioBlk { queues, queue_size, access, .. } = blk;
     let packed = if blk.packed { " packed='on'" } else { "" };

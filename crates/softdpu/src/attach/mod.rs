@@ -1,9 +1,9 @@
-//! How a device is attached: arguments for QEMU, XML for libvirt, a driver for libblkio, variables for a script; for a TAP,
-//! the commands that configure it.
+//! How a device is attached: arguments for QEMU, XML for libvirt, a driver for libblkio, variables for a script; for a
+//! TAP, the commands that configure it.
 //!
-//! `softdpu device args` prints these, from a site file or from what a running daemon serves. A vhost-user back end reads
-//! and writes its guest's memory, so whatever starts the guest has to share that memory: both QEMU and libvirt default to
-//! private memory, and every full output here says otherwise.
+//! `softdpu device args` prints these, from a site file or from what a running daemon serves. A vhost-user back end
+//! reads and writes its guest's memory, so whatever starts the guest has to share that memory: both QEMU and libvirt
+//! default to private memory, and every full output here says otherwise.
 
 mod libvirt;
 mod qemu;
@@ -43,8 +43,8 @@ impl Reconnect {
     /// The major version from which on the older spelling may be refused.
     const FIRST_MAJOR_WITH_MILLISECONDS_ALONE: u32 = 10;
 
-    /// That of the QEMU which prints this for `--version` (`QEMU emulator version 7.2.22 …`), or of a bare `7.2`; none where
-    /// the text has no version.
+    /// That of the QEMU which prints this for `--version` (`QEMU emulator version 7.2.22 …`), or of a bare `7.2`; none
+    /// where the text has no version.
     pub fn of_version(text: &str) -> Option<Reconnect> {
         let version = text.lines().next()?.rsplit("version ").next()?;
         let major: u32 = version.split('.').next()?.trim().parse().ok()?;
@@ -66,7 +66,8 @@ pub enum Accel {
 }
 
 impl Accel {
-    /// KVM where `device`, which is `/dev/kvm`, can be opened for reading and writing. Only starting a guest tells more.
+    /// KVM where `device`, which is `/dev/kvm`, can be opened for reading and writing. Only starting a guest tells
+    /// more.
     pub fn of(device: &Path) -> Accel {
         match std::fs::OpenOptions::new().read(true).write(true).open(device) {
             Ok(_) => Accel::Kvm,

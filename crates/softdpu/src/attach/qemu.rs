@@ -45,7 +45,8 @@ pub(super) fn interface(name: &str, net: &VirtioNet, mtu: Option<u16>, memory: B
     lines(&arguments)
 }
 
-/// A connection that QEMU makes again when the daemon was stopped and started: without that the guest's device is gone for good.
+/// A connection that QEMU makes again when the daemon was stopped and started: without that the guest's device is gone
+/// for good.
 fn socket(id: &str, path: &Path, reconnect: Reconnect) -> String {
     let again = match reconnect {
         Reconnect::Seconds => "reconnect=1",

@@ -10,8 +10,8 @@ use super::{print_json, this_program};
 /// `softdpu bench gateway`
 #[derive(Debug, Args)]
 pub struct Gateway {
-    /// What the frames go between: two guests, or two sites beyond the underlay, which is a veth pair in a network namespace that is
-    /// made for it and takes root
+    /// What the frames go between: two guests, or two sites beyond the underlay, which is a veth pair in a network
+    /// namespace that is made for it and takes root
     #[arg(long, value_enum, default_value = "guests")]
     between: Ends,
     /// Frames of a measurement

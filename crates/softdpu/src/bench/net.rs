@@ -22,12 +22,12 @@ pub struct Net {
     /// Whom the subjects are compared with, named like a subject; `none`: nobody
     #[arg(long, value_name = "SUBJECT", default_value = "testpmd")]
     peer: String,
-    /// Where frames go: to another guest, or out of an interface to another host. The underlay's wire is a veth pair in a
-    /// network namespace that is made for it, which takes root
+    /// Where frames go: to another guest, or out of an interface to another host. The underlay's wire is a veth pair in
+    /// a network namespace that is made for it, which takes root
     #[arg(long, value_enum, value_delimiter = ',', default_value = "guest,underlay")]
     route: Vec<To>,
-    /// Which frames, one case each: 64 bytes; imix, 7 of 64, 4 of 570 and 1 of 1518 bytes in every 12; IP packets of 1500
-    /// bytes; or TCP frames of 44 segments of 1460 bytes
+    /// Which frames, one case each: 64 bytes; imix, 7 of 64, 4 of 570 and 1 of 1518 bytes in every 12; IP packets of
+    /// 1500 bytes; or TCP frames of 44 segments of 1460 bytes
     #[arg(long, value_enum, value_delimiter = ',', default_value = "64,imix,1500,64k")]
     frame: Vec<Frame>,
     /// How the client waits for frames

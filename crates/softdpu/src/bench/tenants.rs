@@ -19,11 +19,12 @@ pub struct Tenants {
     /// What is measured: what tenants of a daemon get, or what a scheduler takes to decide
     #[arg(long, value_enum, default_value = "share")]
     topic: Topic,
-    /// What tenants do, one case each: requests at disks; frames between two interfaces; every other tenant the one, the others
-    /// the other; or frames through real-time analytics, a flow monitor, a router, a firewall
+    /// What tenants do, one case each: requests at disks; frames between two interfaces; every other tenant the one,
+    /// the others the other; or frames through real-time analytics, a flow monitor, a router, a firewall
     #[arg(long, value_enum, value_delimiter = ',', default_value = "block")]
     load: Vec<Kind>,
-    /// Which frames, one case each: 64 bytes; imix, 7 of 64, 4 of 570 and 1 of 1518 bytes in every 12; or IP packets of 1500 bytes
+    /// Which frames, one case each: 64 bytes; imix, 7 of 64, 4 of 570 and 1 of 1518 bytes in every 12; or IP packets of
+    /// 1500 bytes
     #[arg(long, value_enum, value_delimiter = ',', default_value = "64")]
     frame: Vec<Frame>,
     /// How many tenants, one case each

@@ -212,7 +212,8 @@ impl Top {
     }
 }
 
-/// What two lists of which one wants `one` lines and the other `other` have of `left`: all that they want, or no less than half.
+/// What two lists of which one wants `one` lines and the other `other` have of `left`: all that they want, or no less
+/// than half.
 fn two_lists(left: u16, one: u16, other: u16) -> [u16; 2] {
     let first = one.min((left / 2).max(left.saturating_sub(other)));
     [first, other.min(left - first)]

@@ -1,7 +1,7 @@
 //! `softdpu trace packet`: pcapng from the daemon, onto the terminal or into a file.
 //!
-//! The daemon sends whole blocks; those that were begun when a data plane died are left out, so what is written is always a
-//! file that others can read.
+//! The daemon sends whole blocks; those that were begun when a data plane died are left out, so what is written is
+//! always a file that others can read.
 
 use std::collections::BTreeMap;
 use std::fs::File;

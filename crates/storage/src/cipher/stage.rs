@@ -170,8 +170,8 @@ impl Stage {
         None
     }
 
-    /// Goes on with a channel, until `most` bytes are served: adds to `served` what it feeds into the ring. Call until it
-    /// has nothing more to tell; the ring is empty then.
+    /// Goes on with a channel, until `most` bytes are served: adds to `served` what it feeds into the ring. Call until
+    /// it has nothing more to tell; the ring is empty then.
     pub(crate) fn step(&mut self, channel: u32, most: u64, served: &mut u64) -> Option<Next> {
         loop {
             let asks = self.feed(channel, most, served);

@@ -16,8 +16,8 @@ use softdpu_site::{
 use super::Desired;
 use super::apply::apply;
 
-/// The longest site that a data plane can be told of, bytes of JSON: what else it is told when it starts has the rest of a
-/// frame.
+/// The longest site that a data plane can be told of, bytes of JSON: what else it is told when it starts has the rest
+/// of a frame.
 pub(super) const LARGEST_SITE: usize = MAX_FRAME - (8 << 20);
 
 /// What has a name of its own.
@@ -251,8 +251,9 @@ impl Desired {
         })
     }
 
-    /// Whether the tables of endpoints and routes have room for those of `site`, which `change` made of this one. Otherwise what is loaded would
-    /// not be when the data plane is started again, for all that the one which runs has room.
+    /// Whether the tables of endpoints and routes have room for those of `site`, which `change` made of this one.
+    /// Otherwise what is loaded would not be when the data plane is started again, for all that the one which runs has
+    /// room.
     fn has_room(&self, site: &Site, change: &Change, places: Option<&Places>) -> Result<(), ApiError> {
         let (before, after) = (TableUse::of(&self.site.networks), TableUse::of(&site.networks));
         let loaded = self.overlay.loaded_use();
@@ -300,8 +301,8 @@ fn refused(site: &Site, problems: &[Problem], places: Option<&Places>) -> ApiErr
     }
 }
 
-/// Whether a data plane can be told of `site`, as it is when one is started, whatever the states and weights of members come to be: who sets one
-/// down is not refused for that. How long that would be otherwise, bytes.
+/// Whether a data plane can be told of `site`, as it is when one is started, whatever the states and weights of members
+/// come to be: who sets one down is not refused for that. How long that would be otherwise, bytes.
 fn is_told(site: &Site) -> Result<(), usize> {
     is_within(site, LARGEST_SITE)
 }

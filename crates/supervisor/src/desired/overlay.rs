@@ -64,7 +64,8 @@ pub(super) struct Overlay {
     /// What was loaded by file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) loaded: Option<LoadedFile>,
-    /// Images that are made where they are missing, by their volumes, and that have been there: they are not made again.
+    /// Images that are made where they are missing, by their volumes, and that have been there: they are not made
+    /// again.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     images: BTreeMap<String, PathBuf>,
 }
@@ -82,7 +83,8 @@ pub(super) struct LoadedFile {
 }
 
 impl LoadedFile {
-    /// What was `found` in the file of which `copy` is the copy; none without entries: that is what there is without a file.
+    /// What was `found` in the file of which `copy` is the copy; none without entries: that is what there is without a
+    /// file.
     pub(super) fn of(copy: &str, found: &LoadResult) -> Option<LoadedFile> {
         let LoadResult { endpoints, networks, .. } = found;
         let file = || LoadedFile { file: copy.to_owned(), endpoints: *endpoints, networks: networks.clone() };
@@ -178,7 +180,8 @@ impl Overlay {
         self.loaded.iter().flat_map(|loaded| loaded.networks.keys()).map(String::as_str)
     }
 
-    /// Networks that have loaded entries and are not in the site, in words. The data plane would refuse all that is loaded.
+    /// Networks that have loaded entries and are not in the site, in words. The data plane would refuse all that is
+    /// loaded.
     pub(super) fn loaded_without_network(&self, site: &Site) -> impl Iterator<Item = String> {
         let loaded = self.loaded.iter().flat_map(|loaded| &loaded.networks);
         let missing = loaded.filter(move |(name, _)| site.network(name).is_none());

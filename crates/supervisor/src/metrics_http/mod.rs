@@ -17,8 +17,8 @@ use self::limits::{Limited, PATIENCE};
 /// The content type of the text exposition format.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Serves `snapshot()` at `/metrics` on `listener` until the process ends; give it a thread of its own. `snapshot` is called
-/// in that thread once for each scrape and must not take long.
+/// Serves `snapshot()` at `/metrics` on `listener` until the process ends; give it a thread of its own. `snapshot` is
+/// called in that thread once for each scrape and must not take long.
 pub fn serve(listener: TcpListener, snapshot: impl Fn() -> String + Send + Sync + 'static) -> io::Result<()> {
     serve_with(listener, snapshot, PATIENCE)
 }

@@ -1,6 +1,6 @@
-//! Too many descriptors in flight (ETOOMANYREFS), which the kernel says to users without CAP_SYS_RESOURCE once more of their
-//! descriptors are in flight than a process may have open. Each test runs in a process of its own, which gives up the
-//! capability and lowers its limit.
+//! Too many descriptors in flight (ETOOMANYREFS), which the kernel says to users without CAP_SYS_RESOURCE once more of
+//! their descriptors are in flight than a process may have open. Each test runs in a process of its own, which gives up
+//! the capability and lowers its limit.
 
 use std::io::{IoSlice, Read};
 use std::mem::MaybeUninit;

@@ -10,8 +10,8 @@
 //! used in the same way:
 //!
 //! ```text
-//!  receive(max, |frames| …)            the frames of one batch, in memory that only the kernel and this port can write;
-//!                                      theirs until the closure returns
+//!  receive(max, |frames| …)            the frames of one batch, in memory that only the kernel and this port can
+//!                                      write; theirs until the closure returns
 //!  reserve(len) → write → commit(…)    a frame built in the port's own memory …
 //!  flush()                             … and handed to the kernel with all that were committed before it
 //!  send(&[Outgoing { … }])             frames whose payload is in memory of others (guests)

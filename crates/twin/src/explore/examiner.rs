@@ -17,7 +17,8 @@ use light::Lights;
 pub struct Promises {
     /// A core does not idle while anything may run that no limit and no back end holds.
     pub conserves: bool,
-    /// Who asks for less than its share is seen after a turn and a grant, and then waits for those alone that may go first as well.
+    /// Who asks for less than its share is seen after a turn and a grant, and then waits for those alone that may go
+    /// first as well.
     pub light_waits: bool,
     /// Who always has work has its weight's part of the cost, and no less than its guarantee.
     pub shares: bool,
@@ -186,8 +187,8 @@ impl<S> Examiner<S> {
 
     fn check_limit(&mut self, ran: &Ran, at: usize, limit: Rate, what: &str, takes: u64) {
         let tenant = ran.grant.queue.tenant.0;
-        // In the time that the policy is told, which may jump: what time went back over earns nothing twice. Burst and the rate's
-        // share of the time and of a microsecond (docs/scheduling.md), rounded up.
+        // In the time that the policy is told, which may jump: what time went back over earns nothing twice. Burst and
+        // the rate's share of the time and of a microsecond (docs/scheduling.md), rounded up.
         let most = i128::from(limit.burst) * BILLION + i128::from(limit.rate) * 1_100 + BILLION;
         let core = &mut self.cores[ran.core];
         // A grant that was decided on before that counts from then.
@@ -242,8 +243,8 @@ impl<S> Examiner<S> {
         for (&one, &other) in by_weight.iter().flat_map(|one| by_weight.iter().map(move |other| (one, other))) {
             let weight = |at: usize| f64::from(self.shares[at].weight);
             let had = |at: usize| core.had[at].0 as f64 / weight(at);
-            // Tags are exact, slots order them to 32 µs of a tenant's own cost at the least weight of its class, and each
-            // may be a grant ahead: at the beginning and at the end.
+            // Tags are exact, slots order them to 32 µs of a tenant's own cost at the least weight of its class, and
+            // each may be a grant ahead: at the beginning and at the end.
             let slack = |at: usize| {
                 let class = f64::from(1_u32 << self.shares[at].weight.ilog2());
                 Weighted::CARRY.0 as f64 / class + core.longest as f64 / weight(at)

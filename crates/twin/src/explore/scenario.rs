@@ -138,7 +138,8 @@ impl Scenario {
                     let depth = random.between(200, 500);
                     Arrivals::Closed { depth: if self.is_shallow { depth / 8 } else { depth } as u32, think: 1 }
                 }
-                // Of its share of the core, in the time that is not the scheduler's own. What a byte counts as is in it.
+                // Of its share of the core, in the time that is not the scheduler's own. What a byte counts as is in
+                // it.
                 Manner::Light => {
                     let each = cost + self.plan.switch + self.plan.decision + u64::from(bytes) / 48;
                     let times = random.between(125, 4_000);
@@ -164,8 +165,8 @@ impl Scenario {
         }
     }
 
-    /// The time in which a light tenant makes up for what it missed in `lost` nanoseconds and, then, saves up what it may
-    /// (`docs/scheduling.md`), nanoseconds.
+    /// The time in which a light tenant makes up for what it missed in `lost` nanoseconds and, then, saves up what it
+    /// may (`docs/scheduling.md`), nanoseconds.
     pub fn settles_in(&self, tenant: usize, lost: u64, carry: u64) -> u64 {
         let (share, part) = self.asks[tenant];
         ((lost as f64 * part + carry as f64 / share) / (1.0 - part)) as u64

@@ -68,7 +68,8 @@ pub(super) fn most_saving(values: &Values, other: System, tenants: usize) -> f64
     setup::SIZES.iter().map(of).fold(f64::MIN, f64::max)
 }
 
-/// Cases in which MTDA is not better than one of the paper's others, `sign` being 1 where more is better and -1 where less is.
+/// Cases in which MTDA is not better than one of the paper's others, `sign` being 1 where more is better and -1 where
+/// less is.
 pub(super) fn against_mtda(values: &Values, sign: f64) -> Vec<String> {
     let mut against = Vec::new();
     for (&(system, count, size), value) in values {

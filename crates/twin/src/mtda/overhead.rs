@@ -28,8 +28,8 @@ fn partitions(tenants: usize) -> Vec<Assignment> {
     all
 }
 
-/// The partition that does most, and among those that do as much, the one with the least latency. A core of one tenant decides
-/// nothing.
+/// The partition that does most, and among those that do as much, the one with the least latency. A core of one tenant
+/// decides nothing.
 fn by_hand(case: &Case, scope: &Scope) -> Measured {
     // A quarter of the time tells them apart; the best is run in full.
     let short = Scope { span: scope.span / 4, ..*scope };

@@ -1,5 +1,5 @@
-//! What Algorithm 2 does as it is printed: it returns at the first exhausted tenant and begins again with the first, so a
-//! first tenant that floods is the only one that is served.
+//! What Algorithm 2 does as it is printed: it returns at the first exhausted tenant and begins again with the first, so
+//! a first tenant that floods is the only one that is served.
 
 use softdpu_plot::{Lines, Panel};
 use softdpu_sched::{Kind, Nanos, Placement, Policy, QueueId, TenantId};

@@ -64,7 +64,8 @@ fn every_experiment_runs_says_what_it_found_and_does_so_again_for_its_seed() {
     }
 }
 
-/// What the paper's prose states and the twin shows, by seed 1: `docs/papers/mtda.md` has the same, and what it does not show.
+/// What the paper's prose states and the twin shows, by seed 1: `docs/papers/mtda.md` has the same, and what it does
+/// not show.
 const HOLDS: [(&str, &[&str]); 11] = [
     ("mtda-fig4", &["one tenant: MTDA's throughput is similar", "throughput rises with the packet size"]),
     ("mtda-fig5", &["one tenant: MTDA's throughput is similar", "throughput rises with the packet size"]),

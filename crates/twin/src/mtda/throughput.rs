@@ -63,7 +63,8 @@ pub(super) fn balanced(scope: &Scope) -> Figure {
         .map(|size| format!("{size} B"))
         .collect();
     figure.order("DPDK's throughput plummets as tenants increase, 1 to 8 (Fig. 1, §II-C)", &falls);
-    // The worked example of §V-D is of Fig. 4(c), whose panels are the numbers of tenants: (c) is 4. Which packet size is not said.
+    // The worked example of §V-D is of Fig. 4(c), whose panels are the numbers of tenants: (c) is 4. Which packet size
+    // is not said.
     let example = [(System::Dpdk, [4.349, 3.284, 3.273, 4.439]), (System::Mtda, [5.288, 5.342, 5.343, 5.045])];
     let case = Case::new(4, true, 1024);
     for (system, paper) in example {

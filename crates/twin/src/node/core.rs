@@ -4,7 +4,8 @@
 //!   poll ──▶ grants of a turn ──▶ deferred work of a turn ──▶ poll …, or rest until something comes
 //! ```
 //!
-//! These are the stages of an engine's round. A stage that takes time ends in an event, and the core goes on from there.
+//! These are the stages of an engine's round. A stage that takes time ends in an event, and the core goes on from
+//! there.
 
 use std::collections::VecDeque;
 

@@ -167,7 +167,8 @@ fn what_comes_within_a_turn_is_seen_when_it_is_over() {
     let plan = Plan { cores: 1, queues: vec![queue(0, 0, 64)], sources, ..Plan::default() };
     let mut node = Node::new(plan, |_| Turns::default(), Looks(Vec::new()), 1);
     node.run(20_000);
-    // The first unit alone; the nine that came while it ran, of which six are a turn; the others with the one that came in it.
+    // The first unit alone; the nine that came while it ran, of which six are a turn; the others with the one that came
+    // in it.
     assert_eq!(node.watch.0, [0, 1_000, 7_000]);
 }
 
@@ -185,7 +186,8 @@ fn a_seed_gives_the_same_run_and_another_seed_another() {
     assert_ne!(outcome(1), outcome(2));
 }
 
-/// M/M/1 would need exponential service; with a constant one it is M/D/1, whose mean wait is known (Pollaczek and Khinchine).
+/// M/M/1 would need exponential service; with a constant one it is M/D/1, whose mean wait is known (Pollaczek and
+/// Khinchine).
 #[test]
 fn the_mean_wait_is_the_textbooks() {
     let sources = vec![source(Arrivals::poisson(500_000.0), 1_000, 0)];

@@ -42,7 +42,8 @@ pub trait Watch<S> {
     fn decided(&mut self, _now: u64, _told: Nanos, _core: usize, _policy: &S, _decision: Decision, _queues: &[Queue]) {}
     /// A grant ran.
     fn ran(&mut self, _ran: &Ran) {}
-    /// Deferred work of a tenant ran for `time` nanoseconds. Otherwise than `is_charged` it is in the cost of the tenant's next grants.
+    /// Deferred work of a tenant ran for `time` nanoseconds. Otherwise than `is_charged` it is in the cost of the
+    /// tenant's next grants.
     fn deferred(&mut self, _now: u64, _core: usize, _tenant: TenantId, _time: u64, _is_charged: bool) {}
     /// A station ended a unit that this core submitted.
     fn completed(&mut self, _now: u64, _core: usize, _queue: QueueId) {}

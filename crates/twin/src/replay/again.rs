@@ -56,8 +56,9 @@ pub struct Comparison {
 
 /// Lets a policy decide anew on the work of a recording.
 ///
-/// Work comes when it came, and each unit of a queue, in order, costs what it cost then, at its back end too. It came when the core took it in: how
-/// long that had let it wait in its ring is in those times. What cannot be known is left as it was: a client that waits for its requests would have sent the next ones earlier, or later.
+/// Work comes when it came, and each unit of a queue, in order, costs what it cost then, at its back end too. It came
+/// when the core took it in: how long that had let it wait in its ring is in those times. What cannot be known is left
+/// as it was: a client that waits for its requests would have sent the next ones earlier, or later.
 ///
 /// # Errors
 /// [`ReplayError`].
@@ -122,7 +123,8 @@ fn count(batches: &VecDeque<Batch>) -> u64 {
 #[derive(Debug, Default)]
 struct Line {
     ready: VecDeque<Batch>,
-    /// Granted and not run: the grant was cut short. The next that is told to be ready is this, before it is anything that has come.
+    /// Granted and not run: the grant was cut short. The next that is told to be ready is this, before it is anything
+    /// that has come.
     cut: VecDeque<Batch>,
     /// Core time of grants that ran nothing: what runs next has it.
     time: u64,
@@ -250,7 +252,8 @@ enum Happens {
     Ended { queue: QueueId, since: u64, bytes: u64 },
 }
 
-/// Decisions after which it ends in any case: a damaged file may have its work years apart, and a policy that asks again and again.
+/// Decisions after which it ends in any case: a damaged file may have its work years apart, and a policy that asks
+/// again and again.
 const STEPS: u64 = 200_000_000;
 
 /// Lets a policy decide anew on a core that has the recorded work.
@@ -264,8 +267,8 @@ fn decide_anew(past: &Past, policy: &Policy) -> Fared {
     fared
 }
 
-/// A core that has the recorded work, and decides anew. It polls after each grant: what the recorded core's turns held up is in the times
-/// at which work came.
+/// A core that has the recorded work, and decides anew. It polls after each grant: what the recorded core's turns held
+/// up is in the times at which work came.
 struct Core<'a, S> {
     past: &'a Past,
     dispatcher: Dispatcher<S>,

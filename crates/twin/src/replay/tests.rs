@@ -150,8 +150,8 @@ fn a_core_that_cuts_grants_short_is_modelled_with_what_came_to_it() {
         assert_eq!(all(&compared.recorded), all(&compared.modelled), "tenant {tenant}");
         assert_eq!(all(&compared.recorded), all(&compared.other), "tenant {tenant}");
     }
-    // The same policy on the same work is near what was recorded: somebody who came at a look of the recorded core may have to wait for one of the
-    // model's, which are 8 us apart.
+    // The same policy on the same work is near what was recorded: somebody who came at a look of the recorded core may
+    // have to wait for one of the model's, which are 8 us apart.
     let mean = |fared: &again::Fared| fared[&1].waits.mean();
     assert!(mean(&compared.modelled) < mean(&compared.recorded) + 9_500.0, "{} ns", mean(&compared.modelled));
     assert!(mean(&compared.other) > 4.0 * mean(&compared.modelled), "{} ns", mean(&compared.other));

@@ -1,9 +1,9 @@
 //! Which stale flows of a batch are computed anew.
 //!
-//! All, where they are few. Where a change has made more of them stale than [`RECOMPUTATIONS`], each network has its turn: one flow
-//! of each, then a second, from the network after the one that was last served on. So a batch, and with it whoever waits for a
-//! packet whose flow is fresh, is held up for so many computations at most, and a tenant whose flows all went stale takes no
-//! other's turn.
+//! All, where they are few. Where a change has made more of them stale than [`RECOMPUTATIONS`], each network has its
+//! turn: one flow of each, then a second, from the network after the one that was last served on. So a batch, and with
+//! it whoever waits for a packet whose flow is fresh, is held up for so many computations at most, and a tenant whose
+//! flows all went stale takes no other's turn.
 
 use super::table::FlowIndex;
 use crate::id::NetworkId;

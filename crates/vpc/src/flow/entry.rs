@@ -39,8 +39,8 @@ pub(crate) struct Action {
     pub connection: Option<ConnectionSlot>,
 }
 
-/// Where a flow's packets come from: a port, with the endpoint whose meters they pass; or a tunnel, with the next hop towards their
-/// source, which has to be behind that very tunnel.
+/// Where a flow's packets come from: a port, with the endpoint whose meters they pass; or a tunnel, with the next hop
+/// towards their source, which has to be behind that very tunnel.
 ///
 /// ```text
 ///   from a tunnel, 1 bit │ 0, 7 bits │ number of the endpoint or of the next hop, or 0, 24 bits

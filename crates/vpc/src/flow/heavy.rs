@@ -1,13 +1,14 @@
-//! Which flows are heavy: elephants, found by sample and hold (Estan and Varghese, "New Directions in Traffic Measurement and
-//! Accounting", 2002).
+//! Which flows are heavy: elephants, found by sample and hold (Estan and Varghese, "New Directions in Traffic
+//! Measurement and Accounting", 2002).
 //!
 //! ```text
-//!   one packet in 64 ─► its flow is held ─► after a second: what it has carried since, by the counters of its own entry
+//!   one packet in 64 ─► its flow is held ─► after a second: what it has carried since, by its entry's counters
 //! ```
 //!
-//! One packet of [`SAMPLE`] is looked at, at uneven distances, so that no pattern of packets keeps step; the others cost nothing. Where [`HELD`] flows are held already, one more
-//! takes a sample off each, and those without any go (Misra and Gries): whoever has more than one sample of 33 is held. What a flow
-//! carried is not estimated, but what all did is, by the samples.
+//! One packet of [`SAMPLE`] is looked at, at uneven distances, so that no pattern of packets keeps step; the others
+//! cost nothing. Where [`HELD`] flows are held already, one more takes a sample off each, and those without any go
+//! (Misra and Gries): whoever has more than one sample of 33 is held. What a flow carried is not estimated, but what
+//! all did is, by the samples.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

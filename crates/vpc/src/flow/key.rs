@@ -1,5 +1,5 @@
-//! What makes a packet one of a flow, read from fixed places of the common shapes: Ethernet without a tag, IPv4 without options
-//! or IPv6 without extension headers, not a fragment, TCP that acknowledges and sets nothing up, or UDP.
+//! What makes a packet one of a flow, read from fixed places of the common shapes: Ethernet without a tag, IPv4 without
+//! options or IPv6 without extension headers, not a fragment, TCP that acknowledges and sets nothing up, or UDP.
 
 use std::num::NonZeroU16;
 
@@ -25,18 +25,21 @@ const UDP_CHECKSUM: u16 = 6;
 /// IPv4: more fragments, and the fragment's offset.
 const FRAGMENT: u16 = 0x3fff;
 
-/// Port, source MAC address and 5-tuple; of what came by a tunnel the network instead of the source MAC address, which nobody believes.
-/// The destination MAC address is not in it: nothing depends on it but whether it is a group's, and of such packets no flows are made.
+/// Port, source MAC address and 5-tuple; of what came by a tunnel the network instead of the source MAC address, which
+/// nobody believes. The destination MAC address is not in it: nothing depends on it but whether it is a group's, and of
+/// such packets no flows are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Key {
-    /// Addresses (of IPv6 the last eight bytes of the destination), ports and port, source MAC address with protocol and family.
+    /// Addresses (of IPv6 the last eight bytes of the destination), ports and port, source MAC address with protocol
+    /// and family.
     pub first: [u64; 3],
     /// IPv6: the rest of the addresses.
     pub more: [u64; 3],
 }
 
 impl Key {
-    /// Its hash, keyed by `seed`: tenants choose what is in keys, so every factor that they choose is hidden by a secret.
+    /// Its hash, keyed by `seed`: tenants choose what is in keys, so every factor that they choose is hidden by a
+    /// secret.
     #[inline(always)]
     pub fn hash(&self, seed: [u64; 2]) -> u64 {
         let [a, b, c] = self.first;
@@ -239,8 +242,8 @@ const SHAPE: u32 = 0x00ff_ffff;
 /// What an IPv4 packet without options has there, from its Ethernet type on.
 const PLAIN_IPV4: u32 = (ETHERTYPE_IPV4 as u32).swap_bytes() >> 16 | 0x45 << 16;
 
-/// Whether a whole transport header is there whose lengths are right, which sets nothing up, and whose checksum is left to
-/// others in no other place than its own.
+/// Whether a whole transport header is there whose lengths are right, which sets nothing up, and whose checksum is left
+/// to others in no other place than its own.
 #[inline(always)]
 fn transported(frame: &Bytes<'_>, transport: usize, end: usize, protocol: u8, udp_len: u16) -> Option<()> {
     let field = match protocol {

@@ -1,5 +1,5 @@
-//! Flow tier: exact matches (Zephyrus §4.1). What the other tiers decided for a flow's first packet is kept for those that
-//! follow, which then cost one look-up and a few writes.
+//! Flow tier: exact matches (Zephyrus §4.1). What the other tiers decided for a flow's first packet is kept for those
+//! that follow, which then cost one look-up and a few writes.
 //!
 //! ```text
 //!   packet ──► key: port, source MAC address, 5-tuple ──► flow: next hop's number, meter, connection
@@ -9,23 +9,25 @@
 //!                   switch tier: parse … route … next hop ──► keeps the flow
 //! ```
 //!
-//! A flow never decides what its packets would not have got without it: whatever else the switch tier looks at is either in
-//! the key, or is checked on every packet (lengths, path MTU, hop limit, offload), or takes the packet out of the flow's hands
-//! (SYN, fragments, options, extension headers, VLAN tags, group addresses), or is looked up for every packet (the next hop by
-//! its number), or is an object whose version the flow has.
+//! A flow never decides what its packets would not have got without it: whatever else the switch tier looks at is
+//! either in the key, or is checked on every packet (lengths, path MTU, hop limit, offload), or takes the packet out of
+//! the flow's hands (SYN, fragments, options, extension headers, VLAN tags, group addresses), or is looked up for every
+//! packet (the next hop by its number), or is an object whose version the flow has.
 //!
-//! **From tunnels.** Outer headers are checked on every packet, and that its sender's node is one of the network. A flow of what they
-//! carry has the number of the next hop towards its source: a packet that came by another tunnel than this leads to is none of the
-//! flow's. The key has a network by the number of the object that is its routes, which stays the same from build to build; where that
-//! number is another network's, all that the flow was computed from is no more. Where more than [`SOURCES`](crate::stamp::SOURCES) objects decide, or it
-//! depends on which of two ways there is at the moment, no flow is made.
+//! **From tunnels.** Outer headers are checked on every packet, and that its sender's node is one of the network. A
+//! flow of what they carry has the number of the next hop towards its source: a packet that came by another tunnel than
+//! this leads to is none of the flow's. The key has a network by the number of the object that is its routes, which
+//! stays the same from build to build; where that number is another network's, all that the flow was computed from is
+//! no more. Where more than [`SOURCES`](crate::stamp::SOURCES) objects decide, or it depends on which of two ways there
+//! is at the moment, no flow is made.
 //!
-//! **Versions** (Zephyrus §4.3). A flow has numbers and versions of the objects that it was computed from, and the generation
-//! of the tables with which it was last compared. While they are the same tables one comparison of a word tells that it is
-//! fresh; after a change the first packet compares all, and a flow that used nothing that changed goes on as it is.
+//! **Versions** (Zephyrus §4.3). A flow has numbers and versions of the objects that it was computed from, and the
+//! generation of the tables with which it was last compared. While they are the same tables one comparison of a word
+//! tells that it is fresh; after a change the first packet compares all, and a flow that used nothing that changed goes
+//! on as it is.
 //!
-//! **Storms.** A change can make very many flows stale at once. A batch computes at most [`budget::RECOMPUTATIONS`] of them
-//! anew, of one network after the other; packets of the others are refused meanwhile, and counted.
+//! **Storms.** A change can make very many flows stale at once. A batch computes at most [`budget::RECOMPUTATIONS`] of
+//! them anew, of one network after the other; packets of the others are refused meanwhile, and counted.
 
 pub(crate) mod budget;
 mod entry;

@@ -1,15 +1,16 @@
 //! A core's flows: an index of cache lines with sixteen slots each, and entries of two cache lines.
 //!
 //! ```text
-//!   key ─ hash ─► line of the index: 16 × (tag │ number)  ──► hot line: key, action, counters ──► cold line, where needed
-//!                 ├ nobody there has the tag: the line beside it
+//!   key ─ hash ─► line of the index: 16 × (tag │ number) ─► hot line: key, action, counters ─► cold line, where needed
+//!                 ├ no slot has the tag: the line beside it
 //! ```
 //!
-//! A slot's upper bits are the tag, a part of the hash, its lower ones the entry's number; how many depends on the capacity,
-//! so that the index takes 8 bytes a flow: at 4 M flows it is 32 MiB, a third-level cache. A flow is in one of two lines; where
-//! both are full, which happens to a few in 100,000 of a full table, it is not kept.
+//! A slot's upper bits are the tag, a part of the hash, its lower ones the entry's number; how many depends on the
+//! capacity, so that the index takes 8 bytes a flow: at 4 M flows it is 32 MiB, a third-level cache. A flow is in one
+//! of two lines; where both are full, which happens to a few in 100,000 of a full table, it is not kept.
 //!
-//! The memory is reserved when the table is made and taken when it is used: entries are given out from the first one up.
+//! The memory is reserved when the table is made and taken when it is used: entries are given out from the first one
+//! up.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
@@ -222,7 +223,8 @@ impl Flows {
         FlowIndex::new(self.index[line as usize].0[slot as usize % 16] & !self.tag)
     }
 
-    /// The entry that is probably the one of `home`, on its way into the cache. To be called when its line of the index is there.
+    /// The entry that is probably the one of `home`, on its way into the cache. To be called when its line of the index
+    /// is there.
     #[inline(always)]
     pub fn approach(&self, home: Home) -> Candidate {
         let matching = self.matching(home.line, home.tag);
@@ -243,8 +245,8 @@ impl Flows {
         (hot.is(key) && hot.generation() == self.generation && self.rest_is(candidate, key)).then_some(Hit(hot))
     }
 
-    /// The flow of `key`, which is looked for at `home`: compared with `tables`, which are in force, unless it was before.
-    /// `revalidated` counts the comparisons that found nothing changed.
+    /// The flow of `key`, which is looked for at `home`: compared with `tables`, which are in force, unless it was
+    /// before. `revalidated` counts the comparisons that found nothing changed.
     pub fn find(&mut self, home: Home, key: &Key, tables: &Tables, revalidated: &mut u64) -> Found {
         let Some(entry) = self.lookup(home, key) else { return Found::None };
         match self.hot[entry.index()].generation() {
@@ -313,7 +315,8 @@ impl Flows {
         self.cold[entry.index()].sources()
     }
 
-    /// A small table as it is now, of which at most the flow of `key` is there: to see what would become of its packets.
+    /// A small table as it is now, of which at most the flow of `key` is there: to see what would become of its
+    /// packets.
     pub fn sample(&self, key: Option<&Key>) -> Flows {
         let mut sample = Flows::new(SAMPLE);
         (sample.generation, sample.clock) = (self.generation, self.clock);
@@ -335,9 +338,9 @@ impl Flows {
         generation != 0 && generation != self.generation
     }
 
-    /// Keeps a flow, or gives a known one another action; what it counted stays. `sources` were read before the action was computed;
-    /// `connection` is the one that it belongs to. In a full table it replaces a flow that was not seen for a second, or whose connection
-    /// is over by `connections`.
+    /// Keeps a flow, or gives a known one another action; what it counted stays. `sources` were read before the action
+    /// was computed; `connection` is the one that it belongs to. In a full table it replaces a flow that was not seen
+    /// for a second, or whose connection is over by `connections`.
     ///
     /// # Errors
     /// [`Full`]: there is no room.
@@ -419,8 +422,8 @@ impl Flows {
         }
     }
 
-    /// Goes on to `now`, nanoseconds. Once a tick some entries are looked at, and forgotten where nobody has seen them for a
-    /// minute: few for a small table, more for a large one, never more than [`SWEEP`] says.
+    /// Goes on to `now`, nanoseconds. Once a tick some entries are looked at, and forgotten where nobody has seen them
+    /// for a minute: few for a small table, more for a large one, never more than [`SWEEP`] says.
     #[inline]
     pub fn turn(&mut self, now: u64) {
         let clock = (now >> TICK) as u32;
@@ -436,7 +439,8 @@ impl Flows {
         self.action(entry).connection.is_some_and(|slot| connections.is_over(self.connection(entry, slot)))
     }
 
-    /// Forgets flows among the next `entries` that were not seen for `idle` ticks; with `connections`, those whose connections are over, too.
+    /// Forgets flows among the next `entries` that were not seen for `idle` ticks; with `connections`, those whose
+    /// connections are over, too.
     #[cold]
     fn sweep(&mut self, entries: u32, idle: u32, connections: Option<&Connections>) {
         let mut left = entries.min(self.used);

@@ -1,8 +1,8 @@
 //! The Internet checksum (RFC 1071), its incremental update (RFC 1624) and the pseudo headers it covers (RFC 9293 §3.1,
 //! RFC 768, RFC 8200 §8.1).
 //!
-//! A sum of 16-bit words in ones' complement does not depend on the order of the bytes in a word (RFC 1071 §2 (B)): [`Sum`]
-//! adds words as the machine reads them, many at a time, and turns the bytes around once at the end.
+//! A sum of 16-bit words in ones' complement does not depend on the order of the bytes in a word (RFC 1071 §2 (B)):
+//! [`Sum`] adds words as the machine reads them, many at a time, and turns the bytes around once at the end.
 
 use super::parse;
 use super::parse::protocol;
@@ -35,8 +35,8 @@ impl Sum {
     #[inline]
     #[must_use]
     pub fn bytes(self, bytes: &[u8]) -> Sum {
-        // Words of 32 bits in lanes of 64: a lane overflows after 2^32 rounds only, and the compiler sees a plain sum of
-        // vectors without carries between them.
+        // Words of 32 bits in lanes of 64: a lane overflows after 2^32 rounds only, and the compiler sees a plain sum
+        // of vectors without carries between them.
         let mut lanes = [0_u64; ROUND / 4];
         let mut rounds = bytes.chunks_exact(ROUND);
         for round in &mut rounds {
@@ -76,13 +76,15 @@ impl Sum {
         Sum(end_around(self.0, other.0))
     }
 
-    /// The pseudo header of a transport over IPv4 (RFC 9293 §3.1): `len` is that of the transport header and its payload.
+    /// The pseudo header of a transport over IPv4 (RFC 9293 §3.1): `len` is that of the transport header and its
+    /// payload.
     #[inline]
     pub fn pseudo_v4(source: [u8; 4], destination: [u8; 4], protocol: u8, len: u16) -> Sum {
         Sum::ZERO.bytes(&source).bytes(&destination).word(u16::from(protocol)).word(len)
     }
 
-    /// The pseudo header of a transport over IPv6 (RFC 8200 §8.1): `len` is that of the transport header and its payload.
+    /// The pseudo header of a transport over IPv6 (RFC 8200 §8.1): `len` is that of the transport header and its
+    /// payload.
     #[inline]
     pub fn pseudo_v6(source: [u8; 16], destination: [u8; 16], next: u8, len: u32) -> Sum {
         let sum = Sum::ZERO.bytes(&source).bytes(&destination);
@@ -105,7 +107,8 @@ impl Sum {
         !self.fold()
     }
 
-    /// The checksum of a transport: never 0, which in UDP means that there is none (RFC 768); 0xffff is the same number.
+    /// The checksum of a transport: never 0, which in UDP means that there is none (RFC 768); 0xffff is the same
+    /// number.
     #[inline]
     pub fn transport_checksum(self) -> u16 {
         match self.checksum() {
@@ -129,8 +132,8 @@ pub fn checksum(bytes: &[u8]) -> u16 {
 
 /// `checksum` after a word it covers has changed from `old` to `new` (RFC 1624 §3, equation 3).
 ///
-/// A UDP checksum of 0 covers nothing and must be left alone; a transport checksum that becomes 0 is right in TCP, and to be
-/// stored as 0xffff in UDP.
+/// A UDP checksum of 0 covers nothing and must be left alone; a transport checksum that becomes 0 is right in TCP, and
+/// to be stored as 0xffff in UDP.
 #[inline]
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     Sum::ZERO.word(!checksum).word(!old).word(new).checksum()
@@ -144,17 +147,19 @@ pub fn update_bytes(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
     Sum::ZERO.word(!checksum).word(!removed).bytes(&new[..len]).checksum()
 }
 
-/// The same for the field of a [`Checksum::Partial`](super::Checksum::Partial), which holds a sum and not its complement.
+/// The same for the field of a [`Checksum::Partial`](super::Checksum::Partial), which holds a sum and not its
+/// complement.
 pub fn update_partial(sum: u16, old: &[u8], new: &[u8]) -> u16 {
     !update_bytes(!sum, old, new)
 }
 
-/// Completes a [`Checksum::Partial`](super::Checksum::Partial) in a whole frame (virtio 1.3 §5.1.6.2.1): adds the bytes from
-/// `start` to the end, among them the pseudo header's sum in the field `offset` behind `start`, and stores the checksum there.
-/// Returns the sum of the bytes from `start` as they are afterwards, where the caller sums them once more with others.
+/// Completes a [`Checksum::Partial`](super::Checksum::Partial) in a whole frame (virtio 1.3 §5.1.6.2.1): adds the bytes
+/// from `start` to the end, among them the pseudo header's sum in the field `offset` behind `start`, and stores the
+/// checksum there. Returns the sum of the bytes from `start` as they are afterwards, where the caller sums them once
+/// more with others.
 ///
-/// It does not ask where the field lies: [`check_partial`] does, and a guest's offsets go through it first. A field where UDP
-/// has its checksum is never made 0, which would be none; those of others are what the sum is.
+/// It does not ask where the field lies: [`check_partial`] does, and a guest's offsets go through it first. A field
+/// where UDP has its checksum is never made 0, which would be none; those of others are what the sum is.
 ///
 /// # Errors
 /// [`DropReason::BadOffload`] where the field is not inside the frame; the frame is unchanged.
@@ -176,9 +181,9 @@ pub fn complete(frame: &mut [u8], start: u16, offset: u16) -> Result<Sum, DropRe
     Ok(Sum::ZERO.word(after))
 }
 
-/// Whether a [`Checksum::Partial`](super::Checksum::Partial) fits the frame that begins with `head` and has `len` bytes: the
-/// field is the checksum of its TCP, UDP or ICMP header, or lies behind what the datapath looks at. A guest that could put
-/// the field anywhere would rewrite its addresses and ports after they were checked.
+/// Whether a [`Checksum::Partial`](super::Checksum::Partial) fits the frame that begins with `head` and has `len`
+/// bytes: the field is the checksum of its TCP, UDP or ICMP header, or lies behind what the datapath looks at. A guest
+/// that could put the field anywhere would rewrite its addresses and ports after they were checked.
 ///
 /// # Errors
 /// [`DropReason::BadOffload`], and what [`parse`] has to say about the headers.
@@ -202,9 +207,10 @@ pub fn check_partial(head: &[u8], len: usize, start: u16, offset: u16) -> Result
     if fits && ip.fragment.is_none() && field + 2 <= len { Ok(()) } else { Err(DropReason::BadOffload) }
 }
 
-/// Whether the checksum of a transport segment (header and payload) over IPv4, or over IPv6 (`v6`), is right. `pseudo` is the sum of its pseudo header; ICMP
-/// over IPv4 has none. A UDP checksum of 0 over IPv4 is none, and right (RFC 768); over IPv6 it is wrong (RFC 8200 §8.1),
-/// except where the caller knows a tunnel that may leave it out (RFC 6935).
+/// Whether the checksum of a transport segment (header and payload) over IPv4, or over IPv6 (`v6`), is right. `pseudo`
+/// is the sum of its pseudo header; ICMP over IPv4 has none. A UDP checksum of 0 over IPv4 is none, and right (RFC
+/// 768); over IPv6 it is wrong (RFC 8200 §8.1), except where the caller knows a tunnel that may leave it out (RFC
+/// 6935).
 pub fn verify(v6: bool, protocol: u8, pseudo: Sum, segment: &[u8]) -> bool {
     if protocol == protocol::UDP && segment.get(6..8) == Some(&[0, 0]) {
         return !v6;

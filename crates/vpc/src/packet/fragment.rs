@@ -1,5 +1,5 @@
-//! IPv4 packets in pieces that a narrower path takes (RFC 791 §2.3, §3.2), where their sender does not forbid it. Nothing else
-//! is ever cut up like this: not IPv6 (RFC 8200 §5), and no tunnel's own packet.
+//! IPv4 packets in pieces that a narrower path takes (RFC 791 §2.3, §3.2), where their sender does not forbid it.
+//! Nothing else is ever cut up like this: not IPv6 (RFC 8200 §5), and no tunnel's own packet.
 
 use super::parse::IPV4;
 use super::{Ip, checksum};
@@ -39,8 +39,8 @@ pub struct Fragments<'a> {
 }
 
 impl<'a> Fragments<'a> {
-    /// The fragments of the packet in `frame`, whose headers are `ip`, that fit a path which takes packets of `mtu` bytes. The
-    /// frame is whole, and its checksums are complete. A packet that fits is its own only fragment.
+    /// The fragments of the packet in `frame`, whose headers are `ip`, that fit a path which takes packets of `mtu`
+    /// bytes. The frame is whole, and its checksums are complete. A packet that fits is its own only fragment.
     ///
     /// None where it must not be cut up (DF, IPv6) or cannot: not even the smallest piece fits.
     pub fn new(frame: &'a [u8], ip: &Ip, mtu: usize) -> Option<Fragments<'a>> {

@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-/// Bytes before the frame: an outer Ethernet (14), IPv6 (40), UDP (8) and VXLAN (8) header, and whatever header the port by
-/// which the frame leaves wants before it.
+/// Bytes before the frame: an outer Ethernet (14), IPv6 (40), UDP (8) and VXLAN (8) header, and whatever header the
+/// port by which the frame leaves wants before it.
 pub const HEADROOM: usize = 96;
 
-/// Most bytes of a frame that are copied out to be looked at: Ethernet, IPv6 with some extension headers, TCP with options.
+/// Most bytes of a frame that are copied out to be looked at: Ethernet, IPv6 with some extension headers, TCP with
+/// options.
 pub const HEAD: usize = 192;
 
 /// The first bytes of a frame, a private copy with room for headers before it.
@@ -18,7 +19,8 @@ pub struct Head {
 }
 
 impl Head {
-    /// A head of `len` bytes to be written through [`bytes_mut`](Self::bytes_mut). More than [`HEAD`] counts as [`HEAD`].
+    /// A head of `len` bytes to be written through [`bytes_mut`](Self::bytes_mut). More than [`HEAD`] counts as
+    /// [`HEAD`].
     #[inline]
     pub fn with_len(len: usize) -> Head {
         let mut head = Head { bytes: [0; HEADROOM + HEAD], start: 0, end: 0 };
@@ -41,8 +43,8 @@ impl Head {
         self.end = (HEADROOM + len.min(HEAD)) as u16;
     }
 
-    /// Starts over with `len` bytes (at most [`HEAD`]) behind `before` others, all of which are returned, to be overwritten. None
-    /// where there is not so much room for those.
+    /// Starts over with `len` bytes (at most [`HEAD`]) behind `before` others, all of which are returned, to be
+    /// overwritten. None where there is not so much room for those.
     #[inline(always)]
     pub fn reset_behind(&mut self, before: usize, len: usize) -> Option<&mut [u8]> {
         let from = HEADROOM.checked_sub(before)?;
@@ -50,8 +52,8 @@ impl Head {
         self.bytes.get_mut(from..usize::from(self.end))
     }
 
-    /// The bytes, and `header` in the room before them, which is overwritten unless it is there already: what was just written cannot be
-    /// read in larger pieces before it is in the cache. None where there is not so much room left.
+    /// The bytes, and `header` in the room before them, which is overwritten unless it is there already: what was just
+    /// written cannot be read in larger pieces before it is in the cache. None where there is not so much room left.
     #[inline(always)]
     pub fn behind<const N: usize>(&mut self, header: &[u8; N]) -> Option<&[u8]> {
         let from = usize::from(self.start).checked_sub(N)?;

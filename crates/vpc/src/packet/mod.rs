@@ -55,8 +55,8 @@ impl Packet {
     }
 }
 
-/// The bytes of a frame behind its head, wherever they lie. A guest may change its bytes at any time: two reads of the same
-/// place may differ, so what is parsed or summed is read once.
+/// The bytes of a frame behind its head, wherever they lie. A guest may change its bytes at any time: two reads of the
+/// same place may differ, so what is parsed or summed is read once.
 pub trait Tail {
     /// Copies `to.len()` bytes from `offset` (0: the first byte behind the head as it was when the frame came in).
     ///

@@ -1,5 +1,5 @@
-//! One bounded pass over a frame's headers: Ethernet II, at most one 802.1Q tag, ARP, IPv4, IPv6 with extension headers, TCP,
-//! UDP, ICMP.
+//! One bounded pass over a frame's headers: Ethernet II, at most one 802.1Q tag, ARP, IPv4, IPv6 with extension
+//! headers, TCP, UDP, ICMP.
 //!
 //! Only the head is read; lengths are checked against the whole frame. Nothing is believed that contradicts itself: a
 //! [`Parsed`] that comes out says where things are, and they are there.
@@ -363,8 +363,8 @@ fn ipv6(frame: Frame<'_>, header: usize) -> Result<Ip, DropReason> {
     })
 }
 
-/// The transport header at `transport` of a packet that ends where `packet` does. A first fragment too short for it is an
-/// attack on whoever filters by ports (RFC 1858 §3, RFC 7112).
+/// The transport header at `transport` of a packet that ends where `packet` does. A first fragment too short for it is
+/// an attack on whoever filters by ports (RFC 1858 §3, RFC 7112).
 #[inline(always)]
 fn layer4(packet: Frame<'_>, transport: usize, protocol: u8, fragment: Option<Fragment>) -> Result<Layer4, DropReason> {
     if fragment.is_some_and(|fragment| fragment.offset != 0) {

@@ -1,20 +1,21 @@
 //! A node's connections, one table for all its cores, and what lets flows go by without asking it.
 //!
-//! A guest's interface is served by several cores, so the two directions of a connection are met by different ones. The table is
-//! behind a lock, which only packets take that no flow carries: the first ones of a connection, those that open and close it,
-//! and now and then one of a flow, so that the table knows that it lives.
+//! A guest's interface is served by several cores, so the two directions of a connection are met by different ones. The
+//! table is behind a lock, which only packets take that no flow carries: the first ones of a connection, those that
+//! open and close it, and now and then one of a flow, so that the table knows that it lives.
 //!
 //! ```text
 //!   flow ─ slot, generation ─► gate of the slot: generation │ until      open: the flow decides, nobody is asked
 //!                                 ▲ opened by who asks: the connection may go on without being asked, for a while
-//!                                 ▲ closed by the end of the connection, and by a FIN or RST, before anything else is decided
+//!                                 ▲ closed by the end of the connection, and by a FIN or RST, before all else
 //! ```
 //!
-//! So the flows of both directions end with their connection on all cores at once, whoever met the end of it. They are not
-//! looked for; they find out.
+//! So the flows of both directions end with their connection on all cores at once, whoever met the end of it. They are
+//! not looked for; they find out.
 //!
-//! **Changes.** A connection has the versions of its two ends by which it was admitted. Where these are others now, its first
-//! packet is put to the rules once more, as it was; if they do not allow it any longer, no packet passes, either way.
+//! **Changes.** A connection has the versions of its two ends by which it was admitted. Where these are others now, its
+//! first packet is put to the rules once more, as it was; if they do not allow it any longer, no packet passes, either
+//! way.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,8 +32,8 @@ use crate::verdict::DropReason;
 
 /// The clock of gates, as a power of two of nanoseconds: about a millisecond.
 const TICK: u32 = 20;
-/// How long flows go on without the table being asked, ticks: 67 ms. Far less than any timeout, and than it takes to send as
-/// much of a TCP connection as sequence numbers can tell apart.
+/// How long flows go on without the table being asked, ticks: 67 ms. Far less than any timeout, and than it takes to
+/// send as much of a TCP connection as sequence numbers can tell apart.
 const OPEN: u32 = 64;
 /// So many slots are looked at between two packets when connections are forgotten.
 const PIECE: usize = 1 << 12;
@@ -137,8 +138,8 @@ fn allow(from: &End<'_>, to: &End<'_>, tuple: &Tuple, note: &mut impl FnMut(Note
 }
 
 impl Question<'_> {
-    /// Whether a connection that is known goes on, whose ends have the versions that are returned: it does where it was admitted
-    /// by them.
+    /// Whether a connection that is known goes on, whose ends have the versions that are returned: it does where it was
+    /// admitted by them.
     fn goes_on(
         &self,
         tracked: &Tracked,
@@ -221,7 +222,8 @@ impl Connections {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on these networks have connections, and an equal share of the table each. Returns their zones, in their order.
+    /// From now on these networks have connections, and an equal share of the table each. Returns their zones, in their
+    /// order.
     pub fn set_networks(&self, names: &[&str]) -> Vec<Zone> {
         let stay: HashSet<&str> = names.iter().copied().collect();
         self.forget(|name| !stay.contains(name));
@@ -303,8 +305,8 @@ impl Connections {
         answer
     }
 
-    /// What [`ask`](Self::ask) would answer. Nothing is changed or counted. A table that is full is judged as it is: aging, which
-    /// might make room while it is asked, does not happen.
+    /// What [`ask`](Self::ask) would answer. Nothing is changed or counted. A table that is full is judged as it is:
+    /// aging, which might make room while it is asked, does not happen.
     ///
     /// # Errors
     /// Why it would be dropped.

@@ -5,20 +5,20 @@
 //!   change ─► each bucket: the highest bidder of those that may have it
 //! ```
 //!
-//! Weighted rendezvous hashing (Thaler and Ravishankar, IEEE/ACM Transactions on Networking 1998), worked out in advance for a
-//! fixed number of buckets: a member that leaves moves its own flows and no others; one that comes takes flows, and no flow
-//! moves between two others. Members bid by their identifier alone, not by their place in the list, so all nodes that have
-//! the same members choose alike.
+//! Weighted rendezvous hashing (Thaler and Ravishankar, IEEE/ACM Transactions on Networking 1998), worked out in
+//! advance for a fixed number of buckets: a member that leaves moves its own flows and no others; one that comes takes
+//! flows, and no flow moves between two others. Members bid by their identifier alone, not by their place in the list,
+//! so all nodes that have the same members choose alike.
 //!
-//! Members of the node's own **zone** are preferred: as long as one of them is healthy, no other gets a flow; then all that are
-//! healthy do. That moves all flows, and back.
+//! Members of the node's own **zone** are preferred: as long as one of them is healthy, no other gets a flow; then all
+//! that are healthy do. That moves all flows, and back.
 
 use thiserror::Error;
 
 use crate::hash::splitmix64;
 
-/// Buckets of a group, 2 bytes each. A member's share is as exact as there are buckets: with 16 members of one weight, to some
-/// 6 %.
+/// Buckets of a group, 2 bytes each. A member's share is as exact as there are buckets: with 16 members of one weight,
+/// to some 6 %.
 pub const BUCKETS: usize = 4096;
 /// Most members of a group.
 pub const MEMBERS: usize = 256;
@@ -67,8 +67,8 @@ pub struct Ecmp {
 }
 
 impl Ecmp {
-    /// A group of `members` for a node in zone `zone`; None: all zones are alike to it. `seed` is the same on all nodes, and another
-    /// for each group: so what one group decided says nothing about what the next one will.
+    /// A group of `members` for a node in zone `zone`; None: all zones are alike to it. `seed` is the same on all
+    /// nodes, and another for each group: so what one group decided says nothing about what the next one will.
     ///
     /// # Errors
     /// [`EcmpError`] says what is wrong with which member.
@@ -159,13 +159,15 @@ impl Bidder {
         splitmix64(self.mixed ^ bucket)
     }
 
-    /// Its bid, near enough to tell that it does not win: of many bidders all but one, nearly always, and at a tenth of the cost.
+    /// Its bid, near enough to tell that it does not win: of many bidders all but one, nearly always, and at a tenth of
+    /// the cost.
     fn estimate(&self, bucket: u64) -> f64 {
         (64.0 - (self.chance(bucket).max(1) as f64).log2()) / f64::from(self.weight)
     }
 
-    /// What it asks for a bucket: the least wins. Chance `u` in (0, 1) of each member and bucket becomes `-log2(u) / weight`, so
-    /// that each wins in proportion to its weight, whoever the others are. In integers: all nodes come to the same.
+    /// What it asks for a bucket: the least wins. Chance `u` in (0, 1) of each member and bucket becomes
+    /// `-log2(u) / weight`, so that each wins in proportion to its weight, whoever the others are. In integers: all
+    /// nodes come to the same.
     fn bid(&self, bucket: u64) -> u128 {
         // 64 - log2 is below 2^38 with 32 bits of fraction; another 64 bits keep what dividing would lose.
         (u128::from(negative_log2(self.chance(bucket))) << 64) / u128::from(self.weight)

@@ -4,9 +4,9 @@
 //!   packet ─► its port's meter ─ colour ─► its tenant's meter ─► green, yellow: passes; red: dropped
 //! ```
 //!
-//! A meter is the node's: its packets are met by several cores, so it is behind a lock, which only packets of metered endpoints
-//! take, and those of a burst that belong to one endpoint together. A flow has the number of its endpoint, and what its meters are is looked up for each packet: other rates leave flows as
-//! they are.
+//! A meter is the node's: its packets are met by several cores, so it is behind a lock, which only packets of metered
+//! endpoints take, and those of a burst that belong to one endpoint together. A flow has the number of its endpoint,
+//! and what its meters are is looked up for each packet: other rates leave flows as they are.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -83,7 +83,8 @@ impl Count {
 }
 
 impl NodeMeter {
-    /// A meter whose buckets are full; it goes on counting where one of its name was `before`, and metering where that was the same.
+    /// A meter whose buckets are full; it goes on counting where one of its name was `before`, and metering where that
+    /// was the same.
     pub fn new(spec: &MeterSpec, before: Option<&Arc<NodeMeter>>) -> Arc<NodeMeter> {
         if let Some(same) = before.filter(|before| before.spec == *spec) {
             return Arc::clone(same);
@@ -103,8 +104,8 @@ impl NodeMeter {
         self.meter.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The colour of a packet that comes at `now`, nanoseconds, with the colour `before`. With `REHEARSES` nothing is taken from
-    /// the meter, and nothing counted.
+    /// The colour of a packet that comes at `now`, nanoseconds, with the colour `before`. With `REHEARSES` nothing is
+    /// taken from the meter, and nothing counted.
     pub fn mark<const REHEARSES: bool>(&self, now: u64, bytes: u32, before: Colour) -> Colour {
         if REHEARSES {
             return self.meter().clone().mark(Nanos(now), bytes, before);
@@ -114,8 +115,9 @@ impl NodeMeter {
         colour
     }
 
-    /// Does the same for packets of `bytes` bytes that come at once, one after the other: `colours` are those before, and then those
-    /// after it. What is shared with other cores is met once for all of them. True where all were, and are, green.
+    /// Does the same for packets of `bytes` bytes that come at once, one after the other: `colours` are those before,
+    /// and then those after it. What is shared with other cores is met once for all of them. True where all were, and
+    /// are, green.
     fn mark_all(&self, now: u64, bytes: &[u32], colours: &mut [Colour]) -> bool {
         let mut counts = [(0, 0); 3];
         let are_green = self.meter().mark_all(Nanos(now), bytes, colours);
@@ -160,7 +162,8 @@ impl NodeMeter {
 /// The colours that a packet has behind each of its meters, in their order.
 pub(crate) type Colours = [Colour; METERS];
 
-/// Whether a packet of `bytes` bytes may pass `meters`, one after the other, at `now`, nanoseconds; its colours go into `colours`.
+/// Whether a packet of `bytes` bytes may pass `meters`, one after the other, at `now`, nanoseconds; its colours go into
+/// `colours`.
 pub(crate) fn admit<const REHEARSES: bool>(
     meters: &[Arc<NodeMeter>],
     now: u64,
@@ -175,8 +178,8 @@ pub(crate) fn admit<const REHEARSES: bool>(
     colour != Colour::Red
 }
 
-/// Takes `load` from all of `meters` at `now`, nanoseconds, if it is green by each of them; otherwise nothing. Whether it was. Nothing is
-/// counted before it is [settled](settle).
+/// Takes `load` from all of `meters` at `now`, nanoseconds, if it is green by each of them; otherwise nothing. Whether
+/// it was. Nothing is counted before it is [settled](settle).
 pub(crate) fn take(meters: &[Arc<NodeMeter>], now: u64, load: MeterCount) -> bool {
     let MeterCount { packets, bytes } = load;
     for (at, meter) in meters.iter().enumerate() {
@@ -202,8 +205,8 @@ pub(crate) fn settle(meters: &[Arc<NodeMeter>], taken: MeterCount, used: MeterCo
 /// Most packets that [`admit_all`] is asked about.
 pub(crate) const AT_ONCE: usize = 64;
 
-/// As [`admit`], of at most [`AT_ONCE`] packets of `bytes` bytes that come at once, one after the other: a bit for each, the first the
-/// lowest.
+/// As [`admit`], of at most [`AT_ONCE`] packets of `bytes` bytes that come at once, one after the other: a bit for
+/// each, the first the lowest.
 pub(crate) fn admit_all(meters: &[Arc<NodeMeter>], now: u64, bytes: &[u32]) -> u64 {
     let mut colours = [Colour::Green; AT_ONCE];
     let bytes = &bytes[..bytes.len().min(AT_ONCE)];

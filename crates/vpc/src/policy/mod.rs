@@ -1,5 +1,5 @@
-//! What a network's owner allows, and which of several ways a flow takes: decisions about a flow's first packet, which the
-//! flow tier then keeps for those that follow.
+//! What a network's owner allows, and which of several ways a flow takes: decisions about a flow's first packet, which
+//! the flow tier then keeps for those that follow.
 //!
 //! ```text
 //!   first packet ─► Tuple ─► acl: prefixes, ports, protocol by priority   stateless: asked about each direction
@@ -10,8 +10,9 @@
 //!                              └─► conntrack: a new connection, where there is room for its owner
 //! ```
 //!
-//! Everything here is pure: no clock, no I/O; tables are built from plain data, then looked up without allocating. The software
-//! tier asks it (`software/policy.rs`); [`ecmp`] is the switch tier's, where a route leads to a group (`tables/ecmp.rs`).
+//! Everything here is pure: no clock, no I/O; tables are built from plain data, then looked up without allocating. The
+//! software tier asks it (`software/policy.rs`); [`ecmp`] is the switch tier's, where a route leads to a group
+//! (`tables/ecmp.rs`).
 
 pub mod acl;
 mod classifier;

@@ -43,8 +43,8 @@ pub enum Transport {
     Later,
 }
 
-/// A TCP fragment that would be written over the header in the first one, which is how a forbidden connection is passed off as
-/// an allowed one (RFC 1858 §4, RFC 3128).
+/// A TCP fragment that would be written over the header in the first one, which is how a forbidden connection is passed
+/// off as an allowed one (RFC 1858 §4, RFC 3128).
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("a fragment begins inside the TCP header, at byte {0}")]
 pub struct Overlap(pub u16);
@@ -91,7 +91,8 @@ impl Tuple {
         Tuple { source: self.destination, destination: self.source, protocol: self.protocol, transport }
     }
 
-    /// The two numbers that rules have ranges for: ports, or type and code; 0 where there are none. None for a later fragment.
+    /// The two numbers that rules have ranges for: ports, or type and code; 0 where there are none. None for a later
+    /// fragment.
     #[inline]
     pub(crate) fn numbers(&self) -> Option<[u16; 2]> {
         match self.transport {

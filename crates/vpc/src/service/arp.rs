@@ -16,12 +16,12 @@ const IPV4_OVER_ETHERNET: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 /// Answers a request for the address of the gateway or of another endpoint with its MAC address.
 ///
-/// Never answered are announcements, and whoever asks for an address of its own: to a probe (RFC 5227 §2.1.1) that answer
-/// would say that somebody else has it. A probe for somebody else's address is answered, as its owner would.
+/// Never answered are announcements, and whoever asks for an address of its own: to a probe (RFC 5227 §2.1.1) that
+/// answer would say that somebody else has it. A probe for somebody else's address is answered, as its owner would.
 ///
 /// # Errors
-/// [`DropReason::SpoofedNeighbor`] where the sender named in the message is not the frame's, [`DropReason::Service`] for
-/// operations other than request and reply and for frames that are not ARP.
+/// [`DropReason::SpoofedNeighbor`] where the sender named in the message is not the frame's, [`DropReason::Service`]
+/// for operations other than request and reply and for frames that are not ARP.
 pub fn answer(context: &ServiceContext<'_>, parsed: &Parsed, _frame: &[u8]) -> Answer {
     let Payload::Arp(arp) = parsed.payload else { return Err(DropReason::Service) };
     if arp.sender_mac != parsed.source || !parsed.source.is_station() {

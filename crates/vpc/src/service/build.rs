@@ -44,7 +44,8 @@ pub(super) struct V6 {
 }
 
 impl V4 {
-    /// An IPv4 packet (RFC 791 §3.1) that may not be fragmented, so that its identification means nothing (RFC 6864 §4.1).
+    /// An IPv4 packet (RFC 791 §3.1) that may not be fragmented, so that its identification means nothing (RFC 6864
+    /// §4.1).
     pub fn packet(&self, asked: &Parsed, protocol: u8, payload: &[u8]) -> Vec<u8> {
         let mut frame = ethernet(asked, self.to_mac, self.from_mac, ETHERTYPE_IPV4);
         let mut header = [0; IPV4];

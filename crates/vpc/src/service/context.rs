@@ -18,7 +18,8 @@ use crate::packet::Mac;
 use crate::spec::SubnetSpec;
 use crate::verdict::DropReason;
 
-/// What a service answers: a whole Ethernet frame for the asker with its checksums complete, nothing, or why it does not.
+/// What a service answers: a whole Ethernet frame for the asker with its checksums complete, nothing, or why it does
+/// not.
 pub type Answer = Result<Option<Vec<u8>>, DropReason>;
 
 /// What a service knows.
@@ -39,8 +40,8 @@ pub struct ServiceContext<'a> {
     /// The endpoint's own addresses, of both families.
     pub addresses: &'a [IpAddr],
     /// Who has an address in the endpoint's network: the gateway's MAC for a gateway address (its link-local one
-    /// included), an endpoint's for its addresses (the asker's own included: an answer to that would be taken for a duplicate
-    /// address), None where nobody has it.
+    /// included), an endpoint's for its addresses (the asker's own included: an answer to that would be taken for a
+    /// duplicate address), None where nobody has it.
     pub neighbor: &'a dyn Fn(IpAddr) -> Option<Mac>,
 }
 

@@ -1,5 +1,5 @@
-//! DHCP for IPv4 (RFC 2131): a server with one address to give, the one that the control plane gave the endpoint. It keeps no
-//! leases: a port has its address for as long as it is configured.
+//! DHCP for IPv4 (RFC 2131): a server with one address to give, the one that the control plane gave the endpoint. It
+//! keeps no leases: a port has its address for as long as it is configured.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -148,8 +148,8 @@ impl<'a> Query<'a> {
 /// Answers a client's message with the endpoint's address and what else the network has to tell.
 ///
 /// # Errors
-/// [`DropReason::Service`] for what is not a client's message, for another client than the endpoint, for relayed messages and
-/// where the endpoint has no IPv4 address.
+/// [`DropReason::Service`] for what is not a client's message, for another client than the endpoint, for relayed
+/// messages and where the endpoint has no IPv4 address.
 pub fn answer(context: &ServiceContext<'_>, parsed: &Parsed, frame: &[u8]) -> Answer {
     let query = udp_payload(parsed, frame, SERVER_PORT).and_then(Query::parse).ok_or(DropReason::Service)?;
     let own = |address: &IpAddr| if let IpAddr::V4(address) = address { Some(*address) } else { None };

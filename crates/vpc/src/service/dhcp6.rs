@@ -1,5 +1,5 @@
-//! DHCP for IPv6 (RFC 8415): a server with one address to give, the one that the control plane gave the endpoint, and no
-//! leases to keep, as [`dhcp4`](super::dhcp4).
+//! DHCP for IPv6 (RFC 8415): a server with one address to give, the one that the control plane gave the endpoint, and
+//! no leases to keep, as [`dhcp4`](super::dhcp4).
 
 use std::net::{IpAddr, Ipv6Addr};
 

@@ -114,8 +114,8 @@ pub fn unreachable(context: &ServiceContext<'_>, parsed: &Parsed, frame: &[u8], 
     error(context, parsed, frame, message(v4::UNREACHABLE, v4), message(v6::UNREACHABLE, v6))
 }
 
-/// An error about a packet, with as much of it as fits. None about errors, fragments but the first, and packets to or from a
-/// group (RFC 1812 §4.3.2.7, RFC 4443 §2.4 (e)).
+/// An error about a packet, with as much of it as fits. None about errors, fragments but the first, and packets to or
+/// from a group (RFC 1812 §4.3.2.7, RFC 4443 §2.4 (e)).
 fn error(context: &ServiceContext<'_>, parsed: &Parsed, frame: &[u8], v4: [u8; 8], v6: [u8; 8]) -> Answer {
     let ip = parsed.ip().ok_or(DropReason::Service)?;
     let about_error = match (ip.protocol, ip.layer4) {

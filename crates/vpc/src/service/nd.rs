@@ -47,7 +47,8 @@ pub(super) struct Message<'a> {
 /// The message of this type whose options begin at `options`, if it is valid (RFC 4861 §6.1.1, §7.1.1).
 ///
 /// # Errors
-/// [`DropReason::Service`] where it is not, [`DropReason::SpoofedNeighbor`] where it names another sender than the frame does.
+/// [`DropReason::Service`] where it is not, [`DropReason::SpoofedNeighbor`] where it names another sender than the
+/// frame does.
 pub(super) fn message<'a>(
     parsed: &Parsed,
     frame: &'a [u8],
@@ -97,12 +98,12 @@ pub(super) fn way_back(parsed: &Parsed, asker: Ipv6Addr, from_mac: Mac, from: Ip
     V6 { to_mac, from_mac, from, to, hop_limit: HOP_LIMIT }
 }
 
-/// Answers a solicitation for the gateway or another endpoint with its MAC address. Whoever looks for duplicates of its own
-/// address (RFC 4862 §5.4) is never answered; duplicates of others' addresses are found.
+/// Answers a solicitation for the gateway or another endpoint with its MAC address. Whoever looks for duplicates of its
+/// own address (RFC 4862 §5.4) is never answered; duplicates of others' addresses are found.
 ///
 /// # Errors
-/// [`DropReason::Service`] for invalid and other messages, [`DropReason::SpoofedNeighbor`] where a solicitation names another
-/// sender than the frame does.
+/// [`DropReason::Service`] for invalid and other messages, [`DropReason::SpoofedNeighbor`] where a solicitation names
+/// another sender than the frame does.
 pub fn answer(context: &ServiceContext<'_>, parsed: &Parsed, frame: &[u8]) -> Answer {
     if message(parsed, frame, kind::NEIGHBOR_ADVERTISEMENT, 24).is_ok() {
         return Ok(None);

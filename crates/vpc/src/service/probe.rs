@@ -90,8 +90,8 @@ impl Probe {
     }
 }
 
-/// A frame as the node with the tunnel end point `host` sends it to the one of `underlay`: `inner`, of the network with the VNI `vni`. None
-/// where `underlay` has no address of the family of `host`.
+/// A frame as the node with the tunnel end point `host` sends it to the one of `underlay`: `inner`, of the network with
+/// the VNI `vni`. None where `underlay` has no address of the family of `host`.
 pub fn through_tunnel(underlay: &UnderlaySpec, host: IpAddr, vni: u32, inner: &[u8]) -> Option<Vec<u8>> {
     let (from_mac, to_mac, ports) = (NEIGHBOR, underlay.mac, (TUNNEL_PORT, underlay.udp_port));
     let asked = untagged(from_mac, to_mac);

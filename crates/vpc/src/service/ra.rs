@@ -1,5 +1,5 @@
-//! Router advertisements (RFC 4861 §4.2), in answer to solicitations and without: the gateway is the router, addresses come
-//! from [`dhcp6`](super::dhcp6).
+//! Router advertisements (RFC 4861 §4.2), in answer to solicitations and without: the gateway is the router, addresses
+//! come from [`dhcp6`](super::dhcp6).
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -27,7 +27,8 @@ const MANAGED_AND_OTHER: u8 = 0xc0;
 const ON_LINK: u8 = 0x80;
 /// How long the gateway is a router for, seconds: the default of RFC 4861 §6.2.1, three times its longest interval.
 pub(crate) const ROUTER_LIFETIME: u16 = 1800;
-/// Most name servers that are told: an option has at most 255 units of 8 bytes, and the message is to fit the least MTU.
+/// Most name servers that are told: an option has at most 255 units of 8 bytes, and the message is to fit the least
+/// MTU.
 const MOST_SERVERS: usize = 16;
 /// Most prefixes that are told.
 const MOST_PREFIXES: usize = 16;
@@ -45,7 +46,8 @@ pub fn answer(context: &ServiceContext<'_>, parsed: &Parsed, frame: &[u8]) -> An
     Ok(advertisement(context).map(|message| way.icmp(parsed, message)))
 }
 
-/// An advertisement that nobody has asked for, to all nodes behind the endpoint's port; nothing where its network has no IPv6.
+/// An advertisement that nobody has asked for, to all nodes behind the endpoint's port; nothing where its network has
+/// no IPv6.
 pub(crate) fn unsolicited(context: &ServiceContext<'_>) -> Option<Vec<u8>> {
     // What would be answered, if it had been asked by somebody without an address and a VLAN.
     let payload = Payload::Other { ether_type: 0 };

@@ -1,5 +1,5 @@
-//! RARP (RFC 903): how somebody who has moved is announced. Nobody is to answer: switches and tunnel end points that learn where
-//! an address is from the frames they see learn it from this one.
+//! RARP (RFC 903): how somebody who has moved is announced. Nobody is to answer: switches and tunnel end points that
+//! learn where an address is from the frames they see learn it from this one.
 
 use crate::packet::Mac;
 use crate::packet::parse::ETHERTYPE_IPV4;
@@ -13,8 +13,8 @@ const REQUEST_REVERSE: u16 = 3;
 /// The least that is sent on Ethernet, without frame check sequence (IEEE 802.3 §4.2.3.3).
 const LEAST: usize = 60;
 
-/// The frame by which `mac` is announced: the one that QEMU sends for a guest after a migration (`announce_self_create` in its
-/// net/announce.c), and DPDK's vhost library for SEND_RARP, so that whoever looks closely knows it.
+/// The frame by which `mac` is announced: the one that QEMU sends for a guest after a migration (`announce_self_create`
+/// in its net/announce.c), and DPDK's vhost library for SEND_RARP, so that whoever looks closely knows it.
 pub fn announcement(mac: Mac) -> Vec<u8> {
     let mut frame = Vec::with_capacity(LEAST);
     frame.extend_from_slice(&Mac::BROADCAST.0);

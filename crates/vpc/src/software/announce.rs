@@ -1,6 +1,6 @@
-//! Tells a whole network that an endpoint is here: the ports of this node that are in it, and every other host of it. softdpu itself
-//! goes by its configuration; this is for switches behind ports and tunnel end points of other makes, which learn where an
-//! address is from the frames they see.
+//! Tells a whole network that an endpoint is here: the ports of this node that are in it, and every other host of it.
+//! softdpu itself goes by its configuration; this is for switches behind ports and tunnel end points of other makes,
+//! which learn where an address is from the frames they see.
 
 use super::in_tunnel;
 use crate::id::PortId;

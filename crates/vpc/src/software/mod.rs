@@ -1,7 +1,8 @@
 //! Software tier: whole frames, everything that the other tiers do not do.
 //!
-//! A guest's question is answered by a service. The sender of a packet that cannot go on is told by an ICMP error: by the port
-//! it came from, or back through the tunnel. A packet that is too long goes on in fragments where its sender allows it.
+//! A guest's question is answered by a service. The sender of a packet that cannot go on is told by an ICMP error: by
+//! the port it came from, or back through the tunnel. A packet that is too long goes on in fragments where its sender
+//! allows it.
 
 mod announce;
 mod dispatch;

@@ -8,8 +8,8 @@ use crate::switch::{Frame, Metadata, Stop, after, complete_udp6};
 use crate::tables::Tables;
 use crate::verdict::{DropReason, Reply, Verdict};
 
-/// Sends the packet in `frame` in pieces of at most `mtu` bytes. What is still to be done to it (checksum, segmentation) is done
-/// first: a fragment leaves nothing open.
+/// Sends the packet in `frame` in pieces of at most `mtu` bytes. What is still to be done to it (checksum,
+/// segmentation) is done first: a fragment leaves nothing open.
 pub(super) fn send(
     tables: &Tables,
     packet: &Packet,

@@ -1,14 +1,14 @@
-//! What the policies of a packet's two ends allow: checked for a flow's first packet, before it may go (Zephyrus §4.1: software does
-//! what the flow tier does not know).
+//! What the policies of a packet's two ends allow: checked for a flow's first packet, before it may go (Zephyrus §4.1:
+//! software does what the flow tier does not know).
 //!
 //! ```text
 //!   the sender's ACL ─► the receiver's ACL ─► connections ─ known ─► passes
-//!                                                │ new
-//!                                                └─► the sender's groups: egress ─► the receiver's: ingress ─► a new connection
+//!                                             │ new
+//!                                             └─► the sender's groups: egress ─► the receiver's: ingress ─► connection
 //! ```
 //!
-//! An end has rules only on the node where it is at a port. Those of an end elsewhere are checked there; here only the groups that it is
-//! in count.
+//! An end has rules only on the node where it is at a port. Those of an end elsewhere are checked there; here only the
+//! groups that it is in count.
 
 use std::net::IpAddr;
 
@@ -32,8 +32,8 @@ pub(crate) enum PolicyStep {
     Connection(Note),
 }
 
-/// Whether a packet from one end to the other may go, and its flow after it, at `now`, nanoseconds. With `REHEARSES` nothing changes.
-/// `found` gets each step.
+/// Whether a packet from one end to the other may go, and its flow after it, at `now`, nanoseconds. With `REHEARSES`
+/// nothing changes. `found` gets each step.
 ///
 /// # Errors
 /// Why it is dropped.
@@ -73,8 +73,9 @@ pub(crate) fn ask<const REHEARSES: bool>(
     if REHEARSES { connections.rehearse(&question, current, note) } else { connections.ask(&question, current, note) }
 }
 
-/// The zone of connections between both ends. Peers have one zone for both directions: that of the network with the lower VNI. Where one
-/// of them has connections, both have a zone. Their addresses do not overlap, so a connection between them is no other connection of either.
+/// The zone of connections between both ends. Peers have one zone for both directions: that of the network with the
+/// lower VNI. Where one of them has connections, both have a zone. Their addresses do not overlap, so a connection
+/// between them is no other connection of either.
 fn zone(tables: &Tables, metadata: &Metadata) -> Option<Zone> {
     let of_hop = |hop: HopId| tables.hop(hop).map(|hop| hop.network);
     let from = metadata.return_hop.and_then(of_hop).unwrap_or(metadata.network);

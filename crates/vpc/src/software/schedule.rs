@@ -1,12 +1,12 @@
-//! When the router is advertised to a port that has not asked (RFC 4861 §6.2.4): a few times soon after it comes up, then
-//! again and again long before a route that a guest has from it expires.
+//! When the router is advertised to a port that has not asked (RFC 4861 §6.2.4): a few times soon after it comes up,
+//! then again and again long before a route that a guest has from it expires.
 
 use crate::hash::splitmix64;
 use crate::service::ra::ROUTER_LIFETIME;
 
 const SECOND: u64 = 1_000_000_000;
-/// Most and least time between two advertisements, nanoseconds: MaxRtrAdvInterval and MinRtrAdvInterval with their defaults
-/// (RFC 4861 §6.2.1).
+/// Most and least time between two advertisements, nanoseconds: MaxRtrAdvInterval and MinRtrAdvInterval with their
+/// defaults (RFC 4861 §6.2.1).
 const LONGEST: u64 = 600 * SECOND;
 const SHORTEST: u64 = LONGEST / 100 * 33;
 /// The first ones are no further apart than this (RFC 4861 §10, MAX_INITIAL_RTR_ADVERT_INTERVAL and
@@ -27,8 +27,8 @@ pub(crate) struct Schedule {
 }
 
 impl Schedule {
-    /// Whether one is due at `now`, nanoseconds; the next one is then due later. `seed` is the port's own: that all ports of all
-    /// hosts have their turn at once is what chance is there to prevent.
+    /// Whether one is due at `now`, nanoseconds; the next one is then due later. `seed` is the port's own: that all
+    /// ports of all hosts have their turn at once is what chance is there to prevent.
     pub fn is_due(&mut self, now: u64, seed: u64) -> bool {
         let due = now >= self.next;
         if due {

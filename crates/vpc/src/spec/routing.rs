@@ -70,7 +70,8 @@ impl std::fmt::Display for MemberVia {
     }
 }
 
-/// Routes that what comes from some sources is put to before those of the network (Zephyrus §4.2: policy routes by inner source).
+/// Routes that what comes from some sources is put to before those of the network (Zephyrus §4.2: policy routes by
+/// inner source).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteTableSpec {
     /// Name of its network.

@@ -1,4 +1,5 @@
-//! On which core packets from tunnels are worked on: flows spread by buckets of a hash, or put somewhere one by one (Zephyrus §7.1).
+//! On which core packets from tunnels are worked on: flows spread by buckets of a hash, or put somewhere one by one
+//! (Zephyrus §7.1).
 //!
 //! ```text
 //!   inner frame ─► VNI and 5-tuple ─► rule? ──────────────────► its core
@@ -7,11 +8,13 @@
 //!                                                          └──► here: where the packet was read
 //! ```
 //!
-//! It is decided behind the outer headers and before the flow tier, so that flows, meters and connections see a packet on the core that
-//! works on it. What is no tunnel's, or has no IP packet in it, stays where it was read. All packets of a flow go the same way, whatever
-//! their flags and options; fragments go by their addresses and protocol, which no rule for a 5-tuple matches (RFC 6438 §3).
+//! It is decided behind the outer headers and before the flow tier, so that flows, meters and connections see a packet
+//! on the core that works on it. What is no tunnel's, or has no IP packet in it, stays where it was read. All packets
+//! of a flow go the same way, whatever their flags and options; fragments go by their addresses and protocol, which no
+//! rule for a 5-tuple matches (RFC 6438 §3).
 //!
-//! Pure: whoever moves packets asks here which, and in which [order](Steering::moves) cores have to give way to each other.
+//! Pure: whoever moves packets asks here which, and in which [order](Steering::moves) cores have to give way to each
+//! other.
 
 #[cfg(test)]
 mod tests;
@@ -229,7 +232,8 @@ impl Steering {
         self
     }
 
-    /// A bucket's packets go to `core` from now on; None: they stay where they are read. What is no bucket, or no core, changes nothing.
+    /// A bucket's packets go to `core` from now on; None: they stay where they are read. What is no bucket, or no core,
+    /// changes nothing.
     pub fn put(&mut self, bucket: usize, core: Option<usize>) {
         let core = core.map_or(Some(HERE), |core| u8::try_from(core).ok().filter(|core| *core != HERE));
         if let (Some(slot), Some(core)) = (self.buckets.get_mut(bucket), core) {
@@ -281,8 +285,9 @@ impl Steering {
         }
     }
 
-    /// From which core to which flows may move, when what is read on core `here` goes by `next` after it went by this: each pair once.
-    /// Where only buckets differ, no other pair than theirs; where rules do, every pair that there may be.
+    /// From which core to which flows may move, when what is read on core `here` goes by `next` after it went by this:
+    /// each pair once. Where only buckets differ, no other pair than theirs; where rules do, every pair that there may
+    /// be.
     pub fn moves(&self, next: &Steering, here: usize) -> BTreeSet<(usize, usize)> {
         let at = |core: u8| if core == HERE { here } else { usize::from(core) };
         if self.rules == next.rules {
@@ -307,8 +312,8 @@ fn hash_of(what: &Match) -> u32 {
     }
 }
 
-/// What there is to see of packets that came by the underlay's port: None for those that stay where they were read in any case. One for each of
-/// `packets` is appended to `seen`.
+/// What there is to see of packets that came by the underlay's port: None for those that stay where they were read in
+/// any case. One for each of `packets` is appended to `seen`.
 pub(crate) fn look(tables: &Tables, packets: &[Packet], seen: &mut Vec<Option<Sight>>) {
     let mut last = Last::default();
     seen.extend(packets.iter().map(|packet| see(tables, packet, &mut last)));

@@ -42,9 +42,9 @@ impl Departure<'_> {
     }
 }
 
-/// Makes the head what leaves, as was decided for the packet's flow before, if `admit` (asked with the flow's metered endpoint and the
-/// packet's length in bytes) lets it pass, and writes the verdict to `verdict`. False, and the packet is unchanged, where it needs a
-/// decision of its own. `id` is the identification of the last outer packet.
+/// Makes the head what leaves, as was decided for the packet's flow before, if `admit` (asked with the flow's metered
+/// endpoint and the packet's length in bytes) lets it pass, and writes the verdict to `verdict`. False, and the packet
+/// is unchanged, where it needs a decision of its own. `id` is the identification of the last outer packet.
 #[inline(always)]
 pub(crate) fn follow(
     tables: &Tables,
@@ -57,8 +57,8 @@ pub(crate) fn follow(
 ) -> bool {
     let mut room = None;
     let Some(hop) = hop_of(tables, seen, action, &mut room) else { return false };
-    // Each branch writes its verdict itself: one put together on the stack is read back there before its parts have arrived, which waits
-    // for all stores before them.
+    // Each branch writes its verdict itself: one put together on the stack is read back there before its parts have
+    // arrived, which waits for all stores before them.
     match hop.egress {
         Egress::Port(port) => {
             if admit(action.origin.metered(), seen.end.get().into()) {
@@ -80,8 +80,8 @@ pub(crate) fn follow(
     true
 }
 
-/// The part of [`follow`] for a packet that goes into a tunnel, outside of the loop over those that do not. The action's parts are passed by
-/// value: passed whole, it would be stored to memory for all packets.
+/// The part of [`follow`] for a packet that goes into a tunnel, outside of the loop over those that do not. The
+/// action's parts are passed by value: passed whole, it would be stored to memory for all packets.
 #[inline(never)]
 fn rewrite_and_depart(
     packet: &mut Packet,

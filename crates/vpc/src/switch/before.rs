@@ -185,8 +185,8 @@ struct TunnelSource {
     entry: FibEntry,
     /// The entry is that of the source's address.
     is_owned: bool,
-    /// What decided so; None where more did than a flow is compared with. It does not cover that the entry leads to this very tunnel, which
-    /// is checked for each packet.
+    /// What decided so; None where more did than a flow is compared with. It does not cover that the entry leads to
+    /// this very tunnel, which is checked for each packet.
     decided_by: Option<[Stamp; 2]>,
 }
 

@@ -5,13 +5,13 @@
 //!   between the tiers  Ethernet │ Metadata │ IP … payload          the same metadata both ways
 //! ```
 //!
-//! The frame stays as it came, its Ethernet header included, until the tier that it leaves by writes the one that it leaves with.
-//! What a tier has found and another one needs is here, by number, so that none looks it up again.
+//! The frame stays as it came, its Ethernet header included, until the tier that it leaves by writes the one that it
+//! leaves with. What a tier has found and another one needs is here, by number, so that none looks it up again.
 //!
 //! | tier | takes | fills in |
 //! |---|---|---|
 //! | switch, before | the port | network, ingress, hash, next hop, versions of what decided |
-//! | flow | hash, versions | metered endpoint, connection, next hop of a known flow ([`Action`](crate::flow::Action): what an entry keeps of this) |
+//! | flow | hash, versions | of a known flow: [`Action`](crate::flow::Action)'s endpoint, connection, next hop |
 //! | software | network, both ends, versions | connection |
 //! | switch, after | next hop, flags, connection | nothing: the packet leaves |
 //!

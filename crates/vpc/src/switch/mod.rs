@@ -1,7 +1,7 @@
 //! Switch tier: stateless, before and after the flow tier (Zephyrus §3.2).
 //!
-//! `before` parses, classifies, finds the network and the next hop's number; `after` knows what the number means, rewrites
-//! the head and encapsulates. What goes from the one to the other is in the [`Metadata`].
+//! `before` parses, classifies, finds the network and the next hop's number; `after` knows what the number means,
+//! rewrites the head and encapsulates. What goes from the one to the other is in the [`Metadata`].
 
 pub(crate) mod after;
 pub(crate) mod before;

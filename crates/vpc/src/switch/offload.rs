@@ -31,8 +31,8 @@ pub(super) fn check(
     }
 }
 
-/// The field is the transport header's own, or lies behind that header, in a packet that the guest encapsulated itself: anywhere
-/// else it would change what was checked.
+/// The field is the transport header's own, or lies behind that header, in a packet that the guest encapsulated itself:
+/// anywhere else it would change what was checked.
 #[inline]
 fn check_partial(ip: &Ip, start: u16, offset: u16) -> Result<(), DropReason> {
     let (header, own) = match ip.layer4 {

@@ -30,13 +30,15 @@ pub(crate) struct Outer {
     /// Bytes of the inner frame.
     pub inner: usize,
     pub ecn: u8,
-    /// What is left to do of the inner frame's checksum. A peer on this machine (a kernel's VXLAN device behind a veth pair) leaves
-    /// inner segments whole as well: the packet's segmentation is then that of the inner frame, and checked with it.
+    /// What is left to do of the inner frame's checksum. A peer on this machine (a kernel's VXLAN device behind a veth
+    /// pair) leaves inner segments whole as well: the packet's segmentation is then that of the inner frame, and
+    /// checked with it.
     pub checksum: Checksum,
 }
 
-/// Parses and verifies the outer headers of a frame from the underlay. Whatever is not from a node that has something of the
-/// network, to this node's tunnel end point, is not a tunnel's. The outer UDP checksum is left to who received it.
+/// Parses and verifies the outer headers of a frame from the underlay. Whatever is not from a node that has something
+/// of the network, to this node's tunnel end point, is not a tunnel's. The outer UDP checksum is left to who received
+/// it.
 #[inline]
 pub(crate) fn outer(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -> Result<Outer, DropReason> {
     let bytes = packet.head.bytes();
@@ -75,7 +77,8 @@ fn belongs(tables: &Tables, vni: u32, source: IpAddr) -> Result<(NetworkId, Tunn
     Ok((network, tunnel))
 }
 
-/// What is left to do of the checksum of a frame behind `len` bytes of outer headers, which end with those of UDP and VXLAN.
+/// What is left to do of the checksum of a frame behind `len` bytes of outer headers, which end with those of UDP and
+/// VXLAN.
 #[inline(always)]
 fn inner_checksum(packet: &Packet, len: usize) -> Checksum {
     match packet.checksum {
@@ -154,9 +157,9 @@ pub(super) fn decapsulated_ecn(inner: u8, outer: u8) -> Result<u8, DropReason> {
     }
 }
 
-/// Writes the outer headers of a frame of `inner` bytes to `headers`, as many as the tunnel has. The traffic class is the inner
-/// packet's, DSCP and ECN (RFC 6040 §4.1, normal mode). Lengths that do not fit their fields are those of something that will
-/// be cut up. The UDP checksum is 0.
+/// Writes the outer headers of a frame of `inner` bytes to `headers`, as many as the tunnel has. The traffic class is
+/// the inner packet's, DSCP and ECN (RFC 6040 §4.1, normal mode). Lengths that do not fit their fields are those of
+/// something that will be cut up. The UDP checksum is 0.
 #[inline]
 pub(crate) fn encapsulate(
     headers: &mut [u8],

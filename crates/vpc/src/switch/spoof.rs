@@ -30,8 +30,8 @@ const LISTENER: [u8; 3] = [131, 132, 143];
 const ECHO: u8 = 8;
 const ECHO6: u8 = 128;
 
-/// A guest's ARP message: requests are answered, a guest that asks for itself announces where it is (RFC 5227 §2.3), and nobody
-/// asked for anything else.
+/// A guest's ARP message: requests are answered, a guest that asks for itself announces where it is (RFC 5227 §2.3),
+/// and nobody asked for anything else.
 pub(super) fn arp(endpoint: &Endpoint, arp: &Arp) -> Stop {
     let sender = IpAddr::V4(arp.sender);
     let probe = arp.sender.is_unspecified();
@@ -45,8 +45,8 @@ pub(super) fn arp(endpoint: &Endpoint, arp: &Arp) -> Stop {
     }
 }
 
-/// The source of a guest's IP packet: its owner where it is the guest's own. Stops what is not the guest's, and what is for a
-/// service.
+/// The source of a guest's IP packet: its owner where it is the guest's own. Stops what is not the guest's, and what is
+/// for a service.
 #[inline]
 pub(super) fn source(
     tables: &Tables,
@@ -71,8 +71,8 @@ pub(super) fn source(
     }
 }
 
-/// A link-local source talks to the gateway, and to nobody else: nothing forwards it (RFC 4291 §2.5.6). What it says to groups,
-/// as every guest does, is no forgery.
+/// A link-local source talks to the gateway, and to nobody else: nothing forwards it (RFC 4291 §2.5.6). What it says to
+/// groups, as every guest does, is no forgery.
 fn link_local(tables: &Tables, endpoint: &Endpoint, ip: &Ip) -> Result<Option<FibEntry>, Stop> {
     let owns = |address| tables.addresses().get(&ExactKey::address(endpoint.network.number(), address));
     match (owns(ip.source), owns(ip.destination)) {

@@ -26,7 +26,8 @@ use crate::spec::{
 const MOST_PORTS: u32 = 65_535;
 const MOST_NETWORKS: usize = Prefixes::<FibRoute>::TABLES;
 impl Tables {
-    /// The tables that `spec` describes, with the entries in `loaded`. Where both say something of an address or a prefix, `spec` wins.
+    /// The tables that `spec` describes, with the entries in `loaded`. Where both say something of an address or a
+    /// prefix, `spec` wins.
     ///
     /// # Errors
     /// [`SpecError`] with the first entry that is wrong.
@@ -34,8 +35,8 @@ impl Tables {
         Tables::build_after(spec, loaded, None)
     }
 
-    /// The tables that `spec` describes, with the entries in `loaded`, to replace `self`: flows that were computed from what is the same
-    /// in both stay valid.
+    /// The tables that `spec` describes, with the entries in `loaded`, to replace `self`: flows that were computed from
+    /// what is the same in both stay valid.
     ///
     /// # Errors
     /// As of [`build`](Self::build).
@@ -268,8 +269,8 @@ impl<'a> Builder<'a> {
             subnet_ids.push(SubnetId::new(subnet.ok_or(Problem::AddressOutside(address))? as u32));
         }
         let within: Vec<SubnetSpec> = subnet_ids.iter().map(|subnet| self.subnets[subnet.index()]).collect();
-        // What a flow from or to it looks at. Its next hop is looked up for each packet: an endpoint that moves between other nodes, or
-        // whose MTU changes, leaves flows valid.
+        // What a flow from or to it looks at. Its next hop is looked up for each packet: an endpoint that moves between
+        // other nodes, or whose MTU changes, leaves flows valid.
         let port = match spec.place {
             Place::Port(port) => Some(port.0),
             Place::Host(_) => None,
@@ -455,8 +456,9 @@ impl<'a> Builder<'a> {
         Ok(self.add_tunnel(tunnel))
     }
 
-    /// Makes objects of networks' routes: of all that decides about destinations that are no endpoint's. That is a network's routes, its
-    /// subnets and gateways, and those endpoints' addresses that would be routed elsewhere if the endpoints were not there.
+    /// Makes objects of networks' routes: of all that decides about destinations that are no endpoint's. That is a
+    /// network's routes, its subnets and gateways, and those endpoints' addresses that would be routed elsewhere if the
+    /// endpoints were not there.
     fn routes(&mut self, prefixes: &Prefixes<FibRoute>) -> Result<(), Problem> {
         let loaded = self.loaded.clone();
         let mut contents = vec![(Vec::new(), Vec::new()); self.networks.len()];
@@ -539,7 +541,8 @@ impl<'a> Builder<'a> {
             .map(|(&(network, host), &tunnel)| (ExactKey::address(network.number(), host), tunnel))
             .collect();
         let vnis: Vec<_> = self.vnis.iter().map(|(&vni, &network)| (ExactKey::new(0, vni.into()), network)).collect();
-        // Which of two peers has the connections between them must not change when the other one gets connections of its own.
+        // Which of two peers has the connections between them must not change when the other one gets connections of
+        // its own.
         let peers = self.routing.peers.iter().filter(|(of, _)| self.tracked.contains(of)).map(|(_, peer)| *peer);
         let tracked: BTreeSet<NetworkId> = self.tracked.iter().copied().chain(peers).collect();
         let tracked: Vec<NetworkId> = tracked.into_iter().collect();

@@ -5,9 +5,9 @@
 //!                                              └─ version: number of the build in which the bucket got this member
 //! ```
 //!
-//! A flow that took a member has the stamp of its **bucket**. A change of members, of their weights, zones or health gives those
-//! buckets another version that get another member, and no others: so their flows are computed anew, and flows of members that
-//! stay in their buckets go on as they are.
+//! A flow that took a member has the stamp of its **bucket**. A change of members, of their weights, zones or health
+//! gives those buckets another version that get another member, and no others: so their flows are computed anew, and
+//! flows of members that stay in their buckets go on as they are.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -188,7 +188,8 @@ impl EcmpGroups {
         group.stamps.get(bucket).copied()
     }
 
-    /// Counts a packet that goes to a member by the next hop `hop`; the stamp of the bucket that led there is among its `sources`.
+    /// Counts a packet that goes to a member by the next hop `hop`; the stamp of the bucket that led there is among its
+    /// `sources`.
     #[inline]
     pub fn count(&self, hop: HopId, sources: impl FnOnce() -> [Stamp; SOURCES], shard: usize, bytes: u64) {
         let counters = match self.counters.get(hop.index()) {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   (network, address) ──► entry: target, subnet             exact
-//!   (network, prefix)  ──► entry, prefix length              longest prefix; loaded routes and those of the spec, the longer wins
+//!   (network, prefix)  ──► entry, prefix length              longest prefix, of loaded routes and the spec's
 //! ```
 
 use std::net::IpAddr;
@@ -30,8 +30,8 @@ pub(crate) enum Target {
     Blackhole,
 }
 
-/// What an address or a prefix resolves to: a [`Target`], and the subnet that an address is in. Packed into 8 bytes, so that a slot of the
-/// address table is half a cache line.
+/// What an address or a prefix resolves to: a [`Target`], and the subnet that an address is in. Packed into 8 bytes, so
+/// that a slot of the address table is half a cache line.
 ///
 /// ```text
 ///   kind of target, 3 bits │ number, 29 bits │ 1 + number of the subnet, or 0, 32 bits
@@ -193,7 +193,8 @@ impl Tables {
         }
     }
 
-    /// The other node that has `address` in the network called `network`, or a route to it. ECMP groups lead to no single node.
+    /// The other node that has `address` in the network called `network`, or a route to it. ECMP groups lead to no
+    /// single node.
     pub fn remote(&self, network: &str, address: IpAddr) -> Option<RemoteEndpoint> {
         let at = self.networks.iter().position(|known| known.name == network)?;
         let network = NetworkId::new(at as u32);

@@ -161,7 +161,8 @@ impl Tables {
         }
     }
 
-    /// The next hop `hop`, by reference unless it is a loaded entry's, which is put into `room`. For what is done for every packet.
+    /// The next hop `hop`, by reference unless it is a loaded entry's, which is put into `room`. For what is done for
+    /// every packet.
     #[inline(always)]
     pub(crate) fn hop_in<'a>(&'a self, hop: HopId, room: &'a mut Option<Hop>) -> Option<&'a Hop> {
         match self.hops.get(hop.index()) {
@@ -224,7 +225,8 @@ impl Tables {
         self.network(network).is_some_and(|network| network.is_loading)
     }
 
-    /// Whether an entry of `network` that is being loaded may win over the route that `address`, which no known guest has, has now.
+    /// Whether an entry of `network` that is being loaded may win over the route that `address`, which no known guest
+    /// has, has now.
     #[inline]
     pub(crate) fn may_load(&self, network: NetworkId, address: IpAddr, is_policy_route: bool) -> bool {
         self.network(network).is_some_and(|network| network.is_loading && network.may_load(address, is_policy_route))
@@ -297,8 +299,8 @@ impl Tables {
         self.ecmp_groups.get(group).map(|group| &**group)
     }
 
-    /// Counts a packet of `bytes` bytes that goes to a member of an ECMP group by the next hop `hop`; `sources` decided so. `shard` is the
-    /// core's number.
+    /// Counts a packet of `bytes` bytes that goes to a member of an ECMP group by the next hop `hop`; `sources` decided
+    /// so. `shard` is the core's number.
     #[inline(never)]
     pub(crate) fn count_member(
         &self,
@@ -320,7 +322,8 @@ impl Tables {
         self.tunnels.get(tunnel.index())
     }
 
-    /// How the routes of a network, those that are loaded and its route tables' included, are looked up: each family that there are routes of.
+    /// How the routes of a network, those that are loaded and its route tables' included, are looked up: each family
+    /// that there are routes of.
     pub fn lookups<'a>(&'a self, network: &str) -> Vec<LookupMethod<'a>> {
         let Some(at) = self.networks.iter().position(|it| it.name == network) else { return Vec::new() };
         let (id, network) = (NetworkId::new(at as u32), &self.networks[at]);
@@ -370,7 +373,8 @@ impl Tables {
         (0..).map(PortId).zip(&self.ports).filter(move |(_, at)| is_in(at)).map(|(port, _)| port)
     }
 
-    /// Hosts of the spec that the underlay does not reach, where [that is no error](crate::spec::Spec::allows_unreached).
+    /// Hosts of the spec that the underlay does not reach, where
+    /// [that is no error](crate::spec::Spec::allows_unreached).
     pub fn unreached(&self) -> &[IpAddr] {
         &self.unreached
     }
@@ -396,8 +400,8 @@ impl Tables {
         self.meters.iter().map(|(name, meter)| (&**name, meter.counts()))
     }
 
-    /// Whether a packet of `bytes` bytes from `endpoint` may pass its meters at `now`, nanoseconds; its colours behind each of them go
-    /// into `colours`.
+    /// Whether a packet of `bytes` bytes from `endpoint` may pass its meters at `now`, nanoseconds; its colours behind
+    /// each of them go into `colours`.
     #[cold]
     pub(crate) fn admit<const REHEARSES: bool>(
         &self,
@@ -414,8 +418,8 @@ impl Tables {
         self.endpoint(endpoint).map_or(u64::MAX, |endpoint| meter::admit_all(&endpoint.meters, now, bytes))
     }
 
-    /// Takes `load` from the meters of `endpoint`, if it is green by all of them; otherwise nothing. Whether it was. What of it was used is
-    /// to be [settled](Self::settle).
+    /// Takes `load` from the meters of `endpoint`, if it is green by all of them; otherwise nothing. Whether it was.
+    /// What of it was used is to be [settled](Self::settle).
     #[inline(never)]
     pub(crate) fn take(&self, endpoint: EndpointId, now: u64, load: MeterCount) -> bool {
         self.endpoint(endpoint).is_none_or(|endpoint| meter::take(&endpoint.meters, now, load))
@@ -429,7 +433,8 @@ impl Tables {
         }
     }
 
-    /// The endpoint at a port, if any endpoint has meters. Its record is fetched into the cache for [`meters_of`](Self::meters_of).
+    /// The endpoint at a port, if any endpoint has meters. Its record is fetched into the cache for
+    /// [`meters_of`](Self::meters_of).
     #[inline(always)]
     pub(crate) fn prefetch_metered(&self, port: PortId) -> Option<EndpointId> {
         if self.meters.is_empty() {
@@ -449,7 +454,8 @@ impl Tables {
         self.endpoint(endpoint).map_or(&[], |endpoint| &endpoint.meters)
     }
 
-    /// How many connections there are of endpoints in groups, and what was counted; None where there are no such endpoints.
+    /// How many connections there are of endpoints in groups, and what was counted; None where there are no such
+    /// endpoints.
     pub fn connection_stats(&self) -> Option<(usize, crate::policy::conntrack::Stats)> {
         self.connections().map(Connections::stats)
     }

@@ -1,10 +1,10 @@
 //! Objects that flows are computed from, each with a number and a version (Zephyrus §4.3).
 //!
-//! A flow is computed from few objects: the endpoint that it comes from, the endpoint or the routes by which its destination was
-//! found, the endpoint that it goes to. Security groups and access control lists are objects, too; an endpoint's version changes with
-//! those of its own.
-//! A build gives an unchanged object the number and version that it had, and a changed one another version. So comparing a few words
-//! tells whether a flow was computed from the tables in force.
+//! A flow is computed from few objects: the endpoint that it comes from, the endpoint or the routes by which its
+//! destination was found, the endpoint that it goes to. Security groups and access control lists are objects, too; an
+//! endpoint's version changes with those of its own. A build gives an unchanged object the number and version that it
+//! had, and a changed one another version. So comparing a few words tells whether a flow was computed from the tables
+//! in force.
 //!
 //! ```text
 //!   version = number of the build in which the object got its present content. Builds are numbered within the process:
@@ -12,7 +12,8 @@
 //! ```
 //!
 //! To add a kind: an identity (what stays when it is changed), a content (all that flows look at), one call of
-//! [`Numbering::object`] when it is built, and its [stamp](super::Tables::stamp) among the sources of flows that use it.
+//! [`Numbering::object`] when it is built, and its [stamp](super::Tables::stamp) among the sources of flows that use
+//! it.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};

@@ -1,7 +1,7 @@
 //! Groups and access control lists of networks, and what they come to for each endpoint.
 //!
-//! A group and a list are objects with versions; an endpoint's version changes with those of its own. What was compiled for the tables
-//! before is reused where its objects have the same versions.
+//! A group and a list are objects with versions; an endpoint's version changes with those of its own. What was compiled
+//! for the tables before is reused where its objects have the same versions.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Routes of all networks: by exact match where no two prefixes of a table overlap, by longest prefix match where they do (Zephyrus
-//! §4.3). That is found out when tables are built, and [`Prefixes::lookups`] tells it.
+//! Routes of all networks: by exact match where no two prefixes of a table overlap, by longest prefix match where they
+//! do (Zephyrus §4.3). That is found out when tables are built, and [`Prefixes::lookups`] tells it.
 
 use std::net::IpAddr;
 
@@ -118,8 +118,8 @@ impl<V: Copy + Default> Prefixes<V> {
         }
     }
 
-    /// Whether prefixes of a table's families, IPv4 and IPv6, are looked up by exact match, or why by longest prefix match; None of a
-    /// family without any.
+    /// Whether prefixes of a table's families, IPv4 and IPv6, are looked up by exact match, or why by longest prefix
+    /// match; None of a family without any.
     pub fn lookups(&self, table: PrefixTableId) -> [Option<Result<(), Conflict>>; 2] {
         let lookup = |form: &Form<V>| match form {
             Form::Exact(lengths, None) if lengths.iter().next().is_none() => None,

@@ -1,12 +1,13 @@
-//! Destinations that are no endpoint's in their network: routes, route tables of some sources, peerings (Zephyrus §4.2, figure 5).
+//! Destinations that are no endpoint's in their network: routes, route tables of some sources, peerings (Zephyrus §4.2,
+//! figure 5).
 //!
 //! ```text
 //!   (network, source) ──► route table, or none                          longest prefix: the policy route
 //!   (table, destination) ─► (network, destination) ──► entry: a next hop, an ECMP group, a peer, connected
 //! ```
 //!
-//! What no route of the source's table contains is looked up among the network's routes. Subnets, those of peers included, are in all
-//! tables. So are the network's routes within a subnet, unless the table has a route within it.
+//! What no route of the source's table contains is looked up among the network's routes. Subnets, those of peers
+//! included, are in all tables. So are the network's routes within a subnet, unless the table has a route within it.
 
 use std::collections::{HashMap, HashSet};
 

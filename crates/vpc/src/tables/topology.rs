@@ -38,8 +38,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Whether an entry that is being loaded may decide about `address`, which no known guest has, although a route of the network, or of
-    /// a route table (`is_policy_route`), contains it.
+    /// Whether an entry that is being loaded may decide about `address`, which no known guest has, although a route of
+    /// the network, or of a route table (`is_policy_route`), contains it.
     #[cold]
     pub(super) fn may_load(&self, address: IpAddr, is_policy_route: bool) -> bool {
         // Policy routes win over the network's routes, however long, but not over guests, which are in subnets.

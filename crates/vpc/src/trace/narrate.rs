@@ -366,7 +366,8 @@ pub(crate) fn kept(tables: &Tables, metadata: &Metadata, is_kept: bool) -> Step 
     Step::new(Tier::Flow, Table::Flows, outcome, "", found).with(versions(tables, &metadata.sources))
 }
 
-/// The colours that the meters of `endpoint` gave a packet, one after the other. It is dropped if it is red behind the last.
+/// The colours that the meters of `endpoint` gave a packet, one after the other. It is dropped if it is red behind the
+/// last.
 pub(crate) fn metered(tables: &Tables, endpoint: Option<EndpointId>, colours: &Colours) -> Vec<Step> {
     let meters = endpoint.map_or(&[][..], |endpoint| tables.meters_of(endpoint));
     let is_last = |at| at + 1 == meters.len();

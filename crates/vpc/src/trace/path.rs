@@ -5,8 +5,8 @@
 //!                               └── Step ────┴── Step ──┴── Step ────┴──► Watch, who has the clock
 //! ```
 //!
-//! Steps are told where they happen, by the code that forwards. For packets that nobody watches that code is another copy
-//! ([`Nobody`]), in which no step is left.
+//! Steps are told where they happen, by the code that forwards. For packets that nobody watches that code is another
+//! copy ([`Nobody`]), in which no step is left.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,7 +1,9 @@
-//! The passes over what came by tunnels: each packet's outer headers, the key of the frame inside, its flow, and what that decides.
+//! The passes over what came by tunnels: each packet's outer headers, the key of the frame inside, its flow, and what
+//! that decides.
 //!
-//! A flow of a tunnel's packets is known by the network and the 5-tuple. What depends on more than these is looked up for every packet:
-//! whether the sender's node is one of the network, and whether the source is behind that very tunnel.
+//! A flow of a tunnel's packets is known by the network and the 5-tuple. What depends on more than these is looked up
+//! for every packet: whether the sender's node is one of the network, and whether the source is behind that very
+//! tunnel.
 
 use super::follow::Follower;
 use super::hits::seek;
@@ -21,8 +23,8 @@ pub(super) struct Arrival {
     pub candidate: Candidate,
 }
 
-/// What a packet from the underlay's port is known by, where it came by a tunnel and is of a shape that flows are made of.
-/// `last` is where the packet before belonged.
+/// What a packet from the underlay's port is known by, where it came by a tunnel and is of a shape that flows are made
+/// of. `last` is where the packet before belonged.
 #[inline(always)]
 pub(super) fn see(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet, last: &mut Last) -> Option<(Outer, Seen)> {
     if packet.segmentation.is_some() {
@@ -44,7 +46,8 @@ fn outer_of_any_shape(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet)
     outer(tables, underlay, packet).ok()
 }
 
-/// What packets are known by, in `all` and, of those from tunnels, in `arrivals`; their entries are on their way into the cache.
+/// What packets are known by, in `all` and, of those from tunnels, in `arrivals`; their entries are on their way into
+/// the cache.
 #[inline(never)]
 pub(super) fn look(
     tables: &Tables,
@@ -78,8 +81,8 @@ pub(super) fn look(
 }
 
 impl Vpc {
-    /// Does what their flows decide to packets from tunnels, from the first on, for as long as those are found where they were looked
-    /// for. Returns how many; somebody else is to see to the one behind them.
+    /// Does what their flows decide to packets from tunnels, from the first on, for as long as those are found where
+    /// they were looked for. Returns how many; somebody else is to see to the one behind them.
     #[inline(never)]
     pub(super) fn follow_arrived(
         &mut self,

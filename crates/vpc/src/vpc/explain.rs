@@ -63,9 +63,9 @@ impl Watch for Scribe<'_> {
 }
 
 impl Vpc {
-    /// What would become of `frame` if it came in by `port` at `now`, nanoseconds on the clock of [`forward`](Self::forward), as
-    /// the first packet of a batch. It goes through the code of `forward` on a copy of what that would change: no flow is kept,
-    /// no connection begins or goes on, nothing is counted.
+    /// What would become of `frame` if it came in by `port` at `now`, nanoseconds on the clock of
+    /// [`forward`](Self::forward), as the first packet of a batch. It goes through the code of `forward` on a copy of
+    /// what that would change: no flow is kept, no connection begins or goes on, nothing is counted.
     pub fn explain(&self, now: u64, port: PortId, frame: &[u8], asked: Asked<'_>) -> Explanation {
         let head = Head::of(frame);
         let tail = (frame.len() - head.len()) as u32;
@@ -93,8 +93,8 @@ impl Vpc {
         Explanation { steps: scribe.steps, verdict, frame: leaves, replies, is_flow }
     }
 
-    /// A copy of all that a packet's way could change, without other packets' flows. Connections are the node's: the copy only
-    /// looks at them.
+    /// A copy of all that a packet's way could change, without other packets' flows. Connections are the node's: the
+    /// copy only looks at them.
     fn rehearsal(&self, packet: &Packet) -> Vpc {
         let services = self.tables.services();
         Vpc {

@@ -11,7 +11,8 @@ use crate::tables::Tables;
 use crate::trace::Witness;
 use crate::verdict::Verdict;
 
-/// Whether a packet of `bytes` bytes passes the meters of the endpoint `metered`; its colours behind each of them go into `colours`.
+/// Whether a packet of `bytes` bytes passes the meters of the endpoint `metered`; its colours behind each of them go
+/// into `colours`.
 #[inline(always)]
 pub(super) fn admit<W: Witness>(
     tables: &Tables,
@@ -27,9 +28,9 @@ pub(super) fn admit<W: Witness>(
     }
 }
 
-/// Whether a flow of a connection decides this packet of it, and nobody else is asked. What may end the connection closes the
-/// gate for both directions, before anything behind it is decided. The packet begins with `outer` bytes of outer headers.
-/// With `REHEARSES` nothing is closed.
+/// Whether a flow of a connection decides this packet of it, and nobody else is asked. What may end the connection
+/// closes the gate for both directions, before anything behind it is decided. The packet begins with `outer` bytes of
+/// outer headers. With `REHEARSES` nothing is closed.
 #[inline(never)]
 fn goes_on<const REHEARSES: bool>(
     tables: &Tables,
@@ -59,8 +60,9 @@ pub(super) struct Follower<'a> {
 }
 
 impl Follower<'_> {
-    /// Does to a packet what its flow, in `entry`, decides, if `admit` lets it pass; `came` is what its outer headers say, where it came
-    /// by a tunnel. False, and nothing has happened to it, where it needs a decision of its own. With `REHEARSES` nobody else hears of it.
+    /// Does to a packet what its flow, in `entry`, decides, if `admit` lets it pass; `came` is what its outer headers
+    /// say, where it came by a tunnel. False, and nothing has happened to it, where it needs a decision of its own.
+    /// With `REHEARSES` nobody else hears of it.
     #[inline(always)]
     pub fn follow<const REHEARSES: bool>(
         &mut self,
@@ -95,8 +97,9 @@ impl Follower<'_> {
 
 /// Which packets of a batch pass their meters: of some in a row.
 ///
-/// Nearly always all of them do. So what they could use at the most is taken from the meters at once, and what they did not use is given
-/// back when it is known; only where there is not so much left is it asked of each of them first whether its flow decides it.
+/// Nearly always all of them do. So what they could use at the most is taken from the meters at once, and what they did
+/// not use is given back when it is known; only where there is not so much left is it asked of each of them first
+/// whether its flow decides it.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     /// The first packet's place in the batch, and how many there are.
@@ -131,7 +134,8 @@ impl Marks {
 }
 
 impl Vpc {
-    /// Asks the meters about the packets from `at` on that are of flows of one endpoint, if they are to be asked. Whether they were.
+    /// Asks the meters about the packets from `at` on that are of flows of one endpoint, if they are to be asked.
+    /// Whether they were.
     #[inline(always)]
     pub(super) fn mark(&mut self, now: u64, packets: &[Packet], all: &[Option<Sought>], at: usize) -> bool {
         match self.marks.wanted.take() {
@@ -140,8 +144,8 @@ impl Vpc {
         }
     }
 
-    /// Takes from the meters of `endpoint`, which sends the first packet, before anything is decided: nearly always the first packet's flow
-    /// is known, and passes these. While they are asked, entries come into the cache.
+    /// Takes from the meters of `endpoint`, which sends the first packet, before anything is decided: nearly always the
+    /// first packet's flow is known, and passes these. While they are asked, entries come into the cache.
     #[inline(always)]
     pub(super) fn take_first(&mut self, endpoint: EndpointId, now: u64, all: &[Option<Sought>]) {
         if all.first().is_some_and(|first| first.as_ref().is_some_and(|first| first.candidate != Candidate::NONE)) {
@@ -149,8 +153,8 @@ impl Vpc {
         }
     }
 
-    /// Takes from the meters of `endpoint` what the packets from `at` on use if all of those that came by the same port are decided by
-    /// flows. Whether there was so much.
+    /// Takes from the meters of `endpoint` what the packets from `at` on use if all of those that came by the same port
+    /// are decided by flows. Whether there was so much.
     fn take(&mut self, endpoint: EndpointId, now: u64, all: &[Option<Sought>], at: usize) -> bool {
         let mut most = MeterCount::default();
         let mut port = None;

@@ -1,5 +1,5 @@
-//! The first passes over a batch: each packet's key, its line of the index, its flow, and what that decides. Loops without a call
-//! for what nearly all packets are; what is not so is left to those who look closer.
+//! The first passes over a batch: each packet's key, its line of the index, its flow, and what that decides. Loops
+//! without a call for what nearly all packets are; what is not so is left to those who look closer.
 
 use softdpu_sys::prefetch;
 
@@ -12,8 +12,8 @@ use crate::policy::meter::{MeterCount, NodeMeter};
 use crate::tables::Tables;
 use crate::verdict::Verdict;
 
-/// What the packets' flows are known by, and where they probably are, on their way into the cache. Gives the endpoint that sends the
-/// first of them, where that has meters, which are on their way as well.
+/// What the packets' flows are known by, and where they probably are, on their way into the cache. Gives the endpoint
+/// that sends the first of them, where that has meters, which are on their way as well.
 pub(super) fn look(
     tables: &Tables,
     flows: &Flows,
@@ -30,7 +30,8 @@ pub(super) fn look(
     sender.filter(|sender| !tables.meters_of(*sender).is_empty())
 }
 
-/// Reads keys, and goes from an endpoint to its meters meanwhile: each step leads to the next, and has some keys' time to come.
+/// Reads keys, and goes from an endpoint to its meters meanwhile: each step leads to the next, and has some keys' time
+/// to come.
 fn read_keys_and_meters(
     tables: &Tables,
     sender: EndpointId,
@@ -63,8 +64,8 @@ pub enum Part {
 }
 
 impl Vpc {
-    /// Does what [`forward`](Self::forward) begins with, as far as `to`, and nothing else, so that it can be seen what that costs.
-    /// Returns how many packets had a key, or a flow that decides.
+    /// Does what [`forward`](Self::forward) begins with, as far as `to`, and nothing else, so that it can be seen what
+    /// that costs. Returns how many packets had a key, or a flow that decides.
     pub fn look_up(&mut self, packets: &[Packet], to: Part) -> usize {
         let (flows, all) = (&self.flows, &mut self.seen);
         all.resize(packets.len(), None);
@@ -106,8 +107,8 @@ fn approach(flows: &Flows, all: &mut [Option<Sought>]) {
 }
 
 impl Vpc {
-    /// Does what their flows decide to packets from the first on, which is the one at `at`, for as long as those are found where they
-    /// were looked for. Returns how many; somebody else is to see to the one behind them.
+    /// Does what their flows decide to packets from the first on, which is the one at `at`, for as long as those are
+    /// found where they were looked for. Returns how many; somebody else is to see to the one behind them.
     #[inline(never)]
     pub(super) fn follow_known(
         &mut self,

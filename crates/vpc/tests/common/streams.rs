@@ -51,8 +51,8 @@ const TO_V6: [&str; 7] = [
     "2001:db8:ee::1",
 ];
 
-/// Sources of what comes by tunnels, and in which network most of it comes: guests of the other nodes, and of this one; what is behind
-/// routes, of one node or of several; a gateway; a peer's guest.
+/// Sources of what comes by tunnels, and in which network most of it comes: guests of the other nodes, and of this one;
+/// what is behind routes, of one node or of several; a gateway; a peer's guest.
 const AFAR: [(u32, &str, &str); 12] = [
     (RED_VNI, "10.0.0.5", "2001:db8:0:1::5"),
     (RED_VNI, "192.88.99.9", "2001:db8:3::9"),
@@ -371,8 +371,8 @@ fn meters(spec: &mut Spec, set: impl Fn(u64) -> bool) {
     }
 }
 
-/// What is loaded by file, with these changes, in the place of `before`: guests, some of whom are configured as well, and routes, one of
-/// them inside a subnet.
+/// What is loaded by file, with these changes, in the place of `before`: guests, some of whom are configured as well,
+/// and routes, one of them inside a subnet.
 fn loaded(family: Family, spec: &Spec, changes: u64, before: Option<Arc<Loaded>>) -> Option<Arc<Loaded>> {
     let set = |change: u64| changes & 1 << (FIRST_LOADED + change) != 0;
     let host = |node: u8| vtep(family, if set(2) { 5 - node } else { node });
@@ -595,9 +595,9 @@ pub fn steps_from_afar() -> impl Strategy<Value = Vec<Step>> {
 /// Nanoseconds between batches: after a few of them flows of connections ask again.
 pub const PAUSE: u64 = 25_000_000;
 
-/// Sends the batches to `vpc`, which begins with tables of `site(family, 0)`, and to one without flows, while tables change.
-/// Packets that are dropped as the table has no time for their flows are not sent to the other.
-/// An error says where the two differ.
+/// Sends the batches to `vpc`, which begins with tables of `site(family, 0)`, and to one without flows, while tables
+/// change. Packets that are dropped as the table has no time for their flows are not sent to the other. An error says
+/// where the two differ.
 pub fn compare(vpc: &mut Vpc, family: Family, steps: &[Step]) -> Result<(), String> {
     let mut changes = 0;
     // Its connections are its own.
@@ -610,7 +610,8 @@ pub fn compare(vpc: &mut Vpc, family: Family, steps: &[Step]) -> Result<(), Stri
             let spec = site(family, changes);
             for vpc in [&mut *vpc, &mut plain] {
                 let before = vpc.tables().loaded().cloned();
-                // As where a daemon goes on: entries are loaded when others are to be, or where they are held against something else.
+                // As where a daemon goes on: entries are loaded when others are to be, or where they are held against
+                // something else.
                 let loaded = match change {
                     11 | FIRST_LOADED.. => loaded(family, &spec, changes, before),
                     _ => before,

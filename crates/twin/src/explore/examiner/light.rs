@@ -1,10 +1,12 @@
 //! What light tenants wait (`docs/scheduling.md`, "The bound").
 //!
-//! A wait has two parts. Up to the next poll the policy does not know of what has come: a turn, and the grant with which it
-//! ends, have a bound each. From then on, a tenant in a lane waits for its own earlier work, and a grant for
-//! each of those, and one more, of each other tenant that may be in a lane. A flood may not: no grant of one begins meanwhile.
+//! A wait has two parts. Up to the next poll the policy does not know of what has come: a turn, and the grant with
+//! which it ends, have a bound each. From then on, a tenant in a lane waits for its own earlier work, and a grant for
+//! each of those, and one more, of each other tenant that may be in a lane. A flood may not: no grant of one begins
+//! meanwhile.
 //!
-//! It is checked where tenants are light: they have [settled](Scenario::settles_in), beside a flood, so that the core is never idle.
+//! It is checked where tenants are light: they have [settled](Scenario::settles_in), beside a flood, so that the core
+//! is never idle.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -268,8 +270,9 @@ impl Lights {
         self.shares[tenant].class.min(LatencyClass::Normal)
     }
 
-    /// Whether a tenant may be in a lane: it has no work now and then, or is owed a guarantee. A flood has saved up only what it had
-    /// before it began, unless it is shallow: while all its work is in a grant, virtual time goes on by what others have, as far as they are few.
+    /// Whether a tenant may be in a lane: it has no work now and then, or is owed a guarantee. A flood has saved up
+    /// only what it had before it began, unless it is shallow: while all its work is in a grant, virtual time goes on
+    /// by what others have, as far as they are few.
     fn may_go_first(&self, core: &Core, tenant: usize) -> bool {
         let share = &self.shares[tenant];
         let saved = if share.class == LatencyClass::Background { 0.0 } else { 2.0 * Weighted::CARRY.0 as f64 };

@@ -1,4 +1,5 @@
-//! Frames as they go onto a wire: segmentation and checksums that the sender left for others to do (TSO, USO), in software.
+//! Frames as they go onto a wire: segmentation and checksums that the sender left for others to do (TSO, USO), in
+//! software.
 //!
 //! ```text
 //!   head                                              tail
@@ -8,11 +9,11 @@
 //!         each frame:   headers, set anew       +     its piece, copied once, summed where it was copied to
 //! ```
 //!
-//! Whoever sends reserves room for each frame and has it written there: the ring of a socket, a guest's buffer. The same is
-//! done for a guest that did not negotiate offloads, without outer headers.
+//! Whoever sends reserves room for each frame and has it written there: the ring of a socket, a guest's buffer. The
+//! same is done for a guest that did not negotiate offloads, without outer headers.
 //!
-//! A tunnel's UDP checksum is not computed from the payload a second time where the inner one is known: a transport segment
-//! sums up to the complement of its pseudo header (Linux `networking/checksum-offloads.rst`, "LCO").
+//! A tunnel's UDP checksum is not computed from the payload a second time where the inner one is known: a transport
+//! segment sums up to the complement of its pseudo header (Linux `networking/checksum-offloads.rst`, "LCO").
 
 #[cfg(test)]
 mod tests;
@@ -27,10 +28,11 @@ use crate::verdict::DropReason;
 /// Protocol number of an IPv6 routing header (RFC 8200 §4.4).
 const ROUTING: u8 = 43;
 
-/// Least payload of a TCP segment: the smallest segment that Linux sends (`TCP_MIN_SND_MSS`, 48) less the most options (40).
-/// A sender that asks for less asks for thousands of frames at the price of one.
+/// Least payload of a TCP segment: the smallest segment that Linux sends (`TCP_MIN_SND_MSS`, 48) less the most options
+/// (40). A sender that asks for less asks for thousands of frames at the price of one.
 pub const MIN_TCP_SIZE: u16 = 8;
-/// Most TCP segments that one frame stands for: 64 KiB of those of 64 bytes. The core writes them all before it does anything else.
+/// Most TCP segments that one frame stands for: 64 KiB of those of 64 bytes. The core writes them all before it does
+/// anything else.
 pub const MAX_TCP_SEGMENTS: usize = 1024;
 /// Most datagrams that one frame stands for (Linux `UDP_MAX_SEGMENTS`).
 pub const MAX_UDP_SEGMENTS: usize = 128;
@@ -118,13 +120,13 @@ struct Layout {
 
 impl<'a> Segmenter<'a> {
     /// The frames that `packet` stands for. The first `overhead` bytes of its head are a tunnel's headers
-    /// ([`Verdict::Underlay`](crate::verdict::Verdict::Underlay)); 0 where there is none. `max_len` is the most bytes that a frame may
-    /// have, all headers included.
+    /// ([`Verdict::Underlay`](crate::verdict::Verdict::Underlay)); 0 where there is none. `max_len` is the most bytes
+    /// that a frame may have, all headers included.
     ///
     /// # Errors
-    /// [`DropReason::BadOffload`] where segmentation or checksum do not fit the frame's headers, [`DropReason::TooLong`] where
-    /// a frame would have more than `max_len` bytes, [`DropReason::Truncated`] or [`DropReason::Malformed`] where the headers
-    /// end before they should or contradict themselves.
+    /// [`DropReason::BadOffload`] where segmentation or checksum do not fit the frame's headers,
+    /// [`DropReason::TooLong`] where a frame would have more than `max_len` bytes, [`DropReason::Truncated`] or
+    /// [`DropReason::Malformed`] where the headers end before they should or contradict themselves.
     pub fn new(packet: &'a Packet, overhead: usize, max_len: usize) -> Result<Self, DropReason> {
         let head = packet.head.bytes();
         let inner = head.get(overhead..).ok_or(DropReason::Truncated)?;
@@ -191,8 +193,8 @@ impl<'a> Segmenter<'a> {
         self.size.min(self.payload - index * self.size)
     }
 
-    /// Writes frame `index` to the first [`len(index)`](Self::len) bytes of `out`, complete in every respect. Any frame can be
-    /// written at any time, more than once.
+    /// Writes frame `index` to the first [`len(index)`](Self::len) bytes of `out`, complete in every respect. Any frame
+    /// can be written at any time, more than once.
     ///
     /// # Errors
     /// [`WriteError`]; what is in `out` is then of no use.
@@ -252,8 +254,8 @@ fn cut(head: &[u8], len: usize, kind: SegmentationKind, checksum: Checksum) -> R
     if headers > head.len() { Err(DropReason::Headers) } else { Ok((layout, headers)) }
 }
 
-/// Whether there is a routing header (RFC 8200 §4.4): the checksum is then that of an address which is not in the IP header
-/// (§8.1). The extension headers are inside the head: it was parsed.
+/// Whether there is a routing header (RFC 8200 §4.4): the checksum is then that of an address which is not in the IP
+/// header (§8.1). The extension headers are inside the head: it was parsed.
 fn has_routing(ip: &Ip, head: &[u8]) -> bool {
     let (mut at, end) = (usize::from(ip.header) + IPV6, usize::from(ip.transport));
     let mut next = if ip.is_ipv6() { head[at - IPV6 + 6] } else { ip.protocol };
@@ -265,8 +267,8 @@ fn has_routing(ip: &Ip, head: &[u8]) -> bool {
 }
 
 impl Inner {
-    /// Sets headers and checksum of the inner `frame` number `index`. Where a sum over the frame's end is known afterwards,
-    /// returns where it begins and what it is.
+    /// Sets headers and checksum of the inner `frame` number `index`. Where a sum over the frame's end is known
+    /// afterwards, returns where it begins and what it is.
     fn finish(&self, index: usize, all: &Segmenter<'_>, frame: &mut [u8]) -> Option<(usize, Sum)> {
         match *self {
             Inner::Whole { partial: None } => None,
@@ -347,7 +349,8 @@ impl Outer {
         if udp + UDP > headers.len() { Err(DropReason::Truncated) } else { Ok(Outer { v6, udp }) }
     }
 
-    /// Sets lengths and checksums of frame number `index`. `summed` is where in the frame a known sum up to its end begins.
+    /// Sets lengths and checksums of frame number `index`. `summed` is where in the frame a known sum up to its end
+    /// begins.
     fn finish(&self, index: usize, frame: &mut [u8], summed: Option<(usize, Sum)>) {
         let len = frame.len() - self.udp;
         let (ip, udp) = frame[ETHERNET..].split_at_mut(self.udp - ETHERNET);

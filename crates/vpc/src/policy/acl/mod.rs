@@ -1,10 +1,10 @@
-//! Access control lists: rules by priority, the first that matches decides. Stateless: what is allowed one way says nothing
-//! about the other.
+//! Access control lists: rules by priority, the first that matches decides. Stateless: what is allowed one way says
+//! nothing about the other.
 //!
-//! A **fragment** but the first has neither ports nor an ICMP type. An allow rule that asks for them matches it by the rest; a
-//! deny rule that asks for them does not. So what is allowed arrives whole; and of what is denied, the first fragment is
-//! missing, without which the others are of no use. A fragment that would overwrite the first one's TCP header is
-//! refused by [`Tuple::of`].
+//! A **fragment** but the first has neither ports nor an ICMP type. An allow rule that asks for them matches it by the
+//! rest; a deny rule that asks for them does not. So what is allowed arrives whole; and of what is denied, the first
+//! fragment is missing, without which the others are of no use. A fragment that would overwrite the first one's TCP
+//! header is refused by [`Tuple::of`].
 
 #[cfg(test)]
 pub(in crate::policy) mod tests;

@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use super::bits::{Sets, Shape};
 use crate::policy::rule::Range;
 
-/// Most pieces. With more ends of rules than this, some are inside a piece, no more than their number divided by this: so many
-/// rules may be in a piece's set that have only another part of the piece. The caller looks at each rule it finds.
+/// Most pieces. With more ends of rules than this, some are inside a piece, no more than their number divided by this:
+/// so many rules may be in a piece's set that have only another part of the piece. The caller looks at each rule it
+/// finds.
 const PIECES: usize = 1024;
 
 /// What can be cut into pieces.
@@ -78,8 +79,8 @@ impl<T: Value> Axis<T> {
     }
 }
 
-/// Where pieces begin. An end that more rules share than may be inside of a piece is always a cut, and between two cuts there
-/// are no more ends than that: two neighbours have more together, so there are no more than `pieces` of them.
+/// Where pieces begin. An end that more rules share than may be inside of a piece is always a cut, and between two cuts
+/// there are no more ends than that: two neighbours have more together, so there are no more than `pieces` of them.
 fn cut<T: Value>(ranges: &[Range<T>], pieces: usize) -> Vec<T> {
     let mut ends: Vec<T> = ranges.iter().flat_map(|(first, last)| [Some(*first), last.next()]).flatten().collect();
     ends.retain(|end| *end != T::ZERO);

@@ -1,7 +1,7 @@
 //! Sets of rules, one bit a rule, in the order of their priority.
 
-/// The sets of one axis, all of one length, each once. A set begins with its summary: one bit for each of its words that
-/// is not 0.
+/// The sets of one axis, all of one length, each once. A set begins with its summary: one bit for each of its words
+/// that is not 0.
 #[derive(Clone, Debug, Default)]
 pub struct Sets {
     words: Box<[u64]>,

@@ -8,9 +8,10 @@
 //!   peer's groups ─► union ──────┘   only where rules ask for groups
 //! ```
 //!
-//! Bit vectors with summaries (Lakshman and Stiliadis, SIGCOMM 1998; Baboescu and Varghese, SIGCOMM 2001). What they cost does
-//! not depend on how rules overlap, which tenants choose: five binary searches, at most a bit per rule and axis, and as the
-//! number of pieces is bounded, so is the memory, at the price of looking at a bounded number of rules in vain.
+//! Bit vectors with summaries (Lakshman and Stiliadis, SIGCOMM 1998; Baboescu and Varghese, SIGCOMM 2001). What they
+//! cost does not depend on how rules overlap, which tenants choose: five binary searches, at most a bit per rule and
+//! axis, and as the number of pieces is bounded, so is the memory, at the price of looking at a bounded number of rules
+//! in vain.
 
 mod axis;
 mod bits;

@@ -12,13 +12,13 @@ use super::timeouts::Timeouts;
 pub struct Config {
     /// Most connections, at least 1. Some 200 bytes each, taken at the start.
     pub capacity: usize,
-    /// Most connections of each zone, by its number. 0: none at all. If all shares together are no more than the capacity, no zone can
-    /// take room from another.
+    /// Most connections of each zone, by its number. 0: none at all. If all shares together are no more than the
+    /// capacity, no zone can take room from another.
     pub shares: Vec<u32>,
     /// How long connections are kept.
     pub timeouts: Timeouts,
-    /// TCP connections whose beginning was not seen are taken up in the middle, if the rules allow their packet: after a
-    /// restart they go on.
+    /// TCP connections whose beginning was not seen are taken up in the middle, if the rules allow their packet: after
+    /// a restart they go on.
     pub pickup: bool,
     /// TCP resets are believed wherever they are: for when not all segments of a connection are shown.
     pub any_reset: bool,

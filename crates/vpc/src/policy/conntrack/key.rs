@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use crate::hash::folded_multiply;
 
-/// A space of addresses whose connections are its own, with a share of the table: a network's, or a port's (Linux: conntrack zone). A
-/// small index.
+/// A space of addresses whose connections are its own, with a share of the table: a network's, or a port's (Linux:
+/// conntrack zone). A small index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Zone(pub u32);
 
@@ -27,8 +27,8 @@ pub struct Key {
     pub destination: IpAddr,
     /// IANA protocol number.
     pub protocol: u8,
-    /// Source port. Of an echo: the identifier in requests, 0 in replies, so that two hosts that ping each other have two
-    /// connections. 0 for protocols without ports.
+    /// Source port. Of an echo: the identifier in requests, 0 in replies, so that two hosts that ping each other have
+    /// two connections. 0 for protocols without ports.
     pub source_port: u16,
     /// Destination port. Of an echo: 0 in requests, the identifier in replies.
     pub destination_port: u16,

@@ -1,5 +1,5 @@
-//! Doubly linked lists over numbered elements, all in memory that is there from the beginning. Each element is in one list at
-//! most.
+//! Doubly linked lists over numbered elements, all in memory that is there from the beginning. Each element is in one
+//! list at most.
 
 /// No element.
 const NONE: u32 = u32::MAX;

@@ -8,15 +8,15 @@
 //!                └ Untracked ─► stateless rules
 //! ```
 //!
-//! One table serves one core. All its memory is there from the beginning; a packet costs one look-up and no more work than
-//! that whatever is in the table. Each zone has a share: it cannot have more connections, and one that needs room for a
-//! new one loses its own oldest half-open connection, or else its oldest that is over. If it has neither, the new one is
-//! refused. So a flood of SYNs displaces itself; with shares that together are no more than the capacity it takes nothing
-//! from anybody else.
+//! One table serves one core. All its memory is there from the beginning; a packet costs one look-up and no more work
+//! than that whatever is in the table. Each zone has a share: it cannot have more connections, and one that needs room
+//! for a new one loses its own oldest half-open connection, or else its oldest that is over. If it has neither, the new
+//! one is refused. So a flood of SYNs displaces itself; with shares that together are no more than the capacity it
+//! takes nothing from anybody else.
 //!
-//! Whoever keeps flows of a connection removes them when it is told that the connection has [ended](Ended): a flow must not
-//! outlive what allowed it. Segments of TCP that flows carry are to be shown by [`Conntrack::follow`], so that resets can be
-//! judged; packets of others by [`Conntrack::touch`].
+//! Whoever keeps flows of a connection removes them when it is told that the connection has [ended](Ended): a flow must
+//! not outlive what allowed it. Segments of TCP that flows carry are to be shown by [`Conntrack::follow`], so that
+//! resets can be judged; packets of others by [`Conntrack::touch`].
 
 mod config;
 mod entry;
@@ -48,8 +48,8 @@ pub use tcp::{TcpHeader, TcpState};
 pub use timeouts::Timeouts;
 use wheel::{Turn, Wheel};
 
-/// Connections with one bucket at most: a look-up reads no more. With a keyed hash and a bucket for each connection that
-/// there is room for, the longest chain of 16 M connections has some ten.
+/// Connections with one bucket at most: a look-up reads no more. With a keyed hash and a bucket for each connection
+/// that there is room for, the longest chain of 16 M connections has some ten.
 const MAX_CHAIN: usize = 32;
 
 /// The connections of a core.
@@ -176,8 +176,8 @@ impl Conntrack {
         Ok(self.tracked(at, ascends))
     }
 
-    /// The next packet of a connection that is known from before, at `now`, nanoseconds; None where that connection is no more,
-    /// and the packet is to be looked at as any other.
+    /// The next packet of a connection that is known from before, at `now`, nanoseconds; None where that connection is
+    /// no more, and the packet is to be looked at as any other.
     ///
     /// # Errors
     /// [`Refused`]: the packet is to be dropped.
@@ -204,8 +204,8 @@ impl Conntrack {
         true
     }
 
-    /// The connection that an ICMP error is about, and the direction in which the error goes: against the packet that it
-    /// quotes. None: it is to be dropped, or stateless rules decide. It keeps nothing alive.
+    /// The connection that an ICMP error is about, and the direction in which the error goes: against the packet that
+    /// it quotes. None: it is to be dropped, or stateless rules decide. It keeps nothing alive.
     pub fn related(&self, quoted: &Key, now: u64) -> Option<Tracked> {
         let (pair, ascends) = quoted.pair();
 
@@ -214,7 +214,8 @@ impl Conntrack {
         Some(Tracked { direction: tracked.direction.other(), is_lasting: false, ..tracked })
     }
 
-    /// Forgets connections whose time is over at `now`, nanoseconds, in at most `budget` steps; whether there is more to do.
+    /// Forgets connections whose time is over at `now`, nanoseconds, in at most `budget` steps; whether there is more
+    /// to do.
     pub fn age(&mut self, now: u64, budget: usize, ended: &mut Vec<Ended>) -> bool {
         for _ in 0..budget {
             match self.wheel.next(now) {

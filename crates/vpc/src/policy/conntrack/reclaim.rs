@@ -1,5 +1,5 @@
-//! Room in a full table for a zone that has fewer connections than its share: from those that have more than theirs, as they had it
-//! before there were so many of them.
+//! Room in a full table for a zone that has fewer connections than its share: from those that have more than theirs, as
+//! they had it before there were so many of them.
 
 use super::Conntrack;
 use super::config::Ended;
@@ -8,13 +8,14 @@ use super::key::Zone;
 use super::reason::End;
 use super::table::list;
 
-/// Entries that are looked at for one connection at most: a packet is not to take long. The next look goes on where this one ends.
+/// Entries that are looked at for one connection at most: a packet is not to take long. The next look goes on where
+/// this one ends.
 const STEPS: usize = 256;
 
 impl Conntrack {
-    /// Makes room for one connection of `zone` where the table is full and it has fewer than its share; whether there is some. The
-    /// connection that ends for it is of a zone that has more than its share: one that is half open or over if there is any, otherwise
-    /// whichever is found first.
+    /// Makes room for one connection of `zone` where the table is full and it has fewer than its share; whether there
+    /// is some. The connection that ends for it is of a zone that has more than its share: one that is half open or
+    /// over if there is any, otherwise whichever is found first.
     pub fn reclaim(&mut self, zone: Zone, ended: &mut Vec<Ended>) -> bool {
         if !self.free.is_empty() {
             return true;

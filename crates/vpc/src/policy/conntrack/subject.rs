@@ -14,8 +14,8 @@ pub enum Subject {
     Segment(Segment),
     /// An ICMP error about a packet that went the way of this key; the error is on its way to that packet's source.
     Error(Key),
-    /// Neither: a fragment but the first, ICMP that is not an echo, an error about nothing that can be read. Stateless rules
-    /// decide.
+    /// Neither: a fragment but the first, ICMP that is not an echo, an error about nothing that can be read. Stateless
+    /// rules decide.
     Untracked,
 }
 

@@ -1,4 +1,5 @@
-//! The table's entries: found, moved between its lists, taken out. Whatever is in the table is in the index and in the wheel.
+//! The table's entries: found, moved between its lists, taken out. Whatever is in the table is in the index and in the
+//! wheel.
 
 use super::Conntrack;
 use super::config::{ConnectionId, Ended, Tracked};

@@ -2,14 +2,15 @@
 //!
 //! ```text
 //!   SYN ─► SynSent ─ SYN ACK ─► SynReceived ─ ACK ─► Established
-//!                                                         │ FIN of one
-//!   Closed ◄─ RST, from anywhere                       FinWait ─ FIN of the other ─► LastAck ─ both acknowledged ─► TimeWait
+//!                                                   │ FIN of one
+//!   Closed ◄─ RST, from anywhere                 FinWait ─ FIN of the other ─► LastAck ─ both acknowledged ─► TimeWait
 //! ```
 //!
 //! Sequence numbers are followed to judge handshakes and resets. Other segments pass wherever they are, as with Linux's
-//! `nf_conntrack_tcp_be_liberal`: their receiver knows better. A reset, which a stranger may have guessed, has to be where the
-//! receiver takes it (RFC 5961 §3.2): exactly at the next byte it expects, or right behind what its sender sent last. In the
-//! window but elsewhere it passes and closes nothing, for the receiver asks back; outside it is refused.
+//! `nf_conntrack_tcp_be_liberal`: their receiver knows better. A reset, which a stranger may have guessed, has to be
+//! where the receiver takes it (RFC 5961 §3.2): exactly at the next byte it expects, or right behind what its sender
+//! sent last. In the window but elsewhere it passes and closes nothing, for the receiver asks back; outside it is
+//! refused.
 
 use super::key::Direction;
 use super::reason::Refused;

@@ -1,5 +1,5 @@
-//! When to look whether a connection's time is over: a wheel of one-second ticks. A packet that prolongs a connection does not touch
-//! it: what is found to have time left is put further on.
+//! When to look whether a connection's time is over: a wheel of one-second ticks. A packet that prolongs a connection
+//! does not touch it: what is found to have time left is put further on.
 
 use super::lists::Lists;
 

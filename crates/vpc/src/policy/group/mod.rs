@@ -4,13 +4,13 @@
 //!   first packet ─► members: the peer's groups ─► the endpoint's rules for that direction ─► allowed, by which rule
 //! ```
 //!
-//! An endpoint is in several groups; what any of them allows is allowed. **Ingress** that no rule allows is denied. **Egress**
-//! is allowed as long as none of its groups says where it may go; once one does, only that is allowed, and what the others
-//! that say so allow. Replies pass by [`conntrack`](super::conntrack), so a rule is only asked about a connection's first
-//! packet. Later fragments match rules by all but their ports, as in an [`acl`](super::acl).
+//! An endpoint is in several groups; what any of them allows is allowed. **Ingress** that no rule allows is denied.
+//! **Egress** is allowed as long as none of its groups says where it may go; once one does, only that is allowed, and
+//! what the others that say so allow. Replies pass by [`conntrack`](super::conntrack), so a rule is only asked about a
+//! connection's first packet. Later fragments match rules by all but their ports, as in an [`acl`](super::acl).
 //!
-//! A rule may name a group instead of a prefix: then the peer has to be a member. Who is, is looked up when a connection
-//! begins ([`Members`]), so that a new member changes no endpoint's rules.
+//! A rule may name a group instead of a prefix: then the peer has to be a member. Who is, is looked up when a
+//! connection begins ([`Members`]), so that a new member changes no endpoint's rules.
 
 #[cfg(test)]
 mod tests;
@@ -222,8 +222,8 @@ pub struct Members {
 }
 
 impl Members {
-    /// Of addresses by the number of their network, each once, with the groups that they are in. Of more than [`GROUPS`],
-    /// the first count.
+    /// Of addresses by the number of their network, each once, with the groups that they are in. Of more than
+    /// [`GROUPS`], the first count.
     pub fn build(members: &[(u32, IpAddr, Vec<SecurityGroupId>)]) -> Members {
         let (mut addresses, mut all) = (Vec::with_capacity(members.len()), Vec::new());
         for (network, address, groups) in members {

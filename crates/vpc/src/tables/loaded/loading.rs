@@ -43,8 +43,8 @@ pub(super) enum RouteVia {
     Ecmp(LoadedGroupId),
 }
 
-/// Entries that are being loaded. They are in force once [`finish`](Self::finish) has found all of them right and tables are built with
-/// them.
+/// Entries that are being loaded. They are in force once [`finish`](Self::finish) has found all of them right and
+/// tables are built with them.
 pub struct Loading<'a> {
     capacity: TableCapacity,
     /// Endpoints in the tables that are not loaded.
@@ -90,8 +90,8 @@ fn check_room(table: &'static str, there: usize, capacity: usize, excess: &mut u
 }
 
 impl<'a> Loading<'a> {
-    /// Begins to load entries of `networks`. `others` endpoints of the tables are not loaded. `own` are this node's tunnel end points, none
-    /// while they are not known.
+    /// Begins to load entries of `networks`. `others` endpoints of the tables are not loaded. `own` are this node's
+    /// tunnel end points, none while they are not known.
     pub fn new(networks: &'a [NetworkSpec], own: &'a [IpAddr], capacity: TableCapacity, others: usize) -> Loading<'a> {
         let known = networks.iter().map(|spec| (spec.name.as_str(), KnownNetwork { spec, id: None })).collect();
         Loading {
@@ -125,7 +125,8 @@ impl<'a> Loading<'a> {
         self
     }
 
-    /// Accounts for so many routes of the tables that are not loaded, and for the nodes that they and such endpoints lead to.
+    /// Accounts for so many routes of the tables that are not loaded, and for the nodes that they and such endpoints
+    /// lead to.
     #[must_use]
     pub fn beside(mut self, routes: usize, hosts: HashSet<IpAddr>) -> Loading<'a> {
         (self.other_routes, self.other_hosts) = (routes, hosts);
@@ -141,8 +142,8 @@ impl<'a> Loading<'a> {
         self
     }
 
-    /// Allows routes to groups that do not exist. Their packets are dropped as long as that is so. For entries that were in force before,
-    /// and are to be again whatever has changed since.
+    /// Allows routes to groups that do not exist. Their packets are dropped as long as that is so. For entries that
+    /// were in force before, and are to be again whatever has changed since.
     #[must_use]
     pub fn with_unknown_groups(mut self) -> Loading<'a> {
         self.allows_unknown_groups = true;
@@ -179,7 +180,8 @@ impl<'a> Loading<'a> {
         Ok(())
     }
 
-    /// Adds a guest with `address` and `mac` on the node with the tunnel end point `at`. Errors that are found later name `line`.
+    /// Adds a guest with `address` and `mac` on the node with the tunnel end point `at`. Errors that are found later
+    /// name `line`.
     ///
     /// # Errors
     /// [`Problem`]: what is wrong with it, or that there is no room.

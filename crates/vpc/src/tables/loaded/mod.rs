@@ -1,17 +1,18 @@
-//! Entries that are loaded by file, millions at once: which guest is on which node, and which prefixes are behind which node
-//! (Zephyrus §4.2: VM-to-node and route tables).
+//! Entries that are loaded by file, millions at once: which guest is on which node, and which prefixes are behind which
+//! node (Zephyrus §4.2: VM-to-node and route tables).
 //!
-//! They are built once, by a [`Loading`], and shared by all [`Tables`](super::Tables) that are built while they are in force: a change of
-//! something else costs nothing for them. What the spec says wins over them, so that a guest can move without another load.
+//! They are built once, by a [`Loading`], and shared by all [`Tables`](super::Tables) that are built while they are in
+//! force: a change of something else costs nothing for them. What the spec says wins over them, so that a guest can
+//! move without another load.
 //!
 //! ```text
 //!   (network, address) ──► entry: MAC address, node ──┐
 //!   (network, prefix)  ──► entry: gateway, node     ──┴──► next hop, put together when it is looked up
 //! ```
 //!
-//! Entries have numbers of next hops from [`HopId::FIRST_LOADED`] on, which they [keep](numbers) from load to load. Flows to and from
-//! guests are told apart by the [versions of these](versions). Flows by routes are told apart by the version of their network's routes,
-//! which changes with the network's loaded routes.
+//! Entries have numbers of next hops from [`HopId::FIRST_LOADED`] on, which they [keep](numbers) from load to load.
+//! Flows to and from guests are told apart by the [versions of these](versions). Flows by routes are told apart by the
+//! version of their network's routes, which changes with the network's loaded routes.
 
 mod build;
 mod loading;
@@ -168,8 +169,8 @@ impl Loaded {
         &self.hosts
     }
 
-    /// The loaded content that flows by routes of a network are computed from. `has_route_in_subnet`: the network has routes within its
-    /// subnets that are not loaded.
+    /// The loaded content that flows by routes of a network are computed from. `has_route_in_subnet`: the network has
+    /// routes within its subnets that are not loaded.
     pub(super) fn content(&self, network: LoadedNetworkId, has_route_in_subnet: bool) -> (u128, Option<u32>) {
         let Some(network) = self.networks.get(network.index()) else { return Default::default() };
         let depends_on_guests = has_route_in_subnet || network.has_route_in_subnet;

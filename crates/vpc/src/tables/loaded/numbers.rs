@@ -26,8 +26,8 @@ impl HopNumbering {
         hop.loaded_index().and_then(|at| self.kept.get(at)).is_some_and(|kept| *kept)
     }
 
-    /// The lowest unused number, once all that stay are kept. It may have been another next hop's: flows by that have a stamp that is
-    /// stale.
+    /// The lowest unused number, once all that stay are kept. It may have been another next hop's: flows by that have a
+    /// stamp that is stale.
     pub fn unused(&mut self) -> HopId {
         while self.kept.get(self.next) == Some(&true) {
             self.next += 1;

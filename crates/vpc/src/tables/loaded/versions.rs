@@ -5,9 +5,9 @@
 //!                                   └────► version: number of the build that met that change       of the tables
 //! ```
 //!
-//! So a file with one line more or less makes stale the flows of one bucket, those of some four guests of millions, and of no other
-//! network but by chance. The spec wins over loaded entries: a bucket gets another version, too, when an endpoint of the spec takes or
-//! gives back the address of one of its guests.
+//! So a file with one line more or less makes stale the flows of one bucket, those of some four guests of millions, and
+//! of no other network but by chance. The spec wins over loaded entries: a bucket gets another version, too, when an
+//! endpoint of the spec takes or gives back the address of one of its guests.
 //!
 //! Stamps have the numbers of hashes, not of buckets, so that they stay when a load has more buckets.
 

@@ -128,7 +128,8 @@ pub fn talk(chance: &mut Chance) -> Result<(), TestCaseError> {
         let over = matches!(state, Some(TcpState::TimeWait | TcpState::LastAck | TcpState::FinWait));
         prop_assert!(over && closed == usize::from(state == Some(TcpState::TimeWait)), "{:?} {:?}", state, ended);
     } else {
-        // The last acknowledgement may have been lost behind the tracker: over is what both have heard the other's FIN of.
+        // The last acknowledgement may have been lost behind the tracker: over is what both have heard the other's FIN
+        // of.
         let heard = ends[0].has_heard_all(&ends[1]) && ends[1].has_heard_all(&ends[0]);
         prop_assert!(ended.is_empty() || heard, "{:?} {:?}", ends, ended);
     }

@@ -1,4 +1,5 @@
-//! Connections in a list, looked through from the beginning, whose rules are those of the documentation, one after the other.
+//! Connections in a list, looked through from the beginning, whose rules are those of the documentation, one after the
+//! other.
 
 use super::*;
 
