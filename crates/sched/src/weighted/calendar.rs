@@ -113,10 +113,10 @@ impl Calendar {
     }
 
     /// A tenant is here from now on, or not any more: it has queues on this core.
-    pub(super) fn count(&mut self, is_here: bool, weight: u32, guarantee: u32) {
+    pub(super) fn count(&mut self, is_present: bool, weight: u32, guarantee: u32) {
         let (weights, guaranteed) = self.here;
         let weight = u64::from(weight);
-        self.here = if is_here {
+        self.here = if is_present {
             (weights + weight, guaranteed + guarantee)
         } else {
             (weights - weight, guaranteed - guarantee)

@@ -1,4 +1,4 @@
-//! What a core knows of a tenant.
+//! A tenant's record on one core.
 
 use super::calendar::{Calendar, LARGEST_WEIGHT};
 use super::limit::Limiter;
@@ -10,9 +10,9 @@ use crate::{LatencyClass, Nanos, Share};
 pub(super) enum State {
     /// It has nothing that could run.
     Idle,
-    /// The same, but work of it may go on beside grants, so that it is not without work.
-    Beside,
-    /// Among those that go first.
+    /// The same, but deferred work of it may go on, so that it is not without work.
+    Deferred,
+    /// In a lane: it goes first.
     Lane,
     Calendar,
     /// The only one with work, so that it needs no place among others.
@@ -53,7 +53,7 @@ pub(super) struct Tenant {
     pub(super) timer_slot: u8,
     pub(super) has_timer: bool,
     pub(super) state: State,
-    /// It ran from the lane.
+    /// It was in a lane when it ran, or goes first if it has work.
     pub(super) was_in_lane: bool,
     pub(super) limiter: Limiter,
 }
@@ -70,13 +70,13 @@ const CLASS_BITS: u32 = 4;
 /// That of a tenant with limits.
 const LIMITED: u8 = 1 << 7;
 
-/// Who had a turn no longer ago than this, nanoseconds, and has work again may be one that always has: a guest's answer
-/// to a completion takes less.
+/// A tenant that had a turn no longer ago than this, nanoseconds, and has work again may be one that is always
+/// backlogged: a guest's answer to a completion takes less.
 const JUST: u64 = 1 << 15;
 /// The bit of a [`slot`](Tenant::slot) that is a time.
 const MOMENT: u8 = 1 << 7;
 
-/// What of a guarantee is saved up, nanoseconds of time.
+/// The most of a guarantee that is saved up, nanoseconds of time.
 const SAVED: u64 = 1 << 17;
 
 impl Tenant {
@@ -161,7 +161,7 @@ impl Tenant {
         (1_000_u32 << 10).checked_div(self.guarantee).unwrap_or(0)
     }
 
-    /// What it may have saved up, in units of its tag, of `carry` units at weight 1.
+    /// The most lag, in units of its tag, that is `carry` units at weight 1.
     #[inline]
     pub(super) fn saves(&self, carry: u64) -> u64 {
         ((u128::from(carry) * u128::from(self.per_weight)) >> 31) as u64
@@ -185,7 +185,7 @@ impl Tenant {
         (now.0 / (JUST / 2)) as u8 | MOMENT
     }
 
-    /// It had so much, nanoseconds.
+    /// Charges a cost, nanoseconds.
     #[inline]
     pub(super) fn charge(&mut self, now: Nanos, cost: u64, scale: u64, latest: u64) {
         let owed =

@@ -30,7 +30,7 @@ pub(super) struct Queue {
     /// Its units that its back end has.
     pending: u32,
     /// It is on this core, and not cancelled.
-    pub(super) is_here: bool,
+    pub(super) is_present: bool,
 }
 
 /// What the most is that a unit cost lately, after a grant of so many that cost so much in all.
@@ -49,7 +49,7 @@ pub(super) fn learned(unit: u32, total: u64, units: u32) -> u32 {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stand {
+pub(super) enum DeviceState {
     /// No queue of it has work.
     Idle,
     /// In its tenant's list.
@@ -72,13 +72,13 @@ pub(super) struct Device {
     /// Its queues that have work.
     queues: List<LINE>,
     credit: i32,
-    pub(super) stand: Stand,
-    seat: u32,
+    pub(super) state: DeviceState,
+    share: u32,
 }
 
 /// A tenant at a back end.
 #[derive(Debug)]
-struct Seat {
+struct BackEndShare {
     back_end: u32,
     weight: u32,
     pending: u32,
@@ -90,22 +90,22 @@ struct Seat {
 }
 
 #[derive(Debug, Default)]
-struct Pool {
+struct BackEnd {
     depth: u32,
     pending: u32,
     /// Of all tenants that have or want something here.
     weights: u64,
     /// Tenants with queues on this core that go on to here.
-    seats: u32,
+    shares: u32,
     waiting: List<LINE>,
 }
 
-impl Pool {
+impl BackEnd {
     /// What is kept for tenants that have nothing here, where there are several: one that comes with a single request
     /// now and then would otherwise wait for one of somebody else's to end, each time.
     #[inline]
     fn kept(&self) -> u32 {
-        if self.seats > 1 { self.depth / 8 } else { 0 }
+        if self.shares > 1 { self.depth / 8 } else { 0 }
     }
 }
 
@@ -131,7 +131,7 @@ pub(super) struct Chosen {
 
 /// For how long a limit held a tenant's work, nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
-struct Held {
+struct ThrottledTime {
     all: u64,
     /// Since when it does so now.
     since: Option<Nanos>,
@@ -141,20 +141,20 @@ struct Held {
 pub(super) struct Tree {
     pub(super) queues: Vec<Queue>,
     pub(super) devices: Vec<Device>,
-    seats: Vec<Seat>,
-    pools: Vec<Pool>,
+    shares: Vec<BackEndShare>,
+    back_ends: Vec<BackEnd>,
     // Looked at only where a queue is placed.
     by_device: BTreeMap<DeviceKey, u32>,
-    by_seat: BTreeMap<(TenantId, u32), u32>,
+    by_share: BTreeMap<(TenantId, u32), u32>,
     /// Numbers of devices that have no queues any more.
     free: Vec<u32>,
     /// By tenant, what limits held; only those of whom one ever did.
-    held: Vec<Held>,
+    throttled: Vec<ThrottledTime>,
     /// A back end of which a device did not take the room it was given.
     pub(super) left: Option<u32>,
 }
 
-/// Whose, which, what it counts, and its seat.
+/// Whose, which, what it counts, and its share.
 type DeviceKey = (TenantId, u32, Kind, u32);
 
 /// The device of queues that were never placed.
@@ -169,17 +169,17 @@ impl Tree {
 
     /// Whether a tenant has queues on this core. It looks at all: for changes only.
     pub(super) fn has(&self, tenant: TenantId) -> bool {
-        self.queues.iter().any(|queue| queue.is_here && queue.tenant == tenant)
+        self.queues.iter().any(|queue| queue.is_present && queue.tenant == tenant)
     }
 
     /// Its record, made where there was none.
     pub(super) fn place(&mut self, queue: QueueId, weight: u32, placement: Option<Placement>) {
         let placement = placement.unwrap_or(Placement { device: UNPLACED, ..Placement::default() });
-        let seat = match placement.back_end {
-            Some(back_end) => self.seat(queue.tenant, weight, back_end.index, back_end.depth),
+        let share = match placement.back_end {
+            Some(back_end) => self.share(queue.tenant, weight, back_end.index, back_end.depth),
             None => NIL,
         };
-        let key = (queue.tenant, placement.device, placement.kind, seat);
+        let key = (queue.tenant, placement.device, placement.kind, share);
         let device = match self.by_device.get(&key) {
             Some(&device) => device,
             None => self.make_device(key),
@@ -195,7 +195,7 @@ impl Tree {
                 credit: 0,
                 unit: UNKNOWN,
                 pending: 0,
-                is_here: false,
+                is_present: false,
             });
         }
         let record = &mut self.queues[queue.index as usize];
@@ -226,7 +226,7 @@ impl Tree {
     }
 
     fn make_device(&mut self, key: DeviceKey) -> u32 {
-        let (tenant, _, kind, seat) = key;
+        let (tenant, _, kind, share) = key;
         let device = Device {
             line: Link::default(),
             tenant: tenant.0.into(),
@@ -234,8 +234,8 @@ impl Tree {
             members: 0,
             queues: List::default(),
             credit: 0,
-            stand: Stand::Idle,
-            seat,
+            state: DeviceState::Idle,
+            share,
         };
         let number = match self.free.pop() {
             Some(number) => {
@@ -251,24 +251,31 @@ impl Tree {
         number
     }
 
-    fn seat(&mut self, tenant: TenantId, weight: u32, back_end: u32, depth: u32) -> u32 {
-        if self.pools.len() <= back_end as usize {
-            self.pools.resize_with(back_end as usize + 1, Pool::default);
+    fn share(&mut self, tenant: TenantId, weight: u32, back_end: u32, depth: u32) -> u32 {
+        if self.back_ends.len() <= back_end as usize {
+            self.back_ends.resize_with(back_end as usize + 1, BackEnd::default);
         }
-        self.pools[back_end as usize].depth = depth.max(1);
-        *self.by_seat.entry((tenant, back_end)).or_insert_with(|| {
-            self.seats.push(Seat { back_end, weight, pending: 0, busy: 0, queues: 0, capped: List::default() });
-            self.seats.len() as u32 - 1
+        self.back_ends[back_end as usize].depth = depth.max(1);
+        *self.by_share.entry((tenant, back_end)).or_insert_with(|| {
+            self.shares.push(BackEndShare {
+                back_end,
+                weight,
+                pending: 0,
+                busy: 0,
+                queues: 0,
+                capped: List::default(),
+            });
+            self.shares.len() as u32 - 1
         })
     }
 
     /// A queue that was placed is on this core now.
     pub(super) fn arrive(&mut self, queue: u32) {
-        self.queues[queue as usize].is_here = true;
-        if let Some((seat, pool)) = self.seat_of(queue) {
-            seat.queues += 1;
-            if seat.queues == 1 {
-                pool.seats += 1;
+        self.queues[queue as usize].is_present = true;
+        if let Some((share, back_end)) = self.share_of(queue) {
+            share.queues += 1;
+            if share.queues == 1 {
+                back_end.shares += 1;
             }
         }
     }
@@ -276,35 +283,35 @@ impl Tree {
     /// And now it is not. Whether it was.
     pub(super) fn depart(&mut self, queue: u32) -> bool {
         let Some(record) = self.queues.get_mut(queue as usize) else { return false };
-        if !std::mem::take(&mut record.is_here) {
+        if !std::mem::take(&mut record.is_present) {
             return false;
         }
-        if let Some((seat, pool)) = self.seat_of(queue) {
-            seat.queues -= 1;
-            if seat.queues == 0 {
-                pool.seats -= 1;
+        if let Some((share, back_end)) = self.share_of(queue) {
+            share.queues -= 1;
+            if share.queues == 0 {
+                back_end.shares -= 1;
             }
         }
         true
     }
 
     /// Where a queue's tenant stands at the back end that it goes on to, where that is bounded.
-    fn seat_of(&mut self, queue: u32) -> Option<(&mut Seat, &mut Pool)> {
+    fn share_of(&mut self, queue: u32) -> Option<(&mut BackEndShare, &mut BackEnd)> {
         let device = self.devices.get(self.queues[queue as usize].device as usize)?;
-        let seat = self.seats.get_mut(device.seat as usize)?;
-        let pool = &mut self.pools[seat.back_end as usize];
-        Some((seat, pool))
+        let share = self.shares.get_mut(device.share as usize)?;
+        let back_end = &mut self.back_ends[share.back_end as usize];
+        Some((share, back_end))
     }
 
     /// A tenant's weight changed.
     pub(super) fn weigh(&mut self, tenant: TenantId, weight: u32) {
-        for (_, &seat) in self.by_seat.range((tenant, 0)..=(tenant, u32::MAX)) {
-            let seat = &mut self.seats[seat as usize];
-            if seat.busy > 0 || seat.pending > 0 {
-                let pool = &mut self.pools[seat.back_end as usize];
-                pool.weights = pool.weights + u64::from(weight) - u64::from(seat.weight);
+        for (_, &share) in self.by_share.range((tenant, 0)..=(tenant, u32::MAX)) {
+            let share = &mut self.shares[share as usize];
+            if share.busy > 0 || share.pending > 0 {
+                let back_end = &mut self.back_ends[share.back_end as usize];
+                back_end.weights = back_end.weights + u64::from(weight) - u64::from(share.weight);
             }
-            seat.weight = weight;
+            share.weight = weight;
         }
     }
 
@@ -320,63 +327,64 @@ impl Tree {
         }
         let device = &mut self.devices[number as usize];
         device.queues.push_back(&mut self.queues, queue);
-        if device.stand != Stand::Idle {
+        if device.state != DeviceState::Idle {
             return false;
         }
-        device.stand = Stand::Active;
-        let seat = device.seat;
+        device.state = DeviceState::Active;
+        let share = device.share;
         tenant.devices.push_back(&mut self.devices, number);
-        if seat != NIL {
-            self.join(seat, 1, 0);
+        if share != NIL {
+            self.join(share, 1, 0);
         }
         true
     }
 
     /// A tenant has more to do with a back end.
-    fn join(&mut self, seat: u32, busy: u32, pending: u32) {
-        let seat = &mut self.seats[seat as usize];
-        let pool = &mut self.pools[seat.back_end as usize];
-        if seat.busy == 0 && seat.pending == 0 && busy + pending > 0 {
-            pool.weights += u64::from(seat.weight);
+    fn join(&mut self, share: u32, busy: u32, pending: u32) {
+        let share = &mut self.shares[share as usize];
+        let back_end = &mut self.back_ends[share.back_end as usize];
+        if share.busy == 0 && share.pending == 0 && busy + pending > 0 {
+            back_end.weights += u64::from(share.weight);
         }
-        seat.busy += busy;
-        seat.pending += pending;
-        pool.pending += pending;
+        share.busy += busy;
+        share.pending += pending;
+        back_end.pending += pending;
     }
 
-    fn leave(&mut self, seat: u32, busy: u32, pending: u32) {
-        let seat = &mut self.seats[seat as usize];
-        let pool = &mut self.pools[seat.back_end as usize];
-        let had = seat.busy > 0 || seat.pending > 0;
-        seat.busy -= busy.min(seat.busy);
-        let pending = pending.min(seat.pending);
-        seat.pending -= pending;
-        pool.pending -= pending;
-        if had && seat.busy == 0 && seat.pending == 0 {
-            pool.weights -= u64::from(seat.weight);
+    fn leave(&mut self, share: u32, busy: u32, pending: u32) {
+        let share = &mut self.shares[share as usize];
+        let back_end = &mut self.back_ends[share.back_end as usize];
+        let had = share.busy > 0 || share.pending > 0;
+        share.busy -= busy.min(share.busy);
+        let pending = pending.min(share.pending);
+        share.pending -= pending;
+        back_end.pending -= pending;
+        if had && share.busy == 0 && share.pending == 0 {
+            back_end.weights -= u64::from(share.weight);
         }
     }
 
     /// How many units more a device's back end takes, or what it has to wait for.
     #[inline]
-    fn room(&self, seat: u32) -> Result<u32, Stand> {
-        if seat == NIL {
+    fn room(&self, share: u32) -> Result<u32, DeviceState> {
+        if share == NIL {
             return Ok(u32::MAX);
         }
-        let seat = &self.seats[seat as usize];
-        let pool = &self.pools[seat.back_end as usize];
-        let kept = pool.kept();
-        let own = u64::from(pool.depth - kept) * u64::from(seat.weight) / pool.weights.max(1);
-        let own = (own as u32).clamp(1, pool.depth);
-        let depth = if seat.pending > 0 { pool.depth - kept } else { pool.depth };
-        if seat.pending >= own {
-            Err(Stand::Capped)
-        } else if pool.pending >= depth {
-            Err(Stand::Waiting)
+        let share = &self.shares[share as usize];
+        let back_end = &self.back_ends[share.back_end as usize];
+        let kept = back_end.kept();
+        let own = u64::from(back_end.depth - kept) * u64::from(share.weight) / back_end.weights.max(1);
+        let own = (own as u32).clamp(1, back_end.depth);
+        let depth = if share.pending > 0 { back_end.depth - kept } else { back_end.depth };
+        if share.pending >= own {
+            Err(DeviceState::Capped)
+        } else if back_end.pending >= depth {
+            Err(DeviceState::Waiting)
         } else {
             // What is kept is for the first request only.
-            let left = if pool.pending < pool.depth - kept { pool.depth - kept - pool.pending } else { 1 };
-            Ok((own - seat.pending).min(left))
+            let left =
+                if back_end.pending < back_end.depth - kept { back_end.depth - kept - back_end.pending } else { 1 };
+            Ok((own - share.pending).min(left))
         }
     }
 
@@ -388,11 +396,11 @@ impl Tree {
             if tenant.is_limited() && self.hold_at_limit(tenant, index, number, now) {
                 continue;
             }
-            match self.room(self.devices[number as usize].seat) {
+            match self.room(self.devices[number as usize].share) {
                 Ok(most) => break (number, most),
-                Err(stand) => {
+                Err(state) => {
                     tenant.devices.remove(&mut self.devices, number);
-                    self.hold(number, stand);
+                    self.hold(number, state);
                 }
             }
         };
@@ -413,13 +421,13 @@ impl Tree {
         if tenant.limiter.opens(device.kind) <= now {
             return false;
         }
-        device.stand = Stand::Limited;
-        let seat = device.seat;
+        device.state = DeviceState::Limited;
+        let share = device.share;
         tenant.devices.remove(&mut self.devices, number);
-        hold_tenant(&mut self.held, index, now);
+        start_throttle(&mut self.throttled, index, now);
         tenant.limited.push_back(&mut self.devices, number);
-        if seat != NIL {
-            self.left = Some(self.seats[seat as usize].back_end);
+        if share != NIL {
+            self.left = Some(self.shares[share as usize].back_end);
         }
         true
     }
@@ -438,37 +446,37 @@ impl Tree {
             if limiter.opens(self.devices[number as usize].kind) > now {
                 held.push_back(&mut self.devices, number);
             } else {
-                self.devices[number as usize].stand = Stand::Active;
+                self.devices[number as usize].state = DeviceState::Active;
                 devices.push_back(&mut self.devices, number);
             }
         }
         *limited = held;
-        if let Some(Held { all, since: Some(_) }) = self.held.get(tenant as usize)
+        if let Some(ThrottledTime { all, since: Some(_) }) = self.throttled.get(tenant as usize)
             && limited.is_empty()
         {
             let all = *all;
-            self.held[tenant as usize] = Held { all: all + self.since_of(now, tenant), since: None };
+            self.throttled[tenant as usize] = ThrottledTime { all: all + self.since_of(now, tenant), since: None };
         }
     }
 
     fn since_of(&self, now: Nanos, tenant: u32) -> u64 {
-        self.held.get(tenant as usize).and_then(|held| held.since).map_or(0, |since| now.since(since).0)
+        self.throttled.get(tenant as usize).and_then(|held| held.since).map_or(0, |since| now.since(since).0)
     }
 
     /// For how long limits held work of a tenant.
     pub(super) fn limited(&self, now: Nanos, tenant: u32) -> Nanos {
-        let before = self.held.get(tenant as usize).map_or(0, |held| held.all);
+        let before = self.throttled.get(tenant as usize).map_or(0, |held| held.all);
         Nanos(before + self.since_of(now, tenant))
     }
 
-    fn hold(&mut self, number: u32, stand: Stand) {
-        let seat = self.devices[number as usize].seat;
-        self.devices[number as usize].stand = stand;
-        match stand {
-            Stand::Capped => self.seats[seat as usize].capped.push_back(&mut self.devices, number),
+    fn hold(&mut self, number: u32, state: DeviceState) {
+        let share = self.devices[number as usize].share;
+        self.devices[number as usize].state = state;
+        match state {
+            DeviceState::Capped => self.shares[share as usize].capped.push_back(&mut self.devices, number),
             _ => {
-                let pool = self.seats[seat as usize].back_end as usize;
-                self.pools[pool].waiting.push_back(&mut self.devices, number);
+                let back_end = self.shares[share as usize].back_end as usize;
+                self.back_ends[back_end].waiting.push_back(&mut self.devices, number);
             }
         }
     }
@@ -503,30 +511,30 @@ impl Tree {
             return;
         }
         device.credit = device.credit.min(0);
-        let (stand, seat) = (device.stand, device.seat);
-        device.stand = Stand::Idle;
-        if stand == Stand::Active {
+        let (state, share) = (device.state, device.share);
+        device.state = DeviceState::Idle;
+        if state == DeviceState::Active {
             tenant.devices.remove(&mut self.devices, number);
         } else {
-            self.unhold(tenant, number, stand);
+            self.unhold(tenant, number, state);
         }
-        if seat != NIL {
-            self.leave(seat, 1, 0);
-            self.uncap(seat);
+        if share != NIL {
+            self.leave(share, 1, 0);
+            self.uncap(share);
         }
     }
 
     /// A device that was held is not any more.
     #[cold]
-    fn unhold(&mut self, tenant: &mut Tenant, number: u32, stand: Stand) {
-        let seat = self.devices[number as usize].seat;
-        match stand {
-            Stand::Idle | Stand::Active => {}
-            Stand::Limited => tenant.limited.remove(&mut self.devices, number),
-            Stand::Capped => self.seats[seat as usize].capped.remove(&mut self.devices, number),
-            Stand::Waiting => {
-                let pool = self.seats[seat as usize].back_end as usize;
-                self.pools[pool].waiting.remove(&mut self.devices, number);
+    fn unhold(&mut self, tenant: &mut Tenant, number: u32, state: DeviceState) {
+        let share = self.devices[number as usize].share;
+        match state {
+            DeviceState::Idle | DeviceState::Active => {}
+            DeviceState::Limited => tenant.limited.remove(&mut self.devices, number),
+            DeviceState::Capped => self.shares[share as usize].capped.remove(&mut self.devices, number),
+            DeviceState::Waiting => {
+                let back_end = self.shares[share as usize].back_end as usize;
+                self.back_ends[back_end].waiting.remove(&mut self.devices, number);
             }
         }
     }
@@ -551,16 +559,16 @@ impl Tree {
         device.credit = (device.credit - owed).max(-DEBT);
         record.unit = learned(record.unit, total, cost.units);
         record.pending += cost.pending;
-        let seat = device.seat;
-        if seat == NIL {
+        let share = device.share;
+        if share == NIL {
             return None;
         }
         if cost.pending > 0 {
-            self.join(seat, 0, cost.pending);
+            self.join(share, 0, cost.pending);
         }
         // One of several devices that a completion let run may have left room.
-        self.uncap(seat);
-        Some(self.seats[seat as usize].back_end)
+        self.uncap(share);
+        Some(self.shares[share as usize].back_end)
     }
 
     /// A back end ended so many units of a queue.
@@ -574,41 +582,41 @@ impl Tree {
     }
 
     fn ended(&mut self, device: u32, units: u32) {
-        let seat = self.devices[device as usize].seat;
-        if seat == NIL || units == 0 {
+        let share = self.devices[device as usize].share;
+        if share == NIL || units == 0 {
             return;
         }
-        self.leave(seat, 0, units);
-        self.uncap(seat);
+        self.leave(share, 0, units);
+        self.uncap(share);
     }
 
     /// A device of a tenant that has less than its own bound of a back end again waits behind those who found that
     /// full.
-    fn uncap(&mut self, seat: u32) {
-        if !self.seats[seat as usize].capped.is_empty()
-            && self.room(seat) != Err(Stand::Capped)
-            && let Some(number) = self.seats[seat as usize].capped.pop_front(&mut self.devices)
+    fn uncap(&mut self, share: u32) {
+        if !self.shares[share as usize].capped.is_empty()
+            && self.room(share) != Err(DeviceState::Capped)
+            && let Some(number) = self.shares[share as usize].capped.pop_front(&mut self.devices)
         {
-            self.hold(number, Stand::Waiting);
+            self.hold(number, DeviceState::Waiting);
         }
     }
 
     /// The back end of a queue, where it has one that is bounded.
     #[inline]
-    pub(super) fn pool_of(&self, queue: u32) -> Option<u32> {
-        let seat = self.devices.get(self.queues.get(queue as usize)?.device as usize)?.seat;
-        (seat != NIL).then(|| self.seats[seat as usize].back_end)
+    pub(super) fn back_end_of(&self, queue: u32) -> Option<u32> {
+        let share = self.devices.get(self.queues.get(queue as usize)?.device as usize)?.share;
+        (share != NIL).then(|| self.shares[share as usize].back_end)
     }
 
     /// The first device that waits for a back end with room can run. Its tenant.
-    pub(super) fn release(&mut self, tenants: &mut [Tenant], pool: u32) -> Option<u32> {
-        let record = &mut self.pools[pool as usize];
+    pub(super) fn release(&mut self, tenants: &mut [Tenant], back_end: u32) -> Option<u32> {
+        let record = &mut self.back_ends[back_end as usize];
         if record.pending >= record.depth {
             return None;
         }
         let number = record.waiting.pop_front(&mut self.devices)?;
         let device = &mut self.devices[number as usize];
-        device.stand = Stand::Active;
+        device.state = DeviceState::Active;
         let tenant = device.tenant;
         tenants[tenant as usize].devices.push_back(&mut self.devices, number);
         Some(tenant)
@@ -616,15 +624,15 @@ impl Tree {
 
     /// What all tenants have at a back end.
     #[cfg(test)]
-    pub(super) fn pending(&self, pool: u32) -> u32 {
-        self.pools.get(pool as usize).map_or(0, |pool| pool.pending)
+    pub(super) fn pending(&self, back_end: u32) -> u32 {
+        self.back_ends.get(back_end as usize).map_or(0, |back_end| back_end.pending)
     }
 }
 
 /// A limit holds work of a tenant from `now` on.
-fn hold_tenant(held: &mut Vec<Held>, tenant: u32, now: Nanos) {
+fn start_throttle(held: &mut Vec<ThrottledTime>, tenant: u32, now: Nanos) {
     if held.len() <= tenant as usize {
-        held.resize(tenant as usize + 1, Held::default());
+        held.resize(tenant as usize + 1, ThrottledTime::default());
     }
     held[tenant as usize].since.get_or_insert(now);
 }

@@ -1,18 +1,18 @@
-//! A queue that nobody stands beside: the short way through the policy.
+//! The lone queue's bypass of the policy, as a queueing discipline of Linux lets packets bypass an empty queue
+//! (`TCQ_F_CAN_BYPASS`).
 //!
-//! While for [`memory`](super::Tuning::memory) no other queue brought work, there is nothing to choose, and whose turn
-//! it is matters to nobody. What becomes ready is counted here then, and not in the [tree](super::tree); what grants
-//! cost is gathered and charged as if it had been one grant, at the latest when it is as much as a slot. The first sign
-//! of anybody else ends it: what is gathered is charged, what waits goes back to the tree, and all is as if it had
-//! never been elsewhere.
+//! While no other queue brought work for [`memory`](super::Tuning::memory), there is nothing to choose. What becomes
+//! ready is counted here then, and not in the [tree](super::tree). The cost of grants is gathered and charged as that
+//! of one grant, at the latest when it is as much as a slot. Work of another queue ends the bypass: what is gathered is
+//! charged, what waits goes to the tree, and all is as if there had been no bypass.
 
 use super::tree::learned;
 use super::{SLOT, Weighted};
 use crate::{Grant, Nanos, QueueId};
 
-/// The one queue, and what is not told to the tree and the calendar.
+/// The lone queue, and what the tree and the calendar do not have of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Alone {
+pub(super) struct Bypass {
     queue: QueueId,
     waiting: u32,
     /// The most that a unit of it cost lately, as [`Queue::unit`](super::tree::Queue::unit) is otherwise.
@@ -22,7 +22,7 @@ pub(super) struct Alone {
     gathered: u64,
 }
 
-impl Alone {
+impl Bypass {
     #[inline]
     pub(super) fn is(&self, queue: QueueId) -> bool {
         self.queue == queue
@@ -38,7 +38,7 @@ impl Alone {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
-    /// What of it may run, where a grant is meant to take so long.
+    /// The next grant, of at most this length.
     #[inline]
     pub(super) fn grant(&mut self, length: Nanos) -> Option<Grant> {
         if self.waiting == 0 {
@@ -54,7 +54,7 @@ impl Alone {
         Some(Grant { queue: self.queue, units })
     }
 
-    /// A grant of it cost so much in all. Whether what was gathered is to be charged.
+    /// Gathers the cost of a grant. Returns whether the gathered cost is to be charged.
     #[inline]
     pub(super) fn charge(&mut self, total: u64, units: u32) -> bool {
         self.gathered = self.gathered.saturating_add(total);
@@ -64,51 +64,51 @@ impl Alone {
 }
 
 impl Weighted {
-    /// A grant of `queue` was charged, and now nobody has work: from here on the queue may be alone.
-    pub(super) fn set_apart(&mut self, now: Nanos, queue: QueueId) {
+    /// Begins the bypass, if it may: a grant of `queue` was charged, and no tenant has work.
+    pub(super) fn start_bypass(&mut self, now: Nanos, queue: QueueId) {
         let is_again = self.latest.replace(queue) == Some(queue);
         if !is_again || now < self.contended || !self.wheel.is_empty() {
             return;
         }
         let tenant = &self.tenants[usize::from(queue.tenant.0)];
-        // Where a limit, a guarantee or a back end has a say, it has to be told of each grant.
-        let is_plain = !tenant.is_limited() && !tenant.has_timed() && self.tree.pool_of(queue.index).is_none();
+        // Limits, guarantees and back ends count each grant.
+        let is_plain = !tenant.is_limited() && !tenant.has_timed() && self.tree.back_end_of(queue.index).is_none();
         if let Some(record) = self.tree.queues.get(queue.index as usize)
-            && record.is_here
+            && record.is_present
             && is_plain
         {
-            self.alone = Some(Alone { queue, waiting: 0, unit: record.unit, bytes: 0, gathered: 0 });
-            // Nobody is there to come before it.
+            self.bypass = Some(Bypass { queue, waiting: 0, unit: record.unit, bytes: 0, gathered: 0 });
+            // No tenant can go before it.
             self.is_long = false;
         }
     }
 
-    /// What was gathered is charged.
+    /// Charges what was gathered.
     #[cold]
-    pub(super) fn settle_alone(&mut self) {
-        let Some(alone) = &mut self.alone else { return };
-        let (gathered, index) = (std::mem::take(&mut alone.gathered), alone.tenant());
+    pub(super) fn charge_bypassed(&mut self) {
+        let Some(bypass) = &mut self.bypass else { return };
+        let (gathered, index) = (std::mem::take(&mut bypass.gathered), bypass.tenant());
         if gathered == 0 {
             return;
         }
-        let is_behind = self.lift(self.last, index);
+        let is_first = self.clamp_lag(self.last, index);
         let tenant = &mut self.tenants[index as usize];
-        tenant.was_in_lane = is_behind;
+        tenant.was_in_lane = is_first;
         let (weight, class) = (tenant.weight(), tenant.class());
         self.calendar.enter(weight);
-        if !is_behind {
+        if !is_first {
             self.calendar.advance(tenant.tag, class);
         }
         tenant.charge(self.last, gathered, super::SCALE, self.calendar.latest(class));
-        self.calendar.pass(gathered, (!is_behind).then_some((tenant.tag, class)));
+        self.calendar.pass(gathered, (!is_first).then_some((tenant.tag, class)));
         self.calendar.leave(weight);
     }
 
-    /// The lone queue is one among others again.
+    /// Ends the bypass: the lone queue is one of several.
     #[cold]
-    pub(super) fn rejoin(&mut self, now: Nanos) {
-        self.settle_alone();
-        let Some(Alone { queue, waiting, unit, bytes, .. }) = self.alone.take() else { return };
+    pub(super) fn end_bypass(&mut self, now: Nanos) {
+        self.charge_bypassed();
+        let Some(Bypass { queue, waiting, unit, bytes, .. }) = self.bypass.take() else { return };
         if let Some(record) = self.tree.queues.get_mut(queue.index as usize) {
             record.unit = unit;
         }

@@ -1,35 +1,34 @@
-//! Work beside grants: what was granted before and goes on when a back end has answered, as where a core decrypts what
-//! was read.
+//! Deferred work: what was granted before and goes on when a back end has answered, as where a core decrypts what was
+//! read.
 //!
-//! It has no place among what is ready. Its caller asks who goes on first, and whether that is before what is ready,
-//! and charges it; so it has the same share as if it had been granted.
+//! It is in no list of what is ready. The caller asks which tenant's goes on first, and whether before what is ready,
+//! and charges it: so it has the same share as granted work.
 
 use super::Weighted;
-use super::alone::Alone;
 use super::calendar::{SCALE, SLOT};
 use super::tenant::{State, Tenant};
 use crate::list::{LINE, List};
-use crate::{LatencyClass, Nanos, Precedence, TenantId};
+use crate::{DeferredWork, LatencyClass, Nanos, Precedence, TenantId};
 
-/// For how long after a turn beside grants a tenant is taken to have more of that.
+/// For how long after deferred work a tenant is taken to have more of it.
 const LATELY: Nanos = Nanos::MILLI;
 
-/// What others' grants can move virtual time by, before one that has work all the while has its turn: a slot, and a
-/// grant that began at its end.
+/// How far the grants of others can move virtual time before a backlogged tenant has its turn: a slot, and a grant that
+/// began at its end.
 const WAITED: u64 = 2 * SLOT * SCALE;
 
-/// By tenant, when it was last charged for work beside grants. Empty where none ever was.
+/// By tenant, when it was last charged for deferred work. Empty where none ever was.
 #[derive(Debug, Default)]
-pub(super) struct Beside(Vec<Nanos>);
+pub(super) struct LastDeferred(Vec<Nanos>);
 
-impl Beside {
-    /// The state of a tenant of which nothing is ready.
+impl LastDeferred {
+    /// The state of a tenant without ready work.
     #[inline]
     pub(super) fn idle(&self, index: u32) -> State {
-        if self.0.get(index as usize).is_none_or(|last| last.0 == 0) { State::Idle } else { State::Beside }
+        if self.0.get(index as usize).is_none_or(|last| last.0 == 0) { State::Idle } else { State::Deferred }
     }
 
-    /// What a tenant may have saved up that may save `saved` while it has no work.
+    /// The most lag of a tenant that may have `saved` while it has no work.
     pub(super) fn saves(&self, now: Nanos, index: u32, saved: u64) -> u64 {
         match self.0.get(index as usize) {
             Some(last) if last.0 > 0 && now.since(*last).0 < LATELY.0 => saved + WAITED,
@@ -46,32 +45,32 @@ impl Beside {
 }
 
 impl Weighted {
-    /// The tag of a tenant, with no more saved up than it may have.
+    /// The tag of a tenant, with its lag bounded.
     #[inline]
-    fn lifted(&self, index: TenantId, tenant: &Tenant) -> u64 {
+    fn clamped_tag(&self, index: TenantId, tenant: &Tenant) -> u64 {
         let saved = match tenant.latency() {
             LatencyClass::Background => 0,
             LatencyClass::Latency | LatencyClass::Normal => tenant.saves(Self::CARRY.0 * SCALE),
         };
-        let saved = self.beside.saves(self.last, index.0.into(), saved);
+        let saved = self.deferred.saves(self.last, index.0.into(), saved);
         tenant.tag.max(self.calendar.now().saturating_sub(saved))
     }
 
-    pub(super) fn rank_beside(&self, tenant: TenantId) -> u64 {
+    pub(super) fn rank_of_deferred(&self, tenant: TenantId) -> u64 {
         match self.tenants.get(usize::from(tenant.0)) {
-            Some(record) if !record.is_owed(self.last) => self.lifted(tenant, record),
+            Some(record) if !record.is_owed(self.last) => self.clamped_tag(tenant, record),
             _ => 0,
         }
     }
 
-    /// Before what has its turn where it has had less than that, and in turn with who goes first where it does so
-    /// itself. In turn with grants, too, where those are its own as well: they move its tag on as virtual time goes on,
-    /// which so may never get to it.
-    pub(super) fn precedence_beside(&self, tenant: TenantId) -> Precedence {
+    /// First where the tenant is behind virtual time. In turn with tenants that go first where it goes first itself,
+    /// and in turn with grants where those are its own as well: they move its tag on with virtual time, which may never
+    /// pass it.
+    pub(super) fn precedence_of_deferred(&self, tenant: TenantId) -> Precedence {
         let Some(record) = self.tenants.get(usize::from(tenant.0)) else { return Precedence::InTurn };
-        let tag = self.lifted(tenant, record);
+        let tag = self.clamped_tag(tenant, record);
         let is_first = record.is_owed(self.last) || record.was_in_lane && tag < self.calendar.now();
-        // What it has ready itself goes first by the same right.
+        // Its own ready work goes first by the same right.
         let own = u32::from(tenant.0);
         let is_other = |lane: &List<LINE>| lane.has_several() || lane.front().is_some_and(|first| first != own);
         match (self.lanes.iter().any(is_other), is_first) {
@@ -85,7 +84,7 @@ impl Weighted {
 
     /// Whether a tenant has work that is granted when its turn is.
     fn is_granted(&self, index: u32, tenant: &Tenant) -> bool {
-        self.alone.as_ref().is_some_and(|alone| Alone::tenant(alone) == index)
+        self.bypass.as_ref().is_some_and(|bypass| bypass.tenant() == index)
             || matches!(tenant.state, State::Calendar | State::Solo | State::Running)
     }
 
@@ -94,42 +93,42 @@ impl Weighted {
         self.calendar.virtual_time().saturating_add(tenant.saves(WAITED))
     }
 
-    /// So much of it was done: as if it had been granted.
-    pub(super) fn spend_beside(&mut self, now: Nanos, tenant: TenantId, time: u64) {
+    /// Charges deferred work as if it had been granted.
+    pub(super) fn spend_deferred(&mut self, now: Nanos, tenant: TenantId, time: u64) {
         let index = u32::from(tenant.0);
-        match &mut self.alone {
-            Some(alone) if Alone::tenant(alone) == index => {
-                if alone.charge(time, 0) {
-                    self.settle_alone();
+        match &mut self.bypass {
+            Some(bypass) if bypass.tenant() == index => {
+                if bypass.charge(time, 0) {
+                    self.charge_bypassed();
                 }
                 return;
             }
-            Some(_) => self.rejoin(now),
+            Some(_) => self.end_bypass(now),
             None => {}
         }
         if index as usize >= self.tenants.len() {
             return;
         }
-        // It is somebody beside whoever has work.
+        // The tenant is one beside those with work.
         if let Some(other) = self.solo.take_if(|other| *other != index) {
-            self.unseat(now, other);
+            self.end_solo(now, other);
         }
         if self.runnable > 0 {
             self.contended = now + self.tuning.memory;
         }
         let tenant = &self.tenants[index as usize];
         let (weight, class, is_waiting) = (tenant.weight(), tenant.class(), tenant.state == State::Calendar);
-        let counts = !matches!(tenant.state, State::Idle | State::Beside | State::Throttled);
+        let counts = !matches!(tenant.state, State::Idle | State::Deferred | State::Throttled);
         let is_idle = tenant.state == State::Idle;
-        self.beside.set(now, index);
+        self.deferred.set(now, index);
         if is_waiting {
             self.calendar.remove(&mut self.tenants, index);
         }
         if !counts {
-            self.lift(now, index);
+            self.clamp_lag(now, index);
             self.calendar.enter(weight);
             if is_idle {
-                self.tenants[index as usize].state = State::Beside;
+                self.tenants[index as usize].state = State::Deferred;
             }
         }
         let tenant = &mut self.tenants[index as usize];
@@ -139,7 +138,7 @@ impl Weighted {
         if self.runnable > 0 {
             self.calendar.pass(time, (!is_first).then_some((tenant.tag, class)));
         } else {
-            // The others that go on are not known here, but it was the first of them: virtual time is where it was.
+            // Other deferred work is not known here, but this was the first: virtual time is where it was.
             self.calendar.advance(before, class);
             self.calendar.tick(time);
         }
@@ -149,6 +148,23 @@ impl Weighted {
         if is_waiting {
             self.calendar.insert(&mut self.tenants, index);
         }
+    }
+}
+
+impl DeferredWork for Weighted {
+    #[inline]
+    fn deferred_rank(&self, tenant: TenantId) -> u64 {
+        self.rank_of_deferred(tenant)
+    }
+
+    #[inline]
+    fn deferred_precedence(&self, tenant: TenantId) -> Precedence {
+        self.precedence_of_deferred(tenant)
+    }
+
+    fn charge_deferred(&mut self, now: Nanos, tenant: TenantId, time: Nanos) -> bool {
+        self.spend_deferred(now, tenant, time.0);
+        true
     }
 }
 
