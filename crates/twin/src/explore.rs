@@ -7,6 +7,8 @@
 
 pub mod broken;
 mod examiner;
+#[cfg(test)]
+mod golden;
 mod scenario;
 
 use softdpu_sched::{Mtda, Policy, System, TenantId, TenantScheduler, UnknownPolicy};

@@ -35,7 +35,7 @@ pub use tuning::Tuning;
 use wheel::Wheel;
 
 use crate::list::{LINE, List};
-use crate::{Cost, Grant, LatencyClass, Nanos, Placement, QueueId, Share, TenantId};
+use crate::{Cost, LatencyClass, Nanos, Placement, QueueId, Share, TenantId};
 
 /// Timers that one decision expires at most; the next decision expires the rest.
 const TIMERS: usize = 4;

@@ -4,7 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::driver::{Arrivals, Client, Driver};
-use crate::{BackEnd, Decision, DeferredWork, Kind, Limits, Precedence, Preemption, Rate, TenantScheduler, Work};
+use crate::{
+    BackEnd, Decision, DeferredWork, Grant, Kind, Limits, Precedence, Preemption, Rate, TenantScheduler, Work,
+};
 
 mod any_order;
 mod back_ends;
