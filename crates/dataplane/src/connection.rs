@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{SendFlags, send};
 use softdpu_engine::{Engine, QueueKey, QueueUpdate};
-use softdpu_memory::{DirtyBitmap, GuestAddress, Mapping, Member, PAGE, Region, UserAddress, View};
+use softdpu_memory::{DirtyBitmap, GuestAddress, Member, PAGE, Region, UserAddress, View};
 use softdpu_transport::vhost_user::{
     Ack, BackendMessage, Command, CommandId, DirtyLog, FdId, MemoryRegion, QueueChange, QueueIndex, QueueStart,
     RingFormat, Session, VringBase,
@@ -240,7 +240,8 @@ impl Connection {
             (true, Some((fd, offset, bytes))) => {
                 let start = offset / PAGE * PAGE;
                 let len = bytes.checked_add(offset - start).ok_or("the dirty log wraps")?;
-                let mapping = Mapping::file(self.fd(fd)?.as_fd(), start, len).map_err(|e| format!("dirty log: {e}"))?;
+                let mapping = self.memory.map_log(self.fd(fd)?.as_fd(), start, len);
+                let mapping = mapping.map_err(|error| format!("dirty log: {error}"))?;
                 let bitmap = DirtyBitmap::new(mapping, (offset - start) as usize, bytes as usize);
                 Some(Arc::new(bitmap.ok_or("the dirty log is not inside its file")?))
             }

@@ -28,6 +28,8 @@ pub(super) struct Devices {
     connections: HashMap<ConnectionId, String>,
     /// Guests' memory, by the name of the domain. Kept for a guest that comes back.
     domains: HashMap<String, Arc<Domain>>,
+    /// Bytes that each domain may have mapped.
+    domain_memory: u64,
     /// TAP devices without their interface.
     lost_taps: BTreeMap<String, tap::Lost>,
     /// Connections follow whose queues start together with those that are here.
@@ -35,6 +37,11 @@ pub(super) struct Devices {
 }
 
 impl Devices {
+    /// No devices, whose domains may each map so many bytes.
+    pub(super) fn new(domain_memory: u64) -> Devices {
+        Devices { domain_memory, ..Devices::default() }
+    }
+
     pub(super) fn get(&self, name: &str) -> Option<&Device> {
         self.by_name.get(name)
     }
@@ -69,7 +76,11 @@ impl Devices {
         (volumes, networks, functions): (&Volumes, &mut Networks, &mut Functions),
         host: &mut Host<'_>,
     ) -> Result<(), LinkError> {
-        let domain = self.domains.entry(device.domain.clone()).or_insert_with(|| Domain::new(device.domain.as_str()));
+        let domain_memory = self.domain_memory;
+        let domain = self
+            .domains
+            .entry(device.domain.clone())
+            .or_insert_with(|| Domain::new(device.domain.as_str(), domain_memory));
         let domain = Arc::clone(domain);
         let made = match device.port() {
             Some(port) => {

@@ -147,7 +147,7 @@ pub fn run(socket: OwnedFd, logging: impl FnOnce(&config::Log)) -> Result<(), Da
         tenants: Tenants::default(),
         networks: Networks::new(&site.networks, &site.tenants, &site.node).map_err(std::io::Error::from)?,
         functions,
-        devices: Devices::default(),
+        devices: Devices::new(domain_memory(&site.node.dataplane)),
         steering: Steering::default(),
         traces: Traces::default(),
         death,
@@ -185,6 +185,12 @@ fn abort_on_panic() {
         report(panic);
         std::process::abort();
     }));
+}
+
+/// Bytes that a domain may have mapped: by default four times the host's memory, which a guest may share twice while its
+/// memory table changes, and which leaves a process room for a thousand guests.
+fn domain_memory(settings: &config::Dataplane) -> u64 {
+    settings.domain_memory.map_or_else(|| softdpu_sys::pages::of_host().saturating_mul(4), |bytes| bytes.0)
 }
 
 impl DataPlane {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use softdpu_memory::{GuestAddress, Mapping, UserAddress, View, Window};
+use softdpu_memory::{GuestAddress, Mapping, PAGE, UserAddress, View, Window};
 use softdpu_ring::{Format, InflightRecords, PackedIndex, Position, Positions, Queue, QueueConfig, RingAddresses};
 use softdpu_transport::vhost_user::{FdId, InflightRef, QueueIndex, QueueStart, RingFormat, VringBase};
 use softdpu_virtio::feature;
@@ -110,9 +110,11 @@ fn is_fresh(view: &Arc<View>, start: &QueueStart) -> bool {
 fn shared_records(region: &InflightRef, fds: &BTreeMap<u32, SharedFd>) -> Result<InflightRecords, String> {
     let FdId(id) = region.fd;
     let fd = fds.get(&id).ok_or("the in-flight region's descriptor is not in the connection's table")?;
-    let end = region.offset.checked_add(region.bytes).ok_or("the in-flight region wraps")?;
-    let mapping = Mapping::file(fd.as_fd(), 0, end).map_err(|error| format!("in-flight region: {error}"))?;
-    let offset = usize::try_from(region.offset).map_err(|_| "the in-flight region is too far into its file")?;
+    // In whole pages, and none before it: a sparse file may have it far from its beginning.
+    let start = region.offset / PAGE * PAGE;
+    let len = (region.offset - start).checked_add(region.bytes).ok_or("the in-flight region wraps")?;
+    let mapping = Mapping::file(fd.as_fd(), start, len).map_err(|error| format!("in-flight region: {error}"))?;
+    let offset = (region.offset - start) as usize;
     let bytes = usize::try_from(region.bytes).map_err(|_| "the in-flight region is too large")?;
     let window = Window::of_mapping(mapping).part(offset, bytes).ok_or("the in-flight region is empty")?;
     Ok(InflightRecords::new(window))

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use thiserror::Error;
 
+use crate::budget::Budget;
 use crate::{MapError, Mapping, MappingKey};
 
 /// The most mappings of a domain at once: twice what a vhost-user front end may share (509 regions), for its next table
@@ -30,6 +31,17 @@ pub enum DomainError {
         /// [`MAX_MAPPINGS`].
         limit: usize,
     },
+    /// More bytes than a domain may have.
+    #[error(
+        "domain '{domain}' would have more than {limit} bytes mapped, with what is still being unmapped: share less memory, or raise \
+         node.dataplane.domain-memory"
+    )]
+    TooLarge {
+        /// The domain as configured.
+        domain: String,
+        /// How many it may have.
+        limit: u64,
+    },
     /// Other devices of the domain are in use by a guest with other memory.
     #[error(
         "none of these descriptors is memory of domain '{domain}', which another device of that domain shares right \
@@ -45,6 +57,7 @@ pub enum DomainError {
 #[derive(Debug)]
 pub struct Domain {
     name: String,
+    budget: Arc<Budget>,
     state: Mutex<State>,
 }
 
@@ -73,9 +86,18 @@ impl State {
 }
 
 impl Domain {
-    /// A domain of that name, with nothing mapped.
-    pub fn new(name: impl Into<String>) -> Arc<Domain> {
-        Arc::new(Domain { name: name.into(), state: Mutex::default() })
+    /// A domain of that name, with nothing mapped, that may map `limit` bytes.
+    pub fn new(name: impl Into<String>, limit: u64) -> Arc<Domain> {
+        Arc::new(Domain { name: name.into(), budget: Budget::new(limit), state: Mutex::default() })
+    }
+
+    /// Maps bytes of a file within the domain's limit.
+    fn map_file(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Arc<Mapping>, DomainError> {
+        let reservation = self
+            .budget
+            .reserve(len)
+            .ok_or_else(|| DomainError::TooLarge { domain: self.name.clone(), limit: self.budget.limit() })?;
+        Ok(Mapping::reserved(fd, offset, len, Some(reservation))?)
     }
 
     /// Its name in the configuration.
@@ -136,7 +158,7 @@ impl Member {
                     return Err(DomainError::TooMany { domain: self.domain.name.clone(), limit: MAX_MAPPINGS });
                 }
                 None => {
-                    let mapping = Mapping::file(*fd, *offset, *len)?;
+                    let mapping = self.domain.map_file(*fd, *offset, *len)?;
                     state.mappings.insert(key, Arc::downgrade(&mapping));
                     mapping
                 }
@@ -145,6 +167,16 @@ impl Member {
         }
         state.members.insert(self.id, files);
         Ok(mapped)
+    }
+}
+
+impl Member {
+    /// Maps bytes of a file that are no memory of the guest's, such as its dirty log.
+    ///
+    /// # Errors
+    /// [`DomainError`].
+    pub fn map_log(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Arc<Mapping>, DomainError> {
+        self.domain.map_file(fd, offset, len)
     }
 }
 
@@ -169,7 +201,7 @@ mod tests {
 
     #[test]
     fn two_devices_of_a_guest_share_one_mapping() {
-        let domain = Domain::new("vm1");
+        let domain = Domain::new("vm1", u64::MAX);
         let file = memory(0x2000);
         let copy = file.try_clone().unwrap();
         let (disk, nic) = (domain.join(), domain.join());
@@ -183,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_second_guest_is_refused_until_the_first_has_gone() {
-        let domain = Domain::new("vm1");
+        let domain = Domain::new("vm1", u64::MAX);
         let (mine, foreign) = (memory(0x1000), memory(0x1000));
         let (first, second) = (domain.join(), domain.join());
         let _pinned = first.map(&[(mine.as_fd(), 0, 0x1000)]).unwrap();
@@ -195,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_domain_has_a_bounded_part_of_what_can_be_mapped_and_others_have_theirs() {
-        let (greedy, other) = (Domain::new("vm1"), Domain::new("vm2"));
+        let (greedy, other) = (Domain::new("vm1", u64::MAX), Domain::new("vm2", u64::MAX));
         let file = memory((MAX_MAPPINGS as u64 + 1) << 12);
         let ranges: Vec<_> = (0..=MAX_MAPPINGS as u64).map(|page| (file.as_fd(), page << 12, 1 << 12)).collect();
         let member = greedy.join();
@@ -213,7 +245,7 @@ mod tests {
     #[test]
     fn a_mapping_that_was_cut_short_is_not_given_to_another_device() {
         crate::catch_bus_errors();
-        let domain = Domain::new("vm1");
+        let domain = Domain::new("vm1", u64::MAX);
         let file = memory(0x2000);
         let (disk, nic) = (domain.join(), domain.join());
         let held = disk.map(&[(file.as_fd(), 0, 0x2000)]).unwrap();
@@ -231,8 +263,28 @@ mod tests {
     }
 
     #[test]
+    fn a_domain_maps_no_more_bytes_than_it_may_and_has_them_again_when_they_are_unmapped() {
+        let domain = Domain::new("vm1", 0x3000);
+        let (file, huge) = (memory(0x2000), memory(1 << 40));
+        let member = domain.join();
+        let refused = member.map(&[(huge.as_fd(), 0, 1 << 40)]).unwrap_err();
+        assert!(matches!(&refused, DomainError::TooLarge { limit: 0x3000, .. }), "{refused}");
+        let held = member.map(&[(file.as_fd(), 0, 0x2000)]).unwrap();
+        assert!(domain.join().map(&[(file.as_fd(), 0, 0x2000)]).is_ok(), "what is mapped already takes nothing");
+        let log = member.map_log(file.as_fd(), 0, 0x1000).unwrap();
+        assert!(member.map_log(file.as_fd(), 0, 0x1000).is_err(), "a log counts");
+        drop((held, log));
+        // The reaper unmaps them.
+        let start = std::time::Instant::now();
+        while member.map(&[(file.as_fd(), 0x1000, 0x1000), (file.as_fd(), 0, 0x2000)]).is_err() {
+            assert!(start.elapsed() < std::time::Duration::from_secs(20), "what was unmapped is not given back");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
     fn hot_plugged_memory_joins_the_domain() {
-        let domain = Domain::new("vm1");
+        let domain = Domain::new("vm1", u64::MAX);
         let (boot, plugged) = (memory(0x1000), memory(0x1000));
         let (first, second) = (domain.join(), domain.join());
         let _held = first.map(&[(boot.as_fd(), 0, 0x1000)]).unwrap();
@@ -242,7 +294,7 @@ mod tests {
 
     #[test]
     fn the_only_device_of_a_guest_may_replace_all_its_memory() {
-        let domain = Domain::new("vm1");
+        let domain = Domain::new("vm1", u64::MAX);
         let (before, after) = (memory(0x1000), memory(0x1000));
         let only = domain.join();
         let _still_pinned = only.map(&[(before.as_fd(), 0, 0x1000)]).unwrap();
@@ -251,7 +303,7 @@ mod tests {
 
     #[test]
     fn what_is_not_memory_is_refused_by_kind() {
-        let domain = Domain::new("vm1");
+        let domain = Domain::new("vm1", u64::MAX);
         let member = domain.join();
         let short = memory(0x1000);
         assert!(matches!(
@@ -276,7 +328,7 @@ mod tests {
 
     #[test]
     fn files_whose_page_faults_others_may_serve_are_refused_by_the_file_systems_name() {
-        let domain = Domain::new("vm1");
+        let domain = Domain::new("vm1", u64::MAX);
         let member = domain.join();
         for (path, file_system) in
             [("/proc/self/environ", "procfs"), ("/sys/kernel/mm/transparent_hugepage/enabled", "sysfs")]

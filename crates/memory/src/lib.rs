@@ -20,6 +20,7 @@
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod budget;
 mod buffer;
 mod dirty;
 mod domain;

@@ -10,6 +10,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use softdpu_sys::reaper::reap;
 use thiserror::Error;
 
+use crate::budget::Reservation;
 use crate::{fault, file_system};
 
 /// Files are mapped in whole pages of this size.
@@ -86,6 +87,8 @@ enum Source {
 struct Pages {
     base: NonNull<u8>,
     len: usize,
+    /// Given back when they are unmapped.
+    _reservation: Option<Reservation>,
 }
 
 // SAFETY: an address range, to which it makes no reference.
@@ -119,6 +122,16 @@ impl Mapping {
     /// # Errors
     /// [`MapError`], before anything was mapped.
     pub fn file(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Arc<Mapping>, MapError> {
+        Self::reserved(fd, offset, len, None)
+    }
+
+    /// As [`Mapping::file`], of bytes that are reserved until they are unmapped.
+    pub(crate) fn reserved(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        reservation: Option<Reservation>,
+    ) -> Result<Arc<Mapping>, MapError> {
         let (key, page) = Self::check(fd, offset, len)?;
         // In whole pages of the file's own size: the kernel maps huge pages whole, and unmaps nothing smaller.
         let whole = len.checked_next_multiple_of(page).and_then(|whole| usize::try_from(whole).ok());
@@ -130,7 +143,7 @@ impl Mapping {
         }
         .map_err(|source| MapError::Os { call: "mmap", source })?;
         let base = NonNull::new(base.cast::<u8>()).ok_or(MapError::Range { offset, len })?;
-        let pages = Pages { base, len: whole };
+        let pages = Pages { base, len: whole, _reservation: reservation };
         // SAFETY: the mapping that was made; the advice changes what core dumps have, not its contents.
         unsafe { madvise(base.as_ptr().cast(), whole, Advice::LinuxDontDump) }
             .map_err(|source| MapError::Os { call: "madvise", source })?;

@@ -125,6 +125,7 @@ fn dataplane(reader: &Reader<'_>) -> Dataplane {
                 IdleSleep::try_from(text.to_owned()).map_err(|error| error.to_string())
             })
             .unwrap_or(default.idle_sleep),
+        domain_memory: reader.parsed("domain-memory", WHAT_SIZE),
     }
 }
 

@@ -121,11 +121,14 @@ pub struct Dataplane {
     pub mode: Mode,
     /// How long a core spins without work before it sleeps.
     pub idle_sleep: IdleSleep,
+    /// Bytes of guest memory that a domain may have mapped; four times the host's memory where absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub domain_memory: Option<Bytes>,
 }
 
 impl Default for Dataplane {
     fn default() -> Self {
-        Dataplane { cores: vec![1], mode: Mode::default(), idle_sleep: IdleSleep::default() }
+        Dataplane { cores: vec![1], mode: Mode::default(), idle_sleep: IdleSleep::default(), domain_memory: None }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Large pages for large tables: a look-up at random in tens of MiB of small pages waits for page tables, too.
+//! The host's memory. Large pages for large tables: a look-up at random in tens of MiB of small pages waits for page
+//! tables, too.
 
 use std::mem;
 
@@ -17,9 +18,23 @@ pub fn prefer_large<T>(room: &mut Vec<T>) {
     }
 }
 
+/// Bytes of memory that the host has.
+pub fn of_host() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.totalram as u64).saturating_mul(info.mem_unit.into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_host_has_what_the_kernel_says() {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:")).unwrap();
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
+        assert_eq!(of_host() >> 10, kib);
+    }
 
     #[test]
     fn what_a_list_has_and_gets_is_what_it_would_be_without() {

@@ -170,6 +170,20 @@ fn memory() -> Vec<Abuse> {
         Abuse::new("memory file too short", "half of the region", Refused("the file has"), |f| {
             as_memory(f, Memory::new(MEMORY / 2)?.fd)
         }),
+        Abuse::new("a sparse file of 64 TiB as memory", "half the address space", Refused("bytes mapped"), |f| {
+            let memory = Memory::new(MEMORY)?;
+            ftruncate(&memory.fd, 1 << 46).context("making it long")?;
+            let mut region = f.memory.region();
+            region.size = 1 << 46;
+            sends(f, &Message::SetMemTable(vec![region]), &[memory.fd.as_fd()])
+        }),
+        Abuse::new("a dirty log of 64 TiB", "a sparse file", Closes("bytes mapped"), |f| {
+            let memory = Memory::new(4096)?;
+            ftruncate(&memory.fd, 1 << 46).context("making it long")?;
+            let features = f.features | softdpu_transport::vhost_user::F_LOG_ALL;
+            f.call(&Message::SetFeatures(features), &[])?;
+            sends(f, &Message::SetLogBase(LogDescription { size: 1 << 46, offset: 0 }), &[memory.fd.as_fd()])
+        }),
         Abuse::new("an eventfd as memory", "no file", Refused("SET_MEM_TABLE"), |f| {
             as_memory(f, eventfd(0, EventfdFlags::CLOEXEC).context("eventfd")?)
         }),
