@@ -2,7 +2,14 @@
 
 use softdpu_site::{Log, LogFormat, LogLevel};
 use tracing::level_filters::LevelFilter;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::FilterExt;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+mod limit;
+
+use limit::PerDevice;
 
 /// Starts logging as the site says; `SOFTDPU_LOG` (such as `debug` or `softdpu_engine=trace`) overrides the level.
 pub fn start(log: &Log) {
@@ -14,10 +21,14 @@ pub fn start(log: &Log) {
         LogLevel::Trace => LevelFilter::TRACE,
     };
     let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var("SOFTDPU_LOG").from_env_lossy();
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let filter = filter.and(PerDevice::new(log.format, |line| eprint!("{line}")));
+    let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     // A second start in one process changes nothing.
     let _ = match log.format {
-        LogFormat::Text => builder.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
-        LogFormat::Json => builder.json().try_init(),
+        LogFormat::Text => {
+            let layer = layer.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()));
+            tracing_subscriber::registry().with(layer.with_filter(filter)).try_init()
+        }
+        LogFormat::Json => tracing_subscriber::registry().with(layer.json().with_filter(filter)).try_init(),
     };
 }
