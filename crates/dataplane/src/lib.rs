@@ -187,8 +187,8 @@ fn abort_on_panic() {
     }));
 }
 
-/// Bytes that a domain may have mapped: by default four times the host's memory, which a guest may share twice while its
-/// memory table changes, and which leaves a process room for a thousand guests.
+/// Bytes that a domain may have mapped: by default four times the host's memory, which a guest may share twice while
+/// its memory table changes, and which leaves a process room for a thousand guests.
 fn domain_memory(settings: &config::Dataplane) -> u64 {
     settings.domain_memory.map_or_else(|| softdpu_sys::pages::of_host().saturating_mul(4), |bytes| bytes.0)
 }

@@ -22,9 +22,9 @@ const PER_LINE: Duration = Duration::from_millis(100);
 /// Kinds and devices that are counted; beyond, those with nothing left out are forgotten.
 const MOST: usize = 4096;
 
-/// Lets lines of the log pass, or leaves them out: of one kind (one place in the code) and one device [`BURST`] at once,
-/// then one each [`PER_LINE`]. When lines of the kind pass again, a line says how many were left out. Lines without a
-/// device always pass.
+/// Lets lines of the log pass, or leaves them out: of one kind (one place in the code) and one device [`BURST`] at
+/// once, then one each [`PER_LINE`]. When lines of the kind pass again, a line says how many were left out. Lines
+/// without a device always pass.
 pub(super) struct PerDevice {
     format: LogFormat,
     write: fn(&str),

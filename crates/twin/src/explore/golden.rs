@@ -58,7 +58,8 @@ fn golden_recordings_replay_decision_for_decision() {
     assert!(decisions > 10_000, "only {decisions} decisions");
 }
 
-/// The recordings are of what the twin does now: were it to tell policies something else, they would be kept for nothing.
+/// The recordings are of what the twin does now: were it to tell policies something else, they would be kept for
+/// nothing.
 #[test]
 fn golden_recordings_are_what_the_twin_records() {
     for name in Policy::NAMES {
