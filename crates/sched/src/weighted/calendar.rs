@@ -36,8 +36,8 @@ const MOST_GUARANTEED: u32 = 990;
 ///
 /// Virtual time goes on by the work that is done in turns over the weights of all that have work, so that it does not
 /// stand still while tenants that are alone in a wide slot have their turns: who asks for less than its share does not
-/// get ahead of it then (`docs/scheduling.md` has why that matters). A slot may be served once it has begun; of those,
-/// the one that ends first is next (WF²Q+, Bennett and Zhang 1997, to the precision of slots).
+/// get ahead of it then (`docs/scheduling-design.md` has why that matters). A slot may be served once it has begun; of
+/// those, the one that ends first is next (WF²Q+, Bennett and Zhang 1997, to the precision of slots).
 ///
 /// Invariant: V is before the end of the first slot that has tenants, of every class, and none is more than 63 slots
 /// ahead of it. So a slot's number modulo 64 says which it is.
@@ -45,7 +45,7 @@ const MOST_GUARANTEED: u32 = 990;
 /// The **clock** is what tenants are told to be behind or ahead of. It is V, but where V is held back by that
 /// invariant, or waits while lanes are served, it goes on all the same, at the pace at which all tenants that are here
 /// would be served if all had work. Whoever asks for less than its share of that falls behind it, whatever slots others
-/// are in (`docs/scheduling.md`, the bound).
+/// are in (`docs/scheduling-design.md`, the bound).
 #[derive(Debug)]
 pub(super) struct Calendar {
     now: u64,

@@ -14,7 +14,7 @@
 //!                  └──────────────── nothing left, or held by a back end ◄─────────────────────┘
 //! ```
 //!
-//! `docs/scheduling.md` has the reasons, the bound on a tenant's wait, and what the policy costs.
+//! `docs/scheduling-design.md` has the reasons, the bound on a tenant's wait, and what the policy costs.
 
 mod bypass;
 mod calendar;

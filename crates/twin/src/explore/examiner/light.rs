@@ -1,4 +1,4 @@
-//! What light tenants wait (`docs/scheduling.md`, "The bound").
+//! What light tenants wait (`docs/scheduling-design.md`, "The bound").
 //!
 //! A wait has two parts. Up to the next poll the policy does not know of what has come: a turn, and the grant with
 //! which it ends, have a bound each. From then on, a tenant in a lane waits for its own earlier work, and a grant for
