@@ -16,7 +16,7 @@ KILLS        ?= 200
 FUZZ_SECONDS ?= 60
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test unit e2e loom miri bench instructions soak fuzz lint clean
+.PHONY: help setup build demo test unit e2e loom miri bench figures instructions soak fuzz lint clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,9 @@ bench: setup build ## Measure beside qemu-storage-daemon, DPDK's testpmd and QEM
 	@lab/setup.sh --bench
 	$(CARGO) build --release --locked -p softdpu-tests --bin guest-network
 	@lab/bench.sh
+
+figures: ## Write the tables of figures in README and docs/ from docs/results (its README says how to renew them)
+	@$(CARGO) run --quiet --locked -p softdpu-bench --bin figures -- $(if $(FROM),--from $(FROM) $(RUNS))
 
 instructions: ## Count instructions per frame and per disk request under callgrind, beside lab/instructions.baseline
 	@lab/setup.sh --bench

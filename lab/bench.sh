@@ -15,6 +15,8 @@
 #
 # The bar of frames is for those of 64 bytes between guests, with a client that polls; the other ratios are printed as measured.
 #
+# What tables in README and docs/ show of it is renewed by `make figures FROM=FOLDER RUNS="whole-run disks frames"`: docs/results/README.md.
+#
 # Exit code: 0 where every bar was met, 1 where one was missed, 2 where none was missed but something was not measured, for want of a peer say.
 # Judged is what this run measured, not what an earlier one left in FOLDER.
 set -euo pipefail
@@ -54,6 +56,10 @@ if [ "$(nproc)" -lt 2 ]; then
     exit 2
 fi
 mkdir -p "$results"
+# Where and how this was measured, for the tables that `make figures` writes.
+printf '{"about":"`BENCH_SECONDS=%s BENCH_ROUNDS=%s BENCH_PACKETS=%s make bench` on %s CPUs, %s"}\n' \
+    "$seconds" "$rounds" "$packets" "$(nproc)" \
+    "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1 | tr -d '"\\')" >"$results/bench-run.jsonl"
 
 raw=() # what this run measures, and what it is judged by
 failed=

@@ -16,6 +16,7 @@ pub mod accel;
 pub mod calibration;
 pub mod comparison;
 mod error;
+pub mod figures;
 pub mod gateway;
 pub mod idle;
 pub mod interrupt;
