@@ -17,8 +17,11 @@
 //! | `{change RUN / … / METRIC; RUN / … / METRIC}` | how far the first figure is from the second, in per cent |
 //! | `{about RUN}` | how and where the run was done |
 //!
-//! A format is a number of decimals, after a unit: `2` as it is, `M1` in millions (`k0`, `G2` likewise), `%1` of a share,
-//! `us1` of nanoseconds, `MiB0` of bytes; or `si`, which chooses between k and M.
+//! A format is a number of decimals after a unit: `2` as it is, `M1` in millions (`k0` and `G2` likewise), `%1` of a
+//! share, `us1` of nanoseconds, `MiB0` of bytes; or `si`, which chooses between k and M.
+//!
+//! Another run is `instructions`: the counts of `lab/instructions.baseline`, of subject `softdpu` and metric
+//! `instructions`.
 //!
 //! `make figures` writes the tables; a test of this crate fails while one is not as it would be written.
 
