@@ -1,6 +1,6 @@
 #!/bin/bash
-# The measurements that softdpu is held to, beside qemu-storage-daemon, DPDK's testpmd and tables, and QEMU's own networking: disks,
-# frames, tenants, the gateway, guests. With a verdict for each bar.
+# Measures disks, frames, tenants, the gateway and guests, beside qemu-storage-daemon, DPDK's testpmd and tables, and QEMU's own networking, and ends
+# with a verdict for each bar.
 #
 # usage: lab/bench.sh [FOLDER]      raw results go to FOLDER (results/) as JSON lines, plots as SVG
 #
@@ -10,15 +10,15 @@
 #   BENCH_ROUNDS     measurements of each case and subject, taking turns (3)
 #   BENCH_PACKETS    frames of which the gateway's losses are counted (10000000)
 #
-# Tenants are measured under every scheduler in turn, for an eighth of BENCH_SECONDS each (0.1 at the least), in twice as many rounds: there are over
-# a hundred cases. Of such short ones trust the range that stands behind a figure.
+# Tenants have over a hundred cases. Each scheduler is measured in turn for an eighth of BENCH_SECONDS (0.1 at least), in twice as many rounds. Trust
+# the range after such a short figure, not its digits.
 #
-# The bar of frames is for those of 64 bytes between guests, with a client that polls; the other ratios are printed as measured.
+# The bar of frames is for frames of 64 bytes between guests with a polling client. Other ratios are printed without a bar.
 #
-# What tables in README and docs/ show of it is renewed by `make figures FROM=FOLDER RUNS="whole-run disks frames"`: docs/results/README.md.
+# `make figures FROM=FOLDER RUNS="whole-run disks frames decision tables"` puts these figures into README and docs/: docs/results/README.md.
 #
-# Exit code: 0 where every bar was met, 1 where one was missed, 2 where none was missed but something was not measured, for want of a peer say.
-# Judged is what this run measured, not what an earlier one left in FOLDER.
+# Exit code: 0 if every bar was met, 1 if one was missed, 2 if none was missed but something was not measured, for example without a peer. The verdict
+# covers this run, not what an earlier one left in FOLDER.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,7 +30,7 @@ packets=${BENCH_PACKETS:-10000000}
 all_topics="disks net tenants vpc gateway interrupt idle guests"
 topics=${BENCH_TOPICS:-$all_topics}
 
-asked() { # TOPIC: whether it is measured
+asked() { # TOPIC: whether it is to be measured
     case " $topics " in
     *" $1 "*) return 0 ;;
     *) return 1 ;;
@@ -61,7 +61,7 @@ printf '{"about":"`BENCH_SECONDS=%s BENCH_ROUNDS=%s BENCH_PACKETS=%s make bench`
     "$seconds" "$rounds" "$packets" "$(nproc)" \
     "$(sed -n 's/^model name[^:]*: *//p' /proc/cpuinfo | head -n 1 | tr -d '"\\')" >"$results/bench-run.jsonl"
 
-raw=() # what this run measures, and what it is judged by
+raw=() # this run's files of raw results
 failed=
 
 raw_file() { # NAME: begins a file of raw results, and sets `out` to it
@@ -71,7 +71,7 @@ raw_file() { # NAME: begins a file of raw results, and sets `out` to it
     raw+=("$out")
 }
 
-measured() { # WHAT COMMAND...: adds to the file; what cannot be measured is told, and the rest goes on
+measured() { # WHAT COMMAND...: adds to the file; a failure is reported, and the rest goes on
     local what=$1
     shift
     "$@" >>"$out" || {
@@ -105,7 +105,7 @@ measure_tenants() {
     measured tenants "$softdpu" bench tenants --json --load block,net,mixed,functions --rounds $((2 * rounds)) \
         --seconds "$(awk -v seconds="$seconds" 'BEGIN { print seconds < 0.8 ? 0.1 : seconds / 8 }')" --plot "$results/bench-tenants.svg"
     raw_file decision
-    measured decisions "$softdpu" bench tenants --json --topic decision --tenants 1,1024
+    measured decisions "$softdpu" bench tenants --json --topic decision --tenants 1,4,1024
 }
 
 # Tables in memory.
@@ -149,7 +149,7 @@ for topic in $topics; do
 done
 
 untried=
-tried() { # TOPIC METRIC FILE WHAT: says that there is nothing to judge a bar by
+tried() { # TOPIC METRIC FILE WHAT: reports a bar without a figure
     asked "$1" || return 0
     shift
     if ! grep -q "\"metric\":\"$1" "$results/$2.jsonl"; then
@@ -203,7 +203,7 @@ awk -F'"' '
     $4 == "idle" && $16 == "cpu" {
         verdict("idle, " $12 ": CPU", "< 1% of a core", sprintf("%.3f%%", number($0) * 100), number($0) < 0.01)
     }
-    # What judges itself: tenants say bar and figure in the name of the case, the tables have the figure in a line before.
+    # Benches with their own verdict: tenants have bar and figure in the name of the case, tables have the figure in a line before.
     $4 == "tenants" && $16 == "bar" {
         printf "%s: %s\n", $12, number($0) ? "met" : "MISSED"
         if (!number($0)) missed++

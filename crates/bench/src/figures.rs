@@ -18,7 +18,7 @@
 //! | `{about RUN}` | how and where the run was done |
 //!
 //! A format is a number of decimals after a unit: `2` as it is, `M1` in millions (`k0` and `G2` likewise), `%1` of a
-//! share, `us1` of nanoseconds, `MiB0` of bytes; or `si`, which chooses between k and M.
+//! share, `us1` and `ms1` of nanoseconds, `MiB0` of bytes; or `si`, which chooses between k and M.
 //!
 //! Another run is `instructions`: the counts of `lab/instructions.baseline`, of subject `softdpu` and metric
 //! `instructions`.
@@ -196,7 +196,7 @@ fn format(value: f64, format: &str) -> Option<String> {
     let divisor = match unit {
         "" => 1.0,
         "k" | "us" => 1e3,
-        "M" => 1e6,
+        "M" | "ms" => 1e6,
         "G" => 1e9,
         "%" => 0.01,
         "MiB" => 1024.0 * 1024.0,
