@@ -259,7 +259,7 @@ pub enum Ack {
 }
 
 impl Ack {
-    pub(super) fn kind(&self) -> &'static str {
+    pub(super) fn name(&self) -> &'static str {
         match self {
             Ack::Done => "Done",
             Ack::Stopped { .. } => "Stopped",
