@@ -68,7 +68,7 @@ pub(super) struct Inflight {
 }
 
 impl Inflight {
-    /// A region whose counts gave `expected`.
+    /// A region that needs the size `expected`.
     pub(super) fn new(inflight: InflightDescription, fd: FdId, expected: InflightSize) -> Result<Self, Fault> {
         let InflightDescription { mmap_size: size, mmap_offset: offset, num_queues: queues, queue_size, .. } = inflight;
         if size < expected.bytes {

@@ -25,7 +25,7 @@ struct LogMemory {
 }
 
 impl LogFiles {
-    /// SET_LOG_BASE for a guest whose memory ends at `end`; gives the payload of the reply.
+    /// SET_LOG_BASE for guest memory that ends at `end`; gives the payload of the reply.
     pub(super) fn set_base(&mut self, log: LogDescription, fd: Option<FdId>, end: u64) -> Result<Vec<u8>, Fault> {
         let fd = fd.ok_or(Fault::FileDescriptors { found: 0, expected: 1 })?;
         let LogDescription { size, offset } = log;

@@ -78,7 +78,7 @@ pub struct Session {
     next_command: u64,
 }
 
-/// A message whose command has not been acknowledged.
+/// A message that waits for the acknowledgement of its command.
 #[derive(Clone, Debug)]
 struct Pending {
     id: CommandId,
@@ -89,7 +89,7 @@ struct Pending {
 }
 
 impl Session {
-    /// A connection on which nothing has been said.
+    /// A connection without a message so far.
     pub fn new(device: &dyn DeviceModel) -> Self {
         Session { state: State::new(queue_limit(device)), pending: None, next_command: 1 }
     }
@@ -99,7 +99,7 @@ impl Session {
         self.pending.is_none()
     }
 
-    /// The request whose command waits for its acknowledgement.
+    /// The request that waits for the acknowledgement of its command.
     pub fn waiting(&self) -> Option<(CommandId, RequestId)> {
         let pending = self.pending.as_ref()?;
         Some((pending.id, RequestId(pending.header.map_or(0, |header| header.request))))
@@ -131,7 +131,7 @@ impl Session {
         self.state.vrings.in_state(RingState::Broken).map(move |(index, ring)| (index, ring.base(format)))
     }
 
-    /// The eventfd that tells the front end of a broken queue, if it wants to know (vhost-user: SET_VRING_ERR).
+    /// The eventfd to signal when a queue breaks, if the front end has sent one (vhost-user: SET_VRING_ERR).
     pub fn error_descriptor(&self, queue: QueueIndex) -> Option<FdId> {
         self.state.vrings.get(queue)?.err
     }
@@ -145,9 +145,9 @@ impl Session {
     /// that came with it, in their order.
     ///
     /// # Errors
-    /// The connection must be closed with this reason logged: nobody waits for a status that could carry it. The
+    /// The connection must be closed with this reason logged: no status was asked for that could carry it. The
     /// session is as it was before the message; what came with the message and [`Session::descriptors`] does not name
-    /// is the caller's to close. Go on with [`Session::disconnect`]. Messages whose sender waits for a status are
+    /// is the caller's to close. Go on with [`Session::disconnect`]. Messages that ask for a status are
     /// answered with a failure instead, and come back as [`Action::Refused`].
     pub fn message(
         &mut self,
@@ -278,7 +278,7 @@ impl Session {
         actions
     }
 
-    /// Answers with a failure if the sender waits for an answer that can carry it; otherwise the connection has to go.
+    /// Answers with a failure if the message asks for an answer that can carry it; otherwise the connection has to go.
     fn refuse(
         &mut self,
         header: Header,

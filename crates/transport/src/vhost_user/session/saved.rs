@@ -9,8 +9,8 @@ use super::{DeviceModel, Session, queue_limit};
 use crate::vhost_user::error::{ProtocolError, RestoreError};
 use crate::vhost_user::messages::request;
 
-/// Version of the format. A field added with `#[serde(default)]` does not change it; a field whose absence would be
-/// misread does, and then this release has to read the version before, too.
+/// Version of the format. A field added with `#[serde(default)]` does not change it; a field that must not be
+/// missing does, and then this release has to read the version before, too.
 const FORMAT: u32 = 1;
 
 /// A session as plain data, to be stored with the reply to the message that led to it. Store it in a self-describing
@@ -32,7 +32,7 @@ pub struct Restored {
 }
 
 impl Session {
-    /// The session as of the last message whose command has been acknowledged.
+    /// The session as of the last message that was applied and acknowledged.
     pub fn save(&self) -> SavedSession {
         SavedSession { format: FORMAT, state: self.state.clone() }
     }

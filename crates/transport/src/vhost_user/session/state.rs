@@ -46,7 +46,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// A device of `queues` queues, and a front end that has said nothing.
+    /// A device of `queues` queues, and a new connection.
     pub(super) fn new(queues: u16) -> Self {
         State { vrings: Vrings::new(queues), ..State::default() }
     }
@@ -202,7 +202,7 @@ impl State {
         self.mtu = None;
     }
 
-    /// Tells the device of the memory table, and finds the running queues whose rings are no longer in it.
+    /// Tells the device of the memory table, and finds the running queues that have lost their rings.
     fn memory_changed(&mut self) -> Step {
         let broken = self.vrings.unmapped(&self.memory, self.negotiation.format());
         let finish = if broken.is_empty() { Finish::Status } else { Finish::Broken(broken.clone()) };

@@ -18,7 +18,7 @@ use crate::vhost_user::messages::{VringAddress, VringState};
 pub(super) struct Vrings(Vec<Vring>);
 
 impl Vrings {
-    /// `count` rings of which nothing has been said.
+    /// `count` new rings.
     pub(super) fn new(count: u16) -> Self {
         Vrings(vec![Vring::default(); count.into()])
     }
@@ -65,7 +65,7 @@ impl Vrings {
         self.0.iter().flat_map(Vring::descriptors)
     }
 
-    /// The running queues whose rings are not in `memory`.
+    /// The running queues with rings outside `memory`.
     pub(super) fn unmapped(&self, memory: &MemoryTable, format: RingFormat) -> Vec<QueueIndex> {
         let running = self.in_state(RingState::Running);
         running.filter(|(index, ring)| !ring.is_mapped(index.0, memory, format)).map(|(index, _)| index).collect()
