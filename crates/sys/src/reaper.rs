@@ -198,16 +198,16 @@ mod tests {
 
     use super::*;
 
-    /// A value whose drop says so.
-    struct Told(mpsc::Sender<std::thread::ThreadId>);
+    /// A value that reports its drop.
+    struct ReportsDrop(mpsc::Sender<std::thread::ThreadId>);
 
-    impl Drop for Told {
+    impl Drop for ReportsDrop {
         fn drop(&mut self) {
             self.0.send(std::thread::current().id()).expect("the test waits");
         }
     }
 
-    /// A socket whose close waits for its peer, for 30 s, and that peer.
+    /// A socket that waits for its peer when it is closed, for 30 s, and that peer.
     fn lingering() -> (OwnedFd, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut near = TcpStream::connect(listener.local_addr().expect("an address")).expect("a connection");
@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn a_value_is_dropped_on_another_thread() {
         let (dropped, drops) = mpsc::channel();
-        reap(Told(dropped));
+        reap(ReportsDrop(dropped));
         let thread = drops.recv_timeout(Duration::from_secs(10)).expect("it is dropped");
         assert_ne!(thread, std::thread::current().id());
     }
@@ -235,7 +235,7 @@ mod tests {
         sockets.into_iter().for_each(|socket| drop(ReapedFd::from(socket)));
         assert!(start.elapsed() < Duration::from_secs(1), "{:?} to drop", start.elapsed());
         let (dropped, drops) = mpsc::channel();
-        reap(Told(dropped));
+        reap(ReportsDrop(dropped));
         drops.recv_timeout(Duration::from_secs(20)).expect("what came later is dropped");
     }
 
