@@ -13,8 +13,7 @@ pub use explain::{Asked, Explanation};
 use follow::{Follower, Marks, admit};
 pub use hits::Part;
 
-use crate::flow::budget::{self, Stale};
-use crate::flow::{self, Candidate, FlowCounters, Flows, Found, Heavy, HeavyFlow, Home, Seen};
+use crate::flow::{self, Candidate, FlowCounters, FlowIndex, Flows, Found, Heavy, HeavyFlow, Home, Seen};
 use crate::id::PortId;
 use crate::packet::{Checksum, Head, Packet, Segmentation};
 use crate::paths::Datapath;
@@ -55,10 +54,8 @@ pub struct Vpc {
     marks: Marks,
     /// Of the packets that no flow decides.
     stages: Vec<(u32, Stage)>,
-    /// Those whose flows are stale.
-    stale: Vec<Stale>,
-    /// The network whose stale flows are computed anew first.
-    turn: u32,
+    /// The stale flows of these packets, each once.
+    stale: Vec<FlowIndex>,
     /// Identification of the next outer IPv4 packet.
     id: u16,
     /// Where it counts what all cores count together.
@@ -124,7 +121,6 @@ impl Vpc {
             marks: Marks::default(),
             stages: Vec::new(),
             stale: Vec::new(),
-            turn: 0,
             id: 0,
             shard: CORES.fetch_add(1, Ordering::Relaxed),
         }
@@ -275,12 +271,11 @@ impl Vpc {
             self.weigh(now, all[at].as_ref(), at, bytes);
         }
         self.seen = all;
-        if self.stale.is_empty() {
-            if !self.stages.is_empty() {
-                self.decide(now, packets, decided, witness);
-            }
-        } else {
-            self.recompute(now, packets, decided, witness);
+        if !self.stages.is_empty() {
+            self.decide(now, packets, decided, witness);
+        }
+        if !self.stale.is_empty() {
+            self.remove_stale();
         }
     }
 
@@ -348,14 +343,10 @@ impl Vpc {
                     witness.see(at, |_| [narrate::not_by_flow()]);
                 }
                 Found::Stale(entry) => {
-                    let network = match tables.attachment(packet.port) {
-                        Attachment::Endpoint(id) => tables.endpoint(id).map(|endpoint| endpoint.network),
-                        Attachment::Underlay => came.map(|came| came.network),
-                        Attachment::Nothing => None,
-                    };
-                    self.stale.push(Stale::new(at as u32, entry, network));
-                    *decided = Verdict::Drop(DropReason::Recomputing);
-                    return;
+                    if !self.stale.contains(&entry) {
+                        self.stale.push(entry);
+                        self.stats.recomputed += 1;
+                    }
                 }
                 Found::None => {}
             }
@@ -365,40 +356,14 @@ impl Vpc {
         self.stages.push((at as u32, UNDECIDED));
     }
 
-    /// Decides what no flow has decided, and computes stale flows anew, as far as the budget of a batch allows.
+    /// Removes those of the batch's stale flows for which no new action was kept.
     #[cold]
-    fn recompute<W: Witness>(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut [Verdict], witness: &mut W) {
-        let mut stale = std::mem::take(&mut self.stale);
-        budget::choose(&mut stale, &mut self.turn);
-        for one in &stale {
-            if !one.is_chosen {
-                self.stats.flow += 1;
-                self.stats.count(&Verdict::Drop(DropReason::Recomputing));
-                witness.see(one.at as usize, |_| [narrate::recomputing()]);
-            } else if one.is_first {
-                self.stats.recomputed += 1;
-                self.stages.push((one.at, UNDECIDED));
+    fn remove_stale(&mut self) {
+        for entry in self.stale.drain(..) {
+            if self.flows.is_stale(entry) {
+                self.flows.remove(entry);
             }
         }
-        // In the order of packets, as connections are met.
-        self.stages.sort_unstable_by_key(|(at, _)| *at);
-        self.decide(now, packets, verdicts, witness);
-        self.stages.clear();
-        for one in stale.iter().filter(|one| one.is_chosen) {
-            if one.is_first {
-                // Nothing was kept for it: it is no flow any more.
-                if self.flows.is_stale(one.entry) {
-                    self.flows.remove(one.entry);
-                }
-            } else {
-                self.stages.push((one.at, UNDECIDED));
-            }
-        }
-        // The others of the flows that were computed: the same decision, as of first packets.
-        if !self.stages.is_empty() {
-            self.decide(now, packets, verdicts, witness);
-        }
-        self.stale = stale;
     }
 
     /// Decides what no flow has decided: through the switch tier, or for the software tier.

@@ -112,7 +112,6 @@ impl Vpc {
             marks: Marks::default(),
             stages: Vec::new(),
             stale: Vec::new(),
-            turn: 0,
             id: self.id,
             shard: self.shard,
         }
