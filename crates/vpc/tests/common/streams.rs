@@ -12,7 +12,7 @@ use softdpu_vpc::spec::{
     SubnetSpec, TableCapacity, Via,
 };
 use softdpu_vpc::tables::{Loaded, Loading};
-use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId, Segmentation, SegmentationKind, Verdict, Vpc};
+use softdpu_vpc::{Checksum, Head, Packet, PortId, Segmentation, SegmentationKind, Verdict, Vpc};
 
 use super::*;
 
