@@ -24,10 +24,10 @@ use crate::packet::{Checksum, Head, Packet, Segmentation};
 use crate::policy::meter::Colours;
 use crate::software;
 use crate::stats::Stats;
-use crate::steer::{self, Sight};
+use crate::steer::{self, SteeringKey};
 use crate::switch::{Ask, Frame, Last, Metadata, Stop, before};
 use crate::tables::Tables;
-use crate::trace::{Nobody, Watch, Watcher, Witness, narrate};
+use crate::trace::{TraceTo, Tracer, Untraced, Watch, narrate};
 use crate::verdict::{DropReason, Reply, Verdict};
 
 /// One core's VPC. Tables are shared and only read; everything else is the core's own.
@@ -63,8 +63,8 @@ struct Batch {
 /// Cores are numbered through.
 static CORES: AtomicUsize = AtomicUsize::new(0);
 
-/// Flows that a core can keep unless it is told otherwise. They take memory as they come, 130 bytes each, where there
-/// are huge pages in pieces of 2 MiB.
+/// Flows that a core can keep unless another number is given. They take memory as they come, 130 bytes each, where
+/// there are huge pages in pieces of 2 MiB.
 pub const FLOWS: usize = 1 << 16;
 
 /// The look-up of a packet's flow.
@@ -150,7 +150,7 @@ impl Vpc {
     /// many such seconds there were, by which it is known whether this is news.
     pub fn heavy_flows(&mut self, now: u64) -> (u64, &[HeavyFlow]) {
         self.heavy.turn(&self.tables, &self.flows, now);
-        self.heavy.told()
+        self.heavy.report()
     }
 
     /// What the flow counted to which `packet`, as it came in, belongs.
@@ -171,10 +171,10 @@ impl Vpc {
         self.flows.check_versions(checks);
     }
 
-    /// What there is to see of `packets` that came by the underlay's port, as they came, for who [steers](crate::steer)
-    /// them: appended to `seen`, one for each; None for those that stay where they were read in any case.
-    pub fn look_inside(&self, packets: &[Packet], seen: &mut Vec<Option<Sight>>) {
-        steer::look(&self.tables, packets, seen);
+    /// The keys by which `packets` that came by the underlay's port, as they came, are [steered](crate::steer):
+    /// appended to `seen`, one for each; None for those that stay where they were read in any case.
+    pub fn steering_keys(&self, packets: &[Packet], seen: &mut Vec<Option<SteeringKey>>) {
+        steer::keys(&self.tables, packets, seen);
     }
 
     /// What it has counted.
@@ -187,7 +187,7 @@ impl Vpc {
     ///
     /// In passes, so that what one packet waits for is fetched while others are worked on.
     pub fn forward(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut Vec<Verdict>) {
-        self.run(now, packets, verdicts, &mut Nobody);
+        self.run(now, packets, verdicts, &mut Untraced);
     }
 
     /// Does the same, and tells `watch` of the steps of those packets that have an identifier.
@@ -198,11 +198,11 @@ impl Vpc {
         verdicts: &mut Vec<Verdict>,
         watch: &mut dyn Watch,
     ) {
-        self.run(now, packets, verdicts, &mut Watcher::<false>(watch));
+        self.run(now, packets, verdicts, &mut TraceTo::<false>(watch));
     }
 
     #[inline(always)]
-    fn run<W: Witness>(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut Vec<Verdict>, witness: &mut W) {
+    fn run<W: Tracer>(&mut self, now: u64, packets: &mut [Packet], verdicts: &mut Vec<Verdict>, tracer: &mut W) {
         if !W::REHEARSES {
             self.flows.turn(now);
         }
@@ -228,16 +228,17 @@ impl Vpc {
         let first = verdicts.len();
         verdicts.resize(first + packets.len(), Verdict::Drop(DropReason::Unresolved));
         let decided = &mut verdicts[first..];
-        if !W::LOOKS
+        if !W::TRACES
             && let Some(endpoint) = metered
         {
             self.batch.meters.take_first(&self.tables, endpoint, now, &all);
         }
         let mut at = 0;
         while at < packets.len() {
-            if !W::LOOKS {
+            if !W::TRACES {
                 at += self.follow_known(now, &mut packets[at..], &all[at..], &mut decided[at..], at);
-                if self.batch.meters.ask(&self.tables, &self.flows, now, packets, &all, at) {
+                let meters = &mut self.batch.meters;
+                if meters.wanted.is_some() && meters.ask(&self.tables, &self.flows, now, (&*packets, &all), at) {
                     continue;
                 }
                 if is_from_tunnels {
@@ -249,7 +250,7 @@ impl Vpc {
                 }
             }
             if let (Some(packet), Some(lookup)) = (packets.get_mut(at), all.get(at)) {
-                self.look_closer(now, (at, packet), lookup.as_ref(), &mut decided[at], witness);
+                self.look_closer(now, (at, packet), lookup.as_ref(), &mut decided[at], tracer);
                 at += 1;
             }
         }
@@ -259,7 +260,7 @@ impl Vpc {
         }
         self.batch.lookups = all;
         if !self.batch.stages.is_empty() {
-            self.decide(now, packets, decided, witness);
+            self.decide(now, packets, decided, tracer);
         }
         if !self.batch.stale.is_empty() {
             self.remove_stale();
@@ -282,30 +283,30 @@ impl Vpc {
         seen.key.tunnelled().and_then(|_| *self.batch.arrivals.get(at)?)
     }
 
-    /// What becomes of the packet at `at` whose flow was not found at first sight, or does not decide it.
-    fn look_closer<W: Witness>(
+    /// What becomes of the packet at `at`, of which the flow was not found at first sight, or does not decide it.
+    fn look_closer<W: Tracer>(
         &mut self,
         now: u64,
         (at, packet): (usize, &mut Packet),
         lookup: Option<&FlowLookup>,
         decided: &mut Verdict,
-        witness: &mut W,
+        tracer: &mut W,
     ) {
         let tables = &*self.tables;
-        witness.see(at, |names| [narrate::ingress(tables, packet, names)]);
+        tracer.record(at, |names| [narrate::ingress(tables, packet, names)]);
         if let Some(lookup) = lookup {
             let came = self.arrival(at, &lookup.seen).map(|arrival| arrival.outer);
             let outer = came.map_or(0, |outer| outer.len);
             let revalidated = self.stats.revalidated;
             let found = self.flows.find(lookup.home, &lookup.seen.key, tables, &mut self.stats.revalidated);
             let is_compared = self.stats.revalidated != revalidated;
-            witness.see(at, |names| [self.flow_step(packet, &lookup.seen, found, is_compared, names)]);
+            tracer.record(at, |names| [self.flow_step(packet, &lookup.seen, found, is_compared, names)]);
             match found {
                 Found::Fresh(entry) => {
                     let action = self.flows.action(entry);
                     let mut colours = Colours::default();
                     let admit = |metered, bytes| admit::<W>(tables, metered, now, bytes, &mut colours);
-                    let before = W::LOOKS.then(|| packet.clone());
+                    let before = W::TRACES.then(|| packet.clone());
                     let (flows, id) = (&mut self.flows, &mut self.id);
                     let mut follower = Follower { tables, flows, id, shard: self.shard, now };
                     let flow = (entry, &action);
@@ -315,7 +316,7 @@ impl Vpc {
                         follower.follow::<false>(packet, &lookup.seen, came.as_ref(), flow, admit, decided)
                     };
                     if is_decided {
-                        witness.see(at, |names| {
+                        tracer.record(at, |names| {
                             let mut steps = narrate::hop(tables, Some(action.hop), Ok(()), names);
                             let before = before.as_ref().unwrap_or(packet);
                             steps.extend(narrate::metered(tables, action.origin.metered(), &colours));
@@ -327,7 +328,7 @@ impl Vpc {
                         self.stats.count_followed(decided, came.is_none());
                         return;
                     }
-                    witness.see(at, |_| [narrate::not_by_flow()]);
+                    tracer.record(at, |_| [narrate::not_by_flow()]);
                 }
                 Found::Stale(entry) => {
                     if !self.batch.stale.contains(&entry) {
@@ -338,7 +339,7 @@ impl Vpc {
                 Found::None => {}
             }
         } else {
-            witness.see(at, |names| [narrate::no_flow(tables, packet, None, names)]);
+            tracer.record(at, |names| [narrate::no_flow(tables, packet, None, names)]);
         }
         self.batch.stages.push((at as u32, UNDECIDED));
     }

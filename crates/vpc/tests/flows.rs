@@ -89,18 +89,12 @@ fn a_flow_decides_all_but_its_first_packet() {
     }
 }
 
-/// Endpoints 0 to `count` of each network at ports of their own, in networks of /24s.
+/// Endpoints 0 to `count` of each network at ports of their own, in networks of a /16 each.
 fn crowd(networks: u32, count: u32) -> Spec {
     let name = |network: u32| format!("network-{network}");
-    let network = |number: u32| NetworkSpec {
-        name: name(number),
-        vni: 1 + number,
-        subnets: vec![SubnetSpec { prefix: "10.0.0.0/16".parse().expect("prefix"), gateway: ip("10.0.255.1") }],
-        gateway_mac: GATEWAY,
-        mtu: 1500,
-        dns: Vec::new(),
-        policy: Default::default(),
-        transit: false,
+    let network = |number: u32| {
+        let subnet = SubnetSpec { prefix: "10.0.0.0/16".parse().expect("prefix"), gateway: ip("10.0.255.1") };
+        NetworkSpec::new(name(number), 1 + number, GATEWAY, vec![subnet])
     };
     let endpoint = |number: u32| EndpointSpec {
         network: name(number / count),
@@ -139,7 +133,7 @@ fn flows_that_used_nothing_that_changed_go_on() {
     let mut spec = crowd(2, 8);
     let mut vpc = vpc(&spec);
     send(&mut vpc, packets(0..16, 8));
-    // The last endpoint of network 0 is gone; so is the route of nobody else.
+    // The last endpoint of network 0 is gone, and no other one's route.
     spec.endpoints.remove(7);
     change(&mut vpc, &spec);
     let before = vpc.stats().clone();

@@ -46,7 +46,7 @@ fn loaded_guests_and_routes_are_reached_and_what_the_spec_says_wins() {
     assert_eq!(elsewhere("203.0.113.9"), Some((vtep(Family::V4, 2), GATEWAY)));
     assert_eq!(to(&mut node, "10.0.0.79").0, Verdict::Software, "nobody's");
     assert!(matches!(to(&mut node, "10.0.0.3").0, Verdict::Local { .. }), "a guest of the spec");
-    // Flows of what is loaded are kept, and end when somebody else has the address.
+    // Flows of what is loaded are kept, and end when another endpoint has the address.
     let before = node.stats().cached;
     to(&mut node, "10.0.0.78");
     assert_eq!(node.stats().cached, before + 1);
@@ -64,11 +64,11 @@ fn loaded_guests_and_routes_are_reached_and_what_the_spec_says_wins() {
     assert_eq!(to(&mut node, "10.0.0.78").1, Some(vtep(Family::V4, 2)), "it has moved");
     change(&mut node, &spec);
     assert_eq!(to(&mut node, "10.0.0.78").1, Some(ip(THIRD)), "and back");
-    // Without them there is nobody, not even for a flow.
+    // Without them there is no guest, not even for a flow.
     let without = spec.spec;
     change(&mut node, &without);
     assert_eq!(to(&mut node, "10.0.0.78").0, Verdict::Software);
-    // While others are being loaded, nobody is told so.
+    // While others are being loaded, no sender is told so.
     let loading = Spec { is_loading: true, ..without };
     change(&mut node, &loading);
     assert_eq!(to(&mut node, "10.0.0.78").0, Verdict::Drop(DropReason::Unresolved));
@@ -89,7 +89,7 @@ fn routes_wait_for_what_is_being_loaded_in_their_network() {
     assert!(reached(&awaited, "203.0.113.9").is_some(), "it is another network's");
 }
 
-/// What node 2 sends to node 1 in red, from anybody to anybody; or as if it were from another node.
+/// What node 2 sends to node 1 in red, from any guest to any; or as if it were from another node.
 fn tunneled(node: u8, source: &str, destination: &str) -> Vec<u8> {
     let mut sender = spec(Family::V4, 2);
     let all = "0.0.0.0/0".parse().expect("prefix");
@@ -143,7 +143,7 @@ fn sources_wait_for_what_is_being_loaded_in_their_network() {
     let awaited = awaiting(&spec, &["red"]);
     check_tunneled(&awaited, &cases([UNRESOLVED, UNRESOLVED, UNRESOLVED, UNRESOLVED, UNRESOLVED, None, UNRESOLVED]));
     check_tunneled(&loaded, &cases([None, SPOOFED, None, SPOOFED, None, None, SPOOFED]));
-    // Who a guest of the spec is, no entry changes: from elsewhere it is spoofed now as then.
+    // No entry changes a guest of the spec: from elsewhere it is spoofed now as then.
     let mut routed = awaited;
     let behind_third = "192.88.99.0/24".parse().expect("prefix");
     routed.routes.push(RouteSpec { network: "red".into(), prefix: behind_third, via: Via::Host(ip(THIRD)) });
@@ -177,7 +177,7 @@ fn peers_wait_for_what_is_being_loaded_on_either_side() {
     let awaited = awaiting(&spec, &["red"]);
     assert_eq!(reached(&awaited, known), Err(UNRESOLVED));
     check_tunneled(&awaited, &[(2, known, here, UNRESOLVED), (2, "10.0.0.5", known, UNRESOLVED)]);
-    // Those of green may have guests, who are red's peers, too; not who is known already.
+    // Those of green may have guests, which are red's peers, too; not those that are known already.
     let loaded = load(&vpc(&spec), &spec, &[("green", guest, ip(THIRD)), ("green", known, ip(THIRD))]);
     assert_eq!((reached(&loaded, known), reached(&loaded, guest)), (Ok(second), Ok(ip(THIRD))));
     check_tunneled(&loaded, &[(2, known, here, None), (3, known, here, SPOOFED), (3, guest, here, None)]);
@@ -511,7 +511,7 @@ fn routes_and_hosts_have_room_beside_those_that_are_not_loaded() {
         let prefix = format!("203.0.{third}.0/24").parse().expect("a prefix");
         loading.route(third.into(), "red", prefix, host)
     };
-    // Two of three hosts are known: each counts once, whoever leads to it.
+    // Two of three hosts are known: each counts once, whatever leads to it.
     assert_eq!(route(1, known[0]), Ok(()));
     assert_eq!(route(2, ip("192.0.2.4")), Ok(()));
     let full = route(3, ip("192.0.2.5")).unwrap_err();

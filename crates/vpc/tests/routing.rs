@@ -1,4 +1,4 @@
-//! Where packets go that are for nobody in their network: ECMP groups, routes of some sources, peers.
+//! Where packets go that are for no endpoint of their network: ECMP groups, routes of some sources, peers.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn member(node: u8, weight: u16) -> EcmpMemberSpec {
     EcmpMemberSpec { via: host(node), weight, zone: None, is_up: true }
 }
 
-/// Node 1, whose network red reaches 198.51.100.0/24 by nodes 2 to 5 with these weights.
+/// Node 1, on which network red reaches 198.51.100.0/24 by nodes 2 to 5 with these weights.
 fn site(weights: &[u16]) -> Spec {
     let mut spec = spec(Family::V4, 1);
     let members = (2..).zip(weights).map(|(node, weight)| member(node, *weight)).collect();
@@ -67,7 +67,7 @@ fn of(all: &HashMap<u16, Option<u8>>, node: u8) -> usize {
     all.values().filter(|at| **at == Some(node)).count()
 }
 
-/// Who sends, from which address to which, and where that leads.
+/// The sender, from which address to which, and where that leads.
 type Step = ((PortId, u8), &'static str, &'static str, Result<u32, DropReason>);
 
 #[test]
@@ -211,7 +211,7 @@ fn where_all_members_are_down_packets_are_dropped_for_that_reason() {
     change(&mut vpc, &spec);
     assert!(nodes(&mut vpc).values().all(Option::is_none));
     assert_eq!(vpc.stats().drops(DropReason::NoNextHop), u64::from(FLOWS));
-    // Nor does one get any whose MAC address is not known.
+    // Nor does one get any that has no known MAC address.
     spec.ecmp[0].members.iter_mut().for_each(|member| member.is_up = true);
     spec.neighbors.retain(|neighbor| neighbor.host != vtep(Family::V4, 2));
     change(&mut vpc, &spec);
@@ -435,7 +435,7 @@ fn a_host_that_is_not_reached_keeps_no_other_from_being_reached_where_addresses_
     assert_eq!(reached("203.0.113.200"), Err(DropReason::Unresolved));
 }
 
-/// Node 1 or 2 with network green, 10.7.0.0/24, whose guest is on node 1, and which is red's peer.
+/// Node 1 or 2 with network green, 10.7.0.0/24, which has a guest on node 1, and which is red's peer.
 fn peered(node: u8) -> Spec {
     let mut spec = spec(Family::V4, node);
     let mut green = spec.networks[0].clone();

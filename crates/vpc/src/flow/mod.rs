@@ -12,7 +12,7 @@
 //! A flow never decides what its packets would not have got without it: whatever else the switch tier looks at is
 //! either in the key, or is checked on every packet (lengths, path MTU, hop limit, offload), or takes the packet out of
 //! the flow's hands (SYN, fragments, options, extension headers, VLAN tags, group addresses), or is looked up for every
-//! packet (the next hop by its number), or is an object whose version the flow has.
+//! packet (the next hop by its number), or is an object with a version that the flow has.
 //!
 //! **From tunnels.** Outer headers are checked on every packet, and that its sender's node is one of the network. A
 //! flow of what they carry has the number of the next hop towards its source: a packet that came by another tunnel than

@@ -6,7 +6,7 @@ use softdpu_sys::prefetch;
 use super::arrivals::Arrival;
 use super::follow::Follower;
 use super::{FlowLookup, Vpc};
-use crate::flow::{self, Candidate, Flows, Seen};
+use crate::flow::{self, Flows};
 use crate::id::EndpointId;
 use crate::packet::Packet;
 use crate::policy::meter::{MeterCount, NodeMeter};
@@ -105,7 +105,8 @@ fn approach(flows: &Flows, all: &mut [Option<FlowLookup>]) {
 
 impl Vpc {
     /// Does what their flows decide to packets from the first on, which is the one at `at`, for as long as those are
-    /// found where they were looked for. Returns how many; the one behind them is left to [`look_closer`](Self::look_closer).
+    /// found where they were looked for. Returns how many; the one behind them is left to
+    /// [`look_closer`](Self::look_closer).
     #[inline(never)]
     pub(super) fn follow_known(
         &mut self,

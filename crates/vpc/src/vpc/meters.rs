@@ -8,12 +8,12 @@ use crate::packet::Packet;
 use crate::policy::meter::{AT_ONCE, Colours, MeterCount};
 use crate::switch::after;
 use crate::tables::Tables;
-use crate::trace::Witness;
+use crate::trace::Tracer;
 
 /// Whether a packet of `bytes` bytes passes the meters of the endpoint `metered`; its colours behind each of them go
 /// into `colours`.
 #[inline(always)]
-pub(super) fn admit<W: Witness>(
+pub(super) fn admit<W: Tracer>(
     tables: &Tables,
     metered: Option<EndpointId>,
     now: u64,
@@ -64,26 +64,6 @@ impl MeteredRun {
         }
     }
 
-    /// Puts the packets from `at` on that are of flows of one endpoint to its meters, if they are wanted. Whether there
-    /// is a new run.
-    #[inline(always)]
-    pub fn ask(
-        &mut self,
-        tables: &Tables,
-        flows: &Flows,
-        now: u64,
-        packets: &[Packet],
-        lookups: &[Option<FlowLookup>],
-        at: usize,
-    ) -> bool {
-        match self.wanted.take() {
-            Some(endpoint) => {
-                self.take(tables, endpoint, now, lookups, at) || self.ask_each(tables, flows, now, packets, lookups, at)
-            }
-            None => false,
-        }
-    }
-
     /// Takes from the meters of `endpoint`, which sends the first packet, before anything is decided: nearly always the
     /// first packet's flow is known, and passes these. Entries come into the cache meanwhile.
     #[inline(always)]
@@ -121,16 +101,21 @@ impl MeteredRun {
         is_taken
     }
 
+    /// Puts the packets from `at` on that are of flows of one endpoint to its meters, where they are wanted. Whether
+    /// there is a new run.
     #[inline(never)]
-    fn ask_each(
+    pub fn ask(
         &mut self,
         tables: &Tables,
         flows: &Flows,
         now: u64,
-        packets: &[Packet],
-        lookups: &[Option<FlowLookup>],
+        (packets, lookups): (&[Packet], &[Option<FlowLookup>]),
         at: usize,
     ) -> bool {
+        let Some(endpoint) = self.wanted.take() else { return false };
+        if self.take(tables, endpoint, now, lookups, at) {
+            return true;
+        }
         let (mut bytes, mut count, mut metered) = ([0; AT_ONCE], 0, None);
         let run = packets.iter().zip(lookups).skip(at);
         for ((packet, lookup), bytes) in run.zip(&mut bytes) {
