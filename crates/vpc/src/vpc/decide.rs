@@ -1,8 +1,6 @@
 //! What no flow decides: first packets of flows, packets of stale flows, and those of shapes that flows are not made
 //! of. They go through the switch tier in passes, so that what one waits for is fetched while others are worked on.
 
-use std::sync::Arc;
-
 use super::meters::admit;
 use super::{FlowLookup, Stage, Vpc};
 use crate::packet::Packet;
@@ -23,9 +21,28 @@ impl Vpc {
         verdicts: &mut [Verdict],
         tracer: &mut W,
     ) {
-        let tables = Arc::clone(&self.tables);
-        let tables = &*tables;
-        let has_policies = tables.has_policies();
+        self.classify(packets, tracer);
+        self.find(tracer);
+        let mut stages = std::mem::take(&mut self.batch.stages);
+        for (at, stage) in &mut stages {
+            let at = *at as usize;
+            let packet = &mut packets[at];
+            let decided = match stage {
+                Stage::Found(frame, metadata) => self.ask_and_leave((at, packet), frame, metadata, now, tracer),
+                Stage::Stopped(stop) => Err(*stop),
+                Stage::Classified(_) => Err(DropReason::Unresolved.into()),
+            };
+            verdicts[at] = match decided {
+                Ok(verdict) => verdict,
+                Err(stop) => self.stop((at, packet), stop, now, tracer),
+            };
+        }
+        self.batch.stages = stages;
+    }
+
+    /// The first pass: parses and classifies packets. Their look-ups are on their way into the cache.
+    fn classify<W: Tracer>(&mut self, packets: &[Packet], tracer: &mut W) {
+        let tables = &*self.tables;
         for (at, stage) in &mut self.batch.stages {
             let at = *at as usize;
             let packet = &packets[at];
@@ -39,6 +56,11 @@ impl Vpc {
                 Err(stop) => Stage::Stopped(stop),
             };
         }
+    }
+
+    /// The second pass: finds next hops, which are on their way into the cache.
+    fn find<W: Tracer>(&mut self, tracer: &mut W) {
+        let tables = &*self.tables;
         for (at, stage) in &mut self.batch.stages {
             if let Stage::Classified((frame, mut metadata, destination)) = *stage {
                 self.stats.flow += 1;
@@ -55,51 +77,42 @@ impl Vpc {
                 };
             }
         }
-        let mut stages = std::mem::take(&mut self.batch.stages);
-        for (at, stage) in &mut stages {
-            let at = *at as usize;
-            let packet = &mut packets[at];
-            let stopped = match stage {
-                Stage::Found(frame, metadata) => {
-                    let asked = if has_policies {
-                        self.ask((at, packet), frame, metadata, now, tracer)
-                    } else {
-                        Ok(Passage::Free)
-                    };
-                    match asked {
-                        Ok(passage) => match self.leave((at, packet), frame, metadata, passage, now, tracer) {
-                            Ok(verdict) => {
-                                let is_asked = passage != Passage::Free;
-                                let by = if is_asked { Datapath::Software } else { Datapath::Switch };
-                                self.stats.count_decided(&verdict, metadata.endpoint().is_some(), by);
-                                verdicts[at] = verdict;
-                                continue;
-                            }
-                            Err(stop) => stop,
-                        },
-                        Err(reason) => Stop::Drop(reason),
-                    }
-                }
-                Stage::Stopped(stop) => *stop,
-                Stage::Classified(_) => Stop::Drop(DropReason::Unresolved),
-            };
-            let verdict = match stopped {
-                Stop::Drop(reason) => Verdict::Drop(reason),
-                // No service: a router's work, which its sender waits for.
-                Stop::Ask(Ask::Fragment(_)) => Verdict::Software,
-                Stop::Ask(ask) => {
-                    if self.services.admits(ask, packet.port, now) {
-                        Verdict::Software
-                    } else {
-                        tracer.record(at, |names| [narrate::limited(packet, names)]);
-                        Verdict::Drop(DropReason::RateLimited)
-                    }
-                }
-            };
-            self.stats.count(&verdict);
-            verdicts[at] = verdict;
-        }
-        self.batch.stages = stages;
+    }
+
+    /// The third pass, for a packet with a next hop: policies, the flow, and what leaves.
+    #[inline]
+    fn ask_and_leave<W: Tracer>(
+        &mut self,
+        (at, packet): (usize, &mut Packet),
+        frame: &Frame,
+        metadata: &mut Metadata,
+        now: u64,
+        tracer: &mut W,
+    ) -> Result<Verdict, Stop> {
+        let passage = match self.tables.has_policies() {
+            true => self.ask((at, packet), frame, metadata, now, tracer)?,
+            false => Passage::Free,
+        };
+        let verdict = self.leave((at, packet), frame, metadata, passage, now, tracer)?;
+        let by = if passage == Passage::Free { Datapath::Switch } else { Datapath::Software };
+        self.stats.count_decided(&verdict, metadata.endpoint().is_some(), by);
+        Ok(verdict)
+    }
+
+    /// The third pass, for a packet that goes no further here: it is dropped, or the software tier deals with it.
+    fn stop<W: Tracer>(&mut self, (at, packet): (usize, &Packet), stop: Stop, now: u64, tracer: &mut W) -> Verdict {
+        let verdict = match stop {
+            Stop::Drop(reason) => Verdict::Drop(reason),
+            // No service: a router's work, which its sender waits for.
+            Stop::Ask(Ask::Fragment(_)) => Verdict::Software,
+            Stop::Ask(ask) if self.services.admits(ask, packet.port, now) => Verdict::Software,
+            Stop::Ask(_) => {
+                tracer.record(at, |names| [narrate::limited(packet, names)]);
+                Verdict::Drop(DropReason::RateLimited)
+            }
+        };
+        self.stats.count(&verdict);
+        verdict
     }
 
     /// Puts a packet to the policies of its ends.
