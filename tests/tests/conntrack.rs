@@ -42,7 +42,7 @@ impl Tracker {
         let ended = &mut Vec::new();
         match Subject::of(Zone(0), parsed.ip().expect("an IP packet"), &packet.frame) {
             Subject::Segment(segment) => match self.0.look(&segment, 0, ended) {
-                Ok(Look::Known(tracked)) => *last = Some(tracked.connection),
+                Ok(Look::Tracked(tracked)) => *last = Some(tracked.connection),
                 Ok(Look::New(opening)) if packet.from == 0 => match self.0.open(&opening, 0, ended) {
                     Ok(tracked) => *last = Some(tracked.connection),
                     Err(refused) => return Ours::Refused(refused),

@@ -183,16 +183,7 @@ mod tests {
 
     fn ground(endpoints: usize) -> Ground {
         let subnet = SubnetSpec { prefix: "10.0.0.0/8".parse().unwrap(), gateway: "10.0.0.1".parse().unwrap() };
-        let network = NetworkSpec {
-            name: "acme".into(),
-            vni: 1,
-            subnets: vec![subnet],
-            gateway_mac: Mac([2, 0, 0, 0, 0, 1]),
-            mtu: 1500,
-            dns: Vec::new(),
-            policy: Default::default(),
-            transit: false,
-        };
+        let network = NetworkSpec::new("acme", 1, Mac([2, 0, 0, 0, 0, 1]), vec![subnet]);
         let capacity = TableCapacity { endpoints, routes: 10, hosts: 10 };
         Ground {
             networks: vec![network],

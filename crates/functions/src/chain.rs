@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use softdpu_vpc::Packet;
 
-use crate::Sight;
+use crate::Observation;
 use crate::analytics::{Analytics, AnalyticsCounts, AnalyticsSpec, WindowReport};
 use crate::firewall::{Firewall, FirewallCounts, Rules};
 use crate::monitor::{FlowRecord, Monitor, MonitorCounts, MonitorSpec};
@@ -14,7 +14,7 @@ use crate::monitor::{FlowRecord, Monitor, MonitorCounts, MonitorSpec};
 pub enum FunctionSpec {
     /// Flow records.
     Monitor(MonitorSpec),
-    /// Who has the most.
+    /// The keys with the most.
     Analytics(AnalyticsSpec),
     /// What may pass. All cores share its connections.
     Firewall(Arc<Rules>),
@@ -25,7 +25,7 @@ pub enum FunctionSpec {
 pub enum Function {
     /// Flow records.
     Monitor(Box<Monitor>),
-    /// Who has the most.
+    /// The keys with the most.
     Analytics(Box<Analytics>),
     /// What may pass.
     Firewall(Box<Firewall>),
@@ -75,22 +75,22 @@ impl Function {
     }
 
     /// Decides which of the frames may go on, at this `place` of the chain. A frame and what is seen of it have the
-    /// same place in `packets` and `sights`.
+    /// same place in `packets` and `observations`.
     #[inline]
-    pub fn judge(&mut self, now: u64, packets: &[Packet], sights: &mut [Sight], place: usize) {
+    pub fn judge(&mut self, now: u64, packets: &[Packet], observations: &mut [Observation], place: usize) {
         match self {
             Function::Monitor(_) | Function::Analytics(_) => {}
-            Function::Firewall(firewall) => firewall.judge(now, packets, sights, place),
+            Function::Firewall(firewall) => firewall.judge(now, packets, observations, place),
         }
     }
 
     /// The frames are done with: they are counted.
     #[inline]
-    pub fn note(&mut self, now: u64, sights: &[Sight], place: usize) {
+    pub fn note(&mut self, now: u64, observations: &[Observation], place: usize) {
         match self {
-            Function::Monitor(monitor) => monitor.note(now, sights, place),
-            Function::Analytics(analytics) => analytics.note(now, sights, place),
-            Function::Firewall(firewall) => firewall.note(sights, place),
+            Function::Monitor(monitor) => monitor.note(now, observations, place),
+            Function::Analytics(analytics) => analytics.note(now, observations, place),
+            Function::Firewall(firewall) => firewall.note(observations, place),
         }
     }
 

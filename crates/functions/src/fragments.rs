@@ -1,12 +1,13 @@
-//! Datagrams whose first fragment passed a moment ago: their later ones, which have no ports, are let through after it.
+//! Datagrams of which the first fragment passed a moment ago: their later ones, which have no ports, are let through
+//! after it.
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 
 use softdpu_vpc::packet::Ip;
 
-/// For how long after the first fragment others pass, nanoseconds: what a path may reorder, and little for who guesses
-/// numbers.
+/// For how long after the first fragment others pass, nanoseconds: what a path may reorder, and little for an attacker
+/// that guesses numbers.
 const TIME: u64 = 1_000_000_000;
 /// Datagrams that are remembered; the newest in each place.
 const PLACES: usize = 256;

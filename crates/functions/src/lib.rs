@@ -1,12 +1,12 @@
 //! Functions that a tenant puts in the path of its interfaces' frames: flow monitor, analytics, firewall.
 //!
 //! ```text
-//!   guest ─► frames of a burst ─► Sight of each, parsed once
+//!   guest ─► frames of a burst ─► Observation of each, parsed once
 //!                                   │
 //!                                   ├─► judge: every function of the chain in turn; the next do not see what one drops
 //!                                   │      … the network does its work …
 //!                                   └─► note: frames that went are counted
-//!   now and then ─► turn ─► Output: flow records, windows, counts ─► whoever exports and shows them
+//!   now and then ─► turn ─► Output: flow records, windows, counts ─► export and status
 //! ```
 //!
 //! An instance belongs to one core, as the tables of the network's tiers do; what several cores say of one function is
@@ -23,9 +23,9 @@ pub mod firewall;
 mod fragments;
 pub mod ipfix;
 pub mod monitor;
-mod sight;
+mod observation;
 #[cfg(test)]
 mod testing;
 
 pub use chain::{Counts, Function, FunctionSpec, Output};
-pub use sight::{CHAIN, Sight, Way};
+pub use observation::{CHAIN, FrameDirection, Observation};

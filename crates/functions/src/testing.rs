@@ -2,7 +2,7 @@
 
 use softdpu_vpc::{Checksum, Head, Packet, PortId};
 
-use crate::{Sight, Way};
+use crate::{FrameDirection, Observation};
 
 /// A frame as a port brings it.
 pub fn packet(frame: &[u8]) -> Packet {
@@ -97,6 +97,6 @@ pub fn arp() -> Packet {
 }
 
 /// What functions see of it, on its way in by network 5001.
-pub fn seen(packet: &Packet) -> Sight {
-    Sight::of(packet, Way::In, 5001)
+pub fn seen(packet: &Packet) -> Observation {
+    Observation::of(packet, FrameDirection::In, 5001)
 }

@@ -30,7 +30,7 @@ pub trait Bits: Copy + Default {
     /// The first `count`, 1 to 32 of them.
     fn first(self, count: u32) -> u32;
 
-    /// The bits whose first `count` (1 to 32) are `first`, and whose others are 0.
+    /// The bits `first`, of which there are `count` (1 to 32), and 0 behind them.
     fn from_first(first: u32, count: u32) -> Self;
 }
 

@@ -176,7 +176,7 @@ impl<V: Copy + Default> Lpm<V> {
     }
 
     /// Makes all arrays of large tables whole at once, which changes would do part by part: to be called after many
-    /// changes that nobody waited for. Takes some 0.1 s for a table of a million routes.
+    /// changes that nothing waited for. Takes some 0.1 s for a table of a million routes.
     pub fn settle(&mut self) {
         for [four, six] in &mut self.tables {
             while four.next.as_ref().is_some_and(|next| !next.is_full()) {
@@ -285,7 +285,7 @@ impl<V: Copy + Default> Root<V> {
     #[inline]
     fn keep_up<B: Bits>(&mut self, trie: &Trie<V>, routes: usize) {
         if self.top.as_ref().is_some_and(|top| top.is_full()) {
-            // It stays where it is not asked, so that nobody makes another.
+            // It stays where it is not asked, so that no other is made.
             self.next = self.top.take();
         }
         let now = self.top.as_ref().map(|top| top.size());

@@ -42,7 +42,7 @@ pub enum PrefixError {
 }
 
 impl Prefix {
-    /// The addresses whose first `length` bits are those of `address`, whose others are 0.
+    /// The addresses with the first `length` bits of `address`; its other bits are 0.
     ///
     /// # Errors
     /// [`PrefixError`] for a length that the family does not have, and for bits behind it.

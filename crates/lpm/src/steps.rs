@@ -25,10 +25,10 @@ const LEVEL: usize = (BEFORE / STRIDE) as usize;
 const END: u32 = 1 << BEFORE;
 /// Runs that a line has values for: with values of four bytes it is a cache line.
 const RUNS: usize = 13;
-/// Runs of a line whose places are more than a word has bits: one begins with the line, the others' places are bytes of
+/// Runs of a line with more places than a word has bits: one begins with the line, the others' places are bytes of
 /// the word.
 const FEW: usize = 9;
-/// Lines of a block, as powers of two: at most 32, of 8 places each, whose runs always fit.
+/// Lines of a block, as powers of two: at most 32, of 8 places each: their runs always fit.
 const MOST: u32 = 5;
 /// Bits of a block's number that say how many lines it has.
 const LINES_BITS: u32 = 3;
@@ -38,7 +38,7 @@ const MOST_LINES: usize = 1 << 24;
 /// The runs of some places. The default has one, with nothing.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(64))]
-struct Line<V> {
+struct StepLine<V> {
     /// Of at most 64 places, a bit for each but the first where a run begins. Of more, a byte for each run but the
     /// first: the place before its own, and 255 where there is none.
     begins: u64,
@@ -47,12 +47,12 @@ struct Line<V> {
     values: [V; RUNS],
 }
 
-const _: () = assert!(size_of::<Line<u32>>() == 64, "a look-up reads one cache line");
+const _: () = assert!(size_of::<StepLine<u32>>() == 64, "a look-up reads one cache line");
 
 /// The lowest bit of each 16.
 const LANES: u64 = 0x0001_0001_0001_0001;
 
-impl<V: Copy> Line<V> {
+impl<V: Copy> StepLine<V> {
     /// The value at `place`; the last of the line's places is `last`.
     #[inline(always)]
     fn value(&self, place: u32, last: u32) -> Option<V> {
@@ -62,7 +62,7 @@ impl<V: Copy> Line<V> {
         let (even, odd) = (self.begins & (LANES * 255), (self.begins >> 8) & (LANES * 255));
         let (even, odd) = ((reached - even) & (LANES << 8), (reached - odd) & (LANES << 8));
         let by_byte = (even | (odd << 1)).count_ones();
-        // Not by a branch: nobody can tell beforehand which it is.
+        // Not by a branch: it could not be predicted.
         let are_many = u32::from(last < 64).wrapping_sub(1);
         let run = (by_byte & are_many) | (by_bit & !are_many);
         let value = *self.values.get(run as usize)?;
@@ -82,7 +82,7 @@ pub struct Place {
 #[derive(Clone, Debug)]
 pub struct Steps<V> {
     /// Line 0 has nothing.
-    lines: Pool<Line<V>>,
+    lines: Pool<StepLine<V>>,
     /// Slots before it are filled.
     filled: u32,
     /// There was no room: they are never whole.
@@ -111,9 +111,9 @@ impl<V: Copy + Default> Drawing<V> {
     }
 
     /// The line that has the places from `from` on, `places` of them; None: they have too many runs for one.
-    fn line(&self, from: usize, places: usize) -> Option<Line<V>> {
+    fn line(&self, from: usize, places: usize) -> Option<StepLine<V>> {
         let are_bits = places <= 64;
-        let mut line = Line { begins: if are_bits { 0 } else { u64::MAX }, ..Line::default() };
+        let mut line = StepLine { begins: if are_bits { 0 } else { u64::MAX }, ..StepLine::default() };
         let (mut runs, mut last) = (0, None);
         for place in 0..places {
             let prefix = self.prefixes[from + place];
@@ -137,7 +137,7 @@ impl<V: Copy + Default> Drawing<V> {
     }
 
     /// All lines, as few as there can be: how many, as a power of two.
-    fn lines(&self, lines: &mut [Line<V>; 1 << MOST]) -> u32 {
+    fn lines(&self, lines: &mut [StepLine<V>; 1 << MOST]) -> u32 {
         (0..MOST).find(|power| self.fits(*power, lines)).unwrap_or_else(|| {
             self.fits(MOST, lines);
             MOST
@@ -145,7 +145,7 @@ impl<V: Copy + Default> Drawing<V> {
     }
 
     /// Whether 2^`power` lines hold the runs: they are in `lines` then.
-    fn fits(&self, power: u32, lines: &mut [Line<V>; 1 << MOST]) -> bool {
+    fn fits(&self, power: u32, lines: &mut [StepLine<V>; 1 << MOST]) -> bool {
         let places = PLACES >> power;
         lines[..1 << power]
             .iter_mut()
@@ -160,7 +160,7 @@ impl<V: Copy + Default> Steps<V> {
         // A prefix alone takes a line; of those that lie close together, a few take 32. Where that is all there is,
         // there may be no room.
         let mut lines = Pool::new(routes.saturating_mul(4).saturating_add(PLACES).min(MOST_LINES))?;
-        lines.put(Line::default())?;
+        lines.put(StepLine::default())?;
         Some(Steps { lines, filled: 0, is_full: false })
     }
 
@@ -256,7 +256,7 @@ impl<V: Copy + Default> Steps<V> {
         if drawing.last == 0 {
             return 0;
         }
-        let mut lines = [Line::default(); 1 << MOST];
+        let mut lines = [StepLine::default(); 1 << MOST];
         let power = drawing.lines(&mut lines);
         match self.lines.put_list(&lines[..1 << power]) {
             Some(first) => first << LINES_BITS | power,

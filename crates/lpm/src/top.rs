@@ -35,7 +35,7 @@ pub enum Size {
 impl Size {
     /// What a table of `routes` has, that has `now` so far.
     pub fn of(routes: usize, now: Option<Size>) -> Option<Size> {
-        // It goes at half of what it comes at, so that nobody can make it come and go.
+        // It goes at half of what it comes at, so that no sequence of changes makes it come and go.
         let stays = |size: Size| routes >= size.routes() || (now >= Some(size) && routes >= size.routes() / 2);
         [Size::Huge, Size::Large].into_iter().find(|size| stays(*size))
     }
@@ -215,7 +215,7 @@ impl<V: Copy + Default> Top<V> {
         }
     }
 
-    /// Level of the nodes whose children are in the slots.
+    /// Level of the nodes with children in the slots.
     fn level(&self) -> usize {
         (self.bits / STRIDE) as usize - 1
     }

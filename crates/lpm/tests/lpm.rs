@@ -34,7 +34,7 @@ fn prefix(address: IpAddr, length: u8) -> Prefix {
     Prefix::new(mask(address, length), length).expect("masked")
 }
 
-/// An address whose bits differ from others' in few places, so that prefixes nest; sometimes in any.
+/// An address with bits that differ from others' in few places, so that prefixes nest; sometimes in any.
 fn address(random: &mut Random, six: bool) -> IpAddr {
     let bits = match random.below(8) {
         0 => random.wide(),

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Pure bytes in both directions: [`write`] appends blocks to a buffer, [`Reader`] takes bytes as they arrive and gives
-//! blocks as they are complete. Whoever wants a file or a socket reads and writes it.
+//! blocks as they are complete. Files and sockets are read and written by the caller.
 
 #![forbid(unsafe_code)]
 

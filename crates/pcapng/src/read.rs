@@ -63,9 +63,9 @@ pub enum ReadError {
     },
 }
 
-/// What is known of an interface.
+/// What its Interface Description says of the packets of an interface.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct InterfaceOptions {
     snaplen: u32,
     /// `if_tsresol`.
     resolution: u8,
@@ -82,7 +82,7 @@ pub struct Reader {
     /// Where `bytes` begins, from the start of the file.
     at: u64,
     order: Option<Order>,
-    interfaces: Vec<Known>,
+    interfaces: Vec<InterfaceOptions>,
 }
 
 impl Reader {
@@ -154,24 +154,24 @@ impl Reader {
         }
         let block = match kind {
             kind::INTERFACE => {
-                let (described, known) = fields.interface().ok_or(damaged)?;
+                let (described, options) = fields.interface().ok_or(damaged)?;
                 if self.interfaces.len() == MOST_INTERFACES {
                     return Err(ReadError::Interfaces { at });
                 }
-                self.interfaces.push(known);
+                self.interfaces.push(options);
                 Block::Interface(described)
             }
             kind::ENHANCED_PACKET => {
                 let (mut found, ticks) = fields.packet().ok_or(damaged)?;
                 let interface = found.interface;
-                let known = self.interfaces.get(interface as usize);
-                let known = known.ok_or(ReadError::NoInterface { at, interface })?;
-                found.time = Some(known.time(ticks));
+                let options = self.interfaces.get(interface as usize);
+                let options = options.ok_or(ReadError::NoInterface { at, interface })?;
+                found.time = Some(options.time(ticks));
                 Block::Packet(found)
             }
             kind::SIMPLE_PACKET => {
-                let known = self.interfaces.first().ok_or(ReadError::NoInterface { at, interface: 0 })?;
-                Block::Packet(fields.simple(known.snaplen).ok_or(damaged)?)
+                let options = self.interfaces.first().ok_or(ReadError::NoInterface { at, interface: 0 })?;
+                Block::Packet(fields.simple(options.snaplen).ok_or(damaged)?)
             }
             kind::STATISTICS => Block::Statistics(fields.statistics().ok_or(damaged)?),
             kind => Block::Other { kind },
@@ -180,7 +180,7 @@ impl Reader {
     }
 }
 
-impl Known {
+impl InterfaceOptions {
     /// Nanoseconds since 1970 of a time in the interface's units (§4.2, `if_tsresol`, `if_tsoffset`).
     fn time(self, ticks: u64) -> u64 {
         const SECOND: u128 = 1_000_000_000;
@@ -240,22 +240,22 @@ impl<'a> Fields<'a> {
         Some(major)
     }
 
-    fn interface(&mut self) -> Option<(Interface<'a>, Known)> {
+    fn interface(&mut self) -> Option<(Interface<'a>, InterfaceOptions)> {
         let (link_type, _reserved, snaplen) = (self.u16()?, self.u16()?, self.u32()?);
         let mut found = Interface { name: None, description: None, filter: None, link_type, snaplen };
         // Without the option: microseconds.
-        let mut known = Known { snaplen, resolution: 6, offset: 0 };
+        let mut options = InterfaceOptions { snaplen, resolution: 6, offset: 0 };
         for (code, value) in self.options() {
             match (code, value) {
                 (interface::NAME, name) => found.name = Some(text(name)),
                 (interface::DESCRIPTION, description) => found.description = Some(text(description)),
                 (interface::FILTER, [0, filter @ ..]) => found.filter = Some(text(filter)),
-                (interface::RESOLUTION, [resolution]) => known.resolution = *resolution,
-                (interface::OFFSET, offset) => known.offset = self.number(offset).unwrap_or(0) as i64,
+                (interface::RESOLUTION, [resolution]) => options.resolution = *resolution,
+                (interface::OFFSET, offset) => options.offset = self.number(offset).unwrap_or(0) as i64,
                 _ => {}
             }
         }
-        Some((found, known))
+        Some((found, options))
     }
 
     /// An Enhanced Packet without its time, and that in the interface's units.

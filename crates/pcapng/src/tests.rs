@@ -126,7 +126,7 @@ fn swap_header(bytes: &mut [u8]) {
     bytes[end - 4..end].reverse();
 }
 
-/// A file of another program, big-endian, in microseconds, with a block that nobody knows and a Simple Packet.
+/// A file of another program, big-endian, in microseconds, with a block of an unknown type and a Simple Packet.
 fn foreign() -> Vec<u8> {
     let block = |kind: u32, body: &[u8]| {
         let len = ((body.len() + FRAME) as u32).to_be_bytes();

@@ -22,7 +22,7 @@ pub fn section_header(out: &mut Vec<u8>, application: &str) {
     });
 }
 
-/// An Interface Description, whose packets' times are in nanoseconds.
+/// An Interface Description: times of packets are in nanoseconds.
 pub fn interface_description(out: &mut Vec<u8>, described: &Interface<'_>) {
     block(out, kind::INTERFACE, |out| {
         out.extend(described.link_type.to_le_bytes());

@@ -16,13 +16,13 @@ const FRAME: usize = 64;
 const GATEWAY: Mac = Mac([2, 0xff, 0, 0, 0, 1]);
 const REMOTE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
 /// The node that is measured, and the one that sends through it.
-const HERE: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const MEASURED: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const SENDER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 3));
 const UNDERLAY: PortId = PortId(65_535);
 
-/// What is measured.
+/// What is measured: where the packets leave to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Case {
     Local,
     Tunnel,
     Transit,
@@ -39,28 +39,18 @@ fn mac(number: u32) -> Mac {
 
 /// The tables of `node`. Endpoint 0 is there, but for transit, where it is at the sender; the others are there, or
 /// behind a tunnel.
-fn tables(endpoints: u32, node: IpAddr, way: Way, without_flows: bool) -> Tables {
-    let network = NetworkSpec {
-        name: "bench".into(),
-        vni: 5001,
-        subnets: vec![SubnetSpec {
-            prefix: "10.0.0.0/8".parse().expect("prefix"),
-            gateway: Ipv4Addr::new(10, 0, 0, 1).into(),
-        }],
-        gateway_mac: GATEWAY,
-        mtu: 1500,
-        dns: Vec::new(),
-        policy: Default::default(),
-        transit: true,
-    };
+fn tables(endpoints: u32, node: IpAddr, case: Case, without_flows: bool) -> Tables {
+    let subnet =
+        SubnetSpec { prefix: "10.0.0.0/8".parse().expect("prefix"), gateway: Ipv4Addr::new(10, 0, 0, 1).into() };
+    let network = NetworkSpec { transit: true, ..NetworkSpec::new("bench", 5001, GATEWAY, vec![subnet]) };
     let endpoint = |number: u32| EndpointSpec {
         network: "bench".into(),
         mac: mac(number),
         addresses: vec![address(number).into()],
-        place: match (number, way) {
-            (0, Way::Transit) if node == HERE => Place::Host(SENDER),
-            (0, _) | (_, Way::Local) => Place::Port(PortId(number)),
-            (_, Way::Transit) if node == SENDER => Place::Host(HERE),
+        place: match (number, case) {
+            (0, Case::Transit) if node == MEASURED => Place::Host(SENDER),
+            (0, _) | (_, Case::Local) => Place::Port(PortId(number)),
+            (_, Case::Transit) if node == SENDER => Place::Host(MEASURED),
             _ => Place::Host(REMOTE),
         },
         mtu: None,
@@ -80,7 +70,9 @@ fn tables(endpoints: u32, node: IpAddr, way: Way, without_flows: bool) -> Tables
             networks: vec![network],
             endpoints: (0..endpoints).map(endpoint).collect(),
             underlay: Some(underlay),
-            neighbors: [REMOTE, HERE, SENDER].map(|host| NeighborSpec { host, mac: Mac([2, 0, 0, 0, 0, 1]) }).into(),
+            neighbors: [REMOTE, MEASURED, SENDER]
+                .map(|host| NeighborSpec { host, mac: Mac([2, 0, 0, 0, 0, 1]) })
+                .into(),
             without_flows,
             ..Spec::default()
         },
@@ -101,9 +93,9 @@ fn frame(to: u32) -> [u8; FRAME] {
     frame
 }
 
-fn measure(endpoints: u32, way: Way, without_flows: bool, rounds: u32) -> f64 {
-    let node = |address| Vpc::new(Arc::new(tables(endpoints, address, way, without_flows)));
-    let (mut vpc, mut sender) = (node(HERE), (way == Way::Transit).then(|| node(SENDER)));
+fn measure(endpoints: u32, case: Case, without_flows: bool, rounds: u32) -> f64 {
+    let node = |address| Vpc::new(Arc::new(tables(endpoints, address, case, without_flows)));
+    let (mut vpc, mut sender) = (node(MEASURED), (case == Case::Transit).then(|| node(SENDER)));
     let mut packets: Vec<_> = (0..BATCH)
         .map(|_| Packet {
             head: Head::with_len(FRAME),
@@ -141,10 +133,10 @@ fn main() {
     let rounds = std::env::args().nth(1).and_then(|text| text.parse().ok()).unwrap_or(50_000);
     println!("ns per packet, batches of {BATCH}, {FRAME} byte UDP over IPv4");
     for endpoints in [2, 1024, 65_535] {
-        measure(endpoints, Way::Local, false, rounds / 10);
+        measure(endpoints, Case::Local, false, rounds / 10);
         let [[local, local_alone], [tunnel, tunnel_alone], [transit, transit_alone]] =
-            [Way::Local, Way::Tunnel, Way::Transit]
-                .map(|way| [false, true].map(|alone| measure(endpoints, way, alone, rounds)));
+            [Case::Local, Case::Tunnel, Case::Transit]
+                .map(|case| [false, true].map(|alone| measure(endpoints, case, alone, rounds)));
         println!(
             "{endpoints:6} endpoints: local {local:5.1} (switch only {local_alone:5.1})   VXLAN {tunnel:5.1} \
              ({tunnel_alone:5.1})   VXLAN to VXLAN {transit:5.1} ({transit_alone:5.1})"

@@ -16,7 +16,7 @@ use crate::hash::{MIX, folded_multiply};
 const PROBES: usize = 16;
 /// Seeds that are tried before the table is doubled.
 const SEEDS: u32 = 4;
-/// `space` of a slot nobody is in.
+/// `space` of an empty slot.
 const EMPTY: u32 = u32::MAX;
 
 /// What is looked up: an address (or number) in a space of its own.
@@ -84,7 +84,7 @@ pub struct ExactTable<V> {
 pub struct HomeSlot(usize);
 
 impl<V: Copy + Default> ExactTable<V> {
-    /// A table of `entries`, whose keys differ, with room for at least `capacity` of them at half load.
+    /// A table of `entries` with keys that differ, with room for at least `capacity` of them at half load.
     pub fn build(entries: &[(ExactKey, V)], capacity: usize) -> ExactTable<V> {
         let mut size = (entries.len().max(capacity).max(PROBES) * 2).next_power_of_two();
         loop {
@@ -108,7 +108,7 @@ impl<V: Copy + Default> ExactTable<V> {
         entries.iter().all(|(key, value)| table.insert(*key, *value)).then_some(table)
     }
 
-    /// Whoever is nearer to the place where its look-up begins makes room for who is farther.
+    /// An entry that is nearer to the place where its look-up begins makes room for one that is farther (Robin Hood).
     fn insert(&mut self, key: ExactKey, value: V) -> bool {
         let mut slot = Slot { high: key.high, low: key.low, space: key.space, value };
         let mut at = self.home(&key).0;
@@ -146,7 +146,7 @@ impl<V: Copy + Default> ExactTable<V> {
         }
     }
 
-    /// The value of `key`, whose look-up begins at `home`.
+    /// The value of `key`: its look-up begins at `home`.
     #[inline]
     pub fn get_at(&self, home: HomeSlot, key: &ExactKey) -> Option<V> {
         for slot in self.slots.get(home.0..home.0 + PROBES)? {

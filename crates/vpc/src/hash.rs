@@ -56,30 +56,15 @@ mod tests {
     use super::*;
     use crate::packet::{Fragment, Layer4};
 
-    fn udp(source: u16) -> Ip {
-        Ip {
-            source: "10.0.0.1".parse().unwrap(),
-            destination: "10.0.0.2".parse().unwrap(),
-            header: 14,
-            transport: 34,
-            end: 42,
-            protocol: 17,
-            hop_limit: 64,
-            traffic_class: 0,
-            dont_fragment: false,
-            fragment: None,
-            layer4: Layer4::Udp { source, destination: 53 },
-        }
-    }
-
     #[test]
     fn flows_differ_and_fragments_of_one_packet_do_not() {
-        let hashes: HashSet<u32> = (0..1000).map(|port| five_tuple_hash(&udp(port))).collect();
+        let hashes: HashSet<u32> = (0..1000).map(|port| five_tuple_hash(&Ip::datagram(port))).collect();
         assert!(hashes.len() > 990, "{}", hashes.len());
         let spread: HashSet<u32> = hashes.iter().map(|hash| hash % 16).collect();
         assert_eq!(spread.len(), 16);
-        let first = Ip { fragment: Some(Fragment { offset: 0, more: true, id: 1 }), ..udp(9) };
-        let last = Ip { fragment: Some(Fragment { offset: 8, more: false, id: 1 }), layer4: Layer4::Other, ..udp(9) };
+        let first = Ip { fragment: Some(Fragment { offset: 0, more: true, id: 1 }), ..Ip::datagram(9) };
+        let last =
+            Ip { fragment: Some(Fragment { offset: 8, more: false, id: 1 }), layer4: Layer4::Other, ..Ip::datagram(9) };
         assert_eq!(five_tuple_hash(&first), five_tuple_hash(&last));
     }
 }

@@ -5,6 +5,7 @@
 //!   ObjectId                 what flows are computed from: endpoints, routes, groups …       1 to 2^23 - 1
 //!   ├ EndpointId             an endpoint
 //!   HopId                    a next hop: an object's number, or from 2^23 on a loaded entry's     24 bits
+//!   Vni                      a network, in tunnels                                            24 bits
 //!   NetworkId, SubnetId, TunnelId, RouteTableId, EcmpId                        places in the tables of these
 //! ```
 
@@ -66,6 +67,43 @@ ids! {
     RouteTableId;
     /// An ECMP group. It keeps its number from build to build.
     EcmpId;
+}
+
+/// A VXLAN network identifier (RFC 7348 §5): the number of a network in tunnels, the same on all nodes. 0 is no
+/// network's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(transparent)]
+pub(crate) struct Vni(u32);
+
+impl Vni {
+    /// Of a network; None outside 1 to 2^24 - 1.
+    pub fn new(number: u32) -> Option<Vni> {
+        (1..1 << 24).contains(&number).then_some(Vni(number))
+    }
+
+    /// As it stands in a header.
+    #[inline(always)]
+    pub const fn from_bytes([a, b, c]: [u8; 3]) -> Vni {
+        Vni(u32::from_be_bytes([0, a, b, c]))
+    }
+
+    /// As it is written to a header.
+    #[inline(always)]
+    pub const fn to_bytes(self) -> [u8; 3] {
+        let [_, a, b, c] = self.0.to_be_bytes();
+        [a, b, c]
+    }
+
+    #[inline(always)]
+    pub const fn number(self) -> u32 {
+        self.0
+    }
+}
+
+impl std::fmt::Display for Vni {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
 }
 
 impl From<EndpointId> for ObjectId {

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! The tiers are those of Zephyrus (§3.2, §4.1). A frame's payload is never touched here: headers are rewritten in the
-//! [`Head`], and whoever moves the frame copies the rest from where it lies to where it goes, once.
+//! [`Head`], and the mover of the frame copies the rest from where it lies to where it goes, once.
 //!
 //! No clock and no I/O: time comes in as an argument, frames that are to be sent go out as values.
 //!

@@ -25,7 +25,7 @@ impl Destination {
     }
 }
 
-/// Who decided about it.
+/// The tier that decided about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Datapath {
     /// The switch tier alone, without a state.

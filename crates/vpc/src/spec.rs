@@ -1,4 +1,4 @@
-//! What the control plane gives: networks, who is in them and where, and the underlay. Plain data, unchecked;
+//! What the control plane gives: networks, their endpoints and places, and the underlay. Plain data, unchecked;
 //! `Tables::build` checks it.
 
 mod routing;
@@ -33,7 +33,7 @@ pub const fn min_mtu(has_ipv6: bool) -> u16 {
 pub struct Spec {
     /// Networks, each name and each VNI once.
     pub networks: Vec<NetworkSpec>,
-    /// Who is in them, here and elsewhere.
+    /// The endpoints in them, here and on other nodes.
     pub endpoints: Vec<EndpointSpec>,
     /// Routes beyond the networks' subnets.
     pub routes: Vec<RouteSpec>,
@@ -57,7 +57,7 @@ pub struct Spec {
     pub meters: Vec<MeterSpec>,
     /// Every packet is decided by itself: no flows are kept. What the flow tier is measured against.
     pub without_flows: bool,
-    /// Entries are being loaded: nobody is told that an address is nobody's before that has ended.
+    /// Entries are being loaded: no guest hears that an address is not there before that has ended.
     pub is_loading: bool,
     /// Networks of which there are entries among them, by name: until then their packets take no route, as another may
     /// be meant.
@@ -88,6 +88,22 @@ pub struct NetworkSpec {
     pub transit: bool,
 }
 
+impl NetworkSpec {
+    /// A network of packets of 1500 bytes, without name servers and policies, and without transit.
+    pub fn new(name: impl Into<String>, vni: u32, gateway_mac: Mac, subnets: Vec<SubnetSpec>) -> NetworkSpec {
+        NetworkSpec {
+            name: name.into(),
+            vni,
+            subnets,
+            gateway_mac,
+            mtu: 1500,
+            dns: Vec::new(),
+            policy: PolicySpec::default(),
+            transit: false,
+        }
+    }
+}
+
 /// The groups and lists of a network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PolicySpec {
@@ -111,18 +127,18 @@ pub struct SecurityGroupSpec {
 /// Something that a group allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecurityRule {
-    /// With whom.
+    /// The other end.
     pub peer: RulePeer,
     /// Protocol, ports, ICMP type.
     pub service: Service,
 }
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RulePeer {
-    /// Anybody.
+    /// Any address.
     Any,
-    /// Whoever has one of these addresses.
+    /// The addresses of a prefix.
     Prefix(Prefix),
     /// Any member of this group of the same network.
     Group(String),
@@ -200,7 +216,7 @@ pub struct UnderlaySpec {
     pub udp_port: u16,
     /// Largest outer IP packet, bytes.
     pub mtu: u16,
-    /// Outer IPv4 headers say that nobody on the way may cut the packet up.
+    /// Outer IPv4 headers have DF set: no router may fragment the packet.
     pub dont_fragment: bool,
 }
 

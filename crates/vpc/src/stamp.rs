@@ -30,7 +30,7 @@ pub(crate) enum StampSubject {
     Object(ObjectId),
     /// A bucket of an ECMP group, by its place among those of all groups.
     Bucket(usize),
-    /// Loaded guests whose addresses have this hash.
+    /// Loaded guests with addresses of this hash.
     Guests(u32),
 }
 

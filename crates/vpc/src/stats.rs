@@ -12,7 +12,7 @@ pub struct Stats {
     pub local: u64,
     /// Left for the underlay.
     pub underlay: u64,
-    /// Of those two: by where they left to, and who decided so.
+    /// Of those two: by where they left to, and the tier that decided so.
     pub paths: Paths,
     /// Were handed to the software tier.
     pub software: u64,

@@ -12,8 +12,8 @@ pub enum Verdict {
         /// Of its 5-tuple: frames of one flow have one, and stay in order.
         hash: u32,
     },
-    /// To the underlay. The head begins with the outer headers, whose lengths are those of the frame as a whole: who
-    /// cuts it up sets them anew. Over IPv6 the outer UDP checksum is 0 and to be completed by who sends (RFC 8200
+    /// To the underlay. The head begins with the outer headers, with the lengths of the frame as a whole: code that
+    /// cuts it up sets them anew. Over IPv6 the outer UDP checksum is 0 and to be completed by the sender (RFC 8200
     /// §8.1). The offload's offsets are those of the inner frame.
     Underlay {
         /// The port.
@@ -27,7 +27,7 @@ pub enum Verdict {
     Software,
     /// The software tier has dealt with it: what leaves are its replies.
     Consumed,
-    /// Nobody gets it.
+    /// It is dropped.
     Drop(DropReason),
 }
 
@@ -149,6 +149,4 @@ reasons! {
     ConnectionTableFull = "connection-table-full",
     /// The network has no share of connections.
     NoConnectionShare = "no-connection-share",
-    /// What its flow was computed from has changed, and too many are being computed anew; the flow's turn comes.
-    Recomputing = "recomputing",
 }

@@ -1,4 +1,4 @@
-//! Where a guest is, told to those who learn it from the frames they see.
+//! Announcements of a guest to switches that learn its place from frames.
 
 mod common;
 

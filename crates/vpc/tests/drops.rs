@@ -87,7 +87,7 @@ fn what_a_guest_may_not_send() {
         // A link-local source goes to the gateway only, and the gateway's is its own.
         (SpoofedAddress, from_to("fe80::1", "2001:db8::3")),
         (SpoofedAddress, from_to("fe80::ff:ff:fe00:1", "2001:db8::1")),
-        // DHCP with somebody else's address.
+        // DHCP with another guest's address.
         (SpoofedAddress, ports(udp(mac(1), Mac::BROADCAST, "10.0.0.3", "255.255.255.255"), 68, 67)),
         (SpoofedNeighbor, arp(mac(1), 1, mac(1), [10, 0, 0, 3], [10, 0, 0, 4])),
         (SpoofedNeighbor, arp(mac(1), 1, mac(2), [10, 0, 0, 2], [10, 0, 0, 4])),
@@ -151,7 +151,7 @@ fn what_does_not_come_through_a_tunnel() {
         (Truncated, changed(good.clone(), 16, &[0, 50])),
         (Multicast, again(&[&arp(mac(1), 1, mac(1), [10, 0, 0, 2], [10, 0, 0, 5])[..], &[0; 32]].concat())),
         (Multicast, again(&changed(frame.clone(), 0, &[0xff; 6]))),
-        // The inner source is nobody's, this node's own guest's, or known to be elsewhere.
+        // The inner source is no endpoint's, this node's own guest's, or known to be elsewhere.
         (SpoofedAddress, again(&udp(mac(1), GATEWAY, "8.8.8.8", "10.0.0.5"))),
         (SpoofedAddress, again(&udp(mac(1), GATEWAY, "10.0.1.5", "10.0.0.5"))),
         (SpoofedAddress, again(&udp(mac(1), GATEWAY, "10.0.0.99", "10.0.0.5"))),
@@ -165,7 +165,7 @@ fn what_does_not_come_through_a_tunnel() {
     for (reason, frame) in cases {
         assert_eq!(forward(&mut node, UNDERLAY, &frame).0, Verdict::Drop(reason), "{frame:02x?}");
     }
-    // Whatever a router sends for whom it routes, and the gateway there, is believed.
+    // Whatever a router sends for hosts that it routes, and the gateway there, is believed.
     for inner in ["172.16.0.1", "10.0.0.1"].map(|source| again(&udp(mac(1), GATEWAY, source, "10.0.0.5"))) {
         assert!(matches!(forward(&mut node, UNDERLAY, &inner).0, Verdict::Local { port: RED_3, .. }));
     }

@@ -68,7 +68,7 @@ fn from_afar(far: &mut Vpc, family: Family, at: usize) -> Option<(Packet, Vec<u8
     let frame = udp(mac(4), GATEWAY, "10.0.0.5", to);
     let (verdict, mut bytes) = forward(far, RED_3, &frame);
     if family == Family::V6 && bytes.len() > 62 {
-        // Nobody looks at the outer checksum here.
+        // The outer checksum is not checked here.
         bytes[60] |= 1;
     }
     matches!(verdict, Verdict::Underlay { .. }).then(|| (packet(UNDERLAY, &bytes), bytes))
@@ -155,7 +155,7 @@ fn told(answer: &Explanation, tier: Tier, table: Table) -> Vec<(Outcome, String)
 
 #[test]
 fn the_rule_that_decides_is_named() {
-    // Guest 1 is in `web` (TCP 80 from anybody) and has the list, which denies TCP from port 4001.
+    // Guest 1 is in `web` (TCP 80 from any address) and has the list, which denies TCP from port 4001.
     let vpc = vpc(&site(Family::V4, 1 << 15 | 1 << 19));
     let frame = |source: u16, destination: u16| {
         let builder = etherparse::PacketBuilder::ethernet2(mac(2).0, mac(1).0).ipv4([10, 0, 0, 3], [10, 0, 0, 2], 64);
@@ -218,7 +218,7 @@ fn each_meter_tells_the_colour_that_a_packet_has_behind_it() {
         let (.., watched) = pass(&mut vpc, 0, (&packet(RED_1, &frame), &frame), true);
         assert_eq!(metered(watched), expected, "packet {at}, watched");
     }
-    // Who has no meters has no such steps.
+    // An endpoint without meters has no such steps.
     let answer = vpc.explain(0, RED_2, &udp(mac(2), GATEWAY, "10.0.0.3", "10.0.0.2"), ASKED);
     assert!(matches!(answer.verdict, Verdict::Local { .. }), "{answer:#?}");
     assert_eq!(metered(steps_of(&answer)), []);
@@ -247,7 +247,7 @@ fn what_comes_from_another_node_is_explained_as_what_that_one_sends() {
         let (verdict, mut real) = forward(&mut far, RED_3, &guest);
         let Verdict::Underlay { overhead, .. } = verdict else { panic!("{verdict:?}") };
         if family == Family::V6 {
-            // As whoever sends it completes it.
+            // As the sender completes it.
             real[60] |= 1;
         }
         let inner = &real[usize::from(overhead)..];
@@ -266,7 +266,7 @@ fn what_comes_from_another_node_is_explained_as_what_that_one_sends() {
         assert_eq!(answer.verdict, Verdict::Drop(DropReason::UnknownTunnel), "{answer:#?}");
         let other = if family == Family::V4 { ip("2001:db8::1") } else { ip("192.0.2.1") };
         assert_eq!(through_tunnel(&underlay, other, RED_VNI, inner), None);
-        // Who is where is told of those on other nodes alone.
+        // Places are told of endpoints on other nodes alone.
         let there = RemoteEndpoint { host: vtep(family, 2), mac: mac(4) };
         assert_eq!(near.tables().remote("red", ip("10.0.0.5")), Some(there));
         assert_eq!(near.tables().remote("blue", ip("10.0.0.5")).map(|there| there.mac), Some(mac(2)));

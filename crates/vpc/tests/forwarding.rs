@@ -24,7 +24,7 @@ fn networks_with_the_same_addresses_do_not_meet() {
     let mut a = node(Family::V4, 1);
     let frame = udp(mac(1), GATEWAY, "10.0.0.2", "10.0.0.3");
     assert!(matches!(forward(&mut a, RED_1, &frame).0, Verdict::Local { port: RED_2, .. }));
-    // In blue nobody has this address.
+    // In blue no endpoint has this address.
     assert_eq!(forward(&mut a, BLUE_1, &frame).0, Verdict::Software);
     // And 10.0.0.5 is another guest in each.
     let mut b = node(Family::V4, 2);

@@ -114,7 +114,7 @@ fn check_piece(reply: &Reply, own: &str, at: usize) {
     assert!(frame[inner + 12..inner + 14] == [8, 0] && piece & 0x3fff != 0, "{frame:x?} is no fragment");
 }
 
-/// `own`: the network of who sends, on node `at` (0 or 1).
+/// `own`: the network of the sender, on node `at` (0 or 1).
 fn send(node: &mut Vpc, packet: &mut Packet, frame: &[u8], own: &str, at: usize) -> Verdict {
     let verdict = one(node, packet);
     match verdict {
@@ -162,7 +162,7 @@ proptest! {
                 prop_assert_eq!(from, network(1, to));
             }
         }
-        // Who is checked leaves under its own name.
+        // A guest that is checked leaves with its own addresses.
         if matches!(verdict, Verdict::Local { .. } | Verdict::Underlay { .. }) && PortId(port) != RED_ROUTER {
             let own = spec(Family::V4, 1).endpoints.into_iter().find(|endpoint| {
                 endpoint.place == softdpu_vpc::spec::Place::Port(PortId(port))
@@ -231,7 +231,7 @@ fn batches_and_single_frames_are_the_same() {
     }
     // Of one batch no packet knows what was decided for another.
     assert!(single.stats().cached > 0);
-    // Only by whom it was decided differs.
+    // Only the tier that decided it differs.
     let counts = |vpc: &Vpc| Stats { cached: 0, paths: Paths::default(), ..vpc.stats().clone() };
     assert_eq!(counts(&whole), counts(&single));
 }

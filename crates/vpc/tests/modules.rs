@@ -25,7 +25,7 @@ fn words(source: &str) -> Vec<String> {
                 }
                 index += 1;
             }
-            // A character, or else a lifetime, whose name is a word as any other.
+            // A character, or else a lifetime, with a name that is a word as any other.
             '\'' if at(index + 1) == '\\' => index += 2 + text[index + 2..].iter().take_while(|c| **c != '\'').count(),
             '\'' if at(index + 2) == '\'' => index += 3,
             ':' if at(index + 1) == ':' => {

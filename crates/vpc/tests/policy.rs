@@ -105,7 +105,7 @@ fn a_rule_that_is_taken_away_stops_the_connection_that_it_let_begin() {
     let mut vpc = vpc(&grouped(vec![http()]));
     open(&mut vpc, None);
     assert_eq!(send(&mut vpc, RED_2, &answer(ACK, 501, 101)), Ok(RED_1));
-    // Red's router talks to blue nobody; a flow of its own, to the second guest on the other node.
+    // Red's router talks to no guest of blue; a flow of its own, to the second guest on the other node.
     let other = udp(mac(3), GATEWAY, "10.0.0.4", "172.16.0.9");
     assert!(matches!(forward(&mut vpc, RED_ROUTER, &other).0, Verdict::Underlay { .. } | Verdict::Drop(_)));
     change(&mut vpc, &grouped(Vec::new()));
@@ -200,7 +200,7 @@ fn a_connection_that_expired_stops_its_flows_both_ways() {
         let (count, counted) = vpc.tables().connection_stats().expect("groups");
         (count, counted.opened, counted.ended.iter().sum::<u64>())
     };
-    // Nobody answers: 30 seconds later it is over, and its flow, which no minute has passed for, is still there.
+    // There is no answer: 30 seconds later it is over, and its flow, which no minute has passed for, is still there.
     let (to, request) = datagram(1, false);
     for _ in 0..2 {
         assert_eq!(send_at(&mut vpc, SECOND, to, &request), Ok(RED_2));
@@ -210,7 +210,7 @@ fn a_connection_that_expired_stops_its_flows_both_ways() {
     assert_eq!((ended(&vpc), vpc.flows()), ((0, 1, 1), 1));
     assert_eq!(send_at(&mut vpc, 32 * SECOND, to, &request), Ok(RED_2));
     assert_eq!((vpc.stats().policy, vpc.stats().cached, ended(&vpc).1), (2, 1, 2), "not by the flow, and another one");
-    // One that was answered, two minutes later: no answer passes any more, and who asks begins another.
+    // One that was answered, two minutes later: no answer passes any more, and the next request begins another.
     let ((to, request), (back, answer)) = (datagram(2, false), datagram(2, true));
     for _ in 0..2 {
         assert_eq!(send_at(&mut vpc, 40 * SECOND, to, &request), Ok(RED_2));
@@ -234,7 +234,7 @@ fn a_connection_that_gave_its_room_to_another_stops_its_flow() {
         let outcome = send(vpc, port, &frame);
         (outcome, vpc.stats().policy - before.0, vpc.stats().cached - before.1)
     };
-    // Nobody has answered these two: each has a flow all the same.
+    // These two have no answer: each has a flow all the same.
     for (number, asked) in [(0, 1), (1, 1), (0, 0), (1, 0)] {
         assert_eq!(asks(&mut vpc, number, false), (Ok(RED_2), asked, 1 - asked));
     }
@@ -288,7 +288,7 @@ fn members_of_a_group_are_known_wherever_they_are() {
     assert!(matches!(sent.0, Verdict::Underlay { .. }));
     let mut this = vpc(near);
     assert_eq!(send(&mut this, UNDERLAY, &sent.1), Ok(RED_2));
-    // And who is answered needs no rule.
+    // And an answer needs no rule.
     let back = udp_of(mac(2), GATEWAY, "10.0.0.3", "10.0.1.5", 64, &[0; 8]);
     assert!(matches!(forward(&mut this, RED_2, &back).0, Verdict::Underlay { .. }));
     let remote = near.endpoints.iter_mut().find(|endpoint| endpoint.addresses.contains(&ip("10.0.1.5")));
@@ -369,7 +369,7 @@ fn an_error_about_a_connection_is_for_who_had_it_and_for_nobody_who_has_the_addr
     let builder = PacketBuilder::ethernet2(mac(1).0, GATEWAY.0).ipv4([10, 0, 0, 2], [10, 0, 0, 77], 64);
     builder.icmpv4_raw(3, 3, [0; 4]).write(&mut error, &answer[14..42]).expect("a vector");
     assert!(matches!(forward(&mut vpc, RED_1, &error).0, Verdict::Underlay { .. }));
-    // Somebody else has the address, and takes HTTP alone.
+    // Another guest has the address, and takes HTTP alone.
     let mut other = plain;
     let second = other.endpoints.iter_mut().find(|endpoint| endpoint.network == "red" && endpoint.mac == mac(2));
     second.expect("red's second guest").addresses.push(ip(far));

@@ -1,4 +1,4 @@
-//! Where packets go that are for nobody in their network: ECMP groups, routes of some sources, peers.
+//! Where packets go that are for no endpoint of their network: ECMP groups, routes of some sources, peers.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn member(node: u8, weight: u16) -> EcmpMemberSpec {
     EcmpMemberSpec { via: host(node), weight, zone: None, is_up: true }
 }
 
-/// Node 1, whose network red reaches 198.51.100.0/24 by nodes 2 to 5 with these weights.
+/// Node 1, on which network red reaches 198.51.100.0/24 by nodes 2 to 5 with these weights.
 fn site(weights: &[u16]) -> Spec {
     let mut spec = spec(Family::V4, 1);
     let members = (2..).zip(weights).map(|(node, weight)| member(node, *weight)).collect();
@@ -50,38 +50,24 @@ fn flow(number: u16, destination: [u8; 4]) -> Packet {
 
 const FLOWS: u16 = 1600;
 
-/// Which node each of the flows goes to, batch by batch, for as long as some are computed anew.
+/// Which node each of the flows goes to.
 fn nodes(vpc: &mut Vpc) -> HashMap<u16, Option<u8>> {
-    let mut all = HashMap::new();
-    let mut left: Vec<u16> = (0..FLOWS).collect();
-    while !left.is_empty() {
-        let mut packets: Vec<Packet> = left.iter().map(|number| flow(*number, [198, 51, 100, 7])).collect();
-        let mut verdicts = Vec::new();
-        vpc.forward(0, &mut packets, &mut verdicts);
-        let before = left.len();
-        left = left
-            .into_iter()
-            .zip(packets.iter().zip(verdicts))
-            .filter_map(|(number, (packet, verdict))| {
-                match verdict {
-                    Verdict::Underlay { .. } => drop(all.insert(number, Some(packet.head.bytes()[33]))),
-                    Verdict::Drop(DropReason::Recomputing) => return Some(number),
-                    Verdict::Drop(DropReason::NoNextHop) => drop(all.insert(number, None)),
-                    other => panic!("{other:?}"),
-                }
-                None
-            })
-            .collect();
-        assert!(left.len() < before, "none of {before} flows is computed");
-    }
-    all
+    let mut packets: Vec<Packet> = (0..FLOWS).map(|number| flow(number, [198, 51, 100, 7])).collect();
+    let mut verdicts = Vec::new();
+    vpc.forward(0, &mut packets, &mut verdicts);
+    let node = |(packet, verdict): (&Packet, Verdict)| match verdict {
+        Verdict::Underlay { .. } => Some(packet.head.bytes()[33]),
+        Verdict::Drop(DropReason::NoNextHop) => None,
+        other => panic!("{other:?}"),
+    };
+    (0..FLOWS).zip(packets.iter().zip(verdicts).map(node)).collect()
 }
 
 fn of(all: &HashMap<u16, Option<u8>>, node: u8) -> usize {
     all.values().filter(|at| **at == Some(node)).count()
 }
 
-/// Who sends, from which address to which, and where that leads.
+/// The sender, from which address to which, and where that leads.
 type Step = ((PortId, u8), &'static str, &'static str, Result<u32, DropReason>);
 
 #[test]
@@ -225,7 +211,7 @@ fn where_all_members_are_down_packets_are_dropped_for_that_reason() {
     change(&mut vpc, &spec);
     assert!(nodes(&mut vpc).values().all(Option::is_none));
     assert_eq!(vpc.stats().drops(DropReason::NoNextHop), u64::from(FLOWS));
-    // Nor does one get any whose MAC address is not known.
+    // Nor does one get any that has no known MAC address.
     spec.ecmp[0].members.iter_mut().for_each(|member| member.is_up = true);
     spec.neighbors.retain(|neighbor| neighbor.host != vtep(Family::V4, 2));
     change(&mut vpc, &spec);
@@ -449,7 +435,7 @@ fn a_host_that_is_not_reached_keeps_no_other_from_being_reached_where_addresses_
     assert_eq!(reached("203.0.113.200"), Err(DropReason::Unresolved));
 }
 
-/// Node 1 or 2 with network green, 10.7.0.0/24, whose guest is on node 1, and which is red's peer.
+/// Node 1 or 2 with network green, 10.7.0.0/24, which has a guest on node 1, and which is red's peer.
 fn peered(node: u8) -> Spec {
     let mut spec = spec(Family::V4, node);
     let mut green = spec.networks[0].clone();

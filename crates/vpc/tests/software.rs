@@ -155,7 +155,7 @@ fn routers_are_advertised_to_ports_that_are_up_again_and_again() {
     let mut node = node(Family::V4, 1);
     let mut told = Vec::new();
     for now in 0..3600 {
-        // The second guest comes after ten minutes; nobody is behind the others.
+        // The second guest comes after ten minutes; nothing is behind the other ports.
         let is_up = |port| port == RED_1 || (port == RED_2 && now >= 600);
         let mut out = Vec::new();
         // Other tables do not begin anew.
@@ -188,7 +188,7 @@ fn who_gets_a_port_that_another_had_is_told_of_the_router_at_once() {
     let mut told = Vec::new();
     for now in 0..60 {
         if now == 40 {
-            // Between two looks: nobody has seen the port down.
+            // Between two looks: no look has found the port down.
             node.begin_anew(RED_1);
         }
         let mut out = Vec::new();

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use softdpu_vpc::policy::acl::{Acl, AclSpec, Action, RuleSpec};
 use softdpu_vpc::policy::group::{
-    EndpointGroups, GroupRule, GroupSpec, Members, Peer as GroupPeer, SecurityGroupId, Way,
+    EndpointGroups, GroupRule, GroupSpec, Members, Peer as GroupPeer, RuleDirection, SecurityGroupId,
 };
 use softdpu_vpc::policy::{Ports, Service, Transport, Tuple};
 use softdpu_vpc::spec::Prefix;
@@ -266,7 +266,7 @@ impl Load for Admitting {
     fn run(&mut self, operations: u64) -> u64 {
         for _ in 0..operations {
             let tuple = &self.tuples[self.at % PACKETS];
-            black_box(self.groups.admit(Way::Ingress, tuple, self.members.of(1, tuple.source)));
+            black_box(self.groups.admit(RuleDirection::Ingress, tuple, self.members.of(1, tuple.source)));
             self.at += 1;
         }
         operations

@@ -9,7 +9,7 @@ use softdpu_engine::{CoreIndex, FunctionReport};
 use softdpu_functions::analytics::{AnalyticsCounts, AnalyticsSpec, Dimension, Item, Key, WindowReport, merge};
 use softdpu_functions::firewall::{self, FirewallCounts, FirewallSpec, Rules, Tally};
 use softdpu_functions::monitor::{MonitorCounts, MonitorSpec};
-use softdpu_functions::{Counts, FunctionSpec, Output, Way};
+use softdpu_functions::{Counts, FrameDirection, FunctionSpec, Output};
 use softdpu_sys::clock;
 use softdpu_vpc::trace::Filter;
 
@@ -91,12 +91,12 @@ pub(super) fn prepare(
         }
         FunctionKind::Firewall(firewall) => {
             let rule = |one: &config::FirewallRule| {
-                let way = one.direction.map(|direction| match direction {
+                let direction = one.direction.map(|direction| match direction {
                     // As the interface sees it: what goes to it leaves the network.
-                    Direction::Ingress => Way::Out,
-                    Direction::Egress => Way::In,
+                    Direction::Ingress => FrameDirection::Out,
+                    Direction::Egress => FrameDirection::In,
                 });
-                Ok::<_, String>(firewall::FirewallRule { way, rule: policy::rule(&one.rule)? })
+                Ok::<_, String>(firewall::FirewallRule { direction, rule: policy::rule(&one.rule)? })
             };
             let spec = FirewallSpec {
                 rules: firewall.rules.iter().map(rule).collect::<Result<_, _>>()?,

@@ -139,8 +139,8 @@ fn what_was_seen_before_a_change_goes_to_the_collector_before_it() {
     [&before, &after].into_iter().for_each(|socket| socket.set_read_timeout(Some(wait)).unwrap());
     let records = |incarnation, is_last| {
         let [source, destination] = ["10.0.0.1", "10.0.0.2"].map(|address| address.parse().unwrap());
-        let (way, vni) = (softdpu_functions::Way::In, 1);
-        let key = FlowKey { source, destination, source_port: 1, destination_port: 2, protocol: 17, way, vni };
+        let (direction, vni) = (softdpu_functions::FrameDirection::In, 1);
+        let key = FlowKey { source, destination, source_port: 1, destination_port: 2, protocol: 17, direction, vni };
         let record =
             FlowRecord { key, packets: 1, octets: 28, first: 0, last: 0, tcp_flags: 0, reason: EndReason::Idle };
         let id = FunctionId { function: 0, incarnation };

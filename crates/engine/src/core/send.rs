@@ -204,7 +204,7 @@ pub(super) fn as_it_is(frame: &[u8], port: PortId) -> (Packet, &[u8]) {
 fn not_written(error: WriteError) -> DropReason {
     match error {
         WriteError::Tail(_) => DropReason::Truncated,
-        WriteError::Index { .. } | WriteError::Room { .. } => DropReason::Malformed,
+        WriteError::Index { .. } | WriteError::NoRoom { .. } => DropReason::Malformed,
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use softdpu_sched::TenantScheduler;
 use softdpu_sys::clock;
-use softdpu_vpc::steer::{By, Steering, Way};
+use softdpu_vpc::steer::{SteeredBy, Steering, SteeringDecision};
 use softdpu_vpc::{DropReason, Packet, PortId};
 
 use super::Core;
@@ -51,23 +51,23 @@ impl<S: TenantScheduler> Core<S> {
         let table = Arc::clone(self.net.steer.table());
         let mut seen = std::mem::take(&mut self.net.steer.seen);
         seen.clear();
-        self.net.vpc.look_inside(&packets[..count], &mut seen);
+        self.net.vpc.steering_keys(&packets[..count], &mut seen);
         let must_wait = self.net.steer.waits_for_itself(self.index);
         let counters = Arc::clone(&self.accounting.counters);
         let mut batches: Vec<(CoreIndex, Vec<Item>)> = Vec::new();
         let mut stay = 0;
         for at in 0..count {
-            let way = seen.get(at).copied().flatten().map(|sight| table.way(&sight));
-            match way.map(|way| way.by) {
-                Some(By::Bucket(bucket)) => counters.steering.buckets[bucket].add(1),
-                Some(By::Rule(rule)) => counters.steering.rules[rule].add(1),
+            let decision = seen.get(at).copied().flatten().map(|key| table.decide(&key));
+            match decision.map(|decision| decision.by) {
+                Some(SteeredBy::Bucket(bucket)) => counters.steering.buckets[bucket].add(1),
+                Some(SteeredBy::Rule(rule)) => counters.steering.rules[rule].add(1),
                 None => {}
             }
-            let to = match way {
-                Some(Way { core: Some(core), .. }) => CoreIndex(core),
+            let to = match decision {
+                Some(SteeringDecision { core: Some(core), .. }) => CoreIndex(core),
                 _ => self.index,
             };
-            if to == self.index && (!must_wait || way.is_none()) {
+            if to == self.index && (!must_wait || decision.is_none()) {
                 packets.swap(stay, at);
                 rests.swap(stay, at);
                 stay += 1;

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
-use softdpu_functions::{CHAIN, Counts, Function, FunctionSpec, Output, Sight, Way};
+use softdpu_functions::{CHAIN, Counts, FrameDirection, Function, FunctionSpec, Observation, Output};
 use softdpu_sys::clock;
 use softdpu_vpc::{DropReason, Packet, PortId, Verdict};
 
@@ -238,8 +238,8 @@ pub(crate) struct Functions {
     chains: Vec<Option<Chain>>,
     /// Of the burst that is under way.
     now: u64,
-    inward: Vec<Sight>,
-    outward: Vec<Sight>,
+    inward: Vec<Observation>,
+    outward: Vec<Observation>,
     runs: Vec<Run>,
     /// When functions turn next.
     turn: u64,
@@ -311,7 +311,7 @@ impl Functions {
         let Functions { chains, instances, inward, .. } = self;
         let chain = packets.first().and_then(|packet| chains.get(packet.port.0 as usize)?.as_ref());
         if let Some(chain) = chain {
-            inward.extend(packets.iter().map(|packet| Sight::of(packet, Way::In, chain.vni)));
+            inward.extend(packets.iter().map(|packet| Observation::of(packet, FrameDirection::In, chain.vni)));
             judge(instances, chain, now, packets, inward);
         }
         let start = verdicts.len();
@@ -342,7 +342,10 @@ impl Functions {
             let len = verdicts[at..].iter().take_while(same).count();
             if let Some(Some(chain)) = chains.get(port.0 as usize) {
                 let (first, leaving) = (outward.len(), &packets[at..at + len]);
-                let see = |packet: &Packet| Sight { port: port.0, ..Sight::of(packet, Way::Out, chain.vni) };
+                let see = |packet: &Packet| Observation {
+                    port: port.0,
+                    ..Observation::of(packet, FrameDirection::Out, chain.vni)
+                };
                 outward.extend(leaving.iter().map(see));
                 judge(instances, chain, now, leaving, &mut outward[first..]);
                 for (verdict, sight) in verdicts[at..at + len].iter_mut().zip(&outward[first..]) {
@@ -380,7 +383,7 @@ impl Functions {
         let now = self.at(clock::now());
         let Functions { chains, instances, .. } = self;
         let Some(Some(chain)) = chains.get(port.0 as usize) else { return true };
-        let mut sights = [Sight { port: port.0, ..Sight::of(packet, Way::Out, chain.vni) }];
+        let mut sights = [Observation { port: port.0, ..Observation::of(packet, FrameDirection::Out, chain.vni) }];
         judge(instances, chain, now, std::slice::from_ref(packet), &mut sights);
         note(instances, chain, now, &sights);
         self.is_untold = true;
@@ -443,7 +446,7 @@ impl Instance {
 /// Takes those frames through the network that are not dropped.
 fn forward_passing(
     packets: &mut [Packet],
-    sights: &[Sight],
+    sights: &[Observation],
     verdicts: &mut Vec<Verdict>,
     mut forward: impl FnMut(usize, &mut [Packet], &mut Vec<Verdict>),
 ) {
@@ -459,7 +462,7 @@ fn forward_passing(
     }
 }
 
-fn judge(instances: &mut [Option<Instance>], chain: &Chain, now: u64, packets: &[Packet], sights: &mut [Sight]) {
+fn judge(instances: &mut [Option<Instance>], chain: &Chain, now: u64, packets: &[Packet], sights: &mut [Observation]) {
     for (place, number) in chain.functions.iter().enumerate() {
         if let Some(Some(instance)) = instances.get_mut(*number) {
             instance.function.judge(now, packets, sights, place);
@@ -467,7 +470,7 @@ fn judge(instances: &mut [Option<Instance>], chain: &Chain, now: u64, packets: &
     }
 }
 
-fn note(instances: &mut [Option<Instance>], chain: &Chain, now: u64, sights: &[Sight]) {
+fn note(instances: &mut [Option<Instance>], chain: &Chain, now: u64, sights: &[Observation]) {
     for (place, number) in chain.functions.iter().enumerate() {
         if let Some(Some(instance)) = instances.get_mut(*number) {
             instance.function.note(now, sights, place);

@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use softdpu_vpc::Packet;
-use softdpu_vpc::steer::{Sight, Steering};
+use softdpu_vpc::steer::{Steering, SteeringKey};
 
 use crate::ids::CoreIndex;
 use crate::queue::BURST;
@@ -80,7 +80,7 @@ pub(crate) struct Steer {
     /// Of the last mark that it has put anywhere.
     number: u64,
     /// What was seen of the burst under way.
-    pub seen: Vec<Option<Sight>>,
+    pub seen: Vec<Option<SteeringKey>>,
 }
 
 impl Steer {

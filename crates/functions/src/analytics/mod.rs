@@ -1,4 +1,5 @@
-//! Real-time analytics: of the frames that a filter wants, how many there are, and who has the most, window by window.
+//! Real-time analytics: of the frames that a filter wants, how many there are, and the keys with the most, window by
+//! window.
 //!
 //! ```text
 //!   frame ─► filter ─► window: packets, octets, and a Space-Saving summary for each dimension
@@ -17,7 +18,7 @@ use softdpu_vpc::trace::Filter;
 
 pub use space_saving::{Item, SpaceSaving, merge};
 
-use crate::Sight;
+use crate::Observation;
 use crate::monitor::FlowKey;
 
 /// What is told apart.
@@ -131,10 +132,10 @@ impl fmt::Display for Key {
 /// What is heavy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Weight {
-    /// Who has the most octets.
+    /// The keys with the most octets.
     #[default]
     Octets,
-    /// Who has the most packets.
+    /// The keys with the most packets.
     Packets,
 }
 
@@ -162,7 +163,7 @@ pub struct WindowReport {
     pub packets: u64,
     /// Their octets.
     pub octets: u64,
-    /// In the order of the dimensions: who was counted, in no order, and the most that anybody else can have.
+    /// In the order of the dimensions: the keys that were counted, in no order, and the most that any other can have.
     pub summaries: Vec<(Vec<Item<Key>>, u64)>,
 }
 
@@ -206,21 +207,21 @@ impl Analytics {
 
     /// Frames went, at `now`, nanoseconds on a clock that does not go backwards; those that reach this `place` of their
     /// chain are counted.
-    pub fn note(&mut self, now: u64, sights: &[Sight], place: usize) {
+    pub fn note(&mut self, now: u64, observations: &[Observation], place: usize) {
         self.turn(now);
-        for sight in sights.iter().filter(|sight| sight.reaches(place)) {
-            let (packets, octets) = (u64::from(sight.packets), u64::from(sight.octets));
+        for observation in observations.iter().filter(|observation| observation.reaches(place)) {
+            let (packets, octets) = (u64::from(observation.packets), u64::from(observation.octets));
             self.counts.packets += packets;
             self.counts.octets += octets;
-            if !self.spec.filter.as_ref().is_none_or(|filter| filter.matches(&sight.subject)) {
+            if !self.spec.filter.as_ref().is_none_or(|filter| filter.matches(&observation.subject)) {
                 continue;
             }
             self.counts.matched += packets;
             self.counts.matched_octets += octets;
             self.packets += packets;
             self.octets += octets;
-            let Some((key, _)) = FlowKey::of(sight) else { continue };
-            let has_ports = sight.ip().is_some_and(|ip| ip.ports().is_some());
+            let Some((key, _)) = FlowKey::of(observation) else { continue };
+            let has_ports = observation.ip().is_some_and(|ip| ip.ports().is_some());
             let weight = if self.spec.weight == Weight::Octets { octets } else { packets };
             for (dimension, summary) in self.spec.by.iter().zip(&mut self.summaries) {
                 if let Some(key) = dimension.of(&key, has_ports) {
@@ -230,7 +231,7 @@ impl Analytics {
         }
     }
 
-    /// Ends the window whose time is over at `now`. To be called every second or more often.
+    /// Ends the window that is over at `now`. To be called every second or more often.
     pub fn turn(&mut self, now: u64) {
         let window = now / self.spec.window.max(1);
         if window == self.window {
@@ -277,7 +278,7 @@ mod tests {
         Analytics::new(AnalyticsSpec { filter, by: by.to_vec(), weight, window: 10 * SECOND, entries: 64 })
     }
 
-    /// Who is heaviest in a dimension of a report.
+    /// The heaviest in a dimension of a report.
     fn top(report: &WindowReport, dimension: usize) -> Vec<(String, u64)> {
         let (items, bound) = &report.summaries[dimension];
         merge(&[(items, *bound)], 10).iter().map(|item| (item.key.to_string(), item.weight)).collect()

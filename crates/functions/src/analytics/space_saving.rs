@@ -2,7 +2,7 @@
 //! Computation of Frequent and Top-k Elements in Data Streams", ICDT 2005), with weights.
 //!
 //! With `m` counters and a total weight of `W`, for every key with a counter: its true weight is at most `weight` and
-//! at least `weight - error`, and `error` ≤ W/m. Every key whose true weight is more than W/m has a counter. Both hold
+//! at least `weight - error`, and `error` ≤ W/m. Every key with a true weight above W/m has a counter. Both hold
 //! whatever the order is in which keys come.
 
 use std::collections::HashMap;

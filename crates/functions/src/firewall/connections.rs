@@ -10,7 +10,7 @@ use softdpu_vpc::policy::{Transport, Tuple};
 
 use super::{Mark, Rules};
 use crate::fragments::{Datagram, Fragments};
-use crate::{Sight, Way};
+use crate::{FrameDirection, Observation};
 
 /// Steps of a turn that looks for connections that are over.
 const AGING: usize = 1 << 12;
@@ -35,8 +35,8 @@ pub(super) struct Connections {
 /// What is kept of a connection beside what the tracker knows.
 #[derive(Clone, Copy, Debug)]
 struct Note {
-    /// Which way its first packet went.
-    way: Way,
+    /// The direction of its first packet.
+    direction: FrameDirection,
     /// The rules that were last known to allow it.
     generation: u32,
 }
@@ -54,7 +54,7 @@ impl Connections {
         };
         let tracker = Conntrack::new(config);
         Connections {
-            notes: vec![Note { way: Way::In, generation: 0 }; tracker.capacity()].into(),
+            notes: vec![Note { direction: FrameDirection::In, generation: 0 }; tracker.capacity()].into(),
             tracker,
             capacity: u32::try_from(capacity).unwrap_or(u32::MAX),
             ports: Vec::new(),
@@ -109,7 +109,7 @@ impl Connections {
         self.tracker.age(now, AGING, &mut self.ended);
     }
 
-    /// Nobody here keeps flows of connections that have ended.
+    /// No flows of connections are kept here.
     pub(super) fn settle(&mut self) {
         self.ended.clear();
     }
@@ -120,23 +120,23 @@ impl Connections {
         rules: &Rules,
         now: u64,
         packet: &Packet,
-        sight: &Sight,
+        observation: &Observation,
         tuple: &Tuple,
     ) -> (Action, Mark) {
-        let Some(ip) = sight.ip() else { return (Action::Allow, Mark::NOTHING) };
-        self.admit(sight.port);
-        let part = ip.fragment.map(|part| Datagram::of(sight.port, ip, part.id));
-        match Subject::of(Zone(sight.port), ip, packet.head.bytes()) {
+        let Some(ip) = observation.ip() else { return (Action::Allow, Mark::NOTHING) };
+        self.admit(observation.port);
+        let part = ip.fragment.map(|part| Datagram::of(observation.port, ip, part.id));
+        match Subject::of(Zone(observation.port), ip, packet.head.bytes()) {
             Subject::Segment(segment) => match self.tracker.look(&segment, now, &mut self.ended) {
-                Ok(Look::Known(tracked)) => {
+                Ok(Look::Tracked(tracked)) => {
                     let decided = self.known(rules, &tracked);
                     if let (Action::Allow, Some(datagram)) = (decided.0, part) {
                         self.fragments.pass(datagram, now);
                     }
                     decided
                 }
-                Ok(Look::New(opening)) => match rules.ask(sight.way, tuple) {
-                    (Action::Allow, mark) => match self.open(rules, sight.way, &opening, now) {
+                Ok(Look::New(opening)) => match rules.ask(observation.direction, tuple) {
+                    (Action::Allow, mark) => match self.open(rules, observation.direction, &opening, now) {
                         Ok(()) => (Action::Allow, mark),
                         Err(_) => (Action::Deny, Mark::NO_ROOM),
                     },
@@ -146,24 +146,24 @@ impl Connections {
             },
             Subject::Error(quoted) => match self.tracker.related(&quoted, now) {
                 Some(tracked) => self.known(rules, &tracked),
-                None => rules.ask(sight.way, tuple),
+                None => rules.ask(observation.direction, tuple),
             },
             Subject::Untracked if part.is_some_and(|datagram| self.fragments.passed(datagram, now)) => {
                 (Action::Allow, Mark::ESTABLISHED)
             }
-            Subject::Untracked => rules.ask(sight.way, tuple),
+            Subject::Untracked => rules.ask(observation.direction, tuple),
         }
     }
 
     /// Makes a connection, in the room of an interface that has more than its share, if need be.
-    fn open(&mut self, rules: &Rules, way: Way, opening: &Opening, now: u64) -> Result<(), Refused> {
+    fn open(&mut self, rules: &Rules, direction: FrameDirection, opening: &Opening, now: u64) -> Result<(), Refused> {
         let Connections { tracker, ended, .. } = self;
         let opened = match tracker.open(opening, now, ended) {
             Err(Refused::TableFull) if tracker.reclaim(opening.zone(), ended) => tracker.open(opening, now, ended),
             opened => opened,
         };
         if let Some(note) = self.notes.get_mut(opened?.connection.slot() as usize) {
-            *note = Note { way, generation: rules.generation };
+            *note = Note { direction, generation: rules.generation };
         }
         Ok(())
     }
@@ -180,7 +180,7 @@ impl Connections {
             return PASSES;
         }
         let Some(key) = self.tracker.original(tracked.connection) else { return PASSES };
-        match rules.ask(note.way, &tuple(&key)) {
+        match rules.ask(note.direction, &tuple(&key)) {
             (Action::Allow, _) => {
                 note.generation = rules.generation;
                 PASSES

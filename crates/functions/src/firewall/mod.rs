@@ -29,7 +29,7 @@ use softdpu_vpc::policy::Tuple;
 use softdpu_vpc::policy::acl::{Acl, AclError, AclSpec, Action, RuleSpec};
 
 use self::connections::Connections;
-use crate::{Sight, Way};
+use crate::{FrameDirection, Observation};
 
 /// All DHCPv6 relays and servers (RFC 8415 §7.1).
 const DHCP6_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
@@ -37,8 +37,8 @@ const DHCP6_SERVERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 1, 2);
 /// A rule of a firewall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirewallRule {
-    /// For packets that go this way; None: both.
-    pub way: Option<Way>,
+    /// For packets of this direction; None: of both.
+    pub direction: Option<FrameDirection>,
     /// What it asks for, and what is done.
     pub rule: RuleSpec,
 }
@@ -57,7 +57,7 @@ pub struct FirewallSpec {
 /// A firewall's rules, ready to be asked, and its connections: what all cores share.
 #[derive(Debug)]
 pub struct Rules {
-    /// Of each way.
+    /// Of each direction.
     lists: [List; 2],
     count: usize,
     /// How many there were before them.
@@ -73,14 +73,14 @@ struct List {
     numbers: Vec<u16>,
 }
 
-/// The rules of each way.
+/// The rules of each direction.
 fn lists(spec: &FirewallSpec) -> Result<[List; 2], AclError> {
-    let list = |way: Way| {
-        let mine = spec.rules.iter().enumerate().filter(|(_, rule)| rule.way.is_none_or(|its| its == way));
+    let list = |direction: FrameDirection| {
+        let mine = spec.rules.iter().enumerate().filter(|(_, rule)| rule.direction.is_none_or(|its| its == direction));
         let (numbers, rules) = mine.map(|(number, rule)| (number as u16, rule.rule)).unzip();
         Ok::<_, AclError>(List { acl: Acl::build(&AclSpec { rules, default: spec.default })?, numbers })
     };
-    Ok([list(Way::In)?, list(Way::Out)?])
+    Ok([list(FrameDirection::In)?, list(FrameDirection::Out)?])
 }
 
 impl Rules {
@@ -109,7 +109,7 @@ impl Rules {
         Ok(rules)
     }
 
-    /// The interface with number `port` passes this firewall from now on: it has no connections yet, whoever had its
+    /// The interface with number `port` passes this firewall from now on: it has no connections yet, whichever had its
     /// number before.
     pub fn attach(&self, port: u32) {
         self.with_connections(|connections| {
@@ -136,8 +136,8 @@ impl Rules {
         Some(answer)
     }
 
-    fn ask(&self, way: Way, tuple: &Tuple) -> (Action, Mark) {
-        let list = &self.lists[usize::from(way == Way::Out)];
+    fn ask(&self, direction: FrameDirection, tuple: &Tuple) -> (Action, Mark) {
+        let list = &self.lists[usize::from(direction == FrameDirection::Out)];
         let decision = list.acl.decide(tuple);
         let number = decision.rule.and_then(|rule| list.numbers.get(rule as usize));
         (decision.action, number.map_or(Mark::DEFAULT, |number| Mark::rule(*number)))
@@ -154,9 +154,9 @@ pub struct Tally {
 }
 
 impl Tally {
-    fn add(&mut self, sight: &Sight) {
-        self.packets += u64::from(sight.packets);
-        self.octets += u64::from(sight.octets);
+    fn add(&mut self, observation: &Observation) {
+        self.packets += u64::from(observation.packets);
+        self.octets += u64::from(observation.octets);
     }
 }
 
@@ -220,20 +220,22 @@ impl Firewall {
     }
 
     /// Drops what is denied, at `now`, nanoseconds.
-    pub fn judge(&mut self, now: u64, packets: &[Packet], sights: &mut [Sight], place: usize) {
+    pub fn judge(&mut self, now: u64, packets: &[Packet], observations: &mut [Observation], place: usize) {
         let rules = &*self.rules;
         let tracked = rules.with_connections(|connections| {
-            each(packets, sights, place, |packet, sight, tuple| connections.decide(rules, now, packet, sight, tuple));
+            each(packets, observations, place, |packet, observation, tuple| {
+                connections.decide(rules, now, packet, observation, tuple)
+            });
         });
         if tracked.is_none() {
-            each(packets, sights, place, |_, sight, tuple| rules.ask(sight.way, tuple));
+            each(packets, observations, place, |_, observation, tuple| rules.ask(observation.direction, tuple));
         }
     }
 
     /// Counts what was judged.
-    pub fn note(&mut self, sights: &[Sight], place: usize) {
-        for sight in sights.iter().filter(|sight| sight.reaches(place)) {
-            let mark = sight.marks.get(place).map_or(Mark::NOTHING, |mark| Mark(*mark));
+    pub fn note(&mut self, observations: &[Observation], place: usize) {
+        for observation in observations.iter().filter(|observation| observation.reaches(place)) {
+            let mark = observation.marks.get(place).map_or(Mark::NOTHING, |mark| Mark(*mark));
             let tally = match mark {
                 Mark::NOTHING => continue,
                 Mark::DEFAULT => &mut self.counts.default,
@@ -245,9 +247,9 @@ impl Firewall {
                     None => continue,
                 },
             };
-            tally.add(sight);
-            if sight.dropped == Some(place as u8) {
-                self.counts.dropped.add(sight);
+            tally.add(observation);
+            if observation.dropped == Some(place as u8) {
+                self.counts.dropped.add(observation);
             }
         }
     }
@@ -272,23 +274,25 @@ fn is_for_the_network(ip: &Ip) -> bool {
 /// Decides about each IP packet that reaches `place`.
 fn each(
     packets: &[Packet],
-    sights: &mut [Sight],
+    observations: &mut [Observation],
     place: usize,
-    mut decide: impl FnMut(&Packet, &Sight, &Tuple) -> (Action, Mark),
+    mut decide: impl FnMut(&Packet, &Observation, &Tuple) -> (Action, Mark),
 ) {
-    for (packet, sight) in packets.iter().zip(sights).filter(|(_, sight)| sight.dropped.is_none()) {
-        // On its way out there is none of the network's own: what is there was sent by somebody.
-        let is_exempt = |ip: &Ip| sight.way == Way::In && is_for_the_network(ip);
-        let Some(ip) = sight.ip().filter(|ip| !is_exempt(ip)) else { continue };
+    for (packet, observation) in
+        packets.iter().zip(observations).filter(|(_, observation)| observation.dropped.is_none())
+    {
+        // On its way out there is none of the network's own: what is there was sent by a guest or host.
+        let is_exempt = |ip: &Ip| observation.direction == FrameDirection::In && is_for_the_network(ip);
+        let Some(ip) = observation.ip().filter(|ip| !is_exempt(ip)) else { continue };
         let (action, mark) = match Tuple::of(ip) {
-            Ok(tuple) => decide(packet, sight, &tuple),
+            Ok(tuple) => decide(packet, observation, &tuple),
             Err(_) => (Action::Deny, Mark::REFUSED),
         };
-        if let Some(slot) = sight.marks.get_mut(place) {
+        if let Some(slot) = observation.marks.get_mut(place) {
             *slot = mark.0;
         }
         if action == Action::Deny {
-            sight.dropped = Some(place as u8);
+            observation.dropped = Some(place as u8);
         }
     }
 }

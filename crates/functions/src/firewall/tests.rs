@@ -16,31 +16,33 @@ fn tcp_to(port: u16) -> Service {
     Service::Tcp { source: Ports::ALL, destination: Ports::new(port, port).unwrap() }
 }
 
-fn rule(way: Option<Way>, priority: u32, action: Action, service: Service) -> FirewallRule {
-    FirewallRule { way, rule: RuleSpec { priority, action, source: None, destination: None, service } }
+fn rule(direction: Option<FrameDirection>, priority: u32, action: Action, service: Service) -> FirewallRule {
+    FirewallRule { direction, rule: RuleSpec { priority, action, source: None, destination: None, service } }
 }
 
 /// Everything out, SSH in; or without connections.
 fn firewall(connections: Option<usize>) -> Firewall {
-    let rules =
-        vec![rule(Some(Way::In), 10, Action::Allow, Service::Any), rule(Some(Way::Out), 10, Action::Allow, tcp_to(22))];
+    let rules = vec![
+        rule(Some(FrameDirection::In), 10, Action::Allow, Service::Any),
+        rule(Some(FrameDirection::Out), 10, Action::Allow, tcp_to(22)),
+    ];
     Firewall::new(Arc::new(Rules::build(&FirewallSpec { rules, default: Action::Deny, connections }).unwrap()))
 }
 
 /// Whether a packet passes the interface with this number.
-fn passes(firewall: &mut Firewall, now: u64, way: Way, port: u32, packet: &Packet) -> bool {
-    let mut sights = [Sight { port, ..Sight::of(packet, way, 5001) }];
-    firewall.judge(now, std::slice::from_ref(packet), &mut sights, 0);
-    firewall.note(&sights, 0);
-    sights[0].dropped.is_none()
+fn passes(firewall: &mut Firewall, now: u64, direction: FrameDirection, port: u32, packet: &Packet) -> bool {
+    let mut observations = [Observation { port, ..Observation::of(packet, direction, 5001) }];
+    firewall.judge(now, std::slice::from_ref(packet), &mut observations, 0);
+    firewall.note(&observations, 0);
+    observations[0].dropped.is_none()
 }
 
 #[test]
 fn a_rule_of_one_direction_says_nothing_about_the_other() {
     let mut firewall = firewall(None);
-    assert!(passes(&mut firewall, 1, Way::In, 0, &tcp(GUEST, 1000, PEER, 80, SYN, 0)));
-    assert!(!passes(&mut firewall, 1, Way::Out, 0, &tcp(PEER, 80, GUEST, 1000, SYN_ACK, 0)));
-    assert!(passes(&mut firewall, 1, Way::Out, 0, &tcp(PEER, 1000, GUEST, 22, SYN, 0)));
+    assert!(passes(&mut firewall, 1, FrameDirection::In, 0, &tcp(GUEST, 1000, PEER, 80, SYN, 0)));
+    assert!(!passes(&mut firewall, 1, FrameDirection::Out, 0, &tcp(PEER, 80, GUEST, 1000, SYN_ACK, 0)));
+    assert!(passes(&mut firewall, 1, FrameDirection::Out, 0, &tcp(PEER, 1000, GUEST, 22, SYN, 0)));
     let counts = firewall.counts();
     assert_eq!(counts.rules.iter().map(|rule| rule.packets).collect::<Vec<_>>(), [1, 1]);
     assert_eq!((counts.default.packets, counts.dropped), (1, Tally { packets: 1, octets: 40 }));
@@ -49,10 +51,10 @@ fn a_rule_of_one_direction_says_nothing_about_the_other() {
 #[test]
 fn replies_of_a_connection_pass_and_nothing_else_does() {
     let mut firewall = firewall(Some(16));
-    assert!(passes(&mut firewall, 1, Way::In, 0, &tcp(GUEST, 1000, PEER, 80, SYN, 0)));
-    assert!(passes(&mut firewall, 2, Way::Out, 0, &tcp(PEER, 80, GUEST, 1000, SYN_ACK, 0)));
-    assert!(!passes(&mut firewall, 3, Way::Out, 0, &tcp(PEER, 81, GUEST, 1000, SYN, 0)));
-    assert!(!passes(&mut firewall, 3, Way::Out, 0, &udp(PEER, 80, GUEST, 1000, 0)));
+    assert!(passes(&mut firewall, 1, FrameDirection::In, 0, &tcp(GUEST, 1000, PEER, 80, SYN, 0)));
+    assert!(passes(&mut firewall, 2, FrameDirection::Out, 0, &tcp(PEER, 80, GUEST, 1000, SYN_ACK, 0)));
+    assert!(!passes(&mut firewall, 3, FrameDirection::Out, 0, &tcp(PEER, 81, GUEST, 1000, SYN, 0)));
+    assert!(!passes(&mut firewall, 3, FrameDirection::Out, 0, &udp(PEER, 80, GUEST, 1000, 0)));
     let counts = firewall.counts();
     assert_eq!((counts.established.packets, counts.default.packets, counts.dropped.packets), (1, 2, 2));
 }
@@ -61,28 +63,28 @@ fn replies_of_a_connection_pass_and_nothing_else_does() {
 fn what_one_interface_opened_opens_nothing_at_another() {
     let mut firewall = firewall(Some(16));
     let packet = udp(GUEST, 1000, PEER, 53, 0);
-    assert!(passes(&mut firewall, 1, Way::In, 0, &packet));
-    assert!(!passes(&mut firewall, 1, Way::Out, 1, &packet), "at its receiver, whose rules do not allow it");
-    assert!(!passes(&mut firewall, 1, Way::Out, 1, &udp(PEER, 53, GUEST, 1000, 0)));
-    assert!(passes(&mut firewall, 1, Way::Out, 0, &udp(PEER, 53, GUEST, 1000, 0)));
+    assert!(passes(&mut firewall, 1, FrameDirection::In, 0, &packet));
+    assert!(!passes(&mut firewall, 1, FrameDirection::Out, 1, &packet), "at its receiver, whose rules do not allow it");
+    assert!(!passes(&mut firewall, 1, FrameDirection::Out, 1, &udp(PEER, 53, GUEST, 1000, 0)));
+    assert!(passes(&mut firewall, 1, FrameDirection::Out, 0, &udp(PEER, 53, GUEST, 1000, 0)));
 }
 
 #[test]
 fn a_connection_that_is_over_is_forgotten() {
     let mut firewall = firewall(Some(16));
     let reply = udp(PEER, 53, GUEST, 1000, 0);
-    assert!(passes(&mut firewall, 1, Way::In, 0, &udp(GUEST, 1000, PEER, 53, 0)));
+    assert!(passes(&mut firewall, 1, FrameDirection::In, 0, &udp(GUEST, 1000, PEER, 53, 0)));
     let later = 1 + Timeouts::default().udp;
-    assert!(!passes(&mut firewall, later, Way::Out, 0, &reply));
+    assert!(!passes(&mut firewall, later, FrameDirection::Out, 0, &reply));
 }
 
 #[test]
 fn a_full_table_refuses_and_cores_share_it() {
     let first = firewall(Some(1));
     let mut cores = [Firewall::new(Arc::clone(&first.rules)), first];
-    assert!(passes(&mut cores[0], 1, Way::In, 0, &udp(GUEST, 1, PEER, 53, 0)));
-    assert!(passes(&mut cores[1], 2, Way::Out, 0, &udp(PEER, 53, GUEST, 1, 0)));
-    assert!(passes(&mut cores[1], 3, Way::In, 0, &udp(GUEST, 1, PEER, 53, 0)));
+    assert!(passes(&mut cores[0], 1, FrameDirection::In, 0, &udp(GUEST, 1, PEER, 53, 0)));
+    assert!(passes(&mut cores[1], 2, FrameDirection::Out, 0, &udp(PEER, 53, GUEST, 1, 0)));
+    assert!(passes(&mut cores[1], 3, FrameDirection::In, 0, &udp(GUEST, 1, PEER, 53, 0)));
     assert!(cores[0].rules.connections() <= 1);
 }
 
@@ -92,11 +94,11 @@ fn one_interface_cannot_take_the_room_of_another() {
     [1, 2].into_iter().for_each(|port| firewall.rules.attach(port));
     for source in 0..100 {
         let (ask, answer) = (udp(GUEST, source, PEER, 53, 0), udp(PEER, 53, GUEST, source, 0));
-        passes(&mut firewall, 1, Way::In, 1, &ask);
-        passes(&mut firewall, 1, Way::Out, 1, &answer);
+        passes(&mut firewall, 1, FrameDirection::In, 1, &ask);
+        passes(&mut firewall, 1, FrameDirection::Out, 1, &answer);
     }
     assert_eq!(firewall.rules.connections(), 4, "half of the room");
-    assert!(passes(&mut firewall, 2, Way::In, 2, &udp(GUEST, 1000, PEER, 53, 0)));
+    assert!(passes(&mut firewall, 2, FrameDirection::In, 2, &udp(GUEST, 1000, PEER, 53, 0)));
 }
 
 #[test]
@@ -104,17 +106,18 @@ fn one_that_comes_later_takes_its_share_from_who_has_more() {
     let mut firewall = firewall(Some(8));
     firewall.rules.attach(1);
     for source in 0..8 {
-        assert!(passes(&mut firewall, 1, Way::In, 1, &udp(GUEST, source, PEER, 53, 0)));
-        assert!(passes(&mut firewall, 1, Way::Out, 1, &udp(PEER, 53, GUEST, source, 0)));
+        assert!(passes(&mut firewall, 1, FrameDirection::In, 1, &udp(GUEST, source, PEER, 53, 0)));
+        assert!(passes(&mut firewall, 1, FrameDirection::Out, 1, &udp(PEER, 53, GUEST, source, 0)));
     }
     assert_eq!(firewall.rules.connections(), 8, "all of the room, while nobody else wants any");
     firewall.rules.attach(2);
     for source in 0..6 {
-        let is_answered = passes(&mut firewall, 2, Way::In, 2, &udp(GUEST, source, PEER, 53, 0))
-            && passes(&mut firewall, 2, Way::Out, 2, &udp(PEER, 53, GUEST, source, 0));
+        let is_answered = passes(&mut firewall, 2, FrameDirection::In, 2, &udp(GUEST, source, PEER, 53, 0))
+            && passes(&mut firewall, 2, FrameDirection::Out, 2, &udp(PEER, 53, GUEST, source, 0));
         assert_eq!(is_answered, source < 4, "half of the room is its own");
     }
-    let left = (0..8).filter(|source| passes(&mut firewall, 3, Way::Out, 1, &udp(PEER, 53, GUEST, *source, 0)));
+    let left =
+        (0..8).filter(|source| passes(&mut firewall, 3, FrameDirection::Out, 1, &udp(PEER, 53, GUEST, *source, 0)));
     assert_eq!(left.count(), 4, "and no more than that was taken");
     assert_eq!((firewall.counts().no_room.packets, firewall.counts().refused.packets), (2, 0));
 }
@@ -130,40 +133,45 @@ fn connections_go_on_that_other_rules_allow_and_others_pass_no_more_from_either_
     let mut before = firewall(Some(16));
     let (asked, answered) = (tcp(GUEST, 1000, PEER, 80, ACK, 0), tcp(PEER, 80, GUEST, 1000, ACK, 0));
     let (ssh, ssh_answered) = (tcp(PEER, 1001, GUEST, 22, ACK, 0), tcp(GUEST, 22, PEER, 1001, ACK, 0));
-    for (way, packet) in [(Way::In, &asked), (Way::Out, &answered), (Way::Out, &ssh), (Way::In, &ssh_answered)] {
-        assert!(passes(&mut before, 1, way, 0, packet));
+    for (direction, packet) in [
+        (FrameDirection::In, &asked),
+        (FrameDirection::Out, &answered),
+        (FrameDirection::Out, &ssh),
+        (FrameDirection::In, &ssh_answered),
+    ] {
+        assert!(passes(&mut before, 1, direction, 0, packet));
     }
-    // Nobody may come in any more. What the guest sends of its own is allowed: also what belongs to a connection that
-    // is not.
-    let out = || vec![rule(Some(Way::In), 10, Action::Allow, Service::Any)];
+    // No connection may come in any more. What the guest sends of its own is allowed: also what belongs to a connection
+    // that is not.
+    let out = || vec![rule(Some(FrameDirection::In), 10, Action::Allow, Service::Any)];
     let mut after = replaced(&before, out(), Some(16));
     let of_guest = tcp(GUEST, 1000, PEER, 80, ACK, 100);
     let of_ssh = [tcp(GUEST, 22, PEER, 1001, ACK, 100), tcp(PEER, 1001, GUEST, 22, ACK, 100)];
     for _ in 0..2 {
-        assert!(passes(&mut after, 2, Way::In, 0, &of_guest));
-        assert!(passes(&mut after, 2, Way::Out, 0, &tcp(PEER, 80, GUEST, 1000, ACK, 100)));
-        assert!(!passes(&mut after, 2, Way::In, 0, &of_ssh[0]));
-        assert!(!passes(&mut after, 2, Way::Out, 0, &of_ssh[1]));
+        assert!(passes(&mut after, 2, FrameDirection::In, 0, &of_guest));
+        assert!(passes(&mut after, 2, FrameDirection::Out, 0, &tcp(PEER, 80, GUEST, 1000, ACK, 100)));
+        assert!(!passes(&mut after, 2, FrameDirection::In, 0, &of_ssh[0]));
+        assert!(!passes(&mut after, 2, FrameDirection::Out, 0, &of_ssh[1]));
         // A core that has not heard of them yet goes by those before.
-        assert!(passes(&mut before, 2, Way::Out, 0, &of_ssh[1]));
+        assert!(passes(&mut before, 2, FrameDirection::Out, 0, &of_ssh[1]));
     }
     let counts = after.counts();
     assert_eq!((counts.established.packets, counts.default.packets, counts.dropped.packets), (4, 4, 4));
     // It is allowed again before its ends gave it up.
-    let mut again = replaced(&after, vec![rule(Some(Way::Out), 10, Action::Allow, tcp_to(22))], Some(16));
-    assert!(passes(&mut again, 3, Way::Out, 0, &of_ssh[1]));
-    assert!(!passes(&mut again, 3, Way::In, 0, &of_guest));
+    let mut again = replaced(&after, vec![rule(Some(FrameDirection::Out), 10, Action::Allow, tcp_to(22))], Some(16));
+    assert!(passes(&mut again, 3, FrameDirection::Out, 0, &of_ssh[1]));
+    assert!(!passes(&mut again, 3, FrameDirection::In, 0, &of_guest));
 }
 
 #[test]
 fn with_other_room_connections_begin_anew() {
     let mut before = firewall(Some(16));
     let reply = udp(PEER, 53, GUEST, 1000, 0);
-    assert!(passes(&mut before, 1, Way::In, 0, &udp(GUEST, 1000, PEER, 53, 0)));
-    let rules = || vec![rule(Some(Way::In), 10, Action::Allow, Service::Any)];
-    assert!(passes(&mut replaced(&before, rules(), Some(16)), 2, Way::Out, 0, &reply));
-    assert!(!passes(&mut replaced(&before, rules(), Some(8)), 2, Way::Out, 0, &reply));
-    assert!(!passes(&mut replaced(&before, rules(), None), 2, Way::Out, 0, &reply));
+    assert!(passes(&mut before, 1, FrameDirection::In, 0, &udp(GUEST, 1000, PEER, 53, 0)));
+    let rules = || vec![rule(Some(FrameDirection::In), 10, Action::Allow, Service::Any)];
+    assert!(passes(&mut replaced(&before, rules(), Some(16)), 2, FrameDirection::Out, 0, &reply));
+    assert!(!passes(&mut replaced(&before, rules(), Some(8)), 2, FrameDirection::Out, 0, &reply));
+    assert!(!passes(&mut replaced(&before, rules(), None), 2, FrameDirection::Out, 0, &reply));
 }
 
 #[test]
@@ -171,11 +179,11 @@ fn who_gets_the_number_of_another_gets_none_of_its_connections() {
     let mut firewall = firewall(Some(8));
     firewall.rules.attach(1);
     let reply = udp(PEER, 53, GUEST, 1000, 0);
-    assert!(passes(&mut firewall, 1, Way::In, 1, &udp(GUEST, 1000, PEER, 53, 0)));
-    assert!(passes(&mut firewall, 1, Way::Out, 1, &reply));
+    assert!(passes(&mut firewall, 1, FrameDirection::In, 1, &udp(GUEST, 1000, PEER, 53, 0)));
+    assert!(passes(&mut firewall, 1, FrameDirection::Out, 1, &reply));
     firewall.rules.detach(1);
     firewall.rules.attach(1);
-    assert!(!passes(&mut firewall, 1, Way::Out, 1, &reply));
+    assert!(!passes(&mut firewall, 1, FrameDirection::Out, 1, &reply));
 }
 
 #[test]
@@ -183,12 +191,12 @@ fn a_reply_in_fragments_arrives_whole_and_other_fragments_do_not() {
     let mut firewall = firewall(Some(8));
     let [first, second] = fragments(PEER, 53, GUEST, 1000, 7);
     let stray = fragments(PEER, 53, GUEST, 1000, 8)[1].clone();
-    assert!(!passes(&mut firewall, 1, Way::Out, 0, &second), "its first was not seen");
-    assert!(passes(&mut firewall, 1, Way::In, 0, &udp(GUEST, 1000, PEER, 53, 0)));
-    assert!(passes(&mut firewall, 2, Way::Out, 0, &first));
-    assert!(passes(&mut firewall, 3, Way::Out, 0, &second));
-    assert!(!passes(&mut firewall, 3, Way::Out, 0, &stray), "of another datagram");
-    assert!(!passes(&mut firewall, 3, Way::Out, 1, &second), "at another interface");
+    assert!(!passes(&mut firewall, 1, FrameDirection::Out, 0, &second), "its first was not seen");
+    assert!(passes(&mut firewall, 1, FrameDirection::In, 0, &udp(GUEST, 1000, PEER, 53, 0)));
+    assert!(passes(&mut firewall, 2, FrameDirection::Out, 0, &first));
+    assert!(passes(&mut firewall, 3, FrameDirection::Out, 0, &second));
+    assert!(!passes(&mut firewall, 3, FrameDirection::Out, 0, &stray), "of another datagram");
+    assert!(!passes(&mut firewall, 3, FrameDirection::Out, 1, &second), "at another interface");
 }
 
 #[test]
@@ -196,20 +204,20 @@ fn neighbour_discovery_passes_on_its_way_in_only() {
     let mut firewall = Firewall::new(Arc::new(
         Rules::build(&FirewallSpec { rules: Vec::new(), default: Action::Deny, connections: None }).unwrap(),
     ));
-    assert!(passes(&mut firewall, 1, Way::In, 0, &icmp6(1, 2, 135)));
-    assert!(!passes(&mut firewall, 1, Way::Out, 0, &icmp6(1, 2, 135)));
+    assert!(passes(&mut firewall, 1, FrameDirection::In, 0, &icmp6(1, 2, 135)));
+    assert!(!passes(&mut firewall, 1, FrameDirection::Out, 0, &icmp6(1, 2, 135)));
 }
 
 #[test]
 fn a_packet_that_is_judged_again_is_counted_once() {
     let mut firewall = firewall(Some(16));
     let packet = tcp(GUEST, 1000, PEER, 80, ACK, 0);
-    let mut sights = [Sight::of(&packet, Way::In, 1)];
+    let mut observations = [Observation::of(&packet, FrameDirection::In, 1)];
     for _ in 0..2 {
-        sights = [Sight::of(&packet, Way::In, 1)];
-        firewall.judge(1, std::slice::from_ref(&packet), &mut sights, 0);
+        observations = [Observation::of(&packet, FrameDirection::In, 1)];
+        firewall.judge(1, std::slice::from_ref(&packet), &mut observations, 0);
     }
-    firewall.note(&sights, 0);
+    firewall.note(&observations, 0);
     assert_eq!(firewall.counts().rules[0].packets + firewall.counts().established.packets, 1);
 }
 
@@ -218,13 +226,13 @@ fn what_asks_all_dhcp_servers_passes_and_what_asks_one_machine_does_not() {
     let mut firewall = Firewall::new(Arc::new(
         Rules::build(&FirewallSpec { rules: Vec::new(), default: Action::Deny, connections: None }).unwrap(),
     ));
-    assert!(passes(&mut firewall, 1, Way::In, 0, &udp([0; 4], 68, [255; 4], 67, 300)));
-    assert!(!passes(&mut firewall, 1, Way::In, 0, &udp(GUEST, 68, PEER, 67, 300)));
+    assert!(passes(&mut firewall, 1, FrameDirection::In, 0, &udp([0; 4], 68, [255; 4], 67, 300)));
+    assert!(!passes(&mut firewall, 1, FrameDirection::In, 0, &udp(GUEST, 68, PEER, 67, 300)));
 }
 
 #[test]
 fn arp_passes() {
-    assert!(passes(&mut firewall(None), 1, Way::Out, 0, &arp()));
+    assert!(passes(&mut firewall(None), 1, FrameDirection::Out, 0, &arp()));
 }
 
 #[test]
@@ -232,7 +240,7 @@ fn the_first_rule_by_priority_decides() {
     let rules = vec![rule(None, 20, Action::Allow, Service::Any), rule(None, 10, Action::Deny, tcp_to(25))];
     let rules = Rules::build(&FirewallSpec { rules, default: Action::Deny, connections: None }).unwrap();
     let mut firewall = Firewall::new(Arc::new(rules));
-    assert!(!passes(&mut firewall, 1, Way::In, 0, &tcp(GUEST, 1, PEER, 25, SYN, 0)));
-    assert!(passes(&mut firewall, 1, Way::In, 0, &tcp(GUEST, 1, PEER, 26, SYN, 0)));
+    assert!(!passes(&mut firewall, 1, FrameDirection::In, 0, &tcp(GUEST, 1, PEER, 25, SYN, 0)));
+    assert!(passes(&mut firewall, 1, FrameDirection::In, 0, &tcp(GUEST, 1, PEER, 26, SYN, 0)));
     assert_eq!(firewall.counts().rules[1].packets, 1);
 }

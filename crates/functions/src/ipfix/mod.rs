@@ -15,7 +15,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use crate::Way;
+use crate::FrameDirection;
 use crate::monitor::{FlowKey, FlowRecord};
 
 use self::template::{Template, V4, V6};
@@ -49,8 +49,8 @@ pub struct Exporter {
 struct Domain {
     /// Data records that went before, modulo 2^32 (RFC 7011 §3.1).
     sequence: u32,
-    /// When templates were told last.
-    told: Option<u64>,
+    /// When templates were sent last.
+    templates_sent: Option<u64>,
 }
 
 /// A message, and what is in it.
@@ -116,10 +116,10 @@ impl Exporter {
         messages
     }
 
-    /// The message was not sent: what it told is told again with the next one.
+    /// The message was not sent: the next one has its templates again.
     pub fn was_lost(&mut self, message: &Message) {
         if let Some(domain) = self.domains.get_mut(&message.domain).filter(|_| message.tells_templates) {
-            domain.told = None;
+            domain.templates_sent = None;
         }
     }
 }
@@ -145,8 +145,8 @@ impl Draft {
         put(&mut bytes, domain.sequence.to_be_bytes());
         put(&mut bytes, number.to_be_bytes());
         let mut draft = Draft { number, tells_templates: false, bytes, now, records: 0, set: None };
-        if domain.told.is_none_or(|told| now.clock.saturating_sub(told) >= TEMPLATES) {
-            domain.told = Some(now.clock);
+        if domain.templates_sent.is_none_or(|sent| now.clock.saturating_sub(sent) >= TEMPLATES) {
+            domain.templates_sent = Some(now.clock);
             draft.tells_templates = true;
             draft.open(TEMPLATE_SET);
             for template in [&V4, &V6] {
@@ -200,7 +200,7 @@ impl Draft {
 
 /// The fields of a template's record, in its order.
 fn write_record(bytes: &mut Vec<u8>, record: &FlowRecord, start_ms: u64, end_ms: u64) {
-    let FlowKey { source, destination, source_port, destination_port, protocol, way, vni } = record.key;
+    let FlowKey { source, destination, source_port, destination_port, protocol, direction, vni } = record.key;
     for address in [source, destination] {
         match address {
             IpAddr::V4(address) => put(bytes, address.octets()),
@@ -211,7 +211,7 @@ fn write_record(bytes: &mut Vec<u8>, record: &FlowRecord, start_ms: u64, end_ms:
     put(bytes, destination_port.to_be_bytes());
     put(bytes, [protocol]);
     put(bytes, u16::from(record.tcp_flags).to_be_bytes());
-    put(bytes, [if way == Way::In { INGRESS } else { EGRESS }]);
+    put(bytes, [if direction == FrameDirection::In { INGRESS } else { EGRESS }]);
     put(bytes, (VXLAN | u64::from(vni)).to_be_bytes());
     put(bytes, record.octets.to_be_bytes());
     put(bytes, record.packets.to_be_bytes());

@@ -92,7 +92,7 @@ fn record(data: &Data) -> FlowRecord {
             source_port: number(7) as u16,
             destination_port: number(11) as u16,
             protocol: number(4) as u8,
-            way: if number(61) == 0 { Way::In } else { Way::Out },
+            direction: if number(61) == 0 { FrameDirection::In } else { FrameDirection::Out },
             vni: number(351) as u32 & 0xff_ffff,
         },
         packets: number(2),
@@ -124,8 +124,8 @@ fn records() -> impl Strategy<Value = Vec<FlowRecord>> {
             at,
             reason,
         )| {
-            let way = if is_in { Way::In } else { Way::Out };
-            let key = FlowKey { source, destination, source_port, destination_port, protocol, way, vni };
+            let direction = if is_in { FrameDirection::In } else { FrameDirection::Out };
+            let key = FlowKey { source, destination, source_port, destination_port, protocol, direction, vni };
             let (first, last) = (at * 1_000_000, (at + 7) * 1_000_000);
             FlowRecord { key, packets, octets, first, last, tcp_flags, reason: reasons[reason] }
         },
@@ -169,7 +169,7 @@ fn flow(vni: u32) -> FlowRecord {
             source_port: 1,
             destination_port: 2,
             protocol: 17,
-            way: Way::In,
+            direction: FrameDirection::In,
             vni,
         },
         packets: 1,

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 pub use record::{EndReason, FlowKey, FlowRecord};
 
 use self::list::List;
-use crate::Sight;
+use crate::Observation;
 
 /// Records that one turn makes at most: the rest is due at the next.
 const TURN: usize = 2048;
@@ -104,18 +104,18 @@ impl Monitor {
 
     /// Frames went, at `now`, nanoseconds on a clock that does not go backwards; those that reach this `place` of their
     /// chain are counted.
-    pub fn note(&mut self, now: u64, sights: &[Sight], place: usize) {
-        for sight in sights.iter().filter(|sight| sight.reaches(place)) {
-            match FlowKey::of(sight) {
-                Some((key, tcp_flags)) => self.count(now, key, sight, tcp_flags),
+    pub fn note(&mut self, now: u64, observations: &[Observation], place: usize) {
+        for observation in observations.iter().filter(|observation| observation.reaches(place)) {
+            match FlowKey::of(observation) {
+                Some((key, tcp_flags)) => self.count(now, key, observation, tcp_flags),
                 None => self.counts.others += 1,
             }
         }
     }
 
-    fn count(&mut self, now: u64, key: FlowKey, sight: &Sight, tcp_flags: u8) {
-        self.counts.packets += u64::from(sight.packets);
-        self.counts.octets += u64::from(sight.octets);
+    fn count(&mut self, now: u64, key: FlowKey, observation: &Observation, tcp_flags: u8) {
+        self.counts.packets += u64::from(observation.packets);
+        self.counts.octets += u64::from(observation.octets);
         let at = match self.index.get(&key) {
             Some(&at) => {
                 let Entry { first, last, .. } = self.entries[at as usize];
@@ -134,8 +134,8 @@ impl Monitor {
             entry.first = now;
             self.begun.touch(at);
         }
-        entry.packets += u64::from(sight.packets);
-        entry.octets += u64::from(sight.octets);
+        entry.packets += u64::from(observation.packets);
+        entry.octets += u64::from(observation.octets);
         entry.last = now;
         entry.tcp_flags |= tcp_flags;
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use softdpu_vpc::packet::Layer4;
 
-use crate::{Sight, Way};
+use crate::{FrameDirection, Observation};
 
 /// What the packets of a flow have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,8 +19,8 @@ pub struct FlowKey {
     pub destination_port: u16,
     /// IANA protocol number.
     pub protocol: u8,
-    /// Which way they go.
-    pub way: Way,
+    /// Their direction at the interface.
+    pub direction: FrameDirection,
     /// Of their network.
     pub vni: u32,
 }
@@ -28,8 +28,8 @@ pub struct FlowKey {
 impl FlowKey {
     /// Of an IP packet, with its TCP flags.
     #[inline]
-    pub fn of(sight: &Sight) -> Option<(FlowKey, u8)> {
-        let ip = sight.ip()?;
+    pub fn of(observation: &Observation) -> Option<(FlowKey, u8)> {
+        let ip = observation.ip()?;
         let (source_port, destination_port, flags) = match ip.layer4 {
             Layer4::Tcp { source, destination, flags, .. } => (source, destination, flags),
             Layer4::Udp { source, destination } => (source, destination, 0),
@@ -42,8 +42,8 @@ impl FlowKey {
             source_port,
             destination_port,
             protocol: ip.protocol,
-            way: sight.way,
-            vni: sight.subject.vni.unwrap_or_default(),
+            direction: observation.direction,
+            vni: observation.subject.vni.unwrap_or_default(),
         };
         Some((key, flags))
     }

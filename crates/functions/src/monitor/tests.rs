@@ -85,7 +85,7 @@ fn icmp_has_type_and_code_for_a_port_and_arp_no_flow() {
 fn what_was_dropped_before_it_is_not_counted() {
     let mut monitor = monitor(2);
     let packet = udp([10, 0, 0, 1], 1, [10, 0, 0, 2], 2, 72);
-    let dropped = Sight { dropped: Some(0), ..seen(&packet) };
+    let dropped = Observation { dropped: Some(0), ..seen(&packet) };
     monitor.note(SECOND, &[dropped, seen(&packet)], 1);
     assert_eq!(monitor.counts().packets, 1);
 }

@@ -9,6 +9,7 @@
 use softdpu_sys::lines::Words;
 
 use super::key::Key;
+use super::table::FlowIndex;
 use crate::id::{EndpointId, HopId};
 use crate::policy::conntrack::ConnectionSlot;
 use crate::stamp::{SOURCES, Stamp};
@@ -21,6 +22,9 @@ const MEMBER: u32 = 1 << (HopId::BITS + 1);
 const SAME_SUBNET: u32 = 1 << (HopId::BITS + 2);
 const HOP: u32 = (1 << HopId::BITS) - 1;
 
+/// In the last unused entry, where others have the next: no entry has this number.
+const LAST_FREE: u32 = u32::MAX;
+
 /// What is done to a flow's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Action {
@@ -30,7 +34,7 @@ pub(crate) struct Action {
     pub hop: HopId,
     /// This node routes the packet: it takes one off the hop limit and puts in the gateway's MAC address.
     pub is_routed: bool,
-    /// The next hop is a member of an ECMP group, whose packets are counted.
+    /// The next hop is a member of an ECMP group: its packets are counted.
     pub is_ecmp_member: bool,
     /// The packet comes by a tunnel from the destination's own subnet, and leaves with its sender's MAC address.
     pub is_same_subnet: bool,
@@ -39,8 +43,8 @@ pub(crate) struct Action {
     pub connection: Option<ConnectionSlot>,
 }
 
-/// Where a flow's packets come from: a port, with the endpoint whose meters they pass; or a tunnel, with the next hop
-/// towards their source, which has to be behind that very tunnel.
+/// Where a flow's packets come from: a port, with the endpoint at the meters that they pass; or a tunnel, with the next
+/// hop towards their source, which has to be behind that very tunnel.
 ///
 /// ```text
 ///   from a tunnel, 1 bit │ 0, 7 bits │ number of the endpoint or of the next hop, or 0, 24 bits
@@ -62,7 +66,7 @@ impl Origin {
         Origin(TUNNEL | return_hop.map_or(0, HopId::number))
     }
 
-    /// Of a flow from a port: the endpoint whose meters its packets pass.
+    /// Of a flow from a port: the endpoint at the meters that its packets pass.
     #[inline(always)]
     pub fn metered(self) -> Option<EndpointId> {
         // One comparison: neither 0 nor from a tunnel.
@@ -120,8 +124,8 @@ pub(super) trait Hot {
     fn reset_counters(&mut self);
     fn action(&self) -> Action;
     /// Of an unused entry: the next unused one.
-    fn next_free(&self) -> u32;
-    fn set_next_free(&mut self, next: u32);
+    fn next_free(&self) -> Option<FlowIndex>;
+    fn set_next_free(&mut self, next: Option<FlowIndex>);
 }
 
 impl Hot for Words {
@@ -195,12 +199,12 @@ impl Hot for Words {
         }
     }
 
-    fn next_free(&self) -> u32 {
-        split(self.0[7]).0
+    fn next_free(&self) -> Option<FlowIndex> {
+        Some(split(self.0[7]).0).filter(|next| *next != LAST_FREE).map(FlowIndex::new)
     }
 
-    fn set_next_free(&mut self, next: u32) {
-        self.0[7] = pair(next, 0);
+    fn set_next_free(&mut self, next: Option<FlowIndex>) {
+        self.0[7] = pair(next.map_or(LAST_FREE, FlowIndex::number), 0);
     }
 }
 

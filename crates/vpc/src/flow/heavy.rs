@@ -7,7 +7,7 @@
 //!
 //! One packet of [`SAMPLE`] is looked at, at uneven distances, so that no pattern of packets keeps step; the others
 //! cost nothing. Where [`HELD`] flows are held already, one more takes a sample off each, and those without any go
-//! (Misra and Gries): whoever has more than one sample of 33 is held. What a flow carried is not estimated, but what
+//! (Misra and Gries): a flow with more than one sample of 33 is held. What a flow carried is not estimated, but what
 //! all did is, by the samples.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,8 +21,8 @@ use crate::tables::{Attachment, Tables};
 const SAMPLE: u32 = 64;
 /// Flows that are held.
 const HELD: usize = 32;
-/// Flows that are told of.
-const TOLD: usize = 8;
+/// Flows of a report.
+const REPORTED: usize = 8;
 /// For how long they are looked at, nanoseconds.
 const WINDOW: u64 = 1_000_000_000;
 /// Samples that a flow has to have for its share to mean something.
@@ -69,7 +69,7 @@ pub(crate) struct Heavy {
     began: u64,
     /// Windows that have ended.
     windows: u64,
-    told: Vec<HeavyFlow>,
+    reported: Vec<HeavyFlow>,
 }
 
 /// A flow that is held.
@@ -89,8 +89,8 @@ struct Held {
 
 impl Heavy {
     pub fn new() -> Heavy {
-        let (held, told) = (Vec::with_capacity(HELD), Vec::with_capacity(TOLD));
-        Heavy { until: SAMPLE, chance: 1, held, sampled: 0, began: 0, windows: 0, told }
+        let (held, reported) = (Vec::with_capacity(HELD), Vec::with_capacity(REPORTED));
+        Heavy { until: SAMPLE, chance: 1, held, sampled: 0, began: 0, windows: 0, reported }
     }
 
     /// Counts a batch of `packets`: which of them is to be looked at, if one is.
@@ -144,9 +144,9 @@ impl Heavy {
         let passed = u128::from(now.saturating_sub(self.began));
         let per_second = |count: u64| (u128::from(count) * 1_000_000_000 / passed.max(1)) as u64;
         let all = self.sampled;
-        self.told.clear();
+        self.reported.clear();
         self.held.retain_mut(|held| {
-            // Another flow may be there, or nobody.
+            // Another flow may be there, or none.
             let Some(counted) = flows.counters_if(held.entry, &held.key) else { return false };
             let grown = |now: u64, before: &mut u64| now.saturating_sub(std::mem::replace(before, now));
             let (packets, bytes) = (grown(counted.packets, &mut held.packets), grown(counted.bytes, &mut held.bytes));
@@ -155,20 +155,20 @@ impl Heavy {
             let is_elephant = samples >= FEWEST && share >= ELEPHANT;
             if packets > 0 {
                 let (packets, bytes) = (per_second(packets), per_second(bytes));
-                self.told.push(HeavyFlow { packets, bytes, share, is_elephant, ..describe(tables, &held.key) });
+                self.reported.push(HeavyFlow { packets, bytes, share, is_elephant, ..describe(tables, &held.key) });
             }
             // A window's samples count half in the next.
             held.weight = (held.weight / 2).max(1);
             samples > 0
         });
-        self.told.sort_by_key(|flow| std::cmp::Reverse(flow.bytes));
-        self.told.truncate(TOLD);
+        self.reported.sort_by_key(|flow| std::cmp::Reverse(flow.bytes));
+        self.reported.truncate(REPORTED);
         (self.sampled, self.began, self.windows) = (0, now, self.windows + 1);
     }
 
     /// Those of the last window, the heaviest first, and how many windows there were.
-    pub fn told(&self) -> (u64, &[HeavyFlow]) {
-        (self.windows, &self.told)
+    pub fn report(&self) -> (u64, &[HeavyFlow]) {
+        (self.windows, &self.reported)
     }
 }
 
@@ -179,10 +179,10 @@ fn vni(tables: &Tables, key: &Key) -> Option<u32> {
         (None, Attachment::Endpoint(endpoint)) => tables.network(tables.endpoint(endpoint)?.network)?,
         (None, Attachment::Underlay | Attachment::Nothing) => return None,
     };
-    Some(network.vni)
+    Some(network.vni.number())
 }
 
-/// Whose key it is.
+/// The flow with a key.
 fn describe(tables: &Tables, key: &Key) -> HeavyFlow {
     let [addresses, ports, sender] = key.first;
     let bytes = |word: u64| word.to_le_bytes();

@@ -26,7 +26,7 @@ const UDP_CHECKSUM: u16 = 6;
 const FRAGMENT: u16 = 0x3fff;
 
 /// Port, source MAC address and 5-tuple; of what came by a tunnel the network instead of the source MAC address, which
-/// nobody believes. The destination MAC address is not in it: nothing depends on it but whether it is a group's, and of
+/// is not trusted. The destination MAC address is not in it: nothing depends on it but whether it is a group's, and of
 /// such packets no flows are made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Key {
@@ -165,7 +165,7 @@ impl<'a> Bytes<'a> {
         (first[0] & 1 == 0).then_some(first)
     }
 
-    /// Who it is from, and the protocol.
+    /// The source MAC address and the protocol.
     #[inline(always)]
     fn sender<const N: usize>(&self, first: &[u8; N], protocol: u8) -> u64 {
         match self.routes {
@@ -242,8 +242,8 @@ const SHAPE: u32 = 0x00ff_ffff;
 /// What an IPv4 packet without options has there, from its Ethernet type on.
 const PLAIN_IPV4: u32 = (ETHERTYPE_IPV4 as u32).swap_bytes() >> 16 | 0x45 << 16;
 
-/// Whether a whole transport header is there whose lengths are right, which sets nothing up, and whose checksum is left
-/// to others in no other place than its own.
+/// Whether a whole transport header is there with right lengths, which sets nothing up, and with a checksum that is
+/// left to others in no other place than its own.
 #[inline(always)]
 fn transported(frame: &Bytes<'_>, transport: usize, end: usize, protocol: u8, udp_len: u16) -> Option<()> {
     let field = match protocol {

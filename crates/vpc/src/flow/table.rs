@@ -43,9 +43,6 @@ const SWEEP: (u32, u32) = (32, 512);
 /// Flows of a [sample](Flows::sample).
 const SAMPLE: usize = 16;
 
-/// No unused entry.
-const NONE: u32 = u32::MAX;
-
 ids! {
     /// A flow, by its entry in the table.
     FlowIndex;
@@ -63,7 +60,7 @@ pub(crate) struct Flows {
     /// Entries from here on were never used.
     used: u32,
     /// The first of those that were and are not any more.
-    free: u32,
+    free: Option<FlowIndex>,
     count: u32,
     /// Of the tables that flows were last compared with; never 0.
     generation: u32,
@@ -74,7 +71,7 @@ pub(crate) struct Flows {
     is_unchecked: bool,
 }
 
-/// An entry whose tag is that of a hash, if there is one: to be compared with the key before the table changes.
+/// An entry with the tag of a hash, if there is one: to be compared with the key before the table changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate(FlowIndex);
 
@@ -148,7 +145,7 @@ impl Flows {
             tag,
             seed,
             used: 0,
-            free: NONE,
+            free: None,
             count: 0,
             generation: 1,
             clock: 0,
@@ -197,7 +194,7 @@ impl Flows {
             self.hot[entry as usize].set_generation(0);
         }
         self.index.fill(Halves::default());
-        (self.used, self.free, self.count, self.generation, self.hand) = (0, NONE, 0, 1, 0);
+        (self.used, self.free, self.count, self.generation, self.hand) = (0, None, 0, 1, 0);
     }
 
     /// Where `key` is looked for: its line of the index is on its way into the cache.
@@ -305,7 +302,7 @@ impl Flows {
         self.hot[entry.index()].count(clock, bytes);
     }
 
-    /// The connection of a flow whose action has one in `slot`.
+    /// The connection of a flow that has one in `slot`.
     pub fn connection(&self, entry: FlowIndex, slot: ConnectionSlot) -> ConnectionId {
         ConnectionId::new(slot, self.cold[entry.index()].connection())
     }
@@ -340,7 +337,7 @@ impl Flows {
 
     /// Keeps a flow, or gives a known one another action; what it counted stays. `sources` were read before the action
     /// was computed; `connection` is the one that it belongs to. In a full table it replaces a flow that was not seen
-    /// for a second, or whose connection is over by `connections`.
+    /// for a second, or one with a connection that is over by `connections`.
     ///
     /// # Errors
     /// [`Full`]: there is no room.
@@ -367,7 +364,7 @@ impl Flows {
 
     /// An entry that the index leads to.
     fn insert(&mut self, home: Home, connections: Option<&Connections>) -> Result<FlowIndex, Full> {
-        if self.free == NONE && self.used as usize >= self.capacity() {
+        if self.free.is_none() && self.used as usize >= self.capacity() {
             self.sweep(LOOK_FULL, IDLE_FULL, connections);
         }
         let empty = |line: u32| {
@@ -375,8 +372,7 @@ impl Flows {
             (empty != 0).then(|| (line as usize, empty.trailing_zeros() as usize))
         };
         let (line, slot) = empty(home.line).or_else(|| empty(home.line ^ 1)).ok_or(Full)?;
-        let entry = if self.free != NONE {
-            let entry = FlowIndex::new(self.free);
+        let entry = if let Some(entry) = self.free {
             self.free = self.hot[entry.index()].next_free();
             entry
         } else if (self.used as usize) < self.capacity() {
@@ -411,7 +407,7 @@ impl Flows {
         let hot = &mut self.hot[entry.index()];
         hot.set_generation(0);
         hot.set_next_free(self.free);
-        self.free = entry.number();
+        self.free = Some(entry);
         self.count -= 1;
         for line in [line as usize, line as usize ^ 1] {
             let found = self.index[line].find(!0, tag | entry.number());
@@ -422,8 +418,8 @@ impl Flows {
         }
     }
 
-    /// Goes on to `now`, nanoseconds. Once a tick some entries are looked at, and forgotten where nobody has seen them
-    /// for a minute: few for a small table, more for a large one, never more than [`SWEEP`] says.
+    /// Goes on to `now`, nanoseconds. Once a tick some entries are looked at, and forgotten where no packet has hit
+    /// them for a minute: few for a small table, more for a large one, never more than [`SWEEP`] says.
     #[inline]
     pub fn turn(&mut self, now: u64) {
         let clock = (now >> TICK) as u32;
@@ -439,8 +435,8 @@ impl Flows {
         self.action(entry).connection.is_some_and(|slot| connections.is_over(self.connection(entry, slot)))
     }
 
-    /// Forgets flows among the next `entries` that were not seen for `idle` ticks; with `connections`, those whose
-    /// connections are over, too.
+    /// Forgets flows among the next `entries` that were not seen for `idle` ticks; with `connections`, those with
+    /// connections that are over, too.
     #[cold]
     fn sweep(&mut self, entries: u32, idle: u32, connections: Option<&Connections>) {
         let mut left = entries.min(self.used);
@@ -461,7 +457,7 @@ impl Flows {
                 let is_over = || connections.is_some_and(|connections| self.is_over(entry, connections));
                 if hot.generation() != 0 && (is_idle || is_over()) {
                     *old = Some((self.home_of(entry), entry));
-                    // Whoever comes next is written there.
+                    // The next flow is written there.
                     prefetch::write(self.cold.as_ptr().wrapping_add(entry.index()));
                 }
             }

@@ -124,7 +124,7 @@ impl Sum {
     }
 }
 
-/// The checksum of `bytes` (RFC 1071), whose checksum field must be 0.
+/// The checksum of `bytes` (RFC 1071), in which the checksum field must be 0.
 #[inline]
 pub fn checksum(bytes: &[u8]) -> u16 {
     Sum::ZERO.bytes(bytes).checksum()

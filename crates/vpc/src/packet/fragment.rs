@@ -39,7 +39,7 @@ pub struct Fragments<'a> {
 }
 
 impl<'a> Fragments<'a> {
-    /// The fragments of the packet in `frame`, whose headers are `ip`, that fit a path which takes packets of `mtu`
+    /// The fragments of the packet in `frame`, with the headers `ip`, that fit a path which takes packets of `mtu`
     /// bytes. The frame is whole, and its checksums are complete. A packet that fits is its own only fragment.
     ///
     /// None where it must not be cut up (DF, IPv6) or cannot: not even the smallest piece fits.
@@ -151,7 +151,7 @@ mod tests {
         for later in &all[1..] {
             assert_eq!((later[ETHERNET], &later[ETHERNET..][20..24]), (0x46, &options[8..]));
         }
-        // An option that goes on behind the header is nobody's.
+        // An option that goes on behind the header is none.
         let all = fragments(&frame(&[148, 9, 0, 0], 0, &[7; 100]), 64).unwrap();
         assert_eq!(all[1][ETHERNET], 0x45);
     }

@@ -11,7 +11,7 @@ use thiserror::Error;
 pub struct Mac(pub [u8; 6]);
 
 impl Mac {
-    /// Everybody on the segment.
+    /// All stations of the segment.
     pub const BROADCAST: Mac = Mac([0xff; 6]);
 
     /// Whether it names a group: multicast or broadcast (IEEE 802-2014 §8.2.2, the I/G bit).

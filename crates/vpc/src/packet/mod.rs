@@ -18,7 +18,7 @@ use thiserror::Error;
 use crate::id::PortId;
 
 /// A frame on its way. Its first bytes are in `head`, where they are parsed and rewritten; the rest stays where it came
-/// from, as a [`Tail`] that whoever moves the frame knows of.
+/// from, as a [`Tail`] that the mover of the frame knows of.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// The frame's first bytes, a private copy.

@@ -107,12 +107,32 @@ pub struct Ip {
     pub hop_limit: u8,
     /// DSCP (upper six bits) and ECN (lower two).
     pub traffic_class: u8,
-    /// Nobody on the way may cut the packet up: set for every IPv6 packet.
+    /// DF: no router may fragment the packet. Set for every IPv6 packet.
     pub dont_fragment: bool,
     /// The packet is a fragment.
     pub fragment: Option<Fragment>,
     /// The transport header, where there is one.
     pub layer4: Layer4,
+}
+
+#[cfg(test)]
+impl Ip {
+    /// The headers of a datagram from `port` of 10.0.0.1 to port 53 of 10.0.0.2.
+    pub(crate) fn datagram(port: u16) -> Ip {
+        Ip {
+            source: "10.0.0.1".parse().unwrap(),
+            destination: "10.0.0.2".parse().unwrap(),
+            header: 14,
+            transport: 34,
+            end: 42,
+            protocol: protocol::UDP,
+            hop_limit: 64,
+            traffic_class: 0,
+            dont_fragment: false,
+            fragment: None,
+            layer4: Layer4::Udp { source: port, destination: 53 },
+        }
+    }
 }
 
 /// Which part of a packet a fragment is.
@@ -222,7 +242,7 @@ impl Frame<'_> {
     }
 }
 
-/// Parses the frame of `len` bytes whose first are `head`.
+/// Parses the frame of `len` bytes that begins with `head`.
 ///
 /// # Errors
 /// [`DropReason::Truncated`], [`DropReason::Malformed`], or [`DropReason::Headers`] where they go on behind the head.
@@ -364,7 +384,7 @@ fn ipv6(frame: Frame<'_>, header: usize) -> Result<Ip, DropReason> {
 }
 
 /// The transport header at `transport` of a packet that ends where `packet` does. A first fragment too short for it is
-/// an attack on whoever filters by ports (RFC 1858 §3, RFC 7112).
+/// an attack on filters by ports (RFC 1858 §3, RFC 7112).
 #[inline(always)]
 fn layer4(packet: Frame<'_>, transport: usize, protocol: u8, fragment: Option<Fragment>) -> Result<Layer4, DropReason> {
     if fragment.is_some_and(|fragment| fragment.offset != 0) {

@@ -1,6 +1,7 @@
 //! VXLAN headers (RFC 7348 §5).
 
 use super::parse::{ETHERNET, IPV6, UDP};
+use crate::id::Vni;
 
 /// Bytes of a VXLAN header.
 pub const VXLAN: usize = 8;
@@ -11,6 +12,6 @@ pub const OVERHEAD_V6: usize = ETHERNET + IPV6 + UDP + VXLAN;
 
 /// The network identifier of a header.
 #[inline]
-pub fn vni(header: &[u8; VXLAN]) -> u32 {
-    u32::from_be_bytes([0, header[4], header[5], header[6]])
+pub(crate) fn vni(header: &[u8; VXLAN]) -> Vni {
+    Vni::from_bytes([header[4], header[5], header[6]])
 }

@@ -5,13 +5,13 @@
 //! open and close it, and now and then one of a flow, so that the table knows that it lives.
 //!
 //! ```text
-//!   flow ─ slot, generation ─► gate of the slot: generation │ until      open: the flow decides, nobody is asked
-//!                                 ▲ opened by who asks: the connection may go on without being asked, for a while
+//!   flow ─ slot, generation ─► gate of the slot: generation │ until    open: the flow decides, the table is not asked
+//!                                 ▲ opened by a packet that asks: the flow may go on without asking, for a while
 //!                                 ▲ closed by the end of the connection, and by a FIN or RST, before all else
 //! ```
 //!
-//! So the flows of both directions end with their connection on all cores at once, whoever met the end of it. They are
-//! not looked for; they find out.
+//! So the flows of both directions end with their connection on all cores at once, whichever core met the end of it.
+//! They are not looked for; they find out.
 //!
 //! **Changes.** A connection has the versions of its two ends by which it was admitted. Where these are others now, its
 //! first packet is put to the rules once more, as it was; if they do not allow it any longer, no packet passes, either
@@ -25,7 +25,7 @@ use super::conntrack::{
     Config, ConnectionId, ConnectionSlot, Conntrack, Content, Direction, Ended, Look, Peek, Refused, Stats, Subject,
     TcpState, Timeouts, Tracked, Zone,
 };
-use super::group::{Admission, EndpointGroups, SecurityGroupId, Way};
+use super::group::{Admission, EndpointGroups, RuleDirection, SecurityGroupId};
 use super::tuple::Tuple;
 use crate::stamp::Stamp;
 use crate::verdict::DropReason;
@@ -59,7 +59,7 @@ struct Table {
     ended: Vec<Ended>,
 }
 
-/// One end of a packet's way, as the rules see it.
+/// One end of a packet's path, as the rules see it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct End<'a> {
     /// Its own rules, where it is at a port of this node and in groups.
@@ -81,17 +81,17 @@ pub(crate) struct Question<'a> {
     pub to: End<'a>,
 }
 
-/// What was found on the way to an answer.
+/// What was found before the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Note {
     /// Its connection is known; `is_admitted`: by rules that are in force.
-    Known { is_reply: bool, is_admitted: bool },
+    Tracked { is_reply: bool, is_admitted: bool },
     /// It begins one, if the rules allow it.
     New,
     /// It belongs to none; an ICMP error is `related` to one that is known or not.
     Untracked { is_related: bool },
     /// What the groups of the end with this version say.
-    Group { of: Stamp, way: Way, admission: Admission },
+    Group { of: Stamp, direction: RuleDirection, admission: Admission },
 }
 
 /// What the rules and the connections say about a packet that passes.
@@ -124,21 +124,21 @@ impl Passage {
 
 /// Whether two ends allow a packet from one to the other.
 fn allow(from: &End<'_>, to: &End<'_>, tuple: &Tuple, note: &mut impl FnMut(Note)) -> Result<(), DropReason> {
-    let mut denies = |of: &End<'_>, way, peer| {
+    let mut denies = |of: &End<'_>, direction, peer| {
         of.rules.is_some_and(|rules| {
-            let admission = rules.admit(way, tuple, peer);
-            note(Note::Group { of: of.stamp, way, admission });
+            let admission = rules.admit(direction, tuple, peer);
+            note(Note::Group { of: of.stamp, direction, admission });
             admission == Admission::Denied
         })
     };
-    if denies(from, Way::Egress, to.member_of) || denies(to, Way::Ingress, from.member_of) {
+    if denies(from, RuleDirection::Egress, to.member_of) || denies(to, RuleDirection::Ingress, from.member_of) {
         return Err(DropReason::SecurityGroup);
     }
     Ok(())
 }
 
 impl Question<'_> {
-    /// Whether a connection that is known goes on, whose ends have the versions that are returned: it does where it was
+    /// Whether a connection that is known goes on, and the versions of its ends: it does where it was
     /// admitted by them.
     fn goes_on(
         &self,
@@ -152,7 +152,7 @@ impl Question<'_> {
         };
         let stamps = [first.stamp, second.stamp];
         let is_admitted = *admitted == stamps;
-        note(Note::Known { is_reply: tracked.direction == Direction::Reply, is_admitted });
+        note(Note::Tracked { is_reply: tracked.direction == Direction::Reply, is_admitted });
         if !is_admitted {
             allow(first, second, &tuple, note)?;
         }
@@ -280,7 +280,7 @@ impl Connections {
                 let Table { tracker, admitted, ended, .. } = &mut *table;
                 tracker.age(now, AGING, ended);
                 let found = match tracker.look(segment, now, ended) {
-                    Ok(Look::Known(tracked)) => {
+                    Ok(Look::Tracked(tracked)) => {
                         let slot = tracked.connection.index();
                         question.goes_on(&tracked, &admitted[slot], &mut note).map(|stamps| {
                             admitted[slot] = stamps;
@@ -321,7 +321,7 @@ impl Connections {
             return question.goes_alone(&table, is_current, &mut note);
         };
         let (tracked, state) = match table.tracker.peek(segment, question.now).map_err(refused)? {
-            Peek::Known(tracked, state) => {
+            Peek::Tracked(tracked, state) => {
                 question.goes_on(&tracked, &table.admitted[tracked.connection.index()], &mut note)?;
                 (tracked, state)
             }
@@ -361,7 +361,7 @@ impl Connections {
         generation == connection.generation() && (until.wrapping_sub(tick(now)) as i32) > 0
     }
 
-    /// Whether a flow is of a connection that has ended, or is about to: nobody goes on by it.
+    /// Whether a flow is of a connection that has ended, or is about to: no packet goes by it.
     #[inline]
     pub fn is_over(&self, connection: ConnectionId) -> bool {
         self.gates
@@ -376,7 +376,7 @@ impl Connections {
         }
     }
 
-    /// Forgets connections whose time is over at `now`, nanoseconds: a bounded number.
+    /// Forgets connections that time out by `now`, nanoseconds: a bounded number.
     pub fn age(&self, now: u64) {
         let mut table = self.table();
         let Table { tracker, ended, .. } = &mut *table;

@@ -102,7 +102,7 @@ impl Ecmp {
         Ecmp { buckets: (0..buckets as u64).map(&mut highest).collect(), seed }
     }
 
-    /// The bucket of a flow whose 5-tuple has this hash, below [`BUCKETS`]. It never changes.
+    /// The bucket of a flow with this hash of its 5-tuple, below [`BUCKETS`]. It never changes.
     #[inline]
     pub fn bucket(&self, hash: u32) -> usize {
         // Of few buckets as of many; a multiplication instead of a division.
@@ -116,7 +116,7 @@ impl Ecmp {
         (member != NONE).then(|| member.into())
     }
 
-    /// The place of the member that a flow takes, whose 5-tuple has this hash; None where no member may have it.
+    /// The place of the member that a flow with this hash of its 5-tuple takes; None where no member may have it.
     #[inline]
     pub fn select(&self, hash: u32) -> Option<usize> {
         self.member(self.bucket(hash))
@@ -166,7 +166,7 @@ impl Bidder {
     }
 
     /// What it asks for a bucket: the least wins. Chance `u` in (0, 1) of each member and bucket becomes
-    /// `-log2(u) / weight`, so that each wins in proportion to its weight, whoever the others are. In integers: all
+    /// `-log2(u) / weight`, so that each wins in proportion to its weight, whatever the others are. In integers: all
     /// nodes come to the same.
     fn bid(&self, bucket: u64) -> u128 {
         // 64 - log2 is below 2^38 with 32 bits of fraction; another 64 bits keep what dividing would lose.
@@ -178,7 +178,7 @@ impl Bidder {
 fn negative_log2(value: u64) -> u64 {
     let value = value.max(1);
     let whole = value.ilog2();
-    // The value as 1.63 fixed point; squaring it doubles its logarithm, whose next bit comes out.
+    // The value as 1.63 fixed point; squaring it doubles its logarithm, and the next bit of that comes out.
     let (mut rest, mut fraction) = (u128::from(value << (63 - whole)), 0u64);
     for _ in 0..32 {
         rest = (rest * rest) >> 63;

@@ -83,7 +83,7 @@ impl Count {
 }
 
 impl NodeMeter {
-    /// A meter whose buckets are full; it goes on counting where one of its name was `before`, and metering where that
+    /// A meter with full buckets; it goes on counting where one of its name was `before`, and metering where that
     /// was the same.
     pub fn new(spec: &MeterSpec, before: Option<&Arc<NodeMeter>>) -> Arc<NodeMeter> {
         if let Some(same) = before.filter(|before| before.spec == *spec) {

@@ -111,21 +111,15 @@ mod tests {
 
     fn tcp(offset: u16) -> Ip {
         Ip {
-            source: "10.0.0.1".parse().unwrap(),
-            destination: "10.0.0.2".parse().unwrap(),
-            header: 14,
-            transport: 34,
             end: 90,
             protocol: protocol::TCP,
-            hop_limit: 64,
-            traffic_class: 0,
-            dont_fragment: false,
             fragment: Some(Fragment { offset, more: true, id: 1 }),
             layer4: if offset == 0 {
                 Layer4::Tcp { source: 1, destination: 2, flags: 2, header: 20 }
             } else {
                 Layer4::Other
             },
+            ..Ip::datagram(1)
         }
     }
 

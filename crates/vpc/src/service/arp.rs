@@ -1,4 +1,4 @@
-//! ARP (RFC 826) answered for everybody: a VPC does not flood, so the network says who is where.
+//! ARP (RFC 826) answered for all endpoints: a VPC does not flood, so the network itself resolves addresses.
 
 use super::{Answer, ServiceContext, build};
 use crate::packet::parse::ETHERTYPE_ARP;
@@ -16,8 +16,8 @@ const IPV4_OVER_ETHERNET: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 /// Answers a request for the address of the gateway or of another endpoint with its MAC address.
 ///
-/// Never answered are announcements, and whoever asks for an address of its own: to a probe (RFC 5227 §2.1.1) that
-/// answer would say that somebody else has it. A probe for somebody else's address is answered, as its owner would.
+/// Never answered are announcements, and requests for an address of the sender's own: to a probe (RFC 5227 §2.1.1) that
+/// answer would say that another host has it. A probe for another endpoint's address is answered, as its owner would.
 ///
 /// # Errors
 /// [`DropReason::SpoofedNeighbor`] where the sender named in the message is not the frame's, [`DropReason::Service`]

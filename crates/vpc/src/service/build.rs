@@ -24,7 +24,7 @@ pub(super) fn ethernet(asked: &Parsed, to: Mac, from: Mac, ether_type: u16) -> V
     frame
 }
 
-/// Who sends to whom over IPv4.
+/// Both ends of a packet over IPv4.
 #[derive(Clone, Copy)]
 pub(super) struct V4 {
     pub to_mac: Mac,
@@ -33,7 +33,7 @@ pub(super) struct V4 {
     pub to: Ipv4Addr,
 }
 
-/// Who sends to whom over IPv6, and how far.
+/// Both ends of a packet over IPv6, and its hop limit.
 #[derive(Clone, Copy)]
 pub(super) struct V6 {
     pub to_mac: Mac,

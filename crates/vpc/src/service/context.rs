@@ -25,7 +25,7 @@ pub type Answer = Result<Option<Vec<u8>>, DropReason>;
 /// What a service knows.
 #[derive(Clone, Copy)]
 pub struct ServiceContext<'a> {
-    /// MAC address of the gateway: the source of every answer that does not speak for somebody else.
+    /// MAC address of the gateway: the source of every answer that is not given for another endpoint.
     pub gateway_mac: Mac,
     /// The subnets in which the endpoint has an address, with their gateways, in the order of `addresses`.
     pub subnets: &'a [SubnetSpec],
@@ -39,9 +39,9 @@ pub struct ServiceContext<'a> {
     pub mac: Mac,
     /// The endpoint's own addresses, of both families.
     pub addresses: &'a [IpAddr],
-    /// Who has an address in the endpoint's network: the gateway's MAC for a gateway address (its link-local one
-    /// included), an endpoint's for its addresses (the asker's own included: an answer to that would be taken for a
-    /// duplicate address), None where nobody has it.
+    /// The MAC address behind an address of the endpoint's network: the gateway's MAC for a gateway address (its
+    /// link-local one included), an endpoint's for its addresses (the asker's own included: an answer to that would be
+    /// taken for a duplicate address), None where no endpoint has it.
     pub neighbor: &'a dyn Fn(IpAddr) -> Option<Mac>,
 }
 

@@ -297,7 +297,7 @@ mod tests {
     use super::super::testing::*;
     use super::*;
 
-    /// A client's message with these options, from 0.0.0.0 to everybody.
+    /// A client's message with these options, from 0.0.0.0 to the broadcast address.
     fn client(options: &[&[u8]], change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut message = vec![0; FIXED];
         message[..8].copy_from_slice(&[1, 1, 6, 0, 0xca, 0xfe, 0xba, 0xbe]);

@@ -42,9 +42,9 @@ mod v6 {
 pub enum Unreachable {
     /// There is no route.
     Network,
-    /// There is a route, but nobody has the address.
+    /// There is a route, but no endpoint has the address.
     Host,
-    /// Nobody listens there.
+    /// Nothing listens there.
     Port,
     /// It is forbidden.
     Prohibited,
@@ -95,7 +95,7 @@ pub fn too_big(context: &ServiceContext<'_>, parsed: &Parsed, frame: &[u8], mtu:
     error(context, parsed, frame, v4, [v6::TOO_BIG, 0, 0, 0, 0, 0, high, low])
 }
 
-/// Tells the sender of a packet whose hop limit is used up.
+/// Tells the sender of a packet that its hop limit is used up.
 ///
 /// # Errors
 /// [`DropReason::Service`] for packets about which there are no errors.

@@ -1,4 +1,4 @@
-//! Neighbor discovery (RFC 4861) answered for everybody, as [`arp`](super::arp) is.
+//! Neighbor discovery (RFC 4861) answered for all endpoints, as [`arp`](super::arp) is.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -37,14 +37,14 @@ const ALL_NODES_MAC: Mac = Mac([0x33, 0x33, 0, 0, 0, 1]);
 /// What solicited-node multicast addresses begin with (RFC 4291 §2.7.1), 104 bits.
 const SOLICITED_NODE: u128 = 0xff02_0000_0000_0000_0000_0001_ff00_0000;
 
-/// A valid message: its bytes, and who sent it.
+/// A valid message: its bytes, and its sender.
 pub(super) struct Message<'a> {
     pub bytes: &'a [u8],
     pub source: Ipv6Addr,
     pub destination: Ipv6Addr,
 }
 
-/// The message of this type whose options begin at `options`, if it is valid (RFC 4861 §6.1.1, §7.1.1).
+/// The message of this type with options from `options` on, if it is valid (RFC 4861 §6.1.1, §7.1.1).
 ///
 /// # Errors
 /// [`DropReason::Service`] where it is not, [`DropReason::SpoofedNeighbor`] where it names another sender than the
@@ -98,8 +98,8 @@ pub(super) fn way_back(parsed: &Parsed, asker: Ipv6Addr, from_mac: Mac, from: Ip
     V6 { to_mac, from_mac, from, to, hop_limit: HOP_LIMIT }
 }
 
-/// Answers a solicitation for the gateway or another endpoint with its MAC address. Whoever looks for duplicates of its
-/// own address (RFC 4862 §5.4) is never answered; duplicates of others' addresses are found.
+/// Answers a solicitation for the gateway or another endpoint with its MAC address. A guest that looks for duplicates
+/// of its own address (RFC 4862 §5.4) is never answered; duplicates of others' addresses are found.
 ///
 /// # Errors
 /// [`DropReason::Service`] for invalid and other messages, [`DropReason::SpoofedNeighbor`] where a solicitation names

@@ -1,4 +1,4 @@
-//! A made-up packet: what somebody could send, to see what would become of it.
+//! A made-up packet: what a guest could send, to see what would become of it.
 
 use std::net::IpAddr;
 
@@ -11,9 +11,9 @@ use crate::spec::UnderlaySpec;
 
 /// Bytes of a TCP header without options.
 const TCP: usize = 20;
-/// The outer source port, which says nothing: the first of those that are nobody's (RFC 7348 §5, RFC 6335 §6).
+/// The outer source port, which says nothing: the first dynamic port (RFC 7348 §5, RFC 6335 §6).
 const TUNNEL_PORT: u16 = 49_152;
-/// Whoever is next on the way to another node.
+/// The next hop of the underlay on the way to another node.
 const NEIGHBOR: Mac = Mac([2, 0, 0, 0, 0, 1]);
 /// Echo requests (RFC 792, RFC 4443 §4.1).
 const ECHO: u8 = 8;
@@ -107,7 +107,7 @@ pub fn through_tunnel(underlay: &UnderlaySpec, host: IpAddr, vni: u32, inner: &[
     })
 }
 
-/// What is answered, in the words of those who answer: it has no VLAN tag.
+/// The frame that is answered, as services take it: it has no VLAN tag.
 fn untagged(source: Mac, destination: Mac) -> Parsed {
     Parsed { destination, source, vlan: None, payload: Payload::Other { ether_type: 0 } }
 }

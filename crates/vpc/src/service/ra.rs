@@ -46,10 +46,10 @@ pub fn answer(context: &ServiceContext<'_>, parsed: &Parsed, frame: &[u8]) -> An
     Ok(advertisement(context).map(|message| way.icmp(parsed, message)))
 }
 
-/// An advertisement that nobody has asked for, to all nodes behind the endpoint's port; nothing where its network has
+/// An unsolicited advertisement, to all nodes behind the endpoint's port; nothing where its network has
 /// no IPv6.
 pub(crate) fn unsolicited(context: &ServiceContext<'_>) -> Option<Vec<u8>> {
-    // What would be answered, if it had been asked by somebody without an address and a VLAN.
+    // What would be answered, if a guest without an address and a VLAN had asked.
     let payload = Payload::Other { ether_type: 0 };
     let nobody = Parsed { destination: context.gateway_mac, source: context.mac, vlan: None, payload };
     let way = way_back(&nobody, Ipv6Addr::UNSPECIFIED, context.gateway_mac, context.link_local());

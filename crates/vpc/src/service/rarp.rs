@@ -1,4 +1,4 @@
-//! RARP (RFC 903): how somebody who has moved is announced. Nobody is to answer: switches and tunnel end points that
+//! RARP (RFC 903): how a guest that has moved is announced. No answer is expected: switches and tunnel end points that
 //! learn where an address is from the frames they see learn it from this one.
 
 use crate::packet::Mac;
@@ -14,7 +14,7 @@ const REQUEST_REVERSE: u16 = 3;
 const LEAST: usize = 60;
 
 /// The frame by which `mac` is announced: the one that QEMU sends for a guest after a migration (`announce_self_create`
-/// in its net/announce.c), and DPDK's vhost library for SEND_RARP, so that whoever looks closely knows it.
+/// in its net/announce.c), and DPDK's vhost library for SEND_RARP, so that packet filters know it.
 pub fn announcement(mac: Mac) -> Vec<u8> {
     let mut frame = Vec::with_capacity(LEAST);
     frame.extend_from_slice(&Mac::BROADCAST.0);

@@ -107,7 +107,7 @@ pub fn icmp6(source: Ipv6Addr, destination: Ipv6Addr, hop_limit: u8, mut message
     frame
 }
 
-/// An ICMPv6 answer, whose lengths and checksum are right: its IP header, and the message.
+/// An ICMPv6 answer with right lengths and checksum: its IP header, and the message.
 pub fn icmp6_of(frame: &[u8]) -> (etherparse::Ipv6Header, Vec<u8>) {
     let sliced = etherparse::SlicedPacket::from_ethernet(frame).unwrap();
     let Some(etherparse::NetSlice::Ipv6(ip)) = sliced.net else { panic!() };

@@ -18,7 +18,7 @@ pub(super) fn answer(ask: Ask, context: &ServiceContext<'_>, parsed: &Parsed, fr
         Ask::NoRoute => icmp::unreachable(context, parsed, frame, icmp::Unreachable::Network),
         Ask::HopLimit => icmp::time_exceeded(context, parsed, frame),
         Ask::PathMtu(mtu) => icmp::too_big(context, parsed, frame, mtu),
-        // There is nobody to be told.
+        // There is no sender to be told.
         Ask::Fragment(_) | Ask::Announce => Ok(None),
     }
 }

@@ -15,14 +15,14 @@ use std::net::IpAddr;
 
 pub(crate) use announce::announce;
 
-use crate::id::PortId;
+use crate::id::{PortId, Vni};
 use crate::packet::{Mac, Packet, Parsed, parse};
 use crate::service::{ServiceContext, ra};
 use crate::switch::{Ask, Frame, Metadata, Stop, after, before, complete_udp6, encapsulate};
 use crate::tables::{Attachment, Endpoint, Tables, Tunnel};
 use crate::verdict::{DropReason, Reply, Verdict};
 
-/// Deals with a whole frame, whose head is in `packet`. `id` identifies the outer IPv4 packet of a reply.
+/// Deals with a whole frame, the head of which is in `packet`. `id` identifies the outer IPv4 packet of a reply.
 pub(crate) fn serve(tables: &Tables, packet: &Packet, frame: &[u8], id: u16, out: &mut Vec<Reply>) -> Verdict {
     match stopped(tables, packet) {
         Stopped::Port(Stop::Drop(reason)) => Verdict::Drop(reason),
@@ -103,7 +103,7 @@ fn through_tunnel(
 }
 
 /// A whole frame as it goes through a tunnel; None where the way there is not known yet.
-fn in_tunnel(tunnel: &Tunnel, vni: u32, hash: u32, inner: &[u8], id: u16) -> Option<Reply> {
+fn in_tunnel(tunnel: &Tunnel, vni: Vni, hash: u32, inner: &[u8], id: u16) -> Option<Reply> {
     if !tunnel.resolved {
         return None;
     }

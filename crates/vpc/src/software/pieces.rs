@@ -23,7 +23,7 @@ pub(super) fn send(
     match all(tables, packet, (arrived, metadata), frame, mtu.into(), id, out) {
         Ok(()) => Verdict::Consumed,
         Err(reason) => {
-            // Some of a packet's fragments are of no use to anybody.
+            // Some of a packet's fragments are of no use.
             out.truncate(before);
             Verdict::Drop(reason)
         }

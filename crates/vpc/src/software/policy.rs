@@ -83,7 +83,7 @@ fn zone(tables: &Tables, metadata: &Metadata) -> Option<Zone> {
     if from == to {
         return tables.zone_of(to);
     }
-    let vni = |network: NetworkId| tables.network(network).map_or(0, |network| network.vni);
+    let vni = |network: NetworkId| tables.network(network).map(|network| network.vni);
     tables.zone_of(if vni(from) <= vni(to) { from } else { to })
 }
 
@@ -92,7 +92,7 @@ fn rules(tables: &Tables, endpoint: EndpointId) -> Option<&EndpointPolicy> {
     tables.endpoint(endpoint)?.policy.as_deref()
 }
 
-/// The end at a next hop: an endpoint, whose groups count for its own addresses, or a host.
+/// The end at a next hop: an endpoint, the groups of which count for its own addresses, or a host.
 fn at_hop(tables: &Tables, hop: HopId, address: IpAddr) -> End<'_> {
     let owns = |endpoint: &&Endpoint| endpoint.addresses.contains(&address);
     let endpoint = tables.endpoint_at(hop).map(|(_, endpoint)| endpoint);

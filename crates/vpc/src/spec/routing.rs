@@ -1,4 +1,4 @@
-//! Where packets go that are for nobody in their network: routes, ECMP groups, route tables of sources, peerings.
+//! Where packets go that are for no endpoint of their network: routes, ECMP groups, route tables of sources, peerings.
 
 use std::net::IpAddr;
 
@@ -78,13 +78,13 @@ pub struct RouteTableSpec {
     pub network: String,
     /// Its name, once in its network.
     pub name: String,
-    /// Whose packets are put to it; of several prefixes that have a source, the longest counts.
+    /// The sources of packets that are looked up in it; of several prefixes that have a source, the longest counts.
     pub sources: Vec<Prefix>,
     /// Destinations, each prefix once, and where they are reached.
     pub routes: Vec<(Prefix, Via)>,
 }
 
-/// Two networks whose members reach each other. Their subnets do not overlap.
+/// Two networks with members that reach each other. Their subnets do not overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeeringSpec {
     /// Their names.

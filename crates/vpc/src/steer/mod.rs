@@ -13,8 +13,8 @@
 //! of a flow go the same way, whatever their flags and options; fragments go by their addresses and protocol, which no
 //! rule for a 5-tuple matches (RFC 6438 §3).
 //!
-//! Pure: whoever moves packets asks here which, and in which [order](Steering::moves) cores have to give way to each
-//! other.
+//! Pure: the engine, which moves packets, asks here which, and in which [order](Steering::moves) cores have to give way
+//! to each other.
 
 #[cfg(test)]
 mod tests;
@@ -37,7 +37,7 @@ pub const RULES: usize = 64;
 /// Cores that can be told apart.
 pub const CORES: usize = 255;
 /// In a bucket: where the packet was read.
-const HERE: u8 = u8::MAX;
+const STAYS: u8 = u8::MAX;
 
 /// Packets with these addresses, this protocol and these ports, in this direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -138,13 +138,13 @@ pub enum SteerError {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Steering {
     buckets: [u8; BUCKETS],
-    rules: Vec<Kept>,
+    rules: Vec<HashedRule>,
     counts: bool,
 }
 
 /// A rule, and what tells quickly that a packet is not meant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Kept {
+struct HashedRule {
     rule: Rule,
     hash: u32,
 }
@@ -158,40 +158,40 @@ impl fmt::Debug for Steering {
 
 impl Default for Steering {
     fn default() -> Self {
-        Steering { buckets: [HERE; BUCKETS], rules: Vec::new(), counts: false }
+        Steering { buckets: [STAYS; BUCKETS], rules: Vec::new(), counts: false }
     }
 }
 
 /// What decided where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum SteeredBy {
     /// The rule with this number.
     Rule(usize),
     /// The bucket with this number.
     Bucket(usize),
 }
 
-/// Where a packet goes.
+/// The core that a packet goes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
-    /// Why.
-    pub by: By,
+pub struct SteeringDecision {
+    /// The rule or bucket that decided.
+    pub by: SteeredBy,
     /// The core; None: it stays where it was read.
     pub core: Option<usize>,
 }
 
-/// What of a packet from a tunnel is looked at.
+/// What a packet from a tunnel is steered by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sight {
+pub struct SteeringKey {
     vni: u32,
     hash: u32,
     flow: Option<FiveTuple>,
 }
 
-impl Sight {
+impl SteeringKey {
     /// Of the packet in a tunnel of the network `vni`.
-    pub(crate) fn new(vni: u32, ip: &Ip) -> Sight {
-        Sight { vni, hash: five_tuple_hash(ip), flow: FiveTuple::of(ip) }
+    pub(crate) fn new(vni: u32, ip: &Ip) -> SteeringKey {
+        SteeringKey { vni, hash: five_tuple_hash(ip), flow: FiveTuple::of(ip) }
     }
 
     /// The bucket that it is in.
@@ -221,7 +221,7 @@ impl Steering {
                 return Err(SteerError::Twice(rule.what));
             }
         }
-        let kept = |rule: &Rule| Kept { rule: *rule, hash: hash_of(&rule.what) };
+        let kept = |rule: &Rule| HashedRule { rule: *rule, hash: hash_of(&rule.what) };
         self.rules = rules.iter().map(kept).collect();
         Ok(self)
     }
@@ -235,7 +235,7 @@ impl Steering {
     /// A bucket's packets go to `core` from now on; None: they stay where they are read. What is no bucket, or no core,
     /// changes nothing.
     pub fn put(&mut self, bucket: usize, core: Option<usize>) {
-        let core = core.map_or(Some(HERE), |core| u8::try_from(core).ok().filter(|core| *core != HERE));
+        let core = core.map_or(Some(STAYS), |core| u8::try_from(core).ok().filter(|core| *core != STAYS));
         if let (Some(slot), Some(core)) = (self.buckets.get_mut(bucket), core) {
             *slot = core;
         }
@@ -250,7 +250,7 @@ impl Steering {
 
     /// Where a bucket's packets go; None: they stay where they are read.
     pub fn core_of(&self, bucket: usize) -> Option<usize> {
-        self.buckets.get(bucket).filter(|core| **core != HERE).map(|core| usize::from(*core))
+        self.buckets.get(bucket).filter(|core| **core != STAYS).map(|core| usize::from(*core))
     }
 
     /// The rules.
@@ -258,21 +258,21 @@ impl Steering {
         self.rules.iter().map(|kept| &kept.rule)
     }
 
-    /// Nothing moves and nothing is counted: nobody has to look at packets.
+    /// Nothing moves and nothing is counted: packets need no look-up.
     pub fn is_idle(&self) -> bool {
-        self.rules.is_empty() && !self.counts && self.buckets.iter().all(|core| *core == HERE)
+        self.rules.is_empty() && !self.counts && self.buckets.iter().all(|core| *core == STAYS)
     }
 
-    /// Where what was seen so goes.
+    /// Where the packets with this key go.
     #[inline]
-    pub fn way(&self, sight: &Sight) -> Way {
-        let is_flow = |kept: &Kept| match kept.rule.what {
+    pub fn decide(&self, key: &SteeringKey) -> SteeringDecision {
+        let is_flow = |kept: &HashedRule| match kept.rule.what {
             Match::Vni(_) => false,
             Match::Flow(vni, flow) => {
-                kept.hash == sight.hash && sight.flow == Some(flow) && vni.is_none_or(|vni| vni == sight.vni)
+                kept.hash == key.hash && key.flow == Some(flow) && vni.is_none_or(|vni| vni == key.vni)
             }
         };
-        let is_network = |kept: &Kept| kept.rule.what == Match::Vni(sight.vni);
+        let is_network = |kept: &HashedRule| kept.rule.what == Match::Vni(key.vni);
         let rule = match self.rules.is_empty() {
             true => None,
             false => {
@@ -280,8 +280,10 @@ impl Steering {
             }
         };
         match rule {
-            Some(Kept { rule, .. }) => Way { by: By::Rule(rule.number), core: Some(rule.core) },
-            None => Way { by: By::Bucket(sight.bucket()), core: self.core_of(sight.bucket()) },
+            Some(HashedRule { rule, .. }) => {
+                SteeringDecision { by: SteeredBy::Rule(rule.number), core: Some(rule.core) }
+            }
+            None => SteeringDecision { by: SteeredBy::Bucket(key.bucket()), core: self.core_of(key.bucket()) },
         }
     }
 
@@ -289,7 +291,7 @@ impl Steering {
     /// each pair once. Where only buckets differ, no other pair than theirs; where rules do, every pair that there may
     /// be.
     pub fn moves(&self, next: &Steering, here: usize) -> BTreeSet<(usize, usize)> {
-        let at = |core: u8| if core == HERE { here } else { usize::from(core) };
+        let at = |core: u8| if core == STAYS { here } else { usize::from(core) };
         if self.rules == next.rules {
             let pairs = self.buckets.iter().zip(&next.buckets).map(|(from, to)| (at(*from), at(*to)));
             return pairs.filter(|(from, to)| from != to).collect();
@@ -312,22 +314,22 @@ fn hash_of(what: &Match) -> u32 {
     }
 }
 
-/// What there is to see of packets that came by the underlay's port: None for those that stay where they were read in
+/// The keys of packets that came by the underlay's port: None for those that stay where they were read in
 /// any case. One for each of `packets` is appended to `seen`.
-pub(crate) fn look(tables: &Tables, packets: &[Packet], seen: &mut Vec<Option<Sight>>) {
+pub(crate) fn keys(tables: &Tables, packets: &[Packet], seen: &mut Vec<Option<SteeringKey>>) {
     let mut last = Last::default();
     seen.extend(packets.iter().map(|packet| see(tables, packet, &mut last)));
 }
 
-fn see(tables: &Tables, packet: &Packet, last: &mut Last) -> Option<Sight> {
+fn see(tables: &Tables, packet: &Packet, last: &mut Last) -> Option<SteeringKey> {
     let underlay = tables.underlay().filter(|underlay| underlay.port == packet.port)?;
     let outer = match outer_plain(tables, underlay, packet, last) {
         Some(outer) => outer,
         None => outer(tables, underlay, packet).ok()?,
     };
-    let vni = tables.network(outer.network)?.vni;
+    let vni = tables.network(outer.network)?.vni.number();
     let inner = packet.head.bytes().get(outer.len.into()..)?;
     let inner = inner.get(..inner.len().min(outer.inner))?;
     let parsed = parse(inner, outer.inner).ok()?;
-    Some(Sight::new(vni, parsed.ip()?))
+    Some(SteeringKey::new(vni, parsed.ip()?))
 }

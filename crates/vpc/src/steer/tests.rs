@@ -1,22 +1,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::packet::{Fragment, Layer4};
+use crate::packet::Fragment;
 
 fn ip(port: u16, fragment: Option<Fragment>) -> Ip {
-    Ip {
-        source: "10.0.0.1".parse().unwrap(),
-        destination: "10.0.0.2".parse().unwrap(),
-        header: 14,
-        transport: 34,
-        end: 42,
-        protocol: 17,
-        hop_limit: 64,
-        traffic_class: 0,
-        dont_fragment: false,
-        fragment,
-        layer4: Layer4::Udp { source: port, destination: 53 },
-    }
+    Ip { fragment, ..Ip::datagram(port) }
 }
 
 fn flow(port: u16) -> FiveTuple {
@@ -51,15 +39,18 @@ fn a_rule_for_a_flow_goes_before_one_for_its_network_and_buckets_come_last() {
     ];
     let mut table = Steering::default().with_rules(&rules).unwrap();
     table.spread(&[4]);
-    let way = |vni, port| table.way(&Sight::new(vni, &ip(port, None)));
-    assert_eq!(way(7, 1000), Way { by: By::Rule(6), core: Some(2) });
-    assert_eq!(way(7, 2000), Way { by: By::Rule(5), core: Some(1) }, "the flow of another network");
-    assert_eq!(way(8, 2000), Way { by: By::Rule(63), core: Some(3) });
+    let way = |vni, port| table.decide(&SteeringKey::new(vni, &ip(port, None)));
+    assert_eq!(way(7, 1000), SteeringDecision { by: SteeredBy::Rule(6), core: Some(2) });
+    assert_eq!(way(7, 2000), SteeringDecision { by: SteeredBy::Rule(5), core: Some(1) }, "the flow of another network");
+    assert_eq!(way(8, 2000), SteeringDecision { by: SteeredBy::Rule(63), core: Some(3) });
     let other = way(9, 2001);
-    assert!(matches!(other, Way { by: By::Bucket(_), core: Some(4) }), "{other:?}");
+    assert!(matches!(other, SteeringDecision { by: SteeredBy::Bucket(_), core: Some(4) }), "{other:?}");
     let part = Some(Fragment { offset: 0, more: true, id: 1 });
-    let piece = table.way(&Sight::new(9, &ip(1000, part)));
-    assert!(matches!(piece, Way { by: By::Bucket(_), .. }), "a fragment goes where those behind it go: {piece:?}");
+    let piece = table.decide(&SteeringKey::new(9, &ip(1000, part)));
+    assert!(
+        matches!(piece, SteeringDecision { by: SteeredBy::Bucket(_), .. }),
+        "a fragment goes where those behind it go: {piece:?}"
+    );
 }
 
 #[test]
@@ -81,9 +72,9 @@ fn flows_are_spread_over_buckets_and_buckets_over_cores() {
     let mut cores = [0_u32; 3];
     let mut buckets = BTreeSet::new();
     for port in 0..6000 {
-        let sight = Sight::new(7, &ip(port, None));
-        buckets.insert(sight.bucket());
-        cores[table.way(&sight).core.unwrap()] += 1;
+        let key = SteeringKey::new(7, &ip(port, None));
+        buckets.insert(key.bucket());
+        cores[table.decide(&key).core.unwrap()] += 1;
     }
     assert_eq!(buckets.len(), BUCKETS);
     assert!(cores.iter().all(|flows| (1700..2300).contains(flows)), "{cores:?}");
@@ -112,8 +103,8 @@ proptest! {
     fn whatever_moves_is_told(before in table(), after in table(), here in 0_usize..4, ports in prop::collection::vec(0_u16..600, 64)) {
         let moves = before.moves(&after, here);
         for (port, vni) in ports.into_iter().zip((1..5).cycle()) {
-            let sight = Sight::new(vni, &ip(port, None));
-            let [from, to] = [&before, &after].map(|table| table.way(&sight).core.unwrap_or(here));
+            let key = SteeringKey::new(vni, &ip(port, None));
+            let [from, to] = [&before, &after].map(|table| table.decide(&key).core.unwrap_or(here));
             prop_assert!(from == to || moves.contains(&(from, to)), "{from} to {to} is not among {moves:?}");
         }
         prop_assert!(moves.iter().all(|(from, to)| from != to));

@@ -2,7 +2,7 @@
 
 use super::{Ask, Frame, Ingress, Metadata, Outer, Stop, encapsulate, offload, outer, rewrite};
 use crate::flow::{Action, Origin, Seen};
-use crate::id::{EndpointId, HopId};
+use crate::id::{EndpointId, HopId, Vni};
 use crate::packet::parse::ETHERNET;
 use crate::packet::{Checksum, Ip, Mac, Packet};
 use crate::tables::{Egress, Hop, Tables, Tunnel};
@@ -15,7 +15,7 @@ pub(crate) struct Departure<'a> {
     hop_id: HopId,
     hop: Hop,
     tunnel: Option<&'a Tunnel>,
-    vni: u32,
+    vni: Vni,
     /// The inner source MAC address, where it is to be another.
     source: Option<Mac>,
     /// What a SYN may announce, by its packets' size; None: what it likes.
@@ -112,7 +112,7 @@ fn hop_of<'a>(tables: &'a Tables, seen: &Seen, action: &Action, room: &'a mut Op
     (!is_too_long && (!action.is_routed || seen.hop_limit > 1)).then_some(hop)
 }
 
-/// Does the same for a packet that came by a tunnel, whose outer headers say `came`.
+/// Does the same for a packet that came by a tunnel, with the outer headers `came`.
 #[inline(always)]
 pub(crate) fn follow_tunnelled(
     tables: &Tables,
@@ -195,7 +195,7 @@ fn route_inner(frame: &mut [u8], hop: &Hop, is_ipv6: bool) {
 
 /// Puts the outer headers before a frame.
 #[inline(never)]
-fn depart(packet: &mut Packet, tunnel: &Tunnel, vni: u32, hash: u32, traffic_class: u8, id: u16) -> Verdict {
+fn depart(packet: &mut Packet, tunnel: &Tunnel, vni: Vni, hash: u32, traffic_class: u8, id: u16) -> Verdict {
     let inner = packet.len();
     let overhead = tunnel.headers().len();
     match packet.head.prepend(overhead) {

@@ -14,7 +14,7 @@ use crate::stamp::Stamp;
 use crate::tables::{Attachment, FibEntry, Tables, Target};
 use crate::verdict::DropReason;
 
-/// The look-up of a destination's address, whose first slot is being fetched into the cache.
+/// The look-up of a destination's address: its first slot is on its way into the cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DestinationLookup {
     key: ExactKey,
@@ -23,7 +23,7 @@ pub(crate) struct DestinationLookup {
     source: Option<FibEntry>,
 }
 
-/// A frame whose network is known.
+/// A frame of a known network.
 pub(crate) type Classified = (Frame, Metadata, DestinationLookup);
 
 /// Parses and classifies a frame, and starts fetching what is looked up next. The frame stays as it is.

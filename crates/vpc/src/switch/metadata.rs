@@ -34,7 +34,7 @@ pub(crate) enum Ingress {
 /// The private data between the tiers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Metadata {
-    /// The network whose tables decide (Zephyrus: policy-routing identifier).
+    /// The network with the tables that decide (Zephyrus: policy-routing identifier).
     pub network: NetworkId,
     /// The hash of the 5-tuple.
     pub hash: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Metadata {
     pub return_hop: Option<HopId>,
     /// Of a frame from a tunnel: `return_hop` has the source address itself.
     pub is_source_owned: bool,
-    /// The endpoint whose meters the packet passes.
+    /// The endpoint at the meters that the packet passes.
     pub metered: Option<EndpointId>,
     pub connection: Option<ConnectionId>,
     /// Source and destination are in one subnet: no router is between them.
@@ -53,7 +53,7 @@ pub(crate) struct Metadata {
     pub is_by_route: bool,
     /// The next hop is a port of this node.
     pub is_local: bool,
-    /// The next hop is a member of an ECMP group, whose packets are counted.
+    /// The next hop is a member of an ECMP group: its packets are counted.
     pub is_ecmp_member: bool,
     /// More decides about the packet than a flow can be compared with: no flow is kept.
     pub is_uncacheable: bool,
@@ -84,7 +84,7 @@ impl Metadata {
         }
     }
 
-    /// The endpoint by whose port it came.
+    /// The endpoint at the port that it came by.
     #[inline]
     pub fn endpoint(&self) -> Option<EndpointId> {
         match self.ingress {

@@ -14,7 +14,7 @@ pub(super) fn none(checksum: Checksum, segmentation: Option<Segmentation>) -> Re
     if partial || segmentation.is_some() { Err(DropReason::BadOffload) } else { Ok(()) }
 }
 
-/// Checks the offload of a frame whose first bytes, `head` of them, are there, and whose IP headers are `ip`.
+/// Checks the offload of a frame with the IP headers `ip`, of which the first bytes, `head` of them, are there.
 #[inline]
 pub(super) fn check(
     ip: &Ip,

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use crate::id::{NetworkId, TunnelId};
+use crate::id::{NetworkId, TunnelId, Vni};
 use crate::packet::checksum::Sum;
 use crate::packet::parse::{ETHERNET, ETHERTYPE_IPV4, IPV4, IPV6, UDP, protocol};
 use crate::packet::vxlan::{OVERHEAD_V6, VALID_VNI, VXLAN, vni};
@@ -11,7 +11,7 @@ use crate::spec::UnderlaySpec;
 use crate::tables::{Tables, Tunnel};
 use crate::verdict::DropReason;
 
-/// First of the source ports: the ports that are nobody's (RFC 7348 §5, RFC 6335 §6).
+/// First of the source ports: the dynamic ports (RFC 7348 §5, RFC 6335 §6).
 const FIRST_PORT: u16 = 49_152;
 /// ECN: congestion experienced; capable, either way (RFC 3168 §5).
 const CE: u8 = 3;
@@ -37,8 +37,8 @@ pub(crate) struct Outer {
 }
 
 /// Parses and verifies the outer headers of a frame from the underlay. Whatever is not from a node that has something
-/// of the network, to this node's tunnel end point, is not a tunnel's. The outer UDP checksum is left to who received
-/// it.
+/// of the network, to this node's tunnel end point, is not a tunnel's. The outer UDP checksum is left to the engine,
+/// which received it.
 #[inline]
 pub(crate) fn outer(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -> Result<Outer, DropReason> {
     let bytes = packet.head.bytes();
@@ -67,7 +67,7 @@ pub(crate) fn outer(tables: &Tables, underlay: &UnderlaySpec, packet: &Packet) -
 
 /// The network with a VNI, and the tunnel to the node with the end point `source`, which has something of it.
 #[inline]
-fn belongs(tables: &Tables, vni: u32, source: IpAddr) -> Result<(NetworkId, TunnelId), DropReason> {
+fn belongs(tables: &Tables, vni: Vni, source: IpAddr) -> Result<(NetworkId, TunnelId), DropReason> {
     let network = tables.network_of(vni).ok_or(DropReason::UnknownNetwork)?;
     let unknown = || match tables.network(network) {
         Some(network) if network.loads_members => DropReason::Unresolved,
@@ -100,7 +100,7 @@ fn inner_checksum(packet: &Packet, len: usize) -> Checksum {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Last {
     /// VNI and source.
-    key: (u32, u32),
+    key: (Vni, u32),
     /// Network and tunnel; None: there was no such frame.
     found: Option<(NetworkId, TunnelId)>,
 }
@@ -164,7 +164,7 @@ pub(super) fn decapsulated_ecn(inner: u8, outer: u8) -> Result<u8, DropReason> {
 pub(crate) fn encapsulate(
     headers: &mut [u8],
     tunnel: &Tunnel,
-    vni: u32,
+    vni: Vni,
     hash: u32,
     inner: usize,
     traffic_class: u8,
@@ -198,7 +198,7 @@ pub(crate) fn encapsulate(
     *udp = tunnel.end();
     udp[..2].copy_from_slice(&(FIRST_PORT | hash as u16 & !FIRST_PORT).to_be_bytes());
     udp[4..6].copy_from_slice(&datagram.to_be_bytes());
-    udp[UDP + 4..UDP + 7].copy_from_slice(&vni.to_be_bytes()[1..]);
+    udp[UDP + 4..UDP + 7].copy_from_slice(&vni.to_bytes());
 }
 
 /// Completes the UDP checksum of a whole outer frame over IPv6, which must have one (RFC 8200 §8.1).

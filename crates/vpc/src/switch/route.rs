@@ -1,5 +1,6 @@
-//! Where a packet goes whose destination no endpoint of its network has: by the route table of its source, or by the
-//! network's routes, to a next hop, to a member of an ECMP group, or to a member of a peer (Zephyrus §4.2, figure 5).
+//! Where a packet goes that no endpoint of its network has the destination of: by the route table of its source, or by
+//! the network's routes, to a next hop, to a member of an ECMP group, or to a member of a peer (Zephyrus §4.2, figure
+//! 5).
 
 use crate::id::{EcmpId, NetworkId};
 use crate::packet::Ip;

@@ -1,4 +1,4 @@
-//! Whether a guest may be who it says it is, and which of its frames are for the network's own services.
+//! Whether a guest may use the addresses of its frames, and which of its frames are for the network's own services.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -31,7 +31,7 @@ const ECHO: u8 = 8;
 const ECHO6: u8 = 128;
 
 /// A guest's ARP message: requests are answered, a guest that asks for itself announces where it is (RFC 5227 §2.3),
-/// and nobody asked for anything else.
+/// and nothing else was asked for.
 pub(super) fn arp(endpoint: &Endpoint, arp: &Arp) -> Stop {
     let sender = IpAddr::V4(arp.sender);
     let probe = arp.sender.is_unspecified();
@@ -71,7 +71,7 @@ pub(super) fn source(
     }
 }
 
-/// A link-local source talks to the gateway, and to nobody else: nothing forwards it (RFC 4291 §2.5.6). What it says to
+/// A link-local source talks to the gateway alone: nothing forwards it (RFC 4291 §2.5.6). What it says to
 /// groups, as every guest does, is no forgery.
 fn link_local(tables: &Tables, endpoint: &Endpoint, ip: &Ip) -> Result<Option<FibEntry>, Stop> {
     let owns = |address| tables.addresses().get(&ExactKey::address(endpoint.network.number(), address));
@@ -86,7 +86,7 @@ fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
-/// Whether this tells of a group that somebody without an address yet listens to (RFC 3590 §4).
+/// Whether this tells of a group that a guest without an address yet listens to (RFC 3590 §4).
 fn is_nameless_listener(ip: &Ip) -> bool {
     let says = matches!(ip.layer4, Layer4::Icmp { kind, .. } if LISTENER.contains(&kind));
     says && ip.is_ipv6() && ip.source.is_unspecified() && ip.destination.is_multicast()
@@ -103,7 +103,7 @@ fn neighbor_discovery(tables: &Tables, endpoint: &Endpoint, ip: &Ip, owner: Opti
     let ask = match kind {
         ROUTER_SOLICITATION => Ask::Router,
         NEIGHBOR_SOLICITATION => Ask::Neighbor,
-        // Nobody asked: the network knows its neighbours.
+        // It was not asked for: the network knows its neighbours.
         NEIGHBOR_ADVERTISEMENT => return Err(DropReason::Service.into()),
         ROUTER_ADVERTISEMENT | REDIRECT => return Err(DropReason::SpoofedNeighbor.into()),
         _ => return Ok(()),

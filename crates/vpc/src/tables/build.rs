@@ -15,7 +15,7 @@ use super::prefixes::PrefixTableId;
 use super::routing::RoutingBuilder;
 use super::{Attachment, Egress, Endpoint, FibEntry, Hop, Network, Prefixes, Tables, Target, Tunnel};
 use crate::exact::{ExactKey, ExactTable};
-use crate::id::{EndpointId, HopId, NetworkId, ObjectId, PortId, SubnetId, TunnelId};
+use crate::id::{EndpointId, HopId, NetworkId, ObjectId, PortId, SubnetId, TunnelId, Vni};
 use crate::packet::Mac;
 use crate::policy::meter::NodeMeter;
 use crate::spec::{
@@ -93,7 +93,7 @@ pub(super) struct Builder<'a> {
     pub(super) subnets: Vec<SubnetSpec>,
     /// For each network, the places of its subnets in `subnets`.
     pub(super) ranges: Vec<std::ops::Range<usize>>,
-    vnis: HashMap<u32, NetworkId>,
+    vnis: HashMap<Vni, NetworkId>,
     previous: Option<&'a Tables>,
     pub(super) objects: Numbering<'a>,
     policies: PolicyBuilder<'a>,
@@ -203,10 +203,8 @@ impl<'a> Builder<'a> {
         if self.names.insert(&spec.name, id).is_some() {
             return Err(Problem::NameTaken);
         }
-        if !(1..1 << 24).contains(&spec.vni) {
-            return Err(Problem::Vni(spec.vni));
-        }
-        if let Some(other) = self.vnis.insert(spec.vni, id) {
+        let vni = Vni::new(spec.vni).ok_or(Problem::Vni(spec.vni))?;
+        if let Some(other) = self.vnis.insert(vni, id) {
             return Err(Problem::VniTaken { vni: spec.vni, other: self.networks[other.index()].name.clone() });
         }
         station(spec.gateway_mac)?;
@@ -231,7 +229,7 @@ impl<'a> Builder<'a> {
         self.ranges.push(first..self.subnets.len());
         self.networks.push(Network {
             name: spec.name.clone(),
-            vni: spec.vni,
+            vni,
             gateway_mac: spec.gateway_mac,
             mtu: spec.mtu,
             dns: spec.dns.as_slice().into(),
@@ -270,7 +268,7 @@ impl<'a> Builder<'a> {
         }
         let within: Vec<SubnetSpec> = subnet_ids.iter().map(|subnet| self.subnets[subnet.index()]).collect();
         // What a flow from or to it looks at. Its next hop is looked up for each packet: an endpoint that moves between
-        // other nodes, or whose MTU changes, leaves flows valid.
+        // other nodes, or that gets another MTU, leaves flows valid.
         let port = match spec.place {
             Place::Port(port) => Some(port.0),
             Place::Host(_) => None,
@@ -540,7 +538,8 @@ impl<'a> Builder<'a> {
             .iter()
             .map(|(&(network, host), &tunnel)| (ExactKey::address(network.number(), host), tunnel))
             .collect();
-        let vnis: Vec<_> = self.vnis.iter().map(|(&vni, &network)| (ExactKey::new(0, vni.into()), network)).collect();
+        let vnis: Vec<_> =
+            self.vnis.iter().map(|(&vni, &network)| (ExactKey::new(0, vni.number().into()), network)).collect();
         // Which of two peers has the connections between them must not change when the other one gets connections of
         // its own.
         let peers = self.routing.peers.iter().filter(|(of, _)| self.tracked.contains(of)).map(|(_, peer)| *peer);

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::error::Problem;
 use super::objects::{Numbering, ObjectKind};
 use crate::hash::splitmix64;
-use crate::id::{EcmpId, HopId, NetworkId, ObjectId};
+use crate::id::{EcmpId, HopId, NetworkId, ObjectId, Vni};
 use crate::policy::ecmp::{BUCKETS, Ecmp, Member};
 use crate::spec::{EcmpMemberSpec, EcmpSpec, MemberVia};
 use crate::stamp::{MOST_BUCKETS, SOURCES, Stamp, StampSubject};
@@ -115,7 +115,7 @@ pub struct MemberStatus {
 }
 
 impl EcmpGroup {
-    /// The next hop of a flow whose 5-tuple has this hash.
+    /// The next hop of a flow with this hash of its 5-tuple.
     #[inline]
     pub fn choose(&self, hash: u32) -> EcmpChoice {
         let bucket = self.ecmp.bucket(hash);
@@ -257,7 +257,7 @@ impl<'a> EcmpBuilder<'a> {
     /// Adds group `name` of a network, of which the name, the number and the VNI are given.
     pub fn group(
         &mut self,
-        (network, network_id, vni): (&str, NetworkId, u32),
+        (network, network_id, vni): (&str, NetworkId, Vni),
         name: &'a str,
         members: impl Iterator<Item = (&'a EcmpMemberSpec, MemberHop)>,
         zone: Option<&str>,
@@ -334,7 +334,7 @@ impl<'a> EcmpBuilder<'a> {
 
 impl EcmpGroup {
     fn build(
-        (network, vni): (&str, u32),
+        (network, vni): (&str, Vni),
         (name, id, object): (&str, EcmpId, ObjectId),
         members: Box<[GroupMember]>,
         before: Option<&EcmpGroup>,
@@ -374,6 +374,6 @@ fn identifier(via: MemberVia) -> u64 {
 }
 
 /// What members' bids are mixed with: the same on all nodes, and another for each group.
-fn seed(vni: u32, name: &str) -> u64 {
-    name.bytes().fold(splitmix64(vni.into()), |seed, byte| splitmix64(seed ^ u64::from(byte)))
+fn seed(vni: Vni, name: &str) -> u64 {
+    name.bytes().fold(splitmix64(vni.number().into()), |seed, byte| splitmix64(seed ^ u64::from(byte)))
 }

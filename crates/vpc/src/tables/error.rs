@@ -121,7 +121,7 @@ pub enum Problem {
     VniTaken {
         /// The VNI.
         vni: u32,
-        /// Whose it is.
+        /// The network that has it.
         other: String,
     },
     /// A group's MAC address, or none.
@@ -155,7 +155,7 @@ pub enum Problem {
     /// No address.
     #[error("it has no address")]
     NoAddress,
-    /// An address that nobody can have.
+    /// An address that no endpoint can have.
     #[error("{0} is not the address of a single host")]
     NotAHost(IpAddr),
     /// An address outside.
@@ -202,13 +202,13 @@ pub enum Problem {
     /// Two route tables are for one source.
     #[error("another route table of the network is for the source {0}")]
     SourceTaken(Prefix),
-    /// Peers whose addresses are not told apart.
+    /// Peers with addresses that overlap.
     #[error("{0} and {1} overlap: packets could not be told where to go")]
     PeerOverlap(Prefix, Prefix),
     /// A network is its own peer.
     #[error("a network is no peer of itself")]
     OwnPeer,
-    /// A route by nobody.
+    /// A route without a next hop.
     #[error("no endpoint of the network has the address {0}")]
     NoEndpoint(IpAddr),
     /// A second address of one family.

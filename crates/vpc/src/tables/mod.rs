@@ -46,7 +46,7 @@ pub(crate) use topology::{Attachment, Egress, Endpoint, Hop, Network};
 pub(crate) use tunnel::Tunnel;
 
 use crate::exact::{ExactKey, ExactTable};
-use crate::id::{EcmpId, EndpointId, HopId, NetworkId, ObjectId, PortId, TunnelId};
+use crate::id::{EcmpId, EndpointId, HopId, NetworkId, ObjectId, PortId, TunnelId, Vni};
 use crate::policy::connections::Connections;
 use crate::policy::conntrack::Zone;
 use crate::policy::meter::{self, MeterCount, NodeMeter};
@@ -131,7 +131,7 @@ impl Tables {
         self.networks.get(network.index())
     }
 
-    /// The network whose routes are the object `routes`.
+    /// The network with routes that are the object `routes`.
     pub(crate) fn network_with(&self, routes: ObjectId) -> Option<&Network> {
         self.networks.iter().find(|network| network.routes == routes)
     }
@@ -348,8 +348,8 @@ impl Tables {
     }
 
     #[inline]
-    pub(crate) fn network_of(&self, vni: u32) -> Option<NetworkId> {
-        self.vnis.get(&ExactKey::new(0, vni.into()))
+    pub(crate) fn network_of(&self, vni: Vni) -> Option<NetworkId> {
+        self.vnis.get(&ExactKey::new(0, vni.number().into()))
     }
 
     /// The tunnel to `host`, if anything of `network` is there.

@@ -137,7 +137,7 @@ impl<'a> Numbering<'a> {
         self.stamps.get(object.index()).copied().unwrap_or_default()
     }
 
-    /// The stamp of a subject whose content changes with the build under way.
+    /// The stamp of a subject with content that changes with the build under way.
     pub fn changed(&self, subject: StampSubject) -> Stamp {
         Stamp::new(self.build, subject)
     }

@@ -11,7 +11,7 @@ use crate::exact::{ExactKey, ExactTable};
 use crate::id::{NetworkId, RouteTableId, ids};
 
 ids! {
-    /// A table of prefixes: a network's, or a route table's, whose tables are behind those of all networks.
+    /// A table of prefixes: a network's, or a route table's, which are behind those of all networks.
     PrefixTableId;
 }
 
@@ -43,7 +43,7 @@ pub struct Prefixes<V> {
     /// By table, IPv4 and IPv6.
     forms: Box<[[Form<V>; 2]]>,
     exact: ExactTable<V>,
-    /// The tables whose prefixes overlap.
+    /// The tables with prefixes that overlap.
     lpm: Lpm<V>,
 }
 
@@ -69,7 +69,7 @@ impl<V: Copy + Default> Prefixes<V> {
     /// Most tables there can be.
     pub const TABLES: usize = 1 << 22;
 
-    /// `tables` tables (at most [`TABLES`](Self::TABLES)) of entries whose (table, prefix) differ.
+    /// `tables` tables (at most [`TABLES`](Self::TABLES)) of entries with pairs of table and prefix that differ.
     ///
     /// # Errors
     /// [`Full`]: there is not enough memory.

@@ -16,7 +16,7 @@ use super::error::Problem;
 use super::fib::{FibEntry, FibRoute, Target};
 use super::objects::ObjectKind;
 use super::prefixes::{PrefixTableId, Prefixes};
-use crate::id::{EcmpId, HopId, NetworkId, ObjectId, RouteTableId};
+use crate::id::{EcmpId, HopId, NetworkId, ObjectId, RouteTableId, Vni};
 use crate::spec::{PeeringSpec, Prefix, RouteTableSpec, Via};
 use crate::stamp::Stamp;
 
@@ -71,7 +71,7 @@ pub(super) enum RouteContent {
     Connected,
     Hop(HopId),
     Ecmp(EcmpId),
-    Peer { vni: u32 },
+    Peer { vni: Vni },
     Blackhole,
 }
 
@@ -221,7 +221,7 @@ impl<'a> Builder<'a> {
             let (network, spec, routes) = &self.routing.tables[at];
             let mut content: Vec<_> = routes.iter().map(|(prefix, entry)| (*prefix, self.content(*entry))).collect();
             content.sort_unstable();
-            // Where it has no route, the network's routes decide, whose version follows the sources, too.
+            // Where it has no route, the network's routes decide: their version follows the sources, too.
             let content = (content, self.objects.stamp(self.networks[network.index()].routes));
             let (network, spec) = (*network, *spec);
             let object = self.objects.object(ObjectKind::RouteTable, &(&spec.network, &spec.name), &content)?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::fib::{FibEntry, Target};
 use super::loaded::LoadedNetworkId;
-use crate::id::{EndpointId, NetworkId, ObjectId, PortId, SubnetId, TunnelId};
+use crate::id::{EndpointId, NetworkId, ObjectId, PortId, SubnetId, TunnelId, Vni};
 use crate::packet::Mac;
 use crate::policy::EndpointPolicy;
 use crate::policy::conntrack::Zone;
@@ -17,7 +17,7 @@ use crate::spec::{Prefix, SubnetSpec};
 #[derive(Debug)]
 pub(crate) struct Network {
     pub name: String,
-    pub vni: u32,
+    pub vni: Vni,
     pub gateway_mac: Mac,
     pub mtu: u16,
     pub dns: Box<[IpAddr]>,
@@ -70,7 +70,7 @@ pub(crate) struct Endpoint {
 }
 
 impl Endpoint {
-    /// The entry of `address`, if this endpoint, whose number is `id`, has it.
+    /// The entry of `address`, if this endpoint, which has the number `id`, has it.
     #[inline]
     pub fn entry(&self, id: EndpointId, address: IpAddr) -> Option<FibEntry> {
         let at = self.addresses.iter().position(|own| *own == address)?;
@@ -89,7 +89,7 @@ pub(crate) struct Hop {
     pub egress: Egress,
     /// The gateway's MAC address in its network.
     pub gateway_mac: Mac,
-    pub vni: u32,
+    pub vni: Vni,
 }
 
 const _: () = assert!(size_of::<Option<Hop>>() == 32, "two in a cache line");

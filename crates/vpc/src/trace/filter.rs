@@ -28,12 +28,12 @@ pub(super) enum Term {
     Any(Vec<Term>),
     /// Of the tunnel's headers.
     Outer(Box<Term>),
-    Kind(Kind),
-    Protocol(u8),
+    Protocol(Protocol),
+    ProtocolNumber(u8),
     Net(Side, Prefix),
     Ports(Side, RangeInclusive<u16>),
     Ether(Side, Mac),
-    /// To a group, or to everybody.
+    /// To a multicast group or to all stations.
     Group {
         all: bool,
     },
@@ -48,7 +48,7 @@ pub(super) enum Term {
 
 /// A protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Protocol {
     Arp,
     Ip,
     Ip6,
@@ -92,8 +92,8 @@ impl Term {
             Term::All(terms) => terms.iter().all(|term| term.matches(subject, packet)),
             Term::Any(terms) => terms.iter().any(|term| term.matches(subject, packet)),
             Term::Outer(term) => subject.outer.is_some() && term.matches(subject, subject.outer.as_ref()),
-            Term::Kind(kind) => of(&|packet| kind.matches(packet)),
-            Term::Protocol(number) => of(&|packet| packet.ip().is_some_and(|ip| ip.protocol == *number)),
+            Term::Protocol(protocol) => of(&|packet| protocol.matches(packet)),
+            Term::ProtocolNumber(number) => of(&|packet| packet.ip().is_some_and(|ip| ip.protocol == *number)),
             Term::Net(side, prefix) => of(&|packet| {
                 addresses(packet).is_some_and(|(source, destination)| {
                     side.of(source, destination, |address| prefix.contains(address))
@@ -131,7 +131,7 @@ fn addresses(packet: &Parsed) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-impl Kind {
+impl Protocol {
     fn matches(self, packet: &Parsed) -> bool {
         let carries = |ipv6: Option<bool>, number: Option<u8>| {
             packet.ip().is_some_and(|ip| {
@@ -139,13 +139,13 @@ impl Kind {
             })
         };
         match self {
-            Kind::Arp => matches!(packet.payload, Payload::Arp(_)),
-            Kind::Ip => carries(Some(false), None),
-            Kind::Ip6 => carries(Some(true), None),
-            Kind::Icmp => carries(Some(false), Some(protocol::ICMP)),
-            Kind::Icmp6 => carries(Some(true), Some(protocol::ICMPV6)),
-            Kind::Tcp => carries(None, Some(protocol::TCP)),
-            Kind::Udp => carries(None, Some(protocol::UDP)),
+            Protocol::Arp => matches!(packet.payload, Payload::Arp(_)),
+            Protocol::Ip => carries(Some(false), None),
+            Protocol::Ip6 => carries(Some(true), None),
+            Protocol::Icmp => carries(Some(false), Some(protocol::ICMP)),
+            Protocol::Icmp6 => carries(Some(true), Some(protocol::ICMPV6)),
+            Protocol::Tcp => carries(None, Some(protocol::TCP)),
+            Protocol::Udp => carries(None, Some(protocol::UDP)),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use thiserror::Error;
 
-use super::filter::{Kind, Side, Term};
+use super::filter::{Protocol, Side, Term};
 use crate::spec::Prefix;
 
 /// How filters are written, for people.
@@ -173,16 +173,20 @@ fn one(words: &mut Words<'_>) -> Result<Term, FilterError> {
 
 fn primitive(words: &mut Words<'_>) -> Result<Term, FilterError> {
     let word = words.peek();
-    if let Some(kind) = word.and_then(kind) {
+    if let Some(protocol) = word.and_then(protocol) {
         words.at += 1;
-        return if matches!(kind, Kind::Tcp | Kind::Udp) { ports_of(words, kind) } else { Ok(Term::Kind(kind)) };
+        return if matches!(protocol, Protocol::Tcp | Protocol::Udp) {
+            ports_of(words, protocol)
+        } else {
+            Ok(Term::Protocol(protocol))
+        };
     }
     if let Some(term) = word.and_then(alone) {
         words.at += 1;
         return Ok(term);
     }
     if words.take("proto") {
-        return words.value("an IP protocol, 0 to 255", |word| word.parse().ok()).map(Term::Protocol);
+        return words.value("an IP protocol, 0 to 255", |word| word.parse().ok()).map(Term::ProtocolNumber);
     }
     if words.take("vni") {
         return words.value("a VNI, 1 to 16777215", vni).map(Term::Vni);
@@ -240,13 +244,13 @@ fn length(words: &mut Words<'_>) -> Result<usize, FilterError> {
 }
 
 /// `tcp port 80` is one primitive, as it is for tcpdump.
-fn ports_of(words: &mut Words<'_>, kind: Kind) -> Result<Term, FilterError> {
+fn ports_of(words: &mut Words<'_>, protocol: Protocol) -> Result<Term, FilterError> {
     let start = words.at;
     let side = side(words);
     match ports(words, side)? {
-        Some(ports) => Ok(Term::All(vec![Term::Kind(kind), ports])),
+        Some(ports) => Ok(Term::All(vec![Term::Protocol(protocol), ports])),
         None if words.at != start => Err(words.error("port or portrange")),
-        None => Ok(Term::Kind(kind)),
+        None => Ok(Term::Protocol(protocol)),
     }
 }
 
@@ -284,15 +288,15 @@ fn host(word: &str) -> Option<Prefix> {
     Prefix::new(address, if address.is_ipv4() { 32 } else { 128 }).ok()
 }
 
-fn kind(word: &str) -> Option<Kind> {
+fn protocol(word: &str) -> Option<Protocol> {
     Some(match word {
-        "arp" => Kind::Arp,
-        "ip" => Kind::Ip,
-        "ip6" => Kind::Ip6,
-        "icmp" => Kind::Icmp,
-        "icmp6" => Kind::Icmp6,
-        "tcp" => Kind::Tcp,
-        "udp" => Kind::Udp,
+        "arp" => Protocol::Arp,
+        "ip" => Protocol::Ip,
+        "ip6" => Protocol::Ip6,
+        "icmp" => Protocol::Icmp,
+        "icmp6" => Protocol::Icmp6,
+        "tcp" => Protocol::Tcp,
+        "udp" => Protocol::Udp,
         _ => return None,
     })
 }

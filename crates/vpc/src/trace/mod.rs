@@ -14,5 +14,5 @@ pub use filter::Filter;
 pub use grammar::{FilterError, HELP};
 pub use narrate::served;
 pub use path::{Names, NotAStep, Outcome, Step, Table, Tier, Version, Watch};
-pub(crate) use path::{Nobody, Watcher, Witness};
+pub(crate) use path::{TraceTo, Tracer, Untraced};
 pub use subject::Subject;

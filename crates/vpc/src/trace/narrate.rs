@@ -1,4 +1,4 @@
-//! What is told of a packet's steps: from what the tiers found, in words. Only of packets that somebody watches.
+//! The trace steps of a packet: what the tiers found, in words. Only of packets that are traced.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::id::{EcmpId, EndpointId, HopId};
 use crate::packet::{Packet, Parsed, parse};
 use crate::policy::acl::{Action, Decision};
 use crate::policy::connections::{Note, Passage};
-use crate::policy::group::{Admission, Way as Direction};
+use crate::policy::group::{Admission, RuleDirection};
 use crate::policy::meter::{Colours, NodeMeter};
 use crate::software::policy::PolicyStep;
 use crate::stamp::{SOURCES, Stamp};
@@ -131,12 +131,6 @@ fn versions(tables: &Tables, sources: &[Stamp; SOURCES]) -> Vec<Version> {
 pub(crate) fn not_by_flow() -> Step {
     let found = "this packet needs a decision of its own";
     Step::new(Tier::Flow, Table::Flows, Outcome::Pass, "", found)
-}
-
-/// Too many flows are stale.
-pub(crate) fn recomputing() -> Step {
-    let found = format!("{}: the flow's turn comes", DropReason::Recomputing);
-    Step::new(Tier::Flow, Table::Flows, Outcome::Drop, "", found)
 }
 
 /// What came in was classified, or not.
@@ -263,8 +257,8 @@ fn chosen(tables: &Tables, group: EcmpId, name: &str, choice: EcmpChoice) -> Ste
 pub(crate) fn policy(tables: &Tables, found: &PolicyStep) -> Step {
     match *found {
         PolicyStep::Acl { endpoint, decision } => acl(tables, endpoint, decision),
-        PolicyStep::Connection(Note::Group { of, way, admission }) => group(tables, of, way, admission),
-        PolicyStep::Connection(Note::Known { is_reply, is_admitted }) => {
+        PolicyStep::Connection(Note::Group { of, direction, admission }) => group(tables, of, direction, admission),
+        PolicyStep::Connection(Note::Tracked { is_reply, is_admitted }) => {
             let direction = if is_reply { "a reply" } else { "of the side that opened it" };
             let rules = if is_admitted { "" } else { "; the rules have changed since it began" };
             let found = format!("{direction}{rules}");
@@ -296,25 +290,21 @@ fn acl(tables: &Tables, id: EndpointId, Decision { action, rule }: Decision) -> 
     Step::new(Tier::Software, Table::Acls, outcome, key, found)
 }
 
-fn group(tables: &Tables, of: Stamp, way: Direction, admission: Admission) -> Step {
+fn group(tables: &Tables, of: Stamp, direction: RuleDirection, admission: Admission) -> Step {
     let endpoint = of.object().and_then(|object| tables.endpoint_with(object));
     let groups = endpoint.map(|(_, endpoint)| &endpoint.groups[..]).unwrap_or_default();
     let name = |group: u32| {
         let id = groups.get(group as usize).copied();
         id.and_then(|id| tables.group_name(id)).unwrap_or("?").to_owned()
     };
-    let way = match way {
-        Direction::Ingress => "ingress",
-        Direction::Egress => "egress",
-    };
     let (outcome, found) = match admission {
         Admission::Rule { group, rule } => {
-            (Outcome::Pass, format!("group {}, {way} rule {} allows it", name(group), rule + 1))
+            (Outcome::Pass, format!("group {}, {direction} rule {} allows it", name(group), rule + 1))
         }
-        Admission::Unrestricted => (Outcome::Pass, format!("no group restricts {way}")),
+        Admission::Unrestricted => (Outcome::Pass, format!("no group restricts {direction}")),
         Admission::Denied => {
             let all: Vec<String> = (0..groups.len() as u32).map(name).collect();
-            (Outcome::Drop, format!("no {way} rule of {} allows it", all.join(", ")))
+            (Outcome::Drop, format!("no {direction} rule of {} allows it", all.join(", ")))
         }
     };
     Step::new(Tier::Software, Table::SecurityGroups, outcome, object(tables, of), found)

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   ingress: identifier ─► switch-before ─► flow ─► software ─► switch-after ─► verdict
-//!                               └── Step ────┴── Step ──┴── Step ────┴──► Watch, who has the clock
+//!                               └── Step ────┴── Step ──┴── Step ────┴──► Watch, which has the clock
 //! ```
 //!
-//! Steps are told where they happen, by the code that forwards. For packets that nobody watches that code is another
-//! copy ([`Nobody`]), in which no step is left.
+//! Steps are recorded where they happen, by the code that forwards. For packets that are not traced that code is
+//! another copy ([`Untraced`]), in which no step is left.
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,7 +36,7 @@ reasons! {
     Ports = "ports",
     /// Networks by VNI, and their tunnels.
     Tunnels = "tunnels",
-    /// Whether the source is who it says it is.
+    /// Whether the source has the addresses that it states.
     Sources = "sources",
     /// Owners of addresses, exact.
     Addresses = "addresses",
@@ -92,7 +92,7 @@ reasons! {
 /// A version that was compared (Zephyrus §4.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Whose.
+    /// The object.
     pub object: String,
     /// What the flow was computed from.
     pub stored: u64,
@@ -190,9 +190,9 @@ impl FromStr for Step {
     }
 }
 
-/// Who watches packets of a batch.
+/// Takes the trace steps of packets of a batch.
 pub trait Watch {
-    /// The identifier that packet `at` of the batch was given at ingress; 0: it is not watched.
+    /// The identifier that packet `at` of the batch was given at ingress; 0: it is not traced.
     fn identifier(&self, at: usize) -> u32;
     /// A step of packet `at` of the batch, in its order.
     fn step(&mut self, at: usize, step: Step);
@@ -205,35 +205,35 @@ pub trait Watch {
 /// Names of ports.
 pub type Names<'a> = &'a dyn Fn(PortId) -> String;
 
-/// Who is told of steps by the code that forwards, which is compiled for each of them.
-pub(crate) trait Witness {
-    /// Somebody looks.
-    const LOOKS: bool;
+/// Records the steps of the code that forwards, which is compiled for each tracer.
+pub(crate) trait Tracer {
+    /// Steps are recorded.
+    const TRACES: bool;
     /// Nothing may change: it is only asked what would happen.
     const REHEARSES: bool;
 
-    fn see<S: IntoIterator<Item = Step>>(&mut self, at: usize, steps: impl FnOnce(Names<'_>) -> S);
+    fn record<S: IntoIterator<Item = Step>>(&mut self, at: usize, steps: impl FnOnce(Names<'_>) -> S);
 }
 
-/// Nobody looks.
-pub(crate) struct Nobody;
+/// Records nothing.
+pub(crate) struct Untraced;
 
-impl Witness for Nobody {
-    const LOOKS: bool = false;
+impl Tracer for Untraced {
+    const TRACES: bool = false;
     const REHEARSES: bool = false;
 
     #[inline(always)]
-    fn see<S: IntoIterator<Item = Step>>(&mut self, _at: usize, _steps: impl FnOnce(Names<'_>) -> S) {}
+    fn record<S: IntoIterator<Item = Step>>(&mut self, _at: usize, _steps: impl FnOnce(Names<'_>) -> S) {}
 }
 
-/// Somebody watches some packets, of a batch that is forwarded or, with `REHEARSES`, is not.
-pub(crate) struct Watcher<'a, const REHEARSES: bool>(pub &'a mut dyn Watch);
+/// Records the steps of some packets, of a batch that is forwarded or, with `REHEARSES`, is not.
+pub(crate) struct TraceTo<'a, const REHEARSES: bool>(pub &'a mut dyn Watch);
 
-impl<const REHEARSES: bool> Witness for Watcher<'_, REHEARSES> {
-    const LOOKS: bool = true;
+impl<const REHEARSES: bool> Tracer for TraceTo<'_, REHEARSES> {
+    const TRACES: bool = true;
     const REHEARSES: bool = REHEARSES;
 
-    fn see<S: IntoIterator<Item = Step>>(&mut self, at: usize, steps: impl FnOnce(Names<'_>) -> S) {
+    fn record<S: IntoIterator<Item = Step>>(&mut self, at: usize, steps: impl FnOnce(Names<'_>) -> S) {
         if self.0.identifier(at) == 0 {
             return;
         }

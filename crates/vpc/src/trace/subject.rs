@@ -1,6 +1,6 @@
 //! What a filter looks at: a frame's headers, below the tunnel's where there is one.
 
-use crate::id::PortId;
+use crate::id::{PortId, Vni};
 use crate::packet::parse::UDP;
 use crate::packet::vxlan::{VALID_VNI, VXLAN, vni};
 use crate::packet::{Layer4, Parsed, parse};
@@ -29,7 +29,7 @@ impl Subject {
             Attachment::Endpoint(id) => {
                 let network = tables.endpoint(id).and_then(|endpoint| tables.network(endpoint.network));
                 let packet = parse(head, len).ok();
-                Subject { len, packet, outer: None, vni: network.map(|network| network.vni) }
+                Subject { len, packet, outer: None, vni: network.map(|network| network.vni.number()) }
             }
             Attachment::Nothing => Subject { len, packet: parse(head, len).ok(), outer: None, vni: None },
         }
@@ -42,14 +42,14 @@ impl Subject {
             let (vni, start, end) = tunnel(&outer, head, vxlan)?;
             let inner = head.get(start..)?;
             let packet = parse(&inner[..inner.len().min(end - start)], end - start).ok();
-            Some(Subject { len, packet, outer: Some(outer), vni: Some(vni) })
+            Some(Subject { len, packet, outer: Some(outer), vni: Some(vni.number()) })
         });
         tunnelled.unwrap_or(Subject { len, packet: whole, outer: None, vni: None })
     }
 }
 
 /// The VNI, and where the inner frame begins and ends (RFC 7348 §5).
-fn tunnel(outer: &Parsed, head: &[u8], vxlan: u16) -> Option<(u32, usize, usize)> {
+fn tunnel(outer: &Parsed, head: &[u8], vxlan: u16) -> Option<(Vni, usize, usize)> {
     let ip = outer.ip().filter(|ip| ip.fragment.is_none())?;
     let Layer4::Udp { destination, .. } = ip.layer4 else { return None };
     let at = usize::from(ip.transport) + UDP;

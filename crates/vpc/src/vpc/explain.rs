@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use super::{Limit, Marks, Vpc};
+use super::{Batch, Vpc};
 use crate::flow::Heavy;
 use crate::id::PortId;
 use crate::packet::{Checksum, Head, Packet};
 use crate::software;
 use crate::stats::Stats;
-use crate::trace::{Step, Watch, Watcher, narrate};
+use crate::trace::{Step, TraceTo, Watch, narrate};
 use crate::verdict::{Reply, Verdict};
 
 /// What would become of a frame.
@@ -26,12 +26,12 @@ pub struct Explanation {
     pub is_flow: bool,
 }
 
-/// What only who asks knows.
+/// What only the caller knows.
 #[derive(Clone, Copy)]
 pub struct Asked<'a> {
     /// What people call a port.
     pub names: &'a dyn Fn(PortId) -> String,
-    /// The time, nanoseconds, by which it is told how long steps take.
+    /// The time, nanoseconds, by which the steps are timed.
     pub clock: &'a dyn Fn() -> u64,
 }
 
@@ -73,14 +73,14 @@ impl Vpc {
         self.explain_packet(now, packet, frame, asked)
     }
 
-    /// Does the same for a packet whose whole frame is `frame`.
+    /// Does the same for a packet with the whole frame `frame`.
     pub fn explain_packet(&self, now: u64, mut packet: Packet, frame: &[u8], asked: Asked<'_>) -> Explanation {
         let as_it_came = packet.clone();
         let mut copy = self.rehearsal(&packet);
         let is_flow = copy.flows() > 0;
         let mut scribe = Scribe { asked, begun: (asked.clock)(), steps: Vec::new() };
         let mut verdicts = Vec::with_capacity(1);
-        copy.run(now, std::slice::from_mut(&mut packet), &mut verdicts, &mut Watcher::<true>(&mut scribe));
+        copy.run(now, std::slice::from_mut(&mut packet), &mut verdicts, &mut TraceTo::<true>(&mut scribe));
         let mut verdict = verdicts.first().copied().unwrap_or(Verdict::Consumed);
         let mut replies = Vec::new();
         if verdict == Verdict::Software {
@@ -96,23 +96,13 @@ impl Vpc {
     /// A copy of all that a packet's way could change, without other packets' flows. Connections are the node's: the
     /// copy only looks at them.
     fn rehearsal(&self, packet: &Packet) -> Vpc {
-        let services = self.tables.services();
         Vpc {
             tables: Arc::clone(&self.tables),
-            limit: Limit::new(services.rate, services.burst),
-            buckets: self.buckets.clone(),
-            announced: self.announced.clone(),
-            schedules: Vec::new(),
-            look: 0,
+            services: self.services.clone(),
             stats: Stats::default(),
             flows: self.flows.sample(self.key_of(packet).as_ref()),
             heavy: Heavy::new(),
-            seen: Vec::new(),
-            arrivals: Vec::new(),
-            marks: Marks::default(),
-            stages: Vec::new(),
-            stale: Vec::new(),
-            turn: 0,
+            batch: Batch::default(),
             id: self.id,
             shard: self.shard,
         }

@@ -1,4 +1,4 @@
-//! Two nodes with two networks whose addresses are the same, and frames between them.
+//! Two nodes with two networks of the same addresses, and frames between them.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
 pub mod streams;
@@ -40,21 +40,13 @@ pub fn mac(last: u8) -> Mac {
 fn network(name: &str, vni: u32) -> NetworkSpec {
     let subnet =
         |prefix: &str, gateway: &str| SubnetSpec { prefix: prefix.parse().expect("prefix"), gateway: ip(gateway) };
-    NetworkSpec {
-        name: name.into(),
-        vni,
-        subnets: vec![
-            subnet("10.0.0.0/24", "10.0.0.1"),
-            subnet("10.0.1.0/24", "10.0.1.1"),
-            subnet("2001:db8::/64", "2001:db8::1"),
-            subnet("2001:db8:0:1::/64", "2001:db8:0:1::1"),
-        ],
-        gateway_mac: GATEWAY,
-        mtu: 1500,
-        dns: vec![ip("10.0.0.1")],
-        policy: Default::default(),
-        transit: false,
-    }
+    let subnets = vec![
+        subnet("10.0.0.0/24", "10.0.0.1"),
+        subnet("10.0.1.0/24", "10.0.1.1"),
+        subnet("2001:db8::/64", "2001:db8::1"),
+        subnet("2001:db8:0:1::/64", "2001:db8:0:1::1"),
+    ];
+    NetworkSpec { dns: vec![ip("10.0.0.1")], ..NetworkSpec::new(name, vni, GATEWAY, subnets) }
 }
 
 /// Which family the underlay has.

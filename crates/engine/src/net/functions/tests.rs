@@ -17,11 +17,11 @@ fn monitor() -> FunctionSpec {
 }
 
 /// Denies datagrams to [`DISCARD`] that go this way.
-fn firewall(way: Way) -> FunctionSpec {
+fn firewall(direction: FrameDirection) -> FunctionSpec {
     let ports = Ports::new(DISCARD, DISCARD).unwrap();
     let service = Service::Udp { source: Ports::ALL, destination: ports };
     let rule = RuleSpec { priority: 1, action: Action::Deny, source: None, destination: None, service };
-    let rules = vec![FirewallRule { way: Some(way), rule }];
+    let rules = vec![FirewallRule { direction: Some(direction), rule }];
     let spec = FirewallSpec { rules, default: Action::Allow, connections: None };
     FunctionSpec::Firewall(Arc::new(Rules::build(&spec).unwrap()))
 }
@@ -94,7 +94,8 @@ fn a_frame_that_waits_for_room_is_counted_when_it_goes() {
 
 #[test]
 fn what_a_firewall_drops_on_its_way_in_comes_to_nobody_behind_it() {
-    let (mut net, _, inbox) = net(vec![monitor(), firewall(Way::In), monitor(), monitor()], [&[0, 1, 2], &[3]]);
+    let (mut net, _, inbox) =
+        net(vec![monitor(), firewall(FrameDirection::In), monitor(), monitor()], [&[0, 1, 2], &[3]]);
     let mut packets = burst(3);
     let other = datagram((0, 2), (1, 3), 0, 100)
         .iter()
@@ -112,7 +113,7 @@ fn what_a_firewall_drops_on_its_way_in_comes_to_nobody_behind_it() {
 
 #[test]
 fn what_a_firewall_drops_on_its_way_out_was_sent_and_does_not_arrive() {
-    let (mut net, _, inbox) = net(vec![monitor(), firewall(Way::Out), monitor()], [&[0], &[1, 2]]);
+    let (mut net, _, inbox) = net(vec![monitor(), firewall(FrameDirection::Out), monitor()], [&[0], &[1, 2]]);
     let mut packets = burst(2);
     assert_eq!(forward(&mut net, &mut packets), [Verdict::Drop(DropReason::Firewall); 2]);
     net.settle_functions(&packets, 2);

@@ -9,7 +9,7 @@
 //!         each frame:   headers, set anew       +     its piece, copied once, summed where it was copied to
 //! ```
 //!
-//! Whoever sends reserves room for each frame and has it written there: the ring of a socket, a guest's buffer. The
+//! The sender reserves room for each frame and has it written there: the ring of a socket, a guest's buffer. The
 //! same is done for a guest that did not negotiate offloads, without outer headers.
 //!
 //! A tunnel's UDP checksum is not computed from the payload a second time where the inner one is known: a transport
@@ -62,7 +62,7 @@ pub enum WriteError {
     },
     /// The room is less than the frame's length.
     #[error("a frame of {wanted} bytes does not fit into {room}")]
-    Room {
+    NoRoom {
         /// The frame's length.
         wanted: usize,
         /// What there was.
@@ -102,7 +102,7 @@ enum Inner {
     /// Nothing but perhaps the checksum.
     Whole { partial: Option<(u16, u16)> },
     /// Lengths, checksums and what differs from segment to segment.
-    Cut { layout: Layout, ecn: bool },
+    Segments { layout: Layout, ecn: bool },
 }
 
 /// Where the headers of the inner frame lie, from its first byte.
@@ -147,7 +147,7 @@ impl<'a> Segmenter<'a> {
             Some(segmentation) => {
                 let (layout, headers) = cut(inner, inner_len, segmentation.kind, packet.checksum)?;
                 let (headers, size) = (overhead + headers, usize::from(segmentation.size));
-                let (payload, inner) = (packet.len() - headers, Inner::Cut { layout, ecn: segmentation.ecn });
+                let (payload, inner) = (packet.len() - headers, Inner::Segments { layout, ecn: segmentation.ecn });
                 let segments = if size == 0 { 0 } else { payload.div_ceil(size).max(1) };
                 let bounded = match segmentation.kind {
                     SegmentationKind::TcpV4 | SegmentationKind::TcpV6 => {
@@ -203,7 +203,7 @@ impl<'a> Segmenter<'a> {
             return Err(WriteError::Index { index, segments: self.segments });
         }
         let (wanted, room) = (self.len(index), out.len());
-        let frame = out.get_mut(..wanted).ok_or(WriteError::Room { wanted, room })?;
+        let frame = out.get_mut(..wanted).ok_or(WriteError::NoRoom { wanted, room })?;
         let (headers, piece) = frame.split_at_mut(self.headers);
         headers.copy_from_slice(&self.head[..self.headers]);
         self.copy(index * self.size, piece, tail)?;
@@ -275,7 +275,7 @@ impl Inner {
             Inner::Whole { partial: Some((start, offset)) } => {
                 checksum::complete(frame, start, offset).ok().map(|sum| (usize::from(start), sum))
             }
-            Inner::Cut { layout, ecn } => {
+            Inner::Segments { layout, ecn } => {
                 let pseudo = ip(index, layout, frame);
                 let last = index + 1 == all.segments;
                 let transport = &mut frame[layout.l4..];

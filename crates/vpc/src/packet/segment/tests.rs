@@ -46,7 +46,7 @@ fn udp(v6: bool, len: usize) -> Vec<u8> {
     frame
 }
 
-/// The frame in a tunnel whose lengths are not yet those of anything.
+/// The frame in a tunnel, with lengths that are not yet those of anything.
 fn tunnel(v6: bool, inner: &[u8]) -> (Vec<u8>, usize) {
     let mut frame = Vec::new();
     let step = if v6 { link().ipv6(V6[1], V6[0], 64) } else { link().ipv4(V4[1], V4[0], 64) };
@@ -58,7 +58,7 @@ fn tunnel(v6: bool, inner: &[u8]) -> (Vec<u8>, usize) {
     (frame, overhead)
 }
 
-/// A packet whose head holds the tunnel's headers and as much of the inner frame as a head holds, and its tail.
+/// A packet with a head that holds the tunnel's headers and as much of the inner frame as a head holds, and its tail.
 fn packet(frame: &[u8], overhead: usize, segmentation: Option<Segmentation>, checksum: Checksum) -> (Packet, Vec<u8>) {
     let inner = &frame[overhead..];
     let (near, tail) = inner.split_at(inner.len().min(HEAD));
@@ -84,7 +84,7 @@ fn frames(packet: &Packet, overhead: usize, tail: &[u8]) -> Vec<Vec<u8>> {
     all
 }
 
-/// What the oracle says of a frame whose lengths and checksums are all right.
+/// What the oracle says of a frame with right lengths and checksums.
 struct Seen {
     identification: Option<u16>,
     payload: Vec<u8>,
@@ -145,7 +145,7 @@ fn see(frame: &[u8]) -> Seen {
     }
 }
 
-/// The inner frame of a tunnelled one whose outer headers are right.
+/// The inner frame of a tunnelled one with right outer headers.
 fn inside(frame: &[u8]) -> Vec<u8> {
     see(frame).payload[8..].to_vec()
 }
@@ -319,7 +319,7 @@ fn what_cannot_be_written_says_why() {
     let segmenter = Segmenter::new(&packet, 0, 1514).unwrap();
     let mut out = [0; 1514];
     assert_eq!(segmenter.write(3, &tail[..], &mut out), Err(WriteError::Index { index: 3, segments: 3 }));
-    assert_eq!(segmenter.write(0, &tail[..], &mut out[1..]), Err(WriteError::Room { wanted: 1514, room: 1513 }));
+    assert_eq!(segmenter.write(0, &tail[..], &mut out[1..]), Err(WriteError::NoRoom { wanted: 1514, room: 1513 }));
     let error = TailError { offset: 2920 - 138, len: 80 };
     assert_eq!(segmenter.write(2, &tail[..tail.len() - 1], &mut out), Err(WriteError::Tail(error)));
     assert_eq!((segmenter.len(2), segmenter.len(3)), (134, 0));

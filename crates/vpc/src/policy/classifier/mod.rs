@@ -33,7 +33,7 @@ pub struct Pattern {
     /// None: any address.
     pub destination: Option<Prefix>,
     pub service: Service,
-    /// It matches later fragments of packets whose first it may match: their ports are not asked for.
+    /// It matches later fragments of packets of which it may match the first: their ports are not asked for.
     pub is_followed: bool,
     /// The group the peer has to be in. Small and dense: an index.
     pub group: Option<u32>,

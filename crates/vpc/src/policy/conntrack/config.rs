@@ -17,8 +17,8 @@ pub struct Config {
     pub shares: Vec<u32>,
     /// How long connections are kept.
     pub timeouts: Timeouts,
-    /// TCP connections whose beginning was not seen are taken up in the middle, if the rules allow their packet: after
-    /// a restart they go on.
+    /// TCP connections are taken up in the middle where their beginning was not seen, if the rules allow their packet:
+    /// after a restart they go on.
     pub pickup: bool,
     /// TCP resets are believed wherever they are: for when not all segments of a connection are shown.
     pub any_reset: bool,
@@ -96,7 +96,7 @@ pub struct Tracked {
 #[derive(Clone, Copy, Debug)]
 pub enum Look {
     /// Of one: it passes.
-    Known(Tracked),
+    Tracked(Tracked),
     /// The first of one that is not there: if rules allow it, to be opened.
     New(Opening),
 }

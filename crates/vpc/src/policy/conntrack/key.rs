@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use crate::hash::folded_multiply;
 
-/// A space of addresses whose connections are its own, with a share of the table: a network's, or a port's (Linux:
+/// A space of addresses with connections of its own, with a share of the table: a network's, or a port's (Linux:
 /// conntrack zone). A small index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Zone(pub u32);

@@ -12,9 +12,9 @@
 //! than that whatever is in the table. Each zone has a share: it cannot have more connections, and one that needs room
 //! for a new one loses its own oldest half-open connection, or else its oldest that is over. If it has neither, the new
 //! one is refused. So a flood of SYNs displaces itself; with shares that together are no more than the capacity it
-//! takes nothing from anybody else.
+//! takes nothing from others.
 //!
-//! Whoever keeps flows of a connection removes them when it is told that the connection has [ended](Ended): a flow must
+//! The keeper of flows of a connection removes them when it hears that the connection has [ended](Ended): a flow must
 //! not outlive what allowed it. Segments of TCP that flows carry are to be shown by [`Conntrack::follow`], so that
 //! resets can be judged; packets of others by [`Conntrack::touch`].
 
@@ -129,7 +129,7 @@ impl Conntrack {
             if self.entries[at as usize].deadline <= now {
                 self.end(at, End::Expired, ended);
             } else if let Some(tracked) = self.step(at, ascends, segment, now, ended)? {
-                return Ok(Look::Known(tracked));
+                return Ok(Look::Tracked(tracked));
             }
         }
         match self.life(&segment.content) {
@@ -214,7 +214,7 @@ impl Conntrack {
         Some(Tracked { direction: tracked.direction.other(), is_lasting: false, ..tracked })
     }
 
-    /// Forgets connections whose time is over at `now`, nanoseconds, in at most `budget` steps; whether there is more
+    /// Forgets connections that time out by `now`, nanoseconds, in at most `budget` steps; whether there is more
     /// to do.
     pub fn age(&mut self, now: u64, budget: usize, ended: &mut Vec<Ended>) -> bool {
         for _ in 0..budget {

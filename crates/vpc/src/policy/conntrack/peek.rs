@@ -13,7 +13,7 @@ use super::tcp::{Step, Tcp, TcpState};
 #[derive(Clone, Copy, Debug)]
 pub enum Peek {
     /// Of a connection, as it would be after it; of TCP, with its state.
-    Known(Tracked, Option<TcpState>),
+    Tracked(Tracked, Option<TcpState>),
     /// The first of one, as that would be if rules allow it, and whether there is room for it.
     New((Tracked, Option<TcpState>), Result<(), Refused>),
 }
@@ -63,7 +63,7 @@ impl Conntrack {
                 Tracked { is_lasting: entry.should_stand().is_none(), ..tracked }
             }
         };
-        Ok(Some(Peek::Known(tracked, state(&entry.life))))
+        Ok(Some(Peek::Tracked(tracked, state(&entry.life))))
     }
 
     /// What a packet opens that is of no connection.

@@ -61,7 +61,7 @@ const WINDOW_SCALE: u8 = 3;
 const TCP: usize = 20;
 
 impl Subject {
-    /// Of the packet of zone number `zone` with headers `ip`, whose frame begins with `head`.
+    /// Of the packet of zone number `zone` with headers `ip`, in a frame that begins with `head`.
     pub fn of(zone: Zone, ip: &Ip, head: &[u8]) -> Subject {
         let Some(transport) = head.get(usize::from(ip.transport)..) else { return Subject::Untracked };
         if ip.fragment.is_some_and(|part| part.offset != 0) {
@@ -138,7 +138,7 @@ fn echo(is_ipv6: bool, kind: u8, bytes: &[u8]) -> Option<(bool, u16, u16)> {
 fn error(zone: Zone, ip: &Ip, kind: u8, bytes: &[u8]) -> Subject {
     let errors = if ip.is_ipv6() { ERRORS6 } else { ERRORS4 };
     let quoted = bytes.get(ICMP..).filter(|_| errors.contains(&kind));
-    // Who is told is who sent the packet that the error is about.
+    // The error goes to the sender of the packet that it is about.
     let key = quoted.and_then(|quoted| quote(zone, ip.is_ipv6(), quoted)).filter(|key| key.source == ip.destination);
     key.map_or(Subject::Untracked, Subject::Error)
 }
@@ -148,7 +148,7 @@ fn quote(zone: Zone, is_ipv6: bool, quoted: &[u8]) -> Option<Key> {
     let first = *quoted.first()?;
     let (source, destination, protocol, header): (IpAddr, IpAddr, u8, usize) = if is_ipv6 {
         let address = |at: usize| <[u8; 16]>::try_from(quoted.get(at..at + 16)?).ok().map(Ipv6Addr::from);
-        // With extension headers it is nobody's.
+        // With extension headers it is of no connection.
         (address(8)?.into(), address(24)?.into(), *quoted.get(6)?, IPV6)
     } else {
         let address = |at: usize| u32_at(quoted, at).map(Ipv4Addr::from_bits);

@@ -1,4 +1,4 @@
-//! A TCP connection, as somebody between its ends sees it.
+//! A TCP connection, as seen between its ends.
 //!
 //! ```text
 //!   SYN ─► SynSent ─ SYN ACK ─► SynReceived ─ ACK ─► Established
@@ -238,7 +238,7 @@ impl Tcp {
         let (this, other) = (self.sides[direction as usize], self.sides[direction.other() as usize]);
         let expected = other.acked && header.sequence == other.ack;
         let behind_last = this.seen && header.sequence == this.end;
-        // The answer to a SYN that nobody wants (RFC 9293 §3.10.7.3).
+        // The answer to a SYN that is refused (RFC 9293 §3.10.7.3).
         let refuses = !other.acked && header.has(ACK) && other.seen && header.acknowledgement == other.end;
         if any || expected || behind_last || refuses {
             self.state = TcpState::Closed;
@@ -258,7 +258,7 @@ impl Tcp {
         if !this.seen {
             (this.seen, this.first, this.end) = (true, header.sequence, end);
         }
-        // Ahead of what was seen by no more than a window, or it is somebody else's.
+        // Ahead of what was seen by no more than a window, or it is of another sender.
         let (base, room) = if other.acked { (other.ack, other.window.max(1)) } else { (this.end, WINDOW) };
         if behind(end, this.end) && !behind(end, base.wrapping_add(room)) {
             this.end = end;

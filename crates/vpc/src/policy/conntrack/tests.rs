@@ -40,7 +40,7 @@ fn tcp(key: Key, flags: u8, sequence: u32, acknowledgement: u32) -> Segment {
 /// Looks and, where it is new, opens.
 fn pass(table: &mut Conntrack, segment: &Segment, now: u64, ended: &mut Vec<Ended>) -> Result<Tracked, Refused> {
     match table.look(segment, now, ended)? {
-        Look::Known(tracked) => Ok(tracked),
+        Look::Tracked(tracked) => Ok(tracked),
         Look::New(opening) => table.open(&opening, now, ended),
     }
 }
@@ -64,7 +64,7 @@ fn a_reset_has_to_be_where_its_receiver_takes_it() {
         assert_eq!(table.tcp_state(tracked.connection), Some(TcpState::Established), "reset at {sequence}");
     }
     assert!(ended.is_empty());
-    let Ok(Look::Known(last)) = table.look(&tcp(key, RST, 101, 0), 0, &mut ended) else { panic!() };
+    let Ok(Look::Tracked(last)) = table.look(&tcp(key, RST, 101, 0), 0, &mut ended) else { panic!() };
     assert!(!last.is_lasting, "no flow of a connection that is over");
     let keys = [key, key.reversed()];
     assert_eq!(ended, [Ended { connection: tracked.connection, why: End::Reset, keys }]);

@@ -5,7 +5,7 @@ const SECOND: u64 = 1_000_000_000;
 /// Nanoseconds without a packet after which a connection in a state is forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// TCP: a SYN was sent, or a connection was picked up, and nobody answered.
+    /// TCP: a SYN was sent, or a connection was picked up, and there was no answer.
     pub syn_sent: u64,
     /// TCP: the SYN was answered, the answer not yet.
     pub syn_received: u64,

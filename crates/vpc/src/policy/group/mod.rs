@@ -9,12 +9,13 @@
 //! what the others that say so allow. Replies pass by [`conntrack`](super::conntrack), so a rule is only asked about a
 //! connection's first packet. Later fragments match rules by all but their ports, as in an [`acl`](super::acl).
 //!
-//! A rule may name a group instead of a prefix: then the peer has to be a member. Who is, is looked up when a
+//! A rule may name a group instead of a prefix: then the peer has to be a member. Members are looked up when a
 //! connection begins ([`Members`]), so that a new member changes no endpoint's rules.
 
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::net::IpAddr;
 
 use thiserror::Error;
@@ -45,30 +46,39 @@ pub struct GroupSpec {
 /// Something that is allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GroupRule {
-    /// With whom.
+    /// The other end.
     pub peer: Peer,
     /// Protocol, ports, ICMP type.
     pub service: Service,
 }
 
-/// Who is at the other end.
+/// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {
-    /// Anybody.
+    /// Any address.
     Any,
-    /// Whoever has one of these addresses.
+    /// The addresses of a prefix.
     Prefix(Prefix),
     /// Any member of this group in the same network.
     Group(SecurityGroupId),
 }
 
-/// Which way a connection is opened, as its endpoint sees it.
+/// The direction in which a connection is opened, as its endpoint sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Way {
+pub enum RuleDirection {
     /// To it: the peer is the source.
     Ingress,
     /// By it: the peer is the destination.
     Egress,
+}
+
+impl fmt::Display for RuleDirection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            RuleDirection::Ingress => "ingress",
+            RuleDirection::Egress => "egress",
+        })
+    }
 }
 
 /// What is wrong with an endpoint's groups.
@@ -81,12 +91,12 @@ pub enum GroupError {
     #[error("an endpoint's groups have {0} rules for one direction: {RULES} are the most")]
     TooManyRules(usize),
     /// A rule that no packet can match.
-    #[error("group {group}, {way} rule {rule}: {problem}", way = if *.way == Way::Ingress { "ingress" } else { "egress" })]
+    #[error("group {group}, {direction} rule {rule}: {problem}")]
     Rule {
         /// Place of the group among the endpoint's, from 0.
         group: usize,
-        /// Which of its lists.
-        way: Way,
+        /// The list of that direction.
+        direction: RuleDirection,
         /// Place of the rule in it, from 0.
         rule: usize,
         /// What is wrong.
@@ -140,18 +150,18 @@ impl EndpointGroups {
         let egress: Vec<_> = groups.iter().map(|group| group.egress.as_deref().unwrap_or_default()).collect();
         let is_restricted = groups.iter().any(|group| group.egress.is_some());
         Ok(EndpointGroups {
-            ingress: Rules::build(&ingress, Way::Ingress)?,
-            egress: is_restricted.then(|| Rules::build(&egress, Way::Egress)).transpose()?,
+            ingress: Rules::build(&ingress, RuleDirection::Ingress)?,
+            egress: is_restricted.then(|| Rules::build(&egress, RuleDirection::Egress)).transpose()?,
         })
     }
 
-    /// Whether a connection may begin with this packet, whose peer is in the groups `peer`.
+    /// Whether a connection may begin with this packet, the peer of which is in the groups `peer`.
     #[inline]
-    pub fn admit(&self, way: Way, tuple: &Tuple, peer: &[SecurityGroupId]) -> Admission {
-        match (way, &self.egress) {
-            (Way::Ingress, _) => self.ingress.admit(tuple, peer),
-            (Way::Egress, Some(rules)) => rules.admit(tuple, peer),
-            (Way::Egress, None) => Admission::Unrestricted,
+    pub fn admit(&self, direction: RuleDirection, tuple: &Tuple, peer: &[SecurityGroupId]) -> Admission {
+        match (direction, &self.egress) {
+            (RuleDirection::Ingress, _) => self.ingress.admit(tuple, peer),
+            (RuleDirection::Egress, Some(rules)) => rules.admit(tuple, peer),
+            (RuleDirection::Egress, None) => Admission::Unrestricted,
         }
     }
 
@@ -163,7 +173,7 @@ impl EndpointGroups {
 
 impl Rules {
     /// Of the lists of all groups.
-    fn build<'a>(lists: &[&'a [GroupRule]], way: Way) -> Result<Rules, GroupError> {
+    fn build<'a>(lists: &[&'a [GroupRule]], direction: RuleDirection) -> Result<Rules, GroupError> {
         let of =
             |(group, list): (usize, &&'a [GroupRule])| list.iter().enumerate().map(move |(at, rule)| (group, at, rule));
         let all = || lists.iter().enumerate().flat_map(of);
@@ -186,10 +196,11 @@ impl Rules {
                 Peer::Prefix(prefix) => (Some(prefix), None),
                 Peer::Group(group) => (None, named.binary_search(&group).ok().map(|at| at as u32)),
             };
-            let (source, destination) = if way == Way::Ingress { (prefix, None) } else { (None, prefix) };
+            let (source, destination) =
+                if direction == RuleDirection::Ingress { (prefix, None) } else { (None, prefix) };
             acl::check(source, destination, rule.service).map_err(|problem| GroupError::Rule {
                 group,
-                way,
+                direction,
                 rule: at,
                 problem,
             })?;

@@ -27,23 +27,26 @@ fn a_web_tier_takes_anybody_and_a_database_only_the_web_tier() {
     let endpoint = EndpointGroups::build(&[&database, &admin]).unwrap();
     let admit = |source: &str, port| {
         let tuple = tcp_from(source, port);
-        endpoint.admit(Way::Ingress, &tuple, members.of(1, tuple.source))
+        endpoint.admit(RuleDirection::Ingress, &tuple, members.of(1, tuple.source))
     };
     assert_eq!(admit("10.0.0.5", 5432), Admission::Rule { group: 0, rule: 0 });
     assert_eq!(admit("10.0.0.6", 5432), Admission::Denied, "a member in another network");
     assert_eq!(admit("10.0.0.7", 5432), Admission::Denied, "a member of another group");
     assert_eq!(admit("192.0.2.9", 22), Admission::Rule { group: 1, rule: 0 });
-    assert_eq!(endpoint.admit(Way::Egress, &tcp_from("10.0.0.5", 80), &[web]), Admission::Denied);
+    assert_eq!(endpoint.admit(RuleDirection::Egress, &tcp_from("10.0.0.5", 80), &[web]), Admission::Denied);
     let front = EndpointGroups::build(&[&public]).unwrap();
-    assert_eq!(front.admit(Way::Ingress, &tcp_from("8.8.8.8", 443), &[]), Admission::Rule { group: 0, rule: 0 });
-    assert_eq!(front.admit(Way::Egress, &tcp_from("10.0.0.5", 80), &[]), Admission::Unrestricted);
+    assert_eq!(
+        front.admit(RuleDirection::Ingress, &tcp_from("8.8.8.8", 443), &[]),
+        Admission::Rule { group: 0, rule: 0 }
+    );
+    assert_eq!(front.admit(RuleDirection::Egress, &tcp_from("10.0.0.5", 80), &[]), Admission::Unrestricted);
 }
 
 #[test]
 fn an_endpoint_without_groups_gets_nothing_and_sends_anything() {
     let none = EndpointGroups::build(&[]).unwrap();
-    assert_eq!(none.admit(Way::Ingress, &tcp_from("10.0.0.5", 80), &[]), Admission::Denied);
-    assert_eq!(none.admit(Way::Egress, &tcp_from("10.0.0.5", 80), &[]), Admission::Unrestricted);
+    assert_eq!(none.admit(RuleDirection::Ingress, &tcp_from("10.0.0.5", 80), &[]), Admission::Denied);
+    assert_eq!(none.admit(RuleDirection::Egress, &tcp_from("10.0.0.5", 80), &[]), Admission::Unrestricted);
 }
 
 #[test]
@@ -96,14 +99,14 @@ fn serves(service: Service, tuple: &Tuple) -> bool {
     }
 }
 
-fn naive(groups: &[&GroupSpec], way: Way, tuple: &Tuple, peer: &[SecurityGroupId]) -> Admission {
-    if way == Way::Egress && groups.iter().all(|group| group.egress.is_none()) {
+fn naive(groups: &[&GroupSpec], direction: RuleDirection, tuple: &Tuple, peer: &[SecurityGroupId]) -> Admission {
+    if direction == RuleDirection::Egress && groups.iter().all(|group| group.egress.is_none()) {
         return Admission::Unrestricted;
     }
     for (group, spec) in groups.iter().enumerate() {
-        let (rules, address) = match way {
-            Way::Ingress => (Some(&spec.ingress), tuple.source),
-            Way::Egress => (spec.egress.as_ref(), tuple.destination),
+        let (rules, address) = match direction {
+            RuleDirection::Ingress => (Some(&spec.ingress), tuple.source),
+            RuleDirection::Egress => (spec.egress.as_ref(), tuple.destination),
         };
         for (at, rule) in rules.into_iter().flatten().enumerate() {
             let is_peer = match rule.peer {
@@ -131,9 +134,9 @@ proptest! {
         for _ in 0..10 {
             let tuple = chance.tuple();
             let peer: Vec<SecurityGroupId> = (0..chance.below(4)).map(|_| SecurityGroupId(chance.below(6) as u32 * 1000)).collect();
-            for way in [Way::Ingress, Way::Egress] {
-                let admission = endpoint.admit(way, &tuple, &peer);
-                prop_assert_eq!(admission, naive(&groups, way, &tuple, &peer), "{:?} from {:?}: {:?}", tuple, peer, specs);
+            for direction in [RuleDirection::Ingress, RuleDirection::Egress] {
+                let admission = endpoint.admit(direction, &tuple, &peer);
+                prop_assert_eq!(admission, naive(&groups, direction, &tuple, &peer), "{:?} from {:?}: {:?}", tuple, peer, specs);
             }
         }
     }

@@ -291,16 +291,7 @@ mod tests {
             prefix: "10.0.0.0/8".parse().expect("a prefix"),
             gateway: "10.0.0.1".parse().expect("an address"),
         };
-        let network = NetworkSpec {
-            name: "red".into(),
-            vni: 1,
-            subnets: vec![subnet],
-            gateway_mac: Mac([2, 0, 0, 0, 0, 1]),
-            mtu: 1500,
-            dns: Vec::new(),
-            policy: Default::default(),
-            transit: false,
-        };
+        let network = NetworkSpec::new("red", 1, Mac([2, 0, 0, 0, 0, 1]), vec![subnet]);
         let capacity = TableCapacity { endpoints: 8, routes: 8, hosts: 8 };
         let (networks, at) = ([network], "192.0.2.2".parse().expect("an address"));
         let load = |guests: u8| {

@@ -1,4 +1,4 @@
-//! Two honest ends of a TCP connection whose segments get lost on either side of the tracker, and a stranger.
+//! Two honest ends of a TCP connection, segments that get lost on either side of the tracker, and a stranger.
 
 use super::*;
 
@@ -52,7 +52,7 @@ impl EndPoint {
     }
 
     fn receive(&mut self, header: &TcpHeader) {
-        // Who has sent a SYN waits for one (RFC 9293 §3.10.7.3).
+        // An end that has sent a SYN waits for one (RFC 9293 §3.10.7.3).
         if self.expects.is_none() && header.flags & SYN == 0 {
             return;
         }
@@ -109,7 +109,7 @@ pub fn talk(chance: &mut Chance) -> Result<(), TestCaseError> {
         if knows && chance.below(8) == 0 {
             let sequence = chance.below(1 << 32) as u32;
             let from = chance.below(2) as usize;
-            // Nobody guesses one of these by chance; here, somebody might.
+            // No attacker guesses one of these by chance; here, one might.
             let is_near = ends.iter().any(|end| end.next.wrapping_sub(sequence).wrapping_add(500_000) < 1_000_000);
             let way = if from == 0 { key } else { key.reversed() };
             if !is_near {

@@ -1,4 +1,4 @@
-//! Connections in a list, looked through from the beginning, whose rules are those of the documentation, one after the
+//! Connections in a list, looked through from the beginning, by the rules of the documentation, one after the
 //! other.
 
 use super::*;
@@ -21,7 +21,7 @@ fn timeouts() -> Timeouts {
     }
 }
 
-/// The first sequence number of whoever sends with this key: each end has always the same.
+/// The first sequence number of the end that sends with this key: each end has always the same.
 fn first_of(key: &Key) -> u32 {
     let IpAddr::V4(address) = key.source else { unreachable!("all are IPv4") };
     (address.to_bits() % 7).wrapping_mul(0x3fff_fff1).wrapping_add(key.source_port.into())
@@ -210,7 +210,7 @@ impl Connection {
                 }
             }
             (_, Event::Refuse, _) => {
-                // Its sequence number is 0, which is nobody's; its acknowledgement is right behind the SYN.
+                // Its sequence number is 0, which is no end's; its acknowledgement is right behind the SYN.
                 let answers = self.sent[you].ack.is_none() && self.sent[you].syn && !self.sent[you].fin;
                 if !answers {
                     return Err(Some(Refused::Reset));

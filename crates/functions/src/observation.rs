@@ -1,4 +1,4 @@
-//! A frame as functions see it.
+//! A frame at the observation point of an interface (RFC 7011 §2), as functions see it.
 
 use softdpu_vpc::packet::{Ip, Layer4, parse};
 use softdpu_vpc::trace::Subject;
@@ -7,9 +7,9 @@ use softdpu_vpc::{Packet, Segmentation};
 /// Most functions of a chain.
 pub const CHAIN: usize = 8;
 
-/// Which way a frame goes.
+/// The direction of a frame at an interface (IPFIX: flowDirection, RFC 5102 §5.11.7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
+pub enum FrameDirection {
     /// From the interface into the network.
     In,
     /// From the network to the interface.
@@ -18,11 +18,11 @@ pub enum Way {
 
 /// A frame, parsed once for all functions of a chain.
 #[derive(Clone, Copy, Debug)]
-pub struct Sight {
+pub struct Observation {
     /// What filters look at.
     pub subject: Subject,
-    /// Which way it goes.
-    pub way: Way,
+    /// Its direction at the interface.
+    pub direction: FrameDirection,
     /// The number of the interface that it passes, as the node counts its ports.
     pub port: u32,
     /// The packets that it stands for: one, or as many as it will be cut into.
@@ -36,16 +36,16 @@ pub struct Sight {
     pub dropped: Option<u8>,
 }
 
-impl Sight {
+impl Observation {
     /// Of a frame that passes an interface of the network with this VNI: the one that it came in by.
     #[inline]
-    pub fn of(packet: &Packet, way: Way, vni: u32) -> Sight {
+    pub fn of(packet: &Packet, direction: FrameDirection, vni: u32) -> Observation {
         let parsed = parse(packet.head.bytes(), packet.len()).ok();
         let ip = parsed.as_ref().and_then(|parsed| parsed.ip());
         let octets = ip.map_or(packet.len(), Ip::len) as u32;
         let packets = ip.zip(packet.segmentation).map_or(1, |(ip, cut)| pieces(ip, cut));
         let subject = Subject { len: packet.len(), packet: parsed, outer: None, vni: Some(vni) };
-        Sight { subject, way, port: packet.port.0, packets, octets, marks: [0; CHAIN], dropped: None }
+        Observation { subject, direction, port: packet.port.0, packets, octets, marks: [0; CHAIN], dropped: None }
     }
 
     /// Its IP headers.
@@ -80,16 +80,16 @@ mod tests {
 
     #[test]
     fn a_frame_is_its_ip_packet() {
-        let sight = Sight::of(&udp([10, 0, 0, 1], 1000, [10, 0, 0, 2], 53, 100), Way::In, 7);
-        assert_eq!((sight.packets, sight.octets, sight.subject.vni), (1, 128, Some(7)));
-        assert_eq!(sight.ip().unwrap().ports(), Some((1000, 53)));
+        let observation = Observation::of(&udp([10, 0, 0, 1], 1000, [10, 0, 0, 2], 53, 100), FrameDirection::In, 7);
+        assert_eq!((observation.packets, observation.octets, observation.subject.vni), (1, 128, Some(7)));
+        assert_eq!(observation.ip().unwrap().ports(), Some((1000, 53)));
     }
 
     #[test]
     fn padding_is_no_part_of_it() {
         let mut packet = udp([10, 0, 0, 1], 1000, [10, 0, 0, 2], 53, 4);
         packet.tail += 14;
-        assert_eq!(Sight::of(&packet, Way::In, 7).octets, 32);
+        assert_eq!(Observation::of(&packet, FrameDirection::In, 7).octets, 32);
     }
 
     #[test]
@@ -97,13 +97,13 @@ mod tests {
         let mut packet = tcp([10, 0, 0, 1], 1000, [10, 0, 0, 2], 80, 0x10, 14_601);
         packet.checksum = Checksum::Partial { start: 34, offset: 16 };
         packet.segmentation = Some(Segmentation { kind: SegmentationKind::TcpV4, size: 1460, ecn: false });
-        let sight = Sight::of(&packet, Way::Out, 7);
-        assert_eq!((sight.packets, sight.octets), (11, 14_641));
+        let observation = Observation::of(&packet, FrameDirection::Out, 7);
+        assert_eq!((observation.packets, observation.octets), (11, 14_641));
     }
 
     #[test]
     fn a_frame_without_ip_is_a_packet_too() {
-        let sight = Sight::of(&testing::arp(), Way::In, 7);
-        assert_eq!((sight.packets, sight.octets, sight.ip()), (1, 42, None));
+        let observation = Observation::of(&testing::arp(), FrameDirection::In, 7);
+        assert_eq!((observation.packets, observation.octets, observation.ip()), (1, 42, None));
     }
 }
