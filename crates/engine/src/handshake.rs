@@ -42,6 +42,12 @@ impl Sleeper {
         self.posted.load(Ordering::Relaxed) && self.posted.swap(false, Ordering::Acquire)
     }
 
+    /// The receiver's side: whether there is something; leaves the mark.
+    #[inline(always)]
+    pub fn is_posted(&self) -> bool {
+        self.posted.load(Ordering::Relaxed)
+    }
+
     /// The receiver's side: true when it may sleep.
     pub fn fall_asleep(&self) -> bool {
         self.asleep.store(true, Ordering::Relaxed);

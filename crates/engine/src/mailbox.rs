@@ -54,6 +54,12 @@ impl<T> Inbox<T> {
         self.shared.sleeper.posted()
     }
 
+    /// Whether anything was posted since the last call of [`posted`](Self::posted).
+    #[inline(always)]
+    pub(crate) fn is_posted(&self) -> bool {
+        self.shared.sleeper.is_posted()
+    }
+
     /// The next message, for an owner that does not ask [`posted`](Self::posted) first.
     pub(crate) fn next(&self) -> Option<T> {
         self.posted();

@@ -118,7 +118,7 @@ impl<S: TenantScheduler> Core<S> {
         }
         let is_round_due = self.disk.outstanding() > 0
             || self.frames.has_sockets()
-            || self.inbox.posted()
+            || self.inbox.is_posted()
             || self.completions.has_interrupts_besides(number);
         self.work.preempt_at_tick(&self.queues, is_round_due, tick, now)
     }

@@ -297,6 +297,23 @@ fn work_that_goes_first_preempts_a_grant_at_a_tick() {
 }
 
 #[test]
+fn a_message_that_preempts_a_grant_is_handled_in_the_next_round() {
+    let volume = memory_volume(1 << 20);
+    let mut guest = Guest::new(Format::Split);
+    let mut core = core_with(&guest, &volume);
+    let own_mailbox = core.links.peers[0].clone();
+    core.work.dispatcher.policy_mut().ticks = true;
+    core.work.dispatcher.policy_mut().meanwhile = Some(Box::new(move || own_mailbox.send(ToCore::Shutdown)));
+    (0..10).for_each(|sector| assert!(guest.submit(None, sector)));
+    guest.publish();
+    core.round(softdpu_sys::clock::now());
+    let ran: Vec<u32> = core.work.dispatcher.policy().charged.iter().map(|(_, cost)| cost.units).collect();
+    assert_eq!((ran, core.stopping), (vec![1], false), "the message ends the turn");
+    core.round(softdpu_sys::clock::now());
+    assert!(core.stopping, "the message is lost until the next one");
+}
+
+#[test]
 fn requests_of_a_grant_run_together_until_the_next_tick() {
     let volume = memory_volume(1 << 20);
     let mut flood = Guest::new(Format::Split);
