@@ -41,8 +41,8 @@ pub(crate) struct BackEnds {
 }
 
 impl BackEnds {
-    /// A queue of that volume begins. None: its requests wait for nothing there, or no other device's requests come there.
-    /// No more than `most` go to a disk of this machine at once.
+    /// A queue of that volume begins. None: its requests wait for nothing there, or no other device's requests come
+    /// there. No more than `most` go to a disk of this machine at once.
     pub(crate) fn enter(&mut self, volume: &Volume, most: u32) -> Option<(BackEndKey, BackEnd)> {
         let spec = volume.spec();
         let (key, depth) = match spec.kind {

@@ -180,8 +180,9 @@ impl DiskPath {
             let Flight { permit, key, to_guest, .. } = flight;
             let used = permit.complete(block::finish(&buffer, to_guest, status));
             let failed = status != Status::Ok;
-            // Mostly the queue is on this core, and then no `CompletedRequest` is made. Built from parts and read as a whole right
-            // away, it would wait until the status before it is in memory, in a line that the driver had last.
+            // Mostly the queue is on this core, and then no `CompletedRequest` is made. Built from parts and read as a
+            // whole right away, it would wait until the status before it is in memory, in a line that the driver had
+            // last.
             match queues.find_to_finish(key) {
                 Some((queue, unpublished)) => finish(queue, unpublished, used, &buffer, to_guest, failed),
                 None => forward(key, CompletedRequest { used, buffer, to_guest, failed }),

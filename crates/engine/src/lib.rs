@@ -61,7 +61,9 @@ pub use message::{FromCore, QueueUpdate};
 pub use net::{
     Capture, CaptureBatch, CaptureCounts, CaptureSpec, CaptureTally, CapturedFrame, FrameDirection, FramePath,
 };
-pub use net::{FunctionBox, FunctionChange, FunctionId, FunctionOutlet, FunctionReport, NewFunction, Switched};
+pub use net::{
+    FunctionBox, FunctionChange, FunctionId, FunctionOutlet, FunctionReport, FunctionSwitchover, NewFunction,
+};
 pub use net::{PortCounters, PortSpec, Socket, XdpQueues};
 pub use network::Replacement;
 pub use queue::{QueueSpec, RateLimit, Receive, Role, Transmit};

@@ -13,8 +13,8 @@ use crate::injector::Injector;
 use crate::mailbox::mailbox;
 use crate::message::{ExplainRequest, ToCore};
 use crate::net::{
-    Capture, CaptureShared, CaptureSpec, CaptureStart, FunctionBox, FunctionChange, FunctionOutlet, Port, PortCounters,
-    PortSpec, Receiver, Socket, Switched,
+    Capture, CaptureShared, CaptureSpec, CaptureStart, FunctionBox, FunctionChange, FunctionOutlet, FunctionSwitchover,
+    Port, PortCounters, PortSpec, Receiver, Socket,
 };
 
 /// What the engine knows of ports.
@@ -166,7 +166,7 @@ impl Engine {
 
     /// Ports have other functions, on each core from its next burst on. What is returned tells when no core goes by
     /// those before any more.
-    pub fn change_functions(&self, outlet: &FunctionOutlet, change: &FunctionChange) -> Switched {
+    pub fn change_functions(&self, outlet: &FunctionOutlet, change: &FunctionChange) -> FunctionSwitchover {
         let (switches, switched) = change.switches(outlet, self.cores.len());
         for (core, switch) in self.cores.iter().zip(switches) {
             core.mailbox.send(ToCore::Functions(Box::new(switch)));

@@ -160,8 +160,8 @@ impl Default for SteeringControl {
 const WORTH_COUNTING: u32 = 500;
 
 impl Engine {
-    /// Steers packets from tunnels by `spec` from now on, each flow's in order. What was moved automatically before goes
-    /// where the spread puts it.
+    /// Steers packets from tunnels by `spec` from now on, each flow's in order. What was moved automatically before
+    /// goes where the spread puts it.
     ///
     /// # Errors
     /// [`SteeringError`]; nothing has changed then.

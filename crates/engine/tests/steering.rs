@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::cores::engine;
-use common::nic::{Nic, address, datagram, endpoint, mac, network};
+use common::nic::{Nic, address, datagram, endpoint, network};
 use softdpu_engine::{CoreIndex, Engine, Injector, PortCounters, PortSpec, SteeringMode, SteeringSpec};
 use softdpu_ring::Format;
 use softdpu_sched::Nanos;

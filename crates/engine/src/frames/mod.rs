@@ -40,7 +40,8 @@ use crate::net::{
 use crate::queue::{BURST, Loan, NoFrame, QueueTable, Role, Transmit, prefetch, tail_offset};
 use crate::sleep::Sleep;
 
-/// Segments that a burst's frames stand for, all together, about: those that are to be segmented come in shorter bursts.
+/// Segments that a burst's frames stand for, all together, about: those that are to be segmented come in shorter
+/// bursts.
 const SEGMENTS: usize = 256;
 
 /// What the forwarder of a core shares with those of the others.
@@ -266,8 +267,8 @@ impl Forwarder {
         BurstOutcome { done, bytes, frames, backpressure }
     }
 
-    /// Takes the first `count` frames, with `rests` behind their heads, through the VPC. They are of one port. What finds
-    /// no buffer is dropped.
+    /// Takes the first `count` frames, with `rests` behind their heads, through the VPC. They are of one port. What
+    /// finds no buffer is dropped.
     #[inline]
     fn forward_burst(
         &mut self,

@@ -1,7 +1,7 @@
 //! The captures of a core: where frames are captured, and what became of them.
 //!
-//! A burst is captured as a whole, twice: before it is forwarded ([`Captures::arrive`]), as its heads are rewritten then,
-//! and when it is done with ([`Captures::depart`]). What happens to single frames in between is
+//! A burst is captured as a whole, twice: before it is forwarded ([`Captures::arrive`]), as its heads are rewritten
+//! then, and when it is done with ([`Captures::depart`]). What happens to single frames in between is
 //! [noted](Captures::note) where it happens, which is off the usual path: frames that are dropped, segmented, or handed
 //! off to another core, where they leave.
 
@@ -287,8 +287,8 @@ impl Captures {
         }
     }
 
-    /// What traces a burst through the tiers, where that is wanted of any of its frames. `first`: the place in the burst
-    /// of the first packet of those that go through the tiers.
+    /// What traces a burst through the tiers, where that is wanted of any of its frames. `first`: the place in the
+    /// burst of the first packet of those that go through the tiers.
     #[inline]
     pub(crate) fn tracer<'a>(&'a mut self, first: usize, ports: &'a PortTable) -> Option<BurstTracer<'a>> {
         let captures = self.0.as_mut().filter(|captures| !captures.traced.is_empty())?;

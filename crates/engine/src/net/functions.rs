@@ -1,4 +1,4 @@
-//! ActiveFunctions of tenants in the path of their ports' frames ([`softdpu_functions`]).
+//! Functions of tenants in the path of their ports' frames ([`softdpu_functions`]).
 //!
 //! ```text
 //!   burst ─► inward: the sender's chain ─► Vpc::forward ─► outward: the receiver's chain ─► by their verdicts
@@ -6,11 +6,11 @@
 //!   ten times a second ─► outputs ─► FunctionBox (a thread of its own)
 //! ```
 //!
-//! A frame that finds no buffer at its receiver comes again, and is judged again then; it is counted when it has gone. A
-//! core never waits for the reader of the outputs: what finds no credits is counted and dropped.
+//! A frame that finds no buffer at its receiver comes again, and is judged again then; it is counted when it has gone.
+//! A core never waits for the reader of the outputs: what finds no credits is counted and dropped.
 //!
-//! ActiveFunctions come and go by [`Engine::change_functions`](crate::Engine::change_functions): each core takes all of a
-//! change between two bursts. The caller makes the new instances, and the old ones go to the reader of the box, with
+//! Functions come and go by [`Engine::change_functions`](crate::Engine::change_functions): each core takes all of
+//! a change between two bursts. The caller makes the new instances, and the old ones go to the reader of the box, with
 //! what they have not reported yet: a core neither allocates nor frees their memory.
 
 #[cfg(test)]
@@ -55,7 +55,7 @@ pub struct FunctionReport {
     pub outputs: Vec<Output>,
     /// The core has the function no more: this is its last report of it.
     pub is_last: bool,
-    /// Dropped when the report was read: see [`Switched`].
+    /// Dropped when the report was read: see [`FunctionSwitchover`].
     _unread: Option<Sender<()>>,
 }
 
@@ -89,9 +89,9 @@ pub struct FunctionChange {
 
 /// A change that cores make.
 #[derive(Debug)]
-pub struct Switched(Receiver<()>);
+pub struct FunctionSwitchover(Receiver<()>);
 
-impl Switched {
+impl FunctionSwitchover {
     /// Waits until every core has made it and the last reports of removed functions were read, `patience` at the most;
     /// false: it took longer.
     pub fn wait(self, patience: Duration) -> bool {
@@ -179,7 +179,7 @@ pub(crate) struct FunctionSwitch {
 
 impl FunctionChange {
     /// The change as each of `cores` cores makes it, and what waits until they have.
-    pub(crate) fn switches(&self, outlet: &FunctionOutlet, cores: usize) -> (Vec<FunctionSwitch>, Switched) {
+    pub(crate) fn switches(&self, outlet: &FunctionOutlet, cores: usize) -> (Vec<FunctionSwitch>, FunctionSwitchover) {
         let (done, receiver) = channel();
         let instance = |new: &NewFunction| FunctionInstance {
             id: new.id,
@@ -197,7 +197,7 @@ impl FunctionChange {
             chains: self.ports.iter().map(|(port, vni, functions)| (*port, chain(*vni, functions))).collect(),
             done: done.clone(),
         };
-        ((0..cores).map(switch).collect(), Switched(receiver))
+        ((0..cores).map(switch).collect(), FunctionSwitchover(receiver))
     }
 }
 

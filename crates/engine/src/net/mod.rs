@@ -18,7 +18,9 @@ mod xdp_queues;
 
 pub use capture::{Capture, CaptureBatch, CaptureCounts, CaptureSpec, CaptureTally, CapturedFrame};
 pub use capture::{FrameDirection, FramePath};
-pub use functions::{FunctionBox, FunctionChange, FunctionId, FunctionOutlet, FunctionReport, NewFunction, Switched};
+pub use functions::{
+    FunctionBox, FunctionChange, FunctionId, FunctionOutlet, FunctionReport, FunctionSwitchover, NewFunction,
+};
 pub use port::{PortCounters, PortSpec};
 pub use socket::Socket;
 pub use xdp_queues::XdpQueues;

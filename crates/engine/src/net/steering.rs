@@ -6,12 +6,12 @@
 //!   core they go to now:      fence, before the first of them ────► backlog of that reader ─► waits for ◄─────┘
 //! ```
 //!
-//! **Order within a flow.** Each core has a backlog for each core that reads; what a reader hands off is forwarded in the
-//! order of its backlog. When the table changes, the reader puts a *mark* behind what it has handed to the core that
-//! flows leave, and a *fence* with the same number before what it hands to the core that they go to. The first core
-//! reports that the mark has passed when all before it was forwarded and what came of it was handed off. The second does
-//! not go on with that backlog before it has the report. What it then sends comes behind what the first one sent, as
-//! messages that one causes the other do ([`mailbox`](crate::mailbox)).
+//! **Order within a flow.** Each core has a backlog for each core that reads; what a reader hands off is forwarded in
+//! the order of its backlog. When the table changes, the reader puts a *mark* behind what it has handed to the core
+//! that flows leave, and a *fence* with the same number before what it hands to the core that they go to. The first
+//! core reports that the mark has passed when all before it was forwarded and what came of it was handed off. The
+//! second does not go on with that backlog before it has the report. What it then sends comes behind what the first one
+//! sent, as messages that one causes the other do ([`mailbox`](crate::mailbox)).
 //!
 //! There is no deadlock: the fence with the lowest number waits for a mark that has only lower fences, which are none,
 //! before it.

@@ -82,7 +82,7 @@ fn a_policy_that_does_not_charge_it_has_it_in_the_next_grants_cost() {
 }
 
 #[test]
-fn who_stands_first_is_done_first() {
+fn deferred_work_of_the_first_rank_runs_first() {
     let (mut core, [mut three, mut five]) = two();
     core.work.dispatcher.policy_mut().spends = true;
     rounds_until_done(&mut core, &mut five);

@@ -50,7 +50,7 @@ impl Net {
 }
 
 /// Makes a change on a core.
-fn change(net: &mut Net, outlet: &FunctionOutlet, change: FunctionChange) -> Switched {
+fn change(net: &mut Net, outlet: &FunctionOutlet, change: FunctionChange) -> FunctionSwitchover {
     let (switches, switched) = change.switches(outlet, 1);
     switches.into_iter().for_each(|switch| net.functions.switch(CoreIndex(0), switch));
     switched
