@@ -6,12 +6,9 @@
 //!
 //! `cargo run --release -p softdpu-engine --example instructions -- CASE` (without a case: the list of them)
 
-#[allow(dead_code, missing_docs, unreachable_pub, reason = "a driver of the tests, of which this uses a part")]
+#[allow(dead_code, missing_docs, unreachable_pub, reason = "drivers of the tests, of which this uses a part")]
 #[path = "../tests/common/mod.rs"]
-mod disk;
-#[allow(dead_code, missing_docs, unreachable_pub, reason = "a driver of the tests, of which this uses a part")]
-#[path = "../tests/common/nic.rs"]
-mod nic;
+mod common;
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -20,8 +17,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use disk::Guest;
-use nic::{HEADER, Nic};
+use common::disk::Guest;
+use common::nic::{self, HEADER, Nic};
 use softdpu_engine::{ByHand, Engine};
 use softdpu_ring::Format;
 use softdpu_sched::{Policy, TenantId};
@@ -40,7 +37,7 @@ const ROUNDS: usize = 40;
 enum Work {
     /// UDP frames of so many bytes, without FCS, of so many tenants, each between two guests.
     Frames(usize, u16),
-    /// TCP frames of 44 segments of 1,460 bytes that nobody cuts up.
+    /// TCP frames of 44 segments of 1,460 bytes that are not segmented.
     Segments,
     /// Reads of a sector from a volume with nothing behind it, by so many tenants.
     Reads(u16),
@@ -210,7 +207,7 @@ fn rounds_of_requests(
 ) {
     let (mut engine, mut core) = Engine::by_hand_with(64, fairness).expect("a core");
     let volume = Volume::open(spec, &PathBroker::new()).expect("a volume");
-    volume.activate().expect("nobody else has it");
+    volume.activate().expect("no other device has it");
     let mut guests: Vec<Guest> = (0..tenants).map(|_| Guest::new(format)).collect();
     for (tenant, guest) in guests.iter().enumerate() {
         engine.start_queue(None, guest.spec(&volume, tenant as u16)).expect("a queue");

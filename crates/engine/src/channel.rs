@@ -12,12 +12,12 @@ pub(crate) const CAPACITY: u32 = 1024;
 /// The tenants' accounts on one core.
 #[derive(Debug, Default)]
 pub(crate) struct Channels {
-    accounts: Vec<Account>,
+    accounts: Vec<ChannelAccount>,
     total: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Account {
+struct ChannelAccount {
     waiting: u32,
     /// Since when so many.
     since: u64,
@@ -43,18 +43,18 @@ impl Channels {
     pub(crate) fn enter(&mut self, tenant: TenantId, n: u32, now: Nanos) {
         let index = usize::from(tenant.0);
         if index >= self.accounts.len() {
-            self.accounts.resize(index + 1, Account::default());
+            self.accounts.resize(index + 1, ChannelAccount::default());
         }
-        self.accounts[index].look(now);
+        self.accounts[index].update(now);
         self.accounts[index].waiting += n;
         self.total += n;
     }
 
     /// Counts what the tenant's requests have waited until `now`. Before some of them leave.
     #[inline]
-    pub(crate) fn look(&mut self, tenant: TenantId, now: Nanos) {
+    pub(crate) fn update(&mut self, tenant: TenantId, now: Nanos) {
         if let Some(account) = self.accounts.get_mut(usize::from(tenant.0)) {
-            account.look(now);
+            account.update(now);
         }
     }
 
@@ -66,7 +66,7 @@ impl Channels {
     /// `n` requests were run, dropped, or went to another core.
     #[inline]
     pub(crate) fn leave(&mut self, tenant: TenantId, n: u32) {
-        if let Some(Account { waiting, .. }) = self.accounts.get_mut(usize::from(tenant.0)) {
+        if let Some(ChannelAccount { waiting, .. }) = self.accounts.get_mut(usize::from(tenant.0)) {
             debug_assert!(*waiting >= n, "{tenant:?} has {waiting} waiting, {n} leave");
             *waiting = waiting.saturating_sub(n);
             self.total = self.total.saturating_sub(n);
@@ -80,9 +80,9 @@ impl Channels {
     }
 }
 
-impl Account {
+impl ChannelAccount {
     #[inline]
-    fn look(&mut self, now: Nanos) {
+    fn update(&mut self, now: Nanos) {
         self.waited = self.waited.wrapping_add(u64::from(self.waiting) * now.0.saturating_sub(self.since));
         self.since = now.0;
     }
@@ -98,9 +98,9 @@ mod tests {
         let mut channels = Channels::default();
         channels.enter(tenant, 2, Nanos(1_000));
         channels.enter(tenant, 1, Nanos(1_100));
-        channels.look(tenant, Nanos(1_200));
+        channels.update(tenant, Nanos(1_200));
         channels.leave(tenant, 3);
-        channels.look(tenant, Nanos(9_000));
+        channels.update(tenant, Nanos(9_000));
         assert_eq!(channels.waited(tenant), 2 * 100 + 3 * 100);
     }
 

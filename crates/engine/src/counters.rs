@@ -96,7 +96,7 @@ pub struct CoreCounters {
     pub sleeps: Counter,
     /// Requests completed.
     pub completed: Counter,
-    /// Requests that ended here when their queue had moved on to another core, which was told.
+    /// Requests that ended on this core for a queue that had moved to another.
     pub travelled: Counter,
     /// Queues it owns.
     pub queues: Counter,
@@ -106,9 +106,9 @@ pub struct CoreCounters {
     pub by_flow: Counter,
     /// Of those: handed to the software tier.
     pub by_software: Counter,
-    /// What its VPC knows besides.
+    /// The counts of its VPC.
     pub forwarding: ForwardingCounters,
-    /// Packets from tunnels, by where they are worked on.
+    /// Packets from tunnels, by the core that forwards them.
     pub steering: SteeringCounters,
     /// Requests waiting in its channels.
     pub waiting: Counter,
@@ -118,7 +118,7 @@ pub struct CoreCounters {
     pub asleep: AtomicBool,
 }
 
-/// What a core did with packets from tunnels while a table of where they are worked on was in force.
+/// What a core did with packets from tunnels while a steering table was in force.
 #[derive(Debug)]
 pub struct SteeringCounters {
     /// Packets that it read, by bucket.
@@ -127,11 +127,11 @@ pub struct SteeringCounters {
     pub rules: [Counter; RULES],
     /// Packets that it read and handed to other cores.
     pub handed: Counter,
-    /// Packets that other cores have read and it worked on.
+    /// Packets that other cores have read and it forwarded.
     pub taken: Counter,
-    /// Times that what it had of some flows was done, and another core was told to go on.
+    /// Times that what it had of some flows was done, and another core was let go on.
     pub marks: Counter,
-    /// Nanoseconds that it worked on packets from tunnels.
+    /// Nanoseconds that it spent on packets from tunnels.
     pub worked_ns: Counter,
 }
 
@@ -148,10 +148,10 @@ impl Default for SteeringCounters {
     }
 }
 
-/// What a core's VPC did, looked at now and then.
+/// The counts of a core's VPC, refreshed now and then.
 #[derive(Debug, Default)]
 pub struct ForwardingCounters {
-    /// Frames that left, by where to and by who decided so: in the order of `Destination::ALL`, and of `Datapath::ALL`.
+    /// Frames that left, by destination and datapath: in the order of `Destination::ALL`, and of `Datapath::ALL`.
     pub paths: [[Counter; Datapath::ALL.len()]; Destination::ALL.len()],
     /// Flows that it has.
     pub flows: Counter,
@@ -174,7 +174,7 @@ impl ForwardingCounters {
         self.heavy.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes what the VPC knows at `now`. `windows` is how many seconds of heavy flows were told of before.
+    /// Takes what the VPC knows at `now`. `windows` is how many seconds of heavy flows were published before.
     pub(crate) fn take(&self, vpc: &mut Vpc, now: Nanos, windows: &mut u64) {
         let stats = vpc.stats();
         for (to, counters) in Destination::ALL.into_iter().zip(&self.paths) {
@@ -189,14 +189,14 @@ impl ForwardingCounters {
         self.flows.set(vpc.flows() as u64);
         self.capacity.set(vpc.flow_capacity() as u64);
         let (known, heavy) = vpc.heavy_flows(now.0);
-        // Once a second; where somebody is reading, in a moment.
+        // Once a second; while it is being read, at the next call.
         if known != *windows
-            && let Ok(mut told) = self.heavy.try_lock()
+            && let Ok(mut published) = self.heavy.try_lock()
         {
             *windows = known;
-            told.0 = now;
-            told.1.clear();
-            told.1.extend_from_slice(heavy);
+            published.0 = now;
+            published.1.clear();
+            published.1.extend_from_slice(heavy);
         }
     }
 }

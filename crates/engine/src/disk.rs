@@ -22,7 +22,7 @@ use crate::ids::QueueKey;
 use crate::queue::QueueTable;
 use crate::queue::{Role, RunningQueue, Unpublished};
 
-/// What a core has of its volumes.
+/// A core's attachments to volumes, and its requests at them.
 pub(crate) struct DiskPath {
     io: IoContext,
     flights: Flights,
@@ -32,7 +32,7 @@ pub(crate) struct DiskPath {
     done: Vec<Done>,
 }
 
-/// What a piece of a grant came to.
+/// The outcome of a piece of a grant.
 pub(crate) struct Submitted {
     /// Bytes that its requests move.
     pub bytes: u64,
@@ -40,7 +40,7 @@ pub(crate) struct Submitted {
     pub pending: u32,
 }
 
-/// What of a request is left to encrypt or decrypt outside of its grant.
+/// A request with something left to encrypt or decrypt outside of its grant.
 pub(crate) struct DeferredRequest {
     /// The channel of the accelerator that it waits in.
     pub channel: u32,
@@ -141,7 +141,7 @@ impl DiskPath {
         }
     }
 
-    /// Tells the kernel of what was submitted.
+    /// Flushes what was submitted to the kernel.
     #[inline]
     pub(crate) fn flush(&mut self) {
         self.io.flush();
@@ -160,8 +160,8 @@ impl DiskPath {
         !self.done.is_empty()
     }
 
-    /// Gives completed requests back to their queues, and those of queues that are not here to `forward`. `ended` is
-    /// told of each first.
+    /// Gives completed requests back to their queues, and those of queues on other cores to `forward`. `ended` is
+    /// called with each first.
     #[inline]
     pub(crate) fn give_back(
         &mut self,
@@ -180,8 +180,9 @@ impl DiskPath {
             let Flight { permit, key, to_guest, .. } = flight;
             let used = permit.complete(block::finish(&buffer, to_guest, status));
             let failed = status != Status::Ok;
-            // Mostly it is here, and then no `CompletedRequest` is made. Built from parts and read as a whole right
-            // away, it would wait until the status before it is in memory, in a line that the driver had last.
+            // Mostly the queue is on this core, and then no `CompletedRequest` is made. Built from parts and read as a
+            // whole right away, it would wait until the status before it is in memory, in a line that the driver had
+            // last.
             match queues.find_to_finish(key) {
                 Some((queue, unpublished)) => finish(queue, unpublished, used, &buffer, to_guest, failed),
                 None => forward(key, CompletedRequest { used, buffer, to_guest, failed }),
@@ -235,7 +236,7 @@ impl DiskPath {
     }
 
     /// Abandons the requests of a queue that ended: no back end touches its guest's memory any more, and their
-    /// completions are dropped. `ended` is told of each.
+    /// completions are dropped. `ended` is called with each.
     pub(crate) fn abandon(&mut self, key: QueueKey, mut ended: impl FnMut(&Flight)) {
         let tokens = self.flights.of(key);
         if tokens.is_empty() {
@@ -290,7 +291,7 @@ fn finish(
 }
 
 impl CompletedRequest {
-    /// Adds it to its queue, which is here.
+    /// Adds it to its queue.
     pub(crate) fn finish(self, queue: &mut RunningQueue, unpublished: &mut Unpublished) {
         finish(queue, unpublished, self.used, &self.buffer, self.to_guest, self.failed);
     }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -16,20 +16,21 @@ use softdpu_vpc::Tables;
 use softdpu_vpc::spec::Spec;
 use thiserror::Error;
 
-use crate::back_ends::{BackEnds, Place};
+use crate::back_ends::{BackEndKey, BackEnds};
 use crate::core::{Core, CoreParts};
 use crate::counters::{CoreCounters, QueueCounters, TenantCounters};
+use crate::frames::ForwarderShared;
 use crate::ids::{CoreIndex, QueueKey};
+use crate::links::CoreLinks;
 use crate::mailbox::{Inbox, Mailbox, mailbox};
 use crate::message::{FromCore, QueueUpdate, ToCore};
-use crate::net::{PARCELS, Room};
-use crate::network::{Entry, Network};
+use crate::network::{Network, RunningReceiver};
 use crate::queue::{QueueSpec, Role, RunningQueue};
 use crate::recorder::Recorder;
 use crate::shares::Shares;
-use crate::steering::Steerer;
+use crate::steering::SteeringControl;
 
-/// What a kernel without it or a machine that has used it up lacks.
+/// The facility without which a notifier cannot be made.
 const NOTIFIER: &str = "asynchronous I/O for interrupts (needs CONFIG_AIO, and room below the sysctl fs.aio-max-nr)";
 
 /// How the cores are set up.
@@ -98,7 +99,7 @@ pub(crate) struct CoreHandle {
     counters: Arc<CoreCounters>,
     thread: Option<JoinHandle<()>>,
     queues: usize,
-    /// Rounds at the last look.
+    /// Rounds at the last check.
     rounds_seen: u64,
 }
 
@@ -107,11 +108,11 @@ pub struct Engine {
     pub(crate) cores: Vec<CoreHandle>,
     inbox: Inbox<FromCore>,
     notifier: Notifier,
-    placed: HashMap<QueueKey, Placed>,
+    placed: HashMap<QueueKey, PlacedQueue>,
     shares: Shares,
     fairness: Policy,
     balancer: Balancer,
-    /// When queues were last looked at.
+    /// When loads were last measured.
     balanced: Nanos,
     /// Submission entries of each core's io_uring.
     io_depth: u32,
@@ -120,26 +121,26 @@ pub struct Engine {
     device_numbers: u32,
     back_ends: BackEnds,
     pub(crate) network: Network,
-    pub(crate) steerer: Steerer,
+    pub(crate) steering: SteeringControl,
     free: Vec<u32>,
     numbers: u32,
     generation: u32,
     tokens: u64,
 }
 
-/// Where a queue is, and whose.
-struct Placed {
+/// A queue that runs: where, and for which tenant.
+struct PlacedQueue {
     core: CoreIndex,
     tenant: TenantId,
     device: Arc<str>,
-    /// What its requests go on to, where that is bounded.
-    back_end: Option<Place>,
+    /// The back end that its requests go to, where that is bounded.
+    back_end: Option<BackEndKey>,
     /// It brings work, for which a scheduler decides.
     is_scheduled: bool,
     /// Which of the device's queues it is.
     index: u16,
     counters: Arc<QueueCounters>,
-    /// What it had of cores when it was last looked at, nanoseconds.
+    /// Its core time when loads were last measured, nanoseconds.
     seen: u64,
 }
 
@@ -199,14 +200,13 @@ impl Engine {
             device_numbers: 0,
             back_ends: BackEnds::default(),
             network: Network::default(),
-            steerer: Steerer::default(),
+            steering: SteeringControl::default(),
             free: Vec::new(),
             numbers: 0,
             generation: 0,
             tokens: 0,
         };
-        let rooms: Arc<[Room]> = config.cpus.iter().map(|_| Room::new(PARCELS)).collect();
-        let handed: Arc<[AtomicUsize]> = config.cpus.iter().map(|_| AtomicUsize::new(0)).collect();
+        let shared = ForwarderShared::new(config.cpus.len());
         let tables = Tables::build(&Spec::default(), None).map_err(|error| EngineError::Io(error.to_string()))?;
         let tables = Arc::new(tables);
         let mut cores = Vec::with_capacity(config.cpus.len());
@@ -219,16 +219,13 @@ impl Engine {
                 None => engine.fairness.build(),
             };
             let core = Core::new(CoreParts {
-                index: CoreIndex(index),
+                links: CoreLinks { index: CoreIndex(index), peers: peers.clone(), control: control.clone() },
                 scheduler,
                 io,
                 notifier: notifier()?,
                 inbox,
-                peers: peers.clone(),
-                control: control.clone(),
                 counters: Arc::clone(&counters),
-                rooms: Arc::clone(&rooms),
-                handed: Arc::clone(&handed),
+                shared: shared.clone(),
                 tables: Arc::clone(&tables),
                 flows: config.flows,
                 idle_after_ns: config.idle_sleep.map(|idle| idle.as_nanos() as u64),
@@ -287,22 +284,27 @@ impl Engine {
         let counters = Arc::clone(&spec.counters);
         let seen = counters.core_ns.get();
         let (tenant, index) = (spec.tenant, spec.index);
-        self.placed.insert(key, Placed { core, tenant, device, back_end, is_scheduled, index, counters, seen });
+        self.placed.insert(key, PlacedQueue { core, tenant, device, back_end, is_scheduled, index, counters, seen });
         self.cores[core.0].queues += 1;
         if is_scheduled {
             self.count(spec.tenant, core, 1);
         }
         if let Role::Receive(receive) = &spec.role {
-            self.network.receivers.push(Entry { port: receive.port, index: spec.index, key, enabled: spec.enabled });
-            self.tell_receivers(receive.port);
+            self.network.receivers.push(RunningReceiver {
+                port: receive.port,
+                index: spec.index,
+                key,
+                enabled: spec.enabled,
+            });
+            self.send_receivers(receive.port);
         }
         let queue = RunningQueue { placement, ..RunningQueue::new(key, spec) };
         self.send(core, ToCore::Start(Box::new(queue)));
         Ok(key)
     }
 
-    /// Where a new queue stands among its tenant's, and what its requests go on to.
-    fn placement(&mut self, spec: &QueueSpec) -> Option<(Placement, Option<Place>)> {
+    /// The placement of a new queue among its tenant's, and the back end that its requests go to.
+    fn placement(&mut self, spec: &QueueSpec) -> Option<(Placement, Option<BackEndKey>)> {
         let (kind, back_end) = match &spec.role {
             Role::Block { volume, .. } => (Kind::Requests, self.back_ends.enter(volume, self.io_depth)),
             Role::Transmit(_) => (Kind::Packets, None),
@@ -320,11 +322,11 @@ impl Engine {
 
     fn count(&mut self, tenant: TenantId, core: CoreIndex, change: i32) {
         if self.shares.count(tenant, core, change) {
-            self.tell_shares();
+            self.send_shares();
         }
     }
 
-    fn tell_shares(&mut self) {
+    fn send_shares(&mut self) {
         for (core, tenant, share, counters) in self.shares.divide(self.cores.len()) {
             self.send(core, ToCore::Tenant(tenant, share, counters));
         }
@@ -369,14 +371,14 @@ impl Engine {
             if let Some(placed) = self.placed.get_mut(&key) {
                 placed.core = to;
                 let (tenant, is_scheduled) = (placed.tenant, placed.is_scheduled);
-                // Told once: between the two a tenant with one queue would be nowhere, and every core would give it all
+                // Sent once: between the two a tenant with one queue would be nowhere, and every core would give it all
                 // of its limits.
                 if is_scheduled && self.shares.move_one(tenant, from, to) {
-                    self.tell_shares();
+                    self.send_shares();
                 }
             }
             if let Some(port) = self.network.port_of(key) {
-                self.tell_receivers(port);
+                self.send_receivers(port);
             }
         }
         Ok(())
@@ -384,7 +386,7 @@ impl Engine {
 
     /// Moves queues by what they had of the cores since the last call, now and then: each tenant that has work gets
     /// cores of its own while there are enough, and busy cores give to idle ones otherwise. `stays` tells which queues,
-    /// by device and index, are where somebody wants them. What was moved where.
+    /// by device and index, are pinned to their core. Returns what was moved where.
     pub fn balance(&mut self, now: Nanos, stays: impl Fn(&str, u16) -> bool) -> Vec<(QueueKey, CoreIndex)> {
         let passed = now.since(std::mem::replace(&mut self.balanced, now)).0;
         if self.cores.len() < 2 || passed == 0 {
@@ -421,11 +423,11 @@ impl Engine {
         self.placed.get(&key).map(|placed| placed.core)
     }
 
-    /// Sets a tenant's share of the node: its limits and its guarantee, which here is in thousandths of all cores'
+    /// Sets a tenant's share of the node: its limits and its guarantee, which is in thousandths of all cores'
     /// time, are divided over the cores that serve it.
     pub fn configure_tenant(&mut self, tenant: TenantId, share: Share) {
         self.shares.configure(tenant, share, self.cores.len());
-        self.tell_shares();
+        self.send_shares();
     }
 
     /// How tenants share a core.
@@ -492,7 +494,7 @@ impl Engine {
 
     fn retire(&mut self, key: QueueKey) {
         self.remove_receiver(key);
-        if let Some(Placed { core, tenant, device, back_end, is_scheduled, .. }) = self.placed.remove(&key) {
+        if let Some(PlacedQueue { core, tenant, device, back_end, is_scheduled, .. }) = self.placed.remove(&key) {
             self.cores[core.0].queues -= 1;
             if let Some(place) = back_end {
                 self.back_ends.leave(&place);

@@ -8,7 +8,7 @@ use softdpu_sched::{Cost, Grant, Nanos};
 
 use crate::ids::QueueKey;
 
-/// Requests of this process whose permits were dropped.
+/// Permits that this process dropped.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// The duty to complete a request that was taken from a ring. It ends when the request is [completed](Self::complete)
@@ -77,7 +77,7 @@ impl Flight {
     }
 }
 
-/// A request whose status byte is written and whose used entry is not.
+/// A request with its status byte written, and its used entry not.
 pub(crate) struct CompletedRequest {
     pub used: Used,
     /// For the dirty log: what was written is logged where the queue's current view is known.
@@ -122,7 +122,7 @@ impl Flights {
         Some(flight)
     }
 
-    /// Whether any request of a queue is here.
+    /// Whether any request of a queue is in flight.
     pub(crate) fn any_of(&self, key: QueueKey) -> bool {
         self.slots.iter().flatten().any(|flight| flight.key == key)
     }

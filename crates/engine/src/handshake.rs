@@ -1,15 +1,15 @@
 //! The hand-shake that loses no wake-up.
 //!
-//! The sender posts, then looks whether the receiver sleeps; the receiver declares that it sleeps, then looks whether
+//! The sender posts, then checks whether the receiver sleeps; the receiver declares that it sleeps, then checks whether
 //! anything was posted. With a sequentially consistent fence between the two steps of each, at least one sees the other
-//! (checked with loom: `tests/loom.rs`, whose atomics replace these).
+//! (checked with loom, which replaces the atomics: `tests/loom.rs`).
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicBool, Ordering, fence};
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 
-/// Who has posted, and who sleeps.
+/// Whether anything was posted, and whether the receiver sleeps.
 #[derive(Debug)]
 pub struct Sleeper {
     posted: AtomicBool,
@@ -40,6 +40,12 @@ impl Sleeper {
     #[inline(always)]
     pub fn posted(&self) -> bool {
         self.posted.load(Ordering::Relaxed) && self.posted.swap(false, Ordering::Acquire)
+    }
+
+    /// The receiver's side: whether there is something; leaves the mark.
+    #[inline(always)]
+    pub fn is_posted(&self) -> bool {
+        self.posted.load(Ordering::Relaxed)
     }
 
     /// The receiver's side: true when it may sleep.

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! A queue belongs to one core, which alone reads its available ring and writes its used ring. Moving it is a message.
-//! Requests in flight stay with the core that submitted them; what they come to travels to the queue's new core as a
+//! Requests in flight stay with the core that submitted them; their results travel to the queue's new core as a
 //! message. On the path of a request a core allocates nothing and makes no system call that a batch does not share; it
 //! takes no lock but that of an NBD connection, which the cores that use the volume share.
 
@@ -28,8 +28,11 @@ mod counters;
 mod disk;
 mod engine;
 mod flight;
+mod frames;
 mod handshake;
 mod ids;
+mod injector;
+mod links;
 mod mailbox;
 mod message;
 mod net;
@@ -48,18 +51,19 @@ extern crate self as softdpu_engine;
 #[allow(dead_code, missing_docs, unreachable_pub, reason = "each program of tests uses a part of it")]
 #[path = "../tests/common/mod.rs"]
 mod common;
-#[cfg(test)]
-#[allow(dead_code, missing_docs, unreachable_pub, reason = "each program of tests uses a part of it")]
-#[path = "../tests/common/nic.rs"]
-mod common_nic;
 
 pub use by_hand::ByHand;
 pub use counters::{CoreCounters, Counter, ForwardingCounters, QueueCounters, SteeringCounters, TenantCounters};
 pub use engine::{Engine, EngineConfig, EngineError};
 pub use ids::{CoreIndex, QueueKey};
+pub use injector::Injector;
 pub use message::{FromCore, QueueUpdate};
-pub use net::{Batch, Capture, CaptureCounts, CaptureSpec, CaptureTally, Captured, Injector, Path, Way};
-pub use net::{FunctionBox, FunctionChange, FunctionId, FunctionOutlet, FunctionReport, NewFunction, Switched};
+pub use net::{
+    Capture, CaptureBatch, CaptureCounts, CaptureSpec, CaptureTally, CapturedFrame, FrameDirection, FramePath,
+};
+pub use net::{
+    FunctionBox, FunctionChange, FunctionId, FunctionOutlet, FunctionReport, FunctionSwitchover, NewFunction,
+};
 pub use net::{PortCounters, PortSpec, Socket, XdpQueues};
 pub use network::Replacement;
 pub use queue::{QueueSpec, RateLimit, Receive, Role, Transmit};

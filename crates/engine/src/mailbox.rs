@@ -10,7 +10,7 @@ use crate::handshake::Sleeper;
 /// The sending half. Clones send to the same core.
 pub(crate) struct Mailbox<T> {
     sender: Sender<T>,
-    shared: Arc<Shared>,
+    shared: Arc<MailboxShared>,
 }
 
 impl<T> Clone for Mailbox<T> {
@@ -22,10 +22,10 @@ impl<T> Clone for Mailbox<T> {
 /// The receiving half.
 pub(crate) struct Inbox<T> {
     receiver: Receiver<T>,
-    shared: Arc<Shared>,
+    shared: Arc<MailboxShared>,
 }
 
-struct Shared {
+struct MailboxShared {
     sleeper: Sleeper,
     bell: Doorbell,
 }
@@ -33,7 +33,7 @@ struct Shared {
 /// A connected pair.
 pub(crate) fn mailbox<T>() -> std::io::Result<(Mailbox<T>, Inbox<T>)> {
     let (sender, receiver) = channel();
-    let shared = Arc::new(Shared { sleeper: Sleeper::new(), bell: Doorbell::new()? });
+    let shared = Arc::new(MailboxShared { sleeper: Sleeper::new(), bell: Doorbell::new()? });
     Ok((Mailbox { sender, shared: Arc::clone(&shared) }, Inbox { receiver, shared }))
 }
 
@@ -54,6 +54,18 @@ impl<T> Inbox<T> {
         self.shared.sleeper.posted()
     }
 
+    /// Whether anything was posted since the last call of [`posted`](Self::posted).
+    #[inline(always)]
+    pub(crate) fn is_posted(&self) -> bool {
+        self.shared.sleeper.is_posted()
+    }
+
+    /// The next message, for an owner that does not ask [`posted`](Self::posted) first.
+    pub(crate) fn next(&self) -> Option<T> {
+        self.posted();
+        self.take()
+    }
+
     /// The next message.
     pub(crate) fn take(&self) -> Option<T> {
         self.receiver.try_recv().ok()
@@ -70,11 +82,36 @@ impl<T> Inbox<T> {
         self.shared.bell.drain();
     }
 
-    /// Readable when somebody rang.
+    /// Readable when it was rung.
     pub(crate) fn bell(&self) -> &Doorbell {
         &self.shared.bell
     }
 }
+
+/// How a reader outside of the cores waits: `bell`, `prepare_wait` and `waited` for a type with an `inbox`. Its method
+/// `$take` returns the next message.
+macro_rules! waitable {
+    ($reader:ident, $take:ident) => {
+        impl $reader {
+            #[doc = concat!("Readable when [`", stringify!($take), "`](Self::", stringify!($take), ") has something.")]
+            /// Call [`prepare_wait`](Self::prepare_wait) before waiting.
+            pub fn bell(&self) -> std::os::fd::BorrowedFd<'_> {
+                std::os::fd::AsFd::as_fd(self.inbox.bell())
+            }
+
+            /// The caller is about to wait for [`bell`](Self::bell). False: there is something already.
+            pub fn prepare_wait(&self) -> bool {
+                self.inbox.fall_asleep()
+            }
+
+            /// The caller has waited.
+            pub fn waited(&self) {
+                self.inbox.wake_up();
+            }
+        }
+    };
+}
+pub(crate) use waitable;
 
 #[cfg(all(test, not(loom)))]
 mod tests {
@@ -98,7 +135,7 @@ mod tests {
         let (sender, inbox) = mailbox().unwrap();
         sender.send(());
         assert!(!inbox.fall_asleep());
-        assert!(!inbox.bell().drain(), "nobody slept, so nobody rang");
+        assert!(!inbox.bell().drain(), "rung though the owner was awake");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What is said between the control thread and the cores, and among cores.
+//! Messages between the control thread and the cores, and among cores.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use softdpu_vpc::{Explanation, PortId, Tables};
 use crate::counters::TenantCounters;
 use crate::flight::CompletedRequest;
 use crate::ids::{CoreIndex, QueueKey};
-use crate::net::{CaptureStart, FunctionSwitch, Injection, Item, Parcel, Port, Receiver, Socket};
+use crate::net::{CaptureStart, EgressFrame, FunctionSwitch, Injection, Port, Receiver, Socket, SteeringItem};
 use crate::queue::RunningQueue;
 
 /// A change to a running queue.
@@ -54,71 +54,103 @@ pub(crate) enum ToCore {
         key: QueueKey,
         to: CoreIndex,
     },
-    /// Requests of a queue that was here when they were submitted elsewhere.
+    /// Requests that other cores have completed, for a queue of this one.
     Completed {
         key: QueueKey,
         done: Vec<CompletedRequest>,
     },
-    /// The queue moved on from here and ends on core `by`: give up what is still in flight for it, then say so.
+    /// The queue moved on from this core and ends on core `by`: give up what is still in flight for it, then answer.
     GiveUp {
         key: QueueKey,
         by: CoreIndex,
     },
     /// The answer to [`GiveUp`](Self::GiveUp): what is in flight there touches the guest's memory no more.
     GivenUp(QueueKey),
-    /// No queue of this key will be heard of again.
+    /// No message comes for this key again.
     Forget(QueueKey),
     /// Nothing uses the volume any more.
     Detach(Arc<Volume>),
     Tenant(TenantId, Share, Arc<TenantCounters>),
-    /// Another configuration of the networks; the one before it goes back to whom the core was told it by, to be freed
-    /// there.
+    /// Another configuration of the networks; the one before it goes back to the sender, to be freed there.
     Tables(Arc<Tables>, Sender<Arc<Tables>>),
-    /// A port is there, as this core has it, or is no more.
+    /// A port as this core is to have it, or none: it is removed.
     Port(PortId, Option<Box<Port>>),
     /// A port has other sockets, or none.
     Socket {
         port: PortId,
-        /// Whose socket this core sends by; its own, if it has one.
+        /// The core with the socket that this core sends by; itself, if it has one.
         owner: Option<CoreIndex>,
         socket: Option<Box<Socket>>,
     },
     /// Other receive queues take a port's frames now.
     Receivers(PortId, Arc<[Receiver]>),
     /// Frames for ports of this core.
-    Parcels(Vec<Parcel>),
-    /// Where packets from tunnels are worked on.
+    EgressFrames(Vec<EgressFrame>),
+    /// Which core forwards which packets from tunnels.
     Steering(Arc<Steering>),
     /// Packets from tunnels that core `from` has read, and what keeps them in order.
-    Handed {
+    Steered {
         from: CoreIndex,
-        items: Vec<Item>,
+        items: Vec<SteeringItem>,
     },
-    /// What `reader` had handed over before this mark of its is done with where it was.
-    Passed {
+    /// What `reader` had handed off before its mark `number` is done on the core that its flows left.
+    MarkPassed {
         reader: CoreIndex,
         number: u64,
     },
-    /// Chains that were lent with parcels are not needed any more.
+    /// Chains that were lent with egress frames are not needed any more.
     Returned {
         key: QueueKey,
         numbers: Vec<u64>,
     },
-    /// Show frames to somebody.
+    /// Begin to capture frames.
     Capture(CaptureStart),
     /// Other functions in the path of ports' frames.
     Functions(Box<FunctionSwitch>),
     /// Frames as though they had come in by a port.
     Inject(Injection),
-    /// Tell a port's network that its endpoint is here.
+    /// Announce a port's endpoint in its network.
     Announce(PortId),
     /// What would become of a frame.
-    Explain(Question),
+    Explain(ExplainRequest),
     Shutdown,
 }
 
-/// What would become of a frame that came in by a port.
-pub(crate) struct Question {
+impl ToCore {
+    /// The queue that it is for, if it is for one.
+    pub(crate) fn queue(&self) -> Option<QueueKey> {
+        match self {
+            ToCore::Start(queue) | ToCore::Adopt(queue) => Some(queue.key),
+            ToCore::Update { key, .. }
+            | ToCore::Stop { key, .. }
+            | ToCore::Move { key, .. }
+            | ToCore::Completed { key, .. }
+            | ToCore::Returned { key, .. }
+            | ToCore::GiveUp { key, .. }
+            | ToCore::GivenUp(key)
+            | ToCore::Forget(key) => Some(*key),
+            ToCore::Detach(_)
+            | ToCore::Tenant(..)
+            | ToCore::Tables(..)
+            | ToCore::Port(..)
+            | ToCore::Socket { .. }
+            | ToCore::Receivers(..)
+            | ToCore::EgressFrames(_)
+            | ToCore::Capture(_)
+            | ToCore::Functions(_)
+            | ToCore::Inject(_)
+            | ToCore::Announce(_)
+            | ToCore::Explain(_)
+            | ToCore::Steering(_)
+            | ToCore::Steered { .. }
+            | ToCore::MarkPassed { .. }
+            | ToCore::Shutdown => None,
+        }
+    }
+}
+
+/// Asks what would become of a frame that came in by a port.
+pub(crate) struct ExplainRequest {
     pub port: PortId,
     /// The port's name: its number may be another's by now.
     pub name: Arc<str>,
@@ -127,8 +159,8 @@ pub(crate) struct Question {
     pub answer: Sender<(CoreIndex, Option<Explanation>)>,
 }
 
-/// A queue that has left its last core, while the cores before that one give up what they hold of it.
-pub(crate) struct Ending {
+/// The stop of a queue that has left its last core, while the cores before that one give up what they hold of it.
+pub(crate) struct PendingStop {
     pub key: QueueKey,
     pub position: Position,
     pub abandoned: u16,

@@ -9,21 +9,22 @@ use softdpu_vpc::{Explanation, PortId, Tables};
 
 use crate::engine::{Engine, EngineError};
 use crate::ids::{CoreIndex, QueueKey};
+use crate::injector::Injector;
 use crate::mailbox::mailbox;
-use crate::message::{Question, ToCore};
+use crate::message::{ExplainRequest, ToCore};
 use crate::net::{
-    Capture, CaptureShared, CaptureSpec, CaptureStart, FunctionBox, FunctionChange, FunctionOutlet, Injector, Port,
-    PortCounters, PortSpec, Receiver, Socket, Switched,
+    Capture, CaptureShared, CaptureSpec, CaptureStart, FunctionBox, FunctionChange, FunctionOutlet, FunctionSwitchover,
+    Port, PortCounters, PortSpec, Receiver, Socket,
 };
 
 /// What the engine knows of ports.
 #[derive(Default)]
 pub(crate) struct Network {
-    pub receivers: Vec<Entry>,
+    pub receivers: Vec<RunningReceiver>,
 }
 
 /// A running receive queue.
-pub(crate) struct Entry {
+pub(crate) struct RunningReceiver {
     pub port: PortId,
     /// Which of the device's queues it is.
     pub index: u16,
@@ -32,7 +33,7 @@ pub(crate) struct Entry {
 }
 
 impl Network {
-    /// The port whose frames a queue takes.
+    /// The port that a receive queue belongs to.
     pub(crate) fn port_of(&self, key: QueueKey) -> Option<PortId> {
         self.receivers.iter().find(|entry| entry.key == key).map(|entry| entry.port)
     }
@@ -47,7 +48,7 @@ pub struct Replacement {
 
 impl Replacement {
     /// Waits until every core has them, `patience` at the most; false: some have not. The tables before them are freed
-    /// here, not on a core.
+    /// by the caller, not on a core.
     pub fn wait(self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         (0..self.cores).all(|_| {
@@ -96,7 +97,7 @@ impl Engine {
                 socket: if owner == Some(CoreIndex(index)) { socket.take() } else { None },
                 limit: limit.clone(),
                 patience: Patience::default(),
-                complained: false,
+                is_failure_logged: false,
             };
             core.mailbox.send(ToCore::Port(id, Some(Box::new(port))));
         }
@@ -146,7 +147,7 @@ impl Engine {
         let (name, frame): (Arc<str>, Arc<[u8]>) = (name.into(), frame.into());
         for core in &self.cores {
             let (name, frame, answer) = (Arc::clone(&name), Arc::clone(&frame), answer.clone());
-            core.mailbox.send(ToCore::Explain(Question { port, name, frame, answer }));
+            core.mailbox.send(ToCore::Explain(ExplainRequest { port, name, frame, answer }));
         }
         let deadline = Instant::now() + patience;
         let next = || answers.recv_timeout(deadline.saturating_duration_since(Instant::now())).ok();
@@ -155,7 +156,7 @@ impl Engine {
         known.min_by_key(|(core, answer)| (!answer.is_flow, *core))
     }
 
-    /// Where cores say what there is to say of functions, and the box it comes into.
+    /// An outlet for the cores' reports of functions, and the box that they arrive in.
     ///
     /// # Errors
     /// When the process is out of file descriptors.
@@ -165,7 +166,7 @@ impl Engine {
 
     /// Ports have other functions, on each core from its next burst on. What is returned tells when no core goes by
     /// those before any more.
-    pub fn change_functions(&self, outlet: &FunctionOutlet, change: &FunctionChange) -> Switched {
+    pub fn change_functions(&self, outlet: &FunctionOutlet, change: &FunctionChange) -> FunctionSwitchover {
         let (switches, switched) = change.switches(outlet, self.cores.len());
         for (core, switch) in self.cores.iter().zip(switches) {
             core.mailbox.send(ToCore::Functions(Box::new(switch)));
@@ -182,7 +183,7 @@ impl Engine {
         Ok(Injector::new(port, name.into(), self.cores[core.0].mailbox.clone())?)
     }
 
-    /// Tells the network of a port that its endpoint is here, at most once a second: with an RARP announcement to its
+    /// Announces a port's endpoint in its network, at most once a second: with an RARP announcement to its
     /// other ports and to all other hosts of it, for switches and tunnel end points that learn where an address is.
     pub fn announce(&self, port: PortId) {
         // Always the same core: it counts.
@@ -200,14 +201,14 @@ impl Engine {
 
     /// The enabled receive queues of a port, in the order of its queue pairs.
     fn receivers(&self, port: PortId) -> Arc<[Receiver]> {
-        let mut entries: Vec<&Entry> =
+        let mut entries: Vec<&RunningReceiver> =
             self.network.receivers.iter().filter(|entry| entry.port == port && entry.enabled).collect();
         entries.sort_by_key(|entry| entry.index);
-        let receiver = |entry: &&Entry| Some(Receiver { core: self.core_of(entry.key)?, key: entry.key });
+        let receiver = |entry: &&RunningReceiver| Some(Receiver { core: self.core_of(entry.key)?, key: entry.key });
         entries.iter().filter_map(receiver).collect()
     }
 
-    pub(crate) fn tell_receivers(&self, port: PortId) {
+    pub(crate) fn send_receivers(&self, port: PortId) {
         let receivers = self.receivers(port);
         for core in &self.cores {
             core.mailbox.send(ToCore::Receivers(port, Arc::clone(&receivers)));
@@ -218,14 +219,14 @@ impl Engine {
         if let Some(entry) = self.network.receivers.iter_mut().find(|entry| entry.key == key) {
             entry.enabled = enabled;
             let port = entry.port;
-            self.tell_receivers(port);
+            self.send_receivers(port);
         }
     }
 
     pub(crate) fn remove_receiver(&mut self, key: QueueKey) {
         if let Some(at) = self.network.receivers.iter().position(|entry| entry.key == key) {
             let port = self.network.receivers.swap_remove(at).port;
-            self.tell_receivers(port);
+            self.send_receivers(port);
         }
     }
 }

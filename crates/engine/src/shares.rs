@@ -1,4 +1,4 @@
-//! What of a tenant's share each core gives it.
+//! Each core's part of a tenant's share.
 //!
 //! Schedulers are fair each on its own core. What a tenant may claim or not exceed on the node as a whole is divided
 //! over the cores that serve it, in equal parts, and again whenever one of its queues comes, goes or moves.
@@ -17,37 +17,37 @@ const MOST_GUARANTEED: u32 = 900;
 /// The tenants of a node.
 #[derive(Default)]
 pub(crate) struct Shares {
-    tenants: HashMap<TenantId, Tenant>,
-    /// Policies go by how many cores serve a tenant ([`Share::cores`]).
+    tenants: HashMap<TenantId, TenantShare>,
+    /// Policies want to know how many cores serve a tenant ([`Share::cores`]).
     counts_cores: bool,
 }
 
-struct Tenant {
+struct TenantShare {
     /// Of the node as a whole.
     share: Share,
     counters: Vec<Arc<TenantCounters>>,
     /// Its queues that bring work, core by core.
     queues: Vec<u32>,
-    /// What each core was told.
-    told: Vec<Option<Share>>,
+    /// What each core was sent last.
+    sent: Vec<Option<Share>>,
 }
 
-/// A core is to be told of a tenant's share there.
-pub(crate) type Told = (CoreIndex, TenantId, Share, Arc<TenantCounters>);
+/// A tenant's share, to be sent to a core.
+pub(crate) type ShareUpdate = (CoreIndex, TenantId, Share, Arc<TenantCounters>);
 
 impl Shares {
-    /// Shares without tenants. `counts_cores`: each is told how many cores serve the tenant.
+    /// Shares without tenants. `counts_cores`: each share says how many cores serve the tenant.
     pub(crate) fn new(counts_cores: bool) -> Shares {
         Shares { tenants: HashMap::new(), counts_cores }
     }
 
     /// A tenant has another share, of the node as a whole: its guarantee is in thousandths of all cores' time.
     pub(crate) fn configure(&mut self, tenant: TenantId, share: Share, cores: usize) {
-        let entry = self.tenants.entry(tenant).or_insert_with(|| Tenant {
+        let entry = self.tenants.entry(tenant).or_insert_with(|| TenantShare {
             share,
             counters: (0..cores).map(|_| Arc::default()).collect(),
             queues: vec![0; cores],
-            told: vec![None; cores],
+            sent: vec![None; cores],
         });
         entry.share = share;
     }
@@ -76,11 +76,11 @@ impl Shares {
 
     /// What a core gives a tenant now.
     pub(crate) fn on(&self, tenant: TenantId, core: CoreIndex) -> Option<Share> {
-        *self.tenants.get(&tenant)?.told.get(core.0)?
+        *self.tenants.get(&tenant)?.sent.get(core.0)?
     }
 
-    /// What is to be told to cores since the last time.
-    pub(crate) fn divide(&mut self, cores: usize) -> Vec<Told> {
+    /// What is to be sent to cores since the last call.
+    pub(crate) fn divide(&mut self, cores: usize) -> Vec<ShareUpdate> {
         let mut guaranteed = vec![0_u32; cores];
         for entry in self.tenants.values() {
             for (_, sum) in guaranteed.iter_mut().enumerate().filter(|(core, _)| entry.is_on(*core)) {
@@ -95,8 +95,8 @@ impl Shares {
                 // More than a core has is had in proportion.
                 let own = entry.guarantee(cores);
                 share.guarantee = (own * MOST_GUARANTEED / (*sum).max(MOST_GUARANTEED)) as u16;
-                if entry.told[core] != Some(share) {
-                    entry.told[core] = Some(share);
+                if entry.sent[core] != Some(share) {
+                    entry.sent[core] = Some(share);
                     news.push((CoreIndex(core), tenant, share, Arc::clone(&entry.counters[core])));
                 }
             }
@@ -105,7 +105,7 @@ impl Shares {
     }
 }
 
-impl Tenant {
+impl TenantShare {
     fn is_on(&self, core: usize) -> bool {
         self.queues.get(core).is_some_and(|queues| *queues > 0)
     }
@@ -159,13 +159,13 @@ mod tests {
         let mut shares = Shares::default();
         shares.configure(A, limited(1_000, 200), 4);
         assert!(shares.count(A, CoreIndex(0), 1));
-        assert_eq!(shares.divide(4).len(), 4, "every core is told of every tenant");
+        assert_eq!(shares.divide(4).len(), 4, "every core knows every tenant");
         assert_eq!(on(&shares, A, 0), (1_000, 100, 800), "a fifth of four cores, on one");
         assert!(!shares.count(A, CoreIndex(0), 1), "one more on the same core changes nothing");
         assert!(shares.count(A, CoreIndex(2), 1));
         assert_eq!(shares.divide(4).len(), 4);
         assert_eq!(on(&shares, A, 2), (500, 50, 400));
-        assert!(shares.divide(4).is_empty(), "nothing is told twice");
+        assert!(shares.divide(4).is_empty(), "nothing is sent twice");
         assert_eq!(on(&shares, A, 1).0, 1, "nothing is saved up where it has no queue");
         assert!(shares.count(A, CoreIndex(2), -1));
         shares.divide(4);
@@ -190,12 +190,12 @@ mod tests {
         shares.count(A, CoreIndex(0), 1);
         shares.divide(3);
         assert!(shares.move_one(A, CoreIndex(0), CoreIndex(1)));
-        let told: Vec<_> = shares
+        let sent: Vec<_> = shares
             .divide(3)
             .into_iter()
             .map(|(core, _, share, _)| (core.0, share.limits.requests.unwrap().rate))
             .collect();
-        assert_eq!(told, [(0, 1), (1, 1_000)], "the third core is told nothing, and nobody twice");
+        assert_eq!(sent, [(0, 1), (1, 1_000)], "the third core is sent nothing, and none twice");
     }
 
     #[test]
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_neither_is_told_the_same_wherever_it_is() {
+    fn a_tenant_without_limits_or_guarantee_has_the_same_share_wherever_it_is() {
         let mut shares = Shares::default();
         shares.configure(A, Share { weight: 7, ..Share::default() }, 2);
         assert_eq!(shares.divide(2).len(), 2);

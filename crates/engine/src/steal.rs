@@ -1,8 +1,8 @@
 //! Steal time: time in which the kernel kept a core's thread from running.
 //!
-//! A grant's cost is the time that passed on the clock. A thread that was preempted by the kernel, or whose interrupts
-//! took long, did not work for its tenant meanwhile. Asking the kernel costs a system call, so it is asked only after a
-//! suspiciously long grant.
+//! A grant's cost is the time that passed on the clock. A thread that was preempted by the kernel, or was held up
+//! by long interrupts, did not work for its tenant meanwhile. Asking the kernel costs a system call, so it is asked
+//! only after a suspiciously long grant.
 
 /// A span of time beyond which the kernel is asked for steal time, nanoseconds.
 pub(crate) const SUSPICIOUS_NS: u64 = 100_000;

@@ -1,4 +1,4 @@
-//! The control thread's part in steering: which table the cores go by, and who changes it.
+//! The control thread's part in steering: which table the cores use, and what changes it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,36 +12,36 @@ use crate::engine::Engine;
 use crate::ids::CoreIndex;
 use crate::message::ToCore;
 
-/// Who decides where packets from tunnels are worked on.
+/// What decides which core forwards which packets from tunnels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SteeringMode {
-    /// Nobody: they are worked on where they are read, whatever rules there are.
+    /// They are forwarded where they are read, whatever rules there are.
     Off,
-    /// Whoever makes rules.
+    /// The spread and the rules.
     #[default]
     Manual,
     /// The engine, behind the rules: it moves buckets and elephants from a busy core to one that is not.
     Auto,
 }
 
-/// Where packets from tunnels are to be worked on.
+/// Which core is to forward which packets from tunnels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SteeringSpec {
-    /// Who decides.
+    /// What decides.
     pub mode: SteeringMode,
     /// The cores over which flows are spread by hash; none: they stay where they are read.
     pub spread: Vec<CoreIndex>,
-    /// What goes elsewhere whatever its hash.
+    /// Packets that a core forwards whatever their hash.
     pub rules: Vec<(Match, CoreIndex)>,
 }
 
-/// Why packets cannot be steered so.
+/// Why a [`SteeringSpec`] is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SteeringError {
     /// There is no such core.
     #[error("there is no core {0}; the node has cores 0 to {1}")]
     Core(usize, usize),
-    /// What the table says.
+    /// The rules do not fit a table.
     #[error(transparent)]
     Table(#[from] SteerError),
 }
@@ -49,9 +49,9 @@ pub enum SteeringError {
 /// A rule, as it is in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleReport {
-    /// Which packets.
+    /// The packets that it takes.
     pub what: Match,
-    /// Where they are worked on.
+    /// The core that forwards them.
     pub core: CoreIndex,
     /// Whether the engine made it, for an elephant.
     pub is_automatic: bool,
@@ -59,14 +59,14 @@ pub struct RuleReport {
     pub packets: u64,
 }
 
-/// Where packets from tunnels are worked on.
+/// Which core forwards which packets from tunnels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SteeringReport {
-    /// Who decides.
+    /// What decides.
     pub mode: SteeringMode,
     /// Buckets of each core.
     pub buckets: Vec<usize>,
-    /// Buckets whose packets stay where they are read.
+    /// Buckets of packets that stay where they are read.
     pub staying: usize,
     /// Rules that are in force.
     pub rules: Vec<RuleReport>,
@@ -74,33 +74,33 @@ pub struct SteeringReport {
     pub moved: u64,
 }
 
-/// A number under which a rule's packets are counted, and whose it is.
+/// The rule that a number stands for, under which cores count its packets.
 #[derive(Clone, Debug)]
-struct Slot {
+struct RuleSlot {
     what: Match,
-    /// What was counted under it before.
+    /// What cores had counted under the number before.
     before: u64,
 }
 
-/// A flow that the engine puts somewhere: of a network, as others may have the same addresses.
+/// A flow that the engine pins to a core: of a network, as others may have the same addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Flow {
+struct TunnelFlow {
     vni: u32,
     tuple: FiveTuple,
 }
 
-impl Flow {
-    /// Of a heavy flow, where it is known in which network it is.
-    fn of(heavy: &HeavyFlow) -> Option<Flow> {
+impl TunnelFlow {
+    /// A heavy flow, if its network is known.
+    fn of(heavy: &HeavyFlow) -> Option<TunnelFlow> {
         let HeavyFlow { source, destination, protocol, ports, .. } = *heavy;
-        Some(Flow { vni: heavy.vni?, tuple: FiveTuple { source, destination, protocol, ports } })
+        Some(TunnelFlow { vni: heavy.vni?, tuple: FiveTuple { source, destination, protocol, ports } })
     }
 
     fn what(self) -> Match {
         Match::Flow(Some(self.vni), self.tuple)
     }
 
-    /// Whether its packets are among those that a rule is for.
+    /// Whether a rule takes its packets.
     fn is_in(self, what: &Match) -> bool {
         match what {
             Match::Vni(vni) => *vni == self.vni,
@@ -109,46 +109,46 @@ impl Flow {
     }
 }
 
-/// What the engine knows of steering.
-pub(crate) struct Steerer {
+/// Steering, as the control thread knows it.
+pub(crate) struct SteeringControl {
     spec: SteeringSpec,
     table: Arc<Steering>,
-    slots: [Option<Slot>; RULES],
-    /// Elephants that have places of their own.
-    pinned: BTreeMap<Flow, CoreIndex>,
-    spreader: Spreader<Flow>,
-    /// When cores were last looked at, and what each had counted.
-    looked: Nanos,
-    seen: Vec<Seen>,
-    /// The table counts so that loads are known.
+    slots: [Option<RuleSlot>; RULES],
+    /// Elephants that are pinned to a core.
+    pinned: BTreeMap<TunnelFlow, CoreIndex>,
+    spreader: Spreader<TunnelFlow>,
+    /// When loads were last measured, and what each core had counted then.
+    measured: Nanos,
+    seen: Vec<CoreCounts>,
+    /// Cores count packets by bucket and rule, so that loads are known.
     counts: bool,
     moved: u64,
 }
 
-/// What a core had counted at the last look.
+/// What a core had counted when loads were last measured.
 #[derive(Clone)]
-struct Seen {
+struct CoreCounts {
     busy_ns: u64,
     worked_ns: u64,
     /// By bucket, and by rule.
     packets: [u64; BUCKETS + RULES],
 }
 
-impl Default for Seen {
+impl Default for CoreCounts {
     fn default() -> Self {
-        Seen { busy_ns: 0, worked_ns: 0, packets: [0; BUCKETS + RULES] }
+        CoreCounts { busy_ns: 0, worked_ns: 0, packets: [0; BUCKETS + RULES] }
     }
 }
 
-impl Default for Steerer {
+impl Default for SteeringControl {
     fn default() -> Self {
-        Steerer {
+        SteeringControl {
             spec: SteeringSpec::default(),
             table: Arc::default(),
             slots: std::array::from_fn(|_| None),
             pinned: BTreeMap::new(),
             spreader: Spreader::default(),
-            looked: Nanos(0),
+            measured: Nanos(0),
             seen: Vec::new(),
             counts: false,
             moved: 0,
@@ -156,13 +156,12 @@ impl Default for Steerer {
     }
 }
 
-/// What a core has to be above before anybody counts what it does with packets from tunnels, in thousandths of its
-/// time.
+/// How busy a core has to be before packets from tunnels are counted, in thousandths of its time.
 const WORTH_COUNTING: u32 = 500;
 
 impl Engine {
-    /// Packets from tunnels are worked on where `spec` says from now on, each flow's in order. What was moved
-    /// automatically before is where the spread puts it.
+    /// Steers packets from tunnels by `spec` from now on, each flow's in order. What was moved automatically before
+    /// goes where the spread puts it.
     ///
     /// # Errors
     /// [`SteeringError`]; nothing has changed then.
@@ -180,9 +179,9 @@ impl Engine {
         let rules: Vec<(Match, CoreIndex)> = rules.to_vec();
         // Whether it can be is asked before anything is forgotten.
         self.check_rules(&rules)?;
-        self.steerer.pinned.clear();
-        self.steerer.counts = false;
-        self.steerer.spec = spec;
+        self.steering.pinned.clear();
+        self.steering.counts = false;
+        self.steering.spec = spec;
         self.put_into_force(buckets, &rules)
     }
 
@@ -193,41 +192,41 @@ impl Engine {
         Steering::default().with_rules(&numbered).map(drop)
     }
 
-    /// The cores go by these buckets and rules, and count where that is wanted.
+    /// Gives the cores these buckets and rules, by which they count where that is wanted.
     fn put_into_force(&mut self, buckets: Steering, rules: &[(Match, CoreIndex)]) -> Result<(), SteeringError> {
         let counted = |engine: &Engine, number: usize| -> u64 {
             engine.cores().filter_map(|(_, core)| core.steering.rules.get(number)).map(|counter| counter.get()).sum()
         };
-        for slot in &mut self.steerer.slots {
+        for slot in &mut self.steering.slots {
             if slot.as_ref().is_some_and(|slot| !rules.iter().any(|(what, _)| *what == slot.what)) {
                 *slot = None;
             }
         }
         let mut numbered = Vec::with_capacity(rules.len());
         for (what, core) in rules {
-            let of = |slot: &Option<Slot>| slot.as_ref().is_some_and(|slot| slot.what == *what);
-            let known = self.steerer.slots.iter().position(of);
-            let number = known.or_else(|| self.steerer.slots.iter().position(Option::is_none));
+            let of = |slot: &Option<RuleSlot>| slot.as_ref().is_some_and(|slot| slot.what == *what);
+            let known = self.steering.slots.iter().position(of);
+            let number = known.or_else(|| self.steering.slots.iter().position(Option::is_none));
             let Some(number) = number else { return Err(SteerError::TooMany(rules.len()).into()) };
             if known.is_none() {
                 let before = counted(self, number);
-                self.steerer.slots[number] = Some(Slot { what: *what, before });
+                self.steering.slots[number] = Some(RuleSlot { what: *what, before });
             }
             numbered.push(Rule { number, what: *what, core: core.0 });
         }
-        let table = Arc::new(buckets.with_rules(&numbered)?.counting(self.steerer.counts));
-        if table != self.steerer.table {
+        let table = Arc::new(buckets.with_rules(&numbered)?.counting(self.steering.counts));
+        if table != self.steering.table {
             for core in &self.cores {
                 core.mailbox.send(ToCore::Steering(Arc::clone(&table)));
             }
-            self.steerer.table = table;
+            self.steering.table = table;
         }
         Ok(())
     }
 
-    /// Where packets from tunnels are worked on.
+    /// Which core forwards which packets from tunnels.
     pub fn steering(&self) -> SteeringReport {
-        let Steerer { spec, table, slots, pinned, moved, .. } = &self.steerer;
+        let SteeringControl { spec, table, slots, pinned, moved, .. } = &self.steering;
         let mut buckets = vec![0; self.cores.len()];
         let places: Vec<usize> = (0..BUCKETS).filter_map(|bucket| table.core_of(bucket)).collect();
         for place in &places {
@@ -242,9 +241,9 @@ impl Engine {
                 .map(|counter| counter.get())
                 .sum();
             let before = slots.get(rule.number).and_then(Option::as_ref).map_or(0, |slot| slot.before);
-            // Whoever is in a rule that somebody made is not pinned.
+            // A flow with a rule of the configuration is not pinned.
             let is_automatic = matches!(
-                rule.what, Match::Flow(Some(vni), tuple) if pinned.contains_key(&Flow { vni, tuple })
+                rule.what, Match::Flow(Some(vni), tuple) if pinned.contains_key(&TunnelFlow { vni, tuple })
             );
             let (what, core) = (rule.what, CoreIndex(rule.core));
             RuleReport { what, core, is_automatic, packets: counted.saturating_sub(before) }
@@ -258,57 +257,57 @@ impl Engine {
         }
     }
 
-    /// Moves buckets and elephants by what cores had to do since the last call, where it is for the engine to decide:
-    /// of what came by the port `underlay`. How many were moved.
+    /// Moves buckets and elephants of the port `underlay` by the cores' loads since the last call, where the engine
+    /// decides. Returns how many were moved.
     pub fn balance_tunnels(&mut self, now: Nanos, underlay: Option<PortId>) -> usize {
-        let passed = now.since(std::mem::replace(&mut self.steerer.looked, now)).0;
-        if self.steerer.spec.mode != SteeringMode::Auto || self.cores.len() < 2 || passed == 0 {
+        let passed = now.since(std::mem::replace(&mut self.steering.measured, now)).0;
+        if self.steering.spec.mode != SteeringMode::Auto || self.cores.len() < 2 || passed == 0 {
             return 0;
         }
         let Some(underlay) = underlay else { return 0 };
-        let Look { busy, loads } = self.look(passed);
+        let CoreLoads { busy, loads } = self.measure(passed);
         let counts = busy.iter().any(|busy| *busy >= WORTH_COUNTING);
-        let was_counting = std::mem::replace(&mut self.steerer.counts, counts);
-        let moved = if was_counting { self.plan(now, underlay, &busy, &loads) } else { Moved::default() };
+        let was_counting = std::mem::replace(&mut self.steering.counts, counts);
+        let moved = if was_counting { self.plan(now, underlay, &busy, &loads) } else { SteeringPlan::default() };
         if moved.orders == 0 && was_counting == counts {
             return 0;
         }
-        self.steerer.moved += moved.orders as u64;
+        self.steering.moved += moved.orders as u64;
         let rules = self.rules_in_force();
-        if let Err(error) = self.put_into_force(moved.buckets.unwrap_or_else(|| (*self.steerer.table).clone()), &rules)
+        if let Err(error) = self.put_into_force(moved.buckets.unwrap_or_else(|| (*self.steering.table).clone()), &rules)
         {
             tracing::error!(%error, "flows were not moved");
         }
         moved.orders
     }
 
-    /// Those that somebody made, and those of elephants.
+    /// Those of the configuration, and those of elephants.
     fn rules_in_force(&self) -> Vec<(Match, CoreIndex)> {
-        let Steerer { spec, pinned, .. } = &self.steerer;
+        let SteeringControl { spec, pinned, .. } = &self.steering;
         spec.rules.iter().copied().chain(pinned.iter().map(|(flow, core)| (flow.what(), *core))).collect()
     }
 
-    fn plan(&mut self, now: Nanos, underlay: PortId, busy: &[u32], loads: &Loads) -> Moved {
+    fn plan(&mut self, now: Nanos, underlay: PortId, busy: &[u32], loads: &UnitLoads) -> SteeringPlan {
         let mut elephants = Vec::new();
         for (_, core) in self.cores() {
             let (ended, flows) = core.forwarding.heavy();
             let is_news = now.since(ended) < Nanos(2 * Nanos::SECOND.0);
             let heavy = flows.iter().filter(|flow| is_news && flow.is_elephant && flow.port == underlay);
-            for flow in heavy.filter_map(Flow::of) {
-                // Where somebody has put it, or its network, it stays.
-                if !self.steerer.spec.rules.iter().any(|(what, _)| flow.is_in(what)) {
+            for flow in heavy.filter_map(TunnelFlow::of) {
+                // A rule of the configuration for it, or for its network, goes first.
+                if !self.steering.spec.rules.iter().any(|(what, _)| flow.is_in(what)) {
                     elephants.push(Elephant { flow, bucket: flow.tuple.bucket() });
                 }
             }
         }
-        let Steerer { table, pinned, spreader, slots, spec, .. } = &mut self.steerer;
+        let SteeringControl { table, pinned, spreader, slots, spec, .. } = &mut self.steering;
         let room = RULES.saturating_sub(spec.rules.len());
-        let load_of = |flow: &Flow| {
+        let load_of = |flow: &TunnelFlow| {
             let what = flow.what();
             let number = slots.iter().position(|slot| slot.as_ref().is_some_and(|slot| slot.what == what));
             number.and_then(|number| loads.rules.get(number).copied()).unwrap_or(0)
         };
-        let known: Vec<Pinned<Flow>> =
+        let known: Vec<Pinned<TunnelFlow>> =
             pinned.iter().map(|(flow, core)| Pinned { flow: *flow, core: core.0, load: load_of(flow) }).collect();
         let orders = spreader.plan(now, busy, &loads.buckets, &elephants, &known);
         let mut buckets = (**table).clone();
@@ -326,14 +325,14 @@ impl Engine {
             }
             count += 1;
         }
-        Moved { orders: count, buckets: Some(buckets) }
+        SteeringPlan { orders: count, buckets: Some(buckets) }
     }
 
-    /// What cores did since the last look, in `passed` nanoseconds.
-    fn look(&mut self, passed: u64) -> Look {
+    /// What cores did since loads were last measured, in `passed` nanoseconds.
+    fn measure(&mut self, passed: u64) -> CoreLoads {
         let count = self.cores.len();
-        let mut seen = std::mem::take(&mut self.steerer.seen);
-        seen.resize(count, Seen::default());
+        let mut seen = std::mem::take(&mut self.steering.seen);
+        seen.resize(count, CoreCounts::default());
         let thousandths = |ns: u64| (ns.saturating_mul(1_000) / passed).min(1_000) as u32;
         let mut busy = Vec::with_capacity(count);
         let mut worked = Vec::with_capacity(count);
@@ -348,13 +347,13 @@ impl Engine {
                 *packets = grown(counter.get(), seen);
             }
         }
-        self.steerer.seen = seen;
-        Look { busy, loads: self.loads(&packets, &worked) }
+        self.steering.seen = seen;
+        CoreLoads { busy, loads: self.loads(&packets, &worked) }
     }
 
-    /// What each bucket and each rule takes of the core that works on it, by its packets.
-    fn loads(&self, packets: &[[u64; BUCKETS + RULES]], worked: &[u32]) -> Loads {
-        let table = &self.steerer.table;
+    /// What each bucket and each rule takes of the core that forwards it, by its packets.
+    fn loads(&self, packets: &[[u64; BUCKETS + RULES]], worked: &[u32]) -> UnitLoads {
+        let table = &self.steering.table;
         let mut at = [None; BUCKETS + RULES];
         for (bucket, at) in at.iter_mut().enumerate().take(BUCKETS) {
             *at = table.core_of(bucket);
@@ -364,7 +363,7 @@ impl Engine {
                 *at = Some(rule.core);
             }
         }
-        // By core and unit: packets worked on there.
+        // By core and unit: packets forwarded there.
         let mut units = vec![[0_u64; BUCKETS + RULES]; packets.len()];
         for (reader, counts) in packets.iter().enumerate() {
             for (unit, count) in counts.iter().enumerate() {
@@ -373,7 +372,7 @@ impl Engine {
                 }
             }
         }
-        let mut loads = Loads { buckets: Vec::new(), rules: [0; RULES] };
+        let mut loads = UnitLoads { buckets: Vec::new(), rules: [0; RULES] };
         for (core, units) in units.iter().enumerate() {
             let all: u64 = units.iter().sum();
             let worked = u64::from(worked.get(core).copied().unwrap_or(0));
@@ -390,22 +389,22 @@ impl Engine {
     }
 }
 
-/// What cores did.
-struct Look {
+/// The loads of cores.
+struct CoreLoads {
     busy: Vec<u32>,
-    loads: Loads,
+    loads: UnitLoads,
 }
 
-/// What buckets and rules take, in thousandths of the core that works on them.
-struct Loads {
+/// The loads of buckets and rules, in thousandths of the core that forwards them.
+struct UnitLoads {
     buckets: Vec<BucketLoad>,
     /// By number.
     rules: [u32; RULES],
 }
 
-/// What is to be moved.
+/// The moves that are to be made.
 #[derive(Default)]
-struct Moved {
+struct SteeringPlan {
     orders: usize,
     buckets: Option<Steering>,
 }

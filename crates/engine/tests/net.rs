@@ -1,19 +1,18 @@
 //! Frames between two drivers in this process, over real cores.
 
-#[path = "common/cores.rs"]
-mod cores;
-#[allow(dead_code, reason = "the tests of a core use the rest of it")]
-#[path = "common/nic.rs"]
-mod nic;
+#[allow(dead_code, reason = "each program of tests uses a part of it")]
+mod common;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use cores::{cpus, engine, event};
-use nic::{HEADER, Nic, PLAIN, RX_SLOT, datagram, tables};
+use common::cores::{cpus, engine, event};
+use common::nic::{HEADER, Nic, PLAIN, RX_SLOT, datagram, tables};
 use softdpu_device::net::abi::feature;
-use softdpu_engine::{CaptureCounts, CaptureSpec, CoreIndex, Counter, FromCore, PortCounters, RateLimit, Way};
-use softdpu_ring::Format;
+use softdpu_engine::{
+    CaptureCounts, CaptureSpec, CoreIndex, Counter, Engine, FrameDirection, FromCore, PortCounters, QueueKey, RateLimit,
+};
+use softdpu_ring::{Format, Position};
 use softdpu_sched::{Nanos, TokenBucket};
 use softdpu_sys::clock;
 use softdpu_vpc::HEAD;
@@ -27,15 +26,53 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Two guests of one network on running cores.
+struct Pair {
+    /// First, so that it goes last where the others are bound.
+    _alone: MutexGuard<'static, ()>,
+    engine: Engine,
+    a: Nic,
+    b: Nic,
+    /// Receive and transmit queue of each.
+    a_keys: [QueueKey; 2],
+    b_keys: [QueueKey; 2],
+    /// What `b`'s port counts, core by core.
+    b_counters: Vec<Arc<PortCounters>>,
+}
+
+impl Pair {
+    /// Cores sleep after `idle` microseconds.
+    fn new(format: Format, idle: u64) -> Pair {
+        Pair::with(format, idle, ALL, None)
+    }
+
+    /// With some features of `b`'s driver only, and a limit of what `a` sends.
+    fn with(format: Format, idle: u64, b_features: u64, limit: Option<RateLimit>) -> Pair {
+        let _alone = alone();
+        let mut engine = engine(Some(Duration::from_micros(idle)));
+        engine.set_tables(&tables());
+        let (a, b) = (Nic::new(0, format, ALL), Nic::new(1, format, b_features));
+        let a_keys = a.start(&mut engine, limit);
+        let (b_counters, b_keys) = b.start_counted(&mut engine);
+        Pair { _alone, engine, a, b, a_keys, b_keys, b_counters }
+    }
+}
+
+/// Stops a pair of queues, with `patience` for what is in flight. Returns where they stopped.
+fn stop(engine: &mut Engine, keys: [QueueKey; 2], patience: Duration) -> [Position; 2] {
+    keys.map(|key| {
+        engine.stop_queue(key, patience).unwrap();
+        event(engine, "the queue stops", |event| match event {
+            FromCore::Stopped { key: stopped, position, abandoned: 0 } if stopped == key => Some(position),
+            _ => None,
+        })
+    })
+}
+
 #[test]
 fn a_frame_reaches_the_other_guest_as_it_was_sent() {
-    let _alone = alone();
     for format in BOTH {
-        let mut engine = engine(Some(Duration::from_micros(50)));
-        engine.set_tables(&tables());
-        let (mut a, mut b) = (Nic::new(0, format, ALL), Nic::new(1, format, ALL));
-        a.start(&mut engine, None);
-        b.start(&mut engine, None);
+        let Pair { _alone, mut a, mut b, engine: _engine, .. } = Pair::new(format, 50);
         b.give(64);
         for mark in 0..500u32 {
             // Around the head's length, and over several receive buffers.
@@ -68,13 +105,8 @@ fn when_the_wait_for_tables_is_over_no_core_has_those_before_them() {
 
 #[test]
 fn a_frame_that_stands_for_many_arrives_whole_over_several_buffers() {
-    let _alone = alone();
     for format in BOTH {
-        let mut engine = engine(Some(Duration::from_micros(50)));
-        engine.set_tables(&tables());
-        let (mut a, mut b) = (Nic::new(0, format, ALL), Nic::new(1, format, ALL));
-        a.start(&mut engine, None);
-        b.start(&mut engine, None);
+        let Pair { _alone, mut a, mut b, engine: _engine, .. } = Pair::new(format, 50);
         b.give(64);
         let frame = datagram((0, 2), (1, 3), 7, 60_000);
         // NEEDS_CSUM, GSO_UDP_L4 of 1,400 bytes, the checksum at offset 6 from byte 34.
@@ -91,13 +123,8 @@ fn a_frame_that_stands_for_many_arrives_whole_over_several_buffers() {
 
 #[test]
 fn a_driver_that_takes_no_offload_gets_finished_frames() {
-    let _alone = alone();
-    let mut engine = engine(Some(Duration::from_micros(50)));
-    engine.set_tables(&tables());
     let without = !(feature::GUEST_CSUM | feature::GUEST_TSO4 | feature::GUEST_USO4 | feature::GUEST_USO6);
-    let (mut a, mut b) = (Nic::new(0, Format::Split, ALL), Nic::new(1, Format::Split, without));
-    a.start(&mut engine, None);
-    b.start(&mut engine, None);
+    let Pair { _alone, mut a, mut b, engine: _engine, .. } = Pair::with(Format::Split, 50, without, None);
     b.give(64);
     let frame = datagram((0, 2), (1, 3), 7, 4_000);
     assert!(a.send(&[1, 5, 0, 0, 0x78, 0x05, 34, 0, 6, 0, 0, 0], &frame));
@@ -128,7 +155,7 @@ fn networks_with_the_same_addresses_do_not_meet() {
     assert_eq!(nics[0].wait().1[42..46], 2u32.to_be_bytes());
     std::thread::sleep(Duration::from_millis(20));
     assert!(nics[1].receive().is_none());
-    // All that the third one gets is its own gateway's word that nobody has the address (ICMP, RFC 792).
+    // All that the third one gets is its own gateway's answer that the address is unreachable (ICMP, RFC 792).
     let (_, frame) = nics[2].wait();
     assert_eq!((frame[23], &frame[26..34], frame[34]), (1, &[10, 0, 0, 1, 10, 0, 0, 2][..], 3));
     assert!(nics[2].receive().is_none());
@@ -136,12 +163,7 @@ fn networks_with_the_same_addresses_do_not_meet() {
 
 #[test]
 fn a_receiver_without_buffers_holds_its_sender_for_a_moment_only() {
-    let _alone = alone();
-    let mut engine = engine(Some(Duration::from_micros(50)));
-    engine.set_tables(&tables());
-    let (mut a, mut b) = (Nic::new(0, Format::Split, ALL), Nic::new(1, Format::Split, ALL));
-    a.start(&mut engine, None);
-    b.start(&mut engine, None);
+    let Pair { _alone, mut a, mut b, engine: _engine, .. } = Pair::new(Format::Split, 50);
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut sent = 0u32;
     while sent < 10_000 {
@@ -162,13 +184,8 @@ fn a_receiver_without_buffers_holds_its_sender_for_a_moment_only() {
 
 #[test]
 fn frames_cross_from_core_to_core_while_queues_move() {
-    let _alone = alone();
     for format in BOTH {
-        let mut engine = engine(Some(Duration::from_micros(20)));
-        engine.set_tables(&tables());
-        let (mut a, mut b) = (Nic::new(0, format, ALL), Nic::new(1, format, ALL));
-        let [_, tx] = a.start(&mut engine, None);
-        let [rx, _] = b.start(&mut engine, None);
+        let Pair { _alone, mut engine, mut a, mut b, a_keys: [_, tx], b_keys: [rx, _], .. } = Pair::new(format, 20);
         b.give(128);
         let (mut sent, mut last, mut got) = (0u32, None, 0u32);
         let deadline = Instant::now() + Duration::from_secs(100);
@@ -198,13 +215,9 @@ fn frames_cross_from_core_to_core_while_queues_move() {
 
 #[test]
 fn a_frame_for_another_core_is_copied_once() {
-    let _alone = alone();
     for format in BOTH {
-        let mut engine = engine(Some(Duration::from_micros(20)));
-        engine.set_tables(&tables());
-        let (mut a, mut b) = (Nic::new(0, format, ALL), Nic::new(1, format, ALL));
-        let [_, tx] = a.start(&mut engine, None);
-        let (counters, [rx, _]) = b.start_counted(&mut engine);
+        let Pair { _alone, mut engine, mut a, mut b, a_keys: [_, tx], b_keys: [rx, _], b_counters: counters } =
+            Pair::new(format, 20);
         engine.move_queue(tx, CoreIndex(0)).unwrap();
         engine.move_queue(rx, CoreIndex(1)).unwrap();
         b.give(128);
@@ -227,20 +240,15 @@ fn a_frame_for_another_core_is_copied_once() {
         }
         let copies = (sum(|port| &port.copied), sum(|port| &port.copied_again));
         assert_eq!(copies, (bytes, 0), "{format:?}");
-        // Out of the sender's memory, and with the parcel for the other core.
+        // Out of the sender's memory, and with the frame for the other core.
         assert_eq!(sum(|port| &port.copied_heads), 2 * heads, "{format:?}");
     }
 }
 
 #[test]
 fn a_pair_across_cores_is_stopped_again_and_again_under_load() {
-    let _alone = alone();
     for format in BOTH {
-        let mut engine = engine(Some(Duration::from_micros(20)));
-        engine.set_tables(&tables());
-        let (mut a, mut b) = (Nic::new(0, format, ALL), Nic::new(1, format, ALL));
-        let mut keys = a.start(&mut engine, None);
-        let [rx, _] = b.start(&mut engine, None);
+        let Pair { _alone, mut engine, mut a, mut b, a_keys: mut keys, b_keys: [rx, _], .. } = Pair::new(format, 20);
         engine.move_queue(rx, CoreIndex(1)).unwrap();
         b.give(128);
         let (mut sent, mut next) = (0u32, 0u32);
@@ -253,17 +261,10 @@ fn a_pair_across_cores_is_stopped_again_and_again_under_load() {
                     sent += 1;
                 }
             }
-            let mut positions = Vec::new();
-            for key in keys {
-                // Every third time those that are away are not waited for, but asked for.
-                let patience = if round % 3 == 0 { Duration::ZERO } else { Duration::from_secs(60) };
-                engine.stop_queue(key, patience).unwrap();
-                positions.push(event(&mut engine, "the queue stops", |event| match event {
-                    FromCore::Stopped { key: stopped, position, abandoned: 0 } if stopped == key => Some(position),
-                    _ => None,
-                }));
-            }
-            keys = a.restart(&mut engine, [positions[0], positions[1]]);
+            // Every third time those that are away are not waited for, but asked for.
+            let patience = if round % 3 == 0 { Duration::ZERO } else { Duration::from_secs(60) };
+            let positions = stop(&mut engine, keys, patience);
+            keys = a.restart(&mut engine, positions);
             // None is lost, as there is room for all; those that were away may come twice.
             let deadline = Instant::now() + Duration::from_secs(20);
             while next < sent {
@@ -285,13 +286,8 @@ fn a_pair_across_cores_is_stopped_again_and_again_under_load() {
 
 #[test]
 fn a_rate_limit_holds() {
-    let _alone = alone();
-    let mut engine = engine(Some(Duration::from_micros(20)));
-    engine.set_tables(&tables());
-    let (mut a, mut b) = (Nic::new(0, Format::Split, ALL), Nic::new(1, Format::Split, ALL));
     let limit = RateLimit::new(Some(TokenBucket::new(2_000, 100, Nanos(clock::now()))), None);
-    a.start(&mut engine, Some(limit));
-    b.start(&mut engine, None);
+    let Pair { _alone, mut a, mut b, engine: _engine, .. } = Pair::with(Format::Split, 20, ALL, Some(limit));
     b.give(128);
     let start = Instant::now();
     let (mut sent, mut got) = (0u32, 0u32);
@@ -315,26 +311,14 @@ fn a_rate_limit_holds() {
 
 #[test]
 fn a_stopped_pair_goes_on_with_the_buffers_it_had() {
-    let _alone = alone();
     for format in BOTH {
-        let mut engine = engine(Some(Duration::from_micros(50)));
-        engine.set_tables(&tables());
-        let (mut a, mut b) = (Nic::new(0, format, ALL), Nic::new(1, format, ALL));
-        a.start(&mut engine, None);
-        let mut keys = b.start(&mut engine, None);
+        let Pair { _alone, mut engine, mut a, mut b, b_keys: mut keys, .. } = Pair::new(format, 50);
         b.give(100);
         for mark in 0..90u32 {
             assert!(a.send(&PLAIN, &datagram((0, 2), (1, 3), mark, 64)));
             assert_eq!(b.wait().1[42..46], mark.to_be_bytes());
-            let mut positions = Vec::new();
-            for key in keys {
-                engine.stop_queue(key, Duration::from_secs(60)).unwrap();
-                positions.push(event(&mut engine, "the queue stops", |event| match event {
-                    FromCore::Stopped { key: stopped, position, abandoned: 0 } if stopped == key => Some(position),
-                    _ => None,
-                }));
-            }
-            keys = b.restart(&mut engine, [positions[0], positions[1]]);
+            let positions = stop(&mut engine, keys, Duration::from_secs(60));
+            keys = b.restart(&mut engine, positions);
             // Behind it in the cores' mailboxes: what comes for queues that are not there yet is dropped.
             assert!(engine.set_tables(&tables()).wait(Duration::from_secs(60)), "a core does not answer");
         }
@@ -358,13 +342,8 @@ fn everything(buffer: usize) -> CaptureSpec {
 
 #[test]
 fn frames_are_captured_as_they_come_in_and_as_they_leave() {
-    let _alone = alone();
     for format in BOTH {
-        let mut engine = engine(Some(Duration::from_micros(50)));
-        engine.set_tables(&tables());
-        let (mut a, mut b) = (Nic::new(0, format, ALL), Nic::new(1, format, ALL));
-        a.start(&mut engine, None);
-        b.start(&mut engine, None);
+        let Pair { _alone, mut a, mut b, engine, .. } = Pair::new(format, 50);
         b.give(64);
         let capture = engine.capture(everything(1 << 20)).unwrap();
         let mut found = Vec::new();
@@ -374,7 +353,10 @@ fn frames_are_captured_as_they_come_in_and_as_they_leave() {
             assert!(a.send(&PLAIN, &frame));
             b.wait();
             b.give(1);
-            sent.extend([("nic0".to_owned(), Way::In, frame.clone()), ("nic1".to_owned(), Way::Out, frame)]);
+            sent.extend([
+                ("nic0".to_owned(), FrameDirection::In, frame.clone()),
+                ("nic1".to_owned(), FrameDirection::Out, frame),
+            ]);
         }
         let deadline = Instant::now() + Duration::from_secs(20);
         while found.len() < sent.len() {
@@ -382,7 +364,7 @@ fn frames_are_captured_as_they_come_in_and_as_they_leave() {
             while let Some(batch) = capture.take() {
                 for frame in &batch.frames {
                     assert_eq!((frame.dropped, frame.len as usize), (None, batch.bytes(frame).len()));
-                    found.push((frame.port.to_string(), frame.way, batch.bytes(frame).to_vec()));
+                    found.push((frame.port.to_string(), frame.direction, batch.bytes(frame).to_vec()));
                 }
             }
         }
@@ -393,13 +375,8 @@ fn frames_are_captured_as_they_come_in_and_as_they_leave() {
 }
 
 #[test]
-fn nobody_waits_for_who_does_not_read() {
-    let _alone = alone();
-    let mut engine = engine(Some(Duration::from_micros(50)));
-    engine.set_tables(&tables());
-    let (mut a, mut b) = (Nic::new(0, Format::Split, ALL), Nic::new(1, Format::Split, ALL));
-    a.start(&mut engine, None);
-    b.start(&mut engine, None);
+fn cores_do_not_wait_for_the_reader_of_a_capture() {
+    let Pair { _alone, mut a, mut b, engine, .. } = Pair::new(Format::Split, 50);
     b.give(64);
     let capture = engine.capture(everything(20_000)).unwrap();
     let mut pass = |mark| {
@@ -418,7 +395,7 @@ fn nobody_waits_for_who_does_not_read() {
     assert!(frames > 0 && sum(|count| count.lost) > 0, "{:?}", capture.counts());
     assert_eq!(sum(|count| count.matched), 200);
     assert_eq!(sum(|count| count.lost) + frames as u64, 200);
-    // There is room again; and when nobody is there any more, frames go on too.
+    // There is room again; and when the reader has gone, frames go on too.
     (0..10).for_each(&mut pass);
     drop(capture);
     (0..10).for_each(&mut pass);

@@ -1,8 +1,7 @@
 //! Real cores, a driver in this process: what a queue may rely on.
 
+#[allow(dead_code, reason = "each program of tests uses a part of it")]
 mod common;
-#[path = "common/cores.rs"]
-mod cores;
 
 #[path = "queues/give_up.rs"]
 mod give_up;
@@ -11,8 +10,8 @@ mod travel;
 
 use std::time::{Duration, Instant};
 
-use common::{Guest, memory_volume};
-use cores::{engine, event};
+use common::cores::{engine, event};
+use common::disk::{Guest, memory_volume};
 use softdpu_engine::{CoreIndex, FromCore};
 use softdpu_ring::Format;
 use softdpu_sched::{Nanos, Share, TenantId};
@@ -124,7 +123,7 @@ fn two_busy_tenants_on_one_core_are_given_a_core_each() {
         }
         Nanos(start.elapsed().as_nanos() as u64)
     };
-    assert_eq!(engine.balance(busy(), |_, _| true), [], "queues that are where somebody wants them stay");
+    assert_eq!(engine.balance(busy(), |_, _| true), [], "queues that are pinned stay");
     let moved = engine.balance(busy(), |_, _| false);
     assert!(matches!(moved[..], [(key, CoreIndex(1))] if keys.contains(&key)), "{moved:?}");
     let mut cores: Vec<_> = keys.iter().map(|key| engine.core_of(*key).unwrap().0).collect();

@@ -1,23 +1,19 @@
 //! Packets from tunnels on other cores than the one that reads them, over real cores.
 
-#[path = "common/cores.rs"]
-#[allow(dead_code, reason = "the other programs of tests use the rest of it")]
-mod cores;
-#[allow(dead_code, reason = "the other programs of tests use the rest of it")]
-#[path = "common/nic.rs"]
-mod nic;
+#[allow(dead_code, reason = "each program of tests uses a part of it")]
+mod common;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cores::engine;
-use nic::{Nic, address, datagram, mac};
+use common::cores::engine;
+use common::nic::{Nic, address, datagram, endpoint, network};
 use softdpu_engine::{CoreIndex, Engine, Injector, PortCounters, PortSpec, SteeringMode, SteeringSpec};
 use softdpu_ring::Format;
 use softdpu_sched::Nanos;
 use softdpu_sys::clock;
 use softdpu_vpc::packet::Mac;
-use softdpu_vpc::spec::{EndpointSpec, NeighborSpec, NetworkSpec, Place, Spec, SubnetSpec, UnderlaySpec};
+use softdpu_vpc::spec::{NeighborSpec, Place, Spec, UnderlaySpec};
 use softdpu_vpc::steer::{FiveTuple, Match};
 use softdpu_vpc::{DropReason, PortId, Tables};
 
@@ -25,7 +21,7 @@ const UNDERLAY: PortId = PortId(9);
 const NAME: &str = "underlay";
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const VNI: u32 = 1;
-/// Of another network, whose guests have the same addresses.
+/// Of another network, with guests of the same addresses.
 const OTHER: u32 = 2;
 /// The guest here, and the one on the other host.
 const HERE: u8 = 3;
@@ -34,28 +30,10 @@ const FLOWS: u16 = 32;
 /// Frames that are injected and not received yet: no more than the guest has buffers.
 const AHEAD: u32 = 128;
 
-/// One guest here, at port 1, and one behind a tunnel; the same in another network, at port 2, where nobody listens.
+/// One guest here, at port 1, and one behind a tunnel; the same in another network, at port 2, which has no driver.
 fn tables() -> Arc<Tables> {
     let end_point = |last: u8| [192, 0, 2, last].into();
-    let endpoint = |network: &str, number: u32, host: u8, place| EndpointSpec {
-        network: network.to_owned(),
-        mac: Mac(mac(number)),
-        addresses: vec![address(host)],
-        place,
-        mtu: None,
-        spoof_check: true,
-        policy: Default::default(),
-    };
-    let network = |name: &str, vni| NetworkSpec {
-        name: name.to_owned(),
-        vni,
-        subnets: vec![SubnetSpec { prefix: "10.0.0.0/24".parse().unwrap(), gateway: "10.0.0.1".parse().unwrap() }],
-        gateway_mac: Mac([2, 0x5d, 0, 0, 0, 0xff]),
-        mtu: 1450,
-        dns: Vec::new(),
-        policy: Default::default(),
-        transit: false,
-    };
+    let network = |name, vni| network(name, vni, 1450);
     let spec = Spec {
         networks: vec![network("acme", VNI), network("globex", OTHER)],
         endpoints: vec![
@@ -367,7 +345,7 @@ fn an_elephant_gets_a_place_of_its_own_and_another_networks_flow_stays_where_a_r
         scene.flood_and_balance(&frames, &mut injected);
     };
     assert!(own.is_automatic);
-    // What has its addresses in the other network goes by the rule that somebody made for that.
+    // What has its addresses in the other network goes by the rule that was made for that.
     let counts = |scene: &Scene| {
         let rules = scene.engine.steering().rules;
         [elephant, Match::Vni(OTHER)]

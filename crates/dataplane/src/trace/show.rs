@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
-use softdpu_engine::{Batch, Capture, CaptureCounts, Captured, Way};
+use softdpu_engine::{Capture, CaptureBatch, CaptureCounts, CapturedFrame, FrameDirection};
 use softdpu_pcapng::{self as pcapng, Direction, EnhancedPacket, Interface, Statistics, write};
 use softdpu_sys::clock;
 use softdpu_vpc::{Checksum, SegmentationKind};
@@ -124,12 +124,12 @@ impl Show {
     /// Makes ready what was captured, until there is enough of it.
     fn collect(&mut self) {
         while self.connection.waiting() < AHEAD {
-            let batches: Vec<Batch> = std::iter::from_fn(|| self.capture.take()).take(64).collect();
+            let batches: Vec<CaptureBatch> = std::iter::from_fn(|| self.capture.take()).take(64).collect();
             if batches.is_empty() {
                 return;
             }
             // Cores do not wait for each other: what they captured is put in order here, as far as it is here.
-            let mut frames: Vec<(&Batch, &Captured)> =
+            let mut frames: Vec<(&CaptureBatch, &CapturedFrame)> =
                 batches.iter().flat_map(|batch| batch.frames.iter().map(move |frame| (batch, frame))).collect();
             frames.sort_by_key(|(_, frame)| frame.time);
             let lost: BTreeMap<_, _> =
@@ -142,7 +142,7 @@ impl Show {
         }
     }
 
-    fn frame(&mut self, epoch: u64, frame: &Captured, bytes: &[u8], lost: u64) {
+    fn frame(&mut self, epoch: u64, frame: &CapturedFrame, bytes: &[u8], lost: u64) {
         let interface = self.describe(&frame.port, None);
         let mut newly = 0;
         if let Some(described) = self.interfaces.get_mut(&frame.port) {
@@ -155,9 +155,9 @@ impl Show {
             time: Some(epoch + frame.time),
             original: frame.len,
             bytes: bytes.into(),
-            direction: Some(match frame.way {
-                Way::In => Direction::In,
-                Way::Out => Direction::Out,
+            direction: Some(match frame.direction {
+                FrameDirection::In => Direction::In,
+                FrameDirection::Out => Direction::Out,
             }),
             lost: (newly > 0).then_some(newly),
             comments: comments(frame).into_iter().map(Into::into).collect(),
@@ -185,7 +185,7 @@ impl Show {
 }
 
 /// A frame's comments in the capture file.
-fn comments(frame: &Captured) -> Vec<String> {
+fn comments(frame: &CapturedFrame) -> Vec<String> {
     let inner = if frame.overhead > 0 { " of the inner frame" } else { "" };
     let mut comments = Vec::new();
     if let Some(reason) = frame.dropped {

@@ -23,7 +23,7 @@ pub(super) struct Accounting {
 /// Work outside of grants that is not divided among its queues yet: it is done for several at once.
 #[derive(Default)]
 struct Overhead {
-    /// Queues, and how many of their requests were handed to back ends since the kernel was last told.
+    /// Queues, and how many of their requests were handed to back ends since the last flush.
     submitted: Vec<(u32, u32)>,
     /// Queues, and how many of their requests were published.
     published: Vec<(u32, u32)>,
@@ -48,7 +48,7 @@ impl Accounting {
         self.steal.restart(now, clock::thread_time());
     }
 
-    /// `count` requests of a queue were handed to a back end, and are to be charged with telling the kernel.
+    /// `count` requests of a queue were handed to a back end, and are to be charged with the flush.
     #[inline]
     pub(super) fn submitted(&mut self, number: u32, count: u32) {
         self.overhead.submitted.push((number, count));
@@ -60,7 +60,7 @@ impl Accounting {
         !self.overhead.submitted.is_empty()
     }
 
-    /// Telling the kernel of what was submitted took from `started` to `ended`.
+    /// Flushing what was submitted took from `started` to `ended`.
     pub(super) fn charge_submitted(&mut self, queues: &mut QueueTable, started: u64, ended: u64) {
         let took = self.cpu_time(started, ended);
         divide(queues, &mut self.overhead.submitted, took);

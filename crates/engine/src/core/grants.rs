@@ -1,13 +1,26 @@
-//! Turns of grants: running them, charging them, and preempting them.
+//! Grants: running them, charging them, and preempting them; and the work that is deferred beside them.
 
-use softdpu_sched::{Cost, Dispatch, Grant, Nanos, PreemptReason, PreemptionTick, TenantScheduler, Work};
+use softdpu_ring::Chain;
+use softdpu_sched::{Cost, Dispatch, Grant, Nanos, PreemptReason, PreemptionTick, TenantId, TenantScheduler, Work};
+use softdpu_storage::Attachment;
 use softdpu_sys::clock;
 
 use super::{Core, Intake};
-use crate::queue::{Role, RunningQueue};
+use crate::ids::QueueKey;
+use crate::queue::{BURST, Backpressure, Loan, Role, RunningQueue, Transmit};
 
 /// What a unit is charged where nothing is to depend on time, nanoseconds.
 const NOMINAL: u64 = 100;
+
+/// How often in a grant with ticks the clock is read, about, where it is not known how long its requests take: after
+/// each request where they are few.
+const CLOCK_READINGS: usize = 8;
+
+/// A grant of frames that has taken this long ends with the burst, nanoseconds.
+const LONG_NS: u64 = 50_000;
+
+/// Frames of a burst where work may arrive that does not wait for a whole one.
+const SMALL_BURST: usize = 8;
 
 impl<S: TenantScheduler> Core<S> {
     /// Runs grants for a turn, as the [dispatcher](softdpu_sched::Dispatcher) says. `round`: when the round began.
@@ -16,20 +29,20 @@ impl<S: TenantScheduler> Core<S> {
         let started = intake.ended.unwrap_or_else(clock::now);
         // Polling queues that brought work is charged to them.
         let polled = started.saturating_sub(round).saturating_sub(intake.charged);
-        self.dispatcher.begin_turn(Nanos(started), Nanos(polled));
+        self.work.dispatcher.begin_turn(Nanos(started), Nanos(polled));
         let (mut now, mut any) = (started, false);
         loop {
-            match self.dispatcher.next(Nanos(now), self.channels.total() > 0) {
+            match self.work.dispatcher.next(Nanos(now), self.work.channels.total() > 0) {
                 Dispatch::Run(grant) => {
                     now = self.run_grant(grant, now);
                     self.accounting.counters.grants.add(1);
                     any = true;
                 }
                 Dispatch::PollUrgent => {
-                    let mut at = 0;
-                    while let Some(&number) = self.urgent.get(at) {
+                    let mut place = 0;
+                    while let Some(number) = self.work.urgent_at(place) {
                         self.take_in(number, Nanos(now), &mut None);
-                        at += 1;
+                        place += 1;
                     }
                     now = clock::now();
                 }
@@ -44,12 +57,12 @@ impl<S: TenantScheduler> Core<S> {
     fn run_grant(&mut self, grant: Grant, started: u64) -> u64 {
         let number = grant.queue.index;
         let Some(queue) = self.queues.get_mut(number) else { return started };
-        self.channels.look(grant.queue.tenant, Nanos(started));
+        self.work.channels.update(grant.queue.tenant, Nanos(started));
         if !matches!(queue.spec.role, Role::Block { .. }) {
             let (units, bytes) = self.transmit(number, grant.units as usize);
             self.complete_touched();
             let ended = self.charge(grant, started, Cost { units: units as u32, bytes, ..Cost::default() });
-            if self.dispatcher.is_timed()
+            if self.work.dispatcher.is_timed()
                 && let Some(queue) = self.queues.get_mut(number)
                 && let Role::Transmit(transmit) = &mut queue.spec.role
             {
@@ -57,100 +70,296 @@ impl<S: TenantScheduler> Core<S> {
             }
             return ended;
         }
-        let did = self.run_requests(number, grant, started);
+        let cost = self.run_requests(number, grant, started);
         // Its driver does not wait for other tenants' grants.
         self.complete_touched();
-        if did.pending > 0 {
-            self.accounting.submitted(number, did.pending);
+        if cost.pending > 0 {
+            self.accounting.submitted(number, cost.pending);
         }
-        self.charge(grant, started, did)
+        self.charge(grant, started, cost)
     }
 
-    /// Charges a grant that began at `started`: what it `did`, and the core's time. Returns the time now.
-    fn charge(&mut self, grant: Grant, started: u64, did: Cost) -> u64 {
+    /// Charges a grant that began at `started`: its `cost`, and the core's time. Returns the time now.
+    fn charge(&mut self, grant: Grant, started: u64, cost: Cost) -> u64 {
         let ended = clock::now();
-        let mut took = match self.dispatcher.is_timed() {
-            true => self.accounting.cpu_time(started, ended),
-            false => NOMINAL * u64::from(did.units),
+        let Core { work, queues, accounting, .. } = self;
+        let is_timed = work.dispatcher.is_timed();
+        let mut took = match is_timed {
+            true => accounting.cpu_time(started, ended),
+            false => NOMINAL * u64::from(cost.units),
         };
         let number = grant.queue.index;
-        if self.dispatcher.is_timed()
-            && let Some(queue) = self.queues.get_mut(number)
-        {
-            took += queue.take_instalment(did.units);
+        if is_timed && let Some(queue) = queues.get_mut(number) {
+            took += queue.take_instalment(cost.units);
         }
-        let cost = Cost { time: Nanos(took), ..did };
-        let Core { dispatcher, queues, .. } = self;
-        dispatcher.charge(Nanos(ended), cost, |left| {
+        let cost = Cost { time: Nanos(took), ..cost };
+        work.dispatcher.charge(Nanos(ended), cost, |left| {
             let waiting = queues.get(number).map_or(&[][..], |queue| &queue.waiting[..]);
             let rest = &waiting[..waiting.len().min(left as usize)];
             Work { units: rest.len() as u32, bytes: rest.iter().map(|chain| chain.buffer.len()).sum() }
         });
-        if let Some(tenant) = self.accounting.tenant(grant.queue.tenant) {
+        if let Some(tenant) = accounting.tenant(grant.queue.tenant) {
             tenant.served.add(u64::from(cost.units));
             tenant.bytes.add(cost.bytes);
             tenant.core_ns.add(cost.time.0);
         }
-        if let Some(queue) = self.queues.get(number) {
+        if let Some(queue) = queues.get(number) {
             queue.spec.counters.core_ns.add(cost.time.0);
         }
         ended
     }
 
-    /// Preempts the running grant if work has arrived for an urgent queue that may. Returns whether it did.
-    #[inline]
-    pub(super) fn preempt_at_wakeup(&mut self) -> bool {
-        let Core { urgent, queues, dispatcher, .. } = self;
-        let preempts = urgent.iter().any(|&number| {
-            queues.get(number).is_some_and(|queue| {
-                queue.is_active()
-                    && queue.spec.ring.has_work()
-                    && dispatcher.wakeup_preempts(queue.spec.tenant)
-                    && !queue.is_backpressured()
-                    && !queue.is_rate_limited(Nanos(clock::now()))
-            })
-        });
-        if preempts {
-            dispatcher.preempt(PreemptReason::Wakeup);
-        }
-        preempts
-    }
-
     /// If a tick is due at `now`: preempts the running grant, of the queue `number`, if work has arrived that may, or
     /// if anything waits that a core does once a round, which is interrupts of other queues, back ends, sockets and
     /// messages of other cores. Returns whether it did.
-    pub(super) fn preempt_at_tick(&mut self, number: u32, tick: &mut PreemptionTick, now: u64) -> bool {
+    fn preempt_at_tick(&mut self, number: u32, tick: &mut PreemptionTick, now: u64) -> bool {
         if !tick.is_due(Nanos(now)) {
             return false;
         }
-        let Core { queues, dispatcher, .. } = self;
         let is_round_due = self.disk.outstanding() > 0
-            || !self.net.sockets.is_empty()
-            || self.inbox.posted()
-            || self.interrupts.iter().any(|other| *other != number);
-        let preempts = is_round_due
-            || queues.iter().any(|queue| {
-                dispatcher.tick_preempts(queue.spec.tenant)
-                    && queue.is_polled()
-                    && queue.spec.ring.has_work()
-                    && !queue.is_backpressured()
-                    && !queue.is_rate_limited(Nanos(now))
-            });
-        if preempts {
-            dispatcher.preempt(PreemptReason::Tick);
-        } else {
-            tick.restart(Nanos(now), Nanos(clock::now()));
-        }
-        preempts
+            || self.frames.has_sockets()
+            || self.inbox.is_posted()
+            || self.completions.has_interrupts_besides(number);
+        self.work.preempt_at_tick(&self.queues, is_round_due, tick, now)
     }
 
-    /// Finds the urgent queues: a queue came or went, or a tenant has another share.
-    pub(super) fn find_urgent(&mut self) {
-        let Core { urgent, queues, dispatcher, .. } = self;
-        let is_urgent = |queue: &&RunningQueue| {
-            dispatcher.is_urgent(queue.spec.tenant) && !matches!(queue.spec.role, Role::Receive(_))
+    /// Runs the requests of a disk that the scheduler granted at `started`. Returns what it cost, but the time.
+    ///
+    /// Where a volume answers each request while it is submitted, one after the other, the driver sees each answer
+    /// before the next request is run, so that it can go on meanwhile. Its interrupt comes once, with the last.
+    fn run_requests(&mut self, number: u32, grant: Grant, started: u64) -> Cost {
+        let Some(queue) = self.queues.get(number) else { return Cost::default() };
+        let Some(attachment) = queue.attachment else { return Cost::default() };
+        let units = (grant.units as usize).min(queue.waiting.len());
+        let singly = self.disk.answers_singly(attachment);
+        let mut tick = self.work.dispatcher.tick(Nanos(started));
+        let between = (units / CLOCK_READINGS).max(1);
+        let is_single = singly || self.work.has_urgent();
+        let (mut left, mut cost, mut unmeasured) = (units, Cost { units: units as u32, ..Cost::default() }, 0);
+        let mut now = started;
+        while left > 0 {
+            let piece = match (is_single, tick.is_on()) {
+                (true, _) => 1,
+                (false, true) => self
+                    .queues
+                    .get(number)
+                    .and_then(|queue| queue.requests_in(tick.next().0.saturating_sub(now)))
+                    .unwrap_or(between),
+                (false, false) => units,
+            };
+            let piece = piece.min(left);
+            let (moved, pending) = self.run_piece(number, attachment, grant, started, piece);
+            cost.pending += pending;
+            let Some(moved) = moved else { break };
+            cost.bytes += moved;
+            left -= piece;
+            unmeasured += piece;
+            let reads_clock = tick.is_on() && (!is_single || left > 0 && unmeasured >= between);
+            if reads_clock {
+                unmeasured = 0;
+                let ended = clock::now();
+                if let Some(queue) = self.queues.get_mut(number) {
+                    queue.request_ns = Some(ended.saturating_sub(now) / piece as u64).filter(|_| !is_single);
+                }
+                now = ended;
+            }
+            if left > 0 && self.work.preempt_at_wakeup(&self.queues)
+                || left > 0 && reads_clock && self.preempt_at_tick(number, &mut tick, now)
+            {
+                cost.units = (units - left) as u32;
+                break;
+            }
+            if left > 0 && singly {
+                self.completions.complete(&mut self.queues, number, &self.accounting, &self.links);
+                self.settle_broken();
+            }
+        }
+        cost
+    }
+
+    /// Submits the first `units` waiting requests to the volume. Returns their bytes, none where the queue has ended or
+    /// its driver has broken it, and how many of them the back end still has.
+    fn run_piece(
+        &mut self,
+        number: u32,
+        attachment: Attachment,
+        grant: Grant,
+        started: u64,
+        units: usize,
+    ) -> (Option<u64>, u32) {
+        let Some((queue, unpublished)) = self.queues.get_to_finish(number) else { return (None, 0) };
+        if queue.waiting.len() < units {
+            return (None, 0);
+        }
+        self.work.leave(queue.spec.tenant, units);
+        let submitted = self.disk.submit(queue, unpublished, attachment, (grant, started), units);
+        let (bytes, pending) = match submitted {
+            Ok(submitted) => (Some(submitted.bytes), submitted.pending),
+            Err(error) => {
+                self.break_queue(number, error.to_string());
+                (None, 0)
+            }
         };
-        urgent.clear();
-        urgent.extend(queues.iter().filter(is_urgent).map(|queue| queue.key.number));
+        self.give_back(None);
+        (bytes, pending)
+    }
+
+    /// Gives back what back ends have completed since they were last polled, and tells the policy what that cost them.
+    pub(super) fn give_back_completed(&mut self) {
+        if self.disk.has_completed() {
+            self.work.dispatcher.wake();
+            self.give_back(Some(Nanos(clock::now())));
+        }
+    }
+
+    /// Gives completed requests back to their queues, on whichever core those are now. A request that a back end
+    /// completed at `back_ends` has a cost of its own; the others were completed within their grant, which is charged
+    /// for them.
+    fn give_back(&mut self, back_ends: Option<Nanos>) {
+        let Core { disk, queues, work, directory, .. } = self;
+        disk.give_back(
+            queues,
+            |flight| {
+                if let Some(now) = back_ends {
+                    work.dispatcher.complete(now, flight.grant, flight.cost(now));
+                }
+            },
+            |key, completed| directory.forward_completed(key, completed),
+        );
+    }
+
+    /// Sends up to `units` frames that wait in a transmit queue's channel. Returns how many went, and their bytes.
+    fn transmit(&mut self, number: u32, units: usize) -> (usize, u64) {
+        let Some(queue) = self.queues.get_mut(number) else { return (0, 0) };
+        if let Role::Transmit(Transmit { backpressure: Some(held), .. }) = &mut queue.spec.role {
+            // By a grant before this one: what this one is for waits with the rest.
+            held.units += units as u32;
+            return (0, 0);
+        }
+        let units = units.min(queue.waiting.len());
+        let tenant = queue.spec.tenant;
+        std::mem::swap(&mut self.batch, &mut queue.waiting);
+        let batch = std::mem::take(&mut self.batch);
+        let Role::Transmit(transmit) = &queue.spec.role else { return (0, 0) };
+        let first = Loan { core: self.links.index, key: queue.key, number: transmit.loans.next() };
+        let (mut done, mut bytes, mut frames) = (0, 0, 0);
+        let mut held = None;
+        let is_broken = |core: &Self| core.queues.get(number).is_none_or(RunningQueue::is_broken);
+        let full = if self.work.has_urgent() { SMALL_BURST } else { BURST };
+        let mut most = transmit.burst.min(full);
+        let started = clock::now();
+        let mut tick = self.work.dispatcher.tick(Nanos(started));
+        while done < units && held.is_none() && !is_broken(self) {
+            if done > 0 {
+                let now = clock::now();
+                if self.work.dispatcher.is_timed() && now.saturating_sub(started) > LONG_NS {
+                    self.work.dispatcher.preempt(PreemptReason::Slice);
+                    break;
+                }
+                if self.work.preempt_at_wakeup(&self.queues) || self.preempt_at_tick(number, &mut tick, now) {
+                    break;
+                }
+            }
+            let burst: &[Chain] = &batch[done..units.min(done + most)];
+            let loan = Loan { number: first.number + done as u64, ..first };
+            let outcome = self.frames.transmit_burst(&mut self.queues, number, burst, loan);
+            self.settle_broken();
+            done += outcome.done;
+            bytes += outcome.bytes;
+            frames += outcome.frames;
+            held = outcome.backpressure;
+            most = if held.is_some() { 1 } else { (2 * most).min(full) };
+        }
+        self.batch = batch;
+        let queue = self.queues.get_to_finish(number).filter(|(queue, _)| !queue.is_broken());
+        let Some((queue, unpublished)) = queue else {
+            // When it broke, its queue was empty: everything that waited is in the batch.
+            self.work.leave(tenant, self.batch.len());
+            self.batch.clear();
+            self.batch.release();
+            return (done, bytes);
+        };
+        self.work.leave(tenant, done);
+        let used = self.batch.take(done).iter().map(|chain| chain.used(0));
+        match &mut queue.spec.role {
+            Role::Transmit(transmit) if !transmit.loans.is_settled() => {
+                transmit.loans.settle(used, &mut queue.finished);
+            }
+            _ => queue.finished.extend(used),
+        }
+        if !queue.finished.is_empty() {
+            unpublished.add(queue);
+        }
+        std::mem::swap(&mut self.batch, &mut queue.waiting);
+        queue.release_old_view();
+        if let Role::Transmit(transmit) = &mut queue.spec.role {
+            transmit.backpressure = held.map(|port| Backpressure { port, units: (units - done) as u32 });
+            transmit.burst = most;
+            transmit.sent(frames, bytes);
+        }
+        (done, bytes)
+    }
+
+    /// Publishes what a grant has finished.
+    fn complete_touched(&mut self) {
+        self.completions.complete_touched(&mut self.queues, &self.accounting, &self.links);
+        self.settle_broken();
+    }
+
+    /// Whether deferred work goes before all grants: encryption and decryption of requests that were granted before. A
+    /// grant encrypts the first piece of what it submits, so that is in its cost. The later pieces of long requests,
+    /// and what back ends have read, have turns of their own beside the grants.
+    #[inline]
+    pub(super) fn deferred_goes_first(&mut self) -> bool {
+        let Core { disk, work, .. } = self;
+        disk.has_deferred() && work.dispatcher.deferred_goes_first(disk.deferred().map(|next| next.tenant))
+    }
+
+    /// Runs deferred work for a turn. `is_contended`: grants have run in this round or were put off, so there may be
+    /// more that go first.
+    pub(super) fn run_deferred(&mut self, is_contended: bool) {
+        let mut now = clock::now();
+        let is_contended = is_contended && self.work.is_waiting();
+        let mut turn = self.work.dispatcher.begin_deferred(Nanos(now), is_contended);
+        loop {
+            let Core { disk, work, .. } = self;
+            let candidates = disk.deferred().map(|next| (next.tenant, next));
+            let next = work.dispatcher.next_deferred(&mut turn, Nanos(now), candidates);
+            let Some((tenant, next)) = next else { break };
+            disk.run_deferred(next.channel);
+            self.accounting.submitted(next.key.number, 1);
+            self.give_back_completed();
+            let ended = clock::now();
+            if self.work.dispatcher.is_timed() {
+                let took = self.accounting.cpu_time(now, ended);
+                self.charge_deferred(next.key, tenant, ended, took);
+            }
+            now = ended;
+        }
+        if !self.accounting.has_submitted() {
+            return;
+        }
+        let started = clock::now();
+        self.disk.flush();
+        self.accounting.charge_submitted(&mut self.queues, started, clock::now());
+    }
+
+    /// Charges a tenant with deferred work: at once, or where its policy does not charge it, with the queue's next
+    /// grants.
+    fn charge_deferred(&mut self, key: QueueKey, tenant: TenantId, now: u64, took: u64) {
+        let is_charged = self.work.dispatcher.charge_deferred(Nanos(now), tenant, Nanos(took));
+        let queue = self.queues.find(key);
+        if !is_charged {
+            if let Some(queue) = queue {
+                queue.uncharged += took;
+            }
+            return;
+        }
+        if let Some(queue) = queue {
+            queue.spec.counters.core_ns.add(took);
+        }
+        if let Some(tenant) = self.accounting.tenant(tenant) {
+            tenant.core_ns.add(took);
+        }
     }
 }

@@ -1,107 +1,92 @@
 //! A data-plane core: intake → decide → run → charge → complete → poll back ends, again and again.
+//!
+//! The core drives its parts, each of which owns its state:
+//!
+//! ```text
+//!   messages ─▶ Core ─▶ QueueTable       the virtqueues on this core
+//!                 ├───▶ QueueDirectory   where the queues are that are not
+//!                 ├───▶ WorkScheduler    channels, and the dispatcher of what waits in them
+//!                 ├───▶ DiskPath         requests at volumes
+//!                 ├───▶ Forwarder        frames: ports, flows, sockets, other cores
+//!                 ├───▶ Completions      used rings and interrupts
+//!                 └───▶ Accounting       where the time goes
+//! ```
+//!
+//! Its own methods are in four files: the round (here), [messages], what becomes of [queues](lifecycle), and [grants].
 
 mod accounting;
-mod capture;
-mod deferred;
-mod disk;
+mod completions;
+mod directory;
 mod grants;
+mod lifecycle;
 mod messages;
-mod nap;
-mod net;
-mod parcels;
-mod ports;
-mod publish;
-mod send;
-mod sockets;
-mod steer;
 #[cfg(test)]
 mod tests;
+mod work;
 
-use accounting::Accounting;
-pub(crate) use capture::Captures;
-
-use std::collections::HashMap;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use rustix::io::Errno;
 use softdpu_ring::{Chains, Sink};
-use softdpu_sched::{Dispatcher, Nanos, TenantScheduler, Work};
+use softdpu_sched::{Nanos, TenantScheduler, Work};
 use softdpu_storage::IoContext;
 use softdpu_sys::clock;
 use softdpu_sys::notify::Notifier;
 use softdpu_vpc::Tables;
 
-use crate::channel::Channels;
+use self::accounting::Accounting;
+use self::completions::Completions;
+use self::directory::QueueDirectory;
+use self::work::WorkScheduler;
 use crate::counters::CoreCounters;
 use crate::disk::DiskPath;
-use crate::flight::CompletedRequest;
-use crate::ids::{CoreIndex, QueueKey};
-use crate::mailbox::{Inbox, Mailbox};
-use crate::message::{Ending, FromCore, ToCore};
-use crate::net::{Net, Room};
-use crate::queue::{QueueTable, Role};
-use crate::sleep::Sleep;
+use crate::frames::{Forwarder, ForwarderShared};
+use crate::links::CoreLinks;
+use crate::mailbox::Inbox;
+use crate::message::ToCore;
+use crate::queue::{Backpressure, QueueTable, Role, RunningQueue};
+use crate::sleep::{Sleep, Waker};
 
-/// Chains taken from one ring before the next is looked at.
+/// Chains taken from one ring before the next is polled.
 const INTAKE: usize = 64;
 
-/// Rounds between two looks at what changes slowly: time-outs, stop deadlines, memory that was cut short.
-const SLOW_EVERY: u32 = 1024;
+/// Rounds between two [ticks](Core::tick).
+const ROUNDS_PER_TICK: u32 = 1024;
+
+/// The longest sleep, so that time-outs of back ends are noticed.
+const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
+
+/// For how long a core sleeps while frames wait for a socket that took no more: an interface drains in less.
+const BACKED_UP_NS: u64 = 100_000;
 
 /// Everything a core owns. Lives on its thread.
 pub(crate) struct Core<S> {
-    index: CoreIndex,
-    dispatcher: Dispatcher<S>,
-    disk: DiskPath,
+    links: CoreLinks,
     inbox: Inbox<ToCore>,
-    peers: Vec<Mailbox<ToCore>>,
-    control: Mailbox<FromCore>,
     sleep: Sleep,
     /// Spinning time without work before the core sleeps; none: never.
     idle_after_ns: Option<u64>,
-
-    queues: QueueTable,
-    /// Numbers of queues here that bring work of tenants of class [`LatencyClass::Latency`], where the policy ends
-    /// grants for them.
-    urgent: Vec<u32>,
-    accounting: Accounting,
-    /// Queues that went to another core.
-    moved: HashMap<QueueKey, CoreIndex>,
-    /// Messages for queues that have not arrived yet.
-    early: Vec<ToCore>,
-    /// Queues whose stop is told when the cores they were on before have given up what they hold of them.
-    endings: Vec<Ending>,
-    /// By queue number: the last generation of which nothing more is to be heard. Generations only grow.
-    forgotten: Vec<u32>,
-    channels: Channels,
-    notifier: Notifier,
-    /// Completed requests of queues that moved.
-    travelling: Vec<(QueueKey, CoreIndex, Vec<CompletedRequest>)>,
-    announced: bool,
     stopping: bool,
 
-    // Reused in every round.
+    queues: QueueTable,
+    directory: QueueDirectory,
+    work: WorkScheduler<S>,
+    disk: DiskPath,
+    frames: Forwarder,
+    completions: Completions,
+    accounting: Accounting,
+    /// The chains of the grant of frames that runs; reused.
     batch: Chains,
-    /// Numbers of queues whose drivers are to be interrupted.
-    interrupts: Vec<u32>,
-    /// The kernel did not take them the last time.
-    interrupts_fail: bool,
-
-    net: Net,
-    /// Frames on their way to each core.
-    rooms: Arc<[Room]>,
-    /// Packets from tunnels that wait for each core to work on them.
-    handed: Arc<[AtomicUsize]>,
 }
 
-/// What looking at the rings came to.
+/// What polling the rings came to.
 struct Intake {
     /// Whether anything was there.
     any: bool,
-    /// What of the time is charged to whose requests were taken in, nanoseconds.
+    /// How much of the time is charged to the queues that brought work, nanoseconds.
     charged: u64,
     /// When it ended, if that is known.
     ended: Option<u64>,
@@ -109,17 +94,14 @@ struct Intake {
 
 /// What a core is made of.
 pub(crate) struct CoreParts<S> {
-    pub index: CoreIndex,
+    pub links: CoreLinks,
     pub scheduler: S,
     pub io: IoContext,
     pub notifier: Notifier,
     pub inbox: Inbox<ToCore>,
-    pub peers: Vec<Mailbox<ToCore>>,
-    pub control: Mailbox<FromCore>,
     pub counters: Arc<CoreCounters>,
     pub idle_after_ns: Option<u64>,
-    pub rooms: Arc<[Room]>,
-    pub handed: Arc<[AtomicUsize]>,
+    pub shared: ForwarderShared,
     pub tables: Arc<Tables>,
     /// Flows that it keeps at most.
     pub flows: usize,
@@ -127,54 +109,42 @@ pub(crate) struct CoreParts<S> {
 
 impl<S: TenantScheduler> Core<S> {
     pub(crate) fn new(parts: CoreParts<S>) -> Result<Self, Errno> {
-        let disk = DiskPath::new(parts.io);
-        let sleep = Sleep::new(parts.inbox.bell().as_fd(), disk.wait_fd())?;
+        let CoreParts { links, scheduler, io, notifier, inbox, counters, idle_after_ns, shared, tables, flows } = parts;
+        let disk = DiskPath::new(io);
+        let sleep = Sleep::new(inbox.bell().as_fd(), disk.wait_fd())?;
         Ok(Core {
-            index: parts.index,
-            dispatcher: Dispatcher::new(parts.scheduler),
-            disk,
-            inbox: parts.inbox,
-            peers: parts.peers,
-            control: parts.control,
+            frames: Forwarder::new(links.clone(), Arc::clone(&counters), shared, tables, flows),
+            links,
+            inbox,
             sleep,
-            idle_after_ns: parts.idle_after_ns,
-            queues: QueueTable::default(),
-            urgent: Vec::new(),
-            accounting: Accounting::new(parts.counters),
-            moved: HashMap::new(),
-            early: Vec::new(),
-            endings: Vec::new(),
-            forgotten: Vec::new(),
-            channels: Channels::default(),
-            notifier: parts.notifier,
-            travelling: Vec::new(),
-            announced: false,
+            idle_after_ns,
             stopping: false,
+            queues: QueueTable::default(),
+            directory: QueueDirectory::default(),
+            work: WorkScheduler::new(scheduler),
+            disk,
+            completions: Completions::new(notifier),
+            accounting: Accounting::new(counters),
             batch: Chains::new(),
-            interrupts: Vec::new(),
-            interrupts_fail: false,
-            net: Net::new(parts.tables, parts.flows, parts.rooms.len()),
-            rooms: parts.rooms,
-            handed: parts.handed,
         })
     }
 
     /// Sets whether turns end by time, as they do at first: not where what happens is not to depend on time.
     pub(crate) fn set_timed(&mut self, is_timed: bool) {
-        self.dispatcher.set_timed(is_timed);
+        self.work.dispatcher.set_timed(is_timed);
     }
 
     /// Runs until told to shut down.
     pub(crate) fn run(mut self) {
         let mut last = clock::now();
         let mut idle_since = last;
-        let mut until_slow = SLOW_EVERY;
+        let mut until_tick = ROUNDS_PER_TICK;
         while !self.stopping {
             let busy = self.round(last);
-            until_slow -= 1;
-            if until_slow == 0 {
-                until_slow = SLOW_EVERY;
-                self.look_around();
+            until_tick -= 1;
+            if until_tick == 0 {
+                until_tick = ROUNDS_PER_TICK;
+                self.tick();
                 self.advertise(last);
             }
             let now = clock::now();
@@ -197,19 +167,21 @@ impl<S: TenantScheduler> Core<S> {
                 idle_since = now;
             }
         }
-        self.net.finish_functions();
+        self.frames.finish();
     }
 
     /// Everything once. Whether there was anything to do.
     pub(crate) fn round(&mut self, now: u64) -> bool {
         let mut busy = self.read_messages(now);
-        if self.net.steer.waits() {
-            busy |= self.work_lines(now);
+        if self.frames.has_steered() {
+            let is_timed = self.work.dispatcher.is_timed();
+            busy |= self.frames.forward_steered(&mut self.queues, &self.sleep, now, is_timed);
+            self.settle_broken();
         }
         let intake = self.intake(now, !busy);
         busy |= intake.any;
         let mut are_others = false;
-        if self.channels.total() > 0 {
+        if self.work.is_waiting() {
             are_others = self.deferred_goes_first() || self.run_grants(now, intake);
             busy |= are_others;
         }
@@ -223,7 +195,7 @@ impl<S: TenantScheduler> Core<S> {
             }
             if self.disk.poll() {
                 busy = true;
-                self.finish_ended();
+                self.give_back_completed();
                 self.accounting.polled_back_ends(started);
             }
             if self.disk.has_deferred() {
@@ -231,39 +203,18 @@ impl<S: TenantScheduler> Core<S> {
                 self.run_deferred(are_others);
             }
         }
-        busy |= self.read_sockets();
-        self.send_parcels();
+        busy |= self.frames.read_sockets(&mut self.queues, &self.sleep);
+        self.frames.send_outgoing(&mut self.queues);
+        self.settle_broken();
         self.publish();
-        self.flush_sockets();
+        self.frames.flush_sockets(&self.sleep);
         busy
-    }
-
-    /// Takes messages in the order in which they came, until there are no more, or frames from other cores have taken
-    /// their part of the round: nobody granted those, and others have work too. Whether there were any.
-    fn read_messages(&mut self, now: u64) -> bool {
-        let mut any = false;
-        if !self.net.arrived.is_empty() {
-            any = true;
-            if !self.take_arrived(now) {
-                return true;
-            }
-        }
-        if self.inbox.posted() || any {
-            while let Some(message) = self.inbox.take() {
-                any = true;
-                self.handle(message);
-                if !self.net.arrived.is_empty() && !self.take_arrived(now) {
-                    break;
-                }
-            }
-        }
-        any
     }
 
     /// Takes new requests from the rings into their tenants' channels. `begins`: it is still `now`.
     fn intake(&mut self, now: u64, begins: bool) -> Intake {
         let (mut any, mut charged) = (false, 0);
-        // When the last request was taken in, if nothing else was looked at since.
+        // When the last request was taken in, if nothing else was polled since.
         let mut last = begins.then_some(now);
         let now = Nanos(now);
         self.queues.rotate();
@@ -277,8 +228,8 @@ impl<S: TenantScheduler> Core<S> {
         Intake { any, charged, ended: last }
     }
 
-    /// Takes new requests from a queue's ring. None: there was nothing; otherwise what of the time is charged to it,
-    /// nanoseconds. `last`: when the last request was taken in, if nothing else was looked at since.
+    /// Takes new requests from a queue's ring. None: there was nothing; otherwise how much of the time is charged to
+    /// it, nanoseconds. `last`: when the last request was taken in, if nothing else was polled since.
     fn take_in(&mut self, number: u32, now: Nanos, last: &mut Option<u64>) -> Option<u64> {
         let queue = self.queues.get_mut(number)?;
         if !queue.is_active() {
@@ -286,12 +237,12 @@ impl<S: TenantScheduler> Core<S> {
         }
         // One that fills its tenant's channel would keep the others of the tenant out of it.
         let own = INTAKE.saturating_sub(queue.waiting.len());
-        let mut room = (self.channels.room(queue.spec.tenant) as usize).min(own).min(queue.poll_budget.chains());
+        let mut room = (self.work.channels.room(queue.spec.tenant) as usize).min(own).min(queue.poll_budget.chains());
         match &queue.spec.role {
             Role::Block { .. } => {}
             Role::Transmit(transmit) if transmit.backpressure.is_some() => {
                 *last = None;
-                self.release_held(number, now);
+                self.release_backpressure(number, now);
                 return Some(0);
             }
             Role::Transmit(transmit) => room = room.min(transmit.budget(now)),
@@ -317,42 +268,79 @@ impl<S: TenantScheduler> Core<S> {
             }
         };
         let bytes = queue.waiting[before..].iter().map(|chain| chain.buffer.len()).sum();
-        let taken = taken as u32;
-        queue.in_flight += taken;
+        let units = taken as u32;
+        queue.in_flight += units;
         queue.spec.counters.in_flight.set(u64::from(queue.in_flight));
-        self.channels.enter(queue.spec.tenant, taken, now);
-        self.dispatcher.ready(now, queue.id(), Work { units: taken, bytes });
+        self.work.enqueue(queue, Work { units, bytes }, now);
         let ended = clock::now();
         let took = self.accounting.cpu_time(started, ended);
         queue.uncharged += took;
-        if self.dispatcher.is_timed() {
-            queue.poll_budget.polled(taken as usize, took);
+        if self.work.dispatcher.is_timed() {
+            queue.poll_budget.polled(taken, took);
         }
         *last = Some(ended);
         Some(took)
     }
 
-    /// What changes slowly.
-    fn look_around(&mut self) {
-        self.disk.tick(Instant::now());
-        self.finish_ended();
-        self.accounting.counters.waiting.set(u64::from(self.channels.total()));
-        let seen = clock::now();
-        self.accounting.restart_steal(seen);
-        for (id, tenant) in self.accounting.tenants() {
-            self.channels.look(id, Nanos(seen));
-            tenant.waiting.set(u64::from(self.channels.waiting(id)));
-            tenant.waited_ns.set(self.channels.waited(id));
-            tenant.limited_ns.set(self.dispatcher.account(Nanos(seen), id).limited.0);
+    /// Lets a transmit queue go on that a port without buffers has held, if it may.
+    fn release_backpressure(&mut self, number: u32, now: Nanos) {
+        let Some(queue) = self.queues.get(number) else { return };
+        let Role::Transmit(transmit) = &queue.spec.role else { return };
+        let Some(Backpressure { port, units }) = transmit.backpressure else { return };
+        if !self.frames.may_go_on(&mut self.queues, port, now) {
+            return;
         }
-        self.accounting.counters.outstanding.set(self.disk.outstanding() as u64);
-        self.net.end_captures();
-        let frames = self.net.vpc.stats();
-        self.accounting.counters.frames.set(frames.received);
-        self.accounting.counters.by_flow.set(frames.cached);
-        self.accounting.counters.by_software.set(frames.software);
-        self.accounting.counters.forwarding.take(&mut self.net.vpc, Nanos(seen), &mut self.net.windows);
-        let now = seen;
+        if let Some(queue) = self.queues.get_mut(number)
+            && let Role::Transmit(transmit) = &mut queue.spec.role
+        {
+            transmit.backpressure = None;
+            self.work.dispatcher.ready(now, queue.id(), Work { units, bytes: 0 });
+        }
+    }
+
+    /// Makes what was finished visible to drivers, on whichever core their queues are, and ends queues that have
+    /// nothing left.
+    fn publish(&mut self) {
+        let travelled = self.directory.send_completed(&self.links);
+        if travelled > 0 {
+            self.accounting.counters.travelled.add(travelled as u64);
+        }
+        if !self.queues.is_any_unpublished() && !self.completions.has_interrupts() {
+            return;
+        }
+        let published = self.completions.publish(&mut self.queues, &mut self.accounting, &self.links);
+        self.settle_broken();
+        for &number in &published {
+            let queue = self.queues.get(number);
+            if queue.is_some_and(|queue| queue.is_quiescent() && queue.stop_deadline().is_some()) {
+                self.end_queue(number);
+            }
+        }
+        self.queues.return_unpublished(published);
+    }
+
+    /// What is due in the network without a frame.
+    fn advertise(&mut self, now: u64) {
+        self.frames.advertise(&mut self.queues, now);
+        self.settle_broken();
+    }
+
+    /// What changes slowly: time-outs, counters, stop deadlines, memory that was cut short.
+    fn tick(&mut self) {
+        self.disk.tick(Instant::now());
+        self.give_back_completed();
+        let Core { work, accounting, .. } = self;
+        accounting.counters.waiting.set(u64::from(work.channels.total()));
+        let now = clock::now();
+        accounting.restart_steal(now);
+        for (id, tenant) in accounting.tenants() {
+            work.channels.update(id, Nanos(now));
+            tenant.waiting.set(u64::from(work.channels.waiting(id)));
+            tenant.waited_ns.set(work.channels.waited(id));
+            tenant.limited_ns.set(work.dispatcher.account(Nanos(now), id).limited.0);
+        }
+        accounting.counters.outstanding.set(self.disk.outstanding() as u64);
+        self.frames.tick(Nanos(now));
         for place in (0..self.queues.len()).rev() {
             let Some(number) = self.queues.number_at(place) else { continue };
             let Some(queue) = self.queues.get_mut(number) else { continue };
@@ -364,5 +352,62 @@ impl<S: TenantScheduler> Core<S> {
                 self.break_queue(number, reason.to_owned());
             }
         }
+    }
+
+    /// Sleeps until a driver, a back end, a message or a deadline wakes the core.
+    fn nap(&mut self) {
+        self.tick();
+        let now = Nanos(clock::now());
+        let has_work = self.frames.has_work() || self.queues.is_any_unpublished() || self.completions.has_interrupts();
+        if has_work {
+            return self.tick();
+        }
+        let Core { queues, work, .. } = self;
+        // What its tenant's channel has no room for stays in the ring, until a time or a back end makes some.
+        let is_full =
+            |queue: &RunningQueue| work.channels.room(queue.spec.tenant) == 0 || queue.waiting.len() >= INTAKE;
+        let armed = queues.arm(|queue| queue.is_rate_limited(now) || is_full(queue));
+        if armed.may_sleep() && !self.work.is_due(now) && self.inbox.fall_asleep() {
+            self.accounting.counters.sleeps.add(1);
+            self.accounting.counters.asleep.store(true, Relaxed);
+            // By the time at which limits were checked: a queue that was not armed for one is not forgotten.
+            let limit = self.sleep_limit(now.0);
+            let queues = &self.queues;
+            self.sleep.wait(Some(limit), |waker| {
+                if let Waker::Queue(number) = waker
+                    && let Some(queue) = queues.get(number)
+                {
+                    queue.spec.counters.kicks.add(1);
+                }
+            });
+            self.accounting.counters.asleep.store(false, Relaxed);
+            self.inbox.wake_up();
+        }
+        self.queues.disarm(armed);
+        self.settle_broken();
+        self.tick();
+    }
+
+    fn sleep_limit(&self, now: u64) -> u64 {
+        let limits = self.queues.iter().filter_map(|queue| match &queue.spec.role {
+            Role::Transmit(transmit) if queue.is_rate_limited(Nanos(now)) => Some(transmit.next(Nanos(now)).0),
+            _ => None,
+        });
+        let stops = self.queues.iter().filter_map(RunningQueue::stop_deadline);
+        let backend =
+            self.disk.next_deadline().map(|at| at.saturating_duration_since(Instant::now()).as_nanos() as u64);
+        let grants = self.work.is_waiting().then_some(self.work.dispatcher.idle_until().0);
+        // Nothing tells that a full socket takes frames again.
+        let sockets = self.frames.is_backed_up().then_some(now + BACKED_UP_NS);
+        stops
+            .chain(limits)
+            .chain(grants)
+            .chain(sockets)
+            .chain(self.frames.functions_due())
+            .map(|deadline| deadline.saturating_sub(now))
+            .chain(backend)
+            .chain([LONGEST_SLEEP_NS])
+            .min()
+            .unwrap_or(LONGEST_SLEEP_NS)
     }
 }

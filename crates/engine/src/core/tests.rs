@@ -7,7 +7,6 @@ mod loans;
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use softdpu_ring::Format;
 use softdpu_sched::{
@@ -20,9 +19,11 @@ use softdpu_vpc::Tables;
 use softdpu_vpc::spec::Spec;
 
 use super::{Core, CoreParts};
-use crate::common::{Guest, memory_volume};
+use crate::common::disk::{Guest, memory_volume};
 use crate::counters::{CoreCounters, TenantCounters};
+use crate::frames::ForwarderShared;
 use crate::ids::{CoreIndex, QueueKey};
+use crate::links::CoreLinks;
 use crate::mailbox::{Inbox, mailbox};
 use crate::message::{FromCore, ToCore};
 use crate::queue::RunningQueue;
@@ -33,10 +34,10 @@ const KEY: QueueKey = QueueKey { number: 0, generation: 1 };
 #[derive(Default)]
 struct Recorder {
     policy: Fcfs,
-    /// What happens while the first grant is decided, and who comes then before everybody else.
+    /// What happens while the first grant is decided, and the tenant that preempts all others from then on.
     meanwhile: Option<Box<dyn FnOnce()>>,
     first: Option<TenantId>,
-    /// It ticks all the time, and the first preempts at a tick.
+    /// It ticks all the time, and `first` preempts at a tick.
     ticks: bool,
     /// It says that it never ends a grant.
     never_preempts: bool,
@@ -45,7 +46,7 @@ struct Recorder {
     /// It charges what is done beside grants, and writes it down.
     spends: bool,
     spent: Vec<(TenantId, Nanos)>,
-    /// Whose work goes on only where nobody else's may be granted.
+    /// The tenant with work that goes on only where no other's may be granted.
     held: Option<TenantId>,
     /// It grants nothing.
     is_idle: bool,
@@ -127,17 +128,14 @@ fn beside_another(tables: Arc<Tables>) -> (Core<Recorder>, Inbox<FromCore>, Inbo
     let (other, other_inbox) = mailbox().unwrap();
     let (control, events) = mailbox().unwrap();
     let core = Core::new(CoreParts {
-        index: CoreIndex(0),
+        links: CoreLinks { index: CoreIndex(0), peers: vec![peer, other], control },
         scheduler: Recorder::default(),
         io: IoContext::new(64).unwrap(),
         notifier: Notifier::new().unwrap(),
         inbox,
-        peers: vec![peer, other],
-        control,
         counters: Arc::new(CoreCounters::default()),
         idle_after_ns: None,
-        rooms: (0..2).map(|_| crate::net::Room::new(crate::net::PARCELS)).collect(),
-        handed: [AtomicUsize::new(0), AtomicUsize::new(0)].into(),
+        shared: ForwarderShared::new(2),
         tables,
         flows: 64,
     })
@@ -177,11 +175,17 @@ fn the_scheduler_is_told_what_a_back_end_did_for_a_grant_when_it_ended() {
     // Writes: reads of what is in the page cache end within their grant.
     let core = move_three(&volume, Some(&[7; 512]));
     let queue = QueueId { tenant: TenantId(3), index: 0 };
-    let completed: Vec<_> =
-        core.dispatcher.policy().completed.iter().map(|(grant, cost)| (grant.queue, cost.units, cost.bytes)).collect();
+    let completed: Vec<_> = core
+        .work
+        .dispatcher
+        .policy()
+        .completed
+        .iter()
+        .map(|(grant, cost)| (grant.queue, cost.units, cost.bytes))
+        .collect();
     assert_eq!(completed, [(queue, 1, 512); 3]);
-    assert!(core.dispatcher.policy().completed.iter().all(|(_, cost)| cost.time > Nanos(0)));
-    let pending: u32 = core.dispatcher.policy().charged.iter().map(|(_, cost)| cost.pending).sum();
+    assert!(core.work.dispatcher.policy().completed.iter().all(|(_, cost)| cost.time > Nanos(0)));
+    let pending: u32 = core.work.dispatcher.policy().charged.iter().map(|(_, cost)| cost.pending).sum();
     assert_eq!(pending, 3, "the grant left them at the back end");
 }
 
@@ -199,9 +203,9 @@ fn start_full(core: &mut Core<Recorder>, number: u32, volume: &Arc<Volume>) -> (
 fn a_full_channel_takes_nothing_more_and_what_moves_in_with_a_queue_is_beyond_it() {
     let volume = memory_volume(1 << 20);
     let tables = || Arc::new(Tables::build(&Spec::default(), None).unwrap());
-    let waiting = |core: &Core<Recorder>| core.channels.waiting(TenantId(3)) as usize;
+    let waiting = |core: &Core<Recorder>| core.work.channels.waiting(TenantId(3)) as usize;
     let (mut core, _events) = bare(tables());
-    core.dispatcher.policy_mut().is_idle = true;
+    core.work.dispatcher.policy_mut().is_idle = true;
     let mut guests: Vec<Guest> = (0..17).map(|number| start_full(&mut core, number, &volume).0).collect();
     for _ in 0..10 {
         core.round(softdpu_sys::clock::now());
@@ -212,7 +216,7 @@ fn a_full_channel_takes_nothing_more_and_what_moves_in_with_a_queue_is_beyond_it
 
     // One of the same tenant's that has taken requests on another core.
     let (mut other, _events, inbox) = beside_another(tables());
-    other.dispatcher.policy_mut().is_idle = true;
+    other.work.dispatcher.policy_mut().is_idle = true;
     let (guest, key) = start_full(&mut other, 17, &volume);
     guests.push(guest);
     for _ in 0..10 {
@@ -229,7 +233,7 @@ fn a_full_channel_takes_nothing_more_and_what_moves_in_with_a_queue_is_beyond_it
     }
     assert_eq!(waiting(&core), 1_024 + 64, "nothing more is taken");
 
-    core.dispatcher.policy_mut().is_idle = false;
+    core.work.dispatcher.policy_mut().is_idle = false;
     let mut left = 18 * 70;
     for _ in 0..100_000 {
         core.round(softdpu_sys::clock::now());
@@ -243,9 +247,9 @@ fn a_full_channel_takes_nothing_more_and_what_moves_in_with_a_queue_is_beyond_it
 fn what_ends_within_its_grant_is_charged_once() {
     let core = move_three(&memory_volume(1 << 20), None);
     let charged: Vec<_> =
-        core.dispatcher.policy().charged.iter().map(|(_, cost)| (cost.units, cost.bytes, cost.pending)).collect();
+        core.work.dispatcher.policy().charged.iter().map(|(_, cost)| (cost.units, cost.bytes, cost.pending)).collect();
     assert_eq!(charged, [(3, 3 * 512, 0)]);
-    assert!(core.dispatcher.policy().completed.is_empty());
+    assert!(core.work.dispatcher.policy().completed.is_empty());
 }
 
 /// Units of each grant that ran, ten requests of one tenant and one of another, of class `class`, which comes as the
@@ -255,7 +259,7 @@ fn beside(class: LatencyClass, ends: impl FnOnce(&mut Recorder)) -> Vec<(u16, u3
     let mut flood = Guest::new(Format::Split);
     let urgent = Rc::new(RefCell::new(Guest::new(Format::Split)));
     let mut core = core_with(&flood, &volume);
-    ends(core.dispatcher.policy_mut());
+    ends(core.work.dispatcher.policy_mut());
     let key = QueueKey { number: 1, generation: 1 };
     let queue = RunningQueue::new(key, urgent.borrow().spec(&volume, 5));
     core.handle(ToCore::Start(Box::new(queue)));
@@ -264,8 +268,8 @@ fn beside(class: LatencyClass, ends: impl FnOnce(&mut Recorder)) -> Vec<(u16, u3
     (0..10).for_each(|sector| assert!(flood.submit(None, sector)));
     flood.publish();
     let comes = Rc::clone(&urgent);
-    core.dispatcher.policy_mut().first = Some(TenantId(5));
-    core.dispatcher.policy_mut().meanwhile = Some(Box::new(move || {
+    core.work.dispatcher.policy_mut().first = Some(TenantId(5));
+    core.work.dispatcher.policy_mut().meanwhile = Some(Box::new(move || {
         assert!(comes.borrow_mut().submit(None, 0));
         comes.borrow_mut().publish();
     }));
@@ -274,22 +278,39 @@ fn beside(class: LatencyClass, ends: impl FnOnce(&mut Recorder)) -> Vec<(u16, u3
     }
     assert_eq!((0..10).filter(|_| flood.take().is_some_and(|(status, _)| status == 0)).count(), 10, "all of it runs");
     assert_eq!(urgent.borrow_mut().take().map(|(status, _)| status), Some(0));
-    core.dispatcher.policy().charged.iter().map(|(grant, cost)| (grant.queue.tenant.0, cost.units)).collect()
+    core.work.dispatcher.policy().charged.iter().map(|(grant, cost)| (grant.queue.tenant.0, cost.units)).collect()
 }
 
 #[test]
-fn a_grant_ends_at_its_next_request_where_somebody_comes_who_goes_first() {
+fn an_urgent_arrival_preempts_a_grant_at_its_next_request() {
     // First come, first served as this one is, what was left comes first: it was ready again before.
     assert_eq!(beside(LatencyClass::Latency, |_| ()), [(3, 1), (3, 9), (5, 1)]);
-    assert_eq!(beside(LatencyClass::Normal, |_| ()), [(3, 10), (5, 1)], "nobody looks for others");
+    assert_eq!(beside(LatencyClass::Normal, |_| ()), [(3, 10), (5, 1)], "no urgent queue is polled");
     let never = |policy: &mut Recorder| policy.never_preempts = true;
     assert_eq!(beside(LatencyClass::Latency, never), [(3, 10), (5, 1)], "nor for a policy that ends no grant");
 }
 
 #[test]
 fn work_that_goes_first_preempts_a_grant_at_a_tick() {
-    let looks = |policy: &mut Recorder| policy.ticks = true;
-    assert_eq!(beside(LatencyClass::Normal, looks), [(3, 1), (3, 9), (5, 1)]);
+    let ticks = |policy: &mut Recorder| policy.ticks = true;
+    assert_eq!(beside(LatencyClass::Normal, ticks), [(3, 1), (3, 9), (5, 1)]);
+}
+
+#[test]
+fn a_message_that_preempts_a_grant_is_handled_in_the_next_round() {
+    let volume = memory_volume(1 << 20);
+    let mut guest = Guest::new(Format::Split);
+    let mut core = core_with(&guest, &volume);
+    let own_mailbox = core.links.peers[0].clone();
+    core.work.dispatcher.policy_mut().ticks = true;
+    core.work.dispatcher.policy_mut().meanwhile = Some(Box::new(move || own_mailbox.send(ToCore::Shutdown)));
+    (0..10).for_each(|sector| assert!(guest.submit(None, sector)));
+    guest.publish();
+    core.round(softdpu_sys::clock::now());
+    let ran: Vec<u32> = core.work.dispatcher.policy().charged.iter().map(|(_, cost)| cost.units).collect();
+    assert_eq!((ran, core.stopping), (vec![1], false), "the message ends the turn");
+    core.round(softdpu_sys::clock::now());
+    assert!(core.stopping, "the message is lost until the next one");
 }
 
 #[test]
@@ -297,18 +318,17 @@ fn requests_of_a_grant_run_together_until_the_next_tick() {
     let volume = memory_volume(1 << 20);
     let mut flood = Guest::new(Format::Split);
     let mut core = core_with(&flood, &volume);
-    core.dispatcher.policy_mut().ticks = true;
-    let tick = core.dispatcher.tick(Nanos(8_999));
-    assert_eq!(tick.next(), Nanos(9_000));
-    assert_eq!(core.requests_until(0, &tick, 1_000), None, "how long they take is not known");
+    core.work.dispatcher.policy_mut().ticks = true;
+    assert_eq!(core.work.dispatcher.tick(Nanos(8_999)).next(), Nanos(9_000));
+    let fit = |core: &Core<Recorder>, time| core.queues.get(0).and_then(|queue| queue.requests_in(time));
+    assert_eq!(fit(&core, 8_000), None, "how long they take is not known");
     (0..10).for_each(|sector| assert!(flood.submit(None, sector)));
     flood.publish();
     core.round(softdpu_sys::clock::now());
     let each = core.queues.get(0).and_then(|queue| queue.request_ns);
     assert!(each.is_some_and(|each| each > 0), "what those took that ran: {each:?}");
-    for (each, now, fits) in [(500, 1_000, 16), (500, 8_900, 1), (500, 9_500, 1), (20_000, 1_000, 1), (0, 1_000, 8_000)]
-    {
+    for (each, time, fits) in [(500, 8_000, 16), (500, 100, 1), (500, 0, 1), (20_000, 8_000, 1), (0, 8_000, 8_000)] {
         core.queues.get_mut(0).expect("a queue").request_ns = Some(each);
-        assert_eq!(core.requests_until(0, &tick, now), Some(fits), "{each} ns each, at {now}");
+        assert_eq!(fit(&core, time), Some(fits), "{each} ns each, in {time}");
     }
 }

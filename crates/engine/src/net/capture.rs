@@ -1,29 +1,28 @@
-//! Frames that are shown to somebody: which, and how they get there.
+//! CapturedFrame frames: which they are, and how they get to the reader.
 //!
 //! ```text
-//!   core ── batch of captured frames ──▶ Capture (a thread of its own) ──▶ whoever reads
+//!   core ── batch of captured frames ──▶ Capture (a thread of its own) ──▶ reader
 //!     └── seen, matched, lost by port ──┘
 //! ```
 //!
-//! A core never waits for the reader: what has no room is counted and forgotten. A capture ends when its [`Capture`] is
+//! A core never waits for the reader: what has no room is counted and dropped. A capture ends when its [`Capture`] is
 //! dropped; cores notice at their next burst.
 
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use softdpu_vpc::trace::{Filter, Step, Subject};
 use softdpu_vpc::{Checksum, DropReason, Packet, PortId, Segmentation, Tail};
 
-use super::{Port, Source};
+use super::{FrameTail, Port};
 use crate::counters::Counter;
-use crate::mailbox::{Inbox, Mailbox};
+use crate::mailbox::{Inbox, Mailbox, waitable};
 
 /// What a captured frame counts in the buffer beside its bytes.
 const RECORD: usize = 64;
 
-/// What a step of its way counts.
+/// What a step of its path counts.
 const STEP: usize = 256;
 
 /// What is captured.
@@ -39,7 +38,7 @@ pub struct CaptureSpec {
     pub outward: bool,
     /// Only those that are dropped.
     pub drops: bool,
-    /// With the way of those that come in through the tiers.
+    /// With the path through the tiers of those that come in.
     pub tiers: bool,
     /// Bytes that are kept of a frame.
     pub snaplen: u32,
@@ -49,7 +48,7 @@ pub struct CaptureSpec {
 
 /// Which way a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum FrameDirection {
     /// From the port into the node.
     In,
     /// By the port out of the node.
@@ -58,13 +57,13 @@ pub enum Way {
 
 /// A captured frame.
 #[derive(Clone, Debug)]
-pub struct Captured {
+pub struct CapturedFrame {
     /// When, [`softdpu_sys::clock`].
     pub time: u64,
     /// The port's name.
     pub port: Arc<str>,
     /// Which way it went.
-    pub way: Way,
+    pub direction: FrameDirection,
     /// Bytes that it has.
     pub len: u32,
     /// What is known of, or left to do to, its transport checksum.
@@ -73,10 +72,10 @@ pub struct Captured {
     pub segmentation: Option<Segmentation>,
     /// Bytes of outer headers, from which on `checksum` and `segmentation` count.
     pub overhead: u16,
-    /// Why nobody gets it.
+    /// Why it was dropped, if it was.
     pub dropped: Option<DropReason>,
-    /// Its way through the tiers, where that was asked for.
-    pub path: Option<Arc<Path>>,
+    /// Its path through the tiers, where that was asked for.
+    pub path: Option<Arc<FramePath>>,
     /// The port's number on its core.
     id: PortId,
     /// Where its bytes are in the batch.
@@ -84,9 +83,9 @@ pub struct Captured {
     kept: u32,
 }
 
-/// A frame's way through the tiers.
+/// A frame's path through the tiers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Path {
+pub struct FramePath {
     /// Its identifier, given where it came in: the core's number, and the frame's among those that the core has
     /// watched.
     pub identifier: (u8, u32),
@@ -96,20 +95,20 @@ pub struct Path {
 
 /// Frames that were captured together.
 #[derive(Debug, Default)]
-pub struct Batch {
+pub struct CaptureBatch {
     /// In the order in which they passed.
-    pub frames: Vec<Captured>,
+    pub frames: Vec<CapturedFrame>,
     bytes: Vec<u8>,
 }
 
-impl Batch {
+impl CaptureBatch {
     /// The first bytes of one of its frames.
-    pub fn bytes(&self, frame: &Captured) -> &[u8] {
+    pub fn bytes(&self, frame: &CapturedFrame) -> &[u8] {
         &self.bytes[frame.start as usize..][..frame.kept as usize]
     }
 
     fn size(&self) -> usize {
-        let steps = |frame: &Captured| frame.path.as_ref().map_or(0, |path| path.steps.len() * STEP);
+        let steps = |frame: &CapturedFrame| frame.path.as_ref().map_or(0, |path| path.steps.len() * STEP);
         self.bytes.len() + self.frames.iter().map(|frame| RECORD + steps(frame)).sum::<usize>()
     }
 }
@@ -127,7 +126,7 @@ pub struct CaptureCounts {
 
 /// The same, as one core counts it.
 #[derive(Debug, Default)]
-struct Counters {
+struct CaptureCounters {
     seen: Counter,
     matched: Counter,
     lost: Counter,
@@ -135,42 +134,27 @@ struct Counters {
 
 /// What the cores and the reader share.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
-    /// Nobody reads any more.
+pub(crate) struct CaptureShared {
+    /// The reader has gone.
     ended: AtomicBool,
     /// Bytes on their way.
     waiting: AtomicUsize,
     /// By port and core. Locked when a capture or a port begins, and to be read.
-    counters: Mutex<Vec<(Arc<str>, Arc<Counters>)>>,
+    counters: Mutex<Vec<(Arc<str>, Arc<CaptureCounters>)>>,
 }
 
-/// A capture that is under way, for whoever reads it.
+/// A capture that is under way, for its reader.
 pub struct Capture {
-    pub(crate) inbox: Inbox<Batch>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) inbox: Inbox<CaptureBatch>,
+    pub(crate) shared: Arc<CaptureShared>,
 }
+
+waitable!(Capture, take);
 
 impl Capture {
-    /// Readable when there is something to [`take`](Self::take). Call [`prepare_wait`](Self::prepare_wait) before
-    /// waiting.
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.inbox.bell().as_fd()
-    }
-
-    /// The caller is about to wait for [`bell`](Self::bell). False: there is something already.
-    pub fn prepare_wait(&self) -> bool {
-        self.inbox.fall_asleep()
-    }
-
-    /// The caller has waited.
-    pub fn waited(&self) {
-        self.inbox.wake_up();
-    }
-
     /// The next frames of some core. Those of different cores are not in order.
-    pub fn take(&self) -> Option<Batch> {
-        self.inbox.posted();
-        let batch = self.inbox.take()?;
+    pub fn take(&self) -> Option<CaptureBatch> {
+        let batch = self.inbox.next()?;
         self.shared.waiting.fetch_sub(batch.size(), Relaxed);
         Some(batch)
     }
@@ -184,7 +168,7 @@ impl Capture {
         counts
     }
 
-    /// Its counts, for others than its reader.
+    /// Its counts, for another reader.
     pub fn tally(&self) -> CaptureTally {
         CaptureTally(Arc::clone(&self.shared))
     }
@@ -197,7 +181,7 @@ impl Capture {
 
 /// What a capture counts, at all its ports together.
 #[derive(Clone, Debug)]
-pub struct CaptureTally(Arc<Shared>);
+pub struct CaptureTally(Arc<CaptureShared>);
 
 impl CaptureTally {
     /// So far.
@@ -217,7 +201,7 @@ impl CaptureCounts {
     }
 }
 
-impl Counters {
+impl CaptureCounters {
     fn read(&self) -> CaptureCounts {
         CaptureCounts { seen: self.seen.get(), matched: self.matched.get(), lost: self.lost.get() }
     }
@@ -229,40 +213,41 @@ impl Drop for Capture {
     }
 }
 
-impl Shared {
-    fn counters(&self) -> std::sync::MutexGuard<'_, Vec<(Arc<str>, Arc<Counters>)>> {
+impl CaptureShared {
+    fn counters(&self) -> std::sync::MutexGuard<'_, Vec<(Arc<str>, Arc<CaptureCounters>)>> {
         self.counters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a core is told of a capture.
+/// A capture, as a core is told to begin it.
 #[derive(Clone)]
 pub(crate) struct CaptureStart {
     pub spec: Arc<CaptureSpec>,
-    pub shared: Arc<Shared>,
-    pub mailbox: Mailbox<Batch>,
+    pub shared: Arc<CaptureShared>,
+    pub mailbox: Mailbox<CaptureBatch>,
 }
 
 /// A capture on one core.
-pub(crate) struct Trace {
+pub(crate) struct CoreCapture {
     start: CaptureStart,
     /// By port number: those that are watched.
-    watched: Vec<Option<(Arc<str>, Arc<Counters>)>>,
-    batch: Batch,
+    watched: Vec<Option<(Arc<str>, Arc<CaptureCounters>)>>,
+    batch: CaptureBatch,
     /// Frames of the burst that came in: where in the burst and where in the batch they are.
     arrived: Vec<(usize, usize)>,
 }
 
-impl Trace {
-    pub(crate) fn new(start: CaptureStart, ports: &[Option<Port>]) -> Trace {
-        let mut trace = Trace { start, watched: Vec::new(), batch: Batch::default(), arrived: Vec::new() };
-        trace.look_at(ports);
-        trace
+impl CoreCapture {
+    pub(crate) fn new(start: CaptureStart, ports: &[Option<Port>]) -> CoreCapture {
+        let mut capture =
+            CoreCapture { start, watched: Vec::new(), batch: CaptureBatch::default(), arrived: Vec::new() };
+        capture.watch_ports(ports);
+        capture
     }
 
     /// Watches those of the ports that are wanted. Counts go on where a port is still there.
-    pub(crate) fn look_at(&mut self, ports: &[Option<Port>]) {
-        let Trace { start, watched, .. } = self;
+    pub(crate) fn watch_ports(&mut self, ports: &[Option<Port>]) {
+        let CoreCapture { start, watched, .. } = self;
         watched.resize(ports.len(), None);
         for (watched, port) in watched.iter_mut().zip(ports) {
             let name = port.as_ref().map(|port| &port.name);
@@ -271,7 +256,7 @@ impl Trace {
             });
             if watched.as_ref().map(|(name, _)| name) != name {
                 *watched = name.map(|name| {
-                    let counters: Arc<Counters> = Arc::default();
+                    let counters: Arc<CaptureCounters> = Arc::default();
                     start.shared.counters().push((Arc::clone(name), Arc::clone(&counters)));
                     (Arc::clone(name), counters)
                 });
@@ -284,20 +269,20 @@ impl Trace {
     }
 
     #[inline]
-    fn watched(&self, port: PortId, way: Way) -> Option<&(Arc<str>, Arc<Counters>)> {
-        let wanted = match way {
-            Way::In => self.start.spec.inward,
-            Way::Out => self.start.spec.outward,
+    fn watched(&self, port: PortId, direction: FrameDirection) -> Option<&(Arc<str>, Arc<CaptureCounters>)> {
+        let wanted = match direction {
+            FrameDirection::In => self.start.spec.inward,
+            FrameDirection::Out => self.start.spec.outward,
         };
         self.watched.get(port.0 as usize)?.as_ref().filter(|_| wanted)
     }
 
     #[inline]
-    pub(crate) fn watches(&self, port: PortId, way: Way) -> bool {
-        self.watched(port, way).is_some()
+    pub(crate) fn watches(&self, port: PortId, direction: FrameDirection) -> bool {
+        self.watched(port, direction).is_some()
     }
 
-    /// Whether it wants to know the way of frames that come in.
+    /// Whether it wants to know the path of frames that come in.
     pub(crate) fn wants_path(&self) -> bool {
         self.start.spec.tiers
     }
@@ -307,8 +292,8 @@ impl Trace {
     }
 
     /// Frames have passed.
-    pub(crate) fn seen(&self, port: PortId, way: Way, frames: usize) {
-        if let Some((_, counters)) = self.watched(port, way) {
+    pub(crate) fn seen(&self, port: PortId, direction: FrameDirection, frames: usize) {
+        if let Some((_, counters)) = self.watched(port, direction) {
             counters.seen.add(frames as u64);
         }
     }
@@ -319,18 +304,18 @@ impl Trace {
     }
 
     /// Frame `at` of the burst is there; what becomes of it will be [settled](Self::settle).
-    pub(crate) fn arrive(&mut self, at: usize, frame: &Passing<'_>) {
+    pub(crate) fn arrive(&mut self, at: usize, frame: &PassingFrame<'_>) {
         self.arrived.push((at, self.batch.frames.len()));
         self.record(frame, None);
     }
 
     /// So many frames of the burst were dealt with, the others will come again; why those were dropped that were.
-    /// `path` tells what way they went.
+    /// `path` has their paths.
     pub(crate) fn settle(
         &mut self,
         passed: usize,
         reason: impl Fn(usize) -> Option<DropReason>,
-        path: impl Fn(usize) -> Option<Arc<Path>>,
+        path: impl Fn(usize) -> Option<Arc<FramePath>>,
     ) {
         let has_path = self.start.spec.tiers;
         let (frames, mut again) = (&mut self.batch.frames, Vec::new());
@@ -349,9 +334,9 @@ impl Trace {
     }
 
     /// Takes a frame down as it is.
-    pub(crate) fn record(&mut self, frame: &Passing<'_>, dropped: Option<DropReason>) {
-        let Passing { time, port, way, packet, source, overhead } = *frame;
-        let Some((name, _)) = self.watched(port, way) else { return };
+    pub(crate) fn record(&mut self, frame: &PassingFrame<'_>, dropped: Option<DropReason>) {
+        let PassingFrame { time, port, direction, packet, tail, overhead } = *frame;
+        let Some((name, _)) = self.watched(port, direction) else { return };
         let name = Arc::clone(name);
         let start = self.batch.bytes.len();
         let most = self.start.spec.snaplen as usize;
@@ -360,13 +345,13 @@ impl Trace {
         let rest = (packet.tail as usize).min(most.saturating_sub(head.len()));
         let filled = self.batch.bytes.len();
         self.batch.bytes.resize(filled + rest, 0);
-        if source.read(0, &mut self.batch.bytes[filled..]).is_err() {
+        if tail.read(0, &mut self.batch.bytes[filled..]).is_err() {
             self.batch.bytes.truncate(filled);
         }
-        self.batch.frames.push(Captured {
+        self.batch.frames.push(CapturedFrame {
             time,
             port: name,
-            way,
+            direction,
             len: packet.len() as u32,
             checksum: packet.checksum,
             segmentation: packet.segmentation,
@@ -392,7 +377,7 @@ impl Trace {
         let shared = &self.start.shared;
         let room = shared.waiting.load(Relaxed) + batch.size() <= self.start.spec.buffer;
         for frame in &batch.frames {
-            if let Some((_, counters)) = self.watched(frame.id, frame.way) {
+            if let Some((_, counters)) = self.watched(frame.id, frame.direction) {
                 counters.matched.add(1);
                 counters.lost.add(u64::from(!room));
             }
@@ -406,12 +391,12 @@ impl Trace {
 
 /// A frame as it passes a port.
 #[derive(Clone, Copy)]
-pub(crate) struct Passing<'a> {
+pub(crate) struct PassingFrame<'a> {
     pub time: u64,
     pub port: PortId,
-    pub way: Way,
+    pub direction: FrameDirection,
     pub packet: &'a Packet,
-    pub source: Source<'a>,
-    /// Bytes of outer headers at the head's start whose offload is the inner frame's.
+    pub tail: FrameTail<'a>,
+    /// Bytes of outer headers at the head's start; the offload is that of the frame behind them.
     pub overhead: u16,
 }

@@ -1,22 +1,21 @@
 //! Functions of tenants in the path of their ports' frames ([`softdpu_functions`]).
 //!
 //! ```text
-//!   burst ─► inward: the sender's chain ─► Vpc::forward ─► outward: the receiver's chain ─► where verdicts say
+//!   burst ─► inward: the sender's chain ─► Vpc::forward ─► outward: the receiver's chain ─► by their verdicts
 //!     settled ◄── those that went are counted ◄──────────────────────────────────────────────────┘
 //!   ten times a second ─► outputs ─► FunctionBox (a thread of its own)
 //! ```
 //!
-//! A frame that finds no room at its receiver comes again, and is judged again then; it is counted when it has gone. A
-//! core never waits for who takes the outputs: what has no room is counted and forgotten.
+//! A frame that finds no buffer at its receiver comes again, and is judged again then; it is counted when it has gone.
+//! A core never waits for the reader of the outputs: what finds no credits is counted and dropped.
 //!
-//! Functions come and go by [`Engine::change_functions`](crate::Engine::change_functions): each core takes all of a
-//! change between two bursts. Instances are made by who asks for the change, and those that go are sent to who reads
-//! the box, with what they have not said yet: a core neither takes nor gives back their memory.
+//! Functions come and go by [`Engine::change_functions`](crate::Engine::change_functions): each core takes all of
+//! a change between two bursts. The caller makes the new instances, and the old ones go to the reader of the box, with
+//! what they have not reported yet: a core neither allocates nor frees their memory.
 
 #[cfg(test)]
 mod tests;
 
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -26,15 +25,15 @@ use softdpu_functions::{CHAIN, Counts, FrameDirection, Function, FunctionSpec, O
 use softdpu_sys::clock;
 use softdpu_vpc::{DropReason, Packet, PortId, Verdict};
 
-use super::{Net, Room, Whose};
+use super::{CreditOwner, CreditPool};
 use crate::ids::CoreIndex;
-use crate::mailbox::{Inbox, Mailbox};
+use crate::mailbox::{Inbox, Mailbox, waitable};
 
 /// How often functions turn, nanoseconds.
 const TURN: u64 = 100_000_000;
 
 /// Records and entries that may wait to be taken from all cores; half of them are one function's at the most.
-const ROOM: usize = 1 << 17;
+const CREDITS: usize = 1 << 17;
 
 /// A function as cores have it, from when they are given it until they are given another in its place or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,23 +44,23 @@ pub struct FunctionId {
     pub incarnation: u32,
 }
 
-/// What a core says of a function.
+/// A core's report of a function.
 #[derive(Debug)]
 pub struct FunctionReport {
-    /// Of which.
+    /// The function.
     pub id: FunctionId,
-    /// Who says it.
+    /// The core that reports.
     pub core: CoreIndex,
-    /// What.
+    /// What the function has to report.
     pub outputs: Vec<Output>,
-    /// The core has it no more: it says nothing else of it.
+    /// The core has the function no more: this is its last report of it.
     pub is_last: bool,
-    /// It is not read yet as long as this is there: see [`Switched`].
+    /// Dropped when the report was read: see [`FunctionSwitchover`].
     _unread: Option<Sender<()>>,
 }
 
 impl FunctionReport {
-    /// A report for which nobody waits.
+    /// A report that no change waits for.
     pub fn new(id: FunctionId, core: CoreIndex, outputs: Vec<Output>, is_last: bool) -> FunctionReport {
         FunctionReport { id, core, outputs, is_last, _unread: None }
     }
@@ -74,7 +73,7 @@ pub struct NewFunction {
     pub id: FunctionId,
     /// What it does.
     pub spec: FunctionSpec,
-    /// Flow records of it, and entries of its windows, for which there was no room on the way here: counted up.
+    /// Counts the flow records and window entries that found no credits.
     pub lost: Arc<AtomicU64>,
 }
 
@@ -90,32 +89,32 @@ pub struct FunctionChange {
 
 /// A change that cores make.
 #[derive(Debug)]
-pub struct Switched(Receiver<()>);
+pub struct FunctionSwitchover(Receiver<()>);
 
-impl Switched {
-    /// Waits until every core goes by it, and until what functions that went had to say was read, `patience` at the
-    /// most; false: it took longer.
+impl FunctionSwitchover {
+    /// Waits until every core has made it and the last reports of removed functions were read, `patience` at the most;
+    /// false: it took longer.
     pub fn wait(self, patience: Duration) -> bool {
         self.0.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
     }
 }
 
-/// What cores say goes here.
+/// Where cores send reports of functions.
 #[derive(Clone)]
 pub struct FunctionOutlet {
-    mailbox: Mailbox<Said>,
-    /// For records and entries on their way.
-    room: Arc<Room>,
+    mailbox: Mailbox<FunctionMessage>,
+    /// For records and entries that wait to be read.
+    credits: Arc<CreditPool>,
 }
 
-/// What the cores have to say of functions, for whoever reads it.
+/// The reader's side of the cores' reports of functions.
 pub struct FunctionBox {
-    inbox: Inbox<Said>,
-    room: Arc<Room>,
+    inbox: Inbox<FunctionMessage>,
+    credits: Arc<CreditPool>,
 }
 
-/// What a core says of a function.
-struct Said {
+/// A core's report of a function, on its way.
+struct FunctionMessage {
     id: FunctionId,
     core: CoreIndex,
     outputs: Vec<Output>,
@@ -125,36 +124,21 @@ struct Said {
 }
 
 impl FunctionOutlet {
-    /// With the box for what cores say.
+    /// An outlet, and the box that its reports arrive in.
     pub(crate) fn new() -> std::io::Result<(FunctionOutlet, FunctionBox)> {
         let (mailbox, inbox) = crate::mailbox::mailbox()?;
-        let room = Arc::new(Room::new(ROOM));
-        Ok((FunctionOutlet { mailbox, room: Arc::clone(&room) }, FunctionBox { inbox, room }))
+        let credits = Arc::new(CreditPool::new(CREDITS));
+        Ok((FunctionOutlet { mailbox, credits: Arc::clone(&credits) }, FunctionBox { inbox, credits }))
     }
 }
 
+waitable!(FunctionBox, take);
+
 impl FunctionBox {
-    /// Readable when there is something to [`take`](Self::take). Call [`prepare_wait`](Self::prepare_wait) before
-    /// waiting.
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.inbox.bell().as_fd()
-    }
-
-    /// The caller is about to wait for [`bell`](Self::bell). False: there is something already.
-    pub fn prepare_wait(&self) -> bool {
-        self.inbox.fall_asleep()
-    }
-
-    /// The caller has waited.
-    pub fn waited(&self) {
-        self.inbox.wake_up();
-    }
-
-    /// What some core says next. It counts as read when it is dropped.
+    /// The next report of some core. It counts as read when it is dropped.
     pub fn take(&self) -> Option<FunctionReport> {
-        self.inbox.posted();
-        let Said { id, core, mut outputs, function, unread } = self.inbox.take()?;
-        self.room.give_back(Whose::numbered(id.function), size(&outputs));
+        let FunctionMessage { id, core, mut outputs, function, unread } = self.inbox.next()?;
+        self.credits.release(CreditOwner::numbered(id.function), size(&outputs));
         let is_last = function.is_some();
         if let Some(mut function) = function {
             function.finish(&mut outputs);
@@ -169,57 +153,57 @@ fn size(outputs: &[Output]) -> usize {
 }
 
 /// The functions of a port.
-pub(crate) struct Chain {
+pub(crate) struct FunctionChain {
     vni: u32,
     /// Numbers of functions, in the order in which frames pass them.
     functions: Box<[usize]>,
 }
 
 /// A function on this core.
-pub(crate) struct Instance {
+pub(crate) struct FunctionInstance {
     id: FunctionId,
     function: Function,
-    /// The counts that were told last.
-    told: Option<Counts>,
+    /// The counts that were reported last.
+    reported: Option<Counts>,
     lost: Arc<AtomicU64>,
 }
 
 /// A change, as a core takes it.
-pub(crate) struct Switch {
+pub(crate) struct FunctionSwitch {
     outlet: FunctionOutlet,
-    instances: Vec<(usize, Option<Instance>)>,
-    chains: Vec<(PortId, Option<Chain>)>,
-    /// Gone when it is made.
+    instances: Vec<(usize, Option<FunctionInstance>)>,
+    chains: Vec<(PortId, Option<FunctionChain>)>,
+    /// Dropped when the change is made.
     done: Sender<()>,
 }
 
 impl FunctionChange {
-    /// What so many cores are to do, and who is told when they have.
-    pub(crate) fn switches(&self, outlet: &FunctionOutlet, cores: usize) -> (Vec<Switch>, Switched) {
+    /// The change as each of `cores` cores makes it, and what waits until they have.
+    pub(crate) fn switches(&self, outlet: &FunctionOutlet, cores: usize) -> (Vec<FunctionSwitch>, FunctionSwitchover) {
         let (done, receiver) = channel();
-        let instance = |new: &NewFunction| Instance {
+        let instance = |new: &NewFunction| FunctionInstance {
             id: new.id,
             function: Function::new(&new.spec),
-            told: None,
+            reported: None,
             lost: Arc::clone(&new.lost),
         };
         let chain = |vni: u32, functions: &[usize]| {
             let functions: Box<[usize]> = functions.iter().copied().take(CHAIN).collect();
-            (!functions.is_empty()).then_some(Chain { vni, functions })
+            (!functions.is_empty()).then_some(FunctionChain { vni, functions })
         };
-        let switch = |_| Switch {
+        let switch = |_| FunctionSwitch {
             outlet: outlet.clone(),
             instances: self.functions.iter().map(|(number, new)| (*number, new.as_ref().map(instance))).collect(),
             chains: self.ports.iter().map(|(port, vni, functions)| (*port, chain(*vni, functions))).collect(),
             done: done.clone(),
         };
-        ((0..cores).map(switch).collect(), Switched(receiver))
+        ((0..cores).map(switch).collect(), FunctionSwitchover(receiver))
     }
 }
 
 /// Frames of a burst that leave by one port.
 #[derive(Clone, Copy)]
-struct Run {
+struct EgressRun {
     port: PortId,
     /// The first of them in the burst.
     at: usize,
@@ -229,27 +213,27 @@ struct Run {
 }
 
 /// The functions of a core's ports; there is at least one.
-pub(crate) struct Functions {
+pub(crate) struct ActiveFunctions {
     outlet: FunctionOutlet,
     core: CoreIndex,
     /// By number.
-    instances: Vec<Option<Instance>>,
+    instances: Vec<Option<FunctionInstance>>,
     /// By port number.
-    chains: Vec<Option<Chain>>,
+    chains: Vec<Option<FunctionChain>>,
     /// Of the burst that is under way.
     now: u64,
     inward: Vec<Observation>,
     outward: Vec<Observation>,
-    runs: Vec<Run>,
+    runs: Vec<EgressRun>,
     /// When functions turn next.
     turn: u64,
-    /// Frames have passed since counts were told.
-    is_untold: bool,
+    /// Frames have passed since counts were reported.
+    has_news: bool,
 }
 
-impl Functions {
-    fn new(outlet: &FunctionOutlet, core: CoreIndex) -> Functions {
-        Functions {
+impl ActiveFunctions {
+    fn new(outlet: &FunctionOutlet, core: CoreIndex) -> ActiveFunctions {
+        ActiveFunctions {
             outlet: outlet.clone(),
             core,
             instances: Vec::new(),
@@ -259,15 +243,15 @@ impl Functions {
             outward: Vec::new(),
             runs: Vec::new(),
             turn: 0,
-            is_untold: false,
+            has_news: false,
         }
     }
 
-    /// Goes by a change.
+    /// Makes a change.
     fn switch(
         &mut self,
-        instances: Vec<(usize, Option<Instance>)>,
-        chains: Vec<(PortId, Option<Chain>)>,
+        instances: Vec<(usize, Option<FunctionInstance>)>,
+        chains: Vec<(PortId, Option<FunctionChain>)>,
         done: &Sender<()>,
     ) {
         for (number, instance) in instances {
@@ -287,15 +271,14 @@ impl Functions {
         }
     }
 
-    /// Gives a function away with what it has not said yet.
-    fn retire(&self, instance: Instance, unread: Option<Sender<()>>) {
-        let Instance { id, function, .. } = instance;
-        let said = Said { id, core: self.core, outputs: Vec::new(), function: Some(function), unread };
-        self.outlet.mailbox.send(said);
+    /// Sends a function to the reader, with what it has not reported yet.
+    fn retire(&self, instance: FunctionInstance, unread: Option<Sender<()>>) {
+        let FunctionInstance { id, function, .. } = instance;
+        let message = FunctionMessage { id, core: self.core, outputs: Vec::new(), function: Some(function), unread };
+        self.outlet.mailbox.send(message);
     }
 
-    /// Takes a burst of one port through its functions, the network, which decides some or all of it by `forward`, told
-    /// the number of the first of them, and the functions of the ports by which it leaves.
+    /// Takes a burst of one port through its functions, the network, and the functions of the ports by which it leaves.
     #[inline(never)]
     pub(crate) fn forward(
         &mut self,
@@ -304,11 +287,11 @@ impl Functions {
         verdicts: &mut Vec<Verdict>,
         mut forward: impl FnMut(usize, &mut [Packet], &mut Vec<Verdict>),
     ) {
-        let now = self.at(now);
+        let now = self.monotonic(now);
         self.inward.clear();
         self.outward.clear();
         self.runs.clear();
-        let Functions { chains, instances, inward, .. } = self;
+        let ActiveFunctions { chains, instances, inward, .. } = self;
         let chain = packets.first().and_then(|packet| chains.get(packet.port.0 as usize)?.as_ref());
         if let Some(chain) = chain {
             inward.extend(packets.iter().map(|packet| Observation::of(packet, FrameDirection::In, chain.vni)));
@@ -323,15 +306,15 @@ impl Functions {
         self.outward(now, packets, &mut verdicts[start..]);
     }
 
-    /// What functions are told that the time is: what one burst was told, the next is told no earlier.
-    fn at(&mut self, now: u64) -> u64 {
+    /// The time for functions, which never goes back from one burst to the next.
+    fn monotonic(&mut self, now: u64) -> u64 {
         self.now = self.now.max(now);
         self.now
     }
 
     /// Takes frames through the functions of the ports by which they leave.
     fn outward(&mut self, now: u64, packets: &[Packet], verdicts: &mut [Verdict]) {
-        let Functions { chains, instances, outward, runs, .. } = self;
+        let ActiveFunctions { chains, instances, outward, runs, .. } = self;
         let mut at = 0;
         while let Some(verdict) = verdicts.get(at) {
             let Verdict::Local { port, .. } = *verdict else {
@@ -353,16 +336,16 @@ impl Functions {
                         *verdict = Verdict::Drop(DropReason::Firewall);
                     }
                 }
-                runs.push(Run { port, at, first, len });
+                runs.push(EgressRun { port, at, first, len });
             }
             at += len;
         }
     }
 
-    /// So many frames of the burst are done with; the others come again.
+    /// The first `passed` frames of the burst are done with; the others come again.
     fn settle(&mut self, port: Option<PortId>, passed: usize) {
         let now = self.now;
-        let Functions { chains, instances, inward, outward, runs, .. } = self;
+        let ActiveFunctions { chains, instances, inward, outward, runs, .. } = self;
         let chain = |PortId(port): PortId| chains.get(port as usize).and_then(Option::as_ref);
         if let Some(chain) = port.and_then(chain) {
             note(instances, chain, now, &inward[..passed.min(inward.len())]);
@@ -372,52 +355,52 @@ impl Functions {
             let len = passed.saturating_sub(run.at).min(run.len);
             note(instances, chain, now, &outward[run.first..run.first + len]);
         }
-        self.is_untold = true;
+        self.has_news = true;
         if self.instances.iter().flatten().any(|instance| instance.function.is_full()) {
-            self.tell(now, false);
+            self.report(now, false);
         }
     }
 
     /// Whether a frame that belongs to no burst may leave by a port.
     fn passes(&mut self, port: PortId, packet: &Packet) -> bool {
-        let now = self.at(clock::now());
-        let Functions { chains, instances, .. } = self;
+        let now = self.monotonic(clock::now());
+        let ActiveFunctions { chains, instances, .. } = self;
         let Some(Some(chain)) = chains.get(port.0 as usize) else { return true };
         let mut sights = [Observation { port: port.0, ..Observation::of(packet, FrameDirection::Out, chain.vni) }];
         judge(instances, chain, now, std::slice::from_ref(packet), &mut sights);
         note(instances, chain, now, &sights);
-        self.is_untold = true;
+        self.has_news = true;
         sights[0].dropped.is_none()
     }
 
     /// When functions are to turn even if no frame comes.
     fn due(&self) -> Option<u64> {
-        if self.is_untold {
+        if self.has_news {
             return Some(self.turn);
         }
         let due = self.instances.iter().flatten().filter_map(|instance| instance.function.due());
         due.min().map(|due| due.max(self.turn))
     }
 
-    /// Sends what functions have to say, with their counts if `counts`.
-    fn tell(&mut self, now: u64, counts: bool) {
-        let Functions { outlet, core, instances, is_untold, .. } = self;
+    /// Reports what functions have, with their counts if `counts`.
+    fn report(&mut self, now: u64, counts: bool) {
+        let ActiveFunctions { outlet, core, instances, has_news, .. } = self;
         for instance in instances.iter_mut().flatten() {
             let mut outputs = Vec::new();
             instance.function.turn(now, &mut outputs);
             if counts {
                 let now = instance.function.counts();
-                if instance.told.as_ref() != Some(&now) {
-                    instance.told = Some(now.clone());
+                if instance.reported.as_ref() != Some(&now) {
+                    instance.reported = Some(now.clone());
                     outputs.push(Output::Counts(now));
                 }
             }
             instance.send(outlet, *core, outputs);
         }
-        *is_untold &= !counts;
+        *has_news &= !counts;
     }
 
-    /// Everything that is not said yet: the core ends.
+    /// The core ends: functions report what they have not reported yet.
     fn finish(&mut self) {
         for instance in std::mem::take(&mut self.instances).into_iter().flatten() {
             self.retire(instance, None);
@@ -425,20 +408,20 @@ impl Functions {
     }
 }
 
-impl Instance {
-    /// Sends what it says, if there is room.
+impl FunctionInstance {
+    /// Sends outputs, as far as there are credits.
     fn send(&self, outlet: &FunctionOutlet, core: CoreIndex, mut outputs: Vec<Output>) {
-        let FunctionOutlet { mailbox, room } = outlet;
-        let whose = Whose::numbered(self.id.function);
-        if size(&outputs) > room.left(whose) {
-            // Counts are small, and those to come say the same and more.
+        let FunctionOutlet { mailbox, credits } = outlet;
+        let owner = CreditOwner::numbered(self.id.function);
+        if size(&outputs) > credits.available(owner) {
+            // Counts are small, and later ones include them.
             let is_counts = |output: &mut Output| matches!(output, Output::Counts(_));
             let lost: usize = outputs.extract_if(.., |output| !is_counts(output)).map(|output| output.size()).sum();
             self.lost.fetch_add(lost as u64, Relaxed);
         }
         if !outputs.is_empty() {
-            room.put(whose, size(&outputs));
-            mailbox.send(Said { id: self.id, core, outputs, function: None, unread: None });
+            credits.charge(owner, size(&outputs));
+            mailbox.send(FunctionMessage { id: self.id, core, outputs, function: None, unread: None });
         }
     }
 }
@@ -462,7 +445,13 @@ fn forward_passing(
     }
 }
 
-fn judge(instances: &mut [Option<Instance>], chain: &Chain, now: u64, packets: &[Packet], sights: &mut [Observation]) {
+fn judge(
+    instances: &mut [Option<FunctionInstance>],
+    chain: &FunctionChain,
+    now: u64,
+    packets: &[Packet],
+    sights: &mut [Observation],
+) {
     for (place, number) in chain.functions.iter().enumerate() {
         if let Some(Some(instance)) = instances.get_mut(*number) {
             instance.function.judge(now, packets, sights, place);
@@ -470,7 +459,7 @@ fn judge(instances: &mut [Option<Instance>], chain: &Chain, now: u64, packets: &
     }
 }
 
-fn note(instances: &mut [Option<Instance>], chain: &Chain, now: u64, sights: &[Observation]) {
+fn note(instances: &mut [Option<FunctionInstance>], chain: &FunctionChain, now: u64, sights: &[Observation]) {
     for (place, number) in chain.functions.iter().enumerate() {
         if let Some(Some(instance)) = instances.get_mut(*number) {
             instance.function.note(now, sights, place);
@@ -478,51 +467,60 @@ fn note(instances: &mut [Option<Instance>], chain: &Chain, now: u64, sights: &[O
     }
 }
 
-/// Where frames meet functions. While no port has any, that costs a look at `functions`, twice a burst.
-impl Net {
+/// The functions of a core's ports, if any port has some. While none has, each burst costs two checks of that.
+#[derive(Default)]
+pub(crate) struct Functions(Option<Box<ActiveFunctions>>);
+
+impl Functions {
+    /// The functions through which bursts go, if any port has some.
+    #[inline]
+    pub(crate) fn active(&mut self) -> Option<&mut ActiveFunctions> {
+        self.0.as_deref_mut()
+    }
+
     /// The first `passed` frames of the burst, of `packets` that came in by one port, are done with.
     #[inline]
-    pub(crate) fn settle_functions(&mut self, packets: &[Packet], passed: usize) {
-        if let Some(functions) = &mut self.functions {
+    pub(crate) fn settle(&mut self, packets: &[Packet], passed: usize) {
+        if let Some(functions) = &mut self.0 {
             functions.settle(packets.first().map(|packet| packet.port), passed);
         }
     }
 
     /// Whether a frame that the software tier forwards may leave by a port.
     pub(crate) fn may_leave(&mut self, port: PortId, packet: &Packet) -> bool {
-        self.functions.as_mut().is_none_or(|functions| functions.passes(port, packet))
+        self.0.as_mut().is_none_or(|functions| functions.passes(port, packet))
     }
 
-    /// Does what is due, now and then.
-    pub(crate) fn turn_functions(&mut self, now: u64) {
-        if let Some(functions) = &mut self.functions
+    /// Does what is due at `now`.
+    pub(crate) fn turn(&mut self, now: u64) {
+        if let Some(functions) = &mut self.0
             && now >= functions.turn
         {
             functions.turn = now.saturating_add(TURN);
-            let now = functions.at(now);
-            functions.tell(now, true);
+            let now = functions.monotonic(now);
+            functions.report(now, true);
         }
     }
 
     /// The core ends.
-    pub(crate) fn finish_functions(&mut self) {
-        if let Some(functions) = &mut self.functions {
+    pub(crate) fn finish(&mut self) {
+        if let Some(functions) = &mut self.0 {
             functions.finish();
         }
     }
 
     /// When functions are to turn even if no frame comes, nanoseconds.
-    pub(crate) fn functions_due(&self) -> Option<u64> {
-        self.functions.as_ref()?.due()
+    pub(crate) fn due(&self) -> Option<u64> {
+        self.0.as_ref()?.due()
     }
 
-    /// Ports have other functions from now on, or none.
-    pub(crate) fn switch_functions(&mut self, core: CoreIndex, switch: Switch) {
-        let Switch { outlet, instances, chains, done } = switch;
-        let functions = self.functions.get_or_insert_with(|| Box::new(Functions::new(&outlet, core)));
+    /// Ports of `core` have other functions from now on, or none.
+    pub(crate) fn switch(&mut self, core: CoreIndex, switch: FunctionSwitch) {
+        let FunctionSwitch { outlet, instances, chains, done } = switch;
+        let functions = self.0.get_or_insert_with(|| Box::new(ActiveFunctions::new(&outlet, core)));
         functions.switch(instances, chains, &done);
         if functions.instances.iter().all(Option::is_none) && functions.chains.iter().all(Option::is_none) {
-            self.functions = None;
+            self.0 = None;
         }
     }
 }

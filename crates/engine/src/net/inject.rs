@@ -1,4 +1,4 @@
-//! Frames that somebody brings, as though they had come in by a port.
+//! Frames that are injected, as though they had come in by a port.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -10,70 +10,52 @@ use rustix::io::Errno;
 use softdpu_sys::wake::Doorbell;
 use softdpu_vpc::PortId;
 
-use crate::mailbox::Mailbox;
-use crate::message::ToCore;
-
-/// A way in by a port. Whoever has it waits until the core has taken what it brought before it brings more.
-pub struct Injector {
-    port: PortId,
-    core: Mailbox<ToCore>,
-    shared: Arc<Shared>,
-}
-
 /// Frames on their way to the core.
 pub(crate) struct Injection {
     pub port: PortId,
     pub frames: Vec<Vec<u8>>,
-    pub shared: Arc<Shared>,
+    pub progress: Arc<InjectionProgress>,
 }
 
-/// What the core says.
-pub(crate) struct Shared {
+/// How far a core has come with the frames of an injector.
+pub(crate) struct InjectionProgress {
     /// The port's name: its number may be another's by now.
     pub name: Arc<str>,
     taken: AtomicU64,
-    refused: AtomicBool,
+    is_refused: AtomicBool,
     bell: Doorbell,
 }
 
-impl Shared {
-    /// So many frames are in. None: the port is not there.
+impl InjectionProgress {
+    pub(crate) fn new(name: Arc<str>) -> Result<InjectionProgress, Errno> {
+        let (taken, is_refused, bell) = (AtomicU64::new(0), AtomicBool::new(false), Doorbell::new()?);
+        Ok(InjectionProgress { name, taken, is_refused, bell })
+    }
+
+    /// The core has taken so many frames. None: it has no such port.
     pub(crate) fn took(&self, frames: Option<usize>) {
         match frames {
             Some(frames) => drop(self.taken.fetch_add(frames as u64, Relaxed)),
-            None => self.refused.store(true, Relaxed),
+            None => self.is_refused.store(true, Relaxed),
         }
         self.bell.ring();
     }
-}
 
-impl Injector {
-    pub(crate) fn new(port: PortId, name: Arc<str>, core: Mailbox<ToCore>) -> Result<Injector, Errno> {
-        let (taken, refused, bell) = (AtomicU64::new(0), AtomicBool::new(false), Doorbell::new()?);
-        Ok(Injector { port, core, shared: Arc::new(Shared { name, taken, refused, bell }) })
+    /// How many frames the core has taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken.load(Relaxed)
     }
 
-    /// Brings whole Ethernet frames, with nothing left to do to them.
-    pub fn inject(&self, frames: Vec<Vec<u8>>) {
-        let (port, shared) = (self.port, Arc::clone(&self.shared));
-        self.core.send(ToCore::Inject(Injection { port, frames, shared }));
+    /// Whether the core had no such port.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.is_refused.load(Relaxed)
     }
 
-    /// How many of them are in, whatever became of them.
-    pub fn taken(&self) -> u64 {
-        self.shared.taken.load(Relaxed)
-    }
-
-    /// Whether the port was not there.
-    pub fn is_refused(&self) -> bool {
-        self.shared.refused.load(Relaxed)
-    }
-
-    /// Waits until the core has taken something, at most so long.
-    pub fn wait(&self, timeout: Duration) {
+    /// Waits until the core has taken something, for `timeout` at the most.
+    pub(crate) fn wait(&self, timeout: Duration) {
         let timeout = Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() };
         // EINTR is a wake-up like any other.
-        let _ = poll(&mut [PollFd::from_borrowed_fd(self.shared.bell.as_fd(), PollFlags::IN)], Some(&timeout));
-        self.shared.bell.drain();
+        let _ = poll(&mut [PollFd::from_borrowed_fd(self.bell.as_fd(), PollFlags::IN)], Some(&timeout));
+        self.bell.drain();
     }
 }

@@ -69,7 +69,7 @@ impl PortCounters {
     }
 }
 
-/// What a port is on the core that is told of it.
+/// A port, as it is added.
 pub struct PortSpec {
     /// Its name, for logs.
     pub name: Arc<str>,
@@ -92,18 +92,18 @@ pub(crate) struct Port {
     pub counters: Arc<PortCounters>,
     /// Enabled receive queues, on whatever core.
     pub receivers: Arc<[Receiver]>,
-    /// The core whose socket is used here. It is this one wherever this one has a socket.
+    /// The core by which frames leave through a socket: this one, if it has a socket.
     pub owner: Option<CoreIndex>,
     pub socket: Option<Socket>,
     pub limit: Option<RateLimit>,
     /// For senders on this core.
     pub patience: Patience,
-    /// It was said that its socket fails.
-    pub complained: bool,
+    /// It is in the log that its socket fails.
+    pub is_failure_logged: bool,
 }
 
 impl Port {
-    /// Whether somebody listens behind it, and `core` is the one that tells them what they have not asked for.
+    /// Whether a guest or a socket takes its frames, and `core` is the one that sends unsolicited ones.
     pub fn is_up_at(&self, core: CoreIndex) -> bool {
         self.owner.or_else(|| self.receivers.first().map(|receiver| receiver.core)) == Some(core)
     }

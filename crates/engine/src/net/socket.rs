@@ -13,15 +13,15 @@ use super::xdp_queues::XdpQueues;
 
 /// A socket of the kernel that carries frames. It never blocks.
 pub struct Socket {
-    kind: Kind,
+    kind: SocketKind,
     /// Frames that were dropped as the kernel did not take them, since the last look.
     dropped: u64,
 }
 
-enum Kind {
+enum SocketKind {
     /// The host's network stack, or a container's.
     Tap(Tap),
-    /// An interface of the host, a copy of whose frames the kernel gives: the underlay.
+    /// An interface of the host, with a copy of its frames from the kernel: the underlay.
     Packet(PacketSocket),
     /// The same, with the frames themselves, before the kernel's stack: those of some of the interface's queues.
     Xdp(XdpQueues),
@@ -30,28 +30,28 @@ enum Kind {
 macro_rules! each {
     ($self:expr, $socket:ident => $body:expr) => {
         match &mut $self.kind {
-            Kind::Tap($socket) => $body,
-            Kind::Packet($socket) => $body,
-            Kind::Xdp($socket) => $body,
+            SocketKind::Tap($socket) => $body,
+            SocketKind::Packet($socket) => $body,
+            SocketKind::Xdp($socket) => $body,
         }
     };
 }
 
 impl From<Tap> for Socket {
     fn from(tap: Tap) -> Self {
-        Socket { kind: Kind::Tap(tap), dropped: 0 }
+        Socket { kind: SocketKind::Tap(tap), dropped: 0 }
     }
 }
 
 impl From<PacketSocket> for Socket {
     fn from(socket: PacketSocket) -> Self {
-        Socket { kind: Kind::Packet(socket), dropped: 0 }
+        Socket { kind: SocketKind::Packet(socket), dropped: 0 }
     }
 }
 
 impl From<XdpQueues> for Socket {
     fn from(queues: XdpQueues) -> Self {
-        Socket { kind: Kind::Xdp(queues), dropped: 0 }
+        Socket { kind: SocketKind::Xdp(queues), dropped: 0 }
     }
 }
 
@@ -59,9 +59,9 @@ impl Socket {
     /// Descriptors of which one is readable when there are frames.
     pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let (one, queues) = match &self.kind {
-            Kind::Tap(tap) => (Some(tap.fd()), None),
-            Kind::Packet(socket) => (Some(socket.fd()), None),
-            Kind::Xdp(queues) => (None, Some(queues.fds())),
+            SocketKind::Tap(tap) => (Some(tap.fd()), None),
+            SocketKind::Packet(socket) => (Some(socket.fd()), None),
+            SocketKind::Xdp(queues) => (None, Some(queues.fds())),
         };
         one.into_iter().chain(queues.into_iter().flatten())
     }
@@ -92,9 +92,9 @@ impl Socket {
     /// Frames that wait to be handed to the kernel.
     pub(crate) fn waiting(&self) -> usize {
         match &self.kind {
-            Kind::Tap(socket) => socket.waiting(),
-            Kind::Packet(socket) => socket.waiting(),
-            Kind::Xdp(socket) => socket.waiting(),
+            SocketKind::Tap(socket) => socket.waiting(),
+            SocketKind::Packet(socket) => socket.waiting(),
+            SocketKind::Xdp(socket) => socket.waiting(),
         }
     }
 
@@ -120,8 +120,8 @@ impl Socket {
     }
 }
 
-/// What the kernel left to do to a frame. None: what it says does not fit the frame.
-pub(crate) fn left_to_do(header: &VnetHeader, len: usize) -> Option<(Checksum, Option<Segmentation>)> {
+/// The offloads that the kernel left to do to a frame. None: its header does not fit the frame.
+pub(crate) fn pending_offload(header: &VnetHeader, len: usize) -> Option<(Checksum, Option<Segmentation>)> {
     let len = u32::try_from(len).ok()?;
     let parsed = TxHeader::parse(&header.to_bytes(), len, u64::MAX).ok()?;
     let checksum = match parsed.checksum {
@@ -131,7 +131,7 @@ pub(crate) fn left_to_do(header: &VnetHeader, len: usize) -> Option<(Checksum, O
     Some((checksum, parsed.segmentation))
 }
 
-/// What is left to the kernel to do to a frame.
+/// The header with the offloads that are left to the kernel.
 pub(crate) fn header(packet: &Packet) -> VnetHeader {
     match offload::header(packet).build(u64::MAX) {
         Ok(bytes) => VnetHeader::from_bytes(&bytes),

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   core of the transmit queue                       core of the receiving port
-//!   chain ──▶ Loans, in ring order ──▶ parcel ──▶ copied into the receiver's buffer
+//!   chain ──▶ Loans, in ring order ──▶ frame ──▶ copied into the receiver's buffer
 //!   used ring ◀── those at the front ◀───────── its number comes back
 //! ```
 //!
 //! The queue completes in ring order, so what is done with behind a chain that is away waits for it: a queue never
-//! lends more than it has descriptors. Whoever ends the queue makes sure first that nothing is away
-//! ([`Loans::is_settled`]), or asks all other cores, which answer behind the parcels they were sent before.
+//! lends more than it has descriptors. A queue ends when nothing is away ([`Loans::is_settled`]), or
+//! after all other cores were asked, which answer when they are done with the frames they were sent before.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ use softdpu_ring::Used;
 
 use crate::ids::{CoreIndex, QueueKey};
 
-/// Which chain is lent, and where that is to be told when it is no longer needed.
+/// A chain that is lent, and the core and queue that it goes back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Loan {
     /// The core that lent it.

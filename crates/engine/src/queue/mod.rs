@@ -69,7 +69,7 @@ pub enum Role {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum QueueState {
     Running,
     /// Nothing more is taken from the ring. What was taken has until the deadline (clock nanoseconds) to finish.
     Stopping {
@@ -119,14 +119,14 @@ impl Default for PollBudget {
 pub(crate) struct RunningQueue {
     pub key: QueueKey,
     pub spec: QueueSpec,
-    pub state: State,
+    pub state: QueueState,
     /// Chains that were taken from the ring and have not run, in ring order. They count in the tenant's channel.
     pub waiting: Chains,
     /// Some of `waiting` lie in a view that was replaced since.
     pub waits_in_old_view: bool,
     /// Used entries that are not in the ring yet.
     pub finished: Vec<Used>,
-    /// Chains that were taken from the ring and are not completed, here or on cores it was on before; of a broken
+    /// Chains that were taken from the ring and are not completed, on this core or on former ones; of a broken
     /// queue, those at back ends.
     pub in_flight: u32,
     /// Cores that it was on before and that had requests of it then. They may have completed them meanwhile.
@@ -142,7 +142,7 @@ pub(crate) struct RunningQueue {
     pub poll_budget: PollBudget,
     /// Core time of each request in the piece of a grant that ran last, nanoseconds. None: not known.
     pub request_ns: Option<u64>,
-    /// What its core's scheduler is told of it. None: it brings no work.
+    /// Its placement, for the core's scheduler. None: it brings no work.
     pub placement: Option<Placement>,
 }
 
@@ -151,7 +151,7 @@ impl RunningQueue {
         RunningQueue {
             key,
             spec,
-            state: State::Running,
+            state: QueueState::Running,
             waiting: Chains::new(),
             waits_in_old_view: false,
             finished: Vec::new(),
@@ -183,7 +183,7 @@ impl RunningQueue {
     /// Whether it runs and its driver may use it.
     #[inline]
     pub(crate) fn is_active(&self) -> bool {
-        self.state == State::Running && self.spec.enabled
+        self.state == QueueState::Running && self.spec.enabled
     }
 
     /// Whether its ring is polled for work: it is active, and has more than buffers for frames.
@@ -224,15 +224,15 @@ impl RunningQueue {
     /// The clock time by which a stop is over. None: it is not being stopped.
     pub(crate) fn stop_deadline(&self) -> Option<u64> {
         match self.state {
-            State::Stopping { deadline } => Some(deadline),
-            State::Broken { deadline } => deadline,
-            State::Running => None,
+            QueueState::Stopping { deadline } => Some(deadline),
+            QueueState::Broken { deadline } => deadline,
+            QueueState::Running => None,
         }
     }
 
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
-        matches!(self.state, State::Broken { .. })
+        matches!(self.state, QueueState::Broken { .. })
     }
 
     /// Its driver has broken it: it is inert from now on. False: it was already.
@@ -240,7 +240,7 @@ impl RunningQueue {
         if self.is_broken() {
             return false;
         }
-        self.state = State::Broken { deadline: self.stop_deadline() };
+        self.state = QueueState::Broken { deadline: self.stop_deadline() };
         true
     }
 
@@ -248,8 +248,18 @@ impl RunningQueue {
     pub(crate) fn stop(&mut self, patience: std::time::Duration) {
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let deadline = clock::now().saturating_add(patience);
-        self.state =
-            if self.is_broken() { State::Broken { deadline: Some(deadline) } } else { State::Stopping { deadline } };
+        self.state = if self.is_broken() {
+            QueueState::Broken { deadline: Some(deadline) }
+        } else {
+            QueueState::Stopping { deadline }
+        };
+    }
+
+    /// How many of its requests run in `time` nanoseconds, by what the last ones took; one at least. None: that is not
+    /// known.
+    #[inline]
+    pub(crate) fn requests_in(&self, time: u64) -> Option<usize> {
+        usize::try_from(time.max(1).div_ceil(self.request_ns?.max(1))).ok()
     }
 
     /// What `waiting` has pinned of a view that was replaced is let go of once those chains have run.

@@ -9,7 +9,7 @@ const AHEAD: usize = 64;
 
 /// What a receive queue is for.
 pub struct Receive {
-    /// The port whose frames it takes.
+    /// The port that frames leave by into it.
     pub port: PortId,
     /// How frames lie in its buffers.
     pub(crate) model: net::Receive,

@@ -1,6 +1,8 @@
 //! The queues of a core.
 
-use super::RunningQueue;
+use std::collections::VecDeque;
+
+use super::{Role, RunningQueue};
 use crate::ids::QueueKey;
 
 /// The queues of a core, in the order in which their rings are polled, and those of them with used entries to publish.
@@ -8,16 +10,36 @@ use crate::ids::QueueKey;
 pub(crate) struct QueueTable {
     /// By queue number.
     slots: Vec<Option<Box<RunningQueue>>>,
-    /// Numbers of the queues that are here, in the order of arrival.
+    /// Numbers of the queues on this core, in the order of arrival.
     numbers: Vec<u32>,
     /// Which of `numbers` is polled first: each in turn, as the first may fill its tenant's channel.
     first: usize,
     unpublished: Unpublished,
+    /// Queues that are broken and that the core has not [settled](Self::next_broken) yet, and why.
+    broken: VecDeque<(QueueKey, String)>,
 }
 
 /// Numbers of the queues with used entries that are not in their rings yet, and of some that have left.
 #[derive(Default)]
 pub(crate) struct Unpublished(Vec<u32>);
+
+/// What [arming](QueueTable::arm) the queues came to.
+#[derive(Default)]
+pub(crate) struct Armed {
+    /// Queues that were visited, from the first on.
+    count: usize,
+    /// A ring has work, or is only polled: the core does not sleep.
+    has_work: bool,
+    /// Queues that were broken by their drivers, and how.
+    broken: Vec<(u32, String)>,
+}
+
+impl Armed {
+    /// Whether the core may sleep.
+    pub(crate) fn may_sleep(&self) -> bool {
+        !self.has_work && self.broken.is_empty()
+    }
+}
 
 impl Unpublished {
     /// Adds a queue that has used entries.
@@ -41,7 +63,7 @@ impl QueueTable {
         self.slots.get_mut(number as usize)?.as_deref_mut()
     }
 
-    /// The queue with this key. None: it is not here, though another of its number may be.
+    /// The queue with this key. None: it is not on this core, though another of its number may be.
     #[inline]
     pub(crate) fn find(&mut self, key: QueueKey) -> Option<&mut RunningQueue> {
         self.get_mut(key.number).filter(|queue| queue.key == key)
@@ -60,12 +82,23 @@ impl QueueTable {
         Some((self.slots.get_mut(number as usize)?.as_deref_mut()?, &mut self.unpublished))
     }
 
+    /// Chains that a transmit queue has lent came back. False: the queue is not on this core.
+    pub(crate) fn take_back(&mut self, key: QueueKey, numbers: &[u64]) -> bool {
+        let Some((queue, unpublished)) = self.find_to_finish(key) else { return false };
+        if let Role::Transmit(transmit) = &mut queue.spec.role {
+            numbers.iter().for_each(|number| transmit.loans.take_back(*number, &mut queue.finished));
+        }
+        // Also where nothing is finished: it may be the last that a stop waits for.
+        unpublished.add(queue);
+        true
+    }
+
     /// The queues, in the order of arrival.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &RunningQueue> {
         self.numbers.iter().filter_map(|number| self.get(*number))
     }
 
-    /// How many queues are here.
+    /// How many queues are on this core.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()
@@ -112,6 +145,61 @@ impl QueueTable {
         // The list to publish may be walked right now: the number stays in it, and means nothing.
         queue.is_unpublished = false;
         Some(queue)
+    }
+
+    /// Breaks a queue, which is inert from now on. The core settles its accounts when the work at hand is done with.
+    #[cold]
+    pub(crate) fn break_queue(&mut self, number: u32, reason: String) {
+        if let Some(queue) = self.get_mut(number)
+            && queue.set_broken()
+        {
+            let key = queue.key;
+            self.broken.push_back((key, reason));
+        }
+    }
+
+    /// The next queue that broke and is to be settled, and why.
+    #[inline]
+    pub(crate) fn next_broken(&mut self) -> Option<(QueueKey, String)> {
+        self.broken.pop_front()
+    }
+
+    /// Arms the notifications of the polled queues, in the order of arrival, until one has work or cannot be waited
+    /// for. `is_kept` says which queues are left as they are.
+    pub(crate) fn arm(&mut self, is_kept: impl Fn(&RunningQueue) -> bool) -> Armed {
+        let mut armed = Armed::default();
+        while armed.count < self.numbers.len() && !armed.has_work {
+            let number = self.numbers[armed.count];
+            armed.count += 1;
+            let Some(queue) = self.get_mut(number) else { continue };
+            if !queue.is_polled() || is_kept(queue) {
+                continue;
+            }
+            if queue.spec.kick.is_none() {
+                armed.has_work = true;
+                continue;
+            }
+            match queue.spec.ring.arm() {
+                Ok(has_work) => armed.has_work |= has_work,
+                Err(error) => armed.broken.push((number, error.to_string())),
+            }
+        }
+        armed
+    }
+
+    /// Disarms the notifications that were armed, and breaks those that could not be armed.
+    pub(crate) fn disarm(&mut self, armed: Armed) {
+        for place in 0..armed.count {
+            if let Some(number) = self.number_at(place)
+                && let Some(queue) = self.get_mut(number)
+                && queue.is_polled()
+            {
+                queue.spec.ring.disarm();
+            }
+        }
+        for (number, reason) in armed.broken {
+            self.break_queue(number, reason);
+        }
     }
 
     /// Whether any queue may have used entries to publish.

@@ -37,7 +37,7 @@ pub struct Transmit {
 pub(crate) struct Backpressure {
     /// The receiver's port.
     pub port: PortId,
-    /// Work that the scheduler is to be told of when the queue goes on.
+    /// Work that is ready again when the queue goes on.
     pub units: u32,
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn tail_offset(head: usize) -> u64 {
     FRAME_OFFSET + head as u64
 }
 
-/// Fetches what [`Transmit::read`] looks at, and the ring has not fetched: the frame of a driver that keeps headers
+/// Fetches what [`Transmit::read`] reads, and the ring has not fetched: the frame of a driver that keeps headers
 /// elsewhere.
 #[inline(always)]
 pub(crate) fn prefetch(chain: &Chain) {
@@ -197,10 +197,10 @@ impl Default for FrameBudget {
 /// All transmit queues of a port share one, on whatever core they are, or the limit would be one per queue. The lock is
 /// taken once per batch, and only where there is a limit.
 #[derive(Clone, Debug)]
-pub struct RateLimit(Arc<Mutex<Buckets>>);
+pub struct RateLimit(Arc<Mutex<RateBuckets>>);
 
 #[derive(Debug)]
-struct Buckets {
+struct RateBuckets {
     packets: Option<TokenBucket>,
     bytes: Option<TokenBucket>,
 }
@@ -208,11 +208,11 @@ struct Buckets {
 impl RateLimit {
     /// Limits frames (one that stands for several counts as those) and bytes a second.
     pub fn new(packets: Option<TokenBucket>, bytes: Option<TokenBucket>) -> RateLimit {
-        RateLimit(Arc::new(Mutex::new(Buckets { packets, bytes })))
+        RateLimit(Arc::new(Mutex::new(RateBuckets { packets, bytes })))
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut Buckets) -> T) -> T {
-        // Buckets are whole after every step.
+    fn with<T>(&self, f: impl FnOnce(&mut RateBuckets) -> T) -> T {
+        // RateBuckets are whole after every step.
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -8,7 +8,7 @@ use super::*;
 
 const TENANT: TenantId = TenantId(0);
 const CORES: usize = 3;
-/// Between two looks at the cores, nanoseconds.
+/// Between two measurements of the cores, nanoseconds.
 const STEP: u64 = 20_000;
 
 /// Cores that run a tenant's queues, which always have work.

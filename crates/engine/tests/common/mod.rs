@@ -1,90 +1,51 @@
-//! A driver in this process, for the engine's tests.
+//! Cores and drivers in this process, for the engine's tests. Each program of tests uses a part of it.
 
-use std::collections::HashMap;
+pub mod cores;
+pub mod disk;
+pub mod nic;
+
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use softdpu_device::block::{Block, BlockConfig};
 use softdpu_engine::{QueueCounters, QueueSpec, Role};
 use softdpu_memory::{GuestAddress, Mapping, Region, UserAddress, View};
-use softdpu_ring::driver::{Driver, Layout, Piece};
-use softdpu_ring::{Format, InflightRecords, Position, Queue, QueueConfig};
+use softdpu_ring::driver::{Driver, Layout};
+use softdpu_ring::{Format, Queue, QueueConfig};
 use softdpu_sched::TenantId;
-use softdpu_storage::{PathBroker, Volume, VolumeKind, VolumeSpec};
-use softdpu_sys::wake::{self, Doorbell};
+use softdpu_sys::wake::Doorbell;
 
+/// Entries of each ring.
 pub const SIZE: u16 = 256;
-pub const SECTOR: u64 = 512;
-/// Each slot: header and status in its first half, data in the second.
-const SLOT: u64 = 8192;
-const MEMORY: usize = 0x20_0000;
-const RING_AT: u64 = 0x1000;
-const SLOTS_AT: u64 = 0x10_0000;
 
-/// Guest memory with a ring in it, its driver, and the eventfds between both.
-pub struct Guest {
+/// Guest memory, and the eventfds between a driver and the device.
+pub struct GuestMemory {
     pub view: Arc<View>,
-    pub driver: Driver,
-    pub format: Format,
     pub kick: Doorbell,
     pub call: Doorbell,
-    slots: Vec<u64>,
-    busy: HashMap<u16, u64>,
 }
 
-pub fn memory_volume(size: u64) -> Arc<Volume> {
-    let volume = Volume::open(VolumeSpec::new("disk", VolumeKind::Memory { size }), &PathBroker::new()).unwrap();
-    volume.activate().unwrap();
-    volume
-}
-
-impl Guest {
-    pub fn new(format: Format) -> Guest {
-        let mapping = Mapping::heap(MEMORY);
-        let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), MEMORY as u64, mapping, 0)]).unwrap();
-        let addresses = Layout::new(format, SIZE).addresses(UserAddress(RING_AT));
-        let driver = Driver::new(&view, format, SIZE, true, addresses).unwrap();
-        Guest {
-            view,
-            driver,
-            format,
-            kick: Doorbell::new().unwrap(),
-            call: Doorbell::new().unwrap(),
-            slots: (0..u64::from(SIZE) / 3).collect(),
-            busy: HashMap::new(),
-        }
+impl GuestMemory {
+    /// `len` bytes from address 0 on.
+    pub fn new(len: u64) -> GuestMemory {
+        let mapping = Mapping::heap(len as usize);
+        let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), len, mapping, 0)]).unwrap();
+        GuestMemory { view, kick: Doorbell::new().unwrap(), call: Doorbell::new().unwrap() }
     }
 
-    /// The device's end of the queue.
-    pub fn spec(&self, volume: &Arc<Volume>, tenant: u16) -> QueueSpec {
-        self.spec_at(volume, tenant, Position::start(self.format), None)
+    /// The driver's side of a ring at this address.
+    pub fn driver(&self, format: Format, at: u64) -> Driver {
+        let addresses = Layout::new(format, SIZE).addresses(UserAddress(at));
+        Driver::new(&self.view, format, SIZE, true, addresses).unwrap()
     }
 
-    pub fn spec_at(
-        &self,
-        volume: &Arc<Volume>,
-        tenant: u16,
-        position: Position,
-        records: Option<InflightRecords>,
-    ) -> QueueSpec {
-        let block = Block::new(BlockConfig::new(volume.size())).unwrap();
-        let config = QueueConfig {
-            size: SIZE,
-            format: self.format,
-            event_idx: true,
-            indirect: true,
-            max_pieces: 128,
-            log_used: None,
-            resumed: false,
-        };
-        let addresses = Layout::new(self.format, SIZE).addresses(UserAddress(RING_AT));
+    /// The device's side of a queue with this ring.
+    pub fn spec(&self, device: &str, index: u16, tenant: TenantId, role: Role, ring: Queue) -> QueueSpec {
         QueueSpec {
-            device: "disk".into(),
-            index: 0,
-            tenant: TenantId(tenant),
-            role: Role::Block { volume: Arc::clone(volume), requests: block.requests(block.features()) },
-            ring: Queue::new(&self.view, config, addresses, position, records).unwrap(),
+            device: device.into(),
+            index,
+            tenant,
+            role,
+            ring,
             view: Arc::clone(&self.view),
             kick: Some(self.kick.as_fd().try_clone_to_owned().unwrap()),
             call: Some(self.call.as_fd().try_clone_to_owned().unwrap()),
@@ -95,118 +56,18 @@ impl Guest {
         }
     }
 
-    fn write(&self, at: u64, bytes: &[u8]) {
+    pub fn write(&self, at: u64, bytes: &[u8]) {
         self.view.buffer(GuestAddress(at), bytes.len() as u64).unwrap().write_at(0, bytes).unwrap();
     }
 
-    fn read(&self, at: u64, len: usize) -> Vec<u8> {
+    pub fn read(&self, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         self.view.buffer(GuestAddress(at), len as u64).unwrap().read_at(0, &mut bytes).unwrap();
         bytes
     }
+}
 
-    /// Queues a request of one block; false: no room.
-    pub fn submit(&mut self, write: Option<&[u8; 512]>, sector: u64) -> bool {
-        self.submit_slot(write, sector).is_some()
-    }
-
-    /// As [`submit`](Self::submit): the slot that the request has until it is taken.
-    pub fn submit_slot(&mut self, write: Option<&[u8; 512]>, sector: u64) -> Option<u64> {
-        let slot = self.slots.pop()?;
-        let at = SLOTS_AT + slot * SLOT;
-        let (header, status, data) = (GuestAddress(at), GuestAddress(at + 64), GuestAddress(at + SLOT / 2));
-        let mut bytes = [0; 16];
-        bytes[0] = u8::from(write.is_some());
-        bytes[8..].copy_from_slice(&sector.to_le_bytes());
-        self.write(header.0, &bytes);
-        self.write(status.0, &[0xff]);
-        if let Some(block) = write {
-            self.write(data.0, block);
-        }
-        let data = Piece { address: data, len: SECTOR as u32, writable: write.is_none() };
-        let pieces = [Piece::readable(header, 16), data, Piece::writable(status, 1)];
-        match self.driver.add(&pieces) {
-            Some(id) => {
-                assert!(self.busy.insert(id, slot).is_none(), "id {id} is in use");
-                Some(slot)
-            }
-            None => {
-                self.slots.push(slot);
-                None
-            }
-        }
-    }
-
-    /// Queues a request of up to 768 KiB, whose data nobody looks at; false: no room.
-    #[allow(dead_code, reason = "for tests of a core by hand")]
-    pub fn submit_long(&mut self, is_write: bool, sector: u64, len: u32) -> bool {
-        let Some(slot) = self.slots.pop() else { return false };
-        let at = SLOTS_AT + slot * SLOT;
-        let (header, status) = (GuestAddress(at), GuestAddress(at + 64));
-        let mut bytes = [0; 16];
-        bytes[0] = u8::from(is_write);
-        bytes[8..].copy_from_slice(&sector.to_le_bytes());
-        self.write(header.0, &bytes);
-        self.write(status.0, &[0xff]);
-        // Between the ring and the slots.
-        let data = Piece { address: GuestAddress(0x4_0000), len, writable: !is_write };
-        let id = self.driver.add(&[Piece::readable(header, 16), data, Piece::writable(status, 1)]);
-        id.is_some_and(|id| self.busy.insert(id, slot).is_none())
-    }
-
-    /// Hands over what was queued, ringing if the device wants it.
-    pub fn publish(&mut self) {
-        if self.driver.publish() {
-            self.kick.ring();
-        }
-    }
-
-    /// A completion: its status byte and data.
-    pub fn take(&mut self) -> Option<(u8, Vec<u8>)> {
-        self.take_slot().map(|(_, status, data)| (status, data))
-    }
-
-    /// As [`take`](Self::take), with the slot that the request had.
-    pub fn take_slot(&mut self) -> Option<(u64, u8, Vec<u8>)> {
-        let done = self.driver.take()?;
-        let slot = self.busy.remove(&done.id).expect("completed twice, or never submitted");
-        self.slots.push(slot);
-        let at = SLOTS_AT + slot * SLOT;
-        Some((slot, self.read(at + 64, 1)[0], self.read(at + SLOT / 2, 512)))
-    }
-
-    /// Waits for a completion as a driver that sleeps does.
-    pub fn wait(&mut self) -> (u8, Vec<u8>) {
-        let (_, status, data) = self.wait_slot();
-        (status, data)
-    }
-
-    /// As [`wait`](Self::wait), with the slot that the request had.
-    pub fn wait_slot(&mut self) -> (u64, u8, Vec<u8>) {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let deadline = Instant::now() + Duration::from_secs(20);
-        loop {
-            if let Some(done) = self.take_slot() {
-                return done;
-            }
-            if self.driver.arm() {
-                continue;
-            }
-            let fd = self.call.as_fd();
-            let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-            let timeout = Timespec { tv_sec: 1, tv_nsec: 0 };
-            poll(&mut fds, Some(&timeout)).unwrap();
-            wake::drain(fd);
-            assert!(Instant::now() < deadline, "no completion within 20 s; {} requests are out", self.busy.len());
-        }
-    }
-
-    /// All of its memory.
-    pub fn memory(&self) -> Vec<u8> {
-        self.read(0, MEMORY)
-    }
-
-    pub fn outstanding(&self) -> usize {
-        self.busy.len()
-    }
+/// A ring of [`SIZE`] entries, with chains of up to `max_pieces` buffers.
+pub fn queue_config(format: Format, max_pieces: usize) -> QueueConfig {
+    QueueConfig { size: SIZE, format, event_idx: true, indirect: true, max_pieces, log_used: None, resumed: false }
 }

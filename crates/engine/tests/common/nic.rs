@@ -2,24 +2,21 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use softdpu_device::net::{Net, NetConfig};
-use softdpu_engine::{
-    Engine, PortCounters, PortSpec, QueueCounters, QueueKey, QueueSpec, RateLimit, Receive, Role, Transmit,
-};
-use softdpu_memory::{GuestAddress, Mapping, Region, UserAddress, View, Window};
+use softdpu_engine::{Engine, PortCounters, PortSpec, QueueKey, QueueSpec, RateLimit, Receive, Role, Transmit};
+use softdpu_memory::{GuestAddress, Mapping, UserAddress, View, Window};
 use softdpu_ring::driver::{Driver, Layout, Piece};
-use softdpu_ring::{Format, Position, Positions, Queue, QueueConfig};
+use softdpu_ring::{Format, Position, Positions, Queue};
 use softdpu_sched::TenantId;
-use softdpu_sys::wake::Doorbell;
 use softdpu_vpc::packet::Mac;
 use softdpu_vpc::spec::{EndpointSpec, NetworkSpec, Place, Spec, SubnetSpec};
 use softdpu_vpc::{PortId, Tables};
 
-const SIZE: u16 = 256;
+use super::{GuestMemory, SIZE, queue_config};
+
 const TX_AT: u64 = 0x1000;
 const RX_AT: u64 = 0x10_000;
 const TX_BUFFERS: u64 = 0x10_0000;
@@ -36,16 +33,14 @@ pub const PLAIN: [u8; HEADER] = [0; HEADER];
 pub struct Nic {
     pub port: PortId,
     pub mac: [u8; 6],
-    /// Whose work its frames are.
+    /// The tenant that is charged with its frames.
     pub tenant: TenantId,
     /// Frames it sends lie behind their header in one descriptor.
     pub in_one_piece: bool,
-    view: Arc<View>,
+    memory: GuestMemory,
     format: Format,
     tx: Driver,
     rx: Driver,
-    kick: Doorbell,
-    call: Doorbell,
     tx_free: Vec<u64>,
     tx_busy: HashMap<u16, u64>,
     rx_busy: HashMap<u16, u64>,
@@ -54,21 +49,17 @@ pub struct Nic {
 
 impl Nic {
     pub fn new(port: u32, format: Format, features: u64) -> Nic {
-        let mapping = Mapping::heap(MEMORY as usize);
-        let view = View::new(vec![Region::new(GuestAddress(0), UserAddress(0), MEMORY, mapping, 0)]).unwrap();
-        let driver = |at| Driver::new(&view, format, SIZE, true, Layout::new(format, SIZE).addresses(UserAddress(at)));
-        let (tx, rx) = (driver(TX_AT).unwrap(), driver(RX_AT).unwrap());
+        let memory = GuestMemory::new(MEMORY);
+        let (tx, rx) = (memory.driver(format, TX_AT), memory.driver(format, RX_AT));
         Nic {
             port: PortId(port),
             in_one_piece: false,
             tenant: TenantId(0),
             mac: [2, 0x5d, 0, 0, 0, port as u8 + 1],
-            view,
+            memory,
             format,
             tx,
             rx,
-            kick: Doorbell::new().unwrap(),
-            call: Doorbell::new().unwrap(),
             tx_free: (0..64).collect(),
             tx_busy: HashMap::new(),
             rx_busy: HashMap::new(),
@@ -77,32 +68,12 @@ impl Nic {
     }
 
     fn queue(&self, at: u64, index: u16, role: Role, position: Position) -> QueueSpec {
-        let config = QueueConfig {
-            size: SIZE,
-            format: self.format,
-            event_idx: true,
-            indirect: true,
-            max_pieces: 64,
-            log_used: None,
-            resumed: false,
-        };
         let addresses = Layout::new(self.format, SIZE).addresses(UserAddress(at));
         let positions = Mapping::heap(Positions::bytes(self.format, SIZE));
         let positions = Positions::new(Window::of_mapping(positions));
-        QueueSpec {
-            device: format!("nic{}", self.port.0).as_str().into(),
-            index,
-            tenant: self.tenant,
-            role,
-            ring: Queue::in_order(&self.view, config, addresses, position, positions).unwrap(),
-            view: Arc::clone(&self.view),
-            kick: Some(self.kick.as_fd().try_clone_to_owned().unwrap()),
-            call: Some(self.call.as_fd().try_clone_to_owned().unwrap()),
-            error: None,
-            enabled: true,
-            resumed: false,
-            counters: Arc::new(QueueCounters::default()),
-        }
+        let config = queue_config(self.format, 64);
+        let ring = Queue::in_order(&self.memory.view, config, addresses, position, positions).unwrap();
+        self.memory.spec(&format!("nic{}", self.port.0), index, self.tenant, role, ring)
     }
 
     /// Adds the port and starts both queues.
@@ -150,17 +121,17 @@ impl Nic {
 
     /// Its memory.
     pub fn view(&self) -> &Arc<View> {
-        &self.view
+        &self.memory.view
     }
 
     /// The same memory, as a front end tells of it again.
     pub fn same_memory(&self) -> Arc<View> {
-        View::new(self.view.regions().to_vec()).unwrap()
+        View::new(self.memory.view.regions().to_vec()).unwrap()
     }
 
     /// Whether it was interrupted since it was asked last.
     pub fn was_interrupted(&self) -> bool {
-        self.call.drain()
+        self.memory.call.drain()
     }
 
     /// How many frames the device has given back since this was asked last, or a frame was sent.
@@ -194,8 +165,8 @@ impl Nic {
         self.sent_back();
         let Some(slot) = self.tx_free.pop() else { return false };
         let at = TX_BUFFERS + slot * TX_SLOT;
-        self.write(at, header);
-        self.write(at + HEADER as u64, frame);
+        self.memory.write(at, header);
+        self.memory.write(at + HEADER as u64, frame);
         // As Linux does, or as drivers do that keep headers elsewhere.
         let whole = [Piece::readable(GuestAddress(at), (HEADER + frame.len()) as u32)];
         let pieces = [
@@ -205,7 +176,7 @@ impl Nic {
         let id = self.tx.add(if self.in_one_piece { &whole } else { &pieces }).unwrap();
         self.tx_busy.insert(id, slot);
         if self.tx.publish() {
-            self.kick.ring();
+            self.memory.kick.ring();
         }
         true
     }
@@ -220,7 +191,7 @@ impl Nic {
                 None => panic!("a frame's buffers are not given back together"),
             };
             let slot = self.rx_busy.remove(&done.id).expect("filled twice");
-            let part = self.read(RX_BUFFERS + slot * RX_SLOT, done.written as usize);
+            let part = self.memory.read(RX_BUFFERS + slot * RX_SLOT, done.written as usize);
             if bytes.is_empty() {
                 left = u16::from_le_bytes([part[10], part[11]]);
             }
@@ -242,45 +213,45 @@ impl Nic {
             std::thread::yield_now();
         }
     }
-
-    fn write(&self, at: u64, bytes: &[u8]) {
-        self.view.buffer(GuestAddress(at), bytes.len() as u64).unwrap().write_at(0, bytes).unwrap();
-    }
-
-    fn read(&self, at: u64, len: usize) -> Vec<u8> {
-        let mut bytes = vec![0; len];
-        self.view.buffer(GuestAddress(at), len as u64).unwrap().read_at(0, &mut bytes).unwrap();
-        bytes
-    }
 }
 
 /// Two guests of one network and a third of another with the first one's address.
 pub fn tables() -> Arc<Tables> {
-    let network = |name: &str, vni| NetworkSpec {
-        name: name.to_owned(),
-        vni,
-        subnets: vec![SubnetSpec { prefix: "10.0.0.0/24".parse().unwrap(), gateway: "10.0.0.1".parse().unwrap() }],
-        gateway_mac: Mac([2, 0x5d, 0, 0, 0, 0xff]),
-        mtu: 1500,
-        dns: Vec::new(),
-        policy: Default::default(),
-        transit: false,
-    };
-    let endpoint = |network: &str, port: u32, host: u8| EndpointSpec {
-        network: network.to_owned(),
-        mac: Mac(mac(port)),
-        addresses: vec![address(host)],
-        place: Place::Port(PortId(port)),
-        mtu: None,
-        spoof_check: true,
-        policy: Default::default(),
-    };
+    let network = |name, vni| network(name, vni, 1500);
+    let endpoint = |network, port, host| endpoint(network, port, host, Place::Port(PortId(port)));
     let spec = Spec {
         networks: vec![network("acme", 1), network("globex", 2)],
         endpoints: vec![endpoint("acme", 0, 2), endpoint("acme", 1, 3), endpoint("globex", 2, 2)],
         ..Spec::default()
     };
     Arc::new(Tables::build(&spec, None).unwrap())
+}
+
+/// A network of 10.0.0.0/24.
+pub fn network(name: &str, vni: u32, mtu: u16) -> NetworkSpec {
+    NetworkSpec {
+        name: name.to_owned(),
+        vni,
+        subnets: vec![SubnetSpec { prefix: "10.0.0.0/24".parse().unwrap(), gateway: "10.0.0.1".parse().unwrap() }],
+        gateway_mac: Mac([2, 0x5d, 0, 0, 0, 0xff]),
+        mtu,
+        dns: Vec::new(),
+        policy: Default::default(),
+        transit: false,
+    }
+}
+
+/// The endpoint of a guest with this number and address.
+pub fn endpoint(network: &str, number: u32, host: u8, place: Place) -> EndpointSpec {
+    EndpointSpec {
+        network: network.to_owned(),
+        mac: Mac(mac(number)),
+        addresses: vec![address(host)],
+        place,
+        mtu: None,
+        spoof_check: true,
+        policy: Default::default(),
+    }
 }
 
 pub fn mac(port: u32) -> [u8; 6] {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use crate::common::Guest;
-use crate::cores::{engine, event};
+use crate::common::cores::{engine, event};
+use crate::common::disk::Guest;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use softdpu_engine::{CoreIndex, FromCore};
 use softdpu_ring::Format;
@@ -69,10 +69,10 @@ fn once_a_stop_is_told_no_core_that_the_queue_was_on_touches_its_guests_memory()
         assert!(Instant::now() < deadline, "the queue has not stopped");
     }
     engine.waited();
-    let before = guest.memory();
+    let before = guest.bytes();
     answer.send(()).unwrap();
     std::thread::sleep(Duration::from_millis(100));
-    assert!(guest.memory() == before, "the late answer reached the guest's memory");
+    assert!(guest.bytes() == before, "the late answer reached the guest's memory");
     let abandoned = event(&mut engine, "the queue stops", |event| match event {
         FromCore::Stopped { key: stopped, abandoned, .. } if stopped == key => Some(abandoned),
         _ => None,

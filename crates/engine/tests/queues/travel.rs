@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use crate::BOTH;
-use crate::common::Guest;
-use crate::cores::engine;
+use crate::common::cores::engine;
+use crate::common::disk::Guest;
 use softdpu_engine::CoreIndex;
 use softdpu_storage::{PathBroker, Volume, VolumeKind, VolumeSpec};
 

@@ -1,4 +1,4 @@
-//! What of encrypted requests is done beside grants: in whose turn, and who is charged.
+//! Deferred work of encrypted requests: in which turn it runs, and which tenant is charged.
 
 use std::os::unix::fs::OpenOptionsExt;
 
@@ -48,12 +48,12 @@ fn rounds_until_done(core: &mut Core<Recorder>, guest: &mut Guest) -> usize {
 }
 
 #[test]
-fn what_is_encrypted_beside_grants_is_charged_to_whose_it_is() {
+fn deferred_work_is_charged_to_its_tenant() {
     let (mut core, [mut three, mut five]) = two();
-    core.dispatcher.policy_mut().spends = true;
+    core.work.dispatcher.policy_mut().spends = true;
     rounds_until_done(&mut core, &mut five);
     rounds_until_done(&mut core, &mut three);
-    let of = |tenant| core.dispatcher.policy().spent.iter().filter(move |(other, _)| other.0 == tenant);
+    let of = |tenant| core.work.dispatcher.policy().spent.iter().filter(move |(other, _)| other.0 == tenant);
     for tenant in [3, 5] {
         assert_eq!(of(tenant).count(), 5, "each piece but the first");
         assert!(of(tenant).all(|(_, time)| time.0 > 0));
@@ -67,38 +67,45 @@ fn a_policy_that_does_not_charge_it_has_it_in_the_next_grants_cost() {
     rounds_until_done(&mut core, &mut five);
     rounds_until_done(&mut core, &mut three);
     for (number, tenant) in [(0, 3), (1, 5)] {
-        let spent: u64 =
-            core.dispatcher.policy().spent.iter().filter(|(other, _)| other.0 == tenant).map(|(_, time)| time.0).sum();
+        let spent: u64 = core
+            .work
+            .dispatcher
+            .policy()
+            .spent
+            .iter()
+            .filter(|(other, _)| other.0 == tenant)
+            .map(|(_, time)| time.0)
+            .sum();
         let owes = core.queues.get(number).unwrap().uncharged;
         assert!(owes >= spent && spent > 0, "{owes} of {spent}");
     }
 }
 
 #[test]
-fn who_stands_first_is_done_first() {
+fn deferred_work_of_the_first_rank_runs_first() {
     let (mut core, [mut three, mut five]) = two();
-    core.dispatcher.policy_mut().spends = true;
+    core.work.dispatcher.policy_mut().spends = true;
     rounds_until_done(&mut core, &mut five);
     rounds_until_done(&mut core, &mut three);
-    let order: Vec<u16> = core.dispatcher.policy().spent.iter().map(|(tenant, _)| tenant.0).collect();
+    let order: Vec<u16> = core.work.dispatcher.policy().spent.iter().map(|(tenant, _)| tenant.0).collect();
     assert_eq!(order, [5, 5, 5, 5, 5, 3, 3, 3, 3, 3]);
 }
 
 #[test]
 fn who_is_not_to_go_on_does_where_nobody_else_has_work() {
     let (mut core, [mut three, mut five]) = two();
-    core.dispatcher.policy_mut().held = Some(TenantId(3));
+    core.work.dispatcher.policy_mut().held = Some(TenantId(3));
     rounds_until_done(&mut core, &mut five);
     let left = rounds_until_done(&mut core, &mut three);
     assert!(left < 100, "{left} rounds");
 }
 
-/// Tenant 5's write is granted, and to go on only where nobody else's may be granted; 3's is put off for good.
+/// Tenant 5's write is granted, and to go on only where no other tenant's may be granted; 3's is put off for good.
 #[test]
 fn who_is_never_to_go_on_does_after_a_millisecond() {
     let (mut core, [mut three, mut five]) = two();
-    core.dispatcher.policy_mut().held = Some(TenantId(5));
-    core.dispatcher.policy_mut().grants_left = Some(1);
+    core.work.dispatcher.policy_mut().held = Some(TenantId(5));
+    core.work.dispatcher.policy_mut().grants_left = Some(1);
     let began = std::time::Instant::now();
     let waited = loop {
         core.round(softdpu_sys::clock::now());
@@ -107,9 +114,9 @@ fn who_is_never_to_go_on_does_after_a_millisecond() {
             assert_eq!(status, 0);
             break waited;
         }
-        assert!(waited.as_secs() < 10, "its pieces wait for ever: {:?}", core.dispatcher.policy().charged);
+        assert!(waited.as_secs() < 10, "its pieces wait for ever: {:?}", core.work.dispatcher.policy().charged);
     };
-    assert!(three.take().is_none(), "somebody else waits all the while");
+    assert!(three.take().is_none(), "another tenant waits all the while");
     // Five pieces, each of which was put off.
     assert!(waited.as_micros() >= 5_000, "{waited:?}");
 }

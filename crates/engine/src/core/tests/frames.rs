@@ -6,9 +6,9 @@ use rustix::io::Errno;
 use softdpu_vpc::{Checksum, DropReason, Head, Packet, PortId};
 
 use super::*;
-use crate::common_nic::{Nic, PLAIN, datagram, tables};
+use crate::common::nic::{Nic, PLAIN, datagram, tables};
 use crate::message::QueueUpdate;
-use crate::net::{Parcel, ParcelTail, Port, PortCounters, Receiver, Whose};
+use crate::net::{CreditOwner, EgressFrame, EgressTail, Port, PortCounters, Receiver};
 
 pub(super) const BOTH: [Format; 2] = [Format::Split, Format::Packed];
 pub(super) const A_TX: QueueKey = QueueKey { number: 1, generation: 1 };
@@ -21,7 +21,7 @@ pub(super) struct Two {
     pub b: Nic,
     /// Of both ports.
     pub ports: [Arc<PortCounters>; 2],
-    /// What the other core is told.
+    /// The other core's inbox.
     pub other: Inbox<ToCore>,
 }
 
@@ -30,7 +30,7 @@ impl Two {
         Two::with_receiver_at(format, CoreIndex(0))
     }
 
-    /// `b`'s receive queue is said to be there; it is here in any case.
+    /// Ports have `b`'s receive queue on core `at`; it is on core 0 in any case.
     pub fn with_receiver_at(format: Format, at: CoreIndex) -> Two {
         let (mut core, events, other) = beside_another(tables());
         let [a, b] = [0, 1].map(|port| Nic::new(port, format, u64::MAX));
@@ -48,7 +48,7 @@ impl Two {
                 socket: None,
                 limit: None,
                 patience: Default::default(),
-                complained: false,
+                is_failure_logged: false,
             };
             core.handle(ToCore::Port(nic.port, Some(Box::new(port))));
             for spec in nic.fresh() {
@@ -67,8 +67,8 @@ impl Two {
     /// Goes on until nothing waits.
     fn drain(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(20);
-        while self.core.channels.total() > 0 {
-            assert!(Instant::now() < deadline, "{} frames wait after 20 s", self.core.channels.total());
+        while self.core.work.channels.total() > 0 {
+            assert!(Instant::now() < deadline, "{} frames wait after 20 s", self.core.work.channels.total());
             self.round();
         }
     }
@@ -92,19 +92,20 @@ fn a_tenants_account_is_even_after_a_queue_broke_in_the_middle_of_a_batch() {
             two.events.posted();
             let is_told = matches!(two.events.take(), Some(FromCore::Broken { key: A_TX, .. }));
             assert!(is_told, "{format:?}: the queue is not broken");
-            let account = (two.core.channels.waiting(TenantId(0)), two.core.channels.total());
+            let account = (two.core.work.channels.waiting(TenantId(0)), two.core.work.channels.total());
             assert_eq!(account, (0, 0), "{format:?}, {before} frames before the bad one");
         }
     }
 }
 
 /// A frame for `to`, from another core.
-fn parcel(to: PortId, from: PortId, mark: u32) -> Parcel {
+fn egress_frame(to: PortId, from: PortId, mark: u32) -> EgressFrame {
     let whole = frame(mark);
     let head = Head::of(&whole);
     let tail = whole[head.len()..].to_vec();
     let packet = Packet { head, tail: tail.len() as u32, checksum: Checksum::Complete, segmentation: None, port: from };
-    Parcel { to, hash: 0, overhead: 0, whose: Whose::of(from), packet, tail: ParcelTail::Copied(tail) }
+    let owner = CreditOwner::of(from);
+    EgressFrame { to, hash: 0, overhead: 0, owner, packet, tail: EgressTail::Copied(tail) }
 }
 
 #[test]
@@ -112,13 +113,13 @@ fn frames_from_other_cores_have_a_part_of_a_round_and_messages_behind_them_wait(
     let mut two = Two::new(Format::Split);
     two.b.give(40);
     two.core.set_timed(true);
-    assert_eq!(two.core.rooms[0].take(Whose::of(two.a.port), 40), 40);
-    let parcels = (0..40).map(|mark| parcel(two.b.port, two.a.port, mark)).collect();
-    two.core.handle(ToCore::Parcels(parcels));
+    assert_eq!(two.core.frames.credits(CoreIndex(0)).take(CreditOwner::of(two.a.port), 40), 40);
+    let frames = (0..40).map(|mark| egress_frame(two.b.port, two.a.port, mark)).collect();
+    two.core.handle(ToCore::EgressFrames(frames));
     // The round began long ago.
     for left in [32, 24, 16, 8] {
         assert!(!two.core.take_arrived(0));
-        assert_eq!((two.core.net.arrived.len(), two.core.rooms[0].waiting()), (left, left));
+        assert_eq!((two.core.frames.arrived(), two.core.frames.credits(CoreIndex(0)).in_use()), (left, left));
     }
     assert!(two.core.take_arrived(0));
     two.round();
@@ -133,8 +134,8 @@ fn what_was_delivered_reaches_its_guest_though_its_memory_is_told_of_again() {
         let mut two = Two::new(format);
         two.b.give(4);
         // From another core, behind it the front end's message, before the core has come round.
-        two.core.rooms[0].take(Whose::of(two.a.port), 1);
-        two.core.handle(ToCore::Parcels(vec![parcel(two.b.port, two.a.port, 7)]));
+        two.core.frames.credits(CoreIndex(0)).take(CreditOwner::of(two.a.port), 1);
+        two.core.handle(ToCore::EgressFrames(vec![egress_frame(two.b.port, two.a.port, 7)]));
         assert!(two.core.take_arrived(softdpu_sys::clock::now()));
         let update = QueueUpdate::View(two.b.same_memory());
         two.core.handle(ToCore::Update { key: B_RX, update, token: 1 });
@@ -164,12 +165,12 @@ fn memory_is_let_go_of_when_the_frames_that_waited_in_it_are_gone() {
         let mut idle = Two::new(format);
         idle.b.give(3);
         send(&mut idle);
-        assert_eq!(idle.core.channels.total(), 0, "{format:?}: frames wait");
+        assert_eq!(idle.core.work.channels.total(), 0, "{format:?}: frames wait");
         update(&mut idle);
         let mut two = Two::new(format);
         // There is no room for them.
         send(&mut two);
-        assert_eq!(two.core.channels.total(), 3, "{format:?}: nothing waits");
+        assert_eq!(two.core.work.channels.total(), 3, "{format:?}: nothing waits");
         update(&mut two);
         assert!(pins(&two) > pins(&idle), "{format:?}: what waits is in no memory");
         two.drain();
@@ -188,7 +189,7 @@ fn a_frame_refused_behind_one_that_is_backpressured_is_counted_once() {
         assert!(two.a.send(&PLAIN, &[0; 5]));
         // The whole frame has no room: what is behind it comes again.
         two.round();
-        assert_eq!((refused(&two), two.core.channels.total()), (1, 2), "{format:?}");
+        assert_eq!((refused(&two), two.core.work.channels.total()), (1, 2), "{format:?}");
         two.b.give(1);
         two.drain();
         assert_eq!(refused(&two), 2, "{format:?}");
@@ -199,10 +200,10 @@ fn a_frame_refused_behind_one_that_is_backpressured_is_counted_once() {
 fn an_interrupt_that_the_kernel_refused_is_sent_in_the_next_round() {
     let mut two = Two::new(Format::Split);
     two.a.was_interrupted();
-    two.core.interrupted(&[A_TX.number], Err(Errno::NOMEM));
+    two.core.completions.interrupted(&[A_TX.number], Err(Errno::NOMEM));
     assert!(!two.a.was_interrupted());
     two.round();
-    assert!(two.a.was_interrupted(), "nobody tried again");
+    assert!(two.a.was_interrupted(), "it was not tried again");
     two.round();
     assert!(!two.a.was_interrupted(), "it is sent for ever");
 }

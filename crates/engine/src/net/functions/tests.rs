@@ -4,10 +4,10 @@ use softdpu_functions::firewall::{FirewallRule, FirewallSpec, Rules};
 use softdpu_functions::monitor::MonitorSpec;
 use softdpu_vpc::policy::acl::{Action, RuleSpec};
 use softdpu_vpc::policy::{Ports, Service};
-use softdpu_vpc::{Checksum, Head};
+use softdpu_vpc::{Checksum, Head, Vpc};
 
 use super::*;
-use crate::common_nic::{datagram, tables};
+use crate::common::nic::{datagram, tables};
 
 /// The port of the datagrams of [`datagram`].
 const DISCARD: u16 = 9;
@@ -32,17 +32,34 @@ fn new(number: usize, incarnation: u32, spec: FunctionSpec) -> (usize, Option<Ne
     (number, Some(NewFunction { id, spec, lost: Arc::default() }))
 }
 
-/// Has a core go by a change.
-fn change(net: &mut Net, outlet: &FunctionOutlet, change: FunctionChange) -> Switched {
+/// A network, and the functions of its ports.
+struct Net {
+    vpc: Vpc,
+    functions: Functions,
+}
+
+impl Net {
+    /// The functions of its ports, some of which have some.
+    fn active(&mut self) -> &mut ActiveFunctions {
+        self.functions.active().expect("no port has functions")
+    }
+
+    fn settle(&mut self, packets: &[Packet], passed: usize) {
+        self.functions.settle(packets, passed);
+    }
+}
+
+/// Makes a change on a core.
+fn change(net: &mut Net, outlet: &FunctionOutlet, change: FunctionChange) -> FunctionSwitchover {
     let (switches, switched) = change.switches(outlet, 1);
-    switches.into_iter().for_each(|switch| net.switch_functions(CoreIndex(0), switch));
+    switches.into_iter().for_each(|switch| net.functions.switch(CoreIndex(0), switch));
     switched
 }
 
 /// A core with these functions, those of ports 0 and 1.
 fn net(specs: Vec<FunctionSpec>, chains: [&[usize]; 2]) -> (Net, FunctionOutlet, FunctionBox) {
     let (outlet, inbox) = FunctionOutlet::new().unwrap();
-    let mut net = Net::new(tables(), 64, 1);
+    let mut net = Net { vpc: Vpc::with_flows(tables(), 64), functions: Functions::default() };
     let functions = specs.into_iter().enumerate().map(|(number, spec)| new(number, 0, spec)).collect();
     let ports = (0..).map(PortId).zip(chains).map(|(port, functions)| (port, 1, functions.to_vec())).collect();
     assert!(change(&mut net, &outlet, FunctionChange { functions, ports }).wait(Duration::ZERO));
@@ -60,13 +77,19 @@ fn burst(count: u32) -> Vec<Packet> {
 
 fn forward(net: &mut Net, packets: &mut [Packet]) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
-    net.forward(packets, &mut verdicts);
+    let now = clock::now();
+    let Net { vpc, functions } = net;
+    let mut through = |_, packets: &mut [Packet], verdicts: &mut Vec<Verdict>| vpc.forward(now, packets, verdicts);
+    match functions.active() {
+        None => through(0, packets, &mut verdicts),
+        Some(functions) => functions.forward(now, packets, &mut verdicts, through),
+    }
     verdicts
 }
 
 /// Packets of each monitor, and drops of each firewall, by function.
 fn counted(net: &mut Net, inbox: &FunctionBox) -> Vec<u64> {
-    net.finish_functions();
+    net.functions.finish();
     let mut counted = Vec::new();
     while let Some(report) = inbox.take() {
         for output in report.outputs {
@@ -81,21 +104,20 @@ fn counted(net: &mut Net, inbox: &FunctionBox) -> Vec<u64> {
 }
 
 #[test]
-fn a_frame_that_waits_for_room_is_counted_when_it_goes() {
+fn a_frame_that_waits_for_a_buffer_is_counted_when_it_goes() {
     let (mut net, _, inbox) = net(vec![monitor(), monitor()], [&[0], &[1]]);
     let mut packets = burst(4);
     forward(&mut net, &mut packets);
-    net.settle_functions(&packets, 1);
+    net.settle(&packets, 1);
     let mut again = burst(3);
     forward(&mut net, &mut again);
-    net.settle_functions(&again, 3);
+    net.settle(&again, 3);
     assert_eq!(counted(&mut net, &inbox), [4, 4]);
 }
 
 #[test]
-fn what_a_firewall_drops_on_its_way_in_comes_to_nobody_behind_it() {
-    let (mut net, _, inbox) =
-        net(vec![monitor(), firewall(FrameDirection::In), monitor(), monitor()], [&[0, 1, 2], &[3]]);
+fn what_a_firewall_drops_on_its_way_in_comes_to_no_function_behind_it() {
+    let (mut net, _, inbox) = net(vec![monitor(), firewall(FrameDirection::In), monitor(), monitor()], [&[0, 1, 2], &[3]]);
     let mut packets = burst(3);
     let other = datagram((0, 2), (1, 3), 0, 100)
         .iter()
@@ -104,7 +126,7 @@ fn what_a_firewall_drops_on_its_way_in_comes_to_nobody_behind_it() {
         .collect::<Vec<u8>>();
     packets[1].head = Head::of(&other);
     let verdicts = forward(&mut net, &mut packets);
-    net.settle_functions(&packets, 3);
+    net.settle(&packets, 3);
     assert_eq!(verdicts[0], Verdict::Drop(DropReason::Firewall));
     assert!(matches!(verdicts[1], Verdict::Local { port: PortId(1), .. }), "{verdicts:?}");
     assert_eq!(verdicts[2], Verdict::Drop(DropReason::Firewall));
@@ -116,7 +138,7 @@ fn what_a_firewall_drops_on_its_way_out_was_sent_and_does_not_arrive() {
     let (mut net, _, inbox) = net(vec![monitor(), firewall(FrameDirection::Out), monitor()], [&[0], &[1, 2]]);
     let mut packets = burst(2);
     assert_eq!(forward(&mut net, &mut packets), [Verdict::Drop(DropReason::Firewall); 2]);
-    net.settle_functions(&packets, 2);
+    net.settle(&packets, 2);
     assert_eq!(counted(&mut net, &inbox), [2, 2, 0]);
 }
 
@@ -125,12 +147,12 @@ fn a_port_without_functions_has_none() {
     let (mut net, _, inbox) = net(Vec::new(), [&[], &[]]);
     let mut packets = burst(2);
     forward(&mut net, &mut packets);
-    net.settle_functions(&packets, 2);
-    assert!(net.functions.is_none());
+    net.settle(&packets, 2);
+    assert!(net.functions.0.is_none());
     assert!(counted(&mut net, &inbox).is_empty());
 }
 
-/// Flow records of all reports that are there, and who said the last of each.
+/// Flow records of all reports that are there, and the functions with their last report.
 fn flows(inbox: &FunctionBox) -> (usize, Vec<FunctionId>) {
     let (mut flows, mut last) = (0, Vec::new());
     while let Some(report) = inbox.take() {
@@ -142,51 +164,51 @@ fn flows(inbox: &FunctionBox) -> (usize, Vec<FunctionId>) {
 }
 
 #[test]
-fn what_a_core_says_last_has_room_whatever_waits() {
+fn the_last_report_of_a_core_needs_no_credits() {
     let (mut net, _, inbox) = net(vec![monitor()], [&[0], &[]]);
     let mut packets = burst(2);
     forward(&mut net, &mut packets);
-    net.settle_functions(&packets, 2);
-    let functions = net.functions.as_ref().unwrap();
-    functions.outlet.room.put(Whose::numbered(9), ROOM);
+    net.settle(&packets, 2);
+    let functions = net.active();
+    functions.outlet.credits.charge(CreditOwner::numbered(9), CREDITS);
     let lost = Arc::clone(&functions.instances[0].as_ref().unwrap().lost);
-    net.finish_functions();
+    net.functions.finish();
     assert_eq!((flows(&inbox).0, lost.load(Relaxed)), (1, 0));
 }
 
 #[test]
-fn what_nobody_takes_is_lost_and_counted_and_counts_are_told_all_the_same() {
+fn records_without_credits_are_lost_and_counted_and_counts_are_reported_all_the_same() {
     let brief = FunctionSpec::Monitor(MonitorSpec { active: u64::MAX, idle: 1, flows: 16 });
     let (mut net, _, inbox) = net(vec![brief], [&[0], &[]]);
-    let functions = net.functions.as_ref().unwrap();
-    functions.outlet.room.put(Whose::numbered(9), ROOM);
+    let functions = net.active();
+    functions.outlet.credits.charge(CreditOwner::numbered(9), CREDITS);
     let lost = Arc::clone(&functions.instances[0].as_ref().unwrap().lost);
     let mut packets = burst(2);
     forward(&mut net, &mut packets);
-    net.settle_functions(&packets, 2);
-    net.functions.as_mut().unwrap().tell(u64::MAX, true);
+    net.settle(&packets, 2);
+    net.active().report(u64::MAX, true);
     assert_eq!(lost.load(Relaxed), 1, "one flow");
     assert_eq!(counted(&mut net, &inbox), [2, 2]);
 }
 
 #[test]
-fn a_function_that_goes_says_what_it_has_and_the_change_is_made_when_that_is_read() {
+fn a_removed_function_reports_what_it_has_and_the_change_is_made_when_that_is_read() {
     let (mut net, outlet, inbox) = net(vec![monitor()], [&[0], &[]]);
     let mut packets = burst(3);
     forward(&mut net, &mut packets);
-    net.settle_functions(&packets, 3);
+    net.settle(&packets, 3);
     // Another in its place: the port's frames are counted by it from now on, and by it alone.
     let functions = vec![new(0, 1, monitor())];
     let switched = change(&mut net, &outlet, FunctionChange { functions, ports: Vec::new() });
-    assert!(!switched.wait(Duration::ZERO), "nobody has read it");
+    assert!(!switched.wait(Duration::ZERO), "before it is read");
     assert_eq!(flows(&inbox), (1, vec![FunctionId { function: 0, incarnation: 0 }]));
     forward(&mut net, &mut packets);
-    net.settle_functions(&packets, 3);
+    net.settle(&packets, 3);
     let gone = FunctionChange { functions: vec![(0, None)], ports: vec![(PortId(0), 1, Vec::new())] };
     let switched = change(&mut net, &outlet, gone);
     assert_eq!(flows(&inbox), (1, vec![FunctionId { function: 0, incarnation: 1 }]));
     assert!(switched.wait(Duration::ZERO));
-    assert!(net.functions.is_none(), "frames pass nothing any more");
+    assert!(net.functions.0.is_none(), "frames pass nothing any more");
 }
 
 #[test]
@@ -194,31 +216,31 @@ fn a_core_that_sleeps_is_to_wake_when_something_is_due() {
     const SECOND: u64 = 1_000_000_000;
     let idle = FunctionSpec::Monitor(MonitorSpec { active: 60 * SECOND, idle: SECOND, flows: 16 });
     let (mut net, _, _inbox) = net(vec![idle], [&[0], &[]]);
-    assert_eq!(net.functions_due(), None);
+    assert_eq!(net.functions.due(), None);
     let mut packets = burst(1);
     forward(&mut net, &mut packets);
-    net.settle_functions(&packets, 1);
+    net.settle(&packets, 1);
     let now = clock::now();
-    assert!(net.functions_due().is_some_and(|due| due <= now), "counts are to be told");
-    net.turn_functions(now);
-    let due = net.functions_due().unwrap();
+    assert!(net.functions.due().is_some_and(|due| due <= now), "counts are to be reported");
+    net.functions.turn(now);
+    let due = net.functions.due().unwrap();
     assert!((now + TURN..=now + SECOND).contains(&due), "the flow is over {} ns later", due - now);
-    net.turn_functions(due + TURN);
-    net.turn_functions(due + 2 * TURN);
-    assert_eq!(net.functions_due(), None);
+    net.functions.turn(due + TURN);
+    net.functions.turn(due + 2 * TURN);
+    assert_eq!(net.functions.due(), None);
 }
 
 #[test]
-fn a_function_whose_records_nobody_takes_leaves_room_for_another() {
+fn a_function_without_credits_leaves_some_for_another() {
     let brief = || FunctionSpec::Monitor(MonitorSpec { active: u64::MAX, idle: 1, flows: 16 });
     let (mut net, _, inbox) = net(vec![brief(), brief()], [&[0, 1], &[]]);
-    let functions = net.functions.as_ref().unwrap();
-    functions.outlet.room.take(Whose::numbered(0), ROOM);
+    let functions = net.active();
+    functions.outlet.credits.take(CreditOwner::numbered(0), CREDITS);
     let lost = [0, 1].map(|at| Arc::clone(&functions.instances[at].as_ref().unwrap().lost));
     let mut packets = burst(2);
     forward(&mut net, &mut packets);
-    net.settle_functions(&packets, 2);
-    net.functions.as_mut().unwrap().tell(u64::MAX, false);
+    net.settle(&packets, 2);
+    net.active().report(u64::MAX, false);
     assert_eq!(lost.each_ref().map(|lost| lost.load(Relaxed)), [1, 0]);
     assert_eq!(flows(&inbox).0, 1);
 }

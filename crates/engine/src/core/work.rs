@@ -1,0 +1,119 @@
+//! The work that waits on a core, and what decides which of it runs next.
+
+use softdpu_sched::{Dispatcher, Nanos, PreemptReason, PreemptionTick, TenantId, TenantScheduler, Work};
+use softdpu_sys::clock;
+
+use crate::channel::Channels;
+use crate::queue::{QueueTable, Role, RunningQueue};
+
+/// The channels of a core's tenants, and the dispatcher of what waits in them.
+pub(super) struct WorkScheduler<S> {
+    pub(super) dispatcher: Dispatcher<S>,
+    pub(super) channels: Channels,
+    /// Numbers of the queues on this core that bring work of tenants of class
+    /// [`LatencyClass::Latency`](softdpu_sched::LatencyClass), where the policy preempts grants for them.
+    urgent: Vec<u32>,
+}
+
+impl<S: TenantScheduler> WorkScheduler<S> {
+    pub(super) fn new(policy: S) -> WorkScheduler<S> {
+        WorkScheduler { dispatcher: Dispatcher::new(policy), channels: Channels::default(), urgent: Vec::new() }
+    }
+
+    /// Whether any work waits.
+    #[inline]
+    pub(super) fn is_waiting(&self) -> bool {
+        self.channels.total() > 0
+    }
+
+    /// Whether any work waits that may run at `now`, by what the policy said last.
+    pub(super) fn is_due(&self, now: Nanos) -> bool {
+        self.is_waiting() && self.dispatcher.idle_until() <= now
+    }
+
+    /// Work of a queue has come in.
+    #[inline]
+    pub(super) fn enqueue(&mut self, queue: &RunningQueue, work: Work, now: Nanos) {
+        self.channels.enter(queue.spec.tenant, work.units, now);
+        self.dispatcher.ready(now, queue.id(), work);
+    }
+
+    /// `units` of a tenant's work have run, or are dropped.
+    #[inline]
+    pub(super) fn leave(&mut self, tenant: TenantId, units: usize) {
+        self.channels.leave(tenant, units as u32);
+    }
+
+    /// A queue leaves or broke: what of it waits will not run on this core.
+    pub(super) fn cancel(&mut self, queue: &RunningQueue) {
+        self.dispatcher.cancel(Nanos(clock::now()), queue.id());
+        self.leave(queue.spec.tenant, queue.waiting.len());
+    }
+
+    /// Finds the urgent queues: a queue came or went, or a tenant has another share.
+    pub(super) fn find_urgent(&mut self, queues: &QueueTable) {
+        let WorkScheduler { urgent, dispatcher, .. } = self;
+        let is_urgent = |queue: &&RunningQueue| {
+            dispatcher.is_urgent(queue.spec.tenant) && !matches!(queue.spec.role, Role::Receive(_))
+        };
+        urgent.clear();
+        urgent.extend(queues.iter().filter(is_urgent).map(|queue| queue.key.number));
+    }
+
+    /// Whether any queue is urgent.
+    #[inline]
+    pub(super) fn has_urgent(&self) -> bool {
+        !self.urgent.is_empty()
+    }
+
+    /// The urgent queue at this place, from 0.
+    #[inline]
+    pub(super) fn urgent_at(&self, place: usize) -> Option<u32> {
+        self.urgent.get(place).copied()
+    }
+
+    /// Preempts the running grant if work has arrived for an urgent queue that may. Returns whether it did.
+    #[inline]
+    pub(super) fn preempt_at_wakeup(&mut self, queues: &QueueTable) -> bool {
+        let WorkScheduler { urgent, dispatcher, .. } = self;
+        let preempts = urgent.iter().any(|&number| {
+            queues.get(number).is_some_and(|queue| {
+                queue.is_active()
+                    && queue.spec.ring.has_work()
+                    && dispatcher.wakeup_preempts(queue.spec.tenant)
+                    && !queue.is_backpressured()
+                    && !queue.is_rate_limited(Nanos(clock::now()))
+            })
+        });
+        if preempts {
+            dispatcher.preempt(PreemptReason::Wakeup);
+        }
+        preempts
+    }
+
+    /// At a tick, which is due at `now`: preempts the running grant if work has arrived that may, or if
+    /// `is_round_due`: something waits that the core does once a round. Returns whether it did.
+    pub(super) fn preempt_at_tick(
+        &mut self,
+        queues: &QueueTable,
+        is_round_due: bool,
+        tick: &mut PreemptionTick,
+        now: u64,
+    ) -> bool {
+        let dispatcher = &mut self.dispatcher;
+        let preempts = is_round_due
+            || queues.iter().any(|queue| {
+                dispatcher.tick_preempts(queue.spec.tenant)
+                    && queue.is_polled()
+                    && queue.spec.ring.has_work()
+                    && !queue.is_backpressured()
+                    && !queue.is_rate_limited(Nanos(now))
+            });
+        if preempts {
+            dispatcher.preempt(PreemptReason::Tick);
+        } else {
+            tick.restart(Nanos(now), Nanos(clock::now()));
+        }
+        preempts
+    }
+}
