@@ -10,6 +10,7 @@
 //! | [`weighted`](Weighted), [`fcfs`](Fcfs) | the default policy, and the baseline |
 //! | `papers` | MTDA and the policies it is compared with: [`Mtda`], [`Ipipe`], [`FairNic`], [`LogNic`] |
 //! | `placement` | which core serves what: [`Balancer`], [`Spreader`] |
+//! | `fairness` | by which a sharing is judged: [`fair1`], [`fair2`], [`jain`] |
 //! | `rates` | [`TokenBucket`], [`Meter`], [`Patience`] |
 //! | [`record`] | recordings of a policy's calls and answers |
 //!
@@ -21,6 +22,7 @@ mod attached;
 mod dispatcher;
 #[cfg(test)]
 mod driver;
+mod fairness;
 mod fcfs;
 mod fifo;
 mod papers;
@@ -34,6 +36,7 @@ mod types;
 mod weighted;
 
 pub use dispatcher::{DeferredTurn, Dispatch, Dispatcher, LONGEST_DEFERRAL, PreemptReason, PreemptionTick, instalment};
+pub use fairness::{fair1, fair2, jain};
 pub use fcfs::Fcfs;
 pub use papers::{Expectation, FairNic, Ipipe, LogNic, Mtda, Occupancy, Profile, System, Thresholds};
 pub use placement::{
