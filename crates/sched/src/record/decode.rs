@@ -1,4 +1,4 @@
-//! Bytes to events. The bytes are a file from anywhere: each field is checked, and what is wrong is told with its
+//! Bytes to events. The bytes are a file from anywhere: each field is checked, and what is wrong is reported with its
 //! place.
 
 use std::fmt;

@@ -264,7 +264,7 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #[test]
     fn what_was_written_is_read(mut events in proptest::collection::vec(event(), 0..60)) {
-        // The same answer twice running is told as one that was asked for again.
+        // The same answer twice running is recorded as one that was asked for again.
         events.dedup_by(|a, b| matches!((a, b), (Event::Decide { decision: x, .. }, Event::Decide { decision: y, .. }) if x == y));
         prop_assert_eq!(all(&written(&header(), &events)), Ok((header(), events)));
     }

@@ -6,7 +6,7 @@ use super::tenant::Tenant;
 
 /// Virtual time per nanosecond at weight 1. A tenant's tag grows by its cost over its weight, in these units.
 pub(super) const SCALE: u64 = 16;
-/// What a slot is wide in, nanoseconds of cost of a tenant whose weight is that of its class, as a power of two.
+/// What a slot is wide in, nanoseconds of cost of a tenant with its class's least weight, as a power of two.
 const SLOT_BITS: u32 = 15;
 /// The least cost that always leads to another slot, nanoseconds.
 pub(super) const SLOT: u64 = 1 << SLOT_BITS;
@@ -17,7 +17,7 @@ pub(super) const LARGEST_WEIGHT: u32 = (1 << CLASSES) - 1;
 /// The slots ahead of virtual time in which a tenant may be.
 pub(super) const AHEAD: u64 = 62;
 /// How far the clock may be ahead of virtual time: further than it comes to be where lanes have no more than their
-/// shares. Time that is charged to nobody counts for guarantees all the same, so that they can have more of what is
+/// shares. Time that is charged to no tenant counts for guarantees all the same, so that they can have more of what is
 /// charged than they have of the clock.
 pub(super) const FURTHEST: u64 = 4 * SLOT * SCALE;
 /// The most thousandths of a core's time that can be guaranteed.
@@ -79,17 +79,17 @@ impl Slot {
 /// ```
 ///
 /// Virtual time goes on by the work that is done in turns over the weights of all that have work, so that it does not
-/// stand still while tenants that are alone in a wide slot have their turns: who asks for less than its share does not
-/// get ahead of it then (`docs/scheduling-design.md` has why that matters). A slot may be served once it has begun; of
-/// those, the one that ends first is next (WF²Q+, Bennett and Zhang 1997, to the precision of slots).
+/// stand still while tenants that are alone in a wide slot have their turns: a tenant that asks for less than its share
+/// does not get ahead of it then (`docs/scheduling-design.md` has why that matters). A slot may be served once it has
+/// begun; of those, the one that ends first is next (WF²Q+, Bennett and Zhang 1997, to the precision of slots).
 ///
 /// Invariant: V is before the end of the first slot that has tenants, of every class, and none is more than 63 slots
 /// ahead of it. So a slot's number modulo 64 says which it is.
 ///
-/// The **clock** is what tenants are told to be behind or ahead of. It is V, but where V is held back by that
-/// invariant, or waits while lanes are served, it goes on all the same, at the pace at which all tenants that are here
-/// would be served if all had work. Whoever asks for less than its share of that falls behind it, whatever slots others
-/// are in (`docs/scheduling-design.md`, the bound).
+/// The **clock** is what tenants are behind or ahead of. It is V, but where V is held back by that
+/// invariant, or waits while lanes are served, it goes on all the same, at the pace at which all tenants that have
+/// queues on this core would be served if all had work. A tenant that asks for less than its share of that falls behind
+/// it, whatever slots others are in (`docs/scheduling-design.md`, the bound).
 #[derive(Debug)]
 pub(super) struct Calendar {
     now: u64,
@@ -156,7 +156,7 @@ impl Calendar {
             (weights - weight, guaranteed - guarantee)
         };
         let (weights, guaranteed) = self.present;
-        // What is guaranteed is nobody's share.
+        // What is guaranteed is no part of the shares.
         let left = u64::from(1_000 - guaranteed.min(MOST_GUARANTEED));
         self.pace = (SCALE << 32) / 1_000 * left / weights.max(1);
     }
@@ -173,16 +173,16 @@ impl Calendar {
         self.weights -= u64::from(weight);
     }
 
-    /// So much was done, nanoseconds of cost. `turn`: for a tenant whose turn it was, its tag and class, beyond whose
-    /// slot virtual time does not go. None for one that went first. Nobody's turn comes nearer by that, so virtual time
-    /// waits: if it went on, those who go first would stay behind it whatever they had, alone or beside what is
-    /// guaranteed to others, and whoever is in a later lane would have nothing.
+    /// So much was done, nanoseconds of cost. `turn`: of a tenant that ran in its turn, the tag and class: virtual time
+    /// does not go beyond that slot. None for a tenant that went first. No turn comes nearer by that, so virtual time
+    /// waits: if it went on, tenants in lanes would stay behind it whatever they had, alone or beside what is
+    /// guaranteed to others, and a tenant in a later lane would have nothing.
     #[inline]
     pub(super) fn pass(&mut self, cost: u64, turn: Option<(u64, WeightClass)>) {
         let Some((tag, class)) = turn else {
             self.tick(cost);
             if self.classes == 0 {
-                // Nobody waits for a turn.
+                // No tenant waits for a turn.
                 self.now = self.clock;
             }
             return;

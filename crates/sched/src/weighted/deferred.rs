@@ -202,7 +202,7 @@ mod tests {
             self.policy.ready(Nanos(self.now), queue, Work { units, bytes: 0 });
         }
 
-        /// Grants for a turn; who had one, in order.
+        /// Grants for a turn; the tenants that had one, in order.
         fn grants(&mut self) -> Vec<u16> {
             let until = self.now + self.policy.turn(Nanos(self.now)).0;
             let mut ran = Vec::new();
@@ -227,8 +227,8 @@ mod tests {
             (next, self.policy.deferred_precedence(next))
         }
 
-        /// A round: grants, unless something is first, then what goes on, of these tenants, unless it is last. Who had
-        /// grants, in order.
+        /// A round: grants, unless something is first, then what goes on, of these tenants, unless it is last. The
+        /// tenants that had grants, in order.
         fn round(&mut self, tenants: &[u16]) -> Vec<u16> {
             let ran = if self.next(tenants).1 == Precedence::First { Vec::new() } else { self.grants() };
             let (next, order) = self.next(tenants);

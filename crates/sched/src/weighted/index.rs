@@ -1,6 +1,6 @@
-//! Indices of tenants, queues, devices and back ends, each of a type of its own, and the tables that take them. An index
-//! into one table does not compile as an index into another, and becomes none: only a [`TenantId`], a [`QueueId`] or a
-//! [`BackEnd`](crate::BackEnd) of the caller, or the table that made it, is where one comes from.
+//! Indices of tenants, queues, devices and back ends, each of a type of its own, and the tables that take them. An
+//! index into one table does not compile as an index into another, and becomes none: only a [`TenantId`], a [`QueueId`]
+//! or a [`BackEnd`](crate::BackEnd) of the caller, or the table that made it, is where one comes from.
 
 use std::marker::PhantomData;
 

@@ -136,7 +136,7 @@ impl Limiter {
         if one <= now || (other > now && other < one) { other } else { one }
     }
 
-    /// How many units of a kind may run now, of so many bytes each; at least one, for whoever asked
+    /// How many units of a kind may run now, of so many bytes each; at least one, after
     /// [`opens`](Self::opens).
     #[inline]
     pub(super) fn units(&self, now: Nanos, kind: Kind, bytes: u32, most: u32) -> u32 {

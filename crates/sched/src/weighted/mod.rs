@@ -59,7 +59,7 @@ pub struct Weighted {
     wheel: Wheel,
     /// The tenant that has work while no other has.
     solo: Option<TenantIndex>,
-    /// The tenant whose grant was not charged yet.
+    /// The tenant with the grant that is not charged yet.
     running: Option<TenantIndex>,
     /// The running tenant came from a lane, or would have if another tenant had work.
     runs_first: bool,
@@ -289,7 +289,7 @@ impl Weighted {
         self.enqueue_contended(now, index, is_first);
     }
 
-    /// As [`enqueue`](Self::enqueue) for a runnable [plain](Tenant::is_plain) tenant, whose weight counts already.
+    /// As [`enqueue`](Self::enqueue) for a runnable [plain](Tenant::is_plain) tenant. Its weight counts already.
     #[inline(always)]
     fn enqueue_plain(&mut self, now: Nanos, index: TenantIndex, is_first: bool) {
         let tenant = &mut self.tenants[index];

@@ -576,8 +576,8 @@ impl Tree {
         }
     }
 
-    /// A tenant is below its bound at a back end again: a capped device of it waits behind those that found the back end
-    /// full.
+    /// A tenant is below its bound at a back end again: a capped device of it waits behind those that found the back
+    /// end full.
     fn uncap(&mut self, share: ShareIndex) {
         if !self.shares[share].capped.is_empty()
             && self.room(share.into()) != Err(DeviceState::Capped)

@@ -48,7 +48,7 @@ impl Scenario {
         let cores = random.between(1, 3) as usize;
         let count = random.between(2, 6) as usize;
         let all = [Manner::Flood, Manner::Light, Manner::Burst, Manner::Disk, Manner::Limited];
-        // Somebody floods: without that there is nothing to be unfair about.
+        // One tenant floods: without that there is nothing to be unfair about.
         let tenants: Vec<Manner> =
             (0..count).map(|at| if at == 0 { Manner::Flood } else { random.one(&all) }).collect();
         let mut scenario = Scenario {

@@ -26,7 +26,7 @@ fn node(system: System, scope: &Scope) -> Node<softdpu_sched::Scheduler, Tally> 
             queues: vec![tenant.into()],
         });
     }
-    // Two processors, of which each tenant is told to have one: with more, equation (7) gives no credit at all.
+    // Two processors, each tenant's being one: with more, equation (7) gives no credit at all.
     let credits = softdpu_sched::System { credit: 1_024, cores: 2, accelerators: 0 };
     let policy = match system {
         System::MtdaPrinted => Policy::MtdaPrinted(credits, Vec::new()),

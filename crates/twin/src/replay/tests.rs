@@ -64,7 +64,7 @@ fn a_decision_that_differs_is_found_and_told() {
 fn one_that_was_cut_is_replayed_as_far_as_it_goes() {
     let (file, _) = recorded("mtda");
     let verified = verify(&file[..file.len() - 1]).expect("a recording");
-    assert_eq!((verified.outcome, verified.ending), (Outcome::Same, Ending::Cut(file.len() - 1)));
+    assert_eq!((verified.outcome, verified.ending), (Outcome::Same, Ending::Truncated(file.len() - 1)));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_core_that_cuts_grants_short_is_modelled_with_what_came_to_it() {
         assert_eq!(all(&compared.recorded), all(&compared.modelled), "tenant {tenant}");
         assert_eq!(all(&compared.recorded), all(&compared.other), "tenant {tenant}");
     }
-    // The same policy on the same work is near what was recorded: somebody who came at a look of the recorded core may
+    // The same policy on the same work is near what was recorded: work that came at a look of the recorded core may
     // have to wait for one of the model's, which are 8 us apart.
     let mean = |fared: &again::Fared| fared[&1].waits.mean();
     assert!(mean(&compared.modelled) < mean(&compared.recorded) + 9_500.0, "{} ns", mean(&compared.modelled));

@@ -30,7 +30,7 @@ fn a_tenant_below_its_share_does_not_wait_for_others_that_are_not_however_low_it
 
 #[test]
 fn a_late_tenant_has_its_share_though_another_was_alone_with_a_light_one() {
-    // The light one's work is nobody's turn: virtual time is not to run ahead of the flood's tag by it.
+    // The light one's work is not done in turn: virtual time is not to run ahead of the flood's tag by it.
     let light = Client::new(1, 1, 4_000, Arrivals::Open { units: 1, every: 10_000 });
     let late = Client { start: 500 * MS, ..Client::flood(2, 2, 2_000) };
     let mut driver = Driver::new(with(&[share(1), share(4), share(1)]), &[Client::flood(0, 0, 2_000), light, late]);

@@ -164,7 +164,7 @@ fn the_clock_is_not_far_ahead_of_turns_that_do_not_come() {
     for tenant in 0..2 {
         policy.ready(Nanos(0), QueueId { tenant: TenantId(tenant), index: tenant.into() }, Work { units: 1, bytes: 0 });
     }
-    // Time that is nobody's.
+    // Time that no tenant has.
     (0..1_000).for_each(|_| policy.calendar.tick(8_000));
     let ahead = policy.calendar.now() - policy.calendar.virtual_time();
     assert_eq!(ahead, calendar::FURTHEST);
