@@ -47,7 +47,7 @@ pub use rates::{Colour, Measure, Meter, Patience, Rate, TokenBucket};
 pub use scheduler::Scheduler;
 pub use tenant_scheduler::{DeferredWork, Preemption, TenantScheduler};
 pub use types::{
-    Account, BackEnd, Cost, Decision, Grant, Kind, LatencyClass, Limits, Nanos, Placement, Precedence, QueueId, Share,
-    TenantId, Work,
+    Account, BackEnd, Cost, Decision, Grant, LatencyClass, Limits, Nanos, Placement, Precedence, QueueId, Share,
+    TenantId, Work, WorkKind,
 };
 pub use weighted::{Tuning, Weighted};

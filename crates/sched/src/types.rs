@@ -106,7 +106,7 @@ pub struct Limits {
 
 /// What a queue's work units are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum WorkKind {
     /// Requests of a disk.
     #[default]
     Requests,
@@ -120,7 +120,7 @@ pub struct Placement {
     /// The device, any number that is its own among its tenant's.
     pub device: u32,
     /// What it counts.
-    pub kind: Kind,
+    pub kind: WorkKind,
     /// What its work goes on to, where that is shared and bounded.
     pub back_end: Option<BackEnd>,
 }

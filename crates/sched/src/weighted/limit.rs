@@ -1,6 +1,6 @@
 //! Limits of a tenant, small enough to have three of them in a cache line.
 
-use crate::{Kind, Limits, Nanos, Rate};
+use crate::{Limits, Nanos, Rate, WorkKind};
 
 /// Three rates with their bursts, each as the virtual scheduling algorithm of ITU-T I.371 (GCRA), which is a token
 /// bucket of which only one number changes: the time at which the bucket would be full again.
@@ -30,10 +30,10 @@ enum Bucket {
 impl Bucket {
     /// The bucket that units of a kind are counted in.
     #[inline]
-    fn of(kind: Kind) -> Bucket {
+    fn of(kind: WorkKind) -> Bucket {
         match kind {
-            Kind::Requests => Bucket::Requests,
-            Kind::Packets => Bucket::Packets,
+            WorkKind::Requests => Bucket::Requests,
+            WorkKind::Packets => Bucket::Packets,
         }
     }
 
@@ -118,7 +118,7 @@ impl Limiter {
 
     /// The earliest time at which one more unit of a kind may run; in the past where it may now.
     #[inline]
-    pub(super) fn opens(&self, kind: Kind) -> Nanos {
+    pub(super) fn opens(&self, kind: WorkKind) -> Nanos {
         let one = |bucket: Bucket| {
             if !self.has(bucket) {
                 return 0;
@@ -132,14 +132,14 @@ impl Limiter {
 
     /// The first time after `now` at which a kind opens that is closed.
     pub(super) fn opens_next(&self, now: Nanos) -> Nanos {
-        let [one, other] = [Kind::Requests, Kind::Packets].map(|kind| self.opens(kind));
+        let [one, other] = [WorkKind::Requests, WorkKind::Packets].map(|kind| self.opens(kind));
         if one <= now || (other > now && other < one) { other } else { one }
     }
 
     /// How many units of a kind may run now, of so many bytes each; at least one, after
     /// [`opens`](Self::opens).
     #[inline]
-    pub(super) fn units(&self, now: Nanos, kind: Kind, bytes: u32, most: u32) -> u32 {
+    pub(super) fn units(&self, now: Nanos, kind: WorkKind, bytes: u32, most: u32) -> u32 {
         let mut units = most;
         for (bucket, each) in [(Bucket::of(kind), 1), (Bucket::Bytes, u64::from(bytes))] {
             if !self.has(bucket) || each == 0 {
@@ -156,7 +156,7 @@ impl Limiter {
 
     /// So much ran.
     #[inline]
-    pub(super) fn took(&mut self, now: Nanos, kind: Kind, units: u32, bytes: u64) {
+    pub(super) fn took(&mut self, now: Nanos, kind: WorkKind, units: u32, bytes: u64) {
         for (bucket, n) in [(Bucket::of(kind), u64::from(units)), (Bucket::Bytes, bytes)] {
             if self.has(bucket) {
                 self.full[bucket.row()] =
@@ -180,26 +180,26 @@ mod tests {
     fn a_full_bucket_gives_its_burst_then_its_rate() {
         let start = Nanos::SECOND;
         let mut limiter = Limiter::new(limits(1_000, 10));
-        assert_eq!(limiter.units(start, Kind::Requests, 0, 64), 10);
-        limiter.took(start, Kind::Requests, 10, 0);
-        let opens = limiter.opens(Kind::Requests);
+        assert_eq!(limiter.units(start, WorkKind::Requests, 0, 64), 10);
+        limiter.took(start, WorkKind::Requests, 10, 0);
+        let opens = limiter.opens(WorkKind::Requests);
         assert!(opens > start && opens <= start + Nanos::MILLI, "{opens:?}");
-        assert_eq!(limiter.units(opens, Kind::Requests, 0, 64), 1);
+        assert_eq!(limiter.units(opens, WorkKind::Requests, 0, 64), 1);
     }
 
     #[test]
     fn a_limit_that_is_raised_holds_nobody_for_what_was_used_at_the_old_one() {
         let now = Nanos::SECOND;
         let mut limiter = Limiter::new(limits(1, 1_000));
-        limiter.took(now, Kind::Requests, 1_000, 0);
-        assert!(limiter.opens(Kind::Requests) > now);
+        limiter.took(now, WorkKind::Requests, 1_000, 0);
+        assert!(limiter.opens(WorkKind::Requests) > now);
         limiter.set(now, limits(1_000_000, 100));
-        let opens = limiter.opens(Kind::Requests);
+        let opens = limiter.opens(WorkKind::Requests);
         assert!(opens > now && opens <= now + Nanos::MILLI, "a thousand are owed at a million a second: {opens:?}");
         // Lifted and set again, nothing is owed.
         limiter.set(now, Limits::default());
         limiter.set(now, limits(1, 1));
-        assert!(limiter.opens(Kind::Requests) <= now);
+        assert!(limiter.opens(WorkKind::Requests) <= now);
     }
 
     #[test]
@@ -208,9 +208,9 @@ mod tests {
         let mut limiter = Limiter::new(limits(1_000, 1_000));
         limiter.set(now, limits(1, 1));
         limiter.set(now, limits(1_000, 1_000));
-        assert_eq!(limiter.units(now, Kind::Requests, 0, 64), 1, "the small bucket had no more");
-        assert_eq!(limiter.units(now + Nanos(10 * Nanos::MILLI.0), Kind::Requests, 0, 64), 11);
-        limiter.took(now, Kind::Requests, 1, 0);
+        assert_eq!(limiter.units(now, WorkKind::Requests, 0, 64), 1, "the small bucket had no more");
+        assert_eq!(limiter.units(now + Nanos(10 * Nanos::MILLI.0), WorkKind::Requests, 0, 64), 11);
+        limiter.took(now, WorkKind::Requests, 1, 0);
         let full = limiter.full;
         limiter.set(now, limits(1_000, 1_000));
         assert_eq!(limiter.full, full, "nothing is rounded where nothing changes");
@@ -219,9 +219,9 @@ mod tests {
     #[test]
     fn what_is_not_limited_is_not_held() {
         let mut limiter = Limiter::new(limits(1, 1));
-        limiter.took(Nanos(0), Kind::Packets, 1_000_000, 1 << 40);
-        assert_eq!(limiter.units(Nanos(0), Kind::Packets, 9_000, 64), 64);
-        assert!(limiter.opens(Kind::Packets) <= Nanos(0));
+        limiter.took(Nanos(0), WorkKind::Packets, 1_000_000, 1 << 40);
+        assert_eq!(limiter.units(Nanos(0), WorkKind::Packets, 9_000, 64), 64);
+        assert!(limiter.opens(WorkKind::Packets) <= Nanos(0));
     }
 
     #[test]
@@ -230,9 +230,9 @@ mod tests {
             let mut limiter = Limiter::new(limits(rate, burst));
             for step in 0..10 {
                 let now = Nanos(step * (u64::MAX / 64));
-                assert!(limiter.units(now, Kind::Requests, u32::MAX, 64) >= 1);
-                limiter.took(now, Kind::Requests, u32::MAX, u64::MAX);
-                let _ = limiter.opens(Kind::Requests);
+                assert!(limiter.units(now, WorkKind::Requests, u32::MAX, 64) >= 1);
+                limiter.took(now, WorkKind::Requests, u32::MAX, u64::MAX);
+                let _ = limiter.opens(WorkKind::Requests);
             }
         }
     }
@@ -249,9 +249,9 @@ mod tests {
             for (pause, is_small, most) in steps {
                 now += pause;
                 limiter.set(Nanos(now), if is_small { limits(1, 1) } else { limits(rate, burst) });
-                if limiter.opens(Kind::Requests) <= Nanos(now) {
-                    let units = limiter.units(Nanos(now), Kind::Requests, 0, most);
-                    limiter.took(Nanos(now), Kind::Requests, units, 0);
+                if limiter.opens(WorkKind::Requests) <= Nanos(now) {
+                    let units = limiter.units(Nanos(now), WorkKind::Requests, 0, most);
+                    limiter.took(Nanos(now), WorkKind::Requests, units, 0);
                     ran += u64::from(units);
                 }
                 let earned = u128::from(now + 1_024) * u128::from(rate) / 1_000_000_000;
@@ -270,11 +270,11 @@ mod tests {
             let (mut now, mut ran) = (Nanos(0), Vec::new());
             for (pause, most, each) in steps {
                 now = now + Nanos(pause);
-                if limiter.opens(Kind::Requests) > now {
+                if limiter.opens(WorkKind::Requests) > now {
                     continue;
                 }
-                let units = limiter.units(now, Kind::Requests, each as u32, most);
-                limiter.took(now, Kind::Requests, units, u64::from(units) * each);
+                let units = limiter.units(now, WorkKind::Requests, each as u32, most);
+                limiter.took(now, WorkKind::Requests, units, u64::from(units) * each);
                 ran.push((now, u64::from(units), u64::from(units) * each));
             }
             for first in 0..ran.len() {

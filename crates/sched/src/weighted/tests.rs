@@ -6,7 +6,7 @@ use super::index::RowIndex;
 use super::*;
 use crate::driver::{Arrivals, Client, Driver};
 use crate::{
-    BackEnd, Decision, DeferredWork, Grant, Kind, Limits, Precedence, Preemption, Rate, TenantScheduler, Work,
+    BackEnd, Decision, DeferredWork, Grant, Limits, Precedence, Preemption, Rate, TenantScheduler, Work, WorkKind,
 };
 
 mod any_order;
@@ -338,7 +338,7 @@ proptest! {
         let limit = Rate { rate: if is_bytes { rate * bytes } else { rate }, burst: if is_bytes { burst * bytes } else { burst } };
         let mut limits = Limits::default();
         *[&mut limits.requests, &mut limits.bytes, &mut limits.packets][which] = Some(limit);
-        let kind = if which == 2 { Kind::Packets } else { Kind::Requests };
+        let kind = if which == 2 { WorkKind::Packets } else { WorkKind::Requests };
         let mut client = Client { bytes, ..Client::flood(0, 0, 500) };
         client.placement.kind = kind;
         let mut driver = Driver::new(with(&[Share { limits, ..Share::default() }]), &[client]);

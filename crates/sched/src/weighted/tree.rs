@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::index::{BackEndIndex, DeviceIndex, Maybe, QueueIndex, RowIndex, ShareIndex, Table, TenantIndex};
 use super::list::{Link, Linked, List, READY};
 use super::tenant::Tenant;
-use crate::{Cost, Kind, Nanos, Placement, QueueId, TenantId};
+use crate::{Cost, Nanos, Placement, QueueId, TenantId, WorkKind};
 
 /// What a device or queue has a turn for before the next one of its tenant or device, nanoseconds of cost.
 const TURN: i32 = 1 << 15;
@@ -20,7 +20,7 @@ const UNKNOWN: u32 = 2_000;
 pub(super) struct Queue {
     ready: Link<QueueIndex>,
     pub(super) tenant: TenantId,
-    pub(super) kind: Kind,
+    pub(super) kind: WorkKind,
     device: Maybe<DeviceIndex>,
     pub(super) waiting: u32,
     bytes: u64,
@@ -67,7 +67,7 @@ pub(super) enum DeviceState {
 pub(super) struct Device {
     ready: Link<DeviceIndex>,
     tenant: TenantIndex,
-    kind: Kind,
+    kind: WorkKind,
     /// Queues that were placed here.
     members: u32,
     /// Its queues that have work.
@@ -157,7 +157,7 @@ pub(super) struct Tree {
 }
 
 /// A device: its tenant, the caller's number, what it counts, and its share of a back end.
-type DeviceKey = (TenantIndex, u32, Kind, Maybe<ShareIndex>);
+type DeviceKey = (TenantIndex, u32, WorkKind, Maybe<ShareIndex>);
 
 /// The device of queues that were never placed.
 const UNPLACED: u32 = u32::MAX;
@@ -190,7 +190,7 @@ impl Tree {
         self.queues.grow_to(queue.into(), || Queue {
             ready: Link::default(),
             tenant: TenantId(u16::MAX),
-            kind: Kind::Requests,
+            kind: WorkKind::Requests,
             device: Maybe::NONE,
             waiting: 0,
             bytes: 0,

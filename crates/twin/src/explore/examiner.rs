@@ -5,7 +5,7 @@ mod light;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use softdpu_sched::{Decision, Kind, Nanos, QueueId, Rate, Share, System, TenantId, Weighted};
+use softdpu_sched::{Decision, Nanos, QueueId, Rate, Share, System, TenantId, Weighted, WorkKind};
 
 use super::scenario::{Manner, Scenario};
 use super::{Credits, Purse};
@@ -97,7 +97,7 @@ pub(super) struct Examiner<S> {
     purse: Purse<S>,
     shares: Vec<Share>,
     manners: Vec<Manner>,
-    kinds: Vec<Kind>,
+    kinds: Vec<WorkKind>,
     lights: Lights,
     depth: u32,
     cores: Vec<Watched>,
@@ -170,7 +170,7 @@ impl<S> Examiner<S> {
     fn check_limits(&mut self, ran: &Ran) {
         let limits = self.shares[usize::from(ran.grant.queue.tenant.0)].limits;
         let (units, bytes) = (u64::from(ran.cost.units), ran.cost.bytes);
-        let is_packets = self.kinds.get(ran.grant.queue.index as usize) == Some(&Kind::Packets);
+        let is_packets = self.kinds.get(ran.grant.queue.index as usize) == Some(&WorkKind::Packets);
         let counted = [
             (limits.requests, "requests", if is_packets { 0 } else { units }),
             (limits.bytes, "bytes", bytes),

@@ -244,7 +244,7 @@ fn node(
         let first = plan.queues.len();
         for at in 0..CORES {
             let id = QueueId { tenant: TenantId(tenant as u16), index: (first + at) as u32 };
-            let placement = Placement { device: tenant as u32, kind: softdpu_sched::Kind::Packets, back_end: None };
+            let placement = Placement { device: tenant as u32, kind: softdpu_sched::WorkKind::Packets, back_end: None };
             let core = own[at % own.len()];
             plan.queues.push(QueuePlan {
                 id,

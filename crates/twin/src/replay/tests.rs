@@ -1,5 +1,5 @@
 use softdpu_sched::record::Recording;
-use softdpu_sched::{Kind, Placement, QueueId, TenantId};
+use softdpu_sched::{Placement, QueueId, TenantId, WorkKind};
 
 use super::*;
 use crate::arrivals::Arrivals;
@@ -20,7 +20,7 @@ fn recorded(name: &str) -> (Vec<u8>, Tally) {
     for (tenant, arrivals) in (0_u16..).zip(laws) {
         let id = QueueId { tenant: TenantId(tenant), index: tenant.into() };
         let back_end = (tenant == 3).then_some(softdpu_sched::BackEnd { index: 0, depth: 8 });
-        let placement = Placement { device: 0, kind: Kind::Requests, back_end };
+        let placement = Placement { device: 0, kind: WorkKind::Requests, back_end };
         let station = (tenant == 3).then_some(0);
         plan.queues.push(QueuePlan { id, core: 0, placement, capacity: 1_024, station, deferred: None });
         let service = Service { unit: 1_500, byte: 0, spread: 20 };

@@ -26,7 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
     let placement = (0_u32..3, any::<bool>(), proptest::option::of((0_u32..2, 1_u32..8)));
     let placement = placement.prop_map(|(device, packets, back_end)| Placement {
         device,
-        kind: if packets { Kind::Packets } else { Kind::Requests },
+        kind: if packets { WorkKind::Packets } else { WorkKind::Requests },
         back_end: back_end.map(|(index, depth)| BackEnd { index, depth }),
     });
     prop_oneof![

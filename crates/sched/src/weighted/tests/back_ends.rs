@@ -43,7 +43,7 @@ fn a_late_tenant_has_its_share_though_another_was_alone_with_a_light_one() {
 fn what_is_at_the_limit_for_packets_still_serves_its_disk() {
     let limits = Limits { packets: Some(Rate { rate: 1_000, burst: 10 }), ..Limits::default() };
     let mut nic = Client::flood(0, 0, 500);
-    nic.placement.kind = Kind::Packets;
+    nic.placement.kind = WorkKind::Packets;
     let disk = Client::flood(0, 1, 500);
     let mut driver = Driver::new(with(&[Share { limits, ..Share::default() }]), &[nic, disk]);
     driver.run(100 * MS);
