@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use softdpu_frontend::load::tenants::{Client, Served, Work, run, run_as};
-use softdpu_frontend::load::{fair1, jain, talk};
+use softdpu_frontend::load::talk;
 use softdpu_frontend::{Station, Transfer};
+use softdpu_sched::{fair1, jain};
 use softdpu_tests::{Context, Daemon, Failure, Lab, Process, SlowDisk, has_two_cpus, skip, wait_until};
 
 /// The clients' CPU, and the core's.

@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use softdpu_sched::{Balancer, Kind, Move, Nanos, Placement, Policy, QueueId, QueueLoad, Scheduler, Share, TenantId};
+use softdpu_sched::{
+    Balancer, Move, Nanos, Placement, Policy, QueueId, QueueLoad, Scheduler, Share, TenantId, WorkKind,
+};
 use softdpu_storage::{IoContext, Volume};
 use softdpu_sys::affinity;
 use softdpu_sys::notify::Notifier;
@@ -306,8 +308,8 @@ impl Engine {
     /// The placement of a new queue among its tenant's, and the back end that its requests go to.
     fn placement(&mut self, spec: &QueueSpec) -> Option<(Placement, Option<BackEndKey>)> {
         let (kind, back_end) = match &spec.role {
-            Role::Block { volume, .. } => (Kind::Requests, self.back_ends.enter(volume, self.io_depth)),
-            Role::Transmit(_) => (Kind::Packets, None),
+            Role::Block { volume, .. } => (WorkKind::Requests, self.back_ends.enter(volume, self.io_depth)),
+            Role::Transmit(_) => (WorkKind::Packets, None),
             Role::Receive(_) => return None,
         };
         let numbers = &mut self.device_numbers;

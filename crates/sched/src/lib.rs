@@ -10,6 +10,7 @@
 //! | [`weighted`](Weighted), [`fcfs`](Fcfs) | the default policy, and the baseline |
 //! | `papers` | MTDA and the policies it is compared with: [`Mtda`], [`Ipipe`], [`FairNic`], [`LogNic`] |
 //! | `placement` | which core serves what: [`Balancer`], [`Spreader`] |
+//! | `fairness` | by which a sharing is judged: [`fair1`], [`fair2`], [`jain`] |
 //! | `rates` | [`TokenBucket`], [`Meter`], [`Patience`] |
 //! | [`record`] | recordings of a policy's calls and answers |
 //!
@@ -21,9 +22,9 @@ mod attached;
 mod dispatcher;
 #[cfg(test)]
 mod driver;
+mod fairness;
 mod fcfs;
 mod fifo;
-mod list;
 mod papers;
 mod placement;
 mod policy;
@@ -35,6 +36,7 @@ mod types;
 mod weighted;
 
 pub use dispatcher::{DeferredTurn, Dispatch, Dispatcher, LONGEST_DEFERRAL, PreemptReason, PreemptionTick, instalment};
+pub use fairness::{fair1, fair2, jain};
 pub use fcfs::Fcfs;
 pub use papers::{Expectation, FairNic, Ipipe, LogNic, Mtda, Occupancy, Profile, System, Thresholds};
 pub use placement::{
@@ -45,7 +47,7 @@ pub use rates::{Colour, Measure, Meter, Patience, Rate, TokenBucket};
 pub use scheduler::Scheduler;
 pub use tenant_scheduler::{DeferredWork, Preemption, TenantScheduler};
 pub use types::{
-    Account, BackEnd, Cost, Decision, Grant, Kind, LatencyClass, Limits, Nanos, Placement, Precedence, QueueId, Share,
-    TenantId, Work,
+    Account, BackEnd, Cost, Decision, Grant, LatencyClass, Limits, Nanos, Placement, Precedence, QueueId, Share,
+    TenantId, Work, WorkKind,
 };
 pub use weighted::{Tuning, Weighted};

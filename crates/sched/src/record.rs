@@ -148,7 +148,7 @@ impl EventSink for Encoder {
     }
 }
 
-/// A policy whose calls and decisions are recorded.
+/// A policy that records its calls and decisions.
 ///
 /// With an [`Encoder`], no call allocates: where the buffer is full, the recording stops for good, and says so.
 #[derive(Debug)]
@@ -264,5 +264,5 @@ impl<S: TenantScheduler, W> Preemption for Recording<S, W> {
 }
 
 /// A recording has no event for deferred work. It has the default answers, so that deferred work is charged with the
-/// next grants, whose cost is recorded: a replay then takes the same decisions.
+/// next grants, and that cost is recorded: a replay then takes the same decisions.
 impl<S, W> DeferredWork for Recording<S, W> {}

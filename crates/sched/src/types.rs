@@ -37,7 +37,7 @@ pub struct TenantId(pub u16);
 /// and its tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueId {
-    /// Whose queue it is.
+    /// The tenant that it belongs to.
     pub tenant: TenantId,
     /// Which of the node's queues it is.
     pub index: u32,
@@ -66,11 +66,11 @@ pub struct Share {
     /// The least it gets of this core while it has work, whatever the weights say, in thousandths of the core's time.
     /// All tenants' guarantees together are to leave something for the weights: at most 900.
     pub guarantee: u16,
-    /// Who goes first among tenants that are below their share.
+    /// Its place among tenants that are below their share.
     pub class: LatencyClass,
     /// What it may not exceed.
     pub limits: Limits,
-    /// On how many cores of the node it is served, for policies that go by it; 0: nobody said.
+    /// On how many cores of the node it is served, for policies that go by it; 0: unknown.
     pub cores: u16,
 }
 
@@ -80,7 +80,7 @@ impl Default for Share {
     }
 }
 
-/// Who goes first among tenants that are below their share. A class gives no more work than the weight does, only
+/// The order among tenants that are below their share. A class gives no more work than the weight does, only
 /// earlier.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LatencyClass {
@@ -89,7 +89,7 @@ pub enum LatencyClass {
     /// In between.
     #[default]
     Normal,
-    /// Saves nothing up while it has no work, so never goes before anybody.
+    /// Saves nothing up while it has no work, so never goes before others.
     Background,
 }
 
@@ -106,7 +106,7 @@ pub struct Limits {
 
 /// What a queue's work units are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum WorkKind {
     /// Requests of a disk.
     #[default]
     Requests,
@@ -120,7 +120,7 @@ pub struct Placement {
     /// The device, any number that is its own among its tenant's.
     pub device: u32,
     /// What it counts.
-    pub kind: Kind,
+    pub kind: WorkKind,
     /// What its work goes on to, where that is shared and bounded.
     pub back_end: Option<BackEnd>,
 }
@@ -137,7 +137,7 @@ pub struct BackEnd {
 /// Permission to run up to `units` of one queue's ready work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Whose work.
+    /// The queue that may run.
     pub queue: QueueId,
     /// How many units at the most, at least 1.
     pub units: u32,
@@ -152,7 +152,7 @@ pub struct Cost {
     pub time: Nanos,
     /// Bytes moved.
     pub bytes: u64,
-    /// Of a grant that ran: units that a back end still has. Each is told by
+    /// Of a grant that ran: units that a back end still has. Each is reported by
     /// [`complete`](crate::TenantScheduler::complete) when it ends.
     pub pending: u32,
 }

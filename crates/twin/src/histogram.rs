@@ -1,4 +1,7 @@
 //! How many values there were of each size.
+//!
+//! Not hdrhistogram: its quantiles are the upper ends of its buckets, these are middles, and the mean here is exact.
+//! The twin's recorded figures would change with it.
 
 /// Counts of values, by their first six bits: a quantile is off by less than a thirty-second.
 #[derive(Clone, Debug, Default)]

@@ -42,7 +42,7 @@ pub struct QueuePlan {
     pub id: QueueId,
     /// The core that serves it.
     pub core: usize,
-    /// What the policy is told of it.
+    /// What the policy knows of it.
     pub placement: Placement,
     /// Units that it holds; what comes when it is full is lost.
     pub capacity: usize,
@@ -96,7 +96,7 @@ pub struct Plan {
 pub struct Unit {
     /// When it came, nanoseconds.
     pub born: u64,
-    /// When its core's policy was told, nanoseconds.
+    /// When its core's policy learned of it, nanoseconds.
     known: u64,
     source: u32,
 }
@@ -231,7 +231,7 @@ pub struct Node<S, W> {
     decision: u64,
     random: Random,
     is_stopped: bool,
-    /// Is told what happens.
+    /// Watches what happens.
     pub watch: W,
 }
 
@@ -345,8 +345,8 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         self.now = until;
     }
 
-    /// The time that policies are told.
-    fn told(&self) -> Nanos {
+    /// The time by the policies' clock, which a fault may have moved.
+    fn policy_now(&self) -> Nanos {
         Nanos(self.now.saturating_add_signed(self.skew))
     }
 
@@ -450,8 +450,8 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
             Fault::Jump { by } => self.skew = self.skew.saturating_add(by).max(0),
             Fault::Cancel { queue } => {
                 let (id, core) = (self.queues[queue].plan.id, self.queues[queue].plan.core);
-                let told = self.told();
-                self.cores[core].dispatcher.cancel(told, id);
+                let policy_now = self.policy_now();
+                self.cores[core].dispatcher.cancel(policy_now, id);
                 let given_up: Vec<Unit> = self.queues[queue].waiting.drain(..).collect();
                 self.cores[core].waiting -= given_up.len() as u64;
                 self.watch.cancelled(self.now, id.tenant, given_up.len());
@@ -464,13 +464,13 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
     /// Moves a queue to another core, with what waits in it. What is at a station comes back to the core that submitted
     /// it.
     fn relocate(&mut self, index: usize, core: usize) {
-        let told = self.told();
+        let policy_now = self.policy_now();
         let queue = &mut self.queues[index];
         let from = std::mem::replace(&mut queue.plan.core, core);
         if from == core {
             return;
         }
-        self.cores[from].dispatcher.cancel(told, queue.plan.id);
+        self.cores[from].dispatcher.cancel(policy_now, queue.plan.id);
         self.cores[core].dispatcher.place(queue.plan.id, queue.plan.placement);
         let mut waiting = std::mem::take(&mut queue.waiting);
         self.cores[from].waiting -= waiting.len() as u64;

@@ -1,23 +1,20 @@
 //! Numbers that are the same everywhere for the same seed.
 //!
-//! xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64. Distributions use additions and comparisons only: a
-//! logarithm is not rounded the same way on every platform.
+//! xoshiro256** (Blackman and Vigna, 2018), seeded by SplitMix64. Distributions are drawn here, as those of `rand` and
+//! `rand_distr` may change with a release, and the exponential one there takes a logarithm, which is not rounded the
+//! same way on every platform.
+
+use rand_xoshiro::Xoshiro256StarStar;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
 /// A generator of pseudo-random numbers. Not for secrets.
 #[derive(Clone, Debug)]
-pub struct Random([u64; 4]);
+pub struct Random(Xoshiro256StarStar);
 
 impl Random {
     /// The generator of a seed.
     pub fn new(seed: u64) -> Random {
-        let mut state = seed;
-        Random(std::array::from_fn(|_| {
-            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = state;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^ (z >> 31)
-        }))
+        Random(Xoshiro256StarStar::seed_from_u64(seed))
     }
 
     /// Another generator, which this one's later numbers do not depend on.
@@ -28,16 +25,7 @@ impl Random {
     /// 64 bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
-        let s = &mut self.0;
-        let result = s[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
-        let t = s[1] << 17;
-        s[2] ^= s[0];
-        s[3] ^= s[1];
-        s[1] ^= s[2];
-        s[0] ^= s[3];
-        s[2] ^= t;
-        s[3] = s[3].rotate_left(45);
-        result
+        self.0.next_u64()
     }
 
     /// A number below `bound`, which is at least 1. Off from uniform by less than `bound` in 2^64.

@@ -53,7 +53,7 @@ pub enum Ending {
     /// After an event.
     Whole,
     /// Within one, at this byte: its writer was killed.
-    Cut(usize),
+    Truncated(usize),
     /// Its buffer was full: the core went on.
     Stopped,
 }
@@ -79,7 +79,7 @@ pub enum Outcome {
 /// A replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// Whose recording it is.
+    /// The recording's header.
     pub header: Header,
     /// Events that were replayed.
     pub events: u64,
@@ -100,7 +100,7 @@ fn events(decoder: Decoder<'_>) -> Result<(Vec<Event>, Ending), ReplayError> {
         match event {
             Ok(Event::Stopped) => ending = Ending::Stopped,
             Ok(event) => all.push(event),
-            Err(DecodeError { offset, fault: Fault::Truncated }) => ending = Ending::Cut(offset),
+            Err(DecodeError { offset, fault: Fault::Truncated }) => ending = Ending::Truncated(offset),
             Err(error) => return Err(error.into()),
         }
     }

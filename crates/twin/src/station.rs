@@ -22,7 +22,7 @@ pub struct Station {
 pub(crate) struct Job<U> {
     pub unit: U,
     pub queue: usize,
-    /// The core that submitted it, and that is told when it ended.
+    /// The core that submitted it, and that learns when it ended.
     pub core: usize,
     /// When its grant began.
     pub since: u64,

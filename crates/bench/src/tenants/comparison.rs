@@ -13,8 +13,7 @@ use std::time::Duration;
 use softdpu_frontend::Transfer;
 use softdpu_frontend::load::stream::Stream;
 use softdpu_frontend::load::tenants::{Client, Loop, Served, Span, Work, run_spans};
-use softdpu_frontend::load::{fair1, fair2, jain};
-use softdpu_sched::{Cost, Nanos, Weighted};
+use softdpu_sched::{Cost, Nanos, Weighted, fair1, fair2, jain};
 
 pub use super::report::{METRICS, Measurement, Report};
 use super::site::site;

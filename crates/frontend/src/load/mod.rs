@@ -1,6 +1,5 @@
 //! Closed loops: so many requests or frames are kept in flight.
 
-mod fairness;
 pub mod frames;
 mod pace;
 pub mod requests;
@@ -11,6 +10,5 @@ pub mod tenants;
 #[cfg(test)]
 mod tests;
 
-pub use fairness::{fair1, fair2, jain};
 pub use requests::Waiting;
 pub use sink::{FrameSink, GuestSink};

@@ -10,7 +10,7 @@ pub const LONGEST_DEFERRAL: Nanos = Nanos(1_000_000);
 /// Candidates that are compared for a piece of deferred work. The others come up as those have had theirs.
 const COMPARED: usize = 64;
 
-/// Pieces of deferred work in a turn, for cores whose turns do not end by time.
+/// Pieces of deferred work in a turn, for cores on which turns do not end by time.
 const PIECES: u32 = 16;
 
 /// A turn of deferred work.

@@ -93,7 +93,7 @@ pub struct Dispatcher<S> {
     deferred_since: Option<Nanos>,
 }
 
-/// What the policy is told.
+/// What is passed on to the policy.
 impl<S: TenantScheduler> Dispatcher<S> {
     /// A dispatcher for a core that has no work yet.
     pub fn new(policy: S) -> Dispatcher<S> {
@@ -112,7 +112,7 @@ impl<S: TenantScheduler> Dispatcher<S> {
     }
 
     /// Sets whether turns and ticks end by time, as they do at first. Otherwise turns go on while there is work, and
-    /// there are no ticks: for cores whose runs are to be the same on every machine.
+    /// there are no ticks: for cores that are to run alike on every machine.
     pub fn set_timed(&mut self, is_timed: bool) {
         self.is_timed = is_timed;
     }

@@ -42,7 +42,7 @@ const BILLION: u64 = 1_000_000_000;
 /// Colours packets by two rates: by RFC 2698, where the second is the peak of all, or by RFC 4115, where it is what may
 /// come in excess of the first. Exact: in billionths of a token, time adds whole numbers.
 ///
-/// A packet comes with the colour that somebody gave it before, which a meter makes no better (colour-aware);
+/// A packet comes with a colour that it was given before, which a meter makes no better (colour-aware);
 /// [`Colour::Green`] for all is colour-blind. So a packet goes through a port's meter and then, with the colour it got
 /// there, through its tenant's. A packet may have as many bytes as there are tokens, in both (RFC 2698 §3; RFC 4115 §3
 /// asks for one more).

@@ -1,11 +1,12 @@
-//! Bytes to events. The bytes are a file from anywhere: each field is checked, and what is wrong is told with its
+//! Bytes to events. The bytes are a file from anywhere: each field is checked, and what is wrong is reported with its
 //! place.
 
 use std::fmt;
 
 use super::{Event, Header, LARGEST_BACK_END, LARGEST_QUEUE, LARGEST_TIME, MAGIC, VERSION, opcode};
 use crate::{
-    BackEnd, Cost, Decision, Grant, Kind, LatencyClass, Limits, Nanos, Placement, QueueId, Rate, Share, TenantId, Work,
+    BackEnd, Cost, Decision, Grant, LatencyClass, Limits, Nanos, Placement, QueueId, Rate, Share, TenantId, Work,
+    WorkKind,
 };
 
 /// What is wrong with a recording, and where.
@@ -231,7 +232,7 @@ impl<'a> Decoder<'a> {
     fn placement(&mut self) -> Read<Placement> {
         let device = self.u32("a device")?;
         let flags = self.flags("a placement", 3)?;
-        let kind = if flags & 1 == 0 { Kind::Requests } else { Kind::Packets };
+        let kind = if flags & 1 == 0 { WorkKind::Requests } else { WorkKind::Packets };
         let back_end = match flags & 2 {
             0 => None,
             _ => {

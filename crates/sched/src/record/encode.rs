@@ -1,7 +1,7 @@
 //! Events to bytes.
 
 use super::{Event, Header, MAGIC, VERSION, opcode};
-use crate::{Cost, Decision, Grant, Kind, LatencyClass, Limits, Nanos, Placement, QueueId, Share};
+use crate::{Cost, Decision, Grant, LatencyClass, Limits, Nanos, Placement, QueueId, Share, WorkKind};
 
 /// Writes a recording into a buffer that its owner empties with [`take`](Self::take). Pure: events in, bytes out.
 #[derive(Debug)]
@@ -185,8 +185,8 @@ fn put_share(to: &mut Vec<u8>, share: Share) {
 fn put_placement(to: &mut Vec<u8>, placement: Placement) {
     varint(to, placement.device.into());
     let kind = match placement.kind {
-        Kind::Requests => 0,
-        Kind::Packets => 1,
+        WorkKind::Requests => 0,
+        WorkKind::Packets => 1,
     };
     to.push(kind | u8::from(placement.back_end.is_some()) << 1);
     if let Some(back_end) = placement.back_end {

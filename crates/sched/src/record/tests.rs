@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::driver::{Arrivals, Client, Driver};
-use crate::{BackEnd, Kind, LatencyClass, Limits, Policy, Rate};
+use crate::{BackEnd, LatencyClass, Limits, Policy, Rate, WorkKind};
 
 fn header() -> Header {
     Header { core: 3, policy: "weighted".to_owned(), parameters: vec![("grant".to_owned(), 8_000)] }
@@ -25,7 +25,7 @@ fn each() -> Vec<Event> {
     let grant = Grant { queue, units: 64 };
     let rate = Some(Rate { rate: 50_000, burst: 500 });
     let limits = Limits { requests: rate, bytes: None, packets: Some(Rate { rate: u64::MAX, burst: 1 }) };
-    let placement = Placement { device: 9, kind: Kind::Packets, back_end: Some(BackEnd { index: 2, depth: 128 }) };
+    let placement = Placement { device: 9, kind: WorkKind::Packets, back_end: Some(BackEnd { index: 2, depth: 128 }) };
     vec![
         Event::Configure { tenant: TenantId(0), share: Share::default() },
         Event::Configure {
@@ -242,7 +242,7 @@ fn event() -> impl Strategy<Value = Event> {
     let back_end = proptest::option::of((0..=LARGEST_BACK_END, any::<u32>()));
     let placement = (any::<u32>(), any::<bool>(), back_end).prop_map(|(device, packets, back_end)| Placement {
         device,
-        kind: if packets { Kind::Packets } else { Kind::Requests },
+        kind: if packets { WorkKind::Packets } else { WorkKind::Requests },
         back_end: back_end.map(|(index, depth)| BackEnd { index, depth }),
     });
     prop_oneof![
@@ -264,7 +264,7 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #[test]
     fn what_was_written_is_read(mut events in proptest::collection::vec(event(), 0..60)) {
-        // The same answer twice running is told as one that was asked for again.
+        // The same answer twice running is recorded as one that was asked for again.
         events.dedup_by(|a, b| matches!((a, b), (Event::Decide { decision: x, .. }, Event::Decide { decision: y, .. }) if x == y));
         prop_assert_eq!(all(&written(&header(), &events)), Ok((header(), events)));
     }

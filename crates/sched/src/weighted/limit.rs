@@ -1,6 +1,6 @@
 //! Limits of a tenant, small enough to have three of them in a cache line.
 
-use crate::{Kind, Limits, Nanos, Rate};
+use crate::{Limits, Nanos, Rate, WorkKind};
 
 /// Three rates with their bursts, each as the virtual scheduling algorithm of ITU-T I.371 (GCRA), which is a token
 /// bucket of which only one number changes: the time at which the bucket would be full again.
@@ -19,9 +19,30 @@ pub(super) struct Limiter {
     active: u8,
 }
 
-const REQUESTS: usize = 0;
-const BYTES: usize = 1;
-const PACKETS: usize = 2;
+/// One of the three rates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bucket {
+    Requests,
+    Bytes,
+    Packets,
+}
+
+impl Bucket {
+    /// The bucket that units of a kind are counted in.
+    #[inline]
+    fn of(kind: WorkKind) -> Bucket {
+        match kind {
+            WorkKind::Requests => Bucket::Requests,
+            WorkKind::Packets => Bucket::Packets,
+        }
+    }
+
+    /// Its place in the limiter's arrays.
+    #[inline(always)]
+    fn row(self) -> usize {
+        self as usize
+    }
+}
 
 /// A time that does not come.
 const NEVER: u64 = u64::MAX / 4;
@@ -38,7 +59,9 @@ impl Limiter {
     pub(super) fn set(&mut self, now: Nanos, limits: Limits) {
         let before = *self;
         self.active = 0;
-        for (at, rate) in [limits.requests, limits.bytes, limits.packets].into_iter().enumerate() {
+        let Limits { requests, bytes, packets } = limits;
+        for (bucket, rate) in [(Bucket::Requests, requests), (Bucket::Bytes, bytes), (Bucket::Packets, packets)] {
+            let at = bucket.row();
             self.full[at] = 0;
             let Some(Rate { rate, burst }) = rate else { continue };
             self.active |= 1 << at;
@@ -47,14 +70,14 @@ impl Limiter {
             let units = burst.max(1);
             let burst = (u128::from(units) * u128::from(self.period[at])).div_ceil(1 << (32 + 10));
             self.burst[at] = u32::try_from(burst).unwrap_or(u32::MAX);
-            if !before.has(at) {
+            if !before.has(bucket) {
                 continue;
             }
             if (before.period[at], before.burst[at]) == (self.period[at], self.burst[at]) {
                 self.full[at] = before.full[at];
                 continue;
             }
-            let missing = u128::try_from(i128::from(units) - before.left(at, now)).unwrap_or(0);
+            let missing = u128::try_from(i128::from(units) - before.left(bucket, now)).unwrap_or(0);
             if missing > 0 {
                 let missing = missing.saturating_mul(self.period[at].into()).div_ceil(1 << 32);
                 self.full[at] = now.0.saturating_add(u64::try_from(missing).unwrap_or(NEVER)).min(NEVER);
@@ -63,10 +86,10 @@ impl Limiter {
     }
 
     /// What is left of a bucket, in its units, below 0 for what is owed.
-    fn left(&self, which: usize, now: Nanos) -> i128 {
-        let burst = i128::from(self.burst[which]) << 10;
-        let left = burst - i128::from(self.full[which].saturating_sub(now.0));
-        (left << 32).div_euclid(self.period[which].max(1).into())
+    fn left(&self, bucket: Bucket, now: Nanos) -> i128 {
+        let burst = i128::from(self.burst[bucket.row()]) << 10;
+        let left = burst - i128::from(self.full[bucket.row()].saturating_sub(now.0));
+        (left << 32).div_euclid(self.period[bucket.row()].max(1).into())
     }
 
     #[inline]
@@ -75,56 +98,56 @@ impl Limiter {
     }
 
     #[inline]
-    fn has(&self, which: usize) -> bool {
-        self.active & 1 << which != 0
+    fn has(&self, bucket: Bucket) -> bool {
+        self.active & 1 << bucket.row() != 0
     }
 
     /// The nanoseconds that `n` units take of a bucket.
     #[inline]
-    fn takes(&self, which: usize, n: u64) -> u64 {
-        let taken = (u128::from(n) * u128::from(self.period[which])).div_ceil(1 << 32);
+    fn takes(&self, bucket: Bucket, n: u64) -> u64 {
+        let taken = (u128::from(n) * u128::from(self.period[bucket.row()])).div_ceil(1 << 32);
         u64::try_from(taken).unwrap_or(NEVER).min(NEVER)
     }
 
     /// The time for which a bucket that is full at `full` has tokens, at `now`.
     #[inline]
-    fn room(&self, which: usize, now: Nanos) -> u64 {
-        let burst = u64::from(self.burst[which]) << 10;
-        burst.saturating_sub(self.full[which].saturating_sub(now.0))
+    fn room(&self, bucket: Bucket, now: Nanos) -> u64 {
+        let burst = u64::from(self.burst[bucket.row()]) << 10;
+        burst.saturating_sub(self.full[bucket.row()].saturating_sub(now.0))
     }
 
     /// The earliest time at which one more unit of a kind may run; in the past where it may now.
     #[inline]
-    pub(super) fn opens(&self, kind: Kind) -> Nanos {
-        let one = |which: usize| {
-            if !self.has(which) {
+    pub(super) fn opens(&self, kind: WorkKind) -> Nanos {
+        let one = |bucket: Bucket| {
+            if !self.has(bucket) {
                 return 0;
             }
-            let takes = self.takes(which, 1);
-            let burst = (u64::from(self.burst[which]) << 10).max(takes);
-            (self.full[which] + takes).saturating_sub(burst)
+            let takes = self.takes(bucket, 1);
+            let burst = (u64::from(self.burst[bucket.row()]) << 10).max(takes);
+            (self.full[bucket.row()] + takes).saturating_sub(burst)
         };
-        Nanos(one(of(kind)).max(one(BYTES)))
+        Nanos(one(Bucket::of(kind)).max(one(Bucket::Bytes)))
     }
 
     /// The first time after `now` at which a kind opens that is closed.
     pub(super) fn opens_next(&self, now: Nanos) -> Nanos {
-        let [one, other] = [Kind::Requests, Kind::Packets].map(|kind| self.opens(kind));
+        let [one, other] = [WorkKind::Requests, WorkKind::Packets].map(|kind| self.opens(kind));
         if one <= now || (other > now && other < one) { other } else { one }
     }
 
-    /// How many units of a kind may run now, of so many bytes each; at least one, for whoever asked
+    /// How many units of a kind may run now, of so many bytes each; at least one, after
     /// [`opens`](Self::opens).
     #[inline]
-    pub(super) fn units(&self, now: Nanos, kind: Kind, bytes: u32, most: u32) -> u32 {
+    pub(super) fn units(&self, now: Nanos, kind: WorkKind, bytes: u32, most: u32) -> u32 {
         let mut units = most;
-        for (which, each) in [(of(kind), 1), (BYTES, u64::from(bytes))] {
-            if !self.has(which) || each == 0 {
+        for (bucket, each) in [(Bucket::of(kind), 1), (Bucket::Bytes, u64::from(bytes))] {
+            if !self.has(bucket) || each == 0 {
                 continue;
             }
-            let room = self.room(which, now);
-            if self.takes(which, each * u64::from(units)) > room {
-                let period = self.takes(which, each).max(1);
+            let room = self.room(bucket, now);
+            if self.takes(bucket, each * u64::from(units)) > room {
+                let period = self.takes(bucket, each).max(1);
                 units = u32::try_from(room / period).unwrap_or(u32::MAX).clamp(1, units);
             }
         }
@@ -133,20 +156,13 @@ impl Limiter {
 
     /// So much ran.
     #[inline]
-    pub(super) fn took(&mut self, now: Nanos, kind: Kind, units: u32, bytes: u64) {
-        for (which, n) in [(of(kind), u64::from(units)), (BYTES, bytes)] {
-            if self.has(which) {
-                self.full[which] = self.full[which].max(now.0).saturating_add(self.takes(which, n)).min(NEVER);
+    pub(super) fn took(&mut self, now: Nanos, kind: WorkKind, units: u32, bytes: u64) {
+        for (bucket, n) in [(Bucket::of(kind), u64::from(units)), (Bucket::Bytes, bytes)] {
+            if self.has(bucket) {
+                self.full[bucket.row()] =
+                    self.full[bucket.row()].max(now.0).saturating_add(self.takes(bucket, n)).min(NEVER);
             }
         }
-    }
-}
-
-#[inline]
-fn of(kind: Kind) -> usize {
-    match kind {
-        Kind::Requests => REQUESTS,
-        Kind::Packets => PACKETS,
     }
 }
 
@@ -164,26 +180,26 @@ mod tests {
     fn a_full_bucket_gives_its_burst_then_its_rate() {
         let start = Nanos::SECOND;
         let mut limiter = Limiter::new(limits(1_000, 10));
-        assert_eq!(limiter.units(start, Kind::Requests, 0, 64), 10);
-        limiter.took(start, Kind::Requests, 10, 0);
-        let opens = limiter.opens(Kind::Requests);
+        assert_eq!(limiter.units(start, WorkKind::Requests, 0, 64), 10);
+        limiter.took(start, WorkKind::Requests, 10, 0);
+        let opens = limiter.opens(WorkKind::Requests);
         assert!(opens > start && opens <= start + Nanos::MILLI, "{opens:?}");
-        assert_eq!(limiter.units(opens, Kind::Requests, 0, 64), 1);
+        assert_eq!(limiter.units(opens, WorkKind::Requests, 0, 64), 1);
     }
 
     #[test]
     fn a_limit_that_is_raised_holds_nobody_for_what_was_used_at_the_old_one() {
         let now = Nanos::SECOND;
         let mut limiter = Limiter::new(limits(1, 1_000));
-        limiter.took(now, Kind::Requests, 1_000, 0);
-        assert!(limiter.opens(Kind::Requests) > now);
+        limiter.took(now, WorkKind::Requests, 1_000, 0);
+        assert!(limiter.opens(WorkKind::Requests) > now);
         limiter.set(now, limits(1_000_000, 100));
-        let opens = limiter.opens(Kind::Requests);
+        let opens = limiter.opens(WorkKind::Requests);
         assert!(opens > now && opens <= now + Nanos::MILLI, "a thousand are owed at a million a second: {opens:?}");
         // Lifted and set again, nothing is owed.
         limiter.set(now, Limits::default());
         limiter.set(now, limits(1, 1));
-        assert!(limiter.opens(Kind::Requests) <= now);
+        assert!(limiter.opens(WorkKind::Requests) <= now);
     }
 
     #[test]
@@ -192,9 +208,9 @@ mod tests {
         let mut limiter = Limiter::new(limits(1_000, 1_000));
         limiter.set(now, limits(1, 1));
         limiter.set(now, limits(1_000, 1_000));
-        assert_eq!(limiter.units(now, Kind::Requests, 0, 64), 1, "the small bucket had no more");
-        assert_eq!(limiter.units(now + Nanos(10 * Nanos::MILLI.0), Kind::Requests, 0, 64), 11);
-        limiter.took(now, Kind::Requests, 1, 0);
+        assert_eq!(limiter.units(now, WorkKind::Requests, 0, 64), 1, "the small bucket had no more");
+        assert_eq!(limiter.units(now + Nanos(10 * Nanos::MILLI.0), WorkKind::Requests, 0, 64), 11);
+        limiter.took(now, WorkKind::Requests, 1, 0);
         let full = limiter.full;
         limiter.set(now, limits(1_000, 1_000));
         assert_eq!(limiter.full, full, "nothing is rounded where nothing changes");
@@ -203,9 +219,9 @@ mod tests {
     #[test]
     fn what_is_not_limited_is_not_held() {
         let mut limiter = Limiter::new(limits(1, 1));
-        limiter.took(Nanos(0), Kind::Packets, 1_000_000, 1 << 40);
-        assert_eq!(limiter.units(Nanos(0), Kind::Packets, 9_000, 64), 64);
-        assert!(limiter.opens(Kind::Packets) <= Nanos(0));
+        limiter.took(Nanos(0), WorkKind::Packets, 1_000_000, 1 << 40);
+        assert_eq!(limiter.units(Nanos(0), WorkKind::Packets, 9_000, 64), 64);
+        assert!(limiter.opens(WorkKind::Packets) <= Nanos(0));
     }
 
     #[test]
@@ -214,9 +230,9 @@ mod tests {
             let mut limiter = Limiter::new(limits(rate, burst));
             for step in 0..10 {
                 let now = Nanos(step * (u64::MAX / 64));
-                assert!(limiter.units(now, Kind::Requests, u32::MAX, 64) >= 1);
-                limiter.took(now, Kind::Requests, u32::MAX, u64::MAX);
-                let _ = limiter.opens(Kind::Requests);
+                assert!(limiter.units(now, WorkKind::Requests, u32::MAX, 64) >= 1);
+                limiter.took(now, WorkKind::Requests, u32::MAX, u64::MAX);
+                let _ = limiter.opens(WorkKind::Requests);
             }
         }
     }
@@ -233,9 +249,9 @@ mod tests {
             for (pause, is_small, most) in steps {
                 now += pause;
                 limiter.set(Nanos(now), if is_small { limits(1, 1) } else { limits(rate, burst) });
-                if limiter.opens(Kind::Requests) <= Nanos(now) {
-                    let units = limiter.units(Nanos(now), Kind::Requests, 0, most);
-                    limiter.took(Nanos(now), Kind::Requests, units, 0);
+                if limiter.opens(WorkKind::Requests) <= Nanos(now) {
+                    let units = limiter.units(Nanos(now), WorkKind::Requests, 0, most);
+                    limiter.took(Nanos(now), WorkKind::Requests, units, 0);
                     ran += u64::from(units);
                 }
                 let earned = u128::from(now + 1_024) * u128::from(rate) / 1_000_000_000;
@@ -254,11 +270,11 @@ mod tests {
             let (mut now, mut ran) = (Nanos(0), Vec::new());
             for (pause, most, each) in steps {
                 now = now + Nanos(pause);
-                if limiter.opens(Kind::Requests) > now {
+                if limiter.opens(WorkKind::Requests) > now {
                     continue;
                 }
-                let units = limiter.units(now, Kind::Requests, each as u32, most);
-                limiter.took(now, Kind::Requests, units, u64::from(units) * each);
+                let units = limiter.units(now, WorkKind::Requests, each as u32, most);
+                limiter.took(now, WorkKind::Requests, units, u64::from(units) * each);
                 ran.push((now, u64::from(units), u64::from(units) * each));
             }
             for first in 0..ran.len() {

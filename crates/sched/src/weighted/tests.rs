@@ -2,10 +2,11 @@
 
 use proptest::prelude::*;
 
+use super::index::RowIndex;
 use super::*;
 use crate::driver::{Arrivals, Client, Driver};
 use crate::{
-    BackEnd, Decision, DeferredWork, Grant, Kind, Limits, Precedence, Preemption, Rate, TenantScheduler, Work,
+    BackEnd, Decision, DeferredWork, Grant, Limits, Precedence, Preemption, Rate, TenantScheduler, Work, WorkKind,
 };
 
 mod any_order;
@@ -34,7 +35,7 @@ fn error(driver: &Driver<Weighted>, weights: &[u32], from: u64) -> f64 {
     times.iter().zip(weights).map(off).fold(0.0, f64::max)
 }
 
-/// What a grant of others than one tenant takes at the most until it gives way.
+/// What a grant of others than one tenant takes at the most until it is preempted.
 fn longest_others(driver: &Driver<Weighted>, tenant: u16) -> u64 {
     let others = driver.log.iter().filter(|ran| ran.grant.queue.tenant.0 != tenant);
     let each = |ran: &crate::driver::Ran| {
@@ -45,8 +46,8 @@ fn longest_others(driver: &Driver<Weighted>, tenant: u16) -> u64 {
 }
 
 /// A tenant that asks for `part` of its share beside floods waits for one grant of theirs at the most, and for one of
-/// its own, once it has caught up with what it could not have during their first grants: those are long, as nobody
-/// knows yet what their work costs.
+/// its own, once it has caught up with what it could not have during their first grants: those are long, as it is not
+/// known yet what their work costs.
 fn hardly_waits(floods: &[(u32, u64)], weight: u32, cost: u64, part: f64) -> Result<(), TestCaseError> {
     let mut shares = vec![share(weight)];
     shares.extend(floods.iter().map(|(weight, _)| share(*weight)));
@@ -94,15 +95,15 @@ fn a_tenant_next_to_its_share_waits_for_a_grant_and_one_of_its_own() {
     hardly_waits(&[(1, 14_391)], 6, 552, 0.989_938_146_957_742_3).expect("the bound");
 }
 
-/// Who goes first stays there no longer than until it has had its share of what is not guaranteed, though others'
-/// guarantees keep it below its weight's part: whoever is owed something in the lane after it has that.
+/// A tenant in a lane stays there no longer than until it has had its share of what is not guaranteed, though others'
+/// guarantees keep it below its weight's part: a tenant with a guarantee in the lane after it has what it is owed.
 #[test]
 fn a_guarantee_is_had_beside_a_flood_of_a_class_before_it() {
     let guaranteed = |guarantee| Share { guarantee, ..share(1) };
     let urgent = Share { class: LatencyClass::Latency, ..share(16) };
     let also = Share { class: LatencyClass::Latency, ..guaranteed(600) };
     let flood = |tenant, start| Client { start, ..Client::flood(tenant, tenant.into(), 1_500) };
-    // Who comes later comes to its lane, and the one that asks for what it is guaranteed is always in it.
+    // A tenant that comes later comes to its lane, and the one that asks for what it is guaranteed is always in it.
     let asks = Client::new(2, 2, 1_500, Arrivals::Open { units: 1, every: 2_600 });
     let mut driver = Driver::new(with(&[guaranteed(100), urgent, also]), &[flood(0, 2 * MS), flood(1, MS), asks]);
     driver.run(40 * MS);
@@ -157,7 +158,7 @@ fn a_guarantee_is_had_beside_a_flood_and_work_beside_grants() {
     assert!(had[0] + 2 * Weighted::CARRY.0 >= 38 * MS / 10, "{had:?} ns, {spent} beside grants");
 }
 
-/// One that came to its lane and then was alone has had more than its share: it is in its turn when somebody comes.
+/// One that came to its lane and then was alone has had more than its share: it is in its turn when another comes.
 #[test]
 fn a_tenant_that_was_alone_with_a_light_one_does_not_go_first() {
     let cost = 3_000;
@@ -337,7 +338,7 @@ proptest! {
         let limit = Rate { rate: if is_bytes { rate * bytes } else { rate }, burst: if is_bytes { burst * bytes } else { burst } };
         let mut limits = Limits::default();
         *[&mut limits.requests, &mut limits.bytes, &mut limits.packets][which] = Some(limit);
-        let kind = if which == 2 { Kind::Packets } else { Kind::Requests };
+        let kind = if which == 2 { WorkKind::Packets } else { WorkKind::Requests };
         let mut client = Client { bytes, ..Client::flood(0, 0, 500) };
         client.placement.kind = kind;
         let mut driver = Driver::new(with(&[Share { limits, ..Share::default() }]), &[client]);

@@ -35,7 +35,7 @@ pub fn replay(options: &Replay) -> Result<(), String> {
             print(&if options.json { verified_json(&verified) } else { verified_text(&verified) })?;
             match (verified.outcome, verified.ending) {
                 (Outcome::Differs { event, .. }, _) => Err(format!("{}: event {event} differs", file.display())),
-                (Outcome::Same, Ending::Cut(at)) => Err(format!(
+                (Outcome::Same, Ending::Truncated(at)) => Err(format!(
                     "{}: the file was cut: it ends within an event, at byte {at}; all before that was taken again",
                     file.display()
                 )),
@@ -62,7 +62,7 @@ fn parameters(options: &[String]) -> Result<Vec<(String, u64)>, softdpu_sched::U
 fn ending(ending: Ending) -> String {
     match ending {
         Ending::Whole => String::new(),
-        Ending::Cut(at) => format!("\nit ends within an event, at byte {at}: its writer was ended; the rest is whole"),
+        Ending::Truncated(at) => format!("\nit ends within an event, at byte {at}: its writer was ended; the rest is whole"),
         Ending::Stopped => "\nthe recording stopped before the core did: its buffer was full".to_owned(),
     }
 }

@@ -5,7 +5,7 @@ mod light;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use softdpu_sched::{Decision, Kind, Nanos, QueueId, Rate, Share, System, TenantId, Weighted};
+use softdpu_sched::{Decision, Nanos, QueueId, Rate, Share, System, TenantId, Weighted, WorkKind};
 
 use super::scenario::{Manner, Scenario};
 use super::{Credits, Purse};
@@ -17,10 +17,10 @@ use light::Lights;
 pub struct Promises {
     /// A core does not idle while anything may run that no limit and no back end holds.
     pub conserves: bool,
-    /// Who asks for less than its share is seen after a turn and a grant, and then waits for those alone that may go
-    /// first as well.
+    /// A tenant that asks for less than its share is seen after a turn and a grant, and then waits for those alone that
+    /// may go first as well.
     pub light_waits: bool,
-    /// Who always has work has its weight's part of the cost, and no less than its guarantee.
+    /// A tenant that always has work has its weight's part of the cost, and no less than its guarantee.
     pub shares: bool,
     /// Limits hold over every span of time.
     pub limits: bool,
@@ -74,7 +74,7 @@ struct Watched {
     since: u64,
     /// By tenant: price since then, and whether it had work all the time.
     had: Vec<(u64, bool)>,
-    /// When the policy was told to decide on the grant that runs.
+    /// When the policy decided on the grant that runs, by its clock.
     decided: Nanos,
     /// By tenant and limit: what is left of it, in 10^-9, and when that was.
     buckets: BTreeMap<(u16, usize), (i128, u64)>,
@@ -82,7 +82,7 @@ struct Watched {
     all: Vec<(Option<u64>, u64)>,
     /// The clock jumped, or a queue moved: what was had before is no measure of what is owed.
     is_uneven: bool,
-    /// What the policy's clock is ahead of time, as it is told.
+    /// How far the policy's clock is ahead of time.
     skew: Option<u64>,
     /// What each tenant was granted since its credits were renewed for the last time, and how often they were.
     granted: Vec<u64>,
@@ -97,7 +97,7 @@ pub(super) struct Examiner<S> {
     purse: Purse<S>,
     shares: Vec<Share>,
     manners: Vec<Manner>,
-    kinds: Vec<Kind>,
+    kinds: Vec<WorkKind>,
     lights: Lights,
     depth: u32,
     cores: Vec<Watched>,
@@ -142,7 +142,7 @@ impl<S> Examiner<S> {
         }
     }
 
-    /// Sources stop: who had work all the time soon has none.
+    /// Sources stop: tenants that had work all the time soon have none.
     pub fn stop_sharing(&mut self) {
         self.sharing = false;
     }
@@ -159,7 +159,7 @@ impl<S> Examiner<S> {
         queues.iter().find(|queue| {
             let tenant = usize::from(queue.plan.id.tenant.0);
             let is_free = match queue.plan.placement.back_end {
-                // One that holds nothing of this core holds nobody up.
+                // One that holds nothing of this core holds no queue up.
                 Some(_) => self.cores[core].pending == Some(0),
                 None => self.manners[tenant] != Manner::Limited,
             };
@@ -170,7 +170,7 @@ impl<S> Examiner<S> {
     fn check_limits(&mut self, ran: &Ran) {
         let limits = self.shares[usize::from(ran.grant.queue.tenant.0)].limits;
         let (units, bytes) = (u64::from(ran.cost.units), ran.cost.bytes);
-        let is_packets = self.kinds.get(ran.grant.queue.index as usize) == Some(&Kind::Packets);
+        let is_packets = self.kinds.get(ran.grant.queue.index as usize) == Some(&WorkKind::Packets);
         let counted = [
             (limits.requests, "requests", if is_packets { 0 } else { units }),
             (limits.bytes, "bytes", bytes),
@@ -187,17 +187,17 @@ impl<S> Examiner<S> {
 
     fn check_limit(&mut self, ran: &Ran, at: usize, limit: Rate, what: &str, takes: u64) {
         let tenant = ran.grant.queue.tenant.0;
-        // In the time that the policy is told, which may jump: what time went back over earns nothing twice. Burst and
+        // In the time of the policy's clock, which may jump: what time went back over earns nothing twice. Burst and
         // the rate's share of the time and of a microsecond (docs/scheduling.md), rounded up.
         let most = i128::from(limit.burst) * BILLION + i128::from(limit.rate) * 1_100 + BILLION;
         let core = &mut self.cores[ran.core];
         // A grant that was decided on before that counts from then.
-        let told = ran.told.max(core.decided).0;
-        let (left, last) = core.buckets.get(&(tenant, at)).copied().unwrap_or((most, told));
-        let earned = i128::from(told.saturating_sub(last)) * i128::from(limit.rate);
+        let now = ran.policy_end.max(core.decided).0;
+        let (left, last) = core.buckets.get(&(tenant, at)).copied().unwrap_or((most, now));
+        let earned = i128::from(now.saturating_sub(last)) * i128::from(limit.rate);
         let before = (left + earned).min(most);
         let after = before - i128::from(takes) * BILLION;
-        core.buckets.insert((tenant, at), (after, last.max(told)));
+        core.buckets.insert((tenant, at), (after, last.max(now)));
         // Of bytes, those of the last grant are waited for before the next.
         let is_over = if what == "bytes" { before < 0 } else { after < 0 };
         if is_over {
@@ -211,7 +211,7 @@ impl<S> Examiner<S> {
         let tenants = self.shares.len();
         let credit = |tenant: usize| credits.credit(TenantId(tenant as u16));
         let given: u64 = (0..tenants).map(credit).sum();
-        // Who has requests has one at the least.
+        // A tenant with requests has one at the least.
         let all = System::default().credit + tenants as u64;
         if given > all {
             self.violate(now, "credits add up", format!("{given} credits were given out of {all}"));
@@ -258,7 +258,7 @@ impl<S> Examiner<S> {
                 ));
             }
         }
-        // What somebody had when others had nothing counts as well.
+        // What a tenant had when others had nothing counts as well.
         let short = (0..core.all.len()).find_map(|at| {
             let (Some(began), had) = core.all[at] else { return None };
             let due = (now - began) * u64::from(self.shares[at].guarantee) / 1_000;

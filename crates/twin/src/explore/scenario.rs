@@ -1,6 +1,6 @@
 //! What a seed makes: a node, its tenants, and what goes wrong.
 
-use softdpu_sched::{BackEnd, Kind, LatencyClass, Limits, Occupancy, Placement, QueueId, Rate, Share, TenantId};
+use softdpu_sched::{BackEnd, LatencyClass, Limits, Occupancy, Placement, QueueId, Rate, Share, TenantId, WorkKind};
 
 use crate::arrivals::Arrivals;
 use crate::node::{Fault, Plan, QueuePlan, Service, Source};
@@ -48,7 +48,7 @@ impl Scenario {
         let cores = random.between(1, 3) as usize;
         let count = random.between(2, 6) as usize;
         let all = [Manner::Flood, Manner::Light, Manner::Burst, Manner::Disk, Manner::Limited];
-        // Somebody floods: without that there is nothing to be unfair about.
+        // One tenant floods: without that there is nothing to be unfair about.
         let tenants: Vec<Manner> =
             (0..count).map(|at| if at == 0 { Manner::Flood } else { random.one(&all) }).collect();
         let mut scenario = Scenario {
@@ -129,7 +129,8 @@ impl Scenario {
                 _ => (None, None),
             };
             let device = if random.percent(50) { 0 } else { at as u32 };
-            let kind = if self.plan.shares[tenant].limits.packets.is_some() { Kind::Packets } else { Kind::Requests };
+            let kind =
+                if self.plan.shares[tenant].limits.packets.is_some() { WorkKind::Packets } else { WorkKind::Requests };
             let placement = Placement { device, kind, back_end };
             let bytes = random.between(64, 8_192) as u32;
             self.plan.queues.push(QueuePlan { id, core, placement, capacity: 4_096, station, deferred: None });

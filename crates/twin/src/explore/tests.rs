@@ -16,9 +16,9 @@ fn every_policy_keeps_what_it_promises() {
     }
 }
 
-/// Where virtual time went on by the work of those who go first, too: a guarantee starved beside a flood of a class
-/// before it (82), and floods that had been alone were still behind when somebody came (1673). And where the examiner
-/// was wrong about which grants are short: nobody had waited yet (2494), or the clock had jumped (5098).
+/// Where virtual time went on by the work of those that go first, too: a guarantee starved beside a flood of a class
+/// before it (82), and floods that had been alone were still behind when another tenant came (1673). And where the
+/// examiner was wrong about which grants are short: no tenant had waited yet (2494), or the clock had jumped (5098).
 #[test]
 fn seeds_that_once_broke_a_promise_of_weighted_keep_it() {
     for seed in [82, 141, 1_673, 2_494, 5_098] {
@@ -33,15 +33,15 @@ fn every_policy_that_is_broken_on_purpose_is_found_out_and_for_what_it_is() {
         How::Idles => &["work is conserved"][..],
         How::Loses => &["what was ready is run", "work is conserved"],
         How::Unlimited => &["limits hold over every span"],
-        // Who has more than its share leaves less for those that ask for a part of theirs; and grants of one that is
-        // always below it end for nobody.
+        // A tenant that has more than its share leaves less for those that ask for a part of theirs; and grants of one
+        // that is always below it end for no other.
         How::Unweighted | How::Favours => {
-            &["shares are weights", "light tenants hardly wait", "who comes is seen soon"]
+            &["shares are weights", "light tenants hardly wait", "what comes is seen soon"]
         }
         How::Overfills => &["a back end has no more than its depth"],
         How::Invents => &["a policy grants what there is, and ends"],
         How::NoLanes => &["light tenants hardly wait"],
-        How::Stays => &["who comes is seen soon"],
+        How::Stays => &["what comes is seen soon"],
         How::Unguaranteed => &["guarantees are had"],
         How::Overspends => &["no more is granted than credits are for"],
         How::Mints => &["credits add up"],
@@ -54,12 +54,12 @@ fn every_policy_that_is_broken_on_purpose_is_found_out_and_for_what_it_is() {
     }
 }
 
-/// What makes somebody wait, or spend what is not there, breaks nothing else that would find it out.
+/// A policy that makes a tenant wait, or spends what is not there, breaks nothing else that would find it out.
 #[test]
 fn what_only_one_invariant_finds_is_found_by_that_one_alone() {
     let only = [
         (How::NoLanes, "light tenants hardly wait"),
-        (How::Stays, "who comes is seen soon"),
+        (How::Stays, "what comes is seen soon"),
         (How::Unguaranteed, "guarantees are had"),
         (How::Overspends, "no more is granted than credits are for"),
     ];

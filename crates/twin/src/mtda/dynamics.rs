@@ -84,7 +84,7 @@ pub(super) fn burst(scope: &Scope) -> Figure {
     let mut rises: Vec<(System, f64, f64)> = Vec::new();
     let mut drawn = Lines::new();
     for system in System::ALL {
-        // Cores and parts are those of the light load: nobody knows of the burst.
+        // Cores and parts are those of the light load: the burst is not known.
         case.load = LOADS.0;
         let second = scope.span / 15;
         let from = scope.span / 4;

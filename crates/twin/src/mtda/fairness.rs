@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use softdpu_plot::{Lines, Panel};
+use softdpu_sched as sched;
 
 use super::run::{self, Case, Measured, System};
 use super::setup::SIZES;
@@ -10,20 +11,6 @@ use super::{Figure, Scope, setup};
 
 fn plain(value: f64) -> String {
     format!("{value:.2}")
-}
-
-/// Equation (1): how far parts of the throughput are from the parts that are expected, added up. 0 is fair.
-pub fn fair1_of(throughput: &[f64], expected: &[f64]) -> f64 {
-    let all: f64 = throughput.iter().sum();
-    let all_expected: f64 = expected.iter().sum();
-    throughput.iter().zip(expected).map(|(real, due)| (due / all_expected - real / all).abs()).sum()
-}
-
-/// Equation (3): the least slowdown over the largest. 1 is fair.
-pub fn fair2_of(shared: &[f64], alone: &[f64]) -> f64 {
-    let slowdowns: Vec<f64> = shared.iter().zip(alone).map(|(shared, alone)| shared / alone).collect();
-    let least = slowdowns.iter().copied().fold(f64::MAX, f64::min);
-    least / slowdowns.iter().copied().fold(f64::MIN, f64::max)
 }
 
 fn throughputs(measured: &Measured, tenants: usize) -> Vec<f64> {
@@ -40,7 +27,7 @@ pub(super) fn fair1(scope: &Scope) -> Figure {
         let case = Case::new(count, true, 1024);
         for system in System::ALL {
             let measured = run::run(system, &case, scope);
-            let value = fair1_of(&throughputs(&measured, count), &vec![1.0; count]);
+            let value = sched::fair1(&vec![1.0; count], &throughputs(&measured, count));
             values.insert((system, count), value);
             figure.point(system, format!("{count} tenants"), "Fair1", "1", value);
             drawn.entry(system.name().to_owned()).or_default().push((count as f64, value));
@@ -97,10 +84,10 @@ pub(super) fn fair2(scope: &Scope) -> Figure {
                 let case = Case::new(4, is_balanced, size);
                 let shared = run::run(system, &case, scope);
                 let shared: Vec<f64> = (0..4).map(|tenant| shared.mean(tenant)).collect();
-                // Alone: on the same system, with the same cores, and nobody else.
+                // Alone: on the same system, with the same cores, without the others.
                 let alone = |only| run::run(system, &Case { alone: Some(only), ..case.clone() }, scope).mean(only);
                 let alone: Vec<f64> = (0..4).map(alone).collect();
-                let value = fair2_of(&shared, &alone);
+                let value = sched::fair2(&alone, &shared);
                 values.insert((system, is_balanced, size), value);
                 figure.point(system, format!("{which}, {size} B"), "Fair2", "1", value);
                 drawn.entry(system.name().to_owned()).or_default().push((f64::from(size), value));

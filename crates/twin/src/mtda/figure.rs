@@ -7,7 +7,7 @@ use super::System;
 /// A figure that was found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// Whose: a policy's name.
+    /// The policy's name.
     pub subject: String,
     /// Of what.
     pub case: String,

@@ -11,7 +11,8 @@ use crate::arrivals::Arrivals;
 use crate::node::{Node, Plan, QueuePlan, Source, Tally};
 use crate::station::Link;
 
-/// Who is compared. All run on the same node, with the same channels and the same cost of switching and deciding.
+/// The systems that are compared. All run on the same node, with the same channels and the same cost of switching and
+/// deciding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum System {
     /// Native DPDK: cores that all share, first come, first served.
@@ -160,7 +161,7 @@ impl Measured {
 
 pub(super) type Running = Node<Scheduler, Tally>;
 
-/// Which cores serve whom on a system.
+/// Which cores serve which tenant on a system.
 pub(super) fn assignment(system: System, case: &Case) -> Assignment {
     let tenants = case.tenants.len();
     match system {
@@ -243,7 +244,7 @@ fn node(
         let first = plan.queues.len();
         for at in 0..CORES {
             let id = QueueId { tenant: TenantId(tenant as u16), index: (first + at) as u32 };
-            let placement = Placement { device: tenant as u32, kind: softdpu_sched::Kind::Packets, back_end: None };
+            let placement = Placement { device: tenant as u32, kind: softdpu_sched::WorkKind::Packets, back_end: None };
             let core = own[at % own.len()];
             plan.queues.push(QueuePlan {
                 id,

@@ -2,7 +2,7 @@
 //! a first tenant that floods is the only one that is served.
 
 use softdpu_plot::{Lines, Panel};
-use softdpu_sched::{Kind, Nanos, Placement, Policy, QueueId, TenantId};
+use softdpu_sched::{Nanos, Placement, Policy, QueueId, TenantId, WorkKind};
 
 use super::run::System;
 use super::{Figure, Scope};
@@ -14,7 +14,7 @@ fn node(system: System, scope: &Scope) -> Node<softdpu_sched::Scheduler, Tally> 
     let mut plan = Plan { cores: 1, ..Plan::default() };
     for tenant in 0..4_u16 {
         let id = QueueId { tenant: TenantId(tenant), index: tenant.into() };
-        let placement = Placement { device: 0, kind: Kind::Packets, back_end: None };
+        let placement = Placement { device: 0, kind: WorkKind::Packets, back_end: None };
         plan.queues.push(QueuePlan { id, core: 0, placement, capacity: 1_024, station: None, deferred: None });
         let arrivals =
             if tenant == 0 { Arrivals::Closed { depth: 256, think: 1 } } else { Arrivals::Poisson(100_000 << 10) };
@@ -26,7 +26,7 @@ fn node(system: System, scope: &Scope) -> Node<softdpu_sched::Scheduler, Tally> 
             queues: vec![tenant.into()],
         });
     }
-    // Two processors, of which each tenant is told to have one: with more, equation (7) gives no credit at all.
+    // Two processors, each tenant's being one: with more, equation (7) gives no credit at all.
     let credits = softdpu_sched::System { credit: 1_024, cores: 2, accelerators: 0 };
     let policy = match system {
         System::MtdaPrinted => Policy::MtdaPrinted(credits, Vec::new()),

@@ -36,7 +36,7 @@ pub(super) struct Core<S> {
     piece: Option<Piece>,
     /// What the dispatcher said last, if that was that nothing may run.
     idle: Option<Dispatch>,
-    /// The tenant whose work it did last.
+    /// The tenant of the work it did last.
     last: Option<TenantId>,
     /// The wake-up that counts, and the grant that does.
     wake: u64,
@@ -149,7 +149,7 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
                 Step::UnderWay => return,
             }
         }
-        self.watch.broke(self.now, format!("core {index} is told to ask again at once, {FRUITLESS} times running"));
+        self.watch.broke(self.now, format!("core {index} is to ask again at once, {FRUITLESS} times running"));
         self.wake_at(index, self.now + 1_000);
     }
 
@@ -161,7 +161,7 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
     fn begin_round(&mut self, index: usize) -> Step {
         self.collect(index);
         self.take_in(index, |_, _| true);
-        let told = self.told();
+        let policy_now = self.policy_now();
         let core = &mut self.cores[index];
         core.idle = None;
         if core.waiting == 0 {
@@ -172,20 +172,20 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         if core.dispatcher.deferred_goes_first(tenants) {
             return Step::Next(Stage::BeginDeferred { is_contended: true });
         }
-        let turn = core.dispatcher.begin_turn(told, Nanos(0));
+        let turn = core.dispatcher.begin_turn(policy_now, Nanos(0));
         self.watch.polled(self.now, index, turn);
         Step::Next(Stage::Grants)
     }
 
     /// Does what the dispatcher says in a turn of grants.
     fn dispatch(&mut self, index: usize) -> Step {
-        let told = self.told();
+        let policy_now = self.policy_now();
         let core = &mut self.cores[index];
-        let next = core.dispatcher.next(told, core.waiting > 0);
+        let next = core.dispatcher.next(policy_now, core.waiting > 0);
         match next {
             Dispatch::Run(grant) => {
                 let policy = core.dispatcher.policy();
-                self.watch.decided(self.now, told, index, policy, Decision::Run(grant), &self.queues);
+                self.watch.decided(self.now, policy_now, index, policy, Decision::Run(grant), &self.queues);
                 if self.start(index, grant) { Step::UnderWay } else { Step::Next(Stage::Grants) }
             }
             Dispatch::PollUrgent => {
@@ -197,24 +197,24 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
                 core.idle = Some(next);
                 let decision = until.map_or(Decision::Idle, Decision::IdleUntil);
                 let policy = core.dispatcher.policy();
-                self.watch.decided(self.now, told, index, policy, decision, &self.queues);
+                self.watch.decided(self.now, policy_now, index, policy, decision, &self.queues);
                 // It may only want to be asked again.
-                let is_contended = until.is_some_and(|at| at <= told);
+                let is_contended = until.is_some_and(|at| at <= policy_now);
                 Step::Next(Stage::BeginDeferred { is_contended })
             }
         }
     }
 
     fn rest(&mut self, index: usize) -> Step {
-        let told = self.told();
+        let policy_now = self.policy_now();
         let core = &self.cores[index];
         let is_new = !core.arrived.is_empty() || !core.ended.is_empty();
         match core.idle {
             _ if is_new || !core.deferred.is_empty() => Step::Next(Stage::Poll),
             _ if core.waiting == 0 => Step::UnderWay,
             Some(Dispatch::Idle(None)) => Step::UnderWay,
-            Some(Dispatch::Idle(Some(at))) if at > told => {
-                self.wake_at(index, self.now + at.since(told).0);
+            Some(Dispatch::Idle(Some(at))) if at > policy_now => {
+                self.wake_at(index, self.now + at.since(policy_now).0);
                 Step::UnderWay
             }
             _ => Step::Next(Stage::Poll),
@@ -224,7 +224,7 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
     /// Makes ready what came on queues of some tenants.
     fn take_in(&mut self, index: usize, of: impl Fn(&Dispatcher<S>, TenantId) -> bool) {
         let mut arrived = std::mem::take(&mut self.cores[index].arrived);
-        let told = self.told();
+        let policy_now = self.policy_now();
         for entries in arrived.chunk_by(|a, b| a == b) {
             let (queue, count) = (&mut self.queues[entries[0]], entries.len());
             let core = &mut self.cores[index];
@@ -238,7 +238,7 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
                 queue.waiting.push_back(Unit { known: self.now, ..unit });
             }
             core.waiting += count as u64;
-            core.dispatcher.ready(told, queue.plan.id, Work { units: count as u32, bytes });
+            core.dispatcher.ready(policy_now, queue.plan.id, Work { units: count as u32, bytes });
         }
         if self.cores[index].arrived.is_empty() {
             arrived.clear();
@@ -248,14 +248,14 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
 
     /// Takes what stations have ended: it is done, or there is deferred work to do with it.
     fn collect(&mut self, index: usize) {
-        let told = self.told();
+        let policy_now = self.policy_now();
         for ended in std::mem::take(&mut self.cores[index].ended) {
             let Ended { grant, cost, unit } = ended;
             let number = grant.queue.index as usize;
             let core = &mut self.cores[index];
             // What a back end held up may run now.
             core.idle = None;
-            core.dispatcher.complete(told, grant, cost);
+            core.dispatcher.complete(policy_now, grant, cost);
             if self.queues[number].plan.deferred.is_some() {
                 match core.deferred.iter_mut().find(|(queue, _)| *queue == number) {
                     Some((_, line)) => line.push_back(ended),
@@ -374,7 +374,7 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         let count = running.preempted.map_or(running.units.len(), |(count, _)| count);
         let rest = running.units.split_off(count);
         let Running { grant, queue: number, units, start, .. } = running;
-        let told = self.told();
+        let policy_now = self.policy_now();
         let bytes = |units: &[Unit]| -> u64 {
             units.iter().map(|unit| u64::from(self.sources[unit.source as usize].plan.bytes)).sum()
         };
@@ -388,10 +388,20 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
         let home = queue.plan.core;
         let core = &mut self.cores[index];
         let is_attached = home == index;
-        core.dispatcher.charge(told, cost, |_| if is_attached { left } else { Work::default() });
+        core.dispatcher.charge(policy_now, cost, |_| if is_attached { left } else { Work::default() });
         let first = units.first().copied();
         let (since, known) = first.map_or((start, start), |unit| (unit.born, unit.known));
-        let ran = Ran { core: index, grant, cost, start, end: self.now, told, since, known, decision: self.decision };
+        let ran = Ran {
+            core: index,
+            grant,
+            cost,
+            start,
+            end: self.now,
+            policy_end: policy_now,
+            since,
+            known,
+            decision: self.decision,
+        };
         self.watch.ran(&ran);
         if is_attached {
             core.waiting += u64::from(left.units);
@@ -448,25 +458,25 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
 impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
     fn begin_deferred(&mut self, index: usize, is_contended: bool) -> Step {
         self.collect(index);
-        let told = self.told();
+        let policy_now = self.policy_now();
         let core = &mut self.cores[index];
         if core.deferred.is_empty() {
             return Step::Next(Stage::Rest);
         }
         let is_contended = is_contended && core.waiting > 0;
-        core.deferred_turn = Some(core.dispatcher.begin_deferred(told, is_contended));
+        core.deferred_turn = Some(core.dispatcher.begin_deferred(policy_now, is_contended));
         Step::Next(Stage::Deferred)
     }
 
     /// Begins the next piece of deferred work.
     fn run_deferred(&mut self, index: usize) -> Step {
-        let told = self.told();
+        let policy_now = self.policy_now();
         let core = &mut self.cores[index];
         let Some(turn) = &mut core.deferred_turn else { return Step::Next(Stage::Rest) };
         let queues = &self.queues;
         let tenants = core.deferred.iter().enumerate();
         let candidates = tenants.map(|(at, (queue, _))| (queues[*queue].plan.id.tenant, at));
-        let next = core.dispatcher.next_deferred(turn, told, candidates);
+        let next = core.dispatcher.next_deferred(turn, policy_now, candidates);
         let Some((queue, mut line)) = next.and_then(|(_, at)| core.deferred.remove(at)) else {
             core.deferred_turn = None;
             return Step::Next(Stage::Rest);
@@ -489,12 +499,12 @@ impl<S: TenantScheduler, W: Watch<S>> Node<S, W> {
 
     /// A piece of deferred work ran: its request is done.
     pub(super) fn deferred_ended(&mut self, index: usize) {
-        let told = self.told();
+        let policy_now = self.policy_now();
         let core = &mut self.cores[index];
         let Some(Piece { queue, ended: Ended { grant, unit, .. }, start }) = core.piece.take() else { return };
         let time = self.now - start;
         let tenant = grant.queue.tenant;
-        let is_charged = core.dispatcher.charge_deferred(told, tenant, Nanos(time));
+        let is_charged = core.dispatcher.charge_deferred(policy_now, tenant, Nanos(time));
         if !is_charged {
             self.queues[queue].owes += time;
         }

@@ -1,4 +1,4 @@
-use softdpu_sched::{BackEnd, DeferredWork, Fcfs, Kind, LatencyClass, Preemption, Weighted};
+use softdpu_sched::{BackEnd, DeferredWork, Fcfs, LatencyClass, Preemption, Weighted, WorkKind};
 
 use super::*;
 
@@ -70,7 +70,7 @@ fn what_comes_to_a_full_queue_is_lost_and_counted() {
 fn a_back_end_serves_as_many_at_once_as_it_has_servers_and_never_has_more_than_its_depth() {
     let mut disk = queue(0, 0, 1_000);
     disk.station = Some(0);
-    disk.placement = Placement { back_end: Some(BackEnd { index: 0, depth: 8 }), kind: Kind::Requests, device: 0 };
+    disk.placement = Placement { back_end: Some(BackEnd { index: 0, depth: 8 }), kind: WorkKind::Requests, device: 0 };
     let stations = vec![Station { servers: 4, service: 10_000, spread: 0 }];
     let plan = Plan { cores: 1, queues: vec![disk], sources: vec![flood(100, 0)], stations, ..Plan::default() };
     let node = run(plan, Weighted::default, 10 * MILLI);

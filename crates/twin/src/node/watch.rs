@@ -1,4 +1,4 @@
-//! What is told of a node while it runs.
+//! What a node reports while it runs.
 
 use softdpu_sched::{Cost, Decision, Grant, Nanos, QueueId, TenantId};
 
@@ -18,8 +18,8 @@ pub struct Ran {
     pub start: u64,
     /// When it ended.
     pub end: u64,
-    /// What the policy was told the time is, at its end.
-    pub told: Nanos,
+    /// When it ended by the policy's clock.
+    pub policy_end: Nanos,
     /// Since when its first unit was there.
     pub since: u64,
     /// And since when the policy knew of it.
@@ -28,7 +28,7 @@ pub struct Ran {
     pub decision: u64,
 }
 
-/// Is told what happens, and changes nothing. Times are nanoseconds of simulated time.
+/// Watches what happens, and changes nothing. Times are nanoseconds of simulated time.
 pub trait Watch<S> {
     /// A unit was sent.
     fn arrived(&mut self, _now: u64, _tenant: TenantId, _bytes: u32) {}
@@ -38,8 +38,17 @@ pub trait Watch<S> {
     fn cancelled(&mut self, _now: u64, _tenant: TenantId, _units: usize) {}
     /// A core has polled, and runs grants for a turn of this length before it polls again.
     fn polled(&mut self, _now: u64, _core: usize, _turn: Nanos) {}
-    /// A policy decided, being told that it is `told`.
-    fn decided(&mut self, _now: u64, _told: Nanos, _core: usize, _policy: &S, _decision: Decision, _queues: &[Queue]) {}
+    /// A policy decided, at `policy_now` by its clock.
+    fn decided(
+        &mut self,
+        _now: u64,
+        _policy_now: Nanos,
+        _core: usize,
+        _policy: &S,
+        _decision: Decision,
+        _queues: &[Queue],
+    ) {
+    }
     /// A grant ran.
     fn ran(&mut self, _ran: &Ran) {}
     /// Deferred work of a tenant ran for `time` nanoseconds. Otherwise than `is_charged` it is in the cost of the

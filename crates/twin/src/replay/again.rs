@@ -40,7 +40,7 @@ pub type Fared = BTreeMap<u16, TenantWaits>;
 /// A recording beside what policies make of the same work.
 #[derive(Clone, Debug)]
 pub struct Comparison {
-    /// Whose recording it is.
+    /// The recording's header.
     pub header: Header,
     /// How it ends.
     pub ending: Ending,
@@ -88,8 +88,8 @@ struct Past {
     first: u64,
     last: u64,
     fared: Fared,
-    /// What was told, with its time, but for what depends on decisions.
-    told: Vec<(u64, Event)>,
+    /// The calls of the policy with their times, without those that depend on decisions.
+    calls: Vec<(u64, Event)>,
     costs: BTreeMap<QueueId, Vec<UnitCost>>,
     /// What back ends took, from grant to end, in the order in which they ended.
     back_ends: BTreeMap<QueueId, Vec<u64>>,
@@ -119,13 +119,13 @@ fn count(batches: &VecDeque<Batch>) -> u64 {
     batches.iter().map(|(_, units)| u64::from(*units)).sum()
 }
 
-/// What a queue of the recorded core had.
+/// The requests of a queue of the recorded core.
 #[derive(Debug, Default)]
-struct Line {
+struct Backlog {
     ready: VecDeque<Batch>,
-    /// Granted and not run: the grant was cut short. The next that is told to be ready is this, before it is anything
-    /// that has come.
-    cut: VecDeque<Batch>,
+    /// Granted and not run: the grant was preempted. What becomes ready next is this, before it is anything that has
+    /// come.
+    remainder: VecDeque<Batch>,
     /// Core time of grants that ran nothing: what runs next has it.
     time: u64,
 }
@@ -133,7 +133,7 @@ struct Line {
 /// The recorded core, while its past is read.
 #[derive(Debug, Default)]
 struct Reading {
-    lines: BTreeMap<QueueId, Line>,
+    backlogs: BTreeMap<QueueId, Backlog>,
     /// The grant that runs: when it was decided, and what it has.
     running: Option<(Grant, u64, VecDeque<Batch>)>,
 }
@@ -163,14 +163,14 @@ impl Past {
         }
         past.last = clock.unwrap_or(0);
         past.has_run(&mut reading, None);
-        for (queue, line) in reading.lines {
-            let left = count(&line.ready) + count(&line.cut);
+        for (queue, backlog) in reading.backlogs {
+            let left = count(&backlog.ready) + count(&backlog.remainder);
             past.fared.entry(queue.tenant.0).or_default().left += left;
         }
         Ok(past)
     }
 
-    /// The grant that ran has come to its end, after so many units; none: nobody said so, and it had all.
+    /// The grant that ran has come to its end, after so many units; none: it was not charged, and had all.
     fn has_run(&mut self, reading: &mut Reading, units: Option<u32>) {
         let Some((grant, decided, mut had)) = reading.running.take() else { return };
         let ran = take(&mut had, units.unwrap_or(grant.units));
@@ -179,8 +179,8 @@ impl Past {
             // Units of one arrival waited equally; a hostile file may say that there are very many.
             (0..units.min(4_096)).for_each(|_| fared.waited(decided.saturating_sub(since)));
         }
-        if let Some(line) = reading.lines.get_mut(&grant.queue) {
-            line.cut.append(&mut had);
+        if let Some(backlog) = reading.backlogs.get_mut(&grant.queue) {
+            backlog.remainder.append(&mut had);
         }
     }
 
@@ -188,29 +188,29 @@ impl Past {
         match *event {
             Event::Configure { .. } | Event::Stopped | Event::Again { .. } => {}
             Event::Place { queue, .. } | Event::Cancel { queue, .. } => {
-                reading.lines.remove(&queue);
+                reading.backlogs.remove(&queue);
             }
             Event::Ready { queue, work, now } if work.units > 0 => {
                 self.fared.entry(queue.tenant.0).or_default();
-                let line = reading.lines.entry(queue).or_default();
-                let mut back = take(&mut line.cut, work.units);
+                let backlog = reading.backlogs.entry(queue).or_default();
+                let mut back = take(&mut backlog.remainder, work.units);
                 // What it is short of was given up.
-                line.cut.clear();
+                backlog.remainder.clear();
                 let came = work.units - count(&back) as u32;
-                back.append(&mut line.ready);
-                line.ready = back;
+                back.append(&mut backlog.ready);
+                backlog.ready = back;
                 if came == 0 {
                     return;
                 }
-                line.ready.push_back((clock, came));
+                backlog.ready.push_back((clock, came));
                 let bytes = (u128::from(work.bytes) * u128::from(came) / u128::from(work.units)) as u64;
-                self.told.push((clock, Event::Ready { queue, work: Work { units: came, bytes }, now }));
+                self.calls.push((clock, Event::Ready { queue, work: Work { units: came, bytes }, now }));
                 return;
             }
             Event::Ready { .. } => {}
             Event::Decide { decision: Decision::Run(grant), .. } => {
                 self.has_run(reading, None);
-                let ready = reading.lines.get_mut(&grant.queue).map(|line| take(&mut line.ready, grant.units));
+                let ready = reading.backlogs.get_mut(&grant.queue).map(|backlog| take(&mut backlog.ready, grant.units));
                 reading.running = Some((grant, clock, ready.unwrap_or_default()));
                 self.fared.entry(grant.queue.tenant.0).or_default();
                 return;
@@ -220,10 +220,10 @@ impl Past {
                 self.has_run(reading, Some(cost.units));
                 let fared = self.fared.entry(grant.queue.tenant.0).or_default();
                 fared.time = fared.time.saturating_add(cost.time.0);
-                let line = reading.lines.entry(grant.queue).or_default();
-                let time = cost.time.0.saturating_add(std::mem::take(&mut line.time));
+                let backlog = reading.backlogs.entry(grant.queue).or_default();
+                let time = cost.time.0.saturating_add(std::mem::take(&mut backlog.time));
                 if cost.units == 0 {
-                    line.time = time;
+                    backlog.time = time;
                     return;
                 }
                 let units = u64::from(cost.units.min(4_096));
@@ -238,7 +238,7 @@ impl Past {
                 return;
             }
         }
-        self.told.push((clock, *event));
+        self.calls.push((clock, *event));
     }
 }
 
@@ -248,7 +248,7 @@ struct Waiting {
 }
 
 enum Happens {
-    Told(usize),
+    Call(usize),
     Ended { queue: QueueId, since: u64, bytes: u64 },
 }
 
@@ -282,7 +282,7 @@ struct Core<'a, S> {
     /// Units of all queues that wait.
     backlog: u64,
     /// The first recorded event that has not happened yet.
-    next_told: usize,
+    next_call: usize,
     /// Units that back ends have.
     pending: u64,
     now: u64,
@@ -291,8 +291,8 @@ struct Core<'a, S> {
 impl<'a, S: TenantScheduler> Core<'a, S> {
     fn new(past: &'a Past, policy: S) -> Core<'a, S> {
         let mut agenda = Agenda::default();
-        for (at, (time, _)) in past.told.iter().enumerate() {
-            agenda.enter(*time, Happens::Told(at));
+        for (at, (time, _)) in past.calls.iter().enumerate() {
+            agenda.enter(*time, Happens::Call(at));
         }
         Core {
             past,
@@ -303,7 +303,7 @@ impl<'a, S: TenantScheduler> Core<'a, S> {
             back_ends: past.back_ends.iter().map(|(queue, times)| (*queue, times.iter().copied().collect())).collect(),
             waiting: BTreeMap::new(),
             backlog: 0,
-            next_told: 0,
+            next_call: 0,
             pending: 0,
             now: past.first,
         }
@@ -338,9 +338,9 @@ impl<'a, S: TenantScheduler> Core<'a, S> {
     fn poll(&mut self) {
         while let Some((at, event)) = self.agenda.next(self.now) {
             match event {
-                Happens::Told(index) => {
-                    self.next_told = index + 1;
-                    self.tell(at, &self.past.told[index].1);
+                Happens::Call(index) => {
+                    self.next_call = index + 1;
+                    self.call(at, &self.past.calls[index].1);
                 }
                 Happens::Ended { queue, since, bytes } => {
                     let cost = Cost { units: 1, time: Nanos(at.saturating_sub(since)), bytes, pending: 0 };
@@ -351,8 +351,8 @@ impl<'a, S: TenantScheduler> Core<'a, S> {
         }
     }
 
-    /// Makes the call of a recorded event, which happened at `at`.
-    fn tell(&mut self, at: u64, event: &Event) {
+    /// Makes a recorded call, which happened at `at`.
+    fn call(&mut self, at: u64, event: &Event) {
         let Core { past, dispatcher, costs, waiting, backlog, now, .. } = self;
         let mut forget = |queue| *backlog -= waiting.remove(&queue).map_or(0, |units| units.len() as u64);
         let now = Nanos((*now).max(at));
@@ -388,19 +388,19 @@ impl<'a, S: TenantScheduler> Core<'a, S> {
     }
 
     fn run_grant(&mut self, grant: Grant) {
-        let Core { past, dispatcher, fared, agenda, back_ends, waiting, backlog, next_told, pending, now, .. } = self;
+        let Core { past, dispatcher, fared, agenda, back_ends, waiting, backlog, next_call, pending, now, .. } = self;
         let start = *now;
         let units = waiting.entry(grant.queue).or_default();
         let count = (grant.units as usize).min(units.len());
         let times = units.range(..count).map(|unit| unit.cost.time);
-        let arriving = Arriving { told: &past.told[*next_told..], is_pending: *pending > 0 };
+        let arriving = Arriving { calls: &past.calls[*next_call..], is_pending: *pending > 0 };
         let preempted = arriving.preempt(dispatcher, start, times);
         let ran = preempted.map_or(count, |(ran, _)| ran);
         *backlog -= ran as u64;
         let tenant = fared.entry(grant.queue.tenant.0).or_default();
         // Of more than there is, the policy believes that it ran.
-        let told = if preempted.is_some() { ran as u32 } else { grant.units };
-        let mut cost = Cost { units: told, ..Cost::default() };
+        let charged = if preempted.is_some() { ran as u32 } else { grant.units };
+        let mut cost = Cost { units: charged, ..Cost::default() };
         for unit in units.drain(..ran) {
             tenant.waited(start.saturating_sub(unit.since));
             cost.time = cost.time + Nanos(unit.cost.time);
@@ -428,8 +428,8 @@ impl<'a, S: TenantScheduler> Core<'a, S> {
 
 /// What comes while a grant runs.
 struct Arriving<'a> {
-    /// Recorded events that have not happened yet, by time.
-    told: &'a [(u64, Event)],
+    /// Recorded calls that have not happened yet, by time.
+    calls: &'a [(u64, Event)],
     /// A back end has something, which the core polls for once a round.
     is_pending: bool,
 }
@@ -450,7 +450,7 @@ impl Arriving<'_> {
         let (mut at_tick, mut at_once) = (self.is_pending, false);
         for (ran, takes) in (1..).zip(times).take(count.saturating_sub(1)) {
             now = now.saturating_add(takes);
-            while let Some((at, event)) = self.told.get(seen)
+            while let Some((at, event)) = self.calls.get(seen)
                 && *at <= now
             {
                 seen += 1;

@@ -1,5 +1,5 @@
 use softdpu_sched::record::Recording;
-use softdpu_sched::{Kind, Placement, QueueId, TenantId};
+use softdpu_sched::{Placement, QueueId, TenantId, WorkKind};
 
 use super::*;
 use crate::arrivals::Arrivals;
@@ -20,7 +20,7 @@ fn recorded(name: &str) -> (Vec<u8>, Tally) {
     for (tenant, arrivals) in (0_u16..).zip(laws) {
         let id = QueueId { tenant: TenantId(tenant), index: tenant.into() };
         let back_end = (tenant == 3).then_some(softdpu_sched::BackEnd { index: 0, depth: 8 });
-        let placement = Placement { device: 0, kind: Kind::Requests, back_end };
+        let placement = Placement { device: 0, kind: WorkKind::Requests, back_end };
         let station = (tenant == 3).then_some(0);
         plan.queues.push(QueuePlan { id, core: 0, placement, capacity: 1_024, station, deferred: None });
         let service = Service { unit: 1_500, byte: 0, spread: 20 };
@@ -64,7 +64,7 @@ fn a_decision_that_differs_is_found_and_told() {
 fn one_that_was_cut_is_replayed_as_far_as_it_goes() {
     let (file, _) = recorded("mtda");
     let verified = verify(&file[..file.len() - 1]).expect("a recording");
-    assert_eq!((verified.outcome, verified.ending), (Outcome::Same, Ending::Cut(file.len() - 1)));
+    assert_eq!((verified.outcome, verified.ending), (Outcome::Same, Ending::Truncated(file.len() - 1)));
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_core_that_cuts_grants_short_is_modelled_with_what_came_to_it() {
         assert_eq!(all(&compared.recorded), all(&compared.modelled), "tenant {tenant}");
         assert_eq!(all(&compared.recorded), all(&compared.other), "tenant {tenant}");
     }
-    // The same policy on the same work is near what was recorded: somebody who came at a look of the recorded core may
+    // The same policy on the same work is near what was recorded: work that came at a look of the recorded core may
     // have to wait for one of the model's, which are 8 us apart.
     let mean = |fared: &again::Fared| fared[&1].waits.mean();
     assert!(mean(&compared.modelled) < mean(&compared.recorded) + 9_500.0, "{} ns", mean(&compared.modelled));

@@ -26,7 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
     let placement = (0_u32..3, any::<bool>(), proptest::option::of((0_u32..2, 1_u32..8)));
     let placement = placement.prop_map(|(device, packets, back_end)| Placement {
         device,
-        kind: if packets { Kind::Packets } else { Kind::Requests },
+        kind: if packets { WorkKind::Packets } else { WorkKind::Requests },
         back_end: back_end.map(|(index, depth)| BackEnd { index, depth }),
     });
     prop_oneof![
@@ -102,8 +102,8 @@ proptest! {
         }
         prop_assert!(waiting.values().all(|left| *left == 0), "{waiting:?} waits for ever");
         prop_assert_eq!((policy.runnable, policy.calendar.weights), (0, 0));
-        for pool in 0..2 {
-            prop_assert_eq!(policy.tree.pending(pool), 0);
+        for back_end in 0..2 {
+            prop_assert_eq!(policy.tree.pending(RowIndex::from_row(back_end)), 0);
         }
     }
 }

@@ -30,7 +30,7 @@ fn a_tenant_below_its_share_does_not_wait_for_others_that_are_not_however_low_it
 
 #[test]
 fn a_late_tenant_has_its_share_though_another_was_alone_with_a_light_one() {
-    // The light one's work is nobody's turn: virtual time is not to run ahead of the flood's tag by it.
+    // The light one's work is not done in turn: virtual time is not to run ahead of the flood's tag by it.
     let light = Client::new(1, 1, 4_000, Arrivals::Open { units: 1, every: 10_000 });
     let late = Client { start: 500 * MS, ..Client::flood(2, 2, 2_000) };
     let mut driver = Driver::new(with(&[share(1), share(4), share(1)]), &[Client::flood(0, 0, 2_000), light, late]);
@@ -43,7 +43,7 @@ fn a_late_tenant_has_its_share_though_another_was_alone_with_a_light_one() {
 fn what_is_at_the_limit_for_packets_still_serves_its_disk() {
     let limits = Limits { packets: Some(Rate { rate: 1_000, burst: 10 }), ..Limits::default() };
     let mut nic = Client::flood(0, 0, 500);
-    nic.placement.kind = Kind::Packets;
+    nic.placement.kind = WorkKind::Packets;
     let disk = Client::flood(0, 1, 500);
     let mut driver = Driver::new(with(&[Share { limits, ..Share::default() }]), &[nic, disk]);
     driver.run(100 * MS);
@@ -101,19 +101,19 @@ fn cancelled_work_is_never_granted_and_what_a_back_end_has_of_it_still_counts() 
         policy.charge(Nanos(5), grant, Cost { units: grant.units, time: Nanos(1_000), bytes: 0, pending: grant.units });
     }
     assert_eq!(grants.iter().map(|grant| grant.units).sum::<u32>(), 4);
-    assert_eq!(policy.tree.pending(3), 4);
+    assert_eq!(policy.tree.pending(RowIndex::from_row(3)), 4);
     policy.cancel(Nanos(6), queue(0));
     for grant in grants {
         for _ in 0..grant.units {
             policy.complete(Nanos(7), grant, Cost { units: 1, ..Cost::default() });
         }
     }
-    assert_eq!(policy.tree.pending(3), 0);
+    assert_eq!(policy.tree.pending(RowIndex::from_row(3)), 0);
     while let Decision::Run(grant) = policy.decide(Nanos(8)) {
         assert_eq!(grant.queue, queue(1));
         policy.charge(Nanos(8), grant, Cost { units: grant.units, time: Nanos(1_000), bytes: 0, pending: 0 });
     }
-    assert_eq!(policy.tree.queues[1].waiting, 0);
+    assert_eq!(policy.tree.queues[RowIndex::from_row(1)].waiting, 0);
 }
 
 #[test]

@@ -17,7 +17,7 @@ use crate::node::{Fault, Ran};
 
 /// Grants of a core that are remembered: more than any wait has.
 const GRANTS: usize = 8_192;
-/// What is longer than this is more than whoever came meanwhile has saved up for.
+/// A grant longer than this is more than what a tenant that came meanwhile has saved up for.
 const LONG: u64 = 16_000;
 
 /// Which of the two parts was longer than promised, and how.
@@ -35,9 +35,9 @@ struct Past {
     ended: u64,
     /// What a unit took, on average.
     unit: u64,
-    /// Somebody else had work that waited: nobody has more than its share of what it has alone.
+    /// Another tenant had work that waited. What a tenant has alone is not more than its share.
     is_contested: bool,
-    /// It was long, as nobody knew yet how much that is.
+    /// It was long, as the policy did not know yet what a unit costs.
     is_dear: bool,
 }
 
@@ -95,7 +95,7 @@ impl Lights {
         let weights =
             |core: usize| -> u32 { (0..tenants).filter(|at| home[*at] == core).map(|at| plan.shares[at].weight).sum() };
         let others = |at: usize| 1.0 - f64::from(plan.shares[at].weight) / f64::from(weights(home[at]));
-        // Who was alone with it has not left it anything to save up.
+        // A tenant that was alone with it has not left it anything to save up.
         let all_began =
             |core: usize| (0..tenants).filter(|at| home[*at] == core).map(|at| starts[at]).max().unwrap_or(0);
         let settled = |at: usize| match scenario.tenants[at] {
@@ -122,7 +122,7 @@ impl Lights {
         }
     }
 
-    /// Nobody is light from now on as far as is known.
+    /// No tenant is known to be light from now on.
     pub fn give_up(&mut self) {
         self.is_over = true;
     }
@@ -164,7 +164,7 @@ impl Lights {
         let unit = (ran.end - ran.start).saturating_sub(switch) / u64::from(ran.cost.units.max(1));
         let is_new = core.units.insert(ran.grant.queue, unit).is_none_or(|before| 2 * unit > 3 * before);
         let is_dear = is_new && ran.end - ran.start > LONG;
-        // Of who has a limit or a back end, nobody knows here what could have run when.
+        // What could have run when is not known here of tenants with a limit or a back end.
         let could_run = !matches!(self.manners[tenant], Manner::Limited | Manner::Disk);
         for past in core.grants.iter_mut().rev().take_while(|past| could_run && past.began >= ran.known) {
             if past.tenant != tenant && !std::mem::replace(&mut past.is_contested, true) {
@@ -189,7 +189,7 @@ impl Lights {
         if !core.has_flood || self.manners[tenant] != Manner::Light {
             return None;
         }
-        // One that is longer than anybody could know keeps it from being light for a while.
+        // A grant that is longer than the policy could know keeps it from being light for a while.
         let waited = core.grants.iter().rev().take_while(|past| past.ended > ran.since);
         let dear = waited.filter(|past| past.is_dear).map(|past| past.ended - past.began.max(ran.since)).max();
         if let Some(lost) = dear
@@ -214,7 +214,7 @@ impl Lights {
         if during().any(|past| past.is_dear) {
             return None;
         }
-        // Where nobody else had work for a while, grants are long, and so are turns.
+        // Where no other tenant had work for a while, grants are long, and so are turns.
         let is_mixed = core.mixed.is_some_and(|(from, to)| from <= ran.since && ran.since.saturating_sub(to) < MIXED);
         let turn = core.turns.iter().rfind(|(began, _)| *began <= ran.since);
         // The one that was going on when it came may no longer be remembered.
@@ -230,8 +230,8 @@ impl Lights {
         let bound = turn + longest + unit + 2 * (self.switch + self.decision) + 1_000;
         let seen = ran.known - ran.since;
         (seen > bound).then(|| {
-            let what = format!("tenant {tenant} came {seen} ns before anybody looked, where {bound} ns is the bound");
-            ("who comes is seen soon", what)
+            let what = format!("tenant {tenant} came {seen} ns before the core looked, where {bound} ns is the bound");
+            ("what comes is seen soon", what)
         })
     }
 

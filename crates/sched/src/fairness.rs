@@ -1,12 +1,13 @@
-//! How fair a sharing was, in one number.
+//! Indices of fairness: how a sharing that was measured compares with what was due.
 
-/// MTDA's first index (equation 1): how far parts are from what they were to be, added up. 0 is fair, 2 the worst.
+/// MTDA's Fair1, equation (1): how far each part of the throughput is from the part that is expected, added up. 0 is
+/// fair, 2 the worst.
 pub fn fair1(expected: &[f64], got: &[f64]) -> f64 {
     let part = |all: &[f64], one: f64| one / all.iter().sum::<f64>().max(f64::MIN_POSITIVE);
     expected.iter().zip(got).map(|(due, had)| (part(expected, *due) - part(got, *had)).abs()).sum()
 }
 
-/// MTDA's second index (equation 3): the least slowdown over the largest, each a shared latency over the one alone. 1
+/// MTDA's Fair2, equation (3): the least slowdown over the largest, each a latency beside others over the one alone. 1
 /// is fair.
 pub fn fair2(alone: &[f64], shared: &[f64]) -> f64 {
     let slow = || alone.iter().zip(shared).map(|(alone, shared)| shared / alone.max(f64::MIN_POSITIVE));
@@ -27,6 +28,7 @@ mod tests {
 
     #[test]
     fn the_papers_worked_example_comes_out() {
+        // MTDA §V-D.
         let equal = [1.0; 4];
         assert!((fair1(&equal, &[4.349, 3.284, 3.273, 4.439]) - 0.145).abs() < 0.001);
         assert!((fair1(&equal, &[5.288, 5.342, 5.343, 5.045]) - 0.02).abs() < 0.001);
@@ -36,6 +38,7 @@ mod tests {
     fn all_alike_is_fair_and_one_that_has_all_is_not() {
         assert_eq!(fair2(&[10.0, 20.0], &[20.0, 40.0]), 1.0);
         assert_eq!(fair2(&[10.0, 10.0], &[10.0, 40.0]), 0.25);
+        assert_eq!(fair2(&[1.0, 2.0], &[2.0, 8.0]), 0.5);
         assert_eq!(jain(&[4.0, 1.0], &[8.0, 2.0]), 1.0);
         assert_eq!(jain(&[1.0, 1.0], &[8.0, 0.0]), 0.5);
         assert_eq!(fair1(&[1.0, 1.0], &[8.0, 0.0]), 1.0);
