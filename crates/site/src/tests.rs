@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
+use softdpu_testing::ONE_DISK as SMALL;
 
 use super::*;
 
@@ -29,16 +30,6 @@ fn messages(text: &str) -> Vec<String> {
         })
         .collect()
 }
-
-const SMALL: &str = "
-[[volume]]
-name = \"root\"
-memory = { size = \"64 MiB\" }
-
-[[device]]
-name = \"disk\"
-virtio-blk = { volume = \"root\" }
-";
 
 #[test]
 fn a_small_site_has_a_sensible_default_for_everything_else() {
